@@ -22,7 +22,7 @@ PEERS = {  # row of peers_from_python.py: name, peer, the most of its time
 MISSED = {
     "permute": "its backward adds a token's rows in FP32 and rounds once, torch's in BF16; its "
     "forward also makes the row_id_map",
-    "grouped linear": "the experts' products run one after the other, each a layer of its own",
+    "grouped linear": "as many products as experts, and as many gradients of weights to write",
 }
 
 

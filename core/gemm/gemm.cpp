@@ -2,6 +2,7 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -173,6 +174,13 @@ GemmResult run_gemm(const GemmDescription& description) {
   }
   return run_plain(description, std::get<at::Tensor>(description.a),
                    std::get<at::Tensor>(description.b));
+}
+
+void run_grouped_gemm(const at::Tensor& a, at::TensorList b, at::TensorList bias,
+                      at::IntArrayRef rows, const at::Tensor& out) {
+  const auto products = std::ranges::count_if(rows, [](std::int64_t each) { return each != 0; });
+  high_precision_count.fetch_add(static_cast<std::uint64_t>(products), std::memory_order_relaxed);
+  ops::grouped_matmul(a, b, bias, rows, out);
 }
 
 GemmCounts gemm_counts() {

@@ -52,6 +52,11 @@ struct GemmResult {
 // quantized and the other is not, or if both are E5M2 (no hardware multiplies those).
 GemmResult run_gemm(const GemmDescription& description);
 
+// A product of plain operands for each part of a's rows (ops::grouped_matmul), as one operation.
+// Each is counted as a GEMM.
+void run_grouped_gemm(const at::Tensor& a, at::TensorList b, at::TensorList bias,
+                      at::IntArrayRef rows, const at::Tensor& out);
+
 // How many GEMMs this process has run, by precision of their operands. Products of no tokens are
 // none.
 struct GemmCounts {

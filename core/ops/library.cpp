@@ -85,6 +85,8 @@ TORCH_LIBRARY(telens, library) {
       "Tensor(a!) out, bool split_accumulator=True, bool power_of_2_scales=False) -> ()");
   library.def("gemm_algorithms(Tensor x) -> str[]");
   library.def("matmul(Tensor a, Tensor b, Tensor? bias, ScalarType out_dtype) -> Tensor");
+  library.def(
+      "grouped_matmul(Tensor a, Tensor[] b, Tensor[] bias, int[] rows, Tensor(a!) out) -> ()");
   library.def("matmul_accumulate(Tensor a, Tensor b, Tensor(a!) out) -> ()");
   library.def(
       "layer_norm_forward(Tensor x, Tensor weight, Tensor? bias, float eps, "

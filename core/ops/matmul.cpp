@@ -3,6 +3,9 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "core/base/error.h"
 #include "core/ops/checks.h"
 #include "core/ops/dispatcher.h"
@@ -33,6 +36,11 @@ at::Tensor matmul_meta(const at::Tensor& a, const at::Tensor& b,
   return at::empty({a.size(0), b.size(0)}, a.options().dtype(out_dtype));
 }
 
+void grouped_matmul_meta(const at::Tensor& a, at::TensorList b, at::TensorList bias,
+                         at::IntArrayRef rows, const at::Tensor& out) {
+  check_grouped_matmul(a, b, bias, rows, out);
+}
+
 void matmul_accumulate_meta(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out) {
   check_matmul_accumulate(a, b, out);
 }
@@ -53,6 +61,32 @@ void check_matmul(const at::Tensor& a, const at::Tensor& b, const std::optional<
     raise<ShapeError>("matmul: bias has shape {} and dtype {}; expected [{}] and {}",
                       c10::str(bias->sizes()), c10::toString(bias->scalar_type()), b.size(0),
                       c10::toString(out_dtype));
+  }
+}
+
+void check_grouped_matmul(const at::Tensor& a, at::TensorList b, at::TensorList bias,
+                          at::IntArrayRef rows, const at::Tensor& out) {
+  if (b.empty() || b.size() != rows.size() || (!bias.empty() && bias.size() != b.size())) {
+    raise<ShapeError>(
+        "grouped_matmul: got {} operands, {} biases and {} numbers of rows; expected one of each "
+        "for every part, or no biases",
+        b.size(), bias.size(), rows.size());
+  }
+  for (std::size_t part = 0; part < b.size(); ++part) {
+    check_matmul(a, b[part], bias.empty() ? at::Tensor() : bias[part], a.scalar_type());
+  }
+  const std::int64_t sum = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+  if (sum != a.size(0) || std::ranges::any_of(rows, [](std::int64_t n) { return n < 0; })) {
+    raise<ShapeError>("grouped_matmul: rows are {}; expected the {} of a, none below 0",
+                      c10::str(rows), a.size(0));
+  }
+  const std::int64_t sizes[] = {a.size(0), b[0].size(0)};
+  if (out.sizes() != at::IntArrayRef(sizes) || out.scalar_type() != a.scalar_type() ||
+      out.device() != a.device() || !out.is_contiguous()) {
+    raise<ShapeError>("grouped_matmul: out is {} of {} on {}; expected contiguous {} of {} on {}",
+                      c10::str(out.sizes()), c10::toString(out.scalar_type()), out.device().str(),
+                      c10::str(at::IntArrayRef(sizes)), c10::toString(a.scalar_type()),
+                      a.device().str());
   }
 }
 
@@ -82,6 +116,12 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bi
   return handle.call(a, b, if_defined(bias), out_dtype);
 }
 
+void grouped_matmul(const at::Tensor& a, at::TensorList b, at::TensorList bias,
+                    at::IntArrayRef rows, const at::Tensor& out) {
+  static const auto handle = find_operator<decltype(grouped_matmul_meta)>("telens::grouped_matmul");
+  handle.call(a, b, bias, rows, out);
+}
+
 void matmul_accumulate(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out) {
   static const auto handle =
       find_operator<decltype(matmul_accumulate_meta)>("telens::matmul_accumulate");
@@ -92,5 +132,6 @@ void matmul_accumulate(const at::Tensor& a, const at::Tensor& b, const at::Tenso
 
 TORCH_LIBRARY_IMPL(telens, Meta, library) {
   library.impl("matmul", telens::ops::matmul_meta);
+  library.impl("grouped_matmul", telens::ops::grouped_matmul_meta);
   library.impl("matmul_accumulate", telens::ops::matmul_accumulate_meta);
 }

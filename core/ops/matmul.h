@@ -12,6 +12,13 @@ namespace telens::ops {
 at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias,
                   at::ScalarType out_dtype);
 
+// As many products as there are parts of a's rows, in one call: out's rows of part i are a's rows
+// of part i x b[i][N, K]^T + bias[i], with the bits of matmul. rows: of each part, M together; a
+// part of none has no product. bias: none, or one for each part. out: [M, N], contiguous, of the
+// operands' dtype.
+void grouped_matmul(const at::Tensor& a, at::TensorList b, at::TensorList bias,
+                    at::IntArrayRef rows, const at::Tensor& out);
+
 // out[M, N] += a[M, K] x b[N, K]^T, all in FP32; a and b are both BF16, FP16 or FP32.
 void matmul_accumulate(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out);
 

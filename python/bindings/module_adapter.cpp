@@ -148,7 +148,7 @@ py::object ModuleAdapter::call(PyObject* owner, PyObject* args, PyObject* kwargs
     release_graphs();
   }
   const auto wrap = [](at::Tensor& output) {
-    return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(output)));
+    return py::reinterpret_steal<py::object>(THPVariable_Wrap(wrap_carried(output)));
   };
   if (outputs.size() == 1) {
     return wrap(outputs[0]);

@@ -1,6 +1,7 @@
 #include "python/bindings/quantized_tensor.h"
 
 #include <pybind11/stl.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -9,7 +10,9 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/modules/layer/values_of_codes.h"
 #include "core/ops/four_over_six.h"
+#include "core/quantization/carried_codes.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/module.h"
 
@@ -168,6 +171,16 @@ void bind_quantized_tensor(py::module_& module) {
         make_wrapper = new py::object(factory);
       },
       "Tells which Python class wraps QuantizedStorage, and the function that does it.");
+  module.def(
+      "stand_for_codes",
+      [](const at::Tensor& tensor, std::shared_ptr<QuantizedTensor> storage) {
+        stand_for_codes(tensor, std::move(storage));
+      },
+      py::arg("tensor"), py::arg("storage"),
+      "Tells that the tensor, which has no values of its own, is this storage.");
+  module.def("values_of_codes", &values_of_codes, py::arg("tensor"), py::arg("dtype"),
+             py::call_guard<WithoutGil>(),
+             "The values of a tensor that stands for its codes, differentiable.");
 }
 
 py::object wrap_quantized(const QuantizedTensor& quantized) {
@@ -175,6 +188,29 @@ py::object wrap_quantized(const QuantizedTensor& quantized) {
     py::module_::import("telens.pytorch.tensor");
   }
   return (*make_wrapper)(std::make_shared<QuantizedTensor>(quantized));
+}
+
+namespace {
+
+// The wrapper of the codes that a tensor carries, in its place in autograd's graph.
+class WrapFunction : public torch::autograd::Function<WrapFunction> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& tensor) {
+    const py::object wrapper = wrap_quantized(*carried_codes(tensor));
+    return THPVariable_Unpack(wrapper.ptr());
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list& gradients) {
+    return gradients;
+  }
+};
+
+}  // namespace
+
+at::Tensor wrap_carried(const at::Tensor& tensor) {
+  if (stands_for_codes(tensor) || carried_codes(tensor) == nullptr) return tensor;
+  return WrapFunction::apply(tensor);
 }
 
 bool is_wrapped_quantized(PyObject* object) {

@@ -12,6 +12,7 @@
 
 #include "core/base/error.h"
 #include "core/ops/four_over_six.h"
+#include "core/quantization/carried_codes.h"
 #include "core/quantization/current_scaling.h"
 #include "core/quantization/delayed_scaling.h"
 #include "core/quantization/float8_block_scaling.h"
@@ -51,6 +52,7 @@ py::object update_quantized(Quantizer& quantizer, const at::Tensor& source,
     const WithoutGil no_gil;
     const c10::AutoGradMode no_grad(false);
     quantizer.quantize_into(source, storage);
+    count_change(storage);
   }
   return target;
 }

@@ -27,13 +27,18 @@ SEEDS = "test_seed_arguments.py::"
 
 # Arguments of constructors and forwards that are taken at the values that change nothing.
 ONLY_NEUTRAL = (
-    "symmetric_ar_type single_grouped_weight single_grouped_bias "
-    "use_grouped_tensor out dgrad_out seq_length micro_batch_size fast_zero_fill "
+    "symmetric_ar_type use_grouped_tensor seq_length micro_batch_size fast_zero_fill "
     "pad_between_seqs bf16_backward"
 )
 
 # {test: arguments of whatever module}
 OF_ANY_MODULE = {
+    "test_grouped_parameters.py::test_one_parameter_for_all_maps_computes_what_many_do": (
+        "single_grouped_weight single_grouped_bias"
+    ),
+    "test_grouped_parameters.py::test_results_are_written_into_buffers_of_the_callers": (
+        "out dgrad_out"
+    ),
     NEUTRAL + "test_another_value_is_refused_by_the_name_of_the_argument": ONLY_NEUTRAL,
     NEUTRAL + "test_what_is_only_a_hint_changes_no_bit": (
         "sm_margin save_original_input num_splits"

@@ -9,6 +9,8 @@
 
 #include <cmath>
 #include <limits>
+#include <tuple>
+#include <vector>
 
 #include "core/gemm/gemm.h"
 #include "core/ops/gemm.h"
@@ -51,6 +53,48 @@ void expect_within_bound(const at::Tensor& out, const at::Tensor& before, const 
   const at::Tensor magnitude = in_double(a.abs(), b.abs()) + before.to(at::kDouble).abs();
   const at::Tensor bound = magnitude * (static_cast<double>(a.size(1) + 1) * 0x1p-23);
   EXPECT_TRUE(((out.to(at::kDouble) - exact).abs() <= bound).all().item<bool>());
+}
+
+TEST(Matmul, products_of_parts_have_the_bits_of_each_alone) {
+  at::manual_seed(30);
+  const std::vector<std::int64_t> rows{33, 0, 31};
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat, at::kDouble}) {
+    const at::Tensor a = at::randn({64, 48}).to(dtype);
+    std::vector<at::Tensor> b, bias;
+    for (int part = 0; part < 3; ++part) {
+      b.push_back(part == 2 ? column_major(at::randn({16, 48}).to(dtype))
+                            : at::randn({16, 48}).to(dtype));
+      bias.push_back(at::randn({16}).to(dtype));
+    }
+    for (const bool adds : {false, true}) {
+      const at::Tensor out = at::full({64, 16}, 7, a.options());
+      ops::grouped_matmul(a, b, adds ? at::TensorList(bias) : at::TensorList(), rows, out);
+      for (const auto& [part, first, count] : {std::tuple(0, 0, 33), std::tuple(2, 33, 31)}) {
+        EXPECT_TRUE(same_bits(out.narrow(0, first, count),
+                              ops::matmul(a.narrow(0, first, count), b[part],
+                                          adds ? bias[part] : at::Tensor(), dtype)));
+      }
+    }
+  }
+}
+
+TEST(Matmul, parts_that_do_not_fit_are_errors) {
+  const at::Tensor a = at::zeros({4, 8}), b = at::zeros({2, 8}), out = at::zeros({4, 2});
+  EXPECT_THAT(
+      [&] {
+        ops::grouped_matmul(a, {b, b}, {}, {4}, out);
+      },
+      ThrowsMessage<ShapeError>(HasSubstr("2 operands, 0 biases and 1 numbers of rows")));
+  EXPECT_THAT(
+      [&] {
+        ops::grouped_matmul(a, {b, b}, {}, {5, -1}, out);
+      },
+      ThrowsMessage<ShapeError>(HasSubstr("expected the 4 of a, none below 0")));
+  EXPECT_THAT(
+      [&] {
+        ops::grouped_matmul(a, {b, b}, {}, {1, 3}, at::zeros({2, 4}).t());
+      },
+      ThrowsMessage<ShapeError>(HasSubstr("expected contiguous [4, 2]")));
 }
 
 TEST(Matmul, has_the_bits_of_torch_for_every_dtype_shape_and_stride_with_and_without_bias) {

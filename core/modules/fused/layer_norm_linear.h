@@ -66,7 +66,8 @@ struct LayerNormLinearInputs {
     visit("inp", &Self::inp, "[..., in_features]");
     visit("is_first_microbatch", &Self::is_first_microbatch,
           "True: quantize the weight and keep it; False: use the kept one; None: do not keep it");
-    visit("fp8_output", &Self::fp8_output, "rounds the output to FP8 values");
+    visit("fp8_output", &Self::fp8_output,
+          "under a recipe the output is quantized, and the next layer takes it without a cast");
     visit("fp8_grad", &Self::fp8_grad,
           "rounds the gradient of the normalized input to FP8 values, before the norm's backward");
   }

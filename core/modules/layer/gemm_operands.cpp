@@ -1,31 +1,25 @@
 #include "core/modules/layer/gemm_operands.h"
 
+#include <ATen/ops/cat.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "core/modules/shared/recomputation.h"
 #include "core/ops/quantize.h"
+#include "core/quantization/carried_codes.h"
+#include "core/quantization/operand.h"
 #include "core/quantization/role_of.h"
 
 namespace telens {
 namespace {
 
-// Autograd notices in-place updates by the version counter, which operators below autograd leave.
-void bump_version(const at::Tensor& tensor) {
-  if (tensor.defined() && !tensor.is_inference()) {
-    tensor.unsafeGetTensorImpl()->bump_version();
-  }
-}
-
 void bump_versions(const Operand& updated) {
   if (const auto* quantized = std::get_if<QuantizedTensor>(&updated)) {
-    for (const QuantizedData* data : {&quantized->rowwise, &quantized->columnwise}) {
-      bump_version(data->codes);
-      bump_version(data->scale_inv);
-    }
+    count_change(*quantized);
   } else {
-    bump_version(std::get<at::Tensor>(updated));
+    count_change(std::get<at::Tensor>(updated));
   }
 }
 
@@ -42,7 +36,8 @@ class OperandBuilder {
         request_(request),
         gemms_(gemms_of(request.tensor_name)),
         quantizer_(context.quantizer(role_of(request.tensor_name))),
-        cached_(cached) {}
+        cached_(cached),
+        values_(request.tensor) {}
 
   GemmOperands build() const {
     return context_.plan ? quantize_with_hooks() : quantize(wants_first(), wants_second(), cached_);
@@ -60,6 +55,8 @@ class OperandBuilder {
   bool modifies(Gemm gemm) const { return context_.plan->modifies(gemm, request_.tensor_name); }
 
   GemmOperands quantize(bool first, bool second, const GemmOperands* cached) const;
+  QuantizedTensor take_codes(bool first, bool second) const;
+  const at::Tensor& values() const;
   at::Tensor plain_second(const QuantizedTensor& first) const;
   GemmOperands quantize_with_hooks() const;
   void modify_for(Gemm gemm, Operand& operand, const Operand* cached, HookListener& listener) const;
@@ -72,26 +69,54 @@ class OperandBuilder {
   GemmsOfTensor gemms_;
   Quantizer* quantizer_;
   const GemmOperands* cached_;
+  mutable at::Tensor values_;  // those of codes, where something asks for them
 };
 
+// The tensor in high precision. Undefined: a weight is stored quantized.
+const at::Tensor& OperandBuilder::values() const {
+  if (!values_.defined() && request_.codes != nullptr) values_ = request_.codes->dequantize();
+  return values_;
+}
+
+// A copy that did not come is made of the one that did: under one scale it is the same codes
+// transposed, blocks are cast from the values.
+QuantizedTensor OperandBuilder::take_codes(bool first, bool second) const {
+  QuantizedTensor taken = *request_.codes;
+  const auto complete = [&](QuantizedData& missing, const QuantizedData& there, Usage usage) {
+    if (missing.defined()) return;
+    if (taken.mode == ScalingMode::tensor) {
+      missing = {ops::transpose_codes(there.codes), there.scale_inv};
+      return;
+    }
+    const QuantizedTensor made = quantizer_->quantize(values(), usage);
+    missing = usage.rowwise ? made.rowwise : made.columnwise;
+  };
+  if (first) complete(taken.rowwise, taken.columnwise, {.rowwise = true, .columnwise = false});
+  if (second) complete(taken.columnwise, taken.rowwise, {.rowwise = false, .columnwise = true});
+  return taken;
+}
+
 GemmOperands OperandBuilder::quantize(bool first, bool second, const GemmOperands* cached) const {
-  if (!first && !second) return {request_.tensor, request_.tensor};
+  if (!first && !second) return {values(), values()};
   QuantizedTensor quantized;
-  if (cached == nullptr) {
+  if (request_.codes != nullptr) {
+    quantized = take_codes(first, second);
+  } else if (cached == nullptr) {
     quantized = quantizer_->quantize(request_.tensor, {.rowwise = first, .columnwise = second});
   } else {
     quantized = std::get<QuantizedTensor>(first ? cached->first : cached->second);
     quantizer_->quantize_into(request_.tensor, quantized);
     bump_versions(quantized);
   }
-  return {first ? Operand(quantized) : Operand(request_.tensor),
+  return {first ? Operand(quantized) : Operand(values()),
           second ? Operand(quantized) : Operand(plain_second(quantized))};
 }
 
 // The tensor of a second GEMM in high precision, with the operand of the first. Undefined: a cache
 // that was made without it must not serve the next one.
 at::Tensor OperandBuilder::plain_second(const QuantizedTensor& first) const {
-  if (!context_.recipe->dequantized_backward || gemms_.first != Gemm::fprop) return request_.tensor;
+  if (request_.codes != nullptr && !request_.second_needed) return {};
+  if (!context_.recipe->dequantized_backward || gemms_.first != Gemm::fprop) return values();
   return request_.second_needed ? first.dequantize().to(request_.dtype) : at::Tensor();
 }
 
@@ -123,7 +148,7 @@ void OperandBuilder::modify_for(Gemm gemm, Operand& operand, const Operand* cach
                                 HookListener& listener) const {
   ModifyTensorCall call{.gemm = gemm,
                         .tensor_name = request_.tensor_name,
-                        .tensor = request_.tensor,
+                        .tensor = values(),
                         .default_quantizer = quantizer_,
                         .dtype = request_.dtype};
   if (cached == nullptr) {
@@ -145,7 +170,7 @@ void OperandBuilder::inspect(const GemmOperands& operands, bool first_microbatch
     listener->inspect_tensor(
         layer_.hooks, *context_.plan,
         {.tensor_name = request_.tensor_name,
-         .tensor = request_.tensor.defined() ? &request_.tensor : nullptr,
+         .tensor = values().defined() ? &values() : nullptr,
          .rowwise = &operands.first,
          .columnwise = second_needed ? &operands.second : &operands.first,
          .quantizer = quantizer_,
@@ -185,24 +210,6 @@ GemmOperands build_operands(GemmLayer& layer, const ForwardContext& context,
 
 // ---- weights
 
-// The bits of RoutingPlan::modify for the weight.
-std::uint32_t weight_modify_mask(const ForwardContext& context) {
-  if (!context.plan) return 0;
-  const auto [first, second] = gemms_of(TensorName::weight);
-  return context.plan->modify & (RoutingPlan::bit_of(first, TensorName::weight) |
-                                 RoutingPlan::bit_of(second, TensorName::weight));
-}
-
-// A cached operand is filled at the next update, so it must not be the weight itself, which a
-// feature may have returned unchanged.
-GemmOperands clone_if_aliases(GemmOperands operands, const at::Tensor& weight) {
-  for (Operand* operand : {&operands.first, &operands.second}) {
-    auto* plain = std::get_if<at::Tensor>(operand);
-    if (plain != nullptr && plain->defined() && plain->is_alias_of(weight)) *plain = plain->clone();
-  }
-  return operands;
-}
-
 // A stored weight that was made where no gradients are asked for has no copy for dgrad. Under one
 // scale it is the same codes, transposed; blocks would need the values, which are gone.
 QuantizedTensor with_columnwise(const std::string& layer, const QuantizedTensor& stored) {
@@ -220,6 +227,7 @@ QuantizedTensor with_columnwise(const std::string& layer, const QuantizedTensor&
 }
 
 // The operands of a weight stored in low precision: its codes under FP8, its values elsewhere.
+// Calls modify_tensor.
 GemmOperands stored_weight_operand(GemmLayer& layer, const ForwardContext& context,
                                    const QuantizedTensor& stored, const OperandRequest& request) {
   const auto operand = [&](Gemm gemm) -> Operand {
@@ -231,15 +239,37 @@ GemmOperands stored_weight_operand(GemmLayer& layer, const ForwardContext& conte
   const auto [first, second] = gemms_of(TensorName::weight);
   GemmOperands operands{operand(first), at::Tensor()};
   if (request.second_needed) operands.second = operand(second);
-  if (!context.plan) return operands;
+  if (weight_modify_mask(context) == 0) return operands;
   OperandRequest values = request;
-  if (weight_modify_mask(context) != 0) {
-    values.tensor = stored.dequantize().to(request.dtype);
-    OperandBuilder(layer, context, values).modify(operands);
-  }
-  values.tensor = at::Tensor();  // a stored weight has no original to inspect
-  OperandBuilder(layer, context, values).inspect(operands);
+  values.tensor = stored.dequantize().to(request.dtype);
+  OperandBuilder(layer, context, values).modify(operands);
   return operands;
+}
+
+// A stored weight has no original to inspect.
+void inspect_stored(GemmLayer& layer, const ForwardContext& context, const GemmOperands& operands,
+                    OperandRequest request) {
+  request.tensor = at::Tensor();
+  if (context.plan) OperandBuilder(layer, context, request).inspect(operands);
+}
+
+// Parts have no one cast: features that only look see the values of all of them as a plain weight.
+void inspect_parts(GemmLayer& layer, const ForwardContext& context, const Weight& weight,
+                   const std::vector<GemmOperands>& operands, OperandRequest request) {
+  if (!context.plan || !context.plan->inspects(TensorName::weight)) return;
+  const auto joined = [&](Operand GemmOperands::*side) {
+    std::vector<at::Tensor> values;
+    for (const GemmOperands& each : operands) {
+      values.push_back(plain_values(each.*side).to(request.dtype));
+    }
+    return at::cat(values);
+  };
+  std::vector<at::Tensor> originals;
+  for (const QuantizedTensor& part : weight.stored_parts) originals.push_back(part.dequantize());
+  request.tensor = at::cat(originals).to(request.dtype);
+  const at::Tensor first = joined(&GemmOperands::first);
+  const at::Tensor second = request.second_needed ? joined(&GemmOperands::second) : at::Tensor();
+  OperandBuilder(layer, context, request).inspect({first, second});
 }
 
 // A cache must serve micro-batches that need a gradient even if this one does not: a validation
@@ -249,50 +279,7 @@ bool caches_second(const WeightCache& cache, const OperandRequest& request) {
   return request.second_needed || recomputation::is_active() || cache.has_quantized_second();
 }
 
-// True if a plain operand of dgrad is what fprop's codes stand for, not the weight.
-bool dequantizes(const ForwardContext& context) {
-  return context.recipe != nullptr && context.recipe->dequantized_backward;
-}
-
 }  // namespace
-
-bool WeightCache::is_valid_for(const ForwardContext& context, const OperandRequest& request) const {
-  if (!operands_ || modify_mask_ != weight_modify_mask(context)) return false;
-  const auto fits = [&](Gemm gemm, const Operand& cached) {
-    if (context.plan && context.plan->modifies(gemm, TensorName::weight)) {
-      return recipe_ == context.recipe;  // the feature decided when it was asked first
-    }
-    const bool quantizes =
-        context.quantizes(gemm) && !(context.plan && context.plan->runs_in_high_precision(gemm));
-    const auto* codes = std::get_if<QuantizedTensor>(&cached);
-    if (codes == nullptr) {
-      return !quantizes && std::get<at::Tensor>(cached).defined() &&
-             dequantized_ == dequantizes(context);
-    }
-    if (!quantizes) return false;
-    return quantizer_ && quantizer_->quantizes_as(*context.quantizers[TensorRole::weight]) &&
-           request.tensor.sizes() == at::IntArrayRef(codes->sizes);
-  };
-  const auto [first, second] = gemms_of(TensorName::weight);
-  return fits(first, operands_->first) &&
-         (!request.second_needed || fits(second, operands_->second));
-}
-
-void WeightCache::store(const GemmOperands& operands, const ForwardContext& context,
-                        const at::Tensor& weight) {
-  quantizer_ = context.quantizes() ? context.quantizers[TensorRole::weight] : nullptr;
-  modify_mask_ = weight_modify_mask(context);
-  recipe_ = context.recipe;
-  dequantized_ = dequantizes(context);
-  const bool any_quantized = is_quantized(operands.first) || is_quantized(operands.second);
-  if (modify_mask_ != 0) {
-    operands_ = clone_if_aliases(operands, weight);
-  } else if (any_quantized || context.plan) {
-    operands_ = operands;
-  } else {
-    operands_.reset();
-  }
-}
 
 GemmOperands quantize_operand(GemmLayer& layer, const ForwardContext& context,
                               const OperandRequest& request) {
@@ -302,7 +289,11 @@ GemmOperands quantize_operand(GemmLayer& layer, const ForwardContext& context,
 GemmOperands weight_operand(GemmLayer& layer, const ForwardContext& context, const Weight& weight,
                             std::optional<bool> is_first_microbatch,
                             const OperandRequest& request) {
-  if (weight.quantized) return stored_weight_operand(layer, context, *weight.quantized, request);
+  if (weight.quantized) {
+    GemmOperands stored = stored_weight_operand(layer, context, *weight.quantized, request);
+    inspect_stored(layer, context, stored, request);
+    return stored;
+  }
   if (!is_first_microbatch.has_value()) return quantize_operand(layer, context, request);
   if (*is_first_microbatch && context.recomputation) {
     // The cache may by now hold a later minibatch's weight. The scales are those of the first
@@ -324,28 +315,27 @@ GemmOperands weight_operand(GemmLayer& layer, const ForwardContext& context, con
   return operands;
 }
 
-SavedOperand::SavedOperand(const Operand& operand, std::vector<at::Tensor>& saved)
-    : index_(saved.size()) {
-  const auto* quantized = std::get_if<QuantizedTensor>(&operand);
-  if (quantized == nullptr) {
-    saved.push_back(std::get<at::Tensor>(operand));
-    return;
+std::vector<GemmOperands> weight_operands(GemmLayer& layer, const ForwardContext& context,
+                                          const Weight& weight,
+                                          std::optional<bool> is_first_microbatch,
+                                          const OperandRequest& request) {
+  if (weight.stored_parts.empty()) {
+    return {weight_operand(layer, context, weight, is_first_microbatch, request)};
   }
-  saved.push_back(quantized->columnwise.codes);
-  saved.push_back(quantized->columnwise.scale_inv);
-  has_tensor_scale_ = quantized->columnwise.tensor_scale.defined();
-  if (has_tensor_scale_) saved.push_back(quantized->columnwise.tensor_scale);
-  quantized_ = *quantized;
-  quantized_->rowwise = {};
-  quantized_->columnwise = {};
-}
-
-Operand SavedOperand::restore(const std::vector<at::Tensor>& saved) const {
-  if (!quantized_) return saved[index_];
-  QuantizedTensor quantized = *quantized_;
-  quantized.columnwise = {saved[index_], saved[index_ + 1],
-                          has_tensor_scale_ ? saved[index_ + 2] : at::Tensor()};
-  return quantized;
+  std::vector<GemmOperands> operands;
+  for (const QuantizedTensor& part : weight.stored_parts) {
+    const std::int64_t multiple =
+        std::max(scheme(part.mode).row_multiple, scheme(part.mode).block_length);
+    if (context.quantizes() && part.sizes[0] % multiple != 0) {
+      raise<ShapeError>(
+          "{}: a part of its weight has {} rows; stored in {} scaling, parts are multiples of {}; "
+          "store the weight whole (for attention: fuse_qkv_params=True)",
+          layer.name(), part.sizes[0], name_of(part.mode), multiple);
+    }
+    operands.push_back(stored_weight_operand(layer, context, part, request));
+  }
+  inspect_parts(layer, context, weight, operands, request);
+  return operands;
 }
 
 at::Tensor as_matrix(const at::Tensor& tensor) {

@@ -23,12 +23,15 @@ struct GemmOperands {
 
 struct OperandRequest {
   TensorName tensor_name;
-  at::Tensor tensor;  // [rows, columns], high precision; undefined: the weight is stored quantized
+  // [rows, columns], high precision; undefined: the weight is stored quantized, or there are codes.
+  at::Tensor tensor;
   at::ScalarType dtype;  // the dtype in which the layer computes
   // False where the tensor's first or second GEMM does not run: nothing is quantized for it.
   bool first_needed = true;
   bool second_needed = true;
   bool gathered = false;  // from all ranks
+  // The tensor as it came, if it came quantized; its sizes are those of the matrix.
+  const QuantizedTensor* codes = nullptr;
 };
 
 // The operands of the weight that the first micro-batch left for the others.
@@ -54,6 +57,9 @@ class WeightCache {
   bool dequantized_ = false;  // dgrad's plain operand is what fprop's codes stand for
 };
 
+// The bits of RoutingPlan::modify for the weight.
+std::uint32_t weight_modify_mask(const ForwardContext& context);
+
 // A linear layer as its GEMMs see it. Forward and backward share it; a backward may outlive the
 // layer's module.
 struct GemmLayer {
@@ -69,7 +75,8 @@ struct GemmLayer {
 // The operands of an activation or a gradient, or of a weight that is neither cached nor stored
 // quantized. Without a plan: one cast for both GEMMs. With one, in the contract's order: cast;
 // modify_tensor for the second GEMM, then for the first; inspect_tensor on the original;
-// inspect_tensor_postquantize, first, then second.
+// inspect_tensor_postquantize, first, then second. Codes that came take the place of the cast;
+// calls get their values as the original.
 GemmOperands quantize_operand(GemmLayer& layer, const ForwardContext& context,
                               const OperandRequest& request);
 
@@ -80,24 +87,13 @@ GemmOperands quantize_operand(GemmLayer& layer, const ForwardContext& context,
 GemmOperands weight_operand(GemmLayer& layer, const ForwardContext& context, const Weight& weight,
                             std::optional<bool> is_first_microbatch, const OperandRequest& request);
 
-// An operand that a forward keeps for its backward: its tensors go through save_for_backward, the
-// rest is here.
-class SavedOperand {
- public:
-  SavedOperand() = default;
-
-  // Appends the tensors that the second GEMM of the tensor reads: the columnwise codes and scales,
-  // or the plain tensor.
-  SavedOperand(const Operand& operand, std::vector<at::Tensor>& saved);
-
-  // saved: what save_for_backward kept.
-  Operand restore(const std::vector<at::Tensor>& saved) const;
-
- private:
-  std::size_t index_ = 0;
-  bool has_tensor_scale_ = false;
-  std::optional<QuantizedTensor> quantized_;  // without its tensors
-};
+// The same for a weight whose parts are stored in low precision, which gives operands for each: a
+// part is modified by itself, and looked at with the others, as a plain weight. Others give one.
+// Throws ShapeError where a part does not fit GEMMs of its scaling.
+std::vector<GemmOperands> weight_operands(GemmLayer& layer, const ForwardContext& context,
+                                          const Weight& weight,
+                                          std::optional<bool> is_first_microbatch,
+                                          const OperandRequest& request);
 
 // [rows, columns] of a tensor. What reads it later notices an in-place change of the tensor.
 at::Tensor as_matrix(const at::Tensor& tensor);

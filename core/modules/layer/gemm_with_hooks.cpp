@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/quantization/carried_codes.h"
 #include "core/quantization/operand.h"
 #include "core/quantization/role_of.h"
 
@@ -121,11 +122,13 @@ at::Tensor gemm_with_hooks(GemmLayer& layer, const ForwardContext& context,
   return run_output_hooks(layer, context, description.gemm, description.bias, std::move(output));
 }
 
-at::Tensor round_to_fp8(at::Tensor output, const ForwardContext& context, TensorRole role,
-                        bool wanted) {
-  const Quantizer* quantizer = wanted ? context.quantizer(role) : nullptr;
-  if (quantizer == nullptr) return output;
-  return quantizer->quantize(output, {.rowwise = true, .columnwise = false}).dequantize();
+// Under one scale the layer that takes the codes transposes them itself.
+at::Tensor quantized_output(const at::Tensor& output, at::IntArrayRef sizes,
+                            const Quantizer& quantizer, bool trains) {
+  const bool both = trains && quantizer.mode() != ScalingMode::tensor;
+  QuantizedTensor codes = quantizer.quantize(output, {.rowwise = true, .columnwise = both});
+  at::Tensor values = codes.dequantize().view(sizes);
+  return carry_codes(std::move(values), std::move(codes));
 }
 
 }  // namespace telens

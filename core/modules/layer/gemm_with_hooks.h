@@ -29,8 +29,10 @@ at::Tensor gemm_with_hooks(GemmLayer& layer, const ForwardContext& context,
                            const GemmDescription& description,
                            const GemmOverlapNote* overlap = nullptr);
 
-// An output rounded to the FP8 values of its quantizer, where the caller asked for it.
-at::Tensor round_to_fp8(at::Tensor output, const ForwardContext& context, TensorRole role,
-                        bool wanted);
+// An output, or the gradient of an input, as the values of its codes, which it carries to the layer
+// that takes it. output: [rows, columns]; returns it in `sizes`. `trains`: the next layer may want
+// the codes of both orientations.
+at::Tensor quantized_output(const at::Tensor& output, at::IntArrayRef sizes,
+                            const Quantizer& quantizer, bool trains);
 
 }  // namespace telens

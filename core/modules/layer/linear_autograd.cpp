@@ -1,5 +1,6 @@
 #include "core/modules/layer/linear_autograd.h"
 
+#include <ATen/ops/cat.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <utility>
@@ -14,6 +15,8 @@
 #include "core/modules/shared/second_derivative.h"
 #include "core/modules/shared/wants_gradient.h"
 #include "core/ops/gemm.h"
+#include "core/quantization/carried_codes.h"
+#include "core/quantization/quantized_rows.h"
 
 namespace telens {
 namespace {
@@ -52,13 +55,15 @@ struct ActivationOperands {
 
 void save_for_backward(AutogradContext* autograd, const LinearArguments& arguments,
                        const LinearParallel& parallel, GradientNeeds needs,
-                       const ActivationOperands& input, const GemmOperands& weight) {
+                       const ActivationOperands& input, const std::vector<GemmOperands>& weights) {
   auto backward = c10::make_intrusive<LinearBackward>();
   variable_list saved;
   if (needs.wgrad) backward->input = SavedOperand(input.second, saved);
   backward->input_is_shard = input.is_shard;
   backward->parallel = parallel;
-  if (needs.dgrad) backward->weight = SavedOperand(weight.second, saved);
+  if (needs.dgrad) {
+    for (const GemmOperands& each : weights) backward->weights.emplace_back(each.second, saved);
+  }
   backward->layer = arguments.layer;
   backward->context = arguments.context;
   backward->context.recomputation = false;  // gradients come once, also after a recomputed forward
@@ -91,13 +96,15 @@ void save_for_backward(AutogradContext* autograd, const LinearArguments& argumen
 GemmOperands given_operands(const LinearArguments& arguments, GradientNeeds needs) {
   if (arguments.codes != nullptr) return {*arguments.codes, *arguments.codes};
   const at::Tensor& input = arguments.input;
-  const at::Tensor matrix = as_matrix(input);
+  std::optional<QuantizedTensor> carried;
+  if (arguments.carried != nullptr) carried = codes_of_matrix(*arguments.carried);
   return quantize_operand(*arguments.layer, arguments.context,
                           {.tensor_name = TensorName::activation,
-                           .tensor = matrix,
+                           .tensor = stands_for_codes(input) ? at::Tensor() : as_matrix(input),
                            .dtype = input.scalar_type(),
                            .second_needed = needs.wgrad,
-                           .gathered = arguments.call.input_is_whole});
+                           .gathered = arguments.call.input_is_whole,
+                           .codes = carried ? &*carried : nullptr});
 }
 
 OperandShard activation_shard(const LinearArguments& arguments, const LinearParallel& parallel,
@@ -161,6 +168,31 @@ at::Tensor finish_output(const LinearArguments& arguments, const LinearParallel&
                           std::move(product));
 }
 
+// The products of a weight in parts stand beside each other.
+at::Tensor product_of_parts(const LinearArguments& arguments, const LinearParallel& parallel,
+                            const Operand& activation, const std::vector<GemmOperands>& weights,
+                            const at::Tensor& bias) {
+  const ForwardContext& context = arguments.context;
+  std::vector<at::Tensor> products;
+  std::int64_t first = 0;
+  for (const GemmOperands& weight : weights) {
+    const std::int64_t rows = rows_of(weight.first);
+    const at::Tensor added = bias.defined() ? bias.narrow(0, first, rows) : bias;
+    products.push_back(
+        gemm_with_inspection(*arguments.layer, context,
+                             {.gemm = Gemm::fprop,
+                              .a = activation,
+                              .b = weight.first,
+                              .bias = added,
+                              .out_dtype = arguments.input.scalar_type(),
+                              .layer = arguments.layer->name(),
+                              .split_accumulator = context.uses_split_accumulator(Gemm::fprop)}));
+    first += rows;
+  }
+  const at::Tensor product = at::cat(products, 1);
+  return parallel.sums_output() ? parallel.sum(product).wait() : product;
+}
+
 at::Tensor LinearFunction::forward(AutogradContext* autograd, const at::Tensor& input,
                                    const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                                    const LinearArguments* arguments, GradientNeeds needs) {
@@ -170,35 +202,42 @@ at::Tensor LinearFunction::forward(AutogradContext* autograd, const at::Tensor& 
   const at::ScalarType dtype = input.scalar_type();
 
   const LinearParallel parallel = parallel_in(*arguments);
-  const auto overlap = overlap_of(parallel, Gemm::fprop, context, layer);
+  // Products of a weight in parts overlap with nothing.
+  std::optional<OverlapSettings> overlap;
+  if (arguments->weight.stored_parts.empty()) {
+    overlap = overlap_of(parallel, Gemm::fprop, context, layer);
+  }
   const ActivationOperands activation =
       activation_operands(*arguments, parallel, needs, overlap.has_value());
-  const GemmOperands weights =
-      weight_operand(layer, context, arguments->weight, arguments->call.is_first_microbatch,
-                     {.tensor_name = TensorName::weight,
-                      .tensor = weight,
-                      .dtype = dtype,
-                      .second_needed = needs.dgrad});
+  const std::vector<GemmOperands> weights =
+      weight_operands(layer, context, arguments->weight, arguments->call.is_first_microbatch,
+                      {.tensor_name = TensorName::weight,
+                       .tensor = weight,
+                       .dtype = dtype,
+                       .second_needed = needs.dgrad});
   const at::Tensor typed_bias = bias_for_gemm(bias, activation.first, dtype);
   const at::Tensor added = parallel.adds_bias_to_sum() ? at::Tensor() : typed_bias;
   at::Tensor output =
-      fprop_product(*arguments, parallel, activation, overlap,
-                    {.gemm = Gemm::fprop,
-                     .a = activation.first,
-                     .b = weights.first,
-                     .bias = added,
-                     .out_dtype = dtype,
-                     .layer = layer.name(),
-                     .split_accumulator = context.uses_split_accumulator(Gemm::fprop)});
+      weights.size() > 1
+          ? product_of_parts(*arguments, parallel, activation.first, weights, added)
+          : fprop_product(*arguments, parallel, activation, overlap,
+                          {.gemm = Gemm::fprop,
+                           .a = activation.first,
+                           .b = weights[0].first,
+                           .bias = added,
+                           .out_dtype = dtype,
+                           .layer = layer.name(),
+                           .split_accumulator = context.uses_split_accumulator(Gemm::fprop)});
   output = finish_output(*arguments, parallel, std::move(output), typed_bias);
-  output = round_to_fp8(std::move(output), context, TensorRole::output, arguments->call.fp8_output);
   if (needs.any()) save_for_backward(autograd, *arguments, parallel, needs, activation, weights);
-  if (input.dim() == 2) return output;
   std::vector<std::int64_t> sizes = input.sizes().vec();
   if (parallel.gathers_input()) sizes[0] *= parallel.size;
   if (parallel.gathers_gradient()) sizes[0] /= parallel.size;  // the sum is scattered
   sizes.back() = output.size(1);
-  return output.view(sizes);
+  const Quantizer* quantizer =
+      arguments->call.fp8_output ? context.quantizer(TensorRole::output) : nullptr;
+  if (quantizer != nullptr) return quantized_output(output, sizes, *quantizer, needs.any());
+  return input.dim() == 2 ? output : output.view(sizes);
 }
 
 variable_list gradients_of(AutogradContext* autograd, const variable_list& grad_outputs) {

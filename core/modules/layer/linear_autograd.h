@@ -35,6 +35,8 @@ struct LinearArguments {
   std::shared_ptr<GemmLayer> layer;
   ForwardContext context;
   const QuantizedTensor* codes = nullptr;  // the input's, which then is a placeholder
+  // The codes that the input came with, which are taken in place of a cast.
+  const QuantizedTensor* carried = nullptr;
 };
 
 // [..., out], of the input's dtype.

@@ -8,6 +8,8 @@
 #include "core/modules/layer/overlapped_gemm.h"
 #include "core/modules/shared/main_grad.h"
 #include "core/ops/gemm.h"
+#include "core/quantization/carried_codes.h"
+#include "core/quantization/quantized_rows.h"
 
 namespace telens {
 namespace {
@@ -26,7 +28,9 @@ GemmDescription description_of(const LinearBackward& backward, Gemm gemm, const 
           .split_accumulator = backward.context.uses_split_accumulator(gemm)};
 }
 
+// Products of a weight in parts overlap with nothing.
 std::optional<OverlapSettings> dgrad_overlap(const LinearBackward& backward) {
+  if (backward.weights.size() > 1) return std::nullopt;
   return overlap_of(backward.parallel, Gemm::dgrad, backward.context, *backward.layer);
 }
 
@@ -40,6 +44,25 @@ std::optional<GemmOverlapNote> note_of_wgrad(const LinearBackward& backward,
                                    static_cast<std::int64_t>(c10::elementSize(backward.dtype));
   return NotedGemm{backward.parallel, backward.context, Gemm::wgrad}.beside(
       column ? dgrad_bytes : gathered_bytes);
+}
+
+// Parts of a weight multiply their columns of the gradient; the sum is rounded once.
+at::Tensor dgrad_of_parts(const LinearBackward& backward, const Operand& gradient,
+                          const variable_list& saved) {
+  at::Tensor sum;
+  std::int64_t first = 0;
+  for (const SavedOperand& saved_part : backward.weights) {
+    const Operand part = saved_part.restore(saved);
+    const std::int64_t rows = rows_of(part);
+    const Operand columns = columns_of(gradient, first, rows);
+    GemmDescription description = description_of(backward, Gemm::dgrad, columns, part);
+    description.out_dtype = backward.dtype == at::kDouble ? at::kDouble : at::kFloat;
+    description.operand_dtype = backward.dtype;
+    const at::Tensor of_part = gemm_with_inspection(*backward.layer, backward.context, description);
+    sum = sum.defined() ? sum.add_(of_part) : of_part;
+    first += rows;
+  }
+  return sum.to(backward.dtype);
 }
 
 at::Tensor output_hooks(const LinearBackward& backward, Gemm gemm, at::Tensor output) {
@@ -80,6 +103,14 @@ void gather(OutputGradient& gradient, const LinearBackward& backward) {
   }
 }
 
+// The codes that the next layer's backward has made of its input's gradient (fp8_grad).
+std::optional<QuantizedTensor> carried_gradient(const LinearBackward& backward,
+                                                const at::Tensor& grad_output) {
+  const Quantizer* quantizer = backward.context.quantizer(TensorRole::grad_output);
+  const QuantizedTensor* codes = carried_codes_for(grad_output, quantizer);
+  return codes != nullptr ? std::optional(codes_of_matrix(*codes)) : std::nullopt;
+}
+
 // The fused gradient of the next layer's backward if there is one, else quantizes grad_output.
 OutputGradient output_gradient(const LinearBackward& backward, const at::Tensor& grad_output) {
   if (const FusedGradient* fused = fused_gradient(grad_output)) {
@@ -103,13 +134,16 @@ OutputGradient output_gradient(const LinearBackward& backward, const at::Tensor&
       gradient.bytes_of_values = static_cast<std::int64_t>(grad.nbytes());
       grad = gather_rows(grad, backward.parallel.group).wait();
     }
+    const std::optional<QuantizedTensor> carried =
+        gathers ? std::nullopt : carried_gradient(backward, grad_output);
     gradient.operands = quantize_operand(*backward.layer, backward.context,
                                          {.tensor_name = TensorName::gradient,
                                           .tensor = grad,
                                           .dtype = backward.dtype,
                                           .first_needed = backward.needs.dgrad,
                                           .second_needed = backward.needs.wgrad,
-                                          .gathered = gathers && !by_parts});
+                                          .gathered = gathers && !by_parts,
+                                          .codes = carried ? &*carried : nullptr});
     if (gathers && by_parts) gather(gradient, backward);
   }
   return gradient;
@@ -140,23 +174,31 @@ class SavedInput {
 class PendingDgrad {
  public:
   // sent_meanwhile: the bytes that this rank sends of wgrad's input.
-  PendingDgrad(const LinearBackward& backward, OutputGradient& gradient, const Operand& weight,
+  PendingDgrad(const LinearBackward& backward, OutputGradient& gradient, const variable_list& saved,
                std::int64_t sent_meanwhile)
-      : backward_(backward), sum_(begin(backward, gradient, weight, sent_meanwhile)) {
+      : backward_(backward), sum_(begin(backward, gradient, saved, sent_meanwhile)) {
     if (has_output_hooks(backward.context, Gemm::dgrad)) {
       sum_ = PendingTensor(output_hooks(backward, Gemm::dgrad, sum_.wait()));
     }
   }
 
   at::Tensor wait() {
-    return round_to_fp8(sum_.wait(), backward_.context, TensorRole::grad_input, backward_.fp8_grad)
-        .view(backward_.input_sizes);
+    const Quantizer* quantizer =
+        backward_.fp8_grad ? backward_.context.quantizer(TensorRole::grad_input) : nullptr;
+    const at::Tensor dgrad = sum_.wait();
+    if (quantizer == nullptr) return dgrad.view(backward_.input_sizes);
+    return quantized_output(dgrad, backward_.input_sizes, *quantizer, /*trains=*/true);
   }
 
  private:
   static PendingTensor begin(const LinearBackward& backward, OutputGradient& gradient,
-                             const Operand& weight, std::int64_t sent_meanwhile) {
+                             const variable_list& saved, std::int64_t sent_meanwhile) {
     const Operand left = gradient.first();
+    if (backward.weights.size() > 1) {
+      const at::Tensor dgrad = dgrad_of_parts(backward, left, saved);
+      return backward.parallel.sums_dgrad() ? backward.parallel.sum(dgrad) : PendingTensor(dgrad);
+    }
+    const Operand weight = backward.weights[0].restore(saved);
     const GemmDescription description = description_of(backward, Gemm::dgrad, left, weight);
     const auto overlap = dgrad_overlap(backward);
     if (gradient.takes_ring) {
@@ -191,7 +233,7 @@ at::Tensor weight_gradient(const LinearBackward& backward, const Operand& gradie
   return output_hooks(backward, Gemm::wgrad, std::move(wgrad)).to(backward.weight_dtype);
 }
 
-// The tensors of waiting operands that others have too. Codes are the layer's own.
+// The tensors of waiting operands that others have too, such as codes that the input came with.
 std::vector<UnchangedTensor> shared_operands(const Operand& gradient, const Operand& input,
                                              const at::Tensor& grad_output) {
   std::vector<UnchangedTensor> shared;
@@ -201,7 +243,8 @@ std::vector<UnchangedTensor> shared_operands(const Operand& gradient, const Oper
     shared.emplace_back("the gradient of its output",
                         plain->is_alias_of(grad_output) ? grad_output : *plain);
   }
-  if (const auto* plain = std::get_if<at::Tensor>(&input)) shared.emplace_back("its input", *plain);
+  const auto* codes = std::get_if<QuantizedTensor>(&input);
+  shared.emplace_back("its input", codes ? codes->columnwise.codes : std::get<at::Tensor>(input));
   return shared;
 }
 
@@ -243,7 +286,7 @@ LinearGradients compute_gradients(const LinearBackward& backward, const variable
   if (backward.needs.wgrad) input.emplace(backward, saved);
   std::optional<PendingDgrad> dgrad;
   if (backward.needs.dgrad) {
-    dgrad.emplace(backward, gradient, backward.weight.restore(saved), input ? input->bytes() : 0);
+    dgrad.emplace(backward, gradient, saved, input ? input->bytes() : 0);
   }
   if (input && backward.delayed_weight.defined()) {
     delay_weight_gradient(backward, gradient.second(), input->wait(), grad_output);

@@ -9,6 +9,7 @@
 #include "core/modules/layer/accumulated_wgrad.h"
 #include "core/modules/layer/fused_cast.h"
 #include "core/modules/layer/gemm_operands.h"
+#include "core/modules/layer/saved_operand.h"
 
 namespace telens {
 
@@ -36,8 +37,8 @@ struct LinearBackward final : torch::CustomClassHolder {
   AccumulatedWgrad accumulated;
   at::Tensor delayed_weight;  // wgrad waits for backward_dw; undefined: it is made in the backward
   SavedOperand input;
-  bool input_is_shard = false;  // its rows are this rank's
-  SavedOperand weight;
+  bool input_is_shard = false;        // its rows are this rank's
+  std::vector<SavedOperand> weights;  // one, or the parts of a weight that are stored apart
 };
 
 struct LinearGradients {

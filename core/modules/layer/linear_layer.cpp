@@ -10,11 +10,13 @@
 #include "core/distributed/gather_sequence.h"
 #include "core/modules/layer/altered_operands.h"
 #include "core/modules/layer/linear_overlap.h"
+#include "core/modules/layer/values_of_codes.h"
 #include "core/modules/shared/activation_dtype.h"
 #include "core/modules/shared/named_errors.h"
 #include "core/modules/shared/recomputation.h"
 #include "core/modules/shared/wants_gradient.h"
 #include "core/ops/backends.h"
+#include "core/quantization/carried_codes.h"
 #include "core/quantization/tensor_scaling.h"
 
 namespace telens {
@@ -166,6 +168,13 @@ class LinearLayer::State {
   ForwardContext begin_checked_forward(const ActivationMeta& input, const LinearCall& call,
                                        const at::Tensor& weight);
 
+  // The codes that the input comes with. Those of ranks that are joined would need one scale.
+  const QuantizedTensor* carried_input(const at::Tensor& input, const LinearCall& call,
+                                       const ForwardContext& context) const {
+    if (call.input_is_whole || layer.parallel.gathers_input() || input.numel() == 0) return nullptr;
+    return carried_codes_for(input, context.quantizer(TensorRole::input));
+  }
+
   at::Tensor run_forward(LinearArguments arguments);
 
  private:
@@ -288,12 +297,29 @@ LinearLayer::LinearLayer(std::string name, std::string kind) : state_(std::make_
 
 at::Tensor LinearLayer::operator()(const at::Tensor& input, const Weight& weight,
                                    const at::Tensor& bias, const LinearCall& call) {
-  return naming_layer(state_->name(), [&] {
-    const at::Tensor activation = to_activation_dtype(input);
-    ForwardContext context =
-        state_->begin_checked_forward({activation.sizes(), activation}, call, weight.parameter);
-    return state_->run_forward(
-        {activation, weight, bias, call, {state_, &state_->layer}, std::move(context)});
+  const at::Tensor activation = naming_layer(name(), [&] { return to_activation_dtype(input); });
+  ForwardContext context = begin(activation.sizes(), activation, weight, call);
+  return run(std::move(context), activation, weight, bias, call);
+}
+
+ForwardContext LinearLayer::begin(at::IntArrayRef sizes, const at::Tensor& like,
+                                  const Weight& weight, const LinearCall& call) {
+  return naming_layer(name(), [&] {
+    return state_->begin_checked_forward({sizes, like}, call, weight.parameter);
+  });
+}
+
+at::Tensor LinearLayer::run(ForwardContext context, const at::Tensor& input, const Weight& weight,
+                            const at::Tensor& bias, const LinearCall& call) {
+  return naming_layer(name(), [&] {
+    const QuantizedTensor* carried = state_->carried_input(input, call, context);
+    return state_->run_forward({.input = carried == nullptr ? values_of_codes(input) : input,
+                                .weight = weight,
+                                .bias = bias,
+                                .call = call,
+                                .layer = {state_, &state_->layer},
+                                .context = std::move(context),
+                                .carried = carried});
   });
 }
 
@@ -345,6 +371,8 @@ bool LinearLayer::run_delayed_wgrad() {
     return state_->layer.delayed_wgrads.run_oldest({state_, &state_->layer});
   });
 }
+
+const std::string& LinearLayer::name() const { return state_->name(); }
 
 LayerHooks& LinearLayer::hooks() { return state_->layer.hooks; }
 

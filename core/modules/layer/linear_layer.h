@@ -32,11 +32,21 @@ class TELENS_EXPORT LinearLayer {
   at::Tensor operator()(const at::Tensor& input, const Weight& weight, const at::Tensor& bias,
                         const LinearCall& call = {});
 
+  // The two halves of a call, for a caller that has other work between them or does the second one
+  // itself: the checks, of an input of `like`'s dtype and device and of these sizes, which settle
+  // how it runs; and the run, with the input in the layer's activation dtype.
+  ForwardContext begin(at::IntArrayRef sizes, const at::Tensor& like, const Weight& weight,
+                       const LinearCall& call);
+  at::Tensor run(ForwardContext context, const at::Tensor& input, const Weight& weight,
+                 const at::Tensor& bias, const LinearCall& call);
+
   // The same for an activation of torch.autocast's dtype that its source makes: in FP8 where its
   // other uses allow it.
   at::Tensor operator()(const ActivationSource& input, const Weight& weight, const at::Tensor& bias,
                         const LinearCall& call = {});
 
+  // Its name, or what messages call it.
+  const std::string& name() const;
   LayerHooks& hooks();
 
   // How the layer is divided, by which it also hands group and size to its calls. Before the first

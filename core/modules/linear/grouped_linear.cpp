@@ -1,13 +1,19 @@
 #include "core/modules/linear/grouped_linear.h"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/stack.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
+#include "core/modules/layer/values_of_codes.h"
+#include "core/modules/linear/grouped_product.h"
+#include "core/modules/linear/landed_rows.h"
 #include "core/modules/shared/activation_dtype.h"
+#include "core/modules/shared/recomputation.h"
+#include "core/quantization/quantized_rows.h"
 
 namespace telens {
 
@@ -37,22 +43,71 @@ GroupedLinear::GroupedLinear(GroupedLinearOptions options)
       parallel);
   in_features_ = sizes.in_features;
   out_features_ = sizes.out_features;
+  if (own.single_grouped_weight && own.parameters.fuse_wgrad_accumulation) {
+    raise<UsageError>(
+        "GroupedLinear: fuse_wgrad_accumulation adds to the main_grad of each map's weight, and "
+        "single_grouped_weight makes one parameter of all; use one of them");
+  }
   maps_.reserve(static_cast<std::size_t>(own.num_gemms));  // registered slots stay where they are
   for (std::int64_t i = 0; i < own.num_gemms; ++i) {
-    const std::string number = std::to_string(i);
     Map& map = maps_.emplace_back(Map{{}, layers_.add(fmt::format(".gemm_{}", first_gemm + i))});
     map.operation.set_parallel({.size = parallel.size, .group = parallel.group});
     map.operation.quantization().set_module_type("grouped_linear");
-    map.parameters.make(
-        sizes, own.parameters,
+  }
+  make_parameters(sizes, parallel);
+}
+
+// Weights are drawn in the same order whether they become one parameter or many.
+void GroupedLinear::make_parameters(const LinearParametersOptions& sizes,
+                                    const LinearParallel& parallel) {
+  std::vector<at::Tensor> weights;
+  std::vector<at::Tensor> biases;
+  for (std::size_t i = 0; i < maps_.size(); ++i) {
+    const std::string number = std::to_string(i);
+    maps_[i].parameters.make(
+        sizes, options_.parameters,
         [&](const std::string& parameter, Weight& slot, at::Tensor value) {
+          if (options_.single_grouped_weight) return weights.push_back(std::move(value));
           place(parameter + number, parallel.weight_placement());
           register_weight(parameter + number, slot, std::move(value));
         },
         [&](const std::string& parameter, at::Tensor& slot, at::Tensor value) {
+          if (options_.single_grouped_bias) return biases.push_back(std::move(value));
           register_slot(parameter + number, slot, std::move(value));
         });
   }
+  if (!weights.empty()) {
+    ParameterPlacement placement = parallel.weight_placement();
+    if (placement.partition_dim) ++*placement.partition_dim;
+    place("weight", placement);
+    register_weight("weight", grouped_weight_, at::stack(weights).detach());
+  }
+  if (!biases.empty()) register_slot("bias", grouped_bias_, at::stack(biases).detach());
+}
+
+std::vector<Weight> GroupedLinear::weights() const {
+  std::vector<Weight> own;
+  if (!options_.single_grouped_weight) {
+    for (const Map& map : maps_) own.push_back(map.parameters.weight());
+    return own;
+  }
+  for (const at::Tensor& part : grouped_weight_.parameter.unbind(0)) own.push_back({part, {}});
+  if (!grouped_weight_.quantized) return own;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    own[i].quantized = quantized_rows(*grouped_weight_.quantized,
+                                      static_cast<std::int64_t>(i) * out_features_, out_features_);
+  }
+  return own;
+}
+
+// Undefined ones where there are none.
+std::vector<at::Tensor> GroupedLinear::biases() const {
+  if (grouped_bias_.defined()) return grouped_bias_.unbind(0);
+  std::vector<at::Tensor> own;
+  for (const Map& map : maps_) {
+    own.push_back(options_.bias ? map.parameters.bias() : at::Tensor());
+  }
+  return own;
 }
 
 void GroupedLinear::check(const GroupedLinearInputs& inputs) const {
@@ -81,27 +136,104 @@ void GroupedLinear::check(const GroupedLinearInputs& inputs) const {
   }
 }
 
+namespace {
+
+void check_buffer(const std::string& module, const char* name,
+                  const std::optional<at::Tensor>& buffer, at::IntArrayRef sizes,
+                  const at::Tensor& like) {
+  if (!buffer) return;
+  const bool fits = buffer->sizes() == sizes && buffer->scalar_type() == like.scalar_type() &&
+                    buffer->device() == like.device() && buffer->is_contiguous();
+  if (!fits) {
+    raise<ShapeError>("{}: {} is {} of {} on {}; expected contiguous {} of {} on {}", module, name,
+                      c10::str(buffer->sizes()), c10::toString(buffer->scalar_type()),
+                      buffer->device().str(), c10::str(sizes), c10::toString(like.scalar_type()),
+                      like.device().str());
+  }
+  if (buffer->requires_grad()) {
+    raise<UsageError>(
+        "{}: {} requires a gradient, as a buffer does not; pass a detached tensor of the memory",
+        module, name);
+  }
+}
+
+// Nothing casts, watches, keeps or repeats any of the products.
+bool is_plain(const LinearCall& call) {
+  return !call.is_first_microbatch && !call.accumulates_wgrad && !call.delays_wgrad &&
+         !recomputation::is_active();
+}
+
+}  // namespace
+
+std::vector<GroupedLinear::MapCall> GroupedLinear::begin(const at::Tensor& input,
+                                                         const GroupedLinearInputs& inputs,
+                                                         const LinearCall& call) {
+  std::vector<Weight> own_weights = weights();
+  const std::vector<at::Tensor> own_biases = biases();
+  std::vector<MapCall> calls;
+  for (std::size_t i = 0; i < maps_.size(); ++i) {
+    const std::int64_t sizes[] = {inputs.m_splits[i], in_features_};
+    MapCall& each = calls.emplace_back();
+    each.weight = std::move(own_weights[i]);
+    if (!options_.return_bias) each.bias = own_biases[i];
+    each.context = maps_[i].operation.begin(sizes, input, each.weight, call);
+  }
+  return calls;
+}
+
+at::Tensor GroupedLinear::run_one_by_one(const at::Tensor& input, const GroupedLinearInputs& inputs,
+                                         std::vector<MapCall> calls, const LinearCall& call) {
+  const at::Tensor from = inputs.dgrad_out ? with_landed_gradient(input, *inputs.dgrad_out) : input;
+  const std::vector<at::Tensor> parts = from.split_with_sizes(inputs.m_splits);
+  std::vector<at::Tensor> results;
+  for (std::size_t i = 0; i < maps_.size(); ++i) {
+    results.push_back(maps_[i].operation.run(std::move(calls[i].context), parts[i], calls[i].weight,
+                                             calls[i].bias, call));
+  }
+  return inputs.out ? join_into(results, *inputs.out) : at::cat(results);
+}
+
+at::Tensor GroupedLinear::run_as_one(const at::Tensor& input, const GroupedLinearInputs& inputs,
+                                     std::vector<MapCall> calls) const {
+  GroupedProduct product{.input = input,
+                         .weights = {},
+                         .biases = {},
+                         .rows = inputs.m_splits,
+                         .out = inputs.out.value_or(at::Tensor()),
+                         .dgrad_out = inputs.dgrad_out.value_or(at::Tensor()),
+                         .layer = layers_.name()};
+  for (MapCall& each : calls) {
+    product.weights.push_back(std::move(each.weight.parameter));
+    if (each.bias.defined()) product.biases.push_back(std::move(each.bias));
+  }
+  return multiply_grouped(product);
+}
+
 Outputs GroupedLinear::forward(const GroupedLinearInputs& inputs) {
   check(inputs);
   const LinearCall call{.is_first_microbatch = inputs.is_first_microbatch,
                         .accumulates_wgrad = options_.parameters.fuse_wgrad_accumulation,
                         .delays_wgrad = options_.parameters.delay_wgrad_compute,
                         .training = is_training()};
-  const at::Tensor input = to_activation_dtype(inputs.inp);
-  const std::vector<at::Tensor> parts =
-      input.reshape({-1, in_features_}).split_with_sizes(inputs.m_splits);
-  std::vector<at::Tensor> results;
-  Outputs outputs(1);
-  for (std::size_t i = 0; i < maps_.size(); ++i) {
-    const at::Tensor bias = maps_[i].parameters.bias();
-    const at::Tensor applied = options_.return_bias ? at::Tensor() : bias;
-    results.push_back(maps_[i].operation(parts[i], maps_[i].parameters.weight(), applied, call));
-    if (options_.return_bias) outputs.push_back(bias);
+  const at::Tensor given = values_of_codes(to_activation_dtype(inputs.inp));
+  const at::Tensor input = given.dim() == 2 ? given : given.reshape({-1, in_features_});
+  const std::int64_t rows = input.size(0);
+  check_buffer(layers_.name(), "out", inputs.out, {rows, out_features_}, input);
+  check_buffer(layers_.name(), "dgrad_out", inputs.dgrad_out, {rows, in_features_}, input);
+  std::vector<MapCall> calls = begin(input, inputs, call);
+
+  const bool as_one = is_plain(call) && std::ranges::all_of(calls, &MapCall::is_plain);
+  Outputs outputs{as_one ? run_as_one(input, inputs, std::move(calls))
+                         : run_one_by_one(input, inputs, std::move(calls), call)};
+  if (given.dim() != 2) {
+    std::vector<std::int64_t> sizes = given.sizes().vec();
+    sizes.back() = out_features_;
+    outputs[0] = outputs[0].view(sizes);
   }
-  std::vector<std::int64_t> sizes = input.sizes().vec();
-  sizes.back() = out_features_;
-  const at::Tensor joined = at::cat(results);
-  outputs[0] = input.dim() == 2 ? joined : joined.view(sizes);
+  if (options_.return_bias) {
+    const std::vector<at::Tensor> own = biases();
+    outputs.insert(outputs.end(), own.begin(), own.end());
+  }
   return outputs;
 }
 

@@ -23,6 +23,8 @@ struct GroupedLinearOptions {
   ParameterOptions parameters = ParameterOptions();
   std::string name = {};
   std::optional<std::int64_t> first_gemm = {};
+  bool single_grouped_weight = false;
+  bool single_grouped_bias = false;
 
   template <typename Visitor>
   static void describe(Visitor&& visit) {
@@ -38,6 +40,10 @@ struct GroupedLinearOptions {
     ParameterOptions::describe_linear_parallel_in<Self>(visit, &Self::parameters);
     visit("first_gemm", &Self::first_gemm,
           "the first map's number in names of layers, that of a rank's first expert; None: 0");
+    visit("single_grouped_weight", &Self::single_grouped_weight,
+          "the weights are one parameter, weight [num_gemms, out_features, in_features]");
+    visit("single_grouped_bias", &Self::single_grouped_bias,
+          "the biases are one parameter, bias [num_gemms, out_features]");
   }
 };
 
@@ -45,6 +51,8 @@ struct GroupedLinearInputs {
   at::Tensor inp;                      // [sum(m_splits), in_features]
   std::vector<std::int64_t> m_splits;  // rows of each map's part; 0: nothing goes through it
   std::optional<bool> is_first_microbatch = {};
+  std::optional<at::Tensor> out = {};        // [sum(m_splits), out_features]
+  std::optional<at::Tensor> dgrad_out = {};  // [sum(m_splits), in_features]
 
   template <typename Visitor>
   static void describe(Visitor&& visit) {
@@ -53,11 +61,18 @@ struct GroupedLinearInputs {
     visit("m_splits", &Self::m_splits, "how many rows of inp go through each map, in order");
     visit("is_first_microbatch", &Self::is_first_microbatch,
           "True: quantize the weights and keep them; False: use the kept ones; None: neither");
+    visit("out", &Self::out,
+          "memory for the output, [sum(m_splits), out_features] in its dtype; the output is a view "
+          "of it");
+    visit("dgrad_out", &Self::dgrad_out,
+          "memory for the gradient of inp, [sum(m_splits), in_features] in its dtype");
   }
 };
 
-// Parameters: weight0, weight1, ... [out_features, in_features], bias0, bias1, ... [out_features].
-// Each map is a layer of its own: it has its own quantizers, amax history and kept weight.
+// Parameters: weight0, weight1, ... [out_features, in_features], bias0, bias1, ... [out_features],
+// or all of them as one, weight and bias. Without a recipe and where nothing watches, the products
+// of all maps are one operation. Each map is a layer of its own: it has its own quantizers, amax
+// history and kept weight.
 class TELENS_EXPORT GroupedLinear : public CallableModule<GroupedLinearInputs> {
  public:
   using Options = GroupedLinearOptions;
@@ -70,7 +85,7 @@ class TELENS_EXPORT GroupedLinear : public CallableModule<GroupedLinearInputs> {
   // (output [sum(m_splits), out_features]; bias0, bias1, ... if return_bias), in the activation's
   // dtype (torch.autocast's where that is on). An input of more dimensions is taken as a matrix of
   // its last one, and the output gets the others back. Throws ShapeError where m_splits does not
-  // fit num_gemms or inp.
+  // fit num_gemms or inp, or a buffer does not fit what it is for.
   Outputs forward(const GroupedLinearInputs& inputs) override;
 
   at::Tensor extra_state() const override;
@@ -85,14 +100,33 @@ class TELENS_EXPORT GroupedLinear : public CallableModule<GroupedLinearInputs> {
     LinearParameters parameters;
     LinearLayer operation;
   };
+  // The tensors of a map in one forward, and how it runs.
+  struct MapCall {
+    Weight weight;
+    at::Tensor bias;  // undefined: none, or it is returned
+    ForwardContext context;
 
+    bool is_plain() const { return !context.plan && !context.recipe && !weight.quantized; }
+  };
+
+  void make_parameters(const LinearParametersOptions& sizes, const LinearParallel& parallel);
   void check(const GroupedLinearInputs& inputs) const;
+  std::vector<Weight> weights() const;
+  std::vector<at::Tensor> biases() const;
+  std::vector<MapCall> begin(const at::Tensor& input, const GroupedLinearInputs& inputs,
+                             const LinearCall& call);
+  at::Tensor run_as_one(const at::Tensor& input, const GroupedLinearInputs& inputs,
+                        std::vector<MapCall> calls) const;
+  at::Tensor run_one_by_one(const at::Tensor& input, const GroupedLinearInputs& inputs,
+                            std::vector<MapCall> calls, const LinearCall& call);
 
   GroupedLinearOptions options_;
   std::int64_t in_features_ = 0;  // this rank's
   std::int64_t out_features_ = 0;
   NamedLayers layers_;
   std::vector<Map> maps_;
+  Weight grouped_weight_;  // all maps' weights, where they are one parameter
+  at::Tensor grouped_bias_;
 };
 
 }  // namespace telens

@@ -53,8 +53,12 @@ struct LinearInputs {
     visit("inp", &LinearInputs::inp, "[..., in_features]");
     visit("is_first_microbatch", &LinearInputs::is_first_microbatch,
           "True: quantize the weight and keep it; False: use the kept one; None: do not keep it");
-    visit("fp8_output", &LinearInputs::fp8_output, "rounds the output to FP8 values");
-    visit("fp8_grad", &LinearInputs::fp8_grad, "rounds the input's gradient to FP8 values");
+    visit("fp8_output", &LinearInputs::fp8_output,
+          "under a recipe the output is quantized, and the next layer takes it without a cast");
+    visit(
+        "fp8_grad", &LinearInputs::fp8_grad,
+        "under a recipe the input's gradient is quantized, and the layer before takes it without a "
+        "cast");
   }
 };
 

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -26,20 +27,23 @@ bool are_adjacent(at::TensorList parts) {
   });
 }
 
-// cat(parts, 0), without a copy where the parts are adjacent.
+// cat(parts, 0), without a copy where the parts are adjacent. `stored`: their values are elsewhere,
+// and the result has one element of memory.
 class JoinFunction : public torch::autograd::Function<JoinFunction> {
  public:
-  static at::Tensor forward(AutogradContext* context, at::TensorList parts) {
+  static at::Tensor forward(AutogradContext* context, at::TensorList parts, bool stored) {
     context->set_materialize_grads(false);
-    std::vector<std::int64_t> rows;
-    for (const at::Tensor& part : parts) rows.push_back(part.size(0));
-    context->saved_data["rows"] = rows;
-    if (!are_adjacent(parts)) return at::cat(parts, 0);
-
     const at::Tensor& first = parts.front();
+    std::vector<std::int64_t> rows;
     std::vector<std::int64_t> sizes = first.sizes().vec();
     sizes[0] = 0;
-    for (const std::int64_t part : rows) sizes[0] += part;
+    for (const at::Tensor& part : parts) {
+      rows.push_back(part.size(0));
+      sizes[0] += part.size(0);
+    }
+    context->saved_data["rows"] = rows;
+    if (stored) return at::zeros({1}, first.options()).expand(sizes);
+    if (!are_adjacent(parts)) return at::cat(parts, 0);
     at::Tensor joined = at::empty({0}, first.options())
                             .set_(first.storage(), first.storage_offset(), sizes, first.strides());
     // A view that was made below autograd counts versions by itself; the backward must notice an
@@ -51,8 +55,10 @@ class JoinFunction : public torch::autograd::Function<JoinFunction> {
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const auto rows = context->saved_data["rows"].toIntVector();
-    if (!grads[0].defined()) return variable_list(rows.size());  // it comes later, or not at all
-    return grads[0].split_with_sizes(rows, 0);
+    variable_list of_parts(rows.size());  // they come later, or not at all
+    if (grads[0].defined()) of_parts = grads[0].split_with_sizes(rows, 0);
+    of_parts.emplace_back();  // `stored` has none
+    return of_parts;
   }
 };
 
@@ -141,22 +147,27 @@ void LinearParameters::make(const LinearParametersOptions& options,
 Weight LinearParameters::weight() const {
   if (weights_.size() == 1) return weights_[0];
   std::vector<at::Tensor> parts;
+  std::vector<QuantizedTensor> stored;
   for (const Weight& weight : weights_) {
-    if (weight.quantized) {
-      raise<UsageError>(
-          "a weight that is split into several parameters cannot be stored in FP8; make the module "
-          "with fuse_qkv_params=True");
-    }
     parts.push_back(weight.parameter);
+    if (weight.quantized) stored.push_back(*weight.quantized);
   }
-  at::Tensor joined = JoinFunction::apply(at::TensorList(parts));
-  return {.parameter = std::move(joined), .quantized = std::nullopt, .parts = std::move(parts)};
+  if (!stored.empty() && stored.size() != parts.size()) {
+    raise<UsageError>(
+        "{} of the {} parts of a weight are stored in low precision; store all of them so, or none",
+        stored.size(), parts.size());
+  }
+  at::Tensor joined = JoinFunction::apply(at::TensorList(parts), !stored.empty());
+  return {.parameter = std::move(joined),
+          .quantized = std::nullopt,
+          .parts = std::move(parts),
+          .stored_parts = std::move(stored)};
 }
 
 at::Tensor LinearParameters::bias() const {
   if (biases_.size() == 1) return biases_[0];
   if (!biases_[0].defined()) return {};
-  return JoinFunction::apply(at::TensorList(biases_));
+  return JoinFunction::apply(at::TensorList(biases_), false);
 }
 
 }  // namespace telens

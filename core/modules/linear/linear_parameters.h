@@ -47,8 +47,8 @@ class LinearParameters {
   void make(const LinearParametersOptions& options, const ParameterOptions& parameters,
             const RegisterWeight& register_weight, const RegisterTensor& register_tensor);
 
-  // [out_features, in_features]. Differentiable in the parts. Throws UsageError if split parts are
-  // stored in low precision.
+  // [out_features, in_features]. Differentiable in the parts. Split parts that are
+  // stored in low precision stay apart (Weight::stored_parts); throws UsageError if only some are.
   Weight weight() const;
   // [out_features], or undefined.
   at::Tensor bias() const;

@@ -17,6 +17,8 @@ struct Weight {
   at::Tensor parameter;
   std::optional<QuantizedTensor> quantized;
   std::vector<at::Tensor> parts = {};  // the leaves whose rows `parameter` joins; {}: it is one
+  // The parts' values, where they are stored in low precision, each under scales of its own.
+  std::vector<QuantizedTensor> stored_parts = {};
 
   bool defined() const { return parameter.defined(); }
 };

@@ -20,6 +20,7 @@ from telens.pytorch.context_parallel import (
 )
 from telens.pytorch.delayed_wgrads import WithDelayedWgrads
 from telens.pytorch.fp8_meta import fp8_meta_of, quantizers_of
+from telens.pytorch.grouped_parameters import arrange
 from telens.pytorch.inference_params import cached
 from telens.pytorch.neutral_arguments import (
     NeutralArgument,
@@ -210,6 +211,8 @@ class Module(WithContextParallel, torch.nn.Module):
         self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
     ) -> None:
         self._telens_adapter.release_tensors()
+        if "single_grouped_weight" in (options := self._telens_adapter.options()):
+            arrange(state_dict, prefix, options)
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )

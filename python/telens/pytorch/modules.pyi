@@ -97,6 +97,8 @@ class GroupedLinear(Module):
     delay_wgrad_compute: bool
     parallel_mode: str | None
     first_gemm: int | None
+    single_grouped_weight: bool
+    single_grouped_bias: bool
     def __init__(
         self,
         num_gemms: int,
@@ -115,6 +117,8 @@ class GroupedLinear(Module):
         delay_wgrad_compute: bool = False,
         parallel_mode: str | None = None,
         first_gemm: int | None = None,
+        single_grouped_weight: bool = False,
+        single_grouped_bias: bool = False,
         *,
         get_rng_state_tracker: Any = None,
         rng_tracker_name: Any = None,
@@ -122,8 +126,6 @@ class GroupedLinear(Module):
         ub_overlap_rs: Any = False,
         ub_name: Any = None,
         save_original_input: Any = False,
-        single_grouped_weight: Any = False,
-        single_grouped_bias: Any = False,
         use_grouped_tensor: Any = None,
     ) -> None: ...
     def forward(
@@ -131,18 +133,16 @@ class GroupedLinear(Module):
         inp: torch.Tensor,
         m_splits: int | Sequence[int],
         is_first_microbatch: bool | None = None,
-        *,
-        out: Any = None,
-        dgrad_out: Any = None,
+        out: torch.Tensor | None = None,
+        dgrad_out: torch.Tensor | None = None,
     ) -> Any: ...
     def __call__(
         self,
         inp: torch.Tensor,
         m_splits: int | Sequence[int],
         is_first_microbatch: bool | None = None,
-        *,
-        out: Any = None,
-        dgrad_out: Any = None,
+        out: torch.Tensor | None = None,
+        dgrad_out: torch.Tensor | None = None,
     ) -> Any: ...
 
 class LayerNorm(Module):

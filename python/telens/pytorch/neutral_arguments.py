@@ -115,16 +115,13 @@ _ALL = [
         "save_original_input", False, "any boolean: the backward keeps the quantized input",
         "it is a switch", (True,),
     ),
-    _A("single_grouped_weight", False, "False", "each GEMM has a weight of its own so far"),
-    _A("single_grouped_bias", False, "False", "each GEMM has a bias of its own so far"),
-    _A("use_grouped_tensor", None, "None", "grouped tensors are not there yet", (False,)),
+    _A("use_grouped_tensor", None, "any boolean: it changes how products run, not what they are",
+       "it is a switch", (False, True)),
     _A("checkpoint", False, "any boolean", "it is a switch", (True,)),
     _A(
         "sm_margin", 0, "whole numbers, one or a dict of them: only a hint",
         "they count processors", (), _is_margin,
     ),
-    _A("out", None, "None", "outputs into memory of one's own are not there yet"),
-    _A("dgrad_out", None, "None", "gradients into memory of one's own are not there yet"),
     # ---- attention
     _A("layer_number", None, "any value: it is only a name", "", (), _any_value),
     _A("attention_type", "self", "self or cross", "there is no other", ("cross",)),
@@ -161,8 +158,7 @@ _ATTENTION_FORWARD = "fast_zero_fill inference_params pad_between_seqs "
 _CONSTRUCTORS = {
     "Linear": _TRACKER + "rng_tracker_name symmetric_ar_type save_original_input",
     "GroupedLinear": _TRACKER + "rng_tracker_name ub_overlap_ag ub_overlap_rs ub_name "
-    "save_original_input single_grouped_weight single_grouped_bias "
-    "use_grouped_tensor",
+    "save_original_input use_grouped_tensor",
     "LayerNorm": "sm_margin",
     "RMSNorm": "sm_margin",
     "LayerNormLinear": _TRACKER + "symmetric_ar_type",
@@ -174,7 +170,6 @@ _CONSTRUCTORS = {
     "TransformerLayer": _TRACKER + _BLOCK,
 }
 _FORWARDS = {
-    "GroupedLinear": "out dgrad_out",
     "DotProductAttention": _ATTENTION_FORWARD + "fp8_output bf16_backward num_splits "
     "score_mod_tensors score_mod_bprop_tensors qkv_layer kv_layer qkv_interleave_dim",
     "MultiheadAttention": _ATTENTION_FORWARD,

@@ -177,7 +177,7 @@ STATEMENTS = (
         "`tensor` is None for weights that are stored in FP8.",
         "test_contract_calls.py::test_of_a_weight_that_is_stored_in_fp8_there_is_no_original",
         OPERANDS,
-        "  values.tensor = at::Tensor();  // a stored weight has no original to inspect\n",
+        "  request.tensor = at::Tensor();\n",
         "",
     ),
     Statement(

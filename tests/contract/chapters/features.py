@@ -241,7 +241,7 @@ STATEMENTS = (
         "A weight that is kept over micro-batches is fake-quantized in every one of them "
         "*(ours: the peer fails at its first update)*.",
         "AlteringFeaturesTest.a_kept_weight_is_fake_quantized_in_every_micro_batch",
-        "core/modules/layer/gemm_operands.cpp",
+        "core/modules/layer/weight_cache.cpp",
         "clone_if_aliases(operands, weight);",
         "clone_if_aliases({weight, operands.second}, weight);",
     ),
@@ -316,8 +316,8 @@ STATEMENTS = (
         "Weights that are stored in FP8 can be modified like others *(ours)*.",
         "test_feature_classes.py::test_a_weight_that_is_stored_in_fp8_can_be_modified",
         "core/modules/layer/gemm_operands.cpp",
-        "  if (weight_modify_mask(context) != 0) {\n    values.tensor",
-        "  if (false) {\n    values.tensor",
+        "if (weight_modify_mask(context) == 0) return operands;",
+        "return operands;",
     ),
     Statement(
         "Of weights that are stored in FP8, statistics that need the original are refused with "

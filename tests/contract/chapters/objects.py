@@ -131,7 +131,7 @@ STATEMENTS = (
         "`half`.",
         OBJECTS + "test_a_quantized_tensor_is_a_tensor_of_the_high_precision_dtype",
         TENSOR,
-        "return self._storage.dequantize(dtype)",
+        "return self._storage.dequantize(rounded_to).to(dtype)",
         "return self._storage.dequantize(self.dtype)",
     ),
     Statement(

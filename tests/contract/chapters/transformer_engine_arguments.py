@@ -8,6 +8,8 @@ DELAYED = "test_delayed_wgrads.py::"
 ROTARY = "test_rotary_embedding.py::"
 TURNS = "core/modules/attention/rotary_embedding.cpp"
 MLP = "test_mlp_arguments.py::"
+CARRIED = "test_carried_codes.py::"
+PARAMETERS = "test_grouped_parameters.py::"
 MODULE = "python/telens/pytorch/module.py"
 DPA = "test_fp8_attention.py::"
 MHA = "test_fp8_mha.py::"
@@ -146,14 +148,14 @@ STATEMENTS = (
         "A weight cached by a micro-batch without gradients serves no dequantized backward.",
         "test_backward_override.py::"
         "test_a_cache_without_the_backwards_operand_is_not_used_for_a_dequantized_backward",
-        "core/modules/layer/gemm_operands.cpp",
+        "core/modules/layer/weight_cache.cpp",
         "return !quantizes && std::get<at::Tensor>(cached).defined() &&",
         "return !quantizes &&",
     ),
     Statement(
         "A weight kept under one backward_override serves no forward under another.",
         "test_backward_override.py::test_a_kept_weight_serves_no_recipe_of_another_override",
-        "core/modules/layer/gemm_operands.cpp",
+        "core/modules/layer/weight_cache.cpp",
         "dequantized_ == dequantizes(context);",
         "dequantized_ == dequantized_;",
     ),
@@ -380,5 +382,54 @@ STATEMENTS = (
         "core/modules/fused/layer_norm_linear.cpp",
         ".fp8_grad = inputs.fp8_grad,",
         ".fp8_grad = false,",
+    ),
+    Statement(
+        "The next layer takes the codes of an output in FP8 (`fp8_output`) without a cast.",
+        CARRIED + "test_the_next_layer_takes_the_codes_of_an_output_without_a_cast",
+        "core/quantization/carried_codes.cpp",
+        "makes_such(*quantizer, *codes) ? codes : nullptr;",
+        "false ? codes : nullptr;",
+    ),
+    Statement(
+        "The layer before takes the codes of a gradient in FP8 (`fp8_grad`) without a cast.",
+        CARRIED + "test_the_layer_before_takes_the_codes_of_a_gradient_without_a_cast",
+        "core/modules/layer/linear_backward.cpp",
+        "gathers ? std::nullopt : carried_gradient(backward, grad_output);",
+        "std::nullopt;",
+    ),
+    Statement(
+        "A gradient in FP8 that was changed in place is cast anew.",
+        CARRIED + "test_a_gradient_that_a_hook_changed_in_place_is_cast_anew",
+        "core/quantization/carried_codes.cpp",
+        "meta->version == version_of(tensor) && ",
+        "",
+    ),
+    Statement(
+        "The products of a GroupedLinear that nothing casts or watches are one operation.",
+        PARAMETERS + "test_products_of_all_maps_are_one_operation_with_the_bits_of_each_alone",
+        "core/modules/linear/grouped_linear.cpp",
+        "const bool as_one = is_plain(call) && ",
+        "const bool as_one = false && ",
+    ),
+    Statement(
+        "Checkpoints of a GroupedLinear with one weight and with many load into each other.",
+        PARAMETERS + "test_checkpoints_of_one_parameter_and_of_many_load_into_each_other",
+        "python/telens/pytorch/grouped_parameters.py",
+        "elif whole in state_dict and",
+        "elif False and",
+    ),
+    Statement(
+        "`out` of GroupedLinear is written over only where no backward needs it any more.",
+        PARAMETERS + "test_results_are_written_into_buffers_of_the_callers",
+        "core/modules/linear/landed_rows.cpp",
+        "place.unsafeGetTensorImpl()->bump_version();",
+        "",
+    ),
+    Statement(
+        "`fp8_model_init` stores parts of a weight (`parameters_split`) under their own scales.",
+        "test_stored_parts.py::test_a_stored_weight_in_parts_has_the_bits_of_layers_of_each_part",
+        "core/modules/layer/linear_backward.cpp",
+        "columns_of(gradient, first, rows)",
+        "columns_of(gradient, 0, rows)",
     ),
 )

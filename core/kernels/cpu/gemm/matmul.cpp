@@ -25,6 +25,21 @@ at::Tensor matmul_cpu(const at::Tensor& a, const at::Tensor& b,
                                  : at::cpu::mm(a, ops::transposed_view(b));
 }
 
+// LibTorch's product of each part, on all threads, straight into its rows: there is nothing to
+// split or to join.
+void grouped_matmul_cpu(const at::Tensor& a, at::TensorList b, at::TensorList bias,
+                        at::IntArrayRef rows, const at::Tensor& out) {
+  ops::check_grouped_matmul(a, b, bias, rows, out);
+  ops::for_each_part(a, rows, out, [&](std::size_t part, const at::Tensor& from, at::Tensor to) {
+    const at::Tensor right = ops::transposed_view(b[part]);
+    if (bias.empty()) {
+      at::cpu::mm_out(to, from, right);
+    } else {
+      at::cpu::addmm_out(to, bias[part], from, right);
+    }
+  });
+}
+
 void matmul_accumulate_cpu(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out) {
   ops::check_matmul_accumulate(a, b, out);
   at::Tensor sum = out;
@@ -36,5 +51,6 @@ void matmul_accumulate_cpu(const at::Tensor& a, const at::Tensor& b, const at::T
 
 TORCH_LIBRARY_IMPL(telens, CPU, library) {
   library.impl("matmul", telens::matmul_cpu);
+  library.impl("grouped_matmul", telens::grouped_matmul_cpu);
   library.impl("matmul_accumulate", telens::matmul_accumulate_cpu);
 }

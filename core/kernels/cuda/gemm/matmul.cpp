@@ -66,6 +66,23 @@ at::Tensor matmul_cuda(const at::Tensor& a, const at::Tensor& b,
   return out;
 }
 
+// One product behind the other, each into its rows.
+void grouped_matmul_cuda(const at::Tensor& a, at::TensorList b, at::TensorList bias,
+                         at::IntArrayRef rows, const at::Tensor& out) {
+  ops::check_grouped_matmul(a, b, bias, rows, out);
+  check_same_device("grouped_matmul", {a, out});
+  const DeviceScope scope("grouped_matmul", a);
+  ops::for_each_part(a, rows, out, [&](std::size_t part, const at::Tensor& from, at::Tensor to) {
+    const at::Tensor added = bias.empty() ? at::Tensor() : bias[part];
+    check_same_device("grouped_matmul", {a, b[part], added});
+    if (a.scalar_type() == at::kDouble || from.numel() == 0 || to.numel() == 0) {
+      to.copy_(matmul_cuda(from, b[part], added, to.scalar_type()));
+    } else {
+      multiply_into(scope, from, b[part], dense_bias(added), to, false);
+    }
+  });
+}
+
 void matmul_accumulate_cuda(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out) {
   ops::check_matmul_accumulate(a, b, out);
   check_same_device("matmul_accumulate", {a, b, out});
@@ -87,5 +104,6 @@ void matmul_accumulate_cuda(const at::Tensor& a, const at::Tensor& b, const at::
 
 TORCH_LIBRARY_IMPL(telens, CUDA, library) {
   library.impl("matmul", TORCH_FN(telens::cuda::matmul_cuda));
+  library.impl("grouped_matmul", TORCH_FN(telens::cuda::grouped_matmul_cuda));
   library.impl("matmul_accumulate", TORCH_FN(telens::cuda::matmul_accumulate_cuda));
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -82,14 +82,19 @@ class QuantizedTensor(torch.Tensor):
         )
         made._storage = storage
         made._quantizer = quantizer
+        _C.stand_for_codes(made, storage)
         return made
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The values in high precision, rounded once to the dtype (None: the tensor's own)."""
+        """The values in high precision, rounded once to the dtype (None: the tensor's own).
+
+        Those of a layer's output (``fp8_output``) are differentiable.
+        """
         dtype = dtype or self.dtype
-        if dtype in _ROUNDED_TO:
-            return self._storage.dequantize(dtype)
-        return self._storage.dequantize(torch.float32).to(dtype)
+        rounded_to = dtype if dtype in _ROUNDED_TO else torch.float32
+        if self.grad_fn is not None and torch.is_grad_enabled():
+            return _C.values_of_codes(self, rounded_to).to(dtype)
+        return self._storage.dequantize(rounded_to).to(dtype)
 
     def quantize_(self, tensor: torch.Tensor) -> QuantizedTensor:
         """Takes on the values of a high-precision tensor, rounded, with scales of their own."""
@@ -155,6 +160,10 @@ class QuantizedTensor(torch.Tensor):
             return wrap(args[0]._storage, quantizer=args[0]._quantizer)
         if func is aten.clone.default:
             return wrap(_copy_storage(args[0]._storage), quantizer=args[0]._quantizer)
+        if func in _RESHAPES and isinstance(args[0], QuantizedTensor):
+            viewed = _viewed(args[0], args[1])
+            if viewed is not None:
+                return viewed
         if func is aten.copy_.default and isinstance(args[0], QuantizedTensor):
             return args[0].quantize_(_plain(args[1]))
         piece = answer_checkpoint(func, args)
@@ -221,20 +230,41 @@ def _copy_storage(storage: _C.QuantizedStorage) -> _C.QuantizedStorage:
     def clone(tensor: torch.Tensor | None) -> torch.Tensor | None:
         return None if tensor is None else tensor.clone()
 
-    copy = _C.QuantizedStorage(
-        clone(storage.rowwise_data),
-        clone(storage.rowwise_scale_inv),
-        clone(storage.columnwise_data),
-        clone(storage.columnwise_scale_inv),
+    return _storage_like(storage, clone, storage.sizes)
+
+
+def _storage_like(
+    storage: _C.QuantizedStorage,
+    of: Callable[[torch.Tensor | None], torch.Tensor | None],
+    sizes: list[int],
+) -> _C.QuantizedStorage:
+    """Another storage of these sizes, with what ``of`` makes of each tensor."""
+    made = _C.QuantizedStorage(
+        of(storage.rowwise_data),
+        of(storage.rowwise_scale_inv),
+        of(storage.columnwise_data),
+        of(storage.columnwise_scale_inv),
         storage.fp8_dtype,
         storage.mode,
         storage.dtype,
-        storage.sizes,
-        clone(storage.rowwise_tensor_scale),
-        clone(storage.columnwise_tensor_scale),
+        sizes,
+        of(storage.rowwise_tensor_scale),
+        of(storage.columnwise_tensor_scale),
     )
-    copy.blocks = storage.blocks
-    return copy
+    made.blocks = storage.blocks
+    return made
+
+
+_RESHAPES = (aten.view.default, aten._reshape_alias.default, aten._unsafe_view.default)
+
+
+def _viewed(tensor: QuantizedTensor, shape: list[int]) -> QuantizedTensor | None:
+    """The same codes in another shape; None where rows, along which blocks lie, become others."""
+    sizes = torch.empty(tensor.shape, device="meta").view(shape).shape
+    if not sizes or not tensor.shape or sizes[-1] != tensor.shape[-1]:
+        return None
+    storage = _storage_like(tensor._storage, lambda data: data, list(sizes))
+    return wrap(storage, quantizer=tensor._quantizer)
 
 
 def _written(

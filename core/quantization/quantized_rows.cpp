@@ -1,0 +1,69 @@
+#include "core/quantization/quantized_rows.h"
+
+#include <algorithm>
+
+#include "core/base/error.h"
+
+namespace telens {
+namespace {
+
+// One orientation's `first` and `count` along `dimension`, of which `per_code` elements share a
+// byte and `per_scale` a scale.
+QuantizedData part_of(const QuantizedData& whole, std::int64_t dimension, std::int64_t first,
+                      std::int64_t count, std::int64_t per_code, std::int64_t per_scale) {
+  if (!whole.defined()) return {};
+  QuantizedData part = whole;
+  part.codes = whole.codes.narrow(dimension, first / per_code, count / per_code);
+  if (per_scale == 0) return part;  // one for the whole tensor
+  const std::int64_t scales = (count + per_scale - 1) / per_scale;
+  part.scale_inv = whole.scale_inv.narrow(dimension, first / per_scale, scales);
+  return part;
+}
+
+void check_blocks(const char* what, std::int64_t first, std::int64_t count,
+                  const ScalingScheme& layout) {
+  const std::int64_t block = std::max<std::int64_t>(layout.block_length, 1);
+  if (first % block == 0 && count % block == 0) return;
+  raise<ShapeError>(
+      "{} {} to {} of a tensor in {} scaling would cut a block of {}; store weights of such a size "
+      "apart",
+      what, first, first + count, layout.name, block);
+}
+
+}  // namespace
+
+QuantizedTensor quantized_rows(const QuantizedTensor& whole, std::int64_t first,
+                               std::int64_t count) {
+  const ScalingScheme layout = scheme(whole.mode);
+  // Blocks along a column of the matrix, and squares, begin at multiples of their length.
+  check_blocks("rows", first, count, layout);
+  const std::int64_t height = layout.block_length == 0 ? 0 : layout.block_height;
+  QuantizedTensor part = whole;
+  part.sizes = {count, whole.sizes.back()};
+  part.rowwise = part_of(whole.rowwise, 0, first, count, 1, height);
+  part.columnwise =
+      part_of(whole.columnwise, 1, first, count, layout.codes_per_byte(), layout.block_length);
+  return part;
+}
+
+std::int64_t rows_of(const Operand& operand) {
+  if (const auto* codes = std::get_if<QuantizedTensor>(&operand)) return codes->sizes[0];
+  return std::get<at::Tensor>(operand).size(0);
+}
+
+Operand columns_of(const Operand& whole, std::int64_t first, std::int64_t count) {
+  const auto* codes = std::get_if<QuantizedTensor>(&whole);
+  if (codes == nullptr) return std::get<at::Tensor>(whole).narrow(1, first, count);
+  const ScalingScheme layout = scheme(codes->mode);
+  check_blocks("columns", first, count, layout);
+  QuantizedTensor part = *codes;
+  part.sizes = {codes->sizes[0], count};
+  part.rowwise =
+      part_of(codes->rowwise, 1, first, count, layout.codes_per_byte(), layout.block_length);
+  part.rowwise.codes = part.rowwise.codes.contiguous();
+  part.rowwise.scale_inv = part.rowwise.scale_inv.contiguous();
+  part.columnwise = {};
+  return part;
+}
+
+}  // namespace telens
