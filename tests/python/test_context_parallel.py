@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import itertools
 import pickle
+import time
 
 import pytest
 import torch
@@ -70,6 +71,7 @@ def two_ranks(rank: int) -> None:
     biases(rank, 2)
     sums_of_two_dtypes(rank)
     ranks_that_differ(rank)
+    bias_of_one_rank(rank)
     other_lengths(rank)
     refusals(rank)
 
@@ -195,6 +197,18 @@ def ranks_that_differ(rank: int) -> None:
         with pytest.raises(telens.UsageError, match=match):
             attention(*own)
     compare(Case("p2p"), rank, 2, dist.group.WORLD)
+
+
+def bias_of_one_rank(rank: int) -> None:
+    """A rank that refuses its bias leaves no other waiting: they compare sizes before."""
+    inputs = [x[:SIZE] for x in whole_tensors(Case("p2p"))[:3]]
+    attention = make(Case("p2p"), cp_group=dist.group.WORLD)
+    bias = torch.zeros(SIZE, SEQ if rank == 0 else SIZE)
+    begun = time.monotonic()
+    match = rf"core_attention_bias \[16, {bias.size(1)}\] Float, rank {1 - rank} attends by p2p"
+    with pytest.raises(telens.UsageError, match=match):
+        attention(*inputs, core_attention_bias=bias, core_attention_bias_type="post_scale_bias")
+    assert time.monotonic() - begun < 10  # the group's time is 60
 
 
 def refusals(rank: int) -> None:

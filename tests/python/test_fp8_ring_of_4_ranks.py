@@ -1,8 +1,10 @@
 """FP8 attention whose keys travel round longer rings: its numbers, dropout's choices, a NaN."""
 
 import math
+import time
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 from context_helpers import chunks_of, sums, two_levels
@@ -22,6 +24,7 @@ from test_fp8_context_parallel import (
     within,
 )  # fmt: skip
 
+import telens
 import telens.pytorch as te
 from telens.common.recipe import DelayedScaling, Float8CurrentScaling, QParams
 
@@ -159,12 +162,30 @@ def one_nan(rank: int) -> None:
                 assert of_key[0, 2, here == at].isnan().all()
 
 
+def bias_of_one_rank(rank: int) -> None:
+    """It is refused under FP8, and leaves no other rank waiting."""
+    inputs = [x[:, chunks_of(rank, RANKS, SEQ)] for x in drawn(15)[:3]]
+    bias = {}
+    if rank == 1:
+        bias = {"core_attention_bias": torch.zeros(SEQ // RANKS, SEQ)}
+        bias["core_attention_bias_type"] = "post_scale_bias"
+    begun = time.monotonic()
+    match = r"rank 1 .*attends .* core_attention_bias \[8, 32\]"
+    with (
+        pytest.raises(telens.UsageError, match=match),
+        te.autocast(recipe=Float8CurrentScaling(fp8_dpa=True)),
+    ):
+        made("p2p", "causal", HEADS)(*inputs, **bias)
+    assert time.monotonic() - begun < 10  # the group's time is 60
+
+
 def four_ranks(rank: int) -> None:
     two_levels_of_ranks(rank)
     one_ring(rank)
     packed(rank)
     dropout(rank)
     one_nan(rank)
+    bias_of_one_rank(rank)
 
 
 def test_fp8_attention_shared_by_4_ranks_has_the_values_of_its_formulas():

@@ -30,6 +30,11 @@ bool are_alike(const std::optional<at::Tensor>& query, const std::optional<at::T
          (key->is_same(*query) || at::equal(*key, query->to(key->device(), key->scalar_type())));
 }
 
+const char* words_of_fp8(const ContextAttention& how) {
+  if (!how.fp8) return "";
+  return has_fp8_backward() ? " in FP8" : " in FP8 with NVTE_FP8_DPA_BWD=0";
+}
+
 std::string claim_of(const char* name, const at::Tensor& heads) {
   return fmt::format("{} {} {}{}", name, c10::str(heads.sizes()),
                      c10::toString(heads.scalar_type()),
@@ -51,7 +56,8 @@ std::string claim_of_sums(const char* name, const std::optional<at::Tensor>& sum
 }
 
 // [batch or 1, heads or 1, this rank's queries or 1, keys of all ranks]
-at::Tensor checked_bias(at::Tensor bias, const QueryKeyValueHeads& heads, std::int64_t ranks) {
+at::Tensor with_checked_sizes(at::Tensor bias, const QueryKeyValueHeads& heads,
+                              std::int64_t ranks) {
   const std::array expected{heads.query.size(0), heads.query.size(1), heads.query.size(2),
                             heads.key.size(2) * ranks};
   const at::IntArrayRef given = bias.sizes();
@@ -70,6 +76,28 @@ at::Tensor checked_bias(at::Tensor bias, const QueryKeyValueHeads& heads, std::i
   return bias;
 }
 
+std::optional<at::Tensor> checked_bias(const ScoreArguments& scores,
+                                       const QueryKeyValueHeads& heads,
+                                       const ContextAttention& how) {
+  std::optional<at::Tensor> bias = given_bias(scores, how.scale);
+  if (!bias) return bias;
+  if (how.fp8) {
+    raise<UsageError>(
+        "{}: core_attention_bias does not go with FP8 attention (fp8_dpa) under context "
+        "parallelism (cp_group), in Transformer Engine neither; give the recipe fp8_dpa=False",
+        how.fp8->name);
+  }
+  return with_checked_sizes(*bias, heads, how.parallel.place().size);
+}
+
+void check_fp8(const std::optional<Fp8Attention>& fp8) {
+  if (!fp8 || has_fp8_backward()) return;
+  raise<UsageError>(
+      "{}: NVTE_FP8_DPA_BWD=0 does not go with context parallelism (cp_group): a ring keeps codes, "
+      "and no values for a backward in high precision; unset it, or give the recipe fp8_dpa=False",
+      fp8->name);
+}
+
 const char* comm_type_of(const ContextParallel& context) {
   if (context.heads) return context.sequence ? "a2a+p2p" : "a2a";
   return context.gathers ? "all_gather" : "p2p";
@@ -84,16 +112,18 @@ void DotProductAttention::compare_in_context(const QueryKeyValueHeads& heads,
                                              const DotProductAttentionInputs& inputs,
                                              const ContextAttention& how) {
   static const std::string subject = "DotProductAttention";
+  const ScoreArguments& scores = inputs.scores;
   const std::string text = fmt::format(
       "attends by {}{} in the format {} with attn_mask_type {}, window ({}, {}), dropout {} and "
       "[batch, heads, seq, size] {}, {}, {}{}",
-      comm_type_of(how.parallel), how.fp8 ? " in FP8" : "",
+      comm_type_of(how.parallel), words_of_fp8(how),
       inputs.qkv_format.value_or(options_.qkv_format),
       inputs.attn_mask_type.value_or(options_.attn_mask_type), how.span.left, how.span.right,
       how.dropout, claim_of("query", heads.query), claim_of("key", heads.key),
       claim_of("value", heads.value),
-      how.bias ? ", " + claim_of("core_attention_bias", *how.bias) : "");
-  const ScoreArguments& scores = inputs.scores;
+      scores.core_attention_bias
+          ? ", " + claim_of("core_attention_bias", *scores.core_attention_bias)
+          : "");
   const auto contents = [&] {
     return claim_of_sums("cu_seqlens_q", scores.cu_seqlens_q) +
            claim_of_sums("cu_seqlens_kv", scores.cu_seqlens_kv) +
@@ -205,25 +235,14 @@ at::Tensor DotProductAttention::attend_divided(const Heads& heads, const Places&
                        .span = {.causal = causal, .left = span.left, .right = span.right},
                        .dropout = dropout,
                        .scale = scale(heads.query)};
-  how.bias = given_bias(inputs.scores, how.scale);
-  const std::optional<Fp8Attention>& fp8 = call.fp8();
-  if (fp8 && how.bias) {
-    raise<UsageError>(
-        "{}: core_attention_bias does not go with FP8 attention (fp8_dpa) under context "
-        "parallelism "
-        "(cp_group), in Transformer Engine neither; give the recipe fp8_dpa=False",
-        fp8->name);
-  }
-  if (fp8 && !has_fp8_backward()) {
-    raise<UsageError>(
-        "{}: NVTE_FP8_DPA_BWD=0 does not go with context parallelism (cp_group): a ring keeps "
-        "codes, "
-        "and no values for a backward in high precision; unset it, or give the recipe "
-        "fp8_dpa=False",
-        fp8->name);
-  }
+  const QueryKeyValueHeads chunks{to_activation_dtype(heads.query), to_activation_dtype(heads.key),
+                                  to_activation_dtype(heads.value)};
   const AttentionCall part = call.part();
   how.fp8 = part.fp8();
+  // A rank that refuses something before would leave the others waiting.
+  compare_in_context(chunks, inputs, how);
+  check_fp8(how.fp8);
+  how.bias = checked_bias(inputs.scores, chunks, how);
   const LocalAttention local{.whole =
                                  [&](const QueryKeyValueHeads& own, std::int64_t first_head) {
                                    Heads whole{.query = own.query,
@@ -243,13 +262,10 @@ at::Tensor DotProductAttention::attend_divided(const Heads& heads, const Places&
                                    return attend_scored(own, scores,
                                                         inputs.scores.checkpoint_core_attention);
                                  }};
-  const QueryKeyValueHeads own{to_activation_dtype(heads.query), to_activation_dtype(heads.key),
-                               to_activation_dtype(heads.value)};
-  if (how.bias) how.bias = checked_bias(*how.bias, own, context_.place().size);
+  const std::optional<Fp8Attention>& fp8 = call.fp8();
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  compare_in_context(own, inputs, how);
-  if (!fp8) return attend_in_context(own, how, local);
-  return end_output(attend_in_context(with_ended_gradients(own, *fp8), how, local), *fp8);
+  if (!fp8) return attend_in_context(chunks, how, local);
+  return end_output(attend_in_context(with_ended_gradients(chunks, *fp8), how, local), *fp8);
 }
 
 }  // namespace telens

@@ -96,7 +96,7 @@ class RingAttentionFunction : public torch::autograd::Function<RingAttentionFunc
     const std::optional<at::Tensor> bias =
         ring.rank_by_rank(if_defined(saved[5]), queries.scalar_type());
     const std::optional<at::Tensor> bias_gradient =
-        bias ? std::optional(at::zeros_like(*bias)) : std::nullopt;
+        bias && saved[5].requires_grad() ? std::optional(at::zeros_like(*bias)) : std::nullopt;
     const at::Tensor query_gradient = at::zeros_like(queries);
     at::Tensor present = Travelers::pack(key, value);
     at::Tensor gradients = at::zeros(present.sizes(), queries.options());
@@ -127,7 +127,8 @@ class RingAttentionFunction : public torch::autograd::Function<RingAttentionFunc
     gradients = arriving.wait();
     return {query_gradient.to(query.scalar_type()), travelers.key(gradients).to(key.scalar_type()),
             travelers.value(gradients).to(value.scalar_type()),
-            bias ? ring.in_natural_order(*bias_gradient).to(saved[5].scalar_type()) : at::Tensor(),
+            bias_gradient ? ring.in_natural_order(*bias_gradient).to(saved[5].scalar_type())
+                          : at::Tensor(),
             at::Tensor()};
   }
 };
