@@ -163,7 +163,7 @@ MENDED_NUMBERS = (
     Mutant(
         promise="dropout in a ring of codes: softmax's gradient has the forward's choices",
         file="core/modules/attention/fp8_ring_attention.cpp",
-        before="    drop_partly(of_weights, step.scores, rows.first);\n",
+        before="    drop_partly(of_weights, step.scores, rows);\n",
         after="",
         program="pytest",
         tests=FP8_RING,
@@ -171,7 +171,7 @@ MENDED_NUMBERS = (
     Mutant(
         promise="dropout in a ring of codes: the values' gradient has the forward's choices",
         file="core/modules/attention/fp8_ring_attention.cpp",
-        before="    drop_partly(softmax, step.scores, rows.first);\n",
+        before="    drop_partly(softmax, step.scores, rows);\n",
         after="",
         program="pytest",
         tests=FP8_RING,

@@ -26,6 +26,7 @@ from context_helpers import (
     whole_tensors,
 )  # fmt: skip
 from distributed_workers import run_ranks
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import telens
 import telens.pytorch as te
@@ -69,6 +70,7 @@ def two_ranks(rank: int) -> None:
     learnable_softmax(rank)
     copies(rank)
     biases(rank, 2)
+    bias_without_gradient(rank)
     sums_of_two_dtypes(rank)
     ranks_that_differ(rank)
     bias_of_one_rank(rank)
@@ -155,6 +157,33 @@ def biases(rank: int, size: int) -> None:
         if sizes[-2] == 1:
             dist.all_reduce(of_own)
         close(of_own, of_whole.index_select(-2, rows), (mask, kind, "gradient of the bias"))
+
+
+class CountedSums(TorchDispatchMode):
+    """How many sums, and tensors of zeros, were made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func.overloadpacket in (torch.ops.aten.sum, torch.ops.aten.zeros_like)
+        return func(*args, **(kwargs or {}))
+
+
+def bias_without_gradient(rank: int) -> None:
+    """No gradient is made of a bias that wants none: one tensor less, and a sum less a step."""
+    dim, here = places("sbhd", rank, 2)
+    counts = []
+    for wants in (True, False):
+        bias = torch.ones(1, 1, 1, SEQ).requires_grad_(wants)
+        call = {"core_attention_bias_type": "post_scale_bias", "core_attention_bias": bias}
+        case = Case("p2p", call=call)
+        inputs = [x.index_select(dim, here) for x in whole_tensors(case)]
+        with CountedSums() as counted:
+            attend(case, make(case, cp_group=dist.group.WORLD), inputs)
+        counts.append(counted.count)
+    assert counts[0] - counts[1] == 3, counts
 
 
 def other_lengths(rank: int) -> None:

@@ -5,15 +5,12 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/maximum.h>
 
-#include <limits>
-
+#include "core/modules/attention/unseen_keys.h"
 #include "core/modules/shared/activation_dtype.h"
 #include "core/ops/optional_tensor.h"
 
 namespace telens {
 namespace {
-
-constexpr double kUnseen = -std::numeric_limits<double>::infinity();
 
 ops::AttentionScores scores_with(const QueryKeyValueHeads& heads, const AttentionRules& rules) {
   return {.query = heads.query,

@@ -8,17 +8,14 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/ranges.h>
 
-#include <limits>
-
 #include "core/base/error.h"
 #include "core/modules/attention/attention_choice.h"
 #include "core/modules/attention/attention_kernels.h"
+#include "core/modules/attention/unseen_keys.h"
 #include "core/ops/device_traits.h"
 
 namespace telens {
 namespace {
-
-constexpr double kNothing = -std::numeric_limits<double>::infinity();
 
 // A boolean mask of what is_causal means: top left.
 at::Tensor causal_mask(const QueryKeyValueHeads& heads) {
@@ -39,7 +36,7 @@ at::Tensor additive_mask(const QueryKeyValueHeads& heads, const ScoredAttention&
   at::Tensor bias = how.bias ? how.bias->to(dtype)
                              : at::zeros({heads.query.size(2), heads.key.size(2)},
                                          heads.query.options().dtype(dtype));
-  return seen ? at::where(*seen, bias, at::full({}, kNothing, bias.options())) : bias;
+  return seen ? at::where(*seen, bias, at::full({}, kUnseen, bias.options())) : bias;
 }
 
 // A column of the sink's scores behind the others. Heads are expanded only where they differ.

@@ -9,10 +9,10 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <limits>
 #include <utility>
 
 #include "core/modules/attention/score_dropout.h"
+#include "core/modules/attention/unseen_keys.h"
 #include "core/modules/shared/activation_dtype.h"
 #include "core/modules/shared/backward_errors.h"
 #include "core/modules/shared/named_errors.h"
@@ -27,7 +27,6 @@ using ops::or_undefined;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr const char* kName = "DotProductAttention";
 constexpr const char* kKept = "blocked_attention";
 
@@ -47,10 +46,6 @@ enum Saved : std::uint8_t {
   kSavedOutput,
   kSavedLogSum
 };
-
-at::Tensor finite_or(const at::Tensor& x, double instead) {
-  return x.masked_fill(x == -kInfinity, instead);
-}
 
 // The scores of queries and keys in the dtype that sums are made in.
 class Attention {
@@ -125,15 +120,15 @@ void attend_to(Attention& attention, const ScoreBlock& block, const at::Tensor& 
                const at::Tensor& log_sum) {
   at::Tensor weights = attention.ruled(attention.plain_scores(block), block);
   at::Tensor largest = weights.amax(-1, /*keepdim=*/true);
-  const at::Tensor blind = largest == -kInfinity;
+  const at::Tensor blind = largest == kUnseen;
   const at::Tensor sink = attention.sink(block);
   if (sink.defined()) largest = at::maximum(largest, sink);
-  const at::Tensor shift = finite_or(largest, 0);
+  const at::Tensor shift = seen_or(largest, 0);
   // A user's function may return a tensor of the user's.
   weights = (attention.changes() ? weights.sub(shift) : weights.sub_(shift)).exp_();
   at::Tensor sum = weights.sum(-1, /*keepdim=*/true);
   if (sink.defined()) sum.add_((sink - shift).exp_());
-  block.of_queries(log_sum).copy_(sum.log().add_(shift).masked_fill_(blind, -kInfinity));
+  block.of_queries(log_sum).copy_(sum.log().add_(shift).masked_fill_(blind, kUnseen));
   attention.drop(weights, block);
   block.of_queries(output).copy_(
       weighted(weights, attention.value(block), block).div_(sum).masked_fill_(blind, 0));
@@ -168,9 +163,9 @@ Gradients::Gradients(const KeptAttention& kept, const variable_list& saved,
     : rules_(with_learned(kept.rules, saved[kSavedBias], saved[kSavedOffset])),
       attention_({saved[kSavedQuery], saved[kSavedKey], saved[kSavedValue]}, rules_, kept.dropout),
       output_gradient_(
-          gradient.to(attention_.options()).masked_fill(saved[kSavedLogSum] == -kInfinity, 0)),
+          gradient.to(attention_.options()).masked_fill(saved[kSavedLogSum] == kUnseen, 0)),
       delta_((output_gradient_ * saved[kSavedOutput]).sum(-1, /*keepdim=*/true)),
-      log_sum_(finite_or(saved[kSavedLogSum], kInfinity)) {
+      log_sum_(seen_or(saved[kSavedLogSum], -kUnseen)) {
   const auto zeros = [&](const at::Tensor& like) {
     return at::zeros(like.sizes(), attention_.options());
   };

@@ -48,10 +48,6 @@ enum Kept : std::uint8_t {
   kChoices
 };
 
-at::Tensor decoded(const at::Tensor& codes, FormatId format) {
-  return ops::decode_fp8(codes, format, at::kFloat);
-}
-
 // The softmax as V meets it, before its cast.
 at::Tensor dropped_softmax(Fp8Softmax& softmax, const ScoreBlock& block,
                            const ScoreDropout& dropout) {
@@ -298,6 +294,10 @@ variable_list Fp8AttentionFunction::backward(AutogradContext* context, variable_
 }
 
 }  // namespace
+
+at::Tensor decoded(const at::Tensor& codes, FormatId format) {
+  return ops::decode_fp8(codes, format, at::kFloat);
+}
 
 void check_dtype_for_fp8(const at::Tensor& query, const Fp8Attention& fp8) {
   if (query.scalar_type() == at::kDouble) {

@@ -24,6 +24,9 @@ namespace telens {
 at::Tensor attend_in_fp8(const QueryKeyValueHeads& heads, const AttentionRules& rules,
                          const Fp8Attention& fp8);
 
+// The values of codes, uint8 of any shape, in FP32.
+at::Tensor decoded(const at::Tensor& codes, FormatId format);
+
 // Throws ShapeError for FP64.
 void check_dtype_for_fp8(const at::Tensor& query, const Fp8Attention& fp8);
 

@@ -3,14 +3,12 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -18,6 +16,7 @@
 #include "core/modules/attention/partial_attention.h"
 #include "core/modules/attention/query_rows.h"
 #include "core/modules/attention/ring_steps.h"
+#include "core/modules/attention/unseen_keys.h"
 #include "core/modules/shared/backward_errors.h"
 #include "core/modules/shared/named_errors.h"
 #include "core/modules/shared/second_derivative.h"
@@ -30,8 +29,6 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-constexpr double kUnseenKeys = -std::numeric_limits<double>::infinity();
 
 // Codes of keys and values behind the inverse of their scale, as the one tensor that travels.
 class CodeTravelers {
@@ -78,10 +75,6 @@ struct KeptFp8Ring final : torch::CustomClassHolder {
 
 bool is_delayed(const Fp8Attention& fp8) { return fp8.quantizers.o->known_scale().defined(); }
 
-at::Tensor values_of(const at::Tensor& codes, FormatId format) {
-  return ops::decode_fp8(codes, format, at::kFloat);
-}
-
 // One step multiplies values of codes; their scales come afterwards.
 struct StepOperands {
   PartialHeads heads;
@@ -96,7 +89,7 @@ class StepCodes {
   StepCodes(const RingAttention& how, const variable_list& codes, at::Tensor scale_inv,
             FormatId format)
       : how_(how),
-        query_(values_of(codes[kRingQuery], format)),
+        query_(decoded(codes[kRingQuery], format)),
         scale_inv_(std::move(scale_inv)),
         travelers_(codes[kRingKey], codes[kRingValue]),
         format_(format) {}
@@ -105,14 +98,13 @@ class StepCodes {
 
   StepOperands of(const RingStep& step, const at::Tensor& present) const {
     const at::Tensor key_scale_inv = CodeTravelers::scale_inv(present);
-    return {
-        .heads = {step.query.of(query_), values_of(step.key.of(travelers_.key(present)), format_),
-                  values_of(step.key.of(travelers_.value(present)), format_)},
-        .query_scale_inv = scale_inv_,
-        .key_scale_inv = key_scale_inv,
-        .scores = {.allowed = step.allowed,
-                   .keep = 1 - how_.dropout,
-                   .factor = scale_inv_ * key_scale_inv * how_.scale}};
+    return {.heads = {step.query.of(query_), decoded(step.key.of(travelers_.key(present)), format_),
+                      decoded(step.key.of(travelers_.value(present)), format_)},
+            .query_scale_inv = scale_inv_,
+            .key_scale_inv = key_scale_inv,
+            .scores = {.allowed = step.allowed,
+                       .keep = 1 - how_.dropout,
+                       .factor = scale_inv_ * key_scale_inv * how_.scale}};
   }
 
  private:
@@ -129,27 +121,23 @@ PartialAttention attend_to_step(const StepOperands& step, PartedCast& cast) {
   const std::int64_t groups = heads.key.size(1);
   const std::int64_t count = heads.query.size(1);
   const std::int64_t queries = heads.query.size(2);
-  std::vector<std::int64_t> sizes = heads.query.sizes().vec();
-  sizes[3] = heads.value.size(3);
-  PartialAttention result{at::zeros(sizes, heads.query.options()), {}};
-  sizes[3] = 1;
-  result.lse = at::full(sizes, kUnseenKeys, heads.query.options());
+  PartialAttention result = nothing_seen(heads.query, heads.value);
   if (heads.query.numel() == 0 || heads.key.numel() == 0) return result;
   const auto weights = [&](const QueryRows& rows) {
-    at::Tensor made = partial_scores(rows.of(heads.query), heads.key, step.scores, rows.first);
-    const at::Tensor shift = lse_or(made.amax(-1, /*keepdim=*/true), 0);
+    at::Tensor made = partial_scores(heads, step.scores, rows);
+    const at::Tensor shift = seen_or(made.amax(-1, /*keepdim=*/true), 0);
     made.sub_(shift).exp_();
     const at::Tensor sum = made.sum(-1, /*keepdim=*/true);
     rows.of(result.lse).copy_(sum.log().add_(shift));
     made.div_(sum.masked_fill(sum == 0, 1));
-    drop_partly(made, step.scores, rows.first);
+    drop_partly(made, step.scores, rows);
     return made;
   };
   if (cast.looks_first()) {
     for_query_rows(queries, [&](const QueryRows& rows) { cast.look(weights(rows)); });
   }
   for_query_rows(queries, [&](const QueryRows& rows) {
-    const at::Tensor seen = values_of(cast.codes(weights(rows)), cast.format());
+    const at::Tensor seen = decoded(cast.codes(weights(rows)), cast.format());
     rows.of(result.output)
         .copy_(groups_by_head(at::matmul(heads_by_group(seen, groups), heads.value), count));
   });
@@ -177,16 +165,14 @@ std::vector<at::Tensor> gradients_of_step(const StepOperands& step, const CodedG
   if (heads.query.numel() == 0 || heads.key.numel() == 0) return made;
   const at::Tensor factor = of.scale_inv * step.key_scale_inv;
   const auto weights = [&](const QueryRows& rows) {
-    return partial_scores(rows.of(heads.query), heads.key, step.scores, rows.first)
-        .sub_(rows.of(of.lse))
-        .exp_();
+    return partial_scores(heads, step.scores, rows).sub_(rows.of(of.lse)).exp_();
   };
   const auto of_scores = [&](const QueryRows& rows, const at::Tensor& softmax) {
     at::Tensor of_weights = groups_by_head(at::matmul(heads_by_group(rows.of(of.output), groups),
                                                       heads.value.transpose(-1, -2)),
                                            count)
                                 .mul_(factor);
-    drop_partly(of_weights, step.scores, rows.first);
+    drop_partly(of_weights, step.scores, rows);
     return of_weights.sub_(rows.of(of.delta)).mul_(softmax);
   };
   PartedCast cast(kept.fp8.quantizers.d_p);
@@ -198,10 +184,10 @@ std::vector<at::Tensor> gradients_of_step(const StepOperands& step, const CodedG
   const FormatId format = kept.fp8.quantizers.s->format();
   for_query_rows(queries, [&](const QueryRows& rows) {
     at::Tensor softmax = weights(rows);
-    const at::Tensor scores = values_of(cast.codes(of_scores(rows, softmax)), cast.format());
-    drop_partly(softmax, step.scores, rows.first);
+    const at::Tensor scores = decoded(cast.codes(of_scores(rows, softmax)), cast.format());
+    drop_partly(softmax, step.scores, rows);
     const at::Tensor seen =
-        values_of(ops::quantize_fp8(softmax, softmax_scale, std::nullopt, format), format);
+        decoded(ops::quantize_fp8(softmax, softmax_scale, std::nullopt, format), format);
     made[2].add_(at::matmul(heads_by_group(seen, groups).transpose(-1, -2),
                             heads_by_group(rows.of(of.output), groups)));
     const at::Tensor grouped = heads_by_group(scores, groups);
@@ -246,12 +232,7 @@ at::Tensor Fp8RingFunction::forward(AutogradContext* context, const at::Tensor& 
   const std::vector<at::Tensor> codes = cast_together(qkv, {query, key, value});
   const StepCodes operands(*how, codes, qkv.scale_inv(), qkv.format());
   const Ring ring(*how, query.size(2), key.size(2));
-  std::vector<std::int64_t> sizes = query.sizes().vec();
-  const auto options = operands.query().options();
-  sizes[3] = value.size(3);
-  PartialAttention sum{at::zeros(sizes, options), {}};
-  sizes[3] = 1;
-  sum.lse = at::full(sizes, kUnseenKeys, options);
+  const PartialAttention sum = nothing_seen(operands.query(), value);
   const bool delayed = is_delayed(*fp8);
   PartedCast output(fp8->quantizers.o);
   std::vector<at::Tensor> softmax_scales;
@@ -269,7 +250,7 @@ at::Tensor Fp8RingFunction::forward(AutogradContext* context, const at::Tensor& 
       part.output = ops::dequantize_fp8(output.codes(part.output), output.scale_inv(),
                                         output.format(), at::kFloat);
     }
-    softmax_scales.push_back(softmax.looks_first() ? at::ones({1}, options)
+    softmax_scales.push_back(softmax.looks_first() ? at::ones({1}, operands.query().options())
                                                    : softmax.scale().reshape({1}));
     add_partial({step.query.of(sum.output), step.query.of(sum.lse)}, part);
     if (next.defined()) present = next.wait();
@@ -286,7 +267,7 @@ at::Tensor Fp8RingFunction::forward(AutogradContext* context, const at::Tensor& 
 CodedGradients coded_gradients(const variable_list& saved, const at::Tensor& gradient,
                                const Fp8Attention& fp8) {
   PartedCast cast(fp8.quantizers.d_o);
-  const at::Tensor values = values_of(cast.codes(gradient), cast.format());
+  const at::Tensor values = decoded(cast.codes(gradient), cast.format());
   const at::Tensor output =
       saved[kRingOutputScaleInv].defined()
           ? ops::dequantize_fp8(saved[kRingOutput], saved[kRingOutputScaleInv],
@@ -295,7 +276,7 @@ CodedGradients coded_gradients(const variable_list& saved, const at::Tensor& gra
   return {.output = values,
           .scale_inv = cast.scale_inv(),
           .delta = (values * cast.scale_inv() * output).sum(-1, /*keepdim=*/true),
-          .lse = lse_or(saved[kRingLse], -kUnseenKeys)};
+          .lse = seen_or(saved[kRingLse], -kUnseen)};
 }
 
 variable_list fp8_ring_gradients(AutogradContext* context, const variable_list& gradients) {

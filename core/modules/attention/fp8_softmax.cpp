@@ -5,15 +5,11 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/zeros.h>
 
-#include <limits>
 #include <utility>
 
+#include "core/modules/attention/unseen_keys.h"
+
 namespace telens {
-namespace {
-
-constexpr double kUnseen = -std::numeric_limits<double>::infinity();
-
-}  // namespace
 
 Fp8Softmax::Fp8Softmax(const CodedHeads& heads, const AttentionRules& rules)
     : heads_(heads),
@@ -33,7 +29,7 @@ const SoftmaxBlock& Fp8Softmax::of(const ScoreBlock& block) {
                          : at::zeros({1, 1, 1, 1}, weights.options());
     largest = at::maximum(largest, sink);
   }
-  const at::Tensor shift = largest.masked_fill(largest == kUnseen, 0);
+  const at::Tensor shift = seen_or(largest, 0);
   weights.sub_(shift).exp_();
   at::Tensor sum = weights.sum(-1, /*keepdim=*/true);
   if (sink.defined()) {

@@ -7,6 +7,8 @@
 
 #include <optional>
 
+#include "core/modules/attention/query_rows.h"
+
 namespace telens {
 
 struct PartialScores {
@@ -29,6 +31,9 @@ struct PartialAttention {
   at::Tensor lse;     // [batch, heads, seq_q, 1]; -Inf where a query sees no key
 };
 
+// That of queries [batch, heads, seq_q, size] which have seen no key, in their dtype.
+PartialAttention nothing_seen(const at::Tensor& query, const at::Tensor& value);
+
 PartialAttention attend_partly(const PartialHeads& heads, const PartialScores& scores);
 
 // sum becomes that of itself and more, of the same queries; both are finite where one is.
@@ -50,17 +55,13 @@ struct PartialGradients {
 void add_partial_gradients(const PartialHeads& heads, const PartialScores& scores,
                            const AttentionGradients& gradients, const PartialGradients& into);
 
-// Parts of the above for attentions that cast what lies between. The queries are some rows of those
-// that the scores belong to, from `first` on.
+// Parts of the above for attentions that cast what lies between, of some rows of the queries.
 
-// [batch, heads, queries, seq_kv], scaled and biased; -Inf where a key is not seen.
-at::Tensor partial_scores(const at::Tensor& query, const at::Tensor& key, const PartialScores& how,
-                          std::int64_t first);
+// [batch, heads, rows, seq_kv], scaled and biased; -Inf where a key is not seen.
+at::Tensor partial_scores(const PartialHeads& heads, const PartialScores& how,
+                          const QueryRows& rows);
 
-// Dropout of weights, or of their gradients, of these queries.
-void drop_partly(at::Tensor& weights, const PartialScores& how, std::int64_t first);
-
-// -Inf, which a query has that sees no key, in the shape of another number.
-at::Tensor lse_or(const at::Tensor& lse, double instead);
+// Dropout of these rows' weights, or of their gradients.
+void drop_partly(at::Tensor& weights, const PartialScores& how, const QueryRows& rows);
 
 }  // namespace telens

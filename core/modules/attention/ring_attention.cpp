@@ -2,12 +2,10 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -50,12 +48,8 @@ class RingAttentionFunction : public torch::autograd::Function<RingAttentionFunc
     const Ring ring(*how, query.size(2), key.size(2));
     const Travelers travelers(key, value);
     const at::Tensor queries = to_accumulation_dtype(query);
-    const auto options = queries.options();
     const std::optional<at::Tensor> ordered = ring.rank_by_rank(bias, queries.scalar_type());
-    const PartialAttention sum{
-        at::zeros({query.size(0), query.size(1), query.size(2), value.size(3)}, options),
-        at::full({query.size(0), query.size(1), query.size(2), 1},
-                 -std::numeric_limits<double>::infinity(), options)};
+    const PartialAttention sum = nothing_seen(queries, value);
     at::Tensor present = Travelers::pack(key, value);
     for (std::int64_t i = 0; i < ring.steps(); ++i) {
       PendingTensor next;

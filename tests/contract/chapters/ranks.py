@@ -38,7 +38,7 @@ STATEMENTS = (
         "sizes, dtypes) all raise one error before they exchange anything.",
         ATTENDED,
         "core/modules/attention/dot_product_attention_context.cpp",
-        "  compare_in_context(own, inputs, how);\n",
+        "  compare_in_context(chunks, inputs, how);\n",
         "",
     ),
     Statement(
@@ -46,15 +46,15 @@ STATEMENTS = (
         "dropout kept.",
         LAYERS,
         PARTIAL,
-        "    drop_partly(of_weights, how, first);\n",
+        "    drop_partly(of_weights, how, rows);\n",
         "",
     ),
     Statement(
         "The ring takes sequences of any length, 256 queries at a time.",
         LAYERS,
         PARTIAL,
-        "of_weights.sub_(gradients.delta.narrow(2, first, some))",
-        "of_weights.sub_(gradients.delta.narrow(2, 0, some))",
+        "of_weights.sub_(rows.of(gradients.delta))",
+        "of_weights.sub_(gradients.delta.narrow(2, 0, rows.count))",
     ),
     Statement(
         "Under context parallelism keys may have lengths of their own where the mask is not "
