@@ -1,5 +1,5 @@
-// What the scores of a query are at keys that it does not see, and the logarithm of its softmax's
-// sum where it sees none.
+// The score of a key that a query does not see is -Inf, and so is the logarithm of the softmax's
+// sum of a query that sees none.
 #pragma once
 
 #include <ATen/TensorOperators.h>
