@@ -235,7 +235,7 @@ TEST_F(ReductionTest, every_rank_of_a_group_logs_the_groups_statistics) {
   EXPECT_EQ(other->gathers, 2);
   debug::set_tensor_reduction_group(share(other.get()));
   EXPECT_EQ(debug::log_tensor_stats("head", "logits", x), (Values{{"l1_norm", 16}}));
-  EXPECT_EQ(other->gathers, 4);
+  EXPECT_EQ(other->gathers, 3);  // the first call has left room for the sums behind the header
   EXPECT_EQ(world->gathers, 0);
   EXPECT_THAT(recorded("l1_norm"), ElementsAre("head logits=16", "head logits=16"));
   EXPECT_THAT(groups(), ElementsAre("other"));
