@@ -2,7 +2,6 @@
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/atleast_2d.h>
 #include <ATen/ops/tensor.h>
 
 #include <bit>
@@ -94,7 +93,6 @@ BiasRule::BiasRule(const ScoreArguments& arguments, const AttentionSizes& sizes,
         "DotProductAttention: the bias of the scores (core_attention_bias, "
         "alibi_slopes)",
         source_.sizes(), sizes);
-    source_ = at::atleast_2d(source_);
   }
 }
 

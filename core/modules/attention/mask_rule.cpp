@@ -71,7 +71,7 @@ std::int64_t version_of(const at::Tensor& tensor) {
 void check_broadcast(std::string_view what, at::IntArrayRef given, const AttentionSizes& sizes) {
   const std::array expected{sizes.batch, sizes.heads, sizes.seq_q, sizes.seq_kv};
   const std::int64_t missing = std::ssize(expected) - std::ssize(given);
-  bool fits = missing >= 0;
+  bool fits = missing >= 0 && given.size() >= 2;
   for (std::size_t dim = 0; fits && dim < given.size(); ++dim) {
     fits = given[dim] == 1 || given[dim] == expected[dim + static_cast<std::size_t>(missing)];
   }
@@ -93,8 +93,8 @@ MaskRule::MaskRule(const AttentionMaskType& type, const AttentionSpan& span,
   is_causal_ = !type.padding && shift_ == 0 && left_ < 0 && type.causality != Causality::none;
   if (type.arbitrary) {
     check_boolean(masks.front());
-    check_broadcast("attention_mask", masks.front().sizes(), sizes);
     hidden_ = at::atleast_2d(masks.front());
+    check_broadcast("attention_mask", hidden_.sizes(), sizes);
     version_ = version_of(hidden_);
   }
   if (!type.padding) return;
