@@ -47,7 +47,7 @@ def test_it_learns_in_fp8_and_is_recorded(tmp_path):
     steps = ("--steps", "40", "--recipe", "delayed", "--sample", "8")
     printed = run(tmp_path, *steps, "--config", "debug.yaml")
     assert mean_loss(printed) < 4.5  # all bytes alike: 5.55
-    rows = telens.open_run(tmp_path).records(tensor="activation")
+    rows = telens.open_run(tmp_path / "telens_runs").records(tensor="activation")
     assert sorted(set(rows["iteration"])) == [*range(40)]
     assert "layers.0.layernorm_mlp.fc1" in set(rows["layer"])
 

@@ -43,10 +43,10 @@ def test_it_learns_in_fp8_and_each_expert_is_recorded(tmp_path):
     assert done.returncode == 0, done.stderr
     assert mean_loss(done.stdout) < 4.5  # all bytes alike: 5.55
     experts = {f"layers.0.experts.{fc}.gemm_{i}" for fc in ("fc1", "fc2") for i in range(4)}
-    rows = telens.open_run(tmp_path).records(tensor="activation")
+    rows = telens.open_run(tmp_path / "telens_runs").records(tensor="activation")
     assert experts <= set(rows["layer"])
     shown = subprocess.run(
-        [BUILD / "bin/telens", "stats", tmp_path, "--layer", "gemm_3"],
+        [BUILD / "bin/telens", "stats", tmp_path / "telens_runs", "--layer", "gemm_3"],
         capture_output=True,
         text=True,
     )

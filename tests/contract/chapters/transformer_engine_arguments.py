@@ -307,7 +307,7 @@ STATEMENTS = (
         "A mask of type arbitrary that does not broadcast to the scores is an error *(ours)*.",
         BLOCKS + "test_a_mask_that_does_not_broadcast_is_an_error",
         MASK_RULE,
-        '    check_broadcast("attention_mask", masks.front().sizes(), sizes);\n',
+        '    check_broadcast("attention_mask", hidden_.sizes(), sizes);\n',
         "",
     ),
     Statement(
