@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <map>
 #include <mutex>
 #include <set>
 #include <string_view>
@@ -11,6 +10,8 @@
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "core/distributed/state_by_group.h"
 
 namespace telens {
 namespace {
@@ -24,7 +25,6 @@ constexpr std::size_t kMostTexts = 1024;
 
 // The comparisons of one group so far.
 struct Comparisons {
-  c10::weak_intrusive_ptr<c10d::ProcessGroup> group;  // keeps the address from being used again
   std::uint64_t count = 0;
   std::set<std::string> equal = {};  // texts of compare_once_over_ranks
 };
@@ -33,12 +33,8 @@ std::mutex comparisons_mutex;
 
 // Used under comparisons_mutex.
 Comparisons& comparisons_of(const ProcessGroupPtr& group) {
-  static auto* const all = new std::map<c10d::ProcessGroup*, Comparisons>;  // outlives torch's own
-  const auto known = all->find(group.get());
-  if (known != all->end()) return known->second;
-  const auto shared = c10::intrusive_ptr<c10d::ProcessGroup>::reclaim_copy(group.get());
-  const c10::weak_intrusive_ptr<c10d::ProcessGroup> weak(shared);
-  return all->emplace(group.get(), Comparisons{.group = weak}).first->second;
+  static auto& all = *new StateByGroup<Comparisons>;
+  return all.of(*group);
 }
 
 std::string key_of(std::uint64_t comparison, int rank) {

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "core/ops/tensor_version.h"
 #include "core/quantization/block_quantizer.h"
 #include "core/quantization/current_scaling.h"
 #include "core/quantization/delayed_scaling.h"
@@ -19,10 +20,6 @@ struct CarriedCodes final : c10::BackendMeta {
   std::uint32_t version = 0;
   bool has_values = false;
 };
-
-std::uint32_t version_of(const at::Tensor& tensor) {
-  return tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version());
-}
 
 const void* memory_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
@@ -89,10 +86,6 @@ QuantizedTensor codes_of_matrix(QuantizedTensor codes) {
   const std::int64_t elements = c10::multiply_integers(codes.sizes);
   codes.sizes = {columns == 0 ? 0 : elements / columns, columns};
   return codes;
-}
-
-void count_change(const at::Tensor& tensor) {
-  if (tensor.defined() && !tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
 }
 
 void count_change(const QuantizedTensor& codes) {

@@ -32,8 +32,7 @@ const QuantizedTensor* carried_codes_for(const at::Tensor& tensor, const Quantiz
 // The same codes as those of a matrix.
 QuantizedTensor codes_of_matrix(QuantizedTensor codes);
 
-// Autograd notices in-place updates by the version counter, which operators below autograd leave.
-void count_change(const at::Tensor& tensor);
+// Counts a change of the codes (tensor_version.h).
 TELENS_EXPORT void count_change(const QuantizedTensor& codes);
 
 }  // namespace telens

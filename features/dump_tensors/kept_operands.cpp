@@ -1,15 +1,8 @@
 #include "features/dump_tensors/kept_operands.h"
 
+#include "core/ops/tensor_version.h"
+
 namespace telens::features {
-namespace {
-
-// How often a tensor was written in place. Inference tensors do not count that, and have no
-// backward during which they could change.
-std::uint32_t version_of(const at::Tensor& tensor) {
-  return tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version());
-}
-
-}  // namespace
 
 void KeptOperands::keep(TensorName name, const at::Tensor* tensor, bool evaluation) {
   evaluation_ = evaluation;

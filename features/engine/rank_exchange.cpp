@@ -6,13 +6,13 @@
 #include <array>
 #include <cstring>
 #include <deque>
-#include <map>
 #include <mutex>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "core/base/fnv1a.h"
+#include "core/distributed/state_by_group.h"
 #include "hooks/rank_agreement.h"
 
 namespace telens::features {
@@ -41,6 +41,8 @@ void merge_words(DefinedSums& sums, std::span<const std::int64_t> words) {
 struct Message {
   Words index;  // for each of the sums: its key, its number of words
   Words words;  // the sums one after the other
+
+  std::size_t size() const { return index.size() + words.size(); }
 };
 
 Message message_of(std::span<const SharedSums> own) {
@@ -87,20 +89,19 @@ class Room {
   std::deque<std::size_t> taken_;
 };
 
-// A weak reference keeps the address of a group that is gone from being used again.
 Room& room_of(c10d::ProcessGroup& group) {
-  struct Known {
-    c10::weak_intrusive_ptr<c10d::ProcessGroup> group;
-    Room room = {};
-  };
   static std::mutex mutex;
-  static auto& all = *new std::map<c10d::ProcessGroup*, Known>;  // outlives torch's own
+  static auto& all = *new StateByGroup<Room>;
   const std::lock_guard lock(mutex);
-  const auto known = all.find(&group);
-  if (known != all.end()) return known->second.room;
-  const auto shared = c10::intrusive_ptr<c10d::ProcessGroup>::reclaim_copy(&group);
-  const c10::weak_intrusive_ptr<c10d::ProcessGroup> weak(shared);
-  return all.emplace(&group, Known{.group = weak}).first->second.room;
+  return all.of(group);
+}
+
+// Index and sums, padded to a size that all ranks have, since their keys may differ.
+Words with_index(const Message& message, std::size_t size) {
+  Words packed = message.index;
+  packed.insert(packed.end(), message.words.begin(), message.words.end());
+  packed.resize(size);
+  return packed;
 }
 
 struct Header {
@@ -120,11 +121,8 @@ std::vector<Header> gather_headers(const Message& message, const Notes& notes, s
   const auto fixed = static_cast<std::ptrdiff_t>(own.size());
   own.insert(own.end(), notes.begin(), notes.end());
   const std::size_t before = own.size();
-  if (message.index.size() + message.words.size() <= room) {
-    own.insert(own.end(), message.index.begin(), message.index.end());
-    own.insert(own.end(), message.words.begin(), message.words.end());
-  }
-  own.resize(before + room);
+  const Words rest = message.size() <= room ? with_index(message, room) : Words(room);
+  own.insert(own.end(), rest.begin(), rest.end());
   const auto behind = static_cast<std::ptrdiff_t>(before);
   std::vector<Header> headers;
   for (const Words& each : gather_words(own, group)) {
@@ -135,14 +133,6 @@ std::vector<Header> gather_headers(const Message& message, const Notes& notes, s
                        .rest = Words(each.begin() + behind, each.end())});
   }
   return headers;
-}
-
-// Index and sums, padded to the longest message: for ranks with different keys.
-Words with_index(const Message& message, std::size_t size) {
-  Words packed = message.index;
-  packed.insert(packed.end(), message.words.begin(), message.words.end());
-  packed.resize(size);
-  return packed;
 }
 
 }  // namespace

@@ -274,7 +274,8 @@ def refusals_of_layers(rank: int, size: int) -> None:
 
 def a_rank_that_stays_away(rank: int) -> None:
     """The group's own timeout ends the wait for it."""
-    for settings in (None, {"fc2_fprop": {"method": "ring_exchange"}}):
+    in_ring = {"fc2_fprop": {"method": "ring_exchange"}}
+    for settings, late in ((None, 0), (None, 1), (in_ring, 1)):
         group = dist.new_group(timeout=datetime.timedelta(seconds=1))
         with userbuffers(2, settings):
             layers = [
@@ -292,7 +293,7 @@ def a_rank_that_stays_away(rank: int) -> None:
             dist.barrier()
             if rank == 0:
                 with pytest.raises(RuntimeError, match=r"(?i)time"):
-                    layers[settings is None](x[settings is None])
+                    layers[late](x[late])
             dist.barrier()
 
 

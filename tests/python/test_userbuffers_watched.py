@@ -112,4 +112,5 @@ def test_a_watched_gemm_runs_whole_with_the_same_bits_messages_and_a_row_that_sa
         assert overlap_rows(telens.open_run(tmp_path / name)) == expected, name
     for name in EXPECTED:
         run = telens.open_run(tmp_path / name / "check")
+        assert (run.records()["statistic"] == "collectives_wrong").any(), name
         assert not (run.events["kind"] == "collective_wrong").any(), name

@@ -62,4 +62,7 @@ struct AttentionMask {
   std::optional<at::Tensor> blind{};
 };
 
+// allowed: boolean, of any shape that broadcasts. Queries without a key are told apart.
+AttentionMask mask_of(const at::Tensor& allowed);
+
 }  // namespace telens

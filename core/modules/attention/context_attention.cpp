@@ -52,11 +52,6 @@ void check_heads(const QueryKeyValueHeads& heads, const ProcessGroupPtr& group) 
   }
 }
 
-AttentionMask mask_for(const at::Tensor& allowed) {
-  const at::Tensor blind = allowed.any(-1, /*keepdim=*/true).logical_not();
-  return {.allowed = allowed.logical_or(blind), .blind = blind};
-}
-
 // Each of this rank's two chunks looks at the keys of all ranks; under a causal mask at those up to
 // its own end.
 at::Tensor attend_gathered(const QueryKeyValueHeads& heads, const ContextAttention& how,
@@ -78,8 +73,8 @@ at::Tensor attend_gathered(const QueryKeyValueHeads& heads, const ContextAttenti
     const std::int64_t first = second ? chunk : 0;
     const std::int64_t index = second ? at.second_chunk() : at.first_chunk();
     const std::int64_t keys = how.span.causal ? (index + 1) * chunk : key.size(2);
-    scores.mask = mask_for(allowed_keys(positions.narrow(1, first, chunk),
-                                        how.key.whole.narrow(1, 0, keys), how.span));
+    scores.mask = mask_of(allowed_keys(positions.narrow(1, first, chunk),
+                                       how.key.whole.narrow(1, 0, keys), how.span));
     outputs.push_back(local.masked(
         {heads.query.narrow(2, first, chunk), key.narrow(2, 0, keys), value.narrow(2, 0, keys)},
         scores));

@@ -150,18 +150,6 @@ double DotProductAttention::scale(const at::Tensor& query) const {
   return options_.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(-1))));
 }
 
-at::Tensor DotProductAttention::attend_scored(const QueryKeyValueHeads& heads,
-                                              const ScoredAttention& how, bool checkpoint) {
-  const AttentionRules rules{.mask = MaskRule(how.mask, {.batch = heads.query.size(0),
-                                                         .seq_q = heads.query.size(2),
-                                                         .seq_kv = heads.key.size(2),
-                                                         .heads = heads.query.size(1)}),
-                             .dropout = how.dropout,
-                             .scale = how.scale,
-                             .grouped = how.grouped};
-  return attend_ruled(heads, rules, checkpoint);
-}
-
 // It goes with the arguments that Transformer Engine takes beside it.
 void DotProductAttention::check_score_mod(const DotProductAttentionInputs& inputs,
                                           const std::string& format) const {
@@ -251,15 +239,8 @@ AttentionCall DotProductAttention::begin_forward(const DotProductAttentionInputs
            wants_gradient(inputs.value_layer) || wants_gradient(softmax_offset_) ||
            wants_gradient(or_undefined(inputs.scores.core_attention_bias));
   };
-  AttentionCall call = layer_.begin_forward(
+  return layer_.begin_forward(
       {.query = inputs.query_layer, .training = is_training(), .asks_gradient = asks_gradient});
-  if (call.fp8() && context_.is_divided() && !has_fp8_backward()) {
-    raise<UsageError>(
-        "{}: NVTE_FP8_DPA_BWD=0 does not go with context parallelism (cp_group); unset it, or give "
-        "the recipe fp8_dpa=False",
-        call.fp8()->name);
-  }
-  return call;
 }
 
 Outputs DotProductAttention::forward(const DotProductAttentionInputs& inputs) {

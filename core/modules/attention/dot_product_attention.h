@@ -159,8 +159,6 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
                                            const DotProductAttentionInputs& inputs,
                                            const AttentionCall& call);
 
-  static at::Tensor attend_scored(const QueryKeyValueHeads& heads, const ScoredAttention& how,
-                                  bool checkpoint);
   AttentionCall begin_forward(const DotProductAttentionInputs& inputs);
 
   Packed packed(const DotProductAttentionInputs& inputs) const;

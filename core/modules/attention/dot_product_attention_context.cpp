@@ -12,6 +12,7 @@
 #include "core/base/fnv1a.h"
 #include "core/distributed/compare_ranks.h"
 #include "core/modules/attention/attention_bias.h"
+#include "core/modules/attention/attention_path.h"
 #include "core/modules/attention/attention_recipe.h"
 #include "core/modules/attention/context_attention.h"
 #include "core/modules/attention/dot_product_attention.h"
@@ -257,10 +258,10 @@ at::Tensor DotProductAttention::attend_divided(const Heads& heads, const Places&
                                  },
                              .masked =
                                  [&](const QueryKeyValueHeads& own, const ScoredAttention& scores) {
-                                   if (part.fp8())
-                                     return attend_in_fp8(own, rules_of(own, scores), *part.fp8());
-                                   return attend_scored(own, scores,
-                                                        inputs.scores.checkpoint_core_attention);
+                                   const AttentionRules rules = rules_of(own, scores);
+                                   if (part.fp8()) return attend_in_fp8(own, rules, *part.fp8());
+                                   return attend_ruled(own, rules,
+                                                       inputs.scores.checkpoint_core_attention);
                                  }};
   const std::optional<Fp8Attention>& fp8 = call.fp8();
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);

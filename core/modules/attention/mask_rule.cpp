@@ -10,6 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/ops/device_traits.h"
+#include "core/ops/tensor_version.h"
 
 namespace telens {
 namespace {
@@ -61,11 +62,6 @@ bool is_bottom_right(const AttentionMaskType& type, const AttentionSpan& span) {
 // Further than any place, and twice as far is still an int32.
 constexpr std::int64_t kFar = std::int64_t{1} << 30;
 
-// 0 for a tensor of inference mode, which has no version.
-std::int64_t version_of(const at::Tensor& tensor) {
-  return tensor.is_inference() ? 0 : tensor._version();
-}
-
 }  // namespace
 
 void check_broadcast(std::string_view what, at::IntArrayRef given, const AttentionSizes& sizes) {
@@ -113,6 +109,7 @@ MaskRule::MaskRule(const AttentionMaskType& type, const AttentionSpan& span,
         query_place_ + (own_key.sum(3, /*keepdim=*/true) - own_query.sum(2, /*keepdim=*/true));
   }
   query_place_ = query_place_.contiguous();
+  if (!has_limits()) return;
   query_limit_ = query_place_.to(at::kInt).masked_fill_(padded_query_, -kFar);
   key_limit_ = key_place_.to(at::kInt).masked_fill_(padded_key_, kFar);
 }
@@ -133,14 +130,12 @@ std::vector<std::int64_t> MaskRule::distance_sizes() const {
 AttentionMask MaskRule::whole() const {
   if (is_causal_ || !hides()) return {.is_causal = is_causal_};
   if (given_.allowed) return given_;
-  const at::Tensor allowed = hidden(whole_block({.batch = sizes_.batch,
-                                                 .heads = sizes_.heads,
-                                                 .groups = sizes_.heads,
-                                                 .queries = sizes_.seq_q,
-                                                 .keys = sizes_.seq_kv}))
-                                 .logical_not();
-  const at::Tensor blind = allowed.any(-1, /*keepdim=*/true).logical_not();
-  return {.allowed = allowed.logical_or(blind), .blind = blind};
+  return mask_of(hidden(whole_block({.batch = sizes_.batch,
+                                     .heads = sizes_.heads,
+                                     .groups = sizes_.heads,
+                                     .queries = sizes_.seq_q,
+                                     .keys = sizes_.seq_kv}))
+                     .logical_not());
 }
 
 at::Tensor MaskRule::query_places(const ScoreBlock& block) const {

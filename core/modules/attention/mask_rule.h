@@ -78,7 +78,7 @@ class MaskRule {
   std::int64_t right_ = -1;  // keys further on
   std::int64_t shift_ = 0;   // moves the diagonals, without padding
   at::Tensor hidden_ = {};   // the mask of type arbitrary, as it was given
-  std::int64_t version_ = 0;
+  std::uint32_t version_ = 0;
   AttentionMask given_ = {};
   at::Tensor padded_query_ = {};  // boolean [batch, 1, seq_q, 1]
   at::Tensor padded_key_ = {};    // [batch, 1, 1, seq_kv]

@@ -7,6 +7,7 @@
 
 #include "core/modules/layer/gemm_with_hooks.h"
 #include "core/modules/shared/main_grad.h"
+#include "core/ops/tensor_version.h"
 
 namespace telens {
 namespace {
@@ -29,13 +30,6 @@ void add_rows(const std::vector<MainGrad>& targets, const at::Tensor& wgrad) {
     at::Tensor buffer = target.buffer;
     buffer.add_(wgrad.narrow(0, row, rows));
     row += rows;
-  }
-}
-
-// In-place updates below autograd leave the version counter.
-void bump_versions(const std::vector<MainGrad>& targets) {
-  for (const MainGrad& target : targets) {
-    if (!target.buffer.is_inference()) target.buffer.unsafeGetTensorImpl()->bump_version();
   }
 }
 
@@ -95,7 +89,7 @@ at::Tensor accumulate_wgrad(GemmLayer& layer, const ForwardContext& context,
         "bits of main_grad may differ");
   }
   if (product_first) add_rows(targets, wgrad);
-  bump_versions(targets);
+  for (const MainGrad& each : targets) count_change(each.buffer);
   return gradient_beside_parts(targets, target.weights);
 }
 

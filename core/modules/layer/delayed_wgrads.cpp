@@ -8,14 +8,9 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/ops/tensor_version.h"
 
 namespace telens {
-namespace {
-
-// Inference tensors count no versions.
-std::uint32_t version_of(const at::Tensor& x) { return x.is_inference() ? 0 : x._version(); }
-
-}  // namespace
 
 UnchangedTensor::UnchangedTensor(const char* name, const at::Tensor& tensor)
     : name_(name), tensor_(tensor), version_(version_of(tensor)) {}

@@ -8,6 +8,7 @@
 
 #include "core/modules/shared/recomputation.h"
 #include "core/ops/quantize.h"
+#include "core/ops/tensor_version.h"
 #include "core/quantization/carried_codes.h"
 #include "core/quantization/operand.h"
 #include "core/quantization/role_of.h"

@@ -9,6 +9,7 @@
 #include "core/distributed/collective_watch.h"
 #include "core/modules/layer/gemm_with_hooks.h"
 #include "core/modules/layer/linear_overlap.h"
+#include "core/quantization/quantized_rows.h"
 
 namespace telens {
 namespace {
@@ -54,11 +55,6 @@ struct RowPart {
         .flatten(0, 1);
   }
 };
-
-std::int64_t rows_of(const Operand& operand) {
-  const auto* tensor = std::get_if<QuantizedTensor>(&operand);
-  return tensor == nullptr ? std::get<at::Tensor>(operand).size(0) : tensor->rowwise.codes.size(0);
-}
 
 std::int64_t columns_of_product(const GemmDescription& description) {
   if (const auto* tensor = std::get_if<QuantizedTensor>(&description.b)) {

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "core/ops/tensor_version.h"
+
 namespace telens {
 namespace {
 
@@ -58,7 +60,7 @@ at::Tensor landing_place(const at::Tensor& buffer) {
   if (!buffer.is_inference()) {
     torch::autograd::impl::set_version_counter(place,
                                                torch::autograd::impl::version_counter(buffer));
-    place.unsafeGetTensorImpl()->bump_version();
+    count_change(place);
   }
   return place;
 }

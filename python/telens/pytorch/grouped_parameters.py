@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from telens.pytorch.tensor import QuantizedTensor
+
 __all__: list[str] = []
 
 
@@ -26,4 +28,4 @@ def arrange(state_dict: dict[str, Any], prefix: str, options: dict[str, Any]) ->
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.dequantize() if hasattr(tensor, "_storage") else tensor
+    return tensor.dequantize() if isinstance(tensor, QuantizedTensor) else tensor

@@ -1,0 +1,20 @@
+// A tensor's counter of in-place changes, by which autograd notices them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace telens {
+
+// Inference tensors count no changes, and no backward needs them: 0.
+inline std::uint32_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version());
+}
+
+// Counts a change that was made below autograd, whose operators leave the counter.
+inline void count_change(const at::Tensor& tensor) {
+  if (tensor.defined() && !tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+}
+
+}  // namespace telens
