@@ -37,7 +37,7 @@ constexpr const char* kInputs = "tensors: [activation, weight, gradient]";
 constexpr const char* kAllGemms = "gemms: [fprop, dgrad, wgrad]";
 constexpr const char* kAllTensors = "tensors: [activation, weight, gradient, output, wgrad, dgrad]";
 
-std::string config_of(const FeatureSection& section) {
+std::string get_config(const FeatureSection& section) {
   // A name with a space says more than the feature's own.
   const std::string feature = section.name.substr(0, section.name.find(' '));
   return fmt::format(
@@ -80,7 +80,7 @@ std::vector<FeatureSection> with_delayed_scaling() {
 constexpr const char* kProduction = "production.yaml";
 constexpr const char* kFlightRecorder = "flight_recorder.yaml";
 
-std::string text_of(const std::string& config) {
+std::string to_text(const std::string& config) {
   std::ifstream file(fmt::format("{}/{}", TELENS_CONFIGS, config));
   const std::string text(std::istreambuf_iterator<char>(file), {});
   if (text.empty()) telens::raise<telens::UsageError>("{}: no such file in configs/", config);
@@ -124,7 +124,7 @@ std::vector<Watched> all_of(const std::vector<FeatureSection>& sections, int rou
   std::vector<Watched> all;
   for (const FeatureSection& section : sections) {
     const int steps = section.budget.empty() ? kSteps : steps_with_budget(rounds);
-    all.push_back({section.name, config_of(section), steps});
+    all.push_back({section.name, get_config(section), steps});
   }
   return all;
 }
@@ -153,10 +153,10 @@ int main(int argc, char** argv) {
   at::manual_seed(1);
   std::vector<Watched> delayed = all_of(with_delayed_scaling(), arguments.rounds);
   for (const char* file : {kProduction, kFlightRecorder}) {
-    delayed.push_back({file, text_of(file), steps_with_budget(arguments.rounds)});
+    delayed.push_back({file, to_text(file), steps_with_budget(arguments.rounds)});
   }
   delayed.push_back({fmt::format("{} without budget", kFlightRecorder),
-                     without_budget(text_of(kFlightRecorder)), kSteps});
+                     without_budget(to_text(kFlightRecorder)), kSteps});
   compare("delayed", delayed, arguments);
   compare("mxfp8", all_of(with_mxfp8(), arguments.rounds), arguments);
   return 0;

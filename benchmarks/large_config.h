@@ -13,7 +13,7 @@ inline constexpr int kLayers = 1000;
 inline constexpr int kLayersOfSection = kLayers / kSections;
 
 // Each section selects its own ten layers, in one of the four ways.
-inline std::string layers_of(int section) {
+inline std::string get_layers(int section) {
   const int first = section * kLayersOfSection, last = first + kLayersOfSection - 1;
   switch (section % 4) {
     case 0:
@@ -57,7 +57,7 @@ section_{}:
         - gemm: dgrad
           tensors_struct: [{{tensor: gradient, quant_format: FP8E5M2}}]
 )",
-                        section, layers_of(section), 1 + section % 10, start_step, start_step);
+                        section, get_layers(section), 1 + section % 10, start_step, start_step);
   }
   return text;
 }

@@ -39,13 +39,13 @@ CallGate::Closed remove(const HookListener* listener) {
 
 std::uint64_t renew(std::int64_t iteration) {
   const std::uint64_t session = ++session_count;
-  current_tick.store(tick_of(session, iteration), std::memory_order_release);
+  current_tick.store(make_tick(session, iteration), std::memory_order_release);
   return session;
 }
 
 void set_iteration(std::int64_t iteration) {
   if (gate().target() != nullptr) {
-    current_tick.store(tick_of(session_count.load(), iteration), std::memory_order_release);
+    current_tick.store(make_tick(session_count.load(), iteration), std::memory_order_release);
   }
 }
 

@@ -39,32 +39,32 @@ struct AttentionScores;  // core/ops/attention_statistics.h
 // The calls that are on in one forward-backward of one layer.
 struct RoutingPlan {
   std::int64_t iteration = 0;
-  std::uint32_t modify = 0;         // bit_of(gemm, tensor): modify_tensor
-  std::uint32_t postquantize = 0;   // bit_of(gemm, tensor): inspect_tensor_postquantize
-  std::uint16_t inspect = 0;        // bit_of(tensor): inspect_tensor
-  std::uint8_t high_precision = 0;  // bit_of(gemm): fp8_gemm_enabled answered false
-  std::uint8_t gemms = 0;           // bit_of(gemm): inspect_gemm
+  std::uint32_t modify = 0;         // get_bit(gemm, tensor): modify_tensor
+  std::uint32_t postquantize = 0;   // get_bit(gemm, tensor): inspect_tensor_postquantize
+  std::uint16_t inspect = 0;        // get_bit(tensor): inspect_tensor
+  std::uint8_t high_precision = 0;  // get_bit(gemm): fp8_gemm_enabled answered false
+  std::uint8_t gemms = 0;           // get_bit(gemm): inspect_gemm
   bool attention = false;           // inspect_attention
 
   // Tensors of a linear layer alone.
-  static constexpr std::uint32_t bit_of(Gemm gemm, TensorName tensor) {
+  static constexpr std::uint32_t get_bit(Gemm gemm, TensorName tensor) {
     return 1U << (static_cast<unsigned>(gemm) * kLinearTensors.size() +
                   static_cast<unsigned>(tensor));
   }
-  static constexpr std::uint16_t bit_of(TensorName tensor) {
+  static constexpr std::uint16_t get_bit(TensorName tensor) {
     return static_cast<std::uint16_t>(1U << static_cast<unsigned>(tensor));
   }
-  static constexpr std::uint8_t bit_of(Gemm gemm) {
+  static constexpr std::uint8_t get_bit(Gemm gemm) {
     return static_cast<std::uint8_t>(1U << static_cast<unsigned>(gemm));
   }
 
-  bool modifies(Gemm gemm, TensorName tensor) const { return modify & bit_of(gemm, tensor); }
-  bool inspects(TensorName tensor) const { return inspect & bit_of(tensor); }
+  bool modifies(Gemm gemm, TensorName tensor) const { return modify & get_bit(gemm, tensor); }
+  bool inspects(TensorName tensor) const { return inspect & get_bit(tensor); }
   bool inspects_quantized(Gemm gemm, TensorName tensor) const {
-    return postquantize & bit_of(gemm, tensor);
+    return postquantize & get_bit(gemm, tensor);
   }
-  bool runs_in_high_precision(Gemm gemm) const { return high_precision & bit_of(gemm); }
-  bool inspects(Gemm gemm) const { return gemms & bit_of(gemm); }
+  bool runs_in_high_precision(Gemm gemm) const { return high_precision & get_bit(gemm); }
+  bool inspects(Gemm gemm) const { return gemms & get_bit(gemm); }
   bool empty() const {
     return modify == 0 && postquantize == 0 && inspect == 0 && high_precision == 0 && gemms == 0 &&
            !attention;
@@ -209,7 +209,7 @@ namespace hook_points {
 inline constexpr int kIterationBits = 40;
 inline constexpr std::int64_t kLastIteration = (std::int64_t{1} << kIterationBits) - 1;
 
-constexpr std::uint64_t tick_of(std::uint64_t session, std::int64_t iteration) {
+constexpr std::uint64_t make_tick(std::uint64_t session, std::int64_t iteration) {
   return session << kIterationBits | static_cast<std::uint64_t>(iteration);
 }
 

@@ -11,7 +11,7 @@
 
 namespace telens {
 
-std::string ranks_of(c10d::ProcessGroup& group) {
+std::string list_ranks(c10d::ProcessGroup& group) {
   for (const c10::Device device : group.getDeviceTypes()) {
     try {
       const auto options = group.getBackend(device.type())->getBackendOptions();
@@ -24,8 +24,8 @@ std::string ranks_of(c10d::ProcessGroup& group) {
   return "-";
 }
 
-std::string identity_of(c10d::ProcessGroup& group) {
-  return fmt::format("{} {}", ranks_of(group), id_of(group));
+std::string get_identity(c10d::ProcessGroup& group) {
+  return fmt::format("{} {}", list_ranks(group), get_id(group));
 }
 
 }  // namespace telens

@@ -11,9 +11,9 @@ namespace telens {
 
 // The ranks that a group is made of, as its backend was told; "-" where it was not. All ranks of a
 // group are told the same.
-std::string ranks_of(c10d::ProcessGroup& group);
+std::string list_ranks(c10d::ProcessGroup& group);
 
 // Ranks and name: groups that a larger one was split into may share a name.
-std::string identity_of(c10d::ProcessGroup& group);
+std::string get_identity(c10d::ProcessGroup& group);
 
 }  // namespace telens

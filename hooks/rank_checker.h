@@ -30,13 +30,13 @@ class RankChecker {
 
   // True if it looks at the tensors of a model in these iterations.
   virtual bool wants_model() const { return false; }
-  // Before words_of(). The feature's section selects the module.
+  // Before get_words(). The feature's section selects the module.
   virtual void look_at(const ModelTensor& tensor) {}
 
   virtual void look_at_collective(const ProgramCollective& collective) {}
 
   // The words that this rank sends: any number, none as well.
-  virtual std::vector<std::int64_t> words_of(std::int64_t iteration) = 0;
+  virtual std::vector<std::int64_t> get_words(std::int64_t iteration) = 0;
   // The words of all ranks, in the order of the world.
   virtual void compare(std::int64_t iteration,
                        std::span<const std::vector<std::int64_t>> of_ranks) = 0;

@@ -21,7 +21,7 @@ namespace telens {
 namespace {
 
 // A line "<digest> <name>" for each section that is not disabled.
-std::string digests_of(std::string_view text) {
+std::string parse_digests(std::string_view text) {
   config::ErrorList errors;  // it was loaded before
   const config::Value root = config::read_yaml(text, "config", errors);
   std::string lines;
@@ -50,7 +50,7 @@ std::map<std::string, std::string> by_section(std::string_view lines) {
 
 std::string different_sections(const std::string& config_text, const debug::ReductionGroup& world) {
   if (!has_several_ranks(world)) return "";
-  const std::string own = digests_of(config_text);
+  const std::string own = parse_digests(config_text);
   const auto hashes = gather_notes(static_cast<std::int64_t>(fnv1a(own)), *world);
   if (std::ranges::all_of(hashes, [&](auto hash) { return hash == hashes.front(); })) return "";
   std::vector<std::map<std::string, std::string>> of_ranks;

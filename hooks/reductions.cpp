@@ -4,12 +4,12 @@
 
 namespace telens {
 
-std::string name_of(const debug::ReductionGroup& group) {
+std::string get_name(const debug::ReductionGroup& group) {
   if (!has_several_ranks(group)) return "";
   return group->getGroupDesc().empty() ? group->getGroupName() : group->getGroupDesc();
 }
 
-std::string id_of(const c10d::ProcessGroup& group) { return group.getGroupName(); }
+std::string get_id(const c10d::ProcessGroup& group) { return group.getGroupName(); }
 
 bool has_several_ranks(const debug::ReductionGroup& group) {
   return group != nullptr && group->getSize() > 1;

@@ -32,10 +32,10 @@ struct Reductions {
 
 // The name of a group for people; "" for null and for a group of one rank, over which nothing is
 // reduced.
-std::string name_of(const debug::ReductionGroup& group);
+std::string get_name(const debug::ReductionGroup& group);
 
 // The name under which all ranks of a group know it.
-std::string id_of(const c10d::ProcessGroup& group);
+std::string get_id(const c10d::ProcessGroup& group);
 
 bool has_several_ranks(const debug::ReductionGroup& group);
 

@@ -19,7 +19,7 @@ bool matches(const config::Selection& selection, std::optional<Gemm> gemm,
   }
   // Where only GEMMs are selected, their tensors are.
   if (tensor && selection.gemm && !belongs_to(*tensor, *selection.gemm)) return false;
-  return !tensor || !selection.tensor || *selection.tensor == name_of(*tensor);
+  return !tensor || !selection.tensor || *selection.tensor == get_name(*tensor);
 }
 
 }  // namespace

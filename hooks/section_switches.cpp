@@ -10,7 +10,7 @@ namespace telens {
 namespace {
 
 // A read on another thread may have been counted in the one number and not yet in the other.
-double part_of(std::int64_t reads, std::int64_t all_reads) {
+double select_part(std::int64_t reads, std::int64_t all_reads) {
   if (all_reads == 0) return 0;
   return std::min(1.0, static_cast<double>(reads) / static_cast<double>(all_reads));
 }
@@ -64,7 +64,7 @@ void SectionSwitches::end_step(double cost, double waited) {
   const double now = seconds_now();
   const std::int64_t all_reads = reads_.exchange(0);
   for (SectionState* state : with_budget_) {
-    state->part_of_reads_ = part_of(state->budget()->take_reads(), all_reads);
+    state->part_of_reads_ = select_part(state->budget()->take_reads(), all_reads);
     state->budget()->charge(cost * state->part_of_reads_);
     // The first step makes what is made once.
     if (state->runs()) {

@@ -9,7 +9,7 @@
 namespace telens {
 namespace {
 
-at::Tensor state_of(at::Generator& generator) {
+at::Tensor get_state(at::Generator& generator) {
   const std::lock_guard lock(generator.mutex());
   return generator.get_state();
 }
@@ -31,7 +31,7 @@ c10::impl::LocalDispatchKeySet with_counting() {
 RandomState::RandomState(std::optional<at::Device> device) {
   const auto add = [this](at::Device of) {
     at::Generator generator = at::globalContext().defaultGenerator(of);
-    at::Tensor state = state_of(generator);
+    at::Tensor state = get_state(generator);
     states_.emplace_back(std::move(generator), std::move(state));
   };
   add(at::Device(at::kCPU));
@@ -41,7 +41,7 @@ RandomState::RandomState(std::optional<at::Device> device) {
 bool RandomState::restore() {
   bool changed = false;
   for (auto& [generator, state] : states_) {
-    if (are_equal(state_of(generator), state)) continue;
+    if (are_equal(get_state(generator), state)) continue;
     changed = true;
     const std::lock_guard lock(generator.mutex());
     generator.set_state(state);

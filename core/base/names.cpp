@@ -36,9 +36,9 @@ std::optional<Enum> from_name(const std::array<std::string_view, n>& names, std:
 
 }  // namespace
 
-std::string_view name_of(Gemm gemm) { return kGemmNames[static_cast<std::size_t>(gemm)]; }
+std::string_view get_name(Gemm gemm) { return kGemmNames[static_cast<std::size_t>(gemm)]; }
 
-std::string_view name_of(TensorName tensor) {
+std::string_view get_name(TensorName tensor) {
   return kTensorNames[static_cast<std::size_t>(tensor)];
 }
 
@@ -50,7 +50,7 @@ std::optional<TensorName> tensor_from_name(std::string_view name) {
   return from_name<TensorName>(kTensorNames, name);
 }
 
-GemmsOfTensor gemms_of(TensorName tensor) {
+GemmsOfTensor get_gemms(TensorName tensor) {
   switch (tensor) {
     case TensorName::activation:
       return {Gemm::fprop, Gemm::wgrad};
@@ -68,7 +68,7 @@ GemmsOfTensor gemms_of(TensorName tensor) {
   return {Gemm::dgrad, Gemm::dgrad};
 }
 
-TurnOfTensor turn_of(TensorName tensor) {
+TurnOfTensor get_order_in_step(TensorName tensor) {
   constexpr std::array kForward{
       TensorName::weight, TensorName::activation, TensorName::output, TensorName::query,
       TensorName::key,    TensorName::value,      TensorName::scores, TensorName::attention_output};
@@ -86,7 +86,7 @@ TurnOfTensor turn_of(TensorName tensor) {
 
 bool belongs_to(TensorName tensor, Gemm gemm) {
   if (is_of_attention(tensor)) return false;
-  const GemmsOfTensor gemms = gemms_of(tensor);
+  const GemmsOfTensor gemms = get_gemms(tensor);
   return gemms.first == gemm || gemms.second == gemm;
 }
 

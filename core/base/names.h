@@ -56,8 +56,8 @@ inline constexpr std::array kAllTensors = [] {
 
 constexpr bool is_of_attention(TensorName tensor) { return tensor >= TensorName::query; }
 
-std::string_view name_of(Gemm gemm);
-std::string_view name_of(TensorName tensor);
+std::string_view get_name(Gemm gemm);
+std::string_view get_name(TensorName tensor);
 std::optional<Gemm> gemm_from_name(std::string_view name);
 std::optional<TensorName> tensor_from_name(std::string_view name);
 
@@ -73,7 +73,7 @@ struct GemmsOfTensor {
   Gemm first;
   Gemm second;
 };
-GemmsOfTensor gemms_of(TensorName tensor);
+GemmsOfTensor get_gemms(TensorName tensor);
 
 // True if the tensor is an operand or the result of the GEMM; false for those of an attention.
 bool belongs_to(TensorName tensor, Gemm gemm);
@@ -83,6 +83,6 @@ struct TurnOfTensor {
   bool backward;
   int order;
 };
-TurnOfTensor turn_of(TensorName tensor);
+TurnOfTensor get_order_in_step(TensorName tensor);
 
 }  // namespace telens

@@ -110,7 +110,7 @@ std::string printable_lines(std::string_view text, std::string_view indent) {
   return escaped(text, "\n\t", indent);
 }
 
-std::size_t columns_of(std::string_view printable_text) {
+std::size_t get_columns(std::string_view printable_text) {
   return std::ranges::count_if(
       printable_text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; });
 }

@@ -32,6 +32,6 @@ TELENS_EXPORT std::string printable(std::string_view text);
 TELENS_EXPORT std::string printable_lines(std::string_view text, std::string_view indent = {});
 
 // Columns of a terminal that printable text takes, one for each character.
-std::size_t columns_of(std::string_view printable_text);
+std::size_t get_columns(std::string_view printable_text);
 
 }  // namespace telens

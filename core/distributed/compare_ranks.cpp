@@ -32,19 +32,19 @@ struct Comparisons {
 std::mutex comparisons_mutex;
 
 // Used under comparisons_mutex.
-Comparisons& comparisons_of(const ProcessGroupPtr& group) {
+Comparisons& find_comparisons(const ProcessGroupPtr& group) {
   static auto& all = *new StateByGroup<Comparisons>;
   return all.of(*group);
 }
 
-std::string key_of(std::uint64_t comparison, int rank) {
+std::string make_key(std::uint64_t comparison, int rank) {
   return fmt::format("telens/{}/{}", comparison, rank);
 }
 
-std::vector<std::uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
+std::vector<std::uint8_t> get_bytes(std::string_view text) { return {text.begin(), text.end()}; }
 
 // Waits for the text of a rank.
-std::string text_of(c10d::Store& store, const std::string& key, int rank, const RankClaim& claim) {
+std::string to_text(c10d::Store& store, const std::string& key, int rank, const RankClaim& claim) {
   const auto wait = std::min(store.getTimeout(), kLongestWait);
   try {
     store.wait({key}, wait);
@@ -64,11 +64,11 @@ void compare(const RankClaim& claim, c10d::ProcessGroup& group, std::uint64_t co
   const int own = group.getRank();
   const std::string said = claim.details ? claim.text + claim.details() : claim.text;
   const std::string text = fmt::format("{}\n{}", claim.subject, said);
-  store.set(key_of(comparison, own), bytes_of(text));
-  if (comparison >= kRead) store.deleteKey(key_of(comparison - kRead, own));
+  store.set(make_key(comparison, own), get_bytes(text));
+  if (comparison >= kRead) store.deleteKey(make_key(comparison - kRead, own));
   for (int rank = 0; rank < group.getSize(); ++rank) {
     if (rank == own) continue;
-    const std::string other = text_of(store, key_of(comparison, rank), rank, claim);
+    const std::string other = to_text(store, make_key(comparison, rank), rank, claim);
     if (other == text) continue;
     const std::size_t end = other.find('\n');
     const std::string theirs = other.substr(end + 1);
@@ -85,7 +85,7 @@ void compare_over_ranks(const RankClaim& claim, const ProcessGroupPtr& group) {
   if (!group->getStore()) return;
   const std::uint64_t comparison = [&] {
     const std::lock_guard lock(comparisons_mutex);
-    return comparisons_of(group).count++;
+    return find_comparisons(group).count++;
   }();
   compare(claim, *group, comparison);
 }
@@ -93,16 +93,16 @@ void compare_over_ranks(const RankClaim& claim, const ProcessGroupPtr& group) {
 void compare_once_over_ranks(const RankClaim& claim, const ProcessGroupPtr& group, bool anew) {
   if (!anew) {
     const std::lock_guard lock(comparisons_mutex);
-    if (comparisons_of(group).equal.contains(claim.text)) return;
+    if (find_comparisons(group).equal.contains(claim.text)) return;
   }
   compare_over_ranks(claim, group);
   const std::lock_guard lock(comparisons_mutex);
-  std::set<std::string>& equal = comparisons_of(group).equal;
+  std::set<std::string>& equal = find_comparisons(group).equal;
   // All ranks compare the same texts in the same order, so all forget them at the same one.
   if (equal.size() >= kMostTexts) equal.clear();
   equal.insert(claim.text);
 }
 
-const std::string& name_of(const c10d::ProcessGroup& group) { return group.getGroupName(); }
+const std::string& get_name(const c10d::ProcessGroup& group) { return group.getGroupName(); }
 
 }  // namespace telens

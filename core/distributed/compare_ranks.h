@@ -35,6 +35,6 @@ void compare_once_over_ranks(const RankClaim& claim, const ProcessGroupPtr& grou
                              bool anew = false);
 
 // The name by which torch.distributed tells groups apart; it is the same on all of their ranks.
-const std::string& name_of(const c10d::ProcessGroup& group);
+const std::string& get_name(const c10d::ProcessGroup& group);
 
 }  // namespace telens

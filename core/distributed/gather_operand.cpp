@@ -27,18 +27,18 @@ class PendingColumns {
   PendingTensor rows_;
 };
 
-std::int64_t rows_of(const QuantizedTensor& tensor) {
+std::int64_t get_rows(const QuantizedTensor& tensor) {
   const std::int64_t columns = tensor.sizes.back();
   return columns == 0 ? 0 : c10::multiply_integers(tensor.sizes) / columns;
 }
 
 void check_joins(const OperandShard& shard, const QuantizedTensor& tensor,
                  const QuantizedData& data) {
-  if (!can_join_codes(tensor.mode, rows_of(tensor))) {
+  if (!can_join_codes(tensor.mode, get_rows(tensor))) {
     raise<UsageError>(
         "{}: a feature has made {} codes of {} rows on each rank; blocks of {} rows lie on two "
         "ranks; give each rank a multiple, or return plain values",
-        shard.layer, name_of(tensor.mode), rows_of(tensor), block_length(tensor.mode));
+        shard.layer, get_name(tensor.mode), get_rows(tensor), block_length(tensor.mode));
   }
   if (!shard.modified) return;
   if (!data.codes.defined()) {
@@ -64,7 +64,7 @@ QuantizedTensor without_data(const QuantizedTensor& shard, std::int64_t ranks) {
   QuantizedTensor whole = shard;
   whole.rowwise = {};
   whole.columnwise = {};
-  whole.sizes = {rows_of(shard) * ranks, shard.sizes.back()};
+  whole.sizes = {get_rows(shard) * ranks, shard.sizes.back()};
   return whole;
 }
 

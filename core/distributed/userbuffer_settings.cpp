@@ -38,7 +38,7 @@ bool may_reduce_scatter(const OverlappingGemm& gemm) {
   return gemm.method == OverlapMethod::bulk && !gemm.reduce_scatters;
 }
 
-std::vector<OverlapMethod> methods_of(const OverlappingGemm& gemm) {
+std::vector<OverlapMethod> get_methods(const OverlappingGemm& gemm) {
   if (may_reduce_scatter(gemm)) {
     return {OverlapMethod::bulk, OverlapMethod::ring_exchange, OverlapMethod::pipeline};
   }
@@ -48,11 +48,11 @@ std::vector<OverlapMethod> methods_of(const OverlappingGemm& gemm) {
   return {gemm.method};
 }
 
-auto names_of(std::span<const OverlapMethod> methods) {
-  return methods | std::views::transform([](OverlapMethod each) { return name_of(each); });
+auto get_names(std::span<const OverlapMethod> methods) {
+  return methods | std::views::transform([](OverlapMethod each) { return get_name(each); });
 }
 
-const OverlappingGemm& gemm_of(const std::string& name) {
+const OverlappingGemm& get_gemm(const std::string& name) {
   const auto found = std::ranges::find(kGemms, name, &OverlappingGemm::name);
   if (found == kGemms.end()) {
     raise<UsageError>("initialize_ub: ub_cfgs has '{}'; expected names of GEMMs: {}", name,
@@ -71,9 +71,9 @@ class Reader {
     const SettingValue* value = find("method");
     if (value == nullptr) return gemm_.method;
     const auto* text = std::get_if<std::string>(value);
-    const std::vector<OverlapMethod> allowed = methods_of(gemm_);
+    const std::vector<OverlapMethod> allowed = get_methods(gemm_);
     const auto found = std::ranges::find_if(
-        allowed, [&](OverlapMethod each) { return text != nullptr && name_of(each) == *text; });
+        allowed, [&](OverlapMethod each) { return text != nullptr && get_name(each) == *text; });
     if (found == allowed.end()) {
       raise<UsageError>("initialize_ub: ub_cfgs['{}']['method'] is {}; {}, whose methods are: {}",
                         gemm_.name, shown(*value),
@@ -81,7 +81,7 @@ class Reader {
                         : may_reduce_scatter(gemm_)
                             ? "beside this GEMM rows are gathered, or it reduce-scatters"
                             : "the operand of this GEMM is gathered",
-                        fmt::join(names_of(allowed), ", "));
+                        fmt::join(get_names(allowed), ", "));
     }
     return *found;
   }
@@ -148,8 +148,8 @@ class Reader {
   std::vector<std::string> known_;
 };
 
-OverlapSettings defaults_of(const OverlappingGemm& gemm, OverlapMethod method,
-                            std::int64_t tp_size) {
+OverlapSettings get_defaults(const OverlappingGemm& gemm, OverlapMethod method,
+                             std::int64_t tp_size) {
   const bool ring = method == OverlapMethod::ring_exchange;
   const bool turned = may_reduce_scatter(gemm) && method != OverlapMethod::bulk;
   const bool reduce_scatters = gemm.reduce_scatters || turned;
@@ -185,14 +185,14 @@ OverlapSettings read_settings(const OverlappingGemm& gemm,
   static const std::map<std::string, SettingValue> nothing;
   const auto written = precision.config.find(std::string(gemm.name));
   Reader reader(gemm, written == precision.config.end() ? nothing : written->second);
-  OverlapSettings settings = defaults_of(gemm, reader.method(), tp_size);
+  OverlapSettings settings = get_defaults(gemm, reader.method(), tp_size);
   bool reduce_scatters = settings.is_reduce_scatter;
   reader.read("is_reduce_scatter", reduce_scatters);
   if (reduce_scatters != settings.is_reduce_scatter) {
     reader.refuse(
         "is_reduce_scatter", reduce_scatters,
         fmt::format("{}, as this GEMM's method is {}",
-                    settings.is_reduce_scatter ? "True" : "False", name_of(settings.method)));
+                    settings.is_reduce_scatter ? "True" : "False", get_name(settings.method)));
   }
   reader.read_count("num_sm", settings.num_sm);
   reader.read_count("cga_size", settings.cga_size);
@@ -243,13 +243,13 @@ void check_turned_dgrads(const OverlapConfig& config, const OverlapsByGemm& over
         "initialize_ub: ub_cfgs has '{0}_wgrad' beside a '{0}_dgrad' of method {1}, which sends "
         "the "
         "sum that would travel beside wgrad; leave '{0}_wgrad' out",
-        layer, name_of(dgrad.method));
+        layer, get_name(dgrad.method));
   }
 }
 
 }  // namespace
 
-std::string_view name_of(OverlapMethod method) {
+std::string_view get_name(OverlapMethod method) {
   switch (method) {
     case OverlapMethod::ring_exchange:
       return "ring_exchange";
@@ -269,7 +269,7 @@ bool is_ub_name(std::string_view name) {
 
 OverlapsByGemm overlap_settings(const UserbufferArguments::Precision& precision,
                                 std::int64_t tp_size, std::vector<std::string>& warnings) {
-  for (const auto& [name, settings] : precision.config) gemm_of(name);
+  for (const auto& [name, settings] : precision.config) get_gemm(name);
   OverlapsByGemm overlaps;
   for (const OverlappingGemm& gemm : kGemms) {
     overlaps.emplace(gemm.name, read_settings(gemm, precision, tp_size, warnings));

@@ -23,7 +23,7 @@ enum class OverlapMethod : std::uint8_t {
   bulk,           // a collective beside a GEMM that does not need it
   external,       // as bulk, begun before the ring of another GEMM
 };
-std::string_view name_of(OverlapMethod method);
+std::string_view get_name(OverlapMethod method);
 
 // The settings of one GEMM.
 struct OverlapSettings {

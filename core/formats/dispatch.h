@@ -47,7 +47,7 @@ constexpr decltype(auto) dispatch_high_precision_format(FormatId id, std::string
       return std::forward<Visitor>(visitor).template operator()<FP32>();
     default:
       raise<UsageError>("{}: format is {} ({}); expected BF16, FP16 or FP32", operation,
-                        name_of(id), static_cast<int>(id));
+                        get_name(id), static_cast<int>(id));
   }
 }
 
@@ -62,7 +62,7 @@ constexpr decltype(auto) dispatch_fp8_format(FormatId id, std::string_view opera
       return std::forward<Visitor>(visitor).template operator()<E5M2>();
     default:
       raise<UsageError>("{}: format is {} ({}); expected an FP8 format: E4M3 (0) or E5M2 (1)",
-                        operation, name_of(id), static_cast<int>(id));
+                        operation, get_name(id), static_cast<int>(id));
   }
 }
 

@@ -10,7 +10,7 @@ namespace telens {
 // The order is part of the operators' schemas and of the run file: append only.
 enum class FormatId : std::uint8_t { e4m3, e5m2, e2m1, e8m0, bf16, fp16, fp32 };
 
-constexpr std::string_view name_of(FormatId format) {
+constexpr std::string_view get_name(FormatId format) {
   switch (format) {
     case FormatId::e4m3:
       return "E4M3";

@@ -119,7 +119,7 @@ constexpr ScalingScheme scheme(ScalingMode mode) {
 
 constexpr bool is_packed_fp4(ScalingMode mode) { return scheme(mode).packed_fp4; }
 constexpr bool has_128_blocks(ScalingMode mode) { return scheme(mode).has_128_blocks(); }
-constexpr std::string_view name_of(ScalingMode mode) { return scheme(mode).name; }
+constexpr std::string_view get_name(ScalingMode mode) { return scheme(mode).name; }
 constexpr std::int64_t block_length(ScalingMode mode) { return scheme(mode).block_length; }
 constexpr std::int64_t block_height(ScalingMode mode) { return scheme(mode).block_height; }
 
@@ -154,7 +154,7 @@ constexpr RecipeRow recipe_row(RecipeId recipe) {
   return {.name = "nvfp4", .format = "NVFP4"};
 }
 
-constexpr std::string_view name_of(RecipeId recipe) { return recipe_row(recipe).name; }
+constexpr std::string_view get_name(RecipeId recipe) { return recipe_row(recipe).name; }
 
 // The scheme of a recipe's blocks, the first one of several; nullopt: a tensor has one scale.
 constexpr std::optional<ScalingScheme> block_scheme(RecipeId recipe) {

@@ -19,15 +19,15 @@ std::atomic<std::uint64_t> quantized_count{0};
 std::atomic<std::uint64_t> high_precision_count{0};
 
 void check_pair(const GemmDescription& description) {
-  const OperandNames names = operands_of(description.gemm);
+  const OperandNames names = get_operands(description.gemm);
   const bool a_quantized = is_quantized(description.a);
   if (a_quantized != is_quantized(description.b)) {
     raise<UsageError>(
         "{}: {} got {} quantized and {} in high precision; both operands of a GEMM must come in "
         "the same kind of precision; let the feature that modifies one of them return the other "
         "kind, or modify both",
-        description.layer, name_of(description.gemm), name_of(a_quantized ? names.a : names.b),
-        name_of(a_quantized ? names.b : names.a));
+        description.layer, get_name(description.gemm), get_name(a_quantized ? names.a : names.b),
+        get_name(a_quantized ? names.b : names.a));
   }
 }
 
@@ -38,12 +38,12 @@ void check_rotations(const GemmDescription& description, const QuantizedTensor& 
   const Signs left = description.gemm == Gemm::wgrad ? a.blocks.hadamard_signs : Signs();
   const Signs right = description.gemm == Gemm::fprop ? Signs() : b.blocks.hadamard_signs;
   if (left != right) {
-    const OperandNames names = operands_of(description.gemm);
+    const OperandNames names = get_operands(description.gemm);
     raise<UsageError>(
         "{}: {} cannot multiply {} ({} random Hadamard transform) by {} ({}); expected the same "
         "transform for both",
-        description.layer, name_of(description.gemm), name_of(names.a), left ? "with a" : "without",
-        name_of(names.b), right ? "with one" : "without");
+        description.layer, get_name(description.gemm), get_name(names.a),
+        left ? "with a" : "without", get_name(names.b), right ? "with one" : "without");
   }
 }
 
@@ -87,14 +87,14 @@ GemmResult multiply_padded(const GemmDescription& description, const QuantizedTe
 
 GemmResult run_quantized(const GemmDescription& description, const QuantizedTensor& a,
                          const QuantizedTensor& b) {
-  const OperandNames names = operands_of(description.gemm);
+  const OperandNames names = get_operands(description.gemm);
   if (!ops::can_multiply(a.mode, b.mode) ||
       (a.format == FormatId::e5m2 && b.format == FormatId::e5m2)) {
     raise<UsageError>(
         "{}: {} cannot multiply {} ({}, {} scaling) by {} ({}, {} scaling); expected one scaling "
         "mode (or 1x128 with 128x128 blocks), and at most one E5M2 operand",
-        description.layer, name_of(description.gemm), name_of(names.a), name_of(a.format),
-        name_of(a.mode), name_of(names.b), name_of(b.format), name_of(b.mode));
+        description.layer, get_name(description.gemm), get_name(names.a), get_name(a.format),
+        get_name(a.mode), get_name(names.b), get_name(b.format), get_name(b.mode));
   }
   const QuantizedData& left = description.gemm == Gemm::wgrad ? a.columnwise : a.rowwise;
   const QuantizedData& right = description.gemm == Gemm::fprop ? b.rowwise : b.columnwise;
@@ -102,7 +102,8 @@ GemmResult run_quantized(const GemmDescription& description, const QuantizedTens
     raise<UsageError>(
         "{}: {} needs its {} in the orientation that was not quantized or was dropped; keep both "
         "(update_usage, Quantizer::set_usage)",
-        description.layer, name_of(description.gemm), name_of(left.defined() ? names.b : names.a));
+        description.layer, get_name(description.gemm),
+        get_name(left.defined() ? names.b : names.a));
   }
   check_rotations(description, a, b);
   const at::Tensor& sum = description.accumulate_into;
@@ -155,7 +156,7 @@ GemmResult run_plain(const GemmDescription& description, const at::Tensor& a, co
 
 }  // namespace
 
-OperandNames operands_of(Gemm gemm) {
+OperandNames get_operands(Gemm gemm) {
   switch (gemm) {
     case Gemm::fprop:
       return {TensorName::activation, TensorName::weight};

@@ -19,11 +19,11 @@ struct OperandNames {
   TensorName a;
   TensorName b;
 };
-OperandNames operands_of(Gemm gemm);
+OperandNames get_operands(Gemm gemm);
 
 struct GemmDescription {
   Gemm gemm;
-  // The operands_of(gemm).
+  // The get_operands(gemm).
   // Plain operands are the tensors themselves, 2-D; of quantized ones fprop takes both rowwise,
   // dgrad the gradient rowwise and the weight columnwise, wgrad both columnwise.
   const Operand& a;

@@ -79,7 +79,7 @@ void for_ranges(const AttentionScores& scores, std::int64_t most, const Call& ca
 }
 
 // The part of what is broadcast to [batch, heads, seq_q, seq_kv].
-at::Tensor part_of(const at::Tensor& tensor, const Range& range) {
+at::Tensor select_part(const at::Tensor& tensor, const Range& range) {
   at::Tensor part = tensor;
   if (part.dim() == 4 && part.size(0) > 1) part = part.narrow(0, range.sample, range.samples);
   if (part.dim() >= 2 && part.size(-2) > 1) part = part.narrow(-2, range.first, range.queries);
@@ -154,7 +154,7 @@ class Block {
     const at::Tensor is_undefined = is_defined.logical_or(is_blind).logical_not();
     const at::Tensor is_single = (keys == 1).logical_and(is_defined);
     const at::Tensor is_choosing = (keys > 1).logical_and(is_defined);
-    const Rows rows = rows_of({largest, place, keys, is_choosing});
+    const Rows rows = get_rows({largest, place, keys, is_choosing});
     std::vector<at::Tensor> counts = {keys.sum()};
     add_special(counts, sums, largest, is_undefined);
     for (const at::Tensor& each :
@@ -209,9 +209,9 @@ class Block {
     const std::int64_t keys = of_.key.size(2);
     const auto options = of_.query.options();
     at::Tensor seen = at::ones({1, 1, 1, 1}, options.dtype(at::kBool));
-    if (of_.allowed) seen = seen.logical_and(part_of(*of_.allowed, range));
-    if (of_.blind) seen = seen.logical_and(part_of(*of_.blind, range).logical_not());
-    if (of_.bias) seen = seen.logical_and(part_of(*of_.bias, range) != -kInf);
+    if (of_.allowed) seen = seen.logical_and(select_part(*of_.allowed, range));
+    if (of_.blind) seen = seen.logical_and(select_part(*of_.blind, range).logical_not());
+    if (of_.bias) seen = seen.logical_and(select_part(*of_.bias, range) != -kInf);
     if (of_.is_causal) {
       const auto integers = options.dtype(at::kLong);
       const at::Tensor query = at::arange(range.first, range.first + range.queries, integers);
@@ -226,13 +226,13 @@ class Block {
                                  .narrow(2, range.first, range.queries)
                                  .to(keys.scalar_type());
     at::Tensor scores = at::matmul(query * of_.scale, keys.narrow(0, range.sample, range.samples));
-    if (of_.bias) scores.add_(part_of(*of_.bias, range).to(scores.scalar_type()));
+    if (of_.bias) scores.add_(select_part(*of_.bias, range).to(scores.scalar_type()));
     return scores.masked_fill_(seen_.logical_not(), -kInf);
   }
 
   // With m the row's largest exponent, d = score - m, l = sum exp(d) and t = sum d exp(d), the
   // entropy is log(l) - t / l, and the largest key has exp(largest - m) / l of it all.
-  Rows rows_of(const Largest& row) const {
+  Rows get_rows(const Largest& row) const {
     const auto& [score, place, keys, is_choosing] = row;
     const at::Tensor largest = at::where(is_choosing, score, 0.0);
     const at::Tensor sink = of_.has_sink ? sink_offsets() : at::Tensor();

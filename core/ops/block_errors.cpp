@@ -80,8 +80,8 @@ at::Tensor block_copies_difference(const BlockCast& rowwise, const BlockCast& co
       find_operator<decltype(block_copies_difference_meta)>("telens::block_copies_difference");
   if (rowwise.format != columnwise.format || rowwise.mode != columnwise.mode) {
     raise<UsageError>("{}: the copies are {} {} and {} {}; expected two of one kind", kDifference,
-                      name_of(rowwise.mode), name_of(rowwise.format), name_of(columnwise.mode),
-                      name_of(columnwise.format));
+                      get_name(rowwise.mode), get_name(rowwise.format), get_name(columnwise.mode),
+                      get_name(columnwise.format));
   }
   const BlockCodes& a = rowwise.codes;
   const BlockCodes& b = columnwise.codes;

@@ -73,7 +73,7 @@ BlockCodes empty_orientation(std::int64_t rows, std::int64_t columns, ScalingMod
           {}};
 }
 
-at::ScalarType scale_dtype_of(ScalingMode mode) {
+at::ScalarType get_scale_dtype(ScalingMode mode) {
   return scheme(mode).scale_format == FormatId::fp32 ? at::kFloat : at::kByte;
 }
 
@@ -111,7 +111,7 @@ bool is_transposed(const at::Tensor& matrix) {
 FormatId check_element_format(std::string_view operation, std::int64_t format, ScalingMode mode) {
   if (!is_packed_fp4(mode)) return check_fp8_format(operation, format);
   if (format != static_cast<std::int64_t>(FormatId::e2m1)) {
-    raise<UsageError>("{}: format is {}; {} has E2M1 (2)", operation, format, name_of(mode));
+    raise<UsageError>("{}: format is {}; {} has E2M1 (2)", operation, format, get_name(mode));
   }
   return FormatId::e2m1;
 }
@@ -126,7 +126,7 @@ BlockCodesFormats check_block_codes(std::string_view operation, const BlockCodes
         "{}: codes have dtype {} and shape {}; expected Byte (uint8), [rows, columns]", operation,
         c10::toString(codes.scalar_type()), c10::str(codes.sizes()));
   }
-  const at::ScalarType scale_dtype = scale_dtype_of(scaling);
+  const at::ScalarType scale_dtype = get_scale_dtype(scaling);
   const std::int64_t rows = rounded_up_quotient(codes.size(0), block_height(scaling));
   const std::int64_t columns =
       rounded_up_quotient(codes.size(1) * scheme(scaling).codes_per_byte(), block_length(scaling));
@@ -134,7 +134,7 @@ BlockCodesFormats check_block_codes(std::string_view operation, const BlockCodes
       scale_inv.size(1) != columns) {
     raise<ShapeError>(
         "{}: scale_inv has dtype {} and shape {}; {} codes of shape {} need {} [{}, {}]", operation,
-        c10::toString(scale_inv.scalar_type()), c10::str(scale_inv.sizes()), name_of(scaling),
+        c10::toString(scale_inv.scalar_type()), c10::str(scale_inv.sizes()), get_name(scaling),
         c10::str(codes.sizes()), c10::toString(scale_dtype), rows, columns);
   }
   if (tensor_scale.defined()) check_one_float(operation, "tensor_scale", tensor_scale, codes);

@@ -63,14 +63,14 @@ struct TwoLevelScaling {
   }
 
   // From the code of a block's scale to what its elements are multiplied by.
-  TELENS_HOST_DEVICE float factor_of(std::uint8_t block_scale) const {
+  TELENS_HOST_DEVICE float get_factor(std::uint8_t block_scale) const {
     const float factor = 1.0F / (decode<E4M3>(block_scale) * tensor_scale);
     return factor > FP32::kMax ? FP32::kMax : factor;
   }
 
-  TELENS_HOST_DEVICE BlockScale<std::uint8_t> scale_of(float amax) const {
+  TELENS_HOST_DEVICE BlockScale<std::uint8_t> get_scale(float amax) const {
     const std::uint8_t code = encode<E4M3>(amax * block_factor(), Saturation::saturating);
-    return {code, factor_of(code)};
+    return {code, get_factor(code)};
   }
 
  private:

@@ -13,7 +13,7 @@ namespace telens::ops {
 
 // Plain data of 8-byte fields (core/ops/statistics_layout.h) as words.
 template <typename Sums>
-std::vector<std::int64_t> words_of(const Sums& sums) {
+std::vector<std::int64_t> get_words(const Sums& sums) {
   const auto words =
       std::bit_cast<std::array<std::int64_t, sizeof(Sums) / sizeof(std::int64_t)>>(sums);
   return {words.begin(), words.end()};

@@ -50,7 +50,7 @@ struct Candidate {
                                          const TensorScale& tensor) {
     const float wanted = block_amax / E2M1::kMax * tensor.scaling.tensor_factor * stretch;
     const std::uint8_t code = encode<E4M3>(wanted, Saturation::saturating);
-    return {code, decode<E4M3>(code), tensor.scaling.factor_of(code)};
+    return {code, decode<E4M3>(code), tensor.scaling.get_factor(code)};
   }
 };
 

@@ -29,7 +29,7 @@ void check_operand(const GemmOperand& operand) {
                       static_cast<std::int64_t>(operand.format),
                       static_cast<std::int64_t>(operand.mode));
     if (scheme(operand.mode).packed_fp4 && !operand.tensor_scale.defined()) {
-      raise<UsageError>("gemm: an {} operand has no tensor_scale", name_of(operand.mode));
+      raise<UsageError>("gemm: an {} operand has no tensor_scale", get_name(operand.mode));
     }
   }
 }
@@ -59,7 +59,7 @@ void check_gemm(const GemmArguments& arguments) {
     raise<UsageError>(
         "gemm: operands are scaled by {} and by {}; expected one mode, or 1x128 with "
         "128x128 blocks",
-        name_of(left.mode), name_of(right.mode));
+        get_name(left.mode), get_name(right.mode));
   }
   check_operand(left);
   check_operand(right);

@@ -60,7 +60,7 @@ TELENS_HOST_DEVICE constexpr std::int64_t bin_of_field(bool negative, int field)
 
 // The bin of one code.
 template <SignedFormat Format>
-TELENS_HOST_DEVICE constexpr std::int64_t exponent_bin_of(typename Format::Bits code) {
+TELENS_HOST_DEVICE constexpr std::int64_t get_exponent_bin(typename Format::Bits code) {
   const auto magnitude = static_cast<typename Format::Bits>(code & Format::kMagnitudeMask);
   if (magnitude > Format::kTopExponentCode) return kNanBin;
   if (magnitude == 0) return kZeroBin;

@@ -89,8 +89,8 @@ class NormOperators {
     const NormShape shape = check_norm_backward(kName, grad, x, weight, mean, rstd);
     const NormGradients gradients = Backend::differentiate(
         kName, shape, grad, x, norm_gamma(weight, zero_centered_gamma), mean, rstd);
-    return {gradients.dx, gradient_of(weight, gradients.dgamma),
-            gradient_of(weight, gradients.dbeta)};
+    return {gradients.dx, get_gradient(weight, gradients.dgamma),
+            get_gradient(weight, gradients.dbeta)};
   }
 
   static std::tuple<at::Tensor, at::Tensor> rms_norm_forward(const at::Tensor& x,
@@ -112,12 +112,12 @@ class NormOperators {
     const NormShape shape = check_norm_backward(kName, grad, x, weight, {}, rstd);
     const NormGradients gradients = Backend::differentiate(
         kName, shape, grad, x, norm_gamma(weight, zero_centered_gamma), {}, rstd);
-    return {gradients.dx, gradient_of(weight, gradients.dgamma)};
+    return {gradients.dx, get_gradient(weight, gradients.dgamma)};
   }
 
  private:
   // Has the parameter's shape and dtype, rounded once.
-  static at::Tensor gradient_of(const at::Tensor& parameter, const at::Tensor& sum) {
+  static at::Tensor get_gradient(const at::Tensor& parameter, const at::Tensor& sum) {
     return sum.to(parameter.scalar_type()).view(parameter.sizes());
   }
 };

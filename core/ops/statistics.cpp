@@ -24,8 +24,8 @@ std::vector<std::int64_t> as_integers(const std::vector<FormatId>& formats) {
 }
 
 std::vector<std::int64_t> words_of_nothing(std::int64_t casts) {
-  std::vector<std::int64_t> words = words_of(TensorSums{});
-  const std::vector<std::int64_t> of_cast = words_of(CastSums{});
+  std::vector<std::int64_t> words = get_words(TensorSums{});
+  const std::vector<std::int64_t> of_cast = get_words(CastSums{});
   for (std::int64_t i = 0; i < casts; ++i)
     words.insert(words.end(), of_cast.begin(), of_cast.end());
   return words;
@@ -117,7 +117,7 @@ void accumulate_blockwise_dynamic_range(const at::Tensor& x, const BlockRangeOpt
 }
 
 at::Tensor empty_block_ranges(const at::Device& device) {
-  return constants_on(device, words_of(BlockRanges{}));
+  return constants_on(device, get_words(BlockRanges{}));
 }
 
 namespace {

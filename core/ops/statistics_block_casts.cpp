@@ -62,7 +62,7 @@ void accumulate_block_cast_statistics(const at::Tensor& x, const BlockCast& cast
 }
 
 at::Tensor empty_block_casts(const at::Device& device) {
-  return constants_on(device, words_of(CastSums{}));
+  return constants_on(device, get_words(CastSums{}));
 }
 
 }  // namespace telens::ops

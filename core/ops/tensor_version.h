@@ -8,7 +8,7 @@
 namespace telens {
 
 // Inference tensors count no changes, and no backward needs them: 0.
-inline std::uint32_t version_of(const at::Tensor& tensor) {
+inline std::uint32_t get_version(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : static_cast<std::uint32_t>(tensor._version());
 }
 

@@ -5,7 +5,7 @@
 namespace telens {
 namespace {
 
-QuantizedData data_of(const ops::BlockCodes& quantized) {
+QuantizedData get_data(const ops::BlockCodes& quantized) {
   return {quantized.codes, quantized.scale_inv, quantized.tensor_scale};
 }
 
@@ -15,8 +15,8 @@ QuantizedTensor BlockQuantizer::quantize(const at::Tensor& x, Usage usage) const
   const auto [rowwise, columnwise] =
       quantize_matrix(flattened(x), {usage.rowwise, usage.columnwise});
   QuantizedTensor out;
-  out.rowwise = data_of(rowwise);
-  out.columnwise = data_of(columnwise);
+  out.rowwise = get_data(rowwise);
+  out.columnwise = get_data(columnwise);
   out.format = format();
   out.mode = mode();
   out.dtype = x.scalar_type();
@@ -31,13 +31,13 @@ void BlockQuantizer::quantize_into(const at::Tensor& x, QuantizedTensor& out) co
     raise<ShapeError>(
         "quantize: the storage to fill is {} {} for a tensor of shape {}; got shape {} and a "
         "quantizer to {} {}",
-        name_of(out.mode), name_of(out.format), c10::str(at::IntArrayRef(out.sizes)),
-        c10::str(x.sizes()), name_of(mode()), name_of(format()));
+        get_name(out.mode), get_name(out.format), c10::str(at::IntArrayRef(out.sizes)),
+        c10::str(x.sizes()), get_name(mode()), get_name(format()));
   }
   const auto [rowwise, columnwise] =
       quantize_matrix(flattened(x), {out.rowwise.defined(), out.columnwise.defined()});
-  out.rowwise.fill(data_of(rowwise));
-  out.columnwise.fill(data_of(columnwise));
+  out.rowwise.fill(get_data(rowwise));
+  out.columnwise.fill(get_data(columnwise));
   out.blocks = options_;
   out.power_of_2_scales = makes_power_of_2_scales();
 }

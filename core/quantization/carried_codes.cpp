@@ -21,11 +21,11 @@ struct CarriedCodes final : c10::BackendMeta {
   bool has_values = false;
 };
 
-const void* memory_of(const at::Tensor& tensor) {
+const void* get_memory(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
-const CarriedCodes* meta_of(const at::Tensor& tensor) {
+const CarriedCodes* get_meta(const at::Tensor& tensor) {
   if (!tensor.defined()) return nullptr;
   return dynamic_cast<const CarriedCodes*>(tensor.unsafeGetTensorImpl()->get_backend_meta());
 }
@@ -46,8 +46,8 @@ at::Tensor carry_codes(at::Tensor values, QuantizedTensor codes) {
   auto meta = c10::make_intrusive<CarriedCodes>();
   codes.sizes = values.sizes().vec();
   meta->codes = std::make_shared<const QuantizedTensor>(std::move(codes));
-  meta->memory = memory_of(values);
-  meta->version = version_of(values);
+  meta->memory = get_memory(values);
+  meta->version = get_version(values);
   meta->has_values = true;
   values.unsafeGetTensorImpl()->set_backend_meta(std::move(meta));
   return values;
@@ -60,16 +60,16 @@ void stand_for_codes(const at::Tensor& tensor, std::shared_ptr<const QuantizedTe
 }
 
 const QuantizedTensor* carried_codes(const at::Tensor& tensor) {
-  const CarriedCodes* meta = meta_of(tensor);
+  const CarriedCodes* meta = get_meta(tensor);
   if (meta == nullptr || !meta->has_values) return meta == nullptr ? nullptr : meta->codes.get();
-  const bool unchanged = meta->version == version_of(tensor) && meta->memory == memory_of(tensor) &&
-                         tensor.is_contiguous() &&
+  const bool unchanged = meta->version == get_version(tensor) &&
+                         meta->memory == get_memory(tensor) && tensor.is_contiguous() &&
                          tensor.sizes() == at::IntArrayRef(meta->codes->sizes);
   return unchanged ? meta->codes.get() : nullptr;
 }
 
 bool stands_for_codes(const at::Tensor& tensor) {
-  const CarriedCodes* meta = meta_of(tensor);
+  const CarriedCodes* meta = get_meta(tensor);
   return meta != nullptr && !meta->has_values;
 }
 

@@ -46,7 +46,7 @@ std::shared_ptr<Quantizer> Float8CurrentScaling::make_quantizer(TensorRole role,
   const CurrentScalingOptions& options = is_backward(role)            ? fp8_quant_bwd_grad
                                          : role == TensorRole::weight ? fp8_quant_fwd_weight
                                                                       : fp8_quant_fwd_inp;
-  return std::make_shared<CurrentScalingQuantizer>(format_of(role), options);
+  return std::make_shared<CurrentScalingQuantizer>(get_format(role), options);
 }
 
 }  // namespace telens

@@ -101,7 +101,7 @@ std::shared_ptr<Quantizer> DelayedScaling::make_quantizer(TensorRole role,
   if (state == nullptr) {
     raise<UsageError>("DelayedScaling: a quantizer needs a layer's amax history");
   }
-  return std::make_shared<DelayedScalingQuantizer>(format_of(role), state->scale(role),
+  return std::make_shared<DelayedScalingQuantizer>(get_format(role), state->scale(role),
                                                    state->running_amax(role), Usage{},
                                                    state->window(is_backward(role)).updates);
 }

@@ -99,7 +99,7 @@ class ByteReader {
 
 }  // namespace
 
-at::Tensor bytes_of(const DelayedScalingState& state) {
+at::Tensor get_bytes(const DelayedScalingState& state) {
   ByteWriter writer;
   if (!state.window(false).defined()) {
     return writer.finish();

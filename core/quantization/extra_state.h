@@ -12,12 +12,12 @@ namespace telens {
 // A magic word, a version, then per direction (forward, backward) the history's length and slots
 // (int64), the history and the scales (FP32), little-endian. uint8, 1-D, on the CPU; empty if the
 // state is.
-at::Tensor bytes_of(const DelayedScalingState& state);
+at::Tensor get_bytes(const DelayedScalingState& state);
 
 // The reverse. Throws UsageError on anything else.
 DelayedScalingState state_from_bytes(const at::Tensor& bytes);
 
-// Several byte strings as one (a module with two layers), and back. What bytes_of() wrote comes
+// Several byte strings as one (a module with two layers), and back. What get_bytes() wrote comes
 // back as the only one.
 at::Tensor join_bytes(const std::vector<at::Tensor>& parts);
 std::vector<at::Tensor> split_bytes(const at::Tensor& joined);

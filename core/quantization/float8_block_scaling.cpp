@@ -28,7 +28,7 @@ std::shared_ptr<Quantizer> Float8BlockScaling::make_quantizer(TensorRole role,
                                  : weight          ? w_block_scaling_dim
                                                    : x_block_scaling_dim;
   return std::make_shared<Float8BlockQuantizer>(
-      format_of(role), dimension,
+      get_format(role), dimension,
       BlockOptions{.power_of_2_scales = scaling.power_2_scale,
                    .amax_epsilon = scaling.amax_epsilon});
 }

@@ -46,7 +46,7 @@ void LayerQuantization::reduce_amaxes_over(TensorRole role, ProcessGroupPtr grou
   recipe_ = nullptr;
 }
 
-at::Tensor LayerQuantization::extra_state() const { return bytes_of(delayed_scaling_); }
+at::Tensor LayerQuantization::extra_state() const { return get_bytes(delayed_scaling_); }
 
 void LayerQuantization::set_extra_state(const at::Tensor& bytes) {
   delayed_scaling_.assign(state_from_bytes(bytes));

@@ -5,7 +5,8 @@ namespace telens {
 std::shared_ptr<Quantizer> MXFP8BlockScaling::make_quantizer(TensorRole role,
                                                              DelayedScalingState*) const {
   const bool square = enable_2d_quantization && role == TensorRole::weight;
-  return std::make_shared<MXFP8Quantizer>(format_of(role), BlockOptions{.two_dimensional = square});
+  return std::make_shared<MXFP8Quantizer>(get_format(role),
+                                          BlockOptions{.two_dimensional = square});
 }
 
 ops::BlockCodesPair MXFP8Quantizer::quantize_matrix(const at::Tensor& x,

@@ -10,11 +10,11 @@
 namespace telens {
 namespace {
 
-const CurrentScalingQuantizer& current_scaling_of(const Quantizer& quantizer) {
+const CurrentScalingQuantizer& get_current_scaling(const Quantizer& quantizer) {
   const auto* current = dynamic_cast<const CurrentScalingQuantizer*>(&quantizer);
   if (current == nullptr) {
     raise<UsageError>("a tensor in parts is cast by delayed or current scaling, not by {}",
-                      name_of(quantizer.mode()));
+                      get_name(quantizer.mode()));
   }
   return *current;
 }
@@ -35,7 +35,7 @@ void PartedCast::look(const at::Tensor& part) {
 at::Tensor PartedCast::codes(const at::Tensor& part) {
   if (!scale_.defined()) {
     if (!amax_.defined()) look(part);
-    scale_ = current_scaling_of(*quantizer_).scale_for(amax_).reshape({1});
+    scale_ = get_current_scaling(*quantizer_).scale_for(amax_).reshape({1});
   }
   return ops::quantize_fp8(part, scale_, ops::if_defined(quantizer_->running_amax()), format());
 }

@@ -9,8 +9,8 @@ namespace {
 
 // One orientation's `first` and `count` along `dimension`, of which `per_code` elements share a
 // byte and `per_scale` a scale.
-QuantizedData part_of(const QuantizedData& whole, std::int64_t dimension, std::int64_t first,
-                      std::int64_t count, std::int64_t per_code, std::int64_t per_scale) {
+QuantizedData select_part(const QuantizedData& whole, std::int64_t dimension, std::int64_t first,
+                          std::int64_t count, std::int64_t per_code, std::int64_t per_scale) {
   if (!whole.defined()) return {};
   QuantizedData part = whole;
   part.codes = whole.codes.narrow(dimension, first / per_code, count / per_code);
@@ -40,18 +40,18 @@ QuantizedTensor quantized_rows(const QuantizedTensor& whole, std::int64_t first,
   const std::int64_t height = layout.block_length == 0 ? 0 : layout.block_height;
   QuantizedTensor part = whole;
   part.sizes = {count, whole.sizes.back()};
-  part.rowwise = part_of(whole.rowwise, 0, first, count, 1, height);
+  part.rowwise = select_part(whole.rowwise, 0, first, count, 1, height);
   part.columnwise =
-      part_of(whole.columnwise, 1, first, count, layout.codes_per_byte(), layout.block_length);
+      select_part(whole.columnwise, 1, first, count, layout.codes_per_byte(), layout.block_length);
   return part;
 }
 
-std::int64_t rows_of(const Operand& operand) {
+std::int64_t get_rows(const Operand& operand) {
   if (const auto* codes = std::get_if<QuantizedTensor>(&operand)) return codes->sizes[0];
   return std::get<at::Tensor>(operand).size(0);
 }
 
-Operand columns_of(const Operand& whole, std::int64_t first, std::int64_t count) {
+Operand get_columns(const Operand& whole, std::int64_t first, std::int64_t count) {
   const auto* codes = std::get_if<QuantizedTensor>(&whole);
   if (codes == nullptr) return std::get<at::Tensor>(whole).narrow(1, first, count);
   const ScalingScheme layout = scheme(codes->mode);
@@ -59,7 +59,7 @@ Operand columns_of(const Operand& whole, std::int64_t first, std::int64_t count)
   QuantizedTensor part = *codes;
   part.sizes = {codes->sizes[0], count};
   part.rowwise =
-      part_of(codes->rowwise, 1, first, count, layout.codes_per_byte(), layout.block_length);
+      select_part(codes->rowwise, 1, first, count, layout.codes_per_byte(), layout.block_length);
   part.rowwise.codes = part.rowwise.codes.contiguous();
   part.rowwise.scale_inv = part.rowwise.scale_inv.contiguous();
   part.columnwise = {};

@@ -13,10 +13,10 @@ QuantizedTensor quantized_rows(const QuantizedTensor& whole, std::int64_t first,
                                std::int64_t count);
 
 // The rows of the matrix that an operand is, which may have one orientation alone.
-std::int64_t rows_of(const Operand& operand);
+std::int64_t get_rows(const Operand& operand);
 
 // Columns of the matrix, of its rowwise copy alone where it is quantized. Throws ShapeError where
 // that would cut a block.
-Operand columns_of(const Operand& whole, std::int64_t first, std::int64_t count);
+Operand get_columns(const Operand& whole, std::int64_t first, std::int64_t count);
 
 }  // namespace telens

@@ -18,7 +18,7 @@ at::Tensor flattened(const at::Tensor& x) {
 
 std::shared_ptr<Quantizer> Quantizer::frozen_at(at::Tensor) const {
   raise<InternalError>("a quantizer to {} in {} scaling has no known scale to freeze",
-                       name_of(format_), name_of(mode()));
+                       get_name(format_), get_name(mode()));
 }
 
 bool Quantizer::quantizes_as(const Quantizer& other) const {

@@ -2,7 +2,7 @@
 
 namespace telens {
 
-std::string_view name_of(Fp8Format format) {
+std::string_view get_name(Fp8Format format) {
   switch (format) {
     case Fp8Format::e4m3:
       return "E4M3";
@@ -14,7 +14,7 @@ std::string_view name_of(Fp8Format format) {
   return "HYBRID";
 }
 
-std::string_view name_of(TensorRole role) {
+std::string_view get_name(TensorRole role) {
   switch (role) {
     case TensorRole::input:
       return "input";
@@ -30,7 +30,7 @@ std::string_view name_of(TensorRole role) {
   return "grad_input";
 }
 
-FormatId Recipe::format_of(TensorRole role) const {
+FormatId Recipe::get_format(TensorRole role) const {
   switch (fp8_format) {
     case Fp8Format::e4m3:
       return FormatId::e4m3;
@@ -42,7 +42,7 @@ FormatId Recipe::format_of(TensorRole role) const {
   return is_backward(role) ? FormatId::e5m2 : FormatId::e4m3;
 }
 
-const MMParams& Recipe::parameters_of(Gemm gemm) const {
+const MMParams& Recipe::get_parameters(Gemm gemm) const {
   switch (gemm) {
     case Gemm::fprop:
       return fp8_gemm_fprop;

@@ -17,7 +17,7 @@ namespace telens {
 // bytes of _extra_state: append only.
 enum class Fp8Format : std::uint8_t { e4m3, e5m2, hybrid };
 
-std::string_view name_of(Fp8Format format);
+std::string_view get_name(Fp8Format format);
 
 // The tensor of a layer that a quantizer serves. The order is that of the slots of amax histories:
 // first those of the forward pass (Transformer Engine's GEMM1_INPUT, GEMM1_WEIGHT, GEMM1_OUTPUT),
@@ -30,7 +30,7 @@ inline constexpr int kRoles = kForwardRoles + kBackwardRoles;
 constexpr bool is_backward(TensorRole role) { return role >= TensorRole::grad_output; }
 
 // "input", "weight", "output", "grad_output", "grad_input": Transformer Engine's names.
-std::string_view name_of(TensorRole role);
+std::string_view get_name(TensorRole role);
 
 // The place of a quantizer that a recipe makes.
 struct QuantizerRole {
@@ -77,7 +77,7 @@ class TELENS_EXPORT Recipe {
   // Not nullptr for the recipe whose scales come from earlier iterations.
   virtual const DelayedScaling* as_delayed_scaling() const { return nullptr; }
 
-  FormatId format_of(TensorRole role) const;
+  FormatId get_format(TensorRole role) const;
 
   Fp8Format fp8_format = Fp8Format::hybrid;
 
@@ -86,7 +86,7 @@ class TELENS_EXPORT Recipe {
   MMParams fp8_gemm_dgrad;
   MMParams fp8_gemm_wgrad;
 
-  const MMParams& parameters_of(Gemm gemm) const;
+  const MMParams& get_parameters(Gemm gemm) const;
 
   // Run the GEMM of this name in high precision, layer by layer all the same.
   struct OverrideLinearPrecision {

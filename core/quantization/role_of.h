@@ -7,7 +7,7 @@
 namespace telens {
 
 // input: activation, weight or gradient.
-constexpr TensorRole role_of(TensorName input) {
+constexpr TensorRole get_role(TensorName input) {
   switch (input) {
     case TensorName::activation:
       return TensorRole::input;

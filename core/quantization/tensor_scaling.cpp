@@ -52,8 +52,8 @@ void quantize_with_scale_into(const at::Tensor& x, const TensorScale& scaling,
     raise<ShapeError>(
         "quantize: the storage to fill is {} {} for a tensor of shape {}; got shape {} and a "
         "quantizer to {}",
-        name_of(out.mode), name_of(out.format), c10::str(at::IntArrayRef(out.sizes)),
-        c10::str(x.sizes()), name_of(scaling.format));
+        get_name(out.mode), get_name(out.format), c10::str(at::IntArrayRef(out.sizes)),
+        c10::str(x.sizes()), get_name(scaling.format));
   }
   const at::Tensor codes =
       ops::quantize_fp8(flattened(x), scaling.scale, if_defined(scaling.amax), scaling.format);

@@ -9,7 +9,7 @@
 namespace telens {
 namespace {
 
-std::int64_t tokens_of(Gemm gemm, const QuantizedTensor& a) {
+std::int64_t get_tokens(Gemm gemm, const QuantizedTensor& a) {
   if (gemm != Gemm::wgrad) return a.rowwise.codes.size(0);
   if (!is_packed_fp4(a.mode)) return a.columnwise.codes.size(1);
   // Two codes a byte, and of whole strips where they are transformed: the codes do not tell.
@@ -47,7 +47,7 @@ QuantizedData extended(const QuantizedData& data, ScalingMode mode, std::int64_t
 }  // namespace
 
 TokenPadding token_padding(Gemm gemm, const QuantizedTensor& a) {
-  const std::int64_t tokens = tokens_of(gemm, a);
+  const std::int64_t tokens = get_tokens(gemm, a);
   const ScalingScheme scaling = scheme(a.mode);
   if (tokens % scaling.row_multiple == 0) return {tokens, tokens, scaling.row_multiple};
   const std::int64_t multiple = gemm == Gemm::wgrad ? scaling.sum_multiple : scaling.row_multiple;

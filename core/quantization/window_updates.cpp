@@ -13,7 +13,7 @@ namespace {
 // All tensors of one direction have one format.
 float largest_value(const Recipe& recipe, bool backward) {
   const TensorRole role = backward ? TensorRole::grad_output : TensorRole::input;
-  return dispatch_fp8_format(recipe.format_of(role), "delayed scaling",
+  return dispatch_fp8_format(recipe.get_format(role), "delayed scaling",
                              []<typename Format>() { return Format::kMax; });
 }
 
@@ -22,7 +22,7 @@ bool has_own_functions(const DelayedScaling& recipe) {
          std::holds_alternative<DelayedScaling::AmaxFunction>(recipe.amax_compute_algo);
 }
 
-ops::WindowFormula formula_of(const DelayedScaling& recipe) {
+ops::WindowFormula get_formula(const DelayedScaling& recipe) {
   const auto* algorithm = std::get_if<AmaxAlgorithm>(&recipe.amax_compute_algo);
   const bool newest = algorithm != nullptr && *algorithm == AmaxAlgorithm::most_recent;
   return {.algorithm = newest ? "most_recent" : "max",
@@ -34,7 +34,7 @@ ops::WindowFormula formula_of(const DelayedScaling& recipe) {
 at::Tensor scale_by_own_functions(const AmaxWindow& window, const DelayedScaling& recipe,
                                   float fp8_max) {
   const auto* function = std::get_if<DelayedScaling::AmaxFunction>(&recipe.amax_compute_algo);
-  const ops::WindowFormula formula = formula_of(recipe);
+  const ops::WindowFormula formula = get_formula(recipe);
   const at::Tensor amax = function != nullptr
                               ? (*function)(window.amax_history.clone()).to(at::kFloat).contiguous()
                               : ops::amax_of_history(window.amax_history, formula.algorithm);
@@ -56,7 +56,7 @@ void WindowUpdates::add(AmaxWindow& window, const DelayedScaling& recipe, bool b
   if (has_own_functions(recipe)) {
     own_scales_.push_back({&window, scale_by_own_functions(window, recipe, fp8_max)});
   } else {
-    group_of(formula_of(recipe), window.scale.device()).add(window, fp8_max);
+    find_group(get_formula(recipe), window.scale.device()).add(window, fp8_max);
   }
   windows_.push_back(&window);
 }
@@ -67,8 +67,8 @@ void WindowUpdates::Group::add(const AmaxWindow& window, float fp8_max) {
   windows.fp8_max.push_back(fp8_max);
 }
 
-WindowUpdates::Group& WindowUpdates::group_of(const ops::WindowFormula& formula,
-                                              const at::Device& device) {
+WindowUpdates::Group& WindowUpdates::find_group(const ops::WindowFormula& formula,
+                                                const at::Device& device) {
   const auto found = std::find_if(groups_.begin(), groups_.end(), [&](const Group& group) {
     return group.formula == formula && group.device == device;
   });

@@ -28,7 +28,7 @@ class WindowUpdates {
 
     void add(const AmaxWindow& window, float fp8_max);
   };
-  Group& group_of(const ops::WindowFormula& formula, const at::Device& device);
+  Group& find_group(const ops::WindowFormula& formula, const at::Device& device);
 
   struct OwnScale {
     AmaxWindow* window;

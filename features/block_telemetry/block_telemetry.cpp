@@ -73,7 +73,7 @@ bool comparable(const std::vector<BlockCopy>& copies) {
          copies[0].cast.format == copies[1].cast.format;
 }
 
-at::Tensor difference_of(const InspectTensorCall& call, const std::vector<BlockCopy>& copies) {
+at::Tensor compute_difference(const InspectTensorCall& call, const std::vector<BlockCopy>& copies) {
   const auto signs = std::get<QuantizedTensor>(*call.columnwise).blocks.hadamard_signs;
   return ops::block_copies_difference(copies[0].cast, copies[1].cast, signs);
 }
@@ -97,9 +97,10 @@ BlockTelemetry::BlockTelemetry(const config::FeatureEntry& entry, FeatureService
 void BlockTelemetry::log_left_out(const FeatureCall& at, TensorName tensor,
                                   std::string_view reason) {
   const bool first = !warned_.exchange(true);
-  services_.log_message(fmt::format("BlockTelemetry: {} is left out: {}{}", telens::name_of(tensor),
-                                    reason, first ? "; the log names all such tensors" : ""),
-                        at.layer_name, first ? debug::LogLevel::warning : debug::LogLevel::info);
+  services_.log_message(
+      fmt::format("BlockTelemetry: {} is left out: {}{}", telens::get_name(tensor), reason,
+                  first ? "; the log names all such tensors" : ""),
+      at.layer_name, first ? debug::LogLevel::warning : debug::LogLevel::info);
 }
 
 void BlockTelemetry::inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
@@ -123,7 +124,7 @@ void BlockTelemetry::inspect_tensor(const FeatureCall& at, const InspectTensorCa
     found.push_back(ops::block_cast_errors(copies[i].x, copies[i].cast));
     found.push_back(scale_bins(copies[i].cast.codes.scale_inv));
   }
-  if (comparable(copies)) found.push_back(difference_of(call, copies));
+  if (comparable(copies)) found.push_back(compute_difference(call, copies));
   ++entry->second.under_way;
   arrivals_.add(std::move(found), std::move(look));
   add_arrived(Waiting::no);  // so that what is kept does not grow with the model
@@ -151,7 +152,7 @@ void BlockTelemetry::record_copy(const Key& key, bool columnwise, const BlockSum
   const auto series = [&](std::string_view statistic) -> const Series& {
     const std::string name = name_of_copy(statistic, columnwise);
     return services_.series().find_or_add(
-        {.layer = key.layer, .tensor = telens::name_of(key.tensor), .statistic = name});
+        {.layer = key.layer, .tensor = telens::get_name(key.tensor), .statistic = name});
   };
   const std::vector<double> values = sums.values();
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -171,7 +172,7 @@ void BlockTelemetry::record_copy(const Key& key, bool columnwise, const BlockSum
       services_.record_row(record::BlockRow{
           .iteration = key.iteration,
           .layer = names.id(Dictionary::layer, key.layer),
-          .tensor = names.id(Dictionary::tensor, telens::name_of(key.tensor)),
+          .tensor = names.id(Dictionary::tensor, telens::get_name(key.tensor)),
           .statistic = names.id(Dictionary::statistic, name_of_copy(statistic, columnwise)),
           .block_row = static_cast<std::int32_t>(place.row),
           .block_column = static_cast<std::int32_t>(place.column),
@@ -192,7 +193,7 @@ void BlockTelemetry::record(const Key& key, const Seen& seen) {
   const auto elements = static_cast<double>(difference.elements);
   const auto add = [&](std::string_view statistic, double value) {
     const Series& series = services_.series().find_or_add(
-        {.layer = key.layer, .tensor = telens::name_of(key.tensor), .statistic = statistic});
+        {.layer = key.layer, .tensor = telens::get_name(key.tensor), .statistic = statistic});
     services_.record(Row{key.iteration, &series, value});
   };
   add(kCopiesDiffer, 100.0 * static_cast<double>(difference.different) / elements);

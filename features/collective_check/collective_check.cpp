@@ -41,12 +41,12 @@ RoutingAnswer CollectiveCheck::inspect_tensor_enabled(const FeatureCall& at, Ten
 void CollectiveCheck::inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
                                      TensorReading&) {
   WatchedCollectives::show_place(
-      {std::string(at.layer_name), std::string(telens::name_of(call.tensor_name))});
+      {std::string(at.layer_name), std::string(telens::get_name(call.tensor_name))});
 }
 
 void CollectiveCheck::look_at(const ModelTensor& tensor) {
   if (tensor.kind != ModelTensor::Kind::gradient) return;
-  at::Tensor digest = digest_of(tensor.value);
+  at::Tensor digest = compute_digest(tensor.value);
   const std::uint64_t part = tensor.part.empty() ? kWhole : fnv1a(tensor.part);
   const std::lock_guard lock(mutex_);
   gradients_.add({tensor.layer, tensor.tensor, "gradient"}, part, std::move(digest));
@@ -68,7 +68,7 @@ void CollectiveCheck::look_at_collective(const ProgramCollective& collective) {
 }
 
 // The words of the gradients come first, with their number.
-std::vector<std::int64_t> CollectiveCheck::words_of(std::int64_t iteration) {
+std::vector<std::int64_t> CollectiveCheck::get_words(std::int64_t iteration) {
   const std::lock_guard lock(mutex_);
   RankWords words = gradients_.words();
   words.insert(words.begin(), static_cast<std::int64_t>(words.size()));

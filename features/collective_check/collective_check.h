@@ -33,7 +33,7 @@ class CollectiveCheck final : public Feature, public RankChecker {
   bool wants_model() const override { return options_.gradients; }
   void look_at(const ModelTensor& tensor) override;
   void look_at_collective(const ProgramCollective& collective) override;
-  std::vector<std::int64_t> words_of(std::int64_t iteration) override;
+  std::vector<std::int64_t> get_words(std::int64_t iteration) override;
   void compare(std::int64_t iteration,
                std::span<const std::vector<std::int64_t>> of_ranks) override;
   std::chrono::seconds longest_wait() const override { return options_.timeout; }

@@ -23,7 +23,7 @@ CollectiveSums sums_at(std::span<const std::int64_t> words) {
   return sums;
 }
 
-double largest_of(at::ScalarType dtype) {
+double get_largest(at::ScalarType dtype) {
   switch (dtype) {
     case at::kHalf:
       return 65504;
@@ -152,7 +152,7 @@ std::optional<std::string> CollectiveVerdict::wrong_element() const {
     }
     const double bound = is_maximum ? 0 : summation_bound(own_.dtype, own_.ranks, magnitude);
     // A sum may leave the range of its dtype; one of NaN and infinity is no number.
-    if (!(magnitude + bound <= largest_of(own_.dtype))) continue;
+    if (!(magnitude + bound <= get_largest(own_.dtype))) continue;
     const double got = result_.samples[i];
     if (std::abs(got - expected) <= bound) continue;
     return fmt::format(

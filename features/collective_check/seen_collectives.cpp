@@ -19,7 +19,7 @@
 namespace telens::features {
 namespace {
 
-std::string_view name_of(CollectiveKind kind) {
+std::string_view get_name(CollectiveKind kind) {
   switch (kind) {
     case CollectiveKind::gather:
       return "all-gather";
@@ -36,17 +36,17 @@ std::string_view name_of(CollectiveKind kind) {
 }
 
 // Ranks exchange other numbers of rows.
-std::string sizes_of(const CollectiveCall& call) {
+std::string get_sizes(const CollectiveCall& call) {
   if (call.kind != CollectiveKind::exchange) {
     return fmt::format("{}", fmt::join(call.sent.sizes(), ", "));
   }
   return fmt::format("{}", fmt::join(call.sent.sizes().slice(1), ", "));
 }
 
-at::Tensor words_of(const CollectiveCall& call, const SeenCollective& seen) {
+at::Tensor get_words(const CollectiveCall& call, const SeenCollective& seen) {
   switch (call.kind) {
     case CollectiveKind::gather:
-      return digest_of(call.sent.reshape({-1}));
+      return compute_digest(call.sent.reshape({-1}));
     case CollectiveKind::exchange:
       return exchange_words({call.sent, call.rows->sent, seen.rank});
     default:
@@ -59,8 +59,8 @@ at::Tensor words_of(const CollectiveCall& call, const SeenCollective& seen) {
 std::size_t SeenCollectives::begin(const CollectiveCall& call, CollectivePlace place) {
   const std::uint64_t group = part_of_group(*call.group);
   const std::uint64_t number = in_group_[group]++;
-  const std::string shape = fmt::format("{} of {} [{}]", name_of(call.kind),
-                                        c10::toString(call.sent.scalar_type()), sizes_of(call));
+  const std::string shape = fmt::format("{} of {} [{}]", get_name(call.kind),
+                                        c10::toString(call.sent.scalar_type()), get_sizes(call));
   const std::string& name = call.group->getGroupDesc();
   SeenCollective seen{.place = std::move(place),
                       .kind = call.kind,
@@ -74,7 +74,7 @@ std::size_t SeenCollectives::begin(const CollectiveCall& call, CollectivePlace p
                       .sent = {},
                       .result = {}};
   if (call.rows != nullptr) seen.received = call.rows->received;
-  seen.sent = words_of(call, seen);
+  seen.sent = get_words(call, seen);
   all_.push_back(std::move(seen));
   return all_.size() - 1;
 }
@@ -93,7 +93,7 @@ void SeenCollectives::end(std::size_t number, const at::Tensor& result) {
   }
   std::vector<at::Tensor> parts;
   for (const at::Tensor& part : result.reshape({seen.ranks, -1}).unbind()) {
-    parts.push_back(digest_of(part));
+    parts.push_back(compute_digest(part));
   }
   seen.result = at::stack(parts);
 }

@@ -30,7 +30,7 @@ double largest_but_a_spike(const std::vector<double>& steps) {
   return sizes.size() < kMany ? sizes.front() : sizes[2];
 }
 
-Past past_of(std::span<const double> values) {
+Past summarize_past(std::span<const double> values) {
   // The newest ones, and how steps vary: gradients fall by a factor of 10 while training begins.
   constexpr std::size_t kNewest = 5;
   const auto newest = values.last(std::min(kNewest, values.size()));
@@ -122,7 +122,7 @@ std::optional<Shift> first_shift(std::span<const Point> all, const ShiftOptions&
   const auto [sizes, values] = finite(all);
   for (std::size_t i = options.least_past; i < values.size(); ++i) {
     const std::size_t begin = i > options.window ? i - options.window : 0;
-    const Past past = past_of(std::span(values).subspan(begin, i - begin));
+    const Past past = summarize_past(std::span(values).subspan(begin, i - begin));
     const double away = std::max(options.least_bits, kSpreads * past.spread);
     const auto is_away = [&](std::size_t at, double least) {
       const double distance = values[at] - past.usual;

@@ -50,9 +50,9 @@ std::string GemmState::detail(const std::string& entry) const {
   return found == entries.end() ? std::string() : found->second;
 }
 
-Turn turn_of(const Place& place) {
+Turn get_order_in_step(const Place& place) {
   if (!place.tensor) return {0, place.layer, -1};
-  const auto [backward, order] = turn_of(*place.tensor);
+  const auto [backward, order] = get_order_in_step(*place.tensor);
   return {backward ? 1 : 0, backward ? -place.layer : place.layer, order};
 }
 
@@ -79,7 +79,7 @@ std::size_t Facts::KeyHash::operator()(const Key& key) const {
   return hash ^ (hash >> 32U);
 }
 
-Facts::Key Facts::key_of(const Place& place, std::int32_t statistic) {
+Facts::Key Facts::make_key(const Place& place, std::int32_t statistic) {
   return {place.layer, place.tensor ? static_cast<int>(*place.tensor) : -1,
           place.gemm ? static_cast<int>(*place.gemm) : -1, place.rank, statistic};
 }
@@ -136,11 +136,11 @@ void Facts::read_series(const record::RunReader& run,
     const auto found = statistics_.find(std::string(name));
     if (found != statistics_.end()) query.statistics->push_back(found->second);
   }
-  const auto names_of = [&run](Dictionary dictionary) { return run.names(dictionary); };
+  const auto get_names = [&run](Dictionary dictionary) { return run.names(dictionary); };
   std::vector<std::optional<TensorName>> tensors;
-  for (const auto& name : names_of(Dictionary::tensor)) tensors.push_back(tensor_from_name(name));
+  for (const auto& name : get_names(Dictionary::tensor)) tensors.push_back(tensor_from_name(name));
   std::vector<std::optional<Gemm>> gemms;
-  for (const auto& name : names_of(Dictionary::gemm)) gemms.push_back(gemm_from_name(name));
+  for (const auto& name : get_names(Dictionary::gemm)) gemms.push_back(gemm_from_name(name));
   std::vector<bool> is_of_scale;
   for (const auto& name : run.names(Dictionary::statistic)) {
     is_of_scale.push_back(name.starts_with("scale_") || name.starts_with("stale_") ||
@@ -157,7 +157,7 @@ void Facts::read_series(const record::RunReader& run,
     if (row.scope != record::kNoName) {
       // A reduced value stands in the file of each rank of its group.
       place.rank = kAllRanks;
-      const Key key = key_of(place, row.statistic);
+      const Key key = make_key(place, row.statistic);
       if (owners[row.scope].try_emplace(key, rank).first->second != rank) return;
     }
     add_point(place, row.statistic, {row.iteration, row.value}, is_of_scale[row.statistic]);
@@ -171,7 +171,7 @@ void Facts::add_point(const Place& place, std::int32_t statistic, const Point& p
                       bool is_of_cast) {
   first_ = std::min(first_, point.iteration);
   last_ = std::max(last_, point.iteration);
-  const auto [at, is_new] = index_.try_emplace(key_of(place, statistic), series_.size());
+  const auto [at, is_new] = index_.try_emplace(make_key(place, statistic), series_.size());
   if (is_new) series_.push_back({place, statistic});
   Series& series = series_[at->second];
   // A weight is what it is before any cast.
@@ -219,8 +219,8 @@ void Facts::read_histograms(const record::RunReader& run,
     bins.clear();
     for (const auto& [bin, count] : stored) bins.push_back({bin, static_cast<std::int64_t>(count)});
     const NonFiniteCounts part =
-        nonfinite_of({*parse_histogram_name(names[record.statistic]), bins});
-    Counted& counted = all[{record.iteration, key_of(place, 0)}];
+        count_nonfinite({*parse_histogram_name(names[record.statistic]), bins});
+    Counted& counted = all[{record.iteration, make_key(place, 0)}];
     counted.place = place;
     counted.counts.nans += part.nans;
     counted.counts.infinities += part.infinities;
@@ -232,7 +232,7 @@ void Facts::read_histograms(const record::RunReader& run,
     for (const auto& [when, counted] : all) {
       Place reduced = counted.place;
       reduced.rank = kAllRanks;
-      if (index_.contains(key_of(reduced, id))) continue;
+      if (index_.contains(make_key(reduced, id))) continue;
       add_point(counted.place, id, {when.first, count(counted.counts)}, false);
     }
   }
@@ -242,13 +242,13 @@ void Facts::put_in_order() {
   for (Series& each : series_) sort_by_iteration(each.points);
   std::erase_if(series_, [](const Series& each) { return each.points.empty(); });
   std::ranges::stable_sort(series_, [](const Series& a, const Series& b) {
-    const auto turn_a = turn_of(a.place);
-    const auto turn_b = turn_of(b.place);
+    const auto turn_a = get_order_in_step(a.place);
+    const auto turn_b = get_order_in_step(b.place);
     return turn_a != turn_b ? turn_a < turn_b : a.place.rank < b.place.rank;
   });
   index_.clear();
   for (std::size_t i = 0; i < series_.size(); ++i) {
-    index_.emplace(key_of(series_[i].place, series_[i].statistic), i);
+    index_.emplace(make_key(series_[i].place, series_[i].statistic), i);
     by_statistic_[series_[i].statistic].push_back(i);
   }
 }
@@ -300,7 +300,7 @@ std::vector<const Series*> Facts::with(std::string_view statistic) const {
 }
 
 const Series* Facts::find(const Place& place, std::int32_t statistic) const {
-  const auto found = index_.find(key_of(place, statistic));
+  const auto found = index_.find(make_key(place, statistic));
   return found == index_.end() ? nullptr : &series_[found->second];
 }
 

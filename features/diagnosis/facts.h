@@ -42,7 +42,7 @@ struct Resume {
 // When a tensor comes up within an iteration: forward through the layers in the order of their ids,
 // then backward.
 using Turn = std::tuple<int, std::int32_t, int>;
-Turn turn_of(const Place& place);
+Turn get_order_in_step(const Place& place);
 
 // Both ends are included.
 struct Iterations {
@@ -79,7 +79,7 @@ class Facts {
   const std::string& layer_name(std::int32_t layer) const;
   std::size_t layers() const { return layer_names_.size(); }
   // The name with a * for each number: layers that have it in common play the same part.
-  const std::string& part_of(std::int32_t layer) const { return parts_[layer]; }
+  const std::string& select_part(std::int32_t layer) const { return parts_[layer]; }
   std::int64_t first_iteration() const { return first_; }
   std::int64_t last_iteration() const { return last_; }
   int ranks() const { return ranks_; }
@@ -93,7 +93,7 @@ class Facts {
   struct KeyHash {
     std::size_t operator()(const Key& key) const;
   };
-  static Key key_of(const Place& place, std::int32_t statistic);
+  static Key make_key(const Place& place, std::int32_t statistic);
 
   record::RecordQuery query() const;
   void read_names(const record::RunReader& run);

@@ -19,8 +19,8 @@ Json list(const Items& items, const ToJson& to_json) {
 
 void add_place(Json& object, const Place& place, const Facts& facts) {
   object["layer"] = text_or_null(facts.layer_name(place.layer));
-  object["tensor"] = place.tensor ? Json(telens::name_of(*place.tensor)) : Json();
-  object["gemm"] = place.gemm ? Json(telens::name_of(*place.gemm)) : Json();
+  object["tensor"] = place.tensor ? Json(telens::get_name(*place.tensor)) : Json();
+  object["gemm"] = place.gemm ? Json(telens::get_name(*place.gemm)) : Json();
   object["rank"] = place.rank == kAllRanks ? Json() : Json(place.rank);
 }
 
@@ -59,7 +59,7 @@ Json unasked_json(const Unasked& unasked) {
 }  // namespace
 
 Json ranked_json(const Ranked& ranked, const Facts& facts, const std::string& run) {
-  const Rule& rule = rule_of(ranked.finding.cause);
+  const Rule& rule = find_rule(ranked.finding.cause);
   Json object = finding_json(ranked.finding, facts);
   object["title"] = json_text(rule.title);
   object["alternatives"] = json_text(rule.alternatives);

@@ -30,19 +30,19 @@ std::string filled_in(std::string_view step, const Finding& finding, const Facts
 
 }  // namespace
 
-std::string label_of(const Place& place, const Facts& facts) {
+std::string make_label(const Place& place, const Facts& facts) {
   std::string label = facts.layer_name(place.layer);
   if (label.empty()) label = "the whole run";
-  if (place.tensor) label += fmt::format(" {}", telens::name_of(*place.tensor));
+  if (place.tensor) label += fmt::format(" {}", telens::get_name(*place.tensor));
   // A wgrad is always that of the GEMM of this name.
-  const bool is_named_so =
-      place.gemm && place.tensor && telens::name_of(*place.tensor) == telens::name_of(*place.gemm);
-  if (place.gemm && !is_named_so) label += fmt::format(" {}", telens::name_of(*place.gemm));
+  const bool is_named_so = place.gemm && place.tensor &&
+                           telens::get_name(*place.tensor) == telens::get_name(*place.gemm);
+  if (place.gemm && !is_named_so) label += fmt::format(" {}", telens::get_name(*place.gemm));
   if (place.rank != kAllRanks && facts.ranks() > 1) label += fmt::format(", rank {}", place.rank);
   return printable(label);
 }
 
-std::string iterations_of(const Finding& finding) {
+std::string get_iterations(const Finding& finding) {
   return finding.first == finding.last
              ? fmt::format("iteration {}", finding.first)
              : fmt::format("iterations {} to {}", finding.first, finding.last);
@@ -52,7 +52,7 @@ std::vector<std::string> next_steps(const Finding& finding, const Facts& facts,
                                     const std::string& run) {
   constexpr std::string_view kBetween = "; ";
   std::string_view left =
-      finding.next_step.empty() ? rule_of(finding.cause).next_step : finding.next_step;
+      finding.next_step.empty() ? find_rule(finding.cause).next_step : finding.next_step;
   std::vector<std::string> steps;
   for (;;) {
     const std::size_t end = left.find(kBetween);

@@ -10,10 +10,10 @@
 namespace telens::diagnosis {
 
 // "layers.3.fc1 activation fprop, rank 2", printable; "the whole run" for no place.
-std::string label_of(const Place& place, const Facts& facts);
+std::string make_label(const Place& place, const Facts& facts);
 
 // "iteration 12", "iterations 12 to 39"
-std::string iterations_of(const Finding& finding);
+std::string get_iterations(const Finding& finding);
 
 // The rule's next steps with the names of this finding, each a command that begins with "telens "
 // or words; `run` is what the commands are to be asked about.

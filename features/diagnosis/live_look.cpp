@@ -34,7 +34,7 @@ Iterations last_iterations(const record::RunReader& run, std::int64_t last, std:
 
 }  // namespace
 
-LiveLook::Key LiveLook::key_of(const Finding& finding, const Facts& facts) {
+LiveLook::Key LiveLook::make_key(const Finding& finding, const Facts& facts) {
   const Place& place = finding.place;
   return {std::string(finding.cause), facts.layer_name(place.layer),
           place.tensor ? static_cast<int>(*place.tensor) : -1,
@@ -52,14 +52,14 @@ bool LiveLook::counts(const Finding& finding, const Seen& seen) const {
 // The strongest action that what is new here asks for; nothing: there is nothing to tell. A finding
 // that was told is told again where what follows from it asks for more than that.
 std::optional<Action> LiveLook::new_action(const Ranked& ranked, const Seen& seen) {
-  const bool was_told = options_.action_of(ranked.finding.cause) != Action::ignore &&
-                        known_.contains(key_of(ranked.finding, seen.facts));
+  const bool was_told = options_.get_action(ranked.finding.cause) != Action::ignore &&
+                        known_.contains(make_key(ranked.finding, seen.facts));
   const Action least = was_told ? Action::veto : Action::tell;
   std::optional<Action> strongest;
   const auto add = [&](const Finding& finding) {
     if (finding.first > seen.settled || !counts(finding, seen)) return;
-    const Action action = options_.action_of(finding.cause);
-    const bool is_new = known_.insert(key_of(finding, seen.facts)).second;
+    const Action action = options_.get_action(finding.cause);
+    const bool is_new = known_.insert(make_key(finding, seen.facts)).second;
     if (is_new && action >= least) strongest = std::max(strongest.value_or(action), action);
   };
   add(ranked.finding);
@@ -70,14 +70,14 @@ std::optional<Action> LiveLook::new_action(const Ranked& ranked, const Seen& see
 LiveFinding LiveLook::told(const Ranked& ranked, Action action, const Facts& facts) const {
   const Finding& finding = ranked.finding;
   std::string text =
-      fmt::format("{}: {}, {}: {} (sure {:.0f} %)", finding.cause, label_of(finding.place, facts),
-                  iterations_of(finding), printable(finding.summary), 100 * finding.confidence);
-  if (action > options_.action_of(finding.cause)) {
+      fmt::format("{}: {}, {}: {} (sure {:.0f} %)", finding.cause, make_label(finding.place, facts),
+                  get_iterations(finding), printable(finding.summary), 100 * finding.confidence);
+  if (action > options_.get_action(finding.cause)) {
     const auto asks = std::ranges::find_if(ranked.consequences, [&](const Finding& each) {
-      return options_.action_of(each.cause) == action;
+      return options_.get_action(each.cause) == action;
     });
     text += fmt::format("; {} of {} from iteration {} on follows from it", asks->cause,
-                        label_of(asks->place, facts), asks->first);
+                        make_label(asks->place, facts), asks->first);
   }
   text += fmt::format("; next: {}", next_step(finding, facts, options_.run));
   return {.action = action,
@@ -92,7 +92,7 @@ LiveFinding LiveLook::told(const Ranked& ranked, Action action, const Facts& fac
 
 bool LiveLook::vetoes(const Ranked& ranked, const Seen& seen) const {
   const auto does = [&](const Finding& finding) {
-    return options_.action_of(finding.cause) >= Action::veto && counts(finding, seen);
+    return options_.get_action(finding.cause) >= Action::veto && counts(finding, seen);
   };
   return does(ranked.finding) || std::ranges::any_of(ranked.consequences, does);
 }

@@ -21,7 +21,7 @@ enum class Action : std::uint8_t { ignore, tell, veto, stop };
 struct LiveLookOptions {
   std::string path;  // that is read: the run's folder, or one of its files
   std::string run;   // the run as commands are to name it
-  std::function<Action(std::string_view cause)> action_of;
+  std::function<Action(std::string_view cause)> get_action;
   std::function<bool(const std::string& layer)> selects;
   // If the run has more records the last iterations alone are read, about so many records: a look
   // at a long run must not take longer and longer.
@@ -63,7 +63,7 @@ class LiveLook {
  private:
   // Cause, layer, tensor, gemm, rank.
   using Key = std::tuple<std::string, std::string, int, int, int>;
-  static Key key_of(const Finding& finding, const Facts& facts);
+  static Key make_key(const Finding& finding, const Facts& facts);
 
   // The run as a look sees it.
   struct Seen {

@@ -19,11 +19,11 @@ constexpr std::int64_t kByChance = 1;
 // Consequences begin while their cause lasts, or so many iterations after it.
 constexpr std::int64_t kAftermath = 20;
 
-Stage stage_of(const Finding& finding) { return rule_of(finding.cause).stage; }
+Stage get_stage(const Finding& finding) { return find_rule(finding.cause).stage; }
 
 // When it can have begun.
 std::int64_t earliest(const Finding& finding) {
-  const Stage stage = stage_of(finding);
+  const Stage stage = get_stage(finding);
   if (stage <= Stage::scale) return finding.first - kShownLater;
   if (stage == Stage::propagation && finding.gradual) return finding.first + 2 * kByChance;
   return finding.first + (stage == Stage::cast || finding.gradual ? kByChance : 0);
@@ -31,8 +31,8 @@ std::int64_t earliest(const Finding& finding) {
 
 bool before(const Finding& a, const Finding& b) {
   const auto key = [](const Finding& f) {
-    return std::tuple(f.confidence < kTrusted, earliest(f), stage_of(f), turn_of(f.place),
-                      f.place.rank, f.cause);
+    return std::tuple(f.confidence < kTrusted, earliest(f), get_stage(f),
+                      get_order_in_step(f.place), f.place.rank, f.cause);
   };
   return key(a) < key(b);
 }
@@ -43,9 +43,9 @@ bool is_same_elsewhere(const Finding& origin, const Finding& other) {
 
 // A wrong setup is that of its own layer; a weight or a history that is wrong shows in others too.
 bool follows_from_setup(const Finding& origin, const Finding& other) {
-  if (stage_of(other) == Stage::setup) return false;
+  if (get_stage(other) == Stage::setup) return false;
   if (other.place.layer == origin.place.layer) return true;
-  const bool precision = rule_of(origin.cause).needs_ledger;
+  const bool precision = find_rule(origin.cause).needs_ledger;
   return !precision && other.first <= origin.first + kShownLater;
 }
 
@@ -54,7 +54,7 @@ bool follows_from_setup(const Finding& origin, const Finding& other) {
 bool is_other_reading(const Finding& origin, const Finding& other) {
   return origin.place.layer == other.place.layer && origin.place.tensor == other.place.tensor &&
          origin.cause != other.cause && std::abs(origin.first - other.first) <= kByChance &&
-         stage_of(other) <= Stage::values;
+         get_stage(other) <= Stage::values;
 }
 
 // An input that a dead gain makes nothing of has collapsed, too: one thing under two names.
@@ -69,7 +69,7 @@ bool is_same_by_another_name(const Finding& origin, const Finding& other) {
 
 // The other's rule knows this origin, even where both are of one tensor.
 bool is_known_origin(const Finding& origin, const Finding& other) {
-  const auto& causes = rule_of(other.cause).follows_causes;
+  const auto& causes = find_rule(other.cause).follows_causes;
   return std::ranges::find(causes, origin.cause) != causes.end();
 }
 
@@ -78,12 +78,13 @@ bool may_follow(const Finding& origin, const Finding& other) {
   if (is_known_origin(origin, other)) return earliest(other) >= earliest(origin);
   if (is_other_reading(origin, other)) return false;
   if (earliest(other) < earliest(origin) || other.first > origin.last + kAftermath) return false;
-  if (stage_of(origin) == Stage::setup) return follows_from_setup(origin, other);
+  if (get_stage(origin) == Stage::setup) return follows_from_setup(origin, other);
   // The loss in a cast changes no setup, no scale and hardly an optimizer's step.
-  const Stage stage = stage_of(other);
-  if (stage == Stage::setup || (stage <= Stage::update && stage < stage_of(origin))) return false;
-  if (earliest(other) > origin.first || stage_of(other) > stage_of(origin)) return true;
-  return stage_of(other) == stage_of(origin) && turn_of(other.place) >= turn_of(origin.place);
+  const Stage stage = get_stage(other);
+  if (stage == Stage::setup || (stage <= Stage::update && stage < get_stage(origin))) return false;
+  if (earliest(other) > origin.first || get_stage(other) > get_stage(origin)) return true;
+  return get_stage(other) == get_stage(origin) &&
+         get_order_in_step(other.place) >= get_order_in_step(origin.place);
 }
 
 }  // namespace

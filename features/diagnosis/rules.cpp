@@ -59,7 +59,7 @@ std::span<const Rule> rules() {
   return kRules;
 }
 
-const Rule& rule_of(std::string_view cause) {
+const Rule& find_rule(std::string_view cause) {
   const auto found = std::ranges::find(rules(), cause, &Rule::cause);
   if (found == rules().end()) raise<InternalError>("no rule has the cause '{}'", cause);
   return *found;

@@ -11,7 +11,7 @@ namespace telens::diagnosis {
 
 std::span<const Rule> rules();
 // Throws InternalError for a cause that is none.
-const Rule& rule_of(std::string_view cause);
+const Rule& find_rule(std::string_view cause);
 // The statistics that any rule reads, each once.
 std::vector<std::string_view> statistics_of_rules();
 

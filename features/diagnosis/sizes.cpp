@@ -77,7 +77,7 @@ std::vector<Series> root_mean_squares(const Facts& facts, TensorName tensor) {
     }
   }
   std::ranges::stable_sort(all, {}, [](const Series& series) {
-    return std::pair(turn_of(series.place), series.place.rank);
+    return std::pair(get_order_in_step(series.place), series.place.rank);
   });
   return all;
 }
@@ -120,7 +120,7 @@ std::vector<std::vector<PlaceShift>> shifts_together(std::span<const Series> siz
   }
   for (auto& group : together) {
     std::ranges::stable_sort(group, {}, [](const PlaceShift& each) {
-      return std::pair(each.shift.first, turn_of(each.place));
+      return std::pair(each.shift.first, get_order_in_step(each.place));
     });
   }
   return together;

@@ -8,7 +8,9 @@
 namespace telens::diagnosis {
 namespace {
 
-bool is_of_backward(const Series& series) { return turn_of(*series.place.tensor).backward; }
+bool is_of_backward(const Series& series) {
+  return get_order_in_step(*series.place.tensor).backward;
+}
 
 // Norms of the weights that the optimizer changes at all.
 std::vector<const Series*> norms_of_trained_weights(const Facts& facts) {

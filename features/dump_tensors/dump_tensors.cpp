@@ -23,7 +23,7 @@ struct Contents {
   bool any() const { return high_precision || rowwise || columnwise; }
 };
 
-Contents contents_of(const InspectTensorCall& call, const DumpTensorsOptions& options) {
+Contents get_contents(const InspectTensorCall& call, const DumpTensorsOptions& options) {
   // Where no gradient will be asked for, the second GEMM has no operand of its own.
   return {.high_precision = options.high_precision && call.tensor != nullptr,
           .rowwise = options.quantized && call.rowwise != nullptr,
@@ -42,24 +42,24 @@ PendingDump begun(const FeatureCall& at, std::string_view kind, std::string_view
   dump.set(std::string(kind), name);
   dump.set("iteration", at.iteration);
   dump.set("rank", std::int64_t{rank});
-  if (evaluation) dump.set("mode", name_of(config::Mode::eval));
+  if (evaluation) dump.set("mode", get_name(config::Mode::eval));
   return dump;
 }
 
-std::string_view name_of(const Recipe* recipe) {
+std::string_view get_name(const Recipe* recipe) {
   return recipe != nullptr ? recipe->name() : "none";
 }
 
-PendingDump made_of(const FeatureCall& at, const InspectTensorCall& call, const Contents& contents,
-                    int rank) {
-  PendingDump dump = begun(at, "tensor", telens::name_of(call.tensor_name), rank, call.evaluation);
-  if (is_gemm_input(call.tensor_name)) dump.set("recipe", name_of(call.recipe));
+PendingDump make_from(const FeatureCall& at, const InspectTensorCall& call,
+                      const Contents& contents, int rank) {
+  PendingDump dump = begun(at, "tensor", telens::get_name(call.tensor_name), rank, call.evaluation);
+  if (is_gemm_input(call.tensor_name)) dump.set("recipe", get_name(call.recipe));
   if (call.tensor != nullptr) dump.set("shape", call.tensor->sizes().vec());
   if (contents.high_precision) dump.add_values("high_precision", *call.tensor);
   const auto [first, second] =
-      is_of_attention(call.tensor_name) ? GemmsOfTensor{} : gemms_of(call.tensor_name);
+      is_of_attention(call.tensor_name) ? GemmsOfTensor{} : get_gemms(call.tensor_name);
   const auto feeds = [](Gemm gemm) {
-    return record::DumpAttribute("gemm", std::string(telens::name_of(gemm)));
+    return record::DumpAttribute("gemm", std::string(telens::get_name(gemm)));
   };
   if (contents.rowwise) dump.add_operand("rowwise", feeds(first), *call.rowwise, /*rowwise=*/true);
   if (contents.columnwise) dump.add_operand("columnwise", feeds(second), *call.columnwise, false);
@@ -92,7 +92,7 @@ DumpTensors::DumpTensors(const config::FeatureEntry& entry, FeatureServices& ser
 void DumpTensors::say_what_is_missing(const FeatureCall& at, const InspectTensorCall& call,
                                       const DumpTensorsOptions& options) {
   const auto say = [&](std::string_view what) {
-    this->say(at, telens::name_of(call.tensor_name), what);
+    this->say(at, telens::get_name(call.tensor_name), what);
   };
   if (!options.high_precision && !options.quantized && !options.operands) {
     say("neither high_precision_tensor nor quantized_tensor is set, nothing is written");
@@ -120,11 +120,11 @@ void DumpTensors::inspect_tensor(const FeatureCall& at, const InspectTensorCall&
     static_cast<KeptOperands*>(at.kept->get())
         ->keep(call.tensor_name, call.tensor, call.evaluation);
   }
-  const Contents contents = contents_of(call, options);
+  const Contents contents = get_contents(call, options);
   if (!contents.any()) return;
   const std::string name =
-      fmt::format("{}{}", telens::name_of(call.tensor_name), call.evaluation ? "_eval" : "");
-  write(at, name, made_of(at, call, contents, services_.options().rank));
+      fmt::format("{}{}", telens::get_name(call.tensor_name), call.evaluation ? "_eval" : "");
+  write(at, name, make_from(at, call, contents, services_.options().rank));
 }
 
 bool DumpTensors::wants(const FeatureCall& at, const InspectGemmCall& call) const {
@@ -142,10 +142,10 @@ void DumpTensors::add_original(const FeatureCall& at, Gemm gemm, TensorName name
   if (original.state == KeptOperands::State::there) {
     dump.add_values(group + "/high_precision", original.tensor);
   } else if (original.state == KeptOperands::State::changed) {
-    say(at, telens::name_of(name),
+    say(at, telens::get_name(name),
         fmt::format("it was written in place between its cast and {}, whose file lacks it in high "
                     "precision",
-                    telens::name_of(gemm)));
+                    telens::get_name(gemm)));
   }
 }
 
@@ -153,14 +153,14 @@ void DumpTensors::inspect_gemm(const FeatureCall& at, const InspectGemmCall& cal
                                std::span<const Alteration>) {
   if (!*at.kept || !wants(at, call)) return;
   const bool evaluation = static_cast<KeptOperands*>(at.kept->get())->evaluation();
-  const std::string_view gemm = telens::name_of(call.gemm);
+  const std::string_view gemm = telens::get_name(call.gemm);
   PendingDump dump = begun(at, "gemm", gemm, services_.options().rank, evaluation);
-  dump.set("recipe", name_of(call.recipe));
+  dump.set("recipe", get_name(call.recipe));
   dump.set("kernel", call.choice.kernel);
   dump.set("kernel_reason", call.choice.reason);
   dump.set("split_accumulator", std::int64_t{call.split_accumulator});
   const auto identity = [](TensorName name) {
-    return record::DumpAttribute("tensor", std::string(telens::name_of(name)));
+    return record::DumpAttribute("tensor", std::string(telens::get_name(name)));
   };
   dump.add_operand("a", identity(call.a_name), call.a, call.gemm != Gemm::wgrad);
   dump.add_operand("b", identity(call.b_name), call.b, call.gemm == Gemm::fprop);

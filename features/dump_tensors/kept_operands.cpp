@@ -10,7 +10,7 @@ void KeptOperands::keep(TensorName name, const at::Tensor* tensor, bool evaluati
   kept = {.seen = true};
   if (tensor == nullptr) return;
   kept.tensor = *tensor;  // a detached one may count its writes apart
-  kept.version = version_of(*tensor);
+  kept.version = get_version(*tensor);
 }
 
 KeptOperands::Original KeptOperands::find(TensorName name, Gemm gemm) {
@@ -18,11 +18,11 @@ KeptOperands::Original KeptOperands::find(TensorName name, Gemm gemm) {
   if (!kept.seen) return {};
   Original original{.state = State::no_high_precision};
   if (kept.tensor.defined()) {
-    const bool changed = version_of(kept.tensor) != kept.version;
+    const bool changed = get_version(kept.tensor) != kept.version;
     original.state = changed ? State::changed : State::there;
     if (!changed) original.tensor = kept.tensor;
   }
-  if (gemms_of(name).second == gemm) kept = {};
+  if (get_gemms(name).second == gemm) kept = {};
   return original;
 }
 

@@ -22,7 +22,7 @@ class KeptOperands {
     State state = State::unseen;
     at::Tensor tensor = {};  // defined where it is there
   };
-  // changed: written in place since keep(). The last of gemms_of(name) lets go of the tensor.
+  // changed: written in place since keep(). The last of get_gemms(name) lets go of the tensor.
   Original find(TensorName name, Gemm gemm);
 
   bool evaluation() const { return evaluation_; }

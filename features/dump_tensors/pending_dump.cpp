@@ -8,7 +8,7 @@ namespace {
 using record::DumpAttribute;
 using record::DumpType;
 
-DumpType type_of(const at::Tensor& tensor) {
+DumpType get_type(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
     case at::kByte:
       return DumpType::uint8;
@@ -29,8 +29,8 @@ DumpType type_of(const at::Tensor& tensor) {
 }
 
 // The format of a plain tensor's elements.
-std::string_view format_of(const at::Tensor& tensor) {
-  switch (type_of(tensor)) {
+std::string_view get_format(const at::Tensor& tensor) {
+  switch (get_type(tensor)) {
     case DumpType::uint16:
       return "BF16";
     case DumpType::float16:
@@ -49,8 +49,8 @@ void describe(const QuantizedTensor& tensor, bool rowwise, std::vector<DumpAttri
   const auto number = [&](const char* name, std::int64_t value) {
     attributes.emplace_back(name, value);
   };
-  text("format", telens::name_of(tensor.format));
-  text("scaling", telens::name_of(tensor.mode));
+  text("format", telens::get_name(tensor.format));
+  text("scaling", telens::get_name(tensor.mode));
   number("transposed", rowwise ? 0 : 1);
   number("block_height", block_height(tensor.mode));
   number("block_length", block_length(tensor.mode));
@@ -92,7 +92,7 @@ void PendingDump::add_values(const std::string& path, const at::Tensor& tensor) 
     }
   }
   values_.emplace_back(path, tensor);
-  add(path, tensor, format_of(tensor));
+  add(path, tensor, get_format(tensor));
 }
 
 void PendingDump::add_operand(const std::string& group, DumpAttribute identity,
@@ -106,14 +106,14 @@ void PendingDump::add_operand(const std::string& group, DumpAttribute identity,
     return;
   }
   const QuantizedData& data = rowwise ? quantized->rowwise : quantized->columnwise;
-  add(group + "/codes", data.codes, telens::name_of(quantized->format));
-  add(group + "/scale_inv", data.scale_inv, telens::name_of(scheme(quantized->mode).scale_format));
+  add(group + "/codes", data.codes, telens::get_name(quantized->format));
+  add(group + "/scale_inv", data.scale_inv, telens::get_name(scheme(quantized->mode).scale_format));
   if (data.tensor_scale.defined()) add(group + "/tensor_scale", data.tensor_scale, "FP32");
 }
 
 void PendingDump::add(const std::string& path, const at::Tensor& tensor, std::string_view format) {
   record::DumpDataset dataset{
-      .path = path, .type = type_of(tensor), .shape = {}, .data = {}, .attributes = {}};
+      .path = path, .type = get_type(tensor), .shape = {}, .data = {}, .attributes = {}};
   for (const std::int64_t size : tensor.sizes()) {
     dataset.shape.push_back(static_cast<std::uint64_t>(size));
   }

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "core/ops/block_quantize_checks.h"
+#include "core/quantization/get_role.h"
 #include "core/quantization/operand.h"
-#include "core/quantization/role_of.h"
 #include "features/engine/block_quantizers.h"
 
 namespace telens::features {
@@ -32,10 +32,10 @@ bool fits(const QuantizedTensor& copy, bool columnwise, std::int64_t rows, std::
 
 // The quantizer of a recipe that does not run. It is for observers: it draws no random numbers.
 std::shared_ptr<BlockQuantizer> what_if_quantizer(const CastRequest& cast, TensorName tensor) {
-  return default_block_quantizer(cast.recipe, cast.format, role_of(tensor));
+  return default_block_quantizer(cast.recipe, cast.format, get_role(tensor));
 }
 
-BlockCopy copy_of(const QuantizedTensor& quantized, bool columnwise, const at::Tensor& matrix) {
+BlockCopy get_copy(const QuantizedTensor& quantized, bool columnwise, const at::Tensor& matrix) {
   const QuantizedData& data = columnwise ? quantized.columnwise : quantized.rowwise;
   BlockCopy copy{
       matrix, {{data.codes, data.scale_inv, data.tensor_scale}, quantized.format, quantized.mode}};
@@ -68,7 +68,7 @@ std::vector<BlockCopy> block_copies(const InspectTensorCall& call, const at::Ten
   const at::Tensor matrix = flattened(x.detach());
   for (const CastRequest& cast : casts) {
     if (const QuantizedTensor* running = running_copy(call, cast)) {
-      copies.push_back(copy_of(*running, cast.columnwise, matrix));
+      copies.push_back(get_copy(*running, cast.columnwise, matrix));
       continue;
     }
     const auto quantizer = what_if_quantizer(cast, call.tensor_name);
@@ -77,7 +77,7 @@ std::vector<BlockCopy> block_copies(const InspectTensorCall& call, const at::Ten
       continue;
     }
     const Usage usage{.rowwise = !cast.columnwise, .columnwise = cast.columnwise};
-    copies.push_back(copy_of(quantizer->quantize(matrix, usage), cast.columnwise, matrix));
+    copies.push_back(get_copy(quantizer->quantize(matrix, usage), cast.columnwise, matrix));
   }
   return copies;
 }

@@ -10,9 +10,9 @@
 namespace telens::features {
 namespace {
 
-std::string name_of(const CapturedRead& read) {
+std::string get_name(const CapturedRead& read) {
   return fmt::format("layer '{}', {}: the statistics", read.layer->name(),
-                     telens::name_of(read.tensor));
+                     telens::get_name(read.tensor));
 }
 
 bool any(const std::vector<bool>& due) { return std::ranges::find(due, true) != due.end(); }
@@ -43,7 +43,7 @@ GraphMemory& CapturedReads::memory_for(const CapturedRead& read, const at::Devic
   raise<UsageError>(
       "{} cannot be captured: no layer that is watched ran on {} yet; run a step before the "
       "capture, as a graph's warm-up",
-      name_of(read), device.str());
+      get_name(read), device.str());
 }
 
 CapturedReads::Captured& CapturedReads::captured_for(CapturedRead read, const at::Device& device) {
@@ -62,7 +62,7 @@ CapturedReads::Captured& CapturedReads::captured_for(CapturedRead read, const at
     raise<UsageError>(
         "{} cannot be captured: there is no memory left of what was laid by for graphs; run a step "
         "and call debug.step() before the capture, and ask for at most {} casts of one tensor",
-        name_of(read), AccumulatorReserve::kMostCasts);
+        get_name(read), AccumulatorReserve::kMostCasts);
   }
   const std::int64_t gate = memory.gates.add();
   return captured_.emplace_back(std::move(read), std::move(*sums), &memory, gate);
@@ -73,7 +73,7 @@ void CapturedReads::capture(CapturedRead read, const at::Tensor& x, const Prepar
     raise<UsageError>(
         "{} cannot be captured: those of scales over time and those of plugins need the host; "
         "leave them out, or this layer",
-        name_of(read));
+        get_name(read));
   }
   const std::lock_guard lock(mutex_);
   Captured& captured = captured_for(std::move(read), x.device());

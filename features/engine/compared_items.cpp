@@ -20,14 +20,14 @@ using Digest = std::array<std::int64_t, 2>;
 // A rank's items by key and part.
 using Known = std::unordered_map<std::uint64_t, Digest>;
 
-std::uint64_t address_of(std::int64_t key, std::int64_t part) {
+std::uint64_t make_address(std::int64_t key, std::int64_t part) {
   return mixed(static_cast<std::uint64_t>(key), static_cast<std::uint64_t>(part));
 }
 
 Known read(std::span<const std::int64_t> words) {
   Known known;
   for (std::size_t i = 0; i + kWords <= words.size(); i += kWords) {
-    known.emplace(address_of(words[i], words[i + 1]), Digest{words[i + 2], words[i + 3]});
+    known.emplace(make_address(words[i], words[i + 1]), Digest{words[i + 2], words[i + 3]});
   }
   return known;
 }
@@ -43,11 +43,11 @@ const std::vector<int>& most_common(const std::map<Digest, std::vector<int>>& by
 
 }  // namespace
 
-std::uint64_t part_of(std::int64_t rank, std::int64_t size) {
+std::uint64_t select_part(std::int64_t rank, std::int64_t size) {
   return mixed(static_cast<std::uint64_t>(size), static_cast<std::uint64_t>(rank + 1));
 }
 
-std::uint64_t part_of_group(c10d::ProcessGroup& group) { return fnv1a(identity_of(group)); }
+std::uint64_t part_of_group(c10d::ProcessGroup& group) { return fnv1a(get_identity(group)); }
 
 void ComparedItems::add(ItemName name, std::uint64_t part, at::Tensor digest) {
   const std::uint64_t key = mixed(mixed(fnv1a(name.layer), fnv1a(name.tensor)), fnv1a(name.what));

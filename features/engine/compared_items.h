@@ -19,7 +19,7 @@ namespace telens::features {
 inline constexpr std::uint64_t kWhole = 0;
 
 // The part of rank `rank` of `size` that a tensor is divided among.
-std::uint64_t part_of(std::int64_t rank, std::int64_t size);
+std::uint64_t select_part(std::int64_t rank, std::int64_t size);
 // The part that the ranks of one group have, and no other ranks.
 std::uint64_t part_of_group(c10d::ProcessGroup& group);
 

@@ -6,7 +6,7 @@
 
 namespace telens::features {
 
-ScaleMemory& TensorHistory::scale_of(RecipeId recipe) {
+ScaleMemory& TensorHistory::get_scale(RecipeId recipe) {
   const auto known = std::ranges::find(scales, recipe, &std::pair<RecipeId, ScaleMemory>::first);
   return known != scales.end() ? known->second : scales.emplace_back(recipe, ScaleMemory()).second;
 }

@@ -30,7 +30,7 @@ struct TensorHistory {
   KnownSeries series = {};
   std::vector<std::pair<RecipeId, ScaleMemory>> scales = {};  // by running recipe
 
-  ScaleMemory& scale_of(RecipeId recipe);
+  ScaleMemory& get_scale(RecipeId recipe);
 };
 
 class LayerReads final : public ObservedLayer {

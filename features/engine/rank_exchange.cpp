@@ -45,7 +45,7 @@ struct Message {
   std::size_t size() const { return index.size() + words.size(); }
 };
 
-Message message_of(std::span<const SharedSums> own) {
+Message get_message(std::span<const SharedSums> own) {
   Message message;
   for (const SharedSums& each : own) {
     const std::size_t before = message.words.size();
@@ -56,7 +56,7 @@ Message message_of(std::span<const SharedSums> own) {
   return message;
 }
 
-std::int64_t hash_of(const Words& words) {
+std::int64_t compute_hash(const Words& words) {
   std::uint64_t hash = 0;
   for (const std::int64_t word : words) hash = mixed(hash, static_cast<std::uint64_t>(word));
   return static_cast<std::int64_t>(hash);
@@ -89,7 +89,7 @@ class Room {
   std::deque<std::size_t> taken_;
 };
 
-Room& room_of(c10d::ProcessGroup& group) {
+Room& find_room(c10d::ProcessGroup& group) {
   static std::mutex mutex;
   static auto& all = *new StateByGroup<Room>;
   const std::lock_guard lock(mutex);
@@ -116,7 +116,7 @@ struct Header {
 
 std::vector<Header> gather_headers(const Message& message, const Notes& notes, std::size_t room,
                                    c10d::ProcessGroup& group) {
-  Words own{hash_of(message.index), static_cast<std::int64_t>(message.index.size()),
+  Words own{compute_hash(message.index), static_cast<std::int64_t>(message.index.size()),
             static_cast<std::int64_t>(message.words.size())};
   const auto fixed = static_cast<std::ptrdiff_t>(own.size());
   own.insert(own.end(), notes.begin(), notes.end());
@@ -141,12 +141,12 @@ void bring_nothing(AnySums& sums) {
   std::visit([](auto& each) { clear(each); }, sums);
 }
 
-std::int64_t hash_of(std::string_view text) { return static_cast<std::int64_t>(fnv1a(text)); }
+std::int64_t compute_hash(std::string_view text) { return static_cast<std::int64_t>(fnv1a(text)); }
 
 std::vector<Notes> merge_over_ranks(std::span<const SharedSums> own, c10d::ProcessGroup& group,
                                     const Notes& note) {
-  const Message message = message_of(own);
-  Room& room = room_of(group);
+  const Message message = get_message(own);
+  Room& room = find_room(group);
   const std::size_t had = room.size();
   std::vector<Header> headers = gather_headers(message, note, had, group);
   std::vector<Notes> notes;

@@ -34,6 +34,6 @@ std::vector<Notes> merge_over_ranks(std::span<const SharedSums> own, c10d::Proce
                                     const Notes& note = {});
 
 // The same on every machine.
-std::int64_t hash_of(std::string_view text);
+std::int64_t compute_hash(std::string_view text);
 
 }  // namespace telens::features

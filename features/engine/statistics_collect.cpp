@@ -17,7 +17,7 @@ class Exchanges {
   explicit Exchanges(const Reductions& reductions) : reductions_(reductions) {}
 
   void add(const debug::ReductionGroup& group) {
-    if (has_several_ranks(group)) groups_.try_emplace(id_of(*group), group);
+    if (has_several_ranks(group)) groups_.try_emplace(get_id(*group), group);
   }
 
   // The sums of an observation travel with the others of its group.
@@ -26,7 +26,7 @@ class Exchanges {
     if (!has_several_ranks(group)) return;
     add(group);
     const std::uint64_t hash = observation.hash();
-    std::vector<SharedSums>& shared = shared_[id_of(*group)];
+    std::vector<SharedSums>& shared = shared_[get_id(*group)];
     const bool brings_nothing = observation.is_brought_by_another(*group, reductions_);
     for (Totals::Slot& each : totals.slots()) {
       if (brings_nothing) bring_nothing(each.sums);
@@ -36,7 +36,7 @@ class Exchanges {
 
   // One of them before all others; returns every rank's notes.
   std::vector<Notes> run_first(c10d::ProcessGroup& group, const Notes& notes) {
-    const std::string id = id_of(group);
+    const std::string id = get_id(group);
     groups_.erase(id);
     const std::vector<SharedSums> sums = std::exchange(shared_[id], {});
     return merge_over_ranks(sums, group, notes);
@@ -87,7 +87,7 @@ Observations OnePassEngine::take_observations(const Reductions& reductions) {
 }
 
 // In the order in which the observations gave their sums away.
-std::vector<Totals> OnePassEngine::totals_of(const Arrived& arrived) {
+std::vector<Totals> OnePassEngine::get_totals(const Arrived& arrived) {
   std::vector<Totals> totals;
   HostSums sums(arrived.tensors);
   for (const auto& each : arrived.work) totals.push_back(each->totals(sums, defined_));
@@ -127,7 +127,7 @@ std::vector<debug::ReductionGroup> OnePassEngine::exchange(const Observations& o
       const Groups& agreed = weight_groups_.agree(take_first(notes), *reductions.world);
       for (const auto& [id, group] : agreed) exchanges.add(group);
       share_where(/*weights=*/true,
-                  [&](const c10d::ProcessGroup& group) { return agreed.contains(id_of(group)); });
+                  [&](const c10d::ProcessGroup& group) { return agreed.contains(get_id(group)); });
     }
     if (reductions.decisions_are_due) collected.decisions = std::move(notes);
   }
@@ -155,7 +155,7 @@ Collected OnePassEngine::collect(std::int64_t iteration, const Reductions& reduc
   std::vector<Arrived> arrived = arrivals_.take(shares ? Waiting::yes : waiting);
   Collected collected;
   for (Arrived& each : arrived) {
-    std::vector<Totals> totals = totals_of(each);
+    std::vector<Totals> totals = get_totals(each);
     std::vector<debug::ReductionGroup> shared_with(each.work.size());
     // Copies that began in an earlier step were not due then: no other rank has a part in them.
     if (shares && &each == &arrived.back()) {
@@ -164,7 +164,7 @@ Collected OnePassEngine::collect(std::int64_t iteration, const Reductions& reduc
       collected.exchange_seconds = seconds_now() - begin;
     }
     for (std::size_t i = 0; i < each.work.size(); ++i) {
-      each.work[i]->append_rows(totals[i], telens::name_of(shared_with[i]), series_,
+      each.work[i]->append_rows(totals[i], telens::get_name(shared_with[i]), series_,
                                 collected.rows);
     }
   }

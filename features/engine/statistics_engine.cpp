@@ -161,7 +161,7 @@ class Reading final : public TensorReading {
     if (x.numel() == 0) return sums;
     for (const StatisticId statistic : set_.defined()) {
       sums.push_back(engine_.defined().of(statistic).add(x, layer_.name(),
-                                                         telens::name_of(call_.tensor_name)));
+                                                         telens::get_name(call_.tensor_name)));
     }
     return sums;
   }

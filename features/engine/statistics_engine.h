@@ -56,7 +56,7 @@ class OnePassEngine final : public StatisticsEngine {
 
   // But for those that wait.
   Observations take_observations(const Reductions& reductions);
-  std::vector<Totals> totals_of(const Arrived& arrived);
+  std::vector<Totals> get_totals(const Arrived& arrived);
   // Exchanges what is due; the group of each observation that was.
   std::vector<debug::ReductionGroup> exchange(const Observations& observations,
                                               std::vector<Totals>& totals,

@@ -8,7 +8,7 @@
 namespace telens::features {
 namespace {
 
-SumsKey key_of(const StatisticRequest& request, const RequestSet& set) {
+SumsKey make_key(const StatisticRequest& request, const RequestSet& set) {
   SumsKey key{.source = request.name.statistic->source()};
   if (request.cast) key.cast = set.casts()[*request.cast];
   if (request.block_cast) key.cast = set.block_casts()[*request.block_cast];
@@ -31,7 +31,7 @@ std::uint64_t SumsKey::hash() const {
 }
 
 std::optional<double> Totals::value(const StatisticRequest& request, const RequestSet& set) const {
-  const auto slot = std::ranges::find(slots_, key_of(request, set), &Slot::key);
+  const auto slot = std::ranges::find(slots_, make_key(request, set), &Slot::key);
   return std::visit(
       [&]<typename Sums>(const Sums& sums) -> std::optional<double> {
         if constexpr (std::is_same_v<Sums, DefinedSums>) {

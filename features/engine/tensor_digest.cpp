@@ -47,7 +47,7 @@ at::Tensor multipliers_on(const at::Device& device) {
 }
 
 // The elements as integers of their size; of 8 bytes and more as several.
-at::Tensor words_of(const at::Tensor& x) {
+at::Tensor get_words(const at::Tensor& x) {
   const at::Tensor flat = x.detach().contiguous().view({-1});
   switch (flat.element_size()) {
     case 1:
@@ -81,14 +81,14 @@ void add_rows(const at::Tensor& rows, std::int64_t first, const at::Tensor& mult
 
 }  // namespace
 
-at::Tensor digest_of(const at::Tensor& x) {
+at::Tensor compute_digest(const at::Tensor& x) {
   const at::NoGradGuard no_grad;
   const std::string kind =
       fmt::format("{} {}", c10::toString(x.scalar_type()), fmt::join(x.sizes(), ","));
   at::Tensor digest = at::full({kDigests}, static_cast<std::int64_t>(fnv1a(kind)),
                                at::TensorOptions().dtype(at::kLong).device(x.device()));
   if (x.numel() == 0) return digest;
-  const at::Tensor words = words_of(x);
+  const at::Tensor words = get_words(x);
   const at::Tensor multipliers = multipliers_on(x.device());
   const std::int64_t whole = words.numel() / kColumns;
   for (std::int64_t first = 0; first < whole; first += kRowsAtOnce) {

@@ -10,6 +10,6 @@ namespace telens::features {
 // strides and on all machines of one byte order; sums of integers, so no order of additions shows.
 // Two tensors that differ have the same digest with a chance of less than 2^-60: multilinear
 // hashing by fixed multipliers (Carter and Wegman, 1979), a row of elements first, then rows.
-at::Tensor digest_of(const at::Tensor& x);
+at::Tensor compute_digest(const at::Tensor& x);
 
 }  // namespace telens::features

@@ -28,18 +28,18 @@ class Rows {
     const std::optional<RowAddress> address =
         asked ? addresses_.of(name) : addresses_.of_counters();
     if (!address) return;  // a graph measures it in every iteration, wanted or not
-    const std::size_t place = is_new ? of_.series.add(name, series_of(name)) : known;
+    const std::size_t place = is_new ? of_.series.add(name, find_series(name)) : known;
     added_.resize(std::max(added_.size(), place + 1));
     added_[place] = true;
     rows_.push_back({iteration_, &of_.series[place], value, address->loggers, address->kept_in()});
   }
 
  private:
-  const Series& series_of(const StatisticName& name) {
+  const Series& find_series(const StatisticName& name) {
     const std::string statistic =
         format_statistic_name(name, of_.tensor).append(of_.evaluation ? kEvaluation : "");
     return table_.find_or_add({.layer = *of_.layer_name,
-                               .tensor = telens::name_of(of_.tensor),
+                               .tensor = telens::get_name(of_.tensor),
                                .statistic = statistic,
                                .group = of_.series.group()});
   }
@@ -52,7 +52,7 @@ class Rows {
   std::vector<bool> added_;  // by place in of_.series
 };
 
-SumsKey key_of(StatisticSource source, const CastRequest& cast) {
+SumsKey make_key(StatisticSource source, const CastRequest& cast) {
   return {.source = source, .cast = cast};
 }
 
@@ -139,11 +139,11 @@ void TensorObservation::add_part(const Part& part, HostSums& sums, Totals& total
   }
   merge(totals.find_or_add<TensorSums>({}), all.tensor());
   for (std::size_t i = 0; i < set.casts().size(); ++i) {
-    merge(totals.find_or_add<CastSums>(key_of(StatisticSource::cast, set.casts()[i])),
+    merge(totals.find_or_add<CastSums>(make_key(StatisticSource::cast, set.casts()[i])),
           all.casts()[i]);
   }
   for (const CastRequest& cast : set.block_casts()) {
-    merge(totals.find_or_add<CastSums>(key_of(StatisticSource::cast, cast)),
+    merge(totals.find_or_add<CastSums>(make_key(StatisticSource::cast, cast)),
           from_words<CastSums>(sums.next_words()));
   }
   for (const BlockShape& shape : set.blocks()) {
@@ -159,15 +159,15 @@ void TensorObservation::add_part(const Part& part, HostSums& sums, Totals& total
   }
   if (!set.scale_cast()) return;
   const CastRequest& cast = set.casts()[*set.scale_cast()];
-  merge(totals.find_or_add<ScaleSums>(key_of(StatisticSource::scale, cast)),
-        of_.scale_of(cast.recipe).add(iteration_, reads));
+  merge(totals.find_or_add<ScaleSums>(make_key(StatisticSource::scale, cast)),
+        of_.get_scale(cast.recipe).add(iteration_, reads));
 }
 
 void TensorObservation::add_defined(const Part& part, HostSums& sums, DefinedStatistics& defined,
                                     Totals& totals) const {
   for (std::size_t i = 0; i < part.defined.size(); ++i) {
     const StatisticId statistic = part.set.defined()[i];
-    const DefinedSums of_nothing(defined.of(statistic), layer_name(), telens::name_of(of_.tensor));
+    const DefinedSums of_nothing(defined.of(statistic), layer_name(), telens::get_name(of_.tensor));
     DefinedSums all = of_nothing;
     for (std::size_t read = 0; read < part.defined[i].size(); ++read) all.add(sums.next());
     totals
@@ -225,8 +225,8 @@ void TensorObservation::set_replicas(debug::ReductionGroup group) {
 bool TensorObservation::is_brought_by_another(const c10d::ProcessGroup& group,
                                               const Reductions& reductions) const {
   if (!has_several_ranks(replicas_) || rank_in(*replicas_) == 0) return false;
-  const std::string id = id_of(group);
-  return id == id_of(*replicas_) || (reductions.world && id == id_of(*reductions.world));
+  const std::string id = get_id(group);
+  return id == get_id(*replicas_) || (reductions.world && id == get_id(*reductions.world));
 }
 
 bool TensorObservation::waits(const Reductions& reductions) const {

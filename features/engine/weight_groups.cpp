@@ -25,14 +25,14 @@ struct Member {
 };
 
 // Tells groups of one name apart: those that a larger group was split into may share a name.
-std::string which_of(const std::string& id, c10d::ProcessGroup& group) {
-  return fmt::format("{} {}", ranks_of(group), id);
+std::string describe_group(const std::string& id, c10d::ProcessGroup& group) {
+  return fmt::format("{} {}", list_ranks(group), id);
 }
 
 std::string_view id_in(std::string_view which) { return which.substr(which.find(' ') + 1); }
 
-std::string line_of(const std::string& id, c10d::ProcessGroup& group) {
-  return fmt::format("{} {} {}\n", group.getRank(), group.getSize(), which_of(id, group));
+std::string get_line(const std::string& id, c10d::ProcessGroup& group) {
+  return fmt::format("{} {} {}\n", group.getRank(), group.getSize(), describe_group(id, group));
 }
 
 // Takes a line off a rank's text.
@@ -49,7 +49,7 @@ Member take_member(std::string_view& text) {
 // How many ranks tell that they are a group's first, second, ... by size and which.
 using Tellers = std::map<std::pair<int, std::string_view>, std::vector<int>>;
 
-Tellers tellers_of(std::span<const std::string> told) {
+Tellers count_tellers(std::span<const std::string> told) {
   Tellers tellers;
   for (std::string_view text : told) {
     while (!text.empty()) {
@@ -75,7 +75,7 @@ debug::ReductionGroup registered_group(const std::string& id) {
 
 void WeightGroups::add(const debug::ReductionGroup& group) {
   const std::lock_guard lock(mutex_);
-  known_.try_emplace(id_of(*group), group);
+  known_.try_emplace(get_id(*group), group);
 }
 
 std::int64_t WeightGroups::note(bool shares) {
@@ -83,19 +83,19 @@ std::int64_t WeightGroups::note(bool shares) {
   shares_ = shares;
   told_.clear();
   if (shares) {
-    for (const auto& [id, group] : known_) told_ += line_of(id, *group);
+    for (const auto& [id, group] : known_) told_ += get_line(id, *group);
   }
-  return hash_of(told_);
+  return compute_hash(told_);
 }
 
 // Exactly one rank tells that it is the first, and so on. Where more do, several groups pass for
 // one, and it is not known whether the ranks that tell make up whole groups: weights stay unshared.
 Groups WeightGroups::complete_groups(std::span<const std::string> told) {
   Groups complete;
-  const Tellers tellers = tellers_of(told);
+  const Tellers tellers = count_tellers(told);
   const std::lock_guard lock(mutex_);
   for (const auto& [id, group] : known_) {
-    const std::string own = which_of(id, *group);
+    const std::string own = describe_group(id, *group);
     const auto found = tellers.find({group->getSize(), own});
     if (found == tellers.end()) continue;  // seen since the note
     if (std::ranges::all_of(found->second, [](int tell) { return tell == 1; })) {
@@ -106,7 +106,7 @@ Groups WeightGroups::complete_groups(std::span<const std::string> told) {
 }
 
 void WeightGroups::look_up(std::span<const std::string> told) {
-  for (const auto& [size_and_which, ranks] : tellers_of(told)) {
+  for (const auto& [size_and_which, ranks] : count_tellers(told)) {
     const std::string id(id_in(size_and_which.second));
     const std::lock_guard lock(mutex_);
     if (known_.contains(id)) continue;
@@ -118,7 +118,7 @@ void WeightGroups::look_up(std::span<const std::string> told) {
 // Every rank sees the same notes, and so goes round equally often. A rank that looks up a group
 // changes its note. The loop ends, since no rank can learn more groups than there are.
 const Groups& WeightGroups::agree(std::vector<std::int64_t> notes, c10d::ProcessGroup& world) {
-  if (notes_.empty()) notes_.assign(notes.size(), hash_of(""));  // no rank knows any
+  if (notes_.empty()) notes_.assign(notes.size(), compute_hash(""));  // no rank knows any
   while (notes != notes_) {
     notes_ = std::move(notes);
     const std::vector<std::string> told = gather_texts(told_, world);

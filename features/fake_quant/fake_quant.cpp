@@ -4,7 +4,7 @@
 
 #include "core/ops/quantize.h"
 #include "core/quantization/current_scaling.h"
-#include "core/quantization/role_of.h"
+#include "core/quantization/get_role.h"
 #include "features/engine/block_quantizers.h"
 
 namespace telens::features {
@@ -20,7 +20,7 @@ void check_blocks(const at::Tensor& x, const FakeQuantOptions& options, std::int
   raise<ShapeError>(
       "the {} of {} has shape {}, as a matrix [{}, {}]; {} needs its {} divisible by {}; choose "
       "such features, or take FP8E4M3 or FP8E5M2 for this tensor, which take any shape",
-      telens::name_of(tensor), telens::name_of(gemm), c10::str(x.sizes()), matrix.size(0),
+      telens::get_name(tensor), telens::get_name(gemm), c10::str(x.sizes()), matrix.size(0),
       matrix.size(1), options.name(), has_tokens ? "columns" : "rows and columns", alignment);
 }
 
@@ -36,9 +36,9 @@ at::Tensor fake_quantize(const at::Tensor& x, const FakeQuantOptions& options, G
                          TensorName tensor) {
   if (!options.blocks) return fake_quantize(x, options.format);
   if (x.numel() == 0) return x;
-  const auto quantizer = default_block_quantizer(*options.blocks, options.format, role_of(tensor));
+  const auto quantizer = default_block_quantizer(*options.blocks, options.format, get_role(tensor));
   check_blocks(x, options, quantizer->alignment(), gemm, tensor);
-  const bool rowwise = gemm == gemms_of(tensor).first;
+  const bool rowwise = gemm == get_gemms(tensor).first;
   return quantizer->quantize(x, {.rowwise = rowwise, .columnwise = !rowwise}).dequantize();
 }
 

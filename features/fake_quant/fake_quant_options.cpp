@@ -19,14 +19,14 @@ constexpr std::string_view kQuantFormat = "quant_format";
 constexpr RecipeId kOfTensor = RecipeId::fp8_current_scaling;
 
 // The formats that a recipe casts to: each FP8 format, or the one of FP4.
-std::vector<FormatId> elements_of(RecipeId recipe) {
+std::vector<FormatId> get_elements(RecipeId recipe) {
   if (is_packed_fp4(recipe)) return {FormatId::e2m1};
   return {FormatId::e4m3, FormatId::e5m2};
 }
 
 std::string format_name(RecipeId recipe, FormatId element) {
   const char* format = recipe_row(recipe).format;
-  return is_packed_fp4(recipe) ? format : fmt::format("{}{}", format, telens::name_of(element));
+  return is_packed_fp4(recipe) ? format : fmt::format("{}{}", format, telens::get_name(element));
 }
 
 struct NamedFormat {
@@ -40,7 +40,7 @@ const std::vector<NamedFormat>& formats() {
     for (const RecipeId recipe : kAllRecipes) {
       if (!is_block_recipe(recipe) && recipe != kOfTensor) continue;
       const auto blocks = is_block_recipe(recipe) ? std::optional(recipe) : std::nullopt;
-      for (const FormatId element : elements_of(recipe)) {
+      for (const FormatId element : get_elements(recipe)) {
         made.push_back({format_name(recipe, element), {element, blocks}});
       }
     }
@@ -69,7 +69,7 @@ std::string blocks_of_formats() {
   for (const RecipeId recipe : kAllRecipes) {
     if (!is_block_recipe(recipe)) continue;
     std::vector<std::string> names;
-    for (const FormatId element : elements_of(recipe)) {
+    for (const FormatId element : get_elements(recipe)) {
       names.push_back(format_name(recipe, element));
     }
     lines +=

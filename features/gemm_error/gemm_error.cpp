@@ -28,7 +28,7 @@ struct Place {
   int dimension;
 };
 
-std::array<Place, 2> places_of(TensorName input) {
+std::array<Place, 2> get_places(TensorName input) {
   switch (input) {
     case TensorName::activation:
       return {{{Gemm::fprop, true, 0}, {Gemm::wgrad, false, 1}}};
@@ -53,7 +53,7 @@ struct Kept {
 };
 
 // The seed with which rows or columns of a GEMM are sampled.
-std::uint64_t seed_of(const FeatureCall& at, Gemm gemm, bool rows) {
+std::uint64_t make_seed(const FeatureCall& at, Gemm gemm, bool rows) {
   const std::uint64_t place = static_cast<std::uint64_t>(gemm) * 2 + (rows ? 0 : 1);
   return sample_seed(at.layer_name, at.iteration, place);
 }
@@ -63,7 +63,7 @@ std::int64_t root_above(std::int64_t samples) {
 }
 
 // As a matrix, and of a weight that is stored in low precision what is stored.
-at::Tensor values_of(const InspectTensorCall& call) {
+at::Tensor get_values(const InspectTensorCall& call) {
   if (call.tensor != nullptr) return *call.tensor;
   const auto* stored = std::get_if<QuantizedTensor>(call.rowwise);
   return stored != nullptr ? stored->dequantize() : std::get<at::Tensor>(*call.rowwise);
@@ -72,13 +72,13 @@ at::Tensor values_of(const InspectTensorCall& call) {
 std::string_view output_name(Gemm gemm) {
   switch (gemm) {
     case Gemm::fprop:
-      return telens::name_of(TensorName::output);
+      return telens::get_name(TensorName::output);
     case Gemm::dgrad:
-      return telens::name_of(TensorName::dgrad);
+      return telens::get_name(TensorName::dgrad);
     case Gemm::wgrad:
       break;
   }
-  return telens::name_of(TensorName::wgrad);
+  return telens::get_name(TensorName::wgrad);
 }
 
 double ratio(double numerator, double denominator) {
@@ -148,16 +148,16 @@ void GemmError::inspect_tensor(const FeatureCall& at, const InspectTensorCall& c
   if (!*at.kept) *at.kept = std::make_shared<Kept>();
   auto& kept = *static_cast<Kept*>(at.kept->get());
   at::Tensor values;
-  for (const Place& place : places_of(call.tensor_name)) {
+  for (const Place& place : get_places(call.tensor_name)) {
     const auto samples = samples_[static_cast<std::size_t>(place.gemm)];
     const config::Selection* chosen = selection(place.gemm, std::nullopt);
     if (!samples || !chosen->schedule.due(at.iteration, thinning_factor())) continue;
-    if (!values.defined()) values = values_of(call);
+    if (!values.defined()) values = get_values(call);
     // About as many rows as columns.
     const std::int64_t rows = root_above(*samples);
     const std::int64_t count = place.makes_rows ? rows : (*samples + rows - 1) / rows;
     Side& side = kept.side(place.gemm, place.makes_rows);
-    side.indices = copy_to_device(sampled_indices(seed_of(at, place.gemm, place.makes_rows),
+    side.indices = copy_to_device(sampled_indices(make_seed(at, place.gemm, place.makes_rows),
                                                   values.size(place.dimension), count),
                                   values.device());
     const at::Tensor gathered = at::index_select(values, place.dimension, side.indices);
@@ -190,7 +190,7 @@ void GemmError::record(const Measured& measured, const GemmErrorSums& sums) {
   const auto add = [&](std::string_view statistic, double value) {
     const Series& series = services_.series().find_or_add({.layer = measured.layer,
                                                            .tensor = output_name(measured.gemm),
-                                                           .gemm = telens::name_of(measured.gemm),
+                                                           .gemm = telens::get_name(measured.gemm),
                                                            .statistic = statistic});
     services_.record(Row{measured.iteration, &series, value});
   };

@@ -33,7 +33,7 @@ void LogStatistics::inspect_tensor(const FeatureCall& at, const InspectTensorCal
   // One warning; a model has hundreds of such tensors.
   const bool first = !warned_.exchange(true);
   services_.log_message(fmt::format("{}: {} is not logged: {}{}", entry().description->name,
-                                    telens::name_of(call.tensor_name), *left_out,
+                                    telens::get_name(call.tensor_name), *left_out,
                                     first ? "; the log names all such tensors" : ""),
                         at.layer_name, first ? debug::LogLevel::warning : debug::LogLevel::info);
 }

@@ -25,12 +25,12 @@ std::vector<RecipeId> recipes_in_fp8() {
 }
 
 // "fp8_delayed_scaling_ (while it runs), fp8_current_scaling_ ..."
-std::string prefixes_of(std::span<const RecipeId> recipes) {
+std::string list_prefixes(std::span<const RecipeId> recipes) {
   std::vector<std::string> prefixes;
   for (const RecipeId recipe : recipes) {
     const bool needs_history = recipe == RecipeId::fp8_delayed_scaling;
     prefixes.push_back(
-        fmt::format("{}_{}", telens::name_of(recipe), needs_history ? " (while it runs)" : ""));
+        fmt::format("{}_{}", telens::get_name(recipe), needs_history ? " (while it runs)" : ""));
   }
   return fmt::format("{}", fmt::join(prefixes, ", "));
 }
@@ -87,7 +87,7 @@ config::FeatureDescription fp8_stats_description() {
       fmt::format("\n      each may have one of these before it:"
                   "\n      {}"
                   "\n      and, of a recipe with a scale a block, _columnwise behind it",
-                  prefixes_of(recipes_in_fp8())));
+                  list_prefixes(recipes_in_fp8())));
   return description;
 }
 

@@ -22,14 +22,14 @@ constexpr std::string_view kDims = "dims";
 
 std::vector<std::string> names_taken(const StatisticsRules& rules,
                                      const config::StatisticDescriptions* plugin) {
-  std::vector<std::string> names = names_of(rules.statistics);
+  std::vector<std::string> names = get_names(rules.statistics);
   if (plugin == nullptr) return names;
   for (std::string& each : plugin->names()) names.push_back(std::move(each));
   return names;
 }
 
 // A line for each: "which of\n      min: smallest element".
-std::string docs_of(std::span<const StatisticId> statistics) {
+std::string get_docs(std::span<const StatisticId> statistics) {
   std::string docs = "which of";
   for (const StatisticId each : statistics) {
     docs += fmt::format("\n      {}: {};", each->name, each->doc);
@@ -42,7 +42,7 @@ std::vector<std::string> names_to_suggest(const StatisticsRules& rules,
   std::vector<std::string> names = names_taken(rules, plugin);
   for (const RecipeId recipe : rules.recipes) {
     for (const StatisticId statistic : rules.statistics) {
-      names.push_back(fmt::format("{}_{}", name_of(recipe), statistic->name));
+      names.push_back(fmt::format("{}_{}", get_name(recipe), statistic->name));
     }
   }
   return names;
@@ -63,7 +63,7 @@ bool check_name(const StatisticName& name, const Value& written, const Statistic
   if (std::ranges::find(rules.statistics, name.statistic) == rules.statistics.end()) {
     errors.add(where, "{} has no statistic '{}'; {} has it. Expected one of {}", rules.feature,
                name.statistic->name, feature_with(name.statistic->source()),
-               config::quoted_list(names_of(rules.statistics)));
+               config::quoted_list(get_names(rules.statistics)));
     return false;
   }
   if (rules.recipes.empty() && (name.what_if || name.columnwise)) {
@@ -75,9 +75,9 @@ bool check_name(const StatisticName& name, const Value& written, const Statistic
   }
   if (name.what_if && std::ranges::find(rules.recipes, *name.what_if) == rules.recipes.end()) {
     std::vector<std::string> recipes;
-    for (const RecipeId recipe : rules.recipes) recipes.emplace_back(name_of(recipe));
+    for (const RecipeId recipe : rules.recipes) recipes.emplace_back(get_name(recipe));
     errors.add(where, "'{}': {} has nothing of the recipe '{}', but {} has; expected {} or {}",
-               text, rules.feature, name_of(*name.what_if), rules.other_recipes_in,
+               text, rules.feature, get_name(*name.what_if), rules.other_recipes_in,
                rules.implied ? "no recipe" : "no recipe (the running one)",
                config::quoted_list(recipes));
     return false;
@@ -208,10 +208,10 @@ void describe_statistics(config::FeatureDescription& description, const Statisti
       config::Parameter{.name = std::string(kStats),
                         .type = config::ParameterType::list,
                         .required = !rules.all_by_default,
-                        .doc = docs_of(rules.statistics) + std::string(more)});
+                        .doc = get_docs(rules.statistics) + std::string(more)});
   if (rules.all_by_default) {
     Value::List all;
-    for (const std::string& name : names_of(rules.statistics)) all.emplace_back(name);
+    for (const std::string& name : get_names(rules.statistics)) all.emplace_back(name);
     stats.default_value = std::move(all);
   }
   stats.parse = [rules, plugin](const Value& value, ErrorList& errors) {

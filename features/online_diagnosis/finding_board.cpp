@@ -8,7 +8,7 @@
 namespace telens::features {
 namespace {
 
-debug::Finding finding_of(const diagnosis::LiveFinding& found) {
+debug::Finding make_finding(const diagnosis::LiveFinding& found) {
   return {.cause = found.cause,
           .layer = found.layer,
           .first_iteration = found.first,
@@ -42,7 +42,7 @@ void FindingBoard::look(diagnosis::LiveLook& run, std::int64_t last) {
     vetoes_now_ = seen.vetoes;
     for (const diagnosis::LiveFinding& each : seen.found) {
       vetoes_for_good_ = vetoes_for_good_ || each.action >= diagnosis::Action::veto;
-      findings_.push_back(finding_of(each));
+      findings_.push_back(make_finding(each));
       news_.found.push_back(each);
     }
   }
@@ -92,7 +92,7 @@ void FindingBoard::tell(const std::vector<diagnosis::LiveFinding>& found) {
       const std::lock_guard lock(mutex_);
       return listeners_;
     }();
-    for (const Listener& listener : listeners) call(listener, finding_of(each));
+    for (const Listener& listener : listeners) call(listener, make_finding(each));
   }
 }
 

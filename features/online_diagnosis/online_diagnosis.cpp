@@ -44,8 +44,8 @@ void OnlineDiagnosis::begin(std::shared_ptr<Sink> run_file) {
       // Other ranks write their files when they like, and perhaps on other disks.
       .path = services_.options().world_size == 1 ? folder : file.string(),
       .run = folder,
-      .action_of = [options =
-                        options_](std::string_view cause) { return options.action_of(cause); },
+      .get_action = [options =
+                         options_](std::string_view cause) { return options.get_action(cause); },
       .selects =
           [layers = section_.layers](const std::string& layer) { return layers.selects(layer); }});
   const auto look = [board = board_, run, run_file](std::int64_t last) {

@@ -109,7 +109,7 @@ std::vector<config::Parameter> parameters() {
 
 }  // namespace
 
-Action OnlineDiagnosisOptions::action_of(std::string_view cause) const {
+Action OnlineDiagnosisOptions::get_action(std::string_view cause) const {
   const auto found = actions.find(cause);
   return found == actions.end() ? of_others : found->second;
 }

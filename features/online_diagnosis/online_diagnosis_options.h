@@ -16,7 +16,7 @@ struct OnlineDiagnosisOptions {
   diagnosis::Action of_others = diagnosis::Action::tell;
   double share = 0;  // 0 to 1: the part of the time that looking may take
 
-  diagnosis::Action action_of(std::string_view cause) const;
+  diagnosis::Action get_action(std::string_view cause) const;
   // True if any cause asks for that, or for more.
   bool may(diagnosis::Action action) const;
 };

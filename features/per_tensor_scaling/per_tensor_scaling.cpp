@@ -13,7 +13,7 @@ std::string what_runs(const Quantizer* quantizer) {
   if (quantizer == nullptr) return "the tensor is not quantized here: no fp8_autocast is on";
   const bool per_tensor = quantizer->mode() == ScalingMode::tensor;
   return fmt::format("the recipe that runs has {} scaling",
-                     per_tensor ? "current" : telens::name_of(quantizer->mode()));
+                     per_tensor ? "current" : telens::get_name(quantizer->mode()));
 }
 
 const Quantizer& delayed_quantizer(const ModifyTensorCall& call) {
@@ -22,7 +22,7 @@ const Quantizer& delayed_quantizer(const ModifyTensorCall& call) {
     raise<UsageError>(
         "{} of {}: per-tensor current scaling works only inside fp8_autocast with DelayedScaling; "
         "{}; take that recipe, or leave the layer out of the section",
-        telens::name_of(call.tensor_name), telens::name_of(call.gemm), what_runs(quantizer));
+        telens::get_name(call.tensor_name), telens::get_name(call.gemm), what_runs(quantizer));
   }
   return *quantizer;
 }
@@ -31,7 +31,7 @@ const Quantizer& delayed_quantizer(const ModifyTensorCall& call) {
 
 Operand PerTensorScaling::modify_tensor(const FeatureCall&, const ModifyTensorCall& call) {
   const Quantizer& delayed = delayed_quantizer(call);
-  const bool rowwise = call.gemm == gemms_of(call.tensor_name).first;
+  const bool rowwise = call.gemm == get_gemms(call.tensor_name).first;
   CurrentScalingQuantizer current(delayed.format());
   current.reduce_amax_over(delayed.amax_reduction_group());
   const at::Tensor scale = current.scale_for(call.tensor);

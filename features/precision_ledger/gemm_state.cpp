@@ -7,23 +7,23 @@
 namespace telens::features {
 namespace {
 
-Precision precision_of(const Operand& operand, at::ScalarType computed_in) {
+Precision get_precision(const Operand& operand, at::ScalarType computed_in) {
   const auto* quantized = std::get_if<QuantizedTensor>(&operand);
-  if (quantized == nullptr) return {element_of(computed_in), std::nullopt};
-  return {telens::name_of(quantized->format), quantized->mode};
+  if (quantized == nullptr) return {get_element(computed_in), std::nullopt};
+  return {telens::get_name(quantized->format), quantized->mode};
 }
 
-Precision wish_of(const Quantizer* quantizer, at::ScalarType computed_in) {
-  if (quantizer == nullptr) return {element_of(computed_in), std::nullopt};
-  return {telens::name_of(quantizer->format()), quantizer->mode()};
+Precision get_requested_precision(const Quantizer* quantizer, at::ScalarType computed_in) {
+  if (quantizer == nullptr) return {get_element(computed_in), std::nullopt};
+  return {telens::get_name(quantizer->format()), quantizer->mode()};
 }
 
-TokenPadding padding_of(const InspectGemmCall& call) {
+TokenPadding get_padding(const InspectGemmCall& call) {
   const auto* a = std::get_if<QuantizedTensor>(&call.a);
   return a != nullptr ? token_padding(call.gemm, *a) : TokenPadding();
 }
 
-std::string words_of(const GemmOverlapNote& note) {
+std::string get_words(const GemmOverlapNote& note) {
   std::string words = fmt::format("{}: {}", note.method, note.collective);
   if (note.parts > 1) words += fmt::format(" in {} parts", note.parts);
   if (!note.hindrance.empty()) words += fmt::format(", not now: {}", note.hindrance);
@@ -40,8 +40,8 @@ OperandState operand_state(const InspectGemmCall& call, std::span<const Alterati
                            TensorName tensor, const Operand& operand, const Quantizer* quantizer) {
   const at::ScalarType computed_in = call.output.scalar_type();
   OperandState state{.tensor = tensor,
-                     .wished = wish_of(quantizer, computed_in),
-                     .ran = precision_of(operand, computed_in)};
+                     .wished = get_requested_precision(quantizer, computed_in),
+                     .ran = get_precision(operand, computed_in)};
   for (const Alteration& each : alterations) {
     if (each.gemm != call.gemm) continue;
     if (each.modified == tensor) {
@@ -67,7 +67,7 @@ OperandState operand_state(const InspectGemmCall& call, std::span<const Alterati
 
 }  // namespace
 
-std::string_view element_of(at::ScalarType dtype) {
+std::string_view get_element(at::ScalarType dtype) {
   switch (dtype) {
     case at::kBFloat16:
       return "BF16";
@@ -80,17 +80,17 @@ std::string_view element_of(at::ScalarType dtype) {
   }
 }
 
-GemmState state_of(const InspectGemmCall& call, std::span<const Alteration> alterations) {
+GemmState get_state(const InspectGemmCall& call, std::span<const Alteration> alterations) {
   return {.a = operand_state(call, alterations, call.a_name, call.a, call.a_quantizer),
           .b = operand_state(call, alterations, call.b_name, call.b, call.b_quantizer),
           .choice = call.choice,
           .output = call.output.scalar_type(),
-          .padding = padding_of(call),
-          .overlap = call.overlap == nullptr ? std::string() : words_of(*call.overlap),
+          .padding = get_padding(call),
+          .overlap = call.overlap == nullptr ? std::string() : get_words(*call.overlap),
           .overlapped_bytes = call.overlap == nullptr ? 0 : call.overlap->bytes};
 }
 
-std::string reason_of(const OperandState& state) {
+std::string get_reason(const OperandState& state) {
   const auto feature = [&] {
     return fmt::format("{} in section `{}`", state.by->written_name, state.by->section);
   };
@@ -108,7 +108,7 @@ std::string reason_of(const OperandState& state) {
     case Cause::disabled:
       return feature();
     case Cause::modified:
-      return fmt::format("{} modified the {}", feature(), telens::name_of(state.tensor));
+      return fmt::format("{} modified the {}", feature(), telens::get_name(state.tensor));
     case Cause::stored:
       return "the weight is stored in this precision";
   }

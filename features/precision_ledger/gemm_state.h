@@ -14,7 +14,7 @@
 namespace telens::features {
 
 // "BF16"
-std::string_view element_of(at::ScalarType dtype);
+std::string_view get_element(at::ScalarType dtype);
 
 // Why an operand is what it is.
 enum class Cause : std::uint8_t {
@@ -59,8 +59,8 @@ struct GemmState {
   }
 };
 
-GemmState state_of(const InspectGemmCall& call, std::span<const Alteration> alterations);
+GemmState get_state(const InspectGemmCall& call, std::span<const Alteration> alterations);
 
-std::string reason_of(const OperandState& state);
+std::string get_reason(const OperandState& state);
 
 }  // namespace telens::features

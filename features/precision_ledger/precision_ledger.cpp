@@ -96,7 +96,7 @@ class PrecisionLedger final : public ScheduledFeature {
 
 void PrecisionLedger::inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
                                    std::span<const Alteration> alterations) {
-  const GemmState state = state_of(call, alterations);
+  const GemmState state = get_state(call, alterations);
   const std::lock_guard lock(mutex_);
   auto of_layer = entries_.find(at.layer_name);
   if (of_layer == entries_.end()) {
@@ -123,15 +123,15 @@ void PrecisionLedger::add_row(std::int64_t iteration, std::string_view layer, st
 
 void PrecisionLedger::write(const FeatureCall& at, Gemm gemm, const Entry& entry) {
   const auto add = [&](std::string_view name, std::string_view detail) {
-    add_row(at.iteration, at.layer_name, telens::name_of(gemm), name, detail, entry.number);
+    add_row(at.iteration, at.layer_name, telens::get_name(gemm), name, detail, entry.number);
   };
   const GemmState& state = entry.state;
   for (const OperandState& operand : {state.a, state.b}) {
-    const std::string_view name = telens::name_of(operand.tensor);
+    const std::string_view name = telens::get_name(operand.tensor);
     add(fmt::format("{} requested", name), describe(operand.wished));
     add(fmt::format("{} ran", name), describe(operand.ran));
     add(fmt::format("{} {}", name, operand.is_fallback() ? "fallback" : "cause"),
-        reason_of(operand));
+        get_reason(operand));
   }
   add("kernel", state.choice.kernel);
   if (!state.choice.reason.empty()) add("kernel cause", state.choice.reason);
@@ -143,7 +143,7 @@ void PrecisionLedger::write(const FeatureCall& at, Gemm gemm, const Entry& entry
     add("overlap",
         fmt::format("{}; at first {} bytes sent", state.overlap, state.overlapped_bytes));
   }
-  add("output ran", element_of(state.output));
+  add("output ran", get_element(state.output));
 }
 
 void PrecisionLedger::inspect_attention(const FeatureCall& at, const InspectAttentionCall& call) {
@@ -171,9 +171,9 @@ void PrecisionLedger::write(const FeatureCall& at, const AttentionEntry& entry) 
   const bool widened = !cast && entry.given != entry.choice.computed_in;
   const std::string codes = cast ? describe({entry.choice.cast_to, ScalingMode::tensor}) : "";
   for (const TensorName tensor : {TensorName::query, TensorName::key, TensorName::value}) {
-    const std::string_view name = telens::name_of(tensor);
-    add(fmt::format("{} requested", name), cast ? codes : element_of(entry.given));
-    add(fmt::format("{} ran", name), cast ? codes : element_of(entry.choice.computed_in));
+    const std::string_view name = telens::get_name(tensor);
+    add(fmt::format("{} requested", name), cast ? codes : get_element(entry.given));
+    add(fmt::format("{} ran", name), cast ? codes : get_element(entry.choice.computed_in));
     add(fmt::format("{} {}", name, widened ? "fallback" : "cause"),
         widened ? entry.choice.widened_by
         : cast  ? std::string_view("the recipe's fp8_dpa")
@@ -181,7 +181,7 @@ void PrecisionLedger::write(const FeatureCall& at, const AttentionEntry& entry) 
   }
   add("kernel", entry.choice.kernel);
   if (!entry.choice.reason.empty()) add("kernel cause", entry.choice.reason);
-  add("output ran", element_of(entry.given));
+  add("output ran", get_element(entry.given));
 }
 
 const ExpectedPrecision* PrecisionLedger::rule_for(std::string_view layer, Gemm gemm,
@@ -203,12 +203,12 @@ void PrecisionLedger::judge(const FeatureCall& at, Gemm gemm, const Entry& entry
   };
   const auto report = [&](const ExpectedPrecision& rule, const OperandState& operand, bool both) {
     const std::string whose =
-        both ? std::string() : fmt::format(" {}", telens::name_of(operand.tensor));
+        both ? std::string() : fmt::format(" {}", telens::get_name(operand.tensor));
     std::string text =
-        fmt::format("{} {}{} was to be {}, ran in {}: {}", at.layer_name, telens::name_of(gemm),
-                    whose, rule.format, describe(operand.ran), reason_of(operand));
+        fmt::format("{} {}{} was to be {}, ran in {}: {}", at.layer_name, telens::get_name(gemm),
+                    whose, rule.format, describe(operand.ran), get_reason(operand));
     if (!violations_.emplace(text, false).second) return;
-    add_row(at.iteration, at.layer_name, telens::name_of(gemm), "violation", text, entry.number);
+    add_row(at.iteration, at.layer_name, telens::get_name(gemm), "violation", text, entry.number);
   };
   const auto& [a, b] = std::tie(entry.state.a, entry.state.b);
   const ExpectedPrecision* of_a = broken_rule(a);

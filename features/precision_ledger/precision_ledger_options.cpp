@@ -44,7 +44,7 @@ std::vector<std::string> scheme_names() {
   std::vector<std::string> names;
   for (const ScalingMode mode : kAllScalingModes) {
     // A format by its own name: its blocks' scales are of fewer bits than FP32.
-    if (scheme(mode).scale_format != FormatId::fp32) names.emplace_back(telens::name_of(mode));
+    if (scheme(mode).scale_format != FormatId::fp32) names.emplace_back(telens::get_name(mode));
   }
   return names;
 }
@@ -154,7 +154,7 @@ bool among(const std::vector<T>& chosen, T one) {
 
 std::string describe(const Precision& precision) {
   return precision.scaling ? fmt::format("{} under {} scaling", precision.element,
-                                         telens::name_of(*precision.scaling))
+                                         telens::get_name(*precision.scaling))
                            : std::string(precision.element);
 }
 
@@ -165,7 +165,7 @@ bool ExpectedPrecision::is_about(std::string_view layer, Gemm gemm, TensorName t
 bool ExpectedPrecision::holds(const Precision& precision) const {
   const auto known = std::ranges::find(kExpectedFormats, format, &ExpectedFormat::name);
   if (known != kExpectedFormats.end()) return known->holds(precision);
-  return precision.scaling && telens::name_of(*precision.scaling) == format;
+  return precision.scaling && telens::get_name(*precision.scaling) == format;
 }
 
 config::FeatureDescription precision_ledger_description() {

@@ -22,12 +22,12 @@ constexpr std::string_view kScale = "scale";
 constexpr std::string_view kHistory = "amax history";
 
 // Codes and values, where a weight is stored in low precision.
-const QuantizedData* data_of(const QuantizedTensor* tensor) {
+const QuantizedData* get_data(const QuantizedTensor* tensor) {
   if (tensor == nullptr) return nullptr;
   return tensor->rowwise.defined() ? &tensor->rowwise : &tensor->columnwise;
 }
 
-const QuantizedTensor* codes_of(const InspectTensorCall& call) {
+const QuantizedTensor* get_codes(const InspectTensorCall& call) {
   const QuantizedTensor* first = quantized_or_null(call.rowwise);
   return first != nullptr ? first : quantized_or_null(call.columnwise);
 }
@@ -35,14 +35,14 @@ const QuantizedTensor* codes_of(const InspectTensorCall& call) {
 // A scale that is one FP32 number is its own digest.
 at::Tensor digest_of_scale(const at::Tensor& scale) {
   const at::NoGradGuard no_grad;
-  if (scale.numel() != 1 || scale.scalar_type() != at::kFloat) return digest_of(scale);
+  if (scale.numel() != 1 || scale.scalar_type() != at::kFloat) return compute_digest(scale);
   const at::Tensor bits = scale.detach().reshape({}).view(at::kInt).to(at::kLong);
   return at::stack({bits, at::zeros_like(bits)});
 }
 
 std::uint64_t part_of_weight(const InspectTensorCall& call) {
   const auto& [group, size] = call.tensor_parallel;
-  return group != nullptr && size > 1 ? part_of(rank_in(*group), size) : kWhole;
+  return group != nullptr && size > 1 ? select_part(rank_in(*group), size) : kWhole;
 }
 
 // The group that delayed scaling reduces amaxes over; nullopt: this rank keeps its own.
@@ -100,18 +100,18 @@ void RankAgreement::inspect_tensor(const FeatureCall& at, const InspectTensorCal
   if (call.evaluation) return;
   const bool is_weight = call.tensor_name == TensorName::weight;
   if (is_weight && !call.first_microbatch) return;
-  const QuantizedData* codes = data_of(codes_of(call));
+  const QuantizedData* codes = get_data(get_codes(call));
   at::Tensor weight;
   if (is_weight && call.tensor != nullptr) {
-    weight = digest_of(*call.tensor);
+    weight = compute_digest(*call.tensor);
   } else if (is_weight && codes != nullptr) {
-    weight = digest_of(codes->codes);
+    weight = compute_digest(codes->codes);
   }
   at::Tensor scale;
   if (codes != nullptr && codes->scale_inv.defined()) scale = digest_of_scale(codes->scale_inv);
   const std::lock_guard lock(mutex_);
   begin_iteration(at.iteration);
-  const ItemName name{std::string(at.layer_name), std::string(telens::name_of(call.tensor_name)),
+  const ItemName name{std::string(at.layer_name), std::string(telens::get_name(call.tensor_name)),
                       kWeight};
   if (weight.defined()) items_.add(name, part_of_weight(call), std::move(weight));
   const auto part = part_of_scale(at, call);
@@ -124,7 +124,7 @@ void RankAgreement::look_at(const ModelTensor& tensor) {
   if (tensor.kind == ModelTensor::Kind::gradient) return;
   const bool is_history = tensor.kind == ModelTensor::Kind::amax_history;
   if (!is_history && selection(std::nullopt, TensorName::weight) == nullptr) return;
-  at::Tensor digest = digest_of(tensor.value);
+  at::Tensor digest = compute_digest(tensor.value);
   const std::lock_guard lock(mutex_);
   // A rank may have no layer that shows anything in this iteration.
   begin_iteration(running_iteration());
@@ -138,7 +138,7 @@ void RankAgreement::look_at(const ModelTensor& tensor) {
   items_.add({tensor.layer, tensor.tensor, kHistory}, group->second, std::move(digest));
 }
 
-std::vector<std::int64_t> RankAgreement::words_of(std::int64_t iteration) {
+std::vector<std::int64_t> RankAgreement::get_words(std::int64_t iteration) {
   const std::lock_guard lock(mutex_);
   begin_iteration(iteration);
   return items_.words();

@@ -25,7 +25,7 @@ class RankAgreement final : public ScheduledFeature, public RankChecker {
 
   bool wants_model() const override { return true; }
   void look_at(const ModelTensor& tensor) override;
-  std::vector<std::int64_t> words_of(std::int64_t iteration) override;
+  std::vector<std::int64_t> get_words(std::int64_t iteration) override;
   void compare(std::int64_t iteration,
                std::span<const std::vector<std::int64_t>> of_ranks) override;
   std::chrono::seconds longest_wait() const override { return options_.timeout; }

@@ -12,8 +12,8 @@ namespace telens::features {
 namespace {
 
 // " (1.5, on rank 0 0.75)": the scales by which a rank and most others multiply.
-std::string scales_of(const ComparedItems& items, const Difference& difference,
-                      std::span<const RankWords> of_ranks) {
+std::string get_scales(const ComparedItems& items, const Difference& difference,
+                       std::span<const RankWords> of_ranks) {
   if (items.name(difference.item).what != "scale") return "";
   const auto value = [&](int rank) {
     const std::int64_t word =
@@ -67,7 +67,7 @@ void report(const ComparedItems& items, std::int64_t iteration, std::span<const 
       "ranks_differ",
       fmt::format("{}: iteration {}: {}: the {} differs on {} from rank {}'s{}{}", title, iteration,
                   name.layer, subject, ranks_in_words(first->odd), first->usual,
-                  scales_of(items, *first, of_ranks),
+                  get_scales(items, *first, of_ranks),
                   others == 0 ? "" : fmt::format("; {} more differ from here on", others)),
       name.layer);
 }

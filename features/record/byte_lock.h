@@ -13,7 +13,7 @@ enum class Mark : off_t {
 };
 
 // For fcntl with F_OFD_SETLK or F_OFD_GETLK.
-inline struct flock lock_of(Mark mark, short kind) {
+inline struct flock make_lock(Mark mark, short kind) {
   struct flock lock {};
   lock.l_type = kind;
   lock.l_whence = SEEK_SET;

@@ -119,7 +119,7 @@ herr_t read_bytes(H5FD_t* file, H5FD_mem_t type, hid_t /*transfer*/, haddr_t beg
   std::memset(bytes, 0, count);
   if (type == H5FD_MEM_DRAW) return kFine;
   try {
-    auto refused = excess_of(block);
+    auto refused = find_excess(block);
     if (!refused) refused = own(file).metadata.refusal(address, block);
     return refused ? fail(refused->c_str()) : kFine;
   } catch (const std::bad_alloc&) {  // no exception may pass HDF5, which is C

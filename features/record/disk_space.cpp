@@ -106,7 +106,7 @@ bool DiskSpace::is_removed() const {
 }
 
 void DiskSpace::mark_live() {
-  struct flock lock = lock_of(Mark::live, F_RDLCK);
+  struct flock lock = make_lock(Mark::live, F_RDLCK);
   // A file system without locks leaves the file unmarked, which only costs repair its safeguard.
   static_cast<void>(::fcntl(descriptor_, F_OFD_SETLK, &lock));
 }
@@ -115,7 +115,7 @@ bool is_being_written(const std::string& path) {
   // O_NONBLOCK: a pipe of that name must not make a reader wait.
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) return false;
-  struct flock lock = lock_of(Mark::live, F_WRLCK);
+  struct flock lock = make_lock(Mark::live, F_WRLCK);
   const bool asked = ::fcntl(descriptor, F_OFD_GETLK, &lock) == 0;
   ::close(descriptor);
   return asked && lock.l_type != F_UNLCK;

@@ -95,7 +95,7 @@ std::optional<std::string> HeapCheck::check_object(const Heap& heap,
     return fmt::format("block FHDB: an object of {} bytes, {} before the end", bytes,
                        block.size() - place);
   }
-  auto refused = overrun_of(heap.kind, false, std::span(block).subspan(place, bytes));
+  auto refused = describe_overrun(heap.kind, false, std::span(block).subspan(place, bytes));
   return refused ? std::optional("block FHDB, " + *refused) : std::nullopt;
 }
 

@@ -22,7 +22,7 @@ class RecordByRow {
     const std::uint64_t begin = packed ? chunk * records_.chunk_rows() : records_.packed_rows();
     if (chunk != chunk_) {
       rows_.assign(records_.chunk_rows(), std::nullopt);
-      records_.each_of(
+      records_.get_each(
           chunk, [&](std::uint64_t number, const Record& each) { rows_[number - begin] = each; });
       chunk_ = chunk;
     }
@@ -81,7 +81,7 @@ void read_histograms(const PackedRows<BinRow>& bins, const PackedReader& records
     }
   };
   for (std::uint64_t chunk = 0; chunk <= bins.chunks(); ++chunk) {
-    for (const BinRow& bin : bins.rows_of(chunk)) {
+    for (const BinRow& bin : bins.get_rows(chunk)) {
       if (bin.record != gathered.record()) {
         hand_over();
         gathered.clear(bin.record);

@@ -342,8 +342,8 @@ constexpr auto kMessages = std::to_array<KnownMessage>({
 
 }  // namespace
 
-std::optional<std::string> overrun_of(MessageKind kind, bool is_shared,
-                                      std::span<const char> content) {
+std::optional<std::string> describe_overrun(MessageKind kind, bool is_shared,
+                                            std::span<const char> content) {
   const auto known = std::ranges::find(kMessages, kind, &KnownMessage::kind);
   if (known == kMessages.end()) return std::nullopt;
   Content left(content);

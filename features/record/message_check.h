@@ -32,7 +32,7 @@ inline constexpr std::uint64_t kSharedMessage = 0x02;
 // kind have no lengths in them. HDF5 up to 1.12 reads as many bytes as a message says that it has:
 // a fill value, a name, the members of a type, the dimensions of an array. `is_shared` is the
 // flag of the message: its content then is a reference to where the message is.
-std::optional<std::string> overrun_of(MessageKind kind, bool is_shared,
-                                      std::span<const char> content);
+std::optional<std::string> describe_overrun(MessageKind kind, bool is_shared,
+                                            std::span<const char> content);
 
 }  // namespace telens::record

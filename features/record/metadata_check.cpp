@@ -97,7 +97,7 @@ std::optional<std::string> MetadataCheck::note_messages(std::span<const char> me
     if (bytes > messages.size()) return std::nullopt;
     const std::span<const char> message = messages.first(bytes);
     messages = messages.subspan(bytes);
-    if (auto refused = overrun_of(kind, is_shared, message)) return "block OHDR, " + *refused;
+    if (auto refused = describe_overrun(kind, is_shared, message)) return "block OHDR, " + *refused;
     if (kind == MessageKind::continuation) {
       continuations_[stored_number(message, 0, kAddressBytes)] = with_creation_order;
     } else if (kind == MessageKind::link_info || kind == MessageKind::attribute_info) {

@@ -54,7 +54,7 @@ bool is_allowed(const Field& field, std::uint64_t value) {
 
 }  // namespace
 
-std::optional<std::string> excess_of(std::span<const char> block) {
+std::optional<std::string> find_excess(std::span<const char> block) {
   const std::string_view bytes(block.data(), block.size());
   for (const Field& field : kFields) {
     if (!bytes.starts_with(field.signature) || bytes.size() < field.begin + field.bytes) continue;

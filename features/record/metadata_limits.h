@@ -11,6 +11,6 @@ namespace telens::record {
 // header of a B-tree, of a fractal heap (both hold the names of a group) or of an extensible array
 // (where the chunks of a table lie). HDF5 allocates by these numbers before it reads anything, some
 // without looking at what comes of them: nodes of 2^32 bytes take 7 GB.
-std::optional<std::string> excess_of(std::span<const char> block);
+std::optional<std::string> find_excess(std::span<const char> block);
 
 }  // namespace telens::record

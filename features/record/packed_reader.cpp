@@ -71,7 +71,7 @@ class ChunkDecoder {
     for_each_column<Record>([&]<typename Member, typename Stored>(
                                 const Column<Record, Member, Stored>& column, std::size_t offset) {
       const RecordFilter::Ids* ids =
-          column.dictionary ? filter.ids_of(*column.dictionary) : nullptr;
+          column.dictionary ? filter.find_ids(*column.dictionary) : nullptr;
       if (ids == nullptr || ids->all) return;
       if constexpr (std::is_integral_v<Stored>) {
         sieve<Stored>(planes, offset, kept, [&](Stored id) { return ids->accepts(id); });
@@ -143,7 +143,7 @@ void PackedReader::read(const RecordFilter& filter,
     }
     if (progress) progress(std::min((begin + count) * table_.chunk_rows(), table_.packed_rows()));
   }
-  std::vector<Record> records = table_.rows_of(chunks);
+  std::vector<Record> records = table_.get_rows(chunks);
   std::erase_if(records, [&](const Record& record) { return !filter.accepts(record); });
   if (!records.empty()) use(records);
   if (progress) progress(rows());

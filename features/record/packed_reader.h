@@ -34,13 +34,13 @@ struct RecordFilter {
   bool accepts(const Row& row) const {
     bool accepted = row.iteration >= first_iteration && row.iteration <= last_iteration;
     for_each_name<Row>([&](const auto& column) {
-      const Ids* ids = ids_of(*column.dictionary);
+      const Ids* ids = find_ids(*column.dictionary);
       accepted = accepted && (ids == nullptr || ids->accepts(row.*column.member));
     });
     return accepted;
   }
   // nullptr: names of this kind are not looked at.
-  const Ids* ids_of(Dictionary dictionary) const {
+  const Ids* find_ids(Dictionary dictionary) const {
     switch (dictionary) {
       case Dictionary::layer:
         return &layer;

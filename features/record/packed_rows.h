@@ -112,7 +112,7 @@ class PackedRows {
   // Calls use(number, row) for the undamaged rows of a chunk or, of the one behind the last, the
   // tail.
   template <typename Use>
-  void each_of(std::uint64_t chunk, Use use) const {
+  void get_each(std::uint64_t chunk, Use use) const {
     if (chunk == chunks()) {
       for (std::size_t slot = 0; slot < tail_rows(); ++slot) {
         if (tail_is_intact_[slot] != 0) use(packed_rows_ + slot, load<Row>(in_tail(slot)));
@@ -130,9 +130,9 @@ class PackedRows {
   std::optional<std::pair<Row, Row>> ends() const {
     std::optional<std::pair<Row, Row>> ends;
     std::uint64_t chunk = 0;
-    for (; chunk <= chunks() && !ends; ++chunk) ends = ends_of(chunk);
+    for (; chunk <= chunks() && !ends; ++chunk) ends = get_ends(chunk);
     for (std::uint64_t later = chunks() + 1; later-- > chunk;) {
-      const auto last = ends_of(later);
+      const auto last = get_ends(later);
       if (!last) continue;
       ends->second = last->second;
       break;
@@ -141,9 +141,9 @@ class PackedRows {
   }
 
   // The same rows without their numbers.
-  std::vector<Row> rows_of(std::uint64_t chunk) const {
+  std::vector<Row> get_rows(std::uint64_t chunk) const {
     std::vector<Row> rows;
-    each_of(chunk, [&](std::uint64_t, const Row& row) { rows.push_back(row); });
+    get_each(chunk, [&](std::uint64_t, const Row& row) { rows.push_back(row); });
     return rows;
   }
 
@@ -151,7 +151,7 @@ class PackedRows {
   std::uint64_t intact_from(std::uint64_t begin) const {
     std::uint64_t next = begin;
     for (auto chunk = std::min(begin / chunk_rows_, chunks()); chunk <= chunks(); ++chunk) {
-      each_of(chunk, [&](std::uint64_t number, const Row&) { next += number == next ? 1 : 0; });
+      get_each(chunk, [&](std::uint64_t number, const Row&) { next += number == next ? 1 : 0; });
     }
     return next - begin;
   }
@@ -179,14 +179,14 @@ class PackedRows {
   }
 
   // ends() of one chunk, or of the tail.
-  std::optional<std::pair<Row, Row>> ends_of(std::uint64_t chunk) const {
+  std::optional<std::pair<Row, Row>> get_ends(std::uint64_t chunk) const {
     if (chunk < chunks()) {
       const auto planes = decompressed(chunk);
       if (!planes) return std::nullopt;
       return std::pair(row_in(*planes, 0), row_in(*planes, rows_in(chunk) - 1));
     }
     std::optional<std::pair<Row, Row>> ends;
-    each_of(chunk, [&](std::uint64_t, const Row& row) {
+    get_each(chunk, [&](std::uint64_t, const Row& row) {
       if (!ends) ends.emplace(row, row);
       ends->second = row;
     });

@@ -52,7 +52,7 @@ class OwnClaims {
 };
 
 // The same for all names of a folder.
-std::string key_of(const std::string& folder, const std::string& name) {
+std::string make_key(const std::string& folder, const std::string& name) {
   std::error_code error;
   const auto canonical = std::filesystem::weakly_canonical(folder, error);
   return ((error ? std::filesystem::path(folder) : canonical) / name).string();
@@ -72,7 +72,7 @@ std::shared_ptr<const RankClaim> RankClaim::take(const std::string& folder, int 
   std::filesystem::create_directories(folder, error);
   const std::string name = fmt::format(".rank{:05}.lock", rank);
   const std::string path = fmt::format("{}/{}", folder, name);
-  std::string key = key_of(folder, name);
+  std::string key = make_key(folder, name);
   if (!OwnClaims::get().add(key)) return nullptr;
   const auto claim = [&](int descriptor, bool is_exclusive) {
     return std::shared_ptr<const RankClaim>(new RankClaim(path, key, descriptor, is_exclusive));

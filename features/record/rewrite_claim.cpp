@@ -15,7 +15,7 @@ RewriteClaim::RewriteClaim(const std::string& path) {
     // O_NONBLOCK: a pipe of that name must not make the caller wait.
     descriptor_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
     if (descriptor_ < 0) return;
-    struct flock lock = lock_of(Mark::rewritten, F_WRLCK);
+    struct flock lock = make_lock(Mark::rewritten, F_WRLCK);
     const bool locked = ::fcntl(descriptor_, F_OFD_SETLK, &lock) == 0;
     const bool refused = !locked && (errno == EAGAIN || errno == EACCES);
     if (!refused && (opening == kMostOpenings || !has_left(descriptor_, path))) return;

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::string> paths_of(const std::string& folder) {
+std::vector<std::string> list_paths(const std::string& folder) {
   std::vector<std::string> paths;
   for (const SegmentFile& file : segments_in(folder)) paths.push_back(file.path);
   return paths;
@@ -35,7 +35,7 @@ std::vector<std::string> run_files(const std::string& path) {
   if (is_absent) raise<RecordError>("{}: there is no such run", path);
   if (error) raise<RecordError>("{}: cannot be read: {}", path, error.message());
   if (!fs::is_directory(status)) return {path};
-  if (auto files = paths_of(path); !files.empty()) return files;
+  if (auto files = list_paths(path); !files.empty()) return files;
 
   const auto folders = run_folders(path);
   if (folders.empty()) raise<RecordError>("{}: no run file (rank*.h5) in it", path);
@@ -44,7 +44,7 @@ std::vector<std::string> run_files(const std::string& path) {
     for (const std::string& folder : folders) list += (list.empty() ? "" : ", ") + folder;
     raise<RecordError>("{}: holds {} runs; name one of them: {}", path, folders.size(), list);
   }
-  return paths_of(folders.front());
+  return list_paths(folders.front());
 }
 
 class RunReader::Impl {

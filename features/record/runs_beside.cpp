@@ -11,7 +11,7 @@ namespace telens::record {
 namespace {
 
 // One file tells when a run began: a log_dir may hold many runs of many ranks.
-RunEntry entry_of(const std::string& folder) {
+RunEntry make_entry(const std::string& folder) {
   RunEntry entry{.folder = folder, .latest = {}, .problem = {}};
   std::string path = folder;
   try {
@@ -38,7 +38,7 @@ std::vector<RunEntry> runs_beside(const std::string& path) {
   std::vector<RunEntry> runs;
   const auto folders = run_folders(path);
   if (folders.size() < 2) return runs;
-  for (const std::string& folder : folders) runs.push_back(entry_of(folder));
+  for (const std::string& folder : folders) runs.push_back(make_entry(folder));
   // If two began in one second, the later name is the newer one: <time>-2 comes after <time>.
   std::ranges::stable_sort(runs, [](const RunEntry& a, const RunEntry& b) {
     return a.start_time != b.start_time ? a.start_time > b.start_time : a.folder > b.folder;

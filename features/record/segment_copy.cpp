@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kRowsAtOnce = 1 << 16;
 
-RunOptions options_of(const SegmentReader& file) {
+RunOptions get_options(const SegmentReader& file) {
   RunOptions options;
   options.run_id = file.about().run_id;
   options.rank = file.about().rank;
@@ -27,7 +27,7 @@ SegmentCopy::SegmentCopy(const SegmentReader& original, const std::string& path,
                          const SegmentContext& context)
     : original_(original), bins_(original.bins()) {
   const hdf5::Lock lock;  // for what a constructor that throws has to close
-  copy_ = std::make_unique<SegmentWriter>(options_of(original), path, context);
+  copy_ = std::make_unique<SegmentWriter>(get_options(original), path, context);
   Batch names;
   for (const DictionaryLayout& layout : kDictionaryLayouts) {
     names.names[static_cast<std::size_t>(layout.dictionary)] = original.names(layout.dictionary);
@@ -47,7 +47,7 @@ void SegmentCopy::add_bins(Batch& batch, std::uint64_t row, std::int64_t new_row
   while (true) {
     if (next_bin_ == piece_of_bins_.size()) {
       if (next_bins_ > bins_->chunks()) return;
-      piece_of_bins_ = bins_->rows_of(next_bins_++);
+      piece_of_bins_ = bins_->get_rows(next_bins_++);
       next_bin_ = 0;
       continue;
     }
@@ -67,7 +67,7 @@ bool SegmentCopy::copy_records(std::uint64_t chunks, const Keeps& keeps) {
   const auto& table = original_.records().table();
   Batch batch;
   for (std::uint64_t i = 0; i < chunks && next_chunk_ <= table.chunks(); ++i) {
-    table.each_of(next_chunk_++, [&](std::uint64_t number, const Record& row) {
+    table.get_each(next_chunk_++, [&](std::uint64_t number, const Record& row) {
       if (!keeps(row)) return;
       add_bins(batch, number, static_cast<std::int64_t>(batch.of<Record>().size()));
       batch.of<Record>().push_back(row);

@@ -85,7 +85,7 @@ void SegmentReader::read(Use use) const {
   if constexpr (Row::kTable.storage == Storage::packed) {
     const PackedRows<Row> table(file_, checksums_, damage_);
     for (std::uint64_t chunk = 0; chunk <= table.chunks(); ++chunk) {
-      table.each_of(chunk, [&](std::uint64_t, const Row& row) { use(row); });
+      table.get_each(chunk, [&](std::uint64_t, const Row& row) { use(row); });
     }
   } else {
     each_row(std::string(Row::kTable.name), [&](std::uint64_t, std::span<const char> bytes) {

@@ -34,7 +34,7 @@ Handle float16_type() {
   return type;
 }
 
-Handle type_of(DumpType type) {
+Handle get_type(DumpType type) {
   const auto copy = [](hid_t id) { return hdf5::checked(H5Tcopy(id), H5Tclose, "a type"); };
   switch (type) {
     case DumpType::uint8:
@@ -53,7 +53,7 @@ Handle type_of(DumpType type) {
   return copy(H5T_IEEE_F64LE);
 }
 
-Handle space_of(std::span<const std::uint64_t> shape) {
+Handle get_space(std::span<const std::uint64_t> shape) {
   if (shape.empty()) return hdf5::checked(H5Screate(H5S_SCALAR), H5Sclose, "a shape");
   const std::vector<hsize_t> sizes(shape.begin(), shape.end());
   return hdf5::checked(H5Screate_simple(static_cast<int>(sizes.size()), sizes.data(), nullptr),
@@ -63,7 +63,7 @@ Handle space_of(std::span<const std::uint64_t> shape) {
 void write_attribute(hid_t object, const std::string& name, hid_t type, hid_t memory_type,
                      std::span<const std::uint64_t> shape, const void* value) {
   const Handle attribute = hdf5::checked(
-      H5Acreate2(object, name.c_str(), type, space_of(shape), H5P_DEFAULT, H5P_DEFAULT), H5Aclose,
+      H5Acreate2(object, name.c_str(), type, get_space(shape), H5P_DEFAULT, H5P_DEFAULT), H5Aclose,
       name);
   hdf5::check(H5Awrite(attribute, memory_type, value), name);
 }
@@ -89,9 +89,9 @@ void write_attributes(hid_t object, std::span<const DumpAttribute> attributes) {
 void write_dataset(hid_t file, const DumpDataset& dataset) {
   const Handle creates_groups = hdf5::checked(H5Pcreate(H5P_LINK_CREATE), H5Pclose, dataset.path);
   hdf5::check(H5Pset_create_intermediate_group(creates_groups, 1), dataset.path);
-  const Handle type = type_of(dataset.type);
+  const Handle type = get_type(dataset.type);
   const Handle made =
-      hdf5::checked(H5Dcreate2(file, dataset.path.c_str(), type, space_of(dataset.shape),
+      hdf5::checked(H5Dcreate2(file, dataset.path.c_str(), type, get_space(dataset.shape),
                                creates_groups, H5P_DEFAULT, H5P_DEFAULT),
                     H5Dclose, dataset.path);
   if (!dataset.data.empty()) {
@@ -103,7 +103,7 @@ void write_dataset(hid_t file, const DumpDataset& dataset) {
 
 // The file as it will lie on disk. It is made in memory: after a failed write HDF5 keeps a file
 // that it can neither write nor let go of (see hdf5.cpp), and a plain write can simply be undone.
-std::vector<std::byte> image_of(const TensorDump& dump) {
+std::vector<std::byte> make_image(const TensorDump& dump) {
   const hdf5::Lock lock;
   std::size_t bytes = 64 << 10;
   for (const DumpDataset& dataset : dump.datasets) bytes += dataset.data.size();
@@ -213,7 +213,7 @@ std::string write_tensor_dump(const std::string& folder, const std::string& name
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) raise_errno(folder, error.value());
-  const std::vector<std::byte> image = image_of(dump);
+  const std::vector<std::byte> image = make_image(dump);
   TemporaryFile file(folder);
   file.write(image);
   for (int suffix = 0;; ++suffix) {

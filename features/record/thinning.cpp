@@ -71,7 +71,7 @@ bool Thinning::go_on() {
 void Thinning::look() {
   const auto& table = original_->records().table();
   for (std::uint64_t i = 0; i < kChunksAtOnce && next_chunk_ <= table.chunks(); ++i) {
-    for (const Record& row : table.rows_of(next_chunk_++)) {
+    for (const Record& row : table.get_rows(next_chunk_++)) {
       if (iterations_.empty() || row.iteration != last_looked_at_)
         iterations_.insert(row.iteration);
       last_looked_at_ = row.iteration;

@@ -352,7 +352,7 @@ const std::vector<StatisticId>& counters_from(StatisticSource source) {
   return source == StatisticSource::tensor ? of_tensor : of_cast;
 }
 
-std::vector<std::string> names_of(std::span<const StatisticId> statistics) {
+std::vector<std::string> get_names(std::span<const StatisticId> statistics) {
   std::vector<std::string> names;
   for (const StatisticId each : statistics) names.push_back(each->name);
   return names;

@@ -32,7 +32,7 @@ std::vector<StatisticId> statistics_from(StatisticSource source);
 // Its counters, for a tensor or a cast.
 const std::vector<StatisticId>& counters_from(StatisticSource source);
 
-std::vector<std::string> names_of(std::span<const StatisticId> statistics);
+std::vector<std::string> get_names(std::span<const StatisticId> statistics);
 
 // Each throws InternalError for a statistic of another source. A tensor without elements has counts
 // of 0, all else is NaN, and no value of a scale; no value of an attention none of whose queries

@@ -131,7 +131,7 @@ void add_if(bool surely, bool possibly, std::int64_t count, Bounds& bounds) {
 
 }  // namespace
 
-NonFiniteCounts nonfinite_of(const Histogram& histogram) {
+NonFiniteCounts count_nonfinite(const Histogram& histogram) {
   NonFiniteCounts counts;
   const auto add = [&](float value, double count) {
     if (std::isnan(value)) counts.nans += count;
@@ -152,7 +152,7 @@ NonFiniteCounts nonfinite_of(const Histogram& histogram) {
   return counts;
 }
 
-TensorSums tensor_sums_of(const Histogram& histogram) {
+TensorSums compute_tensor_sums(const Histogram& histogram) {
   TensorSums sums;
   for_each_code(histogram, [&]<typename Format>(auto code, float value, std::int64_t count) {
     const double x = static_cast<double>(value) + 0.0;  // -0 becomes +0
@@ -186,7 +186,7 @@ TensorSums tensor_sums_of(const Histogram& histogram) {
   return sums;
 }
 
-CastSums cast_sums_of(const Histogram& histogram, FormatId fp8_format, float scale) {
+CastSums compute_cast_sums(const Histogram& histogram, FormatId fp8_format, float scale) {
   CastSums sums;
   long double squared_error = 0;
   const float scale_inv = 1 / scale;
@@ -231,7 +231,7 @@ void merge(MagnitudeCounts& into, const MagnitudeCounts& part) {
   for (const auto& [exponent, count] : part.exponents) into.exponents[exponent] += count;
 }
 
-MagnitudeCounts magnitudes_of(const Histogram& histogram) {
+MagnitudeCounts count_magnitudes(const Histogram& histogram) {
   MagnitudeCounts counts;
   for_each_bin(histogram, [&](const Magnitudes& x, std::int64_t count) {
     counts.numel += count;
@@ -248,7 +248,7 @@ MagnitudeCounts magnitudes_of(const Histogram& histogram) {
   return counts;
 }
 
-Bounds amax_of(const Histogram& histogram) {
+Bounds compute_amax(const Histogram& histogram) {
   Bounds amax;
   for_each_bin(histogram, [&](const Magnitudes& magnitudes, std::int64_t) {
     amax.low = larger(amax.low, magnitudes.low);
@@ -257,7 +257,8 @@ Bounds amax_of(const Histogram& histogram) {
   return amax;
 }
 
-CastBounds cast_bounds_of(const Histogram& histogram, FormatId fp8_format, const Bounds& scale) {
+CastBounds compute_cast_bounds(const Histogram& histogram, FormatId fp8_format,
+                               const Bounds& scale) {
   CastBounds bounds;
   dispatch_fp8_format(fp8_format, "histogram", [&]<typename Fp8>() {
     const Cast<Fp8> smallest(scale.low);

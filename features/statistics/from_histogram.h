@@ -37,14 +37,14 @@ struct NonFiniteCounts {
 };
 
 // Bins that its kind of histogram does not have count for nothing.
-NonFiniteCounts nonfinite_of(const Histogram& histogram);
+NonFiniteCounts count_nonfinite(const Histogram& histogram);
 
 // ---- exact, from histograms over all codes; UsageError for others
 
-TensorSums tensor_sums_of(const Histogram& histogram);
+TensorSums compute_tensor_sums(const Histogram& histogram);
 
 // The sums of a saturating cast to the FP8 format: core/ops/statistics_layout.h.
-CastSums cast_sums_of(const Histogram& histogram, FormatId fp8_format, float scale);
+CastSums compute_cast_sums(const Histogram& histogram, FormatId fp8_format, float scale);
 
 // ---- bounds, from any histogram; exact ones, low == high, from those over all codes
 
@@ -65,10 +65,11 @@ struct CastBounds {
 void merge(CastBounds& into, const CastBounds& part);
 
 // max |x|: 0 without an element, NaN with a NaN, Inf with an Inf.
-Bounds amax_of(const Histogram& histogram);
+Bounds compute_amax(const Histogram& histogram);
 
 // The same for a scale that is only known to lie between two.
-CastBounds cast_bounds_of(const Histogram& histogram, FormatId fp8_format, const Bounds& scale);
+CastBounds compute_cast_bounds(const Histogram& histogram, FormatId fp8_format,
+                               const Bounds& scale);
 
 // ---- by magnitude
 
@@ -86,6 +87,6 @@ struct MagnitudeCounts {
 
 void merge(MagnitudeCounts& into, const MagnitudeCounts& part);
 
-MagnitudeCounts magnitudes_of(const Histogram& histogram);
+MagnitudeCounts count_magnitudes(const Histogram& histogram);
 
 }  // namespace telens

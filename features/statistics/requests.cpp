@@ -7,7 +7,7 @@ namespace {
 
 // The index of the value, which is added where it is new.
 template <typename T>
-std::size_t index_of(std::vector<T>& values, const T& value) {
+std::size_t find_index(std::vector<T>& values, const T& value) {
   const auto found = std::find(values.begin(), values.end(), value);
   const auto index = static_cast<std::size_t>(found - values.begin());
   if (found == values.end()) values.push_back(value);
@@ -56,17 +56,17 @@ std::optional<StatisticRequest> RequestSet::add(const StatisticName& name,
     const std::optional<CastRequest> cast = requested_cast(name, running);
     if (!cast) return std::nullopt;
     if (is_block_recipe(cast->recipe)) {
-      request.block_cast = index_of(block_casts_, *cast);
+      request.block_cast = find_index(block_casts_, *cast);
     } else {
-      request.cast = index_of(casts_, *cast);
+      request.cast = find_index(casts_, *cast);
       if (source == StatisticSource::scale) scale_cast_ = request.cast;
     }
   } else if (source == StatisticSource::blocks) {
-    request.blocks = index_of(blocks_, name.block.value_or(BlockShape{}));
+    request.blocks = find_index(blocks_, name.block.value_or(BlockShape{}));
   } else if (source == StatisticSource::plugin) {
-    request.defined = index_of(defined_, name.statistic);
+    request.defined = find_index(defined_, name.statistic);
   }
-  index_of(requests_, request);
+  find_index(requests_, request);
   return request;
 }
 

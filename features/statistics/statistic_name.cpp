@@ -20,7 +20,7 @@ bool remove_suffix(std::string_view& text, std::string_view suffix) {
 
 std::optional<RecipeId> remove_recipe(std::string_view& text) {
   for (const RecipeId recipe : kAllRecipes) {
-    const std::string_view name = name_of(recipe);
+    const std::string_view name = get_name(recipe);
     if (text.size() > name.size() && text.starts_with(name) && text[name.size()] == '_') {
       text.remove_prefix(name.size() + 1);
       return recipe;
@@ -80,7 +80,7 @@ std::optional<StatisticName> parse_statistic_name(std::string_view text,
 
 std::string format_statistic_name(const StatisticName& name) {
   std::string text;
-  if (name.what_if) text = fmt::format("{}_", name_of(*name.what_if));
+  if (name.what_if) text = fmt::format("{}_", get_name(*name.what_if));
   text += name.statistic->name;
   if (name.block) {
     text += fmt::format("{}{}{}{}", kBlockSize, name.block->size, kDims, name.block->dims);

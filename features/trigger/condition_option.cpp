@@ -40,13 +40,13 @@ constexpr std::array<RelationWord, 7> kRelations{{{">", Relation::above},
                                                   {"drops", Relation::drops},
                                                   {"spikes", Relation::spikes}}};
 
-const RelationWord* relation_of(std::string_view word) {
+const RelationWord* find_relation(std::string_view word) {
   const auto found = std::ranges::find(kRelations, word, &RelationWord::word);
   return found == kRelations.end() ? nullptr : &*found;
 }
 
 // Blanks separate words; a comparison is a word without any.
-std::vector<std::string> words_of(std::string_view text) {
+std::vector<std::string> get_words(std::string_view text) {
   const auto kind = [](char c) {
     return c == ' ' || c == '\t'                                       ? 0
            : std::string_view("<>=").find(c) != std::string_view::npos ? 1
@@ -100,14 +100,14 @@ class Parser {
   }
 
   std::optional<Condition> parse() {
-    const std::vector<std::string> words = words_of(condition_.text);
+    const std::vector<std::string> words = get_words(condition_.text);
     const auto relation = std::ranges::find_if(
-        words, [](const std::string& word) { return relation_of(word) != nullptr; });
+        words, [](const std::string& word) { return find_relation(word) != nullptr; });
     const auto subject_words = static_cast<std::size_t>(relation - words.begin());
     if (relation == words.end()) {
       report("has no comparison ({})", comparisons());
     } else if (parse_subject(Words(words).first(subject_words))) {
-      condition_.relation = relation_of(*relation)->relation;
+      condition_.relation = find_relation(*relation)->relation;
       const Words rest = Words(words).subspan(subject_words + 1);
       if (condition_.relation < Relation::jumps ? parse_bound(rest) : parse_factor(rest)) {
         warn_of_impossible();
@@ -166,7 +166,7 @@ class Parser {
   std::vector<std::string> names_of_tensors() const {
     switch (condition_.statistic->statistic->source()) {
       case StatisticSource::scores:
-        return {std::string(name_of(TensorName::scores))};
+        return {std::string(get_name(TensorName::scores))};
       case StatisticSource::cast:
         return config::with_attention(config::gemm_input_names(), /*scores=*/false);
       default:
@@ -266,7 +266,7 @@ std::vector<Condition> parse_conditions(const Value& value, ErrorList& errors,
   return conditions;
 }
 
-std::vector<TensorName> tensors_of(const Condition& condition) {
+std::vector<TensorName> get_tensors(const Condition& condition) {
   if (!condition.statistic) return {};
   if (condition.tensor) return {*condition.tensor};
   if (condition.statistic->statistic->source() == StatisticSource::scores) {

@@ -22,6 +22,6 @@ std::vector<Condition> parse_conditions(const config::Value& value, config::Erro
                                         const config::StatisticDescriptions* plugin = nullptr);
 
 // The tensors that a condition over a statistic is about.
-std::vector<TensorName> tensors_of(const Condition& condition);
+std::vector<TensorName> get_tensors(const Condition& condition);
 
 }  // namespace telens::features

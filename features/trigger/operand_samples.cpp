@@ -46,7 +46,7 @@ class Draw {
   PhiloxCounter words_;
 };
 
-std::span<const std::byte> bytes_of(std::span<const std::int64_t> numbers) {
+std::span<const std::byte> get_bytes(std::span<const std::int64_t> numbers) {
   return std::as_bytes(numbers);
 }
 
@@ -67,7 +67,7 @@ struct Columns {
 
 }  // namespace
 
-OperandSamples::Iteration& OperandSamples::kept_of(std::int64_t iteration) {
+OperandSamples::Iteration& OperandSamples::get_kept(std::int64_t iteration) {
   if (kept_.empty() || kept_.back().iteration != iteration) kept_.push_back({iteration, {}, 0});
   return kept_.back();
 }
@@ -90,7 +90,7 @@ void OperandSamples::add(std::string_view layer, TensorName tensor, std::int64_t
   if (operand.numel() == 0) return;
   const at::NoGradGuard no_grad;
   const std::lock_guard lock(mutex_);
-  kept_of(iteration);
+  get_kept(iteration);
   const Key key{std::string(layer), tensor};
   const bool is_known = kept_.back().samples.contains(key);
   const auto elements = static_cast<std::size_t>(std::min(elements_, operand.numel()));
@@ -176,7 +176,7 @@ void write_operand_samples(const OperandSamples::Kept& kept, const std::string& 
   for (const auto& [key, columns] : operands) {
     const std::string group = fmt::format("{:06d}", number++);
     dump.groups.push_back(
-        {group, {{"layer", key.first}, {"tensor", std::string(telens::name_of(key.second))}}});
+        {group, {{"layer", key.first}, {"tensor", std::string(telens::get_name(key.second))}}});
     const auto add = [&](std::string_view column, record::DumpType type,
                          std::span<const std::byte> data) {
       dump.datasets.push_back({.path = fmt::format("{}/{}", group, column),
@@ -186,9 +186,9 @@ void write_operand_samples(const OperandSamples::Kept& kept, const std::string& 
                                .attributes = {}});
     };
     const at::Tensor& all = values.emplace_back(at::cat(columns.values));
-    add("iteration", record::DumpType::int64, bytes_of(columns.iteration));
-    add("row", record::DumpType::int64, bytes_of(columns.row));
-    add("column", record::DumpType::int64, bytes_of(columns.column));
+    add("iteration", record::DumpType::int64, get_bytes(columns.iteration));
+    add("row", record::DumpType::int64, get_bytes(columns.row));
+    add("column", record::DumpType::int64, get_bytes(columns.column));
     add("value", record::DumpType::float64,
         {static_cast<const std::byte*>(all.const_data_ptr()), all.nbytes()});
   }

@@ -67,7 +67,7 @@ class OperandSamples {
   Kept take();
 
  private:
-  Iteration& kept_of(std::int64_t iteration);
+  Iteration& get_kept(std::int64_t iteration);
   void forget_first();
   // Makes room for a sample of the newest iteration; false: there is none.
   bool make_room(std::size_t bytes);

@@ -14,7 +14,7 @@
 namespace telens::features {
 namespace {
 
-const config::Section& section_of(const config::Config& config, const std::string& name) {
+const config::Section& get_section(const config::Config& config, const std::string& name) {
   return *std::ranges::find(config.sections(), name, &config::Section::name);
 }
 
@@ -22,14 +22,14 @@ const config::Section& section_of(const config::Config& config, const std::strin
 
 Trigger::Trigger(const config::FeatureEntry& entry, FeatureServices& services)
     : entry_(entry),
-      section_(section_of(services.config(), entry.section)),
+      section_(get_section(services.config(), entry.section)),
       services_(services),
       options_(entry.selections.front().options_as<TriggerOptions>()),
       schedule_(entry.selections.front().schedule),
       watches_(options_.when.begin(), options_.when.end()) {
   std::array<std::vector<StatisticName>, kAllTensors.size()> statistics;
   for (const Condition& condition : options_.when) {
-    for (const TensorName tensor : tensors_of(condition)) {
+    for (const TensorName tensor : get_tensors(condition)) {
       statistics[static_cast<std::size_t>(tensor)].push_back(*condition.statistic);
     }
   }
@@ -81,7 +81,7 @@ void Trigger::inspect_tensor(const FeatureCall& at, const InspectTensorCall& cal
   if (!left_out) return;
   const bool first = !warned_.exchange(true);
   services_.log_message(fmt::format("{}: of {} it does not see {}{}", entry_.description->name,
-                                    telens::name_of(call.tensor_name), *left_out,
+                                    telens::get_name(call.tensor_name), *left_out,
                                     first ? "; the log names all such tensors" : ""),
                         at.layer_name, first ? debug::LogLevel::warning : debug::LogLevel::info);
 }
@@ -112,7 +112,7 @@ bool Trigger::is_about(const Condition& condition, const Series& series) const {
   return !condition.tensor || condition.tensor == tensor;
 }
 
-const std::vector<std::size_t>& Trigger::watches_of(const Series& series) {
+const std::vector<std::size_t>& Trigger::get_watches(const Series& series) {
   if (series.index >= watches_of_.size()) watches_of_.resize(series.index + 1);
   std::optional<std::vector<std::size_t>>& known = watches_of_[series.index];
   if (!known) {
@@ -125,7 +125,7 @@ const std::vector<std::size_t>& Trigger::watches_of(const Series& series) {
 }
 
 void Trigger::look_at(const Row& row) {
-  for (const std::size_t i : watches_of(*row.series)) {
+  for (const std::size_t i : get_watches(*row.series)) {
     auto& history =
         watches_[i].of_series.try_emplace(row.series->index, watches_[i].condition).first->second;
     const std::optional<std::string> found = history.add(row.value);

@@ -68,7 +68,7 @@ class Trigger final : public Feature, private Decider {
   bool samples(TensorName tensor) const;
   bool looks_at(TensorName tensor) const;
   bool is_about(const Condition& condition, const Series& series) const;
-  const std::vector<std::size_t>& watches_of(const Series& series);
+  const std::vector<std::size_t>& get_watches(const Series& series);
   void look_at(const Row& row);
   void look_at(const EndedIteration& ended, const NamedNumber& number);
   void note(std::size_t watch, std::string text, std::string layer);

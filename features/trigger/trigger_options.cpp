@@ -46,7 +46,7 @@ config::Parameter whole_number(std::string_view name, std::int64_t least, std::s
           }};
 }
 
-std::optional<std::int64_t> integer_of(const Value& parameters, std::string_view name) {
+std::optional<std::int64_t> get_integer(const Value& parameters, std::string_view name) {
   const Value* value = parameters.find(name);
   return value == nullptr ? std::nullopt : std::optional(value->as_integer());
 }
@@ -57,13 +57,13 @@ std::vector<std::string> recorded_by(const config::Selection& selection) {
   for (const TensorName tensor : kAllTensors) {
     std::vector<StatisticName> statistics;
     for (const Condition& condition : selection.options_as<TriggerOptions>().when) {
-      const std::vector<TensorName> tensors = tensors_of(condition);
+      const std::vector<TensorName> tensors = get_tensors(condition);
       if (std::ranges::find(tensors, tensor) == tensors.end()) continue;
       statistics.push_back(*condition.statistic);
     }
     if (statistics.empty()) continue;
-    for (const std::string& each : recorded_names(statistics, telens::name_of(tensor))) {
-      names.push_back(fmt::format("{} {}", telens::name_of(tensor), each));
+    for (const std::string& each : recorded_names(statistics, telens::get_name(tensor))) {
+      names.push_back(fmt::format("{} {}", telens::get_name(tensor), each));
     }
   }
   return names;
@@ -119,15 +119,15 @@ config::OptionsPtr parse_options(const config::ParameterValues& parameters,
                                  const config::StatisticDescriptionsPtr& plugin) {
   const config::OptionsPtr when = parameters.made(kWhen);
   return config::make_options(
-      TriggerOptions{.when = config::options_of<Conditions>(*when),
+      TriggerOptions{.when = config::get_options<Conditions>(*when),
                      .plugin = plugin,
-                     .start = integer_of(parameters, config::kStart),
-                     .write_last = integer_of(parameters, config::kWriteLast),
-                     .operands = integer_of(parameters, config::kOperands),
-                     .most_mebibytes = *integer_of(parameters, config::kMostMebibytes),
+                     .start = get_integer(parameters, config::kStart),
+                     .write_last = get_integer(parameters, config::kWriteLast),
+                     .operands = get_integer(parameters, config::kOperands),
+                     .most_mebibytes = *get_integer(parameters, config::kMostMebibytes),
                      .stop = parameters.find(kStop)->as_bool(),
-                     .max_firings = *integer_of(parameters, kMaxFirings),
-                     .cooldown = *integer_of(parameters, kCooldown)});
+                     .max_firings = *get_integer(parameters, kMaxFirings),
+                     .cooldown = *get_integer(parameters, kCooldown)});
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 namespace telens::features {
 namespace {
 
-FormatId format_of(at::ScalarType dtype) {
+FormatId get_format(at::ScalarType dtype) {
   if (dtype == at::kBFloat16) return FormatId::bf16;
   return dtype == at::kHalf ? FormatId::fp16 : FormatId::fp32;
 }
@@ -28,7 +28,7 @@ void count(HistogramBins bins, const at::Tensor& x, at::Tensor& counts) {
 }
 
 // The bins that elements fell into.
-HistogramRow row_of(std::int64_t iteration, const Series& series, const at::Tensor& counts) {
+HistogramRow get_row(std::int64_t iteration, const Series& series, const at::Tensor& counts) {
   const auto* data = counts.const_data_ptr<std::int64_t>();
   HistogramRow row;
   row.iteration = iteration;
@@ -62,11 +62,11 @@ void ValueHistogram::log_left_out(const FeatureCall& at, std::string_view text) 
 
 HistogramName ValueHistogram::name_for(const FeatureCall& at, TensorName tensor,
                                        at::ScalarType dtype) {
-  HistogramName name{bins_[static_cast<std::size_t>(tensor)], format_of(dtype)};
+  HistogramName name{bins_[static_cast<std::size_t>(tensor)], get_format(dtype)};
   if (name.bins == HistogramBins::codes && name.format == FormatId::fp32) {
     log_left_out(at, fmt::format("{} is FP32, which has too many codes to count: its exponents "
                                  "are counted",
-                                 telens::name_of(tensor)));
+                                 telens::get_name(tensor)));
     name.bins = HistogramBins::exponent;
   }
   return name;
@@ -79,7 +79,7 @@ void ValueHistogram::inspect_tensor(const FeatureCall& at, const InspectTensorCa
   if (call.tensor == nullptr) {
     log_left_out(at, fmt::format("{} is not counted: it is stored in low precision, the "
                                  "high-precision tensor does not exist",
-                                 telens::name_of(call.tensor_name)));
+                                 telens::get_name(call.tensor_name)));
     return;
   }
   const HistogramName name = name_for(at, call.tensor_name, call.tensor->scalar_type());
@@ -98,8 +98,8 @@ void ValueHistogram::inspect_tensor(const FeatureCall& at, const InspectTensorCa
 void ValueHistogram::record(const Key& key, const at::Tensor& counts) {
   const std::string statistic = format_histogram_name(key.name);
   const Series& series = services_.series().find_or_add(
-      {.layer = key.layer, .tensor = telens::name_of(key.tensor), .statistic = statistic});
-  HistogramRow row = row_of(key.iteration, series, counts);
+      {.layer = key.layer, .tensor = telens::get_name(key.tensor), .statistic = statistic});
+  HistogramRow row = get_row(key.iteration, series, counts);
   if (row.elements > 0) services_.record_histogram(std::move(row));
 }
 

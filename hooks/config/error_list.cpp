@@ -19,11 +19,11 @@ void ErrorList::add_to(std::vector<Entry>& entries, const Location& where, std::
   if (!known) entries.push_back({where, std::move(message)});
 }
 
-std::vector<std::string> ErrorList::lines() const { return lines_of(errors_); }
+std::vector<std::string> ErrorList::lines() const { return split_lines(errors_); }
 
-std::vector<std::string> ErrorList::warning_lines() const { return lines_of(warnings_); }
+std::vector<std::string> ErrorList::warning_lines() const { return split_lines(warnings_); }
 
-std::vector<std::string> ErrorList::lines_of(std::vector<Entry> entries) {
+std::vector<std::string> ErrorList::split_lines(std::vector<Entry> entries) {
   std::ranges::stable_sort(entries, {}, [](const Entry& entry) {
     return std::tuple(entry.where.line, entry.where.column);
   });

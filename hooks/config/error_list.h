@@ -57,7 +57,7 @@ class ErrorList {
   };
 
   void add_to(std::vector<Entry>& entries, const Location& where, std::string message);
-  static std::vector<std::string> lines_of(std::vector<Entry> entries);
+  static std::vector<std::string> split_lines(std::vector<Entry> entries);
 
   std::vector<std::string> context_;
   std::vector<Entry> errors_;

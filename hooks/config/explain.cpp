@@ -11,7 +11,7 @@ namespace telens::config {
 namespace {
 
 std::string explain(const Parameter& parameter) {
-  std::string text = fmt::format("  {}: {}", parameter.name, name_of(parameter.type));
+  std::string text = fmt::format("  {}: {}", parameter.name, get_name(parameter.type));
   if (parameter.required) {
     text += ", required";
   } else if (!parameter.default_value.is_null()) {

@@ -14,7 +14,7 @@ bool is_called(const FeatureDescription& description, std::string_view name) {
 
 }  // namespace
 
-std::string_view name_of(ParameterType type) {
+std::string_view get_name(ParameterType type) {
   switch (type) {
     case ParameterType::boolean:
       return "true or false";
@@ -44,13 +44,13 @@ std::string qualified_name(const FeatureDescription& description) {
 
 std::vector<std::string> all_tensor_names() {
   std::vector<std::string> names;
-  for (const TensorName tensor : kLinearTensors) names.emplace_back(name_of(tensor));
+  for (const TensorName tensor : kLinearTensors) names.emplace_back(get_name(tensor));
   return names;
 }
 
 std::vector<std::string> with_attention(std::vector<std::string> names, bool scores) {
   for (const TensorName tensor : kAttentionTensors) {
-    if (scores || tensor != TensorName::scores) names.emplace_back(name_of(tensor));
+    if (scores || tensor != TensorName::scores) names.emplace_back(get_name(tensor));
   }
   return names;
 }
@@ -58,7 +58,7 @@ std::vector<std::string> with_attention(std::vector<std::string> names, bool sco
 std::vector<std::string> gemm_input_names() {
   std::vector<std::string> names;
   for (const TensorName tensor : kAllTensors) {
-    if (is_gemm_input(tensor)) names.emplace_back(name_of(tensor));
+    if (is_gemm_input(tensor)) names.emplace_back(get_name(tensor));
   }
   return names;
 }

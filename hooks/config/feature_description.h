@@ -31,7 +31,7 @@ enum class ParameterType : std::uint8_t {
   any,
 };
 
-std::string_view name_of(ParameterType type);
+std::string_view get_name(ParameterType type);
 
 // Adds what is wrong with a value to the errors.
 using Validator = std::function<void(const Value& value, ErrorList& errors)>;
@@ -56,7 +56,7 @@ OptionsPtr make_options(Options options) {
 
 // Options: the type that make_options() got.
 template <typename Options>
-const Options& options_of(const OptionsBase& made) {
+const Options& get_options(const OptionsBase& made) {
   return static_cast<const TypedOptions<Options>&>(made).options;
 }
 

@@ -32,7 +32,7 @@ same tensor or cast.
 |---|---|---|---|
 )";
 
-std::string_view origin_of(const StatisticDescription& statistic) {
+std::string_view get_origin(const StatisticDescription& statistic) {
   switch (statistic.source()) {
     case StatisticSource::tensor:
       return "the high-precision tensor";
@@ -79,7 +79,7 @@ std::string sentence(std::string text) {
 }
 
 // Lower case and hyphens, as GitHub makes it of a heading.
-std::string anchor_of(const FeatureDescription& description) {
+std::string get_anchor(const FeatureDescription& description) {
   std::string anchor;
   for (const char c : qualified_name(description)) {
     if (c != '.') anchor += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -97,7 +97,7 @@ std::string parameter_row(const Parameter& parameter) {
   if (!parameter.allowed_values.empty()) {
     doc += fmt::format("{}one of {}", doc.empty() ? "" : "; ", code_list(parameter.allowed_values));
   }
-  return fmt::format("| `{}` | {} | {} | {} |\n", parameter.name, name_of(parameter.type),
+  return fmt::format("| `{}` | {} | {} | {} |\n", parameter.name, get_name(parameter.type),
                      default_text, doc);
 }
 
@@ -129,7 +129,7 @@ std::string indented(std::string_view text, std::string_view indent) {
   return lines;
 }
 
-std::string section_of(const FeatureDescription& description) {
+std::string get_section(const FeatureDescription& description) {
   std::string text = fmt::format("\n## {}\n\n", qualified_name(description));
   if (!description.aliases.empty()) {
     text += fmt::format("Also called {}. ", code_list(description.aliases));
@@ -157,13 +157,13 @@ std::string features_page(const Descriptions& descriptions,
                           std::span<const StatisticDescription> statistics) {
   std::string page(kHead);
   for (const FeatureDescriptionPtr& each : descriptions.all()) {
-    page += fmt::format("| [{}](#{}) | {} |\n", qualified_name(*each), anchor_of(*each),
+    page += fmt::format("| [{}](#{}) | {} |\n", qualified_name(*each), get_anchor(*each),
                         cell(each->summary));
   }
-  for (const FeatureDescriptionPtr& each : descriptions.all()) page += section_of(*each);
+  for (const FeatureDescriptionPtr& each : descriptions.all()) page += get_section(*each);
   page += kStatisticsHead;
   for (const StatisticDescription& each : statistics) {
-    page += fmt::format("| `{}` | {} | {} | {} |\n", each.name, origin_of(each), cell(each.doc),
+    page += fmt::format("| `{}` | {} | {} | {} |\n", each.name, get_origin(each), cell(each.doc),
                         each.kind == StatisticKind::counter ? "always" : "");
   }
   return page;

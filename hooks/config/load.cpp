@@ -123,12 +123,12 @@ class Loader {
   void warn_of_idle_feature(const FeatureEntry& feature) {
     if (feature.selections.empty() || !std::ranges::all_of(feature.selections, is_idle)) return;
     const Selection& first = feature.selections.front();
-    const auto [feeds, also_feeds] = gemms_of(*tensor_from_name(*first.tensor));
+    const auto [feeds, also_feeds] = get_gemms(*tensor_from_name(*first.tensor));
     errors_.warn(feature.location,
                  "it does nothing: the {} has no part in {}, but in {}{}, and so it is with all "
                  "of its GEMMs and tensors; choose GEMMs that have the tensors",
-                 *first.tensor, name_of(*first.gemm), name_of(feeds),
-                 feeds == also_feeds ? "" : fmt::format(" and {}", name_of(also_feeds)));
+                 *first.tensor, get_name(*first.gemm), get_name(feeds),
+                 feeds == also_feeds ? "" : fmt::format(" and {}", get_name(also_feeds)));
   }
 
   void report_unknown_feature(std::string_view feature_namespace, const MapEntry& entry) {

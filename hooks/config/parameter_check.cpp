@@ -49,8 +49,8 @@ void check_not_empty(const Value& value, std::string_view key, ErrorList& errors
 
 OptionsPtr check_parameter(const Parameter& parameter, const Value& value, ErrorList& errors) {
   if (!fits(parameter.type, value)) {
-    errors.add(value.location(), "'{}' must be {}, not {}", parameter.name, name_of(parameter.type),
-               describe(value));
+    errors.add(value.location(), "'{}' must be {}, not {}", parameter.name,
+               get_name(parameter.type), describe(value));
     return nullptr;
   }
   if (parameter.required && is_list_type(parameter.type)) {
@@ -82,7 +82,7 @@ Value complete_parameters(const Value& keys, const FeatureDescription& descripti
     const Value* value = keys.find(parameter.name);
     if (!value && parameter.required) {
       errors.add(keys.location(), "'{}' is missing; it must be {}{}", parameter.name,
-                 name_of(parameter.type),
+                 get_name(parameter.type),
                  parameter.allowed_values.empty()
                      ? ""
                      : ", one of " + quoted_list(parameter.allowed_values));

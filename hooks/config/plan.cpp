@@ -23,8 +23,8 @@ std::vector<std::string> each_once(std::span<const std::string> names) {
   return unique;
 }
 
-std::vector<PlanRow> rows_of(const std::string& layer,
-                             const std::vector<const FeatureEntry*>& entries) {
+std::vector<PlanRow> get_rows(const std::string& layer,
+                              const std::vector<const FeatureEntry*>& entries) {
   std::vector<PlanRow> rows;
   for (const FeatureEntry* entry : entries) {
     if (entry->description->opaque) rows.push_back({layer, entry, nullptr});
@@ -72,7 +72,7 @@ bool PlanRow::due(std::int64_t iteration) const {
 }
 
 std::string PlanRow::gemm() const {
-  return selection && selection->gemm ? std::string(name_of(*selection->gemm)) : "";
+  return selection && selection->gemm ? std::string(get_name(*selection->gemm)) : "";
 }
 
 std::string PlanRow::tensor() const {
@@ -101,7 +101,7 @@ Plan make_plan(const Config& config, std::span<const std::string> layer_names) {
   std::vector<std::string> errors;
   for (const std::string& layer : plan.layers) {
     try {
-      const std::vector<PlanRow> rows = rows_of(layer, plan.config.entries_for(layer));
+      const std::vector<PlanRow> rows = get_rows(layer, plan.config.entries_for(layer));
       plan.rows.insert(plan.rows.end(), rows.begin(), rows.end());
     } catch (const ConfigError& error) {
       errors.emplace_back(error.what());

@@ -14,7 +14,7 @@ namespace {
 // after some hundredths of a second.
 constexpr std::uint32_t kMatchLimit = 1'000'000;
 
-std::string message_of(int error) {
+std::string get_message(int error) {
   std::array<PCRE2_UCHAR, 256> text{};
   pcre2_get_error_message(error, text.data(), text.size());
   return reinterpret_cast<const char*>(text.data());
@@ -38,7 +38,7 @@ PythonRegex::PythonRegex(std::string_view pattern) : pattern_(pattern) {
                     PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
   if (!code) {
     raise<UsageError>("the regular expression '{}' cannot be compiled: {}", pattern,
-                      message_of(error));
+                      get_message(error));
   }
   code_ = std::shared_ptr<const void>(code, [](const void* owned) {
     pcre2_code_free(static_cast<pcre2_code*>(const_cast<void*>(owned)));
@@ -57,7 +57,7 @@ bool PythonRegex::search(std::string_view text) const {
   if (result >= 0) return true;
   if (result == PCRE2_ERROR_NOMATCH) return false;
   raise<UsageError>("the regular expression '{}' cannot be matched against '{}': {}; simplify it",
-                    pattern_, text, message_of(result));
+                    pattern_, text, get_message(result));
 }
 
 }  // namespace telens::config

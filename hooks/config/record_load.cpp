@@ -52,7 +52,7 @@ Records records_of_layer(std::span<const PlanRow> rows) {
 }
 
 // Layers that the same entries select record the same, which is worked out once.
-Records records_of(const Plan& plan) {
+Records read_records(const Plan& plan) {
   std::map<std::vector<const void*>, Records> known;
   Records all;
   for (auto begin = plan.rows.begin(); begin != plan.rows.end();) {
@@ -83,7 +83,7 @@ std::int64_t records_at(const Records& records, std::int64_t iteration) {
   return total;
 }
 
-std::int64_t period_of(const Schedules& schedules) {
+std::int64_t get_period(const Schedules& schedules) {
   std::int64_t period = 1;
   for (const Schedule* schedule : schedules) {
     if (schedule->freq() >= kLongestPeriod) return kLongestPeriod;
@@ -147,7 +147,7 @@ struct Changes {
   bool endless = false;
 };
 
-Changes changes_of(const Schedules& schedules) {
+Changes find_changes(const Schedules& schedules) {
   Changes changes;
   for (const Schedule* schedule : schedules) {
     for (const StepRange& range : schedule->ranges()) {
@@ -165,7 +165,7 @@ Changes changes_of(const Schedules& schedules) {
 // Iterations that may be the busiest: a period behind each change, and each schedule's first.
 std::set<std::int64_t> busy_iterations(const Schedules& schedules, const Changes& changes) {
   std::set<std::int64_t> iterations;
-  const std::int64_t period = period_of(schedules);
+  const std::int64_t period = get_period(schedules);
   for (auto change = changes.iterations.begin(); change != changes.iterations.end(); ++change) {
     const auto next = std::next(change);
     const std::int64_t length = next == changes.iterations.end() ? kNever : *next - *change;
@@ -212,10 +212,10 @@ std::string size_text(double records) {
 }  // namespace
 
 RecordLoad estimate_load(const Plan& plan) {
-  const Records records = records_of(plan);
+  const Records records = read_records(plan);
   Schedules schedules;
   for (const auto& [each, count] : records) schedules.insert(each.begin(), each.end());
-  const Changes changes = changes_of(schedules);
+  const Changes changes = find_changes(schedules);
   RecordLoad load;
   load.not_counted = not_counted(plan);
   load.waiting = waiting_sections(plan);
@@ -244,7 +244,7 @@ RecordLoad estimate_load(const Plan& plan) {
 }
 
 std::int64_t records_in(const Plan& plan, std::int64_t iteration) {
-  return records_at(records_of(plan), iteration);
+  return records_at(read_records(plan), iteration);
 }
 
 std::string RecordLoad::text() const {

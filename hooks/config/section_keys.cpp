@@ -39,8 +39,8 @@ constexpr std::array kModes{Mode::train, Mode::eval, Mode::both};
 Mode parse_mode(const Value& value, ErrorList& errors) {
   std::vector<std::string> names;
   for (const Mode mode : kModes) {
-    if (value.is_string() && value.as_string() == name_of(mode)) return mode;
-    names.emplace_back(name_of(mode));
+    if (value.is_string() && value.as_string() == get_name(mode)) return mode;
+    names.emplace_back(get_name(mode));
   }
   errors.add(value.location(), "'{}' must be one of {}, not {}{}", kMode, quoted_list(names),
              describe(value), value.is_string() ? suggestion(value.as_string(), names) : "");
@@ -134,7 +134,7 @@ class LinkCheck {
           section.keys->mode_location,
           "'{}: {}' does not go with {} ({}): evaluations are recorded under names of their "
           "own, by {} alone; give it a section without '{}'",
-          kMode, name_of(section.keys->mode), entry.written_name, to_string(entry.location),
+          kMode, get_name(section.keys->mode), entry.written_name, to_string(entry.location),
           quoted_list(features_with(&FeatureDescription::names_evaluation)), kMode);
     }
   }
@@ -188,7 +188,7 @@ class LinkCheck {
 
 }  // namespace
 
-std::string_view name_of(Mode mode) {
+std::string_view get_name(Mode mode) {
   switch (mode) {
     case Mode::train:
       return "train";

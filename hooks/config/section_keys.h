@@ -22,7 +22,7 @@ inline constexpr std::string_view kMode = "mode";
 
 // The forwards that a section's features look at.
 enum class Mode : std::uint8_t { train, eval, both };
-std::string_view name_of(Mode mode);
+std::string_view get_name(Mode mode);
 
 // The parameters of a feature that fires (FeatureDescription::fires) which give these sections
 // their measure: iterations that they run, iterations that are kept.

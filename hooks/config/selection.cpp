@@ -117,7 +117,7 @@ class Resolver {
     OptionsPtr made;
   };
 
-  std::vector<std::string> keys_of(Level level) const {
+  std::vector<std::string> get_keys(Level level) const {
     std::vector<std::string> keys;
     const auto add_axis = [&](const Axis& axis) {
       keys.emplace_back(axis.list);
@@ -142,13 +142,13 @@ class Resolver {
       selection->options =
           equal != selection
               ? equal->options
-              : description_.parse({selection->parameters, made_of(selection->parameters)},
+              : description_.parse({selection->parameters, make_from(selection->parameters)},
                                    errors_);
     }
   }
 
   // The parsed values of a selection's parameters: those that are written, and defaults.
-  ParameterValues::Made made_of(const Value& parameters) {
+  ParameterValues::Made make_from(const Value& parameters) {
     ParameterValues::Made made;
     for (const Parameter& parameter : description_.parameters) {
       const Value* value = parameters.find(parameter.name);
@@ -168,7 +168,7 @@ class Resolver {
 
   // Names of keys and the values of parameters and schedule of one map.
   void check_level(const Value& map, Level level) {
-    const std::vector<std::string> known = keys_of(level);
+    const std::vector<std::string> known = get_keys(level);
     for (const MapEntry& entry : map.as_map()) {
       if (entry.key == kEnabled && level != Level::feature) {
         errors_.add(entry.key_location,
@@ -242,7 +242,7 @@ class Resolver {
   std::vector<std::string> names_of_axis(const Axis& axis) const {
     if (axis.item == kTensorAxis.item) return description_.tensors;
     std::vector<std::string> names;
-    for (const Gemm gemm : kAllGemms) names.emplace_back(name_of(gemm));
+    for (const Gemm gemm : kAllGemms) names.emplace_back(get_name(gemm));
     return names;
   }
 
@@ -312,7 +312,7 @@ bool is_idle(const Selection& selection) {
 std::optional<Value> matched_config(const Value& feature_config, std::optional<Gemm> gemm,
                                     std::optional<std::string_view> tensor) {
   std::optional<Value> config = feature_config.without(kEnabled);
-  if (gemm) config = choose(*config, kGemmAxis, name_of(*gemm));
+  if (gemm) config = choose(*config, kGemmAxis, get_name(*gemm));
   if (config && tensor) config = choose(*config, kTensorAxis, *tensor);
   return config;
 }

@@ -25,7 +25,7 @@ struct Selection {
   // Options: the type that the feature's description makes.
   template <typename Options>
   const Options& options_as() const {
-    return options_of<Options>(*options);
+    return get_options<Options>(*options);
   }
 };
 

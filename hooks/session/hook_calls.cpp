@@ -43,30 +43,30 @@ void check_sizes(const Operand& result, const ModifyTensorCall& call) {
                                                      : std::get<at::Tensor>(result).sizes();
   if (!call.tensor.defined() || sizes == call.tensor.sizes()) return;
   raise<ShapeError>("the {} of {} came out as {}; expected {}, its own shape",
-                    telens::name_of(call.tensor_name), telens::name_of(call.gemm),
+                    telens::get_name(call.tensor_name), telens::get_name(call.gemm),
                     fmt::format("[{}]", fmt::join(sizes, ", ")),
                     fmt::format("[{}]", fmt::join(call.tensor.sizes(), ", ")));
 }
 
-const at::Tensor& data_of(const Operand& operand) {
+const at::Tensor& get_data(const Operand& operand) {
   if (const auto* plain = std::get_if<at::Tensor>(&operand)) return *plain;
   const auto& quantized = std::get<QuantizedTensor>(operand);
   return quantized.rowwise.defined() ? quantized.rowwise.codes : quantized.columnwise.codes;
 }
 
-const at::Tensor& data_of(const InspectTensorCall& call) {
+const at::Tensor& get_data(const InspectTensorCall& call) {
   if (call.scores != nullptr) return call.scores->query;
-  return call.tensor != nullptr ? *call.tensor : data_of(*call.rowwise);
+  return call.tensor != nullptr ? *call.tensor : get_data(*call.rowwise);
 }
 
 template <typename Call>
 bool is_capturing(const Call& call) {
-  return ops::is_capturing(data_of(call));
+  return ops::is_capturing(get_data(call));
 }
 
 template <typename Call>
-at::Device device_of(const Call& call) {
-  return data_of(call).device();
+at::Device get_device(const Call& call) {
+  return get_data(call).device();
 }
 
 void show(const InspectTensorCall& call, Unwritten& tensors) {
@@ -83,21 +83,21 @@ void check_can_be_captured(const FeatureInstance& instance, std::string_view lay
   raise<UsageError>(
       "{}: it cannot be captured into a graph, since it needs the host in every iteration; leave "
       "the layer out of its section, or run it outside of the graph",
-      context_of(instance, layer_name, call_name));
+      make_context(instance, layer_name, call_name));
 }
 
 }  // namespace
 
 Operand HookCalls::modify_tensor(const RoutingPlan& plan, const ModifyTensorCall& call) {
   const PlanAnswers& answers = PlanAnswers::of(plan);
-  const std::uint32_t bit = RoutingPlan::bit_of(call.gemm, call.tensor_name);
+  const std::uint32_t bit = RoutingPlan::get_bit(call.gemm, call.tensor_name);
   const auto part =
       std::ranges::find_if(answers.parts, [&](const auto& each) { return each.modify & bit; });
   if (part == answers.parts.end()) {
     raise<UsageError>(
         "layer '{}': modify_tensor was called for the {} of {}, which the plan does "
         "not modify",
-        answers.layer_name, telens::name_of(call.tensor_name), telens::name_of(call.gemm));
+        answers.layer_name, telens::get_name(call.tensor_name), telens::get_name(call.gemm));
   }
   if (call.tensor.defined() && ops::is_capturing(call.tensor)) {
     check_can_be_captured(*part->feature, answers.layer_name, "modify_tensor");
@@ -108,17 +108,17 @@ Operand HookCalls::modify_tensor(const RoutingPlan& plan, const ModifyTensorCall
     if (call.out == nullptr) check_sizes(result, call);
     return result;
   } catch (...) {
-    rethrow_with_context(context_of(*part->feature, answers.layer_name, "modify_tensor"));
+    rethrow_with_context(make_context(*part->feature, answers.layer_name, "modify_tensor"));
   }
 }
 
 void HookCalls::inspect_tensor(const RoutingPlan& plan, const InspectTensorCall& call) {
   constexpr std::string_view kCall = "inspect_tensor";
   const PlanAnswers& answers = PlanAnswers::of(plan);
-  const std::uint16_t bit = RoutingPlan::bit_of(call.tensor_name);
+  const std::uint16_t bit = RoutingPlan::get_bit(call.tensor_name);
   const bool captured = is_capturing(call);
   if (!captured) warm_up_.see(answers.layer_name, plan.iteration, call.quantizer);
-  const auto device = captured ? std::nullopt : std::optional(device_of(call));
+  const auto device = captured ? std::nullopt : std::optional(get_device(call));
   InspectTensorCall seen = call;
   seen.evaluation = plan.evaluation;
   const auto reading = statistics_.begin(*answers.observed, plan.iteration, seen);
@@ -162,7 +162,7 @@ DueReaders HookCalls::readers_when_due(const RoutingPlan& plan, TensorName tenso
   const PlanAnswers& answers = PlanAnswers::of(plan);
   std::vector<FeatureInstance*> readers;
   for (const PlanAnswers::Part& part : answers.parts) {
-    if (part.inspect & RoutingPlan::bit_of(tensor)) readers.push_back(part.feature);
+    if (part.inspect & RoutingPlan::get_bit(tensor)) readers.push_back(part.feature);
   }
   return [this, readers = std::move(readers), layer = std::string(answers.layer_name),
           tensor](std::int64_t iteration) {
@@ -181,9 +181,9 @@ void HookCalls::inspect_tensor_postquantize(const RoutingPlan& plan,
                                             const InspectPostquantizeCall& call) {
   constexpr std::string_view kCall = "inspect_tensor_postquantize";
   const auto device =
-      is_capturing(call.tensor) ? std::nullopt : std::optional(device_of(call.tensor));
+      is_capturing(call.tensor) ? std::nullopt : std::optional(get_device(call.tensor));
   const PlanAnswers& answers = PlanAnswers::of(plan);
-  const std::uint32_t bit = RoutingPlan::bit_of(call.gemm, call.tensor_name);
+  const std::uint32_t bit = RoutingPlan::get_bit(call.gemm, call.tensor_name);
   for (const PlanAnswers::Part& part : answers.parts) {
     if (!(part.postquantize & bit)) continue;
     if (!device) check_can_be_captured(*part.feature, answers.layer_name, kCall);
@@ -205,7 +205,7 @@ void HookCalls::inspect_gemm(const RoutingPlan& plan, const InspectGemmCall& cal
     if (device) warm_up_.see(answers.layer_name, plan.iteration, quantizer);
   }
   for (const PlanAnswers::Part& part : answers.parts) {
-    if (!(part.gemms & RoutingPlan::bit_of(call.gemm))) continue;
+    if (!(part.gemms & RoutingPlan::get_bit(call.gemm))) continue;
     if (!device) check_can_be_captured(*part.feature, answers.layer_name, kCall);
     const CostTimer cost(part.feature->section->budget());
     const FeatureCall at{answers.layer_name, plan.iteration, &part.kept};

@@ -71,7 +71,7 @@ std::vector<FeatureInstance*> LayerListener::all_for(LayerKind kind, std::string
   return all;
 }
 
-std::shared_ptr<LayerRouting> LayerListener::routing_of(LayerHooks& layer) {
+std::shared_ptr<LayerRouting> LayerListener::get_routing(LayerHooks& layer) {
   const std::lock_guard lock(layers_mutex_);
   const std::uint64_t number = number_;
   const auto known = std::static_pointer_cast<LayerRouting>(layer.state());
@@ -126,7 +126,7 @@ std::vector<std::string> LayerListener::idle_sections(const config::Config& conf
 
 RoutingPlan LayerListener::route(LayerHooks& layer, const RoutingRequest& request) {
   SharedCost cost(features_.sections().measures());
-  const std::shared_ptr<LayerRouting> shared = routing_of(layer);
+  const std::shared_ptr<LayerRouting> shared = get_routing(layer);
   LayerRouting& routing = *shared;
   const std::int64_t now = iteration();
   const bool captured = request.like != nullptr && ops::is_capturing(*request.like);
@@ -179,7 +179,7 @@ void LayerListener::let_sleep(LayerHooks& layer, const LayerRouting& routing,
   // By the number that it was routed under: another thread may have woken all layers meanwhile.
   const std::uint64_t number = routing.session();
   const std::uint64_t tick =
-      ever ? hook_points::tick_of(number, *wake) : hook_points::tick_of(number + 1, 0);
+      ever ? hook_points::make_tick(number, *wake) : hook_points::make_tick(number + 1, 0);
   // A graph would have to hold something that is due later, or whose section has not begun.
   const bool wanted_in_graphs = ever || routing.has_features_that_wait();
   if (wanted_in_graphs && could_be_captured(request)) {
@@ -202,8 +202,8 @@ void LayerListener::log_plan(LayerRouting& routing, const RoutingPlan& plan, boo
       const bool high = !under_recipe || plan.runs_in_high_precision(gemm);
       const Kind kind = plan.modifies(gemm, tensor) ? modify : high ? high_precision : quantize;
       if (!routing.claim_messages(1U << (pair++ * kKinds + kind))) continue;
-      events_.log(fmt::format("Tensor: {}, gemm {} - {}", telens::name_of(tensor),
-                              telens::name_of(gemm), kTexts[kind]),
+      events_.log(fmt::format("Tensor: {}, gemm {} - {}", telens::get_name(tensor),
+                              telens::get_name(gemm), kTexts[kind]),
                   routing.layer_name(), LogLevel::info);
     }
   }

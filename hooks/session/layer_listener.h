@@ -91,7 +91,7 @@ class LayerListener final : public HookListener {
   void install(std::shared_ptr<void> owner = nullptr);  // under layers_mutex_
   // The features of a layer. Of an attention those that name one of its tensors.
   std::vector<FeatureInstance*> all_for(LayerKind kind, std::string_view name) const;
-  std::shared_ptr<LayerRouting> routing_of(LayerHooks& layer);
+  std::shared_ptr<LayerRouting> get_routing(LayerHooks& layer);
   RoutingPlan asked_plan(LayerRouting& routing, const RoutingRequest& request);
   // Where a graph is captured: with the features of sections that do not run yet, too.
   RoutingPlan captured_plan(const LayerRouting& routing, const RoutingRequest& request);

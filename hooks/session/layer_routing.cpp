@@ -99,7 +99,7 @@ std::vector<LayerRouting::Question> LayerRouting::all_questions(
     return questions;
   }
   for (const TensorName tensor : kLinearTensors) {
-    add(Call::inspect, gemms_of(tensor).first, tensor);
+    add(Call::inspect, get_gemms(tensor).first, tensor);
     for (const Gemm gemm : kAllGemms) {
       if (!belongs_to(tensor, gemm)) continue;
       add(Call::modify, gemm, tensor);
@@ -129,7 +129,7 @@ bool LayerRouting::answers(const RoutingCalls& calls, Call call) {
   return calls.inspect_postquantize;
 }
 
-std::string_view LayerRouting::name_of(Call call) {
+std::string_view LayerRouting::get_name(Call call) {
   switch (call) {
     case Call::fp8_gemm:
       return "fp8_gemm_enabled";
@@ -183,14 +183,14 @@ void LayerRouting::ask_where_due(Question& question, std::int64_t iteration,
       answer = ask(*instance.feature, question, {layer_name_, iteration});
     } catch (...) {
       rethrow_with_context(fmt::format("{} in layer '{}', {}", instance.title(), layer_name_,
-                                       name_of(question.call)));
+                                       get_name(question.call)));
     }
   } else if (instance.observes.load(std::memory_order_relaxed)) {
     try {
       answer = ask(*instance.feature, question, {layer_name_, iteration});
     } catch (...) {
       let_interruptions_pass();
-      switch_off(instance, layer_name_, name_of(question.call));
+      switch_off(instance, layer_name_, get_name(question.call));
     }
   }
   question.asked = iteration;
@@ -204,11 +204,11 @@ void LayerRouting::ask_where_due(Question& question, std::int64_t iteration,
 void LayerRouting::enter(const Question& question, RoutingPlan& plan, PlanAnswers& answers) const {
   PlanAnswers::Part& part = answers.parts[question.feature];
   if (question.call == Call::inspect) {
-    part.inspect |= RoutingPlan::bit_of(question.tensor);
-    plan.inspect |= RoutingPlan::bit_of(question.tensor);
+    part.inspect |= RoutingPlan::get_bit(question.tensor);
+    plan.inspect |= RoutingPlan::get_bit(question.tensor);
     return;
   }
-  const std::uint32_t pair = RoutingPlan::bit_of(question.gemm, question.tensor);
+  const std::uint32_t pair = RoutingPlan::get_bit(question.gemm, question.tensor);
   switch (question.call) {
     case Call::inspect:
       return;
@@ -217,14 +217,14 @@ void LayerRouting::enter(const Question& question, RoutingPlan& plan, PlanAnswer
       plan.postquantize |= pair;
       return;
     case Call::inspect_gemm:
-      part.gemms |= RoutingPlan::bit_of(question.gemm);
-      plan.gemms |= RoutingPlan::bit_of(question.gemm);
+      part.gemms |= RoutingPlan::get_bit(question.gemm);
+      plan.gemms |= RoutingPlan::get_bit(question.gemm);
       return;
     case Call::inspect_attention:
       part.attention = plan.attention = true;
       return;
     case Call::fp8_gemm:
-      plan.high_precision |= RoutingPlan::bit_of(question.gemm);
+      plan.high_precision |= RoutingPlan::get_bit(question.gemm);
       answers.alterations.push_back({question.gemm, std::nullopt, part.feature->entry});
       return;
     case Call::modify:
@@ -237,7 +237,7 @@ void LayerRouting::enter(const Question& question, RoutingPlan& plan, PlanAnswer
         "layer '{}': {} and {} both want to modify the {} of {}; only one feature may: let them "
         "select different layers, tensors, GEMMs or iterations",
         layer_name_, other->feature->title(), part.feature->title(),
-        telens::name_of(question.tensor), telens::name_of(question.gemm));
+        telens::get_name(question.tensor), telens::get_name(question.gemm));
   }
   part.modify |= pair;
   plan.modify |= pair;
@@ -301,9 +301,9 @@ void LayerRouting::check_is_for_ever(const Question& question, std::int64_t iter
   const std::string what =
       question.call == Call::modify
           ? fmt::format("{} the {} of {}", alters ? "modifies" : "leaves alone",
-                        telens::name_of(question.tensor), telens::name_of(question.gemm))
+                        telens::get_name(question.tensor), telens::get_name(question.gemm))
           : fmt::format("{} {} in FP8", alters ? "does not run" : "runs",
-                        telens::name_of(question.gemm));
+                        telens::get_name(question.gemm));
   const std::string then =
       !section_stays ? std::string("may do otherwise once another section fires")
       : alters       ? std::string("does not say that it will in all later ones")

@@ -167,7 +167,7 @@ class LayerRouting final : public LayerState {
     }
   };
 
-  static std::string_view name_of(Call call);
+  static std::string_view get_name(Call call);
   static bool answers(const RoutingCalls& calls, Call call);
   void take_over(const LayerRouting& before);
   static std::vector<Question> all_questions(LayerKind kind,

@@ -6,8 +6,8 @@
 
 namespace telens::debug {
 
-std::string context_of(const FeatureInstance& feature, std::string_view layer_name,
-                       std::string_view call_name) {
+std::string make_context(const FeatureInstance& feature, std::string_view layer_name,
+                         std::string_view call_name) {
   return fmt::format("{} in layer '{}', {}", feature.title(), layer_name, call_name);
 }
 
@@ -38,7 +38,7 @@ void ObserverIsolation::tell_of_randomness(FeatureInstance& feature, std::string
       "feature_random",
       fmt::format("{}: torch's random numbers were drawn, which a run without it would not do; "
                   "they are put back each time; give the feature a torch.Generator of its own",
-                  context_of(feature, layer_name, call_name)),
+                  make_context(feature, layer_name, call_name)),
       layer_name);
 }
 
@@ -53,7 +53,7 @@ void ObserverIsolation::switch_off(FeatureInstance& feature, std::string_view la
   events_.announce(
       "feature_off",
       fmt::format("{}: {}; it is switched off for the rest of the session, training goes on",
-                  context_of(feature, layer_name, call_name), reason),
+                  make_context(feature, layer_name, call_name), reason),
       layer_name);
 }
 

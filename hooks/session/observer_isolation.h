@@ -17,8 +17,8 @@
 namespace telens::debug {
 
 // "feature 'FakeQuant' of section 'first' in layer 'fc1', modify_tensor"
-std::string context_of(const FeatureInstance& feature, std::string_view layer_name,
-                       std::string_view call_name);
+std::string make_context(const FeatureInstance& feature, std::string_view layer_name,
+                         std::string_view call_name);
 
 // A feature that throws in an observing call is switched off for the session, recorded, and warned
 // about once. Interruptions pass.

@@ -18,12 +18,12 @@ std::optional<SeriesTable::Names> names_in(std::string_view name) {
   std::optional<SeriesTable::Names> names;
   std::size_t last = 0;
   for (const TensorName tensor : kLinearTensors) {
-    const std::string middle = fmt::format("_{}_", telens::name_of(tensor));
+    const std::string middle = fmt::format("_{}_", telens::get_name(tensor));
     const std::size_t at = name.rfind(middle);
     if (at == name.npos || at <= last || at + middle.size() == name.size()) continue;
     last = at;
     names = {.layer = name.substr(0, at),
-             .tensor = telens::name_of(tensor),
+             .tensor = telens::get_name(tensor),
              .statistic = name.substr(at + middle.size())};
   }
   return names;

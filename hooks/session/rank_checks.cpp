@@ -175,8 +175,8 @@ void RankChecks::run(std::int64_t iteration) {
   RankWords own;
   for (const auto& [instance, checker] : due) {
     RankWords words;
-    isolation_.observe(*instance, {}, "words_of",
-                       [&, asked = checker] { words = asked->words_of(iteration); });
+    isolation_.observe(*instance, {}, "get_words",
+                       [&, asked = checker] { words = asked->get_words(iteration); });
     own.push_back(static_cast<std::int64_t>(words.size()));
     own.insert(own.end(), words.begin(), words.end());
   }

@@ -171,7 +171,7 @@ std::vector<NamedValue> Session::log_tensor_in_turn(std::string_view layer_name,
     }
   }
   if (!logs) return {};
-  const std::string group_name = name_of(group);
+  const std::string group_name = get_name(group);
   RecordedIteration recorded;
   for (const NamedValue& each : values) {
     const Series& series = series_.find_or_add(

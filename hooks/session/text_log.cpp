@@ -66,7 +66,7 @@ constexpr std::array kLevelNames{
     LevelName{LogLevel::critical, "CRITICAL"}};
 
 // A number between two levels, which Python allows, counts as the lower one.
-std::string_view name_of(LogLevel level) {
+std::string_view get_name(LogLevel level) {
   std::string_view name = kLevelNames.front().name;
   for (const LevelName& each : kLevelNames) {
     if (each.level <= level) name = each.name;
@@ -124,7 +124,7 @@ int open_log(const std::string& path, bool truncate) {
   return descriptor;
 }
 
-std::string reason_of(int error) {
+std::string get_reason(int error) {
   if (error == ELOOP) return "it is a symbolic link, which is not followed; remove it";
   if (error == ENOSPC || error == EDQUOT) return "the disk is full";
   return fmt::format("{}; is log_dir a folder that you may write to?",
@@ -140,7 +140,7 @@ LogFile::LogFile(const std::string& log_dir, std::string_view folder, int rank)
   std::filesystem::create_directories(path.parent_path(), no_folder);
   path_ = path.string();
   descriptor_ = open_log(path_, flag(kOverwriteVariable, true));
-  if (descriptor_ < 0) give_up(reason_of(no_folder ? no_folder.value() : errno));
+  if (descriptor_ < 0) give_up(get_reason(no_folder ? no_folder.value() : errno));
   struct stat status {};
   if (descriptor_ >= 0 && ::fstat(descriptor_, &status) == 0)
     bytes_ = static_cast<std::uintmax_t>(status.st_size);
@@ -175,7 +175,7 @@ void LogFile::write_out() {
     const ssize_t written = ::write(descriptor_, rest.data(), rest.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
-      give_up(reason_of(errno));
+      give_up(get_reason(errno));
     } else {
       rest.remove_prefix(static_cast<std::size_t>(written));
     }
@@ -221,7 +221,7 @@ bool MessageLog::write(std::string_view message, std::string_view layer_name, Lo
   const std::lock_guard lock(mutex_);
   if (!written_.add(fmt::format("{}\x1f{}", text, once_per))) return false;
   if (level < level_) return true;
-  const std::string line = fmt::format("{} - {} - {}", clock_.now(), name_of(level), text);
+  const std::string line = fmt::format("{} - {} - {}", clock_.now(), get_name(level), text);
   if (file_) {
     file_->write(line);
   } else {

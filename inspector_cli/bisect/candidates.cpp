@@ -18,18 +18,18 @@ constexpr std::array kElements{FormatId::e4m3, FormatId::e5m2, FormatId::e2m1};
 // The operands of a state that ran in low precision.
 LowGemm low_gemm(const diagnosis::GemmState& state, bool& is_low) {
   LowGemm found{.gemm = *state.place.gemm};
-  for (const TensorName tensor : operands_of(found.gemm)) {
-    const std::string ran = state.detail(std::string(name_of(tensor)) + " ran");
+  for (const TensorName tensor : get_operands(found.gemm)) {
+    const std::string ran = state.detail(std::string(get_name(tensor)) + " ran");
     if (ran.empty() || diagnosis::is_high_precision(ran)) continue;
     is_low = true;
-    if (const auto format = quant_format_of(ran)) found.formats.emplace(tensor, *format);
+    if (const auto format = get_quant_format(ran)) found.formats.emplace(tensor, *format);
   }
   return found;
 }
 
 }  // namespace
 
-std::vector<TensorName> operands_of(Gemm gemm) {
+std::vector<TensorName> get_operands(Gemm gemm) {
   std::vector<TensorName> operands;
   for (const TensorName tensor : kAllTensors) {
     if (is_gemm_input(tensor) && belongs_to(tensor, gemm)) operands.push_back(tensor);
@@ -37,11 +37,11 @@ std::vector<TensorName> operands_of(Gemm gemm) {
   return operands;
 }
 
-std::optional<std::string> quant_format_of(std::string_view ran) {
+std::optional<std::string> get_quant_format(std::string_view ran) {
   for (const ScalingMode mode : kAllScalingModes) {
     for (const FormatId element : kElements) {
       if ((element == FormatId::e2m1) != is_packed_fp4(mode)) continue;
-      if (features::describe({name_of(element), mode}) != ran) continue;
+      if (features::describe({get_name(element), mode}) != ran) continue;
       return std::string(features::FakeQuantOptions{element, scheme(mode).recipe}.name());
     }
   }

@@ -38,9 +38,9 @@ std::vector<Candidate> candidates_in(const record::RunReader& run);
 
 // The quant_format of FakeQuant for what a ledger says of an operand, as
 // "E4M3 under tensor scaling"; nullopt: it has none.
-std::optional<std::string> quant_format_of(std::string_view ran);
+std::optional<std::string> get_quant_format(std::string_view ran);
 
 // The two operands of a GEMM.
-std::vector<TensorName> operands_of(Gemm gemm);
+std::vector<TensorName> get_operands(Gemm gemm);
 
 }  // namespace telens::cli

@@ -18,9 +18,9 @@ std::string quoted(const std::string& name) {
   return json_text(name).dump(-1, ' ', kAscii, Json::error_handler_t::replace);
 }
 
-std::vector<std::string_view> names_of(const std::set<Gemm>& gemms) {
+std::vector<std::string_view> get_names(const std::set<Gemm>& gemms) {
   std::vector<std::string_view> names;
-  for (const Gemm gemm : gemms) names.push_back(name_of(gemm));
+  for (const Gemm gemm : gemms) names.push_back(get_name(gemm));
   return names;
 }
 
@@ -38,18 +38,18 @@ std::string list_item(const std::string& layer) {
 std::string disabled(const std::set<Gemm>& gemms) {
   if (gemms.size() == kAllGemms.size()) return "    DisableFP8Layer: {enabled: True}\n";
   return fmt::format("    DisableFP8GEMM: {{enabled: True, gemms: [{}]}}\n",
-                     fmt::join(names_of(gemms), ", "));
+                     fmt::join(get_names(gemms), ", "));
 }
 
 std::string fake_quant(const CastOperand& cast) {
   return fmt::format(
       "    FakeQuant: {{enabled: True, quant_format: {}, gemms: [{}], tensors: [{}]}}\n",
-      cast.format, name_of(cast.gemm), name_of(cast.tensor));
+      cast.format, get_name(cast.gemm), get_name(cast.tensor));
 }
 
 }  // namespace
 
-std::string sections_of(const Choice& choice) {
+std::string get_sections(const Choice& choice) {
   std::map<std::set<Gemm>, std::vector<std::string>> alike;
   std::string text;
   for (const auto& [layer, gemms] : choice.high) {
@@ -60,7 +60,7 @@ std::string sections_of(const Choice& choice) {
     const std::string name =
         gemms.size() == kAllGemms.size()
             ? "high_precision"
-            : fmt::format("high_precision_{}", fmt::join(names_of(gemms), "_"));
+            : fmt::format("high_precision_{}", fmt::join(get_names(gemms), "_"));
     text += section(name, layers, disabled(gemms));
   }
   if (!choice.cast) return text;
@@ -70,8 +70,8 @@ std::string sections_of(const Choice& choice) {
                         (has_others ? disabled(others->second) : "") + fake_quant(*choice.cast));
 }
 
-std::string label_of(const std::string& layer, Gemm gemm) {
-  return printable(fmt::format("{} {}", layer, name_of(gemm)));
+std::string make_label(const std::string& layer, Gemm gemm) {
+  return printable(fmt::format("{} {}", layer, get_name(gemm)));
 }
 
 std::string short_text(const Choice& choice) {
@@ -80,16 +80,16 @@ std::string short_text(const Choice& choice) {
     const auto& [layer, gemms] = *choice.high.begin();
     text = fmt::format("{} in high precision", printable(layer));
     if (gemms.size() < kAllGemms.size())
-      text += fmt::format(": {}", fmt::join(names_of(gemms), ", "));
+      text += fmt::format(": {}", fmt::join(get_names(gemms), ", "));
   } else if (!choice.high.empty()) {
     std::size_t gemms = 0;
     for (const auto& [layer, each] : choice.high) gemms += each.size();
     text = fmt::format("{} layers ({} GEMMs) in high precision", choice.high.size(), gemms);
   }
   if (!choice.cast) return text;
-  return fmt::format("{}{} in high precision but for its {}",
-                     choice.high.empty() ? "" : text + ", ",
-                     label_of(choice.cast->layer, choice.cast->gemm), name_of(choice.cast->tensor));
+  return fmt::format(
+      "{}{} in high precision but for its {}", choice.high.empty() ? "" : text + ", ",
+      make_label(choice.cast->layer, choice.cast->gemm), get_name(choice.cast->tensor));
 }
 
 }  // namespace telens::cli

@@ -25,12 +25,12 @@ struct Choice {
 
 // Sections of a debug configuration in YAML; "" for a choice of nothing. Layers with the same GEMMs
 // share a section.
-std::string sections_of(const Choice& choice);
+std::string get_sections(const Choice& choice);
 
 // "3 of 200 layers", "layers.3.fc1 (fprop, dgrad) and 2 more".
 std::string short_text(const Choice& choice);
 
 // "layers.3.fc1 fprop", printable.
-std::string label_of(const std::string& layer, Gemm gemm);
+std::string make_label(const std::string& layer, Gemm gemm);
 
 }  // namespace telens::cli

@@ -28,7 +28,7 @@ const Point* first_bad(const std::vector<Point>& losses) {
 }  // namespace
 
 LossReference::LossReference(std::string path, double tolerance)
-    : path_(std::move(path)), tolerance_(tolerance), losses_(losses_of(open_run(path_))) {
+    : path_(std::move(path)), tolerance_(tolerance), losses_(read_losses(open_run(path_))) {
   if (losses_.empty()) {
     raise<UsageError>(
         "--reference {}: expected a run with losses, as debug.step(loss) records them, and there "
@@ -43,7 +43,7 @@ LossReference::LossReference(std::string path, double tolerance)
 }
 
 LossVerdict LossReference::judge(const std::string& log_dir) const {
-  const std::vector<Point> losses = losses_of(open_run(log_dir));
+  const std::vector<Point> losses = read_losses(open_run(log_dir));
   if (const auto* bad = first_bad(losses)) {
     return {false, fmt::format("loss {} in iteration {}", bad->value, bad->iteration)};
   }

@@ -11,7 +11,7 @@
 namespace telens::cli {
 namespace {
 
-std::set<Gemm> all_gemms_of(const Candidate& candidate) {
+std::set<Gemm> get_all_gemms(const Candidate& candidate) {
   std::set<Gemm> gemms;
   for (const LowGemm& each : candidate.gemms) gemms.insert(each.gemm);
   return gemms;
@@ -19,7 +19,7 @@ std::set<Gemm> all_gemms_of(const Candidate& candidate) {
 
 // A layer of which all low GEMMs are chosen runs in high precision as a whole.
 std::set<Gemm> widened(const std::set<Gemm>& gemms, const Candidate& candidate) {
-  if (gemms != all_gemms_of(candidate)) return gemms;
+  if (gemms != get_all_gemms(candidate)) return gemms;
   return {kAllGemms.begin(), kAllGemms.end()};
 }
 
@@ -28,7 +28,7 @@ std::set<Gemm> widened(const std::set<Gemm>& gemms, const Candidate& candidate) 
 Search::Search(Trials& trials, std::vector<Candidate> candidates, Depth depth, Tell tell)
     : trials_(trials), candidates_(std::move(candidates)), depth_(depth), tell_(std::move(tell)) {}
 
-Choice Search::choice_of(const Entries& entries) const {
+Choice Search::make_choice(const Entries& entries) const {
   Choice choice;
   for (const Entry& entry : entries) {
     choice.high[candidates_[entry.layer].layer].insert(entry.gemms.begin(), entry.gemms.end());
@@ -40,26 +40,27 @@ Choice Search::choice_of(const Entries& entries) const {
   return choice;
 }
 
-bool Search::passes(const Entries& entries) { return trials_.run(choice_of(entries)).passed; }
+bool Search::passes(const Entries& entries) { return trials_.run(make_choice(entries)).passed; }
 
-std::string Search::label_of(const Entry& entry) const {
+std::string Search::make_label(const Entry& entry) const {
   const std::string& layer = candidates_[entry.layer].layer;
-  return entry.gemms.size() == 1 ? telens::cli::label_of(layer, *entry.gemms.begin())
+  return entry.gemms.size() == 1 ? telens::cli::make_label(layer, *entry.gemms.begin())
                                  : printable(layer);
 }
 
 Search::Entries Search::needed_layers() {
   tell_(fmt::format("layers, {} of them", candidates_.size()));
-  const auto entries_of = [this](const std::vector<std::size_t>& items) {
+  const auto list_entries = [this](const std::vector<std::size_t>& items) {
     Entries entries;
-    for (const std::size_t each : items) entries.push_back({each, all_gemms_of(candidates_[each])});
+    for (const std::size_t each : items)
+      entries.push_back({each, get_all_gemms(candidates_[each])});
     return entries;
   };
   auto items = minimal_set(candidates_.size(), [&](const std::vector<std::size_t>& some) {
-    return passes(entries_of(some));
+    return passes(list_entries(some));
   });
   std::ranges::sort(items);
-  return entries_of(items);
+  return list_entries(items);
 }
 
 // Layer after layer, while the others stay as far as they are known. Mostly one GEMM is enough, and
@@ -73,13 +74,13 @@ Search::Entries Search::needed_gemms(const Entries& layers) {
     tell_(fmt::format("GEMMs of {}", printable(candidates_[layer.layer].layer)));
     std::vector<Gemm> gemms(layer.gemms.begin(), layer.gemms.end());
     std::ranges::stable_partition(gemms, [&](Gemm gemm) { return usual.contains(gemm); });
-    const auto entries_of = [&](const std::vector<std::size_t>& items) {
+    const auto list_entries = [&](const std::vector<std::size_t>& items) {
       Entries entries;
       for (const std::size_t each : items) entries.push_back({layer.layer, {gemms[each]}});
       return entries;
     };
     const auto enough = [&](const std::vector<std::size_t>& some) {
-      Entries entries = entries_of(some);
+      Entries entries = list_entries(some);
       entries.insert(entries.end(), found.begin(), found.end());
       entries.insert(entries.end(), left.begin(), left.end());
       return passes(entries);
@@ -107,14 +108,14 @@ void Search::drop_superfluous(Entries& entries, SearchResult& result) {
       ++i;
       continue;
     }
-    result.superfluous.push_back(label_of(entries[i]));
+    result.superfluous.push_back(make_label(entries[i]));
     entries = std::move(others);
     i = 0;
   }
   for (std::size_t i = 0; i < entries.size(); ++i) {
     Entries others = entries;
     others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
-    const Trial& without = trials_.run(choice_of(others));
+    const Trial& without = trials_.run(make_choice(others));
     result.needed.push_back(
         {candidates_[entries[i].layer].layer, entries[i].gemms, without.number, without.reason});
   }
@@ -135,7 +136,7 @@ void Search::find_operands(const Entries& entries, SearchResult& result) {
     Entries others = entries;
     others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
     for (const auto& [tensor, format] : low->formats) {
-      Choice choice = choice_of(others);
+      Choice choice = make_choice(others);
       choice.cast = CastOperand{candidate.layer, gemm, tensor, format};
       if (!trials_.run(choice).passed) needed.tensors.push_back(tensor);
     }
@@ -152,7 +153,7 @@ SearchResult Search::find() {
   Entries entries = needed_layers();
   if (depth_ != Depth::layer) entries = needed_gemms(entries);
   drop_superfluous(entries, result);
-  result.choice = choice_of(entries);
+  result.choice = make_choice(entries);
   result.passed_run = trials_.run(result.choice).number;
   if (depth_ == Depth::tensor) find_operands(entries, result);
   return result;

@@ -49,13 +49,13 @@ class Search {
   };
   using Entries = std::vector<Entry>;
 
-  Choice choice_of(const Entries& entries) const;
+  Choice make_choice(const Entries& entries) const;
   bool passes(const Entries& entries);
   Entries needed_layers();
   Entries needed_gemms(const Entries& layers);
   void drop_superfluous(Entries& entries, SearchResult& result);
   void find_operands(const Entries& entries, SearchResult& result);
-  std::string label_of(const Entry& entry) const;
+  std::string make_label(const Entry& entry) const;
 
   Trials& trials_;
   std::vector<Candidate> candidates_;

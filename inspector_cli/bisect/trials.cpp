@@ -33,7 +33,7 @@ std::string replaced(std::string text, std::string_view from, const std::string&
 }
 
 // Two searches are the same one if this is equal.
-Json question_of(const TrialOptions& options) {
+Json make_question(const TrialOptions& options) {
   Json command = Json::array();
   for (const std::string& each : options.command) command.push_back(json_text(each));
   return {{"command", command},
@@ -63,21 +63,21 @@ std::string Trials::state_path() const {
   return (fs::path(options_.folder) / "state.json").string();
 }
 
-std::string Trials::folder_of(int number) const {
+std::string Trials::get_folder(int number) const {
   return (fs::path(options_.folder) / fmt::format("run-{:03}", number)).string();
 }
 
-std::string Trials::log_dir_of(const Trial& trial) const {
-  return (fs::path(folder_of(trial.number)) / "logs").string();
+std::string Trials::get_log_dir(const Trial& trial) const {
+  return (fs::path(get_folder(trial.number)) / "logs").string();
 }
 
-std::string Trials::output_of(const Trial& trial) const {
-  return (fs::path(folder_of(trial.number)) / "output.txt").string();
+std::string Trials::get_output(const Trial& trial) const {
+  return (fs::path(get_folder(trial.number)) / "output.txt").string();
 }
 
-std::string Trials::config_of(const Choice& choice) const {
+std::string Trials::get_config(const Choice& choice) const {
   return options_.config + std::string(trials_.empty() ? kCandidatesSection : "") +
-         sections_of(choice);
+         get_sections(choice);
 }
 
 void Trials::read_state() {
@@ -93,7 +93,7 @@ void Trials::read_state() {
   try {
     const Json state = Json::parse(text);
     if (state.at("schema_version") != kStateSchema) refuse("was written by another version");
-    if (state.at("question") != question_of(options_)) {
+    if (state.at("question") != make_question(options_)) {
       refuse("is of a search with another command, check, reference or configuration");
     }
     for (const Json& each : state.at("runs")) {
@@ -110,7 +110,7 @@ void Trials::read_state() {
 
 void Trials::write_state() const {
   Json state = {{"schema_version", kStateSchema},
-                {"question", question_of(options_)},
+                {"question", make_question(options_)},
                 {"runs", Json::array()}};
   for (const Trial& each : trials_) state["runs"].push_back(state_json(each));
   write_file(state_path(), state.dump(1) + "\n");
@@ -123,7 +123,7 @@ void Trials::forget() const {
 
 const Trial& Trials::run(const Choice& choice) {
   // The first run's configuration has kCandidatesSection besides, and else nothing.
-  std::string config = config_of(choice);
+  std::string config = get_config(choice);
   if (!trials_.empty() && choice.high.empty() && !choice.cast) return trials_.front();
   const auto known = std::ranges::find(trials_, config, &Trial::config);
   if (known != trials_.end()) return *known;
@@ -137,15 +137,15 @@ const Trial& Trials::run(const Choice& choice) {
 }
 
 void Trials::execute(Trial& trial) const {
-  const fs::path folder = folder_of(trial.number);
+  const fs::path folder = get_folder(trial.number);
   std::error_code ignored;
   fs::remove_all(folder, ignored);  // an interrupted run may have left it
   const std::string config_path = (folder / "config.yaml").string();
-  const std::string log_dir = log_dir_of(trial);
+  const std::string log_dir = get_log_dir(trial);
   write_file(config_path, trial.config);
   ProcessOptions process{
       .environment = {{config::kConfigVariable, config_path}, {config::kLogDirVariable, log_dir}},
-      .output = output_of(trial),
+      .output = get_output(trial),
       .timeout = options_.timeout};
   for (const std::string& each : options_.command) {
     process.command.push_back(

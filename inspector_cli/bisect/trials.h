@@ -47,16 +47,16 @@ class Trials {
   void forget() const;
 
   // The folder that the trial's runs are recorded into.
-  std::string log_dir_of(const Trial& trial) const;
+  std::string get_log_dir(const Trial& trial) const;
   // The file with what the trial's programs have printed.
-  std::string output_of(const Trial& trial) const;
+  std::string get_output(const Trial& trial) const;
   std::size_t count() const { return trials_.size(); }
   std::size_t taken_over() const { return taken_over_; }
 
  private:
   std::string state_path() const;
-  std::string folder_of(int number) const;
-  std::string config_of(const Choice& choice) const;
+  std::string get_folder(int number) const;
+  std::string get_config(const Choice& choice) const;
   void read_state();
   void write_state() const;
   void execute(Trial& trial) const;

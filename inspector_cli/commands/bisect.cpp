@@ -124,14 +124,14 @@ Choice all_of(const std::vector<Candidate>& candidates) {
 void check_config(const BisectOptions& options, const Choice& all) {
   std::vector<std::string> layers;
   for (const auto& [layer, gemms] : all.high) layers.push_back(layer);
-  const auto loaded = config::load_config_text(text_of_config(options.config) + sections_of(all),
+  const auto loaded = config::load_config_text(text_of_config(options.config) + get_sections(all),
                                                options.config, features::builtin_descriptions());
   config::make_plan(loaded, layers);
 }
 
-std::string text_of(const Needed& needed) {
+std::string to_text(const Needed& needed) {
   std::vector<std::string_view> tensors;
-  for (const TensorName each : needed.tensors) tensors.push_back(name_of(each));
+  for (const TensorName each : needed.tensors) tensors.push_back(get_name(each));
   return tensors.empty() ? needed.about_tensors : fmt::format("{}", fmt::join(tensors, ", "));
 }
 
@@ -139,10 +139,10 @@ std::string text_of(const Needed& needed) {
 std::string evidence(const Needed& needed, int passed_run) {
   std::string text =
       fmt::format("{}: without it run {} failed ({}), with it run {} passed",
-                  needed.gemms.size() == 1 ? label_of(needed.layer, *needed.gemms.begin())
+                  needed.gemms.size() == 1 ? make_label(needed.layer, *needed.gemms.begin())
                                            : printable(needed.layer),
                   needed.failed_without, printable(needed.reason), passed_run);
-  if (!needed.tensors.empty()) text += fmt::format("; of its operands: {}", text_of(needed));
+  if (!needed.tensors.empty()) text += fmt::format("; of its operands: {}", to_text(needed));
   return text;
 }
 
@@ -153,14 +153,14 @@ std::string result_yaml(const SearchResult& result, const BisectOptions& options
   for (const Needed& each : result.needed) {
     text += fmt::format("# - {}\n", evidence(each, result.passed_run));
   }
-  return text + sections_of(result.choice);
+  return text + get_sections(result.choice);
 }
 
 void show_result(const SearchResult& result, const BisectOptions& options, std::size_t runs) {
   Table table({"layer", "gemm", "operands", "without it"});
   for (const Needed& each : result.needed) {
     const bool whole = each.gemms.size() > 1 || options.depth == Depth::layer;
-    table.add({each.layer, std::string(whole ? "" : name_of(*each.gemms.begin())), text_of(each),
+    table.add({each.layer, std::string(whole ? "" : get_name(*each.gemms.begin())), to_text(each),
                fmt::format("run {}: {}", each.failed_without, each.reason)});
   }
   table.drop_where_empty("gemm");
@@ -188,7 +188,7 @@ std::vector<Candidate> begin_search(Trials& trials, const BisectOptions& options
     fmt::print("Nothing to find: the command passes as it is ({}).\n", first.reason);
     throw BadRun();
   }
-  std::vector<Candidate> candidates = find_candidates(options, trials.log_dir_of(first));
+  std::vector<Candidate> candidates = find_candidates(options, trials.get_log_dir(first));
   const Choice all = all_of(candidates);
   if (!options.config.empty()) check_config(options, all);
   const Trial last = trials.run(all);
@@ -197,7 +197,8 @@ std::vector<Candidate> begin_search(Trials& trials, const BisectOptions& options
         "It is not low precision: the command fails also with all {} layers in high precision "
         "({}). Or it does not take the configuration: expected telens.debug.initialize() in it, "
         "which reads {}, or `{{config}}` among its arguments. {} has what it printed.\n",
-        candidates.size(), printable(last.reason), config::kConfigVariable, trials.output_of(last));
+        candidates.size(), printable(last.reason), config::kConfigVariable,
+        trials.get_output(last));
     throw BadRun();
   }
   return candidates;

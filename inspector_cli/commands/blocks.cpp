@@ -41,7 +41,7 @@ void run_blocks(const BlocksOptions& options) {
   TableOptions shown = options.table;
   // The first rows of each statistic, unless they are mixed.
   const int top = shown.sort.empty() ? std::exchange(shown.top, 0) : 0;
-  print_table(table_of(blocks, run, static_cast<std::size_t>(top)), shown);
+  print_table(make_table(blocks, run, static_cast<std::size_t>(top)), shown);
 }
 
 }  // namespace

@@ -50,20 +50,20 @@ LayerMap layer_map(const std::vector<std::string>& texts) {
   return map;
 }
 
-diagnosis::Facts facts_of(const std::string& path) {
+diagnosis::Facts read_facts(const std::string& path) {
   const record::RunReader run = open_run(path);
   return {run, compared_statistics()};
 }
 
 std::string where(const Divergence& each, const diagnosis::Facts& facts) {
-  return each.layer.empty() ? each.quantity : label_of(each.place, facts) + ", " + each.quantity;
+  return each.layer.empty() ? each.quantity : make_label(each.place, facts) + ", " + each.quantity;
 }
 
 Json divergence_json(const Divergence& each) {
   Json object;
   object["layer"] = each.layer.empty() ? Json() : json_text(each.layer);
-  object["tensor"] = each.place.tensor ? Json(telens::name_of(*each.place.tensor)) : Json();
-  object["gemm"] = each.place.gemm ? Json(telens::name_of(*each.place.gemm)) : Json();
+  object["tensor"] = each.place.tensor ? Json(telens::get_name(*each.place.tensor)) : Json();
+  object["gemm"] = each.place.gemm ? Json(telens::get_name(*each.place.gemm)) : Json();
   object["rank"] = each.place.rank == diagnosis::kAllRanks ? Json() : Json(each.place.rank);
   object["quantity"] = json_text(each.quantity);
   object["first_iteration"] = each.first;
@@ -124,8 +124,8 @@ void print_text(const RunDifference& difference, const diagnosis::Facts& facts,
                  "tolerance %"});
     for (const Divergence& each : all) {
       table.add({each.first, each.layer,
-                 std::string(each.place.tensor ? telens::name_of(*each.place.tensor) : ""),
-                 std::string(each.place.gemm ? telens::name_of(*each.place.gemm) : ""),
+                 std::string(each.place.tensor ? telens::get_name(*each.place.tensor) : ""),
+                 std::string(each.place.gemm ? telens::get_name(*each.place.gemm) : ""),
                  each.quantity, each.a, each.b, 100 * each.difference, 100 * each.tolerance});
     }
     table.drop_where_empty("gemm");
@@ -140,10 +140,10 @@ void print_text(const RunDifference& difference, const diagnosis::Facts& facts,
 
 void run_diff(const DiffOptions& options) {
   const LayerMap map = layer_map(options.map);
-  const diagnosis::Facts a = facts_of(options.a);
-  const diagnosis::Facts b = facts_of(options.b);
+  const diagnosis::Facts a = read_facts(options.a);
+  const diagnosis::Facts b = read_facts(options.b);
   std::optional<diagnosis::Facts> spread;
-  if (!options.spread.empty()) spread.emplace(facts_of(options.spread));
+  if (!options.spread.empty()) spread.emplace(read_facts(options.spread));
   const RunDifference difference = compare_runs(a, b, spread ? &*spread : nullptr, map);
   if (difference.compared == 0) {
     raise<UsageError>(

@@ -39,7 +39,7 @@ std::vector<std::string> known_names(const config::Descriptions& descriptions) {
   return names;
 }
 
-Table list_of(const std::vector<config::FeatureDescriptionPtr>& descriptions) {
+Table get_list(const std::vector<config::FeatureDescriptionPtr>& descriptions) {
   Table table({"feature", "also", "parameters", "does"});
   for (const auto& each : descriptions) {
     std::vector<std::string> parameters;
@@ -65,7 +65,7 @@ void run_features(const FeaturesOptions& options, bool format_given) {
     return;
   }
   if (options.name.empty()) {
-    print_table(list_of(descriptions.all()), options.table);
+    print_table(get_list(descriptions.all()), options.table);
     return;
   }
   const auto found = descriptions.find_all(options.name);
@@ -75,7 +75,7 @@ void run_features(const FeaturesOptions& options, bool format_given) {
                       near.empty() ? "; `telens features` lists them" : near);
   }
   if (format_given) {
-    print_table(list_of(found), options.table);
+    print_table(get_list(found), options.table);
   } else {
     explain(found);
   }

@@ -74,7 +74,7 @@ struct Recording {
   }
 };
 
-std::vector<Recording> recordings_of(const record::RunReader& run) {
+std::vector<Recording> list_recordings(const record::RunReader& run) {
   std::vector<Recording> recordings;
   for (const Segment& segment : run.segments()) {
     if (segment.continues && !recordings.empty() && recordings.back().all.rank == segment.rank) {
@@ -87,7 +87,7 @@ std::vector<Recording> recordings_of(const record::RunReader& run) {
 }
 
 void print_files(const record::RunReader& run) {
-  for (const auto& [segment, files, thinned] : recordings_of(run)) {
+  for (const auto& [segment, files, thinned] : list_recordings(run)) {
     const std::string more =
         files > 1 ? fmt::format(" and {}", counted(files - 1, "more file")) : "";
     std::string text = fmt::format("{}{}  {}, {} records", printable(segment.path), more,
@@ -151,7 +151,7 @@ void print_scalars(const record::RunReader& run) {
 }
 
 // Events that ended a run come first, plain messages last.
-int place_of(std::string_view kind) {
+int get_place(std::string_view kind) {
   if (kind == "stopped") return 0;
   return kind == "warning" ? 2 : 1;
 }
@@ -177,7 +177,7 @@ void print_events(const record::RunReader& run, bool all) {
     if (known == kinds.end()) known = kinds.insert(known, {kind, {}});
     known->second.push_back(event);
   }
-  std::ranges::stable_sort(kinds, {}, [](const auto& each) { return place_of(each.first); });
+  std::ranges::stable_sort(kinds, {}, [](const auto& each) { return get_place(each.first); });
   for (const auto& [kind, events] : kinds) {
     for (std::size_t i = 0; i < events.size(); ++i) {
       const std::size_t hidden = events.size() - i - 1;

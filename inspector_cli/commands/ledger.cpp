@@ -84,7 +84,7 @@ struct OperandRow {
 
 // With the reason where it is not the fastest one, with what was padded for it, and with what it
 // overlaps.
-std::string kernel_of(const GemmState& state) {
+std::string get_kernel(const GemmState& state) {
   const std::string cause = state.detail("kernel cause");
   const std::string padding = state.detail("padding");
   const std::string overlap = state.detail("overlap");
@@ -94,15 +94,15 @@ std::string kernel_of(const GemmState& state) {
 }
 
 // Each (layer, GEMM, tensor, what it ran as) once, with the first iteration on any rank.
-std::vector<OperandRow> rows_of(const Ledger& ledger, const record::RunReader& run,
-                                const std::string& pattern) {
+std::vector<OperandRow> get_rows(const Ledger& ledger, const record::RunReader& run,
+                                 const std::string& pattern) {
   const config::PythonRegex regex(pattern);
   std::vector<OperandRow> rows;
   for (const GemmState& state : ledger.states) {
     const std::string layer = name_or_empty(run, Dictionary::layer, state.layer);
     if (!regex.search(layer)) continue;
     for (const TensorName tensor : kAllTensors) {
-      const std::string name(telens::name_of(tensor));
+      const std::string name(telens::get_name(tensor));
       if (!state.entries.contains(name + " requested")) continue;
       OperandRow row{.layer = layer,
                      .gemm = name_or_empty(run, Dictionary::gemm, state.gemm),
@@ -110,7 +110,7 @@ std::vector<OperandRow> rows_of(const Ledger& ledger, const record::RunReader& r
                      .requested = state.detail(name + " requested"),
                      .ran = state.detail(name + " ran"),
                      .reason = state.detail(name + " cause"),
-                     .kernel = kernel_of(state),
+                     .kernel = get_kernel(state),
                      .first_iteration = state.iteration,
                      .fallback = state.entries.contains(name + " fallback"),
                      .place = rows.size()};
@@ -152,7 +152,7 @@ void run_ledger(const LedgerOptions& options) {
         "{}: this run has no ledger; switch the feature PrecisionLedger on (namespace telens)",
         options.run);
   }
-  const std::vector<OperandRow> rows = rows_of(ledger, run, options.layer);
+  const std::vector<OperandRow> rows = get_rows(ledger, run, options.layer);
   if (rows.empty() && options.layer.empty()) {
     raise<UsageError>("{}: the ledger of this run has no state of a GEMM that can be read",
                       options.run);

@@ -59,7 +59,7 @@ config::Descriptions known_features(const PlanOptions& options) {
   return descriptions;
 }
 
-Table table_of(const config::Plan& plan, std::optional<std::int64_t> iteration) {
+Table make_table(const config::Plan& plan, std::optional<std::int64_t> iteration) {
   Table table({"layer", "gemm", "tensor", "feature", "section", "when"});
   for (const config::PlanRow& row : plan.rows) {
     if (iteration && !row.due(*iteration)) continue;
@@ -82,10 +82,10 @@ Json text_list(const std::vector<std::string>& texts) {
   return list;
 }
 
-Json json_of(const config::Plan& plan, std::optional<std::int64_t> iteration,
+Json to_json(const config::Plan& plan, std::optional<std::int64_t> iteration,
              const TableOptions& options) {
   const config::RecordLoad load = config::estimate_load(plan);
-  return {{"plan", arranged(table_of(plan, iteration), options).json()},
+  return {{"plan", arranged(make_table(plan, iteration), options).json()},
           {"warnings", text_list(plan.warnings)},
           {"load",
            {{"average_records", json_number(load.average)},
@@ -107,13 +107,13 @@ void run_plan(const PlanOptions& options) {
   const config::Config config = config::load_config_file(options.config, known_features(options));
   const config::Plan plan = config::make_plan(config, read_layer_names(options.layers));
   if (options.table.format == Format::json) {
-    fmt::print("{}\n", json_lines(json_of(plan, options.iteration, options.table)));
+    fmt::print("{}\n", json_lines(to_json(plan, options.iteration, options.table)));
     return;
   }
   for (const std::string& warning : plan.warnings) {
     note("warning: " + warning);
   }
-  const Table table = table_of(plan, options.iteration);
+  const Table table = make_table(plan, options.iteration);
   if (table.size() > 0 || options.table.format == Format::csv) {
     print_table(table, options.table);
   }

@@ -32,7 +32,7 @@ int system_error_in(std::string_view text) {
 }
 
 // With the file's name, and the system's own words where the repaired file could not be written.
-std::string failure_of(const std::string& file, const RecordError& error) {
+std::string describe_failure(const std::string& file, const RecordError& error) {
   const std::string text = error.what();
   const int cause = system_error_in(text);
   const bool is_of_disk = cause != 0 || dynamic_cast<const record::DiskFull*>(&error) != nullptr;
@@ -58,7 +58,7 @@ void run_repair(const std::string& path) {
                  record::describe(repair.lost));
     } catch (const RecordError& error) {
       if (!failure.empty()) note(failure);
-      failure = failure_of(file, error);
+      failure = describe_failure(file, error);
     }
   }
   if (!failure.empty()) raise<RecordError>("{}", failure);

@@ -28,7 +28,7 @@ void run_report(const ReportOptions& options) {
     raise<RecordError>("{}: this run has no records (yet)", options.run);
   }
   const Report report = make_report(run, options.run);
-  const WrittenFile written = write_file(options.out, page_of(report.data));
+  const WrittenFile written = write_file(options.out, make_page(report.data));
   fmt::print("{}: {}\n", told(options.out, written),
              report.findings == 0
                  ? "no finding"

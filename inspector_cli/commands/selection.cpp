@@ -22,8 +22,8 @@ std::vector<std::string> all_printable(std::vector<std::string> names) {
   return names;
 }
 
-Ids ids_of(const std::vector<std::string>& wanted, const std::vector<std::string>& names,
-           std::string_view kind) {
+Ids find_ids(const std::vector<std::string>& wanted, const std::vector<std::string>& names,
+             std::string_view kind) {
   if (wanted.empty()) return std::nullopt;
   std::vector<std::int32_t> ids;
   for (const std::string& name : wanted) {
@@ -99,7 +99,7 @@ void set_iterations(std::string_view text, record::RecordQuery& query) {
 // A GEMM's records are those of its copies of tensors, and those of its tensors themselves.
 void select_gemms(const Selection& selection, const record::RunReader& run,
                   record::RecordQuery& query) {
-  query.gemms = ids_of(selection.gemms, run.names(record::Dictionary::gemm), "GEMM");
+  query.gemms = find_ids(selection.gemms, run.names(record::Dictionary::gemm), "GEMM");
   if (!query.gemms) return;
   query.gemms->push_back(record::kNoName);
   if (query.tensors) return;
@@ -148,10 +148,10 @@ record::RecordQuery resolve(const Selection& selection, const record::RunReader&
   using record::Dictionary;
   record::RecordQuery query;
   query.layers = layers_matching(selection.layer, run.names(Dictionary::layer));
-  query.tensors = ids_of(selection.tensors, run.names(Dictionary::tensor), "tensor");
+  query.tensors = find_ids(selection.tensors, run.names(Dictionary::tensor), "tensor");
   select_gemms(selection, run, query);
   refuse_scalars(selection.statistics, run);
-  query.statistics = ids_of(selection.statistics, run.names(Dictionary::statistic), "statistic");
+  query.statistics = find_ids(selection.statistics, run.names(Dictionary::statistic), "statistic");
   set_iterations(selection.iterations, query);
   check_rank(selection, run);
   query.rank = selection.rank;

@@ -144,7 +144,7 @@ std::vector<Course> courses_worst_first(const Source& source) {
   });
   std::vector<Course> sorted;
   for (auto& [key, course] : courses) {
-    course.standing.turn = turn_of(key, run);
+    course.standing.turn = get_order_in_step(key, run);
     course.standing.severity = course.severity.value();
     course.standing.beside = beside(statistics[key.statistic], course);
     course.standing.only_warm_up = course.severity.only_warm_up();

@@ -91,7 +91,7 @@ class Watched {
     if (!run_.has_news()) return nullptr;
     const Clock::time_point begin = Clock::now();
     // A damaged file of several is left out; `telens info` tells of it.
-    view_ = view_of(record::RunReader(run_.path(), [](const std::string&) {}));
+    view_ = make_view(record::RunReader(run_.path(), [](const std::string&) {}));
     cost_ = Clock::now() - begin;
     return &*view_;
   }
@@ -146,7 +146,7 @@ void watch_on_screen(Watched& watched, const WatchOptions& options) {
     const bool is_new = is_time && watched.update() != nullptr;
     if (is_new || std::exchange(resized, 0) != 0) {
       const auto [width, rows] = size_of_terminal();
-      Screen::show(frame_of(watched.view(), options.run, width, rows));
+      Screen::show(make_frame(watched.view(), options.run, width, rows));
     }
     if (is_time) next = next_look(watched, options);
   } while (!watched.view().ended && wait_until(next));
@@ -169,7 +169,7 @@ void run_watch(const WatchOptions& options) {
     watch_on_screen(watched, options);
     // The last picture stays when the screen is the usual one again.
     const auto [width, rows] = size_of_terminal();
-    for (const auto& [line, colour] : frame_of(watched.view(), options.run, width, rows - 1)) {
+    for (const auto& [line, colour] : make_frame(watched.view(), options.run, width, rows - 1)) {
       fmt::print("{}\n", colour ? coloured(line, *colour) : line);
     }
   }

@@ -41,8 +41,8 @@ constexpr std::string_view kBounds =
     "there and at most what stands under '<=', the amax may be smaller; record 'bins: codes' for "
     "exact statistics";
 
-Table table_of(const record::RunReader& run, const std::vector<OfflineCastRow>& rows,
-               const WhatIfOptions& options, bool bounds) {
+Table make_table(const record::RunReader& run, const std::vector<OfflineCastRow>& rows,
+                 const WhatIfOptions& options, bool bounds) {
   std::vector<std::string> columns{"layer", "tensor", "format", "nonfinite", "overflows%"};
   if (bounds) columns.emplace_back("overflows% <=");
   columns.emplace_back("underflows%");
@@ -55,7 +55,7 @@ Table table_of(const record::RunReader& run, const std::vector<OfflineCastRow>& 
   for (const OfflineCastRow& row : rows) {
     std::vector<Cell> cells{name_or_empty(run, Dictionary::layer, row.layer),
                             name_or_empty(run, Dictionary::tensor, row.tensor),
-                            std::string(name_of(row.format)), row.nonfinite, row.overflows.low};
+                            std::string(get_name(row.format)), row.nonfinite, row.overflows.low};
     if (bounds) cells.emplace_back(row.overflows.high);
     cells.emplace_back(row.underflows.low);
     if (bounds) cells.emplace_back(row.underflows.high);
@@ -80,7 +80,7 @@ void run_whatif(const WhatIfOptions& options) {
   const auto query = histogram_query(options.selection, run, options.run);
   const OfflineCasts result = apply_offline_cast(run, query, options.cast, options.each_iteration);
   if (result.rows.empty()) raise<UsageError>("{}: no histogram fits these filters", options.run);
-  const Table table = table_of(run, result.rows, options, result.bounds);
+  const Table table = make_table(run, result.rows, options, result.bounds);
   print_table(table, options.table);
   for (const std::string& each : result.notes) note(each);
   if (result.bounds) note(kBounds);

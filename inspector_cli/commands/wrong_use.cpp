@@ -11,7 +11,7 @@
 namespace telens::cli {
 namespace {
 
-std::vector<std::string> subcommands_of(const CLI::App& app) {
+std::vector<std::string> list_subcommands(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* subcommand : app.get_subcommands({}))
     names.push_back(subcommand->get_name());
@@ -24,7 +24,7 @@ const CLI::App& chosen(const CLI::App& app) {
   return parsed.empty() ? app : *parsed.front();
 }
 
-std::vector<std::string> options_of(const CLI::App& command) {
+std::vector<std::string> get_options(const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
@@ -35,7 +35,7 @@ std::vector<std::string> options_of(const CLI::App& command) {
 
 // An option that the command has is left over only where it stands before the command.
 std::string about_option(const std::string& name, const CLI::App& command) {
-  const std::vector<std::string> known = options_of(command);
+  const std::vector<std::string> known = get_options(command);
   if (std::ranges::find(known, name) != known.end()) {
     return fmt::format("{0} stands before the subcommand; write it behind: telens {1} ... {0}",
                        name, command.get_name());
@@ -44,7 +44,7 @@ std::string about_option(const std::string& name, const CLI::App& command) {
 }
 
 std::string about_subcommands(const CLI::App& app) {
-  const std::vector<std::string> names = subcommands_of(app);
+  const std::vector<std::string> names = list_subcommands(app);
   const std::vector<std::string> rest = app.remaining();
   if (rest.empty() || rest.front().starts_with('-')) {
     return fmt::format("a subcommand is missing; expected one of {}", config::quoted_list(names));

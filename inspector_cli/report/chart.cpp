@@ -44,7 +44,7 @@ std::vector<std::int32_t> usual_statistics(const std::vector<StatisticId>& rows)
 }
 
 // In the unit of lost_share, so that panels compare; elements that are not finite come before all.
-double loss_of(std::string_view statistic, const Row& row) {
+double get_loss(std::string_view statistic, const Row& row) {
   if (statistic == "nonfinite") return row.standing.first_bad ? HUGE_VAL : 0;
   if (row.severity.only_warm_up()) return 0;
   if (statistic == "overflows%") return lost_share(0, row.severity.value());
@@ -65,8 +65,8 @@ Wide distance(std::int64_t from, std::int64_t to) { return Wide{to} - from; }
 using RowOfSeries = std::pair<SeriesKey, const Row*>;
 
 // The series of a statistic, the worst first.
-std::vector<RowOfSeries> series_of(const record::RunReader& run, std::int32_t statistic,
-                                   const Rows& rows) {
+std::vector<RowOfSeries> find_series(const record::RunReader& run, std::int32_t statistic,
+                                     const Rows& rows) {
   std::vector<RowOfSeries> series;
   for (const auto& [key, row] : rows) {
     if (key.statistic == statistic) series.emplace_back(key, &row);
@@ -74,7 +74,7 @@ std::vector<RowOfSeries> series_of(const record::RunReader& run, std::int32_t st
   std::ranges::sort(series, [&](const auto& a, const auto& b) {
     if (worse(a.second->standing, b.second->standing)) return true;
     if (worse(b.second->standing, a.second->standing)) return false;
-    return label_of(a.first, run) < label_of(b.first, run);
+    return make_label(a.first, run) < make_label(b.first, run);
   });
   return series;
 }
@@ -105,7 +105,7 @@ void add_layers(Panel& panel, const record::RunReader& run, const std::vector<Ro
     auto& lines = panel.tensors.emplace_back();
     for (const auto& [key, row] : tensors) {
       for (std::size_t b = 0; b < bins; ++b) line.bins[b].add(row->bins[b]);
-      if (tensor_bins <= limits.tensor_bins) lines.push_back({label_of(key, run), row->bins});
+      if (tensor_bins <= limits.tensor_bins) lines.push_back({make_label(key, run), row->bins});
     }
     panel.layer_ids.push_back(layer);
     panel.layers.push_back(std::move(line));
@@ -122,15 +122,15 @@ Panel make_panel(const record::RunReader& run, std::int32_t statistic, const Row
               .layers = {},
               .layer_ids = {},
               .tensors = {}};
-  std::vector<RowOfSeries> series = series_of(run, statistic, rows);
+  std::vector<RowOfSeries> series = find_series(run, statistic, rows);
   if (series.empty()) return panel;
   add_layers(panel, run, series, limits, bins);
-  panel.loss = loss_of(name, *series.front().second);
+  panel.loss = get_loss(name, *series.front().second);
   series.resize(std::min(series.size(), limits.lines));
   // Beside a line that says something, a flat zero says nothing.
   const bool any = shows_anything(*series.front().second);
   std::erase_if(series, [&](const auto& each) { return any && !shows_anything(*each.second); });
-  for (const auto& [key, row] : series) panel.worst.push_back({label_of(key, run), row->bins});
+  for (const auto& [key, row] : series) panel.worst.push_back({make_label(key, run), row->bins});
   return panel;
 }
 
@@ -177,7 +177,7 @@ void add_scalars(Chart& chart, const record::RunReader& run, const record::Recor
       continue;
     }
     auto& bins = by_name.try_emplace(scalar.name, chart.bins).first->second;
-    bins[chart.bin_of(scalar.iteration)].add(scalar.value);
+    bins[chart.get_bin(scalar.iteration)].add(scalar.value);
   }
   for (auto& [name, bins] : by_name) {
     chart.scalars.push_back({printable(run.names(Dictionary::word)[name]), std::move(bins)});
@@ -207,13 +207,13 @@ void Chart::set_bins(std::size_t most) {
       static_cast<std::size_t>(std::min<Wide>(most, distance(first_iteration, last_iteration) + 1));
 }
 
-std::int64_t Chart::iteration_of(std::size_t bin) const {
+std::int64_t Chart::get_iteration(std::size_t bin) const {
   const Wide iterations = distance(first_iteration, last_iteration) + 1;
-  // The smallest iteration that bin_of sends to this bin.
+  // The smallest iteration that get_bin sends to this bin.
   return static_cast<std::int64_t>(first_iteration + (bin * iterations + bins - 1) / bins);
 }
 
-std::size_t Chart::bin_of(std::int64_t iteration) const {
+std::size_t Chart::get_bin(std::int64_t iteration) const {
   return static_cast<std::size_t>(distance(first_iteration, iteration) * bins /
                                   (distance(first_iteration, last_iteration) + 1));
 }
@@ -258,8 +258,8 @@ void widen_cells(std::vector<Line>& rows) {
 namespace {
 
 // Reads the run once: the finder sees it too.
-Rows rows_of(const record::RunReader& run, const WarmUp& warm_up, const record::RecordQuery& query,
-             const Chart& chart, FirstTroubleFinder& finder) {
+Rows get_rows(const record::RunReader& run, const WarmUp& warm_up, const record::RecordQuery& query,
+              const Chart& chart, FirstTroubleFinder& finder) {
   Rows rows;
   const std::vector<StatisticId> statistics = catalogue_rows(run);
   for_each_record(run, query, finder, [&](const record::Record& record) {
@@ -272,14 +272,14 @@ Rows rows_of(const record::RunReader& run, const WarmUp& warm_up, const record::
     const StatisticId statistic = statistics[record.statistic];
     const bool bad = is_bad(statistic, record.value);
     const bool is_warm_up = !bad && warm_up.covers(record.layer, record.iteration);
-    row.bins[chart.bin_of(record.iteration)].add(record.value, is_warm_up);
+    row.bins[chart.get_bin(record.iteration)].add(record.value, is_warm_up);
     row.severity.add(badness(statistic, record.value), is_warm_up);
     if (!bad) return;
     auto& first = row.standing.first_bad;
     first = std::min(first.value_or(record.iteration), record.iteration);
   });
   for (auto& [key, row] : rows) {
-    row.standing.turn = turn_of(key, run);
+    row.standing.turn = get_order_in_step(key, run);
     row.standing.severity = row.severity.value();
     row.standing.beside = row.severity.largest();
     row.standing.only_warm_up = row.severity.only_warm_up();
@@ -296,7 +296,7 @@ void strip_layers(Chart& chart) {
   }
   const CommonParts common = common_parts(names);
   const bool any_long =
-      std::ranges::any_of(names, [](const std::string& name) { return columns_of(name) > kLong; });
+      std::ranges::any_of(names, [](const std::string& name) { return get_columns(name) > kLong; });
   if (!common.any() || !any_long) return;
   chart.subtitle = common.sentence();
   for (Panel& panel : chart.panels) {
@@ -337,7 +337,7 @@ Chart make_chart(const record::RunReader& run, record::RecordQuery query,
   FirstTroubleFinder finder(run, warm_up);
   const bool chosen = query.statistics.has_value();
   if (!chosen) query.statistics = usual_statistics(catalogue_rows(run));
-  const Rows rows = rows_of(run, warm_up, query, chart, finder);
+  const Rows rows = get_rows(run, warm_up, query, chart, finder);
   chart.trouble = finder.result(query, scalars);
   chart.headlines = sentences(chart.trouble, warm_up, run);
   if (rows.empty()) raise<UsageError>("no record fits these filters");

@@ -64,8 +64,8 @@ struct Chart {
 
   // From first_iteration to last_iteration, both set; at most so many bins.
   void set_bins(std::size_t most);
-  std::int64_t iteration_of(std::size_t bin) const;  // the first one of the bin
-  std::size_t bin_of(std::int64_t iteration) const;
+  std::int64_t get_iteration(std::size_t bin) const;  // the first one of the bin
+  std::size_t get_bin(std::int64_t iteration) const;
   // Round numbers for an axis.
   std::vector<std::int64_t> iteration_ticks() const;
 };

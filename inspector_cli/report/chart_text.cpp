@@ -141,7 +141,7 @@ std::string shade(const Bin& bin, const Scale& scale) {
 }
 
 // The bins that lie in a column; one that reaches over several columns is in each of them.
-Bin cell_of(const std::vector<Bin>& bins, std::size_t column, std::size_t columns) {
+Bin get_cell(const std::vector<Bin>& bins, std::size_t column, std::size_t columns) {
   const std::size_t begin = column * bins.size() / columns;
   const std::size_t end = std::max(begin + 1, (column + 1) * bins.size() / columns);
   Bin cell;
@@ -176,7 +176,7 @@ std::string text_heat_map(const Chart& chart, const std::vector<Line>& rows, con
   std::size_t label_width = std::string_view("iteration").size();
   const std::size_t shown = std::min(rows.size(), kMostLayers);
   for (std::size_t i = 0; i < shown; ++i) {
-    label_width = std::max(label_width, columns_of(shortened(rows[i].label, longest)));
+    label_width = std::max(label_width, get_columns(shortened(rows[i].label, longest)));
   }
   const std::size_t columns =
       width_for(chart.bins, width > label_width + 20 ? width - label_width - 2 : std::size_t{20});
@@ -184,9 +184,9 @@ std::string text_heat_map(const Chart& chart, const std::vector<Line>& rows, con
   for (std::size_t i = 0; i < shown; ++i) {
     const Line& layer = rows[i];
     const std::string label = shortened(layer.label, longest);
-    text += std::string(label_width - columns_of(label), ' ') + label + " ";
+    text += std::string(label_width - get_columns(label), ' ') + label + " ";
     for (std::size_t column = 0; column < columns; ++column) {
-      text += shade(cell_of(layer.bins, column, columns), scale);
+      text += shade(get_cell(layer.bins, column, columns), scale);
     }
     text += "\n";
   }

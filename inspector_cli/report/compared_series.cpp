@@ -39,7 +39,7 @@ Series cast_errors(const Facts& facts, const Series& mse) {
 
 }  // namespace
 
-std::vector<Quantity> quantities_of(const Facts& facts) {
+std::vector<Quantity> list_quantities(const Facts& facts) {
   std::vector<Quantity> all;
   add_sizes(all, facts);
   for (const Series* mse : facts.with("mse")) {

@@ -21,7 +21,7 @@ struct Quantity {
   diagnosis::Series series;
 };
 
-std::vector<Quantity> quantities_of(const diagnosis::Facts& facts);
+std::vector<Quantity> list_quantities(const diagnosis::Facts& facts);
 
 // For a run that recorded no error of a cast, as one in high precision: errors of zero, for each
 // tensor of `sizes` and each of its GEMMs, beside which those of another run stand.

@@ -28,7 +28,7 @@ constexpr std::size_t kNameWidth = 10;
 constexpr std::size_t kMostConsequences = 4;
 
 // Lines of whole words: what stands between blanks, as in a command, is not broken where it fits.
-std::vector<std::string> lines_of(const std::string& text, std::size_t width) {
+std::vector<std::string> split_lines(const std::string& text, std::size_t width) {
   std::vector<std::string> lines(1);
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find(' ', begin), text.size());
@@ -55,7 +55,7 @@ void print_line(std::string_view name, const std::string& line) {
 // "name     text", the text's further lines under its first one.
 void paragraph(std::string_view name, const std::string& text, std::size_t width) {
   const std::size_t left = kIndent + kNameWidth;
-  for (const std::string& line : lines_of(text, width > left ? width - left : 1)) {
+  for (const std::string& line : split_lines(text, width > left ? width - left : 1)) {
     print_line(name, line);
     name = "";
   }
@@ -85,7 +85,7 @@ std::string evidence_text(const Evidence& evidence) {
                                number_text(evidence.value), what, evidence.iteration));
 }
 
-std::string evidence_of(const Finding& finding) {
+std::string describe_evidence(const Finding& finding) {
   std::string text;
   for (const Evidence& evidence : finding.evidence) {
     text += (text.empty() ? "" : "; ") + evidence_text(evidence);
@@ -93,13 +93,13 @@ std::string evidence_of(const Finding& finding) {
   return text;
 }
 
-std::string consequences_of(const Ranked& ranked, const Facts& facts) {
+std::string describe_consequences(const Ranked& ranked, const Facts& facts) {
   std::string text;
   const std::size_t shown = std::min(kMostConsequences, ranked.consequences.size());
   for (std::size_t i = 0; i < shown; ++i) {
     const Finding& each = ranked.consequences[i];
     text += fmt::format("{}{} of {} from {}", i == 0 ? "" : "; ", each.cause,
-                        label_of(each.place, facts), each.first);
+                        make_label(each.place, facts), each.first);
   }
   const std::size_t more = ranked.consequences.size() - shown;
   if (more > 0) text += fmt::format("; and {} more", more);
@@ -109,18 +109,19 @@ std::string consequences_of(const Ranked& ranked, const Facts& facts) {
 void print_finding(std::size_t number, const Ranked& ranked, const Facts& facts,
                    const std::string& run, std::size_t width) {
   const Finding& finding = ranked.finding;
-  const diagnosis::Rule& rule = diagnosis::rule_of(finding.cause);
+  const diagnosis::Rule& rule = diagnosis::find_rule(finding.cause);
   const std::string head = fmt::format("{}. {}: {}, {}", number, finding.cause,
-                                       label_of(finding.place, facts), iterations_of(finding));
+                                       make_label(finding.place, facts), get_iterations(finding));
   for (const std::string& line : wrapped(head, width)) {
     fmt::print("{}\n", coloured(line, Colour::bold));
   }
   paragraph("found", printable(finding.summary), width);
-  paragraph("evidence", evidence_of(finding), width);
+  paragraph("evidence", describe_evidence(finding), width);
   paragraph("sure", fmt::format("{:.0f} %", 100 * finding.confidence), width);
   paragraph("or else", std::string(rule.alternatives), width);
   print_next_steps(next_steps(finding, facts, run), width);
-  if (!ranked.consequences.empty()) paragraph("follows", consequences_of(ranked, facts), width);
+  if (!ranked.consequences.empty())
+    paragraph("follows", describe_consequences(ranked, facts), width);
   fmt::print("\n");
 }
 

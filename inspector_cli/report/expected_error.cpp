@@ -61,7 +61,7 @@ double k_beside(const Facts& facts, const Series& weight) {
   return output > 0 ? std::sqrt(size(TensorName::activation) * elements / output) : 0;
 }
 
-Sizes sizes_of(const Facts& facts) {
+Sizes get_sizes(const Facts& facts) {
   Sizes sizes;
   sizes.units = units_of_gemms(facts);
   const bool casts = facts.has("scale_inv_max") || facts.has("underflows%") || facts.has("mse");
@@ -83,7 +83,7 @@ double at_or(const std::map<std::int32_t, double>& values, std::int32_t layer, d
   return found == values.end() ? otherwise : found->second;
 }
 
-double largest_of(const std::map<std::int32_t, double>& values) {
+double get_largest(const std::map<std::int32_t, double>& values) {
   double largest = 0;
   for (const auto& [layer, value] : values) largest = std::max(largest, value);
   return largest;
@@ -92,9 +92,9 @@ double largest_of(const std::map<std::int32_t, double>& values) {
 }  // namespace
 
 ExpectedError::ExpectedError(const Facts& a, const Facts& b, const LayerInB& in_b) {
-  const Sizes of_a = sizes_of(a);
-  const Sizes of_b = sizes_of(b);
-  const double largest_k = std::max(largest_of(of_a.ks), largest_of(of_b.ks));
+  const Sizes of_a = get_sizes(a);
+  const Sizes of_b = get_sizes(b);
+  const double largest_k = std::max(get_largest(of_a.ks), get_largest(of_b.ks));
   double sum = 0;
   for (std::size_t i = 0; i < a.layers(); ++i) {
     const auto layer = static_cast<std::int32_t>(i);
@@ -122,7 +122,7 @@ double ExpectedError::of_product(std::int32_t layer) const {
 double ExpectedError::at(const Place& place) const {
   if (forward_.empty()) return kUnitOfBf16;
   const auto layer = static_cast<std::size_t>(std::max(0, place.layer));
-  const bool backward = place.tensor && std::get<0>(diagnosis::turn_of(place)) == 1;
+  const bool backward = place.tensor && std::get<0>(diagnosis::get_order_in_step(place)) == 1;
   if (!backward) return std::sqrt(forward_[layer]);
   // All of the forward pass, and back to here.
   const double before = layer == 0 ? 0 : forward_[layer - 1];

@@ -61,7 +61,8 @@ class Earliest {
       tensors_.clear();
     }
     tensors_.emplace(record.layer, record.tensor);
-    if (!first_ || turn_of(trouble.where, run_) < turn_of(first_->where, run_)) first_ = trouble;
+    if (!first_ || get_order_in_step(trouble.where, run_) < get_order_in_step(first_->where, run_))
+      first_ = trouble;
   }
   const std::optional<Trouble>& first() const { return first_; }
   std::int64_t others() const {
@@ -101,7 +102,7 @@ bool find_in_histograms(const record::RunReader& run, const record::RecordQuery&
   std::map<std::pair<std::int64_t, TensorKey>, double> counts;
   for_each_histogram(run, of_histograms,
                      [&](const TensorKey& key, std::int64_t iteration, const Histogram& histogram) {
-                       const double count = nonfinite_of(histogram).all();
+                       const double count = count_nonfinite(histogram).all();
                        if (count > 0) counts[{iteration, key}] += count;
                      });
   for (const auto& [where, count] : counts) {
@@ -117,7 +118,8 @@ bool find_in_histograms(const record::RunReader& run, const record::RecordQuery&
 void leave_skipped_steps_out(const record::RunReader& run, const WarmUp& warm_up,
                              const record::RecordQuery& query,
                              const std::vector<std::int32_t>& nonfinite, FirstTrouble& trouble) {
-  if (!trouble.nonfinite || std::get<0>(turn_of(trouble.nonfinite->where, run)) == 0) return;
+  if (!trouble.nonfinite || std::get<0>(get_order_in_step(trouble.nonfinite->where, run)) == 0)
+    return;
   const auto skipped =
       diagnosis::steps_skipped_by_loss_scaler(diagnosis::Facts(run, diagnosis::kOfSkippedSteps));
   if (skipped.empty()) return;
@@ -126,7 +128,7 @@ void leave_skipped_steps_out(const record::RunReader& run, const WarmUp& warm_up
   Earliest earliest(run);
   for_each_record(run, again, [&](const record::Record& record) {
     const SeriesKey key{record.layer, record.tensor, record.gemm, record.statistic};
-    const bool backward = std::get<0>(turn_of(key, run)) == 1;
+    const bool backward = std::get<0>(get_order_in_step(key, run)) == 1;
     const bool looks = backward && warm_up.covers(record.layer, record.iteration);
     if (!looks && !skipped.contains(record.iteration)) earliest.add(record);
   });
@@ -153,8 +155,8 @@ std::string elements(double count) {
   return fmt::format("{:.0f} element{}", count, count == 1 ? "" : "s");
 }
 
-std::string label_of(const TensorSummary& row, const record::RunReader& run) {
-  return label_of(SeriesKey{row.layer, row.tensor, row.gemm}, run);
+std::string make_label(const TensorSummary& row, const record::RunReader& run) {
+  return make_label(SeriesKey{row.layer, row.tensor, row.gemm}, run);
 }
 
 std::string about_nonfinite(const FirstTrouble& trouble, const record::RunReader& run) {
@@ -164,7 +166,7 @@ std::string about_nonfinite(const FirstTrouble& trouble, const record::RunReader
           ? fmt::format(", and in {} more tensor{}", trouble.also, trouble.also == 1 ? "" : "s")
           : "";
   return fmt::format("first non-finite: iteration {}, {}: {}{}", bad.iteration,
-                     label_of(bad.where, run), elements(bad.value), others);
+                     make_label(bad.where, run), elements(bad.value), others);
 }
 
 // Where, how often and how much; nothing where no percentage was recorded.
@@ -172,7 +174,7 @@ std::string about_clipping(const FirstTrouble& trouble, const record::RunReader&
   if (!trouble.clips_most) return "";
   const Severity& clips = trouble.clips_most->clipped;
   return fmt::format("most in {}: up to {:.2g} %, in {} of {} iterations",
-                     label_of(*trouble.clips_most, run), clips.largest(), clips.persisting(),
+                     make_label(*trouble.clips_most, run), clips.largest(), clips.persisting(),
                      clips.observed());
 }
 
@@ -187,7 +189,7 @@ std::optional<Sentence> about_overflow(const FirstTrouble& trouble, const record
     const std::string_view what = notable || most.empty() ? "first overflow" : "clipped in passing";
     text = fmt::format("{}: {}iteration {}, {}: {} clipped{}{}", what,
                        what == "first overflow" ? "" : "first in ", first->iteration,
-                       label_of(first->where, run), elements(first->value),
+                       make_label(first->where, run), elements(first->value),
                        most.empty() ? "" : "; ", most);
   }
   return Sentence{std::move(text), notable ? Gravity::notable : Gravity::plain};
@@ -202,7 +204,7 @@ std::optional<Sentence> about_loss(const FirstTrouble& trouble, const record::Ru
   return Sentence{
       fmt::format("loses most: {}: {:.3g} % of its elements underflow on average, in "
                   "{} of {} iterations",
-                  label_of(row, run), underflows, row.lost.persisting(), row.lost.observed()),
+                  make_label(row, run), underflows, row.lost.persisting(), row.lost.observed()),
       Gravity::notable};
 }
 
@@ -220,7 +222,7 @@ Sentence about_nothing(const FirstTrouble& trouble) {
 }
 
 // "iteration 0", "iterations 0 to 2", "iterations 0 to 2, 58": a resumed run has more than one.
-std::string iterations_of(const WarmUp& warm_up) {
+std::string get_iterations(const WarmUp& warm_up) {
   constexpr std::size_t kMost = 4;
   struct Stretch {
     std::int64_t first = 0, last = 0;
@@ -242,7 +244,7 @@ std::string iterations_of(const WarmUp& warm_up) {
   return text;
 }
 
-Colour colour_of(Gravity gravity) {
+Colour get_color(Gravity gravity) {
   if (gravity == Gravity::grave) return Colour::red;
   return gravity == Gravity::notable ? Colour::yellow : Colour::green;
 }
@@ -367,7 +369,7 @@ std::vector<Sentence> sentences(const FirstTrouble& trouble, const WarmUp& warm_
     all.push_back(
         {fmt::format("warm-up, which counts for nothing of this: {} of {} layer{}, "
                      "without an amax history yet",
-                     iterations_of(warm_up), warm_up.layers(), warm_up.layers() == 1 ? "" : "s"),
+                     get_iterations(warm_up), warm_up.layers(), warm_up.layers() == 1 ? "" : "s"),
          Gravity::plain});
   }
   return all;
@@ -386,7 +388,7 @@ void print_sentences(const std::vector<Sentence>& sentences) {
   const auto width = stdout_is_terminal() ? static_cast<std::size_t>(terminal_width()) : SIZE_MAX;
   for (const auto& [text, gravity] : sentences) {
     for (const std::string& line : wrapped(text, width)) {
-      fmt::print("{}\n", gravity == Gravity::plain ? line : coloured(line, colour_of(gravity)));
+      fmt::print("{}\n", gravity == Gravity::plain ? line : coloured(line, get_color(gravity)));
     }
   }
 }

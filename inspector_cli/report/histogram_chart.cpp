@@ -22,7 +22,7 @@ std::map<TensorKey, Course> read_courses(const record::RunReader& run,
   std::map<TensorKey, Course> courses;
   for_each_histogram(run, query,
                      [&](const TensorKey& key, std::int64_t iteration, const Histogram& histogram) {
-                       merge(courses[key][iteration], magnitudes_of(histogram));
+                       merge(courses[key][iteration], count_magnitudes(histogram));
                      });
   return courses;
 }
@@ -32,7 +32,7 @@ struct Exponents {
   int highest = -1;  // none
 };
 
-Exponents exponents_of(const Course& course) {
+Exponents get_exponents(const Course& course) {
   Exponents range;
   for (const auto& [iteration, counts] : course) {
     if (counts.exponents.empty()) continue;
@@ -47,12 +47,12 @@ Exponents exponents_of(const Course& course) {
 
 // A row that counts something of each iteration's elements.
 template <typename Count>
-Line row_of(const Chart& frame, const Course& course, std::string label, const Count& count) {
+Line get_row(const Chart& frame, const Course& course, std::string label, const Count& count) {
   Line row{std::move(label), std::vector<Bin>(frame.bins)};
   for (const auto& [iteration, counts] : course) {
     if (counts.numel == 0) continue;
-    row.bins[frame.bin_of(iteration)].add(100.0 * static_cast<double>(count(counts)) /
-                                          static_cast<double>(counts.numel));
+    row.bins[frame.get_bin(iteration)].add(100.0 * static_cast<double>(count(counts)) /
+                                           static_cast<double>(counts.numel));
   }
   return row;
 }
@@ -62,22 +62,22 @@ std::string row_label(int lowest, int highest) {
                            : fmt::format("2^{} .. 2^{}", lowest, highest);
 }
 
-std::vector<Line> rows_of(const Chart& frame, const Course& course, std::size_t most_rows) {
+std::vector<Line> get_rows(const Chart& frame, const Course& course, std::size_t most_rows) {
   std::vector<Line> rows;
   const auto add_if_any = [&](const char* label, std::int64_t MagnitudeCounts::*member) {
     const auto any = [&](const auto& moment) { return moment.second.*member > 0; };
     if (std::ranges::none_of(course, any)) return;
-    rows.push_back(row_of(frame, course, label, [&](const auto& of) { return of.*member; }));
+    rows.push_back(get_row(frame, course, label, [&](const auto& of) { return of.*member; }));
   };
   add_if_any("NaN", &MagnitudeCounts::nans);
   add_if_any("Inf", &MagnitudeCounts::infinities);
-  const Exponents range = exponents_of(course);
+  const Exponents range = get_exponents(course);
   const int exponents = range.highest - range.lowest + 1;
   const auto most = static_cast<int>(most_rows);
   const int step = std::max(1, (exponents + most - 1) / most);
   for (int high = range.highest; high >= range.lowest; high -= step) {
     const int low = std::max(high - step + 1, range.lowest);
-    rows.push_back(row_of(frame, course, row_label(low, high), [&](const MagnitudeCounts& counts) {
+    rows.push_back(get_row(frame, course, row_label(low, high), [&](const MagnitudeCounts& counts) {
       std::int64_t sum = 0;
       for (auto at = counts.exponents.lower_bound(low);
            at != counts.exponents.end() && at->first <= high; ++at) {
@@ -86,13 +86,13 @@ std::vector<Line> rows_of(const Chart& frame, const Course& course, std::size_t 
       return sum;
     }));
   }
-  rows.push_back(row_of(frame, course, "zero", [](const auto& counts) { return counts.zeros; }));
+  rows.push_back(get_row(frame, course, "zero", [](const auto& counts) { return counts.zeros; }));
   widen_cells(rows);
   return rows;
 }
 
-Chart frame_of(const record::RunReader& run, const std::map<TensorKey, Course>& courses,
-               std::size_t most_bins) {
+Chart make_frame(const record::RunReader& run, const std::map<TensorKey, Course>& courses,
+                 std::size_t most_bins) {
   Chart frame;
   frame.run_id = printable(run.segments().front().run_id);
   frame.first_iteration = INT64_MAX;
@@ -128,14 +128,14 @@ HistogramChart make_histogram_chart(const record::RunReader& run, const record::
     courses.erase(std::next(courses.begin(), static_cast<std::ptrdiff_t>(limits.tensors)),
                   courses.end());
   }
-  chart.frame = beside != nullptr ? frame_beside(*beside) : frame_of(run, courses, limits.bins);
+  chart.frame = beside != nullptr ? frame_beside(*beside) : make_frame(run, courses, limits.bins);
   chart.frame.subtitle = fmt::format(
       "How large the values are: of each tensor the percentage of its elements x with 2^e <= |x| < "
       "2^(e+1); {}",
       Scale::of_percentages().note());
   for (const auto& [key, course] : courses) {
-    chart.tensors.push_back({label_of(SeriesKey{key.layer, key.tensor}, run),
-                             rows_of(chart.frame, course, limits.rows),
+    chart.tensors.push_back({make_label(SeriesKey{key.layer, key.tensor}, run),
+                             get_rows(chart.frame, course, limits.rows),
                              course.rbegin()->second.numel});
   }
   return chart;

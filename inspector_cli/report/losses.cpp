@@ -4,7 +4,7 @@
 
 namespace telens::cli {
 
-std::vector<diagnosis::Point> losses_of(const record::RunReader& run) {
+std::vector<diagnosis::Point> read_losses(const record::RunReader& run) {
   std::map<int, std::map<std::int64_t, double>> by_rank;  // the last value of an iteration
   const auto& words = run.names(record::Dictionary::word);
   for (const record::Scalar& scalar : run.scalars()) {

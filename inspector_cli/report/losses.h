@@ -9,6 +9,6 @@
 namespace telens::cli {
 
 // Takes the lowest rank that has any; one point an iteration, in their order. Throws RecordError.
-std::vector<diagnosis::Point> losses_of(const record::RunReader& run);
+std::vector<diagnosis::Point> read_losses(const record::RunReader& run);
 
 }  // namespace telens::cli

@@ -37,7 +37,7 @@ FormatId format_for(Fp8Choice choice, const record::RunReader& run, const Tensor
     return choice == Fp8Choice::e4m3 ? FormatId::e4m3 : FormatId::e5m2;
   }
   const auto known = tensor_from_name(name_or_empty(run, Dictionary::tensor, key.tensor));
-  const bool backward = known && turn_of(*known).backward;
+  const bool backward = known && get_order_in_step(*known).backward;
   return backward ? FormatId::e5m2 : FormatId::e4m3;
 }
 
@@ -47,7 +47,7 @@ Courses read_amaxes(const record::RunReader& run, const record::RecordQuery& que
   for_each_histogram(run, query,
                      [&](const TensorKey& key, std::int64_t iteration, const Histogram& histogram) {
                        Moment& moment = courses[key][iteration];
-                       const Bounds amax = amax_of(histogram);
+                       const Bounds amax = compute_amax(histogram);
                        moment.amax.low = larger(moment.amax.low, amax.low);
                        moment.amax.high = larger(moment.amax.high, amax.high);
                        moment.exact &= histogram.name.bins == HistogramBins::codes;
@@ -72,30 +72,30 @@ void find_scales(Course& course, const WhatIfRecipe& recipe, FormatId format) {
 // With the scales known, the ranks' statistics add up.
 void read_casts(const record::RunReader& run, const record::RecordQuery& query,
                 const OfflineCast& cast, Courses& courses) {
-  for_each_histogram(run, query,
-                     [&](const TensorKey& key, std::int64_t iteration, const Histogram& histogram) {
-                       Moment& moment = courses[key][iteration];
-                       const FormatId format = format_for(cast.format, run, key);
-                       merge(moment.cast, cast_bounds_of(histogram, format, moment.scale));
-                       if (!moment.exact) return;
-                       merge(moment.tensor, tensor_sums_of(histogram));
-                       merge(moment.exact_cast,
-                             cast_sums_of(histogram, format, static_cast<float>(moment.scale.low)));
-                     });
+  for_each_histogram(
+      run, query, [&](const TensorKey& key, std::int64_t iteration, const Histogram& histogram) {
+        Moment& moment = courses[key][iteration];
+        const FormatId format = format_for(cast.format, run, key);
+        merge(moment.cast, compute_cast_bounds(histogram, format, moment.scale));
+        if (!moment.exact) return;
+        merge(moment.tensor, compute_tensor_sums(histogram));
+        merge(moment.exact_cast,
+              compute_cast_sums(histogram, format, static_cast<float>(moment.scale.low)));
+      });
 }
 
-Bounds percent_of(const Bounds& counts, std::int64_t numel) {
+Bounds to_percent(const Bounds& counts, std::int64_t numel) {
   const double unit = numel > 0 ? 100.0 / static_cast<double>(numel) : 0.0;
   return {counts.low * unit, counts.high * unit};
 }
 
-OfflineCastRow row_of(std::int64_t iteration, const Moment& moment) {
+OfflineCastRow get_row(std::int64_t iteration, const Moment& moment) {
   OfflineCastRow row;
   row.iteration = iteration;
   row.warm_up = moment.warm_up ? 1 : 0;
   row.nonfinite = moment.cast.nonfinite;
-  row.overflows = percent_of(moment.cast.overflows, moment.cast.numel);
-  row.underflows = percent_of(moment.cast.underflows, moment.cast.numel);
+  row.overflows = to_percent(moment.cast.overflows, moment.cast.numel);
+  row.underflows = to_percent(moment.cast.underflows, moment.cast.numel);
   row.amax = moment.amax;
   row.scale = moment.scale;
   if (!moment.exact) return row;
@@ -129,14 +129,14 @@ double size_of(const OfflineCastRow& row) {
 }
 
 // Each statistic's worst iteration; those of warm-up count where there are no others.
-OfflineCastRow worst_of(const Course& course) {
+OfflineCastRow find_worst(const Course& course) {
   const bool only_warm_up =
       std::ranges::all_of(course, [](const auto& moment) { return moment.second.warm_up; });
   OfflineCastRow worst;
   worst.iterations = static_cast<std::int64_t>(course.size());
   Severity severity;
   for (const auto& [iteration, moment] : course) {
-    const OfflineCastRow row = row_of(iteration, moment);
+    const OfflineCastRow row = get_row(iteration, moment);
     worst.warm_up += row.warm_up;
     worst.nonfinite += row.nonfinite;
     keep_largest(worst.amax, row.amax);
@@ -191,9 +191,9 @@ OfflineCasts apply_offline_cast(const record::RunReader& run, const record::Reco
     };
     for (const auto& [iteration, moment] : course) {
       result.bounds |= !moment.exact;
-      if (each_iteration) add(row_of(iteration, moment));
+      if (each_iteration) add(get_row(iteration, moment));
     }
-    if (!each_iteration) add(worst_of(course));
+    if (!each_iteration) add(find_worst(course));
   }
   if (!each_iteration) sort_worst_first(result.rows);
   if (cast.recipe.amax != AmaxSource::current && has_gaps(courses)) {

@@ -74,7 +74,7 @@ Json chart_json(std::string_view kind, const std::string& title, const std::vect
           {"rows", std::move(rows)}};
 }
 
-std::string_view name_of(Gravity gravity) {
+std::string_view get_name(Gravity gravity) {
   switch (gravity) {
     case Gravity::grave:
       return "grave";
@@ -91,7 +91,7 @@ std::string_view name_of(Gravity gravity) {
 Json headlines_json(const Chart& chart) {
   Json headlines = Json::array();
   for (const auto& [text, gravity] : chart.headlines) {
-    headlines.push_back({{"text", json_text(text)}, {"gravity", name_of(gravity)}});
+    headlines.push_back({{"text", json_text(text)}, {"gravity", get_name(gravity)}});
   }
   return headlines;
 }
@@ -100,15 +100,15 @@ Json trouble_json(const Chart& chart) {
   const auto& bad = chart.trouble.nonfinite;
   const bool shown =
       bad && bad->iteration >= chart.first_iteration && bad->iteration <= chart.last_iteration;
-  return shown ? Json{{"bin", chart.bin_of(bad->iteration)}} : Json();
+  return shown ? Json{{"bin", chart.get_bin(bad->iteration)}} : Json();
 }
 
 Json page_data(const Chart& chart, Json charts) {
   Json iterations = Json::array();
-  for (std::size_t b = 0; b < chart.bins; ++b) iterations.push_back(chart.iteration_of(b));
+  for (std::size_t b = 0; b < chart.bins; ++b) iterations.push_back(chart.get_iteration(b));
   Json ticks = Json::array();
   for (const std::int64_t iteration : chart.iteration_ticks()) {
-    ticks.push_back({chart.bin_of(iteration), iteration});
+    ticks.push_back({chart.get_bin(iteration), iteration});
   }
   return {{"run", json_text(chart.run_id)},
           {"subtitle", json_text(chart.subtitle)},
@@ -159,7 +159,7 @@ void add_rank_map(Json& charts, const RankMaps& ranks, const std::string& statis
   charts.back()["axis"] = rank_axis(ranks);
 }
 
-Json charts_of(const Chart& chart, const RankMaps& ranks = {}) {
+Json make_charts(const Chart& chart, const RankMaps& ranks = {}) {
   Json charts = Json::array();
   for (const Line& scalar : chart.scalars) {
     charts.push_back(chart_json("lines", scalar.label, {scalar}, Scale({scalar})));
@@ -176,7 +176,7 @@ Json charts_of(const Chart& chart, const RankMaps& ranks = {}) {
   return charts;
 }
 
-Json charts_of(const HistogramChart& chart) {
+Json make_charts(const HistogramChart& chart) {
   Json charts = Json::array();
   for (const TensorHistogram& tensor : chart.tensors) {
     charts.push_back(chart_json(chart.one_iteration() ? "bars" : "map",
@@ -190,26 +190,26 @@ Json charts_of(const HistogramChart& chart) {
 }  // namespace
 
 std::string draw_html(const Chart& chart) {
-  return page_of(json_for_html(page_data(chart, charts_of(chart))));
+  return make_page(json_for_html(page_data(chart, make_charts(chart))));
 }
 
 std::string draw_html(const HistogramChart& chart) {
-  return page_of(json_for_html(page_data(chart.frame, charts_of(chart))));
+  return make_page(json_for_html(page_data(chart.frame, make_charts(chart))));
 }
 
 Json report_data(const Chart& chart, const RankMaps& ranks, const HistogramChart* histograms) {
-  Json charts = charts_of(chart, ranks);
+  Json charts = make_charts(chart, ranks);
   if (histograms != nullptr) {
-    for (Json& each : charts_of(*histograms)) charts.push_back(std::move(each));
+    for (Json& each : make_charts(*histograms)) charts.push_back(std::move(each));
   }
   return page_data(chart, std::move(charts));
 }
 
-std::string page_of(std::string_view data) {
+std::string make_page(std::string_view data) {
   return fmt::format("{}{}{}", kPageBegin, data, kPageEnd);
 }
 
-std::string live_page_of(std::string_view data) {
+std::string make_live_page(std::string_view data) {
   // A page from a server asks it for news; one that is a file asks no address for anything.
   constexpr std::string_view kAsksNone = "default-src 'none';";
   std::string begin(kPageBegin);

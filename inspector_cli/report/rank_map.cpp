@@ -24,7 +24,7 @@ class RankBins {
 
   std::size_t bins() const { return bins_; }
   const std::vector<int>& ranks() const { return ranks_; }
-  std::size_t bin_of(int rank) const {
+  std::size_t get_bin(int rank) const {
     const auto place = std::ranges::lower_bound(ranks_, rank) - ranks_.begin();
     return static_cast<std::size_t>(place) * bins_ / ranks_.size();
   }
@@ -46,7 +46,7 @@ void fill(Cells& cells, const record::RunReader& run, const Chart& chart, const 
   const WarmUp warm_up(run);
   const std::vector<StatisticId> statistics = catalogue_rows(run);
   run.read(query, [&](int rank, std::span<const record::Record> records) {
-    const std::size_t bin = bins.bin_of(rank);
+    const std::size_t bin = bins.get_bin(rank);
     for (const record::Record& each : records) {
       if (each.scope != record::kNoName || each.statistic == record::kNoName) continue;
       const auto found = cells.find({each.statistic, each.layer});
@@ -78,7 +78,7 @@ RankMaps make_rank_maps(const record::RunReader& run, const Chart& chart, std::s
     if (!map.layers.empty()) result.maps.push_back(std::move(map));
   }
   for (const int rank : bins.ranks()) {
-    if (bins.bin_of(rank) == result.ranks.size()) result.ranks.push_back(rank);
+    if (bins.get_bin(rank) == result.ranks.size()) result.ranks.push_back(rank);
   }
   result.last_rank = bins.ranks().back();
   return result;

@@ -28,7 +28,7 @@ std::size_t bins_within(std::size_t cells, std::size_t layers) {
   return std::min(kMostBins, cells / rows);
 }
 
-Chart chart_of(const record::RunReader& run, std::size_t layers) {
+Chart make_chart(const record::RunReader& run, std::size_t layers) {
   const ChartLimits limits{.bins = std::max(kFewestBins, bins_within(kMapCells, layers)),
                            .lines = 6,
                            .panels = kPanels,
@@ -37,7 +37,8 @@ Chart chart_of(const record::RunReader& run, std::size_t layers) {
   return run.record_count() == 0 ? make_scalar_chart(run, limits) : make_chart(run, {}, limits);
 }
 
-std::optional<HistogramChart> histograms_of(const record::RunReader& run, const Chart& chart) {
+std::optional<HistogramChart> make_histogram_chart(const record::RunReader& run,
+                                                   const Chart& chart) {
   record::RecordQuery query;
   query.first_iteration = chart.first_iteration;
   query.last_iteration = chart.last_iteration;
@@ -48,7 +49,7 @@ std::optional<HistogramChart> histograms_of(const record::RunReader& run, const 
   }
 }
 
-std::string_view gravity_of(const RunState& state) {
+std::string_view get_gravity(const RunState& state) {
   if (state.colour == Colour::red) return "grave";
   if (state.colour == Colour::yellow) return "notable";
   return state.colour == Colour::green ? "fine" : "plain";
@@ -60,13 +61,13 @@ Report make_report(const record::RunReader& run, const std::string& name) {
   const diagnosis::Facts facts(run, diagnosis::statistics_of_rules());
   const diagnosis::Diagnosis found = diagnosis::diagnose(facts);
   const std::size_t layers = run.names(record::Dictionary::layer).size();
-  const Chart chart = chart_of(run, layers);
-  const auto histograms = histograms_of(run, chart);
+  const Chart chart = make_chart(run, layers);
+  const auto histograms = make_histogram_chart(run, chart);
   const RankMaps ranks =
       make_rank_maps(run, chart, std::max<std::size_t>(2, bins_within(kRankCells, layers)));
   Json data = report_data(chart, ranks, histograms ? &*histograms : nullptr);
-  const RunState state = state_of(run);
-  data["state"] = {{"text", json_text(printable(state.text))}, {"gravity", gravity_of(state)}};
+  const RunState state = get_state(run);
+  data["state"] = {{"text", json_text(printable(state.text))}, {"gravity", get_gravity(state)}};
   data["sections"] = report_sections(run, facts, found, name);
   return {.data = json_for_html(data), .findings = found.findings.size()};
 }

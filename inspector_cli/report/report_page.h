@@ -25,9 +25,9 @@ struct Report {
 Report make_report(const record::RunReader& run, const std::string& name);
 
 // A page with such data. It opens without a network.
-std::string page_of(std::string_view data);
+std::string make_page(std::string_view data);
 // The same, which may ask the server that it came from.
-std::string live_page_of(std::string_view data);
+std::string make_live_page(std::string_view data);
 
 // A list of sections: `title`, `place` ("before" or "after" the charts), and any of `note`,
 // `findings`, `table`, `text`.

@@ -30,7 +30,7 @@ Json section(std::string_view title, std::string_view place) {
   return {{"title", title}, {"place", place}};
 }
 
-std::string evidence_of(const Finding& finding) {
+std::string describe_evidence(const Finding& finding) {
   std::string text;
   for (const diagnosis::Evidence& each : finding.evidence) {
     const std::string what = each.what.empty() ? "" : fmt::format(" ({})", each.what);
@@ -40,13 +40,13 @@ std::string evidence_of(const Finding& finding) {
   return text;
 }
 
-std::string consequences_of(const diagnosis::Ranked& ranked, const Facts& facts) {
+std::string describe_consequences(const diagnosis::Ranked& ranked, const Facts& facts) {
   std::string text;
   const std::size_t shown = std::min(kMostConsequences, ranked.consequences.size());
   for (std::size_t i = 0; i < shown; ++i) {
     const Finding& each = ranked.consequences[i];
     text += fmt::format("{}{} of {} from {}", i == 0 ? "" : "; ", each.cause,
-                        label_of(each.place, facts), each.first);
+                        make_label(each.place, facts), each.first);
   }
   const std::size_t more = ranked.consequences.size() - shown;
   return more == 0 ? text : text + fmt::format("; and {} more", more);
@@ -55,20 +55,21 @@ std::string consequences_of(const diagnosis::Ranked& ranked, const Facts& facts)
 Json finding_json(const diagnosis::Ranked& ranked, std::size_t number, const Facts& facts,
                   const std::string& run) {
   const Finding& finding = ranked.finding;
-  const diagnosis::Rule& rule = diagnosis::rule_of(finding.cause);
+  const diagnosis::Rule& rule = diagnosis::find_rule(finding.cause);
   Json rows = Json::array();
   const auto add = [&rows](std::string_view name, const std::string& text) {
     if (!text.empty()) rows.push_back({name, json_text(text)});
   };
   add("found", finding.summary);
-  add("evidence", evidence_of(finding));
+  add("evidence", describe_evidence(finding));
   add("sure", fmt::format("{:.0f} %", 100 * finding.confidence));
   add("or else", std::string(rule.alternatives));
   add("next", next_step(finding, facts, run));
-  add("follows", consequences_of(ranked, facts));
-  return {{"head", json_text(fmt::format("{}. {} ({}): {}, {}", number, rule.title, finding.cause,
-                                         label_of(finding.place, facts), iterations_of(finding)))},
-          {"rows", std::move(rows)}};
+  add("follows", describe_consequences(ranked, facts));
+  return {
+      {"head", json_text(fmt::format("{}. {} ({}): {}, {}", number, rule.title, finding.cause,
+                                     make_label(finding.place, facts), get_iterations(finding)))},
+      {"rows", std::move(rows)}};
 }
 
 Json findings_section(const diagnosis::Diagnosis& diagnosis, const Facts& facts,
@@ -93,10 +94,10 @@ Json gemms_section(const Facts& facts) {
   std::map<Key, std::int64_t> first;
   for (const GemmState& state : facts.gemm_states()) {
     for (const TensorName tensor : kAllTensors) {
-      const std::string name(telens::name_of(tensor));
+      const std::string name(telens::get_name(tensor));
       const std::string ran = state.detail(name + " ran");
       if (ran.empty() || !state.place.gemm) continue;
-      const Key key{std::string(telens::name_of(*state.place.gemm)), name, ran,
+      const Key key{std::string(telens::get_name(*state.place.gemm)), name, ran,
                     state.detail(name + " cause")};
       layers[key].insert(state.place.layer);
       const auto [at, is_new] = first.try_emplace(key, state.iteration);
@@ -158,7 +159,7 @@ Json report_sections(const record::RunReader& run, const Facts& facts,
                      const diagnosis::Diagnosis& diagnosis, const std::string& name) {
   Json sections = Json::array();
   sections.push_back(findings_section(diagnosis, facts, name));
-  const Table blocks = table_of(worst_blocks(run, {}), run, kMostBlocks);
+  const Table blocks = make_table(worst_blocks(run, {}), run, kMostBlocks);
   if (blocks.size() > 0) sections.push_back(blocks_section(blocks));
   if (!facts.gemm_states().empty()) sections.push_back(gemms_section(facts));
   if (!diagnosis.unasked.empty()) sections.push_back(unasked_section(diagnosis));

@@ -36,9 +36,9 @@ double distance(Compared kind, double a, double b) {
 class ByName {
  public:
   ByName(const Facts& facts, const LayerMap& map) : map_(map) {
-    for (Quantity& each : quantities_of(facts)) {
+    for (Quantity& each : list_quantities(facts)) {
       const std::string& layer = facts.layer_name(each.series.place.layer);
-      known_.emplace(key_of(each.kind, layer, each.series.place), std::move(each.series));
+      known_.emplace(make_key(each.kind, layer, each.series.place), std::move(each.series));
     }
     if (facts.ranks() == 1 && !known_.empty()) only_rank_ = std::get<4>(known_.begin()->first);
     for (std::size_t i = 0; i < facts.layers(); ++i) {
@@ -50,11 +50,11 @@ class ByName {
   // nullptr: the run has none.
   const Series* find(const Facts& of, Compared kind, const Place& place) const {
     const std::string name = mapped(of.layer_name(place.layer));
-    auto found = known_.find(key_of(kind, name, place));
+    auto found = known_.find(make_key(kind, name, place));
     if (found == known_.end() && only_rank_) {
       Place other = place;
       other.rank = *only_rank_;
-      found = known_.find(key_of(kind, name, other));
+      found = known_.find(make_key(kind, name, other));
     }
     return found == known_.end() ? nullptr : &found->second;
   }
@@ -77,7 +77,7 @@ class ByName {
 
  private:
   using Key = std::tuple<Compared, std::string, int, int, int>;
-  static Key key_of(Compared kind, const std::string& layer, const Place& place) {
+  static Key make_key(Compared kind, const std::string& layer, const Place& place) {
     return {kind, layer, place.tensor ? static_cast<int>(*place.tensor) : -1,
             place.gemm ? static_cast<int>(*place.gemm) : -1, place.rank};
   }
@@ -151,7 +151,7 @@ double by_format(const ExpectedError& error, Compared kind, const Place& place) 
 }
 
 std::vector<Quantity> quantities_to_compare(const Facts& a) {
-  std::vector<Quantity> all = quantities_of(a);
+  std::vector<Quantity> all = list_quantities(a);
   if (a.has("mse")) return all;
   for (Quantity& each : errors_of_no_cast(all)) all.push_back(std::move(each));
   return all;
@@ -184,7 +184,7 @@ void compare_tensors(const Facts& a, const ByName& in_b, const ExpectedError& er
   }
 }
 
-std::optional<Series> loss_of(const Facts& facts) {
+std::optional<Series> get_loss(const Facts& facts) {
   for (const diagnosis::Scalars& each : facts.scalars()) {
     if (each.name == "loss") return Series{.place = {}, .points = each.points};
   }
@@ -192,11 +192,11 @@ std::optional<Series> loss_of(const Facts& facts) {
 }
 
 void compare_losses(const Facts& a, const Facts& b, const Facts* spread, RunDifference& result) {
-  const auto of_a = loss_of(a);
-  const auto of_b = loss_of(b);
+  const auto of_a = get_loss(a);
+  const auto of_b = get_loss(b);
   if (!of_a || !of_b) return;
   ++result.compared;
-  const auto third = spread != nullptr ? loss_of(*spread) : std::nullopt;
+  const auto third = spread != nullptr ? get_loss(*spread) : std::nullopt;
   const double by_steps = chance_by_steps(Compared::size, *of_a);
   const auto tolerance = [&](std::int64_t iteration) {
     return third ? chance_by_run(Compared::size, *of_a, *third, iteration) : by_steps;
@@ -207,7 +207,7 @@ void compare_losses(const Facts& a, const Facts& b, const Facts* spread, RunDiff
   result.divergences.push_back(std::move(*found));
 }
 
-std::vector<std::string> layers_of(const Facts& facts) {
+std::vector<std::string> get_layers(const Facts& facts) {
   std::vector<std::string> names;
   for (std::size_t i = 0; i < facts.layers(); ++i) {
     names.push_back(facts.layer_name(static_cast<std::int32_t>(i)));
@@ -216,10 +216,10 @@ std::vector<std::string> layers_of(const Facts& facts) {
 }
 
 // A loss comes between the forward and the backward pass.
-diagnosis::Turn turn_of(const Divergence& each) {
+diagnosis::Turn get_order_in_step(const Divergence& each) {
   constexpr std::int32_t kLast = std::numeric_limits<std::int32_t>::max();
   if (each.layer.empty()) return {0, kLast, 0};
-  return diagnosis::turn_of(each.place);
+  return diagnosis::get_order_in_step(each.place);
 }
 
 }  // namespace
@@ -233,11 +233,11 @@ RunDifference compare_runs(const Facts& a, const Facts& b, const Facts* spread,
   compare_tensors(a, in_b, error, spread, result);
   compare_losses(a, b, spread, result);
   std::ranges::stable_sort(result.divergences, {}, [](const Divergence& each) {
-    return std::tuple(each.first, turn_of(each), each.place.rank);
+    return std::tuple(each.first, get_order_in_step(each), each.place.rank);
   });
-  const auto of_b = layers_of(b);
+  const auto of_b = get_layers(b);
   std::set<std::string> left(of_b.begin(), of_b.end());
-  for (const std::string& name : layers_of(a)) {
+  for (const std::string& name : get_layers(a)) {
     if (left.erase(in_b.mapped(name)) == 0) result.only_in_a.push_back(name);
   }
   result.only_in_b.assign(left.begin(), left.end());

@@ -36,8 +36,8 @@ std::string missing_rows(const record::Segment& segment) {
   return text;
 }
 
-std::string note_of(const record::RunReader& run, const record::Segment& segment) {
-  std::string state = state_of(segment).text;
+std::string make_note(const record::RunReader& run, const record::Segment& segment) {
+  std::string state = get_state(segment).text;
   const auto terminated = segment.end ? std::nullopt : terminated_in(run, segment.rank);
   if (terminated) state = fmt::format("ended by SIGTERM in iteration {}", *terminated);
   return fmt::format("the recording of rank {}: {}{}", segment.rank, state, missing_rows(segment));
@@ -66,7 +66,7 @@ std::string time_text(double seconds) {
   return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(static_cast<std::time_t>(seconds)));
 }
 
-RunState state_of(const record::Segment& segment) {
+RunState get_state(const record::Segment& segment) {
   if (!segment.end) {
     if (segment.live) return {"being written", Colour::green};
     return {"not closed (killed?); `telens repair` closes it", Colour::yellow};
@@ -86,11 +86,11 @@ RunState state_of(const record::Segment& segment) {
   return {fmt::format("recording stopped {}: {}", time_text(end.time), end.reason), Colour::red};
 }
 
-RunState state_of(const record::RunReader& run) {
+RunState get_state(const record::RunReader& run) {
   const auto& segments = run.segments();
   if (segments.empty()) return {};
   const auto live = std::ranges::find_if(segments, &record::Segment::live);
-  return state_of(live == segments.end() ? segments.back() : *live);
+  return get_state(live == segments.end() ? segments.back() : *live);
 }
 
 std::vector<std::string> recording_notes(const record::RunReader& run) {
@@ -103,7 +103,7 @@ std::vector<std::string> recording_notes(const record::RunReader& run) {
     if (notes.size() == kMostNotes) {
       ++more;
     } else {
-      notes.push_back(note_of(run, *segment));
+      notes.push_back(make_note(run, *segment));
     }
   }
   if (more > 0) notes.push_back(fmt::format("and of {} more ranks", more));
@@ -112,7 +112,7 @@ std::vector<std::string> recording_notes(const record::RunReader& run) {
 }
 
 std::string state_text(const record::Segment& segment) {
-  const RunState state = state_of(segment);
+  const RunState state = get_state(segment);
   return state.colour ? coloured(state.text, *state.colour) : state.text;
 }
 

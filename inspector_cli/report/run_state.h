@@ -17,9 +17,9 @@ struct RunState {
   std::string text;  // "being written", "ended cleanly 2026-01-31 23:59:59 UTC"
   std::optional<Colour> colour = std::nullopt;
 };
-RunState state_of(const record::Segment& segment);
+RunState get_state(const record::Segment& segment);
 // That of a file that is being written, else of the last one.
-RunState state_of(const record::RunReader& run);
+RunState get_state(const record::RunReader& run);
 // The same, in color on a terminal.
 std::string state_text(const record::Segment& segment);
 

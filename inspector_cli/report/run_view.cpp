@@ -59,7 +59,7 @@ Table worst_tensors(const record::RunReader& run) {
   return table;
 }
 
-std::vector<std::string> lines_of(const std::string& text) {
+std::vector<std::string> split_lines(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
@@ -114,7 +114,7 @@ bool has_ended(const record::RunReader& run) {
   return std::ranges::none_of(run.segments(), &record::Segment::live);
 }
 
-RunView view_of(const record::RunReader& run) {
+RunView make_view(const record::RunReader& run) {
   const diagnosis::Facts facts(run, diagnosis::statistics_of_rules());
   const diagnosis::Diagnosis found = diagnosis::diagnose(facts);
   const auto& segments = run.segments();
@@ -123,15 +123,15 @@ RunView view_of(const record::RunReader& run) {
                .no_finding = "",
                .worst = worst_tensors(run)};
   view.ended = has_ended(run);
-  view.state = state_of(run);
-  view.losses = losses_of(run);
+  view.state = get_state(run);
+  view.losses = read_losses(run);
   if (found.first_iteration <= found.last_iteration) view.last_iteration = found.last_iteration;
   if (!view.losses.empty()) {
     view.last_iteration = std::max(view.last_iteration.value_or(0), view.losses.back().iteration);
   }
   for (const diagnosis::Ranked& each : found.findings) {
     view.findings.push_back({fmt::format("{}: {}, since iteration {}", each.finding.cause,
-                                         label_of(each.finding.place, facts), each.finding.first),
+                                         make_label(each.finding.place, facts), each.finding.first),
                              printable(each.finding.summary)});
   }
   view.no_finding = fmt::format("no finding, by {} of {} rules", found.asked, found.applicable());
@@ -176,8 +176,8 @@ std::string sparkline(const std::vector<Point>& points, std::size_t width) {
   return line;
 }
 
-std::vector<FrameLine> frame_of(const RunView& view, const std::string& name, std::size_t width,
-                                std::size_t rows) {
+std::vector<FrameLine> make_frame(const RunView& view, const std::string& name, std::size_t width,
+                                  std::size_t rows) {
   Frame frame(width);
   frame.add(fmt::format("{}  {}", progress_text(view), view.id), Colour::bold);
   frame.add(printable(view.state.text), view.state.colour);
@@ -194,7 +194,7 @@ std::vector<FrameLine> frame_of(const RunView& view, const std::string& name, st
     Table table = view.worst;
     const std::size_t used = frame.size() + 2;  // its head, and what it may say below
     table.keep_first(rows > used + 1 ? rows - used - 1 : 1);
-    for (const std::string& line : lines_of(table.render(Format::table, width))) {
+    for (const std::string& line : split_lines(table.render(Format::table, width))) {
       frame.add_table_line(line);
     }
   }

@@ -35,7 +35,7 @@ struct RunView {
 bool has_ended(const record::RunReader& run);
 
 // Reads all of the run. Throws RecordError.
-RunView view_of(const record::RunReader& run);
+RunView make_view(const record::RunReader& run);
 
 struct FrameLine {
   std::string text;  // printable, or a table's with colors
@@ -44,8 +44,8 @@ struct FrameLine {
 
 // At most `rows` lines of at most `width` columns, but for a table of longer words. `name` is how
 // the user calls the run.
-std::vector<FrameLine> frame_of(const RunView& view, const std::string& name, std::size_t width,
-                                std::size_t rows);
+std::vector<FrameLine> make_frame(const RunView& view, const std::string& name, std::size_t width,
+                                  std::size_t rows);
 
 // "iteration 120, loss 2.31"; "nothing yet".
 std::string progress_text(const RunView& view);

@@ -45,14 +45,14 @@ std::string name_or_empty(const record::RunReader& run, record::Dictionary dicti
   return id == record::kNoName ? std::string() : run.names(dictionary)[id];
 }
 
-Turn turn_of(const SeriesKey& key, const record::RunReader& run) {
+Turn get_order_in_step(const SeriesKey& key, const record::RunReader& run) {
   const auto tensor = tensor_from_name(name_or_empty(run, record::Dictionary::tensor, key.tensor));
   if (!tensor) return {0, key.layer, 0};
-  const auto [backward, order] = turn_of(*tensor);
+  const auto [backward, order] = get_order_in_step(*tensor);
   return {backward ? 1 : 0, backward ? -key.layer : key.layer, order};
 }
 
-std::string label_of(const SeriesKey& key, const record::RunReader& run) {
+std::string make_label(const SeriesKey& key, const record::RunReader& run) {
   std::string label = name_or_empty(run, record::Dictionary::layer, key.layer);
   for (const auto& part : {name_or_empty(run, record::Dictionary::tensor, key.tensor),
                            name_or_empty(run, record::Dictionary::gemm, key.gemm)}) {

@@ -32,10 +32,10 @@ struct SeriesHash {
 // When a tensor comes up within an iteration: the forward pass goes through the layers (their ids
 // count from the first one), the backward pass returns through them.
 using Turn = std::tuple<int, std::int32_t, int>;
-Turn turn_of(const SeriesKey& key, const record::RunReader& run);
+Turn get_order_in_step(const SeriesKey& key, const record::RunReader& run);
 
 // "layers.3.fc1 activation fprop", printable
-std::string label_of(const SeriesKey& key, const record::RunReader& run);
+std::string make_label(const SeriesKey& key, const record::RunReader& run);
 // The name, or "" for kNoName.
 std::string name_or_empty(const record::RunReader& run, record::Dictionary dictionary,
                           std::int32_t id);

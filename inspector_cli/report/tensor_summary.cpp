@@ -25,11 +25,11 @@ void TensorSummaries::Worst::add(const CastValues& values, std::optional<double>
 TensorSummaries::TensorSummaries(const record::RunReader& run, const WarmUp& warm_up)
     : run_(run), warm_up_(warm_up) {
   for (const std::string& name : run.names(record::Dictionary::statistic)) {
-    meanings_.push_back(meaning_of(name));
+    meanings_.push_back(find_meaning(name));
   }
 }
 
-TensorSummaries::Meaning TensorSummaries::meaning_of(const std::string& name) const {
+TensorSummaries::Meaning TensorSummaries::find_meaning(const std::string& name) const {
   static const std::map<std::string_view, std::optional<double> CastValues::*> of_cast{
       {"overflows%", &CastValues::overflows},
       {"underflows%", &CastValues::underflows},
@@ -43,7 +43,7 @@ TensorSummaries::Meaning TensorSummaries::meaning_of(const std::string& name) co
       .of_cast = found == of_cast.end() ? nullptr : found->second,
       .is_nonfinite = statistic == "nonfinite",
       .is_extreme = statistic == "min" || statistic == "max" || statistic == "cur_amax"};
-  if (parsed->what_if) meaning.recipe = name_of(*parsed->what_if);
+  if (parsed->what_if) meaning.recipe = get_name(*parsed->what_if);
   if (parsed->columnwise) meaning.recipe += meaning.recipe.empty() ? "columnwise" : " columnwise";
   return meaning;
 }
@@ -65,7 +65,7 @@ void TensorSummaries::add(const record::Record& record) {
   Watched& watched = tensors_[{record.layer, record.tensor, record::kNoName, record::kNoName}];
   if (watched.iteration != record.iteration) begin_iteration(watched, record);
   if (meaning.of_cast != nullptr) {
-    cast_of(watched, record, meaning.recipe).now.*meaning.of_cast = record.value;
+    get_cast(watched, record, meaning.recipe).now.*meaning.of_cast = record.value;
   } else {
     add_to_tensor(watched, meaning, record);
   }
@@ -89,8 +89,8 @@ void TensorSummaries::add_to_tensor(Watched& watched, const Meaning& meaning,
   if (meaning.is_nonfinite || meaning.is_extreme) base.gemm = record.gemm;
 }
 
-TensorSummaries::Cast& TensorSummaries::cast_of(Watched& watched, const record::Record& record,
-                                                const std::string& recipe) {
+TensorSummaries::Cast& TensorSummaries::get_cast(Watched& watched, const record::Record& record,
+                                                 const std::string& recipe) {
   const auto found = std::ranges::find_if(watched.casts, [&](const Cast& cast) {
     return cast.row.gemm == record.gemm && cast.row.recipe == recipe;
   });
@@ -128,7 +128,7 @@ void TensorSummaries::end_iteration(Watched& watched) {
   watched.amax.reset();
 }
 
-TensorSummary TensorSummaries::row_of(const Watched& watched, const Cast& cast) {
+TensorSummary TensorSummaries::get_row(const Watched& watched, const Cast& cast) {
   TensorSummary row = watched.base;
   row.gemm = cast.row.gemm;
   row.recipe = cast.row.recipe;
@@ -152,9 +152,9 @@ std::vector<TensorSummary> TensorSummaries::worst_first() {
     watched.base.layer = key.layer;
     watched.base.tensor = key.tensor;
     watched.base.standing.first_bad = watched.base.first_nonfinite;
-    watched.base.standing.turn = turn_of(key, run_);
+    watched.base.standing.turn = get_order_in_step(key, run_);
     if (watched.casts.empty()) rows.push_back(watched.base);
-    for (const Cast& cast : watched.casts) rows.push_back(row_of(watched, cast));
+    for (const Cast& cast : watched.casts) rows.push_back(get_row(watched, cast));
   }
   const auto place = [](const TensorSummary& row) {
     return std::tie(row.layer, row.tensor, row.gemm, row.recipe);

@@ -82,10 +82,10 @@ class TensorSummaries {
   void begin_iteration(Watched& watched, const record::Record& record) const;
   static void end_iteration(Watched& watched);
   static void end_iteration(Cast& cast, const Watched& watched);
-  Meaning meaning_of(const std::string& name) const;
+  Meaning find_meaning(const std::string& name) const;
   static void add_to_tensor(Watched& watched, const Meaning& meaning, const record::Record& record);
-  static Cast& cast_of(Watched& watched, const record::Record& record, const std::string& recipe);
-  static TensorSummary row_of(const Watched& watched, const Cast& cast);
+  static Cast& get_cast(Watched& watched, const record::Record& record, const std::string& recipe);
+  static TensorSummary get_row(const Watched& watched, const Cast& cast);
 
   const record::RunReader& run_;
   const WarmUp& warm_up_;

@@ -39,8 +39,8 @@ std::vector<WorstBlock> worst_blocks(const record::RunReader& run,
   return sorted;
 }
 
-Table table_of(const std::vector<WorstBlock>& blocks, const record::RunReader& run,
-               std::size_t most) {
+Table make_table(const std::vector<WorstBlock>& blocks, const record::RunReader& run,
+                 std::size_t most) {
   Table table({"statistic", "layer", "tensor", "block row", "block column", "value", "iteration",
                "iterations", "rank"});
   std::int32_t statistic = record::kNoName;

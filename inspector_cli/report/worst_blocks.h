@@ -23,7 +23,7 @@ std::vector<WorstBlock> worst_blocks(const record::RunReader& run,
                                      const record::RecordQuery& query);
 
 // The first `most` of each statistic, a row each; 0: all.
-Table table_of(const std::vector<WorstBlock>& blocks, const record::RunReader& run,
-               std::size_t most);
+Table make_table(const std::vector<WorstBlock>& blocks, const record::RunReader& run,
+                 std::size_t most);
 
 }  // namespace telens::cli

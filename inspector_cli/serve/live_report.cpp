@@ -15,7 +15,7 @@ namespace {
 // A browser lets a page that is not looked at ask once a minute.
 constexpr std::chrono::minutes kLately{2};
 
-WebAnswer answer_of(int status, std::string_view type, std::string body) {
+WebAnswer make_answer(int status, std::string_view type, std::string body) {
   return {
       .status = status, .type = type, .body = std::make_shared<const std::string>(std::move(body))};
 }
@@ -81,9 +81,9 @@ WebAnswer LiveReport::answer(std::string_view path, std::string_view after) {
   if (!is_page && path != "/data") return {};
   asked_ = Clock::now();
   const Content now = content();
-  if (is_page) return answer_of(200, "text/html; charset=utf-8", live_page_of(data_text(now)));
-  if (after == std::to_string(now.version)) return answer_of(204, "", "");
-  return answer_of(200, "application/json", data_text(now));
+  if (is_page) return make_answer(200, "text/html; charset=utf-8", make_live_page(data_text(now)));
+  if (after == std::to_string(now.version)) return make_answer(204, "", "");
+  return make_answer(200, "application/json", data_text(now));
 }
 
 }  // namespace telens::cli

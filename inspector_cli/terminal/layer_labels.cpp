@@ -27,7 +27,7 @@ std::string_view shared_end(std::string_view a, std::string_view b) {
 }
 
 // Each with the separator before it.
-std::vector<std::string> parts_of(std::string_view label) {
+std::vector<std::string> split_parts(std::string_view label) {
   std::vector<std::string> parts;
   for (std::size_t at = 0; at < label.size();) {
     const std::size_t end = std::min(label.find_first_of(kEnds, at + 1), label.size());
@@ -88,17 +88,17 @@ std::string CommonParts::sentence() const {
 
 std::string shortened(std::string_view label, std::size_t longest) {
   constexpr std::size_t kLeastPart = 3;  // the separator, a letter and the cut
-  std::vector<std::string> parts = parts_of(label);
-  std::size_t width = columns_of(label);
+  std::vector<std::string> parts = split_parts(label);
+  std::size_t width = get_columns(label);
   while (width > longest) {
     const auto size_of = [](const std::string& part) {
-      return has_digit(part) ? 0 : columns_of(part);
+      return has_digit(part) ? 0 : get_columns(part);
     };
     const auto widest = std::ranges::max_element(parts, {}, size_of);
     if (widest == parts.end() || size_of(*widest) <= kLeastPart) break;
-    width -= columns_of(*widest);
+    width -= get_columns(*widest);
     cut(*widest);
-    width += columns_of(*widest);
+    width += get_columns(*widest);
   }
   std::string text;
   for (const std::string& part : parts) text += part;

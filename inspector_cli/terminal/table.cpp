@@ -80,7 +80,7 @@ bool comes_before(std::string_view a, std::string_view b) {
   return a.size() - i < b.size() - j;
 }
 
-double number_of(const Cell& cell) {
+double to_number(const Cell& cell) {
   if (const auto* count = std::get_if<std::int64_t>(&cell)) return static_cast<double>(*count);
   return std::get<double>(cell);
 }
@@ -95,8 +95,8 @@ bool sorts_before(const Cell& a, const Cell& b) {
   if (is_empty(a) || is_empty(b)) return !is_empty(a) && is_empty(b);
   if (is_number(a) != is_number(b)) return is_number(a);
   if (!is_number(a)) return comes_before(std::get<std::string>(a), std::get<std::string>(b));
-  const double left = number_of(a);
-  const double right = number_of(b);
+  const double left = to_number(a);
+  const double right = to_number(b);
   if (std::isnan(left) || std::isnan(right)) return std::isnan(left) && !std::isnan(right);
   return left > right;
 }

@@ -37,7 +37,7 @@ struct Column {
 
 std::size_t widest(const Lines& lines) {
   std::size_t width = 0;
-  for (const std::string& line : lines) width = std::max(width, columns_of(line));
+  for (const std::string& line : lines) width = std::max(width, get_columns(line));
   return width;
 }
 
@@ -46,12 +46,12 @@ std::size_t widest(const Lines& lines) {
 std::size_t width_at_most(const Column& column, std::size_t most) {
   std::size_t width = widest(wrapped(column.name, most));
   for (const std::string& cell : column.cells) {
-    width = std::max(width, column.numbers ? columns_of(cell) : widest(wrapped(cell, most)));
+    width = std::max(width, column.numbers ? get_columns(cell) : widest(wrapped(cell, most)));
   }
   return width;
 }
 
-std::size_t total_of(const std::vector<Column>& columns) {
+std::size_t sum_total(const std::vector<Column>& columns) {
   std::size_t total = columns.empty() ? 0 : kGap.size() * (columns.size() - 1);
   for (const Column& column : columns) total += column.width;
   return total;
@@ -66,25 +66,25 @@ std::vector<Column> columns_from(const std::vector<std::string>& names,
       column.cells.push_back(short_text(row[i]));
       column.numbers = column.numbers || is_number(row[i]);
     }
-    column.width = std::max(columns_of(column.name), widest(column.cells));
+    column.width = std::max(get_columns(column.name), widest(column.cells));
     columns.push_back(std::move(column));
   }
   return columns;
 }
 
 std::string padded(const std::string& text, std::size_t width, bool right) {
-  const std::string space(width - std::min(width, columns_of(text)), ' ');
+  const std::string space(width - std::min(width, get_columns(text)), ' ');
   return right ? space + text : text + space;
 }
 
 // A row of the table: as many lines as its highest cell has.
 template <typename TextOf>
-std::string row_text(const std::vector<Column>& columns, const TextOf& text_of) {
+std::string row_text(const std::vector<Column>& columns, const TextOf& to_text) {
   std::vector<Lines> cells;
   std::size_t height = 1;
   for (const Column& column : columns) {
-    const std::string text = text_of(column);
-    const bool fits = columns_of(text) <= column.width;
+    const std::string text = to_text(column);
+    const bool fits = get_columns(text) <= column.width;
     cells.push_back(fits ? Lines{text} : wrapped(text, column.width));
     height = std::max(height, cells.back().size());
   }
@@ -113,14 +113,14 @@ std::string strip_layers(std::vector<Column>& columns) {
   const CommonParts common = common_parts(layer->cells);
   if (!common.any()) return "";
   for (std::string& cell : layer->cells) cell = common.without(cell);
-  layer->width = std::max(columns_of(layer->name), widest(layer->cells));
+  layer->width = std::max(get_columns(layer->name), widest(layer->cells));
   return common.sentence();
 }
 
 // The widest column becomes narrower, again and again.
 void wrap(std::vector<Column>& columns, std::size_t width) {
   std::vector<bool> is_done(columns.size(), false);
-  while (total_of(columns) > width) {
+  while (sum_total(columns) > width) {
     std::size_t found = columns.size();
     for (std::size_t i = 0; i < columns.size(); ++i) {
       if (is_done[i] || columns[i].width <= kLeastWidth) continue;
@@ -149,9 +149,9 @@ Fitted fit(std::vector<Column>& columns, const std::vector<std::string>& expenda
            std::size_t width) {
   Fitted fitted;
   std::erase_if(columns, [](const Column& column) { return column.is_empty(); });
-  if (total_of(columns) > width) fitted.above = strip_layers(columns);
+  if (sum_total(columns) > width) fitted.above = strip_layers(columns);
   std::vector<Column> kept = columns;
-  for (wrap(columns, width); total_of(columns) > width && kept.size() > kLeastColumns;
+  for (wrap(columns, width); sum_total(columns) > width && kept.size() > kLeastColumns;
        wrap(columns, width)) {
     const auto out = next_to_go(kept, expendable);
     fitted.left_out.push_back(out->name);
@@ -171,7 +171,7 @@ std::vector<std::string> wrapped(const std::string& text, std::size_t width) {
     const std::string piece = text.substr(at, end - at);
     std::string bare = piece;
     if (bare.ends_with(' ')) bare.pop_back();
-    if (!lines.back().empty() && columns_of(lines.back()) + columns_of(bare) > width) {
+    if (!lines.back().empty() && get_columns(lines.back()) + get_columns(bare) > width) {
       lines.emplace_back();
     }
     lines.back() += piece;

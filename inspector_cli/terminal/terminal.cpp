@@ -22,7 +22,7 @@ bool environment_allows_colours() {
          (term == nullptr || std::string_view(term) != "dumb");
 }
 
-std::string_view escape_of(Colour colour) {
+std::string_view get_escape(Colour colour) {
   switch (colour) {
     case Colour::bold:
       return "\x1b[1m";
@@ -58,7 +58,7 @@ int terminal_width() {
 
 std::string coloured(std::string_view text, Colour colour) {
   if (!output_is_terminal()) return printable(text);
-  return fmt::format("{}{}\x1b[0m", escape_of(colour), printable(text));
+  return fmt::format("{}{}\x1b[0m", get_escape(colour), printable(text));
 }
 
 void note(std::string_view text) { fmt::print(stderr, "telens: {}\n", printable(text)); }

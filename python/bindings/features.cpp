@@ -79,7 +79,7 @@ class PythonFeature final : public Feature {
         is_input && call.out == nullptr ? py::cast(call.dtype) : py::object(py::none());
     const py::object result = letting_interruptions_pass([&] {
       return caller_->attr("modify_tensor")(
-          text(at.layer_name), text(name_of(call.gemm)), text(name_of(call.tensor_name)),
+          text(at.layer_name), text(get_name(call.gemm)), text(get_name(call.tensor_name)),
           call.tensor, from_quantizer(call.default_quantizer), at.iteration, dtype, out);
     });
     if (call.out == nullptr) {
@@ -102,7 +102,7 @@ class PythonFeature final : public Feature {
     const py::object tensor =
         call.tensor == nullptr ? py::object(py::none()) : py::cast(*call.tensor);
     letting_interruptions_pass([&] {
-      caller_->attr("inspect_tensor")(text(at.layer_name), text(name_of(call.tensor_name)), tensor,
+      caller_->attr("inspect_tensor")(text(at.layer_name), text(get_name(call.tensor_name)), tensor,
                                       at.iteration, from_process_group(call.tensor_parallel.group),
                                       call.tensor_parallel.size, operand(call.rowwise),
                                       operand(call.columnwise), from_quantizer(call.quantizer),
@@ -115,7 +115,7 @@ class PythonFeature final : public Feature {
     const WithGil gil;
     letting_interruptions_pass([&] {
       caller_->attr("inspect_tensor_postquantize")(
-          text(at.layer_name), text(name_of(call.gemm)), text(name_of(call.tensor_name)),
+          text(at.layer_name), text(get_name(call.gemm)), text(get_name(call.tensor_name)),
           from_operand(call.tensor), at.iteration, from_process_group(call.tensor_parallel.group),
           call.tensor_parallel.size, call.rowwise);
     });
@@ -127,8 +127,8 @@ class PythonFeature final : public Feature {
     const WithGil gil;
     const py::object answer = letting_interruptions_pass([&] {
       return caller_->attr("route")(
-          call, text(at.layer_name), gemm ? py::cast(text(name_of(*gemm))) : py::none(),
-          tensor ? py::cast(text(name_of(*tensor))) : py::none(), at.iteration);
+          call, text(at.layer_name), gemm ? py::cast(text(get_name(*gemm))) : py::none(),
+          tensor ? py::cast(text(get_name(*tensor))) : py::none(), at.iteration);
     });
     const auto [enabled, next] = answer.cast<std::pair<bool, std::optional<std::int64_t>>>();
     return {enabled, next};
@@ -143,7 +143,7 @@ class PythonFeature final : public Feature {
 
 // Where the part of a feature's configuration stands that Python calls ["gemms_struct", 0, "gemm"];
 // what it names and is not there is its parent.
-config::Location location_of(const config::FeatureEntry& entry, const py::handle& place) {
+config::Location find_location(const config::FeatureEntry& entry, const py::handle& place) {
   config::Location location = entry.location;
   const config::Value* value = &entry.config;
   for (const py::handle step : place) {
@@ -178,8 +178,8 @@ FeatureFactory make_factory(py::object make_caller) {
       // raises by itself may have an attribute of that name, too.
       if (!error.matches(config_error()) || !py::hasattr(error.value(), "place")) throw;
       raise<ConfigError>("{}: section '{}', {}",
-                         to_string(location_of(entry, error.value().attr("place"))), entry.section,
-                         py::str(error.value()).cast<std::string>());
+                         to_string(find_location(entry, error.value().attr("place"))),
+                         entry.section, py::str(error.value()).cast<std::string>());
     }
     return std::make_unique<PythonFeature>(
         py::object(made[0]), made[1].cast<std::set<std::string>>(), services.statistics());

@@ -41,7 +41,7 @@ void set_amax_windows(ModuleAdapter& adapter, const Window& forward, const Windo
     DelayedScalingState state;
     state.window(false) = part(forward, gemm, kForwardRoles);
     state.window(true) = part(backward, gemm, kBackwardRoles);
-    gemms[gemm]->set_extra_state(bytes_of(state));
+    gemms[gemm]->set_extra_state(get_bytes(state));
   }
 }
 

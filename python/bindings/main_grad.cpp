@@ -14,7 +14,7 @@ namespace py = pybind11;
 
 namespace {
 
-py::object object_of(const at::Tensor& parameter) {
+py::object get_object(const at::Tensor& parameter) {
   return py::reinterpret_steal<py::object>(THPVariable_Wrap(parameter));
 }
 
@@ -28,7 +28,7 @@ class AttributeMainGrads final : public MainGradSource {
  public:
   MainGrad find(const at::Tensor& parameter) override {
     const WithGil gil;
-    const py::object owner = object_of(parameter);
+    const py::object owner = get_object(parameter);
     if (py::hasattr(owner, "__fsdp_param__"))
       owner.attr("main_grad") = owner.attr("get_main_grad")();
     const py::object buffer = py::getattr(owner, "main_grad", py::none());
@@ -41,7 +41,7 @@ class AttributeMainGrads final : public MainGradSource {
 
   void added(const at::Tensor& parameter) override {
     const WithGil gil;
-    object_of(parameter).attr("grad_added_to_main_grad") = py::bool_(true);
+    get_object(parameter).attr("grad_added_to_main_grad") = py::bool_(true);
   }
 };
 

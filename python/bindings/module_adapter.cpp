@@ -53,7 +53,7 @@ bool has_global_hooks() {
 }
 
 // The instance dictionary of an nn.Module (never absent: its constructor fills it).
-py::object attributes_of(PyObject* object) {
+py::object get_attributes(PyObject* object) {
   py::object attributes =
       py::reinterpret_steal<py::object>(PyObject_GenericGetDict(object, nullptr));
   if (!attributes) {
@@ -180,7 +180,7 @@ Outputs ModuleAdapter::run(const std::vector<at::Tensor>& parameters, bool train
 }
 
 void ModuleAdapter::synchronize(PyObject* owner) {
-  const py::object attributes = attributes_of(owner);
+  const py::object attributes = get_attributes(owner);
   const bool training = lookup(attributes.ptr(), known().training) == Py_True;
   if (training != module_->is_training()) {
     module_->train(training);  // children too, which then follow their own flags
@@ -268,7 +268,7 @@ void ModuleAdapter::synchronize_children(PyObject* attributes) {
           "as torch.nn.Identity in its place)",
           type_.name(), child.name.cast<std::string>());
     }
-    const py::object child_attributes = attributes_of(object);
+    const py::object child_attributes = get_attributes(object);
     if (!all_hooked && is_untouched(object, child_attributes.ptr(), child.adapter)) {
       if (child.callee) {
         child.callee = {};

@@ -83,7 +83,7 @@ void bind_module_type(py::module_& module) {
           "A new module; the arguments are `options`.");
 }
 
-RotaryPairs pairs_of(bool interleaved) {
+RotaryPairs get_pairs(bool interleaved) {
   return interleaved ? RotaryPairs::neighbors : RotaryPairs::halves;
 }
 
@@ -201,7 +201,7 @@ void bind_modules(py::module_& module) {
   module.def(
       "apply_rotary_embedding",
       [](const at::Tensor& t, const at::Tensor& angles, std::int64_t batch_dim, bool interleaved) {
-        return apply_rotary_embedding(t, angles, batch_dim, pairs_of(interleaved));
+        return apply_rotary_embedding(t, angles, batch_dim, get_pairs(interleaved));
       },
       py::arg("t"), py::arg("angles"), py::arg("batch_dim"), py::arg("interleaved"),
       "t [seq, batch, head, channels] (batch_dim 1) or [batch, seq, ...] (0), rotated.");
@@ -210,7 +210,7 @@ void bind_modules(py::module_& module) {
       [](const at::Tensor& t, const at::Tensor& angles, const at::Tensor& cu_seqlens,
          bool interleaved) {
         return apply_rotary_embedding_packed(t, angles, cu_seqlens, std::nullopt,
-                                             pairs_of(interleaved));
+                                             get_pairs(interleaved));
       },
       py::arg("t"), py::arg("angles"), py::arg("cu_seqlens"), py::arg("interleaved"),
       "t [tokens, head, channels], rotated by each token's place in its sequence.");

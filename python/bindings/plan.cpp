@@ -22,7 +22,7 @@ py::object text_or_none(const std::string& text) {
   return text.empty() ? py::object(py::none()) : py::object(py::str(text));
 }
 
-py::dict row_of(const config::PlanRow& row) {
+py::dict get_row(const config::PlanRow& row) {
   py::dict values;
   values["layer"] = row.layer;
   values["gemm"] = text_or_none(row.gemm());
@@ -35,7 +35,7 @@ py::dict row_of(const config::PlanRow& row) {
   return values;
 }
 
-py::dict load_of(const config::Plan& plan) {
+py::dict compute_load(const config::Plan& plan) {
   const config::RecordLoad load = config::estimate_load(plan);
   py::dict values;
   values["average_records"] = load.average;
@@ -60,12 +60,12 @@ py::dict plan(const std::string& config_file, const std::optional<std::string>& 
   const config::Plan planned = config::make_plan(loaded, layer_names);
   py::list rows;
   for (const config::PlanRow& row : planned.rows) {
-    if (!iteration || row.due(*iteration)) rows.append(row_of(row));
+    if (!iteration || row.due(*iteration)) rows.append(get_row(row));
   }
   py::dict answer;
   answer["rows"] = rows;
   answer["warnings"] = planned.warnings;
-  answer["load"] = load_of(planned);
+  answer["load"] = compute_load(planned);
   return answer;
 }
 

@@ -15,7 +15,7 @@ namespace py = pybind11;
 
 namespace {
 
-const Quantizer& base_of(const py::object& object) {
+const Quantizer& get_base(const py::object& object) {
   if (!py::isinstance<Quantizer>(object)) {
     raise<UsageError>("a quantizer must be of a subclass of telens.pytorch's quantizers, not {}",
                       Py_TYPE(object.ptr())->tp_name);
@@ -40,9 +40,9 @@ std::unique_lock<std::mutex> lock_without_gil(std::mutex& mutex) {
 }  // namespace
 
 PythonQuantizer::PythonQuantizer(py::object object)
-    : Quantizer(base_of(object).format(), base_of(object).usage()),
+    : Quantizer(get_base(object).format(), get_base(object).usage()),
       shared_(std::make_shared<Shared>()),
-      mode_(base_of(object).mode()) {
+      mode_(get_base(object).mode()) {
   shared_->object.reset(object.release().ptr(), release);
 }
 
@@ -81,8 +81,8 @@ void PythonQuantizer::check(const QuantizedTensor& made, const at::Tensor& x, Us
   const char* const name = Py_TYPE(shared_->object.get())->tp_name;
   if (made.format != format() || made.mode != mode_) {
     raise<UsageError>("{}.quantize returned a tensor in {}, scaling {}; expected {}, scaling {}",
-                      name, name_of(made.format), name_of(made.mode), name_of(format()),
-                      name_of(mode_));
+                      name, get_name(made.format), get_name(made.mode), get_name(format()),
+                      get_name(mode_));
   }
   if (at::IntArrayRef(made.sizes) != x.sizes()) {
     raise<ShapeError>("{}.quantize returned a tensor of shape {} for one of shape {}", name,

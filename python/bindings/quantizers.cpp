@@ -16,9 +16,9 @@
 #include "core/quantization/current_scaling.h"
 #include "core/quantization/delayed_scaling.h"
 #include "core/quantization/float8_block_scaling.h"
+#include "core/quantization/get_role.h"
 #include "core/quantization/mxfp8_scaling.h"
 #include "core/quantization/nvfp4_scaling.h"
-#include "core/quantization/role_of.h"
 #include "core/quantization/scheme_quantizers.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/module.h"
@@ -84,9 +84,9 @@ std::shared_ptr<Quantizer> default_quantizer(const std::string& recipe_name,
     raise<UsageError>("'{}' is no tensor that is cast; expected activation, weight or gradient",
                       tensor_name);
   }
-  const TensorRole role = role_of(*tensor);
+  const TensorRole role = get_role(*tensor);
   if (recipe->as_delayed_scaling() != nullptr) {
-    return std::make_shared<CurrentScalingQuantizer>(recipe->format_of(role));
+    return std::make_shared<CurrentScalingQuantizer>(recipe->get_format(role));
   }
   return recipe->make_quantizer(role, nullptr);
 }
@@ -202,7 +202,7 @@ std::shared_ptr<NVFP4Quantizer> make_nvfp4_quantizer(FormatId format, bool rowwi
                                                      bool four_over_six, double largest_scale,
                                                      const std::string& error) {
   if (format != FormatId::e2m1) {
-    raise<UsageError>("NVFP4Quantizer: fp4_dtype is {}; expected E2M1", name_of(format));
+    raise<UsageError>("NVFP4Quantizer: fp4_dtype is {}; expected E2M1", get_name(format));
   }
   BlockOptions options{.two_dimensional = two_dimensional,
                        .stochastic_rounding = stochastic_rounding};

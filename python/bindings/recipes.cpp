@@ -109,7 +109,7 @@ std::shared_ptr<Recipe> make_float8_block_scaling(Fp8Format format, const Scalin
   return recipe;
 }
 
-NVFP4BlockScaling::Scope scope_of(const std::string& name) {
+NVFP4BlockScaling::Scope get_scope(const std::string& name) {
   using Scope = NVFP4BlockScaling::Scope;
   if (name == "none") return Scope::none;
   if (name == "weights") return Scope::weights;
@@ -130,8 +130,8 @@ std::shared_ptr<Recipe> make_nvfp4_block_scaling(bool disable_rht, bool disable_
   recipe->disable_stochastic_rounding = disable_stochastic_rounding;
   recipe->disable_2d_quantization = disable_2d_quantization;
   const auto& [scope, scope_of_256, squares_errors] = four_over_six;
-  recipe->four_over_six = scope_of(scope);
-  recipe->four_over_six_to_256 = scope_of(scope_of_256);
+  recipe->four_over_six = get_scope(scope);
+  recipe->four_over_six_to_256 = get_scope(scope_of_256);
   recipe->four_over_six_squares_errors = squares_errors;
   recipe->check();
   recipe->override_linear_precision = override_precision(gemms);
@@ -147,7 +147,7 @@ std::shared_ptr<Recipe> make_custom_recipe(PythonFactory factory, Fp8Format form
   auto recipe = std::make_shared<CustomRecipe>();
   recipe->fp8_format = format;
   recipe->qfactory = [factory = std::move(factory)](const QuantizerRole& role) {
-    return factory(std::string(name_of(role.tensor)), std::string(role.module_type),
+    return factory(std::string(get_name(role.tensor)), std::string(role.module_type),
                    std::string(role.layer));
   };
   recipe->override_linear_precision = override_precision(gemms);
@@ -157,7 +157,7 @@ std::shared_ptr<Recipe> make_custom_recipe(PythonFactory factory, Fp8Format form
 // Delayed scaling has no history for a weight that is stored in low precision: its own amax serves.
 std::shared_ptr<Quantizer> make_weight_quantizer(const Recipe& recipe) {
   if (recipe.as_delayed_scaling() != nullptr) {
-    return std::make_shared<CurrentScalingQuantizer>(recipe.format_of(TensorRole::weight));
+    return std::make_shared<CurrentScalingQuantizer>(recipe.get_format(TensorRole::weight));
   }
   return recipe.make_quantizer(TensorRole::weight, nullptr);
 }

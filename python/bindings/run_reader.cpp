@@ -185,26 +185,26 @@ py::list table_names() {
 
 // Text of a file, in which a byte that belongs to no character of UTF-8 stands as "\xff": a layer
 // may have any name, and to refuse it here would be to refuse its numbers.
-py::str text_of(const std::string& text) {
+py::str to_text(const std::string& text) {
   return py::reinterpret_steal<py::str>(
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
 }
 
-py::str path_of(const std::string& path) {
+py::str get_path(const std::string& path) {
   return py::reinterpret_steal<py::str>(
       PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));
 }
 
 py::list read_names(const RunReader& reader, Dictionary dictionary) {
   py::list names;
-  for (const std::string& name : reader.names(dictionary)) names.append(text_of(name));
+  for (const std::string& name : reader.names(dictionary)) names.append(to_text(name));
   return names;
 }
 
 py::list read_environment(const RunReader& reader) {
   py::list rows;
   for (const auto& [name, value] : reader.environment()) {
-    rows.append(py::make_tuple(text_of(name), text_of(value)));
+    rows.append(py::make_tuple(to_text(name), to_text(value)));
   }
   return rows;
 }
@@ -213,15 +213,15 @@ py::list read_segments(const RunReader& reader) {
   py::list rows;
   for (const record::Segment& segment : reader.segments()) {
     py::dict row;
-    row["path"] = path_of(segment.path);
+    row["path"] = get_path(segment.path);
     row["rank"] = segment.rank;
     row["segment"] = segment.segment;
-    row["run_id"] = text_of(segment.run_id);
-    row["telens_version"] = text_of(segment.telens_version);
+    row["run_id"] = to_text(segment.run_id);
+    row["telens_version"] = to_text(segment.telens_version);
     row["world_size"] = segment.world_size;
     row["start_time"] = segment.start_time;
     row["ended"] = segment.end.has_value();
-    row["end_reason"] = text_of(segment.end ? segment.end->reason : std::string());
+    row["end_reason"] = to_text(segment.end ? segment.end->reason : std::string());
     row["live"] = segment.live;
     row["bytes"] = segment.bytes;
     row["records"] = segment.records;
@@ -236,7 +236,7 @@ py::list read_segments(const RunReader& reader) {
 py::list list_runs(const std::string& path) {
   py::list runs;
   for (const record::RunEntry& run : record::runs_beside(path)) {
-    runs.append(py::make_tuple(path_of(run.folder), path_of(run.id())));
+    runs.append(py::make_tuple(get_path(run.folder), get_path(run.id())));
   }
   return runs;
 }
@@ -249,8 +249,8 @@ py::list read_damage(RunReader& reader) {
   py::list rows;
   for (const record::Damage& each : reader.damage()) {
     py::dict row;
-    row["path"] = path_of(each.path);
-    row["table"] = text_of(each.rows.table);
+    row["path"] = get_path(each.path);
+    row["table"] = to_text(each.rows.table);
     row["first_row"] = each.rows.first_row;
     row["rows"] = each.rows.rows;
     rows.append(row);
@@ -262,7 +262,7 @@ py::list read_damage(RunReader& reader) {
 void warn_in_python(const std::string& line) {
   const WithGil held;
   constexpr Py_ssize_t kLevel = 2;  // the line that opened the run
-  const py::str text = text_of(line);
+  const py::str text = to_text(line);
   if (PyErr_WarnFormat(PyExc_UserWarning, kLevel, "%U", text.ptr()) != 0) {
     throw py::error_already_set();
   }
@@ -309,7 +309,7 @@ void bind_run_reader(py::module_& module) {
       .def("table", &read_table, py::arg("table"), py::arg("query"), py::arg("use") = py::none(),
            "The same of another table.")
       .def("names", &read_names, py::arg("dictionary"))
-      .def("config_text", [](const RunReader& reader) { return text_of(reader.config_text()); })
+      .def("config_text", [](const RunReader& reader) { return to_text(reader.config_text()); })
       .def("environment", &read_environment)
       .def("segments", &read_segments, "A dict of each file, in order of rank and segment.")
       .def("damage", &read_damage, "Reads everything; a dict for each piece that is damaged.");

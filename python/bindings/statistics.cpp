@@ -23,14 +23,14 @@ namespace py = pybind11;
 
 namespace {
 
-std::vector<double> values_of(const py::object& sums) {
+std::vector<double> get_values(const py::object& sums) {
   const auto tensor = sums.cast<at::Tensor>().contiguous();
   const auto* data = tensor.const_data_ptr<double>();
   return {data, data + tensor.numel()};
 }
 
 // FP64 values of a Python class' own.
-at::Tensor tensor_of(std::span<const double> sums) {
+at::Tensor get_tensor(std::span<const double> sums) {
   at::Tensor tensor = at::empty({static_cast<std::int64_t>(sums.size())}, at::kDouble);
   std::ranges::copy(sums, tensor.mutable_data_ptr<double>());
   return tensor;
@@ -57,14 +57,14 @@ class PythonStatistic final : public StatisticDefinition {
     }
     const WithGil gil;
     const std::vector<double> merged = letting_interruptions_pass(
-        [&] { return values_of(caller_->attr("merge")(tensor_of(into), tensor_of(from))); });
+        [&] { return get_values(caller_->attr("merge")(get_tensor(into), get_tensor(from))); });
     std::ranges::copy(merged, into.begin());  // the caller has counted them
   }
 
   double finish(std::span<const double> sums) const override {
     const WithGil gil;
     return letting_interruptions_pass(
-        [&] { return caller_->attr("finish")(tensor_of(sums)).cast<double>(); });
+        [&] { return caller_->attr("finish")(get_tensor(sums)).cast<double>(); });
   }
 
  private:

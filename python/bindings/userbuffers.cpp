@@ -17,7 +17,7 @@ namespace {
 // As ub_cfgs writes them.
 py::dict written(const OverlapSettings& settings) {
   py::dict made;
-  made["method"] = std::string(name_of(settings.method));
+  made["method"] = std::string(get_name(settings.method));
   made["is_reduce_scatter"] = settings.is_reduce_scatter;
   made["num_sm"] = settings.num_sm;
   made["cga_size"] = settings.cga_size;

@@ -96,7 +96,7 @@ class Session {
   bool on_;
 };
 
-at::Device device_of(const TrainingOptions& options) {
+at::Device get_device(const TrainingOptions& options) {
   const at::Device best = telens::default_device(at::hasCUDA());
   if (options.device == "cuda" && !best.is_cuda()) {
     telens::raise<telens::UsageError>(
@@ -122,13 +122,13 @@ float forward_and_backward(Model& model, const Precision& precision, const Batch
   return loss.item<float>();
 }
 
-double mean_of(const std::deque<float>& losses) {
+double compute_mean(const std::deque<float>& losses) {
   return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
 }
 
 void print_result(const std::deque<float>& losses, double bigram_entropy) {
   if (losses.empty()) return;
-  const double mean = mean_of(losses);
+  const double mean = compute_mean(losses);
   fmt::print("mean loss of the last {} steps: {:.4f} nats a byte\n", losses.size(), mean);
   fmt::print("bigram entropy of the text:    {:.4f} nats a byte\n", bigram_entropy);
   const telens::GemmCounts gemms = telens::gemm_counts();
@@ -140,7 +140,7 @@ void print_result(const std::deque<float>& losses, double bigram_entropy) {
 void check_result(const TrainingOptions& options, const std::deque<float>& losses,
                   double bigram_entropy) {
   if (!options.below_bigrams || losses.empty()) return;
-  const double below = bigram_entropy - mean_of(losses);
+  const double below = bigram_entropy - compute_mean(losses);
   if (below >= *options.below_bigrams) return;
   telens::raise<telens::Error>(
       "the mean loss of the last {} steps is {:.4f} nats below the text's bigram entropy; expected "
@@ -160,7 +160,7 @@ void train(const TrainingOptions& options) {
   ModelOptions model_options = options.model;
   model_options.max_sequence = options.sequence;
   Model model(model_options);
-  const at::Device device = device_of(options);
+  const at::Device device = get_device(options);
   model.to(device);
   AdamW adamw(named_parameters(model), {});
   const Precision precision(options.recipe, device.type());

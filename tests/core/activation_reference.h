@@ -85,13 +85,13 @@ void expect_near_torch(const std::vector<typename Format::Bits>& actual, const a
                            Format::kSmallestSubnormal;
     ASSERT_TRUE(std::isfinite(e) && std::fabs(a - e) <= allowed)
         << fmt::format("{} in {} is {:g}, expected {:g}, where x is {:g}", what,
-                       name_of(Format::kId), a, want[i], decode<Format>(x[i]));
+                       get_name(Format::kId), a, want[i], decode<Format>(x[i]));
   }
 }
 
 // Factors of results and gradients. An infinite one tells whether a sigmoid is zero,
 // which depends on the precision: only the others, which are zero exactly, meet it.
-inline std::vector<float> multipliers_of(ops::ActivationFunction function) {
+inline std::vector<float> get_multipliers(ops::ActivationFunction function) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinity = std::numeric_limits<float>::infinity();
   const bool piecewise =
@@ -128,7 +128,7 @@ void expect_torch_over_the_range(ops::ActivationFunction function, const Kernels
   kernels.template forward<Format>(function, false, x, y);
   expect_near_torch<Format>(y, value.detach(), Tolerance::kOfValue, "the value", x);
 
-  for (const float multiplier : multipliers_of(function)) {
+  for (const float multiplier : get_multipliers(function)) {
     const Codes grad(n, encode<Format>(multiplier, Saturation::non_saturating));
     const double size = std::isfinite(multiplier) ? std::fabs(multiplier) : 1;
     const at::Tensor outer = at::full_like(value.detach(), multiplier);

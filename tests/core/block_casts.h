@@ -17,7 +17,7 @@ struct NamedCast {
 };
 
 // Both orientations of x under every block format.
-inline std::vector<NamedCast> casts_of(const at::Tensor& x) {
+inline std::vector<NamedCast> get_casts(const at::Tensor& x) {
   std::vector<NamedCast> casts;
   const auto add = [&](const std::string& name, const ops::BlockCodesPair& pair, FormatId format,
                        ScalingMode mode) {

@@ -66,7 +66,7 @@ struct Layout {
 
 // x: FP32 [rows, columns].
 Reference quantize_plainly(const at::Tensor& x, const Layout& layout, at::ScalarType scale_dtype,
-                           const BlockScale& scale_of, const Encode& encode_scaled) {
+                           const BlockScale& get_scale, const Encode& encode_scaled) {
   const std::int64_t rows = (x.size(0) + layout.height - 1) / layout.height;
   const std::int64_t columns = (x.size(1) + layout.length - 1) / layout.length;
   Reference result{at::zeros(x.sizes(), at::kByte), at::zeros({rows, columns}, scale_dtype)};
@@ -76,8 +76,8 @@ Reference quantize_plainly(const at::Tensor& x, const Layout& layout, at::Scalar
     for (std::int64_t column = 0; column < columns; ++column) {
       const std::int64_t top = row * layout.height;
       const std::int64_t left = column * layout.length;
-      const Block block =
-          scale_of(magnitude_of_block(x, top, left, layout.height, layout.length, layout.nan_wins));
+      const Block block = get_scale(
+          magnitude_of_block(x, top, left, layout.height, layout.length, layout.nan_wins));
       if (scale_dtype == at::kByte) {
         result.scale_inv[row][column] = static_cast<std::int64_t>(block.code);
       } else {
@@ -142,14 +142,14 @@ Nvfp4Reference nvfp4_plainly(const at::Tensor& x, std::int64_t block_height,
                            ? 1.0F
                            : std::min(2688.0F / amax, std::numeric_limits<float>::max());
   const float tensor_scale = 1.0F / factor;
-  const BlockScale scale_of = [=](float size) {
+  const BlockScale get_scale = [=](float size) {
     const std::uint8_t code = encode<E4M3>(size * (factor * (1.0F / 6.0F)), Saturation::saturating);
     const float inverse = 1.0F / (decode<E4M3>(code) * tensor_scale);
     const float largest = std::numeric_limits<float>::max();
     return Block{0.0F, code, inverse > largest ? largest : inverse};
   };
   return {tensor_scale,
-          quantize_plainly(x, {block_height, 16, true}, at::kByte, scale_of, encode_scaled)};
+          quantize_plainly(x, {block_height, 16, true}, at::kByte, get_scale, encode_scaled)};
 }
 
 at::Tensor unpacked(const at::Tensor& packed, std::int64_t columns) {
@@ -215,7 +215,7 @@ INSTANTIATE_TEST_SUITE_P(OnEveryTarget, BlockQuantize, ::testing::ValuesIn(kerne
 
 template <typename Format>
 void expect_mxfp8(const at::Tensor& x) {
-  const std::string what = fmt::format("{} of {}", name_of(Format::kId), c10::str(x.sizes()));
+  const std::string what = fmt::format("{} of {}", get_name(Format::kId), c10::str(x.sizes()));
   const at::Tensor values = x.to(at::kFloat);
   const auto [rowwise, columnwise] = ops::quantize_mxfp8(x, Format::kId, {}, {});
   const auto plainly = [&](const at::Tensor& matrix) {
@@ -236,7 +236,7 @@ TEST_P(BlockQuantize, gives_mxfp8_by_its_definition_in_both_orientations) {
   }
 }
 
-float largest_of(at::ScalarType dtype) {
+float get_largest(at::ScalarType dtype) {
   return dtype == at::kBFloat16 ? BF16::kMax : dtype == at::kHalf ? FP16::kMax : FP32::kMax;
 }
 
@@ -247,14 +247,14 @@ void expect_128_blocks(const at::Tensor& x, std::int64_t height, bool power_of_t
                                                                .power_of_2_scales = power_of_two,
                                                                .amax_epsilon = epsilon},
                                                               {});
-  const Scaling128 scaling{Format::kMax, largest_of(x.scalar_type()), power_of_two, epsilon};
+  const Scaling128 scaling{Format::kMax, get_largest(x.scalar_type()), power_of_two, epsilon};
   const auto plainly = [&](const at::Tensor& matrix) {
     return quantize_plainly(
         matrix, {height, 128}, at::kFloat, [&](float amax) { return block_128(amax, scaling); },
         saturating_code<Format>);
   };
   const std::string what =
-      fmt::format("{} in {}x128 of {} {}, epsilon {}, {}", name_of(Format::kId), height,
+      fmt::format("{} in {}x128 of {} {}, epsilon {}, {}", get_name(Format::kId), height,
                   c10::toString(x.scalar_type()), c10::str(x.sizes()), epsilon,
                   power_of_two ? "powers of two" : "any scale");
   const at::Tensor values = x.to(at::kFloat);
@@ -304,7 +304,7 @@ TEST_P(BlockQuantize, values_of_codes_are_code_times_scale_in_either_layout) {
   const auto expect_close = [&](const BlockCodes& codes, FormatId format, ScalingMode mode,
                                 const at::Tensor& original, double step) {
     const at::Tensor values = ops::dequantize_blocks(codes, format, mode, at::kFloat);
-    EXPECT_LE((values - original).abs().max().item<float>(), step) << name_of(mode);
+    EXPECT_LE((values - original).abs().max().item<float>(), step) << get_name(mode);
     const BlockCodes copied{codes.codes.contiguous(), codes.scale_inv.contiguous(),
                             codes.tensor_scale};
     EXPECT_TRUE(at::equal(values, ops::dequantize_blocks(copied, format, mode, at::kFloat)));
@@ -345,7 +345,7 @@ TEST(BlockQuantizeSquares, share_a_scale_so_that_both_orientations_hold_the_same
         ops::dequantize_blocks(pair.rowwise, format, mode, at::kFloat).narrow(1, 0, 45);
     const at::Tensor transposed =
         ops::dequantize_blocks(pair.columnwise, format, mode, at::kFloat).narrow(1, 0, 70);
-    EXPECT_TRUE(at::equal(values, transposed.t())) << name_of(mode);
+    EXPECT_TRUE(at::equal(values, transposed.t())) << get_name(mode);
     for (std::int64_t row = 0; row < 70; ++row) {
       EXPECT_TRUE(
           at::equal(pair.rowwise.scale_inv[row], pair.rowwise.scale_inv[row / size * size]));
@@ -504,7 +504,7 @@ TEST(Nvfp4, rounding_by_chance_takes_the_words_of_the_elements) {
   const at::Tensor x = at::randn({32, 48});
   const std::int64_t seed = 0x123456789abcdefL;
   const auto pair = ops::quantize_nvfp4(x, {.random_state = at::tensor({seed, 9L})}, {});
-  const auto words_of = [&](std::uint32_t orientation) -> Encode {
+  const auto get_words = [&](std::uint32_t orientation) -> Encode {
     return [=](float scaled, std::int64_t row, std::int64_t column) {
       const auto i =
           static_cast<std::uint32_t>(orientation == 0 ? row * 48 + column : column * 48 + row);
@@ -512,10 +512,10 @@ TEST(Nvfp4, rounding_by_chance_takes_the_words_of_the_elements) {
       return encode_e2m1_stochastically(scaled, words[i % 4]);
     };
   };
-  expect_equal(unpacked(pair.rowwise.codes, 48), nvfp4_plainly(x, 1, words_of(0)).quantized.codes,
+  expect_equal(unpacked(pair.rowwise.codes, 48), nvfp4_plainly(x, 1, get_words(0)).quantized.codes,
                "rowwise");
   expect_equal(unpacked(pair.columnwise.codes, 32),
-               nvfp4_plainly(x.t(), 1, words_of(1)).quantized.codes, "columnwise");
+               nvfp4_plainly(x.t(), 1, get_words(1)).quantized.codes, "columnwise");
 }
 
 TEST(Nvfp4, rounding_by_chance_is_right_on_average) {
@@ -536,7 +536,7 @@ TEST(Nvfp4, rounding_by_chance_is_right_on_average) {
 }
 
 template <typename Call>
-std::string error_of(const Call& call) {
+std::string get_error(const Call& call) {
   try {
     call();
   } catch (const UsageError& error) {
@@ -547,22 +547,23 @@ std::string error_of(const Call& call) {
 
 TEST(BlockQuantizeArguments, that_do_not_fit_are_named) {
   const at::Tensor x = at::zeros({16, 20});
-  EXPECT_THAT(error_of([&] { ops::quantize_mxfp8(x[0], FormatId::e4m3, {}, {}); }),
+  EXPECT_THAT(get_error([&] { ops::quantize_mxfp8(x[0], FormatId::e4m3, {}, {}); }),
               HasSubstr("shape [20]"));
-  EXPECT_THAT(error_of([&] { ops::quantize_mxfp8(x, FormatId::e2m1, {}, {}); }),
+  EXPECT_THAT(get_error([&] { ops::quantize_mxfp8(x, FormatId::e2m1, {}, {}); }),
               HasSubstr("expected an FP8 format"));
   EXPECT_THAT(
-      error_of([&] { ops::quantize_fp8_blocks(x.to(at::kDouble), FormatId::e4m3, {}, {}); }),
+      get_error([&] { ops::quantize_fp8_blocks(x.to(at::kDouble), FormatId::e4m3, {}, {}); }),
       HasSubstr("Double"));
-  EXPECT_THAT(error_of([&] { ops::quantize_nvfp4(x.narrow(0, 0, 5), {.hadamard_signs = 1}, {}); }),
+  EXPECT_THAT(get_error([&] { ops::quantize_nvfp4(x.narrow(0, 0, 5), {.hadamard_signs = 1}, {}); }),
               HasSubstr("divisible by 16"));
-  EXPECT_THAT(
-      error_of([&] { ops::quantize_nvfp4(x, {.two_dimensional = true, .hadamard_signs = 1}, {}); }),
-      HasSubstr("switch one of them off"));
-  EXPECT_THAT(error_of([&] { ops::quantize_nvfp4(x, {.amaxes = at::ones({3})}, {}); }),
+  EXPECT_THAT(get_error([&] {
+                ops::quantize_nvfp4(x, {.two_dimensional = true, .hadamard_signs = 1}, {});
+              }),
+              HasSubstr("switch one of them off"));
+  EXPECT_THAT(get_error([&] { ops::quantize_nvfp4(x, {.amaxes = at::ones({3})}, {}); }),
               HasSubstr("amaxes has dtype Float and shape [3] on cpu; expected Float [2] on cpu"));
   const auto quantized = ops::quantize_mxfp8(x, FormatId::e4m3, {}, {}).rowwise;
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(get_error([&] {
                 ops::dequantize_blocks({quantized.codes, quantized.scale_inv.t(), {}},
                                        FormatId::e4m3, ScalingMode::mxfp8, at::kFloat);
               }),

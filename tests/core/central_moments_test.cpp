@@ -23,7 +23,7 @@ using testing::special_values;
 using testing::typed;
 using testing::with_values;
 
-CentralMoments moments_of(const at::Tensor& x) {
+CentralMoments compute_moments(const at::Tensor& x) {
   ops::StatisticsCasts options;
   options.moments = true;
   return typed(ops::statistics(x, options), 0).tensor().moments;
@@ -120,7 +120,7 @@ TEST_P(CentralMomentsOf, hostile_data_are_those_of_the_definitions_on_every_simd
     for (const kernels::SimdTarget& target : kernels::simd_targets()) {
       SCOPED_TRACE(target.name);
       const kernels::ScopedSimdTarget scope(target);
-      expect_moments(moments_of(data.x), expected, merges);
+      expect_moments(compute_moments(data.x), expected, merges);
     }
   }
 }
@@ -135,7 +135,8 @@ TEST_P(CentralMomentsOf, parts_merge_to_those_of_the_whole) {
   std::vector<std::size_t> order{0, 1, 2, 3, 4};
   do {
     CentralMoments merged;
-    for (const std::size_t i : order) merge(merged, moments_of(x.slice(0, cuts[i], cuts[i + 1])));
+    for (const std::size_t i : order)
+      merge(merged, compute_moments(x.slice(0, cuts[i], cuts[i + 1])));
     expect_moments(merged, expected, 64);
   } while (std::next_permutation(order.begin(), order.end()));
 }
@@ -163,9 +164,9 @@ TEST(CentralMoments, do_not_depend_on_the_number_of_threads) {
   const at::Tensor x = at::randn({700'001}) + 3;
   const int threads = at::get_num_threads();
   at::set_num_threads(1);
-  const CentralMoments one = moments_of(x);
+  const CentralMoments one = compute_moments(x);
   at::set_num_threads(3);
-  const CentralMoments three = moments_of(x);
+  const CentralMoments three = compute_moments(x);
   at::set_num_threads(threads);
   EXPECT_EQ(one.mean, three.mean);
   EXPECT_EQ(one.m4, three.m4);

@@ -17,9 +17,9 @@ namespace {
 
 constexpr std::array kBothSaturations{Saturation::saturating, Saturation::non_saturating};
 
-std::uint32_t bits_of(float value) { return std::bit_cast<std::uint32_t>(value); }
+std::uint32_t get_bits(float value) { return std::bit_cast<std::uint32_t>(value); }
 
-std::string describe(float value) { return fmt::format("{} (0x{:08x})", value, bits_of(value)); }
+std::string describe(float value) { return fmt::format("{} (0x{:08x})", value, get_bits(value)); }
 
 // Compares encode with the search through all values, for every number and both saturations.
 template <typename Format>
@@ -63,7 +63,7 @@ TYPED_TEST(Formats, decoding_every_code_gives_its_value_by_definition) {
     } else if (Format::kHasInfinity && magnitude == Format::kTopExponentCode) {
       ASSERT_TRUE(std::isinf(value)) << fmt::format("0x{:x}", code);
     } else {
-      ASSERT_EQ(bits_of(value) & FP32::kMagnitudeMask, FP32::kNanCode)
+      ASSERT_EQ(get_bits(value) & FP32::kMagnitudeMask, FP32::kNanCode)
           << fmt::format("0x{:x}", code);
     }
   }
@@ -145,7 +145,7 @@ TEST(Fp32AsAFormat, keeps_every_number) {
   for (const auto& special : special_codes<FP32>()) {
     const float value = decode<FP32>(special.code);
     if (std::isnan(value)) continue;
-    EXPECT_EQ(bits_of(value), special.code) << special.name;
+    EXPECT_EQ(get_bits(value), special.code) << special.name;
     EXPECT_EQ(encode<FP32>(value, Saturation::non_saturating), special.code) << special.name;
   }
   EXPECT_EQ(encode<FP32>(-INFINITY, Saturation::saturating), 0xff7fffffU);
@@ -219,7 +219,7 @@ TEST(Dispatch, refuses_a_format_that_the_operation_cannot_take_by_name) {
   const auto visit = []<typename Format>() { return Format::kId; };
   EXPECT_EQ(dispatch_fp8_format(FormatId::e5m2, "cast", visit), FormatId::e5m2);
   EXPECT_EQ(dispatch_high_precision_format(FormatId::fp16, "cast", visit), FormatId::fp16);
-  const auto message_of = [&](auto&& call) -> std::string {
+  const auto get_message = [&](auto&& call) -> std::string {
     try {
       call();
     } catch (const UsageError& error) {
@@ -227,11 +227,11 @@ TEST(Dispatch, refuses_a_format_that_the_operation_cannot_take_by_name) {
     }
     return "no error";
   };
-  EXPECT_THAT(message_of([&] { dispatch_fp8_format(FormatId::bf16, "cast", visit); }),
+  EXPECT_THAT(get_message([&] { dispatch_fp8_format(FormatId::bf16, "cast", visit); }),
               ::testing::AllOf(::testing::HasSubstr("cast"), ::testing::HasSubstr("BF16")));
-  EXPECT_THAT(message_of([&] { dispatch_high_precision_format(FormatId::e2m1, "cast", visit); }),
+  EXPECT_THAT(get_message([&] { dispatch_high_precision_format(FormatId::e2m1, "cast", visit); }),
               ::testing::AllOf(::testing::HasSubstr("cast"), ::testing::HasSubstr("E2M1")));
-  EXPECT_THAT(message_of([&] { dispatch_format(static_cast<FormatId>(99), visit); }),
+  EXPECT_THAT(get_message([&] { dispatch_format(static_cast<FormatId>(99), visit); }),
               ::testing::HasSubstr("99"));
 }
 

@@ -57,7 +57,7 @@ at::Tensor product(const Codes& a, const Codes& b, at::ScalarType dtype,
 
 std::string_view kernel() { return ops::newest_gemm_choice().kernel; }
 
-double epsilon_of(at::ScalarType dtype) {
+double get_epsilon(at::ScalarType dtype) {
   if (dtype == at::kBFloat16) return 0x1p-8;
   return dtype == at::kHalf ? 0x1p-11 : 0x1p-24;
 }
@@ -79,7 +79,7 @@ void expect_within_bound(const at::Tensor& out, const Codes& a, const Codes& b,
   }
   const double accumulation = static_cast<double>(a.codes.size(1) + 1) * 0x1p-23;
   const at::Tensor bound =
-      magnitude * accumulation + exact.abs() * (2 * epsilon_of(out.scalar_type()));
+      magnitude * accumulation + exact.abs() * (2 * get_epsilon(out.scalar_type()));
   const at::Tensor error = (out.to(at::kDouble) - exact).abs();
   EXPECT_TRUE((error <= bound).all().item<bool>())
       << (error - bound).max().item<double>() << " over the bound";

@@ -41,7 +41,7 @@ at::Tensor special_values() {
   return at::tensor(values, at::kFloat);
 }
 
-std::vector<Data> data_of(at::ScalarType dtype) {
+std::vector<Data> get_data(at::ScalarType dtype) {
   at::manual_seed(7);
   const auto normal = [&](at::IntArrayRef shape) { return at::randn(shape).to(dtype); };
   const at::Tensor cube = normal({96, 130, 7});
@@ -72,7 +72,7 @@ std::vector<Data> data_of(at::ScalarType dtype) {
 }
 
 // By definition of the bins, from the values alone.
-std::int64_t bin_of(float x, float smallest_normal) {
+std::int64_t get_bin(float x, float smallest_normal) {
   if (std::isnan(x)) return 0;
   const int sign = std::signbit(x) ? -1 : 1;
   if (std::isinf(x)) return 257 + sign * 256;
@@ -88,7 +88,7 @@ at::Tensor reference_exponents(const at::Tensor& x) {
   auto* bins = counts.mutable_data_ptr<std::int64_t>();
   const at::Tensor values = x.to(at::kFloat).contiguous();
   for (std::int64_t i = 0; i < values.numel(); ++i) {
-    ++bins[bin_of(values.const_data_ptr<float>()[i], smallest_normal)];
+    ++bins[get_bin(values.const_data_ptr<float>()[i], smallest_normal)];
   }
   return counts;
 }
@@ -98,13 +98,13 @@ at::Tensor reference_codes(const at::Tensor& x) {
   return at::bincount(codes.bitwise_and(0xffff), {}, kCodeBins);
 }
 
-at::Tensor exponents_of(const at::Tensor& x) {
+at::Tensor get_exponents(const at::Tensor& x) {
   at::Tensor counts = ops::empty_exponent_histogram(x.device());
   ops::exponent_histogram(x, counts);
   return counts;
 }
 
-at::Tensor codes_of(const at::Tensor& x) {
+at::Tensor get_codes(const at::Tensor& x) {
   at::Tensor counts = ops::empty_code_histogram(x.device());
   ops::code_histogram(x, counts);
   return counts;
@@ -129,22 +129,22 @@ at::Tensor codes_of(const at::Tensor& x) {
 class HistogramTest : public ::testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(HistogramTest, exponents_are_counted_as_one_element_after_the_other) {
-  for (const Data& data : data_of(GetParam())) {
+  for (const Data& data : get_data(GetParam())) {
     SCOPED_TRACE(data.name);
-    EXPECT_TRUE(equal_counts(exponents_of(data.x), reference_exponents(data.x)));
+    EXPECT_TRUE(equal_counts(get_exponents(data.x), reference_exponents(data.x)));
   }
 }
 
 TEST_P(HistogramTest, codes_are_counted_as_one_element_after_the_other) {
   if (GetParam() == at::kFloat) GTEST_SKIP() << "FP32 has too many codes";
-  for (const Data& data : data_of(GetParam())) {
+  for (const Data& data : get_data(GetParam())) {
     SCOPED_TRACE(data.name);
-    EXPECT_TRUE(equal_counts(codes_of(data.x), reference_codes(data.x)));
+    EXPECT_TRUE(equal_counts(get_codes(data.x), reference_codes(data.x)));
   }
 }
 
 TEST_P(HistogramTest, parts_add_up_to_the_whole) {
-  for (const Data& data : data_of(GetParam())) {
+  for (const Data& data : get_data(GetParam())) {
     SCOPED_TRACE(data.name);
     at::Tensor exponents = ops::empty_exponent_histogram(at::kCPU);
     at::Tensor codes = ops::empty_code_histogram(at::kCPU);
@@ -152,9 +152,9 @@ TEST_P(HistogramTest, parts_add_up_to_the_whole) {
       ops::exponent_histogram(part, exponents);
       if (GetParam() != at::kFloat) ops::code_histogram(part, codes);
     }
-    EXPECT_TRUE(equal_counts(exponents, exponents_of(data.x)));
+    EXPECT_TRUE(equal_counts(exponents, get_exponents(data.x)));
     if (GetParam() != at::kFloat) {
-      EXPECT_TRUE(equal_counts(codes, codes_of(data.x)));
+      EXPECT_TRUE(equal_counts(codes, get_codes(data.x)));
     }
   }
 }
@@ -164,12 +164,12 @@ TEST_P(HistogramTest, any_number_of_threads_gives_the_same_counts) {
   const at::Tensor x = at::randn({1 << 20}).to(GetParam());
   const int threads = at::get_num_threads();
   at::set_num_threads(1);
-  const at::Tensor exponents = exponents_of(x);
-  const at::Tensor codes = GetParam() == at::kFloat ? at::Tensor() : codes_of(x);
+  const at::Tensor exponents = get_exponents(x);
+  const at::Tensor codes = GetParam() == at::kFloat ? at::Tensor() : get_codes(x);
   at::set_num_threads(4);
-  EXPECT_TRUE(equal_counts(exponents_of(x), exponents));
+  EXPECT_TRUE(equal_counts(get_exponents(x), exponents));
   if (codes.defined()) {
-    EXPECT_TRUE(equal_counts(codes_of(x), codes));
+    EXPECT_TRUE(equal_counts(get_codes(x), codes));
   }
   at::set_num_threads(threads);
 }
@@ -182,8 +182,8 @@ TEST_P(HistogramTest, the_bin_of_every_code_is_where_its_value_belongs) {
     constexpr int kStep = Format::kWidth == 32 ? 65521 : 1;  // a prime: fields and mantissas vary
     for (std::uint64_t code = 0; code < std::uint64_t{1} << Format::kWidth; code += kStep) {
       const auto bits = static_cast<typename Format::Bits>(code);
-      ASSERT_EQ(exponent_bin_of<Format>(bits),
-                bin_of(decode<Format>(bits), Format::kSmallestNormal))
+      ASSERT_EQ(get_exponent_bin<Format>(bits),
+                get_bin(decode<Format>(bits), Format::kSmallestNormal))
           << "code " << code;
     }
   });
@@ -194,7 +194,7 @@ INSTANTIATE_TEST_SUITE_P(dtypes, HistogramTest,
                          [](const auto& info) { return std::string(c10::toString(info.param)); });
 
 template <typename Call>
-std::string shape_error_of(const Call& call) {
+std::string get_shape_error(const Call& call) {
   try {
     call();
   } catch (const ShapeError& error) {
@@ -205,22 +205,22 @@ std::string shape_error_of(const Call& call) {
 
 TEST(HistogramErrorsTest, code_histograms_refuse_fp32_and_say_what_to_use) {
   at::Tensor counts = ops::empty_code_histogram(at::kCPU);
-  EXPECT_THAT(shape_error_of([&] { ops::code_histogram(at::zeros({4}), counts); }),
+  EXPECT_THAT(get_shape_error([&] { ops::code_histogram(at::zeros({4}), counts); }),
               ::testing::HasSubstr("use exponent_histogram"));
 }
 
 TEST(HistogramErrorsTest, other_dtypes_and_counts_of_another_shape_are_refused) {
   const at::Tensor x = at::zeros({4}, at::kBFloat16);
   at::Tensor counts = ops::empty_exponent_histogram(at::kCPU);
-  EXPECT_THAT(shape_error_of([&] { ops::exponent_histogram(x.to(at::kDouble), counts); }),
+  EXPECT_THAT(get_shape_error([&] { ops::exponent_histogram(x.to(at::kDouble), counts); }),
               ::testing::HasSubstr("x has dtype Double"));
-  EXPECT_THAT(shape_error_of([&] { ops::code_histogram(x, counts); }),
+  EXPECT_THAT(get_shape_error([&] { ops::code_histogram(x, counts); }),
               ::testing::HasSubstr("counts is Long with 514 elements on cpu"));
   at::Tensor narrow = counts.to(at::kInt);
-  EXPECT_THAT(shape_error_of([&] { ops::exponent_histogram(x, narrow); }),
+  EXPECT_THAT(get_shape_error([&] { ops::exponent_histogram(x, narrow); }),
               ::testing::HasSubstr("counts is Int with 514 elements"));
   at::Tensor strided = at::zeros({514, 2}, at::kLong).select(1, 0);
-  EXPECT_THAT(shape_error_of([&] { ops::exponent_histogram(x, strided); }),
+  EXPECT_THAT(get_shape_error([&] { ops::exponent_histogram(x, strided); }),
               ::testing::HasSubstr("expected contiguous Long"));
 }
 

@@ -261,7 +261,7 @@ std::vector<Case> all_cases() {
       {"NVFP4", std::make_shared<NVFP4Quantizer>(), at::kFloat}};
 }
 
-Operand operand_of(const Case& how, const at::Tensor& x) {
+Operand get_operand(const Case& how, const at::Tensor& x) {
   if (!how.quantizer) return x.to(how.dtype);
   return how.quantizer->copy()->quantize(x.to(how.dtype));
 }
@@ -296,11 +296,11 @@ TEST(RunGemmInto, adds_every_product_to_what_is_there_however_operands_are_scale
   const at::Tensor x = at::randn({kTokens, kIn}), w = at::randn({kOut, kIn});
   const at::Tensor g = at::randn({kTokens, kOut});
   for (const Case& how : all_cases()) {
-    const Operand x8 = operand_of(how, x), w8 = operand_of(how, w), g8 = operand_of(how, g);
+    const Operand x8 = get_operand(how, x), w8 = get_operand(how, w), g8 = get_operand(how, g);
     for (const auto& [gemm, a, b, k] : {std::tuple{Gemm::fprop, &x8, &w8, kIn},
                                         {Gemm::dgrad, &g8, &w8, kOut},
                                         {Gemm::wgrad, &g8, &x8, kTokens}}) {
-      SCOPED_TRACE(::testing::Message() << how.name << ' ' << name_of(gemm));
+      SCOPED_TRACE(::testing::Message() << how.name << ' ' << get_name(gemm));
       const GemmCounts counts = gemm_counts();
       const at::Tensor product = run(gemm, *a, *b, how);
       EXPECT_EQ(product.scalar_type(), at::kFloat);
@@ -324,7 +324,7 @@ TEST(RunGemmInto, adds_exactly_what_is_exact_however_operands_are_scaled) {
     const double magnitude = four_bits ? 6.0 * 448 * 0x1p-9 : 448 * 0x1p-6;
     const at::Tensor x = integers({128, 128}, at::kFloat).sign() * magnitude;
     const at::Tensor g = integers({128, 256}, at::kFloat).sign() * magnitude;
-    const Operand x8 = operand_of(how, x), g8 = operand_of(how, g);
+    const Operand x8 = get_operand(how, x), g8 = get_operand(how, g);
     const at::Tensor before = integers({256, 128}, at::kFloat), sum = before.clone();
     run(Gemm::wgrad, g8, x8, how, sum);
     run(Gemm::wgrad, g8, x8, how, sum);
@@ -337,8 +337,8 @@ TEST(RunGemmInto, adds_exactly_what_is_exact_however_operands_are_scaled) {
 TEST(RunGemmInto, leaves_what_is_there_where_there_are_no_tokens) {
   for (const Case& how : all_cases()) {
     SCOPED_TRACE(how.name);
-    const Operand x8 = operand_of(how, at::empty({0, 128}));
-    const Operand g8 = operand_of(how, at::empty({0, 256}));
+    const Operand x8 = get_operand(how, at::empty({0, 128}));
+    const Operand g8 = get_operand(how, at::empty({0, 256}));
     at::Tensor sum = at::full({256, 128}, -0.0);
     sum[0][0] = std::nan("");
     const at::Tensor before = sum.clone();
@@ -361,7 +361,7 @@ TEST(RunGemmInto, rounds_plain_operands_to_the_dtype_of_the_layer_before_a_fp32_
 
 TEST(GemmAccumulate, refuses_what_does_not_fit_and_has_a_meta_kernel) {
   const Case current{"", std::make_shared<CurrentScalingQuantizer>(FormatId::e4m3), at::kFloat};
-  const auto codes = std::get<QuantizedTensor>(operand_of(current, at::ones({32, 64})));
+  const auto codes = std::get<QuantizedTensor>(get_operand(current, at::ones({32, 64})));
   const ops::GemmOperand a{codes.rowwise.codes, codes.rowwise.scale_inv, codes.rowwise.tensor_scale,
                            codes.format, codes.mode};
   EXPECT_THAT(

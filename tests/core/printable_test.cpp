@@ -44,7 +44,7 @@ TEST(Printable, a_text_of_lines_keeps_them_and_may_be_indented) {
   EXPECT_EQ(printable_lines("a\n2026 - INFO - b", "    "), "a\n    2026 - INFO - b");
 }
 
-TEST(Printable, takes_a_column_for_each_character) { EXPECT_EQ(columns_of("Größe"), 5U); }
+TEST(Printable, takes_a_column_for_each_character) { EXPECT_EQ(get_columns("Größe"), 5U); }
 
 }  // namespace
 }  // namespace telens

@@ -44,14 +44,14 @@ constexpr at::ScalarType kDtype = Format::kId == FormatId::bf16   ? at::kBFloat1
                                                                   : at::kFloat;
 
 template <typename Bits>
-at::Tensor tensor_of(const std::vector<Bits>& codes, at::ScalarType dtype) {
+at::Tensor get_tensor(const std::vector<Bits>& codes, at::ScalarType dtype) {
   at::Tensor tensor = at::empty({static_cast<std::int64_t>(codes.size())}, dtype);
   std::copy(codes.begin(), codes.end(), static_cast<Bits*>(tensor.mutable_data_ptr()));
   return tensor;
 }
 
 template <typename Bits>
-std::span<const Bits> codes_of(const at::Tensor& contiguous) {
+std::span<const Bits> get_codes(const at::Tensor& contiguous) {
   EXPECT_TRUE(contiguous.is_contiguous());
   return {static_cast<const Bits*>(contiguous.const_data_ptr()),
           static_cast<std::size_t>(contiguous.numel())};
@@ -59,7 +59,7 @@ std::span<const Bits> codes_of(const at::Tensor& contiguous) {
 
 at::Tensor one(float value) { return at::full({1}, value, at::kFloat); }
 
-std::uint32_t bits_of(float value) { return std::bit_cast<std::uint32_t>(value); }
+std::uint32_t get_bits(float value) { return std::bit_cast<std::uint32_t>(value); }
 
 // The contract of quantize_fp8 for one element.
 template <typename Output>
@@ -98,10 +98,10 @@ std::vector<typename Format::Bits> test_codes() {
     std::vector<std::uint32_t> codes;
     for (const auto& special : special_codes<FP32>()) codes.push_back(special.code);
     for (const float number : numbers_around_every_decision<E4M3>()) {
-      codes.push_back(bits_of(number));
+      codes.push_back(get_bits(number));
     }
     for (const float number : numbers_around_every_decision<E5M2>()) {
-      codes.push_back(bits_of(number));
+      codes.push_back(get_bits(number));
     }
     return codes;
   }
@@ -110,18 +110,18 @@ std::vector<typename Format::Bits> test_codes() {
 template <typename Input>
 void expect_bits_of_encode() {
   const auto codes = test_codes<Input>();
-  const at::Tensor x = tensor_of(codes, kDtype<Input>);
+  const at::Tensor x = get_tensor(codes, kDtype<Input>);
   for (const FormatId output : kFp8Formats) {
     for (const float scale : kScales) {
       const at::Tensor quantized = ops::quantize_fp8(x, one(scale), std::nullopt, output);
       dispatch_fp8_format(output, "test", [&]<typename Output>() {
         EXPECT_TRUE(same_bits(
-            codes_of<std::uint8_t>(quantized),
+            get_codes<std::uint8_t>(quantized),
             [&](std::size_t i) { return reference_code<Output>(decode<Input>(codes[i]), scale); },
             [&](std::size_t i) {
               return fmt::format("0x{:x} ({}) times {}", codes[i], decode<Input>(codes[i]), scale);
             }))
-            << name_of(Input::kId) << " to " << name_of(output);
+            << get_name(Input::kId) << " to " << get_name(output);
       });
     }
   }
@@ -130,13 +130,13 @@ void expect_bits_of_encode() {
 template <typename Input>
 void expect_values_of_decode(at::ScalarType dtype) {
   const auto codes = every_code<Input>();
-  const at::Tensor tensor = tensor_of(codes, at::kByte);
+  const at::Tensor tensor = get_tensor(codes, at::kByte);
   const auto describe = [&](std::size_t i) { return fmt::format("code 0x{:02x}", codes[i]); };
   const auto compare = [&]<typename Output>(const at::Tensor& values, float scale) {
     EXPECT_TRUE(same_bits(
-        codes_of<typename Output::Bits>(values),
+        get_codes<typename Output::Bits>(values),
         [&](std::size_t i) { return reference_value<Input, Output>(codes[i], scale); }, describe))
-        << name_of(Input::kId) << " to " << name_of(Output::kId) << " times " << scale;
+        << get_name(Input::kId) << " to " << get_name(Output::kId) << " times " << scale;
   };
   const auto compare_as_dtype = [&](const at::Tensor& values, float scale) {
     if (dtype == at::kBFloat16) return compare.template operator()<BF16>(values, scale);
@@ -217,9 +217,9 @@ TEST_P(Quantize, keeps_the_larger_amax_and_never_loses_a_nan) {
 TEST_P(Quantize, amax_is_the_largest_magnitude_of_special_values) {
   const auto codes = special_codes<FP32>();
   for (const auto& first : codes) {
-    const std::vector<std::uint32_t> pair{first.code, bits_of(-1.0F)};
+    const std::vector<std::uint32_t> pair{first.code, get_bits(-1.0F)};
     const float value = decode<FP32>(first.code);
-    const float amax = ops::amax(tensor_of(pair, at::kFloat)).item<float>();
+    const float amax = ops::amax(get_tensor(pair, at::kFloat)).item<float>();
     if (std::isnan(value)) {
       EXPECT_TRUE(std::isnan(amax)) << first.name;
     } else {
@@ -302,7 +302,7 @@ TEST_P(Quantize, decoding_a_transposed_view_row_by_row_gives_the_values_of_a_cop
         const at::Tensor expected = ops::decode_fp8(codes, format, dtype).t();
         const auto bits = dtype == at::kFloat ? at::kInt : at::kShort;
         EXPECT_TRUE(values.contiguous().view(bits).equal(expected.contiguous().view(bits)))
-            << rows << " x " << columns << " " << name_of(format);
+            << rows << " x " << columns << " " << get_name(format);
         EXPECT_EQ(values.is_contiguous(), rows % 16 == 0 || rows == 0);
       }
     }
@@ -310,7 +310,7 @@ TEST_P(Quantize, decoding_a_transposed_view_row_by_row_gives_the_values_of_a_cop
 }
 
 template <typename Call>
-std::string error_of(const Call& call) {
+std::string get_error(const Call& call) {
   try {
     call();
   } catch (const UsageError& error) {
@@ -324,7 +324,7 @@ TEST(QuantizeArguments, that_do_not_fit_are_named) {
   const at::Tensor codes = at::zeros({4}, at::kByte);
   const auto quantize = [](const at::Tensor& input, const at::Tensor& scale,
                            std::optional<at::Tensor> amax, FormatId format) {
-    return error_of([&] { ops::quantize_fp8(input, scale, amax, format); });
+    return get_error([&] { ops::quantize_fp8(input, scale, amax, format); });
   };
   EXPECT_THAT(quantize(x.to(at::kDouble), one(1), {}, FormatId::e4m3), HasSubstr("Double"));
   EXPECT_THAT(quantize(x, x, {}, FormatId::e4m3), HasSubstr("scale has dtype Float and 4"));
@@ -332,13 +332,13 @@ TEST(QuantizeArguments, that_do_not_fit_are_named) {
               HasSubstr("amax has dtype Half"));
   EXPECT_THAT(quantize(x, one(1).to(at::kMeta), {}, FormatId::e4m3), HasSubstr("is on meta"));
   EXPECT_THAT(quantize(x, one(1), {}, FormatId::e2m1), HasSubstr("expected an FP8 format"));
-  EXPECT_THAT(error_of([&] { ops::decode_fp8(x, FormatId::e4m3, at::kFloat); }),
+  EXPECT_THAT(get_error([&] { ops::decode_fp8(x, FormatId::e4m3, at::kFloat); }),
               HasSubstr("codes have dtype Float"));
-  EXPECT_THAT(error_of([&] { ops::decode_fp8(codes, FormatId::e4m3, at::kHalf); }),
+  EXPECT_THAT(get_error([&] { ops::decode_fp8(codes, FormatId::e4m3, at::kHalf); }),
               HasSubstr("expected BFloat16 or Float"));
-  EXPECT_THAT(error_of([&] { ops::dequantize_fp8(codes, one(1), FormatId::e4m3, at::kInt); }),
+  EXPECT_THAT(get_error([&] { ops::dequantize_fp8(codes, one(1), FormatId::e4m3, at::kInt); }),
               HasSubstr("Int"));
-  EXPECT_THAT(error_of([&] { ops::amax(codes); }), HasSubstr("amax: x has dtype Byte"));
+  EXPECT_THAT(get_error([&] { ops::amax(codes); }), HasSubstr("amax: x has dtype Byte"));
 }
 
 TEST(QuantizeOnMeta, gives_shapes_dtypes_and_strides_without_data) {
@@ -353,7 +353,7 @@ TEST(QuantizeOnMeta, gives_shapes_dtypes_and_strides_without_data) {
   EXPECT_EQ(values.scalar_type(), at::kHalf);
   EXPECT_EQ(ops::decode_fp8(codes, FormatId::e4m3, at::kFloat).scalar_type(), at::kFloat);
   EXPECT_EQ(ops::amax(x).dim(), 0);
-  EXPECT_THAT(error_of([&] { ops::quantize_fp8(codes, scale, {}, FormatId::e4m3); }),
+  EXPECT_THAT(get_error([&] { ops::quantize_fp8(codes, scale, {}, FormatId::e4m3); }),
               HasSubstr("x has dtype Byte"));
 }
 

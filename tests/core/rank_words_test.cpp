@@ -8,21 +8,21 @@
 namespace telens {
 namespace {
 
-std::string words_of(int count) {
+std::string get_words(int count) {
   std::vector<int> ranks(static_cast<std::size_t>(count));
   std::iota(ranks.begin(), ranks.end(), 3);
   return ranks_in_words(ranks);
 }
 
-TEST(RankWords, one_rank_is_no_plural) { EXPECT_EQ(words_of(1), "rank 3"); }
+TEST(RankWords, one_rank_is_no_plural) { EXPECT_EQ(get_words(1), "rank 3"); }
 
 TEST(RankWords, up_to_eight_are_named) {
-  EXPECT_EQ(words_of(2), "ranks 3, 4");
-  EXPECT_EQ(words_of(8), "ranks 3, 4, 5, 6, 7, 8, 9, 10");
+  EXPECT_EQ(get_words(2), "ranks 3, 4");
+  EXPECT_EQ(get_words(8), "ranks 3, 4, 5, 6, 7, 8, 9, 10");
 }
 
 TEST(RankWords, of_more_the_first_eight_are) {
-  EXPECT_EQ(words_of(11), "ranks 3, 4, 5, 6, 7, 8, 9, 10 and 3 more");
+  EXPECT_EQ(get_words(11), "ranks 3, 4, 5, 6, 7, 8, 9, 10 and 3 more");
 }
 
 }  // namespace

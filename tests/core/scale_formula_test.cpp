@@ -123,7 +123,7 @@ TEST(ScaleFormula, of_nvfp4_puts_the_largest_block_on_the_largest_codes_for_ever
     const double exact = static_cast<double>(E4M3::kMax) * E2M1::kMax / amax;
     ASSERT_NEAR(factor, std::min<double>(exact, kLargest), exact * 0x1p-23) << amax;
     if (exact > kLargest) continue;  // the tensor's scale ends there
-    const auto [block, block_factor] = scaling.scale_of(amax);
+    const auto [block, block_factor] = scaling.get_scale(amax);
     ASSERT_EQ(decode<E4M3>(block), E4M3::kMax) << amax;
     const float tensor_scale = scaling.tensor_scale;
     // The reciprocal of a factor beyond 2^126 is a subnormal number, of fewer digits.

@@ -24,14 +24,14 @@ namespace {
 
 using namespace ops;  // the operators under test
 
-using testing::casts_of;
 using testing::expect_cast;
+using testing::get_casts;
 using testing::NamedCast;
 using testing::special_matrix;
 using testing::typed;
 using testing::wide_data;
 
-CastSums statistics_of(const at::Tensor& x, const BlockCast& cast) {
+CastSums compute_statistics(const at::Tensor& x, const BlockCast& cast) {
   at::Tensor accumulator = empty_block_casts(at::kCPU);
   accumulate_block_cast_statistics(x, cast, accumulator);
   return typed(accumulator);
@@ -43,7 +43,7 @@ T element(const at::Tensor& contiguous, std::int64_t row, std::int64_t column) {
 }
 
 // cast: with contiguous tensors.
-float scale_of(const BlockCast& cast, std::int64_t row, std::int64_t column) {
+float get_scale(const BlockCast& cast, std::int64_t row, std::int64_t column) {
   const at::Tensor& scales = cast.codes.scale_inv;
   row /= block_height(cast.mode);
   column /= block_length(cast.mode);
@@ -87,7 +87,7 @@ CastSums reference(const at::Tensor& x, BlockCast cast) {
     for (std::int64_t column = 0; column < x.size(1); ++column) {
       const auto value = element<float>(values, row, column);
       const std::uint8_t code = code_at(cast, row, column);
-      const float scale = scale_of(cast, row, column);
+      const float scale = get_scale(cast, row, column);
       // 464 is a tie between 448 and 480, to even; 61440 one between 57344 and 2^16; 7 between 6
       // and 8.
       if (cast.format == FormatId::e4m3) {
@@ -103,12 +103,12 @@ CastSums reference(const at::Tensor& x, BlockCast cast) {
 }
 
 void expect_definition(const at::Tensor& x) {
-  for (const NamedCast& each : casts_of(x)) {
+  for (const NamedCast& each : get_casts(x)) {
     const CastSums expected = reference(each.x, each.cast);
     for (const kernels::SimdTarget& target : kernels::simd_targets()) {
       const kernels::ScopedSimdTarget scope(target);
-      SCOPED_TRACE(target.name + ", " + each.name + ", " + std::string(name_of(each.cast.format)));
-      expect_cast(statistics_of(each.x, each.cast), expected, 1e-12);
+      SCOPED_TRACE(target.name + ", " + each.name + ", " + std::string(get_name(each.cast.format)));
+      expect_cast(compute_statistics(each.x, each.cast), expected, 1e-12);
     }
   }
 }
@@ -141,7 +141,7 @@ TEST(BlockCastStatistics, count_what_a_zero_scale_loses_as_underflow) {
   at::Tensor x = at::full({1, 32}, 1e-4F);
   x[0][0] = 1000;
   const BlockCodes codes = quantize_nvfp4(x, {}, {}).rowwise;
-  const CastSums sums = statistics_of(x, {codes, FormatId::e2m1, ScalingMode::nvfp4});
+  const CastSums sums = compute_statistics(x, {codes, FormatId::e2m1, ScalingMode::nvfp4});
   EXPECT_EQ(sums.underflows, 31);
   EXPECT_EQ(sums.scale_inv_min, 0);
 }
@@ -153,7 +153,7 @@ TEST(BlockCastStatistics, see_what_a_scale_that_rounds_down_clips) {
   x[1][0] = -460;
   const BlockCodes codes =
       quantize_mxfp8(x, FormatId::e4m3, {.scale_rounding = ScaleRounding::floor}, {}).rowwise;
-  const CastSums sums = statistics_of(x, {codes, FormatId::e4m3, ScalingMode::mxfp8});
+  const CastSums sums = compute_statistics(x, {codes, FormatId::e4m3, ScalingMode::mxfp8});
   EXPECT_EQ(sums.overflows, 2);
   EXPECT_EQ(sums.saturated, 1);
   EXPECT_EQ(sums.squared_error, 52.0 * 52 + 12 * 12);
@@ -167,7 +167,7 @@ TEST(BlockCastStatistics, of_parts_are_those_of_the_whole) {
   for (const bool with_nan : {true, false}) {
     if (!with_nan) x[7][7] = 1;
     const BlockCodes codes = quantize_mxfp8(x, FormatId::e4m3, {}, {}).rowwise;
-    const CastSums whole = statistics_of(x, {codes, FormatId::e4m3, ScalingMode::mxfp8});
+    const CastSums whole = compute_statistics(x, {codes, FormatId::e4m3, ScalingMode::mxfp8});
     EXPECT_EQ(std::isnan(whole.squared_error), with_nan);
     at::Tensor accumulator = empty_block_casts(at::kCPU);
     for (const std::int64_t begin : {1000, 0, 2000}) {
@@ -184,12 +184,12 @@ TEST(BlockCastStatistics, of_parts_are_those_of_the_whole) {
 
 TEST(BlockCastStatistics, do_not_depend_on_the_number_of_threads) {
   at::manual_seed(7);
-  for (const NamedCast& each : casts_of(wide_data({4000, 100}, at::kBFloat16))) {
+  for (const NamedCast& each : get_casts(wide_data({4000, 100}, at::kBFloat16))) {
     const int threads = at::get_num_threads();
     at::set_num_threads(1);
-    const CastSums expected = statistics_of(each.x, each.cast);
+    const CastSums expected = compute_statistics(each.x, each.cast);
     at::set_num_threads(3);
-    const CastSums got = statistics_of(each.x, each.cast);
+    const CastSums got = compute_statistics(each.x, each.cast);
     at::set_num_threads(threads);
     SCOPED_TRACE(each.name);
     expect_cast(got, expected, 0);
@@ -197,8 +197,8 @@ TEST(BlockCastStatistics, do_not_depend_on_the_number_of_threads) {
 }
 
 TEST(BlockCastStatistics, of_an_empty_tensor_are_none) {
-  for (const NamedCast& each : casts_of(at::zeros({0, 64}))) {
-    const CastSums sums = statistics_of(each.x, each.cast);
+  for (const NamedCast& each : get_casts(at::zeros({0, 64}))) {
+    const CastSums sums = compute_statistics(each.x, each.cast);
     EXPECT_EQ(sums.numel, 0) << each.name;
     EXPECT_EQ(sums.scale_inv_max, CastSums().scale_inv_max) << each.name;
   }
@@ -208,7 +208,7 @@ TEST(BlockCastStatistics, refuse_codes_of_another_matrix) {
   const at::Tensor x = at::ones({32, 64});
   const BlockCodesPair pair = quantize_mxfp8(x, FormatId::e4m3, {}, {});
   const BlockCast columnwise{pair.columnwise, FormatId::e4m3, ScalingMode::mxfp8};
-  EXPECT_THROW(statistics_of(x, columnwise), ShapeError);
+  EXPECT_THROW(compute_statistics(x, columnwise), ShapeError);
   at::Tensor too_small = at::zeros({1}, at::kLong);
   EXPECT_THROW(accumulate_block_cast_statistics(x.t(), columnwise, too_small), ShapeError);
 }

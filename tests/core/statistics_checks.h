@@ -47,16 +47,16 @@ struct Data {
 // The special values of every format as codes of the dtype, each with its neighbors and both
 // signs.
 inline at::Tensor special_values(at::ScalarType dtype) {
-  const auto codes_of = [&]<typename Format>() {
+  const auto get_codes = [&]<typename Format>() {
     const auto codes = testing::special_codes<Format>();
     at::Tensor values = at::empty({static_cast<std::int64_t>(codes.size())}, dtype);
     auto* const to = static_cast<typename Format::Bits*>(values.mutable_data_ptr());
     for (std::size_t i = 0; i < codes.size(); ++i) to[i] = codes[i].code;
     return values;
   };
-  if (dtype == at::kBFloat16) return codes_of.template operator()<BF16>();
-  if (dtype == at::kHalf) return codes_of.template operator()<FP16>();
-  return codes_of.template operator()<FP32>();
+  if (dtype == at::kBFloat16) return get_codes.template operator()<BF16>();
+  if (dtype == at::kHalf) return get_codes.template operator()<FP16>();
+  return get_codes.template operator()<FP32>();
 }
 
 // Without infinity and NaN, which hide what all others add up to.

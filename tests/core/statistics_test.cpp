@@ -35,9 +35,9 @@ using testing::special_values;
 using testing::typed;
 using testing::with_values;
 
-TensorSums sums_of(const at::Tensor& x) { return typed(statistics(x), 0).tensor(); }
+TensorSums compute_sums(const at::Tensor& x) { return typed(statistics(x), 0).tensor(); }
 
-CastSums cast_of(const at::Tensor& x, FormatId format, float scale) {
+CastSums get_cast(const at::Tensor& x, FormatId format, float scale) {
   return typed(statistics(x, {{float_scale(scale)}, {format}}), 1).casts().front();
 }
 
@@ -125,7 +125,7 @@ TEST_P(StatisticsOf, special_data_are_those_of_the_definitions_on_every_simd_tar
     SCOPED_TRACE(data.name);
     const TensorSums expected = reference_sums(data.x);
     on_every_target([&] {
-      const TensorSums got = sums_of(data.x);
+      const TensorSums got = compute_sums(data.x);
       expect_counters_and_extremes(got, expected);
       expect_sums(got, expected);
     });
@@ -136,10 +136,10 @@ TEST_P(StatisticsOf, any_strides_are_those_of_the_elements) {
   for (const Data& data : strided_data(GetParam())) {
     SCOPED_TRACE(data.name);
     const TensorSums expected = reference_sums(data.x);
-    const TensorSums got = sums_of(data.x);
+    const TensorSums got = compute_sums(data.x);
     expect_counters_and_extremes(got, expected);
     expect_sums(got, expected);
-    expect_cast(cast_of(data.x, FormatId::e4m3, 99), reference_cast(data.x, FormatId::e4m3, 99),
+    expect_cast(get_cast(data.x, FormatId::e4m3, 99), reference_cast(data.x, FormatId::e4m3, 99),
                 kSumsBound);
   }
 }
@@ -149,9 +149,10 @@ TEST_P(StatisticsOf, casts_are_those_of_encode_and_decode_on_every_simd_target) 
     SCOPED_TRACE(data.name);
     for (const FormatId format : {FormatId::e4m3, FormatId::e5m2}) {
       for (const float scale : {1.0F, 123.4F, 0x1p-7F, 3e-30F, 7e29F}) {
-        SCOPED_TRACE(std::string(name_of(format)) + " scale " + std::to_string(scale));
+        SCOPED_TRACE(std::string(get_name(format)) + " scale " + std::to_string(scale));
         const CastSums expected = reference_cast(data.x, format, scale);
-        on_every_target([&] { expect_cast(cast_of(data.x, format, scale), expected, kSumsBound); });
+        on_every_target(
+            [&] { expect_cast(get_cast(data.x, format, scale), expected, kSumsBound); });
       }
     }
   }
@@ -167,10 +168,10 @@ TEST_P(StatisticsOf, a_special_value_alone_is_counted_where_it_stands) {
     for (const std::int64_t place : {0, 31, 69}) {
       if (place > 0) x[place - 1].copy_(ordinary[place - 1]);
       x[place].copy_(values[i]);
-      const TensorSums got = sums_of(x), expected = reference_sums(x);
+      const TensorSums got = compute_sums(x), expected = reference_sums(x);
       expect_counters_and_extremes(got, expected);
       expect_sums(got, expected);
-      expect_cast(cast_of(x, FormatId::e4m3, 3), reference_cast(x, FormatId::e4m3, 3), kSumsBound);
+      expect_cast(get_cast(x, FormatId::e4m3, 3), reference_cast(x, FormatId::e4m3, 3), kSumsBound);
       if (::testing::Test::HasFailure()) return;
     }
   }
@@ -182,12 +183,12 @@ TEST_P(StatisticsOf, the_error_of_every_code_is_that_of_its_own_rounding) {
   const at::Tensor repeated = codes.unsqueeze(1).expand({-1, 32}).contiguous();
   for (const FormatId format : {FormatId::e4m3, FormatId::e5m2}) {
     for (std::int64_t i = 0; i < codes.numel(); i += 7) {
-      const CastSums got = cast_of(repeated[i], format, 0x1.3p3F);
+      const CastSums got = get_cast(repeated[i], format, 0x1.3p3F);
       const CastSums expected = reference_cast(repeated[i], format, 0x1.3p3F);
       if (!std::isfinite(expected.squared_error)) continue;
       ASSERT_NEAR(got.squared_error, expected.squared_error,
                   std::ldexp(expected.squared_error, -20))
-          << "code " << i << " of " << name_of(format);
+          << "code " << i << " of " << get_name(format);
     }
   }
 }
@@ -235,7 +236,7 @@ TEST(Statistics, on_meta_have_the_shape_of_the_words) {
 
 // The message of the error of the given type that the call throws.
 template <typename E>
-std::string message_of(const std::function<void()>& call) {
+std::string get_message(const std::function<void()>& call) {
   try {
     call();
   } catch (const E& error) {
@@ -247,22 +248,22 @@ std::string message_of(const std::function<void()>& call) {
 TEST(Statistics, refuse_what_they_cannot_read_and_say_why) {
   using ::testing::HasSubstr;
   const at::Tensor x = at::ones({4});
-  EXPECT_THAT(message_of<ShapeError>([] { statistics(at::ones({4}, at::kDouble)); }),
+  EXPECT_THAT(get_message<ShapeError>([] { statistics(at::ones({4}, at::kDouble)); }),
               HasSubstr("x has dtype Double; expected BFloat16, Half or Float"));
-  EXPECT_THAT(message_of<UsageError>([&] {
+  EXPECT_THAT(get_message<UsageError>([&] {
                 statistics(x, {{float_scale(1)}, {}});
               }),
               HasSubstr("1 scales and 0 formats"));
-  EXPECT_THAT(message_of<ShapeError>([&] {
+  EXPECT_THAT(get_message<ShapeError>([&] {
                 statistics(x, {{at::ones({2})}, {FormatId::e4m3}});
               }),
               HasSubstr("scale 0 has dtype Float and 2 elements"));
-  EXPECT_THAT(message_of<UsageError>([&] {
+  EXPECT_THAT(get_message<UsageError>([&] {
                 statistics(x, {{float_scale(1)}, {FormatId::e2m1}});
               }),
               HasSubstr("E4M3 (0) or E5M2 (1)"));
   at::Tensor accumulator = empty_statistics(1, at::kCPU);
-  EXPECT_THAT(message_of<ShapeError>([&] { accumulate_statistics(x, {}, accumulator); }),
+  EXPECT_THAT(get_message<ShapeError>([&] { accumulate_statistics(x, {}, accumulator); }),
               HasSubstr("made for as many casts"));
 }
 

@@ -64,8 +64,8 @@ CastSums of_codes(const at::Tensor& x, const WhatIfCast& cast) {
   return typed(accumulator);
 }
 
-std::string words_of(const WhatIfCast& cast) {
-  return std::string(name_of(cast.mode)) + " " + std::string(name_of(cast.format)) +
+std::string get_words(const WhatIfCast& cast) {
+  return std::string(get_name(cast.mode)) + " " + std::string(get_name(cast.format)) +
          (cast.squares ? " squares" : "") + (cast.columnwise ? " columnwise" : " rowwise");
 }
 
@@ -77,7 +77,7 @@ void expect_those_of_codes(const at::Tensor& x) {
     const kernels::ScopedSimdTarget scope(target);
     const std::vector<CastSums> got = what_if(x, casts);
     for (std::size_t i = 0; i < casts.size(); ++i) {
-      SCOPED_TRACE(target.name + ", " + words_of(casts[i]));
+      SCOPED_TRACE(target.name + ", " + get_words(casts[i]));
       expect_cast(got[i], of_codes(x, casts[i]), bound);
     }
   }
@@ -125,7 +125,7 @@ TEST(WhatIfStatistics, do_not_depend_on_the_number_of_threads) {
   const std::vector<CastSums> got = what_if(x, casts);
   at::set_num_threads(threads);
   for (std::size_t i = 0; i < casts.size(); ++i) {
-    SCOPED_TRACE(words_of(casts[i]));
+    SCOPED_TRACE(get_words(casts[i]));
     expect_cast(got[i], expected[i], 0);
   }
 }

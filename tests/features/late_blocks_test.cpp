@@ -23,7 +23,7 @@ using testing::SmallTraining;
 
 constexpr int kSteps = 3;
 
-std::string section_of(const std::string& feature) {
+std::string get_section(const std::string& feature) {
   return "section:\n  enabled: True\n  layers: {layer_types: [all]}\n  telens:\n    " + feature +
          ": {enabled: True, tensors: [activation, weight, gradient], k: 2}\n";
 }
@@ -42,7 +42,7 @@ void register_late(LateCopies& late) {
 using Records =
     std::map<std::tuple<std::int64_t, std::string, std::string, std::string>, std::vector<double>>;
 
-Records records_of(const std::string& log_dir) {
+Records read_records(const std::string& log_dir) {
   const record::RunReader run(log_dir);
   Records all;
   run.read({}, [&](int, std::span<const record::Record> records) {
@@ -60,14 +60,14 @@ Records records_of(const std::string& log_dir) {
 template <typename BeforeStep>
 Records trained(const std::string& log_dir, const std::string& feature,
                 const BeforeStep& before_step) {
-  debug::initialize({.config_text = section_of(feature), .log_dir = log_dir});
+  debug::initialize({.config_text = get_section(feature), .log_dir = log_dir});
   SmallTraining training(testing::mxfp8_scaling());
   for (int i = 0; i < kSteps; ++i) {
     before_step();
     training.step();
   }
   debug::end_debug();
-  return records_of(log_dir);
+  return read_records(log_dir);
 }
 
 class LateBlocks : public ::testing::Test {
@@ -90,7 +90,7 @@ TEST_F(LateBlocks, are_recorded_as_those_that_are_there_at_once) {
 }
 
 TEST_F(LateBlocks, no_step_waits_for_them) {
-  debug::initialize({.config_text = section_of("LateBlocks"), .log_dir = folder.str()});
+  debug::initialize({.config_text = get_section("LateBlocks"), .log_dir = folder.str()});
   SmallTraining training(testing::mxfp8_scaling());
   for (int i = 0; i < kSteps; ++i) training.step();
   EXPECT_GT(late.begun(), 0);

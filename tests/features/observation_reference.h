@@ -115,7 +115,7 @@ inline void expect_cast_values(const CastSums& sums, const std::string& recipe,
 }
 
 // The largest code over the amax, and no amax of these tests is zero.
-inline float current_scale_of(const at::Tensor& x, FormatId format) {
+inline float get_current_scale(const at::Tensor& x, FormatId format) {
   const float largest = format == FormatId::e4m3 ? E4M3::kMax : E5M2::kMax;
   return largest / x.abs().max().item<float>();
 }
@@ -150,7 +150,7 @@ inline ExpectedValues expected_values(const std::vector<Observed>& parts, Tensor
   if (!is_gemm_input(tensor)) return all;
   CastSums what_if, running;
   for (const Observed& part : parts) {
-    merge(what_if, reference_cast(part.x, part.what_if, current_scale_of(part.x, part.what_if)));
+    merge(what_if, reference_cast(part.x, part.what_if, get_current_scale(part.x, part.what_if)));
     if (part.scale) merge(running, reference_cast(part.x, part.what_if, *part.scale));
   }
   if (running.numel > 0) {

@@ -194,7 +194,7 @@ Observed observed(const InspectTensorCall& call) {
   if (part.copy && call.quantizer->mode() == ScalingMode::tensor) {
     const at::Tensor known = call.quantizer->known_scale();
     part.scale =
-        known.defined() ? known.item<float>() : testing::current_scale_of(part.x, part.what_if);
+        known.defined() ? known.item<float>() : testing::get_current_scale(part.x, part.what_if);
   }
   return part;
 }
@@ -205,7 +205,7 @@ TEST_P(ObservedTrainingTest, recorded_values_are_those_of_a_double_precision_ref
   tap.inspect_enabled = [](std::int64_t i, TensorName) { return RoutingAnswer{true, i + 1}; };
   tap.inspect = [&](const FeatureCall& at, const InspectTensorCall& call) {
     std::vector<Observed>& parts = seen[{at.iteration, std::string(at.layer_name),
-                                         std::string(telens::name_of(call.tensor_name))}];
+                                         std::string(telens::get_name(call.tensor_name))}];
     if (call.tensor_name == TensorName::weight && !parts.empty()) return;
     parts.push_back(observed(call));
   };

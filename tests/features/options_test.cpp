@@ -38,7 +38,7 @@ config::Config load(std::string_view feature_namespace, std::string_view feature
       "f", descriptions());
 }
 
-std::string error_of(std::string_view feature) {
+std::string get_error(std::string_view feature) {
   try {
     load("transformer_engine", feature);
   } catch (const ConfigError& error) {
@@ -49,15 +49,15 @@ std::string error_of(std::string_view feature) {
 }
 
 template <typename Options>
-Options options_of(std::string_view feature_namespace, std::string_view feature) {
+Options get_options(std::string_view feature_namespace, std::string_view feature) {
   const config::Config config = load(feature_namespace, feature);
   return config.entries_for("x").at(0)->selections.at(0).options_as<Options>();
 }
 
 std::vector<std::string> tensor_statistics() {
-  std::vector<std::string> names = names_of(statistics_from(StatisticSource::tensor));
+  std::vector<std::string> names = get_names(statistics_from(StatisticSource::tensor));
   for (const StatisticSource source : {StatisticSource::blocks, StatisticSource::scores}) {
-    std::ranges::move(names_of(statistics_from(source)), std::back_inserter(names));
+    std::ranges::move(get_names(statistics_from(source)), std::back_inserter(names));
   }
   return names;
 }
@@ -70,7 +70,7 @@ std::vector<std::string> names(const std::vector<StatisticName>& statistics) {
 
 TEST(LogTensorStatsOptions, take_every_statistic_of_the_high_precision_tensor) {
   const std::vector<std::string> all = tensor_statistics();
-  const auto options = options_of<StatisticsOptions>(
+  const auto options = get_options<StatisticsOptions>(
       "transformer_engine",
       fmt::format("LogTensorStats: {{enabled: on, tensors: dgrad, stats: [{}]}}",
                   fmt::join(all, ", ")));
@@ -78,7 +78,7 @@ TEST(LogTensorStatsOptions, take_every_statistic_of_the_high_precision_tensor) {
 }
 
 TEST(LogTensorStatsOptions, a_blockwise_range_is_a_mapping_with_defaults) {
-  const auto options = options_of<StatisticsOptions>(
+  const auto options = get_options<StatisticsOptions>(
       "transformer_engine",
       "LogTensorStats: {enabled: on, tensors: weight, stats: [{max_blockwise_dynamic_range: "
       "{block_size: 16, dims: 2}}, max_blockwise_dynamic_range: {}, max_blockwise_dynamic_range, "
@@ -89,14 +89,14 @@ TEST(LogTensorStatsOptions, a_blockwise_range_is_a_mapping_with_defaults) {
 }
 
 TEST(LogTensorStatsOptions, of_the_base_namespace_take_any_case_and_any_tensor) {
-  const auto options = options_of<StatisticsOptions>(
+  const auto options = get_options<StatisticsOptions>(
       "base", "LogTensorStats: {enabled: on, tensors: logits, stats: [Min, L2_NORM]}");
   EXPECT_THAT(names(options.statistics), ElementsAre("min", "l2_norm"));
 }
 
 TEST(LogFp8TensorStatsOptions, take_every_statistic_of_a_cast_with_and_without_recipe) {
   for (const char* feature : {"LogFp8TensorStats", "LogFp8Stats"}) {
-    const auto options = options_of<StatisticsOptions>(
+    const auto options = get_options<StatisticsOptions>(
         "transformer_engine",
         fmt::format("{}: {{enabled: on, tensors: weight, stats: [underflows%, overflows%, "
                     "saturated, scale_inv_min, scale_inv_max, mse, fp8_current_scaling_mse, "
@@ -109,7 +109,7 @@ TEST(LogFp8TensorStatsOptions, take_every_statistic_of_a_cast_with_and_without_r
 }
 
 TEST(LogFp8TensorStatsOptions, take_block_recipes_and_their_columnwise_copies) {
-  const auto options = options_of<StatisticsOptions>(
+  const auto options = get_options<StatisticsOptions>(
       "transformer_engine",
       "LogFp8TensorStats: {enabled: on, tensors: weight, stats: [mse_columnwise, mxfp8_mse, "
       "mxfp8_scale_inv_min_columnwise, fp8_block_scaling_underflows%_columnwise]}");
@@ -119,7 +119,7 @@ TEST(LogFp8TensorStatsOptions, take_block_recipes_and_their_columnwise_copies) {
 }
 
 TEST(LogNvfp4TensorStatsOptions, are_logged_with_the_recipe_before_the_name) {
-  const auto options = options_of<StatisticsOptions>(
+  const auto options = get_options<StatisticsOptions>(
       "transformer_engine",
       "LogNvfp4TensorStats: {enabled: on, tensors: weight, stats: [underflows%, mse, nvfp4_mse, "
       "mse_columnwise]}");
@@ -129,7 +129,7 @@ TEST(LogNvfp4TensorStatsOptions, are_logged_with_the_recipe_before_the_name) {
 
 TEST(FakeQuantOptions, name_a_format_of_elements_and_of_blocks) {
   const auto options_named = [](std::string_view name) {
-    const auto options = options_of<FakeQuantOptions>(
+    const auto options = get_options<FakeQuantOptions>(
         "transformer_engine",
         fmt::format("FakeQuant: {{enabled: on, gemms: fprop, tensors: weight, quant_format: {}}}",
                     name));
@@ -221,7 +221,7 @@ const Mistake kMistakes[] = {
 
 TEST(OptionMistakes, say_what_is_right) {
   for (const Mistake& mistake : kMistakes) {
-    EXPECT_EQ(error_of(mistake.feature), mistake.error) << mistake.feature;
+    EXPECT_EQ(get_error(mistake.feature), mistake.error) << mistake.feature;
   }
 }
 

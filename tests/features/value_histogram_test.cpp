@@ -60,7 +60,7 @@ std::string section(const std::string& options) {
          options;
 }
 
-std::int64_t code_of(float value) { return encode<BF16>(value, Saturation::saturating); }
+std::int64_t get_code(float value) { return encode<BF16>(value, Saturation::saturating); }
 
 class ValueHistogramTest : public testing::SessionTest {
  protected:
@@ -85,7 +85,7 @@ TEST_F(ValueHistogramTest, codes_and_exponents_stand_in_the_run_file) {
   ASSERT_EQ(stored.size(), 2U);
   EXPECT_EQ(stored[0].name, "code_histogram_bf16");
   EXPECT_EQ(stored[0].tensor, "activation");
-  EXPECT_EQ(stored[0].bins, (Bins{{0, 1}, {code_of(1), 2}, {code_of(-3), 1}}));
+  EXPECT_EQ(stored[0].bins, (Bins{{0, 1}, {get_code(1), 2}, {get_code(-3), 1}}));
   EXPECT_EQ(stored[1].name, "exponent_histogram_bf16");
   EXPECT_EQ(stored[1].tensor, "weight");
   // 2^0 lies 128 bins above zero, -2^1 129 below it.
@@ -177,7 +177,7 @@ TEST_F(ValueHistogramTest, what_if_statistics_of_a_training_follow_from_its_hist
     };
     const auto counts = stored.counts();
     const Histogram histogram{{HistogramBins::codes, FormatId::bf16}, counts};
-    const TensorSums sums = tensor_sums_of(histogram);
+    const TensorSums sums = compute_tensor_sums(histogram);
     EXPECT_EQ(finish(statistic("min"), sums), value("min"));
     EXPECT_EQ(finish(statistic("max"), sums), value("max"));
     EXPECT_EQ(finish(statistic("zeros"), sums), value("zeros"));
@@ -187,7 +187,7 @@ TEST_F(ValueHistogramTest, what_if_statistics_of_a_training_follow_from_its_hist
     // Several micro-batches have several current scales; weights have one.
     if (stored.tensor != "weight") continue;
     const auto scale = static_cast<float>(448 / value("cur_amax"));
-    const CastSums cast = cast_sums_of(histogram, FormatId::e4m3, scale);
+    const CastSums cast = compute_cast_sums(histogram, FormatId::e4m3, scale);
     EXPECT_EQ(cast.scale_inv_max, value("fp8_current_scaling_scale_inv_max"));
     EXPECT_EQ(finish(statistic("underflows%"), cast), value("fp8_current_scaling_underflows%"));
     EXPECT_NEAR(finish(statistic("mse"), cast), value("fp8_current_scaling_mse"),

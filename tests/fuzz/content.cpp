@@ -18,16 +18,16 @@ using namespace record;
 std::uint64_t bits(double value) { return std::bit_cast<std::uint64_t>(value); }
 
 // By name: a file's ids may change when it is rewritten.
-std::string name_of(const RunReader& run, Dictionary dictionary, std::int32_t id) {
+std::string get_name(const RunReader& run, Dictionary dictionary, std::int32_t id) {
   return id == kNoName ? "-" : run.names(dictionary)[static_cast<std::size_t>(id)];
 }
 
 std::string named(const RunReader& run, const Record& row) {
   return fmt::format(
-      "{} {} {} {} {} {} {:x}", row.iteration, name_of(run, Dictionary::layer, row.layer),
-      name_of(run, Dictionary::tensor, row.tensor), name_of(run, Dictionary::gemm, row.gemm),
-      name_of(run, Dictionary::statistic, row.statistic),
-      name_of(run, Dictionary::scope, row.scope), bits(row.value));
+      "{} {} {} {} {} {} {:x}", row.iteration, get_name(run, Dictionary::layer, row.layer),
+      get_name(run, Dictionary::tensor, row.tensor), get_name(run, Dictionary::gemm, row.gemm),
+      get_name(run, Dictionary::statistic, row.statistic),
+      get_name(run, Dictionary::scope, row.scope), bits(row.value));
 }
 
 void print_rows(const RunReader& run, std::FILE* out) {
@@ -47,20 +47,21 @@ void print_rows(const RunReader& run, std::FILE* out) {
   }
   for (const LedgerRow& row : run.rows<LedgerRow>()) {
     fmt::print(out, "ledger {} {} {} {} {} {} {:x}\n", row.rank, row.iteration,
-               name_of(run, Dictionary::layer, row.layer), name_of(run, Dictionary::gemm, row.gemm),
-               name_of(run, Dictionary::word, row.entry),
-               name_of(run, Dictionary::word, row.detail), bits(row.value));
+               get_name(run, Dictionary::layer, row.layer),
+               get_name(run, Dictionary::gemm, row.gemm),
+               get_name(run, Dictionary::word, row.entry),
+               get_name(run, Dictionary::word, row.detail), bits(row.value));
   }
   for (const Scalar& row : run.scalars()) {
     fmt::print(out, "scalar {} {} {} {:x}\n", row.rank, row.iteration,
-               name_of(run, Dictionary::word, row.name), bits(row.value));
+               get_name(run, Dictionary::word, row.name), bits(row.value));
   }
   for (const Event& row : run.events()) {
     // The event of a repair was not in the file before.
-    if (name_of(run, Dictionary::word, row.kind) == "repaired") continue;
+    if (get_name(run, Dictionary::word, row.kind) == "repaired") continue;
     fmt::print(out, "event {} {:x} {} {} {} {}\n", row.rank, bits(row.time), row.iteration,
-               name_of(run, Dictionary::word, row.kind), name_of(run, Dictionary::word, row.text),
-               name_of(run, Dictionary::layer, row.layer));
+               get_name(run, Dictionary::word, row.kind), get_name(run, Dictionary::word, row.text),
+               get_name(run, Dictionary::layer, row.layer));
   }
 }
 

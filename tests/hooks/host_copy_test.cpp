@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using testing::LateCopies;
 
-std::vector<std::string> names_of(const std::vector<Arrivals<std::string>::Arrived>& arrived) {
+std::vector<std::string> get_names(const std::vector<Arrivals<std::string>::Arrived>& arrived) {
   std::vector<std::string> names;
   for (const auto& each : arrived) names.push_back(each.work);
   return names;
@@ -51,7 +51,7 @@ TEST(ArrivalsTest, work_is_done_in_the_order_in_which_it_set_out_and_nobody_wait
   EXPECT_THAT(arrivals.take(Waiting::no), IsEmpty());
   late.let_arrive(2);
   const auto arrived = arrivals.take(Waiting::no);
-  EXPECT_THAT(names_of(arrived), ElementsAre("first", "second"));
+  EXPECT_THAT(get_names(arrived), ElementsAre("first", "second"));
   EXPECT_EQ(arrived[1].tensors.at(0).numel(), 2);
   EXPECT_THAT(arrivals.take(Waiting::no), IsEmpty());
   EXPECT_EQ(late.waited(), 0);
@@ -62,7 +62,7 @@ TEST(ArrivalsTest, whoever_waits_gets_all) {
   Arrivals<std::string> arrivals(late.copies());
   arrivals.add({at::arange(1, at::kLong)}, "first");
   arrivals.add({at::arange(1, at::kLong)}, "second");
-  EXPECT_THAT(names_of(arrivals.take(Waiting::yes)), ElementsAre("first", "second"));
+  EXPECT_THAT(get_names(arrivals.take(Waiting::yes)), ElementsAre("first", "second"));
   EXPECT_EQ(late.waited(), 2);
   EXPECT_THAT(arrivals.take(Waiting::yes), IsEmpty());
 }

@@ -148,7 +148,7 @@ TEST_F(PluginTest, files_that_are_no_libraries_are_refused) {
 }
 
 TEST_F(PluginTest, a_damaged_library_is_refused_wherever_it_ends) {
-  const std::string whole = testing::text_of(SAMPLE_PLUGIN);
+  const std::string whole = testing::to_text(SAMPLE_PLUGIN);
   for (const std::size_t size :
        {std::size_t{0}, std::size_t{63}, std::size_t{64}, std::size_t{200}}) {
     const fs::path path = plugins.path() / "cut.so";
@@ -158,7 +158,7 @@ TEST_F(PluginTest, a_damaged_library_is_refused_wherever_it_ends) {
 }
 
 TEST_F(PluginTest, a_library_with_a_damaged_number_of_segments_is_refused) {
-  std::string damaged = testing::text_of(SAMPLE_PLUGIN);
+  std::string damaged = testing::to_text(SAMPLE_PLUGIN);
   const std::uint16_t segments = UINT16_MAX;
   std::memcpy(damaged.data() + offsetof(Elf64_Ehdr, e_phnum), &segments, sizeof(segments));
   const fs::path path = plugins.path() / "damaged.so";

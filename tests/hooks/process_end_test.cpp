@@ -15,10 +15,10 @@ namespace {
 
 using ::testing::ElementsAre;
 using testing::FakeLayer;
+using testing::get_values;
 using ::testing::HasSubstr;
 using testing::kMaxOfActivation;
 using testing::section;
-using testing::values_of;
 
 using SessionTest = testing::SessionTest;
 
@@ -41,7 +41,7 @@ TEST_F(SessionTest, a_session_left_open_is_closed_at_exit) {
     FakeLayer().run();
   });
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
-  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
+  EXPECT_THAT(get_values("max", folder.str()), ElementsAre("0:layer=1"));
   EXPECT_TRUE(record::RunReader(folder.str()).segments().at(0).end.has_value());
 }
 
@@ -58,7 +58,7 @@ TEST_F(SessionTest, sigterm_saves_what_was_stepped_and_ends_the_process_as_ever)
   const int status =
       status_of_child([&] { step_until_sigterm(options(section(kMaxOfActivation))); });
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
-  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
+  EXPECT_THAT(get_values("max", folder.str()), ElementsAre("0:layer=1"));
 }
 
 TEST_F(SessionTest, a_handler_of_the_program_itself_decides_what_sigterm_does) {
@@ -93,7 +93,7 @@ TEST_F(SessionTest, a_handler_over_ours_that_calls_ours_is_called_once_in_a_late
     step_until_sigterm(later);
   });
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
-  EXPECT_THAT(values_of("max", (folder.path() / "telens/later").string()),
+  EXPECT_THAT(get_values("max", (folder.path() / "telens/later").string()),
               ElementsAre("0:layer=1"));
 }
 
@@ -137,7 +137,7 @@ TEST_F(SessionTest, sigterm_saves_though_twenty_sessions_had_the_same_handler_pu
     step_until_sigterm(later);
   });
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
-  EXPECT_THAT(values_of("max", (folder.path() / "telens/later").string()),
+  EXPECT_THAT(get_values("max", (folder.path() / "telens/later").string()),
               ElementsAre("0:layer=1"));
 }
 
@@ -198,7 +198,7 @@ TEST_F(SessionTest, a_forked_childs_layers_run_as_if_nobody_watched) {
   debug::step();
   EXPECT_TRUE(layer.run(at::full({4}, 2.0F)));
   debug::end_debug();
-  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1", "1:layer=2"));
+  EXPECT_THAT(get_values("max", folder.str()), ElementsAre("0:layer=1", "1:layer=2"));
 }
 
 TEST_F(SessionTest, a_forked_child_may_begin_a_session_of_its_own) {
@@ -217,8 +217,8 @@ TEST_F(SessionTest, a_forked_child_may_begin_a_session_of_its_own) {
   });
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
   debug::end_debug();
-  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
-  EXPECT_THAT(values_of("max", own.str()), ElementsAre("0:layer=9"));
+  EXPECT_THAT(get_values("max", folder.str()), ElementsAre("0:layer=1"));
+  EXPECT_THAT(get_values("max", own.str()), ElementsAre("0:layer=9"));
 }
 
 TEST_F(SessionTest, a_forked_child_dies_of_sigterm_and_leaves_the_session_alone) {
@@ -232,7 +232,7 @@ TEST_F(SessionTest, a_forked_child_dies_of_sigterm_and_leaves_the_session_alone)
   const int exited = status_of_child([] {});
   EXPECT_TRUE(WIFEXITED(exited) && WEXITSTATUS(exited) == 0) << exited;
   debug::end_debug();
-  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
+  EXPECT_THAT(get_values("max", folder.str()), ElementsAre("0:layer=1"));
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ Value due_steps(const Schedule& schedule, std::int64_t steps) {
 }
 
 Value answer(const Selection& selection, const FeatureEntry& entry, std::int64_t steps) {
-  const Value gemm = selection.gemm ? Value(name_of(*selection.gemm)) : Value();
+  const Value gemm = selection.gemm ? Value(get_name(*selection.gemm)) : Value();
   const Value tensor = selection.tensor ? Value(*selection.tensor) : Value();
   const auto config = matched_config(entry.config, selection.gemm, selection.tensor);
   return Value(Value::Map{{"gemm", gemm},

@@ -233,7 +233,7 @@ TEST_F(RoutingTest, a_false_from_fp8_gemm_enabled_holds_until_its_next_iteration
   features.add("Disable", script);
   begin("Disable: {enabled: True}");
   for (int i = 0; i < 4; ++i) {
-    EXPECT_EQ(high_precision(layer), RoutingPlan::bit_of(Gemm::fprop)) << i;
+    EXPECT_EQ(high_precision(layer), RoutingPlan::get_bit(Gemm::fprop)) << i;
     debug::step();
   }
   EXPECT_THAT(asked, ElementsAre(0, 2, 3));  // 2 is over in iteration 2: asked in the next
@@ -254,7 +254,7 @@ TEST_F(RoutingTest, any_false_from_fp8_gemm_enabled_wins) {
   features.add("On", on);
   features.add("Off", off);
   begin("Off: {enabled: True}\nOn: {enabled: True}");
-  EXPECT_EQ(high_precision(layer), RoutingPlan::bit_of(Gemm::fprop));
+  EXPECT_EQ(high_precision(layer), RoutingPlan::get_bit(Gemm::fprop));
 }
 
 TEST_F(RoutingTest, fp8_gemm_enabled_is_asked_only_under_a_recipe) {
@@ -273,7 +273,7 @@ TEST_F(RoutingTest, a_layer_that_only_fp8_gemm_enabled_is_about_sleeps_outside_o
   begin("Disable: {enabled: True}");
   EXPECT_THAT(unfused_iterations(4), ElementsAre());
   EXPECT_THAT(routed, ElementsAre(0, 1));
-  EXPECT_EQ(high_precision(layer, true), RoutingPlan::bit_of(Gemm::fprop));
+  EXPECT_EQ(high_precision(layer, true), RoutingPlan::get_bit(Gemm::fprop));
   EXPECT_TRUE(layer.hooks.sleeps({.under_recipe = false}));
 }
 

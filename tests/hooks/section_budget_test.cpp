@@ -315,7 +315,7 @@ TEST_F(BudgetTest, a_read_that_is_counted_by_half_when_a_step_ends_costs_no_more
 }
 
 TEST_F(BudgetTest, a_section_that_may_change_what_is_computed_is_refused) {
-  const auto error_of = [&](const std::string& lines) -> std::string {
+  const auto get_error = [&](const std::string& lines) -> std::string {
     try {
       debug::initialize(options(with_budget("3%", lines)));
     } catch (const ConfigError& error) {
@@ -323,11 +323,11 @@ TEST_F(BudgetTest, a_section_that_may_change_what_is_computed_is_refused) {
     }
     return "";
   };
-  EXPECT_THAT(error_of("FakeQuant: {enabled: True, gemms: [fprop], tensors: [weight], "
-                       "quant_format: FP8E4M3}"),
+  EXPECT_THAT(get_error("FakeQuant: {enabled: True, gemms: [fprop], tensors: [weight], "
+                        "quant_format: FP8E4M3}"),
               HasSubstr("FakeQuant changes what is computed; a section with a 'budget' may only "
                         "watch"));
-  EXPECT_THAT(error_of("DisableFP8Layer: {enabled: True}"),
+  EXPECT_THAT(get_error("DisableFP8Layer: {enabled: True}"),
               HasSubstr("DisableFP8Layer may change what is computed"));
   for (const char* budget : {"3", "0%", "100%", "three%", "3 %", "[3%]"}) {
     EXPECT_THROW(debug::initialize(options(with_budget(budget, "Probe: {enabled: True}"))),

@@ -13,11 +13,11 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-std::vector<Row> rows_of(std::int64_t iteration, std::size_t count, std::uint64_t rings = 0) {
+std::vector<Row> get_rows(std::int64_t iteration, std::size_t count, std::uint64_t rings = 0) {
   return std::vector<Row>(count, Row{iteration, nullptr, 1, false, rings});
 }
 
-std::vector<std::int64_t> iterations_of(const std::vector<Row>& rows) {
+std::vector<std::int64_t> get_iterations(const std::vector<Row>& rows) {
   std::vector<std::int64_t> iterations;
   for (const Row& row : rows) iterations.push_back(row.iteration);
   return iterations;
@@ -25,15 +25,15 @@ std::vector<std::int64_t> iterations_of(const std::vector<Row>& rows) {
 
 TEST(LookBackBuffer, are_those_of_the_last_iterations) {
   LookBackBuffer kept(2, /*most_rows=*/100);
-  for (std::int64_t i = 0; i < 5; ++i) kept.add(i, rows_of(i, 1));
+  for (std::int64_t i = 0; i < 5; ++i) kept.add(i, get_rows(i, 1));
   EXPECT_FALSE(kept.overflowed());
-  EXPECT_THAT(iterations_of(kept.take()), ElementsAre(3, 4));
+  EXPECT_THAT(get_iterations(kept.take()), ElementsAre(3, 4));
   EXPECT_THAT(kept.take(), IsEmpty());
 }
 
 TEST(LookBackBuffer, grow_old_also_where_no_rows_come) {
   LookBackBuffer kept(2, /*most_rows=*/100);
-  kept.add(0, rows_of(0, 1));
+  kept.add(0, get_rows(0, 1));
   kept.add(1, {});
   kept.add(2, {});
   EXPECT_THAT(kept.take(), IsEmpty());
@@ -41,32 +41,32 @@ TEST(LookBackBuffer, grow_old_also_where_no_rows_come) {
 
 TEST(LookBackBuffer, are_a_bounded_number_whatever_an_iteration_brings) {
   LookBackBuffer kept(10, /*most_rows=*/5);
-  for (std::int64_t i = 0; i < 4; ++i) kept.add(i, rows_of(i, 2));
+  for (std::int64_t i = 0; i < 4; ++i) kept.add(i, get_rows(i, 2));
   EXPECT_TRUE(kept.overflowed());
-  EXPECT_THAT(iterations_of(kept.take()), ElementsAre(2, 2, 3, 3));
+  EXPECT_THAT(get_iterations(kept.take()), ElementsAre(2, 2, 3, 3));
 }
 
 TEST(LookBackBuffer, are_all_there_again_once_those_that_were_too_many_are_too_old) {
   LookBackBuffer kept(2, /*most_rows=*/5);
-  kept.add(0, rows_of(0, 6));
-  kept.add(1, rows_of(1, 1));
+  kept.add(0, get_rows(0, 6));
+  kept.add(1, get_rows(1, 1));
   EXPECT_TRUE(kept.overflowed());
-  kept.add(2, rows_of(2, 1));
+  kept.add(2, get_rows(2, 1));
   EXPECT_FALSE(kept.overflowed());
-  EXPECT_THAT(iterations_of(kept.take()), ElementsAre(1, 2));
+  EXPECT_THAT(get_iterations(kept.take()), ElementsAre(1, 2));
 }
 
 TEST(LookBackBuffer, are_told_to_be_too_many_once) {
   LookBackBuffer kept(4, /*most_rows=*/5);
-  kept.add(0, rows_of(0, 6));
+  kept.add(0, get_rows(0, 6));
   kept.take();
-  kept.add(1, rows_of(1, 1));
+  kept.add(1, get_rows(1, 1));
   EXPECT_FALSE(kept.overflowed());
 }
 
 TEST(LookBackBuffer, of_an_iteration_that_brings_too_many_are_its_last) {
   LookBackBuffer kept(2, /*most_rows=*/2);
-  std::vector<Row> rows = rows_of(0, 3);
+  std::vector<Row> rows = get_rows(0, 3);
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i].value = static_cast<double>(i);
   kept.add(0, rows);
   EXPECT_TRUE(kept.overflowed());
@@ -136,7 +136,7 @@ TEST_F(SectionSwitchesTest, what_is_kept_is_taken_out_until_it_is_asked_for) {
   const std::uint64_t ring = switches.state("ring").ring();
   EXPECT_EQ(switches.state("closer").ring(), 0U);
   for (std::int64_t i = 0; i < 4; ++i) {
-    std::vector<Row> rows = rows_of(i, 1, ring);
+    std::vector<Row> rows = get_rows(i, 1, ring);
     rows.push_back({i, nullptr, 2});
     switches.keep(i, rows);
     ASSERT_EQ(rows.size(), 1U);
@@ -145,7 +145,7 @@ TEST_F(SectionSwitchesTest, what_is_kept_is_taken_out_until_it_is_asked_for) {
   EXPECT_THAT(switches.take_written(), IsEmpty());
   EXPECT_EQ(switches.write_kept("alarm", /*last=*/false).rows, 2U);
   EXPECT_TRUE(switches.state("ring").runs());
-  EXPECT_THAT(iterations_of(switches.take_written()), ElementsAre(2, 3));
+  EXPECT_THAT(get_iterations(switches.take_written()), ElementsAre(2, 3));
   EXPECT_THAT(switches.take_written(), IsEmpty());
   EXPECT_EQ(switches.write_kept("alarm", /*last=*/true).rows, 0U);
   EXPECT_FALSE(switches.state("ring").runs());

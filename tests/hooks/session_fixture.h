@@ -31,7 +31,7 @@ class Recorder final : public debug::ScalarLogger {
   std::vector<std::string> lines;
 };
 
-inline std::string text_of(const std::filesystem::path& path) {
+inline std::string to_text(const std::filesystem::path& path) {
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();
   return text.str();
@@ -146,7 +146,7 @@ class FakeLayer {
     if (!listener) return;
     Operand operand = x;
     if (quantizer != nullptr) operand = quantizer->quantize(x);
-    const auto [first, second] = gemms_of(name);
+    const auto [first, second] = get_gemms(name);
     for (const Gemm gemm : {second, first}) {
       if (!plan.modifies(gemm, name)) continue;
       operand = listener->modify_tensor(hooks, plan, {gemm, name, x, nullptr, x.scalar_type()});
@@ -197,8 +197,8 @@ inline std::vector<StoredValue> stored_values(const std::string& log_dir) {
 }
 
 // The values of a statistic in their order, as "iteration:layer=value".
-inline std::vector<std::string> values_of(const std::string& statistic,
-                                          const std::string& log_dir) {
+inline std::vector<std::string> get_values(const std::string& statistic,
+                                           const std::string& log_dir) {
   std::vector<std::string> values;
   for (const StoredValue& each : stored_values(log_dir)) {
     if (each.statistic != statistic) continue;
@@ -222,10 +222,10 @@ class SessionTest : public ::testing::Test {
     return options;
   }
   std::string messages() const {
-    return text_of(folder.path() / "nvdlfw_inspect_logs/nvdlfw_inspect_globalrank-0.log");
+    return to_text(folder.path() / "nvdlfw_inspect_logs/nvdlfw_inspect_globalrank-0.log");
   }
   std::string statistics_log() const {
-    return text_of(folder.path() /
+    return to_text(folder.path() /
                    "nvdlfw_inspect_statistics_logs/nvdlfw_inspect_globalrank-0.log");
   }
 

@@ -16,13 +16,13 @@ namespace {
 using debug::ScalarLogger;
 using ::testing::ElementsAre;
 using testing::FakeLayer;
+using testing::get_values;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::kMaxOfActivation;
 using ::testing::Not;
 using testing::Recorder;
 using testing::section;
-using testing::values_of;
 
 using SessionTest = testing::SessionTest;
 
@@ -141,7 +141,7 @@ TEST_F(SessionTest, a_logger_that_throws_is_told_once_and_not_called_again) {
   EXPECT_EQ(debug::iteration(), 3);
   debug::end_debug();
   EXPECT_EQ(logger->calls, 1);
-  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1", "1:layer=1", "2:layer=1"));
+  EXPECT_THAT(get_values("max", folder.str()), ElementsAre("0:layer=1", "1:layer=1", "2:layer=1"));
   EXPECT_THAT(statistics_log(), HasSubstr("iteration=000002")) << "the other one goes on";
   const std::string log = messages();
   const std::size_t told = log.find("a logger of statistics failed: no connection");
@@ -196,7 +196,7 @@ TEST_F(SessionTest, what_interrupts_a_logger_ends_the_program_and_leaves_the_ses
   EXPECT_THROW(debug::step(), Interruption);
   EXPECT_EQ(debug::iteration(), 1);
   debug::end_debug();
-  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
+  EXPECT_THAT(get_values("max", folder.str()), ElementsAre("0:layer=1"));
 }
 
 // Stops the run in the first step.

@@ -12,6 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using testing::FakeLayer;
+using testing::get_values;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::kMaxOfActivation;
@@ -20,7 +21,6 @@ using testing::Recorder;
 using testing::section;
 using testing::stored_values;
 using testing::StoredValue;
-using testing::values_of;
 
 using SessionTest = testing::SessionTest;
 
@@ -133,7 +133,7 @@ TEST_F(SessionTest, statistics_not_yet_stepped_are_flushed_by_end_debug) {
   debug::initialize(options(section(kMaxOfActivation)));
   FakeLayer().run(at::full({4}, 3.0F));
   debug::end_debug();
-  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=3"));
+  EXPECT_THAT(get_values("max", folder.str()), ElementsAre("0:layer=3"));
   EXPECT_THAT(statistics_log(), HasSubstr("layer_activation_max"));
 }
 
@@ -152,10 +152,10 @@ TEST_F(SessionTest, sessions_in_sequence_share_no_files_messages_or_numbers_of_l
   debug::log_message("hello");
   survivor.run(at::full({4}, 2.0F));
   debug::end_debug();
-  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:Layer_1=1", "0:Layer_2=1"));
-  EXPECT_THAT(values_of("max", second.str()), ElementsAre("0:Layer_1=2"));
+  EXPECT_THAT(get_values("max", folder.str()), ElementsAre("0:Layer_1=1", "0:Layer_2=1"));
+  EXPECT_THAT(get_values("max", second.str()), ElementsAre("0:Layer_1=2"));
   EXPECT_THAT(
-      testing::text_of(second.path() / "nvdlfw_inspect_logs/nvdlfw_inspect_globalrank-0.log"),
+      testing::to_text(second.path() / "nvdlfw_inspect_logs/nvdlfw_inspect_globalrank-0.log"),
       HasSubstr("INFO - hello"));
 }
 
@@ -168,7 +168,7 @@ TEST_F(SessionTest, unnamed_layers_keep_their_number_when_the_iteration_is_set) 
   second.run();
   first.run();
   debug::end_debug();
-  EXPECT_THAT(values_of("max", folder.str()),
+  EXPECT_THAT(get_values("max", folder.str()),
               ElementsAre("0:Layer_1=1", "0:Layer_2=1", "5:Layer_2=1", "5:Layer_1=1"));
 }
 
@@ -194,8 +194,8 @@ TEST_F(SessionTest, micro_batches_accumulate_but_of_a_weight_the_first_counts) {
   layer.run(at::full({6}, 2.0F));
   debug::step();
   debug::end_debug();
-  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=2", "0:layer=1"));
-  EXPECT_THAT(values_of("numel", folder.str()), ElementsAre("0:layer=10", "0:layer=4"));
+  EXPECT_THAT(get_values("max", folder.str()), ElementsAre("0:layer=2", "0:layer=1"));
+  EXPECT_THAT(get_values("numel", folder.str()), ElementsAre("0:layer=10", "0:layer=4"));
 }
 
 TEST_F(SessionTest, a_kept_weight_that_is_used_again_is_not_counted) {
@@ -216,7 +216,7 @@ TEST_F(SessionTest, empty_tensors_count_for_nothing) {
   layer.run(at::empty({0, 4}));
   layer.run(at::full({4}, 5.0F));
   debug::end_debug();
-  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("1:layer=5"));
+  EXPECT_THAT(get_values("max", folder.str()), ElementsAre("1:layer=5"));
 }
 
 TEST_F(SessionTest, counters_come_with_any_statistic_but_only_what_was_asked_is_logged) {
@@ -228,12 +228,12 @@ TEST_F(SessionTest, counters_come_with_any_statistic_but_only_what_was_asked_is_
   FakeLayer().run(at::tensor({1.0F, 0.0F, nan, INFINITY, -INFINITY}));
   debug::end_debug();
   EXPECT_THAT(logger->lines, ElementsAre("0:layer_activation_max=nan"));
-  EXPECT_THAT(values_of("nan", folder.str()), ElementsAre("0:layer=1"));
-  EXPECT_THAT(values_of("posinf", folder.str()), ElementsAre("0:layer=1"));
-  EXPECT_THAT(values_of("neginf", folder.str()), ElementsAre("0:layer=1"));
-  EXPECT_THAT(values_of("nonfinite", folder.str()), ElementsAre("0:layer=3"));
-  EXPECT_THAT(values_of("zeros", folder.str()), ElementsAre("0:layer=1"));
-  EXPECT_THAT(values_of("subnormals", folder.str()), ElementsAre("0:layer=0"));
+  EXPECT_THAT(get_values("nan", folder.str()), ElementsAre("0:layer=1"));
+  EXPECT_THAT(get_values("posinf", folder.str()), ElementsAre("0:layer=1"));
+  EXPECT_THAT(get_values("neginf", folder.str()), ElementsAre("0:layer=1"));
+  EXPECT_THAT(get_values("nonfinite", folder.str()), ElementsAre("0:layer=3"));
+  EXPECT_THAT(get_values("zeros", folder.str()), ElementsAre("0:layer=1"));
+  EXPECT_THAT(get_values("subnormals", folder.str()), ElementsAre("0:layer=0"));
 }
 
 TEST_F(SessionTest, losses_and_own_values_are_recorded_with_the_iteration_that_was_seen) {
@@ -283,7 +283,7 @@ TEST_F(SessionTest, a_tensor_of_the_program_itself_is_logged_at_once_and_its_val
   EXPECT_THAT(debug::log_tensor_stats("head", "logits", x), IsEmpty());  // not due
   EXPECT_EQ(debug::log_tensor_stats("head", "logits", x, {.iteration = 8}).size(), 2U);
   debug::end_debug();
-  EXPECT_THAT(values_of("mean", folder.str()), ElementsAre("0:head=3", "8:head=3"));
+  EXPECT_THAT(get_values("mean", folder.str()), ElementsAre("0:head=3", "8:head=3"));
 }
 
 // ---- loggers and logs

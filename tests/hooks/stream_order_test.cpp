@@ -18,7 +18,7 @@ constexpr at::DeviceType kMadeUp = at::DeviceType::PrivateUse1;
 std::vector<c10::StreamId> current(2, 0);  // by device
 std::vector<std::string> enqueued;
 
-std::string name_of(const c10::Stream& stream) {
+std::string get_name(const c10::Stream& stream) {
   return fmt::format("{}.{}", static_cast<int>(stream.device_index()), stream.id());
 }
 
@@ -41,11 +41,11 @@ class MadeUpDevice final : public c10::impl::DeviceGuardImplInterface {
   c10::DeviceIndex deviceCount() const noexcept override { return 2; }
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex,
               c10::EventFlag) const override {
-    *event = new std::string(name_of(stream));
+    *event = new std::string(get_name(stream));
   }
   void block(void* event, const c10::Stream& stream) const override {
     enqueued.push_back(
-        fmt::format("{} waits for {}", name_of(stream), *static_cast<const std::string*>(event)));
+        fmt::format("{} waits for {}", get_name(stream), *static_cast<const std::string*>(event)));
   }
   void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
     delete static_cast<std::string*>(event);

@@ -17,13 +17,13 @@ using std::chrono::milliseconds;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using testing::FakeLayer;
+using testing::get_values;
 using ::testing::HasSubstr;
 using testing::kMaxOfActivation;
 using testing::Script;
 using testing::section;
 using testing::stored_values;
 using testing::StoredValue;
-using testing::values_of;
 
 class ThreadsTest : public testing::SessionTest {
  protected:
@@ -58,7 +58,7 @@ TEST_F(ThreadsTest, the_end_waits_for_the_calls_of_other_threads_and_records_wha
   debug::end_debug();
   EXPECT_TRUE(has_left.load());
   training.join();
-  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
+  EXPECT_THAT(get_values("max", folder.str()), ElementsAre("0:layer=1"));
 }
 
 TEST_F(ThreadsTest, a_call_that_waits_for_the_thread_that_ends_the_session_goes_on_unharmed) {
@@ -155,7 +155,7 @@ TEST_F(ThreadsTest, several_threads_may_step) {
   for (std::thread& each : threads) each.join();
   EXPECT_EQ(debug::iteration(), 200);
   debug::end_debug();
-  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
+  EXPECT_THAT(get_values("max", folder.str()), ElementsAre("0:layer=1"));
 }
 
 // A logger that does something to the session it is called by.
@@ -175,7 +175,7 @@ TEST_F(ThreadsTest, a_logger_may_end_the_session_which_then_ends_with_the_step) 
   FakeLayer().run();
   debug::step();
   EXPECT_FALSE(debug::is_initialized());
-  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
+  EXPECT_THAT(get_values("max", folder.str()), ElementsAre("0:layer=1"));
   EXPECT_TRUE(record::RunReader(folder.str()).segments().at(0).end.has_value());
   debug::initialize(options());
 }
@@ -203,7 +203,7 @@ TEST_F(ThreadsTest, an_end_waits_for_the_step_of_another_thread) {
   wait_for(is_in_step);
   debug::end_debug();
   stepping.join();
-  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
+  EXPECT_THAT(get_values("max", folder.str()), ElementsAre("0:layer=1"));
   EXPECT_TRUE(record::RunReader(folder.str()).segments().at(0).end.has_value());
 }
 
@@ -223,7 +223,7 @@ TEST_F(ThreadsTest, an_end_that_a_step_waits_for_comes_when_the_step_is_done) {
   EXPECT_THROW(debug::initialize(options()), UsageError) << "it has not ended yet";
   has_returned.store(true);
   stepping.join();
-  EXPECT_THAT(values_of("max", folder.str()), ElementsAre("0:layer=1"));
+  EXPECT_THAT(get_values("max", folder.str()), ElementsAre("0:layer=1"));
   EXPECT_TRUE(record::RunReader(folder.str()).segments().at(0).end.has_value());
   debug::initialize(options());
 }

@@ -27,7 +27,7 @@ HistogramBin code_bin(const Elements& of) {
 
 HistogramBin exponent_bin(const Elements& of) {
   const auto code = encode<FP32>(of.value, Saturation::saturating);
-  return {static_cast<std::int32_t>(exponent_bin_of<FP32>(code)), of.count};
+  return {static_cast<std::int32_t>(get_exponent_bin<FP32>(code)), of.count};
 }
 
 void add(RunWriter& writer, std::int64_t iteration, const std::string& tensor,

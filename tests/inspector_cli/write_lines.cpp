@@ -21,7 +21,7 @@ namespace {
 
 using namespace telens::record;
 
-std::vector<std::string> cells_of(const std::string& line) {
+std::vector<std::string> split_cells(const std::string& line) {
   std::vector<std::string> cells;
   std::istringstream text(line);
   for (std::string cell; std::getline(text, cell, '\t');) cells.push_back(cell);
@@ -83,12 +83,12 @@ int main(int argc, char** argv) {
   std::string line;
   bool goes_on = static_cast<bool>(std::getline(std::cin, line));
   if (goes_on && line.starts_with("config\t")) {
-    options.config_text = cells_of(line).at(1);
+    options.config_text = split_cells(line).at(1);
     goes_on = static_cast<bool>(std::getline(std::cin, line));
   }
   const auto writer = RunWriter::open(options);
   for (; goes_on; goes_on = static_cast<bool>(std::getline(std::cin, line))) {
-    write(*writer, cells_of(line));  // as it comes: a test may follow the run
+    write(*writer, split_cells(line));  // as it comes: a test may follow the run
   }
   writer->close();
   return writer->error().empty() ? 0 : 1;

@@ -43,7 +43,7 @@ MENDED_USE = (
         promise="random numbers that an observing feature draws are put back",
         file="hooks/untouched.cpp",
         before="    generator.set_state(state);",
-        after="    generator.set_state(state_of(generator));",
+        after="    generator.set_state(get_state(generator));",
         program="pytest",
         tests=EXITS + "random_numbers_of_an_observing_feature_do_not_change_the_training",
     ),

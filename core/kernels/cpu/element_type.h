@@ -22,7 +22,7 @@ decltype(auto) dispatch_element_type(FormatId format, Visitor&& visitor) {
     case FormatId::fp32:
       return std::forward<Visitor>(visitor).template operator()<float>();
     default:
-      raise<UsageError>("format {} is none of BF16, FP16 and FP32", name_of(format));
+      raise<UsageError>("format {} is none of BF16, FP16 and FP32", get_name(format));
   }
 }
 

@@ -46,7 +46,7 @@ void ask(int device, DeviceProperties& properties) {
   }
 }
 
-const DeviceProperties& properties_of(int device) {
+const DeviceProperties& get_properties(int device) {
   static std::array<DeviceProperties, kMaxDevices> all;
   DeviceProperties& properties = all.at(static_cast<std::size_t>(device));
   std::call_once(properties.asked, [&] { ask(device, properties); });
@@ -57,7 +57,7 @@ const DeviceProperties& properties_of(int device) {
 
 DeviceScope::DeviceScope(std::string_view operation, const at::Tensor& tensor)
     : guard_(tensor.device()) {
-  const DeviceProperties& properties = properties_of(tensor.device().index());
+  const DeviceProperties& properties = get_properties(tensor.device().index());
   if (!properties.refusal.empty()) raise<UsageError>("{}: {}", operation, properties.refusal);
   context_ = {c10::cuda::getCurrentCUDAStream(tensor.device().index()).stream(),
               properties.multiprocessors, ops::current_gate()};

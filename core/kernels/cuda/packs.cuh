@@ -65,7 +65,7 @@ TELENS_DEVICE void for_each_pack(const Thread& thread, const T* x, std::int64_t 
 }
 
 // How many elements a block covers before it moves on: for the launcher's choice of a grid.
-constexpr std::int64_t tile_of(int width, int unroll) {
+constexpr std::int64_t get_tile(int width, int unroll) {
   return std::int64_t{kThreads} * width * unroll;
 }
 

@@ -31,7 +31,7 @@ struct Words {
 };
 
 template <typename T, int size>
-TELENS_DEVICE Words<T, size> words_of(const Pack<T, size>& pack) {
+TELENS_DEVICE Words<T, size> get_words(const Pack<T, size>& pack) {
   if constexpr (size == 1) {
     return {{static_cast<std::uint32_t>(pack.values[0])}};
   } else {
@@ -88,7 +88,7 @@ TELENS_DEVICE float widen_at(const Words<typename Format::Bits, size>& codes, in
 
 // Codes of BF16, FP16 or FP32 without their signs.
 template <typename Format, int size>
-TELENS_DEVICE Words<typename Format::Bits, size> magnitudes_of(
+TELENS_DEVICE Words<typename Format::Bits, size> count_magnitudes(
     Words<typename Format::Bits, size> codes) {
   TELENS_UNROLL
   for (std::uint32_t& word : codes.words) word &= in_every_lane<Format>(Format::kMagnitudeMask);

@@ -38,7 +38,7 @@ bool check_arguments(const ScoreArguments& arguments) {
 }
 
 // Scaled scores get the bias that unscaled ones would have got.
-double factor_of(const ScoreArguments& arguments, double scale) {
+double get_factor(const ScoreArguments& arguments, double scale) {
   return arguments.core_attention_bias_type == "pre_scale_bias" ? scale : 1;
 }
 
@@ -46,7 +46,7 @@ double factor_of(const ScoreArguments& arguments, double scale) {
 
 std::optional<at::Tensor> given_bias(const ScoreArguments& arguments, double scale) {
   if (!check_arguments(arguments)) return std::nullopt;
-  const double factor = factor_of(arguments, scale);
+  const double factor = get_factor(arguments, scale);
   const at::Tensor& bias = *arguments.core_attention_bias;
   return factor == 1 ? bias : bias * factor;
 }
@@ -82,7 +82,7 @@ BiasRule::BiasRule(const ScoreArguments& arguments, const AttentionSizes& sizes,
   const bool wants_tensor = check_arguments(arguments);
   if (wants_tensor) {
     source_ = *arguments.core_attention_bias;
-    factor_ = factor_of(arguments, scale);
+    factor_ = get_factor(arguments, scale);
   } else if (is_alibi_) {
     const at::Tensor given = arguments.alibi_slopes.value_or(at::Tensor());
     source_ =

@@ -20,7 +20,7 @@ namespace {
 using at::SDPBackend;
 
 // LibTorch throws where kernels are switched on and none of them takes the arguments.
-SDPBackend kernel_of(const ScaledAttention& attention) {
+SDPBackend get_kernel(const ScaledAttention& attention) {
   try {
     return static_cast<SDPBackend>(at::_fused_sdp_choice(
         attention.query, attention.key, attention.value, attention.mask, attention.dropout,
@@ -47,7 +47,7 @@ std::string_view kernel_name(SDPBackend kernel) {
 }
 
 // Larger is faster; flash and cuDNN count alike, LibTorch chooses between them by the card.
-int speed_of(SDPBackend kernel) {
+int get_speed(SDPBackend kernel) {
   switch (kernel) {
     case SDPBackend::error:
       return -1;
@@ -83,7 +83,7 @@ at::Tensor like(const at::Tensor& tensor, std::int64_t heads, at::ScalarType dty
 
 bool has_gaps(const at::Tensor& tensor) { return tensor.size(3) > 1 && tensor.stride(3) != 1; }
 
-std::vector<Obstacle> obstacles_of(const ScaledAttention& attention, const MaskParts& parts) {
+std::vector<Obstacle> find_obstacles(const ScaledAttention& attention, const MaskParts& parts) {
   std::vector<Obstacle> all;
   if (attention.dropout != 0) {
     all.push_back({"attention_dropout", [](ScaledAttention& each) { each.dropout = 0; }});
@@ -128,13 +128,13 @@ std::vector<Obstacle> obstacles_of(const ScaledAttention& attention, const MaskP
 
 int speed_without(ScaledAttention attention, const std::vector<Obstacle>& obstacles) {
   for (const Obstacle& each : obstacles) each.remove(attention);
-  return speed_of(kernel_of(attention));
+  return get_speed(get_kernel(attention));
 }
 
 // The fewest of them without which there is a faster kernel; empty: it is as fast with all.
-std::vector<Obstacle> culprits_of(const ScaledAttention& attention, const MaskParts& parts,
-                                  int speed) {
-  std::vector<Obstacle> culprits = obstacles_of(attention, parts);
+std::vector<Obstacle> find_culprits(const ScaledAttention& attention, const MaskParts& parts,
+                                    int speed) {
+  std::vector<Obstacle> culprits = find_obstacles(attention, parts);
   const int best = speed_without(attention, culprits);
   if (best <= speed) return {};
   for (std::size_t i = 0; i < culprits.size();) {
@@ -149,10 +149,10 @@ std::vector<Obstacle> culprits_of(const ScaledAttention& attention, const MaskPa
   return culprits;
 }
 
-std::string reason_of(const ScaledAttention& attention, const MaskParts& parts, int speed) {
+std::string get_reason(const ScaledAttention& attention, const MaskParts& parts, int speed) {
   std::vector<std::string> reasons = kernels_switched_off(attention.query);
   std::vector<std::string_view> names;
-  const std::vector<Obstacle> culprits = culprits_of(attention, parts, speed);
+  const std::vector<Obstacle> culprits = find_culprits(attention, parts, speed);
   for (const Obstacle& each : culprits) names.push_back(each.name);
   if (!names.empty()) {
     reasons.push_back("no faster one takes " + in_words(names));
@@ -182,12 +182,12 @@ MaskParts mask_parts(const MaskSources& sources) {
 }
 
 bool is_flash(const ScaledAttention& attention) {
-  return kernel_of(attention) == SDPBackend::flash_attention;
+  return get_kernel(attention) == SDPBackend::flash_attention;
 }
 
 void check_kernel_is_left(const ScaledAttention& attention,
                           const AllowedAttentionKernels& kernels) {
-  if (!kernels.restricted() || kernel_of(attention) != SDPBackend::error) return;
+  if (!kernels.restricted() || get_kernel(attention) != SDPBackend::error) return;
   raise<UsageError>(
       "no attention kernel is left that takes query {} and key {}{}{}: others are switched off by "
       "NVTE_FLASH_ATTN, NVTE_FUSED_ATTN, NVTE_UNFUSED_ATTN, NVTE_ALLOW_NONDETERMINISTIC_ALGO or "
@@ -198,11 +198,11 @@ void check_kernel_is_left(const ScaledAttention& attention,
 }
 
 ops::AttentionChoice choose_kernel(const ScaledAttention& attention, const MaskParts& parts) {
-  const SDPBackend kernel = kernel_of(attention);
-  const int speed = speed_of(kernel);
+  const SDPBackend kernel = get_kernel(attention);
+  const int speed = get_speed(kernel);
   return {.kernel = kernel_name(kernel),
-          .reason = speed < speed_of(SDPBackend::flash_attention)
-                        ? reason_of(attention, parts, speed)
+          .reason = speed < get_speed(SDPBackend::flash_attention)
+                        ? get_reason(attention, parts, speed)
                         : std::string(),
           .computed_in = attention.query.scalar_type()};
 }

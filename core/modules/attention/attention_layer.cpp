@@ -18,7 +18,7 @@ void inspect(LayerHooks& hooks, const RoutingPlan& plan, const InspectTensorCall
   if (listener) listener->inspect_tensor(hooks, plan, call);
 }
 
-InspectTensorCall call_of(TensorName name, const at::Tensor* tensor) {
+InspectTensorCall get_call(TensorName name, const at::Tensor* tensor) {
   return {.tensor_name = name,
           .tensor = tensor,
           .rowwise = nullptr,
@@ -32,12 +32,12 @@ InspectTensorCall call_of(TensorName name, const at::Tensor* tensor) {
 void AttentionCall::show(TensorName name, const at::Tensor& tensor) const {
   if (!inspects(name) || recomputation_) return;
   const at::Tensor detached = tensor.detach();
-  inspect(*hooks_, *plan_, call_of(name, &detached));
+  inspect(*hooks_, *plan_, get_call(name, &detached));
 }
 
 void AttentionCall::show_scores(const ops::AttentionScores& scores) const {
   if (!inspects(TensorName::scores) || recomputation_) return;
-  InspectTensorCall call = call_of(TensorName::scores, nullptr);
+  InspectTensorCall call = get_call(TensorName::scores, nullptr);
   call.scores = &scores;
   inspect(*hooks_, *plan_, call);
 }
@@ -62,7 +62,7 @@ void AttentionCall::show_gradient(TensorName name, const at::Tensor& tensor,
         if (!grad.defined()) return;
         const at::NoGradGuard no_grad;
         const at::Tensor gradient = arranged(grad.detach());
-        inspect(*hooks, *plan, call_of(name, &gradient));
+        inspect(*hooks, *plan, get_call(name, &gradient));
       });
 }
 
@@ -105,7 +105,7 @@ const std::string& AttentionLayer::name() {
   return hooks().name().empty() ? kind : hooks().name();
 }
 
-ForwardContext AttentionLayer::context_of(const Request& request) {
+ForwardContext AttentionLayer::make_context(const Request& request) {
   const at::Tensor& query = request.query;
   ForwardContext context;
   if (recomputation::is_replaying()) {
@@ -124,8 +124,8 @@ ForwardContext AttentionLayer::context_of(const Request& request) {
   return context;
 }
 
-std::optional<Fp8Attention> AttentionLayer::quantizers_of(const ForwardContext& context,
-                                                          const Request& request) {
+std::optional<Fp8Attention> AttentionLayer::get_quantizers(const ForwardContext& context,
+                                                           const Request& request) {
   if (context.recipe == nullptr) return std::nullopt;
   AttentionQuantization& quantization = state_->quantization;
   if (recomputation::is_replaying()) return quantization.begin_again(name());
@@ -134,9 +134,9 @@ std::optional<Fp8Attention> AttentionLayer::quantizers_of(const ForwardContext& 
 }
 
 AttentionCall AttentionLayer::begin_forward(const Request& request) {
-  const ForwardContext context = context_of(request);
+  const ForwardContext context = make_context(request);
   AttentionCall call;
-  call.fp8_ = quantizers_of(context, request);
+  call.fp8_ = get_quantizers(context, request);
   if (!context.plan) return call;
   call.hooks_ = std::shared_ptr<LayerHooks>(state_, &state_->hooks);
   call.plan_ = context.plan;

@@ -91,8 +91,8 @@ class AttentionLayer {
   const std::string& name();  // the layer's, or what it is
   bool is_evaluation(const Request& request);
   void enter_recipe(ForwardContext& context);
-  ForwardContext context_of(const Request& request);
-  std::optional<Fp8Attention> quantizers_of(const ForwardContext& context, const Request& request);
+  ForwardContext make_context(const Request& request);
+  std::optional<Fp8Attention> get_quantizers(const ForwardContext& context, const Request& request);
 
   std::shared_ptr<State> state_;  // shared with backwards, which may outlive the module
 };

@@ -77,7 +77,7 @@ AttentionSpan attention_span(const AttentionMaskType& type, const std::optional<
   return span;
 }
 
-AttentionMask mask_of(const at::Tensor& allowed) {
+AttentionMask make_mask(const at::Tensor& allowed) {
   const at::Tensor blind = allowed.any(-1, /*keepdim=*/true).logical_not();
   return {.allowed = allowed.logical_or(blind), .blind = blind};
 }

@@ -63,6 +63,6 @@ struct AttentionMask {
 };
 
 // allowed: boolean, of any shape that broadcasts. Queries without a key are told apart.
-AttentionMask mask_of(const at::Tensor& allowed);
+AttentionMask make_mask(const at::Tensor& allowed);
 
 }  // namespace telens

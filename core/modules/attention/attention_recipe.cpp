@@ -23,7 +23,7 @@ constexpr const char* kLength = "NVTE_DPA_FP8DS_AMAX_HISTLEN";
 constexpr const char* kReduce = "NVTE_DPA_FP8DS_REDUCE_AMAX";
 constexpr const char* kBackward = "NVTE_FP8_DPA_BWD";
 
-std::string text_of(const char* variable, std::string_view otherwise) {
+std::string to_text(const char* variable, std::string_view otherwise) {
   const char* value = std::getenv(variable);
   return std::string(value == nullptr || *value == '\0' ? otherwise : std::string_view(value));
 }
@@ -36,7 +36,7 @@ struct Named {
 
 template <typename T>
 T one_of(const char* variable, std::string_view otherwise, const std::vector<Named<T>>& values) {
-  const std::string text = text_of(variable, otherwise);
+  const std::string text = to_text(variable, otherwise);
   std::vector<std::string_view> names;
   for (const Named<T>& each : values) {
     if (each.name == text) return each.value;
@@ -51,7 +51,7 @@ bool is_on(const char* variable) {
 }
 
 std::int64_t history_length() {
-  const std::string text = text_of(kLength, "1");
+  const std::string text = to_text(kLength, "1");
   std::int64_t length = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), length);
   if (error != std::errc() || end != text.data() + text.size() || length < 1) {
@@ -64,7 +64,7 @@ std::int64_t history_length() {
 enum class Choice : std::uint8_t { as_given, high_precision, delayed, current };
 
 Choice choice() {
-  const std::string text = text_of(kRecipe, "");
+  const std::string text = to_text(kRecipe, "");
   if (text.ends_with("BlockScaling")) {
     raise<UsageError>(
         "{}={} is not supported: attention casts to one scale a tensor; set DelayedScaling, "
@@ -137,7 +137,7 @@ std::shared_ptr<const Recipe> chosen(const std::shared_ptr<const Recipe>& recipe
 std::shared_ptr<const Recipe> AttentionRecipes::of(const std::shared_ptr<const Recipe>& recipe) {
   std::string variables;
   for (const char* each : {kRecipe, kFormat, kAlgorithm, kLength, kReduce}) {
-    variables += text_of(each, "") + '\n';
+    variables += to_text(each, "") + '\n';
   }
   if (recipe != given_ || variables != variables_) {
     made_ = chosen(recipe);

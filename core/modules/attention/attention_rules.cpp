@@ -36,7 +36,7 @@ AttentionRules with_learned(AttentionRules rules, const at::Tensor& bias,
   return rules;
 }
 
-AttentionRules rules_of(const QueryKeyValueHeads& heads, const ScoredAttention& how) {
+AttentionRules make_rules(const QueryKeyValueHeads& heads, const ScoredAttention& how) {
   return {.mask = MaskRule(how.mask, {.batch = heads.query.size(0),
                                       .seq_q = heads.query.size(2),
                                       .seq_kv = heads.key.size(2),
@@ -118,9 +118,9 @@ at::Tensor largest_scores(const QueryKeyValueHeads& heads, const AttentionRules&
        .scores_of_block = scores_of_block(query),
        .keys = [&](const ScoreBlock& block) { return rules.mask.keys(block); }},
       [&](const ScoreBlock& block) {
-        const at::Tensor scores =
-            ruled(products_of(block, block.of_queries(query), block.of_keys(key)).mul_(rules.scale),
-                  block);
+        const at::Tensor scores = ruled(
+            compute_products(block, block.of_queries(query), block.of_keys(key)).mul_(rules.scale),
+            block);
         const at::Tensor own = largest.narrow(0, block.head(), block.heads());
         own.copy_(at::maximum(own, scores.amax({0, 2, 3}).to(at::kFloat)));
       });

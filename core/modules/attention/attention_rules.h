@@ -50,7 +50,7 @@ AttentionRules without_learned(AttentionRules rules);
 AttentionRules with_learned(AttentionRules rules, const at::Tensor& bias, const at::Tensor& offset);
 
 // The same of a whole mask, without a bias.
-AttentionRules rules_of(const QueryKeyValueHeads& heads, const ScoredAttention& how);
+AttentionRules make_rules(const QueryKeyValueHeads& heads, const ScoredAttention& how);
 
 // The same with whole masks and biases. Not for rules with a change.
 ScoredAttention whole_attention(const AttentionRules& rules, const ScoreShape& shape);

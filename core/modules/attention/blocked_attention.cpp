@@ -90,7 +90,7 @@ class Attention {
 
   // [samples, heads, queries, keys], before rules are applied.
   at::Tensor plain_scores(const ScoreBlock& block) const {
-    return products_of(block, scaled_query(block), key(block));
+    return compute_products(block, scaled_query(block), key(block));
   }
   at::Tensor ruled(const at::Tensor& scores, const ScoreBlock& block) {
     return ruled_(scores, block);
@@ -145,7 +145,7 @@ class Gradients {
   variable_list all() const { return {query_, key_, value_, bias_, offset_}; }
 
  private:
-  at::Tensor weights_of(const ScoreBlock& block, at::Tensor& plain, at::Tensor& changed);
+  at::Tensor compute_weights(const ScoreBlock& block, at::Tensor& plain, at::Tensor& changed);
   void add(const ScoreBlock& block);
   at::Tensor before_change(const at::Tensor& of_scores, const at::Tensor& plain,
                            const at::Tensor& changed, const ScoreBlock& block) const;
@@ -178,7 +178,8 @@ Gradients::Gradients(const KeptAttention& kept, const variable_list& saved,
 }
 
 // With a change, autograd follows from `plain` to `changed`.
-at::Tensor Gradients::weights_of(const ScoreBlock& block, at::Tensor& plain, at::Tensor& changed) {
+at::Tensor Gradients::compute_weights(const ScoreBlock& block, at::Tensor& plain,
+                                      at::Tensor& changed) {
   at::Tensor scores = attention_.plain_scores(block);
   if (!rules_.change) {
     scores = attention_.ruled(scores, block);
@@ -200,7 +201,7 @@ at::Tensor Gradients::before_change(const at::Tensor& of_scores, const at::Tenso
 
 void Gradients::add(const ScoreBlock& block) {
   at::Tensor plain, changed;
-  const at::Tensor weights = weights_of(block, plain, changed);
+  const at::Tensor weights = compute_weights(block, plain, changed);
   const at::Tensor of_output = heads_by_group(block.of_queries(output_gradient_), block.groups);
   at::Tensor dropped = weights;
   at::Tensor of_weights = groups_by_head(

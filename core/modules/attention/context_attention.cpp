@@ -73,8 +73,8 @@ at::Tensor attend_gathered(const QueryKeyValueHeads& heads, const ContextAttenti
     const std::int64_t first = second ? chunk : 0;
     const std::int64_t index = second ? at.second_chunk() : at.first_chunk();
     const std::int64_t keys = how.span.causal ? (index + 1) * chunk : key.size(2);
-    scores.mask = mask_of(allowed_keys(positions.narrow(1, first, chunk),
-                                       how.key.whole.narrow(1, 0, keys), how.span));
+    scores.mask = make_mask(allowed_keys(positions.narrow(1, first, chunk),
+                                         how.key.whole.narrow(1, 0, keys), how.span));
     outputs.push_back(local.masked(
         {heads.query.narrow(2, first, chunk), key.narrow(2, 0, keys), value.narrow(2, 0, keys)},
         scores));

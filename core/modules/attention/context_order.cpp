@@ -30,7 +30,7 @@ at::Tensor reordered(const at::Tensor& x, std::int64_t dim,
 }
 
 // [batch + 1] integers on the host.
-std::vector<std::int64_t> sums_of(const char* argument, const at::Tensor& cu_seqlens) {
+std::vector<std::int64_t> compute_sums(const char* argument, const at::Tensor& cu_seqlens) {
   check_cu_seqlens(argument, cu_seqlens);
   const at::Tensor host = cu_seqlens.to(at::kCPU, at::kLong).contiguous();
   const std::int64_t* first = host.const_data_ptr<std::int64_t>();
@@ -99,8 +99,8 @@ ContextPositions context_positions(const char* argument, std::int64_t length, co
 PackedContext packed_context(const char* argument, const at::Tensor& cu_seqlens,
                              const std::optional<at::Tensor>& padded, std::int64_t tokens,
                              const ContextRank& at) {
-  const std::vector<std::int64_t> ends = sums_of(argument, cu_seqlens);
-  const std::vector<std::int64_t> starts = padded ? sums_of(argument, *padded) : ends;
+  const std::vector<std::int64_t> ends = compute_sums(argument, cu_seqlens);
+  const std::vector<std::int64_t> starts = padded ? compute_sums(argument, *padded) : ends;
   if (starts.size() != ends.size()) {
     raise<ShapeError>("{} has {} numbers and {}_padded {}; expected as many", argument, ends.size(),
                       argument, starts.size());
@@ -143,7 +143,7 @@ PackedContext packed_context(const char* argument, const at::Tensor& cu_seqlens,
 
 at::Tensor packed_token_positions(const char* argument, const at::Tensor& padded,
                                   std::int64_t tokens, const ContextRank& at) {
-  const std::vector<std::int64_t> sums = sums_of(argument, padded);
+  const std::vector<std::int64_t> sums = compute_sums(argument, padded);
   const auto integers = at::TensorOptions().dtype(at::kLong);
   std::vector<at::Tensor> positions;
   std::int64_t known = 0;

@@ -25,14 +25,14 @@ constexpr const char* kVanilla = "vanilla";
 constexpr const char* kLearnable = "learnable";
 
 // The part of some heads, [1, heads, 1, 1]; nothing where there is none.
-std::optional<at::Tensor> offset_of(const at::Tensor& offset, std::int64_t first,
-                                    std::int64_t heads) {
+std::optional<at::Tensor> get_offset(const at::Tensor& offset, std::int64_t first,
+                                     std::int64_t heads) {
   if (!offset.defined()) return std::nullopt;
   return offset.size(1) == heads ? offset : offset.narrow(1, first, heads);
 }
 
-ScoreFunction function_of(const ScoreCallback& callback, const char* name,
-                          const ScoreShape& shape) {
+ScoreFunction get_function(const ScoreCallback& callback, const char* name,
+                           const ScoreShape& shape) {
   if (!callback) return {};
   return [=](const at::Tensor& scores, const ScoreBlock& block) {
     const at::Tensor made = callback(scores, {block.sample, block.head(), block.query, block.key,
@@ -193,10 +193,10 @@ AttentionRules DotProductAttention::rules(const Heads& heads,
   const bool has_distances = is_alibi(inputs.scores.core_attention_bias_type);
   return {.mask = MaskRule(type, span(type, inputs), heads.masks, sizes, device, has_distances),
           .bias = BiasRule(inputs.scores, sizes, scale, device),
-          .change = {.function = function_of(inputs.score_mod, "score_mod", shape),
-                     .gradient = function_of(inputs.score_mod_bprop, "score_mod_bprop", shape)},
+          .change = {.function = get_function(inputs.score_mod, "score_mod", shape),
+                     .gradient = get_function(inputs.score_mod_bprop, "score_mod_bprop", shape)},
           .has_sink = options_.scores.softmax_type != kVanilla,
-          .offset = offset_of(softmax_offset_, heads.first_head, heads.query.size(1)),
+          .offset = get_offset(softmax_offset_, heads.first_head, heads.query.size(1)),
           .dropout = is_training() ? options_.attention_dropout : 0.0,
           .scale = scale,
           .grouped = groups() != options_.num_attention_heads};
@@ -254,7 +254,7 @@ Outputs DotProductAttention::forward(const DotProductAttentionInputs& inputs) {
   check_qkv_format(format);
   check_score_mod(inputs, format);
   if (format == "thd") return attend_packed(inputs);
-  const std::int64_t batch_dim = batch_dim_of(format);
+  const std::int64_t batch_dim = get_batch_dim(format);
   const std::int64_t seq_dim = 1 - batch_dim;
   check(inputs, batch_dim);
   // LibTorch has [batch, head, seq, dim].

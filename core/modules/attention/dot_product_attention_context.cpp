@@ -36,7 +36,7 @@ const char* words_of_fp8(const ContextAttention& how) {
   return has_fp8_backward() ? " in FP8" : " in FP8 with NVTE_FP8_DPA_BWD=0";
 }
 
-std::string claim_of(const char* name, const at::Tensor& heads) {
+std::string describe_claim(const char* name, const at::Tensor& heads) {
   return fmt::format("{} {} {}{}", name, c10::str(heads.sizes()),
                      c10::toString(heads.scalar_type()),
                      wants_gradient(heads) ? " with a gradient" : "");
@@ -99,7 +99,7 @@ void check_fp8(const std::optional<Fp8Attention>& fp8) {
       fp8->name);
 }
 
-const char* comm_type_of(const ContextParallel& context) {
+const char* get_comm_type(const ContextParallel& context) {
   if (context.heads) return context.sequence ? "a2a+p2p" : "a2a";
   return context.gathers ? "all_gather" : "p2p";
 }
@@ -117,13 +117,13 @@ void DotProductAttention::compare_in_context(const QueryKeyValueHeads& heads,
   const std::string text = fmt::format(
       "attends by {}{} in the format {} with attn_mask_type {}, window ({}, {}), dropout {} and "
       "[batch, heads, seq, size] {}, {}, {}{}",
-      comm_type_of(how.parallel), words_of_fp8(how),
+      get_comm_type(how.parallel), words_of_fp8(how),
       inputs.qkv_format.value_or(options_.qkv_format),
       inputs.attn_mask_type.value_or(options_.attn_mask_type), how.span.left, how.span.right,
-      how.dropout, claim_of("query", heads.query), claim_of("key", heads.key),
-      claim_of("value", heads.value),
+      how.dropout, describe_claim("query", heads.query), describe_claim("key", heads.key),
+      describe_claim("value", heads.value),
       scores.core_attention_bias
-          ? ", " + claim_of("core_attention_bias", *scores.core_attention_bias)
+          ? ", " + describe_claim("core_attention_bias", *scores.core_attention_bias)
           : "");
   const auto contents = [&] {
     return claim_of_sums("cu_seqlens_q", scores.cu_seqlens_q) +
@@ -258,7 +258,7 @@ at::Tensor DotProductAttention::attend_divided(const Heads& heads, const Places&
                                  },
                              .masked =
                                  [&](const QueryKeyValueHeads& own, const ScoredAttention& scores) {
-                                   const AttentionRules rules = rules_of(own, scores);
+                                   const AttentionRules rules = make_rules(own, scores);
                                    if (part.fp8()) return attend_in_fp8(own, rules, *part.fp8());
                                    return attend_ruled(own, rules,
                                                        inputs.scores.checkpoint_core_attention);

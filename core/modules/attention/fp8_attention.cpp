@@ -59,14 +59,14 @@ at::Tensor dropped_softmax(Fp8Softmax& softmax, const ScoreBlock& block,
 }
 
 // Small ones are drawn as they ever were.
-ScoreDropout dropout_of(const at::Tensor& query, const at::Tensor& key, double probability) {
+ScoreDropout make_dropout(const at::Tensor& query, const at::Tensor& key, double probability) {
   const ScoreShape shape = score_shape(query, key);
   return ops::is_on_host(query) && shape.scores() > block_limits().most_whole
              ? ScoreDropout::seeded(probability)
              : ScoreDropout::drawn(shape, query, probability);
 }
 
-BlockedScores blocks_of(const CodedHeads& heads, const AttentionRules& rules) {
+BlockedScores get_blocks(const CodedHeads& heads, const AttentionRules& rules) {
   return {.shape = score_shape(heads.query, heads.key),
           .scores_of_block = scores_of_block(heads.query),
           .keys = [&rules](const ScoreBlock& block) { return rules.mask.keys(block); }};
@@ -80,7 +80,7 @@ bool has_scores(const at::Tensor& query, const at::Tensor& key) {
 at::Tensor attend_to_codes(const CodedHeads& heads, const AttentionRules& rules, PartedCast& cast,
                            const ScoreDropout& dropout) {
   Fp8Softmax softmax(heads, rules);
-  const BlockedScores blocks = blocks_of(heads, rules);
+  const BlockedScores blocks = get_blocks(heads, rules);
   if (cast.looks_first()) {
     for_score_blocks(blocks, [&](const ScoreBlock& block) {
       cast.look(dropped_softmax(softmax, block, dropout));
@@ -119,7 +119,7 @@ at::Tensor Fp8AttentionFunction::forward(AutogradContext* context, const at::Ten
   kept->fp8 = *fp8;
   kept->dtypes = {query.scalar_type(), key.scalar_type(), value.scalar_type()};
   kept->rules = without_learned(*rules);
-  kept->dropout = dropout_of(query, key, rules->dropout);
+  kept->dropout = make_dropout(query, key, rules->dropout);
 
   PartedCast qkv(fp8->quantizers.qkv);
   const std::vector<at::Tensor> codes = cast_together(qkv, {query, key, value});
@@ -210,7 +210,7 @@ const Fp8Gradients::ScoreGradients& Fp8Gradients::score_gradients(const ScoreBlo
   if (newest_block_ == block) return newest_;
   const at::Tensor& weights = softmax_->of(block).weights;
   at::Tensor of_weights =
-      products_of(block, block.of_queries(output_gradient_), block.of_keys(heads_.value))
+      compute_products(block, block.of_queries(output_gradient_), block.of_keys(heads_.value))
           .mul_(output_scale_inv_ * heads_.scale_inv);
   dropout_.apply(of_weights, block);
   at::Tensor delta = (weights * of_weights).sum(-1, /*keepdim=*/true);
@@ -244,7 +244,7 @@ void Fp8Gradients::add(const ScoreBlock& block) {
 }
 
 void Fp8Gradients::compute() {
-  const BlockedScores blocks = blocks_of(heads_, rules_);
+  const BlockedScores blocks = get_blocks(heads_, rules_);
   if (scores_.looks_first()) {
     for_score_blocks(
         blocks, [&](const ScoreBlock& block) { scores_.look(score_gradients(block).of_scores); });
@@ -258,7 +258,7 @@ void Fp8Gradients::compute() {
   if (of_bias.defined()) of_bias.mul_(scores_.scale_inv());
 }
 
-variable_list fp8_gradients_of(AutogradContext* context, const variable_list& gradients) {
+variable_list compute_fp8_gradients(AutogradContext* context, const variable_list& gradients) {
   const auto holder = context->saved_data["fp8_attention"].toCapsule();
   const auto& kept = static_cast<const KeptFp8Attention&>(*holder);
   refuse_second_derivative(kept.fp8.name);
@@ -289,7 +289,7 @@ variable_list Fp8AttentionFunction::backward(AutogradContext* context, variable_
   return in_backward([&] {
     const auto holder = context->saved_data["fp8_attention"].toCapsule();
     return naming_layer(static_cast<const KeptFp8Attention&>(*holder).fp8.name,
-                        [&] { return fp8_gradients_of(context, gradients); });
+                        [&] { return compute_fp8_gradients(context, gradients); });
   });
 }
 
@@ -313,7 +313,7 @@ at::Tensor attend_in_fp8(const QueryKeyValueHeads& heads, const AttentionRules& 
   if (rules.choice) {
     *rules.choice = {.kernel = "FP8 attention by formulas",
                      .computed_in = at::kFloat,
-                     .cast_to = name_of(fp8.quantizers.qkv->format())};
+                     .cast_to = get_name(fp8.quantizers.qkv->format())};
   }
   return Fp8AttentionFunction::apply(heads.query, heads.key, heads.value,
                                      if_defined(rules.bias.source()), rules.offset, &rules, &fp8);

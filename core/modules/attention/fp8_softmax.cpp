@@ -19,9 +19,10 @@ Fp8Softmax::Fp8Softmax(const CodedHeads& heads, const AttentionRules& rules)
 
 const SoftmaxBlock& Fp8Softmax::of(const ScoreBlock& block) {
   if (kept_ == block) return newest_;
-  at::Tensor weights = ruled_(
-      products_of(block, block.of_queries(heads_.query), block.of_keys(heads_.key)).mul_(factor_),
-      block);
+  at::Tensor weights =
+      ruled_(compute_products(block, block.of_queries(heads_.query), block.of_keys(heads_.key))
+                 .mul_(factor_),
+             block);
   at::Tensor largest = weights.amax(-1, /*keepdim=*/true);
   at::Tensor sink;
   if (rules_.has_sink) {

@@ -91,7 +91,7 @@ MaskRule::MaskRule(const AttentionMaskType& type, const AttentionSpan& span,
     check_boolean(masks.front());
     hidden_ = at::atleast_2d(masks.front());
     check_broadcast("attention_mask", hidden_.sizes(), sizes);
-    version_ = version_of(hidden_);
+    version_ = get_version(hidden_);
   }
   if (!type.padding) return;
   check_padding_masks(masks, sizes);
@@ -130,12 +130,12 @@ std::vector<std::int64_t> MaskRule::distance_sizes() const {
 AttentionMask MaskRule::whole() const {
   if (is_causal_ || !hides()) return {.is_causal = is_causal_};
   if (given_.allowed) return given_;
-  return mask_of(hidden(whole_block({.batch = sizes_.batch,
-                                     .heads = sizes_.heads,
-                                     .groups = sizes_.heads,
-                                     .queries = sizes_.seq_q,
-                                     .keys = sizes_.seq_kv}))
-                     .logical_not());
+  return make_mask(hidden(whole_block({.batch = sizes_.batch,
+                                       .heads = sizes_.heads,
+                                       .groups = sizes_.heads,
+                                       .queries = sizes_.seq_q,
+                                       .keys = sizes_.seq_kv}))
+                       .logical_not());
 }
 
 at::Tensor MaskRule::query_places(const ScoreBlock& block) const {
@@ -201,7 +201,7 @@ KeyRange MaskRule::keys(const ScoreBlock& block) const {
 }
 
 void MaskRule::check_unchanged() const {
-  if (hidden_.defined() && version_of(hidden_) != version_) {
+  if (hidden_.defined() && get_version(hidden_) != version_) {
     raise<UsageError>(
         "attention_mask was changed in place between the forward and its backward, which makes the "
         "scores anew; leave it as it is, or give the forward a copy");

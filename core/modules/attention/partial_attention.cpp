@@ -17,7 +17,7 @@ namespace telens {
 namespace {
 
 // A mask that is the same for all queries stays as it is.
-at::Tensor rows_of(const at::Tensor& mask, const QueryRows& rows) {
+at::Tensor get_rows(const at::Tensor& mask, const QueryRows& rows) {
   return mask.size(2) == 1 ? mask : rows.of(mask);
 }
 
@@ -34,14 +34,14 @@ at::Tensor partial_scores(const PartialHeads& heads, const PartialScores& how,
     products.mul_(how.scale);
   }
   at::Tensor scores = groups_by_head(products, heads.query.size(1));
-  if (how.bias) scores.add_(rows_of(*how.bias, rows));
-  if (how.allowed) scores.masked_fill_(rows_of(*how.allowed, rows).logical_not(), kUnseen);
+  if (how.bias) scores.add_(get_rows(*how.bias, rows));
+  if (how.allowed) scores.masked_fill_(get_rows(*how.allowed, rows).logical_not(), kUnseen);
   return scores;
 }
 
 void drop_partly(at::Tensor& weights, const PartialScores& how, const QueryRows& rows) {
   if (!how.kept) return;
-  weights.mul_(rows_of(*how.kept, rows));
+  weights.mul_(get_rows(*how.kept, rows));
   if (how.keep > 0) weights.div_(how.keep);  // dropout 1 leaves nothing
 }
 
@@ -96,7 +96,7 @@ void add_partial_gradients(const PartialHeads& heads, const PartialScores& how,
     drop_partly(of_weights, how, rows);
     const at::Tensor of_scores = of_weights.sub_(rows.of(gradients.delta)).mul_(weights);
     if (into.bias) {
-      const at::Tensor own = rows_of(*into.bias, rows);
+      const at::Tensor own = get_rows(*into.bias, rows);
       own.add_(of_scores.sum_to_size(own.sizes()));
     }
     const at::Tensor grouped = heads_by_group(of_scores.mul_(how.scale), groups);

@@ -16,7 +16,7 @@ inline void check_qkv_format(std::string_view qkv_format) {
 }
 
 // Where the batch dimension stands: 1 for sbhd, 0 for bshd.
-inline std::int64_t batch_dim_of(std::string_view qkv_format) {
+inline std::int64_t get_batch_dim(std::string_view qkv_format) {
   check_qkv_format(qkv_format);
   return qkv_format == "sbhd" ? 1 : 0;
 }

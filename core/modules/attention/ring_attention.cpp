@@ -24,8 +24,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // present: the keys and values that are at this rank.
-PartialHeads heads_of(const RingStep& step, const at::Tensor& queries, const Travelers& travelers,
-                      const at::Tensor& present) {
+PartialHeads get_heads(const RingStep& step, const at::Tensor& queries, const Travelers& travelers,
+                       const at::Tensor& present) {
   return {step.query.of(queries), step.key.of(to_accumulation_dtype(travelers.key(present))),
           step.key.of(to_accumulation_dtype(travelers.value(present)))};
 }
@@ -55,7 +55,7 @@ class RingAttentionFunction : public torch::autograd::Function<RingAttentionFunc
       PendingTensor next;
       if (i + 1 < ring.steps()) next = ring.pass(present, RingChannel::values);
       const RingStep step = ring.step(i);
-      const PartialHeads heads = heads_of(step, queries, travelers, present);
+      const PartialHeads heads = get_heads(step, queries, travelers, present);
       const PartialScores scores{.allowed = step.allowed,
                                  .kept = ring.draw_kept(heads.query, heads.key),
                                  .keep = 1 - how->dropout,
@@ -99,7 +99,7 @@ class RingAttentionFunction : public torch::autograd::Function<RingAttentionFunc
       PendingTensor next;
       if (i + 1 < ring.steps()) next = ring.pass(present, RingChannel::values);
       const RingStep step = ring.step(i);
-      const PartialHeads heads = heads_of(step, queries, travelers, present);
+      const PartialHeads heads = get_heads(step, queries, travelers, present);
       // Computed beside the transfer of what the ranks before have added up.
       const at::Tensor own = at::zeros(present.sizes(), queries.options());
       const auto drawn = static_cast<std::size_t>(i);

@@ -92,7 +92,8 @@ at::Tensor groups_by_head(const at::Tensor& x, std::int64_t heads) {
   return x.reshape({x.size(0), heads, x.size(1) * x.size(2) / heads, x.size(3)});
 }
 
-at::Tensor products_of(const ScoreBlock& block, const at::Tensor& query, const at::Tensor& key) {
+at::Tensor compute_products(const ScoreBlock& block, const at::Tensor& query,
+                            const at::Tensor& key) {
   return groups_by_head(at::matmul(heads_by_group(query, block.groups), key.transpose(-1, -2)),
                         block.heads());
 }

@@ -48,7 +48,8 @@ ScoreBlock whole_block(const ScoreShape& shape);
 
 // [query block] [key block]^T of the block: [samples, heads, queries, keys], one product for all
 // heads that share a key.
-at::Tensor products_of(const ScoreBlock& block, const at::Tensor& query, const at::Tensor& key);
+at::Tensor compute_products(const ScoreBlock& block, const at::Tensor& query,
+                            const at::Tensor& key);
 
 // [samples, heads, n, size] -> [samples, groups, heads of a group * n, size], and back.
 at::Tensor heads_by_group(const at::Tensor& x, std::int64_t groups);

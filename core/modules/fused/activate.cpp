@@ -49,11 +49,11 @@ class ActivateFunction : public torch::autograd::Function<ActivateFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
-    return in_backward([&] { return gradients_of(context, grads); });
+    return in_backward([&] { return compute_gradients(context, grads); });
   }
 
  private:
-  static variable_list gradients_of(AutogradContext* context, const variable_list& grads) {
+  static variable_list compute_gradients(AutogradContext* context, const variable_list& grads) {
     refuse_second_derivative(context->saved_data["activation"].toStringRef());
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const at::Tensor x = context->get_saved_variables()[0];

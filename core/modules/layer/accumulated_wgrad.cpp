@@ -14,7 +14,7 @@ namespace {
 
 std::vector<MainGrad> main_grads(const AccumulatedWgrad& target, const std::string& layer) {
   std::vector<MainGrad> found;
-  for (const at::Tensor& weight : target.weights) found.push_back(main_grad_of(weight, layer));
+  for (const at::Tensor& weight : target.weights) found.push_back(get_main_grad(weight, layer));
   return found;
 }
 
@@ -51,7 +51,7 @@ at::Tensor gradient_beside_parts(const std::vector<MainGrad>& targets,
 
 }  // namespace
 
-std::vector<at::Tensor> parameters_of(const Weight& weight) {
+std::vector<at::Tensor> get_parameters(const Weight& weight) {
   return weight.parts.empty() ? std::vector{weight.parameter} : weight.parts;
 }
 

@@ -16,7 +16,7 @@ struct AccumulatedWgrad {
 };
 
 // The parameters of a weight: itself, or its parts.
-std::vector<at::Tensor> parameters_of(const Weight& weight);
+std::vector<at::Tensor> get_parameters(const Weight& weight);
 
 // Multiplies gradient and input, adds the product to the main_grad of each parameter, and returns
 // what autograd gets as the weight's gradient: zeros or nothing. Into one FP32 buffer the GEMM adds

@@ -22,13 +22,13 @@ TensorName joined_tensor(const LinearParallel& parallel) {
 
 std::string in_words(std::uint32_t modified, std::uint8_t high_precision, TensorName tensor) {
   std::vector<std::string> parts;
-  const auto [first, second] = gemms_of(tensor);
+  const auto [first, second] = get_gemms(tensor);
   for (const Gemm gemm : {first, second}) {
-    if ((modified & RoutingPlan::bit_of(gemm, tensor)) != 0) {
-      parts.push_back(fmt::format("modifies its {} for {}", name_of(tensor), name_of(gemm)));
+    if ((modified & RoutingPlan::get_bit(gemm, tensor)) != 0) {
+      parts.push_back(fmt::format("modifies its {} for {}", get_name(tensor), get_name(gemm)));
     }
-    if ((high_precision & RoutingPlan::bit_of(gemm)) != 0) {
-      parts.push_back(fmt::format("runs {} in high precision", name_of(gemm)));
+    if ((high_precision & RoutingPlan::get_bit(gemm)) != 0) {
+      parts.push_back(fmt::format("runs {} in high precision", get_name(gemm)));
     }
   }
   return parts.empty() ? "alters nothing" : fmt::format("{}", fmt::join(parts, " and "));
@@ -42,10 +42,10 @@ void AlteredOperands::compare(const ForwardContext& context, const std::string& 
   std::uint32_t modified = 0;
   std::uint8_t high_precision = 0;
   if (context.plan) {
-    const auto [first, second] = gemms_of(tensor);
+    const auto [first, second] = get_gemms(tensor);
     modified = context.plan->modify &
-               (RoutingPlan::bit_of(first, tensor) | RoutingPlan::bit_of(second, tensor));
-    const int gemms = RoutingPlan::bit_of(first) | RoutingPlan::bit_of(second);
+               (RoutingPlan::get_bit(first, tensor) | RoutingPlan::get_bit(second, tensor));
+    const int gemms = RoutingPlan::get_bit(first) | RoutingPlan::get_bit(second);
     if (context.quantizes()) {
       high_precision = static_cast<std::uint8_t>(context.plan->high_precision & gemms);
     }

@@ -13,10 +13,10 @@
 namespace telens {
 
 UnchangedTensor::UnchangedTensor(const char* name, const at::Tensor& tensor)
-    : name_(name), tensor_(tensor), version_(version_of(tensor)) {}
+    : name_(name), tensor_(tensor), version_(get_version(tensor)) {}
 
 void UnchangedTensor::check(const std::string& layer) const {
-  const std::uint32_t version = version_of(tensor_);
+  const std::uint32_t version = get_version(tensor_);
   if (version == version_) return;
   raise<UsageError>(
       "{}: {} was changed in place between the backward and backward_dw, which still needs it for "

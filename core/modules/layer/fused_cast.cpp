@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "core/ops/plain_tensors.h"
-#include "core/quantization/role_of.h"
+#include "core/quantization/get_role.h"
 
 namespace telens {
 namespace {
 
 bool touches(const RoutingPlan& plan, TensorName name) {
-  const auto [first, second] = gemms_of(name);
+  const auto [first, second] = get_gemms(name);
   const auto touches_for = [&](Gemm gemm) {
     return plan.modifies(gemm, name) || plan.inspects_quantized(gemm, name) ||
            plan.runs_in_high_precision(gemm);
@@ -42,12 +42,12 @@ std::optional<ops::KnownScale> fused_cast_scale(const ForwardContext& context, T
                                                 bool first_needed, bool second_needed) {
   if (!context.quantizes() || (!first_needed && !second_needed)) return std::nullopt;
   if (context.plan && touches(*context.plan, name)) return std::nullopt;
-  const auto [first, second] = gemms_of(name);
+  const auto [first, second] = get_gemms(name);
   if ((first_needed && !context.quantizes(first)) ||
       (second_needed && !context.quantizes(second))) {
     return std::nullopt;
   }
-  const Quantizer& quantizer = *context.quantizer(role_of(name));
+  const Quantizer& quantizer = *context.quantizer(get_role(name));
   at::Tensor scale = quantizer.known_scale();
   if (!scale.defined()) return std::nullopt;
   return ops::KnownScale{.scale = std::move(scale),

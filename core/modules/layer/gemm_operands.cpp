@@ -10,8 +10,8 @@
 #include "core/ops/quantize.h"
 #include "core/ops/tensor_version.h"
 #include "core/quantization/carried_codes.h"
+#include "core/quantization/get_role.h"
 #include "core/quantization/operand.h"
-#include "core/quantization/role_of.h"
 
 namespace telens {
 namespace {
@@ -35,8 +35,8 @@ class OperandBuilder {
       : layer_(layer),
         context_(context),
         request_(request),
-        gemms_(gemms_of(request.tensor_name)),
-        quantizer_(context.quantizer(role_of(request.tensor_name))),
+        gemms_(get_gemms(request.tensor_name)),
+        quantizer_(context.quantizer(get_role(request.tensor_name))),
         cached_(cached),
         values_(request.tensor) {}
 
@@ -203,7 +203,7 @@ void OperandBuilder::inspect_postquantize(Gemm gemm, const Operand& operand, boo
 GemmOperands build_operands(GemmLayer& layer, const ForwardContext& context,
                             const OperandRequest& request, const GemmOperands* cached) {
   if (context.calibrating) {
-    const auto& quantizer = context.quantizers[role_of(request.tensor_name)];
+    const auto& quantizer = context.quantizers[get_role(request.tensor_name)];
     if (quantizer) quantizer->calibrate(request.tensor);
   }
   return OperandBuilder(layer, context, request, cached).build();
@@ -220,7 +220,7 @@ QuantizedTensor with_columnwise(const std::string& layer, const QuantizedTensor&
         "{}: its weight is stored in {} scaling and was made without gradients, so it has no "
         "columnwise copy for dgrad; make the module outside of torch.no_grad() and "
         "torch.inference_mode() to train it",
-        layer, name_of(stored.mode));
+        layer, get_name(stored.mode));
   }
   QuantizedTensor both = stored;
   both.columnwise = {ops::transpose_codes(stored.rowwise.codes), stored.rowwise.scale_inv};
@@ -237,7 +237,7 @@ GemmOperands stored_weight_operand(GemmLayer& layer, const ForwardContext& conte
     if (high_precision) return stored.dequantize().to(request.dtype);
     return gemm == Gemm::dgrad ? with_columnwise(layer.name(), stored) : stored;
   };
-  const auto [first, second] = gemms_of(TensorName::weight);
+  const auto [first, second] = get_gemms(TensorName::weight);
   GemmOperands operands{operand(first), at::Tensor()};
   if (request.second_needed) operands.second = operand(second);
   if (weight_modify_mask(context) == 0) return operands;
@@ -331,7 +331,7 @@ std::vector<GemmOperands> weight_operands(GemmLayer& layer, const ForwardContext
       raise<ShapeError>(
           "{}: a part of its weight has {} rows; stored in {} scaling, parts are multiples of {}; "
           "store the weight whole (for attention: fuse_qkv_params=True)",
-          layer.name(), part.sizes[0], name_of(part.mode), multiple);
+          layer.name(), part.sizes[0], get_name(part.mode), multiple);
     }
     operands.push_back(stored_weight_operand(layer, context, part, request));
   }

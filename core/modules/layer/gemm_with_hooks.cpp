@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "core/quantization/carried_codes.h"
+#include "core/quantization/get_role.h"
 #include "core/quantization/operand.h"
-#include "core/quantization/role_of.h"
 
 namespace telens {
 namespace {
@@ -29,7 +29,7 @@ GemmResult run_watched(const GemmDescription& description, const RoutingPlan& pl
 void inspect_gemm(GemmLayer& layer, const ForwardContext& context,
                   const GemmDescription& description, const GemmResult& result,
                   const GemmOverlapNote* overlap, HookListener& listener) {
-  const auto [a, b] = operands_of(description.gemm);
+  const auto [a, b] = get_operands(description.gemm);
   listener.inspect_gemm(layer.hooks, *context.plan,
                         {.gemm = description.gemm,
                          .a_name = a,
@@ -39,14 +39,14 @@ void inspect_gemm(GemmLayer& layer, const ForwardContext& context,
                          .bias = description.bias,
                          .output = result.output,
                          .recipe = context.quantizes() ? context.recipe.get() : nullptr,
-                         .a_quantizer = context.quantizer(role_of(a)),
-                         .b_quantizer = context.quantizer(role_of(b)),
+                         .a_quantizer = context.quantizer(get_role(a)),
+                         .b_quantizer = context.quantizer(get_role(b)),
                          .split_accumulator = description.split_accumulator,
                          .choice = result.choice,
                          .overlap = overlap});
 }
 
-TensorName output_of(Gemm gemm) {
+TensorName get_output(Gemm gemm) {
   switch (gemm) {
     case Gemm::fprop:
       return TensorName::output;
@@ -62,7 +62,7 @@ TensorName output_of(Gemm gemm) {
 
 bool has_output_hooks(const ForwardContext& context, Gemm gemm) {
   if (!context.plan) return false;
-  const TensorName name = output_of(gemm);
+  const TensorName name = get_output(gemm);
   return context.plan->modifies(gemm, name) ||
          (!context.recomputation && context.plan->inspects(name));
 }
@@ -73,7 +73,7 @@ at::Tensor run_output_hooks(GemmLayer& layer, const ForwardContext& context, Gem
   const RoutingPlan& plan = *context.plan;
   const hook_points::ListenerCall listener(plan);
   if (!listener) return output;  // the session has ended
-  const TensorName name = output_of(gemm);
+  const TensorName name = get_output(gemm);
   if (plan.modifies(gemm, name)) {
     const Operand modified = listener->modify_tensor(layer.hooks, plan,
                                                      {.gemm = gemm,

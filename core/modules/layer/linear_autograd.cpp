@@ -73,7 +73,7 @@ void save_for_backward(AutogradContext* autograd, const LinearArguments& argumen
   backward->dtype = arguments.input.scalar_type();
   backward->weight_dtype = arguments.weight.parameter.scalar_type();
   if (needs.wgrad && arguments.call.accumulates_wgrad) {
-    backward->accumulated = {.weights = parameters_of(arguments.weight),
+    backward->accumulated = {.weights = get_parameters(arguments.weight),
                              .overwrite = arguments.call.is_first_microbatch.value_or(false),
                              .dtype = arguments.input.scalar_type()};
   }
@@ -176,7 +176,7 @@ at::Tensor product_of_parts(const LinearArguments& arguments, const LinearParall
   std::vector<at::Tensor> products;
   std::int64_t first = 0;
   for (const GemmOperands& weight : weights) {
-    const std::int64_t rows = rows_of(weight.first);
+    const std::int64_t rows = get_rows(weight.first);
     const at::Tensor added = bias.defined() ? bias.narrow(0, first, rows) : bias;
     products.push_back(
         gemm_with_inspection(*arguments.layer, context,
@@ -205,7 +205,7 @@ at::Tensor LinearFunction::forward(AutogradContext* autograd, const at::Tensor& 
   // Products of a weight in parts overlap with nothing.
   std::optional<OverlapSettings> overlap;
   if (arguments->weight.stored_parts.empty()) {
-    overlap = overlap_of(parallel, Gemm::fprop, context, layer);
+    overlap = get_overlap(parallel, Gemm::fprop, context, layer);
   }
   const ActivationOperands activation =
       activation_operands(*arguments, parallel, needs, overlap.has_value());
@@ -240,7 +240,7 @@ at::Tensor LinearFunction::forward(AutogradContext* autograd, const at::Tensor& 
   return input.dim() == 2 ? output : output.view(sizes);
 }
 
-variable_list gradients_of(AutogradContext* autograd, const variable_list& grad_outputs) {
+variable_list compute_gradients(AutogradContext* autograd, const variable_list& grad_outputs) {
   const auto holder = autograd->saved_data["linear"].toCapsule();
   const auto& backward = static_cast<const LinearBackward&>(*holder);
   refuse_second_derivative(backward.layer->name());
@@ -256,7 +256,7 @@ variable_list gradients_of(AutogradContext* autograd, const variable_list& grad_
 }
 
 variable_list LinearFunction::backward(AutogradContext* autograd, variable_list grad_outputs) {
-  return in_backward([&] { return gradients_of(autograd, grad_outputs); });
+  return in_backward([&] { return compute_gradients(autograd, grad_outputs); });
 }
 
 }  // namespace

@@ -16,8 +16,8 @@ namespace {
 
 using torch::autograd::variable_list;
 
-GemmDescription description_of(const LinearBackward& backward, Gemm gemm, const Operand& left,
-                               const Operand& right) {
+GemmDescription describe_gemm(const LinearBackward& backward, Gemm gemm, const Operand& left,
+                              const Operand& right) {
   static const at::Tensor no_bias;
   return {.gemm = gemm,
           .a = left,
@@ -31,7 +31,7 @@ GemmDescription description_of(const LinearBackward& backward, Gemm gemm, const 
 // Products of a weight in parts overlap with nothing.
 std::optional<OverlapSettings> dgrad_overlap(const LinearBackward& backward) {
   if (backward.weights.size() > 1) return std::nullopt;
-  return overlap_of(backward.parallel, Gemm::dgrad, backward.context, *backward.layer);
+  return get_overlap(backward.parallel, Gemm::dgrad, backward.context, *backward.layer);
 }
 
 // The note of what runs beside wgrad: the sum of dgrad, or a gather that began before dgrad.
@@ -53,9 +53,9 @@ at::Tensor dgrad_of_parts(const LinearBackward& backward, const Operand& gradien
   std::int64_t first = 0;
   for (const SavedOperand& saved_part : backward.weights) {
     const Operand part = saved_part.restore(saved);
-    const std::int64_t rows = rows_of(part);
-    const Operand columns = columns_of(gradient, first, rows);
-    GemmDescription description = description_of(backward, Gemm::dgrad, columns, part);
+    const std::int64_t rows = get_rows(part);
+    const Operand columns = get_columns(gradient, first, rows);
+    GemmDescription description = describe_gemm(backward, Gemm::dgrad, columns, part);
     description.out_dtype = backward.dtype == at::kDouble ? at::kDouble : at::kFloat;
     description.operand_dtype = backward.dtype;
     const at::Tensor of_part = gemm_with_inspection(*backward.layer, backward.context, description);
@@ -199,7 +199,7 @@ class PendingDgrad {
       return backward.parallel.sums_dgrad() ? backward.parallel.sum(dgrad) : PendingTensor(dgrad);
     }
     const Operand weight = backward.weights[0].restore(saved);
-    const GemmDescription description = description_of(backward, Gemm::dgrad, left, weight);
+    const GemmDescription description = describe_gemm(backward, Gemm::dgrad, left, weight);
     const auto overlap = dgrad_overlap(backward);
     if (gradient.takes_ring) {
       return PendingTensor(gemm_beside_gather(*backward.layer, backward.context, description,
@@ -229,7 +229,7 @@ at::Tensor weight_gradient(const LinearBackward& backward, const Operand& gradie
   }
   at::Tensor wgrad =
       gemm_with_inspection(*backward.layer, backward.context,
-                           description_of(backward, Gemm::wgrad, gradient, input), or_null(note));
+                           describe_gemm(backward, Gemm::wgrad, gradient, input), or_null(note));
   return output_hooks(backward, Gemm::wgrad, std::move(wgrad)).to(backward.weight_dtype);
 }
 

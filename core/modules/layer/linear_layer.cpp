@@ -126,8 +126,8 @@ void check_shared_scales(const std::string& layer, const LinearParallel& paralle
         "reduce_amax=True",
         layer, parallel.size);
   }
-  const std::string& tp_group = name_of(*parallel.group);
-  const std::string& fp8_group = name_of(*options.group);
+  const std::string& tp_group = get_name(*parallel.group);
+  const std::string& fp8_group = get_name(*options.group);
   if (compared.first == tp_group && compared.second == fp8_group) return;
   compare_once_over_ranks(
       {.subject = layer,

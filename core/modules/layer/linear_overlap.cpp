@@ -24,7 +24,7 @@ constexpr std::string_view in_words(OverlapKind kind) {
 }
 
 // The argument that asks for it.
-const char* argument_of(Gemm gemm, OverlapKind kind, const LinearParallel& parallel) {
+const char* get_argument(Gemm gemm, OverlapKind kind, const LinearParallel& parallel) {
   if (kind == OverlapKind::gather) return "ub_overlap_ag";
   if (kind == OverlapKind::scatter) {
     return parallel.mode == ParallelMode::row ? "ub_overlap_rs" : "ub_overlap_rs_dgrad";
@@ -52,8 +52,8 @@ void check_fits(const char* module, const std::string& ub_name, Gemm gemm, Overl
             : "leave that method out of ub_cfgs, or use ub_overlap_rs_dgrad instead";
   }
   raise<UsageError>("{}: {}=True asks {}_{} for {}, and initialize_ub has set it to {} ({}); {}",
-                    module, argument_of(gemm, kind, parallel), ub_name, name_of(gemm),
-                    in_words(kind), name_of(settings.method),
+                    module, get_argument(gemm, kind, parallel), ub_name, get_name(gemm),
+                    in_words(kind), get_name(settings.method),
                     settings.is_reduce_scatter ? "reduce-scatter" : "all-gather", mend);
 }
 
@@ -100,11 +100,11 @@ std::shared_ptr<const LinearOverlap> LinearOverlap::make(const char* module,
     const OverlapKind kind = made.kind(gemm);
     if (kind == OverlapKind::none) continue;
     for (const bool fp8 : {false, true}) {
-      if (const OverlapSettings* settings = buffers->find(switches.name, name_of(gemm), fp8)) {
+      if (const OverlapSettings* settings = buffers->find(switches.name, get_name(gemm), fp8)) {
         check_fits(module, switches.name, gemm, kind, parallel, *settings);
       }
     }
-    made.words_ += fmt::format(", overlaps {} with {}", name_of(gemm), in_words(kind));
+    made.words_ += fmt::format(", overlaps {} with {}", get_name(gemm), in_words(kind));
   }
   return std::make_shared<const LinearOverlap>(std::move(made));
 }
@@ -117,14 +117,14 @@ std::optional<OverlapSettings> LinearOverlap::settings(Gemm gemm, bool fp8,
     raise<UsageError>(
         "{}: {}_{} is to overlap, and destroy_ub has been called since the layer was made; call "
         "initialize_ub again",
-        layer, name_, name_of(gemm));
+        layer, name_, get_name(gemm));
   }
-  const OverlapSettings* found = buffers->find(name_, name_of(gemm), fp8);
+  const OverlapSettings* found = buffers->find(name_, get_name(gemm), fp8);
   if (found == nullptr) {
     raise<UsageError>(
         "{}: {}_{} is to overlap {}, which initialize_ub was not told of; add "
         "UserBufferQuantizationMode.{} to its quantization_modes",
-        layer, name_, name_of(gemm), fp8 ? "under a recipe" : "in high precision",
+        layer, name_, get_name(gemm), fp8 ? "under a recipe" : "in high precision",
         fp8 ? "FP8" : "NONE");
   }
   return *found;

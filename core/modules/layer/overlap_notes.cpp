@@ -16,8 +16,8 @@ bool has(const NotedGemm& noted, OverlapKind kind) {
 
 std::optional<GemmOverlapNote> NotedGemm::of_gathered_values(std::int64_t bytes) const {
   if (!has(*this, OverlapKind::gather)) return std::nullopt;
-  return GemmOverlapNote{.method = name_of(OverlapMethod::ring_exchange),
-                         .collective = gather_of(gemm),
+  return GemmOverlapNote{.method = get_name(OverlapMethod::ring_exchange),
+                         .collective = get_gather(gemm),
                          .bytes = bytes,
                          .hindrance = "blocks of scales lie on two ranks"};
 }
@@ -26,10 +26,10 @@ std::optional<GemmOverlapNote> NotedGemm::beside(std::int64_t bytes) const {
   if (!has(*this, OverlapKind::beside)) return std::nullopt;
   const bool row = parallel.mode == ParallelMode::row;
   const bool watched_sum = gemm == Gemm::wgrad && !row && has_output_hooks(context, Gemm::dgrad);
-  return GemmOverlapNote{.method = name_of(row ? OverlapMethod::external : OverlapMethod::bulk),
-                         .collective = row                   ? gather_of(Gemm::dgrad)
-                                       : gemm == Gemm::dgrad ? gather_of(Gemm::fprop)
-                                                             : scatter_of(Gemm::dgrad),
+  return GemmOverlapNote{.method = get_name(row ? OverlapMethod::external : OverlapMethod::bulk),
+                         .collective = row                   ? get_gather(Gemm::dgrad)
+                                       : gemm == Gemm::dgrad ? get_gather(Gemm::fprop)
+                                                             : get_scatter(Gemm::dgrad),
                          .bytes = bytes,
                          .hindrance = watched_sum ? "the sum is watched" : ""};
 }

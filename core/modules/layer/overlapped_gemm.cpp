@@ -65,7 +65,7 @@ std::int64_t columns_of_product(const GemmDescription& description) {
 }
 
 std::int64_t bytes_of_product(const GemmDescription& description) {
-  return rows_of(description.a) * columns_of_product(description) *
+  return get_rows(description.a) * columns_of_product(description) *
          static_cast<std::int64_t>(c10::elementSize(description.out_dtype));
 }
 
@@ -74,7 +74,7 @@ bool can_cut_rows(const Operand& operand) {
   return tensor == nullptr || block_height(tensor->mode) == 1;
 }
 
-Operand rows_of(const Operand& operand, const RowPart& part) {
+Operand get_rows(const Operand& operand, const RowPart& part) {
   const auto* tensor = std::get_if<QuantizedTensor>(&operand);
   if (tensor == nullptr) return part.of(std::get<at::Tensor>(operand));
   QuantizedTensor rows = *tensor;
@@ -96,7 +96,7 @@ class ProductInParts {
 
   at::Tensor rows(const RowPart& part) const {
     if (whole_.defined()) return part.of(whole_);
-    const Operand rows = rows_of(description_.a, part);
+    const Operand rows = get_rows(description_.a, part);
     return gemm_with_inspection(layer_, context_, with_left(description_, rows));
   }
 
@@ -147,17 +147,17 @@ at::Tensor scatter_by_pipeline(const ProductInParts& product, const std::vector<
 
 }  // namespace
 
-std::optional<OverlapSettings> overlap_of(const LinearParallel& parallel, Gemm gemm,
-                                          const ForwardContext& context, const GemmLayer& layer) {
+std::optional<OverlapSettings> get_overlap(const LinearParallel& parallel, Gemm gemm,
+                                           const ForwardContext& context, const GemmLayer& layer) {
   if (!parallel.overlap) return std::nullopt;
   return parallel.overlap->settings(gemm, context.quantizes(), layer.name());
 }
 
-std::string_view gather_of(Gemm gemm) {
+std::string_view get_gather(Gemm gemm) {
   return gemm == Gemm::fprop ? "all-gather of the activation" : "all-gather of the gradient";
 }
 
-std::string_view scatter_of(Gemm gemm) {
+std::string_view get_scatter(Gemm gemm) {
   return gemm == Gemm::fprop ? "reduce-scatter of the output" : "reduce-scatter of dgrad";
 }
 
@@ -166,8 +166,8 @@ at::Tensor gemm_beside_gather(GemmLayer& layer, const ForwardContext& context,
   const std::int64_t ranks = size_of(*shard.group);
   const std::string_view why_whole = hindrance(context, description.gemm);
   if (!why_whole.empty()) {
-    const GemmOverlapNote note{.method = name_of(OverlapMethod::ring_exchange),
-                               .collective = gather_of(description.gemm),
+    const GemmOverlapNote note{.method = get_name(OverlapMethod::ring_exchange),
+                               .collective = get_gather(description.gemm),
                                .parts = ranks,
                                .bytes = bytes_of_rows(shard.operand, false) * (ranks - 1),
                                .hindrance = why_whole};
@@ -188,7 +188,7 @@ at::Tensor gemm_beside_scatter(GemmLayer& layer, const ForwardContext& context,
                                const GemmDescription& description, const OverlapSettings& settings,
                                const ProcessGroupPtr& group) {
   const std::int64_t ranks = size_of(*group);
-  const std::int64_t share = rows_of(description.a) / ranks;
+  const std::int64_t share = get_rows(description.a) / ranks;
   const bool ring = settings.method == OverlapMethod::ring_exchange;
   const std::vector<RowPart> parts = pipeline_parts(share, settings.num_splits, ranks);
   std::string_view why_whole = hindrance(context, description.gemm);
@@ -197,8 +197,8 @@ at::Tensor gemm_beside_scatter(GemmLayer& layer, const ForwardContext& context,
   CollectiveWatch::OnResult on_result;
   if (!why_whole.empty()) {
     const std::int64_t bytes = bytes_of_product(description);
-    const GemmOverlapNote note{.method = name_of(settings.method),
-                               .collective = scatter_of(description.gemm),
+    const GemmOverlapNote note{.method = get_name(settings.method),
+                               .collective = get_scatter(description.gemm),
                                .parts = ring ? ranks : static_cast<std::int64_t>(parts.size()),
                                .bytes = ring ? bytes / ranks * (ranks - 1) : bytes,
                                .hindrance = why_whole};

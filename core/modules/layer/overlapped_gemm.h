@@ -16,12 +16,12 @@
 namespace telens {
 
 // nullopt: the layer's GEMM is to overlap with nothing. Throws as LinearOverlap::settings.
-std::optional<OverlapSettings> overlap_of(const LinearParallel& parallel, Gemm gemm,
-                                          const ForwardContext& context, const GemmLayer& layer);
+std::optional<OverlapSettings> get_overlap(const LinearParallel& parallel, Gemm gemm,
+                                           const ForwardContext& context, const GemmLayer& layer);
 
 // "all-gather of the activation" and the like: what brings a GEMM's operand or takes its product.
-std::string_view gather_of(Gemm gemm);
-std::string_view scatter_of(Gemm gemm);
+std::string_view get_gather(Gemm gemm);
+std::string_view get_scatter(Gemm gemm);
 
 // The product of all ranks' rows of description.a, of which the shard is this rank's: they come by
 // a ring. [ranks * rows, ...]

@@ -25,9 +25,9 @@ bool dequantizes(const ForwardContext& context) {
 
 std::uint32_t weight_modify_mask(const ForwardContext& context) {
   if (!context.plan) return 0;
-  const auto [first, second] = gemms_of(TensorName::weight);
-  return context.plan->modify & (RoutingPlan::bit_of(first, TensorName::weight) |
-                                 RoutingPlan::bit_of(second, TensorName::weight));
+  const auto [first, second] = get_gemms(TensorName::weight);
+  return context.plan->modify & (RoutingPlan::get_bit(first, TensorName::weight) |
+                                 RoutingPlan::get_bit(second, TensorName::weight));
 }
 
 bool WeightCache::is_valid_for(const ForwardContext& context, const OperandRequest& request) const {
@@ -47,7 +47,7 @@ bool WeightCache::is_valid_for(const ForwardContext& context, const OperandReque
     return quantizer_ && quantizer_->quantizes_as(*context.quantizers[TensorRole::weight]) &&
            request.tensor.sizes() == at::IntArrayRef(codes->sizes);
   };
-  const auto [first, second] = gemms_of(TensorName::weight);
+  const auto [first, second] = get_gemms(TensorName::weight);
   return fits(first, operands_->first) &&
          (!request.second_needed || fits(second, operands_->second));
 }

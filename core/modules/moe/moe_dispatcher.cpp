@@ -60,7 +60,7 @@ std::tuple<at::Tensor, at::Tensor> sort_chunks(const at::Tensor& rows, const Opt
   return handle.call(rows, probs, chunks.sizes, chunks.order);
 }
 
-std::vector<std::int64_t> numbers_of(const at::Tensor& x) {
+std::vector<std::int64_t> to_numbers(const at::Tensor& x) {
   const at::Tensor host = x.contiguous();
   const auto* numbers = host.const_data_ptr<std::int64_t>();
   return {numbers, numbers + host.numel()};
@@ -127,11 +127,11 @@ DispatchedTokens MoEDispatcher::dispatch(const at::Tensor& hidden, const at::Ten
   const at::Tensor local = counts.narrow(1, first_expert(), num_local_experts());
 
   DispatchedTokens made;
-  made.m_splits = numbers_of(local.sum(0));
+  made.m_splits = to_numbers(local.sum(0));
   auto [rows, row_probs, row_id_map] = permute(hidden, probs, routed, own.sum().item().toLong());
   made.way_back.row_id_map = row_id_map;
   if (ranks_ > 1) {
-    made.way_back.rows = {numbers_of(own.sum(1)), numbers_of(local.sum(1))};
+    made.way_back.rows = {to_numbers(own.sum(1)), to_numbers(local.sum(1))};
     made.way_back.chunk_sizes = local.contiguous();
     rows = exchange_rows(rows, made.way_back.rows, group_);
     Optional travelled;

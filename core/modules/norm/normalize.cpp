@@ -45,11 +45,11 @@ class NormalizeFunction : public torch::autograd::Function<NormalizeFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
-    return in_backward([&] { return gradients_of(context, grads); });
+    return in_backward([&] { return compute_gradients(context, grads); });
   }
 
  private:
-  static variable_list gradients_of(AutogradContext* context, const variable_list& grads) {
+  static variable_list compute_gradients(AutogradContext* context, const variable_list& grads) {
     refuse_second_derivative("LayerNorm or RMSNorm");
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1], &mean = saved[2], &rstd = saved[3];

@@ -22,7 +22,7 @@ struct FirstCall : torch::CustomClassHolder {
   at::Tensor random_state;  // undefined: it draws nothing
 };
 
-at::Tensor state_of(at::Generator& generator) {
+at::Tensor get_state(at::Generator& generator) {
   const std::scoped_lock lock(generator.mutex());
   return generator.get_state();
 }
@@ -38,7 +38,7 @@ class RandomStateGuard {
   RandomStateGuard(at::Generator generator, const at::Tensor& state)
       : generator_(std::move(generator)) {
     if (!state.defined()) return;
-    present_ = state_of(generator_);
+    present_ = get_state(generator_);
     set_state(generator_, state);
   }
   ~RandomStateGuard() {
@@ -76,7 +76,7 @@ class CheckpointedCall : public torch::autograd::Function<CheckpointedCall> {
     first->function = function;
     if (options.draws) {
       first->generator = at::globalContext().defaultGenerator(inputs[0].device());
-      first->random_state = state_of(first->generator);
+      first->random_state = get_state(first->generator);
     }
     context->saved_data["call"] = c10::IValue::make_capsule(std::move(first));
     context->save_for_backward(inputs.vec());

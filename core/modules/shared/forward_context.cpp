@@ -2,14 +2,14 @@
 
 #include "core/distributed/gather_operand.h"
 #include "core/gemm/gemm.h"
-#include "core/quantization/role_of.h"
+#include "core/quantization/get_role.h"
 
 namespace telens {
 
 bool ForwardContext::quantizes(Gemm gemm) const {
   if (!quantizes() || recipe->override_linear_precision.of(gemm)) return false;
-  const OperandNames operands = operands_of(gemm);
-  return quantizers[role_of(operands.a)] != nullptr && quantizers[role_of(operands.b)] != nullptr;
+  const OperandNames operands = get_operands(gemm);
+  return quantizers[get_role(operands.a)] != nullptr && quantizers[get_role(operands.b)] != nullptr;
 }
 
 bool ForwardContext::quantizes_by_parts(TensorRole role, std::int64_t rows) const {

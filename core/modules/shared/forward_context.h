@@ -36,7 +36,7 @@ struct ForwardContext {
 
   // MMParams of the GEMM. Codes that a feature makes outside of a recipe keep the accurate sum.
   bool uses_split_accumulator(Gemm gemm) const {
-    return !quantizes() || recipe->parameters_of(gemm).use_split_accumulator;
+    return !quantizes() || recipe->get_parameters(gemm).use_split_accumulator;
   }
 };
 

@@ -103,7 +103,7 @@ void set_main_grad_source(std::unique_ptr<MainGradSource> installed) {
   source() = std::move(installed);
 }
 
-MainGrad main_grad_of(const at::Tensor& parameter, const std::string& layer) {
+MainGrad get_main_grad(const at::Tensor& parameter, const std::string& layer) {
   MainGrad target{.buffer = known().find(parameter)};
   if (!target.buffer.defined() && source()) target = source()->find(parameter);
   check(target, parameter, layer);

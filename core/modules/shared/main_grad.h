@@ -38,7 +38,7 @@ bool is_reduced_by_torch(const at::Tensor& parameter);
 
 // For layers: the buffer for a weight's gradient. Throws UsageError naming the layer where there is
 // none, where it does not fit, or where torch's DistributedDataParallel waits for .grad.
-MainGrad main_grad_of(const at::Tensor& parameter, const std::string& layer);
+MainGrad get_main_grad(const at::Tensor& parameter, const std::string& layer);
 
 // After the addition; what autograd gets as the parameter's gradient: zeros or nothing.
 at::Tensor gradient_beside(const MainGrad& target, const at::Tensor& parameter);

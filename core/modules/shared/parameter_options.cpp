@@ -14,7 +14,7 @@ namespace {
 // Transformer Engine's: normal with mean 0 and this standard deviation.
 constexpr double kInitialDeviation = 0.023;
 
-at::TensorOptions placement_of(const ParameterOptions& options) {
+at::TensorOptions get_placement(const ParameterOptions& options) {
   const at::ScalarType dtype =
       options.params_dtype.value_or(c10::get_default_dtype_as_scalartype());
   return at::TensorOptions().dtype(dtype).device(
@@ -37,7 +37,7 @@ void ParameterOptions::settle_tensor_parallel_size(const char* module) {
 }
 
 at::Tensor ParameterOptions::make_weight(at::IntArrayRef sizes) const {
-  at::Tensor weight = at::empty(sizes, placement_of(*this));
+  at::Tensor weight = at::empty(sizes, get_placement(*this));
   const at::NoGradGuard no_grad;
   if (init_method) {
     init_method(weight);
@@ -48,7 +48,7 @@ at::Tensor ParameterOptions::make_weight(at::IntArrayRef sizes) const {
 }
 
 at::Tensor ParameterOptions::make_constant(at::IntArrayRef sizes, double value) const {
-  return at::full(sizes, value, placement_of(*this));
+  return at::full(sizes, value, get_placement(*this));
 }
 
 }  // namespace telens

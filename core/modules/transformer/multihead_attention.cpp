@@ -38,7 +38,7 @@ ParameterOptions projection_parameters(const MultiheadAttentionOptions& options,
 }
 
 // Keys and values of a cross attention overlap with nothing.
-OverlapSwitches overlap_of(std::string_view child, const MultiheadAttentionOptions& options) {
+OverlapSwitches get_overlap(std::string_view child, const MultiheadAttentionOptions& options) {
   if (child == "key_value") return {};
   return options.overlap.named(child == "proj" ? "proj" : "qkv");
 }
@@ -205,7 +205,7 @@ std::shared_ptr<Linear> MultiheadAttention::make_linear(const char* child, std::
                                     .return_bias = output && options_.return_bias,
                                     .parameters = projection_parameters(options_, output),
                                     .parameters_split = std::move(split),
-                                    .overlap = overlap_of(child, options_)}));
+                                    .overlap = get_overlap(child, options_)}));
 }
 
 std::int64_t MultiheadAttention::head_size() const {
@@ -288,7 +288,7 @@ void MultiheadAttention::rotate(QueryKeyValue& qkv, const MultiheadAttentionInpu
                                                          : scores.cu_seqlens_q_padded);
     return;
   }
-  const std::int64_t batch_dim = batch_dim_of(options_.qkv_format);
+  const std::int64_t batch_dim = get_batch_dim(options_.qkv_format);
   const ContextRank at = core_attention_->context().place();
   const auto rotated = [&](const at::Tensor& heads, const at::Tensor& whole) {
     const at::Tensor own = angles_of_chunks(whole, heads.size(1 - batch_dim), at);

@@ -47,7 +47,8 @@ std::optional<Finding> growth(const Facts& facts, const std::vector<Series>& siz
 std::vector<Finding> find(const Facts& facts) {
   std::vector<Series> sizes = root_mean_squares(facts, TensorName::activation);
   std::ranges::move(root_mean_squares(facts, TensorName::output), std::back_inserter(sizes));
-  std::ranges::stable_sort(sizes, {}, [](const Series& series) { return turn_of(series.place); });
+  std::ranges::stable_sort(sizes, {},
+                           [](const Series& series) { return get_order_in_step(series.place); });
   std::vector<Finding> found;
   for (const auto& together : shifts_together(sizes, 1, kActivationShift)) {
     const PlaceShift& origin = together.front();

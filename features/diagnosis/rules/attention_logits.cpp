@@ -29,7 +29,8 @@ std::vector<Series> largest_logits(const Facts& facts) {
   return all;
 }
 
-Finding finding_of(const Facts& facts, const Place& place, const Shift& shift, std::size_t others) {
+Finding make_finding(const Facts& facts, const Place& place, const Shift& shift,
+                     std::size_t others) {
   const Point* before = facts.find(place, "max")->before(shift.first);
   Finding finding{
       .cause = "attention_logits",
@@ -53,14 +54,14 @@ std::vector<Finding> find(const Facts& facts) {
   for (const auto& together : shifts_together(logits, 1, kJump)) {
     const PlaceShift& origin = together.front();
     if (origin.shift.value < kLeastLogit) continue;
-    found.push_back(finding_of(facts, origin.place, origin.shift, together.size() - 1));
+    found.push_back(make_finding(facts, origin.place, origin.shift, together.size() - 1));
   }
   if (!found.empty()) return found;
   for (const Series& series : logits) {
     const auto ramp = first_ramp(series.points, 1, kGrowth);
     if (!ramp || ramp->value < kLeastLogit) continue;
     if (found.empty() || ramp->first < found.front().first) {
-      found = {finding_of(facts, series.place, *ramp, 0)};
+      found = {make_finding(facts, series.place, *ramp, 0)};
     }
   }
   return found;

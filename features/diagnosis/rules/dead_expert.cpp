@@ -18,7 +18,7 @@ constexpr std::size_t kLeastReads = 4;    // before
 constexpr std::string_view kExpert = ".gemm_";
 
 // "moe.gemm_3" -> "moe"; "" for a layer that is no map of a grouped one.
-std::string group_of(const std::string& layer) {
+std::string find_group(const std::string& layer) {
   const auto at = layer.rfind(kExpert);
   return at == std::string::npos ? std::string() : layer.substr(0, at);
 }
@@ -38,7 +38,7 @@ struct Group {
 std::map<std::string, Group> uses(const Facts& facts) {
   std::map<std::string, Group> groups;
   for (const Series* amax : facts.with("cur_amax")) {
-    const std::string group = group_of(facts.layer_name(amax->place.layer));
+    const std::string group = find_group(facts.layer_name(amax->place.layer));
     if (group.empty() || amax->place.tensor != TensorName::activation) continue;
     const Series* count = facts.beside(*amax, "numel");
     Use use{.place = amax->place};

@@ -114,7 +114,7 @@ std::optional<Shift> decay_from_start(const Facts& facts, const Series& sizes) {
   return decay;
 }
 
-Finding finding_of(const Place& place, const Shift& decay) {
+Finding make_finding(const Place& place, const Shift& decay) {
   const double steps = static_cast<double>(decay.last - decay.first + 1);
   return {.cause = "dead_gain",
           .place = place,
@@ -133,7 +133,7 @@ std::vector<Finding> find(const Facts& facts) {
   std::vector<Finding> found;
   for (const Series& sizes : root_mean_squares(facts, TensorName::activation)) {
     if (const auto decay = decay_from_start(facts, sizes)) {
-      found.push_back(finding_of(sizes.place, *decay));
+      found.push_back(make_finding(sizes.place, *decay));
       continue;
     }
     auto shift = first_shift(sizes.points, kShift);

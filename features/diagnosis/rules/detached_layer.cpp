@@ -84,7 +84,7 @@ std::vector<Used> used_layers(const Facts& facts, const std::vector<Series>& act
 }
 
 // "layers.3" of "layers.3.mlp.fc1"; a name without a number is its own block.
-std::string_view block_of(const std::string& name) {
+std::string_view get_block(const std::string& name) {
   const std::size_t number = name.find_first_of("0123456789");
   if (number == std::string::npos) return name;
   const std::size_t end = name.find_first_not_of("0123456789", number);
@@ -99,12 +99,13 @@ bool may_be_meant(const Facts& facts, const std::vector<const Used*>& lost,
   const bool any_before = std::ranges::any_of(
       reached, [&](const Used* each) { return each->layer() < origin.layer(); });
   const auto in_block = [&](const Used* each) {
-    return block_of(facts.layer_name(each->layer())) == block_of(facts.layer_name(origin.layer()));
+    return get_block(facts.layer_name(each->layer())) ==
+           get_block(facts.layer_name(origin.layer()));
   };
   if (!any_before && std::ranges::none_of(reached, in_block)) return true;
   if (origin.with > 0) return false;
   const auto plays_the_part = [&](const Used* each) {
-    return facts.part_of(each->layer()) == facts.part_of(origin.layer());
+    return facts.select_part(each->layer()) == facts.select_part(origin.layer());
   };
   return std::ranges::count_if(reached, plays_the_part) <
          std::ranges::count_if(lost, plays_the_part);
@@ -116,8 +117,8 @@ std::string nor_others(std::size_t others) {
                      others == 1 ? "" : "s");
 }
 
-Finding finding_of(const Facts& facts, const std::vector<const Used*>& lost,
-                   const std::vector<Series>& gradients) {
+Finding make_finding(const Facts& facts, const std::vector<const Used*>& lost,
+                     const std::vector<Series>& gradients) {
   const Used& origin = *lost.back();
   Place place = origin.activation->place;
   const std::int64_t first = origin.without.front();
@@ -164,7 +165,7 @@ std::vector<Finding> of_rank(const Facts& facts, const std::vector<const Used*>&
   if (reached.empty()) return found;
   for (const auto& [first, together] : lost) {
     if (may_be_meant(facts, together, reached)) continue;
-    found.push_back(finding_of(facts, together, gradients));
+    found.push_back(make_finding(facts, together, gradients));
   }
   return found;
 }

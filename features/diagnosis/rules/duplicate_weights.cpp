@@ -52,8 +52,8 @@ double change_before(const Facts& facts, const Series& norm, std::int64_t first)
   return change;
 }
 
-Finding finding_of(const Facts& facts, const Series& a, const Series& b, std::int64_t first,
-                   std::int64_t last) {
+Finding make_finding(const Facts& facts, const Series& a, const Series& b, std::int64_t first,
+                     std::int64_t last) {
   const double change_of_a = change_before(facts, a, first);
   const double change_of_b = change_before(facts, b, first);
   const bool is_known = change_of_a != change_of_b;  // one of them is the copy
@@ -95,7 +95,7 @@ std::vector<Finding> find(const Facts& facts) {
     const std::int64_t first_seen = norm->points.front().iteration;
     const bool from_start = equal.front() <= first_seen + kSameIteration;
     if (from_start && equal.back() == norm->points.back().iteration) continue;
-    found.push_back(finding_of(facts, *other, *norm, equal.front(), equal.back()));
+    found.push_back(make_finding(facts, *other, *norm, equal.front(), equal.back()));
   }
   return found;
 }

@@ -97,8 +97,8 @@ std::optional<Departure> departure(const Series& gradient, const Series& behind,
   return shift ? std::optional(Departure{*shift}) : std::nullopt;
 }
 
-Finding finding_of(const Facts& facts, std::string_view cause, int sign, const Series& gradient,
-                   const Series& behind, const Departure& departure) {
+Finding make_finding(const Facts& facts, std::string_view cause, int sign, const Series& gradient,
+                     const Series& behind, const Departure& departure) {
   const Shift& shift = departure.shift;
   return {.cause = cause,
           .place = gradient.place,
@@ -125,7 +125,7 @@ std::optional<Finding> against_the_layer_behind(const Facts& facts, std::string_
     if (last == nullptr) continue;
     const auto departs = departure(gradient, *last, sign);
     if (!departs || (found && found->first <= departs->shift.first + 1)) continue;
-    found = finding_of(facts, cause, sign, gradient, *last, *departs);
+    found = make_finding(facts, cause, sign, gradient, *last, *departs);
   }
   return found;
 }

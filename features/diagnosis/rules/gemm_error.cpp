@@ -25,7 +25,7 @@ struct Limits {
 
 // Three reads on end of healthy trainings: fprop up to 0.07 and 1.7 times what casts explain, dgrad
 // 0.11 and 2.1, wgrad 0.2 and 3.7, since its terms cancel where there are many tokens.
-Limits limits_of(Gemm gemm) {
+Limits get_limits(Gemm gemm) {
   switch (gemm) {
     case Gemm::fprop:
       return {.least = 0.1, .times_expected = 3};
@@ -43,7 +43,7 @@ constexpr double kRounding = 0.01;   // BF16 outputs, and sums that cancel
 constexpr std::size_t kLeastPast = 4;
 constexpr std::size_t kPersistent = 3;  // reads on end; a single product may cancel
 
-std::array<TensorName, 2> operands_of(Gemm gemm) {
+std::array<TensorName, 2> get_operands(Gemm gemm) {
   switch (gemm) {
     case Gemm::fprop:
       return {TensorName::activation, TensorName::weight};
@@ -72,7 +72,7 @@ double cast_error(const Facts& facts, Place place, std::int64_t iteration) {
 // Errors of independent operands add up as squares.
 double explained(const Facts& facts, const Series& error, std::int64_t iteration) {
   double sum = kRounding * kRounding;
-  for (const TensorName tensor : operands_of(*error.place.gemm)) {
+  for (const TensorName tensor : get_operands(*error.place.gemm)) {
     Place place = error.place;
     place.tensor = tensor;
     const double each = cast_error(facts, place, iteration);
@@ -81,7 +81,7 @@ double explained(const Facts& facts, const Series& error, std::int64_t iteration
   return std::sqrt(sum);
 }
 
-Finding finding_of(const Series& error, const Point& first, double expected) {
+Finding make_finding(const Series& error, const Point& first, double expected) {
   return {
       .cause = "gemm_error",
       .place = error.place,
@@ -110,7 +110,7 @@ std::int64_t began(const Series& error, std::int64_t first, std::vector<double> 
 }
 
 std::optional<Finding> in_gemm(const Facts& facts, const Series& error) {
-  const Limits limits = limits_of(*error.place.gemm);
+  const Limits limits = get_limits(*error.place.gemm);
   std::vector<double> past;
   std::vector<Point> wrong;  // on end
   std::optional<Finding> found;
@@ -127,7 +127,7 @@ std::optional<Finding> in_gemm(const Facts& facts, const Series& error) {
     wrong.push_back(point);
     if (found && wrong.size() >= kPersistent) found->last = point.iteration;
     if (!found && wrong.size() == kPersistent) {
-      found = finding_of(error, wrong.front(), explained(facts, error, wrong.front().iteration));
+      found = make_finding(error, wrong.front(), explained(facts, error, wrong.front().iteration));
       found->first = began(error, found->first, past);
       found->last = point.iteration;
     }

@@ -21,10 +21,10 @@ struct OperandState {
   bool is_low() const { return !is_high_precision(ran); }
 };
 
-std::vector<OperandState> operands_of(const GemmState& state) {
+std::vector<OperandState> get_operands(const GemmState& state) {
   std::vector<OperandState> operands;
   for (const TensorName tensor : kAllTensors) {
-    const std::string name(name_of(tensor));
+    const std::string name(get_name(tensor));
     if (!is_gemm_input(tensor) || !state.entries.contains(name + " ran")) continue;
     const bool fallback = state.entries.contains(name + " fallback");
     operands.push_back({tensor, state.detail(name + " requested"), state.detail(name + " ran"),
@@ -34,7 +34,7 @@ std::vector<OperandState> operands_of(const GemmState& state) {
 }
 
 bool is_low(const GemmState& state) {
-  return std::ranges::any_of(operands_of(state), &OperandState::is_low);
+  return std::ranges::any_of(get_operands(state), &OperandState::is_low);
 }
 
 // A section of the configuration, or the recipe itself, wants it so.
@@ -46,8 +46,8 @@ bool is_on_purpose(const OperandState& operand) {
          operand.reason.starts_with("not a layer of TELens");
 }
 
-Finding finding_of(const Facts& facts, const GemmState& state, const OperandState& operand,
-                   std::string summary, double confidence) {
+Finding make_finding(const Facts& facts, const GemmState& state, const OperandState& operand,
+                     std::string summary, double confidence) {
   Place place = state.place;
   place.tensor = operand.tensor;
   return {.cause = "gemm_precision",
@@ -65,18 +65,18 @@ std::vector<Finding> fallen_back(const Facts& facts) {
   const GemmState* last = nullptr;
   for (const GemmState& state : facts.gemm_states()) {
     const bool same_gemm = last != nullptr && last->place == state.place;
-    for (const OperandState& operand : operands_of(state)) {
+    for (const OperandState& operand : get_operands(state)) {
       if (operand.is_low() || is_on_purpose(operand)) continue;
       const bool refused = !is_high_precision(operand.requested) && operand.requested != "unknown";
       const bool changed = same_gemm && is_low(*last);
       if (!refused && !changed) continue;
-      found.push_back(finding_of(facts, state, operand,
-                                 changed
-                                     ? fmt::format("it ran in {}, and in low precision before: {}",
-                                                   operand.ran, operand.reason)
-                                     : fmt::format("{} was asked for, it ran in {}: {}",
-                                                   operand.requested, operand.ran, operand.reason),
-                                 kProven));
+      found.push_back(
+          make_finding(facts, state, operand,
+                       changed ? fmt::format("it ran in {}, and in low precision before: {}",
+                                             operand.ran, operand.reason)
+                               : fmt::format("{} was asked for, it ran in {}: {}",
+                                             operand.requested, operand.ran, operand.reason),
+                       kProven));
       break;
     }
     last = &state;
@@ -85,7 +85,7 @@ std::vector<Finding> fallen_back(const Facts& facts) {
 }
 
 // The number of a layer's block: "layers.12.fc1" -> 12, -1 without one.
-int block_of(const std::string& name) {
+int get_block(const std::string& name) {
   const auto digit = name.find_first_of("0123456789");
   return digit == std::string::npos ? -1 : std::atoi(name.c_str() + digit);
 }
@@ -103,9 +103,9 @@ std::vector<Finding> odd_ones(const Facts& facts) {
   for (const GemmState& state : facts.gemm_states()) {
     if (!seen.insert({state.place.rank, state.place.layer, state.place.gemm}).second) continue;
     const bool low = is_low(state);
-    auto& part = parts[{facts.part_of(state.place.layer), state.place.gemm}];
+    auto& part = parts[{facts.select_part(state.place.layer), state.place.gemm}];
     (low ? part.low : part.high).push_back(&state);
-    const int block = block_of(facts.layer_name(state.place.layer));
+    const int block = get_block(facts.layer_name(state.place.layer));
     precisions_of_block[block].insert(low);
     last_block = std::max(last_block, block);
   }
@@ -113,18 +113,18 @@ std::vector<Finding> odd_ones(const Facts& facts) {
   for (const auto& [name, part] : parts) {
     if (part.low.size() < 2 * part.high.size() || part.high.empty()) continue;
     for (const GemmState* state : part.high) {
-      const auto operands = operands_of(*state);
+      const auto operands = get_operands(*state);
       if (operands.empty()) continue;
       const OperandState& operand = operands.front();
       if (is_on_purpose(operand)) continue;
-      const int block = block_of(facts.layer_name(state->place.layer));
+      const int block = get_block(facts.layer_name(state->place.layer));
       const bool whole = precisions_of_block[block].size() == 1;
       if (whole && (block == 0 || block == last_block)) continue;
       found.push_back(
-          finding_of(facts, *state, operand,
-                     fmt::format("it runs in {}, {} layers of its kind in low precision: {}",
-                                 operand.ran, part.low.size(), operand.reason),
-                     kProbable));
+          make_finding(facts, *state, operand,
+                       fmt::format("it runs in {}, {} layers of its kind in low precision: {}",
+                                   operand.ran, part.low.size(), operand.reason),
+                       kProbable));
     }
   }
   return found;

@@ -22,7 +22,7 @@ std::int64_t longest_pause(const Series& casts) {
   return longest;
 }
 
-const Series* casts_of(const Facts& facts, Place place, TensorName tensor) {
+const Series* get_casts(const Facts& facts, Place place, TensorName tensor) {
   place.tensor = tensor;
   return facts.find(place, "mse");
 }
@@ -67,9 +67,9 @@ bool has_map(const config::Value& value, const Matches& matches) {
 std::optional<KeptCodes> kept_codes(const Facts& facts, const Series& error) {
   if (error.place.gemm == Gemm::wgrad) return std::nullopt;
   const bool is_forward = error.place.gemm == Gemm::fprop;
-  const Series* weight = casts_of(facts, error.place, TensorName::weight);
+  const Series* weight = get_casts(facts, error.place, TensorName::weight);
   const Series* other =
-      casts_of(facts, error.place, is_forward ? TensorName::activation : TensorName::gradient);
+      get_casts(facts, error.place, is_forward ? TensorName::activation : TensorName::gradient);
   if (weight == nullptr || other == nullptr) return std::nullopt;
   if (weight->points.size() < kLeastCasts || other->points.empty()) return std::nullopt;
   const std::int64_t last = weight->points.back().iteration;

@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kSteps = 8;
 constexpr double kLeastRise = 0.2;  // part of the median before
 
-std::vector<double> values_of(std::span<const Point> points) {
+std::vector<double> get_values(std::span<const Point> points) {
   std::vector<double> values;
   for (const Point& point : points) values.push_back(point.value);
   return values;
@@ -33,8 +33,8 @@ std::optional<LossRise> first_rise_that_stays(const std::vector<Point>& all) {
     const double largest = std::ranges::max(before, {}, &Point::value).value;
     const double smallest = std::ranges::min(after, {}, &Point::value).value;
     if (smallest <= largest) continue;
-    const double usual = median(values_of(before));
-    const double now = median(values_of(after));
+    const double usual = median(get_values(before));
+    const double now = median(get_values(after));
     if (now - usual < kLeastRise * std::abs(usual)) continue;
     return LossRise{losses[i].iteration, usual, now, largest, smallest};
   }

@@ -30,7 +30,7 @@ bool loss_rises(const Facts& facts, std::int64_t iteration) {
   return false;
 }
 
-Finding finding_of(const PlaceShift& origin) {
+Finding make_finding(const PlaceShift& origin) {
   return {
       .cause = "loss_scale",
       .place = {.rank = origin.place.rank},
@@ -81,7 +81,7 @@ std::optional<Finding> one_factor(const Facts& facts, const std::vector<Series>&
   if (others == 0 || static_cast<double>(alike) < kMost * static_cast<double>(others)) {
     return std::nullopt;
   }
-  return finding_of({next_to_loss.place, *shift, factor});
+  return make_finding({next_to_loss.place, *shift, factor});
 }
 
 std::vector<Finding> find(const Facts& facts) {
@@ -92,7 +92,7 @@ std::vector<Finding> find(const Facts& facts) {
       if (!comes_from_loss(together, gradients)) continue;
       const PlaceShift& origin = together.front();
       if (loss_rises(facts, origin.shift.first)) continue;
-      found.push_back(finding_of(origin));
+      found.push_back(make_finding(origin));
     }
   }
   auto factor = one_factor(facts, gradients);

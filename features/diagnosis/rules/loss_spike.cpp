@@ -25,7 +25,7 @@ constexpr std::size_t kLeastPast = 5;
 enum class Course : std::uint8_t { falls_again, stays_up, open };
 
 // It stays up where over half of the rise is there in most of the next steps.
-Course course_of(const std::vector<Point>& losses, std::size_t at) {
+Course summarize_course(const std::vector<Point>& losses, std::size_t at) {
   constexpr std::size_t kNext = 5;
   constexpr std::size_t kLeastNext = 2;
   const std::size_t next = std::min(kNext, losses.size() - at - 1);
@@ -37,7 +37,7 @@ Course course_of(const std::vector<Point>& losses, std::size_t at) {
   return 2 * static_cast<std::size_t>(above) > next ? Course::stays_up : Course::falls_again;
 }
 
-std::string next_step_of(std::int64_t iteration, Course course) {
+std::string suggest_next_step(std::int64_t iteration, Course course) {
   if (course == Course::stays_up) {
     return fmt::format(
         "what else is different from iteration {} on: the source of the data, the loss function, "
@@ -51,10 +51,10 @@ std::string next_step_of(std::int64_t iteration, Course course) {
       iteration);
 }
 
-Finding finding_of(int rank, const std::vector<Point>& losses, std::size_t at) {
+Finding make_finding(int rank, const std::vector<Point>& losses, std::size_t at) {
   const auto& [iteration, value] = losses[at];
   const Point& before = losses[at - 1];
-  const Course course = course_of(losses, at);
+  const Course course = summarize_course(losses, at);
   const bool stays = course == Course::stays_up;
   const std::string_view end = course == Course::falls_again ? " and falls again" : "";
   return {
@@ -70,10 +70,10 @@ Finding finding_of(int rank, const std::vector<Point>& losses, std::size_t at) {
           stays ? " on" : ""),
       .evidence = {{"loss", {}, iteration, value, ""},
                    {"loss", {}, before.iteration, before.value, "before"}},
-      .next_step = next_step_of(iteration, course)};
+      .next_step = suggest_next_step(iteration, course)};
 }
 
-Finding rise_of(const Facts& facts, int rank, const LossRise& rise) {
+Finding make_rise_finding(const Facts& facts, int rank, const LossRise& rise) {
   return {.cause = "loss_spike",
           .place = {.rank = rank},
           .first = rise.first,
@@ -87,7 +87,7 @@ Finding rise_of(const Facts& facts, int rank, const LossRise& rise) {
                        {"loss", {}, rise.first, rise.smallest_after, "smallest of these"},
                        {"loss", {}, rise.first - 1, rise.before, "median of 8 before"},
                        {"loss", {}, rise.first - 1, rise.largest_before, "largest of these"}},
-          .next_step = next_step_of(rise.first, Course::stays_up)};
+          .next_step = suggest_next_step(rise.first, Course::stays_up)};
 }
 
 // The first steps of a process that goes on with the run: what a checkpoint lost shows there, and
@@ -115,7 +115,7 @@ std::optional<Finding> jump_in(const Facts& facts, const Scalars& scalars) {
     if (steps.size() >= kLeastPast && step > kLeastRise * std::abs(before) &&
         step > kSpreads * spread(steps) &&
         (is_new_height(scalars.points, i) || is_resumed(facts, scalars.points[i].iteration))) {
-      return finding_of(scalars.rank, scalars.points, i);
+      return make_finding(scalars.rank, scalars.points, i);
     }
     steps.push_back(step);
     if (steps.size() > kWindow) steps.erase(steps.begin());
@@ -128,7 +128,7 @@ std::vector<Finding> find(const Facts& facts) {
     if (scalars.name != "loss") continue;
     if (auto jump = jump_in(facts, scalars)) return {std::move(*jump)};
     if (const auto rise = first_rise_that_stays(scalars.points)) {
-      return {rise_of(facts, scalars.rank, *rise)};
+      return {make_rise_finding(facts, scalars.rank, *rise)};
     }
   }
   return {};

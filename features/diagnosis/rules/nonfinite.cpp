@@ -57,7 +57,7 @@ std::string gradient_before(const Facts& facts, const Series& weight, std::int64
 }
 
 // The question that the numbers leave open, and its answer: by the tensor that was first.
-std::string next_step_of(const Place& place, std::int64_t iteration) {
+std::string suggest_next_step(const Place& place, std::int64_t iteration) {
   switch (*place.tensor) {
     case TensorName::weight:
       return fmt::format(
@@ -143,7 +143,7 @@ std::vector<Finding> find(const Facts& facts) {
                   and_others(places_with(facts) - 1, "tensor that became so with or after it"));
   if (*origin->place.tensor == TensorName::weight)
     finding.summary += gradient_before(facts, *origin, first);
-  finding.next_step = next_step_of(finding.place, first);
+  finding.next_step = suggest_next_step(finding.place, first);
   for (const std::string_view name : {"nonfinite", "nan", "posinf", "neginf"}) {
     const Series* series = facts.beside(*origin, name);
     const auto value = series != nullptr ? series->at(first) : std::nullopt;

@@ -72,7 +72,7 @@ std::vector<Kept> others_tried(const Facts& facts, const Series& percent, const 
 }
 
 // Advice by these figures alone.
-std::string next_step_of(const std::vector<Kept>& tried, double lost) {
+std::string suggest_next_step(const std::vector<Kept>& tried, double lost) {
   std::string step = "telens stats RUN --layer '{layer}' --stat underflows%";
   for (const Kept& each : tried) step += fmt::format(" --stat {}", each.other->statistic);
   for (const Kept& each : tried) {
@@ -117,7 +117,7 @@ std::optional<Finding> by_its_past(const Series& percent, const Stretch& stretch
                              stretch.worst.value, kLittle),
       .evidence = {{"underflows%", percent.place, stretch.worst.iteration, stretch.worst.value,
                     "largest"}},
-      .next_step = next_step_of({}, stretch.worst.value)};
+      .next_step = suggest_next_step({}, stretch.worst.value)};
 }
 
 std::vector<Finding> find(const Facts& facts) {
@@ -139,7 +139,7 @@ std::vector<Finding> find(const Facts& facts) {
                     .summary = fmt::format("{:.3g} % of the elements become zero in the cast; {} "
                                            "would keep them",
                                            stretch->worst.value, tried.front().other->recipe),
-                    .next_step = next_step_of(tried, stretch->worst.value)};
+                    .next_step = suggest_next_step(tried, stretch->worst.value)};
     finding.evidence = {
         {"underflows%", percent->place, stretch->worst.iteration, stretch->worst.value, "largest"}};
     for (const Kept& each : tried) {

@@ -39,7 +39,7 @@ double usual_size(const std::vector<First>& firsts, const Facts& facts, const st
   std::vector<double> sizes;
   std::size_t all = 0;
   for (const First& each : firsts) {
-    if (part != nullptr && facts.part_of(each.place.layer) != *part) continue;
+    if (part != nullptr && facts.select_part(each.place.layer) != *part) continue;
     ++all;
     if (each.size.value > 0) sizes.push_back(bits(each.size.value));
   }
@@ -56,7 +56,7 @@ bool is_constant(const Facts& facts, const First& first) {
 std::optional<Finding> judged(const Facts& facts, const std::vector<First>& firsts,
                               const First& each) {
   const double size = bits(each.size.value);
-  const double of_kind = usual_size(firsts, facts, &facts.part_of(each.place.layer));
+  const double of_kind = usual_size(firsts, facts, &facts.select_part(each.place.layer));
   const double of_all = usual_size(firsts, facts, nullptr);
   const bool alone = std::isnan(of_kind);
   const bool off = alone ? each.size.value > 0 && std::abs(size - of_all) > kOffTheOthers

@@ -56,7 +56,7 @@ bool is_unusual_alone(const Jump& jump, const std::vector<double>& changes, doub
   return jump.change() > kTimesUsual * median(changes);
 }
 
-std::vector<Jump> jumps_of(const Series& sizes) {
+std::vector<Jump> find_jumps(const Series& sizes) {
   std::vector<Jump> jumps;
   std::vector<double> changes;
   double largest = 0;
@@ -81,7 +81,7 @@ bool are_most(std::size_t together, std::size_t weights) {
   return together > 1 && static_cast<double>(together) > kMost * static_cast<double>(weights);
 }
 
-Finding finding_of(const Facts& facts, const std::vector<Jump>& together, std::size_t weights) {
+Finding make_finding(const Facts& facts, const std::vector<Jump>& together, std::size_t weights) {
   const bool all = are_most(together.size(), weights);
   const Jump& largest = *std::ranges::max_element(together, {}, &Jump::change);
   std::string summary =
@@ -161,7 +161,7 @@ std::vector<Finding> find(const Facts& facts) {
   std::vector<Jump> jumps;
   const std::vector<Series> weights = root_mean_squares(facts, TensorName::weight);
   for (const Series& sizes : weights) {
-    std::ranges::move(jumps_of(sizes), std::back_inserter(jumps));
+    std::ranges::move(find_jumps(sizes), std::back_inserter(jumps));
   }
   std::ranges::stable_sort(jumps, {}, &Jump::iteration);
   std::vector<Finding> found;
@@ -174,7 +174,7 @@ std::vector<Finding> find(const Facts& facts) {
       std::erase_if(together, [](const Jump& jump) { return !jump.alone; });
     }
     if (together.empty()) continue;
-    found.push_back(finding_of(facts, together, weights.size()));
+    found.push_back(make_finding(facts, together, weights.size()));
     if (found.size() == kMostFindings) break;
   }
   add_recorded_rate(facts, found);

@@ -26,8 +26,8 @@ bool is_by_recipe(const GemmState& state, const std::string& tensor) {
   return state.detail(tensor + " cause").starts_with("the recipe wants it so");
 }
 
-Finding finding_of(const Facts& facts, const Operand& operand, TensorName tensor,
-                   const std::string& usual) {
+Finding make_finding(const Facts& facts, const Operand& operand, TensorName tensor,
+                     const std::string& usual) {
   Place place = operand.state->place;
   place.tensor = tensor;
   return {.cause = "wrong_format",
@@ -36,7 +36,7 @@ Finding finding_of(const Facts& facts, const Operand& operand, TensorName tensor
           .last = facts.last_iteration(),
           .confidence = kProbable,
           .summary = fmt::format("it is cast to {}, the {}s of other layers to {}", operand.ran,
-                                 name_of(tensor), usual),
+                                 get_name(tensor), usual),
           .evidence = {{"ledger: ran " + operand.ran, place, operand.state->iteration, 0, ""}}};
 }
 
@@ -52,7 +52,7 @@ std::vector<Change> changes(const Facts& facts) {
   std::map<std::tuple<int, std::int32_t, std::optional<Gemm>, TensorName>, Operand> last;
   for (const GemmState& state : facts.gemm_states()) {
     for (const TensorName tensor : kAllTensors) {
-      const std::string name(name_of(tensor));
+      const std::string name(get_name(tensor));
       const std::string ran = state.detail(name + " ran");
       if (ran.empty() || !is_by_recipe(state, name) || is_high_precision(ran)) continue;
       Operand& before = last[{state.place.rank, state.place.layer, state.place.gemm, tensor}];
@@ -72,7 +72,7 @@ std::vector<Finding> changed(const Facts& facts) {
   const std::vector<Change> all = changes(facts);
   if (all.empty()) return {};
   const auto key = [](const Change& change) {
-    return std::pair(change.iteration, turn_of(change.place));
+    return std::pair(change.iteration, get_order_in_step(change.place));
   };
   const Change& first = *std::ranges::min_element(all, {}, key);
   std::set<std::int32_t> layers;
@@ -124,7 +124,7 @@ std::vector<Finding> narrow_gradients(const Facts& facts) {
 std::vector<Finding> find(const Facts& facts) {
   std::vector<Finding> found;
   for (const TensorName tensor : kAllTensors) {
-    const std::string name(name_of(tensor));
+    const std::string name(get_name(tensor));
     std::map<std::optional<Gemm>, std::vector<Operand>> by_gemm;
     for (const GemmState& state : facts.gemm_states()) {
       const std::string ran = state.detail(name + " ran");
@@ -142,7 +142,7 @@ std::vector<Finding> find(const Facts& facts) {
         continue;
       for (const Operand& each : operands) {
         if (each.ran != usual->first)
-          found.push_back(finding_of(facts, each, tensor, usual->first));
+          found.push_back(make_finding(facts, each, tensor, usual->first));
       }
     }
   }

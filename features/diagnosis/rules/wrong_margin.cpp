@@ -42,7 +42,7 @@ std::optional<long> usual_margin(const std::vector<Margin>& all) {
   return clear ? std::optional(most->first) : std::nullopt;
 }
 
-Finding finding_of(const Margin& margin, std::size_t i, std::string summary, double confidence) {
+Finding make_finding(const Margin& margin, std::size_t i, std::string summary, double confidence) {
   const auto [iteration, value] = margin.values[i];
   return {.cause = "wrong_margin",
           .place = margin.place,
@@ -59,11 +59,11 @@ std::vector<Finding> find(const Facts& facts) {
   const auto usual = usual_margin(all);
   if (!usual) return {};
   if (*usual >= kWide || *usual < 0) {
-    return {finding_of(all.front(), 0,
-                       fmt::format("all tensors are cast with a margin of {}: {}", *usual,
-                                   *usual < 0 ? "their largest values are clipped"
-                                              : "so many bits of the format are never used"),
-                       kProbable)};
+    return {make_finding(all.front(), 0,
+                         fmt::format("all tensors are cast with a margin of {}: {}", *usual,
+                                     *usual < 0 ? "their largest values are clipped"
+                                                : "so many bits of the format are never used"),
+                         kProbable)};
   }
   std::vector<Finding> found;
   for (const Margin& margin : all) {
@@ -71,7 +71,7 @@ std::vector<Finding> find(const Facts& facts) {
         std::ranges::find_if(margin.values, [&](const auto& row) { return row.second != *usual; });
     if (other == margin.values.end()) continue;
     const auto at = static_cast<std::size_t>(other - margin.values.begin());
-    found.push_back(finding_of(
+    found.push_back(make_finding(
         margin, at,
         fmt::format("a margin of {}, where other tensors have {}", other->second, *usual),
         kProven));

@@ -111,7 +111,7 @@ std::optional<Wrong> moved_for_good(const std::vector<ScaleRead>& reads, const S
   return std::nullopt;
 }
 
-Finding finding_of(const Facts& facts, const ScaleSeries& staleness, const Wrong& wrong) {
+Finding make_finding(const Facts& facts, const ScaleSeries& staleness, const Wrong& wrong) {
   const std::vector<ScaleRead>& reads = staleness.reads;
   const ScaleRead& read = reads[wrong.first];
   Finding finding{
@@ -147,7 +147,7 @@ std::vector<Finding> find(const Facts& facts) {
     const Series* amax = facts.find(scales.place, "cur_amax");
     auto wrong = first_wrong(scales.reads, *amax, whole_past && scales.knows_margin);
     if (!wrong) wrong = moved_for_good(scales.reads, *amax);
-    if (wrong) found.push_back(finding_of(facts, scales, *wrong));
+    if (wrong) found.push_back(make_finding(facts, scales, *wrong));
   }
   return found;
 }

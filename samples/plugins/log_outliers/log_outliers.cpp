@@ -51,7 +51,7 @@ class LogOutliers final : public ScheduledFeature {
     const at::Tensor magnitude = call.tensor->to(at::kFloat).abs();
     const at::Tensor limit = magnitude.square().mean().sqrt() * factor;
     const Series& series = services_.series().find_or_add(
-        {.layer = at.layer_name, .tensor = name_of(call.tensor_name), .statistic = "outliers%"});
+        {.layer = at.layer_name, .tensor = get_name(call.tensor_name), .statistic = "outliers%"});
     const std::lock_guard lock(mutex_);
     Count& count = counts_[{at.iteration, series.index, &series}];
     count.outliers += magnitude.gt(limit).sum().item<std::int64_t>();

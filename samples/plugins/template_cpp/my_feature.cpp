@@ -49,7 +49,7 @@ class MyFeature final : public ScheduledFeature {
     const double threshold = parameters.find("threshold")->as_number();
     const auto beyond = call.tensor->abs().gt(threshold).sum().item<double>();
     const Series& series = services_.series().find_or_add(
-        {.layer = at.layer_name, .tensor = name_of(call.tensor_name), .statistic = "beyond%"});
+        {.layer = at.layer_name, .tensor = get_name(call.tensor_name), .statistic = "beyond%"});
     services_.record(
         {at.iteration, &series, 100 * beyond / static_cast<double>(call.tensor->numel())});
   }

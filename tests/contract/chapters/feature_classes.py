@@ -151,7 +151,7 @@ STATEMENTS = (
         "An exception in an altering feature passes through with the feature's name.",
         "RoutingTest.an_exception_while_modifying_passes_through_with_feature_and_layer",
         "hooks/session/hook_calls.cpp",
-        'rethrow_with_context(context_of(*part->feature, answers.layer_name, "modify_tensor"));',
+        'rethrow_with_context(make_context(*part->feature, answers.layer_name, "modify_tensor"));',
         "throw;",
     ),
     Statement(

@@ -71,8 +71,8 @@ STATEMENTS = (
         "Under a block recipe it reads the codes and scales that the layer's GEMMs get.",
         BLOCKS + "test_a_training_step_has_the_statistics_of_its_recipe_and_of_others",
         COPIES,
-        "copies.push_back(copy_of(*running, cast.columnwise, matrix));",
-        "copies.push_back(copy_of(*running, false, matrix));",
+        "copies.push_back(get_copy(*running, cast.columnwise, matrix));",
+        "copies.push_back(get_copy(*running, false, matrix));",
     ),
     Statement(
         "Of a block recipe with one GEMM disabled, the copy of the other one is measured *(ours)*.",
@@ -204,7 +204,7 @@ STATEMENTS = (
         "has other values in its second GEMM than in its first.",
         FAKE + "test_each_gemm_gets_the_operands_of_the_reference",
         "features/fake_quant/fake_quant.cpp",
-        "const bool rowwise = gemm == gemms_of(tensor).first;",
+        "const bool rowwise = gemm == get_gemms(tensor).first;",
         "const bool rowwise = true;",
     ),
     Statement(
@@ -219,8 +219,8 @@ STATEMENTS = (
         "Outputs are quantized along their rows.",
         FAKE + "test_outputs_are_quantized_along_their_rows",
         "features/fake_quant/fake_quant.cpp",
-        "const bool rowwise = gemm == gemms_of(tensor).first;",
-        "const bool rowwise = is_gemm_input(tensor) && gemm == gemms_of(tensor).first;",
+        "const bool rowwise = gemm == get_gemms(tensor).first;",
+        "const bool rowwise = is_gemm_input(tensor) && gemm == get_gemms(tensor).first;",
     ),
     Statement(
         "A shape that a block format cannot take is an error with layer, tensor, GEMM, shape and "
@@ -402,7 +402,7 @@ STATEMENTS = (
         "A divided weight is compared with the same part on other ranks, and with nothing else.",
         AGREEMENT + "test_a_divided_weight_is_no_replica_and_a_copy_is",
         "features/rank_agreement/rank_agreement.cpp",
-        "? part_of(rank_in(*group), size) : kWhole;",
+        "? select_part(rank_in(*group), size) : kWhole;",
         "? kWhole : kWhole;",
     ),
     Statement(

@@ -22,7 +22,7 @@ STATEMENTS = (
         "A tensor that nobody asks about is not read.",
         "OnePassTest.a_tensor_that_nobody_asks_about_is_not_read",
         "hooks/scheduled_feature.cpp",
-        "return !tensor || !selection.tensor || *selection.tensor == name_of(*tensor);",
+        "return !tensor || !selection.tensor || *selection.tensor == get_name(*tensor);",
         "return true;",
     ),
     Statement(
@@ -52,7 +52,7 @@ STATEMENTS = (
         "test_fake_quant.py::test_each_gemm_gets_the_operands_of_the_reference",
         "features/fake_quant/fake_quant_options.cpp",
         "made.push_back({format_name(recipe, element), {element, blocks}});",
-        "made.push_back({format_name(recipe, element), {elements_of(recipe)[0], blocks}});",
+        "made.push_back({format_name(recipe, element), {get_elements(recipe)[0], blocks}});",
     ),
     Statement(
         "`layer_numbers: 3` and `5-8` work.",

@@ -115,8 +115,8 @@ STATEMENTS = (
         "one a few that it is among.",
         "CollectiveVerdict.an_exchange_of_more_ranks_than_words",
         "features/collective_check/exchange_words.cpp",
-        "exchanged.received ? factor_of(other, exchanged.rank)",
-        "exchanged.received ? factor_of(exchanged.rank, other)",
+        "exchanged.received ? get_factor(other, exchanged.rank)",
+        "exchanged.received ? get_factor(exchanged.rank, other)",
     ),
     Statement(
         "`tp_group` and `cp_group` divide MultiheadAttention and TransformerLayer together.",

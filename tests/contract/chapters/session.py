@@ -399,8 +399,8 @@ STATEMENTS = (
         "A model may outlive a session and is watched by the next one *(ours)*.",
         "RoutingTest.a_layer_without_features_wakes_up_in_the_next_session",
         "hooks/session/layer_listener.cpp",
-        "hook_points::tick_of(number + 1, 0);",
-        "hook_points::tick_of(number + 2, 0);",
+        "hook_points::make_tick(number + 1, 0);",
+        "hook_points::make_tick(number + 2, 0);",
     ),
     Statement(
         "A layer that was built before `initialize` is watched *(ours: the peer leaves it out "

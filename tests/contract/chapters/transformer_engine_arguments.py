@@ -188,7 +188,7 @@ STATEMENTS = (
         "test_attention_switches.py::"
         "test_a_kernel_that_does_not_take_the_heads_is_an_error_that_says_which_takes_all",
         "core/modules/attention/attention_choice.cpp",
-        "kernel_of(attention) != SDPBackend::error) return;",
+        "get_kernel(attention) != SDPBackend::error) return;",
         "true) return;",
     ),
     Statement(
@@ -300,7 +300,7 @@ STATEMENTS = (
         "error *(ours)*.",
         BLOCKS + "test_a_mask_that_was_changed_before_the_backward_is_an_error",
         MASK_RULE,
-        "version_of(hidden_) != version_) {",
+        "get_version(hidden_) != version_) {",
         "false) {",
     ),
     Statement(
@@ -401,7 +401,7 @@ STATEMENTS = (
         "A gradient in FP8 that was changed in place is cast anew.",
         CARRIED + "test_a_gradient_that_a_hook_changed_in_place_is_cast_anew",
         "core/quantization/carried_codes.cpp",
-        "meta->version == version_of(tensor) && ",
+        "meta->version == get_version(tensor) && ",
         "",
     ),
     Statement(
@@ -429,7 +429,7 @@ STATEMENTS = (
         "`fp8_model_init` stores parts of a weight (`parameters_split`) under their own scales.",
         "test_stored_parts.py::test_a_stored_weight_in_parts_has_the_bits_of_layers_of_each_part",
         "core/modules/layer/linear_backward.cpp",
-        "columns_of(gradient, first, rows)",
-        "columns_of(gradient, 0, rows)",
+        "get_columns(gradient, first, rows)",
+        "get_columns(gradient, 0, rows)",
     ),
 )

@@ -59,8 +59,8 @@ void with_and_without_packs(const cuda::CastMatrix& matrix, const Run& run) {
   }
 }
 
-std::string text_of(const NamedCast& each) {
-  return fmt::format("{} of {}, {}", each.name, name_of(each.cast.format),
+std::string to_text(const NamedCast& each) {
+  return fmt::format("{} of {}, {}", each.name, get_name(each.cast.format),
                      c10::str(each.x.sizes()));
 }
 
@@ -80,8 +80,8 @@ void for_each_cast(const Expect& expect) {
   for_each_input_dtype([&]<typename X>(at::ScalarType dtype) {
     for (const auto& [rows, columns] : shapes_with_elements(X::kId)) {
       for (const NamedMatrix& named : block_matrices<X>(rows, columns, dtype)) {
-        SCOPED_TRACE(fmt::format("{} of {}", named.name, name_of(X::kId)));
-        for (const NamedCast& each : casts_of(named.x)) expect.template operator()<X>(each);
+        SCOPED_TRACE(fmt::format("{} of {}", named.name, get_name(X::kId)));
+        for (const NamedCast& each : get_casts(named.x)) expect.template operator()<X>(each);
       }
     }
   });
@@ -116,7 +116,7 @@ void expect_statistics(const NamedCast& each, Order order) {
   const CastSums expected = statistics_on_cpu(each);
   const auto cast = CastInMemory::of(each.x, each.cast.codes, each.cast.mode);
   with_and_without_packs(cast.matrix, [&](const cuda::CastMatrix& matrix) {
-    SCOPED_TRACE(fmt::format("{}, in packs {}", text_of(each), matrix.whole));
+    SCOPED_TRACE(fmt::format("{}, in packs {}", to_text(each), matrix.whole));
     expect_cast(statistics_on_host_grid<X>(each.cast, matrix, CastSums(), order), expected,
                 kSumsBound);
   });
@@ -129,7 +129,7 @@ TEST(BlockCastsDevice, statistics_of_every_copy_are_those_of_the_cpu) {
 
 TEST(BlockCastsDevice, statistics_do_not_depend_on_the_order_of_threads) {
   at::manual_seed(2);
-  for (const NamedCast& each : casts_of(wide_data({150, 264}, at::kBFloat16))) {
+  for (const NamedCast& each : get_casts(wide_data({150, 264}, at::kBFloat16))) {
     const auto cast = CastInMemory::of(each.x, each.cast.codes, each.cast.mode);
     const auto run = [&](Order order) {
       return statistics_on_host_grid<BF16>(each.cast, cast.matrix, CastSums(), order);
@@ -144,19 +144,19 @@ TEST(BlockCastsDevice, errors_whose_squares_fp32_cannot_hold_are_summed_all_the_
   for (const float outlier : {0x1p126F, 0x1p-20F}) {
     at::Tensor x = at::full({64, 256}, outlier * 0x1p-40F);
     x.select(1, 5).fill_(outlier);
-    for (const NamedCast& each : casts_of(x)) expect_statistics<FP32>(each, Order::forward);
+    for (const NamedCast& each : get_casts(x)) expect_statistics<FP32>(each, Order::forward);
   }
 }
 
 TEST(BlockCastsDevice, statistics_of_a_view_are_merged_into_what_is_there) {
   at::manual_seed(3);
   const at::Tensor x = wide_data({100, 300}, at::kHalf).slice(1, 3, 131).slice(0, 1, 100, 2);
-  for (const NamedCast& each : casts_of(x)) {
+  for (const NamedCast& each : get_casts(x)) {
     const CastSums part = statistics_on_cpu(each);
     CastSums expected = part;
     merge(expected, part);
     const auto cast = CastInMemory::of(each.x, each.cast.codes, each.cast.mode);
-    SCOPED_TRACE(text_of(each));
+    SCOPED_TRACE(to_text(each));
     expect_cast(statistics_on_host_grid<FP16>(each.cast, cast.matrix, part, Order::backward),
                 expected, kSumsBound);
   }
@@ -208,7 +208,7 @@ void expect_errors(const NamedCast& each, Order order) {
   const at::Tensor expected = ops::block_cast_errors(each.x, each.cast);
   const auto cast = CastInMemory::of(each.x, each.cast.codes, each.cast.mode);
   with_and_without_packs(cast.matrix, [&](const cuda::CastMatrix& matrix) {
-    SCOPED_TRACE(fmt::format("{}, in packs {}", text_of(each), matrix.whole));
+    SCOPED_TRACE(fmt::format("{}, in packs {}", to_text(each), matrix.whole));
     const at::Tensor words = at::full_like(expected, -1);
     auto arguments = cuda::block_errors_arguments(cast, each.cast.mode, words);
     arguments.matrix = matrix;
@@ -285,9 +285,9 @@ void expect_difference(const BlockCast& rowwise, const BlockCast& columnwise,
 TEST(BlockCopiesDevice, differences_of_the_copies_are_those_of_the_cpu) {
   for (const auto& [rows, columns] : shapes_with_elements(FormatId::bf16)) {
     for (const NamedMatrix& named : block_matrices<BF16>(rows, columns, at::kBFloat16)) {
-      const std::vector<NamedCast> casts = casts_of(named.x);
+      const std::vector<NamedCast> casts = get_casts(named.x);
       for (std::size_t i = 0; i < casts.size(); i += 2) {
-        SCOPED_TRACE(fmt::format("{}, {}", named.name, text_of(casts[i])));
+        SCOPED_TRACE(fmt::format("{}, {}", named.name, to_text(casts[i])));
         expect_difference(casts[i].cast, casts[i + 1].cast);
       }
     }

@@ -80,10 +80,10 @@ void expect_values_of_the_cpu(const ops::BlockCodes& codes, ScalingMode mode, bo
         cuda::coded_matrix(memory, codes.scale_inv, codes.tensor_scale, mode),
         values.tensor().mutable_data_ptr()};
     run_mode<Input, Output>(arguments, mode, whole, order);
-    expect_same_result(
-        values, in_memory,
-        fmt::format("{} {} of {} to {}, transposed {}, in packs {}", c10::str(codes.codes.sizes()),
-                    name_of(mode), name_of(Input::kId), name_of(Output::kId), transposed, whole));
+    expect_same_result(values, in_memory,
+                       fmt::format("{} {} of {} to {}, transposed {}, in packs {}",
+                                   c10::str(codes.codes.sizes()), get_name(mode),
+                                   get_name(Input::kId), get_name(Output::kId), transposed, whole));
   }
 }
 

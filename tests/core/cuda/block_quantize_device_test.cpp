@@ -47,9 +47,9 @@ void expect_blocks(const NamedMatrix& named, const ops::BlockCodesPair& expected
     using ScaleCode = typename Scaling::ScaleCode;
     const GuardedCodes rowwise(expected.rowwise);
     const GuardedCodes columnwise(expected.columnwise);
-    const cuda::BlockMatrix matrix = cuda::matrix_of(named.x);
-    const cuda::BlockOutputs<ScaleCode> outputs{cuda::output_of<ScaleCode>(rowwise.tensors()),
-                                                cuda::output_of<ScaleCode>(columnwise.tensors())};
+    const cuda::BlockMatrix matrix = cuda::as_matrix(named.x);
+    const cuda::BlockOutputs<ScaleCode> outputs{cuda::get_output<ScaleCode>(rowwise.tensors()),
+                                                cuda::get_output<ScaleCode>(columnwise.tensors())};
     if (squares) {
       using Shared = cuda::SquaresShared<Scaling::kBlock>;
       run_grid<Shared>(kBlocks, order, [&](const HostThread& thread, Shared& shared) {
@@ -63,7 +63,7 @@ void expect_blocks(const NamedMatrix& named, const ops::BlockCodesPair& expected
     }
     const std::string what =
         fmt::format("{} {} of {}, {}, squares {}, in packs {}", c10::str(named.x.sizes()),
-                    named.name, name_of(Input::kId), options, squares, whole);
+                    named.name, get_name(Input::kId), options, squares, whole);
     rowwise.expect_same(expected.rowwise, what + ", rowwise");
     columnwise.expect_same(expected.columnwise, what + ", columnwise");
   });
@@ -76,7 +76,7 @@ void expect_mxfp8_of_the_cpu(const NamedMatrix& named, const ops::Mxfp8Options& 
   expect_blocks<Input>(named, options.two_dimensional ? with_shared_codes(pair) : pair,
                        cuda::Mxfp8Scaling<Output>{options.scale_rounding}, options.two_dimensional,
                        order,
-                       fmt::format("{}, scale rounding {}", name_of(Output::kId),
+                       fmt::format("{}, scale rounding {}", get_name(Output::kId),
                                    static_cast<int>(options.scale_rounding)));
 }
 
@@ -88,7 +88,7 @@ void expect_fp8_blocks_of_the_cpu(const NamedMatrix& named, const ops::Fp8BlockO
                                               Input::kMax};
   expect_blocks<Input>(named, options.two_dimensional ? with_shared_codes_and_scales(pair) : pair,
                        scaling, options.two_dimensional, order,
-                       fmt::format("{}, powers of two {}, epsilon {}", name_of(Output::kId),
+                       fmt::format("{}, powers of two {}, epsilon {}", get_name(Output::kId),
                                    options.power_of_2_scales, options.amax_epsilon));
 }
 

@@ -14,14 +14,14 @@ namespace {
 
 struct Nothing {};
 
-four_over_six::Output output_of(const GuardedCodes& codes) {
+four_over_six::Output get_output(const GuardedCodes& codes) {
   const at::Tensor& bytes = codes.codes.tensor();
   if (!bytes.defined()) return {nullptr, nullptr};
   return {bytes.mutable_data_ptr<std::uint8_t>(),
           codes.scale_inv.tensor().mutable_data_ptr<std::uint8_t>()};
 }
 
-float* scale_of(const GuardedCodes& codes) {
+float* get_scale(const GuardedCodes& codes) {
   const at::Tensor& scale = codes.tensor_scale.tensor();
   return scale.defined() ? scale.mutable_data_ptr<float>() : nullptr;
 }
@@ -29,8 +29,8 @@ float* scale_of(const GuardedCodes& codes) {
 template <typename Input, cuda::FourOverSixBlocks blocks>
 void run(const cuda::FourOverSixArguments& arguments, Order order) {
   run_grid<Nothing>(2, order, [&](const HostThread& thread, Nothing&) {
-    cuda::quantize_four_over_six<Input, blocks>(arguments, cuda::count_of(blocks, arguments.matrix),
-                                                thread);
+    cuda::quantize_four_over_six<Input, blocks>(arguments,
+                                                cuda::get_count(blocks, arguments.matrix), thread);
   });
 }
 
@@ -43,21 +43,21 @@ void expect_the_cpus(const NamedMatrix& named, const ops::FourOverSixOptions& op
   const GuardedCodes columnwise(expected.columnwise);
   const float amax = options.amaxes.data_ptr<float>()[0];
   cuda::FourOverSixArguments arguments{
-      x.const_data_ptr(), {x.size(0), x.size(1)}, options.choice,     &amax,
-      scale_of(rowwise),  scale_of(columnwise),   output_of(rowwise), output_of(columnwise)};
+      x.const_data_ptr(), {x.size(0), x.size(1)}, options.choice,      &amax,
+      get_scale(rowwise), get_scale(columnwise),  get_output(rowwise), get_output(columnwise)};
   using cuda::FourOverSixBlocks;
   if (options.two_dimensional) {
     run<Input, FourOverSixBlocks::squares>(arguments, Order::shuffled);
   } else {
     if (orientations.rowwise) run<Input, FourOverSixBlocks::along_rows>(arguments, Order::forward);
     if (orientations.columnwise) {
-      arguments.output = output_of(columnwise);
+      arguments.output = get_output(columnwise);
       run<Input, FourOverSixBlocks::down_columns>(arguments, Order::backward);
     }
   }
   const std::string what =
       fmt::format("{} {} of {}, squares {}, squared error {}, largest scale {}",
-                  c10::str(x.sizes()), named.name, name_of(Input::kId), options.two_dimensional,
+                  c10::str(x.sizes()), named.name, get_name(Input::kId), options.two_dimensional,
                   options.choice.squared_error, options.choice.largest_scale);
   rowwise.expect_same(expected.rowwise, what + ", rowwise");
   columnwise.expect_same(expected.columnwise, what + ", columnwise");

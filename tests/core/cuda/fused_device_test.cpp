@@ -44,7 +44,7 @@ struct Cast {
 
 // The matrix quantized by the kernel that reads it.
 template <typename Format>
-Cast cast_of(const Codes<Format>& matrix, FormatId format) {
+Cast get_cast(const Codes<Format>& matrix, FormatId format) {
   Cast cast;
   const cuda::QuantizeTransposeArguments arguments{
       matrix.data(),          kRows,           kColumns, &kScale, &cast.amax, cast.codes.data(),
@@ -114,7 +114,7 @@ void expect_fused_norm(bool centered, bool with_beta, FormatId format) {
   run();
   const std::vector<float> expected_mean = mean;
   const std::vector<float> expected_rstd = rstd;
-  const Cast expected = cast_of<Format>(y, format);
+  const Cast expected = get_cast<Format>(y, format);
 
   mean.assign(kRows, -1.0F);
   rstd.assign(kRows, -1.0F);
@@ -165,7 +165,7 @@ void expect_fused_activation(bool gated) {
       2, Order::shuffled, [&](const HostThread& thread, TransposeShared& shared) {
         cuda::activate_and_cast<Format, Function>(arguments, actual.arguments(), thread, shared);
       });
-  expect_same(actual, cast_of<Format>(y, FormatId::e4m3));
+  expect_same(actual, get_cast<Format>(y, FormatId::e4m3));
 }
 
 // The gradient of x has kColumns, so that of a gated activation's result has half as many.
@@ -189,7 +189,7 @@ void expect_fused_gradient(bool gated) {
                               cuda::activate_backward_and_cast<Format, Function>(
                                   arguments, FormatId::e5m2, actual.arguments(), thread, shared);
                             });
-  const Cast expected = cast_of<Format>(dx, FormatId::e5m2);
+  const Cast expected = get_cast<Format>(dx, FormatId::e5m2);
   expect_same(actual.codes, expected.codes, "codes");
   expect_same(actual.transposed, expected.transposed, "transposed codes");
   for (std::size_t i = 0; i < actual.sums.size(); ++i) {  // with NaNs among them
@@ -218,7 +218,7 @@ TEST(FusedQuantizeDevice, of_an_activation_and_its_gradient_has_the_codes_of_the
 TEST(FusedQuantizeDevice, sums_of_columns_are_those_of_the_rows_of_a_tile_with_and_without_codes) {
   for_each_format([]<typename Format>() {
     const Codes<Format> x = random_codes<Format>(kSize, 1, 0.3);
-    const Cast cast = cast_of<Format>(x, FormatId::e4m3);
+    const Cast cast = get_cast<Format>(x, FormatId::e4m3);
     for (std::int64_t tile = 0; tile < 2; ++tile) {
       for (std::int64_t column = 0; column < kColumns; ++column) {
         double sum = 0;
@@ -231,7 +231,7 @@ TEST(FusedQuantizeDevice, sums_of_columns_are_those_of_the_rows_of_a_tile_with_a
         }
         ASSERT_NEAR(cast.sums[static_cast<std::size_t>(tile * kColumns + column)], sum,
                     std::ldexp(127.0 * magnitudes, -24))
-            << name_of(Format::kId) << ", tile " << tile << ", column " << column;
+            << get_name(Format::kId) << ", tile " << tile << ", column " << column;
       }
     }
     Aligned<float> alone(2 * kColumns, -1.0F);

@@ -118,7 +118,7 @@ const std::vector<Pair> kPairs{
     {kRows, kSquares},        {kSquares, kRows}, {kAnyRows, kAnySquares}, {kAnySquares, kAnyRows},
     {kAnyRows, kRows},        {kNvfp4, kNvfp4}};
 
-double epsilon_of(at::ScalarType dtype) {
+double get_epsilon(at::ScalarType dtype) {
   if (dtype == at::kBFloat16) return 0x1p-8;
   return dtype == at::kHalf ? 0x1p-11 : 0x1p-24;
 }
@@ -136,7 +136,7 @@ void expect_within_bound(const at::Tensor& out, const Operand& a, const Operand&
     magnitude = magnitude + added.abs();
   }
   const at::Tensor bound = magnitude * (static_cast<double>(left.size(1) + 3) * 0x1p-23) +
-                           exact.abs() * epsilon_of(out.scalar_type());
+                           exact.abs() * get_epsilon(out.scalar_type());
   const at::Tensor error = (out.to(at::kDouble) - exact).abs();
   EXPECT_TRUE((error <= bound).all().item<bool>())
       << (error - bound).max().item<double>() << " over the bound";

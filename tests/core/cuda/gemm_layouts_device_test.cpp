@@ -22,7 +22,7 @@ namespace {
 struct Nothing {};
 
 template <typename Scale>
-cuda::ScaleMatrix<Scale> matrix_of(const at::Tensor& scales) {
+cuda::ScaleMatrix<Scale> as_matrix(const at::Tensor& scales) {
   return {scales.const_data_ptr<Scale>(), scales.size(0), scales.size(1), scales.stride(0),
           scales.stride(1)};
 }
@@ -50,11 +50,11 @@ TEST(ScaleLayouts, scales_of_a_byte_lie_in_tiles_as_documented_with_zeros_around
         const at::Tensor scales =
             columnwise ? some_bytes({blocks, lines}).t() : some_bytes({lines, blocks});
         const at::Tensor like =
-            at::empty({cuda::scale_tiles_of(lines, blocks), cuda::kScaleTileBytes}, at::kByte);
+            at::empty({cuda::count_scale_tiles(lines, blocks), cuda::kScaleTileBytes}, at::kByte);
         const Guarded tiles(like);
         run_grid<Nothing>(3, order, [&](const HostThread& thread, Nothing&) {
           cuda::tile_scales(
-              {matrix_of<std::uint8_t>(scales), tiles.tensor().mutable_data_ptr<std::uint8_t>()},
+              {as_matrix<std::uint8_t>(scales), tiles.tensor().mutable_data_ptr<std::uint8_t>()},
               thread);
         });
         const at::Tensor expected = at::zeros_like(like);
@@ -74,7 +74,7 @@ TEST(ScaleLayouts, the_first_bytes_of_a_tile_are_the_scales_of_lines_0_32_64_and
   const at::Tensor scales = at::arange(128, at::kByte).view({128, 1}).repeat({1, 4});
   at::Tensor tile = at::empty({cuda::kScaleTileBytes}, at::kByte);
   run_grid<Nothing>(1, Order::forward, [&](const HostThread& thread, Nothing&) {
-    cuda::tile_scales({matrix_of<std::uint8_t>(scales), tile.mutable_data_ptr<std::uint8_t>()},
+    cuda::tile_scales({as_matrix<std::uint8_t>(scales), tile.mutable_data_ptr<std::uint8_t>()},
                       thread);
   });
   for (std::int64_t offset = 0; offset < cuda::kScaleTileBytes; ++offset) {
@@ -85,10 +85,10 @@ TEST(ScaleLayouts, the_first_bytes_of_a_tile_are_the_scales_of_lines_0_32_64_and
 at::Tensor expanded(const at::Tensor& scales, std::int64_t height, std::int64_t lines,
                     std::int64_t blocks, Order order, std::int64_t grid = 3) {
   const at::Tensor like =
-      at::empty({cuda::scale_tiles_of(lines, blocks), cuda::kScaleTileBytes}, at::kByte);
+      at::empty({cuda::count_scale_tiles(lines, blocks), cuda::kScaleTileBytes}, at::kByte);
   const Guarded tiles(like);
   run_grid<Nothing>(grid, order, [&](const HostThread& thread, Nothing&) {
-    cuda::expand_scales({matrix_of<float>(scales), height, lines, blocks,
+    cuda::expand_scales({as_matrix<float>(scales), height, lines, blocks,
                          tiles.tensor().mutable_data_ptr<std::uint8_t>()},
                         thread);
   });
@@ -108,7 +108,7 @@ TEST(ScaleLayouts, a_scale_of_128_elements_becomes_those_of_its_mxfp8_blocks_in_
         const at::Tensor wide = at::pow(2.0, codes.to(at::kDouble) - 127).to(at::kFloat);
         const at::Tensor scales = columnwise ? wide.t().contiguous().t() : wide;
         at::Tensor expected =
-            at::zeros({cuda::scale_tiles_of(lines, blocks) * cuda::kScaleTileBytes}, at::kByte);
+            at::zeros({cuda::count_scale_tiles(lines, blocks) * cuda::kScaleTileBytes}, at::kByte);
         for (std::int64_t outer = 0; outer < lines; ++outer) {
           for (std::int64_t inner = 0; inner < blocks; ++inner) {
             expected[documented_offset(outer, inner, blocks)] = codes[outer / height][inner / 4];
@@ -125,18 +125,18 @@ TEST(ScaleLayouts, a_scale_of_128_elements_becomes_those_of_its_mxfp8_blocks_in_
 }
 
 TEST(ScaleLayouts, powers_of_two_keep_their_values_as_e8m0_and_all_else_is_nan) {
-  const auto code_of = [](float scale) {
+  const auto get_code = [](float scale) {
     return expanded(at::full({1, 1}, scale), 1, 1, 1, Order::forward, 1)[0][0].item<int>();
   };
   for (int exponent = -127; exponent <= 127; ++exponent) {
-    const int code = code_of(std::ldexp(1.0F, exponent));
+    const int code = get_code(std::ldexp(1.0F, exponent));
     EXPECT_EQ(decode<E8M0>(static_cast<std::uint8_t>(code)), std::ldexp(1.0F, exponent));
   }
   for (const float scale :
        {0.0F, -0.0F, 3.0F, 1.5F, -1.0F, -2.0F, 0x1.000002p0F, 0x1.fffffep127F, 0x1p-128F, 0x1p-149F,
         0x1.8p-127F, std::numeric_limits<float>::infinity(),
         -std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
-    EXPECT_EQ(code_of(scale), E8M0::kNanCode) << scale;
+    EXPECT_EQ(get_code(scale), E8M0::kNanCode) << scale;
   }
 }
 
@@ -175,7 +175,7 @@ TEST(ScaleLayouts, rows_of_fp32_scales_are_filled_with_zeros) {
       const at::Tensor expected = at::constant_pad_nd(scales, {0, width - blocks}, 0).contiguous();
       const Guarded out(expected);
       run_grid<Nothing>(2, Order::shuffled, [&](const HostThread& thread, Nothing&) {
-        cuda::pad_scales({matrix_of<float>(scales), width, out.tensor().mutable_data_ptr<float>()},
+        cuda::pad_scales({as_matrix<float>(scales), width, out.tensor().mutable_data_ptr<float>()},
                          thread);
       });
       expect_same_result(out, expected, fmt::format("{} x {} to {}", lines, blocks, width));

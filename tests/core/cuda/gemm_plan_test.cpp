@@ -92,8 +92,8 @@ const std::vector<Row> kTable{
 
 std::string name_of_row(const Row& row) {
   return fmt::format("{}: {} {} by {} {}, {} x {} x {} to {}", row.capability,
-                     name_of(row.a_format), name_of(row.a_mode), name_of(row.b_format),
-                     name_of(row.b_mode), row.mnk[0], row.mnk[1], row.mnk[2], name_of(row.out));
+                     get_name(row.a_format), get_name(row.a_mode), get_name(row.b_format),
+                     get_name(row.b_mode), row.mnk[0], row.mnk[1], row.mnk[2], get_name(row.out));
 }
 
 TEST(GemmPlan, is_that_of_the_table_for_every_card_format_and_shape) {
@@ -157,12 +157,12 @@ TEST(LtGemm, is_described_with_shapes_formats_scales_and_what_it_does_besides) {
 }
 
 TEST(LtGemm, has_the_key_of_an_equal_one_and_of_no_other) {
-  const LtKey key = key_of(some_gemm(), 0);
-  EXPECT_EQ(key, key_of(some_gemm(), 0));
-  EXPECT_NE(key, key_of(some_gemm(), 1));
+  const LtKey key = make_key(some_gemm(), 0);
+  EXPECT_EQ(key, make_key(some_gemm(), 0));
+  EXPECT_NE(key, make_key(some_gemm(), 1));
   LtGemm moved = some_gemm();
   moved.a.data = memory.data() + 256;  // as far aligned
-  EXPECT_EQ(key, key_of(moved, 0));
+  EXPECT_EQ(key, make_key(moved, 0));
   const std::vector<void (*)(LtGemm&)> changes{
       [](LtGemm& g) { g.m = 16; },
       [](LtGemm& g) { g.n = 16; },
@@ -190,13 +190,13 @@ TEST(LtGemm, has_the_key_of_an_equal_one_and_of_no_other) {
   for (std::size_t i = 0; i < changes.size(); ++i) {
     LtGemm changed = some_gemm();
     changes[i](changed);
-    EXPECT_NE(key, key_of(changed, 0)) << "change " << i;
+    EXPECT_NE(key, make_key(changed, 0)) << "change " << i;
   }
 }
 
 TEST(LtGemm, alignments_are_powers_of_two_up_to_256) {
   const auto aligned = [](std::uintptr_t address) {
-    return alignment_of(reinterpret_cast<const void*>(address));
+    return get_alignment(reinterpret_cast<const void*>(address));
   };
   EXPECT_EQ(aligned(0), 256);
   EXPECT_EQ(aligned(4096), 256);

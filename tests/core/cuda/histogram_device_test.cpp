@@ -18,13 +18,13 @@ template <typename Format, int width>
 void expect_exponents(const Aligned<typename Format::Bits>& x, std::size_t offset, Order order) {
   std::vector<std::int64_t> expected(kExponentBins, 5);  // counts are added to
   std::vector<std::int64_t> actual = expected;
-  for (std::size_t i = offset; i < x.size(); ++i) ++expected[exponent_bin_of<Format>(x[i])];
+  for (std::size_t i = offset; i < x.size(); ++i) ++expected[get_exponent_bin<Format>(x[i])];
   run_grid<ExponentTables>(2, order, [&](const HostThread& thread, ExponentTables& shared) {
     cuda::exponent_histogram<Format, width>(
         {x.data() + offset, static_cast<std::int64_t>(x.size() - offset), actual.data()}, thread,
         shared);
   });
-  EXPECT_EQ(actual, expected) << name_of(Format::kId);
+  EXPECT_EQ(actual, expected) << get_name(Format::kId);
 }
 
 template <typename Format>

@@ -35,7 +35,7 @@ void expect_close(const Codes<Format>& actual, const Codes<Format>& expected, co
     const double a = decode<Format>(actual[i]);
     const double e = decode<Format>(expected[i]);
     ASSERT_NEAR(a, e, relative * std::fabs(e) + 1e-5)
-        << what << ", " << name_of(Format::kId) << ", element " << i;
+        << what << ", " << get_name(Format::kId) << ", element " << i;
   }
 }
 

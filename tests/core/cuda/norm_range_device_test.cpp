@@ -69,13 +69,13 @@ struct Definition {
   double rstd;
 };
 
-double mean_of(const std::vector<double>& values) {
+double compute_mean(const std::vector<double>& values) {
   double sum = 0;
   for (const double value : values) sum += value;
   return sum / static_cast<double>(values.size());
 }
 
-std::vector<double> row_of(const Codes& codes, std::size_t row) {
+std::vector<double> get_row(const Codes& codes, std::size_t row) {
   std::vector<double> values(kColumns);
   for (std::size_t i = 0; i < kColumns; ++i) values[i] = decode<FP32>(codes[row * kColumns + i]);
   return values;
@@ -83,18 +83,18 @@ std::vector<double> row_of(const Codes& codes, std::size_t row) {
 
 Definition definition(const std::vector<double>& x, const std::vector<double>& grad,
                       const Aligned<float>& gamma, bool centered) {
-  const double center = centered ? mean_of(x) : 0;
+  const double center = centered ? compute_mean(x) : 0;
   std::vector<double> squares(kColumns), g(kColumns), products(kColumns);
   for (std::size_t i = 0; i < kColumns; ++i) squares[i] = std::pow(x[i] - center, 2);
   Definition row{std::vector<double>(kColumns), std::vector<double>(kColumns),
-                 1 / std::sqrt(mean_of(squares) + kEps)};
+                 1 / std::sqrt(compute_mean(squares) + kEps)};
   for (std::size_t i = 0; i < kColumns; ++i) {
     row.normalized[i] = (x[i] - center) * row.rstd;
     g[i] = grad[i] * gamma[i];
     products[i] = g[i] * row.normalized[i];
   }
-  const double mean_g = centered ? mean_of(g) : 0;
-  const double mean_products = mean_of(products);
+  const double mean_g = centered ? compute_mean(g) : 0;
+  const double mean_products = compute_mean(products);
   for (std::size_t i = 0; i < kColumns; ++i) {
     row.dx[i] = row.rstd * (g[i] - mean_g - row.normalized[i] * mean_products);
   }
@@ -108,9 +108,9 @@ void expect_definition(const Codes& x, bool centered) {
   const Norm norm = run_norm(x, grad, gamma, centered);
   std::vector<double> dgamma(kColumns);
   for (std::size_t row = 0; row < kRows; ++row) {
-    const std::vector<double> grads = row_of(grad, row);
-    const Definition expected = definition(row_of(x, row), grads, gamma, centered);
-    const std::vector<double> y = row_of(norm.y, row), dx = row_of(norm.dx, row);
+    const std::vector<double> grads = get_row(grad, row);
+    const Definition expected = definition(get_row(x, row), grads, gamma, centered);
+    const std::vector<double> y = get_row(norm.y, row), dx = get_row(norm.dx, row);
     for (std::size_t i = 0; i < kColumns; ++i) {
       const double value = expected.normalized[i] * gamma[i];
       ASSERT_NEAR(y[i], value, 1e-5 * std::fabs(value) + 3e-6) << "y " << i;
@@ -164,8 +164,8 @@ TEST(NormDeviceRange, of_one_number_at_the_end_of_the_range_is_finite) {
   const Norm norm = run_norm(repeated({FP32::kMax}), ones, Aligned<float>(kColumns, 1.0F), true);
   for (std::size_t row = 0; row < kRows; ++row) {
     EXPECT_NEAR(std::fabs(norm.mean[row]), FP32::kMax, 1e-6 * FP32::kMax);
-    for (const double y : row_of(norm.y, row)) ASSERT_LE(std::fabs(y), 1.001);
-    for (const double dx : row_of(norm.dx, row)) ASSERT_LE(std::fabs(dx), 1e-30);
+    for (const double y : get_row(norm.y, row)) ASSERT_LE(std::fabs(y), 1.001);
+    for (const double dx : get_row(norm.dx, row)) ASSERT_LE(std::fabs(dx), 1e-30);
   }
 }
 

@@ -63,7 +63,7 @@ TEST(Nvfp4Device, the_amax_of_numbers_leaves_nans_out) {
       if (magnitude > expected) expected = magnitude;
     }
     EXPECT_EQ(amax_of_numbers_on_host_grid<Input>(named.x, Order::shuffled), expected)
-        << named.name << " of " << name_of(Input::kId);
+        << named.name << " of " << get_name(Input::kId);
   });
 }
 
@@ -98,7 +98,7 @@ TEST(HadamardDevice, sums_are_those_of_the_cpu_in_the_same_order) {
       for (const NamedMatrix& named : block_matrices<Input>(48, columns, dtype)) {
         for (const bool inverse : {false, true}) {
           const at::Tensor expected = ops::hadamard_transform(named.x, kSigns, inverse);
-          const auto what = fmt::format("{} of {}", named.name, name_of(Input::kId));
+          const auto what = fmt::format("{} of {}", named.name, get_name(Input::kId));
           expect_same_but_for_nans<typename Input::Bits>(
               hadamard_on_host_grid<Input, 1>(named.x, inverse, Order::shuffled), expected, what);
           if (columns % 2 != 0) continue;
@@ -145,9 +145,9 @@ void expect_nvfp4(const at::Tensor& x, const ops::BlockCodesPair& expected, cons
     };
     const bool by_chance = options.random_state.defined();
     const cuda::Nvfp4Arguments arguments{
-        cuda::matrix_of(x),
-        {cuda::output_of<std::uint8_t>(rowwise.tensors()),
-         cuda::output_of<std::uint8_t>(columnwise.tensors())},
+        cuda::as_matrix(x),
+        {cuda::get_output<std::uint8_t>(rowwise.tensors()),
+         cuda::get_output<std::uint8_t>(columnwise.tensors())},
         {&amaxes.rowwise, scale_in(rowwise)},
         {&amaxes.columnwise, scale_in(columnwise)},
         by_chance ? options.random_state.const_data_ptr<std::int64_t>() : nullptr,
@@ -159,7 +159,7 @@ void expect_nvfp4(const at::Tensor& x, const ops::BlockCodesPair& expected, cons
     }
     const std::string what =
         fmt::format("{} {} of {}, squares {}, by chance {}, in packs {}", c10::str(x.sizes()), name,
-                    name_of(Input::kId), options.two_dimensional, by_chance, whole);
+                    get_name(Input::kId), options.two_dimensional, by_chance, whole);
     rowwise.expect_same(expected.rowwise, what + ", rowwise");
     columnwise.expect_same(expected.columnwise, what + ", columnwise");
   };

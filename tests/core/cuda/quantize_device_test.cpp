@@ -46,13 +46,13 @@ void for_each_output(const Visit& visit) {
   visit.template operator()<E5M2>();
 }
 
-float amax_of(std::uint32_t magnitude, FormatId format) {
+float compute_amax(std::uint32_t magnitude, FormatId format) {
   return dispatch_high_precision_format(format, "test", [&]<typename Format>() {
     return decode<Format>(static_cast<typename Format::Bits>(magnitude));
   });
 }
 
-std::uint32_t bits_of(float value) { return bits_as<std::uint32_t>(value); }
+std::uint32_t get_bits(float value) { return bits_as<std::uint32_t>(value); }
 
 template <typename Input>
 struct QuantizeResult {
@@ -84,12 +84,12 @@ void expect_codes_of_the_cpu(const Aligned<typename Input::Bits>& x, float scale
         std::span<const std::uint8_t>(result.codes).subspan(offset),
         [&](std::size_t i) { return expected[i + offset]; },
         [&](std::size_t i) { return fmt::format("0x{:x} times {}", x[i + offset], scale); }))
-        << name_of(Input::kId) << " to " << name_of(Output::kId) << ", " << width;
+        << get_name(Input::kId) << " to " << get_name(Output::kId) << ", " << width;
   };
   const auto packed =
       quantize_on_host_grid<Input, Output, cuda::kPackOf<typename Input::Bits>>(x, scale, 0, order);
   compare(packed, 0, "in packs");
-  EXPECT_EQ(bits_of(packed.amax), bits_of(amax_of(largest, Input::kId)));
+  EXPECT_EQ(get_bits(packed.amax), get_bits(compute_amax(largest, Input::kId)));
   compare(quantize_on_host_grid<Input, Output, 1>(x, scale, 1, order), 1, "one by one");
 }
 
@@ -129,7 +129,7 @@ TEST(QuantizeDevice, a_running_amax_keeps_what_is_larger) {
       cuda::quantize<BF16, E4M3, 8>(arguments, thread, shared);
     });
     const float largest =
-        amax_of(kernels::amax_range(FormatId::bf16, x.data(), x.size()), FormatId::bf16);
+        compute_amax(kernels::amax_range(FormatId::bf16, x.data(), x.size()), FormatId::bf16);
     if (std::isnan(before)) {
       EXPECT_TRUE(std::isnan(amax));
     } else {
@@ -153,11 +153,11 @@ TEST(AmaxDevice, is_the_amax_of_the_cpu) {
                            thread, shared);
     });
     const auto reference = [&](std::size_t from) {
-      return bits_of(
-          amax_of(kernels::amax_range(Input::kId, x.data() + from, x.size() - from), Input::kId));
+      return get_bits(compute_amax(
+          kernels::amax_range(Input::kId, x.data() + from, x.size() - from), Input::kId));
     };
-    EXPECT_EQ(bits_of(packed), reference(0)) << name_of(Input::kId);
-    EXPECT_EQ(bits_of(single), reference(offset)) << name_of(Input::kId);
+    EXPECT_EQ(get_bits(packed), reference(0)) << get_name(Input::kId);
+    EXPECT_EQ(get_bits(single), reference(offset)) << get_name(Input::kId);
   };
   for_each_input([&]<typename Input>() {
     for (const Order order : kOrders) {
@@ -175,7 +175,7 @@ TEST(AmaxDevice, of_one_special_value_is_its_magnitude) {
         cuda::amax<Input, 1>({x.data(), 1, &amax}, thread, s);
       });
       const typename Input::Bits magnitude = special.code & Input::kMagnitudeMask;
-      EXPECT_EQ(bits_of(amax), bits_of(decode<Input>(magnitude))) << special.name;
+      EXPECT_EQ(get_bits(amax), get_bits(decode<Input>(magnitude))) << special.name;
     }
   });
 }
@@ -206,7 +206,7 @@ void expect_transpose(std::int64_t rows, std::int64_t columns, Order order) {
       std::span<const std::uint8_t>(transposed),
       [&](std::size_t i) { return expected[i % height * width + i / height]; }, describe))
       << rows << " x " << columns;
-  EXPECT_EQ(bits_of(amax), bits_of(amax_of(largest, Input::kId)));
+  EXPECT_EQ(get_bits(amax), get_bits(compute_amax(largest, Input::kId)));
 }
 
 TEST(QuantizeTransposeDevice, both_orientations_and_the_amax_are_those_of_the_cpu) {
@@ -239,7 +239,7 @@ void expect_values(std::size_t offset, const float* scale_inv) {
         return fmt::format("code 0x{:02x} times {}", codes[i + offset],
                            scale_inv ? *scale_inv : 1.0F);
       }))
-      << name_of(Input::kId) << " to " << name_of(Output::kId);
+      << get_name(Input::kId) << " to " << get_name(Output::kId);
 }
 
 TEST(DequantizeDevice, values_are_those_of_the_cpu) {
@@ -291,8 +291,8 @@ void expect_window_ends(std::int64_t length, bool most_recent, std::int64_t stri
     }
     for (std::int64_t row = 0; row < length; ++row) {
       const float moved = row == 0 ? 0.0F : history[place(row - 1, slot)];
-      EXPECT_EQ(bits_of(fused_history[place(row, slot)]),
-                bits_of(own ? moved : history[place(row, slot)]))
+      EXPECT_EQ(get_bits(fused_history[place(row, slot)]),
+                get_bits(own ? moved : history[place(row, slot)]))
           << row << ", " << slot;
     }
   }

@@ -75,7 +75,7 @@ void check_copies(std::int64_t width, Order order) {
   for_each_place<Format>([&](std::int64_t token, std::int64_t, std::int64_t row) {
     std::copy_n(x.begin() + token * width, width, expected.begin() + row * width);
   });
-  EXPECT_EQ(spread, expected) << name_of(Format::kId) << ", width " << width;
+  EXPECT_EQ(spread, expected) << get_name(Format::kId) << ", width " << width;
 
   // One slot back again: the first one's.
   Codes<Format> back(x.size(), 1);
@@ -124,7 +124,7 @@ void check_sums(std::int64_t width, Order order) {
   });
   for (std::size_t i = 0; i < sums.size(); ++i) {
     ASSERT_NEAR(decode<Format>(sums[i]), expected[i], bound<Format>(magnitudes[i]))
-        << name_of(Format::kId) << ", element " << i;
+        << get_name(Format::kId) << ", element " << i;
   }
 }
 

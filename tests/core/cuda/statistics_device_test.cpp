@@ -122,7 +122,7 @@ const std::vector<Cast> kCasts{{FormatId::e4m3, 100.0F},
 template <typename Format>
 void expect_statistics(const Aligned<typename Format::Bits>& x, Order order, const char* name) {
   expect_same(on_host_grid<Format>(x, kCasts, order), on_cpu<Format>(x, kCasts),
-              fmt::format("{}, {}, {} elements", name, name_of(Format::kId), x.size()));
+              fmt::format("{}, {}, {} elements", name, get_name(Format::kId), x.size()));
 }
 
 template <typename Format>

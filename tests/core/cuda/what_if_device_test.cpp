@@ -35,7 +35,7 @@ std::vector<CastSums> on_host_grid(const at::Tensor& contiguous, std::span<const
   const std::int64_t blocks = cuda::what_if_grid(contiguous.size(0), contiguous.size(1));
   std::vector<CastSums> parts(casts.size() * static_cast<std::size_t>(blocks));
   cuda::WhatIfArguments arguments{};
-  arguments.x = cuda::matrix_of(contiguous);
+  arguments.x = cuda::as_matrix(contiguous);
   arguments.amax = &amax;
   arguments.cast_count = static_cast<int>(casts.size());
   arguments.parts = parts.data();
@@ -75,8 +75,8 @@ void expect_those_of_the_cpu(const at::Tensor& x, Order order) {
       const auto got = on_host_grid<Input>(x, casts, whole, order);
       for (std::size_t i = 0; i < count; ++i) {
         SCOPED_TRACE(fmt::format("{} {} of {}, squares {}, columnwise {}, in packs {}",
-                                 c10::str(x.sizes()), name_of(casts[i].mode),
-                                 name_of(casts[i].format), casts[i].squares, casts[i].columnwise,
+                                 c10::str(x.sizes()), get_name(casts[i].mode),
+                                 get_name(casts[i].format), casts[i].squares, casts[i].columnwise,
                                  whole));
         expect_cast(got[i], typed(words[first + i]), kSumsBound);
       }
@@ -88,7 +88,7 @@ TEST(WhatIfDevice, statistics_of_every_cast_are_those_of_the_cpu) {
   for_each_input_dtype([&]<typename Input>(at::ScalarType dtype) {
     for (const auto& [rows, columns] : shapes_with_elements(Input::kId)) {
       for (const NamedMatrix& named : block_matrices<Input>(rows, columns, dtype)) {
-        SCOPED_TRACE(fmt::format("{} of {}", named.name, name_of(Input::kId)));
+        SCOPED_TRACE(fmt::format("{} of {}", named.name, get_name(Input::kId)));
         expect_those_of_the_cpu<Input>(named.x, Order::shuffled);
       }
     }

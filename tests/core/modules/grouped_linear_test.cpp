@@ -140,7 +140,7 @@ TEST_F(GroupedLinearTest, has_zero_gradients_and_no_gemm_where_a_split_is_empty)
 }
 
 TEST_F(GroupedLinearTest, shows_features_the_gemms_that_have_rows) {
-  RecordingListener listener({.inspect = RoutingPlan::bit_of(TensorName::weight)});
+  RecordingListener listener({.inspect = RoutingPlan::get_bit(TensorName::weight)});
   run(recipes()[2], x_);
   EXPECT_EQ(listener.routed, 2);
   EXPECT_THAT(listener.calls, ElementsAre("inspect weight", "inspect weight"));

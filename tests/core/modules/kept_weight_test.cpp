@@ -20,9 +20,9 @@ using test::same_bits;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-constexpr std::uint32_t kBothWeightBits = RoutingPlan::bit_of(Gemm::fprop, TensorName::weight) |
-                                          RoutingPlan::bit_of(Gemm::dgrad, TensorName::weight);
-constexpr std::uint8_t kWeightBit = RoutingPlan::bit_of(TensorName::weight);
+constexpr std::uint32_t kBothWeightBits = RoutingPlan::get_bit(Gemm::fprop, TensorName::weight) |
+                                          RoutingPlan::get_bit(Gemm::dgrad, TensorName::weight);
+constexpr std::uint8_t kWeightBit = RoutingPlan::get_bit(TensorName::weight);
 
 class KeptWeight : public testing::Test {
  protected:

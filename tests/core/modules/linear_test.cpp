@@ -21,7 +21,7 @@ using test::same_bits;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-LinearOptions options_of(std::int64_t in, std::int64_t out, at::ScalarType dtype) {
+LinearOptions get_options(std::int64_t in, std::int64_t out, at::ScalarType dtype) {
   LinearOptions options;
   options.in_features = in;
   options.out_features = out;
@@ -44,7 +44,7 @@ at::Tensor leaf(const at::Tensor& values) { return values.detach().clone().requi
 
 TEST(Linear, in_bf16_gives_the_bits_of_torch_linear) {
   at::manual_seed(1);
-  Linear linear(options_of(64, 48, at::kBFloat16));
+  Linear linear(get_options(64, 48, at::kBFloat16));
   const at::Tensor x = at::randn({5, 7, 64}, at::kBFloat16);
   EXPECT_TRUE(same_bits(linear.forward(x),
                         at::linear(x, parameter(linear, "weight"), parameter(linear, "bias"))));
@@ -52,7 +52,7 @@ TEST(Linear, in_bf16_gives_the_bits_of_torch_linear) {
 
 TEST(Linear, gradients_equal_those_of_torch_linear_in_fp32_for_every_kind_of_input) {
   at::manual_seed(2);
-  Linear linear(options_of(32, 16, at::kFloat));
+  Linear linear(get_options(32, 16, at::kFloat));
   const at::Tensor base = at::randn({4, 6, 64});
   const std::vector<at::Tensor> inputs{at::randn({8, 32}),
                                        at::randn({2, 3, 32}),
@@ -82,7 +82,7 @@ TEST(Linear, gradients_equal_those_of_torch_linear_in_fp32_for_every_kind_of_inp
 
 TEST(Linear, in_double_its_gradients_pass_a_finite_difference_check) {
   at::manual_seed(3);
-  Linear linear(options_of(5, 4, at::kDouble));
+  Linear linear(get_options(5, 4, at::kDouble));
   const at::Tensor x = at::randn({3, 5}, at::kDouble).requires_grad_();
   const at::Tensor cotangent = at::randn({3, 4}, at::kDouble);
   linear.forward(x).backward(cotangent);
@@ -117,7 +117,7 @@ at::Tensor through_fp8(const at::Tensor& x, FormatId format) {
 
 TEST(Linear, in_fp8_runs_three_gemms_on_the_quantized_operands) {
   at::manual_seed(4);
-  Linear linear(options_of(96, 64, at::kBFloat16));
+  Linear linear(get_options(96, 64, at::kBFloat16));
   const at::Tensor x = at::randn({32, 96}, at::kBFloat16).requires_grad_();
   const at::Tensor grad = at::randn({32, 64}, at::kBFloat16);
   linear.forward(x);  // without autocast: not counted below
@@ -143,7 +143,7 @@ TEST(Linear, in_fp8_runs_three_gemms_on_the_quantized_operands) {
 }
 
 TEST(Linear, with_a_frozen_weight_runs_no_wgrad) {
-  Linear linear(options_of(32, 32, at::kBFloat16));
+  Linear linear(get_options(32, 32, at::kBFloat16));
   parameter(linear, "weight").set_requires_grad(false);
   const at::Tensor x = at::randn({16, 32}, at::kBFloat16).requires_grad_();
   const GemmCounts before = gemm_counts();
@@ -157,7 +157,7 @@ TEST(Linear, with_a_frozen_weight_runs_no_wgrad) {
 }
 
 TEST(Linear, takes_an_empty_batch_in_fp8) {
-  Linear linear(options_of(32, 16, at::kBFloat16));
+  Linear linear(get_options(32, 16, at::kBFloat16));
   const at::Tensor x = at::empty({0, 32}, at::kBFloat16).requires_grad_();
   Autocast autocast(current_scaling());
   const at::Tensor output = linear.forward(x);
@@ -168,7 +168,7 @@ TEST(Linear, takes_an_empty_batch_in_fp8) {
 }
 
 TEST(Linear, keeps_the_quantized_weight_of_the_first_micro_batch) {
-  Linear linear(options_of(32, 32, at::kBFloat16));
+  Linear linear(get_options(32, 32, at::kBFloat16));
   const at::Tensor x = at::randn({16, 32}, at::kBFloat16);
   const auto run = [&](std::optional<bool> first) {
     Autocast autocast(current_scaling());
@@ -186,7 +186,7 @@ TEST(Linear, keeps_the_quantized_weight_of_the_first_micro_batch) {
 
 TEST(Linear, computes_with_a_weight_that_is_stored_in_fp8) {
   at::manual_seed(5);
-  Linear linear(options_of(64, 32, at::kBFloat16));
+  Linear linear(get_options(64, 32, at::kBFloat16));
   const at::Tensor weight = parameter(linear, "weight").detach().clone();
   CurrentScalingQuantizer quantizer(FormatId::e4m3);
   const QuantizedTensor stored = quantizer.quantize(weight);
@@ -207,7 +207,7 @@ TEST(Linear, computes_with_a_weight_that_is_stored_in_fp8) {
 }
 
 TEST(Linear, computes_in_the_dtype_of_torch_autocast) {
-  Linear linear(options_of(32, 16, at::kFloat));
+  Linear linear(get_options(32, 16, at::kFloat));
   const at::Tensor x = at::randn({8, 32});
   at::autocast::set_autocast_enabled(at::kCPU, true);
   at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
@@ -220,7 +220,7 @@ TEST(Linear, computes_in_the_dtype_of_torch_autocast) {
 }
 
 TEST(Linear, names_layer_tensor_and_shapes_in_its_errors) {
-  LinearOptions options = options_of(32, 16, at::kBFloat16);
+  LinearOptions options = get_options(32, 16, at::kBFloat16);
   options.name = "layers.0.fc1";
   Linear linear(options);
   const auto run = [&](const at::Tensor& x) {
@@ -241,7 +241,7 @@ TEST(Linear, names_layer_tensor_and_shapes_in_its_errors) {
 
 TEST(Linear, notices_that_its_input_was_changed_in_place_before_the_backward) {
   for (const bool three_dimensions : {false, true}) {
-    Linear linear(options_of(16, 16, at::kFloat));
+    Linear linear(get_options(16, 16, at::kFloat));
     const at::Tensor x = three_dimensions ? at::randn({2, 4, 16}) : at::randn({4, 16});
     const at::Tensor output = linear.forward(x);
     x.add_(1);
@@ -251,7 +251,7 @@ TEST(Linear, notices_that_its_input_was_changed_in_place_before_the_backward) {
 }
 
 TEST(Linear, notices_that_a_part_of_its_weight_was_changed_in_place_before_the_backward) {
-  LinearOptions options = options_of(16, 16, at::kFloat);
+  LinearOptions options = get_options(16, 16, at::kFloat);
   options.parameters_split = {{"query", 8}, {"key", 8}};
   for (const char* part : {"query_weight", "key_weight"}) {
     Linear linear(options);
@@ -266,14 +266,14 @@ TEST(Linear, notices_that_a_part_of_its_weight_was_changed_in_place_before_the_b
 }
 
 TEST(Linear, alone_has_its_extra_state_in_its_state_dict) {
-  Linear linear(options_of(32, 16, at::kBFloat16));
+  Linear linear(get_options(32, 16, at::kBFloat16));
   {
     Autocast autocast;  // delayed scaling
     linear.forward(at::randn({16, 32}, at::kBFloat16));
   }
   const StateDict state = state_dict(linear);
   ASSERT_TRUE(state.contains("_extra_state"));
-  Linear other(options_of(32, 16, at::kBFloat16));
+  Linear other(get_options(32, 16, at::kBFloat16));
   load_state_dict(other, state);
   EXPECT_TRUE(same_bits(other.extra_state(), linear.extra_state()));
   EXPECT_GT(linear.extra_state().numel(), 0);
@@ -291,7 +291,7 @@ TEST(DefaultDevice, is_the_one_that_operators_have_kernels_for) {
 }
 
 TEST(Linear, refuses_a_second_derivative) {
-  Linear linear(options_of(16, 16, at::kFloat));
+  Linear linear(get_options(16, 16, at::kFloat));
   const at::Tensor x = at::randn({4, 16}).requires_grad_();
   const at::Tensor loss = linear.forward(x).square().sum();
   EXPECT_THAT([&] { loss.backward({}, /*retain_graph=*/true, /*create_graph=*/true); },

@@ -34,12 +34,12 @@ Linear fused_linear(at::ScalarType dtype, bool bias = true) {
       {.in_features = kIn, .out_features = kOut, .bias = bias, .parameters = fused(dtype)});
 }
 
-at::Tensor weight_of(torch::nn::Module& module, const char* name = "weight") {
+at::Tensor get_weight(torch::nn::Module& module, const char* name = "weight") {
   return *module.named_parameters().find(name);
 }
 
 at::Tensor with_main_grad(torch::nn::Module& module, const char* name = "weight") {
-  const at::Tensor weight = weight_of(module, name);
+  const at::Tensor weight = get_weight(module, name);
   const at::Tensor main_grad = at::zeros(weight.sizes(), at::kFloat);
   set_main_grad(weight, main_grad);
   return main_grad;
@@ -70,8 +70,8 @@ TEST(MainGrad, is_exactly_the_sum_of_wgrads_over_micro_batches_where_that_is_exa
       expected += exact_wgrad(g, x);
       EXPECT_TRUE(same_bits(main_grad, expected)) << dtype << ", batch " << batch;
     }
-    EXPECT_FALSE(weight_of(linear).grad().defined());
-    EXPECT_TRUE(weight_of(linear, "bias").grad().defined());
+    EXPECT_FALSE(get_weight(linear).grad().defined());
+    EXPECT_TRUE(get_weight(linear, "bias").grad().defined());
   }
 }
 
@@ -112,7 +112,7 @@ TEST(MainGrad, is_left_alone_by_empty_inputs_and_frozen_weights) {
   EXPECT_TRUE(same_bits(main_grad, before));
 
   Linear frozen = fused_linear(at::kFloat);
-  weight_of(frozen).set_requires_grad(false);  // and needs no main_grad
+  get_weight(frozen).set_requires_grad(false);  // and needs no main_grad
   const at::Tensor x = at::ones({kTokens, kIn}).requires_grad_();
   frozen.forward(x).backward(at::ones({kTokens, kOut}));
   EXPECT_TRUE(x.grad().defined());
@@ -126,7 +126,7 @@ TEST(MainGrad, has_the_bits_of_dgrad_and_bias_gradient_of_a_layer_without) {
                 .parameters = {.params_dtype = at::kBFloat16, .device = at::kCPU}});
   {
     const at::NoGradGuard no_grad;
-    weight_of(plain).copy_(weight_of(accumulating));
+    get_weight(plain).copy_(get_weight(accumulating));
   }
   with_main_grad(accumulating);
   const at::Tensor x = at::randn({kTokens, kIn}, at::kBFloat16);
@@ -136,7 +136,7 @@ TEST(MainGrad, has_the_bits_of_dgrad_and_bias_gradient_of_a_layer_without) {
     const at::Tensor input = x.clone().requires_grad_();
     linear->forward(input).backward(g);
     gradients.push_back(input.grad());
-    gradients.push_back(weight_of(*linear, "bias").grad());
+    gradients.push_back(get_weight(*linear, "bias").grad());
   }
   EXPECT_TRUE(same_bits(gradients[0], gradients[2]));
   EXPECT_TRUE(same_bits(gradients[1], gradients[3]));
@@ -146,7 +146,7 @@ TEST(MainGrad, has_the_bits_of_dgrad_and_bias_gradient_of_a_layer_without) {
 
 RoutingPlan watching_wgrad() {
   RoutingPlan plan;
-  plan.inspect = RoutingPlan::bit_of(TensorName::wgrad);
+  plan.inspect = RoutingPlan::get_bit(TensorName::wgrad);
   return plan;
 }
 
@@ -170,7 +170,7 @@ TEST(MainGrad, gets_what_a_feature_makes_of_wgrad) {
   const at::Tensor main_grad = with_main_grad(linear);
   main_grad.fill_(1);
   RoutingPlan plan;
-  plan.modify = RoutingPlan::bit_of(Gemm::wgrad, TensorName::wgrad);
+  plan.modify = RoutingPlan::get_bit(Gemm::wgrad, TensorName::wgrad);
   const RecordingListener listener(
       plan, [](const ModifyTensorCall& call) { return at::full_like(call.tensor, 5); });
   linear.forward(at::ones({kTokens, kIn})).backward(at::ones({kTokens, kOut}));
@@ -214,7 +214,7 @@ TEST(MainGrad, of_every_gemm_of_every_module_is_the_gradient_that_the_weight_wou
     run(*accumulating);
     run(*plain);
     for (const auto& item : plain->named_parameters()) {
-      const at::Tensor grad = weight_of(*accumulating, item.key().c_str()).grad();
+      const at::Tensor grad = get_weight(*accumulating, item.key().c_str()).grad();
       const bool is_weight = main_grads.contains(item.key());
       EXPECT_EQ(grad.defined(), !is_weight) << item.key();
       EXPECT_TRUE(
@@ -274,7 +274,7 @@ TEST(MainGrad, that_is_missing_or_does_not_fit_is_an_error_that_names_the_layer)
   const auto refused = [](const char* why) { return ThrowsMessage<UsageError>(HasSubstr(why)); };
   EXPECT_THAT(train, refused("decoder.1.qkv: fuse_wgrad_accumulation adds the gradient of a weight "
                              "[48, 32] to its main_grad, and it has none; set weight.main_grad"));
-  const at::Tensor weight = weight_of(linear);
+  const at::Tensor weight = get_weight(linear);
   set_main_grad(weight, at::zeros({kIn, kOut}));
   EXPECT_THAT(train, refused("decoder.1.qkv: main_grad has shape [32, 48] and dtype Float on cpu; "
                              "expected [48, 32] and Float, BFloat16 or Half on cpu"));

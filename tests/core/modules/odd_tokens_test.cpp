@@ -191,7 +191,7 @@ TEST(TokensOfAnyNumber, give_a_layer_norm_mlp_the_bits_that_zeros_behind_them_wo
 struct Operands {
   at::Tensor rowwise, columnwise;
 };
-Operands values_of(const Recipe& recipe, TensorRole role, const at::Tensor& x) {
+Operands get_values(const Recipe& recipe, TensorRole role, const at::Tensor& x) {
   const auto quantizer = recipe.make_quantizer(role, nullptr);
   QuantizedTensor first = quantizer->quantize(x);
   QuantizedTensor second = quantizer->quantize(with_zeros_behind(x, rounded_up(x.size(0), 16)));
@@ -212,10 +212,10 @@ TEST(TokensOfAnyNumber, give_the_products_of_their_quantized_values_in_double_pr
       const Layer layer = linear();
       const Results results = run(layer, named.recipe, x, grad);
       const auto parameters = layer.module->named_parameters();
-      const Operands activation = values_of(*named.recipe, TensorRole::input, x);
-      const Operands gradient = values_of(*named.recipe, TensorRole::grad_output, grad);
+      const Operands activation = get_values(*named.recipe, TensorRole::input, x);
+      const Operands gradient = get_values(*named.recipe, TensorRole::grad_output, grad);
       const Operands weight =
-          values_of(*named.recipe, TensorRole::weight, parameters["weight"].detach());
+          get_values(*named.recipe, TensorRole::weight, parameters["weight"].detach());
       const auto expect_near = [](const at::Tensor& actual, const at::Tensor& a,
                                   const at::Tensor& b, const char* what) {
         // FP32 sums of at most 130 products, rounded to BF16.

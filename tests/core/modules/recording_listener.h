@@ -32,7 +32,7 @@ class RecordingListener final : public HookListener {
     return modification_(call);
   }
   void inspect_tensor(LayerHooks&, const RoutingPlan&, const InspectTensorCall& call) override {
-    calls.push_back("inspect " + std::string(name_of(call.tensor_name)));
+    calls.push_back("inspect " + std::string(get_name(call.tensor_name)));
     above_autograd += !c10::impl::tls_is_dispatch_keyset_excluded(c10::autograd_dispatch_keyset);
     if (inspected) inspected(call);
   }
@@ -52,8 +52,8 @@ class RecordingListener final : public HookListener {
 
  private:
   void note(const char* call, Gemm gemm, TensorName tensor) {
-    calls.push_back(std::string(call) + " " + std::string(name_of(gemm)) + " " +
-                    std::string(name_of(tensor)));
+    calls.push_back(std::string(call) + " " + std::string(get_name(gemm)) + " " +
+                    std::string(get_name(tensor)));
   }
 
   RoutingPlan plan_;

@@ -26,7 +26,7 @@ class ATransformerLayer : public testing::Test {
   }
 };
 
-std::set<std::string> names_of(const StateDict& state) {
+std::set<std::string> get_names(const StateDict& state) {
   std::set<std::string> names;
   for (const auto& [name, tensor] : state) names.insert(name);
   return names;
@@ -56,7 +56,7 @@ TEST_F(ATransformerLayer, has_the_state_dict_keys_of_transformer_engine) {
       "layernorm_mlp.layer_norm_bias",
       "layernorm_mlp.layer_norm_weight",
   };
-  EXPECT_EQ(names_of(state_dict(module)), expected);
+  EXPECT_EQ(get_names(state_dict(module)), expected);
 }
 
 TEST_F(ATransformerLayer, of_a_fused_decoder_has_the_state_dict_keys_of_transformer_engine) {
@@ -89,7 +89,7 @@ TEST_F(ATransformerLayer, of_a_fused_decoder_has_the_state_dict_keys_of_transfor
       "layernorm.bias",
       "layernorm.weight",
   };
-  EXPECT_EQ(names_of(state_dict(module)), expected);
+  EXPECT_EQ(get_names(state_dict(module)), expected);
 }
 
 // Self attention of a layer with fuse_qkv_params and weights that are not interleaved, and the MLP.

@@ -130,7 +130,7 @@ TEST(WatchedLinear, without_a_cast_calls_no_postquantize) {
 
 TEST(WatchedLinear, names_both_tensors_of_a_gemm_whose_operands_differ_in_precision) {
   Linear linear(options());
-  RecordingListener listener({.modify = RoutingPlan::bit_of(Gemm::fprop, TensorName::activation)},
+  RecordingListener listener({.modify = RoutingPlan::get_bit(Gemm::fprop, TensorName::activation)},
                              unchanged);
   EXPECT_THAT(
       [&] {
@@ -145,7 +145,7 @@ TEST(WatchedLinear, runs_a_gemm_in_high_precision_where_fp8_gemm_enabled_said_no
   const at::Tensor x = at::randn({16, 32}, at::kBFloat16);
   const Results bf16 = train_step(linear, x, /*fp8=*/false);
   const Results fp8 = train_step(linear, x, /*fp8=*/true);
-  RecordingListener listener({.high_precision = RoutingPlan::bit_of(Gemm::fprop)});
+  RecordingListener listener({.high_precision = RoutingPlan::get_bit(Gemm::fprop)});
   const Results mixed = train_step(linear, x, /*fp8=*/true);
   EXPECT_TRUE(same_bits(mixed.output, bf16.output));
   EXPECT_TRUE(same_bits(mixed.dgrad, fp8.dgrad));

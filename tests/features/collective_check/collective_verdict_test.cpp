@@ -35,13 +35,13 @@ at::Tensor in_words(const Collective& collective, const SeenCollective& seen) {
     return collective_sums(result, seen.kind, result_range(seen).first, seen.numel);
   }
   std::vector<at::Tensor> digests;
-  for (const at::Tensor& part : result.chunk(seen.ranks)) digests.push_back(digest_of(part));
+  for (const at::Tensor& part : result.chunk(seen.ranks)) digests.push_back(compute_digest(part));
   return at::stack(digests);
 }
 
 at::Tensor sent_in_words(const Collective& collective, std::size_t rank) {
   const at::Tensor& sent = collective.sent[rank];
-  if (collective.kind == CollectiveKind::gather) return digest_of(sent);
+  if (collective.kind == CollectiveKind::gather) return compute_digest(sent);
   if (collective.kind != CollectiveKind::exchange) {
     return collective_sums(sent, collective.kind, 0, sent.numel());
   }
@@ -67,7 +67,7 @@ SeenCollective seen_by(const Collective& collective, std::size_t rank) {
 }
 
 // "": nothing is wrong.
-std::string said_of(const Collective& collective, std::size_t rank) {
+std::string describe_collective(const Collective& collective, std::size_t rank) {
   std::vector<SeenCollective> seen;
   std::vector<RankWords> of_ranks(collective.sent.size());
   for (std::size_t i = 0; i < of_ranks.size(); ++i) {
@@ -99,50 +99,53 @@ TEST(CollectiveVerdict, what_was_sent_came_out) {
   Collective gather = two_ranks(CollectiveKind::gather);
   gather.results.assign(2, at::cat({gather.sent[0], gather.sent[1]}));
   for (const Collective& each : {sum, maximum, gather, scattered_sum()}) {
-    EXPECT_EQ(said_of(each, 0), "");
-    EXPECT_EQ(said_of(each, 1), "");
+    EXPECT_EQ(describe_collective(each, 0), "");
+    EXPECT_EQ(describe_collective(each, 1), "");
   }
 }
 
 TEST(CollectiveVerdict, a_scattered_sum_with_another_sampled_element) {
   Collective collective = scattered_sum();
   collective.results[1][31] += 1;  // the last one of the whole is a sample
-  EXPECT_EQ(said_of(collective, 1), "element 63 came out as 254, what the ranks sent makes 253");
+  EXPECT_EQ(describe_collective(collective, 1),
+            "element 63 came out as 254, what the ranks sent makes 253");
   // The other rank's part is right, and the total that both know is not.
-  EXPECT_THAT(said_of(collective, 0), HasSubstr("its elements add up to "));
+  EXPECT_THAT(describe_collective(collective, 0), HasSubstr("its elements add up to "));
 }
 
 TEST(CollectiveVerdict, a_scattered_sum_with_another_element_that_is_no_sample) {
   Collective collective = scattered_sum();
   collective.results[0][5] += 1;
-  EXPECT_THAT(said_of(collective, 0), HasSubstr("its elements add up to 8129, those that"));
+  EXPECT_THAT(describe_collective(collective, 0),
+              HasSubstr("its elements add up to 8129, those that"));
 }
 
 TEST(CollectiveVerdict, a_scattered_sum_of_this_rank_alone) {
   Collective collective = scattered_sum();
   collective.results[0] = collective.sent[0].slice(0, 0, 32);
-  EXPECT_THAT(said_of(collective, 0), HasSubstr("as if no other were in the group"));
+  EXPECT_THAT(describe_collective(collective, 0), HasSubstr("as if no other were in the group"));
 }
 
 TEST(CollectiveVerdict, a_scattered_sum_of_the_other_ranks_rows) {
   Collective collective = scattered_sum();
   std::swap(collective.results[0], collective.results[1]);  // the total is right
-  EXPECT_THAT(said_of(collective, 0), HasSubstr("element 0 came out as 129"));
+  EXPECT_THAT(describe_collective(collective, 0), HasSubstr("element 0 came out as 129"));
 }
 
 TEST(CollectiveVerdict, a_scattered_sum_that_did_not_end_everywhere_is_not_judged) {
   Collective collective = scattered_sum();
   collective.results[0][5] += 1;
   collective.results[1] = at::Tensor();
-  EXPECT_EQ(said_of(collective, 0), "");
+  EXPECT_EQ(describe_collective(collective, 0), "");
 }
 
 TEST(CollectiveVerdict, a_scattered_sum_that_loses_a_nan) {
   Collective collective = scattered_sum();
   collective.sent[1][40] = kNaN;
-  EXPECT_EQ(said_of(collective, 0), "1 elements of rank 1 were NaN or infinite, and 0 came out");
+  EXPECT_EQ(describe_collective(collective, 0),
+            "1 elements of rank 1 were NaN or infinite, and 0 came out");
   collective.results[1][8] = kNaN;
-  EXPECT_EQ(said_of(collective, 0), "");
+  EXPECT_EQ(describe_collective(collective, 0), "");
 }
 
 TEST(CollectiveVerdict, a_gather_with_another_bit) {
@@ -150,15 +153,16 @@ TEST(CollectiveVerdict, a_gather_with_another_bit) {
   collective.results.assign(2, at::cat({collective.sent[0], collective.sent[1]}));
   collective.results[0] = collective.results[0].clone();
   collective.results[0][70] = 0;
-  EXPECT_EQ(said_of(collective, 0), "what came from rank 1 differs from what it sent");
-  EXPECT_EQ(said_of(collective, 1), "");
+  EXPECT_EQ(describe_collective(collective, 0), "what came from rank 1 differs from what it sent");
+  EXPECT_EQ(describe_collective(collective, 1), "");
 }
 
 TEST(CollectiveVerdict, ranks_in_different_collectives) {
   Collective collective = two_ranks(CollectiveKind::sum);
   collective.sent[1] = at::ones(32);
   collective.results.assign(2, at::ones(64));
-  EXPECT_EQ(said_of(collective, 0), "rank 1 was in another collective of that group at the time");
+  EXPECT_EQ(describe_collective(collective, 0),
+            "rank 1 was in another collective of that group at the time");
 }
 
 // A look at every row of all ranks for each collective would be 80 billion looks: half an hour.
@@ -195,22 +199,22 @@ Collective exchange(std::int64_t ranks) {
 
 TEST(CollectiveVerdict, an_exchange_that_brought_what_was_sent) {
   for (const std::int64_t ranks : {2, 11, 12, 25}) {
-    EXPECT_EQ(said_of(exchange(ranks), 0), "");
-    EXPECT_EQ(said_of(exchange(ranks), 1), "");
+    EXPECT_EQ(describe_collective(exchange(ranks), 0), "");
+    EXPECT_EQ(describe_collective(exchange(ranks), 1), "");
   }
 }
 
 TEST(CollectiveVerdict, an_exchange_with_another_bit_is_found_where_it_came_out) {
   Collective collective = exchange(3);
   collective.results[1][2][0] += 1;
-  EXPECT_EQ(said_of(collective, 0), "");
-  EXPECT_EQ(said_of(collective, 1), "what came from rank 2 differs from what it sent");
+  EXPECT_EQ(describe_collective(collective, 0), "");
+  EXPECT_EQ(describe_collective(collective, 1), "what came from rank 2 differs from what it sent");
 }
 
 TEST(CollectiveVerdict, an_exchange_of_rows_in_another_order) {
   Collective collective = exchange(3);
   collective.results[0] = collective.results[0].flip(0);
-  EXPECT_EQ(said_of(collective, 0), "what came from rank 0 differs from what it sent");
+  EXPECT_EQ(describe_collective(collective, 0), "what came from rank 0 differs from what it sent");
 }
 
 // Ranks 1, 12 and 23 share a word: what went wrong at one of them shows at all, and no sum of
@@ -218,9 +222,11 @@ TEST(CollectiveVerdict, an_exchange_of_rows_in_another_order) {
 TEST(CollectiveVerdict, an_exchange_of_more_ranks_than_words) {
   Collective collective = exchange(25);
   std::swap(collective.results[12], collective.results[23]);
-  EXPECT_EQ(said_of(collective, 0), "");
-  EXPECT_THAT(said_of(collective, 1), HasSubstr("what came from rank 0 or 11 or 22 differs"));
-  EXPECT_THAT(said_of(collective, 12), HasSubstr("here or at a rank that shares its digest"));
+  EXPECT_EQ(describe_collective(collective, 0), "");
+  EXPECT_THAT(describe_collective(collective, 1),
+              HasSubstr("what came from rank 0 or 11 or 22 differs"));
+  EXPECT_THAT(describe_collective(collective, 12),
+              HasSubstr("here or at a rank that shares its digest"));
 }
 
 }  // namespace

@@ -178,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(InEachCall, FailingStatistic,
 
 // ---- registered
 
-std::string error_of(StatisticRegistry& registry, config::StatisticDescription description) {
+std::string get_error(StatisticRegistry& registry, config::StatisticDescription description) {
   try {
     registry.add({std::move(description), std::make_shared<Sum>()});
     return "";
@@ -189,12 +189,12 @@ std::string error_of(StatisticRegistry& registry, config::StatisticDescription d
 
 TEST(StatisticRegistry, refuses_a_name_that_is_taken_and_names_both_owners) {
   StatisticRegistry registry{is_builtin_statistic};
-  EXPECT_EQ(error_of(registry, {.name = "tail_weight", .owner = "first.so"}), "");
-  EXPECT_THAT(error_of(registry, {.name = "tail_weight", .owner = "second.so"}),
+  EXPECT_EQ(get_error(registry, {.name = "tail_weight", .owner = "first.so"}), "");
+  EXPECT_THAT(get_error(registry, {.name = "tail_weight", .owner = "second.so"}),
               AllOf(HasSubstr("'tail_weight' of second.so"), HasSubstr("first.so")));
   for (const char* name : {"l2_norm", "underflows%", "mxfp8_mse", "mse_columnwise",
                            "max_blockwise_dynamic_range_block_size_64_dims_2"}) {
-    EXPECT_THAT(error_of(registry, {.name = name, .owner = "second.so"}),
+    EXPECT_THAT(get_error(registry, {.name = name, .owner = "second.so"}),
                 AllOf(HasSubstr(name), HasSubstr("second.so"), HasSubstr("telens has")));
   }
 }
@@ -202,11 +202,11 @@ TEST(StatisticRegistry, refuses_a_name_that_is_taken_and_names_both_owners) {
 TEST(StatisticRegistry, refuses_what_is_no_name_or_has_no_sums) {
   StatisticRegistry registry{is_builtin_statistic};
   for (const char* name : {"", "%", "Tails", "my tails", "1st", "a%b", "tail/left"}) {
-    EXPECT_THAT(error_of(registry, {.name = name}), HasSubstr("a-z, 0-9 and '_'")) << name;
+    EXPECT_THAT(get_error(registry, {.name = name}), HasSubstr("a-z, 0-9 and '_'")) << name;
   }
-  EXPECT_THAT(error_of(registry, {.name = std::string(129, 'a')}), HasSubstr("128"));
-  EXPECT_THAT(error_of(registry, {.name = "tail_weight", .words = 0}), HasSubstr("FP64"));
-  EXPECT_EQ(error_of(registry, {.name = "tail_2%"}), "");
+  EXPECT_THAT(get_error(registry, {.name = std::string(129, 'a')}), HasSubstr("128"));
+  EXPECT_THAT(get_error(registry, {.name = "tail_weight", .words = 0}), HasSubstr("FP64"));
+  EXPECT_EQ(get_error(registry, {.name = "tail_2%"}), "");
 }
 
 // ---- in a session

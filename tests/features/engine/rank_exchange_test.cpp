@@ -101,7 +101,7 @@ at::Tensor part(int rank) {
   return at::randn({100 + rank}) + 10 * rank;  // with shifted means
 }
 
-const TensorSums& tensor_of(const NamedSums& sums, std::size_t index) {
+const TensorSums& get_tensor(const NamedSums& sums, std::size_t index) {
   return std::get<TensorSums>(sums[index].second);
 }
 
@@ -127,13 +127,13 @@ TEST(RankExchange, equal_layouts_take_a_header_and_one_gather_and_give_the_sums_
   }
   EXPECT_EQ(exchange(ranks), 2);
   for (const NamedSums& rank : ranks) {
-    expect_whole(tensor_of(rank, 0), at::cat(parts));
+    expect_whole(get_tensor(rank, 0), at::cat(parts));
     const auto& cast = std::get<CastSums>(rank[1].second);
     EXPECT_EQ(cast.numel, at::cat(parts).numel());
     EXPECT_EQ(cast.scale_inv_max, 1.0);
     EXPECT_NEAR(cast.scale_inv_min, 1.0 / 3, 1e-7);
     EXPECT_EQ(std::get<BlockRanges>(rank[2].second).max_ratio, 4.0);
-    EXPECT_EQ(tensor_of(rank, 0).m2, tensor_of(ranks[0], 0).m2);  // the same bits everywhere
+    EXPECT_EQ(get_tensor(rank, 0).m2, get_tensor(ranks[0], 0).m2);  // the same bits everywhere
   }
 }
 
@@ -143,10 +143,10 @@ TEST(RankExchange, ranks_that_log_different_layers_or_none_do_not_hang) {
   ranks[1] = {{"b with a longer name", testing::reference_sums(part(2))},
               {"a", testing::reference_sums(part(3))}};
   EXPECT_EQ(exchange(ranks), 2);
-  expect_whole(tensor_of(ranks[0], 0), at::cat({part(0), part(3)}));
-  expect_whole(tensor_of(ranks[0], 1), part(1));
-  expect_whole(tensor_of(ranks[1], 0), part(2));
-  expect_whole(tensor_of(ranks[1], 1), at::cat({part(0), part(3)}));
+  expect_whole(get_tensor(ranks[0], 0), at::cat({part(0), part(3)}));
+  expect_whole(get_tensor(ranks[0], 1), part(1));
+  expect_whole(get_tensor(ranks[1], 0), part(2));
+  expect_whole(get_tensor(ranks[1], 1), at::cat({part(0), part(3)}));
 }
 
 // Two ranks bring sums of these names to exchanges of one group, one after the other, each of which
@@ -181,7 +181,7 @@ TEST(RankExchange, messages_that_do_not_grow_travel_behind_the_headers) {
       for (std::size_t i = 0; i < own.size(); ++i) {
         const Names& others = names[static_cast<std::size_t>(1 - rank)];
         const bool both = std::ranges::find(others, own[i].first) != others.end();
-        EXPECT_EQ(tensor_of(own, i).numel, both ? 201 : 100 + rank) << own[i].first;
+        EXPECT_EQ(get_tensor(own, i).numel, both ? 201 : 100 + rank) << own[i].first;
       }
       turn.arrive_and_wait();
     }
@@ -202,7 +202,7 @@ TEST(RankExchange, a_nan_on_one_rank_reaches_all) {
   ranks[0] = {{"a", testing::reference_sums(at::tensor({1.0F, std::nanf("")}))}};
   ranks[1] = {{"a", testing::reference_sums(at::tensor({2.0F}))}};
   exchange(ranks);
-  for (const NamedSums& rank : ranks) EXPECT_EQ(tensor_of(rank, 0).nan, 1);
+  for (const NamedSums& rank : ranks) EXPECT_EQ(get_tensor(rank, 0).nan, 1);
 }
 
 // A sum of two words; `total` below is one rank's.
@@ -281,7 +281,7 @@ std::size_t agreed(WeightGroups& groups, c10d::ProcessGroup& world, bool shares 
 
 // Groups of four ranks: 0 and 1 are a tensor-parallel group, and 2 and 3 another, both under one
 // name.
-c10::intrusive_ptr<ThreadGroup> pair_of(int rank, Meeting& meeting) {
+c10::intrusive_ptr<ThreadGroup> make_pair_of_groups(int rank, Meeting& meeting) {
   const std::vector<std::uint64_t> first{0, 1}, second{2, 3};
   return c10::make_intrusive<ThreadGroup>(rank % 2, rank < 2 ? first : second, meeting);
 }
@@ -289,7 +289,7 @@ c10::intrusive_ptr<ThreadGroup> pair_of(int rank, Meeting& meeting) {
 TEST(WeightGroups, a_group_is_agreed_on_once_all_of_its_ranks_know_it) {
   Meeting pairs(2);  // no ranks meet there
   on_ranks(4, [&](int rank, c10d::ProcessGroup& world) {
-    const auto own = pair_of(rank, pairs);
+    const auto own = make_pair_of_groups(rank, pairs);
     WeightGroups groups;
     EXPECT_EQ(agreed(groups, world), 0U);
     if (rank > 0) groups.add(share(own.get()));
@@ -303,7 +303,7 @@ TEST(WeightGroups, a_group_is_agreed_on_once_all_of_its_ranks_know_it) {
 TEST(WeightGroups, the_first_of_one_group_and_the_second_of_another_do_not_make_one) {
   Meeting pairs(2);
   on_ranks(4, [&](int rank, c10d::ProcessGroup& world) {
-    const auto own = pair_of(rank, pairs);
+    const auto own = make_pair_of_groups(rank, pairs);
     WeightGroups groups;
     if (rank == 0 || rank == 3) groups.add(share(own.get()));
     EXPECT_EQ(agreed(groups, world), 0U);
@@ -325,7 +325,7 @@ TEST(WeightGroups, groups_of_one_name_that_nothing_tells_apart_stay_unshared) {
 TEST(WeightGroups, a_rank_whose_weights_stay_its_own_takes_its_group_with_it) {
   Meeting pairs(2);
   on_ranks(4, [&](int rank, c10d::ProcessGroup& world) {
-    const auto own = pair_of(rank, pairs);
+    const auto own = make_pair_of_groups(rank, pairs);
     WeightGroups groups;
     groups.add(share(own.get()));
     EXPECT_EQ(agreed(groups, world, /*shares=*/rank != 1), rank < 2 ? 0U : 1U);

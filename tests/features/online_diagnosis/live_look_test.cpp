@@ -52,7 +52,7 @@ class LiveLookTest : public ::testing::Test {
   LiveLookOptions options() const {
     return {.path = folder_.str(),
             .run = "RUN",
-            .action_of =
+            .get_action =
                 [this](std::string_view cause) {
                   const auto found = actions_.find(std::string(cause));
                   return found == actions_.end() ? Action::tell : found->second;

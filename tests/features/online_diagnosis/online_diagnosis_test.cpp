@@ -278,7 +278,7 @@ TEST_F(OnlineDiagnosisTest, looking_changes_no_bit) {
 }
 
 TEST_F(OnlineDiagnosisTest, options_that_are_none_are_named) {
-  const auto error_of = [&](const std::string& more) -> std::string {
+  const auto get_error = [&](const std::string& more) -> std::string {
     try {
       debug::initialize(options(diagnosis(more)));
     } catch (const ConfigError& error) {
@@ -286,12 +286,12 @@ TEST_F(OnlineDiagnosisTest, options_that_are_none_are_named) {
     }
     return "";
   };
-  EXPECT_THAT(error_of(", actions: {nonfinit: stop}"),
+  EXPECT_THAT(get_error(", actions: {nonfinit: stop}"),
               HasSubstr("there is no cause 'nonfinit' (did you mean 'nonfinite'?)"));
-  EXPECT_THAT(error_of(", actions: {nonfinite: halt}"),
+  EXPECT_THAT(get_error(", actions: {nonfinite: halt}"),
               HasSubstr("the action of 'nonfinite' must be one of 'ignore', 'tell', 'veto', "
                         "'stop', not the string 'halt'"));
-  EXPECT_THAT(error_of(", actions: {nonfinite: stop}, percent_of_time: 0"),
+  EXPECT_THAT(get_error(", actions: {nonfinite: stop}, percent_of_time: 0"),
               HasSubstr("percent_of_time"));
 }
 

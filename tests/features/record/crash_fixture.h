@@ -88,7 +88,7 @@ inline void expect_all_there(const std::string& path, const Written& written) {
 
 // In a process of its own; how it ended.
 template <typename Run>
-int status_of(Run run) {
+int get_status(Run run) {
   const pid_t process = ::fork();
   if (process == 0) {
     run();

@@ -70,7 +70,7 @@ std::string write_file(const TemporaryFolder& folder, Ending ending) {
 }
 
 // All that a reader tells of a file.
-std::string content_of(const RunReader& run) {
+std::string read_content(const RunReader& run) {
   char* text = nullptr;
   std::size_t bytes = 0;
   std::FILE* out = ::open_memstream(&text, &bytes);
@@ -92,7 +92,7 @@ std::optional<Read> read_file(const std::string& path) {
   Read read;
   try {
     RunReader run(path, [&](const std::string& line) { read.said.push_back(line); });
-    read.content = content_of(run);
+    read.content = read_content(run);
   } catch (const RecordError&) {
     return std::nullopt;
   }
@@ -128,7 +128,7 @@ INSTANTIATE_TEST_SUITE_P(Of, DamagedFile, ::testing::Values(Ending::closed, Endi
 
 TEST_P(DamagedFile, no_changed_byte_or_page_alters_what_is_read_without_a_word) {
   constexpr std::size_t kPage = 4096;
-  const std::string whole = bytes_of(path_);
+  const std::string whole = get_bytes(path_);
   const auto original = read_file(path_);
   ASSERT_TRUE(original && original->said.empty());
   std::mt19937_64 random(GetParam() == Ending::closed ? 1 : 2);
@@ -168,7 +168,7 @@ TEST_P(DamagedFile, no_changed_byte_or_page_alters_what_is_read_without_a_word) 
 }
 
 TEST_P(DamagedFile, a_damaged_chunk_costs_its_own_records_alone) {
-  flip(offset_of(path_, "records", 1) + 100);
+  flip(get_offset(path_, "records", 1) + 100);
   const auto left = records();
   ASSERT_THAT(left, SizeIs(kRecords - kChunk));
   EXPECT_EQ(left[kChunk - 1].iteration, kChunk - 1);
@@ -182,7 +182,7 @@ TEST_P(DamagedFile, a_damaged_chunk_costs_its_own_records_alone) {
 }
 
 TEST_P(DamagedFile, a_damaged_name_costs_no_record) {
-  flip(offset_of(path_, "names/layer") + 256 * 2);
+  flip(get_offset(path_, "names/layer") + 256 * 2);
   EXPECT_THAT(records(), SizeIs(kRecords));
   EXPECT_THAT(said_, ElementsAre(HasSubstr("damaged: 1 row of names/layer (2)")));
   EXPECT_EQ(RunReader(path_).names(Dictionary::layer).at(2), "(damaged layer 2 of rank00000.h5)");
@@ -190,22 +190,22 @@ TEST_P(DamagedFile, a_damaged_name_costs_no_record) {
 }
 
 TEST_P(DamagedFile, a_repair_leaves_what_stands_for_a_damaged_name) {
-  flip(offset_of(path_, "names/tensor") + 32);
+  flip(get_offset(path_, "names/tensor") + 32);
   EXPECT_EQ(RunReader(path_).names(Dictionary::tensor).at(1), "(damaged 1 of rank00000)");
   EXPECT_TRUE(repair(path_).done);
   EXPECT_EQ(RunReader(path_).names(Dictionary::tensor).at(1), "(damaged 1 of rank00000)");
 }
 
 TEST_P(DamagedFile, a_damaged_configuration_is_told) {
-  flip(offset_of(path_, "config") + 3);
+  flip(get_offset(path_, "config") + 3);
   const auto read = read_file(path_);
   ASSERT_TRUE(read);
   EXPECT_THAT(read->said, ElementsAre(HasSubstr("damaged: 1 row of config (0)")));
 }
 
 TEST_P(DamagedFile, repair_keeps_the_rest_and_says_what_it_left_out) {
-  flip(offset_of(path_, "records", 1) + 100);
-  flip(offset_of(path_, "scalars") + 24 * 7);
+  flip(get_offset(path_, "records", 1) + 100);
+  flip(get_offset(path_, "scalars") + 24 * 7);
   const auto before = records();
   const Repair done = repair(path_);
   EXPECT_TRUE(done.done);
@@ -233,7 +233,7 @@ TEST_P(DamagedFile, repair_keeps_the_rest_and_says_what_it_left_out) {
 }
 
 TEST_P(DamagedFile, a_repaired_file_is_marked_until_it_has_its_name) {
-  flip(offset_of(path_, "records", 1) + 100);
+  flip(get_offset(path_, "records", 1) + 100);
   EXPECT_TRUE(repair(path_).done);
   EXPECT_TRUE(was_marked);  // or a run that starts would remove it
   EXPECT_FALSE(is_being_written(path_));
@@ -264,15 +264,15 @@ INSTANTIATE_TEST_SUITE_P(Of, KilledRun, ::testing::Values(Ending::killed),
                          [](const auto&) { return "a_killed_run"; });
 
 TEST_P(KilledRun, a_damaged_row_of_the_tail_costs_itself) {
-  flip(offset_of(path_, "records_tail") + kStoredBytes<Record> * 7);
+  flip(get_offset(path_, "records_tail") + kStoredBytes<Record> * 7);
   EXPECT_THAT(records(), SizeIs(kRecords - 1));
   EXPECT_THAT(said_, ElementsAre(HasSubstr("damaged: 1 row of records (8199)")));
 }
 
 TEST_P(KilledRun, a_row_in_the_place_of_another_is_no_row) {
-  std::string bytes = bytes_of(path_);
+  std::string bytes = get_bytes(path_);
   const auto swap_first_two = [&](const char* name, std::size_t width) {
-    const auto at = bytes.begin() + static_cast<std::ptrdiff_t>(offset_of(path_, name));
+    const auto at = bytes.begin() + static_cast<std::ptrdiff_t>(get_offset(path_, name));
     std::swap_ranges(at, at + static_cast<std::ptrdiff_t>(width),
                      at + static_cast<std::ptrdiff_t>(width));
   };
@@ -284,7 +284,7 @@ TEST_P(KilledRun, a_row_in_the_place_of_another_is_no_row) {
 }
 
 TEST_P(KilledRun, a_damaged_count_costs_no_row) {
-  const auto at = offset_of(path_, "records_count");
+  const auto at = get_offset(path_, "records_count");
   flip(at, 0x40);  // 500 rows in the tail become 436
   EXPECT_THAT(records(), SizeIs(kRecords));
   flip(at, 0x40);

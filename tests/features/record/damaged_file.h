@@ -14,7 +14,7 @@
 
 namespace telens::record {
 
-inline std::string bytes_of(const std::string& path) {
+inline std::string get_bytes(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
@@ -25,13 +25,13 @@ inline void write_bytes(const std::string& path, const std::string& bytes) {
 }
 
 inline void flip_bits(const std::string& path, std::uint64_t at, char bits = 0x10) {
-  std::string bytes = bytes_of(path);
+  std::string bytes = get_bytes(path);
   bytes.at(at) = static_cast<char>(bytes.at(at) ^ bits);
   write_bytes(path, bytes);
 }
 
 // Where the bytes of a dataset begin in the file; of a chunked one those of a chunk.
-inline std::uint64_t offset_of(const std::string& path, const char* name, hsize_t chunk = 0) {
+inline std::uint64_t get_offset(const std::string& path, const char* name, hsize_t chunk = 0) {
   const hdf5::Lock lock;
   const hdf5::Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   const hdf5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, access),

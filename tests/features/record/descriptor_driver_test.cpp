@@ -28,7 +28,7 @@ std::string file_of_letters(const TemporaryFolder& folder) {
 }
 
 // Bytes that HDF5's own driver or ours reads from a file, as HDF5 asks for them; or the error.
-std::string bytes_of(const std::string& path, haddr_t begin, std::size_t count, bool with_ours) {
+std::string get_bytes(const std::string& path, haddr_t begin, std::size_t count, bool with_ours) {
   const HeldFile held(path);
   const hdf5::Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   if (with_ours) set_descriptor_driver(access, held.descriptor());
@@ -47,18 +47,18 @@ TEST(DescriptorDriver, reads_what_there_is_and_zeros_behind_it) {
   const hdf5::Lock lock;
   const TemporaryFolder folder;
   const std::string path = file_of_letters(folder);
-  EXPECT_EQ(bytes_of(path, 1, 3, true), "aaa");
-  const std::string over_the_end = bytes_of(path, kBytes - 2, kBytes, true);
+  EXPECT_EQ(get_bytes(path, 1, 3, true), "aaa");
+  const std::string over_the_end = get_bytes(path, kBytes - 2, kBytes, true);
   EXPECT_EQ(over_the_end, "aa" + std::string(kBytes - 2, '\0'));
-  EXPECT_EQ(over_the_end, bytes_of(path, kBytes - 2, kBytes, false));
+  EXPECT_EQ(over_the_end, get_bytes(path, kBytes - 2, kBytes, false));
 }
 
 TEST(DescriptorDriver, gives_no_more_bytes_than_the_file_has) {
   const hdf5::Lock lock;
   const TemporaryFolder folder;
   const std::string path = file_of_letters(folder);
-  EXPECT_EQ(bytes_of(path, 0, kBytes + 1, false).size(), kBytes + 1) << "then nothing is mended";
-  EXPECT_EQ(bytes_of(path, 0, kBytes + 1, true), "a block longer than the file");
+  EXPECT_EQ(get_bytes(path, 0, kBytes + 1, false).size(), kBytes + 1) << "then nothing is mended";
+  EXPECT_EQ(get_bytes(path, 0, kBytes + 1, true), "a block longer than the file");
 }
 
 TEST(DescriptorDriver, reads_a_file_that_lost_its_name) {
@@ -97,27 +97,27 @@ std::string header_of_b_tree(std::uint32_t node_bytes, std::uint16_t record_byte
 }
 
 TEST(MetadataLimits, leave_what_hdf5_writes) {
-  EXPECT_EQ(excess_of(header_of_b_tree(512, 11)), std::nullopt);
-  EXPECT_EQ(excess_of(header_of_b_tree(2048, 17)), std::nullopt);
+  EXPECT_EQ(find_excess(header_of_b_tree(512, 11)), std::nullopt);
+  EXPECT_EQ(find_excess(header_of_b_tree(2048, 17)), std::nullopt);
 }
 
 TEST(MetadataLimits, name_what_is_beyond_them) {
-  EXPECT_EQ(excess_of(header_of_b_tree(UINT32_MAX, 11)),
+  EXPECT_EQ(find_excess(header_of_b_tree(UINT32_MAX, 11)),
             "block BTHD, bytes of a node: expected 128 to 65536, came 4294967295");
-  EXPECT_EQ(excess_of(header_of_b_tree(512, 0)),
+  EXPECT_EQ(find_excess(header_of_b_tree(512, 0)),
             "block BTHD, bytes of a record: expected 1 to 64, came 0");
   std::string heap = "FRHP";
   heap.resize(146);
   heap[5] = 7;
   heap[110] = 3;
-  EXPECT_EQ(excess_of(heap),
+  EXPECT_EQ(find_excess(heap),
             "block FRHP, blocks in a row: expected a power of two, 1 to 64, came 3");
 }
 
 TEST(MetadataLimits, are_of_whole_headers_alone) {
-  EXPECT_EQ(excess_of(header_of_b_tree(UINT32_MAX, 11).substr(0, 9)), std::nullopt);
-  EXPECT_EQ(excess_of("FHDB" + header_of_b_tree(UINT32_MAX, 11)), std::nullopt);
-  EXPECT_EQ(excess_of({}), std::nullopt);
+  EXPECT_EQ(find_excess(header_of_b_tree(UINT32_MAX, 11).substr(0, 9)), std::nullopt);
+  EXPECT_EQ(find_excess("FHDB" + header_of_b_tree(UINT32_MAX, 11)), std::nullopt);
+  EXPECT_EQ(find_excess({}), std::nullopt);
 }
 
 }  // namespace

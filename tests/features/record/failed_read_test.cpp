@@ -25,7 +25,7 @@ std::string closed_run(const TemporaryFolder& folder) {
 TEST(FailedRead, of_a_chunk_of_a_plain_table_costs_its_rows_alone_and_is_told) {
   const TemporaryFolder folder;
   const std::string path = closed_run(folder);
-  const std::uint64_t chunk = offset_of(path, "scalars", 1);
+  const std::uint64_t chunk = get_offset(path, "scalars", 1);
   std::vector<std::string> said;
   fault.bad_byte = static_cast<long>(chunk) + 100;
   RunReader run(path, [&](const std::string& line) { said.push_back(line); });

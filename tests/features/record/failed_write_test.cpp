@@ -75,7 +75,7 @@ TEST(FailedWrite, that_stays_the_only_one_costs_no_row_wherever_it_is) {
 }
 
 // How many rows of all tables a run holds, notes of the writer itself left out.
-std::uint64_t rows_of(const RunReader& run) {
+std::uint64_t get_rows(const RunReader& run) {
   std::uint64_t rows = run.record_count() + run.scalars().size();
   run.read_histograms(
       {}, [&](int, const Record&, std::span<const HistogramBin> bins) { rows += bins.size(); });
@@ -111,8 +111,8 @@ void expect_failing_writes_to_be_counted(long writes) {
   const auto bins = 2 * static_cast<std::uint64_t>(written.histograms);
   const auto pushed =
       static_cast<std::uint64_t>(written.records) + bins + written.losses + written.events;
-  EXPECT_EQ(writer->counters().failed, pushed - rows_of(run));
-  EXPECT_EQ(writer->counters().written, rows_of(run));
+  EXPECT_EQ(writer->counters().failed, pushed - get_rows(run));
+  EXPECT_EQ(writer->counters().written, get_rows(run));
   if (writer->counters().failed == 0) return;  // the end alone is missing
   EXPECT_THAT(
       warnings,

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
 std::string killed_run(const TemporaryFolder& folder, Written& written) {
-  status_of([&] {
+  get_status([&] {
     const auto writer = RunWriter::open(options_in(folder));
     name_everything(*writer);
     write_some(*writer, 7, written);
@@ -35,7 +35,7 @@ TEST(InterruptedRepair, repair_leaves_the_file_as_it_was_wherever_it_is_interrup
   for (const Fault::Kind kind : {Fault::kill_in_the_middle, Fault::disk_full, Fault::one_error}) {
     for (long writes = 0; writes < 2000; writes += 1 + writes / 3) {
       SCOPED_TRACE(fmt::format("fault {} after {} writes", static_cast<int>(kind), writes));
-      const int status = status_of([&] {
+      const int status = get_status([&] {
         fault.arm(kind, writes);
         try {
           ::_exit(repair(path).done ? 0 : 3);
@@ -69,7 +69,7 @@ TEST(InterruptedRepair, a_copy_that_does_not_reach_the_disk_takes_no_place) {
   const TemporaryFolder folder;
   Written written;
   const std::string path = killed_run(folder, written);
-  const int status = status_of([&] {
+  const int status = get_status([&] {
     fault.in_syncs = true;
     try {
       repair(path);

@@ -13,15 +13,15 @@ namespace telens::record {
 namespace {
 
 template <typename Number>
-std::string bytes_of(Number number) {
+std::string get_bytes(Number number) {
   return {reinterpret_cast<const char*>(&number), sizeof(number)};
 }
 
 std::string zeros(std::size_t count) { return std::string(count, '\0'); }
 
-std::string byte(unsigned value) { return bytes_of(static_cast<std::uint8_t>(value)); }
-std::string two(unsigned value) { return bytes_of(static_cast<std::uint16_t>(value)); }
-std::string four(unsigned value) { return bytes_of(static_cast<std::uint32_t>(value)); }
+std::string byte(unsigned value) { return get_bytes(static_cast<std::uint8_t>(value)); }
+std::string two(unsigned value) { return get_bytes(static_cast<std::uint16_t>(value)); }
+std::string four(unsigned value) { return get_bytes(static_cast<std::uint32_t>(value)); }
 
 std::string type_head(unsigned kind, unsigned version, unsigned bits, unsigned bytes) {
   return four(kind | version << 4 | bits << 8) + four(bytes);
@@ -31,7 +31,7 @@ std::string integer() { return type_head(0, 1, 0, 8) + zeros(4); }
 
 std::string space(unsigned dimensions, std::uint64_t extent) {
   std::string text = byte(2) + byte(dimensions) + byte(0) + byte(1);
-  for (unsigned i = 0; i < dimensions; ++i) text += bytes_of(extent);
+  for (unsigned i = 0; i < dimensions; ++i) text += get_bytes(extent);
   return text;
 }
 
@@ -92,70 +92,75 @@ std::vector<Case> whole_messages() {
 
 TEST(MessageCheck, takes_messages_that_fit_and_refuses_them_a_byte_shorter) {
   for (const auto& [what, kind, content] : whole_messages()) {
-    EXPECT_EQ(overrun_of(kind, false, content), std::nullopt) << what;
-    EXPECT_EQ(overrun_of(kind, false, content + "behind"), std::nullopt) << what;
+    EXPECT_EQ(describe_overrun(kind, false, content), std::nullopt) << what;
+    EXPECT_EQ(describe_overrun(kind, false, content + "behind"), std::nullopt) << what;
     for (std::size_t bytes = 0; bytes < content.size(); ++bytes) {
-      EXPECT_NE(overrun_of(kind, false, content.substr(0, bytes)), std::nullopt)
+      EXPECT_NE(describe_overrun(kind, false, content.substr(0, bytes)), std::nullopt)
           << what << ": " << bytes << " bytes of " << content.size();
     }
   }
 }
 
 TEST(MessageCheck, says_which_message_has_how_many_bytes) {
-  EXPECT_EQ(overrun_of(MessageKind::fill_value, false, byte(3) + byte(0x29) + four(4616) + "abc"),
-            "fill value message: it does not fit its 9 bytes");
+  EXPECT_EQ(
+      describe_overrun(MessageKind::fill_value, false, byte(3) + byte(0x29) + four(4616) + "abc"),
+      "fill value message: it does not fit its 9 bytes");
 }
 
 TEST(MessageCheck, refuses_more_dimensions_than_HDF5_has_room_for) {
-  EXPECT_EQ(overrun_of(MessageKind::dataspace, false, space(32, 1)), std::nullopt);
-  EXPECT_NE(overrun_of(MessageKind::dataspace, false, space(33, 1)), std::nullopt);
+  EXPECT_EQ(describe_overrun(MessageKind::dataspace, false, space(32, 1)), std::nullopt);
+  EXPECT_NE(describe_overrun(MessageKind::dataspace, false, space(33, 1)), std::nullopt);
   const auto array = [](unsigned dimensions) {
     return type_head(10, 3, 0, 8) + byte(dimensions) + zeros(std::size_t{4} * dimensions) +
            integer();
   };
-  EXPECT_EQ(overrun_of(MessageKind::datatype, false, array(32)), std::nullopt);
-  EXPECT_NE(overrun_of(MessageKind::datatype, false, array(33)), std::nullopt);
+  EXPECT_EQ(describe_overrun(MessageKind::datatype, false, array(32)), std::nullopt);
+  EXPECT_NE(describe_overrun(MessageKind::datatype, false, array(33)), std::nullopt);
 }
 
 TEST(MessageCheck, refuses_types_nested_too_deeply) {
   std::string type = integer();
   for (int depth = 1; depth < 32; ++depth) type = type_head(9, 1, 0, 16) + type;
-  EXPECT_EQ(overrun_of(MessageKind::datatype, false, type), std::nullopt);
-  EXPECT_NE(overrun_of(MessageKind::datatype, false, type_head(9, 1, 0, 16) + type), std::nullopt);
+  EXPECT_EQ(describe_overrun(MessageKind::datatype, false, type), std::nullopt);
+  EXPECT_NE(describe_overrun(MessageKind::datatype, false, type_head(9, 1, 0, 16) + type),
+            std::nullopt);
 }
 
 TEST(MessageCheck, multiplies_without_wrapping_round) {
   const std::string name = "n" + zeros(1);
-  EXPECT_NE(overrun_of(MessageKind::attribute, false,
-                       attribute(name, integer(), space(2, std::uint64_t{1} << 32), 8)),
+  EXPECT_NE(describe_overrun(MessageKind::attribute, false,
+                             attribute(name, integer(), space(2, std::uint64_t{1} << 32), 8)),
             std::nullopt);
 }
 
 // A name whose zero lies in what follows is read on there.
 TEST(MessageCheck, looks_for_the_end_of_a_name_in_its_own_field) {
-  EXPECT_NE(overrun_of(MessageKind::attribute, false, attribute("name", integer(), space(0, 0), 8)),
-            std::nullopt);
+  EXPECT_NE(
+      describe_overrun(MessageKind::attribute, false, attribute("name", integer(), space(0, 0), 8)),
+      std::nullopt);
 }
 
 TEST(MessageCheck, takes_a_reference_where_a_message_is_shared) {
-  EXPECT_EQ(overrun_of(MessageKind::datatype, true, byte(3) + byte(2) + zeros(8)), std::nullopt);
-  EXPECT_NE(overrun_of(MessageKind::datatype, true, byte(3) + byte(2) + zeros(7)), std::nullopt);
+  EXPECT_EQ(describe_overrun(MessageKind::datatype, true, byte(3) + byte(2) + zeros(8)),
+            std::nullopt);
+  EXPECT_NE(describe_overrun(MessageKind::datatype, true, byte(3) + byte(2) + zeros(7)),
+            std::nullopt);
 }
 
 TEST(MessageCheck, leaves_messages_without_lengths) {
-  EXPECT_EQ(overrun_of(static_cast<MessageKind>(0x12), false, ""), std::nullopt);
+  EXPECT_EQ(describe_overrun(static_cast<MessageKind>(0x12), false, ""), std::nullopt);
 }
 
 constexpr std::uint64_t kHeap = 4096;
 
 std::string heap_header(unsigned identifier_bytes, unsigned bits = 32) {
   std::string block = "FRHP" + byte(0) + two(identifier_bytes) + two(0) + byte(0) + four(4096);
-  block += zeros(96) + two(4) + bytes_of(std::uint64_t{512}) + bytes_of(std::uint64_t{1} << 16);
+  block += zeros(96) + two(4) + get_bytes(std::uint64_t{512}) + get_bytes(std::uint64_t{1} << 16);
   return block + two(bits) + zeros(16);
 }
 
 std::string heap_block(const std::string& objects) {
-  return "FHDB" + byte(0) + bytes_of(kHeap) + four(0) + objects;
+  return "FHDB" + byte(0) + get_bytes(kHeap) + four(0) + objects;
 }
 
 std::string identifier(unsigned offset, unsigned bytes) {

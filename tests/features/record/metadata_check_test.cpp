@@ -10,7 +10,7 @@ namespace telens::record {
 namespace {
 
 template <typename Number>
-std::string bytes_of(Number number) {
+std::string get_bytes(Number number) {
   return {reinterpret_cast<const char*>(&number), sizeof(number)};
 }
 
@@ -20,28 +20,28 @@ constexpr std::uint8_t kAttributeInfo = 0x15;
 constexpr std::uint64_t kTree = 4096;
 constexpr std::uint64_t kRoot = 8192;
 
-std::string message_of(std::uint8_t kind, const std::string& content) {
-  return bytes_of(kind) + bytes_of(static_cast<std::uint16_t>(content.size())) + '\0' + content;
+std::string get_message(std::uint8_t kind, const std::string& content) {
+  return get_bytes(kind) + get_bytes(static_cast<std::uint16_t>(content.size())) + '\0' + content;
 }
 
 constexpr std::uint64_t kHeap = 512;
 
 std::string trees_at(std::uint8_t kind, std::uint64_t address, std::uint64_t heap = kHeap) {
-  return message_of(kind, std::string(2, '\0') + bytes_of(heap) + bytes_of(address));
+  return get_message(kind, std::string(2, '\0') + get_bytes(heap) + get_bytes(address));
 }
 
 // Without times and phases, its size in one byte.
 std::string object_header(const std::string& messages) {
-  return std::string("OHDR\2\0", 6) + bytes_of(static_cast<std::uint8_t>(messages.size())) +
+  return std::string("OHDR\2\0", 6) + get_bytes(static_cast<std::uint8_t>(messages.size())) +
          messages + "sum.";
 }
 
 std::string tree_header(std::uint8_t kind, std::uint16_t levels, std::uint16_t records,
                         std::uint16_t record_bytes = 17) {
   const std::uint32_t node_bytes = 512;
-  return std::string("BTHD\0", 5) + bytes_of(kind) + bytes_of(node_bytes) + bytes_of(record_bytes) +
-         bytes_of(levels) + std::string(2, '\0') + bytes_of(kRoot) + bytes_of(records) +
-         std::string(12, '\0');
+  return std::string("BTHD\0", 5) + get_bytes(kind) + get_bytes(node_bytes) +
+         get_bytes(record_bytes) + get_bytes(levels) + std::string(2, '\0') + get_bytes(kRoot) +
+         get_bytes(records) + std::string(12, '\0');
 }
 
 TEST(MetadataCheck, takes_a_tree_where_an_object_has_one_of_its_kind) {
@@ -81,7 +81,7 @@ TEST(MetadataCheck, reads_on_where_a_header_goes_on) {
   const std::uint64_t next = 1024;
   const std::string part = "OCHK" + trees_at(kLinkInfo, kTree) + "sum.";
   EXPECT_EQ(metadata.refusal(next, part), "block OCHK: expected where a header goes on");
-  metadata.refusal(0, object_header(message_of(kContinuation, bytes_of(next) + bytes_of(next))));
+  metadata.refusal(0, object_header(get_message(kContinuation, get_bytes(next) + get_bytes(next))));
   EXPECT_EQ(metadata.refusal(next, part), std::nullopt);
   EXPECT_EQ(metadata.refusal(kTree, tree_header(5, 0, 1, 11)), std::nullopt);
 }
@@ -108,8 +108,8 @@ TEST(MetadataCheck, counts_the_records_of_each_child) {
   metadata.refusal(0, object_header(trees_at(kAttributeInfo, kTree)));
   metadata.refusal(kTree, tree_header(8, 1, 1));
   const auto node = [](std::uint8_t of_second) {
-    return std::string("BTIN\0\10", 6) + std::string(17, '\0') + bytes_of(std::uint64_t{1}) + '\5' +
-           bytes_of(std::uint64_t{2}) + bytes_of(of_second) + std::string(400, '\xff');
+    return std::string("BTIN\0\10", 6) + std::string(17, '\0') + get_bytes(std::uint64_t{1}) +
+           '\5' + get_bytes(std::uint64_t{2}) + get_bytes(of_second) + std::string(400, '\xff');
   };
   EXPECT_EQ(metadata.refusal(kRoot, node(29)), std::nullopt);
   EXPECT_EQ(metadata.refusal(kRoot, node(30)),

@@ -151,7 +151,7 @@ TEST(RecordKill, a_writer_killed_inside_a_write_loses_nothing_that_was_flushed) 
 
 TEST(RecordKill, a_run_that_an_exception_ends_says_so) {
   const TemporaryFolder folder;
-  const int status = status_of([&] {
+  const int status = get_status([&] {
     const auto writer = RunWriter::open(options_in(folder));
     writer->push(numbered_records(0, 10));
     std::thread([] { throw std::out_of_range("batch 7 of 5"); }).join();

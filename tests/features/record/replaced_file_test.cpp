@@ -145,9 +145,9 @@ TEST(CheckedFile, is_checked_once_unless_it_changes) {
 TEST(CheckedFile, is_checked_again_after_a_change_that_hides_itself) {
   const TemporaryFolder folder;
   const std::string path = closed_run(folder);
-  const std::string original = bytes_of(path);
+  const std::string original = get_bytes(path);
   add_dataset(path);
-  const std::string changed = bytes_of(path);
+  const std::string changed = get_bytes(path);
   write_bytes(path, original + std::string(changed.size() - original.size(), '\0'));
   const FilesSeem files(FilesSeem::long_written);
   EXPECT_EQ(openings_of_a_reader(path), 2);
@@ -168,7 +168,7 @@ TEST(CheckedFile, is_checked_again_after_a_change_that_hides_itself) {
 TEST(InodesThatDoNotLast, keep_nobody_from_reading) {
   const TemporaryFolder folder;
   const std::string path = closed_run(folder);
-  EXPECT_EQ(status_of([&] {
+  EXPECT_EQ(get_status([&] {
               ::alarm(kSeconds);
               inodes_change = true;
               ::_exit(SegmentReader(path).about().records == 100 ? 0 : 1);
@@ -178,7 +178,7 @@ TEST(InodesThatDoNotLast, keep_nobody_from_reading) {
 
 TEST(InodesThatDoNotLast, do_not_make_each_write_begin_a_file) {
   const TemporaryFolder folder;
-  EXPECT_EQ(status_of([&] {
+  EXPECT_EQ(get_status([&] {
               ::alarm(kSeconds);
               inodes_change = true;
               const auto writer = RunWriter::open(options_in(folder));
@@ -196,12 +196,12 @@ TEST(InodesThatDoNotLast, do_not_make_each_write_begin_a_file) {
 TEST(InodesThatDoNotLast, leave_a_rank_to_one_process_at_a_time) {
   const TemporaryFolder folder;
   const std::string run = run_folder(folder.str(), "run");
-  EXPECT_EQ(status_of([&] {
+  EXPECT_EQ(get_status([&] {
               ::alarm(kSeconds);
               inodes_change = true;
               const auto claim = RankClaim::take(run, 0);
               if (claim == nullptr || claim->is_exclusive()) ::_exit(1);
-              ::_exit(status_of([&] { ::_exit(RankClaim::take(run, 0) == nullptr ? 0 : 1); }));
+              ::_exit(get_status([&] { ::_exit(RankClaim::take(run, 0) == nullptr ? 0 : 1); }));
             }),
             0);
 }
@@ -210,7 +210,7 @@ TEST(InodesThatDoNotLast, leave_a_file_to_one_who_rewrites_it) {
   const TemporaryFolder folder;
   const std::string path = (folder.path() / "file").string();
   std::ofstream(path) << "x";
-  EXPECT_EQ(status_of([&] {
+  EXPECT_EQ(get_status([&] {
               ::alarm(kSeconds);
               inodes_change = true;
               const RewriteClaim claim(path);

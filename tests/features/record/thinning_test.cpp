@@ -43,7 +43,7 @@ double noise(std::int64_t number) {
   return std::ldexp(static_cast<double>(bits >> 11), -53);
 }
 
-double value_of(std::int64_t iteration, std::int32_t layer, std::int32_t statistic) {
+double read_value(std::int64_t iteration, std::int32_t layer, std::int32_t statistic) {
   if (statistic == kNonFinite) return iteration % 97 == 5 && layer == 7 ? 3 : 0;
   return noise(iteration * 1000 + layer * 10 + statistic);
 }
@@ -66,7 +66,7 @@ class Recording {
         records.push_back({.iteration = number,
                            .layer = layer,
                            .statistic = statistic,
-                           .value = value_of(number, layer, statistic)});
+                           .value = read_value(number, layer, statistic)});
       }
     }
     writer->push(records);
@@ -113,7 +113,7 @@ Left read_left(const RunReader& run) {
     for (const Record& row : records) {
       if (statistics[row.statistic] == "histogram") continue;
       ++left.rows[row.iteration];
-      wrong += row.value != value_of(row.iteration, row.layer, row.statistic) ? 1 : 0;
+      wrong += row.value != read_value(row.iteration, row.layer, row.statistic) ? 1 : 0;
       if (row.statistic == kNonFinite && row.value > 0) left.non_finite.insert(row.iteration);
     }
   });
@@ -218,17 +218,17 @@ void thin(const std::string& path) {
 TEST(Thinning, leaves_a_damaged_file_as_it_is) {
   const TemporaryFolder folder;
   const std::string path = write_file(folder);
-  flip_bits(path, offset_of(path, "records", 1) + 100);
-  const std::string before = bytes_of(path);
+  flip_bits(path, get_offset(path, "records", 1) + 100);
+  const std::string before = get_bytes(path);
   EXPECT_THROW(thin(path), RecordError);
-  EXPECT_TRUE(bytes_of(path) == before);
+  EXPECT_TRUE(get_bytes(path) == before);
   EXPECT_EQ(bytes_in(folder.str()), before.size()) << "its copy is left";
 }
 
 TEST(Thinning, and_repair_do_not_meet_in_one_file) {
   const TemporaryFolder folder;
   const std::string path = write_file(folder);
-  flip_bits(path, offset_of(path, "records", 1) + 100);
+  flip_bits(path, get_offset(path, "records", 1) + 100);
   {
     const Thinning thinning(path);
     try {

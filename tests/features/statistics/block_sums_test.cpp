@@ -9,13 +9,13 @@
 namespace telens {
 namespace {
 
-std::vector<std::int64_t> rows_of(const WorstBlocks& blocks) {
+std::vector<std::int64_t> get_rows(const WorstBlocks& blocks) {
   std::vector<std::int64_t> rows;
   for (const WorstBlock& each : blocks.list()) rows.push_back(each.place.row);
   return rows;
 }
 
-WorstBlocks worst_of(std::size_t k, const std::vector<double>& values) {
+WorstBlocks find_worst(std::size_t k, const std::vector<double>& values) {
   WorstBlocks blocks(k);
   std::int64_t row = 0;
   for (const double value : values) blocks.add({value, {row++, 0}});
@@ -23,13 +23,13 @@ WorstBlocks worst_of(std::size_t k, const std::vector<double>& values) {
 }
 
 TEST(WorstBlocks, are_the_largest_with_nan_before_all_and_equal_ones_as_they_came) {
-  EXPECT_THAT(rows_of(worst_of(3, {1, 5, 2, 5, 4})), ::testing::ElementsAre(1, 3, 4));
-  EXPECT_THAT(rows_of(worst_of(2, {3, NAN, INFINITY, NAN, NAN})), ::testing::ElementsAre(1, 3));
+  EXPECT_THAT(get_rows(find_worst(3, {1, 5, 2, 5, 4})), ::testing::ElementsAre(1, 3, 4));
+  EXPECT_THAT(get_rows(find_worst(2, {3, NAN, INFINITY, NAN, NAN})), ::testing::ElementsAre(1, 3));
 }
 
 TEST(WorstBlocks, of_fewer_than_k_are_all_but_those_without_an_error) {
-  EXPECT_THAT(rows_of(worst_of(8, {0, 2, 0, 1})), ::testing::ElementsAre(1, 3));
-  EXPECT_THAT(rows_of(worst_of(0, {1, NAN})), ::testing::IsEmpty());
+  EXPECT_THAT(get_rows(find_worst(8, {0, 2, 0, 1})), ::testing::ElementsAre(1, 3));
+  EXPECT_THAT(get_rows(find_worst(0, {1, NAN})), ::testing::IsEmpty());
 }
 
 TEST(BlockSums, count_blocks_of_zeros_apart_from_those_with_the_smallest_scale) {
@@ -51,7 +51,7 @@ TEST(BlockSums, know_the_largest_scale_of_each_format) {
     sums.add({.elements = 1, .nonzero = 1}, static_cast<std::size_t>(bin), mode, {});
     sums.add({.elements = 1, .nonzero = 1}, static_cast<std::size_t>(bin) - 1, mode, {});
     sums.add({.elements = 1, .nonzero = 1}, static_cast<std::size_t>(bin) + 1, mode, {});  // a NaN
-    EXPECT_DOUBLE_EQ(sums.values()[2], 100.0 / 3) << name_of(mode);
+    EXPECT_DOUBLE_EQ(sums.values()[2], 100.0 / 3) << get_name(mode);
   }
 }
 

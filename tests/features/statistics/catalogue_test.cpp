@@ -39,9 +39,9 @@ TEST(Catalogue, has_the_names_that_features_record_by_hand) {
 
 TEST(Catalogue, has_counters_that_are_counts_of_a_tensor_or_a_cast) {
   EXPECT_THAT(
-      names_of(counters_from(StatisticSource::tensor)),
+      get_names(counters_from(StatisticSource::tensor)),
       ::testing::ElementsAre("nan", "posinf", "neginf", "zeros", "subnormals", "nonfinite"));
-  EXPECT_THAT(names_of(counters_from(StatisticSource::cast)), ::testing::ElementsAre("saturated"));
+  EXPECT_THAT(get_names(counters_from(StatisticSource::cast)), ::testing::ElementsAre("saturated"));
   for (const config::StatisticDescription& row : builtin_statistics()) {
     if (row.kind == StatisticKind::value) continue;
     EXPECT_TRUE(row.source() == StatisticSource::tensor || row.source() == StatisticSource::cast)

@@ -33,17 +33,17 @@ struct Counted {
   Histogram view() const { return {name, bins}; }
 };
 
-FormatId format_of(const at::Tensor& x) {
+FormatId get_format(const at::Tensor& x) {
   if (x.scalar_type() == at::kFloat) return FormatId::fp32;
   return x.scalar_type() == at::kHalf ? FormatId::fp16 : FormatId::bf16;
 }
 
-Counted histogram_of(const at::Tensor& x, HistogramBins bins) {
+Counted compute_histogram(const at::Tensor& x, HistogramBins bins) {
   const bool codes = bins == HistogramBins::codes;
   at::Tensor counts =
       codes ? ops::empty_code_histogram(at::kCPU) : ops::empty_exponent_histogram(at::kCPU);
   codes ? ops::code_histogram(x, counts) : ops::exponent_histogram(x, counts);
-  Counted counted{{bins, format_of(x)}, {}};
+  Counted counted{{bins, get_format(x)}, {}};
   const auto* data = counts.const_data_ptr<std::int64_t>();
   for (std::int64_t bin = 0; bin < counts.numel(); ++bin) {
     if (data[bin] > 0) counted.bins.push_back({bin, data[bin]});
@@ -63,7 +63,7 @@ struct Data {
   at::Tensor x;
 };
 
-std::vector<Data> data_of(at::ScalarType dtype) {
+std::vector<Data> get_data(at::ScalarType dtype) {
   at::manual_seed(11);
   const at::Tensor normal = at::randn({100'003});
   const at::Tensor codes = at::arange(65536, at::kInt).to(at::kShort).view(dtype);
@@ -98,10 +98,10 @@ void expect_near(double got, double expected, double magnitude) {
 class FromHistogramTest : public ::testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(FromHistogramTest, all_codes_give_the_statistics_of_one_read) {
-  for (const Data& data : data_of(GetParam())) {
+  for (const Data& data : get_data(GetParam())) {
     SCOPED_TRACE(data.name);
-    const Counted counted = histogram_of(data.x, HistogramBins::codes);
-    const TensorSums got = tensor_sums_of(counted.view());
+    const Counted counted = compute_histogram(data.x, HistogramBins::codes);
+    const TensorSums got = compute_tensor_sums(counted.view());
     const TensorSums read = one_pass(data.x, FormatId::e4m3, 1).tensor();
     EXPECT_EQ(got.numel, read.numel);
     EXPECT_EQ(got.nan, read.nan);
@@ -121,7 +121,7 @@ TEST_P(FromHistogramTest, all_codes_give_the_statistics_of_one_read) {
 
 // All codes of finite numbers; NaN and Inf take no part in these sums.
 TEST_P(FromHistogramTest, all_codes_give_sums_to_the_last_bits) {
-  for (const Data& data : data_of(GetParam())) {
+  for (const Data& data : get_data(GetParam())) {
     SCOPED_TRACE(data.name);
     const at::Tensor finite = data.x.masked_select(data.x.isfinite()).to(at::kDouble);
     long double sum = 0, l1 = 0, squares = 0, m2 = 0;
@@ -134,8 +134,8 @@ TEST_P(FromHistogramTest, all_codes_give_sums_to_the_last_bits) {
     for (std::int64_t i = 0; i < finite.numel(); ++i) {
       m2 += std::pow(values[i] - sum / finite.numel(), 2.0L);
     }
-    const Counted counted = histogram_of(data.x, HistogramBins::codes);
-    const TensorSums got = tensor_sums_of(counted.view());
+    const Counted counted = compute_histogram(data.x, HistogramBins::codes);
+    const TensorSums got = compute_tensor_sums(counted.view());
     const auto bound = [](long double magnitude) {
       return static_cast<double>(1e-12L * magnitude);
     };
@@ -147,12 +147,12 @@ TEST_P(FromHistogramTest, all_codes_give_sums_to_the_last_bits) {
 }
 
 TEST_P(FromHistogramTest, all_codes_give_what_any_cast_does) {
-  for (const Data& data : data_of(GetParam())) {
+  for (const Data& data : get_data(GetParam())) {
     for (const FormatId fp8 : {FormatId::e4m3, FormatId::e5m2}) {
       for (const float scale : {1.0F, 0.01F, 300.0F, 1e5F}) {
-        SCOPED_TRACE(fmt::format("{} to {} with scale {}", data.name, name_of(fp8), scale));
-        const Counted counted = histogram_of(data.x, HistogramBins::codes);
-        const CastSums got = cast_sums_of(counted.view(), fp8, scale);
+        SCOPED_TRACE(fmt::format("{} to {} with scale {}", data.name, get_name(fp8), scale));
+        const Counted counted = compute_histogram(data.x, HistogramBins::codes);
+        const CastSums got = compute_cast_sums(counted.view(), fp8, scale);
         const CastSums read = one_pass(data.x, fp8, scale).casts().front();
         EXPECT_EQ(got.numel, read.numel);
         EXPECT_EQ(got.underflows, read.underflows);
@@ -172,11 +172,11 @@ bool holds(const Bounds& bounds, double value) {
 }
 
 TEST_P(FromHistogramTest, bounds_from_codes_are_the_exact_counts) {
-  for (const Data& data : data_of(GetParam())) {
+  for (const Data& data : get_data(GetParam())) {
     SCOPED_TRACE(data.name);
-    const Counted counted = histogram_of(data.x, HistogramBins::codes);
-    const CastSums cast = cast_sums_of(counted.view(), FormatId::e4m3, 300);
-    const CastBounds bounds = cast_bounds_of(counted.view(), FormatId::e4m3, {300, 300});
+    const Counted counted = compute_histogram(data.x, HistogramBins::codes);
+    const CastSums cast = compute_cast_sums(counted.view(), FormatId::e4m3, 300);
+    const CastBounds bounds = compute_cast_bounds(counted.view(), FormatId::e4m3, {300, 300});
     EXPECT_EQ(bounds.numel, cast.numel);
     for (const auto& [bound, count] : {std::pair{bounds.underflows, cast.underflows},
                                        {bounds.overflows, cast.overflows},
@@ -189,17 +189,17 @@ TEST_P(FromHistogramTest, bounds_from_codes_are_the_exact_counts) {
 
 TEST_P(FromHistogramTest, exponents_bound_the_amax_and_what_a_cast_does) {
   bool some_are_wide = false;
-  for (const Data& data : data_of(GetParam())) {
-    const Counted codes = histogram_of(data.x, HistogramBins::codes);
-    const Counted exponents = histogram_of(data.x, HistogramBins::exponent);
-    const Bounds amax = amax_of(exponents.view());
-    EXPECT_TRUE(holds(amax, amax_of(codes.view()).low)) << data.name;
+  for (const Data& data : get_data(GetParam())) {
+    const Counted codes = compute_histogram(data.x, HistogramBins::codes);
+    const Counted exponents = compute_histogram(data.x, HistogramBins::exponent);
+    const Bounds amax = compute_amax(exponents.view());
+    EXPECT_TRUE(holds(amax, compute_amax(codes.view()).low)) << data.name;
     for (const FormatId fp8 : {FormatId::e4m3, FormatId::e5m2}) {
       for (const float scale : {1.0F, 0.01F, 300.0F, 1e5F}) {
-        SCOPED_TRACE(fmt::format("{} to {} with scale {}", data.name, name_of(fp8), scale));
-        const CastSums exact = cast_sums_of(codes.view(), fp8, scale);
+        SCOPED_TRACE(fmt::format("{} to {} with scale {}", data.name, get_name(fp8), scale));
+        const CastSums exact = compute_cast_sums(codes.view(), fp8, scale);
         const CastBounds bounds =
-            cast_bounds_of(exponents.view(), fp8, {scale * 0.75F, scale * 1.5F});
+            compute_cast_bounds(exponents.view(), fp8, {scale * 0.75F, scale * 1.5F});
         EXPECT_TRUE(holds(bounds.underflows, static_cast<double>(exact.underflows)));
         EXPECT_TRUE(holds(bounds.overflows, static_cast<double>(exact.overflows)));
         EXPECT_TRUE(holds(bounds.saturated, static_cast<double>(exact.saturated)));
@@ -212,7 +212,7 @@ TEST_P(FromHistogramTest, exponents_bound_the_amax_and_what_a_cast_does) {
 }
 
 TEST_P(FromHistogramTest, magnitudes_are_counted_by_their_exponents) {
-  for (const auto& [name, x] : data_of(GetParam())) {
+  for (const auto& [name, x] : get_data(GetParam())) {
     SCOPED_TRACE(name);
     const at::Tensor magnitudes = x.to(at::kDouble).abs();
     MagnitudeCounts expected;
@@ -228,7 +228,8 @@ TEST_P(FromHistogramTest, magnitudes_are_counted_by_their_exponents) {
         ++expected.exponents[static_cast<int>(std::floor(std::log2(magnitude)))];
       }
     }
-    const MagnitudeCounts codes = magnitudes_of(histogram_of(x, HistogramBins::codes).view());
+    const MagnitudeCounts codes =
+        count_magnitudes(compute_histogram(x, HistogramBins::codes).view());
     EXPECT_EQ(codes, expected);
 
     const int smallest_normal = GetParam() == at::kHalf ? -14 : -126;
@@ -239,7 +240,7 @@ TEST_P(FromHistogramTest, magnitudes_are_counted_by_their_exponents) {
       rough.exponents.erase(rough.exponents.begin());
     }
     if (subnormals > 0) rough.exponents[smallest_normal - 1] = subnormals;
-    EXPECT_EQ(magnitudes_of(histogram_of(x, HistogramBins::exponent).view()), rough);
+    EXPECT_EQ(count_magnitudes(compute_histogram(x, HistogramBins::exponent).view()), rough);
   }
 }
 
@@ -247,9 +248,9 @@ TEST(FromHistogramMergeTest, magnitudes_of_parts_add_up_to_those_of_the_whole) {
   const at::Tensor x = at::arange(-30, 70, at::kFloat).div(7).to(at::kBFloat16);
   MagnitudeCounts sum;
   for (const at::Tensor& part : x.split(33)) {
-    merge(sum, magnitudes_of(histogram_of(part, HistogramBins::codes).view()));
+    merge(sum, count_magnitudes(compute_histogram(part, HistogramBins::codes).view()));
   }
-  EXPECT_EQ(sum, magnitudes_of(histogram_of(x, HistogramBins::codes).view()));
+  EXPECT_EQ(sum, count_magnitudes(compute_histogram(x, HistogramBins::codes).view()));
 }
 
 INSTANTIATE_TEST_SUITE_P(dtypes, FromHistogramTest, ::testing::Values(at::kBFloat16, at::kHalf),
@@ -260,7 +261,7 @@ TEST_P(FromHistogramTest, what_is_not_finite_is_counted_by_any_bins) {
   const at::Tensor x =
       at::tensor({NAN, inf, -inf, -inf, -NAN, 0.0F, -0.0F, 1.0F, 65504.0F, -NAN}).to(GetParam());
   for (const HistogramBins bins : {HistogramBins::codes, HistogramBins::exponent}) {
-    const NonFiniteCounts counts = nonfinite_of(histogram_of(x, bins).view());
+    const NonFiniteCounts counts = count_nonfinite(compute_histogram(x, bins).view());
     EXPECT_EQ(counts.nans, at::isnan(x).sum().item<std::int64_t>());
     EXPECT_EQ(counts.infinities, at::isinf(x).sum().item<std::int64_t>());
     EXPECT_EQ(counts.all(), 6);
@@ -270,21 +271,21 @@ TEST_P(FromHistogramTest, what_is_not_finite_is_counted_by_any_bins) {
 TEST(FromHistogramErrorsTest, bins_that_do_not_exist_count_for_nothing) {
   const std::vector<BinCount> bins{{-1, 3}, {1 << 20, 3}, {INT64_MAX, 3}};
   for (const HistogramBins kind : {HistogramBins::codes, HistogramBins::exponent}) {
-    EXPECT_EQ(nonfinite_of({{kind, FormatId::bf16}, bins}).all(), 0);
+    EXPECT_EQ(count_nonfinite({{kind, FormatId::bf16}, bins}).all(), 0);
   }
 }
 
 TEST(FromHistogramErrorsTest, exponents_give_no_exact_statistics) {
-  const Counted counted = histogram_of(at::ones({4}), HistogramBins::exponent);
-  EXPECT_THROW(tensor_sums_of(counted.view()), UsageError);
-  EXPECT_THROW(cast_sums_of(counted.view(), FormatId::e4m3, 1), UsageError);
+  const Counted counted = compute_histogram(at::ones({4}), HistogramBins::exponent);
+  EXPECT_THROW(compute_tensor_sums(counted.view()), UsageError);
+  EXPECT_THROW(compute_cast_sums(counted.view(), FormatId::e4m3, 1), UsageError);
 }
 
 TEST(FromHistogramErrorsTest, bins_that_do_not_exist_are_refused) {
   const Counted exponents{{HistogramBins::exponent, FormatId::bf16}, {{514, 1}}};
-  EXPECT_THROW(amax_of(exponents.view()), UsageError);
+  EXPECT_THROW(compute_amax(exponents.view()), UsageError);
   const Counted codes{{HistogramBins::codes, FormatId::bf16}, {{-1, 1}}};
-  EXPECT_THROW(tensor_sums_of(codes.view()), UsageError);
+  EXPECT_THROW(compute_tensor_sums(codes.view()), UsageError);
 }
 
 TEST(HistogramNameTest, names_are_read_as_they_are_written) {

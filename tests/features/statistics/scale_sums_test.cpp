@@ -24,7 +24,7 @@ struct Given {
   std::int64_t nan = 0;
 };
 
-ScaleRead read_of(const Given& given) {
+ScaleRead get_read(const Given& given) {
   ScaleRead read;
   read.tensor.numel = read.cast.numel = 8;
   read.tensor.min = -given.amax;
@@ -42,7 +42,7 @@ class Observer {
  public:
   ScaleSums see(std::int64_t iteration, const std::vector<Given>& reads) {
     std::vector<ScaleRead> all;
-    for (const Given& each : reads) all.push_back(read_of(each));
+    for (const Given& each : reads) all.push_back(get_read(each));
     return memory_.add(iteration, all);
   }
 

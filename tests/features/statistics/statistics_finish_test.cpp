@@ -36,14 +36,14 @@ TensorSums element(double x) {
   return sums;
 }
 
-TensorSums sums_of(const std::vector<double>& values) {
+TensorSums compute_sums(const std::vector<double>& values) {
   TensorSums sums;
   for (const double x : values) merge(sums, element(x));
   return sums;
 }
 
 void expect_value(StatisticId statistic, const std::vector<double>& values, double expected) {
-  const double got = finish(statistic, sums_of(values));
+  const double got = finish(statistic, compute_sums(values));
   if (std::isnan(expected)) {
     EXPECT_TRUE(std::isnan(got)) << statistic->name << " is " << got;
   } else {
@@ -119,11 +119,11 @@ TEST(FinishedStatistics, of_shifted_parts_have_the_deviation_of_the_whole) {
   double mean = 0, m2 = 0;
   for (const double x : all) mean += x / static_cast<double>(all.size());
   for (const double x : all) m2 += (x - mean) * (x - mean);
-  TensorSums merged = sums_of(low);
-  merge(merged, sums_of(high));
+  TensorSums merged = compute_sums(low);
+  merge(merged, compute_sums(high));
   EXPECT_NEAR(finish(statistic("std"), merged), std::sqrt(m2 / static_cast<double>(all.size() - 1)),
               1e-6);
-  EXPECT_NEAR(finish(statistic("std"), sums_of(low)), std::sqrt(2.0 / 3), 1e-3);
+  EXPECT_NEAR(finish(statistic("std"), compute_sums(low)), std::sqrt(2.0 / 3), 1e-3);
 }
 
 TEST(FinishedStatistics, of_a_cast_count_all_elements) {
@@ -183,10 +183,10 @@ TEST(FinishedStatistics, rms_is_the_root_of_the_mean_square) {
   expect_value(statistic("rms"), {1, -kInf}, kInf);
   expect_value(statistic("rms"), {1, kInf, kNan}, kNan);
   expect_value(statistic("rms"), {}, kNan);
-  TensorSums merged = sums_of({1e6, 1e6 + 1});
-  merge(merged, sums_of({-1e6, 2}));
+  TensorSums merged = compute_sums({1e6, 1e6 + 1});
+  merge(merged, compute_sums({-1e6, 2}));
   EXPECT_DOUBLE_EQ(finish(statistic("rms"), merged),
-                   finish(statistic("rms"), sums_of({1e6, 1e6 + 1, -1e6, 2})));
+                   finish(statistic("rms"), compute_sums({1e6, 1e6 + 1, -1e6, 2})));
 }
 
 TEST(FinishedStatistics, zeros_in_percent_are_of_all_elements) {
@@ -194,8 +194,8 @@ TEST(FinishedStatistics, zeros_in_percent_are_of_all_elements) {
   expect_value(statistic("zeros%"), {kInf, 1e-310}, 0);
   expect_value(statistic("zeros%"), {0}, 100);
   expect_value(statistic("zeros%"), {}, kNan);
-  TensorSums merged = sums_of({0, 5, 5});
-  merge(merged, sums_of({0}));
+  TensorSums merged = compute_sums({0, 5, 5});
+  merge(merged, compute_sums({0}));
   EXPECT_DOUBLE_EQ(finish(statistic("zeros%"), merged), 50);
 }
 
@@ -208,7 +208,7 @@ TEST(FinishedStatistics, kurtosis_is_the_fourth_standardized_moment) {
   expect_value(statistic("kurtosis"), {1, 2, kInf}, kNan);
   expect_value(statistic("kurtosis"), {1, 2, kNan}, kNan);
   expect_value(statistic("kurtosis"), {}, kNan);
-  TensorSums unread = sums_of({1, 2, 5});
+  TensorSums unread = compute_sums({1, 2, 5});
   unread.moments = {};
   EXPECT_TRUE(std::isnan(finish(statistic("kurtosis"), unread)));
 }
@@ -216,7 +216,7 @@ TEST(FinishedStatistics, kurtosis_is_the_fourth_standardized_moment) {
 TEST(Accumulators, survive_the_words_of_a_collective) {
   StatisticsAccumulator accumulator(1);
   std::vector<std::int64_t> words;
-  append_words(words, sums_of({1, 2, kNan}));
+  append_words(words, compute_sums({1, 2, kNan}));
   append_words(words, CastSums{3, 1, 0, 0, kNan, 0.5, 0.5});
   accumulator.add(words);
   EXPECT_EQ(accumulator.words(), words);
@@ -257,18 +257,18 @@ TEST(RequestSet, knows_what_has_no_meaning_without_a_running_recipe) {
   EXPECT_EQ(set.casts().front().format, FormatId::e4m3);
 }
 
-StatisticName mse_of(std::optional<RecipeId> recipe, bool columnwise = false) {
+StatisticName get_mse(std::optional<RecipeId> recipe, bool columnwise = false) {
   return {.statistic = statistic("mse"), .what_if = recipe, .columnwise = columnwise};
 }
 
 TEST(RequestSet, measures_the_copies_of_a_block_recipe_apart) {
   RequestSet set;
   const RunningCast running{RecipeId::mxfp8, FormatId::e5m2};
-  EXPECT_EQ(set.add(mse_of({}), running)->block_cast, 0U);
-  EXPECT_EQ(set.add(mse_of(RecipeId::mxfp8), running)->block_cast, 0U);  // the running one
-  EXPECT_EQ(set.add(mse_of({}, true), running)->block_cast, 1U);
-  EXPECT_EQ(set.add(mse_of(RecipeId::fp8_block_scaling), running)->block_cast, 2U);
-  EXPECT_EQ(set.add(mse_of(RecipeId::fp8_current_scaling), running)->cast, 0U);
+  EXPECT_EQ(set.add(get_mse({}), running)->block_cast, 0U);
+  EXPECT_EQ(set.add(get_mse(RecipeId::mxfp8), running)->block_cast, 0U);  // the running one
+  EXPECT_EQ(set.add(get_mse({}, true), running)->block_cast, 1U);
+  EXPECT_EQ(set.add(get_mse(RecipeId::fp8_block_scaling), running)->block_cast, 2U);
+  EXPECT_EQ(set.add(get_mse(RecipeId::fp8_current_scaling), running)->cast, 0U);
   EXPECT_THAT(set.block_casts(),
               ::testing::ElementsAre(CastRequest{RecipeId::mxfp8, FormatId::e5m2},
                                      CastRequest{RecipeId::mxfp8, FormatId::e5m2, true},
@@ -279,18 +279,18 @@ TEST(RequestSet, measures_the_only_copy_of_a_block_recipe_that_runs) {
   RequestSet set;
   const RunningCast second{RecipeId::mxfp8, FormatId::e4m3, false, true};
   const RunningCast first{RecipeId::mxfp8, FormatId::e4m3, true, false};
-  ASSERT_TRUE(set.add(mse_of({}), second));
+  ASSERT_TRUE(set.add(get_mse({}), second));
   EXPECT_TRUE(set.block_casts().front().columnwise);
-  EXPECT_EQ(set.add(mse_of({}, true), first), std::nullopt);
-  EXPECT_EQ(set.add(mse_of(RecipeId::mxfp8, true), first), std::nullopt);
+  EXPECT_EQ(set.add(get_mse({}, true), first), std::nullopt);
+  EXPECT_EQ(set.add(get_mse(RecipeId::mxfp8, true), first), std::nullopt);
   // A hypothetical cast has both copies.
-  EXPECT_TRUE(set.add(mse_of(RecipeId::fp8_block_scaling, true), first));
+  EXPECT_TRUE(set.add(get_mse(RecipeId::fp8_block_scaling, true), first));
 }
 
 TEST(RequestSet, finds_no_columnwise_copy_under_one_scale_a_tensor) {
   RequestSet set;
-  EXPECT_EQ(set.add(mse_of({}, true), kDelayedE5m2), std::nullopt);
-  EXPECT_EQ(set.add(mse_of({}, true), std::nullopt), std::nullopt);
+  EXPECT_EQ(set.add(get_mse({}, true), kDelayedE5m2), std::nullopt);
+  EXPECT_EQ(set.add(get_mse({}, true), std::nullopt), std::nullopt);
   EXPECT_TRUE(set.empty());
 }
 
@@ -303,18 +303,18 @@ TEST(RequestSet, measures_what_a_feature_made_in_place_of_the_recipe_and_the_rec
   const CastRequest delayed{RecipeId::fp8_delayed_scaling, FormatId::e4m3};
   const CastRequest current{RecipeId::fp8_current_scaling, FormatId::e4m3};
   RequestSet set;
-  EXPECT_EQ(set.add(mse_of({}), running)->cast, 0U);
+  EXPECT_EQ(set.add(get_mse({}), running)->cast, 0U);
   EXPECT_EQ(set.add({statistic("underflows%")}, running)->cast, 0U);
-  EXPECT_EQ(set.add(mse_of(RecipeId::fp8_delayed_scaling), running)->cast, 1U);
-  EXPECT_EQ(set.add(mse_of(RecipeId::fp8_current_scaling), running)->cast, 2U);
+  EXPECT_EQ(set.add(get_mse(RecipeId::fp8_delayed_scaling), running)->cast, 1U);
+  EXPECT_EQ(set.add(get_mse(RecipeId::fp8_current_scaling), running)->cast, 2U);
   EXPECT_THAT(set.casts(), ::testing::ElementsAre(altered, delayed, current));
-  EXPECT_EQ(set.add(mse_of({}, true), running), std::nullopt);
+  EXPECT_EQ(set.add(get_mse({}, true), running), std::nullopt);
 }
 
 TEST(RequestSet, asks_in_fp8_where_nvfp4_runs_and_about_nvfp4_in_its_own_format) {
   RequestSet set;
-  set.add(mse_of(RecipeId::mxfp8), RunningCast{RecipeId::nvfp4, FormatId::e2m1});
-  set.add(mse_of(RecipeId::nvfp4), kDelayedE5m2);
+  set.add(get_mse(RecipeId::mxfp8), RunningCast{RecipeId::nvfp4, FormatId::e2m1});
+  set.add(get_mse(RecipeId::nvfp4), kDelayedE5m2);
   EXPECT_THAT(set.block_casts(),
               ::testing::ElementsAre(CastRequest{RecipeId::mxfp8, FormatId::e4m3},
                                      CastRequest{RecipeId::nvfp4, FormatId::e2m1}));

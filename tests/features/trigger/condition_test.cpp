@@ -24,7 +24,7 @@ Condition parsed(const char* text) {
   return conditions.at(0);
 }
 
-std::string error_of(const config::Value& value) {
+std::string get_error(const config::Value& value) {
   config::ErrorList errors;
   EXPECT_EQ(parse_conditions(value, errors).size(), 0U);
   return errors.text();
@@ -45,11 +45,11 @@ TEST(Condition, compares_a_statistic_of_a_tensor_with_a_number) {
 }
 
 TEST(Condition, without_a_tensor_is_about_every_one_that_has_the_statistic) {
-  EXPECT_THAT(tensors_of(parsed("mxfp8_mse > 1")),
+  EXPECT_THAT(get_tensors(parsed("mxfp8_mse > 1")),
               ElementsAre(TensorName::activation, TensorName::weight, TensorName::gradient));
-  EXPECT_EQ(tensors_of(parsed("nonfinite > 0")).size(), kLinearTensors.size());
-  EXPECT_THAT(tensors_of(parsed("nonfinite of dgrad > 0")), ElementsAre(TensorName::dgrad));
-  EXPECT_EQ(tensors_of(parsed("loss > 3")).size(), 0U);
+  EXPECT_EQ(get_tensors(parsed("nonfinite > 0")).size(), kLinearTensors.size());
+  EXPECT_THAT(get_tensors(parsed("nonfinite of dgrad > 0")), ElementsAre(TensorName::dgrad));
+  EXPECT_EQ(get_tensors(parsed("loss > 3")).size(), 0U);
 }
 
 TEST(Condition, takes_scale_inv_for_the_largest_of_the_scales) {
@@ -112,11 +112,11 @@ TEST(Condition, that_is_mistyped_is_an_error_that_says_what_was_expected) {
       {"loss spikes > 2x mean of 0", "has 'of 0' behind 'mean'; write 'of' and a number of values"},
   };
   for (const auto& [text, message] : mistakes) {
-    EXPECT_THAT(error_of(config::Value(text)), HasSubstr(message)) << text;
-    EXPECT_THAT(error_of(config::Value(text)), HasSubstr("expected, for example,")) << text;
+    EXPECT_THAT(get_error(config::Value(text)), HasSubstr(message)) << text;
+    EXPECT_THAT(get_error(config::Value(text)), HasSubstr("expected, for example,")) << text;
   }
-  EXPECT_THAT(error_of(config::Value(3)), HasSubstr("a condition must be a string"));
-  EXPECT_THAT(error_of(config::Value(config::Value::List{})), HasSubstr("'when' is empty"));
+  EXPECT_THAT(get_error(config::Value(3)), HasSubstr("a condition must be a string"));
+  EXPECT_THAT(get_error(config::Value(config::Value::List{})), HasSubstr("'when' is empty"));
 }
 
 TEST(Condition, mistakes_of_a_list_come_all_at_once) {

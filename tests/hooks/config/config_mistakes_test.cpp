@@ -106,41 +106,41 @@ constexpr Mistake kMistakes[] = {
 
 TEST(FeatureMistakes, are_named_with_their_place) {
   for (const Mistake& mistake : kMistakes) {
-    EXPECT_EQ(error_of(with_features(mistake.features)), mistake.error) << mistake.features;
+    EXPECT_EQ(get_error(with_features(mistake.features)), mistake.error) << mistake.features;
   }
 }
 
 TEST(ConfigMistakes, of_a_section_are_named_with_their_place) {
-  EXPECT_EQ(error_of("- a\n"),
+  EXPECT_EQ(get_error("- a\n"),
             "f.yaml:1:1: a config must be a mapping of sections, not the list [\"a\"]");
-  EXPECT_EQ(error_of("s: 1\n"),
+  EXPECT_EQ(get_error("s: 1\n"),
             "f.yaml:1:1: section 's': expected a mapping with 'enabled', not the number 1");
-  EXPECT_EQ(error_of("s: {layers: {layer_types: all}}\n"),
+  EXPECT_EQ(get_error("s: {layers: {layer_types: all}}\n"),
             "f.yaml:1:1: section 's': 'enabled' is missing; write 'enabled: True' or 'enabled: "
             "False'");
   for (const char* key : {"exact_layer_names", "layer_types", "layer_numbers"}) {
-    EXPECT_EQ(error_of(fmt::format("s: {{enabled: True, layers: {{{}: []}}}}\n", key)),
+    EXPECT_EQ(get_error(fmt::format("s: {{enabled: True, layers: {{{}: []}}}}\n", key)),
               fmt::format("f.yaml:1:{}: section 's': '{}' is empty; name at least one, or write "
                           "'enabled: False' to switch off what it belongs to",
                           31 + std::string_view(key).size(), key));
   }
-  EXPECT_EQ(error_of("s: {enabled: True}\n"),
+  EXPECT_EQ(get_error("s: {enabled: True}\n"),
             "f.yaml:1:1: section 's': 'layers' is missing; say which layers, for example 'layers: "
             "{layer_types: [all]}'");
-  EXPECT_EQ(error_of("s: {enabled: True, layers: {layer_types: all}, transformer_engine: [Own]}"),
+  EXPECT_EQ(get_error("s: {enabled: True, layers: {layer_types: all}, transformer_engine: [Own]}"),
             "f.yaml:1:68: section 's': the namespace 'transformer_engine' must be a mapping of "
             "features, not the list [\"Own\"]");
-  EXPECT_EQ(error_of("s: {enabled: True, layers: {layer_types: all}, transformer_engin: {}}"),
+  EXPECT_EQ(get_error("s: {enabled: True, layers: {layer_types: all}, transformer_engin: {}}"),
             "f.yaml:1:48: section 's': unknown feature or namespace 'transformer_engin' (did you "
             "mean 'transformer_engine'?); expected one of 'Free', 'base', 'telens', "
             "'transformer_engine', 'layers', 'enabled', 'started_by', 'kept_by', 'budget', 'mode'");
-  EXPECT_EQ(error_of("s: {enabled: True, layers: {layer_types: all}, Watch: {}}"),
+  EXPECT_EQ(get_error("s: {enabled: True, layers: {layer_types: all}, Watch: {}}"),
             "f.yaml:1:48: section 's': the namespace 'base' has no feature 'Watch'; it belongs "
             "under 'transformer_engine:'");
 }
 
 TEST(ConfigMistakes, of_a_whole_file_come_together_in_the_order_of_the_text) {
-  const std::string error = error_of(R"(a:
+  const std::string error = get_error(R"(a:
   enabled: True
   layers: {layer_type: fc1}
   transformer_engine:
@@ -161,7 +161,7 @@ b:
 
 TEST(ConfigMistakes, of_what_is_neither_on_nor_off_are_told_with_it) {
   for (const char* enabled : {"enabled: Ture, ", "enabled: 1, ", ""}) {
-    const std::string error = error_of(fmt::format(
+    const std::string error = get_error(fmt::format(
         "s: {{{0}layers: {{layer_type: fc1}}, transformer_engine: {{Watch: {{{0}what: [a], "
         "tensors: [x]}}}}}}\n",
         enabled));
@@ -172,8 +172,8 @@ TEST(ConfigMistakes, of_what_is_neither_on_nor_off_are_told_with_it) {
 }
 
 TEST(ConfigMistakes, a_default_that_several_items_share_is_wrong_once) {
-  EXPECT_EQ(error_of(with_features("    Watch: {enabled: True, what: 1, tensors: [weight, "
-                                   "activation]}\n")),
+  EXPECT_EQ(get_error(with_features("    Watch: {enabled: True, what: 1, tensors: [weight, "
+                                    "activation]}\n")),
             "f.yaml:5:34: section 's', feature 'Watch': 'what' must be a list of strings, not the "
             "number 1");
 }

@@ -16,11 +16,11 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 // "gemm tensor parameters" of every selection of the only feature of a layer.
-std::vector<std::string> selections_of(std::string_view features) {
+std::vector<std::string> list_selections(std::string_view features) {
   const Config config = load(with_features(features));
   std::vector<std::string> texts;
   for (const Selection& selection : config.entries_for("x").at(0)->selections) {
-    texts.push_back(fmt::format("{} {} {}", selection.gemm ? name_of(*selection.gemm) : "-",
+    texts.push_back(fmt::format("{} {} {}", selection.gemm ? get_name(*selection.gemm) : "-",
                                 selection.tensor.value_or("-"), to_json(selection.parameters)));
   }
   return texts;
@@ -114,8 +114,8 @@ TEST(Config, a_tree_of_values_is_loaded_like_text) {
 }
 
 TEST(Selections, gemms_times_tensors_with_defaults_filled_in) {
-  EXPECT_THAT(selections_of("    Modify: {enabled: True, gemms: [fprop, wgrad], tensors: "
-                            "[activation, weight], how: round}\n"),
+  EXPECT_THAT(list_selections("    Modify: {enabled: True, gemms: [fprop, wgrad], tensors: "
+                              "[activation, weight], how: round}\n"),
               ElementsAre(R"(fprop activation {"how": "round", "bits": 8})",
                           R"(fprop weight {"how": "round", "bits": 8})",
                           R"(wgrad activation {"how": "round", "bits": 8})",
@@ -123,7 +123,7 @@ TEST(Selections, gemms_times_tensors_with_defaults_filled_in) {
 }
 
 TEST(Selections, an_items_own_keys_win_over_those_beside_the_struct) {
-  EXPECT_THAT(selections_of(R"(
+  EXPECT_THAT(list_selections(R"(
     Modify:
       enabled: True
       how: round
@@ -144,7 +144,7 @@ TEST(Selections, an_items_own_keys_win_over_those_beside_the_struct) {
 }
 
 TEST(Selections, tensors_beside_gemms_struct_serve_the_items_without_their_own) {
-  EXPECT_THAT(selections_of(R"(
+  EXPECT_THAT(list_selections(R"(
     Modify:
       enabled: True
       how: round
@@ -156,19 +156,19 @@ TEST(Selections, tensors_beside_gemms_struct_serve_the_items_without_their_own) 
 }
 
 TEST(Selections, gemms_serve_every_item_of_a_tensors_struct) {
-  EXPECT_THAT(selections_of("    Modify: {enabled: True, gemms: [fprop, dgrad], how: round, "
-                            "tensors_struct: [{tensor: weight, bits: 1}]}\n"),
+  EXPECT_THAT(list_selections("    Modify: {enabled: True, gemms: [fprop, dgrad], how: round, "
+                              "tensors_struct: [{tensor: weight, bits: 1}]}\n"),
               ElementsAre(R"(fprop weight {"how": "round", "bits": 1})",
                           R"(dgrad weight {"how": "round", "bits": 1})"));
 }
 
 TEST(Selections, a_string_stands_for_a_list_of_one) {
-  EXPECT_THAT(selections_of("    Watch: {enabled: True, tensors: weight, what: a}\n"),
+  EXPECT_THAT(list_selections("    Watch: {enabled: True, tensors: weight, what: a}\n"),
               ElementsAre(R"(- weight {"what": ["a"]})"));
 }
 
 TEST(Selections, a_name_twice_in_a_plain_list_counts_once) {
-  EXPECT_THAT(selections_of("    Gemms: {enabled: True, gemms: [fprop, fprop]}\n"),
+  EXPECT_THAT(list_selections("    Gemms: {enabled: True, gemms: [fprop, fprop]}\n"),
               ElementsAre("fprop - {}"));
 }
 
@@ -183,12 +183,12 @@ TEST(Selections, an_empty_list_of_gemms_or_tensors_chooses_none) {
            "    Modify: {enabled: True, gemms: [], tensors: weight, how: round}\n",
            "    Modify: {enabled: True, how: round, gemms_struct: [{gemm: fprop, tensors: []}]}\n",
        }) {
-    EXPECT_THAT(selections_of(feature), ::testing::IsEmpty()) << feature;
+    EXPECT_THAT(list_selections(feature), ::testing::IsEmpty()) << feature;
   }
 }
 
 TEST(Selections, a_feature_that_chooses_nothing_has_one_selection) {
-  EXPECT_THAT(selections_of("    Layer: {enabled: True}\n"), ElementsAre("- - {}"));
+  EXPECT_THAT(list_selections("    Layer: {enabled: True}\n"), ElementsAre("- - {}"));
 }
 
 TEST(Selections, each_item_may_have_its_own_schedule) {
@@ -268,7 +268,7 @@ TEST(Overlap, is_free_for_a_section_of_the_telens_namespace_alone) {
 }
 
 TEST(Modifiers, two_on_one_tensor_of_one_gemm_are_an_error_at_load) {
-  EXPECT_EQ(error_of(with_features(
+  EXPECT_EQ(get_error(with_features(
                 R"(    Modify: {enabled: True, gemms: fprop, tensors: weight, how: round}
     Scale: {enabled: True, gemms: [fprop, dgrad], tensors: weight}
 )")),
@@ -277,7 +277,7 @@ TEST(Modifiers, two_on_one_tensor_of_one_gemm_are_an_error_at_load) {
 }
 
 TEST(Modifiers, may_share_a_tensor_in_different_gemms) {
-  EXPECT_EQ(error_of(with_features(
+  EXPECT_EQ(get_error(with_features(
                 R"(    Modify: {enabled: True, gemms: fprop, tensors: weight, how: round}
     Scale: {enabled: True, gemms: dgrad, tensors: weight}
 )")),

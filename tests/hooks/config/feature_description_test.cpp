@@ -73,7 +73,7 @@ TEST(Options, have_parameters_that_are_parsed_once_each) {
                                     .default_value = Value(Value::List{Value("z")}),
                                     .parse = parse}},
                     .parse = [](const ParameterValues& parameters, ErrorList&) {
-                      EXPECT_EQ(options_of<Words>(*parameters.made("more")).count, 1U);
+                      EXPECT_EQ(get_options<Words>(*parameters.made("more")).count, 1U);
                       EXPECT_EQ(parameters.made("unknown"), nullptr);
                       return parameters.made("words");
                     }});

@@ -16,7 +16,7 @@ LayerSelector parse(std::string_view yaml) {
   return selector;
 }
 
-std::string error_of(std::string_view yaml) {
+std::string get_error(std::string_view yaml) {
   ErrorList errors;
   LayerSelector::parse(read_yaml(yaml, "f.yaml", errors), errors);
   return errors.text();
@@ -25,10 +25,10 @@ std::string error_of(std::string_view yaml) {
 TEST(LayerSelector, an_empty_name_or_type_is_an_error_and_an_empty_pattern_is_warned_about) {
   using ::testing::HasSubstr;
   for (const std::string_view empty : {"''", "['']", "[fc1, \"\"]"}) {
-    EXPECT_THAT(error_of(fmt::format("{{layer_types: {}}}", empty)),
+    EXPECT_THAT(get_error(fmt::format("{{layer_types: {}}}", empty)),
                 HasSubstr("'layer_types' holds an empty string, which names no layer; write a part "
                           "of layers' names such as fc1, or 'all' for all layers"));
-    EXPECT_THAT(error_of(fmt::format("{{exact_layer_names: {}}}", empty)),
+    EXPECT_THAT(get_error(fmt::format("{{exact_layer_names: {}}}", empty)),
                 HasSubstr("'exact_layer_names' holds an empty string"));
   }
   ErrorList errors;
@@ -101,25 +101,25 @@ TEST(LayerNumber, is_the_first_that_belongs_to_no_kind_of_layer) {
 }
 
 TEST(LayerSelector, wrong_selectors_are_errors_with_their_place) {
-  EXPECT_EQ(error_of("{}"),
+  EXPECT_EQ(get_error("{}"),
             "f.yaml:1:1: 'layers' must be a mapping with at least one of "
             "'layer_name_regex_pattern', 'layer_types', 'layer_numbers', 'exact_layer_names', not "
             "the mapping {}");
-  EXPECT_EQ(error_of("{layer_type: fc1}"),
+  EXPECT_EQ(get_error("{layer_type: fc1}"),
             "f.yaml:1:2: unknown key 'layer_type' in 'layers' (did you mean 'layer_types'?); it "
             "takes 'layer_name_regex_pattern', 'layer_types', 'layer_numbers', "
             "'exact_layer_names'");
-  EXPECT_EQ(error_of("{layer_types: [1]}"),
+  EXPECT_EQ(get_error("{layer_types: [1]}"),
             "f.yaml:1:16: 'layer_types' must be a list of strings, not the number 1");
   for (const char* wrong : {"8-5", "x", "-1", "1.5", "True", "1-2-3", "1-"}) {
-    EXPECT_THAT(error_of(fmt::format("layer_numbers: [{}]", wrong)),
+    EXPECT_THAT(get_error(fmt::format("layer_numbers: [{}]", wrong)),
                 ::testing::HasSubstr("f.yaml:1:17: 'layer_numbers' takes numbers from 0, ranges "
                                      "such as 5-8 (smaller first), or \"all\", not"))
         << wrong;
   }
-  EXPECT_EQ(error_of("{layer_name_regex_pattern: [a]}"),
+  EXPECT_EQ(get_error("{layer_name_regex_pattern: [a]}"),
             "f.yaml:1:28: 'layer_name_regex_pattern' must be a string, not the list [\"a\"]");
-  EXPECT_EQ(error_of("{layer_name_regex_pattern: '(a'}"),
+  EXPECT_EQ(get_error("{layer_name_regex_pattern: '(a'}"),
             "f.yaml:1:28: the regular expression '(a' is refused at character 2: a group '(' is "
             "not closed");
 }

@@ -15,16 +15,17 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
-std::vector<std::string> warnings_of(const std::string& features, const std::string& keys = "") {
+std::vector<std::string> collect_warnings(const std::string& features,
+                                          const std::string& keys = "") {
   const std::string yaml = fmt::format(
       "s:\n  enabled: True\n{}  layers: {{layer_types: all}}\n  transformer_engine:\n    {}\n",
       keys, features);
   return load_config_text(yaml, "f.yaml", features::builtin_descriptions()).warnings();
 }
 
-std::string error_of(const std::string& features, const std::string& keys) {
+std::string get_error(const std::string& features, const std::string& keys) {
   try {
-    warnings_of(features, keys);
+    collect_warnings(features, keys);
   } catch (const ConfigError& error) {
     return error.what();
   }
@@ -37,62 +38,65 @@ std::string logging(const std::string& keys) {
 
 TEST(LoadWarnings, ranges_that_end_before_they_begin_name_place_and_remedy) {
   EXPECT_THAT(
-      warnings_of(logging(", tensors: [weight], start_end_list: [[0, 3], [20, 10]]")),
+      collect_warnings(logging(", tensors: [weight], start_end_list: [[0, 3], [20, 10]]")),
       ElementsAre(
           "f.yaml:5:95: section 's', feature 'LogTensorStats': the pair [20, 10] ends before "
           "it begins, so it selects no iteration; write [10, 20], or remove it"));
-  EXPECT_THAT(warnings_of(logging(", tensors: [weight], start_step: 10, end_step: 5")),
+  EXPECT_THAT(collect_warnings(logging(", tensors: [weight], start_step: 10, end_step: 5")),
               ElementsAre(AllOf(StartsWith("f.yaml:5:"),
                                 HasSubstr("'end_step' 5 comes before 'start_step' 10"))));
 }
 
 TEST(LoadWarnings, see_a_range_of_which_one_end_stands_beside_a_struct) {
   EXPECT_THAT(
-      warnings_of(logging(
+      collect_warnings(logging(
           ", start_step: 10, tensors_struct: [{tensor: weight, end_step: 5}, {tensor: output}]")),
       ElementsAre(HasSubstr("'end_step' 5 comes before 'start_step' 10")));
 }
 
 TEST(LoadWarnings, an_empty_list_says_when_the_feature_runs_all_the_same) {
-  EXPECT_THAT(warnings_of(logging(", tensors: [weight], end_step: 3, start_end_list: []")),
+  EXPECT_THAT(collect_warnings(logging(", tensors: [weight], end_step: 3, start_end_list: []")),
               ElementsAre(HasSubstr("'start_end_list' is empty and replaces nothing: it runs every "
                                     "iteration, 0 to 3")));
 }
 
 TEST(LoadWarnings, name_keys_that_others_replace) {
-  EXPECT_THAT(warnings_of(logging(", tensors: [weight], start_step: 3, start_end_list: [[1, 2]]")),
-              ElementsAre(HasSubstr("'start_step' does nothing beside 'start_end_list'")));
-  EXPECT_THAT(warnings_of(logging(", tensors: [output], tensors_struct: [{tensor: weight}]")),
+  EXPECT_THAT(
+      collect_warnings(logging(", tensors: [weight], start_step: 3, start_end_list: [[1, 2]]")),
+      ElementsAre(HasSubstr("'start_step' does nothing beside 'start_end_list'")));
+  EXPECT_THAT(collect_warnings(logging(", tensors: [output], tensors_struct: [{tensor: weight}]")),
               ElementsAre(HasSubstr("'tensors' does nothing beside 'tensors_struct'")));
-  EXPECT_THAT(warnings_of("FakeQuant: {enabled: True, quant_format: FP8E4M3, gemms: [wgrad], "
-                          "tensors: [weight], gemms_struct: [{gemm: fprop}]}"),
+  EXPECT_THAT(collect_warnings("FakeQuant: {enabled: True, quant_format: FP8E4M3, gemms: [wgrad], "
+                               "tensors: [weight], gemms_struct: [{gemm: fprop}]}"),
               ElementsAre(HasSubstr("'gemms' does nothing beside 'gemms_struct'")));
 }
 
 TEST(LoadWarnings, name_a_frequency_that_no_iteration_of_the_range_has) {
-  EXPECT_THAT(warnings_of(logging(", tensors: [weight], freq: 50, start_step: 1, end_step: 20")),
-              ElementsAre(HasSubstr("no iteration is due: every 50 iterations, 1 to 20 has none")));
+  EXPECT_THAT(
+      collect_warnings(logging(", tensors: [weight], freq: 50, start_step: 1, end_step: 20")),
+      ElementsAre(HasSubstr("no iteration is due: every 50 iterations, 1 to 20 has none")));
 }
 
 TEST(LoadWarnings, name_a_feature_none_of_whose_gemms_has_its_tensors) {
-  EXPECT_THAT(warnings_of("FakeQuant: {enabled: True, quant_format: FP8E4M3, gemms: [fprop], "
-                          "tensors: [gradient]}"),
+  EXPECT_THAT(collect_warnings("FakeQuant: {enabled: True, quant_format: FP8E4M3, gemms: [fprop], "
+                               "tensors: [gradient]}"),
               ElementsAre(AllOf(StartsWith("f.yaml:5:5: section 's', feature 'FakeQuant': "),
                                 HasSubstr("the gradient has no part in fprop, but in dgrad and "
                                           "wgrad"))));
   EXPECT_THAT(
-      warnings_of("FakeQuant: {enabled: True, quant_format: FP8E4M3, gemms: [fprop, wgrad], "
-                  "tensors: [gradient]}"),
+      collect_warnings("FakeQuant: {enabled: True, quant_format: FP8E4M3, gemms: [fprop, wgrad], "
+                       "tensors: [gradient]}"),
       IsEmpty());
 }
 
 TEST(LoadWarnings, name_a_condition_that_no_percentage_fulfills) {
   const std::string trigger =
       "LogTensorStats: {enabled: False}\n  telens:\n    Trigger: {enabled: True, when: ";
-  EXPECT_THAT(warnings_of(trigger + "'overflows% > 100'}"),
+  EXPECT_THAT(collect_warnings(trigger + "'overflows% > 100'}"),
               ElementsAre(HasSubstr("holds for NaN alone: overflows% lies between 0 and 100")));
-  EXPECT_THAT(warnings_of(trigger + "'underflows% < 0'}"), ElementsAre(HasSubstr("NaN alone")));
-  EXPECT_THAT(warnings_of(trigger + "['overflows% > 99', 'cur_amax > 100', 'loss > 100']}"),
+  EXPECT_THAT(collect_warnings(trigger + "'underflows% < 0'}"),
+              ElementsAre(HasSubstr("NaN alone")));
+  EXPECT_THAT(collect_warnings(trigger + "['overflows% > 99', 'cur_amax > 100', 'loss > 100']}"),
               IsEmpty());
 }
 
@@ -108,27 +112,29 @@ TEST(LoadWarnings, stand_in_a_plan) {
 TEST(LoadWarnings, sensible_configurations_have_none) {
   for (const char* keys : {"", ", freq: 3", ", start_step: 3, end_step: 3", ", end_step: -1",
                            ", start_end_list: null", ", start_end_list: [[0, 2], [8, -1]]"}) {
-    EXPECT_THAT(warnings_of(logging(std::string(", tensors: [weight, output]") + keys)), IsEmpty());
+    EXPECT_THAT(collect_warnings(logging(std::string(", tensors: [weight, output]") + keys)),
+                IsEmpty());
   }
 }
 
 // ---- mode: which forwards a section looks at
 
 TEST(SectionMode, is_train_eval_or_both) {
-  EXPECT_EQ(error_of(logging(", tensors: [output]"), "  mode: both\n"), "");
-  EXPECT_EQ(error_of(logging(", tensors: [output]"), "  mode: train\n"), "");
-  EXPECT_THAT(error_of(logging(", tensors: [output]"), "  mode: evl\n"),
+  EXPECT_EQ(get_error(logging(", tensors: [output]"), "  mode: both\n"), "");
+  EXPECT_EQ(get_error(logging(", tensors: [output]"), "  mode: train\n"), "");
+  EXPECT_THAT(get_error(logging(", tensors: [output]"), "  mode: evl\n"),
               AllOf(StartsWith("f.yaml:3:9: section 's'"),
                     HasSubstr("'mode' must be one of 'train', 'eval', 'both', not the string 'evl' "
                               "(did you mean 'eval'?)")));
 }
 
 TEST(SectionMode, of_evaluations_goes_with_features_that_name_them_apart) {
-  EXPECT_THAT(error_of("FakeQuant: {enabled: True, quant_format: FP8E4M3, gemms: [fprop], tensors: "
-                       "[weight]}",
-                       "  mode: both\n"),
-              AllOf(StartsWith("f.yaml:3:9:"), HasSubstr("does not go with FakeQuant (f.yaml:6:5)"),
-                    HasSubstr("'LogTensorStats'")));
+  EXPECT_THAT(
+      get_error("FakeQuant: {enabled: True, quant_format: FP8E4M3, gemms: [fprop], tensors: "
+                "[weight]}",
+                "  mode: both\n"),
+      AllOf(StartsWith("f.yaml:3:9:"), HasSubstr("does not go with FakeQuant (f.yaml:6:5)"),
+            HasSubstr("'LogTensorStats'")));
 }
 
 }  // namespace

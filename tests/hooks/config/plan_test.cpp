@@ -40,7 +40,7 @@ Descriptions descriptions() {
 
 const std::vector<std::string> kLayers{"layers.0.fc1", "layers.1.fc1", "layers.1.fc2", "head"};
 
-Plan plan_of(std::string_view yaml, const std::vector<std::string>& layers = kLayers) {
+Plan make_plan(std::string_view yaml, const std::vector<std::string>& layers = kLayers) {
   return make_plan(load_config_text(yaml, "f.yaml", descriptions()), layers);
 }
 
@@ -59,7 +59,7 @@ std::vector<std::string> texts(const Plan& plan) {
 }
 
 TEST(Plan, has_a_row_for_each_gemm_and_tensor_in_the_order_of_training) {
-  const Plan plan = plan_of(section("{layer_types: fc2}", R"(Watch:
+  const Plan plan = make_plan(section("{layer_types: fc2}", R"(Watch:
       enabled: True
       what: a
       tensors_struct: [{tensor: gradient, freq: 10}, {tensor: activation, start_step: 3}]
@@ -81,50 +81,50 @@ TEST(Plan, has_a_row_for_each_gemm_and_tensor_in_the_order_of_training) {
 
 TEST(Plan, takes_a_layer_that_is_named_twice_once) {
   const Plan plan =
-      plan_of(section("{layer_types: all}", "Layer: {enabled: True}"), {"b", "a", "b"});
+      make_plan(section("{layer_types: all}", "Layer: {enabled: True}"), {"b", "a", "b"});
   EXPECT_THAT(plan.layers, ElementsAre("b", "a"));
   EXPECT_EQ(plan.rows.size(), 2U);
 }
 
-std::vector<std::string> warnings_of(std::string_view layers) {
-  return plan_of(section(layers, "Layer: {enabled: True}")).warnings;
+std::vector<std::string> collect_warnings(std::string_view layers) {
+  return make_plan(section(layers, "Layer: {enabled: True}")).warnings;
 }
 
 TEST(PlanWarnings, name_exact_names_that_no_layer_has_with_the_nearest) {
-  EXPECT_THAT(warnings_of("{exact_layer_names: [head, layers.1.fc3]}"),
+  EXPECT_THAT(collect_warnings("{exact_layer_names: [head, layers.1.fc3]}"),
               ElementsAre("f.yaml:3:38: section 's': no layer is called 'layers.1.fc3' (did you "
                           "mean 'layers.1.fc1'?)"));
 }
 
 TEST(PlanWarnings, name_a_pattern_numbers_and_types_that_fit_no_layer) {
-  EXPECT_THAT(warnings_of("{layer_name_regex_pattern: '^fc'}"),
+  EXPECT_THAT(collect_warnings("{layer_name_regex_pattern: '^fc'}"),
               ElementsAre("f.yaml:3:12: section 's': the pattern is found in no layer's name"));
-  EXPECT_THAT(warnings_of("{layer_numbers: [0, 7, 5-9, 1-2]}"),
+  EXPECT_THAT(collect_warnings("{layer_numbers: [0, 7, 5-9, 1-2]}"),
               ElementsAre("f.yaml:3:31: section 's': no layer has the number 7",
                           "f.yaml:3:34: section 's': no layer has a number from 5 to 9"));
-  EXPECT_THAT(warnings_of("{layer_types: [fc1, qkv]}"),
+  EXPECT_THAT(collect_warnings("{layer_types: [fc1, qkv]}"),
               ElementsAre("f.yaml:3:31: section 's': no layer's name contains 'qkv'"));
-  EXPECT_THAT(warnings_of("{layer_types: [fc2], layer_numbers: [0]}"),
+  EXPECT_THAT(collect_warnings("{layer_types: [fc2], layer_numbers: [0]}"),
               ElementsAre("f.yaml:3:12: section 's': no layer has one of the numbers and one of "
                           "the types: both must fit"));
-  EXPECT_THAT(warnings_of("{layer_types: all, layer_numbers: all}"), IsEmpty());
-  EXPECT_THAT(plan_of(section("{layer_numbers: all}", "Layer: {enabled: True}"), {"x"}).warnings,
+  EXPECT_THAT(collect_warnings("{layer_types: all, layer_numbers: all}"), IsEmpty());
+  EXPECT_THAT(make_plan(section("{layer_numbers: all}", "Layer: {enabled: True}"), {"x"}).warnings,
               ElementsAre("f.yaml:3:27: section 's': no layer's name has a number"));
 }
 
 TEST(PlanWarnings, name_keys_that_a_stronger_one_outranks) {
-  EXPECT_THAT(warnings_of("{layer_types: fc1, exact_layer_names: head, layer_numbers: 99}"),
+  EXPECT_THAT(collect_warnings("{layer_types: fc1, exact_layer_names: head, layer_numbers: 99}"),
               ElementsAre("f.yaml:3:12: section 's': 'layer_types' does nothing beside "
                           "'exact_layer_names', which decides alone",
                           "f.yaml:3:55: section 's': 'layer_numbers' does nothing beside "
                           "'exact_layer_names', which decides alone"));
   EXPECT_THAT(
-      warnings_of("{layer_types: fc1, layer_name_regex_pattern: head}"),
+      collect_warnings("{layer_types: fc1, layer_name_regex_pattern: head}"),
       ElementsAre(HasSubstr("'layer_types' does nothing beside 'layer_name_regex_pattern'")));
 }
 
 TEST(PlanWarnings, name_a_section_without_features) {
-  EXPECT_THAT(plan_of(section("{layer_types: all}", "Layer: {enabled: False}")).warnings,
+  EXPECT_THAT(make_plan(section("{layer_types: all}", "Layer: {enabled: False}")).warnings,
               ElementsAre("f.yaml:1:1: section 's': no feature is enabled"));
 }
 
@@ -135,7 +135,7 @@ TEST(PlanErrors, come_for_the_first_few_layers_that_two_sections_select) {
       "\n  enabled: True\n  layers: {layer_types: all}\n"
       "  transformer_engine: {Layer: {enabled: True}}\n";
   try {
-    plan_of("a:" + rest + "b:" + rest, layers);
+    make_plan("a:" + rest + "b:" + rest, layers);
     FAIL();
   } catch (const ConfigError& error) {
     const std::string text = error.what();
@@ -156,12 +156,12 @@ TEST(DescribeSchedule, is_short_and_says_every_range) {
 
 // ---- the load
 
-RecordLoad load_of(std::string_view features, std::string_view layers = "{layer_types: all}") {
-  return estimate_load(plan_of(section(layers, features)));
+RecordLoad compute_load(std::string_view features, std::string_view layers = "{layer_types: all}") {
+  return estimate_load(make_plan(section(layers, features)));
 }
 
 TEST(RecordLoad, of_an_endless_schedule_is_what_comes_in_the_long_run) {
-  const RecordLoad load = load_of(
+  const RecordLoad load = compute_load(
       "Watch: {enabled: True, what: [a, b], tensors: [activation, weight], freq: 10, start_step: "
       "5}");
   EXPECT_THAT(load.average, DoubleNear(4 * 2 * 3 / 10.0, 1e-12));
@@ -175,7 +175,7 @@ TEST(RecordLoad, of_an_endless_schedule_is_what_comes_in_the_long_run) {
 }
 
 TEST(RecordLoad, of_schedules_that_end_is_over_the_iterations_from_the_first_to_the_last) {
-  const RecordLoad load = load_of(
+  const RecordLoad load = compute_load(
       "Watch: {enabled: True, what: a, tensors: weight, freq: 2, start_end_list: [[3, 10], [20, "
       "21]]}",
       "{exact_layer_names: head}");
@@ -188,14 +188,14 @@ TEST(RecordLoad, of_schedules_that_end_is_over_the_iterations_from_the_first_to_
 
 TEST(RecordLoad, of_a_rare_iteration_is_found_wherever_it_is) {
   const RecordLoad load =
-      load_of("Watch: {enabled: True, what: a, tensors: weight, freq: 1000000, start_step: 5}",
-              "{exact_layer_names: head}");
+      compute_load("Watch: {enabled: True, what: a, tensors: weight, freq: 1000000, start_step: 5}",
+                   "{exact_layer_names: head}");
   EXPECT_EQ(load.busiest, 1'000'000);
   EXPECT_THAT(load.average, DoubleNear(2e-6, 1e-18));
 }
 
 TEST(RecordLoad, of_a_record_that_two_sections_ask_for_counts_once) {
-  const Plan plan = plan_of(R"(s:
+  const Plan plan = make_plan(R"(s:
   enabled: True
   layers: {exact_layer_names: head}
   transformer_engine:
@@ -214,14 +214,14 @@ t:
 }
 
 TEST(RecordLoad, says_what_it_cannot_count) {
-  const RecordLoad load = load_of("Own: {enabled: True}");
+  const RecordLoad load = compute_load("Own: {enabled: True}");
   EXPECT_THAT(load.not_counted, ElementsAre("transformer_engine.Own"));
   EXPECT_EQ(load.text(), "nothing is recorded; not counted: transformer_engine.Own");
 }
 
 TEST(RecordLoad, of_a_range_that_no_run_gets_to_the_end_of_is_that_of_an_endless_one) {
   for (const char* end : {"9223372036854775807", "9223372036854775806", "2000000000000"}) {
-    const RecordLoad load = load_of(
+    const RecordLoad load = compute_load(
         fmt::format("Watch: {{enabled: True, what: a, tensors: weight, freq: 4, start_step: "
                     "8, end_step: {}}}",
                     end),
@@ -231,7 +231,7 @@ TEST(RecordLoad, of_a_range_that_no_run_gets_to_the_end_of_is_that_of_an_endless
     EXPECT_DOUBLE_EQ(load.average, 2 / 4.0);
     EXPECT_EQ(load.most, 2);
   }
-  const RecordLoad never = load_of(
+  const RecordLoad never = compute_load(
       "Watch: {enabled: True, what: a, tensors: weight, freq: 4, start_step: 9223372036854775807}");
   EXPECT_EQ(never.most, 0);
   EXPECT_EQ(never.average, 0);
@@ -239,7 +239,7 @@ TEST(RecordLoad, of_a_range_that_no_run_gets_to_the_end_of_is_that_of_an_endless
 
 // Watch is due 50 times and Noise 34 times, 17 times together.
 TEST(RecordLoad, of_rare_iterations_in_a_long_range_counts_each_of_them) {
-  const RecordLoad load = load_of(
+  const RecordLoad load = compute_load(
       R"(Watch: {enabled: True, what: a, tensors: weight, freq: 20000, end_step: 999999}
   telens:
     Noise: {enabled: True, gemms: fprop, tensors: weight, freq: 30000, end_step: 999999})",
@@ -254,7 +254,7 @@ TEST(RecordLoad, agrees_with_counting_for_schedules_of_every_kind) {
       for (const char* range :
            {"start_step: 3", "end_step: 40", "start_end_list: [[2, 9], [20, 33]]",
             "start_end_list: [[2, 9], [20, -1]]"}) {
-        const Plan plan = plan_of(section(
+        const Plan plan = make_plan(section(
             "{layer_types: all}",
             fmt::format("Watch: {{enabled: True, what: a, tensors_struct: [{{tensor: weight, freq: "
                         "{}, {}}}, {{tensor: gradient, freq: {}, end_step: 40}}]}}",

@@ -25,7 +25,7 @@ Schedule parse(std::string_view yaml) {
   return schedule;
 }
 
-std::string error_of(std::string_view yaml) {
+std::string get_error(std::string_view yaml) {
   ErrorList errors;
   parse(yaml, errors);
   return errors.text();
@@ -113,21 +113,21 @@ TEST(Schedule, the_largest_numbers_do_not_overflow) {
 }
 
 TEST(Schedule, wrong_values_are_errors_with_their_place) {
-  EXPECT_EQ(error_of("{freq: 0}"),
+  EXPECT_EQ(get_error("{freq: 0}"),
             "f.yaml:1:8: 'freq' must be an integer of at least 1, not the number 0");
-  EXPECT_EQ(error_of("{freq: 2.5}"),
+  EXPECT_EQ(get_error("{freq: 2.5}"),
             "f.yaml:1:8: 'freq' must be an integer of at least 1, not the number 2.5");
-  EXPECT_EQ(error_of("{freq: True}"),
+  EXPECT_EQ(get_error("{freq: True}"),
             "f.yaml:1:8: 'freq' must be an integer of at least 1, not the boolean true");
-  EXPECT_EQ(error_of("{start_step: null}"),
+  EXPECT_EQ(get_error("{start_step: null}"),
             "f.yaml:1:14: 'start_step' must be an integer, not nothing (null)");
-  EXPECT_EQ(error_of("{end_step: -2}"),
+  EXPECT_EQ(get_error("{end_step: -2}"),
             "f.yaml:1:12: 'end_step' must be an iteration, or -1 or null for no end, not the "
             "number -2");
-  EXPECT_EQ(error_of("{start_end_list: 3}"),
+  EXPECT_EQ(get_error("{start_end_list: 3}"),
             "f.yaml:1:18: 'start_end_list' must be a list of pairs [first, last], for example "
             "[[0, 20], [80, 100]], not the number 3");
-  EXPECT_EQ(error_of("{start_end_list: [[1]]}"),
+  EXPECT_EQ(get_error("{start_end_list: [[1]]}"),
             "f.yaml:1:19: an item of 'start_end_list' must be a pair [first, last], not the list "
             "[1]");
 }

@@ -17,7 +17,7 @@ Config load(const std::string& yaml) {
   return load_config_text(yaml, "f.yaml", features::builtin_descriptions());
 }
 
-std::string error_of(const std::string& yaml) {
+std::string get_error(const std::string& yaml) {
   try {
     load(yaml);
   } catch (const ConfigError& error) {
@@ -74,23 +74,23 @@ TEST(SectionKeys, of_two_that_modify_the_same_are_an_error_all_the_same) {
 }
 
 TEST(SectionKeys, that_cannot_be_meant_are_errors_at_their_place) {
-  EXPECT_EQ(error_of(trigger(", start: 5") + logging("closer", "  started_by: alarn\n")),
+  EXPECT_EQ(get_error(trigger(", start: 5") + logging("closer", "  started_by: alarn\n")),
             "f.yaml:5:53: section 'alarm': 'start' does nothing: no section says 'started_by: "
             "alarm'\n"
             "f.yaml:8:15: section 'closer': 'started_by': there is no section 'alarn' (did you "
             "mean 'alarm'?); the sections are 'alarm', 'closer'");
-  EXPECT_THAT(error_of(logging("always", "") + logging("closer", "  started_by: always\n")),
+  EXPECT_THAT(get_error(logging("always", "") + logging("closer", "  started_by: always\n")),
               HasSubstr("the section 'always' has no feature that fires; give it a "
                         "telens.Trigger"));
-  EXPECT_THAT(error_of(trigger("") + logging("closer", kStarted)),
+  EXPECT_THAT(get_error(trigger("") + logging("closer", kStarted)),
               HasSubstr("Trigger of the section 'alarm' (f.yaml:5:5) has no 'start: "
                         "<iterations>'"));
-  EXPECT_THAT(error_of(trigger("") + logging("ring", kKept)),
+  EXPECT_THAT(get_error(trigger("") + logging("ring", kKept)),
               HasSubstr("has no 'write_last: <iterations>'"));
-  EXPECT_THAT(error_of(trigger(", write_last: 5")), HasSubstr("'write_last' does nothing"));
-  EXPECT_THAT(error_of(logging("closer", "  started_by: [alarm]\n")),
+  EXPECT_THAT(get_error(trigger(", write_last: 5")), HasSubstr("'write_last' does nothing"));
+  EXPECT_THAT(get_error(logging("closer", "  started_by: [alarm]\n")),
               HasSubstr("'started_by' must be the name of a section, not the list"));
-  EXPECT_THAT(error_of(logging("closer", "  startedby: alarm\n")),
+  EXPECT_THAT(get_error(logging("closer", "  startedby: alarm\n")),
               HasSubstr("(did you mean 'started_by'?)"));
 }
 
@@ -98,14 +98,14 @@ TEST(SectionKeys, of_kept_sections_stand_beside_statistics_alone) {
   const std::string ring =
       "ring:\n  enabled: True\n  kept_by: alarm\n  layers: {layer_types: all}\n"
       "  transformer_engine:\n    DumpTensors: {enabled: True, tensors: output}\n";
-  EXPECT_THAT(error_of(trigger(", write_last: 5") + ring),
+  EXPECT_THAT(get_error(trigger(", write_last: 5") + ring),
               AllOf(HasSubstr("DumpTensors cannot stand in a section that is 'kept_by' another"),
                     HasSubstr("those of 'LogTensorStats', 'LogFp8TensorStats', "
                               "'LogNvfp4TensorStats', 'ScaleHealth'")));
 }
 
 TEST(SectionKeys, that_start_and_write_a_section_in_the_same_moment_are_an_error) {
-  EXPECT_EQ(error_of(trigger(", start: 5, write_last: 5") + logging("closer", kStarted + kKept)),
+  EXPECT_EQ(get_error(trigger(", start: 5, write_last: 5") + logging("closer", kStarted + kKept)),
             "f.yaml:9:12: section 'closer': 'started_by' and 'kept_by' both name 'alarm', which "
             "would write what the section keeps in the moment in which it starts it; make two "
             "sections of it, one with each key");
@@ -114,7 +114,7 @@ TEST(SectionKeys, that_start_and_write_a_section_in_the_same_moment_are_an_error
 TEST(SectionKeys, give_no_budget_to_a_feature_that_fires) {
   std::string text = trigger("");
   text.insert(text.find("  layers"), "  budget: 3%\n");
-  EXPECT_EQ(error_of(text),
+  EXPECT_EQ(get_error(text),
             "f.yaml:6:5: section 'alarm': Trigger cannot stand in a section with a 'budget', which "
             "may let it look too seldom to see what it waits for; give it a section of its own");
 }
@@ -124,18 +124,18 @@ TEST(SectionKeys, give_no_budget_to_what_a_ledger_expects) {
     return "s:\n  enabled: True\n  budget: 3%\n  layers: {layer_types: all}\n  telens:\n" +
            fmt::format("    PrecisionLedger: {{enabled: True{}}}\n", parameters);
   };
-  EXPECT_EQ(error_of(ledger("")), "");
-  EXPECT_EQ(error_of(ledger(", expect: [FP8]")),
+  EXPECT_EQ(get_error(ledger("")), "");
+  EXPECT_EQ(get_error(ledger(", expect: [FP8]")),
             "f.yaml:6:46: section 's': 'expect' of PrecisionLedger cannot stand in a section with "
             "a 'budget', which may let it look too seldom to see what it waits for; give it a "
             "section of its own");
 }
 
 TEST(SectionKeys, may_name_what_is_switched_off) {
-  EXPECT_EQ(error_of(trigger(", start: 5", "False") + logging("closer", kStarted)), "");
-  EXPECT_EQ(error_of("alarm:\n  enabled: True\n  layers: {layer_types: all}\n"
-                     "  telens:\n    Trigger: {enabled: False}\n" +
-                     logging("closer", kStarted)),
+  EXPECT_EQ(get_error(trigger(", start: 5", "False") + logging("closer", kStarted)), "");
+  EXPECT_EQ(get_error("alarm:\n  enabled: True\n  layers: {layer_types: all}\n"
+                      "  telens:\n    Trigger: {enabled: False}\n" +
+                      logging("closer", kStarted)),
             "");
 }
 
@@ -143,7 +143,7 @@ TEST(SectionKeys, that_make_a_section_wait_for_itself_are_an_error) {
   const std::string own =
       "alarm:\n  enabled: True\n  started_by: alarm\n  layers: {layer_types: all}\n"
       "  telens:\n    Trigger: {enabled: True, when: loss > 3, start: 5}\n";
-  EXPECT_THAT(error_of(own), HasSubstr("'started_by': the section would wait for itself"));
+  EXPECT_THAT(get_error(own), HasSubstr("'started_by': the section would wait for itself"));
 }
 
 TEST(SectionKeys, show_in_a_plan_and_count_nothing) {

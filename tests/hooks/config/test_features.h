@@ -59,7 +59,7 @@ inline Config load(std::string_view yaml) {
 }
 
 // The message of loading the text; "" where it is right.
-inline std::string error_of(std::string_view yaml) {
+inline std::string get_error(std::string_view yaml) {
   try {
     load(yaml);
   } catch (const ConfigError& error) {

@@ -13,26 +13,26 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-std::string json_of(std::string_view yaml) {
+std::string to_json(std::string_view yaml) {
   ErrorList errors;
   const Value value = read_yaml(yaml, "f.yaml", errors);
   return errors.empty() ? to_json(value) : errors.text();
 }
 
 TEST(YamlReader, reads_scalars_as_yaml_1_1_has_them) {
-  EXPECT_EQ(json_of("[yes, No, on, OFF, True, false, y, n, yEs]"),
+  EXPECT_EQ(to_json("[yes, No, on, OFF, True, false, y, n, yEs]"),
             R"([true, false, true, false, true, false, "y", "n", "yEs"])");
-  EXPECT_EQ(json_of("[1, -2, +3, 017, 0x1F, 0b101, 1_000, 08, 0o17, 5-8]"),
+  EXPECT_EQ(to_json("[1, -2, +3, 017, 0x1F, 0b101, 1_000, 08, 0o17, 5-8]"),
             R"([1, -2, 3, 15, 31, 5, 1000, "08", "0o17", "5-8"])");
-  EXPECT_EQ(json_of("[1.5, -0.25, .5, 1., 1.5e+3, 1e5, 1.5e3, 1.2.3, -.inf]"),
+  EXPECT_EQ(to_json("[1.5, -0.25, .5, 1., 1.5e+3, 1e5, 1.5e3, 1.2.3, -.inf]"),
             R"([1.5, -0.25, 0.5, 1.0, 1500.0, "1e5", "1.5e3", "1.2.3", -.inf])");
   EXPECT_TRUE(std::isnan(plain_scalar(".nan").as_number()));
-  EXPECT_EQ(json_of("[~, null, Null, NULL, '', 'null', \"~\"]"),
+  EXPECT_EQ(to_json("[~, null, Null, NULL, '', 'null', \"~\"]"),
             R"([null, null, null, null, "", "null", "~"])");
-  EXPECT_EQ(json_of("['yes', \"1\", !!str 1, !!int 2, !!float 3]"), R"(["yes", "1", "1", 2, 3])");
-  EXPECT_EQ(json_of("[9223372036854775807, -9223372036854775808]"),
+  EXPECT_EQ(to_json("['yes', \"1\", !!str 1, !!int 2, !!float 3]"), R"(["yes", "1", "1", 2, 3])");
+  EXPECT_EQ(to_json("[9223372036854775807, -9223372036854775808]"),
             "[9223372036854775807, -9223372036854775808]");
-  EXPECT_EQ(json_of("['99999999999999999999', !!str 99999999999999999999]"),
+  EXPECT_EQ(to_json("['99999999999999999999', !!str 99999999999999999999]"),
             R"(["99999999999999999999", "99999999999999999999"])");
 }
 
@@ -40,12 +40,12 @@ TEST(YamlReader, an_integer_beyond_64_bits_is_an_error_that_says_so) {
   for (const std::string_view integer :
        {"9223372036854775808", "-9223372036854775809", "99999999999999999999",
         "0xffffffffffffffffff", "!!int 99999999999999999999"}) {
-    EXPECT_THAT(json_of(fmt::format("a: {}", integer)),
+    EXPECT_THAT(to_json(fmt::format("a: {}", integer)),
                 AllOf(HasSubstr("f.yaml:1:4: the integer "), HasSubstr("does not fit 64 bits"),
                       Not(HasSubstr("not valid YAML"))))
         << integer;
   }
-  EXPECT_LT(json_of("a: " + std::string(100'000, '9')).size(), 300U);
+  EXPECT_LT(to_json("a: " + std::string(100'000, '9')).size(), 300U);
 }
 
 TEST(YamlReader, deep_nesting_is_an_error_that_says_so) {
@@ -61,12 +61,12 @@ TEST(YamlReader, deep_nesting_is_an_error_that_says_so) {
   for (const std::string& yaml :
        {repeated("[", 200'000) + repeated("]", 200'000), repeated("- ", 100'000) + "a",
         repeated("{a: ", 5000) + "1" + repeated("}", 5000), indented, by_aliases}) {
-    EXPECT_THAT(json_of(yaml),
+    EXPECT_THAT(to_json(yaml),
                 AllOf(HasSubstr("more than 100 levels deep"), Not(HasSubstr("not valid YAML"))))
         << yaml.substr(0, 40);
   }
   const std::string deepest = repeated("[", 100) + repeated("]", 100);
-  EXPECT_EQ(json_of(deepest), deepest);
+  EXPECT_EQ(to_json(deepest), deepest);
 }
 
 TEST(YamlReader, what_has_no_end_is_named_with_its_place) {
@@ -74,40 +74,40 @@ TEST(YamlReader, what_has_no_end_is_named_with_its_place) {
     return fmt::format("f.yaml:{}:{}: not valid YAML: the '{}' that begins here has no '{}'", line,
                        column, begin, end);
   };
-  EXPECT_EQ(json_of("[[[["), bracket(1, 4, "[", "]"));
-  EXPECT_EQ(json_of("a:\n  b: [[[[\n  c: 3\n"), bracket(2, 9, "[", "]"));
-  EXPECT_EQ(json_of("a: {b: [1, 2\nc: 3\n"), bracket(1, 8, "[", "]"));
-  EXPECT_EQ(json_of("a: {b: [1, 2}\n"), bracket(1, 8, "[", "]"));
-  EXPECT_EQ(json_of("a: [x, {b: 1]\n"), bracket(1, 8, "{", "}"));
-  EXPECT_EQ(json_of("a: [x,  # ]\n  ']', \"]\", don't\nc: 3\n"), bracket(1, 4, "[", "]"));
-  EXPECT_EQ(json_of("\xef\xbb\xbf[1, 2"), bracket(1, 1, "[", "]"));
-  EXPECT_EQ(json_of("a: [1, 2\n"), bracket(1, 4, "[", "]"));
-  EXPECT_EQ(json_of("a: \"abc\nb: 3\n"),
+  EXPECT_EQ(to_json("[[[["), bracket(1, 4, "[", "]"));
+  EXPECT_EQ(to_json("a:\n  b: [[[[\n  c: 3\n"), bracket(2, 9, "[", "]"));
+  EXPECT_EQ(to_json("a: {b: [1, 2\nc: 3\n"), bracket(1, 8, "[", "]"));
+  EXPECT_EQ(to_json("a: {b: [1, 2}\n"), bracket(1, 8, "[", "]"));
+  EXPECT_EQ(to_json("a: [x, {b: 1]\n"), bracket(1, 8, "{", "}"));
+  EXPECT_EQ(to_json("a: [x,  # ]\n  ']', \"]\", don't\nc: 3\n"), bracket(1, 4, "[", "]"));
+  EXPECT_EQ(to_json("\xef\xbb\xbf[1, 2"), bracket(1, 1, "[", "]"));
+  EXPECT_EQ(to_json("a: [1, 2\n"), bracket(1, 4, "[", "]"));
+  EXPECT_EQ(to_json("a: \"abc\nb: 3\n"),
             "f.yaml:1:4: not valid YAML: the \" that begins here has no end");
-  EXPECT_EQ(json_of("a: 1\n'b: 3\n"),
+  EXPECT_EQ(to_json("a: 1\n'b: 3\n"),
             "f.yaml:2:1: not valid YAML: the ' that begins here has no end");
 }
 
 TEST(YamlReader, names_a_tab_that_indents) {
   constexpr std::string_view kTab = ": not valid YAML: a tab indents this line; expected blanks";
-  EXPECT_EQ(json_of("a:\n\tb: 1\n"), fmt::format("f.yaml:2:1{}", kTab));
-  EXPECT_EQ(json_of("a:\n  b:\n  \tc: 1\n"), fmt::format("f.yaml:3:3{}", kTab));
-  EXPECT_EQ(json_of("\xef\xbb\xbf"
+  EXPECT_EQ(to_json("a:\n\tb: 1\n"), fmt::format("f.yaml:2:1{}", kTab));
+  EXPECT_EQ(to_json("a:\n  b:\n  \tc: 1\n"), fmt::format("f.yaml:3:3{}", kTab));
+  EXPECT_EQ(to_json("\xef\xbb\xbf"
                     "a: {\n\tb: 1}\n"),
             R"({"a": {"b": 1}})");
 }
 
 TEST(YamlReader, what_has_its_end_is_as_ever) {
-  EXPECT_EQ(json_of("a: ['it''s', \"a \\\" ]\", don't, \"\"]"),
+  EXPECT_EQ(to_json("a: ['it''s', \"a \\\" ]\", don't, \"\"]"),
             R"({"a": ["it's", "a \" ]", "don't", ""]})");
-  EXPECT_EQ(json_of("\xef\xbb\xbf'a': \"b\""), R"({"a": "b"})");
-  EXPECT_EQ(json_of("a: |\n  \"open [\nb: >-\n  'open {\n"),
+  EXPECT_EQ(to_json("\xef\xbb\xbf'a': \"b\""), R"({"a": "b"})");
+  EXPECT_EQ(to_json("a: |\n  \"open [\nb: >-\n  'open {\n"),
             R"({"a": "\"open [\n", "b": "'open {"})");
-  EXPECT_EQ(json_of("a: &x \"b\"\r\nc: !!str 'd'\r\n*x : [\"e\",\r\n 'f']"),
+  EXPECT_EQ(to_json("a: &x \"b\"\r\nc: !!str 'd'\r\n*x : [\"e\",\r\n 'f']"),
             R"({"a": "b", "c": "d", "b": ["e", "f"]})");
-  EXPECT_EQ(json_of("\xc3\xa4\xe2\x82\xac: \"\xc3\xb6\"\nb: 'c'"),
+  EXPECT_EQ(to_json("\xc3\xa4\xe2\x82\xac: \"\xc3\xb6\"\nb: 'c'"),
             "{\"\xc3\xa4\xe2\x82\xac\": \"\xc3\xb6\", \"b\": \"c\"}");
-  EXPECT_EQ(json_of("? [a, b]\n: c\n"), "f.yaml:1:3: not valid YAML: a key must be a plain word");
+  EXPECT_EQ(to_json("? [a, b]\n: c\n"), "f.yaml:1:3: not valid YAML: a key must be a plain word");
 }
 
 // The fastest of several runs, in time of the processor: other programs may take it away.
@@ -115,7 +115,7 @@ double seconds_to_read(const std::string& yaml) {
   double best = INFINITY;
   for (int i = 0; i < 3; ++i) {
     const std::clock_t begin = std::clock();
-    EXPECT_NE(json_of(yaml), "");
+    EXPECT_NE(to_json(yaml), "");
     best = std::min(best, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
   }
   return best;
@@ -136,9 +136,9 @@ TEST(YamlReader, takes_time_in_proportion_to_the_number_of_keys) {
 }
 
 TEST(YamlReader, an_empty_text_is_null) {
-  EXPECT_EQ(json_of(""), "null");
-  EXPECT_EQ(json_of("# nothing\n"), "null");
-  EXPECT_EQ(json_of("---\n"), "null");
+  EXPECT_EQ(to_json(""), "null");
+  EXPECT_EQ(to_json("# nothing\n"), "null");
+  EXPECT_EQ(to_json("---\n"), "null");
 }
 
 TEST(YamlReader, keeps_the_order_of_keys_and_the_place_of_everything) {
@@ -153,34 +153,34 @@ TEST(YamlReader, keeps_the_order_of_keys_and_the_place_of_everything) {
 }
 
 TEST(YamlReader, merge_keys_give_way_to_own_keys_and_earlier_maps_win) {
-  EXPECT_EQ(json_of("a: &a {x: 1, y: 1}\nb: {<<: *a, y: 2, z: 3}"),
+  EXPECT_EQ(to_json("a: &a {x: 1, y: 1}\nb: {<<: *a, y: 2, z: 3}"),
             R"({"a": {"x": 1, "y": 1}, "b": {"x": 1, "y": 2, "z": 3}})");
-  EXPECT_EQ(json_of("- &a {x: 1}\n- &b {x: 2, y: 2}\n- {<<: [*a, *b]}"),
+  EXPECT_EQ(to_json("- &a {x: 1}\n- &b {x: 2, y: 2}\n- {<<: [*a, *b]}"),
             R"([{"x": 1}, {"x": 2, "y": 2}, {"x": 1, "y": 2}])");
-  EXPECT_EQ(json_of("{'<<': 1}"), R"({"<<": 1})");
-  EXPECT_EQ(json_of("a:\n  <<: 1\n"),
+  EXPECT_EQ(to_json("{'<<': 1}"), R"({"<<": 1})");
+  EXPECT_EQ(to_json("a:\n  <<: 1\n"),
             "f.yaml:2:7: a merge key '<<' needs a mapping or a list of mappings, not the number 1");
 }
 
 TEST(YamlReader, an_alias_is_the_value_of_its_anchor) {
-  EXPECT_EQ(json_of("a: &s fc1\nb: [*s, *s]\n*s : 1"),
+  EXPECT_EQ(to_json("a: &s fc1\nb: [*s, *s]\n*s : 1"),
             R"({"a": "fc1", "b": ["fc1", "fc1"], "fc1": 1})");
 }
 
 TEST(YamlReader, a_duplicate_key_is_an_error_that_names_both_places) {
-  EXPECT_EQ(json_of("a: 1\nb: 2\na: 3\n"),
+  EXPECT_EQ(to_json("a: 1\nb: 2\na: 3\n"),
             "f.yaml:3:1: the key 'a' stands here a second time (first in f.yaml:1:1); keep one");
-  EXPECT_THAT(json_of("a: {<<: {}, <<: {}}"), HasSubstr("'<<' stands here a second time"));
+  EXPECT_THAT(to_json("a: {<<: {}, <<: {}}"), HasSubstr("'<<' stands here a second time"));
 }
 
 TEST(YamlReader, text_that_is_no_yaml_is_an_error_with_its_place) {
-  EXPECT_THAT(json_of("a: 1\nb: [1, 2\n"), HasSubstr("f.yaml:"));
-  EXPECT_THAT(json_of("a: 1\nb: [1, 2\n"), HasSubstr("not valid YAML"));
-  EXPECT_THAT(json_of("a: *nobody"), HasSubstr("f.yaml:1:4: not valid YAML"));
-  EXPECT_THAT(json_of("? [a, b]\n: 1"), HasSubstr("a key must be a plain word"));
-  EXPECT_THAT(json_of("a: 1\n---\nb: 2"), HasSubstr("a second YAML document"));
-  EXPECT_THAT(json_of("a: !!int fc1"), HasSubstr("f.yaml:1:4: the tag"));
-  EXPECT_THAT(json_of("a: &x [*x]"), HasSubstr("an alias inside its own anchor"));
+  EXPECT_THAT(to_json("a: 1\nb: [1, 2\n"), HasSubstr("f.yaml:"));
+  EXPECT_THAT(to_json("a: 1\nb: [1, 2\n"), HasSubstr("not valid YAML"));
+  EXPECT_THAT(to_json("a: *nobody"), HasSubstr("f.yaml:1:4: not valid YAML"));
+  EXPECT_THAT(to_json("? [a, b]\n: 1"), HasSubstr("a key must be a plain word"));
+  EXPECT_THAT(to_json("a: 1\n---\nb: 2"), HasSubstr("a second YAML document"));
+  EXPECT_THAT(to_json("a: !!int fc1"), HasSubstr("f.yaml:1:4: the tag"));
+  EXPECT_THAT(to_json("a: &x [*x]"), HasSubstr("an alias inside its own anchor"));
 }
 
 TEST(YamlReader, aliases_that_multiply_are_refused_before_they_fill_the_memory) {
@@ -190,7 +190,7 @@ TEST(YamlReader, aliases_that_multiply_are_refused_before_they_fill_the_memory) 
     for (int j = 0; j < 10; ++j) yaml += fmt::format("*a{}, ", i - 1);
     yaml += "]\n";
   }
-  EXPECT_THAT(json_of(yaml), HasSubstr("more than a million values"));
+  EXPECT_THAT(to_json(yaml), HasSubstr("more than a million values"));
 }
 
 TEST(Value, a_copy_with_another_key_leaves_the_original_alone) {

@@ -28,7 +28,7 @@ at::Tensor decoded_e8m0(const at::Tensor& codes) {
   return values;
 }
 
-at::Tensor values_of(const GemmOperand& operand) {
+at::Tensor get_values(const GemmOperand& operand) {
   if (is_packed_fp4(operand.mode)) {  // a code under an E4M3 scale is a FP32 number
     return ops::dequantize_blocks({operand.codes, operand.scale_inv, {}}, operand.format,
                                   operand.mode, at::kFloat)
@@ -57,7 +57,7 @@ at::Tensor scales_of_rows(const GemmOperand& operand) {
 at::Tensor product_in_double(const GemmOperand& a, const GemmOperand& b) {
   ops::report_gemm_choice(
       {"FP64 GEMM of decoded operands", "scales that leave FP32's range one by one"});
-  return at::mm(values_of(a), values_of(b).t()).to(at::kFloat);
+  return at::mm(get_values(a), get_values(b).t()).to(at::kFloat);
 }
 
 }  // namespace telens

@@ -74,7 +74,7 @@ struct ExponentRange {
   int largest = std::numeric_limits<int>::min();
 };
 
-ExponentRange exponents_of(const at::Tensor& scales) {
+ExponentRange get_exponents(const at::Tensor& scales) {
   std::uint32_t smallest = FP32::kTopExponentCode;
   std::uint32_t largest = 0;
   for_each_scale<std::uint32_t>(scales, [&](std::uint32_t bits) {
@@ -107,7 +107,7 @@ bool sums_leave_fp32(const GemmOperand& left) {
   // 128 x the largest E5M2 x the largest E4M3 < 2^32; the product of their smallest is 2^-25.
   constexpr int kLargestSum = 32;
   constexpr int kSmallestSum = kSmallestExponent<E5M2> + kSmallestExponent<E4M3>;
-  const auto [smallest, largest] = exponents_of(left.scale_inv);
+  const auto [smallest, largest] = get_exponents(left.scale_inv);
   return largest != ExponentRange().largest && (largest >= FP32::kMaxExponent + 1 - kLargestSum ||
                                                 smallest < FP32::kMinExponent - kSmallestSum);
 }
@@ -133,7 +133,7 @@ bool leaves_fp32(const GemmOperand& a, const GemmOperand& b) {
   }
   if (!has_powers_of_two(a.scale_inv) || !has_powers_of_two(b.scale_inv)) return sums_leave_fp32(a);
   return one_of([&](const GemmOperand& operand) {
-    const int largest = exponents_of(operand.scale_inv).largest;
+    const int largest = get_exponents(operand.scale_inv).largest;
     return largest != ExponentRange().largest && beyond(operand, largest);
   });
 }

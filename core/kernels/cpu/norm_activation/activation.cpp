@@ -22,7 +22,7 @@ struct Layout {
   std::int64_t element_size;
 };
 
-Layout layout_of(const at::Tensor& x, const ops::Activation& activation) {
+Layout make_layout(const at::Tensor& x, const ops::Activation& activation) {
   const std::int64_t width = activation.gated ? x.size(-1) / 2 : 1;
   const std::int64_t outputs = activation.gated ? x.numel() / 2 : x.numel();
   return {.row = {.function = activation.function,
@@ -58,7 +58,7 @@ at::Tensor activation_forward(const at::Tensor& x, c10::string_view name) {
   at::Tensor y = at::empty(sizes, x.options());
   const auto* from = static_cast<const char*>(source.const_data_ptr());
   auto* to = static_cast<char*>(y.mutable_data_ptr());
-  for_each_stretch(layout_of(x, activation),
+  for_each_stretch(make_layout(x, activation),
                    [&](const ActivationRow& row, std::int64_t output, std::int64_t input) {
                      activate_row(row, from + input, to + output);
                    });
@@ -74,7 +74,7 @@ at::Tensor activation_backward(const at::Tensor& grad, const at::Tensor& x, c10:
   const auto* from = static_cast<const char*>(source.const_data_ptr());
   const auto* of_output = static_cast<const char*>(gradient.const_data_ptr());
   auto* to = static_cast<char*>(dx.mutable_data_ptr());
-  for_each_stretch(layout_of(x, activation),
+  for_each_stretch(make_layout(x, activation),
                    [&](const ActivationRow& row, std::int64_t output, std::int64_t input) {
                      activate_row_backward(row, of_output + output, from + input, to + input);
                    });

@@ -11,8 +11,8 @@
 namespace telens::kernels {
 
 // An E8M0 scale of FP8 elements.
-inline BlockScale<std::uint8_t> e8m0_scale_of(FormatId element, float amax,
-                                              ScaleRounding rounding) {
+inline BlockScale<std::uint8_t> get_e8m0_scale(FormatId element, float amax,
+                                               ScaleRounding rounding) {
   const std::uint8_t code = element == FormatId::e4m3 ? e8m0_scale<E4M3>(amax, rounding)
                                                       : e8m0_scale<E5M2>(amax, rounding);
   return {code, e8m0_factor(code)};
@@ -27,8 +27,8 @@ struct Mxfp8Scaling {
   FormatId element;
   ScaleRounding rounding;
 
-  BlockScale<ScaleCode> scale_of(float amax) const {
-    return e8m0_scale_of(element, amax, rounding);
+  BlockScale<ScaleCode> get_scale(float amax) const {
+    return get_e8m0_scale(element, amax, rounding);
   }
   void encode(const Elements& x, const float* factors, std::uint8_t* codes) const {
     quantize_range_by_scales(x.format, x.data, x.size, factors, element, codes);
@@ -55,7 +55,7 @@ struct Fp8BlockScaling {
             amax_epsilon};
   }
 
-  BlockScale<ScaleCode> scale_of(float amax) const {
+  BlockScale<ScaleCode> get_scale(float amax) const {
     const float scale =
         current_scale(amax, fp8_max, amax_epsilon, power_of_2_scales, largest_scale);
     return {1.0F / scale, scale};

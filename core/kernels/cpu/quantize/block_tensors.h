@@ -9,13 +9,13 @@
 namespace telens::kernels {
 
 template <typename Scaling>
-BlockOutput<Scaling> output_of(const ops::BlockCodes& quantized) {
+BlockOutput<Scaling> get_output(const ops::BlockCodes& quantized) {
   if (!quantized.codes.defined()) return {};
   return {static_cast<std::uint8_t*>(quantized.codes.mutable_data_ptr()),
           static_cast<typename Scaling::ScaleCode*>(quantized.scale_inv.mutable_data_ptr())};
 }
 
-inline ElementMatrix matrix_of(const at::Tensor& contiguous, FormatId format) {
+inline ElementMatrix as_matrix(const at::Tensor& contiguous, FormatId format) {
   return {format, contiguous.const_data_ptr(), contiguous.size(0), contiguous.size(1)};
 }
 
@@ -24,11 +24,11 @@ ops::BlockCodesPair quantize_blocks(const at::Tensor& x, FormatId input, Scaling
                                     const Scaling& scaling, const ops::Orientations& orientations) {
   using ScaleCode = typename Scaling::ScaleCode;
   const at::Tensor contiguous = x.contiguous();
-  const ElementMatrix matrix = matrix_of(contiguous, input);
+  const ElementMatrix matrix = as_matrix(contiguous, input);
   const ops::BlockCodesPair pair =
       ops::empty_block_codes(x, mode, c10::CppTypeToScalarType<ScaleCode>::value, orientations);
   const BlockOutputs<Scaling> outputs{
-      output_of<Scaling>(pair.rowwise), output_of<Scaling>(pair.columnwise), {}};
+      get_output<Scaling>(pair.rowwise), get_output<Scaling>(pair.columnwise), {}};
   BlockTiles<Scaling>(matrix, scaling, outputs).quantize();
   return pair;
 }
@@ -38,14 +38,14 @@ template <typename Scaling>
 ops::BlockCodes quantize_squares(const at::Tensor& x, FormatId input, const Scaling& scaling) {
   using ScaleCode = typename Scaling::ScaleCode;
   const at::Tensor contiguous = x.contiguous();
-  const ElementMatrix matrix = matrix_of(contiguous, input);
+  const ElementMatrix matrix = as_matrix(contiguous, input);
   const ops::BlockCodes squares{
       at::empty(x.sizes(), x.options().dtype(at::kByte)),
       at::empty({rounded_up_quotient(x.size(0), Scaling::kBlock),
                  rounded_up_quotient(x.size(1), Scaling::kBlock)},
                 x.options().dtype(c10::CppTypeToScalarType<ScaleCode>::value)),
       {}};
-  const BlockOutputs<Scaling> outputs{{}, {}, output_of<Scaling>(squares)};
+  const BlockOutputs<Scaling> outputs{{}, {}, get_output<Scaling>(squares)};
   BlockTiles<Scaling>(matrix, scaling, outputs).quantize();
   return squares;
 }

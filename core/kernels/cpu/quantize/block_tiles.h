@@ -4,7 +4,7 @@
 //   using ScaleCode = ...;                           how a scale is stored
 //   static constexpr std::int64_t kBlock             elements along a block
 //   static constexpr NanInMaximum kNan
-//   BlockScale<ScaleCode> scale_of(float amax) const
+//   BlockScale<ScaleCode> get_scale(float amax) const
 //   void encode(Elements, const float* factors, std::uint8_t* codes) const      one code a byte
 #pragma once
 
@@ -119,7 +119,7 @@ class BlockTiles {
     auto* const scales = outputs_.columnwise.scales + tile.row / kBlock * x_.columns + tile.column;
     PerElement& factors = maxima;
     for (std::int64_t i = 0; i < tile.width; ++i) {
-      const auto [stored, factor] = scaling_.scale_of(maxima[i]);
+      const auto [stored, factor] = scaling_.get_scale(maxima[i]);
       scales[i] = stored;
       factors[i] = factor;
     }
@@ -152,7 +152,7 @@ class BlockTiles {
   void spread(const Tile& tile, const std::array<float, kWidth / kBlock>& maxima,
               typename Scaling::ScaleCode* scales, PerElement& factors) const {
     for (std::int64_t block = 0; block < tile.blocks(); ++block) {
-      const auto [stored, factor] = scaling_.scale_of(maxima[block]);
+      const auto [stored, factor] = scaling_.get_scale(maxima[block]);
       scales[block] = stored;
       std::fill_n(factors.begin() + block * kBlock, kBlock, factor);
     }

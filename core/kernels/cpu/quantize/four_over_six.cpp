@@ -26,7 +26,7 @@ struct Load {
   float operator()(std::int64_t index) const { return static_cast<float>(elements[index]); }
 };
 
-Output output_of(const BlockCodes& codes) {
+Output get_output(const BlockCodes& codes) {
   if (!codes.codes.defined()) return {nullptr, nullptr};
   return {codes.codes.mutable_data_ptr<std::uint8_t>(),
           codes.scale_inv.mutable_data_ptr<std::uint8_t>()};
@@ -48,21 +48,21 @@ ops::SixTensors quantize(const at::Tensor& x, bool two_dimensional, bool squared
   const FourOverSix choice = ops::check_four_over_six(largest_scale, squared_error);
   ops::check_amaxes(kOperation, x, amaxes);
   const at::Tensor contiguous = x.contiguous();
-  const auto scale_of = [&](std::int64_t orientation) {
+  const auto get_scale = [&](std::int64_t orientation) {
     return TensorScale::of(amaxes ? amaxes->accessor<float, 1>()[orientation]
-                                  : largest_number(matrix_of(contiguous, format)),
+                                  : largest_number(as_matrix(contiguous, format)),
                            choice);
   };
-  const TensorScale along_rows = scale_of(0);
-  const TensorScale down_columns = amaxes && !two_dimensional ? scale_of(1) : along_rows;
+  const TensorScale along_rows = get_scale(0);
+  const TensorScale down_columns = amaxes && !two_dimensional ? get_scale(1) : along_rows;
   const ops::BlockCodesPair pair =
       ops::empty_packed_pair(x, two_dimensional, {rowwise, columnwise});
   if (rowwise) pair.rowwise.tensor_scale.fill_(along_rows.scaling.tensor_scale);
   if (columnwise) pair.columnwise.tensor_scale.fill_(down_columns.scaling.tensor_scale);
 
   const Matrix matrix{x.size(0), x.size(1)};
-  const Output by_rows = output_of(pair.rowwise);
-  const Output by_columns = output_of(pair.columnwise);
+  const Output by_rows = get_output(pair.rowwise);
+  const Output by_columns = get_output(pair.columnwise);
   dispatch_element_type(format, [&]<typename T>() {
     const Load<T> load{contiguous.const_data_ptr<T>()};
     if (two_dimensional) {

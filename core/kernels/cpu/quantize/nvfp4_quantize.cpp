@@ -28,7 +28,7 @@ struct Nvfp4Scaling {
   TwoLevelScaling scales;
   std::optional<ElementWords> random;
 
-  BlockScale<ScaleCode> scale_of(float amax) const { return scales.scale_of(amax); }
+  BlockScale<ScaleCode> get_scale(float amax) const { return scales.get_scale(amax); }
 
   void encode(const Elements& x, const float* factors, std::uint8_t* codes) const {
     if (random) {
@@ -89,7 +89,7 @@ at::Tensor pack(const at::Tensor& codes, bool transposed) {
 Nvfp4Scaling scaling_for(const at::Tensor& contiguous, FormatId format,
                          const std::optional<at::Tensor>& amaxes, std::int64_t orientation) {
   const float amax = amaxes ? amaxes->accessor<float, 1>()[orientation]
-                            : largest_number(matrix_of(contiguous, format));
+                            : largest_number(as_matrix(contiguous, format));
   return {TwoLevelScaling::of(amax), std::nullopt};
 }
 

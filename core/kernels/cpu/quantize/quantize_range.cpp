@@ -69,7 +69,7 @@ std::uint32_t amax_elements(const typename Input::Bits* x, std::size_t size) {
   const LanesOf<Input> lanes;
   const std::size_t stride = hn::Lanes(lanes);
   const auto size_at = [&](const typename Input::Bits* at)
-                           HWY_ATTR { return magnitude_of<Input>(load_ahead(lanes, at)); };
+                           HWY_ATTR { return get_magnitude<Input>(load_ahead(lanes, at)); };
   // Four accumulators, so that a maximum does not wait for the one before.
   auto amax0 = hn::Zero(lanes), amax1 = amax0, amax2 = amax0, amax3 = amax0;
   std::size_t i = 0;

@@ -17,7 +17,7 @@ template <typename Input>
 using LanesOf = hn::ScalableTag<typename Input::Bits>;
 
 template <typename Input>
-HWY_INLINE hn::Vec<LanesOf<Input>> magnitude_of(hn::Vec<LanesOf<Input>> code) {
+HWY_INLINE hn::Vec<LanesOf<Input>> get_magnitude(hn::Vec<LanesOf<Input>> code) {
   return hn::And(code, hn::Set(LanesOf<Input>(), Input::kMagnitudeMask));
 }
 
@@ -103,7 +103,7 @@ struct QuantizeStep {
     const auto factor = scale.load(i, Order());
     if constexpr (kNarrow) {
       const auto element = load_ahead(lanes, x + i);
-      const auto size = magnitude_of<Input>(element);
+      const auto size = get_magnitude<Input>(element);
       amax = hn::Max(amax, size);
       const hn::Rebind<std::uint8_t, Lanes> bytes;
       const auto code = encode(widen<Input>(size), factor, element);
@@ -113,8 +113,8 @@ struct QuantizeStep {
       const Float32s floats;
       const auto first = load_ahead(lanes, x + i);
       const auto second = load_ahead(lanes, x + i + hn::Lanes(lanes));
-      const auto first_size = magnitude_of<Input>(first);
-      const auto second_size = magnitude_of<Input>(second);
+      const auto first_size = get_magnitude<Input>(first);
+      const auto second_size = get_magnitude<Input>(second);
       amax = hn::Max(amax, hn::Max(first_size, second_size));
       const auto signs = hn::OddEven(hn::BitCast(Codes16(), second),
                                      hn::BitCast(Codes16(), hn::ShiftRight<16>(first)));

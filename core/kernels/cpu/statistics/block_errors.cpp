@@ -45,7 +45,7 @@ struct Result {
   }
 };
 
-BlockCastElements line_of(const Matrix& matrix, std::int64_t index, DecodedLine& decoded) {
+BlockCastElements get_line(const Matrix& matrix, std::int64_t index, DecodedLine& decoded) {
   matrix.codes.decode(index, decoded);
   return {matrix.input, matrix.line(index), decoded.values.data(), decoded.scales.data(),
           static_cast<std::size_t>(matrix.codes.length())};
@@ -57,7 +57,7 @@ void read_row_of_blocks(const Matrix& matrix, std::int64_t row_of_blocks, const 
   const std::int64_t last = std::min(matrix.x.size(0), (row_of_blocks + 1) * height);
   DecodedLine decoded(matrix.codes.length());
   for (std::int64_t row = row_of_blocks * height; row < last; ++row) {
-    add_block_errors(line_of(matrix, row, decoded), matrix.element,
+    add_block_errors(get_line(matrix, row, decoded), matrix.element,
                      static_cast<std::size_t>(block_length(matrix.mode)),
                      &result.at(row_of_blocks, 0));
   }
@@ -85,7 +85,7 @@ void read_columns_of_blocks(const Matrix& matrix, std::int64_t first, std::int64
   std::vector<ColumnErrors> errors(static_cast<std::size_t>(last - first),
                                    ColumnErrors(static_cast<std::size_t>(rows)));
   for (std::int64_t i = first * length; i < std::min(matrix.x.size(1), last * length); ++i) {
-    errors[static_cast<std::size_t>(i / length - first)].add(line_of(matrix, i, decoded),
+    errors[static_cast<std::size_t>(i / length - first)].add(get_line(matrix, i, decoded),
                                                              matrix.element);
   }
   for (std::int64_t row = 0; row < rows; ++row) {

@@ -72,7 +72,7 @@ HWY_INLINE void add_block(const BlockCastElements& elements, std::int64_t begin,
   block.nonzero |= hn::AllTrue(kFloats, sums.all_zero) ? 0 : 1;
   block.underflows += hn::GetLane(hn::SumOfLanes(Counts(), sums.lanes.underflows));
   block.saturated += static_cast<std::int32_t>(saturated);
-  block.squared_error += squared_error_of(sums.lanes);
+  block.squared_error += compute_squared_error(sums.lanes);
 }
 
 // ---- blocks down the columns

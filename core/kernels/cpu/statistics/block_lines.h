@@ -33,7 +33,7 @@ class BlockLines {
   BlockLines(const ops::BlockCodes& given, FormatId element, ScalingMode mode, bool transposed,
              std::int64_t length)
       : codes_(in_order(is_packed_fp4(mode) ? unpack(given.codes) : given.codes, transposed)),
-        scales_(scales_of(given, mode)),
+        scales_(get_scales(given, mode)),
         element_(element),
         mode_(mode),
         transposed_(transposed),
@@ -63,7 +63,7 @@ class BlockLines {
     }
   }
 
-  static Scales scales_of(const ops::BlockCodes& given, ScalingMode mode) {
+  static Scales get_scales(const ops::BlockCodes& given, ScalingMode mode) {
     const at::Tensor of_blocks = decode_scales(given.scale_inv, mode);
     return Scales(given.tensor_scale.defined() ? of_blocks.mul(given.tensor_scale) : of_blocks);
   }

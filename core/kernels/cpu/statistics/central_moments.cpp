@@ -24,7 +24,7 @@ constexpr std::int64_t kPart = 16 * kStatisticsChunk;
 CentralMoments read_moments(const at::Tensor& x) {
   // Moments do not depend on the order of elements: any layout without gaps is read as it is.
   const at::Tensor dense = x.is_non_overlapping_and_dense() ? x : x.contiguous();
-  const FormatId format = kernels::format_of(x.scalar_type());
+  const FormatId format = kernels::get_format(x.scalar_type());
   const auto* data = static_cast<const std::byte*>(dense.const_data_ptr());
   const auto element = static_cast<std::int64_t>(dense.element_size());
   const std::int64_t numel = dense.numel();

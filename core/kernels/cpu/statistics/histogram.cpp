@@ -116,7 +116,7 @@ void exponent_histogram_cpu(const at::Tensor& x, at::Tensor& counts) {
   ops::check_exponent_histogram(x, counts);
   auto* bins = counts.mutable_data_ptr<std::int64_t>();
   dispatch_high_precision_format(
-      kernels::format_of(x.scalar_type()), "exponent_histogram", [&]<typename Format>() {
+      kernels::get_format(x.scalar_type()), "exponent_histogram", [&]<typename Format>() {
         for_each_part<Format>(x, [&] { return ExponentCounter<Format>(bins); });
       });
 }

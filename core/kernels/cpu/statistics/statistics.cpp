@@ -18,7 +18,7 @@ namespace telens {
 namespace {
 
 using kernels::CastPlan;
-using kernels::format_of;
+using kernels::get_format;
 using kernels::merge_words;
 using kernels::store_words;
 
@@ -34,7 +34,7 @@ struct Part {
 Part read_tensor(const at::Tensor& x, const std::vector<CastPlan>& plans) {
   // The order of elements means nothing to a statistic: any layout without gaps is read as it is.
   const at::Tensor dense = x.is_non_overlapping_and_dense() ? x : x.contiguous();
-  const FormatId format = format_of(x.scalar_type());
+  const FormatId format = get_format(x.scalar_type());
   const auto* data = static_cast<const std::byte*>(dense.const_data_ptr());
   const auto element = static_cast<std::int64_t>(dense.element_size());
   const std::int64_t numel = dense.numel();
@@ -65,7 +65,7 @@ Part read_tensor(const at::Tensor& x, at::TensorList scales, at::IntArrayRef for
   ops::check_statistics(x, scales, formats);
   std::vector<CastPlan> plans;
   for (std::size_t i = 0; i < scales.size(); ++i) {
-    plans.push_back(kernels::plan_cast(format_of(x.scalar_type()),
+    plans.push_back(kernels::plan_cast(get_format(x.scalar_type()),
                                        static_cast<FormatId>(formats[i]),
                                        *scales[i].const_data_ptr<float>()));
   }

@@ -34,7 +34,7 @@ HWY_INLINE Lanes no_lanes() {
   return {hn::Zero(Doubles()), hn::Zero(Doubles()), hn::Zero(Counts())};
 }
 
-HWY_INLINE double squared_error_of(const Lanes& lanes) {
+HWY_INLINE double compute_squared_error(const Lanes& lanes) {
   const auto error = hn::Add(lanes.lower_error, lanes.upper_error);
   return hn::GetLane(hn::SumOfLanes(Doubles(), error));
 }
@@ -42,7 +42,7 @@ HWY_INLINE double squared_error_of(const Lanes& lanes) {
 // A function of its own: GCC 12 keeps the accumulators of a loop on the stack when the same
 // function stores them.
 HWY_NOINLINE inline void add_lanes(const Lanes& lanes, CastSums& sums) {
-  sums.squared_error += squared_error_of(lanes);
+  sums.squared_error += compute_squared_error(lanes);
   std::int32_t counts[hn::MaxLanes(kFloats)];
   hn::StoreU(lanes.underflows, Counts(), counts);
   for (std::size_t i = 0; i < hn::Lanes(kFloats); ++i) sums.underflows += counts[i];

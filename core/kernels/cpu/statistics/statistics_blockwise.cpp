@@ -27,7 +27,7 @@ BlockRanges read_blocks(const at::Tensor& x, std::int64_t block_size, std::int64
   const at::Tensor dense = x.contiguous();
   const std::int64_t columns = x.dim() == 0 ? 1 : x.size(-1);
   const std::int64_t rows = x.numel() / columns;
-  const kernels::MatrixOfCodes matrix{kernels::format_of(x.scalar_type()), dense.const_data_ptr(),
+  const kernels::MatrixOfCodes matrix{kernels::get_format(x.scalar_type()), dense.const_data_ptr(),
                                       rows, columns};
   // The square blocks of the transposed matrix are the same ones. No block is larger than the
   // matrix: a block size of 2^62 must not overflow what is computed with it.

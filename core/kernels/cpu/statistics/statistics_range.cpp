@@ -30,7 +30,7 @@ constexpr float kSmallestForFp32 = 0x1p-50F;
 constexpr double kCancelledForFp32 = 1.0 / 16;
 
 template <typename Format>
-std::uint32_t magnitude_of(float value) {
+std::uint32_t get_magnitude(float value) {
   return encode<Format>(value, Saturation::saturating);
 }
 
@@ -69,8 +69,8 @@ ChunkSums sum_chunk(const typename Format::Bits* codes, std::size_t size, std::u
   const auto finite = static_cast<double>(finite_count(part));
   if (amax == 0) return {};
   const bool fits_fp32 = finite_count(part) == part.numel &&
-                         amax <= magnitude_of<Format>(kLargestForFp32) &&
-                         amax >= magnitude_of<Format>(kSmallestForFp32);
+                         amax <= get_magnitude<Format>(kLargestForFp32) &&
+                         amax >= get_magnitude<Format>(kSmallestForFp32);
   if (fits_fp32) {
     const ChunkSums sums = sum_chunk_fp32<Format>(codes, size);
     if (sums.m2 >= kCancelledForFp32 * sums.squares) return sums;
@@ -89,8 +89,8 @@ bool errors_fit_fp32(double sum, const TensorSums& part) {
 }
 
 template <typename Format, typename Target>
-double squared_error_of(const typename Format::Bits* codes, std::size_t size, const CastPlan& plan,
-                        const TensorSums& part) {
+double compute_squared_error(const typename Format::Bits* codes, std::size_t size,
+                             const CastPlan& plan, const TensorSums& part) {
   // An element that saturates, or stays a NaN, has the error that IEEE arithmetic gives.
   if (part.nan > 0) return std::numeric_limits<double>::quiet_NaN();
   if (part.posinf + part.neginf > 0) return std::numeric_limits<double>::infinity();
@@ -116,7 +116,7 @@ CastSums cast_chunk(const typename Format::Bits* codes, std::size_t size, const 
     sums.saturated = count_from<Format>(codes, size, plan.first_clipped) - part.nan;
   }
   sums.squared_error = dispatch_fp8_format(plan.format, "statistics", [&]<typename Target>() {
-    return squared_error_of<Format, Target>(codes, size, plan, part);
+    return compute_squared_error<Format, Target>(codes, size, plan, part);
   });
   return sums;
 }

@@ -161,7 +161,7 @@ void accumulate(const at::Tensor& x, at::IntArrayRef formats, at::IntArrayRef mo
       ops::check_what_if_statistics(x, {formats, modes, squares, columnwise}, accumulators);
   if (x.numel() == 0 || given.empty() || ops::gate_is_shut()) return;
   const at::Tensor contiguous = x.contiguous();
-  const ElementMatrix matrix = matrix_of(contiguous, format_of(x.scalar_type()));
+  const ElementMatrix matrix = as_matrix(contiguous, get_format(x.scalar_type()));
   const bool needs_amax =
       std::ranges::any_of(given, [](const WhatIfCast& cast) { return is_packed_fp4(cast.mode); });
   const float amax = needs_amax ? largest_number(matrix) : 0.0F;

@@ -13,7 +13,7 @@
 namespace telens::kernels {
 
 // dtype: one of the three that core/ops/statistics_checks.h lets pass.
-inline FormatId format_of(at::ScalarType dtype) {
+inline FormatId get_format(at::ScalarType dtype) {
   if (dtype == at::kBFloat16) return FormatId::bf16;
   return dtype == at::kHalf ? FormatId::fp16 : FormatId::fp32;
 }

@@ -34,7 +34,7 @@ class TwoLevelScales {
     for (std::size_t code = 0; code < kCodes; ++code) {
       const auto of_block = static_cast<std::uint8_t>(code);
       scales_[code] = decode<E4M3>(of_block) * scaling_.tensor_scale;
-      factors_[code] = scaling_.factor_of(of_block);
+      factors_[code] = scaling_.get_factor(of_block);
     }
   }
 
@@ -63,7 +63,7 @@ class E8m0Scales {
 
   void of(const float* maxima, std::size_t size, BlockScales& out) const {
     for (std::size_t i = 0; i < size; ++i) {
-      const auto [code, factor] = e8m0_scale_of(element_, maxima[i], ScaleRounding::up);
+      const auto [code, factor] = get_e8m0_scale(element_, maxima[i], ScaleRounding::up);
       out.factors[i] = factor;
       out.scales[i] = decode<E8M0>(code);
     }
@@ -83,7 +83,7 @@ class Fp8BlockScales {
 
   void of(const float* maxima, std::size_t size, BlockScales& out) const {
     for (std::size_t i = 0; i < size; ++i) {
-      const auto [scale_inv, factor] = scaling_.scale_of(maxima[i]);
+      const auto [scale_inv, factor] = scaling_.get_scale(maxima[i]);
       out.factors[i] = factor;
       out.scales[i] = scale_inv;
     }

@@ -17,7 +17,7 @@
 namespace telens::cuda {
 namespace {
 
-cudaDataType_t type_of(FormatId format) {
+cudaDataType_t get_type(FormatId format) {
   switch (format) {
     case FormatId::e4m3:
       return CUDA_R_8F_E4M3;
@@ -34,7 +34,7 @@ cudaDataType_t type_of(FormatId format) {
   }
 }
 
-cublasLtMatmulMatrixScale_t scale_mode_of(ScalingMode mode) {
+cublasLtMatmulMatrixScale_t get_scale_mode(ScalingMode mode) {
   const ScalingScheme scales = scheme(mode);
   if (scales.scale_format == FormatId::e8m0) return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
   if (scales.scale_format == FormatId::e4m3) return CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
@@ -77,7 +77,7 @@ void set_scale(const Operation& operation, const LtOperand& operand,
                const LtGemm& gemm) {
   if (operand.scales == nullptr) return;
   set(operation, pointer, operand.scales, gemm);
-  set(operation, mode, static_cast<std::int32_t>(scale_mode_of(operand.scaling)), gemm);
+  set(operation, mode, static_cast<std::int32_t>(get_scale_mode(operand.scaling)), gemm);
 }
 
 // Exchanges A and B, as the header says.
@@ -102,7 +102,7 @@ Operation make_operation(const LtGemm& gemm) {
     set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS, gemm);
     set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, gemm.bias, gemm);
     set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
-        static_cast<std::int32_t>(type_of(gemm.bias_format)), gemm);
+        static_cast<std::int32_t>(get_type(gemm.bias_format)), gemm);
   }
   return operation;
 }
@@ -111,7 +111,7 @@ Operation make_operation(const LtGemm& gemm) {
 Layout make_layout(FormatId format, std::int64_t rows, std::int64_t columns, std::int64_t leading,
                    const LtGemm& gemm) {
   cublasLtMatrixLayout_t raw = nullptr;
-  check(cublasLtMatrixLayoutCreate(&raw, type_of(format), static_cast<std::uint64_t>(rows),
+  check(cublasLtMatrixLayoutCreate(&raw, get_type(format), static_cast<std::uint64_t>(rows),
                                    static_cast<std::uint64_t>(columns), leading),
         "cublasLtMatrixLayoutCreate", gemm);
   return Layout(raw);
@@ -170,7 +170,8 @@ class Planner {
   std::map<LtKey, Choice> choices_;
 };
 
-int attribute_of(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t name) {
+int get_attribute(const cublasLtMatmulAlgo_t& algorithm,
+                  cublasLtMatmulAlgoConfigAttributes_t name) {
   std::int32_t value = -1;
   std::size_t written = 0;
   cublasLtMatmulAlgoConfigGetAttribute(&algorithm, name, &value, sizeof(value), &written);
@@ -201,10 +202,10 @@ Choice ask_heuristic(cublasLtHandle_t handle, const LtGemm& gemm, const Operatio
   // Not in the output's format, which would round more than once.
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
          static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(gemm.b.data));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(gemm.a.data));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(gemm.out));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(gemm.out));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, get_alignment(gemm.b.data));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, get_alignment(gemm.a.data));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, get_alignment(gemm.out));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, get_alignment(gemm.out));
 
   cublasLtMatmulHeuristicResult_t result{};
   int found = 0;
@@ -223,10 +224,10 @@ Choice ask_heuristic(cublasLtHandle_t handle, const LtGemm& gemm, const Operatio
   }
   return {result.algo,
           fmt::format("{}: algorithm {}, tile {}, stages {}, split-K {}, workspace {} bytes",
-                      describe(gemm), attribute_of(result.algo, CUBLASLT_ALGO_CONFIG_ID),
-                      attribute_of(result.algo, CUBLASLT_ALGO_CONFIG_TILE_ID),
-                      attribute_of(result.algo, CUBLASLT_ALGO_CONFIG_STAGES_ID),
-                      attribute_of(result.algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
+                      describe(gemm), get_attribute(result.algo, CUBLASLT_ALGO_CONFIG_ID),
+                      get_attribute(result.algo, CUBLASLT_ALGO_CONFIG_TILE_ID),
+                      get_attribute(result.algo, CUBLASLT_ALGO_CONFIG_STAGES_ID),
+                      get_attribute(result.algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
                       result.workspaceSize)};
 }
 
@@ -240,7 +241,7 @@ bool run_lt_gemm(const LtGemm& gemm, int device, void* workspace, cudaStream_t s
   const Operation operation = make_operation(gemm);
   const Layouts layouts(gemm);
   const Choice& choice = planner.choice(
-      key_of(gemm, device), [&] { return ask_heuristic(handle, gemm, operation, layouts); });
+      make_key(gemm, device), [&] { return ask_heuristic(handle, gemm, operation, layouts); });
   if (!choice.algorithm) return false;
   const float one = 1.0F;
   const float kept = gemm.accumulate ? 1.0F : 0.0F;

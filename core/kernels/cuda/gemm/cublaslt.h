@@ -17,9 +17,10 @@ namespace telens::cuda {
 
 // Enqueues the product; false, and nothing is enqueued, where cuBLASLt has no algorithm for it on
 // this card. The algorithm is the first that cuBLASLt's heuristic proposes for a description
-// (key_of), kept for the life of the process: the same description runs the same algorithm. Partial
-// sums of a product that is split along K are added in FP32. `workspace` has kLtWorkspaceBytes,
-// aligned to 256. Throws telens::Error with the description and cuBLASLt's name of the status.
+// (make_key), kept for the life of the process: the same description runs the same algorithm.
+// Partial sums of a product that is split along K are added in FP32. `workspace` has
+// kLtWorkspaceBytes, aligned to 256. Throws telens::Error with the description and cuBLASLt's name
+// of the status.
 [[nodiscard]] bool run_lt_gemm(const LtGemm& gemm, int device, void* workspace,
                                cudaStream_t stream);
 

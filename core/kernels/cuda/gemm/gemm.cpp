@@ -20,7 +20,7 @@ namespace {
 using ops::GemmOperand;
 
 // 10 x major + minor.
-int capability_of(const at::Device& device) {
+int get_capability(const at::Device& device) {
   const auto attribute = [&](cudaDeviceAttr name) {
     int value = 0;
     check_launch("gemm", cudaDeviceGetAttribute(&value, name, device.index()));
@@ -30,9 +30,9 @@ int capability_of(const at::Device& device) {
          attribute(cudaDevAttrComputeCapabilityMinor);
 }
 
-GemmPlan plan_of(const GemmOperand& a, const GemmOperand& b, at::ScalarType out_dtype) {
-  return plan_gemm({capability_of(a.codes.device()), a.format, a.mode, b.format, b.mode,
-                    a.codes.size(0), b.codes.size(0), values_along_k(a), format_of(out_dtype),
+GemmPlan make_plan(const GemmOperand& a, const GemmOperand& b, at::ScalarType out_dtype) {
+  return plan_gemm({get_capability(a.codes.device()), a.format, a.mode, b.format, b.mode,
+                    a.codes.size(0), b.codes.size(0), values_along_k(a), get_format(out_dtype),
                     a.power_of_2_scales && b.power_of_2_scales});
 }
 
@@ -67,7 +67,7 @@ at::Tensor gemm_cuda(const ops::GemmArguments& arguments) {
   const DeviceScope scope("gemm", a.codes);
   const at::Tensor bias = dense_bias(ops::bias_of_16_bits(given_bias));
   if (is_over_nothing(a, b)) return empty_product(a.codes, b.codes, bias, out_dtype);
-  const GemmPlan plan = plan_of(a, b, out_dtype);
+  const GemmPlan plan = make_plan(a, b, out_dtype);
   if (!plan.native) {
     return with_bias(emulated(scope, a, b, plan.choice), bias, out_dtype);
   }
@@ -88,7 +88,7 @@ void gemm_accumulate_cuda(const ops::GemmAccumulateArguments& arguments) {
   check_devices(a, b, out);
   const DeviceScope scope("gemm_accumulate", a.codes);
   if (is_over_nothing(a, b)) return;
-  const GemmPlan plan = plan_of(a, b, at::kFloat);
+  const GemmPlan plan = make_plan(a, b, at::kFloat);
   at::Tensor sum = out;
   if (!plan.native) {
     sum.add_(emulated(scope, a, b, plan.choice));

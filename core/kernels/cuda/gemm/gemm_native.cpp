@@ -49,7 +49,7 @@ ScaleMatrix<Scale> matrix_of_scales(const at::Tensor& scales) {
 
 at::Tensor tiled(const DeviceScope& scope, const at::Tensor& scales) {
   const at::Tensor tiles = at::empty(
-      {scale_tiles_of(scales.size(0), scales.size(1)), kScaleTileBytes}, scales.options());
+      {count_scale_tiles(scales.size(0), scales.size(1)), kScaleTileBytes}, scales.options());
   check_launch("gemm", launch_tile_scales({matrix_of_scales<std::uint8_t>(scales),
                                            tiles.mutable_data_ptr<std::uint8_t>()},
                                           scope.context()));
@@ -71,7 +71,7 @@ at::Tensor padded(const DeviceScope& scope, const at::Tensor& scales, std::int64
 at::Tensor expanded(const DeviceScope& scope, const GemmOperand& operand, ScalingMode mode) {
   const std::int64_t lines = operand.codes.size(0);
   const std::int64_t blocks = ops::rounded_up_quotient(operand.codes.size(1), block_length(mode));
-  const at::Tensor tiles = at::empty({scale_tiles_of(lines, blocks), kScaleTileBytes},
+  const at::Tensor tiles = at::empty({count_scale_tiles(lines, blocks), kScaleTileBytes},
                                      operand.scale_inv.options().dtype(at::kByte));
   check_launch("gemm", launch_expand_scales(
                            {matrix_of_scales<float>(operand.scale_inv), block_height(operand.mode),
@@ -106,7 +106,7 @@ Prepared prepare(const DeviceScope& scope, const GemmOperand& operand, const Gem
   Prepared prepared{ordered_codes(scope, operand.codes, plan.takes_transposed),
                     ordered_scales(scope, operand, plan.scales_as),
                     {}};
-  prepared.operand = operand_of(prepared.codes, operand.format);
+  prepared.operand = get_operand(prepared.codes, operand.format);
   prepared.operand.leading *= scheme(operand.mode).codes_per_byte();  // values, not bytes
   prepared.operand.scales = prepared.scales.const_data_ptr();
   prepared.operand.scaling = plan.scales_as.value_or(operand.mode);
@@ -130,13 +130,13 @@ bool try_native(const DeviceScope& scope, const NativeGemm& native, const at::Te
               .a = left.operand,
               .b = right.operand,
               .out = out.mutable_data_ptr(),
-              .out_format = format_of(out.scalar_type()),
+              .out_format = get_format(out.scalar_type()),
               .out_leading = out.size(1),
               .accumulate = native.accumulate,
               .fast_accumulation = native.fast_accumulation && a.mode == ScalingMode::tensor};
   if (native.bias.defined()) {
     gemm.bias = native.bias.const_data_ptr();
-    gemm.bias_format = format_of(native.bias.scalar_type());
+    gemm.bias_format = get_format(native.bias.scalar_type());
   }
   at::Tensor alpha;
   at::Tensor beta;

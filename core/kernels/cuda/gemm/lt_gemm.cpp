@@ -10,12 +10,12 @@ namespace {
 std::string text_of_scales(const LtOperand& operand) {
   if (operand.scales == nullptr) return "";
   if (operand.scaling == ScalingMode::tensor) return " under one scale";
-  return fmt::format(" in {}{}s", name_of(operand.scaling),
+  return fmt::format(" in {}{}s", get_name(operand.scaling),
                      has_128_blocks(operand.scaling) ? "" : " block");
 }
 
-std::string text_of(const LtOperand& operand) {
-  return fmt::format("{}{}{}", name_of(operand.format), text_of_scales(operand),
+std::string to_text(const LtOperand& operand) {
+  return fmt::format("{}{}{}", get_name(operand.format), text_of_scales(operand),
                      operand.transposed ? ", transposed" : "");
 }
 
@@ -30,8 +30,8 @@ int scale_kind(const LtOperand& operand) {
 std::string describe(const LtGemm& gemm) {
   std::string text =
       fmt::format("[M, N, K] = [{}, {}, {}], A {}, B {} -> {}", gemm.m, gemm.n, gemm.k,
-                  text_of(gemm.a), text_of(gemm.b), name_of(gemm.out_format));
-  if (gemm.bias != nullptr) text += fmt::format(", bias {}", name_of(gemm.bias_format));
+                  to_text(gemm.a), to_text(gemm.b), get_name(gemm.out_format));
+  if (gemm.bias != nullptr) text += fmt::format(", bias {}", get_name(gemm.bias_format));
   if (gemm.alpha != nullptr) text += ", alpha on the device";
   if (gemm.accumulate) text += ", added to the output";
   if (gemm.tf32) text += ", TF32";
@@ -41,12 +41,12 @@ std::string describe(const LtGemm& gemm) {
   return text;
 }
 
-std::uint32_t alignment_of(const void* address) {
+std::uint32_t get_alignment(const void* address) {
   const auto bits = reinterpret_cast<std::uintptr_t>(address) | 256U;
   return static_cast<std::uint32_t>(bits & (~bits + 1));
 }
 
-LtKey key_of(const LtGemm& gemm, int device) {
+LtKey make_key(const LtGemm& gemm, int device) {
   const auto kind = [](auto value) { return static_cast<int>(value); };
   return {device,
           {gemm.m, gemm.n, gemm.k, gemm.a.leading, gemm.b.leading, gemm.out_leading},
@@ -55,8 +55,8 @@ LtKey key_of(const LtGemm& gemm, int device) {
            scale_kind(gemm.b), kind(gemm.a.transposed), kind(gemm.b.transposed),
            kind(gemm.accumulate), kind(gemm.fast_accumulation), kind(gemm.tf32),
            kind(gemm.alpha != nullptr), kind(gemm.beta != nullptr)},
-          {alignment_of(gemm.a.data), alignment_of(gemm.b.data), alignment_of(gemm.out),
-           alignment_of(gemm.bias)}};
+          {get_alignment(gemm.a.data), get_alignment(gemm.b.data), get_alignment(gemm.out),
+           get_alignment(gemm.bias)}};
 }
 
 }  // namespace telens::cuda

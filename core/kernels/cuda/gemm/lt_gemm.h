@@ -53,7 +53,7 @@ struct LtGemm {
 std::string describe(const LtGemm& gemm);
 
 // The largest power of two, at most 256, that divides an address.
-std::uint32_t alignment_of(const void* address);
+std::uint32_t get_alignment(const void* address);
 
 // All that cuBLASLt's choice of an algorithm may hang on. Products of equal keys run the same one.
 struct LtKey {
@@ -64,6 +64,6 @@ struct LtKey {
 
   auto operator<=>(const LtKey&) const = default;
 };
-LtKey key_of(const LtGemm& gemm, int device);
+LtKey make_key(const LtGemm& gemm, int device);
 
 }  // namespace telens::cuda

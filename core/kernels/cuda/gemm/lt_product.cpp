@@ -17,7 +17,7 @@ bool is_line_by_line(const at::Tensor& matrix, int inner) {
          (matrix.stride(outer) >= matrix.size(inner) || matrix.size(outer) == 1);
 }
 
-std::int64_t leading_of(const at::Tensor& matrix, int inner) {
+std::int64_t get_leading(const at::Tensor& matrix, int inner) {
   return std::max(matrix.stride(1 - inner), matrix.size(inner));
 }
 
@@ -35,15 +35,15 @@ at::Tensor workspace_for(const LtGemm& gemm, const at::Device& device) {
 
 }  // namespace
 
-FormatId format_of(at::ScalarType dtype) {
+FormatId get_format(at::ScalarType dtype) {
   if (dtype == at::kBFloat16) return FormatId::bf16;
   return dtype == at::kHalf ? FormatId::fp16 : FormatId::fp32;
 }
 
-LtOperand operand_of(at::Tensor& matrix, FormatId format) {
-  if (is_line_by_line(matrix, 1)) return {matrix.const_data_ptr(), format, leading_of(matrix, 1)};
+LtOperand get_operand(at::Tensor& matrix, FormatId format) {
+  if (is_line_by_line(matrix, 1)) return {matrix.const_data_ptr(), format, get_leading(matrix, 1)};
   if (is_line_by_line(matrix, 0)) {
-    return {matrix.const_data_ptr(), format, leading_of(matrix, 0), true};
+    return {matrix.const_data_ptr(), format, get_leading(matrix, 0), true};
   }
   matrix = matrix.contiguous();
   return {matrix.const_data_ptr(), format, matrix.size(1)};
@@ -75,8 +75,8 @@ at::Tensor bf16_product(const DeviceScope& scope, at::Tensor a, at::Tensor b) {
               {.m = a.size(0),
                .n = b.size(0),
                .k = a.size(1),
-               .a = operand_of(a, FormatId::bf16),
-               .b = operand_of(b, FormatId::bf16),
+               .a = get_operand(a, FormatId::bf16),
+               .b = get_operand(b, FormatId::bf16),
                .out = sums.mutable_data_ptr(),
                .out_format = FormatId::fp32,
                .out_leading = b.size(0)},

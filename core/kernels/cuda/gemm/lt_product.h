@@ -8,11 +8,11 @@
 
 namespace telens::cuda {
 
-FormatId format_of(at::ScalarType dtype);  // BF16, FP16 and FP32 have one
+FormatId get_format(at::ScalarType dtype);  // BF16, FP16 and FP32 have one
 
 // How a matrix [rows, K] lies in memory. One whose rows and columns both lie scattered is replaced
 // by a dense copy.
-LtOperand operand_of(at::Tensor& matrix, FormatId format);
+LtOperand get_operand(at::Tensor& matrix, FormatId format);
 
 // A bias as the products read it: contiguous and aligned. Undefined if it is.
 at::Tensor dense_bias(const at::Tensor& bias);

@@ -25,20 +25,20 @@ bool takes_tf32(const at::Tensor& a) {
 // out is contiguous.
 void multiply_into(const DeviceScope& scope, at::Tensor a, at::Tensor b, const at::Tensor& bias,
                    const at::Tensor& out, bool accumulate) {
-  const FormatId format = format_of(a.scalar_type());
+  const FormatId format = get_format(a.scalar_type());
   LtGemm gemm{.m = a.size(0),
               .n = b.size(0),
               .k = a.size(1),
-              .a = operand_of(a, format),
-              .b = operand_of(b, format),
+              .a = get_operand(a, format),
+              .b = get_operand(b, format),
               .out = out.mutable_data_ptr(),
-              .out_format = format_of(out.scalar_type()),
+              .out_format = get_format(out.scalar_type()),
               .out_leading = out.size(1),
               .accumulate = accumulate,
               .tf32 = takes_tf32(a)};
   if (bias.defined()) {
     gemm.bias = bias.const_data_ptr();
-    gemm.bias_format = format_of(bias.scalar_type());
+    gemm.bias_format = get_format(bias.scalar_type());
   }
   run_product(scope, gemm, out.device());
 }

@@ -36,7 +36,7 @@ struct TileScalesArguments {
   std::uint8_t* tiles;  // [lines / 128, blocks / 4, 512], both rounded up; aligned to 4 bytes
 };
 
-constexpr std::int64_t scale_tiles_of(std::int64_t lines, std::int64_t blocks) {
+constexpr std::int64_t count_scale_tiles(std::int64_t lines, std::int64_t blocks) {
   return (lines + kScaleTileLines - 1) / kScaleTileLines *
          ((blocks + kScaleTileBlocks - 1) / kScaleTileBlocks);
 }
@@ -48,7 +48,7 @@ TELENS_DEVICE void for_each_tile_line(std::int64_t lines, std::int64_t blocks, c
                                       const Visit& visit) {
   constexpr int kGroups = kScaleTileLines / 32;  // lines that are neighbors in a tile
   const std::int64_t across = (blocks + kScaleTileBlocks - 1) / kScaleTileBlocks;
-  const std::int64_t words = scale_tiles_of(lines, blocks) * kScaleTileLines;
+  const std::int64_t words = count_scale_tiles(lines, blocks) * kScaleTileLines;
   for (std::int64_t word = thread.block() * kThreads + thread.index(); word < words;
        word += thread.blocks() * kThreads) {
     const std::int64_t tile = word / kScaleTileLines;

@@ -20,8 +20,8 @@ TELENS_DEVICE void transpose_codes(const TransposeCodesArguments& arguments, con
   using namespace detail;
   const std::int64_t rows = arguments.rows;
   const std::int64_t columns = arguments.columns;
-  const int first_column = column_of(thread);
-  const int first_row = row_of<kRowsOfThread>(thread);
+  const int first_column = get_column(thread);
+  const int first_row = get_row<kRowsOfThread>(thread);
   for_each_tile<kTransposeTile>(
       thread, rows, columns, [&](std::int64_t row0, std::int64_t column0) {
         const std::int64_t column = column0 + first_column;

@@ -10,7 +10,7 @@
 namespace telens::cuda {
 namespace {
 
-FormatId format_of(const at::Tensor& x) {
+FormatId get_format(const at::Tensor& x) {
   return ops::check_high_precision("activation", "x", x.scalar_type());
 }
 
@@ -43,7 +43,7 @@ at::Tensor activation_forward_cuda(const at::Tensor& x, c10::string_view name) {
                                   .format = FormatId::e4m3,
                                   .amax = nullptr,
                                   .codes = nullptr},
-                                 format_of(x), activation.function, scope.context()));
+                                 get_format(x), activation.function, scope.context()));
   return y;
 }
 
@@ -64,7 +64,7 @@ at::Tensor activation_backward_cuda(const at::Tensor& grad, const at::Tensor& x,
                                            .width = layout.width,
                                            .gated = activation.gated,
                                            .dx = dx.mutable_data_ptr()},
-                                          format_of(x), activation.function, scope.context()));
+                                          get_format(x), activation.function, scope.context()));
   return dx;
 }
 

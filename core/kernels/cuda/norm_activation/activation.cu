@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kThreads, kResident)
   activate_backward<Format, Function, pack_width>(arguments, GpuThread());
 }
 
-unsigned grid_of(std::int64_t size, int pack_width, const LaunchContext& context) {
+unsigned make_grid(std::int64_t size, int pack_width, const LaunchContext& context) {
   const std::int64_t per_block = std::int64_t{kThreads} * pack_width;
   return grid_for((size + per_block - 1) / per_block, kResident, context);
 }
@@ -40,10 +40,10 @@ cudaError_t launch_activation(const ActivationArguments& arguments, FormatId for
                         is_aligned(arguments.y, 16) && is_aligned(arguments.codes, kWidth);
       if (fits) {
         activate_kernel<Format, Function, kWidth>
-            <<<grid_of(size, kWidth, context), kThreads, 0, context.stream>>>(arguments);
+            <<<make_grid(size, kWidth, context), kThreads, 0, context.stream>>>(arguments);
       } else {
         activate_kernel<Format, Function, 1>
-            <<<grid_of(size, 1, context), kThreads, 0, context.stream>>>(arguments);
+            <<<make_grid(size, 1, context), kThreads, 0, context.stream>>>(arguments);
       }
       return cudaGetLastError();
     });
@@ -62,10 +62,10 @@ cudaError_t launch_activation_backward(const ActivationGradientArguments& argume
                         is_aligned(arguments.grad, 16) && is_aligned(arguments.dx, 16);
       if (fits) {
         activate_backward_kernel<Format, Function, kWidth>
-            <<<grid_of(size, kWidth, context), kThreads, 0, context.stream>>>(arguments);
+            <<<make_grid(size, kWidth, context), kThreads, 0, context.stream>>>(arguments);
       } else {
         activate_backward_kernel<Format, Function, 1>
-            <<<grid_of(size, 1, context), kThreads, 0, context.stream>>>(arguments);
+            <<<make_grid(size, 1, context), kThreads, 0, context.stream>>>(arguments);
       }
       return cudaGetLastError();
     });

@@ -33,12 +33,12 @@ struct Matrix {
   bool fits_tiles() const { return rows % kMultiple == 0 && columns % kMultiple == 0; }
 };
 
-Matrix matrix_of(at::IntArrayRef sizes) {
+Matrix as_matrix(at::IntArrayRef sizes) {
   const std::int64_t columns = sizes.empty() ? 1 : sizes.back();
   return {columns == 0 ? 0 : c10::multiply_integers(sizes) / columns, columns};
 }
 
-float* floats_of(const OptionalTensor& tensor) {
+float* get_floats(const OptionalTensor& tensor) {
   return tensor ? tensor->mutable_data_ptr<float>() : nullptr;
 }
 
@@ -55,7 +55,7 @@ struct CastTensors {
   }
 
   static at::Tensor empty_sums(const at::Tensor& x, const Matrix& matrix) {
-    return at::empty({tiles_of(matrix.rows, kTransposeTile), matrix.columns},
+    return at::empty({count_tiles(matrix.rows, kTransposeTile), matrix.columns},
                      x.options().dtype(at::kFloat));
   }
 
@@ -63,7 +63,7 @@ struct CastTensors {
     return {matrix.rows,
             matrix.columns,
             scale.const_data_ptr<float>(),
-            floats_of(amax),
+            get_floats(amax),
             codes.mutable_data_ptr<std::uint8_t>(),
             transposed.defined() ? transposed.mutable_data_ptr<std::uint8_t>() : nullptr,
             ops::mutable_floats_or_null(sums)};
@@ -132,7 +132,7 @@ FourTensors layer_norm_quantize_cuda(const at::Tensor& x, const at::Tensor& weig
   constexpr auto kName = "layer_norm_quantize";
   ops::check_norm_forward(kName, x, weight, bias);
   const FormatId output = ops::check_quantize_fp8(x, scale, amax, format);
-  const Matrix matrix = matrix_of(x.sizes());
+  const Matrix matrix = as_matrix(x.sizes());
   if (!norm_fits(weight, matrix, columnwise)) {
     return ops::layer_norm_quantize_pair(x, weight, bias, eps, zero_centered_gamma, scale, amax,
                                          format, columnwise);
@@ -149,7 +149,7 @@ ThreeTensors rms_norm_quantize_cuda(const at::Tensor& x, const at::Tensor& weigh
   constexpr auto kName = "rms_norm_quantize";
   ops::check_norm_forward(kName, x, weight, std::nullopt);
   const FormatId output = ops::check_quantize_fp8(x, scale, amax, format);
-  const Matrix matrix = matrix_of(x.sizes());
+  const Matrix matrix = as_matrix(x.sizes());
   if (!norm_fits(weight, matrix, columnwise)) {
     return ops::rms_norm_quantize_pair(x, weight, eps, zero_centered_gamma, scale, amax, format,
                                        columnwise);
@@ -168,7 +168,7 @@ TwoTensors activation_quantize_cuda(const at::Tensor& x, c10::string_view name,
   const ops::Activation& activation = ops::activation_from_name(name);
   const auto sizes = ops::check_activation(x, activation);
   const FormatId output = ops::check_quantize_fp8(x, scale, amax, format);
-  const Matrix matrix = matrix_of(sizes);
+  const Matrix matrix = as_matrix(sizes);
   if (columnwise && !matrix.fits_tiles()) {
     return ops::activation_quantize_pair(x, name, scale, amax, format, columnwise);
   }
@@ -206,7 +206,7 @@ ThreeTensors activation_backward_quantize_cuda(const at::Tensor& grad, const at:
   const ops::Activation& activation = ops::activation_from_name(name);
   ops::check_activation_gradient(grad, x, activation);
   const FormatId output = ops::check_quantize_fp8(x, scale, amax, format);
-  const Matrix matrix = matrix_of(x.sizes());
+  const Matrix matrix = as_matrix(x.sizes());
   if (!matrix.fits_tiles()) {
     return ops::activation_backward_quantize_pair(grad, x, name, scale, amax, format, columnwise,
                                                   bias_dtype);
@@ -234,7 +234,7 @@ ThreeTensors activation_backward_quantize_cuda(const at::Tensor& grad, const at:
 at::Tensor bias_gradient_cuda(const at::Tensor& grad, at::ScalarType dtype) {
   constexpr auto kName = "bias_gradient";
   ops::check_bias_gradient(grad, dtype);
-  const Matrix matrix = matrix_of(grad.sizes());
+  const Matrix matrix = as_matrix(grad.sizes());
   if (!matrix.fits_tiles() || grad.numel() == 0 || grad.scalar_type() == at::kDouble) {
     return ops::bias_gradient_by_torch(grad, dtype);
   }

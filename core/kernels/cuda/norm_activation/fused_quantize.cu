@@ -39,9 +39,10 @@ __global__ void __launch_bounds__(kThreads, kGradientResident<Format>)
   activate_backward_and_cast<Format, Function>(arguments, output, cast, GpuThread(), shared);
 }
 
-unsigned grid_of(const TileCast& cast, int resident, const LaunchContext& context) {
-  return grid_for(tiles_of(cast.rows, kTransposeTile) * tiles_of(cast.columns, kTransposeTile),
-                  resident, context);
+unsigned make_grid(const TileCast& cast, int resident, const LaunchContext& context) {
+  return grid_for(
+      count_tiles(cast.rows, kTransposeTile) * count_tiles(cast.columns, kTransposeTile), resident,
+      context);
 }
 
 }  // namespace
@@ -51,7 +52,7 @@ cudaError_t launch_normalize_and_cast(const NormArguments& arguments, const Tile
   if (cast.rows == 0 || cast.columns == 0) return cudaSuccess;
   return dispatch_high_precision(format, [&]<typename Format>() {
     normalize_and_cast_kernel<Format>
-        <<<grid_of(cast, kNormResident, context), kThreads, 0, context.stream>>>(arguments, cast);
+        <<<make_grid(cast, kNormResident, context), kThreads, 0, context.stream>>>(arguments, cast);
     return cudaGetLastError();
   });
 }
@@ -63,7 +64,7 @@ cudaError_t launch_activation_and_cast(const ActivationArguments& arguments, con
   return dispatch_high_precision(format, [&]<typename Format>() {
     return dispatch_activation(function, [&]<typename Function>() {
       activate_and_cast_kernel<Format, Function>
-          <<<grid_of(cast, kActivationResident<Format>, context), kThreads, 0, context.stream>>>(
+          <<<make_grid(cast, kActivationResident<Format>, context), kThreads, 0, context.stream>>>(
               arguments, cast);
       return cudaGetLastError();
     });
@@ -78,7 +79,7 @@ cudaError_t launch_activation_backward_and_cast(const ActivationGradientArgument
   return dispatch_high_precision(format, [&]<typename Format>() {
     return dispatch_activation(function, [&]<typename Function>() {
       activate_backward_and_cast_kernel<Format, Function>
-          <<<grid_of(cast, kGradientResident<Format>, context), kThreads, 0, context.stream>>>(
+          <<<make_grid(cast, kGradientResident<Format>, context), kThreads, 0, context.stream>>>(
               arguments, output, cast);
       return cudaGetLastError();
     });

@@ -13,11 +13,11 @@
 namespace telens::cuda {
 namespace {
 
-FormatId format_of(const at::Tensor& x) {
+FormatId get_format(const at::Tensor& x) {
   return ops::check_high_precision("row_exchange", "x", x.scalar_type());
 }
 
-RowPlaces places_of(const at::Tensor& places, const at::Tensor& weights, std::int64_t rows) {
+RowPlaces get_places(const at::Tensor& places, const at::Tensor& weights, std::int64_t rows) {
   return {.places = places.const_data_ptr<std::int32_t>(),
           .tokens = places.size(0),
           .slots = places.size(1),
@@ -61,12 +61,12 @@ at::Tensor spread_rows_cuda(const at::Tensor& x, const at::Tensor& places,
   const at::Tensor source = x.contiguous();
   const at::Tensor factors = contiguous_weights(weights);
   at::Tensor y = at::zeros({rows, x.size(1)}, x.options());
-  RowExchangeArguments arguments{.places = places_of(places, factors, rows),
+  RowExchangeArguments arguments{.places = get_places(places, factors, rows),
                                  .x = source.const_data_ptr(),
                                  .width = x.size(1),
                                  .y = y.mutable_data_ptr()};
   if (weights) {
-    check_launch("spread_rows", launch_spread_products(arguments, format_of(x), scope.context()));
+    check_launch("spread_rows", launch_spread_products(arguments, get_format(x), scope.context()));
   } else {
     arguments.width *= static_cast<std::int64_t>(x.element_size());
     check_launch("spread_rows", launch_spread_copies(arguments, scope.context()));
@@ -86,7 +86,7 @@ at::Tensor combine_rows_cuda(const at::Tensor& x, const at::Tensor& places,
   const at::Tensor source = x.contiguous();
   const at::Tensor factors = contiguous_weights(weights);
   at::Tensor y = at::empty({places.size(0), x.size(1)}, x.options());
-  RowExchangeArguments arguments{.places = places_of(places, factors, x.size(0)),
+  RowExchangeArguments arguments{.places = get_places(places, factors, x.size(0)),
                                  .x = source.const_data_ptr(),
                                  .width = x.size(1),
                                  .y = y.mutable_data_ptr()};
@@ -94,7 +94,7 @@ at::Tensor combine_rows_cuda(const at::Tensor& x, const at::Tensor& places,
     arguments.width *= static_cast<std::int64_t>(x.element_size());
     check_launch("combine_rows", launch_combine_copies(arguments, scope.context()));
   } else {
-    check_launch("combine_rows", launch_combine_sums(arguments, format_of(x), scope.context()));
+    check_launch("combine_rows", launch_combine_sums(arguments, get_format(x), scope.context()));
   }
   return y;
 }
@@ -107,12 +107,12 @@ at::Tensor row_products_cuda(const at::Tensor& x, const at::Tensor& y, const at:
   const at::Tensor tokens = y.contiguous();
   at::Tensor products = at::empty(places.sizes(), x.options().dtype(at::kFloat));
   check_launch("row_products",
-               launch_row_products({.places = places_of(places, at::Tensor(), x.size(0)),
+               launch_row_products({.places = get_places(places, at::Tensor(), x.size(0)),
                                     .x = rows.const_data_ptr(),
                                     .y = tokens.const_data_ptr(),
                                     .width = x.size(1),
                                     .products = products.mutable_data_ptr<float>()},
-                                   format_of(x), scope.context()));
+                                   get_format(x), scope.context()));
   return products;
 }
 

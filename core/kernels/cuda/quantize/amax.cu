@@ -19,7 +19,7 @@ cudaError_t launch(const AmaxArguments& arguments, FormatId format, const Launch
   if (arguments.size == 0) return cudaSuccess;
   return dispatch_high_precision(format, [&]<typename Format>() {
     constexpr int kWidth = kPackOf<typename Format::Bits>;
-    constexpr std::int64_t kTile = tile_of(kWidth, kAmaxUnroll);
+    constexpr std::int64_t kTile = get_tile(kWidth, kAmaxUnroll);
     const unsigned grid = grid_for((arguments.size + kTile - 1) / kTile, 8, context);
     const auto kernel = is_aligned(arguments.x, 16) ? amax_kernel<Format, kWidth, nan>
                                                     : amax_kernel<Format, 1, nan>;

@@ -22,8 +22,8 @@ TELENS_DEVICE void dequantize_blocks(const BlockDequantizeArguments& arguments,
   const std::int64_t byte_rows = Codes::rows_of_bytes(matrix);
   for_each_tile<kDecodeTileRows>(
       thread, byte_rows, matrix.columns, [&](std::int64_t tile_row, std::int64_t tile_column) {
-        const std::int64_t row0 = tile_row + row_of<kDecodeRows>(thread);
-        const std::int64_t column = tile_column + column_of(thread);
+        const std::int64_t row0 = tile_row + get_row<kDecodeRows>(thread);
+        const std::int64_t column = tile_column + get_column(thread);
         if (column >= matrix.columns) return;
         Codes codes;
         codes.template load<whole>(matrix, row0, column);

@@ -32,7 +32,7 @@ TELENS_DEVICE void quantize_along_rows(const Part& part, const Scaling& scaling,
   for (int i = 0; i < Part::kRows; ++i) {
     const std::uint32_t largest = largest_of_lanes(thread, Maxima::largest(Maxima::of(part.x[i])),
                                                    Part::Shape::kThreadsOfBlock);
-    const auto scale = scaling.scale_of(Maxima::value(largest));
+    const auto scale = scaling.get_scale(Maxima::value(largest));
     if (has_scale && row + i < matrix.rows) {
       output.scale(column / Scaling::kBlock, row + i) = scale.stored;
     }
@@ -57,7 +57,7 @@ TELENS_DEVICE void make_column_scales(const Part& part, const Scaling& scaling,
       const std::uint32_t other = shared.maxima[block * Shape::kWarpsOfBlock + warp][column];
       largest = other > largest ? other : largest;
     }
-    const auto scale = scaling.scale_of(Maxima::value(largest));
+    const auto scale = scaling.get_scale(Maxima::value(largest));
     shared.factors[block][column] = scale.factor;
     const bool inside = part.tile_row + block * Scaling::kBlock < part.matrix.rows &&
                         part.tile_column + column < part.matrix.columns;

@@ -18,8 +18,8 @@ using ops::FourTensors;
 using ops::Orientations;
 
 template <typename ScaleCode>
-BlockOutputs<ScaleCode> outputs_of(const BlockCodesPair& pair) {
-  return {output_of<ScaleCode>(pair.rowwise), output_of<ScaleCode>(pair.columnwise)};
+BlockOutputs<ScaleCode> get_outputs(const BlockCodesPair& pair) {
+  return {get_output<ScaleCode>(pair.rowwise), get_output<ScaleCode>(pair.columnwise)};
 }
 
 // The tensors that a kernel writes, and those that are asked for: with squares the orientations
@@ -75,8 +75,8 @@ FourTensors quantize_mxfp8_cuda(const at::Tensor& x, std::int64_t format, std::i
   const Orientations orientations{rowwise, columnwise};
   const Codes codes = two_dimensional ? empty_mxfp8_squares(x, orientations)
                                       : empty_lines(x, ScalingMode::mxfp8, at::kByte, orientations);
-  check_launch("quantize_mxfp8", launch_quantize_mxfp8({matrix_of(contiguous),
-                                                        outputs_of<std::uint8_t>(codes.written),
+  check_launch("quantize_mxfp8", launch_quantize_mxfp8({as_matrix(contiguous),
+                                                        get_outputs<std::uint8_t>(codes.written),
                                                         scale_rounding, two_dimensional},
                                                        input, output, scope.context()));
   return as_four_tensors(codes.result);
@@ -95,7 +95,7 @@ FourTensors quantize_fp8_blocks_cuda(const at::Tensor& x, std::int64_t format, b
                           : empty_lines(x, ScalingMode::block_1d, at::kFloat, orientations);
   check_launch("quantize_fp8_blocks",
                launch_quantize_fp8_blocks(
-                   {matrix_of(contiguous), outputs_of<float>(codes.written), power_of_2_scales,
+                   {as_matrix(contiguous), get_outputs<float>(codes.written), power_of_2_scales,
                     static_cast<float>(amax_epsilon), two_dimensional},
                    input, output, scope.context()));
   return as_four_tensors(codes.result);

@@ -20,14 +20,14 @@ struct Mxfp8Scaling {
 
   ScaleRounding rounding;
 
-  TELENS_DEVICE BlockScale<ScaleCode> scale_of(float amax) const {
+  TELENS_DEVICE BlockScale<ScaleCode> get_scale(float amax) const {
     const std::uint8_t code = e8m0_scale<Output>(amax, rounding);
     return {code, e8m0_factor(code)};
   }
   template <typename Input, bool whole, typename FactorOf>
   TELENS_DEVICE EightWords<std::uint8_t> encode(const EightWords<typename Input::Bits>& x,
-                                                std::int64_t, const FactorOf& factor_of) const {
-    return encode_words<Input, Output>(x, 0, factor_of);
+                                                std::int64_t, const FactorOf& get_factor) const {
+    return encode_words<Input, Output>(x, 0, get_factor);
   }
 };
 
@@ -43,15 +43,15 @@ struct Fp8BlockScaling {
   float amax_epsilon;
   float largest_scale;  // the largest value of x's format
 
-  TELENS_DEVICE BlockScale<ScaleCode> scale_of(float amax) const {
+  TELENS_DEVICE BlockScale<ScaleCode> get_scale(float amax) const {
     const float scale =
         current_scale(amax, Output::kMax, amax_epsilon, power_of_2_scales, largest_scale);
     return {1.0F / scale, scale};
   }
   template <typename Input, bool whole, typename FactorOf>
   TELENS_DEVICE EightWords<std::uint8_t> encode(const EightWords<typename Input::Bits>& x,
-                                                std::int64_t, const FactorOf& factor_of) const {
-    return encode_words<Input, Output>(x, 0, factor_of);
+                                                std::int64_t, const FactorOf& get_factor) const {
+    return encode_words<Input, Output>(x, 0, get_factor);
   }
 };
 

@@ -5,9 +5,9 @@
 //   static constexpr NanInMaximum kNan
 //   static constexpr bool kTwoCodesAByte
 //   static constexpr bool kOneScaleASquare           else as many as a square has lines
-//   BlockScale<ScaleCode> scale_of(float amax) const
-//   EightWords<std::uint8_t> encode<Input, whole>(x, index, factor_of) const
-//       the codes of x[i] * factor_of(i), one a byte; index: of x[0], counted through the whole
+//   BlockScale<ScaleCode> get_scale(float amax) const
+//   EightWords<std::uint8_t> encode<Input, whole>(x, index, get_factor) const
+//       the codes of x[i] * get_factor(i), one a byte; index: of x[0], counted through the whole
 //       matrix, a multiple of 8 if `whole`
 #pragma once
 
@@ -38,8 +38,8 @@ struct TilePart {
       : matrix(of),
         tile_row(first_row),
         tile_column(first_column),
-        row_in_tile(row_of<kRows>(thread)),
-        column_in_tile(column_of(thread)) {
+        row_in_tile(get_row<kRows>(thread)),
+        column_in_tile(get_column(thread)) {
     load_rows<Bits, whole>(matrix, row(), column(), x);
   }
 
@@ -49,9 +49,9 @@ struct TilePart {
   // The codes of row i.
   template <typename FactorOf>
   TELENS_DEVICE EightWords<std::uint8_t> encode(const Scaling& scaling, int i,
-                                                const FactorOf& factor_of) const {
+                                                const FactorOf& get_factor) const {
     const std::int64_t index = (row() + i) * matrix.columns + column();
-    return scaling.template encode<Input, whole>(x[i], index, factor_of);
+    return scaling.template encode<Input, whole>(x[i], index, get_factor);
   }
 
   // The largest magnitudes of the columns.

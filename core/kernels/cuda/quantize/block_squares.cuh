@@ -82,7 +82,7 @@ TELENS_DEVICE void quantize_squares(const BlockMatrix& matrix,
   for_each_tile<Part::Shape::kRows>(
       thread, matrix.rows, matrix.columns, [&](std::int64_t row, std::int64_t column) {
         const Part part(matrix, row, column, thread);
-        const auto scale = scaling.scale_of(detail::largest_of_square(part, thread, shared));
+        const auto scale = scaling.get_scale(detail::largest_of_square(part, thread, shared));
         detail::store_square_scale<Scaling>(part, outputs, scale.stored);
         EightWords<std::uint8_t> codes[Part::kRows];
         TELENS_UNROLL

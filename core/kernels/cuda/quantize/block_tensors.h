@@ -15,13 +15,13 @@
 
 namespace telens::cuda {
 
-inline BlockMatrix matrix_of(const at::Tensor& contiguous) {
+inline BlockMatrix as_matrix(const at::Tensor& contiguous) {
   return {contiguous.const_data_ptr(), contiguous.size(0), contiguous.size(1)};
 }
 
 // Pointers of one orientation; undefined tensors have nullptr. scale_inv: [lines, blocks].
 template <typename ScaleCode>
-BlockOutput<ScaleCode> output_of(const ops::BlockCodes& quantized) {
+BlockOutput<ScaleCode> get_output(const ops::BlockCodes& quantized) {
   BlockOutput<ScaleCode> output{};
   if (quantized.codes.defined()) {
     output.codes = quantized.codes.mutable_data_ptr<std::uint8_t>();
@@ -85,7 +85,7 @@ struct CastInMemory {
     const at::Tensor in_order = codes.in_order(x);
     return {codes,
             in_order,
-            {coded_matrix(codes, cast.scale_inv, cast.tensor_scale, mode), matrix_of(in_order),
+            {coded_matrix(codes, cast.scale_inv, cast.tensor_scale, mode), as_matrix(in_order),
              /*whole=*/false}};
   }
 };

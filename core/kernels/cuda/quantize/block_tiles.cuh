@@ -63,21 +63,21 @@ struct TileShape {
 
 // A thread's first row and column in a tile.
 template <int rows_of_thread, typename Thread>
-TELENS_DEVICE int row_of(const Thread& thread) {
+TELENS_DEVICE int get_row(const Thread& thread) {
   return thread.index() / kThreadsAcross * rows_of_thread;
 }
 template <typename Thread>
-TELENS_DEVICE int column_of(const Thread& thread) {
+TELENS_DEVICE int get_column(const Thread& thread) {
   return thread.index() % kThreadsAcross * kColumnsOfThread;
 }
 
-constexpr std::int64_t tiles_of(std::int64_t size, std::int64_t tile) {
+constexpr std::int64_t count_tiles(std::int64_t size, std::int64_t tile) {
   return (size + tile - 1) / tile;
 }
 
 // As many as a grid has work for.
 constexpr std::int64_t tiles_of_matrix(std::int64_t rows, std::int64_t columns, int tile_rows) {
-  return tiles_of(rows, tile_rows) * tiles_of(columns, kTileColumns);
+  return count_tiles(rows, tile_rows) * count_tiles(columns, kTileColumns);
 }
 
 // tile / across. No memory holds 2^32 tiles, and a division of 64 bits is a function call.
@@ -89,8 +89,8 @@ TELENS_DEVICE std::int64_t quotient_of_tiles(std::int64_t tile, std::int64_t acr
 template <int tile_rows, typename Thread, typename Visit>
 TELENS_DEVICE void for_each_tile(const Thread& thread, std::int64_t rows, std::int64_t columns,
                                  const Visit& visit) {
-  const std::int64_t across = tiles_of(columns, kTileColumns);
-  const std::int64_t tiles = across * tiles_of(rows, tile_rows);
+  const std::int64_t across = count_tiles(columns, kTileColumns);
+  const std::int64_t tiles = across * count_tiles(rows, tile_rows);
   for (std::int64_t tile = thread.block(); tile < tiles; tile += thread.blocks()) {
     const std::int64_t band = quotient_of_tiles(tile, across);
     visit(band * tile_rows, (tile - band * across) * kTileColumns);
@@ -157,7 +157,7 @@ TELENS_DEVICE void load_rows(const BlockMatrix& matrix, std::int64_t row, std::i
   for (int i = 0; i < rows; ++i) {
     x[i] = {};
     if (row + i < matrix.rows) {
-      x[i] = words_of(
+      x[i] = get_words(
           load_within<kColumnsOfThread, whole>(first + i * matrix.columns, column, matrix.columns));
     }
   }

@@ -19,7 +19,7 @@ cudaError_t launch_dequantize(const DequantizeArguments& arguments, FormatId inp
   return dispatch_fp8(input, [&]<typename Input>() {
     return dispatch_high_precision(output, [&]<typename Output>() {
       constexpr int kWidth = kPackOf<typename Output::Bits>;
-      constexpr std::int64_t kTile = tile_of(kWidth, kDequantizeUnroll);
+      constexpr std::int64_t kTile = get_tile(kWidth, kDequantizeUnroll);
       const unsigned grid = grid_for((arguments.size + kTile - 1) / kTile, 8, context);
       if (is_aligned(arguments.codes, kWidth) && is_aligned(arguments.values, 16)) {
         dequantize_kernel<Input, Output, kWidth><<<grid, kThreads, 0, context.stream>>>(arguments);

@@ -15,13 +15,13 @@ using ops::BlockCodes;
 
 constexpr const char* kOperation = "quantize_four_over_six";
 
-four_over_six::Output output_of(const BlockCodes& codes) {
+four_over_six::Output get_output(const BlockCodes& codes) {
   if (!codes.codes.defined()) return {nullptr, nullptr};
   return {codes.codes.mutable_data_ptr<std::uint8_t>(),
           codes.scale_inv.mutable_data_ptr<std::uint8_t>()};
 }
 
-float* scale_of(const BlockCodes& codes) {
+float* get_scale(const BlockCodes& codes) {
   return codes.codes.defined() ? codes.tensor_scale.mutable_data_ptr<float>() : nullptr;
 }
 
@@ -39,9 +39,9 @@ ops::SixTensors quantize_four_over_six_cuda(const at::Tensor& x, bool two_dimens
   const at::Tensor amax = amaxes.of(contiguous, format, 0);
 
   FourOverSixArguments arguments{
-      contiguous.const_data_ptr(),  {x.size(0), x.size(1)},    choice,
-      amax.const_data_ptr<float>(), scale_of(pair.rowwise),    scale_of(pair.columnwise),
-      output_of(pair.rowwise),      output_of(pair.columnwise)};
+      contiguous.const_data_ptr(),  {x.size(0), x.size(1)},     choice,
+      amax.const_data_ptr<float>(), get_scale(pair.rowwise),    get_scale(pair.columnwise),
+      get_output(pair.rowwise),     get_output(pair.columnwise)};
   const auto launch = [&](FourOverSixBlocks blocks) {
     check_launch(kOperation,
                  launch_quantize_four_over_six(arguments, blocks, format, scope.context()));
@@ -57,9 +57,9 @@ ops::SixTensors quantize_four_over_six_cuda(const at::Tensor& x, bool two_dimens
   if (columnwise) {
     const at::Tensor of_columns = amaxes.are_given() ? amaxes.of(contiguous, format, 1) : amax;
     arguments.amax = of_columns.const_data_ptr<float>();
-    arguments.tensor_scale = scale_of(pair.columnwise);
+    arguments.tensor_scale = get_scale(pair.columnwise);
     arguments.column_tensor_scale = nullptr;
-    arguments.output = output_of(pair.columnwise);
+    arguments.output = get_output(pair.columnwise);
     launch(FourOverSixBlocks::down_columns);
   }
   return as_six_tensors(pair);

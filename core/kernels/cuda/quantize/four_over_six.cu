@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename Input>
-auto kernel_of(FourOverSixBlocks blocks) {
+auto get_kernel(FourOverSixBlocks blocks) {
   switch (blocks) {
     case FourOverSixBlocks::along_rows:
       return four_over_six_kernel<Input, FourOverSixBlocks::along_rows>;
@@ -35,9 +35,9 @@ cudaError_t launch_quantize_four_over_six(const FourOverSixArguments& arguments,
                                           FourOverSixBlocks blocks, FormatId input,
                                           const LaunchContext& context) {
   return dispatch_high_precision(input, [&]<typename Input>() {
-    const std::int64_t count = count_of(blocks, arguments.matrix);
+    const std::int64_t count = get_count(blocks, arguments.matrix);
     const unsigned grid = grid_for((count + kThreads - 1) / kThreads, kResident, context);
-    kernel_of<Input>(blocks)<<<grid, kThreads, 0, context.stream>>>(arguments, count);
+    get_kernel<Input>(blocks)<<<grid, kThreads, 0, context.stream>>>(arguments, count);
     return cudaGetLastError();
   });
 }

@@ -21,7 +21,7 @@ struct FourOverSixArguments {
 // The blocks of a launch.
 enum class FourOverSixBlocks { along_rows, down_columns, squares };
 
-inline std::int64_t count_of(FourOverSixBlocks blocks, const four_over_six::Matrix& matrix) {
+inline std::int64_t get_count(FourOverSixBlocks blocks, const four_over_six::Matrix& matrix) {
   switch (blocks) {
     case FourOverSixBlocks::along_rows:
       return matrix.rows * matrix.blocks_across();

@@ -15,7 +15,7 @@ using ops::BlockCodes;
 using ops::BlockCodesPair;
 using ops::SixTensors;
 
-Nvfp4TensorScale tensor_scale_of(const at::Tensor& amax, const BlockCodes& codes) {
+Nvfp4TensorScale get_tensor_scale(const at::Tensor& amax, const BlockCodes& codes) {
   return {amax.const_data_ptr<float>(),
           codes.tensor_scale.defined() ? codes.tensor_scale.mutable_data_ptr<float>() : nullptr};
 }
@@ -31,10 +31,10 @@ void quantize(const at::Tensor& x, FormatId format, const BlockCodesPair& codes,
               const BothAmaxes& amaxes, const std::optional<at::Tensor>& random_state, bool squares,
               const LaunchContext& context) {
   const Nvfp4Arguments arguments{
-      matrix_of(x),
-      {output_of<std::uint8_t>(codes.rowwise), output_of<std::uint8_t>(codes.columnwise)},
-      tensor_scale_of(amaxes.rowwise, codes.rowwise),
-      tensor_scale_of(amaxes.columnwise, codes.columnwise),
+      as_matrix(x),
+      {get_output<std::uint8_t>(codes.rowwise), get_output<std::uint8_t>(codes.columnwise)},
+      get_tensor_scale(amaxes.rowwise, codes.rowwise),
+      get_tensor_scale(amaxes.columnwise, codes.columnwise),
       random_state ? random_state->const_data_ptr<std::int64_t>() : nullptr,
       squares};
   check_launch("quantize_nvfp4", launch_quantize_nvfp4(arguments, format, context));

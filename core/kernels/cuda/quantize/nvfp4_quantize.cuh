@@ -45,12 +45,12 @@ struct Nvfp4Scaling {
     return scaling;
   }
 
-  TELENS_DEVICE BlockScale<ScaleCode> scale_of(float amax) const { return scales.scale_of(amax); }
+  TELENS_DEVICE BlockScale<ScaleCode> get_scale(float amax) const { return scales.get_scale(amax); }
 
   template <typename Input, bool whole, typename FactorOf>
   TELENS_DEVICE EightWords<std::uint8_t> encode(const EightWords<typename Input::Bits>& x,
                                                 std::int64_t index,
-                                                const FactorOf& factor_of) const {
+                                                const FactorOf& get_factor) const {
     EightWords<std::uint8_t> codes;
     TELENS_UNROLL
     for (int four = 0; four < kColumnsOfThread; four += 4) {
@@ -64,7 +64,7 @@ struct Nvfp4Scaling {
         if constexpr (by_chance && !whole) {
           random[i] = words.of_one(static_cast<std::uint64_t>(index + four + i));
         }
-        word |= code_of<Input>(x, four + i, factor_of(four + i), random[i]) << (8 * i);
+        word |= get_code<Input>(x, four + i, get_factor(four + i), random[i]) << (8 * i);
       }
       codes.words[four / 4] = word;
     }
@@ -74,8 +74,8 @@ struct Nvfp4Scaling {
  private:
   // The code of element i. A NaN's code is positive.
   template <typename Input>
-  static TELENS_DEVICE std::uint32_t code_of(const EightWords<typename Input::Bits>& x, int i,
-                                             float factor, std::uint32_t random) {
+  static TELENS_DEVICE std::uint32_t get_code(const EightWords<typename Input::Bits>& x, int i,
+                                              float factor, std::uint32_t random) {
     const float value = widen_at<Input>(x, i) * factor;
     if constexpr (by_chance) return encode_e2m1_stochastically(value, random);
     const auto bits = bits_as<std::uint32_t>(value);

@@ -26,7 +26,7 @@ cudaError_t launch_quantize(const QuantizeArguments& arguments, FormatId input, 
   return dispatch_high_precision(input, [&]<typename Input>() {
     return dispatch_fp8(output, [&]<typename Output>() {
       constexpr int kWidth = kPackOf<typename Input::Bits>;
-      constexpr std::int64_t kTile = tile_of(kWidth, kQuantizeUnroll);
+      constexpr std::int64_t kTile = get_tile(kWidth, kQuantizeUnroll);
       const unsigned grid =
           grid_for((arguments.size + kTile - 1) / kTile, kQuantizeResident<Input>, context);
       if (is_aligned(arguments.x, 16) && is_aligned(arguments.codes, kWidth)) {

@@ -48,13 +48,13 @@ TELENS_DEVICE std::uint32_t signs_of_four(const Words<typename Input::Bits, size
 
 }  // namespace detail
 
-// The codes of x[i] * scale_of(i), saturating. Scales are not negative or NaN; `sign` is
+// The codes of x[i] * get_scale(i), saturating. Scales are not negative or NaN; `sign` is
 // exclusive-or of every element's.
 template <typename Input, typename Output, int size, typename ScaleOf>
 TELENS_DEVICE Fp8Words<size> encode_words(const Words<typename Input::Bits, size>& x,
-                                          std::uint32_t sign, const ScaleOf& scale_of) {
-  const auto magnitudes = magnitudes_of<Input>(x);
-  const auto scaled = [&](int i) { return widen_at<Input>(magnitudes, i) * scale_of(i); };
+                                          std::uint32_t sign, const ScaleOf& get_scale) {
+  const auto magnitudes = count_magnitudes<Input>(x);
+  const auto scaled = [&](int i) { return widen_at<Input>(magnitudes, i) * get_scale(i); };
   Fp8Words<size> codes;
   if constexpr (size == 1) {
     const std::uint32_t sign_of_code =
@@ -77,7 +77,7 @@ template <typename Input, int size>
 TELENS_DEVICE std::uint32_t larger_lanes(std::uint32_t largest,
                                          const Words<typename Input::Bits, size>& x) {
   TELENS_UNROLL
-  for (const std::uint32_t word : magnitudes_of<Input>(x).words) {
+  for (const std::uint32_t word : count_magnitudes<Input>(x).words) {
     largest = LaneMath<Input>::max_unsigned(largest, word);
   }
   return largest;

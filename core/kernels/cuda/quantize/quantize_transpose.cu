@@ -23,7 +23,7 @@ cudaError_t launch_quantize_transpose(const QuantizeTransposeArguments& argument
                                       FormatId output, const LaunchContext& context) {
   if (arguments.rows == 0 || arguments.columns == 0) return cudaSuccess;
   const std::int64_t tiles =
-      tiles_of(arguments.rows, kTransposeTile) * tiles_of(arguments.columns, kTransposeTile);
+      count_tiles(arguments.rows, kTransposeTile) * count_tiles(arguments.columns, kTransposeTile);
   const unsigned grid = grid_for(tiles, kResident, context);
   return dispatch_high_precision(input, [&]<typename Input>() {
     return dispatch_fp8(output, [&]<typename Output>() {

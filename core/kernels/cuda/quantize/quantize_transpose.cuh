@@ -100,8 +100,8 @@ TELENS_DEVICE void cast_tiles(const TileCast& cast, const Source& source, const 
   using namespace detail;
   using Elements = Words<typename Input::Bits, kColumnsOfThread>;
   const Scale scale = Scale::from(cast.scale != nullptr ? *cast.scale : 1.0F);
-  const std::int64_t tiles_across = tiles_of(cast.columns, kTransposeTile);
-  const std::int64_t tiles = tiles_across * tiles_of(cast.rows, kTransposeTile);
+  const std::int64_t tiles_across = count_tiles(cast.columns, kTransposeTile);
+  const std::int64_t tiles = tiles_across * count_tiles(cast.rows, kTransposeTile);
   const int first_column = thread.index() % kThreadsAcross * kColumnsOfThread;
   const int first_row = thread.index() / kThreadsAcross * kRowsOfThread;
   std::uint32_t largest = 0;

@@ -10,7 +10,7 @@
 namespace telens::cuda {
 namespace {
 
-AmaxHistory history_of(const at::Tensor& amax_history) {
+AmaxHistory get_history(const at::Tensor& amax_history) {
   return {amax_history.mutable_data_ptr<float>(), amax_history.size(0), amax_history.size(1),
           amax_history.stride(0)};
 }
@@ -34,7 +34,7 @@ at::Tensor amax_of_history_cuda(const at::Tensor& amax_history, c10::string_view
   const DeviceScope scope("amax_of_history", amax_history);
   at::Tensor amax = at::empty({amax_history.size(1)}, amax_history.options());
   check_launch("amax_of_history",
-               launch_amax_of_history({history_of(amax_history), algorithm == "most_recent",
+               launch_amax_of_history({get_history(amax_history), algorithm == "most_recent",
                                        amax.mutable_data_ptr<float>()},
                                       scope.context()));
   return amax;
@@ -56,7 +56,7 @@ void advance_history_cuda(at::Tensor& amax_history) {
   ops::check_history("advance_history", amax_history);
   const DeviceScope scope("advance_history", amax_history);
   check_launch("advance_history",
-               launch_advance_history(history_of(amax_history), scope.context()));
+               launch_advance_history(get_history(amax_history), scope.context()));
 }
 
 // The addresses travel as arguments of the launch: nothing is copied, nothing waited for.
@@ -73,7 +73,7 @@ void update_windows_cuda(at::TensorList amax_histories, at::TensorList scales,
                                    .power_of_two = power_of_two};
   int taken = 0;
   for (std::size_t i = 0; i < scales.size(); ++i) {
-    arguments.windows[taken++] = {history_of(amax_histories[i]),
+    arguments.windows[taken++] = {get_history(amax_histories[i]),
                                   scales[i].mutable_data_ptr<float>(),
                                   static_cast<float>(fp8_max[i])};
     if (taken == kWindowsOfLaunch || i + 1 == scales.size()) {

@@ -35,10 +35,10 @@ namespace detail {
 
 TELENS_DEVICE void add_difference(float a, float b, CopiesDifference& sums) {
   if (a == b || (a != a && b != b)) return;
-  const float left = magnitude_of(a);
-  const float right = magnitude_of(b);
+  const float left = get_magnitude(a);
+  const float right = get_magnitude(b);
   ++sums.different;
-  sums.relative += magnitude_of(a - b) / (left > right ? left : right);
+  sums.relative += get_magnitude(a - b) / (left > right ? left : right);
 }
 
 // Eight columns of a few rows of both copies.
@@ -80,8 +80,8 @@ TELENS_DEVICE void copies_difference(const CopiesArguments& arguments, const Thr
   for_each_tile<kCopiesTileRows>(
       thread, arguments.rows, arguments.columns,
       [&](std::int64_t tile_row, std::int64_t tile_column) {
-        const std::int64_t row0 = tile_row + row_of<kCopiesRows>(thread);
-        const std::int64_t column = tile_column + column_of(thread);
+        const std::int64_t row0 = tile_row + get_row<kCopiesRows>(thread);
+        const std::int64_t column = tile_column + get_column(thread);
         if (column >= arguments.columns || row0 >= arguments.rows) return;
         detail::CopiesOfThread<Input, ScaleFormat, packed, decoded> copies;
         if (arguments.whole) {

@@ -47,8 +47,8 @@ cudaError_t launch_block_cast_errors(const BlockErrorsArguments& given, const Bl
   if (is_empty(x)) return cudaSuccess;
   const std::int64_t rows =
       arguments.direction == BlockDirection::along_rows ? kDecodeRows : arguments.block;
-  const std::int64_t threads = tiles_of(x.rows, rows) * tiles_of(x.columns, kColumnsOfThread);
-  const unsigned grid = grid_for(tiles_of(threads, kThreads), kResident, context);
+  const std::int64_t threads = count_tiles(x.rows, rows) * count_tiles(x.columns, kColumnsOfThread);
+  const unsigned grid = grid_for(count_tiles(threads, kThreads), kResident, context);
   return dispatch_codes(arguments.matrix.codes.pairs, kind.element, kind.mode,
                         [&]<typename Input, typename ScaleFormat, CodePairs pairs>() {
                           return dispatch_high_precision(kind.x, [&]<typename X>() {

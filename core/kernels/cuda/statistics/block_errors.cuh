@@ -39,7 +39,7 @@ struct PartOfBlock {
 
   template <typename Format>
   TELENS_DEVICE void add(float before, float after, float scale) {
-    const float magnitude = magnitude_of(before);
+    const float magnitude = get_magnitude(before);
     nonzero |= before != 0;
     underflows += before != 0 && after == 0;
     if (magnitude >= scale * kNearlyClipped<Format> && magnitude > 0) {
@@ -77,8 +77,8 @@ template <typename Thread, typename Visit>
 TELENS_DEVICE void for_each_strip(const Thread& thread, std::int64_t strips, std::int64_t columns,
                                   const Visit& visit) {
   // Whole tiles wide, so that the threads of a row are those of whole blocks.
-  const std::int64_t across = tiles_of(columns, kTileColumns) * kThreadsAcross;
-  const std::int64_t work = tiles_of(strips * across, kThreads) * kThreads;
+  const std::int64_t across = count_tiles(columns, kTileColumns) * kThreadsAcross;
+  const std::int64_t work = count_tiles(strips * across, kThreads) * kThreads;
   for (std::int64_t i = thread.block() * kThreads + thread.index(); i < work;
        i += thread.blocks() * kThreads) {
     visit(i / across, i % across * kColumnsOfThread);
@@ -91,7 +91,7 @@ TELENS_DEVICE void errors_along_rows(const BlockErrorsArguments& arguments, cons
   const CastMatrix& matrix = arguments.matrix;
   const StoredScales<ScaleFormat> stored(matrix.codes);
   for_each_strip(
-      thread, tiles_of(matrix.x.rows, kDecodeRows), matrix.x.columns,
+      thread, count_tiles(matrix.x.rows, kDecodeRows), matrix.x.columns,
       [&](std::int64_t strip, std::int64_t column) {
         const std::int64_t left = matrix.x.columns - column;
         const int count = static_cast<int>(up_to(left, kColumnsOfThread));
@@ -126,7 +126,7 @@ TELENS_DEVICE void errors_down_columns(const BlockErrorsArguments& arguments,
   const CastMatrix& matrix = arguments.matrix;
   const StoredScales<ScaleFormat> stored(matrix.codes);
   const std::int64_t block = arguments.block;
-  for_each_strip(thread, tiles_of(matrix.x.rows, block), matrix.x.columns,
+  for_each_strip(thread, count_tiles(matrix.x.rows, block), matrix.x.columns,
                  [&](std::int64_t strip, std::int64_t column) {
                    const std::int64_t left = matrix.x.columns - column;
                    const int count = static_cast<int>(up_to(left, kColumnsOfThread));

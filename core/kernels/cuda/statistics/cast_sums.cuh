@@ -28,7 +28,7 @@ struct CastAccumulator {
 // A sum of squared errors above it does not show what underflowed.
 inline constexpr float kNoticeableError = 0x1p-110F;
 
-TELENS_DEVICE float magnitude_of(float value) {
+TELENS_DEVICE float get_magnitude(float value) {
   return bits_as<float>(bits_as<std::uint32_t>(value) & FP32::kMagnitudeMask);
 }
 

@@ -22,7 +22,7 @@ namespace detail {
 // The moments of `count` elements in FP64: `at(i)` gives the code of element i, which is read
 // twice.
 template <typename Format, typename At>
-TELENS_DEVICE CentralMoments moments_of(int count, const At& at) {
+TELENS_DEVICE CentralMoments compute_moments(int count, const At& at) {
   const auto is_finite = [&](int i) {
     return (at(i) & Format::kMagnitudeMask) < Format::kTopExponentCode;
   };
@@ -58,7 +58,7 @@ TELENS_DEVICE void central_moments(const CentralMomentsArguments& arguments, con
     const std::int64_t left = arguments.size - first;
     const std::int64_t size = left < kStatisticsChunk ? left : kStatisticsChunk;
     const int count = static_cast<int>(size / kThreads) + (thread.index() < size % kThreads);
-    merge(moments, detail::moments_of<Format>(count, [&](int i) {
+    merge(moments, detail::compute_moments<Format>(count, [&](int i) {
             return std::uint32_t{x[first + std::int64_t{i} * kThreads + thread.index()]};
           }));
   }

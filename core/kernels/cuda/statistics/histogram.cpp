@@ -15,7 +15,7 @@ at::Tensor dense(const at::Tensor& x) {
   return x.is_non_overlapping_and_dense() ? x : x.contiguous();
 }
 
-HistogramArguments arguments_of(const at::Tensor& x, at::Tensor& counts) {
+HistogramArguments get_arguments(const at::Tensor& x, at::Tensor& counts) {
   return {x.const_data_ptr(), x.numel(), counts.mutable_data_ptr<std::int64_t>()};
 }
 
@@ -25,7 +25,7 @@ void exponent_histogram_cuda(const at::Tensor& x, at::Tensor& counts) {
   const DeviceScope scope("exponent_histogram", x);
   const at::Tensor elements = dense(x);
   check_launch("exponent_histogram",
-               launch_exponent_histogram(arguments_of(elements, counts), format, scope.context()));
+               launch_exponent_histogram(get_arguments(elements, counts), format, scope.context()));
 }
 
 void code_histogram_cuda(const at::Tensor& x, at::Tensor& counts) {
@@ -33,7 +33,7 @@ void code_histogram_cuda(const at::Tensor& x, at::Tensor& counts) {
   const DeviceScope scope("code_histogram", x);
   const at::Tensor elements = dense(x);
   check_launch("code_histogram",
-               launch_code_histogram(arguments_of(elements, counts), scope.context()));
+               launch_code_histogram(get_arguments(elements, counts), scope.context()));
 }
 
 }  // namespace

@@ -18,8 +18,8 @@ __global__ void __launch_bounds__(kThreads) code_histogram_kernel(HistogramArgum
   code_histogram<width>(arguments, GpuThread());
 }
 
-unsigned grid_of(std::int64_t size, int width, const LaunchContext& context) {
-  const std::int64_t tile = tile_of(width, kHistogramUnroll);
+unsigned make_grid(std::int64_t size, int width, const LaunchContext& context) {
+  const std::int64_t tile = get_tile(width, kHistogramUnroll);
   return grid_for((size + tile - 1) / tile, 4, context);
 }
 
@@ -30,7 +30,7 @@ cudaError_t launch_exponent_histogram(const HistogramArguments& arguments, Forma
   if (arguments.size == 0) return cudaSuccess;
   return dispatch_high_precision(format, [&]<typename Format>() {
     constexpr int kWidth = kPackOf<typename Format::Bits>;
-    const unsigned grid = grid_of(arguments.size, kWidth, context);
+    const unsigned grid = make_grid(arguments.size, kWidth, context);
     if (is_aligned(arguments.x, 16)) {
       exponent_histogram_kernel<Format, kWidth><<<grid, kThreads, 0, context.stream>>>(arguments);
     } else {
@@ -44,7 +44,7 @@ cudaError_t launch_code_histogram(const HistogramArguments& arguments,
                                   const LaunchContext& context) {
   if (arguments.size == 0) return cudaSuccess;
   constexpr int kWidth = kPackOf<std::uint16_t>;
-  const unsigned grid = grid_of(arguments.size, kWidth, context);
+  const unsigned grid = make_grid(arguments.size, kWidth, context);
   if (is_aligned(arguments.x, 16)) {
     code_histogram_kernel<kWidth><<<grid, kThreads, 0, context.stream>>>(arguments);
   } else {

@@ -37,7 +37,7 @@ TELENS_DEVICE void exponent_histogram(const HistogramArguments& arguments, const
       [&]<int size>(const Pack<Bits, size>& pack, std::int64_t) {
         TELENS_UNROLL
         for (int i = 0; i < size; ++i) {
-          thread.atomic_add(mine + exponent_bin_of<Format>(pack.values[i]), std::uint32_t{1});
+          thread.atomic_add(mine + get_exponent_bin<Format>(pack.values[i]), std::uint32_t{1});
         }
       });
   thread.sync();

@@ -204,7 +204,7 @@ struct Group {
 };
 
 template <typename Format>
-TELENS_DEVICE std::uint32_t code_of(float magnitude) {
+TELENS_DEVICE std::uint32_t get_code(float magnitude) {
   return encode<Format>(magnitude, Saturation::saturating);
 }
 
@@ -250,7 +250,7 @@ TELENS_DEVICE bool cast_ordinary(const CastThresholds& cast, CastAccumulator& su
     squares = multiply_add(error, error, squares);
   });
   const std::uint32_t smallest = extremes.smallest_nonzero();
-  if (squares < kNoticeableError && smallest < code_of<Format>(kSmallestForErrors)) {
+  if (squares < kNoticeableError && smallest < get_code<Format>(kSmallestForErrors)) {
     return false;
   }
   sums.squared_error += squares;
@@ -291,8 +291,8 @@ TELENS_DEVICE void add_group(ThreadStatistics<Format>& statistics, int casts,
     return std::uint32_t{chunk[(i / kWidth * kThreads + index) * kWidth + i % kWidth]};
   };
   const std::uint32_t amax = extremes.amax();
-  const bool fits = amax <= code_of<Format>(kLargestForFp32) &&
-                    (amax >= code_of<Format>(kSmallestForFp32) || amax == 0);
+  const bool fits = amax <= get_code<Format>(kLargestForFp32) &&
+                    (amax >= get_code<Format>(kSmallestForFp32) || amax == 0);
   const std::uint32_t zeros = fits && extremes.has_zero() ? group.count_below(1) : 0;
   if (!fits || !add_ordinary(statistics, group, extremes, zeros)) {
     add_any(statistics, kElementsOfThread, at);

@@ -90,7 +90,7 @@ TELENS_DEVICE void add_row(const Cast& cast, int i, int count, const Eight<float
   bool any_clipped = false;
   cast.template visit_row<Input>(
       i, count, scales, [&](int c, float before, float after, float scale) {
-        const float magnitude = magnitude_of(before);
+        const float magnitude = get_magnitude(before);
         sums.underflows += before != 0 && after == 0;
         sums.overflows += magnitude > scale * Input::kMax;
         any_clipped |= magnitude >= scale * kNearlyClipped<Input> && magnitude > 0;
@@ -99,7 +99,7 @@ TELENS_DEVICE void add_row(const Cast& cast, int i, int count, const Eight<float
   sums.squared_error += sum_of_squares(errors);
   if (!any_clipped) return;
   cast.template visit_row<Input>(i, count, scales, [&](int, float before, float, float scale) {
-    sums.saturated += is_clipped<Input>(magnitude_of(before), scale);
+    sums.saturated += is_clipped<Input>(get_magnitude(before), scale);
   });
 }
 
@@ -117,8 +117,8 @@ TELENS_DEVICE void block_cast_statistics(const BlockCastArguments& arguments, co
   for_each_tile<kDecodeTileRows>(
       thread, Codes::rows_of_bytes(matrix.codes), matrix.x.columns,
       [&](std::int64_t tile_row, std::int64_t tile_column) {
-        const std::int64_t row0 = tile_row + row_of<kDecodeRows>(thread);
-        const std::int64_t column = tile_column + column_of(thread);
+        const std::int64_t row0 = tile_row + get_row<kDecodeRows>(thread);
+        const std::int64_t column = tile_column + get_column(thread);
         if (column >= matrix.x.columns) return;
         const std::int64_t left = matrix.x.columns - column;
         const int count = left < kColumnsOfThread ? static_cast<int>(left) : kColumnsOfThread;

@@ -49,7 +49,7 @@ struct MagnitudeRange {
 
 namespace detail {
 
-TELENS_DEVICE std::int64_t blocks_of(std::int64_t extent, std::int64_t size) {
+TELENS_DEVICE std::int64_t get_blocks(std::int64_t extent, std::int64_t size) {
   return (extent + size - 1) / size;
 }
 
@@ -58,8 +58,8 @@ template <typename Format, typename Thread>
 TELENS_DEVICE void add_tiles(const BlockRangesArguments& arguments, std::int64_t height,
                              const Thread& thread, BlockRanges& ranges) {
   const auto* x = static_cast<const typename Format::Bits*>(arguments.x);
-  const std::int64_t across = blocks_of(arguments.columns, arguments.size);
-  const std::int64_t tiles = across * blocks_of(arguments.rows, height);
+  const std::int64_t across = get_blocks(arguments.columns, arguments.size);
+  const std::int64_t tiles = across * get_blocks(arguments.rows, height);
   constexpr int kWarps = kThreads / kWarp;
   const int lane = thread.index() % kWarp;
   for (std::int64_t tile = thread.block() * kWarps + thread.index() / kWarp; tile < tiles;
@@ -90,7 +90,7 @@ template <typename Format, typename Thread>
 TELENS_DEVICE void add_columns(const BlockRangesArguments& arguments, const Thread& thread,
                                BlockRanges& ranges) {
   const auto* x = static_cast<const typename Format::Bits*>(arguments.x);
-  const std::int64_t count = arguments.columns * blocks_of(arguments.rows, arguments.size);
+  const std::int64_t count = arguments.columns * get_blocks(arguments.rows, arguments.size);
   for (std::int64_t i = thread.block() * kThreads + thread.index(); i < count;
        i += thread.blocks() * kThreads) {
     const std::int64_t row0 = i / arguments.columns * arguments.size;

@@ -56,8 +56,8 @@ TELENS_DEVICE void find_thresholds(const StatisticsCast* casts, int count, const
   for (int job = thread.index() / kWarp; job < count * kKinds; job += kThreads / kWarp) {
     const StatisticsCast& cast = casts[job / kKinds];
     const float signed_inverse = 1.0F / *cast.scale;
-    const float factor = magnitude_of(*cast.scale);
-    const float inverse = magnitude_of(signed_inverse);
+    const float factor = get_magnitude(*cast.scale);
+    const float inverse = get_magnitude(signed_inverse);
     const auto find = [&]<typename Output>(std::uint32_t& result, int kind) {
       result = first_magnitude<Input>(thread, [&](float x) {
         if (kind == 0) return encode<Output>(x * factor, Saturation::saturating) != 0;
@@ -95,7 +95,7 @@ struct RoundingGrid {
 };
 
 template <typename Format>
-TELENS_DEVICE constexpr RoundingGrid grid_of() {
+TELENS_DEVICE constexpr RoundingGrid make_grid() {
   return {Format::kMax, bits_as<std::uint32_t>(Format::kSmallestNormal),
           static_cast<std::uint32_t>(FP32::kMantissaBits - Format::kMantissaBits)
               << FP32::kMantissaBits};
@@ -114,20 +114,20 @@ TELENS_DEVICE float round_to_grid(float magnitude, const RoundingGrid& grid) {
 // decode(encode(x)) of a magnitude that is no NaN, saturating.
 template <typename Format>
 TELENS_DEVICE float round_magnitude(float magnitude) {
-  return round_to_grid(magnitude < Format::kMax ? magnitude : Format::kMax, grid_of<Format>());
+  return round_to_grid(magnitude < Format::kMax ? magnitude : Format::kMax, make_grid<Format>());
 }
 
 // FP32(code * scale_inv) - x of a finite element, rounded to FP32; its sign does not matter.
 template <typename Format>
 TELENS_DEVICE float cast_error(float x, const CastThresholds& cast) {
-  const float magnitude = magnitude_of(x);
+  const float magnitude = get_magnitude(x);
   return round_magnitude<Format>(magnitude * cast.scale) * cast.scale_inv - magnitude;
 }
 
 // The same of any element by the reference conversions, in double.
 template <typename Format>
 TELENS_DEVICE double exact_cast_error(float x, const CastThresholds& cast) {
-  const float magnitude = magnitude_of(x);
+  const float magnitude = get_magnitude(x);
   const float decoded =
       decode<Format>(encode<Format>(magnitude * cast.scale, Saturation::saturating)) *
       cast.scale_inv;

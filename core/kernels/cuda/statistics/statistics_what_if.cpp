@@ -46,7 +46,7 @@ void accumulate(const at::Tensor& x, at::IntArrayRef formats, at::IntArrayRef mo
     const at::Tensor words = at::empty({static_cast<std::int64_t>(count), blocks, kCastSumsWords},
                                        accumulators[first].options());
     WhatIfArguments arguments{};
-    arguments.x = matrix_of(contiguous);
+    arguments.x = as_matrix(contiguous);
     arguments.amax = amax.defined() ? amax.const_data_ptr<float>() : nullptr;
     arguments.cast_count = static_cast<int>(count);
     arguments.parts = reinterpret_cast<CastSums*>(words.mutable_data_ptr<std::int64_t>());

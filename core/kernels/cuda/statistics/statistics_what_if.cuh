@@ -73,9 +73,9 @@ struct CastGrid {
 };
 template <typename Format>
 TELENS_DEVICE CastGrid cast_grid() {
-  return {grid_of<Format>(), kFirstClipped<Format>};
+  return {make_grid<Format>(), kFirstClipped<Format>};
 }
-TELENS_DEVICE CastGrid cast_grid_of(FormatId format) {
+TELENS_DEVICE CastGrid make_cast_grid(FormatId format) {
   if (format == FormatId::e4m3) return cast_grid<E4M3>();
   return format == FormatId::e5m2 ? cast_grid<E5M2>() : cast_grid<E2M1>();
 }
@@ -93,7 +93,7 @@ struct UnmadeScaling {
 
   TELENS_DEVICE ScaleAndFactor of(float amax) const {
     if (cast.scale_format == FormatId::e4m3) {
-      const auto made = two_levels.scale_of(amax);
+      const auto made = two_levels.get_scale(amax);
       return {decode<E4M3>(made.stored) * two_levels.tensor_scale, made.factor};
     }
     return cast.format == FormatId::e4m3 ? of_fp8<E4M3>(amax) : of_fp8<E5M2>(amax);
@@ -107,7 +107,7 @@ struct UnmadeScaling {
       return {decode<E8M0>(code), e8m0_factor(code)};
     }
     const auto made =
-        Fp8BlockScaling<Format>{/*power_of_2_scales=*/true, 0.0F, largest_scale}.scale_of(amax);
+        Fp8BlockScaling<Format>{/*power_of_2_scales=*/true, 0.0F, largest_scale}.get_scale(amax);
     return {made.stored, made.factor};
   }
 };
@@ -126,7 +126,7 @@ struct WhatIfElements {
     load_rows<typename Input::Bits, whole>(matrix, row, column, x);
     TELENS_UNROLL
     for (int i = 0; i < kWhatIfRows; ++i) {
-      rows[i] = bits_as<Pack<std::uint32_t, kWords>>(magnitudes_of<Input>(x[i]));
+      rows[i] = bits_as<Pack<std::uint32_t, kWords>>(count_magnitudes<Input>(x[i]));
     }
   }
 
@@ -190,7 +190,7 @@ TELENS_DEVICE void store_maxima(const WhatIfElements<Input>& x, const BlockLayou
                                 WhatIfShared& shared) {
   using Maxima = Magnitudes<Input, nan>;
   using Words = Pack<std::uint32_t, WhatIfElements<Input>::kWords>;
-  const auto maxima_of = [&](int row) {
+  const auto get_maxima = [&](int row) {
     Words words = x.rows[row];
     TELENS_UNROLL
     for (std::uint32_t& word : words.values) word = Maxima::of_word(word);
@@ -202,7 +202,7 @@ TELENS_DEVICE void store_maxima(const WhatIfElements<Input>& x, const BlockLayou
   if (!layout.squares && !layout.down) {
     TELENS_UNROLL
     for (int i = 0; i < kWhatIfRows; ++i) {
-      const std::uint32_t largest = largest_of_lanes(thread, Maxima::largest(maxima_of(i)), lanes);
+      const std::uint32_t largest = largest_of_lanes(thread, Maxima::largest(get_maxima(i)), lanes);
       if (is_first_lane) {
         shared.maxima[place.column / layout.block * kTileColumns + place.row + i] =
             Maxima::code(largest);
@@ -210,10 +210,10 @@ TELENS_DEVICE void store_maxima(const WhatIfElements<Input>& x, const BlockLayou
     }
     return;
   }
-  Words columns = maxima_of(0);
+  Words columns = get_maxima(0);
   TELENS_UNROLL
   for (int i = 1; i < kWhatIfRows; ++i) {
-    const Words of_row = maxima_of(i);
+    const Words of_row = get_maxima(i);
     TELENS_UNROLL
     for (int word = 0; word < WhatIfElements<Input>::kWords; ++word) {
       columns.values[word] = Maxima::larger(columns.values[word], of_row.values[word]);
@@ -336,7 +336,7 @@ TELENS_DEVICE void add_cast(const WhatIfElements<Input>& x, const UnmadeScaling&
   if (place.column >= place.columns()) return;
   const Eight<float> scales = of_thread(shared.scales, layout, place);
   const Eight<float> factors = of_thread(shared.factors, layout, place);
-  const CastGrid grid = cast_grid_of(scaling.cast.format);
+  const CastGrid grid = make_cast_grid(scaling.cast.format);
   CastAccumulator sums = shared.casts[cast][thread.index()];
   if (layout.down) {
     add_elements<Input, false, whole>(x, place, scales, factors, grid, sums);
@@ -363,7 +363,7 @@ TELENS_DEVICE void what_if_statistics(const WhatIfArguments& arguments, const Th
       thread, arguments.x.rows, arguments.x.columns,
       [&](std::int64_t tile_row, std::int64_t tile_column) {
         const detail::WhatIfPlace place{arguments.x, tile_row, tile_column,
-                                        row_of<kWhatIfRows>(thread), column_of(thread)};
+                                        get_row<kWhatIfRows>(thread), get_column(thread)};
         detail::WhatIfElements<Input> x;
         x.template load<whole>(arguments.x, tile_row + place.row, tile_column + place.column);
         for (int i = 0; i < casts; ++i) {
