@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "core/ops/block_quantize_checks.h"
-#include "core/quantization/get_role.h"
 #include "core/quantization/operand.h"
+#include "core/quantization/role.h"
 #include "features/engine/block_quantizers.h"
 
 namespace telens::features {

@@ -4,7 +4,7 @@
 
 #include "core/ops/quantize.h"
 #include "core/quantization/current_scaling.h"
-#include "core/quantization/get_role.h"
+#include "core/quantization/role.h"
 #include "features/engine/block_quantizers.h"
 
 namespace telens::features {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/ops/plain_tensors.h"
-#include "core/quantization/get_role.h"
+#include "core/quantization/role.h"
 
 namespace telens {
 namespace {

@@ -10,8 +10,8 @@
 #include "core/ops/quantize.h"
 #include "core/ops/tensor_version.h"
 #include "core/quantization/carried_codes.h"
-#include "core/quantization/get_role.h"
 #include "core/quantization/operand.h"
+#include "core/quantization/role.h"
 
 namespace telens {
 namespace {

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "core/quantization/carried_codes.h"
-#include "core/quantization/get_role.h"
 #include "core/quantization/operand.h"
+#include "core/quantization/role.h"
 
 namespace telens {
 namespace {

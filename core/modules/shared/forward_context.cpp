@@ -2,7 +2,7 @@
 
 #include "core/distributed/gather_operand.h"
 #include "core/gemm/gemm.h"
-#include "core/quantization/get_role.h"
+#include "core/quantization/role.h"
 
 namespace telens {
 
