@@ -401,8 +401,8 @@ STATEMENTS = (
         "A gradient in FP8 that was changed in place is cast anew.",
         CARRIED + "test_a_gradient_that_a_hook_changed_in_place_is_cast_anew",
         "core/quantization/carried_codes.cpp",
-        "meta->version == get_version(tensor) && ",
-        "",
+        "const bool unchanged = meta->version == get_version(tensor) &&",
+        "const bool unchanged =",
     ),
     Statement(
         "The products of a GroupedLinear that nothing casts or watches are one operation.",
