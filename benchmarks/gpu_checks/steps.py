@@ -48,6 +48,18 @@ SANITIZER_UNUSABLE = ("Device not supported", "Failed to initialize", "Unable to
 COMPILE = "compile and link"
 # These run first: numbers must be right before any is timed.
 FIRST_TESTS = "tests/python/test_cuda.py"
+# Matrices of several processes whose device is a parameter. They run on the GPU in processes of
+# their own: by NCCL where there is a GPU a rank, else by gloo on one.
+TESTS_OF_PROCESSES = (
+    "test_tensor_parallel.py",
+    "test_tensor_parallel_norms.py",
+    "test_parallel_transformer.py",
+    "test_parallel_statistics.py",
+    "test_context_parallel.py",
+    "test_moe_dispatcher.py",
+    "test_divided_checkpoint.py",
+    "test_fsdp_of_codes.py",
+)
 # Then what is most worth knowing of a card, before the tests that take longer.
 FIRST_GROUPS = ("memory_bound", "linear")
 # It disassembles the library, which needs no GPU and says nothing of one.
@@ -91,6 +103,11 @@ def pytest(context: Context, *arguments: str, before=(), extra=None) -> dict:
     if counts(output).get("passed", 0) == 0:
         raise Failed(f"no test ran: {details(output)}")
     return details(output)
+
+
+def processes_on_gpu(context: Context) -> dict:
+    files = [f"tests/python/{name}" for name in TESTS_OF_PROCESSES]
+    return pytest(context, *files, "-k", "cuda")
 
 
 def sample_on_gpu(context: Context) -> dict:
@@ -170,7 +187,7 @@ def name_of_tests(path: str) -> str:
 
 def steps(context: Context) -> list[Step]:
     """Expected seconds are those of an H100 with 16 cores. Guessed are those of the device code on
-    the host and of the CPU's tests, which have not run to their end there."""
+    the host, of several processes and of the CPU's tests, which have not run to their end there."""
 
     def step(name, seconds, expected, action, *needs, **about):
         return Step(name, seconds, partial(action, context), needs, expected=expected, **about)
@@ -210,6 +227,7 @@ def steps(context: Context) -> list[Step]:
         *(tests(path) for path in cuda_tests() if path != FIRST_TESTS),
         *(rows(group) for group in GROUPS if group not in FIRST_GROUPS),
         step("sample on the GPU", 60, 16, sample_on_gpu, COMPILE),
+        step("processes on the GPU", 300, 120, processes_on_gpu, COMPILE),
         *(
             step(f"compute-sanitizer {tool}", 180, 30, partial(sanitize, tool=tool), COMPILE)
             for tool in SANITIZERS

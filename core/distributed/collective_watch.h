@@ -12,8 +12,13 @@
 
 namespace telens {
 
-// exchange: an all-to-all of rows.
-enum class CollectiveKind : std::uint8_t { gather, sum, sum_and_scatter, maximum, exchange };
+// exchange: an all-to-all of rows. pass: to the next rank of a ring, from the one before.
+enum class CollectiveKind : std::uint8_t { gather, sum, sum_and_scatter, maximum, exchange, pass };
+
+// Rows go from rank to rank, their bits unchanged.
+constexpr bool sends_rows(CollectiveKind kind) {
+  return kind == CollectiveKind::exchange || kind == CollectiveKind::pass;
+}
 
 struct RowCounts;  // core/distributed/collectives.h
 
@@ -22,7 +27,7 @@ struct CollectiveCall {
   CollectiveKind kind;
   const at::Tensor& sent;
   const ProcessGroupPtr& group;
-  const RowCounts* rows = nullptr;  // an exchange's, of as many ranks as the group has
+  const RowCounts* rows = nullptr;  // where rows are sent, of as many ranks as the group has
 };
 
 // Is called on any thread, several at a time, and throws nothing.

@@ -16,12 +16,6 @@ namespace {
 std::atomic<std::uint64_t> collective_count{0};
 std::atomic<std::uint64_t> byte_count{0};
 
-// Counts a collective that begins.
-void count(const at::Tensor& sent) {
-  collective_count.fetch_add(1, std::memory_order_relaxed);
-  byte_count.fetch_add(sent.nbytes(), std::memory_order_relaxed);
-}
-
 // `sent` lives until the collective has ended.
 struct Running {
   at::Tensor result;
@@ -31,7 +25,7 @@ struct Running {
 };
 
 PendingTensor pending(Running running) {
-  count(running.sent);
+  count_collective(running.sent);
   at::Tensor result = running.result;
   return {std::move(result), [running = std::move(running)] {
             running.work->wait();
@@ -45,7 +39,28 @@ at::Tensor empty_rows(const at::Tensor& like, std::int64_t rows) {
   return at::empty(sizes, like.options());
 }
 
+// gloo's sends take memory of the host alone; its collectives copy by themselves.
+bool sends_from_host(const at::Tensor& x, c10d::ProcessGroup& group) {
+  const at::DeviceType device = x.device().type();
+  return device != at::kCPU && group.getBackend(device)->getBackendName() == "gloo";
+}
+
+// Rows of which all go to the next rank.
+RowCounts rows_round_ring(std::int64_t rows, const c10d::ProcessGroup& group) {
+  const auto size = static_cast<std::size_t>(group.getSize());
+  const auto rank = static_cast<std::size_t>(group.getRank());
+  RowCounts counts{std::vector<std::int64_t>(size, 0), std::vector<std::int64_t>(size, 0)};
+  counts.sent[(rank + 1) % size] = rows;
+  counts.received[(rank + size - 1) % size] = rows;
+  return counts;
+}
+
 }  // namespace
+
+void count_collective(const at::Tensor& sent) {
+  collective_count.fetch_add(1, std::memory_order_relaxed);
+  byte_count.fetch_add(sent.nbytes(), std::memory_order_relaxed);
+}
 
 at::Tensor PendingTensor::wait() {
   if (wait_) {
@@ -94,11 +109,19 @@ PendingTensor send_rows(const at::Tensor& x, const RowCounts& counts,
 }
 
 PendingTensor pass_to_next_rank(const at::Tensor& x, const ProcessGroupPtr& group,
-                                RingChannel channel) {
-  at::Tensor sent = x.contiguous();
+                                RingChannel channel, bool is_shown) {
+  at::Tensor given = x.contiguous();
   const int size = group->getSize();
-  if (sent.numel() == 0 || size == 1) return PendingTensor(sent);
+  if (given.numel() == 0 || size == 1) return PendingTensor(given);
+  CollectiveWatch::OnResult on_result;
+  if (is_shown) {
+    const RowCounts rows = rows_round_ring(given.size(0), *group);
+    on_result = collective_watches::begin({CollectiveKind::pass, given, group, &rows});
+  }
+  const bool on_host = sends_from_host(given, *group);
+  at::Tensor sent = on_host ? given.cpu() : given;
   at::Tensor got = at::empty_like(sent);
+  at::Tensor result = on_host ? at::empty_like(given) : got;
   const int rank = group->getRank();
   const int tag = static_cast<int>(channel);
   std::vector<at::Tensor> out{sent};
@@ -108,12 +131,14 @@ PendingTensor pass_to_next_rank(const at::Tensor& x, const ProcessGroupPtr& grou
   // Where transfers of one pair of ranks run one after the other, both must take the same one.
   auto first = rank % 2 == 0 ? send() : receive();
   auto second = rank % 2 == 0 ? receive() : send();
-  count(sent);
-  at::Tensor result = got;
-  return {std::move(result), [sent, got, first, second] {
-            first->wait();
-            second->wait();
-          }};
+  count_collective(sent);
+  auto finish = [sent, got, result, first, second, on_result = std::move(on_result)] {
+    first->wait();
+    second->wait();
+    if (!result.is_same(got)) result.copy_(got);
+    if (on_result) on_result(result);
+  };
+  return {std::move(result), std::move(finish)};
 }
 
 CollectiveCounts collective_counts() {

@@ -60,8 +60,9 @@ enum class RingChannel : std::uint8_t { values, gradients };
 
 // x goes to the next rank, the last one's to the first; the result is what the rank before sent, of
 // x's shape. Even ranks send first, odd ones receive first. A group of one rank gets x back.
+// is_shown: to collective watches; a ring in place of a collective shows that one instead.
 PendingTensor pass_to_next_rank(const at::Tensor& x, const ProcessGroupPtr& group,
-                                RingChannel channel);
+                                RingChannel channel, bool is_shown = false);
 
 // The collectives that this process has begun through the functions above, but for amax reductions.
 struct CollectiveCounts {
@@ -69,5 +70,8 @@ struct CollectiveCounts {
   std::uint64_t bytes = 0;  // size of the tensors that were handed over
 };
 TELENS_EXPORT CollectiveCounts collective_counts();
+
+// Counts a collective that begins elsewhere.
+void count_collective(const at::Tensor& sent);
 
 }  // namespace telens

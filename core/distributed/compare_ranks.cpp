@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -26,6 +27,8 @@ constexpr std::size_t kMostTexts = 1024;
 // The comparisons of one group so far.
 struct Comparisons {
   std::uint64_t count = 0;
+  // The newest one that this rank only told of, without reading the others' texts.
+  std::optional<std::uint64_t> told = {};
   std::set<std::string> equal = {};  // texts of compare_once_over_ranks
 };
 
@@ -58,17 +61,40 @@ std::string to_text(c10d::Store& store, const std::string& key, int rank, const 
   return {bytes.begin(), bytes.end()};
 }
 
-void compare(const RankClaim& claim, c10d::ProcessGroup& group, std::uint64_t comparison) {
-  constexpr std::uint64_t kRead = 2;  // a rank that comes here has read all texts of two before
+// A comparison's number in its group, and that of an earlier one whose text no rank needs now.
+struct Turn {
+  std::uint64_t number;
+  std::optional<std::uint64_t> read;
+};
+
+Turn next_turn(const ProcessGroupPtr& group, bool tells_only) {
+  constexpr std::uint64_t kRead = 2;  // a rank that has read all texts of one knows two before read
+  const std::lock_guard lock(comparisons_mutex);
+  Comparisons& comparisons = find_comparisons(group);
+  const std::uint64_t number = comparisons.count++;
+  const bool knows = number >= kRead && comparisons.told != number - 1;
+  if (tells_only) comparisons.told = number;
+  return {number, knows ? std::optional(number - kRead) : std::nullopt};
+}
+
+std::string make_text(const RankClaim& claim, const std::string& said) {
+  return fmt::format("{}\n{}", claim.subject, said);
+}
+
+void say(c10d::Store& store, const Turn& turn, int own, const std::string& text) {
+  store.set(make_key(turn.number, own), get_bytes(text));
+  if (turn.read) store.deleteKey(make_key(*turn.read, own));
+}
+
+void compare(const RankClaim& claim, c10d::ProcessGroup& group, const Turn& turn) {
   c10d::Store& store = *group.getStore();
   const int own = group.getRank();
   const std::string said = claim.details ? claim.text + claim.details() : claim.text;
-  const std::string text = fmt::format("{}\n{}", claim.subject, said);
-  store.set(make_key(comparison, own), get_bytes(text));
-  if (comparison >= kRead) store.deleteKey(make_key(comparison - kRead, own));
+  const std::string text = make_text(claim, said);
+  say(store, turn, own, text);
   for (int rank = 0; rank < group.getSize(); ++rank) {
     if (rank == own) continue;
-    const std::string other = to_text(store, make_key(comparison, rank), rank, claim);
+    const std::string other = to_text(store, make_key(turn.number, rank), rank, claim);
     if (other == text) continue;
     const std::size_t end = other.find('\n');
     const std::string theirs = other.substr(end + 1);
@@ -83,11 +109,13 @@ void compare(const RankClaim& claim, c10d::ProcessGroup& group, std::uint64_t co
 
 void compare_over_ranks(const RankClaim& claim, const ProcessGroupPtr& group) {
   if (!group->getStore()) return;
-  const std::uint64_t comparison = [&] {
-    const std::lock_guard lock(comparisons_mutex);
-    return find_comparisons(group).count++;
-  }();
-  compare(claim, *group, comparison);
+  compare(claim, *group, next_turn(group, /*tells_only=*/false));
+}
+
+void tell_refusal(const RankClaim& claim, const std::string& reason, const ProcessGroupPtr& group) {
+  if (!group->getStore()) return;
+  say(*group->getStore(), next_turn(group, /*tells_only=*/true), group->getRank(),
+      make_text(claim, fmt::format("refuses its arguments ({})", reason)));
 }
 
 void compare_once_over_ranks(const RankClaim& claim, const ProcessGroupPtr& group, bool anew) {

@@ -34,6 +34,10 @@ void compare_over_ranks(const RankClaim& claim, const ProcessGroupPtr& group);
 void compare_once_over_ranks(const RankClaim& claim, const ProcessGroupPtr& group,
                              bool anew = false);
 
+// This rank has refused its arguments before a comparison to which the others come: they raise an
+// error that gives the reason instead of waiting for it. The claim's text is made of the reason.
+void tell_refusal(const RankClaim& claim, const std::string& reason, const ProcessGroupPtr& group);
+
 // The name by which torch.distributed tells groups apart; it is the same on all of their ranks.
 const std::string& get_name(const c10d::ProcessGroup& group);
 

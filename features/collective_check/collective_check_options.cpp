@@ -20,13 +20,14 @@ config::FeatureDescription collective_check_description() {
       .summary = "whether what came out of collectives is what the ranks sent",
       .doc =
           "Looks at the collectives of divided layers (gathers of operands, sums of outputs and\n"
-          "dgrads, exchanges of experts' rows and of heads), at the reductions of amaxes, and at\n"
-          "those that a program hands to\n"
+          "dgrads, exchanges of experts' rows and of heads, what travels round the ring of\n"
+          "attention), at the reductions of amaxes, and at those that a program hands to\n"
           "debug.check_collective(), and compares at the end of an iteration what each rank sent\n"
           "with what came out. Records of each rank\n"
           "  collectives_wrong   collectives of which other values came out than the ranks sent: "
           "a\n"
-          "                      gather or all-to-all differs in a bit; of a sum or maximum one\n"
+          "                      gather, all-to-all or transfer differs in a bit; of a sum or "
+          "maximum one\n"
           "                      of 8 elements, or the total, by more than the rounding of a sum\n"
           "                      may be; or ranks of one group were in different collectives\n"
           "  nonfinite_lost      NaN and infinities that a rank sent, less those that came out\n"

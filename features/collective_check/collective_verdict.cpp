@@ -51,8 +51,7 @@ CollectiveVerdict::CollectiveVerdict(const SeenCollective& own,
 
 // A rank may have begun to look later than the others, or its layer is watched by no section.
 bool CollectiveVerdict::all_tell() const {
-  const bool needs_all =
-      own_.kind == CollectiveKind::sum_and_scatter || own_.kind == CollectiveKind::exchange;
+  const bool needs_all = own_.kind == CollectiveKind::sum_and_scatter || sends_rows(own_.kind);
   const bool all_ended = !needs_all || std::ranges::all_of(peers_, &Peer::ended);
   return static_cast<std::int64_t>(peers_.size()) == own_.ranks && all_ended;
 }
@@ -61,7 +60,7 @@ std::optional<std::string> CollectiveVerdict::text() const {
   if (!all_tell()) return std::nullopt;
   if (auto text = another_collective()) return text;
   if (own_.kind == CollectiveKind::gather) return wrong_gather();
-  if (own_.kind == CollectiveKind::exchange) return wrong_exchange();
+  if (sends_rows(own_.kind)) return wrong_exchange();
   if (lost_elements() > 0) {
     return fmt::format("{} elements of rank {} were NaN or infinite, and {} came out",
                        with_most_nonfinite().sent.nonfinite, with_most_nonfinite().world_rank,

@@ -22,7 +22,7 @@ void append_words(const SeenCollective& seen, RankWords& words) {
     std::copy_n(seen.sent.const_data_ptr<std::int64_t>(), 2, row.begin() + kSent);
     return;
   }
-  if (seen.kind == CollectiveKind::exchange) {
+  if (sends_rows(seen.kind)) {
     static_assert(kExchangeWords <= kSumsNumbers);
     const auto copy = [&](const at::Tensor& from, std::size_t at) {
       std::copy_n(from.const_data_ptr<std::int64_t>(), kExchangeWords,

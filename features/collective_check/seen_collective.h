@@ -31,10 +31,10 @@ struct SeenCollective {
   std::int64_t ranks, rank, numel;
   at::Tensor sent;    // collective_sums, a gather's digest or exchange_words
   at::Tensor result;  // the same; a gather's is [ranks, 2]; undefined: it did not end
-  std::vector<std::int64_t> received = {};  // rows from each rank of an exchange
+  std::vector<std::int64_t> received = {};  // rows from each rank, where rows are sent
 
   // Bits are copied, not added up.
-  bool copies() const { return kind == CollectiveKind::gather || kind == CollectiveKind::exchange; }
+  bool copies() const { return kind == CollectiveKind::gather || sends_rows(kind); }
 };
 
 // The elements of the whole that a rank's result is.

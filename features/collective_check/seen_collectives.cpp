@@ -29,6 +29,8 @@ std::string_view get_name(CollectiveKind kind) {
       return "reduce-scatter";
     case CollectiveKind::exchange:
       return "all-to-all";
+    case CollectiveKind::pass:
+      return "transfer round a ring";
     case CollectiveKind::maximum:
       break;
   }
@@ -37,7 +39,7 @@ std::string_view get_name(CollectiveKind kind) {
 
 // Ranks exchange other numbers of rows.
 std::string get_sizes(const CollectiveCall& call) {
-  if (call.kind != CollectiveKind::exchange) {
+  if (!sends_rows(call.kind)) {
     return fmt::format("{}", fmt::join(call.sent.sizes(), ", "));
   }
   return fmt::format("{}", fmt::join(call.sent.sizes().slice(1), ", "));
@@ -48,6 +50,7 @@ at::Tensor get_words(const CollectiveCall& call, const SeenCollective& seen) {
     case CollectiveKind::gather:
       return compute_digest(call.sent.reshape({-1}));
     case CollectiveKind::exchange:
+    case CollectiveKind::pass:
       return exchange_words({call.sent, call.rows->sent, seen.rank});
     default:
       return collective_sums(call.sent, call.kind, 0, seen.numel);
@@ -82,7 +85,7 @@ std::size_t SeenCollectives::begin(const CollectiveCall& call, CollectivePlace p
 void SeenCollectives::end(std::size_t number, const at::Tensor& result) {
   if (number >= all_.size()) return;
   SeenCollective& seen = all_[number];
-  if (seen.kind == CollectiveKind::exchange) {
+  if (sends_rows(seen.kind)) {
     seen.result = exchange_words({result, seen.received, seen.rank, /*received=*/true});
     return;
   }

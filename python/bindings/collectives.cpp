@@ -1,14 +1,47 @@
 #include "core/distributed/collectives.h"
 
+#include <fmt/format.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <utility>
 
+#include "core/distributed/compare_ranks.h"
+#include "features/engine/tensor_digest.h"
+#include "python/bindings/gil.h"
 #include "python/bindings/module.h"
+#include "python/bindings/process_group.h"
 
 namespace telens::python {
 
 namespace py = pybind11;
+
+namespace {
+
+// A part of each rank's tensor makes the whole only where all have the same one. Its bits are
+// compared where the text is new.
+void compare_activation(const std::string& text, const at::Tensor& x, const py::object& group) {
+  const ProcessGroupPtr ranks = to_process_group(group);
+  const WithoutGil no_gil;
+  static const std::string subject = "checkpoint";
+  const auto contents = [&] {
+    const at::Tensor digest = features::compute_digest(x).cpu();
+    const auto word = [&](std::int64_t i) {
+      return static_cast<std::uint64_t>(digest[i].item<std::int64_t>());
+    };
+    return fmt::format(" with the digest {:016x}{:016x}", word(0), word(1));
+  };
+  compare_once_over_ranks(
+      {.subject = subject,
+       .group_name = "tp_group",
+       .text = text,
+       .mend = "distribute_saved_activations is for a tensor that all of them have alike; leave it "
+               "out where each has its own part, as under sequence_parallel",
+       .details = contents},
+      ranks);
+}
+
+}  // namespace
 
 void bind_collectives(py::module_& module) {
   module.def(
@@ -18,6 +51,9 @@ void bind_collectives(py::module_& module) {
         return std::pair(counts.collectives, counts.bytes);
       },
       "(collectives, bytes handed to them) of this process's divided layers so far.");
+  module.def("compare_activation", &compare_activation, py::arg("text"), py::arg("tensor"),
+             py::arg("group"),
+             "Raises UsageError where ranks come with other texts, or other bits at a new text.");
 }
 
 }  // namespace telens::python

@@ -133,6 +133,9 @@ void bind_storage(py::module_& module) {
           [](const QuantizedTensor& q) { return optional_tensor(q.columnwise.tensor_scale); })
       .def_readonly("fp8_dtype", &QuantizedTensor::format)
       .def_readonly("mode", &QuantizedTensor::mode)
+      .def_property_readonly(
+          "block_length", [](const QuantizedTensor& q) { return block_length(q.mode); },
+          "elements that share a scale along a row, columnwise along a column; 0: all of them")
       .def_readonly("dtype", &QuantizedTensor::dtype)
       .def_readonly("sizes", &QuantizedTensor::sizes)
       .def_property("blocks", &block_state, &set_block_state,

@@ -27,8 +27,7 @@ SEEDS = "test_seed_arguments.py::"
 
 # Arguments of constructors and forwards that are taken at the values that change nothing.
 ONLY_NEUTRAL = (
-    "symmetric_ar_type use_grouped_tensor seq_length micro_batch_size fast_zero_fill "
-    "pad_between_seqs bf16_backward"
+    "use_grouped_tensor seq_length micro_batch_size fast_zero_fill pad_between_seqs bf16_backward"
 )
 
 # {test: arguments of whatever module}
@@ -67,6 +66,9 @@ OF_ANY_MODULE = {
     "test_userbuffers.py::"
     "test_messages_products_refusals_and_whole_layers_on_2_ranks": "ub_tp_comm_overlap",
     DIVIDED: "tp_group tp_size parallel_mode sequence_parallel",
+    PARALLEL + "test_codes_scales_refusals_attributes_and_random_states_of_divided_layers": (
+        "symmetric_ar_type"
+    ),
     BEHIND_NORMS: "return_layernorm_output_gathered",
     DIVIDED_HEADS: "set_parallel_mode",
     "test_packed_heads.py::test_packed_tensors_are_their_parts": (

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 from dataclasses import dataclass, field
+from unittest import mock
 
 import torch
 import torch.distributed as dist
+from distributed_workers import rank_device
 
 import telens.pytorch as te
 
@@ -44,7 +48,7 @@ def chunks_of(rank: int, size: int, length: int, start: int = 0) -> list[int]:
 
 
 def sums(lengths: list[int]) -> torch.Tensor:
-    return torch.tensor([0, *lengths]).cumsum(0).int()
+    return torch.tensor([0, *lengths]).cumsum(0).int().to(rank_device())
 
 
 def places(layout: str, rank: int, size: int) -> tuple[int, torch.Tensor]:
@@ -55,8 +59,10 @@ def places(layout: str, rank: int, size: int) -> tuple[int, torch.Tensor]:
             chunks_of(rank, size, length, start)
             for start, length in zip(starts[:-1], PACKED_PADDED, strict=True)
         ]
-        return 0, torch.tensor(list(itertools.chain.from_iterable(every)))
-    return layout.index("s"), torch.tensor(chunks_of(rank, size, SEQ))
+        dim, indices = 0, list(itertools.chain.from_iterable(every))
+    else:
+        dim, indices = layout.index("s"), chunks_of(rank, size, SEQ)
+    return dim, torch.tensor(indices, device=rank_device())
 
 
 def lengths_of(case: Case) -> dict:
@@ -72,7 +78,8 @@ def whole_tensors(case: Case) -> list[torch.Tensor]:
 
     def draw(*last: int) -> torch.Tensor:
         first = {"sbhd": (SEQ, BATCH), "bshd": (BATCH, SEQ), "thd": (sum(PACKED_PADDED),)}
-        return torch.randn(*first[case.layout], *last, generator=generator).to(case.dtype)
+        drawn = torch.randn(*first[case.layout], *last, generator=generator)
+        return drawn.to(rank_device(), case.dtype)
 
     return [
         draw(HEADS, SIZE),
@@ -95,7 +102,14 @@ def make(case: Case, **more) -> te.DotProductAttention:
     return te.DotProductAttention(
         HEADS, (SIZE, VALUE_SIZE), num_gqa_groups=case.groups, qkv_format=case.layout,
         attn_mask_type=case.mask, window_size=case.window, **case.options, **more,
-    )  # fmt: skip
+    ).to(rank_device())  # fmt: skip
+
+
+def plain_kernels() -> contextlib.AbstractContextManager:
+    """On GPUs attention by products and softmax alone: fused kernels round in between."""
+    if rank_device().type == "cpu":
+        return contextlib.nullcontext()
+    return mock.patch.dict(os.environ, {"NVTE_FLASH_ATTN": "0", "NVTE_FUSED_ATTN": "0"})
 
 
 def close(actual: torch.Tensor, expected: torch.Tensor, what: object) -> None:

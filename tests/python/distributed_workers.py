@@ -1,4 +1,4 @@
-"""Runs a function in several processes that form a gloo group."""
+"""Runs a function in several processes that form a group, on CPUs or on GPUs."""
 
 from __future__ import annotations
 
@@ -9,19 +9,61 @@ import sys
 import tempfile
 from collections.abc import Callable
 
+import pytest
 import torch
 import torch.distributed
 import torch.multiprocessing
 
+# Where the matrices of parallel layers run: a parameter of their tests. A machine without a GPU
+# skips the second one.
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=pytest.mark.skipif(
+            not torch.cuda.is_available(), reason="needs a GPU: processes on it, by NCCL or gloo"
+        ),
+    ),
+]
 
-def _enter(rank: int, function: Callable[[int], None], world_size: int, store: str) -> None:
+_DEVICE = torch.device("cpu")
+
+
+def rank_device() -> torch.device:
+    """The device of this rank's tensors and layers."""
+    return _DEVICE
+
+
+def has_own_gpus(world_size: int) -> bool:
+    """Whether each rank has a GPU of its own, as NCCL wants it."""
+    return torch.cuda.device_count() >= world_size
+
+
+def _choose(device: str, rank: int, world_size: int) -> tuple[str, torch.device]:
+    """The backend, and the rank's device: NCCL where there are GPUs enough, one for one rank;
+    otherwise gloo, over CUDA tensors on the first GPU that all ranks share."""
+    if device == "cpu":
+        return "gloo", torch.device("cpu")
+    if has_own_gpus(world_size):
+        return "nccl", torch.device("cuda", rank)
+    return "gloo", torch.device("cuda", 0)
+
+
+def _enter(
+    rank: int, function: Callable[[int], None], world_size: int, store: str, device: str
+) -> None:
+    global _DEVICE
     torch.set_num_threads(1)
+    backend, _DEVICE = _choose(device, rank, world_size)
+    if _DEVICE.type == "cuda":
+        torch.cuda.set_device(_DEVICE)
     torch.distributed.init_process_group(
-        "gloo",
+        backend,
         f"file://{store}",  # a free port may be taken before the ranks come to it
         rank=rank,
         world_size=world_size,
         timeout=datetime.timedelta(seconds=60),  # ranks that wait for each other fail
+        device_id=_DEVICE if backend == "nccl" else None,
     )
     function(rank)
     torch.distributed.barrier()
@@ -32,12 +74,27 @@ def _enter(rank: int, function: Callable[[int], None], world_size: int, store: s
     os._exit(0)
 
 
-def run_ranks(function: Callable[..., None], *args: object, world_size: int = 2) -> None:
-    """Calls ``function(rank, *args)`` on each rank; an exception on any rank fails the caller."""
+def run_ranks(
+    function: Callable[..., None], *args: object, world_size: int = 2, device: str = "cpu"
+) -> None:
+    """Calls ``function(rank, *args)`` on each rank; an exception on any rank fails the caller.
+
+    device: one of DEVICES; ranks find their own by `rank_device`. A build without kernels for GPUs
+    skips cuda.
+    """
+    if device == "cuda":
+        _skip_without_kernels()
     bound = functools.partial(_call, function, args)
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (bound, world_size, f"{folder}/store")
+        arguments = (bound, world_size, f"{folder}/store", device)
         torch.multiprocessing.spawn(_enter, arguments, nprocs=world_size)
+
+
+def _skip_without_kernels() -> None:
+    import telens  # noqa: F401
+
+    if "telens::amax" not in torch._C._dispatch_get_registrations_for_dispatch_key("CUDA"):
+        pytest.skip("libtelens.so was built without CUDA (TELENS_CUDA=OFF)")
 
 
 def _call(function: Callable[..., None], args: tuple, rank: int) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 import torch.distributed as dist
+from distributed_workers import rank_device
 from torch.distributed.fsdp import fully_shard
 
 import telens.pytorch as te
@@ -13,24 +16,27 @@ RANKS = 3
 RECIPES = {"current": Float8CurrentScaling, "delayed": DelayedScaling}
 
 
-def make(recipe, shard: bool, seed: int = 1, **options) -> torch.nn.Sequential:
+SIZES = (32, 96, 80)
+
+
+def make(recipe, shard: bool, seed: int = 1, sizes=SIZES, **options) -> torch.nn.Sequential:
     """Weights of 96 rows, 32 on each rank, and of 80: 27, 27 and 26."""
     torch.manual_seed(seed)
     with te.fp8_model_init(recipe=recipe):
         model = torch.nn.Sequential(
-            te.Linear(32, 96, device="cpu"), te.Linear(96, 80, device="cpu")
+            *(te.Linear(*each, device=rank_device()) for each in itertools.pairwise(sizes))
         )
     if shard:
-        mesh = dist.device_mesh.init_device_mesh("cpu", (RANKS,))
+        mesh = dist.device_mesh.init_device_mesh(rank_device().type, (RANKS,))
         for module in (*model, model):
             fully_shard(module, mesh=mesh, **options)
     return model
 
 
-def batch(step: int, rank: int) -> torch.Tensor:
+def batch(step: int, rank: int, rows: int = 16, width: int = 32) -> torch.Tensor:
     """Whole numbers of which few are not 0, so that the mean of ranks' gradients is exact."""
     generator = torch.Generator().manual_seed(100 * step + rank)
-    return torch.randint(-1, 2, (16, 32), generator=generator).float()
+    return torch.randint(-1, 2, (rows, width), generator=generator).float().to(rank_device())
 
 
 def run(model, recipe, x: torch.Tensor, group=None) -> torch.Tensor:

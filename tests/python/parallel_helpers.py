@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from distributed_workers import rank_device
 
 import telens.pytorch as te
 from telens.common import recipe as recipes
@@ -38,7 +39,13 @@ def numbers(precision: str, *sizes: int, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     largest = LARGEST.get(precision, 7)
     drawn = torch.randint(-largest, largest + 1, sizes, generator=generator)
-    return (drawn / (1 if largest == 1 else 4)).to(dtype)
+    return (drawn / (1 if largest == 1 else 4)).to(rank_device(), dtype)
+
+
+def normal(*sizes: int, seed: int = 1) -> torch.Tensor:
+    """FP32 of a normal distribution, the same on every device."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(sizes, generator=generator).to(rank_device())
 
 
 def equal(precision: str, actual: torch.Tensor, expected: torch.Tensor, what: object) -> None:

@@ -80,6 +80,50 @@ def exchanges(rank: int) -> None:
     attention(*leaves).sum().backward()
 
 
+class ChangedOnTheWay(dist.ProcessGroup):
+    """A group in which one bit of what the last rank sends is another one when it comes."""
+
+    def __init__(self, inner: dist.ProcessGroup) -> None:
+        super().__init__(inner.rank(), inner.size())
+        self._inner, self._sent = inner, []
+
+    def getGroupName(self) -> str:
+        return self._inner.group_name
+
+    def send(self, tensors, to, tag):
+        sent = [x.clone() for x in tensors]
+        if self._inner.rank() == self._inner.size() - 1:
+            sent[0].view(torch.uint8)[9] ^= 1
+        self._sent.append(sent)
+        return self._inner.send(sent, to, tag)
+
+    def recv(self, tensors, source, tag):
+        return self._inner.recv(tensors, source, tag)
+
+
+def ring(rank: int, folder: str) -> None:
+    """Attention whose keys and values travel round a ring, over a group and over a broken one."""
+    for name, group in (("sound", dist.group.WORLD), ("broken", ChangedOnTheWay(dist.group.WORLD))):
+        with debug.session(WITHOUT_GRADIENTS, log_dir=f"{folder}/{name}"):
+            te.Linear(32, 32, name="before", device="cpu")(torch.randn(8, 32))
+            attention = te.DotProductAttention(4, 16, cp_group=group)
+            leaves = [torch.randn(8, 2, 4, 16, requires_grad=True) for _ in range(3)]
+            attention(*leaves).sum().backward()
+            debug.step()
+
+
+def test_what_travels_round_a_ring_comes_as_it_was_sent(tmp_path):
+    run_ranks(ring, str(tmp_path))
+    for name, found in (("sound", {0: 0, 1: 0}), ("broken", {0: 4, 1: 0})):
+        run = telens.open_run(tmp_path / name)
+        rows = run.records()
+        rows = rows[rows["statistic"] == "collectives_wrong"]
+        # Two ranks send keys and values once in each direction, and their gradients twice.
+        assert dict(zip(rows["rank"], rows["value"], strict=True)) == found
+        assert len(told(run)) == (name == "broken")
+    assert re.search("transfer round a ring of Float .* from rank 1 differs", told(run)[0])
+
+
 def test_collectives_of_layers_bring_what_ranks_sent(tmp_path):
     run_ranks(divided, str(tmp_path))
     run = telens.open_run(tmp_path)

@@ -21,11 +21,12 @@ from context_helpers import (
     compare,
     make,
     places,
+    plain_kernels,
     sums,
     two_levels,
     whole_tensors,
 )  # fmt: skip
-from distributed_workers import run_ranks
+from distributed_workers import DEVICES, rank_device, run_ranks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import telens
@@ -61,12 +62,15 @@ WINDOWS = [
 ]  # fmt: skip
 
 
+def matrix(rank: int) -> None:
+    with plain_kernels():
+        for case in (*cases(COMMS), *WINDOWS):
+            compare(case, rank, 2, dist.group.WORLD)
+        compare(Case("a2a", options={"softmax_type": "off-by-one"}), rank, 2, dist.group.WORLD)
+
+
 def two_ranks(rank: int) -> None:
-    for case in cases(COMMS):
-        compare(case, rank, 2, dist.group.WORLD)
-    for case in WINDOWS:
-        compare(case, rank, 2, dist.group.WORLD)
-    compare(Case("a2a", options={"softmax_type": "off-by-one"}), rank, 2, dist.group.WORLD)
+    matrix(rank)
     learnable_softmax(rank)
     copies(rank)
     biases(rank, 2)
@@ -74,6 +78,7 @@ def two_ranks(rank: int) -> None:
     sums_of_two_dtypes(rank)
     ranks_that_differ(rank)
     bias_of_one_rank(rank)
+    refusal_of_one_rank(rank)
     other_lengths(rank)
     refusals(rank)
 
@@ -240,6 +245,27 @@ def bias_of_one_rank(rank: int) -> None:
     assert time.monotonic() - begun < 10  # the group's time is 60
 
 
+def refused_by_last(rank: int, case: Case, size: int, group: object, told: str) -> None:
+    """The last rank refuses its inputs; the others say so instead of waiting for it."""
+    positions = 15 if rank == size - 1 else 16
+    inputs = [x[:positions] for x in whole_tensors(case)[:3]]
+    own = "^DotProductAttention: 15 positions on a context-parallel rank"
+    begun = time.monotonic()
+    with pytest.raises(telens.UsageError, match=own if positions == 15 else told):
+        make(case, cp_group=group, cp_comm_type=case.comm)(*inputs)
+    assert time.monotonic() - begun < 20  # the group's time is 60
+
+
+def refusal_of_one_rank(rank: int) -> None:
+    for comm in ("p2p", "a2a"):
+        told = (
+            rf"rank 0 of cp_group attends by {comm} .*, rank 1 refuses its arguments \(.*15 posit"
+        )
+        for _ in range(3):
+            refused_by_last(rank, Case(comm), 2, dist.group.WORLD, told)
+        compare(Case(comm), rank, 2, dist.group.WORLD)
+
+
 def refusals(rank: int) -> None:
     refused("cp_comm_type='ring' is not supported", Case("ring"))
     refused("cp_group has 1 groups; .* a2a.p2p takes a list of two", Case("a2a+p2p"))
@@ -283,15 +309,21 @@ def refusals(rank: int) -> None:
         layer.set_context_parallel_group(dist.group.WORLD, None, None, "nccl")
 
 
-def test_attention_shared_by_2_ranks_is_the_whole_one():
-    run_ranks(two_ranks)
+@pytest.mark.parametrize("device", DEVICES)
+def test_attention_shared_by_2_ranks_is_the_whole_one(device):
+    run_ranks(two_ranks if device == "cpu" else matrix, device=device)
 
 
 def four_ranks(rank: int) -> None:
     levels = two_levels(rank)
-    for case in cases(["a2a+p2p"]):
-        compare(case, rank, 4, levels)
+    with plain_kernels():
+        for case in cases(["a2a+p2p"]):
+            compare(case, rank, 4, levels)
+    if rank_device().type == "cuda":
+        return
     biases(rank, 4)
+    refused_by_last(rank, Case("a2a+p2p"), 4, levels, r"refuses its arguments \(.*15 positions")
+    compare(Case("a2a+p2p"), rank, 4, levels)
     for comm in COMMS:
         for mask, layout in (("causal", "sbhd"), ("no_mask", "bshd"), ("padding_causal", "thd")):
             compare(Case(comm, mask, layout), rank, 4, dist.group.WORLD)
@@ -301,5 +333,6 @@ def four_ranks(rank: int) -> None:
         compare(Case("a2a+p2p"), rank, 4, groups)
 
 
-def test_attention_shared_by_4_ranks_is_the_whole_one():
-    run_ranks(four_ranks, world_size=4)
+@pytest.mark.parametrize("device", DEVICES)
+def test_attention_shared_by_4_ranks_is_the_whole_one(device):
+    run_ranks(four_ranks, world_size=4, device=device)

@@ -122,6 +122,10 @@ def divided(rank):
         torch.testing.assert_close(part.grad.double(), wanted_part, rtol=1e-4, atol=1e-4)
     with pytest.raises(telens.UsageError, match="classes from 0 to 23"):
         te.parallel_cross_entropy(part, target + 24, dist_process_group=group)
+    # A rank that has other targets alone leaves no other waiting.
+    told = "classes from 0 to 23" if rank else "target must be a class or .* another number on one"
+    with pytest.raises(telens.UsageError, match=told):
+        te.parallel_cross_entropy(part, target + 24 * rank, dist_process_group=group)
     own = logits[..., : 12 + rank]
     with pytest.raises(telens.UsageError, match="12 classes on one and 13 on another"):
         te.parallel_cross_entropy(own, target.clamp(max=23), dist_process_group=group)

@@ -1,17 +1,19 @@
-"""FSDP2 of weights that are stored in FP8 under one scale: shards and gathers are of codes."""
+"""FSDP2 of weights that are stored in FP8, under one scale or in blocks: codes are gathered."""
 
 import itertools
 from unittest import mock
 
+import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from checkpoints_of_codes import checkpoints
-from distributed_workers import run_ranks
+from distributed_workers import DEVICES, has_own_gpus, run_ranks
 from models_of_codes import RANKS, RECIPES, batch, make, parts_of, run
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import telens.pytorch as te
-from telens.common.recipe import Float8CurrentScaling, MXFP8BlockScaling
+from telens.common.recipe import Float8BlockScaling, Float8CurrentScaling, MXFP8BlockScaling
 from telens.pytorch.tensor import sharded_codes
 from telens.pytorch.tensor.sharded_codes import largest_of_ranks
 
@@ -179,24 +181,101 @@ def of_that_name(name: str, file: str):
     return functions[name]
 
 
-def blocks_are_sharded_as_values(rank: int) -> None:
+def blocks_that_lie_on_two_ranks_are_sharded_as_values(rank: int) -> None:
     recipe = MXFP8BlockScaling()
     model, whole = make(recipe, True), make(recipe, False)
-    assert type(model[0].weight.to_local()) is torch.Tensor
-    assert torch.equal(model[0].weight.full_tensor(), whole[0].weight.dequantize())
+    assert type(model[0].weight.to_local()) is te.MXFP8Tensor  # 32 rows on each
+    assert type(model[1].weight.to_local()) is torch.Tensor
+    assert torch.equal(model[1].weight.full_tensor(), whole[1].weight.dequantize())
+    recipe = Float8BlockScaling()
+    model, whole = make(recipe, True), make(recipe, False)
+    for own, expected in zip(model, whole, strict=True):
+        assert type(own.weight.to_local()) is torch.Tensor
+        assert torch.equal(own.weight.full_tensor(), expected.weight.dequantize())
+
+
+BLOCKS = {MXFP8BlockScaling: 32, Float8BlockScaling: 128}
+# The parts of a tensor in blocks, and along which dimension of them rows lie.
+PARTS = {
+    "_rowwise_data": 0, "_rowwise_scale_inv": 0, "_columnwise_data": 1, "_columnwise_scale_inv": 1,
+}  # fmt: skip
+
+
+def compare_blocks(model, whole, rank: int) -> None:
+    for own, expected in zip(model, whole, strict=True):
+        shard = own.weight.to_local()
+        assert type(shard) is type(expected.weight.detach())
+        for name, dim in PARTS.items():
+            part = getattr(expected.weight, name).chunk(RANKS, dim)[rank]
+            found = getattr(shard, name)
+            assert torch.equal(found, part), name
+            assert found.untyped_storage().nbytes() == part.numel() * part.element_size(), name
+
+
+def blocks_train_as_whole_ones(rank: int, folder: str) -> None:
+    for kind, block in BLOCKS.items():
+        recipe, sizes = kind(), (2 * block, RANKS * block, 2 * RANKS * block)
+        model, whole = make(recipe, True, sizes=sizes), make(recipe, False, sizes=sizes)
+        compare_blocks(model, whole, rank)
+        steps = [OPTIMIZERS["AdamW"](each.parameters()) for each in (model, whole)]
+        for step in range(3):
+            x = batch(step, rank, rows=block, width=2 * block)
+            found, expected = (run(each, recipe, x) for each in (model, whole))
+            assert torch.equal(found, expected), (kind, step)
+            found.square().sum().backward()
+            expected.square().sum().backward()
+            for parameter, other in zip(model.parameters(), whole.parameters(), strict=True):
+                other.grad = parameter.grad.full_tensor()
+            for each in steps:
+                each.step()
+                each.zero_grad()
+        compare_blocks(model, whole, rank)
+        blocks_are_gathered(model)
+        where = f"{folder}/{kind.__name__}"
+        dcp.save(model.state_dict(), checkpoint_id=where)
+        loaded = make(recipe, True, seed=2, sizes=sizes)
+        state = loaded.state_dict()
+        dcp.load(state, checkpoint_id=where)
+        loaded.load_state_dict(state)
+        compare_blocks(loaded, whole, rank)
+
+
+def blocks_are_gathered(model) -> None:
+    for module in model:
+        group = module._get_fsdp_state()._fsdp_param_group
+        group.reshard()
+        sent = {each._module_info.param_name: each.all_gather_inputs for each in group.fsdp_params}
+        rows, row_scales, columns, column_scales = sent["weight"]
+        codes = module.weight.numel() // RANKS
+        assert (
+            (rows.dtype, rows.numel()) == (columns.dtype, columns.numel()) == (torch.uint8, codes)
+        )
+        assert row_scales.numel() + column_scales.numel() <= codes // 16
+
+
+def trainings(rank: int) -> None:
+    for name, optimizer in itertools.product(RECIPES, OPTIMIZERS):
+        sharded_training(rank, name, optimizer)
 
 
 def all_cases(rank: int, folder: str) -> None:
-    for name, optimizer in itertools.product(RECIPES, OPTIMIZERS):
-        sharded_training(rank, name, optimizer)
+    trainings(rank)
     for case in (
         codes_are_gathered, columns_of_gpus_are_freed, special_values,
         scale_of_a_step_is_not_that_of_gathered_codes, mixed_precision,
-        nan_of_the_second_of_two, elsewhere_values_are_seen, blocks_are_sharded_as_values,
+        nan_of_the_second_of_two, elsewhere_values_are_seen,
+        blocks_that_lie_on_two_ranks_are_sharded_as_values,
     ):  # fmt: skip
         case(rank)
+    blocks_train_as_whole_ones(rank, folder)
     checkpoints(rank, folder)
 
 
-def test_sharded_codes_train_as_whole_ones_do(tmp_path):
-    run_ranks(all_cases, str(tmp_path / "checkpoint"), world_size=RANKS)
+@pytest.mark.parametrize("device", DEVICES)
+def test_sharded_codes_train_as_whole_ones_do(tmp_path, device):
+    if device == "cpu":
+        run_ranks(all_cases, str(tmp_path / "checkpoint"), world_size=RANKS)
+        return
+    if not has_own_gpus(RANKS):
+        pytest.skip(f"FSDP2 needs a GPU for each of {RANKS} ranks")
+    run_ranks(trainings, world_size=RANKS, device=device)

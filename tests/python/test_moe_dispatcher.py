@@ -1,10 +1,12 @@
 """MoEDispatcher: experts on several ranks beside one process that has them all."""
 
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
 from debug_helpers import section
-from distributed_workers import run_ranks
+from distributed_workers import DEVICES, rank_device, run_ranks
 
 import telens
 import telens._C as _C
@@ -36,19 +38,21 @@ class Whole:
     def __init__(self, name: str, dtype: torch.dtype, rank: int) -> None:
         tokens = TOKENS[name]
         torch.manual_seed(1)
-        self.hidden = torch.randn(sum(tokens), HIDDEN).to(dtype)
-        self.routing = routing_of(sum(tokens))
+        device = rank_device()
+        self.hidden = torch.randn(sum(tokens), HIDDEN).to(device, dtype)
+        self.routing = routing_of(sum(tokens)).to(device)
         if name == "one rank gets none":
             self.routing[:, 4:] = False  # the experts of the last one
-        self.probs = torch.rand(sum(tokens), EXPERTS)
-        self.gradient = torch.randn(sum(tokens), HIDDEN).to(dtype)
+        self.probs = torch.rand(sum(tokens), EXPERTS).to(device)
+        self.gradient = torch.randn(sum(tokens), HIDDEN).to(device, dtype)
         self.own = slice(sum(tokens[:rank]), sum(tokens[: rank + 1]))
 
 
 def experts(first: int, count: int, dtype: torch.dtype) -> te.GroupedLinear:
     """Some of the experts of one mixture."""
     layer = te.GroupedLinear(
-        count, HIDDEN, HIDDEN, bias=False, device="cpu", params_dtype=dtype, first_gemm=first,
+        count, HIDDEN, HIDDEN, bias=False, device=rank_device(), params_dtype=dtype,
+        first_gemm=first,
         name="experts",
     )  # fmt: skip
     for i in range(count):
@@ -136,8 +140,9 @@ def compare_histories(layer: te.GroupedLinear, whole: te.GroupedLinear, case: st
         assert found.count_nonzero() > 0
 
 
-def test_ranks_that_share_the_experts_compute_what_one_process_does():
-    run_ranks(beside_one_process, world_size=RANKS)
+@pytest.mark.parametrize("device", DEVICES)
+def test_ranks_that_share_the_experts_compute_what_one_process_does(device):
+    run_ranks(beside_one_process, world_size=RANKS, device=device)
 
 
 # ---- two ranks: how often they speak, second derivatives, refusals
@@ -235,6 +240,11 @@ def refuse_what_ranks_would_send(rank: int) -> None:
     tokens, _ = another.dispatch(hidden, routing)
     with pytest.raises(telens.UsageError, match=f"{rank} of ep_group gives rows of {8 + rank} Flo"):
         another.combine(torch.ones(len(tokens), 8 + rank))
+    begun = time.monotonic()
+    told = r"sends rows to 4 experts, rank 1 refuses its arguments \(.*routing_map \[2, 4\]"
+    with pytest.raises(telens.UsageError, match=r"routing_map \[2, 4\]; exp" if rank else told):
+        te.MoEDispatcher(4, dist.group.WORLD).dispatch(hidden, routing[: 3 - rank])
+    assert time.monotonic() - begun < 20  # the group's time is 60
     assert torch.equal(dispatcher.combine(dispatcher.dispatch(hidden, routing)[0]), 4 * hidden)
 
 

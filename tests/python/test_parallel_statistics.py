@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from debug_helpers import section
-from distributed_workers import run_ranks
+from distributed_workers import DEVICES, rank_device, run_ranks
 from parallel_helpers import Part, numbers, region
 
 import telens
@@ -62,7 +62,7 @@ def make(case):
     mode, sequence, _ = case
     return te.Linear(
         IN, OUT, bias=False, parallel_mode=mode, sequence_parallel=sequence,
-        tp_group=dist.group.WORLD, name=name_of(case), device="cpu",
+        tp_group=dist.group.WORLD, name=name_of(case), device=rank_device(),
     )  # fmt: skip
 
 
@@ -77,10 +77,10 @@ def watched(rank: int, folder: str) -> None:
             assert torch.equal(a, b), case
 
 
-@pytest.fixture(scope="module")
-def records(tmp_path_factory):
+@pytest.fixture(scope="module", params=DEVICES)
+def records(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("watched")
-    run_ranks(watched, str(folder))
+    run_ranks(watched, str(folder), device=request.param)
     return telens.open_run(folder).records()
 
 

@@ -5,8 +5,8 @@ import itertools
 import pytest
 import torch
 import torch.distributed as dist
-from distributed_workers import run_ranks
-from parallel_helpers import Part, region, sum_over_ranks
+from distributed_workers import DEVICES, rank_device, run_ranks
+from parallel_helpers import Part, normal, region, sum_over_ranks
 
 import telens
 import telens.pytorch as te
@@ -35,10 +35,8 @@ def compare(case, whole, own, part: Part, sequence: bool, precision: str, groups
     with torch.no_grad():
         for name, parameter in own.named_parameters():
             parameter.copy_(own_rows(name, whole.get_parameter(name), part, HEADS, groups))
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(SEQ, BATCH, HIDDEN, generator=generator)
-    gradient = torch.randn(SEQ, BATCH, HIDDEN, generator=generator)
-    angles = te.RotaryPositionEmbedding(HIDDEN // HEADS)(SEQ)
+    x, gradient = (normal(SEQ, BATCH, HIDDEN, seed=seed) for seed in (1, 2))
+    angles = te.RotaryPositionEmbedding(HIDDEN // HEADS)(SEQ).to(rank_device())
     rows = 0 if sequence else None
     own_x = part.of(x, rows).clone().requires_grad_()
     x.requires_grad_()
@@ -60,7 +58,7 @@ def compare(case, whole, own, part: Part, sequence: bool, precision: str, groups
 def attention(rank, size, precision, sequence, groups, fused) -> None:
     torch.manual_seed(1)
     made = {"attention_dropout": 0.0, "num_gqa_groups": groups, "fuse_qkv_params": fused}
-    made |= {"input_layernorm": True, "device": "cpu"}
+    made |= {"input_layernorm": True, "device": rank_device()}
     whole = te.MultiheadAttention(HIDDEN, HEADS, **made)
     own = te.MultiheadAttention(
         HIDDEN, HEADS, tp_group=dist.group.WORLD, set_parallel_mode=True,
@@ -73,7 +71,7 @@ def attention(rank, size, precision, sequence, groups, fused) -> None:
 def own_heads(rank, slopes, norm) -> None:
     """ALiBi's slopes and the gradients of the norms of heads are those of all heads."""
     torch.manual_seed(1)
-    made = {"attention_dropout": 0.0, "qk_norm_type": norm, "device": "cpu"}
+    made = {"attention_dropout": 0.0, "qk_norm_type": norm, "device": rank_device()}
     made |= {"attn_mask_type": "causal", "fuse_qkv_params": True}
     whole = te.MultiheadAttention(HIDDEN, HEADS, **made)
     own = te.MultiheadAttention(
@@ -85,7 +83,7 @@ def own_heads(rank, slopes, norm) -> None:
             is_norm = name.startswith(("q_norm", "k_norm"))
             value = whole.get_parameter(name)
             parameter.copy_(value if is_norm else own_rows(name, value, part, HEADS, HEADS))
-    x = torch.randn(SEQ, BATCH, HIDDEN, generator=torch.Generator().manual_seed(1))
+    x = normal(SEQ, BATCH, HIDDEN)
     arguments = {"core_attention_bias_type": "alibi", "alibi_slopes": slopes}
     expected, found = whole(x, **arguments), own(x, **arguments)
     close(found, expected, "ALiBi")
@@ -102,7 +100,7 @@ def own_heads(rank, slopes, norm) -> None:
 def transformer(rank, size, precision, sequence, groups, post_norm=False) -> None:
     torch.manual_seed(1)
     made = {"attention_dropout": 0.0, "hidden_dropout": 0.0, "num_gqa_groups": groups}
-    made |= {"activation": "swiglu", "fuse_qkv_params": True, "device": "cpu"}
+    made |= {"activation": "swiglu", "fuse_qkv_params": True, "device": rank_device()}
     made |= {"apply_residual_connection_post_layernorm": post_norm}
     whole = te.TransformerLayer(HIDDEN, FFN, HEADS, **made)
     own = te.TransformerLayer(
@@ -135,11 +133,13 @@ def two_ranks(rank: int) -> None:
         transformer(rank, 2, precision, sequence, 2)
     transformer(rank, 2, "FP32", True, 4, post_norm=True)
     own_heads(rank, None, "RMSNorm")
-    own_heads(rank, torch.tensor([0.1, 0.5, 0.2, 0.7]), "LayerNorm")
+    slopes = torch.tensor([0.1, 0.5, 0.2, 0.7], device=rank_device())
+    own_heads(rank, slopes, "LayerNorm")
 
 
-def test_divided_attention_and_transformer_layers_are_the_whole_ones_on_2_ranks():
-    run_ranks(two_ranks)
+@pytest.mark.parametrize("device", DEVICES)
+def test_divided_attention_and_transformer_layers_are_the_whole_ones_on_2_ranks(device):
+    run_ranks(two_ranks, device=device)
 
 
 def four_ranks(rank: int) -> None:
@@ -147,5 +147,6 @@ def four_ranks(rank: int) -> None:
         transformer(rank, 4, "FP32", sequence, 4)
 
 
-def test_a_divided_transformer_layer_is_the_whole_one_on_4_ranks():
-    run_ranks(four_ranks, world_size=4)
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_divided_transformer_layer_is_the_whole_one_on_4_ranks(device):
+    run_ranks(four_ranks, world_size=4, device=device)

@@ -1,11 +1,12 @@
 """Linear layers divided among ranks (tensor and sequence parallelism) beside the whole layer."""
 
+import copy
 import itertools
 
 import pytest
 import torch
 import torch.distributed as dist
-from distributed_workers import run_ranks
+from distributed_workers import DEVICES, rank_device, run_ranks
 from parallel_helpers import PRECISIONS, Part, equal, numbers, region, sum_over_ranks
 
 import telens
@@ -32,7 +33,7 @@ def one_linear(rank, size, precision, mode, sequence, bias, tokens):
     case = (precision, mode, sequence, bias, tokens)
     dtype, _ = PRECISIONS[precision]
     part = Part(rank, size)
-    made = {"bias": bias, "params_dtype": dtype, "device": "cpu"}
+    made = {"bias": bias, "params_dtype": dtype, "device": rank_device()}
     whole = te.Linear(IN, OUT, **made)
     own = te.Linear(
         IN, OUT, parallel_mode=mode, tp_group=dist.group.WORLD, sequence_parallel=sequence, **made
@@ -70,7 +71,7 @@ def one_sequence(rank, size, precision, mode, tokens):
     case = (precision, mode, tokens)
     dtype, _ = PRECISIONS[precision]
     part = Part(rank, size)
-    made = {"params_dtype": dtype, "device": "cpu", "tp_group": dist.group.WORLD}
+    made = {"params_dtype": dtype, "device": rank_device(), "tp_group": dist.group.WORLD}
     plain, sequence = (
         te.Linear(IN, OUT, parallel_mode=mode, sequence_parallel=each, **made)
         for each in (False, True)
@@ -103,12 +104,14 @@ def all_linears(rank: int, size: int, precisions: list[str]) -> None:
         one_sequence(rank, size, precision, mode, tokens)
 
 
-def test_shards_of_a_linear_layer_are_the_whole_layer_on_2_ranks():
-    run_ranks(all_linears, 2, list(PRECISIONS))
+@pytest.mark.parametrize("device", DEVICES)
+def test_shards_of_a_linear_layer_are_the_whole_layer_on_2_ranks(device):
+    run_ranks(all_linears, 2, list(PRECISIONS), device=device)
 
 
-def test_shards_of_a_linear_layer_are_the_whole_layer_on_4_ranks():
-    run_ranks(all_linears, 4, ["FP32", "current"], world_size=4)
+@pytest.mark.parametrize("device", DEVICES)
+def test_shards_of_a_linear_layer_are_the_whole_layer_on_4_ranks(device):
+    run_ranks(all_linears, 4, ["FP32", "current"], world_size=4, device=device)
 
 
 def sent_bytes(layer, x) -> int:
@@ -250,8 +253,42 @@ def random_states(rank: int) -> None:
         assert torch.allclose(other, layer.weight) == (name != "own"), name
 
 
+def symmetric_sums(rank: int) -> None:
+    """On CPUs a sum in symmetric memory is the all-reduce."""
+    common = {"tp_group": dist.group.WORLD, "device": "cpu"}
+    kinds = (
+        lambda **how: te.Linear(32, 48, parallel_mode="row", **common, **how),
+        lambda **how: te.LayerNormLinear(16, 48, parallel_mode="column", **common, **how),
+        lambda **how: te.LayerNormMLP(16, 32, set_parallel_mode=True, **common, **how),
+    )
+    x = torch.randn(6, 16, generator=torch.Generator().manual_seed(rank))
+    for make in kinds:
+        torch.manual_seed(rank)
+        plain = make()
+        for how in ("multimem_all_reduce", "two_shot", "one_shot"):
+            layer = make(symmetric_ar_type=how)
+            layer.load_state_dict(plain.state_dict())
+            before = _C.collective_counts()
+            found = layer(x)
+            between = _C.collective_counts()
+            assert torch.equal(found, plain(x))
+            after = _C.collective_counts()
+            assert [b - a for a, b in zip(before, between, strict=True)] == [
+                b - a for a, b in zip(between, after, strict=True)
+            ]
+            copied = copy.deepcopy(layer)
+            copied.set_tensor_parallel_group(dist.group.WORLD)
+            assert torch.equal(copied(x), found)
+        expected = (
+            "symmetric_ar_type is 'nccl'; expected None, multimem_all_reduce, two_shot or one_s"
+        )
+        with pytest.raises(telens.UsageError, match=expected):
+            make(symmetric_ar_type="nccl")
+
+
 def single_cases(rank: int) -> None:
     codes_are_sent(rank)
+    symmetric_sums(rank)
     joined_scales(rank)
     refusals(rank)
     marked_parameters(rank)

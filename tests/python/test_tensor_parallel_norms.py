@@ -5,8 +5,8 @@ import itertools
 import pytest
 import torch
 import torch.distributed as dist
-from distributed_workers import run_ranks
-from parallel_helpers import Part, numbers, region, sum_over_ranks
+from distributed_workers import DEVICES, rank_device, run_ranks
+from parallel_helpers import Part, normal, numbers, region, sum_over_ranks
 
 import telens.pytorch as te
 
@@ -46,7 +46,7 @@ def copy_shards(whole, own, dims: dict[str, int | None], part: Part) -> None:
 def norm_linear(rank, size, precision, norm, sequence, returned) -> None:
     case = ("LayerNormLinear", precision, norm, sequence, returned)
     part = Part(rank, size)
-    made = {"normalization": norm, "params_dtype": torch.float32, "device": "cpu"}
+    made = {"normalization": norm, "params_dtype": torch.float32, "device": rank_device()}
     parts = {"parameters_split": {"a": 64, "b": 64}}
     made |= {"return_layernorm_output": returned != "output alone"} | parts
     gathered = returned == "gathered"
@@ -58,7 +58,7 @@ def norm_linear(rank, size, precision, norm, sequence, returned) -> None:
     split = ["a_weight", "a_bias", "b_weight", "b_bias"]
     copy_shards(whole, own, dict.fromkeys(split, 0), part)
     rows = 0 if sequence else None
-    x = torch.randn(TOKENS, BATCH, HIDDEN, generator=torch.Generator().manual_seed(1))
+    x = normal(TOKENS, BATCH, HIDDEN)
     own_x = part.of(x, rows).clone().requires_grad_()
     x.requires_grad_()
     seeds = [numbers("FP32", TOKENS, BATCH, FFN, seed=5)]
@@ -89,7 +89,12 @@ def norm_linear(rank, size, precision, norm, sequence, returned) -> None:
 def norm_mlp(rank, size, precision, activation, sequence, bias) -> None:
     case = ("LayerNormMLP", precision, activation, sequence, bias)
     part = Part(rank, size)
-    made = {"activation": activation, "bias": bias, "params_dtype": torch.float32, "device": "cpu"}
+    made = {
+        "activation": activation,
+        "bias": bias,
+        "params_dtype": torch.float32,
+        "device": rank_device(),
+    }
     whole = te.LayerNormMLP(HIDDEN, FFN, **made)
     own = te.LayerNormMLP(
         HIDDEN, FFN, set_parallel_mode=True, tp_group=dist.group.WORLD, sequence_parallel=sequence,
@@ -108,7 +113,7 @@ def norm_mlp(rank, size, precision, activation, sequence, bias) -> None:
             parameter.copy_(numbers("FP32", *parameter.shape, seed=number) / 4)
             own.get_parameter(name).copy_(shard(parameter, name))
     rows = 0 if sequence else None
-    x = torch.randn(TOKENS, BATCH, HIDDEN, generator=torch.Generator().manual_seed(1))
+    x = normal(TOKENS, BATCH, HIDDEN)
     own_x = part.of(x, rows).clone().requires_grad_()
     x.requires_grad_()
     gradient = numbers("FP32", TOKENS, BATCH, HIDDEN, seed=5)
@@ -136,6 +141,6 @@ def all_norms(rank: int, size: int) -> None:
         norm_mlp(rank, size, precision, activation, sequence, bias)
 
 
-@pytest.mark.parametrize("size", [2])
-def test_shards_of_layers_behind_a_norm_are_the_whole_layers(size):
-    run_ranks(all_norms, size, world_size=size)
+@pytest.mark.parametrize("device", DEVICES)
+def test_shards_of_layers_behind_a_norm_are_the_whole_layers(device):
+    run_ranks(all_norms, 2, device=device)

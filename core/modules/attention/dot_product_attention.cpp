@@ -244,6 +244,16 @@ AttentionCall DotProductAttention::begin_forward(const DotProductAttentionInputs
 }
 
 Outputs DotProductAttention::forward(const DotProductAttentionInputs& inputs) {
+  if (!context_.is_divided()) return attend_checked(inputs);
+  try {
+    return attend_checked(inputs);
+  } catch (const Error& refusal) {
+    if (first_in_context_) tell_refusal_in_context(refusal.what());
+    throw;
+  }
+}
+
+Outputs DotProductAttention::attend_checked(const DotProductAttentionInputs& inputs) {
   const std::string& format = inputs.qkv_format ? *inputs.qkv_format : options_.qkv_format;
   if (context_.lost > 1) {
     raise<UsageError>(

@@ -153,6 +153,7 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
   AttentionSpan span(const AttentionMaskType& type, const DotProductAttentionInputs& inputs) const;
   double scale(const at::Tensor& query) const;
   AttentionRules rules(const Heads& heads, const DotProductAttentionInputs& inputs) const;
+  Outputs attend_checked(const DotProductAttentionInputs& inputs);
   Outputs attend_packed(const DotProductAttentionInputs& inputs);
   // ([batch, heads, seq, size], largest scores or undefined)
   std::pair<at::Tensor, at::Tensor> attend(const Heads& heads,
@@ -165,6 +166,8 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
 
   // Under context parallelism.
   void check_context(const DotProductAttentionInputs& inputs) const;
+  // Before the first comparison: the other ranks are on their way to it.
+  void tell_refusal_in_context(const std::string& reason) const;
   // Throws UsageError where ranks of the groups are about to attend in different ways.
   void compare_in_context(const QueryKeyValueHeads& heads, const DotProductAttentionInputs& inputs,
                           const ContextAttention& how);

@@ -132,15 +132,32 @@ void DotProductAttention::compare_in_context(const QueryKeyValueHeads& heads,
            claim_of_sums("cu_seqlens_kv_padded", scores.cu_seqlens_kv_padded);
   };
   const bool first = std::exchange(first_in_context_, false);
-  for (const ProcessGroupPtr& group : {how.parallel.heads, how.parallel.sequence}) {
+  const RankClaim claim{.subject = subject,
+                        .group_name = "cp_group",
+                        .text = text,
+                        .mend =
+                            "give all of its ranks the same arguments and equal parts of the "
+                            "sequences, under the same autocast",
+                        .details = contents};
+  try {
+    if (how.parallel.heads) compare_once_over_ranks(claim, how.parallel.heads, first);
+  } catch (const Error& difference) {
+    if (first && how.parallel.sequence)
+      tell_refusal(claim, difference.what(), how.parallel.sequence);
+    throw;
+  }
+  if (how.parallel.sequence) compare_once_over_ranks(claim, how.parallel.sequence, first);
+}
+
+void DotProductAttention::tell_refusal_in_context(const std::string& reason) const {
+  static const std::string subject = "DotProductAttention";
+  for (const ProcessGroupPtr& group : {context_.heads, context_.sequence}) {
     if (!group) continue;
-    compare_once_over_ranks({.subject = subject,
-                             .group_name = "cp_group",
-                             .text = text,
-                             .mend = "give all of its ranks the same arguments and equal parts of "
-                                     "the sequences, under the same autocast",
-                             .details = contents},
-                            group, first);
+    tell_refusal({.subject = subject,
+                  .group_name = "cp_group",
+                  .text = {},
+                  .mend = "give all of its ranks the same arguments"},
+                 reason, group);
   }
 }
 

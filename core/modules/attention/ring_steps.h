@@ -60,7 +60,7 @@ class Ring {
   RingStep step(std::int64_t index) const;
 
   PendingTensor pass(const at::Tensor& x, RingChannel channel) const {
-    return pass_to_next_rank(x, how_.group, channel);
+    return pass_to_next_rank(x, how_.group, channel, /*is_shown=*/true);
   }
 
   // A bias with the keys in the order in which ranks have them, and back.

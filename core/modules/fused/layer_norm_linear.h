@@ -50,6 +50,7 @@ struct LayerNormLinearOptions {
     ParameterOptions::describe_linear_parallel_in<Self>(visit, &Self::parameters);
     visit("return_layernorm_output_gathered", &Self::return_layernorm_output_gathered,
           "with sequence_parallel: return_layernorm_output is that of all ranks");
+    ParameterOptions::describe_symmetric_in<Self>(visit, &Self::parameters);
     OverlapSwitches::describe_named_in<Self>(visit, &Self::overlap);
   }
 };

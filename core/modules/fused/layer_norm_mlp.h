@@ -60,6 +60,7 @@ struct LayerNormMLPOptions {
           "with sequence_parallel: return_layernorm_output is that of all ranks");
     visit("activation_params", &Self::activation_params,
           "of clamped_swiglu: limit (7), alpha (1.702), glu_linear_offset (1)");
+    ParameterOptions::describe_symmetric_in<Self>(visit, &Self::parameters);
     OverlapSwitches::describe_in<Self>(visit, &Self::overlap);
   }
 };

@@ -31,7 +31,8 @@ LinearParallel linear_parallel(const char* module, ParameterOptions& options) {
   return {.mode = parallel_mode_from_name(module, options.parallel_mode),
           .sequence = options.sequence_parallel,
           .size = options.tp_size,
-          .group = options.tp_group};
+          .group = options.tp_group,
+          .symmetric_sum = symmetric_sum_from_name(module, options.symmetric_ar_type)};
 }
 
 void LinearParallel::ask_for_overlap(const char* module, const OverlapSwitches& switches,

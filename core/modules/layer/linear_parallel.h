@@ -11,7 +11,7 @@
 #include <string>
 
 #include "core/base/names.h"
-#include "core/distributed/collectives.h"
+#include "core/distributed/symmetric_memory.h"
 #include "core/modules/shared/parameter_options.h"
 #include "core/modules/shared/parameter_placement.h"
 
@@ -28,6 +28,7 @@ struct LinearParallel {
   std::int64_t size = 1;                              // ranks
   ProcessGroupPtr group;                              // may come after construction
   std::shared_ptr<const LinearOverlap> overlap = {};  // nullptr: no GEMM overlaps as a setting says
+  SymmetricSum symmetric_sum = SymmetricSum::none;    // how a row layer sums its output
 
   bool is_divided() const { return mode != ParallelMode::none && size > 1; }
   bool gathers_input() const { return mode == ParallelMode::column && sequence; }
@@ -63,7 +64,9 @@ struct LinearParallel {
   // Begins to sum the partial product of all ranks, [rows, features]; with sequence parallelism a
   // rank gets its own rows.
   PendingTensor sum(const at::Tensor& product) const {
-    return sequence ? sum_and_scatter_rows(product, group) : sum_over_ranks(product, group);
+    if (sequence) return sum_and_scatter_rows(product, group);
+    const bool row = mode == ParallelMode::row;
+    return sum_in_symmetric_memory(product, group, row ? symmetric_sum : SymmetricSum::none);
   }
 };
 

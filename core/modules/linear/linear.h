@@ -37,6 +37,7 @@ struct LinearOptions {
           "rows of each part of a weight that is stored in parts, <part>_weight and <part>_bias; "
           "names alone: equal parts");
     ParameterOptions::describe_linear_parallel_in<LinearOptions>(visit, &LinearOptions::parameters);
+    ParameterOptions::describe_symmetric_in<LinearOptions>(visit, &LinearOptions::parameters);
     OverlapSwitches::describe_named_in<LinearOptions>(visit, &LinearOptions::overlap);
   }
 };

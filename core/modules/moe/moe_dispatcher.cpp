@@ -66,6 +66,14 @@ std::vector<std::int64_t> to_numbers(const at::Tensor& x) {
   return {numbers, numbers + host.numel()};
 }
 
+RankClaim claim(std::string text) {
+  static const std::string subject = kName;
+  return {.subject = subject,
+          .group_name = "ep_group",
+          .text = std::move(text),
+          .mend = "give all of its ranks layers of the same sizes, under the same autocast"};
+}
+
 }  // namespace
 
 MoEDispatcher::MoEDispatcher(std::int64_t num_experts, ProcessGroupPtr group)
@@ -84,22 +92,19 @@ std::int64_t MoEDispatcher::first_expert() const {
 
 // `first`: the first call of this kind, which all ranks compare.
 void MoEDispatcher::compare(std::string text, bool& first) const {
-  static const std::string subject = kName;
-  compare_once_over_ranks(
-      {.subject = subject,
-       .group_name = "ep_group",
-       .text = std::move(text),
-       .mend = "give all of its ranks layers of the same sizes, under the same autocast"},
-      group_, std::exchange(first, false));
+  compare_once_over_ranks(claim(std::move(text)), group_, std::exchange(first, false));
 }
 
 void MoEDispatcher::check(const at::Tensor& hidden, const at::Tensor& routing_map) {
   if (hidden.dim() != 2 || routing_map.dim() != 2 || routing_map.size(0) != hidden.size(0) ||
       routing_map.size(1) != num_experts_) {
-    raise<ShapeError>(
+    const std::string why = fmt::format(
         "{}: hidden is {} and routing_map {}; expected [tokens, hidden] and [tokens, {}], the "
         "number of experts",
         kName, c10::str(hidden.sizes()), c10::str(routing_map.sizes()), num_experts_);
+    // The others are on their way to compare.
+    if (ranks_ > 1 && first_dispatch_) tell_refusal(claim({}), why, group_);
+    throw ShapeError(why);
   }
   if (ranks_ == 1) return;
   // The numbers themselves are gathered, and as many as there are experts.

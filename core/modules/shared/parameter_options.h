@@ -33,7 +33,8 @@ struct ParameterOptions {
   // How linear layers are divided among its ranks (linear_parallel.h).
   std::string parallel_mode = {};
   bool sequence_parallel = false;
-  bool delay_wgrad_compute = false;  // wgrad waits for Module::backward_dw
+  bool delay_wgrad_compute = false;    // wgrad waits for Module::backward_dw
+  std::string symmetric_ar_type = {};  // how row layers are summed (symmetric_memory.h)
 
   // Where a struct of options describes itself. Modules without random weights describe the
   // placement alone.
@@ -73,6 +74,13 @@ struct ParameterOptions {
     visit.nested("delay_wgrad_compute", member, &ParameterOptions::delay_wgrad_compute,
                  "the backward leaves the gradients of weights to backward_dw(), which makes those "
                  "of the oldest backward");
+  }
+  // For a module whose output may be a sum over ranks.
+  template <typename Owner, typename Visitor>
+  static void describe_symmetric_in(Visitor&& visit, ParameterOptions Owner::*member) {
+    visit.nested("symmetric_ar_type", member, &ParameterOptions::symmetric_ar_type,
+                 "how a row layer sums its output over the GPUs of tp_group, in symmetric memory: "
+                 "multimem_all_reduce, two_shot or one_shot; None, and on CPUs: an all-reduce");
   }
   // For a module that is one linear layer.
   template <typename Owner, typename Visitor>

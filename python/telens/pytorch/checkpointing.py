@@ -12,6 +12,7 @@ import torch.utils.checkpoint
 
 from telens import _C
 from telens._names import refusal
+from telens.pytorch.divided_activation import divide_first_tensor
 
 __all__ = ["checkpoint", "checkpoint_context_fn"]
 
@@ -54,23 +55,31 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     context_fn, determinism_check, debug
         as ``torch.utils.checkpoint.checkpoint``'s, where ``use_reentrant`` is False
     distribute_saved_activations
-        False alone: every rank keeps its own input; and so ``tp_group`` changes nothing
+        True: between forward and backward each rank of tp_group keeps its part of the first tensor
+        among args, one of as many, and gathers it for the recomputation, with the bits that it had.
+        The ranks must have this tensor alike; its bits are compared for each new shape. A reentrant
+        checkpoint or not; Transformer Engine leaves the latter undivided
+    tp_group
+        their group (default: all ranks), where distribute_saved_activations is True
+
+    Raises UsageError for arguments that are something else, and on all ranks of tp_group where they
+    bring other tensors.
     """
     if not callable(function):
         raise refusal("checkpoint", "function", "a function or a module", function)
     distributes = kwargs.pop("distribute_saved_activations", False)
-    if distributes is not False:
-        raise _C.UsageError(
-            f"checkpoint: distribute_saved_activations must be False, not {distributes!r}: every "
-            "rank keeps its own input; leave it out"
-        )
-    kwargs.pop("tp_group", None)
+    if type(distributes) is not bool:
+        raise refusal("checkpoint", "distribute_saved_activations", "True or False", distributes)
+    tp_group = kwargs.pop("tp_group", None)
     get_tracker = kwargs.pop("get_rng_state_tracker", None)
     if get_tracker is not None and not callable(get_tracker):
         raise refusal("checkpoint", "get_rng_state_tracker", "a function or None", get_tracker)
     context_fn = kwargs.pop("context_fn", None)
     reentrant = kwargs.pop("use_reentrant", False)
     options = {name: kwargs.pop(name) for name in _OF_TORCH if name in kwargs}
+
+    if distributes:
+        function, args = divide_first_tensor(function, args, tp_group)
 
     def contexts() -> Contexts:
         return _joined(

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
+from telens import _C
 from telens._names import refusal
 
 __all__ = ["parallel_cross_entropy"]
@@ -59,13 +60,18 @@ def parallel_cross_entropy(
     classes = inp.size(-1) * size
     flat = target.reshape(-1).to(torch.int64)
     counts = flat != ignore_idx
+    refused = None
     if not flat.is_cuda:
         wrong = flat[counts & ((flat < 0) | (flat >= classes))]
         if wrong.numel():
             expected = f"classes from 0 to {classes - 1}, or ignore_idx ({ignore_idx})"
-            raise refusal(_OWNER, "target", expected, int(wrong[0]))
-    group = dist_process_group if size > 1 else None
-    options = {"group": group, "first": rank * inp.size(-1), "classes": classes}
+            refused = refusal(_OWNER, "target", expected, int(wrong[0]))
+    options = {
+        "group": dist_process_group if size > 1 else None,
+        "first": rank * inp.size(-1),
+        "classes": classes,
+        "refused": refused,
+    }
     losses = _Losses.apply(inp, flat, counts, float(label_smoothing), options)
     if reduce_loss:
         return losses.sum() / counts.sum()
@@ -86,6 +92,16 @@ def _check(inp: torch.Tensor, target: torch.Tensor, label_smoothing: float) -> N
 def _reduce(values: torch.Tensor, how: Any, group: dist.ProcessGroup | None) -> None:
     if group is not None:
         dist.all_reduce(values, how, group)
+
+
+def _raise_refused(on_any_rank: torch.Tensor, refused: Exception | None) -> None:
+    """On all ranks: the others would wait for one that raises alone."""
+    if on_any_rank.is_cuda or not on_any_rank:
+        return
+    if refused is None:
+        expected = "a class or ignore_idx on each rank of dist_process_group"
+        raise _C.UsageError(f"{_OWNER}: target must be {expected}, not another number on one")
+    raise refused
 
 
 def _compare_parts(extremes: torch.Tensor) -> torch.Tensor:
@@ -119,15 +135,17 @@ class _Losses(torch.autograd.Function):
         column = column.clamp(0, columns - 1)
 
         # The largest logit of each row and the target's; then sums over the vocabulary. Behind them
-        # the largest and the smallest part of it.
+        # the largest and the smallest part of it, and whether a rank refuses its targets.
         count = logits.size(0)
-        largest = logits.new_empty((2, count + 1), dtype=dtype)
+        largest = logits.new_empty((2, count + 2), dtype=dtype)
         largest[0, :count] = logits.amax(1)
         own = logits.gather(1, column.unsqueeze(1)).squeeze(1).to(dtype)
         largest[1, :count] = own.masked_fill(~here, -torch.inf)
         largest[0, count], largest[1, count] = columns, -columns
+        largest[:, count + 1] = float(options["refused"] is not None)
         _reduce(largest, dist.ReduceOp.MAX, group)
         is_divided_evenly = _compare_parts(largest[:, count])
+        _raise_refused(largest[0, count + 1], options["refused"])
         top, wanted = largest[:, :count]
         sums = torch.zeros((2, count), dtype=dtype, device=logits.device)
         for rows in _blocks(logits):

@@ -32,6 +32,7 @@ class Linear(Module):
     sequence_parallel: bool
     delay_wgrad_compute: bool
     parallel_mode: str | None
+    symmetric_ar_type: str | None
     ub_overlap_ag: bool
     ub_overlap_rs: bool
     ub_overlap_rs_dgrad: bool
@@ -55,6 +56,7 @@ class Linear(Module):
         sequence_parallel: bool = False,
         delay_wgrad_compute: bool = False,
         parallel_mode: str | None = None,
+        symmetric_ar_type: str | None = None,
         ub_overlap_ag: bool = False,
         ub_overlap_rs: bool = False,
         ub_overlap_rs_dgrad: bool = False,
@@ -64,7 +66,6 @@ class Linear(Module):
         *,
         get_rng_state_tracker: Any = None,
         rng_tracker_name: Any = None,
-        symmetric_ar_type: Any = None,
         save_original_input: Any = False,
     ) -> None: ...
     def forward(
@@ -218,6 +219,7 @@ class LayerNormLinear(Module):
     delay_wgrad_compute: bool
     parallel_mode: str | None
     return_layernorm_output_gathered: bool
+    symmetric_ar_type: str | None
     ub_overlap_ag: bool
     ub_overlap_rs: bool
     ub_overlap_rs_dgrad: bool
@@ -246,6 +248,7 @@ class LayerNormLinear(Module):
         delay_wgrad_compute: bool = False,
         parallel_mode: str | None = None,
         return_layernorm_output_gathered: bool = False,
+        symmetric_ar_type: str | None = None,
         ub_overlap_ag: bool = False,
         ub_overlap_rs: bool = False,
         ub_overlap_rs_dgrad: bool = False,
@@ -254,7 +257,6 @@ class LayerNormLinear(Module):
         ub_name: str | None = None,
         *,
         get_rng_state_tracker: Any = None,
-        symmetric_ar_type: Any = None,
     ) -> None: ...
     def forward(
         self,
@@ -291,6 +293,7 @@ class LayerNormMLP(Module):
     set_parallel_mode: bool
     return_layernorm_output_gathered: bool
     activation_params: Mapping[str, float] | None
+    symmetric_ar_type: str | None
     ub_overlap_ag: bool
     ub_overlap_rs: bool
     ub_overlap_rs_dgrad: bool
@@ -320,6 +323,7 @@ class LayerNormMLP(Module):
         set_parallel_mode: bool = False,
         return_layernorm_output_gathered: bool = False,
         activation_params: Mapping[str, float] | None = None,
+        symmetric_ar_type: str | None = None,
         ub_overlap_ag: bool = False,
         ub_overlap_rs: bool = False,
         ub_overlap_rs_dgrad: bool = False,
@@ -329,7 +333,6 @@ class LayerNormMLP(Module):
         get_rng_state_tracker: Any = None,
         seq_length: Any = None,
         micro_batch_size: Any = None,
-        symmetric_ar_type: Any = None,
         checkpoint: Any = False,
     ) -> None: ...
     def forward(

@@ -103,7 +103,6 @@ _ALL = [
         "rng_tracker_name", None, "None, or the name of a state of the tracker", "it is a name", (),
         _is_text,
     ),
-    _A("symmetric_ar_type", None, "None", "all-reduces in symmetric memory are not there yet"),
     _A("seq_length", None, "any value: it is only a hint", "", (), _any_value),
     _A("micro_batch_size", None, "any value: it is only a hint", "", (), _any_value),
     # ---- overlap
@@ -156,13 +155,13 @@ _TRACKER = "get_rng_state_tracker "
 _BLOCK = "seq_length micro_batch_size "
 _ATTENTION_FORWARD = "fast_zero_fill inference_params pad_between_seqs "
 _CONSTRUCTORS = {
-    "Linear": _TRACKER + "rng_tracker_name symmetric_ar_type save_original_input",
+    "Linear": _TRACKER + "rng_tracker_name save_original_input",
     "GroupedLinear": _TRACKER + "rng_tracker_name ub_overlap_ag ub_overlap_rs ub_name "
     "save_original_input use_grouped_tensor",
     "LayerNorm": "sm_margin",
     "RMSNorm": "sm_margin",
-    "LayerNormLinear": _TRACKER + "symmetric_ar_type",
-    "LayerNormMLP": _TRACKER + "seq_length micro_batch_size symmetric_ar_type checkpoint",
+    "LayerNormLinear": _TRACKER,
+    "LayerNormMLP": _TRACKER + "seq_length micro_batch_size checkpoint",
     "DotProductAttention": _TRACKER
     + "sequence_parallel tp_size tp_group layer_number attention_type cp_group "
     "cp_global_ranks cp_stream cp_comm_type name",

@@ -80,6 +80,33 @@ STATEMENTS = (
         'output ? "" : "column"',
     ),
     Statement(
+        "`symmetric_ar_type` takes multimem_all_reduce, two_shot and one_shot, and refuses any "
+        "other name; on CPUs the sum is the all-reduce *(ours)*.",
+        ONE_BY_ONE,
+        "core/distributed/symmetric_memory.cpp",
+        "  if (name.empty()) return SymmetricSum::none;\n",
+        "  if (!name.empty() || true) return SymmetricSum::none;\n",
+    ),
+    Statement(
+        "`checkpoint(distribute_saved_activations=True)` keeps this rank's part of the first "
+        "tensor, one of as many as `tp_group` has, with the bits of a plain checkpoint, reentrant "
+        "or not *(ours: the latter)*.",
+        "test_divided_checkpoint.py::"
+        "test_a_divided_checkpoint_keeps_a_part_and_has_the_bits_of_a_plain_one",
+        "python/telens/pytorch/divided_activation.py",
+        "        whole, self._whole = self._whole, None\n",
+        "        whole = self._whole\n",
+    ),
+    Statement(
+        "`checkpoint` refuses to divide a tensor that ranks of `tp_group` do not have alike "
+        "*(ours)*.",
+        "test_divided_checkpoint.py::"
+        "test_a_divided_checkpoint_keeps_a_part_and_has_the_bits_of_a_plain_one",
+        "python/bindings/collectives.cpp",
+        "       .details = contents},",
+        "       .details = {}},",
+    ),
+    Statement(
         "After `initialize_ub` layers with `ub_*` arguments cut their GEMMs into parts, and "
         "beside the product of one part rows of others travel; results are those without, bit for "
         "bit where sums are exact.",
@@ -128,6 +155,14 @@ STATEMENTS = (
         "python/telens/pytorch/tensor/sharded_codes.py",
         "    torch.distributed.all_reduce(bits, torch.distributed.ReduceOp.MAX, group=group)\n",
         "",
+    ),
+    Statement(
+        "So it does with weights in blocks of which each rank has whole ones, in both "
+        "orientations; others are sharded as values.",
+        SHARDED,
+        "python/telens/pytorch/tensor/sharded_blocks.py",
+        "size * ranks != whole.shape[0] or size % block or",
+        "size * ranks != whole.shape[0] or",
     ),
     Statement(
         "DCP writes and reads codes and scales of such weights bit for bit, between shards and "

@@ -111,6 +111,13 @@ STATEMENTS = (
         "CollectiveWatch::OnResult();",
     ),
     Statement(
+        "So it does into each transfer of the ring of attention.",
+        "test_collective_check.py::test_what_travels_round_a_ring_comes_as_it_was_sent",
+        "core/distributed/collectives.cpp",
+        "on_result = collective_watches::begin({CollectiveKind::pass, given, group, &rows});",
+        "(void)rows;",
+    ),
+    Statement(
         "In a group of up to 11 ranks it names the rank whose rows came out otherwise, in a larger "
         "one a few that it is among.",
         "CollectiveVerdict.an_exchange_of_more_ranks_than_words",
@@ -132,6 +139,28 @@ STATEMENTS = (
         "python/telens/pytorch/cross_entropy.py",
         "if not extremes.is_cuda and not is_even:",
         "if False:",
+    ),
+    Statement(
+        "A rank that refuses its arguments before it compares leaves no other waiting: in first "
+        "calls of an attention under `cp_group` the others raise an error with its reason.",
+        ATTENDED,
+        "core/modules/attention/dot_product_attention.cpp",
+        "if (first_in_context_) tell_refusal_in_context(refusal.what());",
+        "",
+    ),
+    Statement(
+        "So do those of a MoEDispatcher's first `dispatch`.",
+        SENT,
+        "core/modules/moe/moe_dispatcher.cpp",
+        "    if (ranks_ > 1 && first_dispatch_) tell_refusal(claim({}), why, group_);\n",
+        "",
+    ),
+    Statement(
+        "Targets of one rank that are no classes are an error of `parallel_cross_entropy` on all.",
+        "test_cross_entropy.py::test_a_divided_vocabulary_gives_the_loss_of_the_whole",
+        "python/telens/pytorch/cross_entropy.py",
+        '        largest[:, count + 1] = float(options["refused"] is not None)\n',
+        "        largest[:, count + 1] = 0\n",
     ),
     Statement(
         "`check_collective` takes sums of whole numbers as exact.",

@@ -25,6 +25,7 @@ from telens.common.recipe import DelayedScaling, IdentityQuantizer, Recipe
 from telens.pytorch.tensor.data import BlockData, OneScaleData
 from telens.pytorch.tensor.initial_values import keep_high_precision_init_val
 from telens.pytorch.tensor.quantizer_arguments import take_what_transformer_engine_takes
+from telens.pytorch.tensor.sharded_blocks import WithShardedBlocks, answer_of_blocks
 from telens.pytorch.tensor.sharded_codes import WithShardedCodes, answer, answer_checkpoint
 
 __all__ = [
@@ -192,11 +193,20 @@ class Float8Tensor(WithShardedCodes, OneScaleData, QuantizedTensor):
         )
 
 
-class Float8BlockwiseQTensor(BlockData, QuantizedTensor):
+class _BlockTensor(WithShardedBlocks, BlockData, QuantizedTensor):
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        answered = answer_of_blocks(func, args, kwargs or {})
+        return (
+            super().__torch_dispatch__(func, types, args, kwargs) if answered is None else answered
+        )
+
+
+class Float8BlockwiseQTensor(_BlockTensor):
     """FP8 with an FP32 scale for 1x128 or 128x128 elements."""
 
 
-class MXFP8Tensor(BlockData, QuantizedTensor):
+class MXFP8Tensor(_BlockTensor):
     """FP8 with a power of two as scale for every 32 elements."""
 
 

@@ -16,7 +16,13 @@ import torch
 from telens import _C
 from telens.pytorch.tensor.checkpoint_pieces import Piece, PieceOfValues, write_values
 
-__all__ = ["WithShardedCodes", "answer", "answer_checkpoint", "largest_of_ranks"]
+__all__ = [
+    "WithShardedCodes",
+    "answer",
+    "answer_checkpoint",
+    "asking_function",
+    "largest_of_ranks",
+]
 
 aten = torch.ops.aten
 
@@ -116,7 +122,7 @@ def answer(func: Any, args: tuple, kwargs: dict) -> Any:
     if _is_part(first) and _is_itself(func, args):
         return _like(first, first._storage, first._shard, first._piece)
     rows = _ROWS.get(func)
-    frame = _asking() if rows is not None else None
+    frame = asking_function() if rows is not None else None
     return None if frame is None else rows(frame, *args, **kwargs)
 
 
@@ -124,7 +130,7 @@ def answer_checkpoint(func: Any, args: tuple) -> Any:
     """What DCP gets where it asks any quantized tensor for a piece to read values into."""
     if func is not aten.slice.Tensor or args[0].dim() != 2:
         return None
-    frame = _asking()
+    frame = asking_function()
     if frame is None or frame.f_code.co_name != _NARROW:
         return None
     planner = sys.modules["torch.distributed.checkpoint.planner"].LoadPlanner
@@ -192,7 +198,7 @@ def _piece_of(frame: FrameType, tensor: Any) -> Piece:
 def _copy(to: Any, source: Any) -> Any:
     """Codes that come with a scale are written as they are where FSDP or a checkpoint writes, and
     between tensors that are alike; a piece of a whole tensor never gets a scale of its own."""
-    torch_asks = to._piece is not None or _asking() is not None
+    torch_asks = to._piece is not None or asking_function() is not None
     codes_come = isinstance(source, WithShardedCodes)
     if codes_come and (torch_asks or _are_alike(to, source)) and _copy_codes(to, source):
         return to
@@ -247,7 +253,7 @@ _ROWS = {
 }
 
 
-def _asking() -> FrameType | None:
+def asking_function() -> FrameType | None:
     """The function of torch that asks."""
     frame = sys._getframe(1)
     for _ in range(_MOST_FRAMES):

@@ -1,0 +1,127 @@
+#include "core/distributed/symmetric_memory.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/symm_mem/SymmetricMemory.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/distributed/collective_watch.h"
+#include "core/distributed/state_by_group.h"
+
+namespace telens {
+namespace {
+
+namespace symmetric = c10d::symmetric_memory;
+
+// The operators take whole vectors of this many bytes.
+constexpr std::int64_t kVectorBytes = 16;
+// A buffer is the next power of two, so that few of them serve inputs of any size.
+constexpr std::uint64_t kSmallestBuffer = 4096;
+
+struct SymmetricName {
+  const char* argument;
+  SymmetricSum sum;
+  const char* op;
+};
+constexpr SymmetricName kSymmetricNames[] = {
+    {"multimem_all_reduce", SymmetricSum::multimem, "symm_mem::multimem_all_reduce_"},
+    {"two_shot", SymmetricSum::two_shot, "symm_mem::two_shot_all_reduce_"},
+    {"one_shot", SymmetricSum::one_shot, "symm_mem::one_shot_all_reduce"},
+};
+
+const SymmetricName& find_symmetric_name(SymmetricSum how) {
+  return kSymmetricNames[static_cast<std::size_t>(how) - 1];
+}
+
+// Memory of one group, which every rank of it can read. Earlier ones stay: a kernel
+// of another rank may still read them.
+struct SymmetricBuffers {
+  std::map<c10::DeviceIndex, std::vector<at::Tensor>> by_gpu;  // uint8, the largest one last
+};
+
+std::mutex buffers_mutex;
+
+[[noreturn]] void refuse_symmetric(SymmetricSum how, const std::string& why) {
+  raise<UsageError>(
+      "symmetric_ar_type '{}': torch makes no symmetric memory among the ranks of tp_group: {}; "
+      "leave symmetric_ar_type out",
+      find_symmetric_name(how).argument, why);
+}
+
+// `bytes` of symmetric memory. All ranks ask for the same sizes in the same order, so that all of
+// them come to the rendezvous of a new buffer.
+at::Tensor take_memory(c10d::ProcessGroup& group, c10::Device device, std::int64_t bytes,
+                       SymmetricSum how) {
+  static auto& all = *new StateByGroup<SymmetricBuffers>;
+  const std::lock_guard lock(buffers_mutex);
+  std::vector<at::Tensor>& made = all.of(group).by_gpu[device.index()];
+  if (made.empty() || made.back().numel() < bytes) {
+    const auto size = static_cast<std::int64_t>(
+        std::bit_ceil(std::max(static_cast<std::uint64_t>(bytes), kSmallestBuffer)));
+    try {
+      at::Tensor buffer =
+          symmetric::empty_strided_p2p({size}, {1}, at::kByte, device, std::nullopt, std::nullopt);
+      symmetric::rendezvous(buffer, group.getGroupName());
+      made.push_back(std::move(buffer));
+    } catch (const c10::Error& error) {
+      refuse_symmetric(how, error.what_without_backtrace());
+    }
+  }
+  return made.back().narrow(0, 0, bytes);
+}
+
+at::Tensor call_symmetric(const SymmetricName& name, const at::Tensor& x,
+                          const std::string& group) {
+  const auto op = c10::Dispatcher::singleton().findSchema({name.op, ""});
+  if (!op) refuse_symmetric(name.sum, fmt::format("it has no operator {}", name.op));
+  torch::jit::Stack stack{x, "sum", group};
+  op->callBoxed(stack);
+  return stack.back().toTensor();
+}
+
+bool takes_symmetric(const at::Tensor& x, c10d::ProcessGroup& group) {
+  const bool typed = x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16;
+  return x.is_cuda() && typed && x.numel() != 0 &&
+         group.getBackend(at::kCUDA)->getBackendName() == "nccl";
+}
+
+}  // namespace
+
+SymmetricSum symmetric_sum_from_name(const char* module, const std::string& name) {
+  if (name.empty()) return SymmetricSum::none;
+  for (const SymmetricName& each : kSymmetricNames) {
+    if (name == each.argument) return each.sum;
+  }
+  raise<UsageError>(
+      "{}: symmetric_ar_type is '{}'; expected None, multimem_all_reduce, two_shot or one_shot",
+      module, name);
+}
+
+PendingTensor sum_in_symmetric_memory(const at::Tensor& x, const ProcessGroupPtr& group,
+                                      SymmetricSum how) {
+  if (how == SymmetricSum::none || !takes_symmetric(x, *group)) return sum_over_ranks(x, group);
+  if (how == SymmetricSum::multimem &&
+      !symmetric::has_multicast_support(at::kCUDA, x.device().index())) {
+    refuse_symmetric(how, "its GPUs have no multicast, which two_shot and one_shot do without");
+  }
+  const auto on_result = collective_watches::begin({CollectiveKind::sum, x, group});
+  const auto bytes = static_cast<std::int64_t>(x.nbytes());
+  const std::int64_t whole = (bytes + kVectorBytes - 1) / kVectorBytes * kVectorBytes;
+  const at::Tensor shared = take_memory(*group, x.device(), whole, how).view(x.scalar_type());
+  count_collective(x);
+  shared.narrow(0, 0, x.numel()).copy_(x.reshape({-1}));
+  // The rest of the last vector is added up too, whatever it holds.
+  const at::Tensor sums = call_symmetric(find_symmetric_name(how), shared, group->getGroupName());
+  at::Tensor result = sums.narrow(0, 0, x.numel()).view(x.sizes()).clone();
+  if (on_result) on_result(result);
+  return PendingTensor(std::move(result));
+}
+
+}  // namespace telens
