@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/formats/scheme.h"
+
 namespace telens::ops {
 
 struct AttentionChoice {
@@ -16,6 +18,7 @@ struct AttentionChoice {
   std::string_view widened_by = "the mask of scores is in this dtype";  // where it is not theirs
   // The FP8 format that the recipe casts them to (fp8_dpa); "": it casts none.
   std::string_view cast_to = {};
+  ScalingMode cast_in = ScalingMode::tensor;  // and its scaling
 };
 
 }  // namespace telens::ops

@@ -169,7 +169,7 @@ void PrecisionLedger::write(const FeatureCall& at, const AttentionEntry& entry) 
   };
   const bool cast = !entry.choice.cast_to.empty();
   const bool widened = !cast && entry.given != entry.choice.computed_in;
-  const std::string codes = cast ? describe({entry.choice.cast_to, ScalingMode::tensor}) : "";
+  const std::string codes = cast ? describe({entry.choice.cast_to, entry.choice.cast_in}) : "";
   for (const TensorName tensor : {TensorName::query, TensorName::key, TensorName::value}) {
     const std::string_view name = telens::get_name(tensor);
     add(fmt::format("{} requested", name), cast ? codes : get_element(entry.given));

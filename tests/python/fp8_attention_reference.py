@@ -122,6 +122,14 @@ def softmax(p: Known, sink: np.ndarray | None) -> tuple[Known, np.ndarray]:
     return Known(weights / total, weights / total * off), aside / total
 
 
+def product_of_codes(a: Known, b: Known) -> Known:
+    """Element by element, summed over the last dimension in FP32 in any order."""
+    sizes_a, sizes_b = np.abs(a.mid), np.abs(b.mid)
+    rad = a.rad * (sizes_b + b.rad) + sizes_a * b.rad
+    rad = rad + (a.mid.shape[-1] + 4) * ULP * (sizes_a + a.rad) * (sizes_b + b.rad)
+    return Known((a.mid * b.mid).sum(-1, keepdims=True), rad.sum(-1, keepdims=True))
+
+
 @dataclass
 class Expected:
     output: Known
@@ -154,8 +162,13 @@ def fp8_attention(
     allowed: np.ndarray | None = None,
     bias: np.ndarray | None = None,
     sink: np.ndarray | None = None,
+    sums_output_codes: bool = False,
 ) -> Expected:
-    """query, gradient [batch, heads, seq_q, size], key and value [batch, groups, seq_kv, size]."""
+    """query, gradient [batch, heads, seq_q, size], key and value [batch, groups, seq_kv, size].
+
+    sums_output_codes: the sum behind a softmax's gradient is that of the output's codes times its
+    gradient's, not of softmax times its gradient.
+    """
     heads, groups = query.shape[1], key.shape[1]
     (q, inverse), (k, _), (v, _) = casts("qkv", Known(query), Known(key), Known(value))
     k, v = by_head(k.mid, heads), by_head(v.mid, heads)
@@ -177,6 +190,9 @@ def fp8_attention(
     delta = mix.sum(-1, keepdims=True)
     terms = (mix.shape[-1] + 2) * ULP
     delta_rad = mix_rad.sum(-1, keepdims=True) + terms * np.abs(mix).sum(-1, keepdims=True)
+    if sums_output_codes:
+        products = product_of_codes(o8.times(o_inverse), do8.times(do_inverse))
+        delta, delta_rad = products.mid, products.rad
     inner = ds.mid - delta
     inner_rad = ds.rad + delta_rad + 2 * ULP * np.abs(inner)
     dp = Known(s.mid * inner, s.rad * (np.abs(inner) + inner_rad) + s.mid * inner_rad)

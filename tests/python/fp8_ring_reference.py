@@ -86,7 +86,14 @@ def lse_of(p: Known) -> Known:
 class Ring:
     """query, gradient [batch, heads, seq, size], key and value [batch, groups, seq, size]."""
 
-    def __init__(self, tensors: list[np.ndarray], causal: bool, casts: list[Casts]) -> None:
+    def __init__(
+        self,
+        tensors: list[np.ndarray],
+        causal: bool,
+        casts: list[Casts],
+        sums_output_codes: bool = False,
+    ) -> None:
+        self.sums_output_codes = sums_output_codes
         query, key, value, self.gradient = tensors
         self.causal, self.casts, self.ranks = causal, casts, len(casts)
         self.length, self.heads, self.groups = query.shape[2], query.shape[1], key.shape[1]
@@ -144,7 +151,7 @@ class Ring:
         shape = own.query.shape[:3]
         merged = self.merge(parts, (*shape, own.value.shape[-1]))
         known = merged["output"].rounded(ULP)
-        if delayed:
+        if delayed or self.sums_output_codes:
             ((codes, o_inverse),) = casts("o", merged["output"])
             known = codes.times(o_inverse)
         return steps, merged | {"of delta": known}

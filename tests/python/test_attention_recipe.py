@@ -7,6 +7,7 @@ import telens
 import telens.pytorch as te
 from telens.common.recipe import (
     DelayedScaling,
+    Float8BlockScaling,
     Float8CurrentScaling,
     Format,
     MXFP8BlockScaling,
@@ -25,6 +26,7 @@ def without_variables(monkeypatch):
         *(f"NVTE_DPA_FP8_{name}" for name in VARIABLES),
         *(f"NVTE_DPA_FP8DS_{name}" for name in OF_DELAYED),
         "NVTE_FP8_DPA_BWD",
+        "NVTE_DPA_FP8CS_O_in_F16",
     ):
         monkeypatch.delenv(name, raising=False)
 
@@ -71,6 +73,15 @@ CASES = {
         DelayedScaling(fp8_dpa=True), "Float8CurrentScaling", {},
         Float8CurrentScaling(fp8_dpa=True),
     ),
+    "delayed for blocks": (
+        MXFP8BlockScaling(fp8_dpa=True), "DelayedScaling", MAX,
+        DelayedScaling(fp8_dpa=True, fp8_format=Format.E4M3, amax_history_len=2,
+                       amax_compute_algo="max"),
+    ),
+    "blocks for current": (
+        Float8CurrentScaling(fp8_dpa=True), "MXFP8BlockScaling", {},
+        MXFP8BlockScaling(fp8_dpa=True, fp8_format=Format.HYBRID),
+    ),
     "high precision": (DelayedScaling(fp8_dpa=True), "F16", {}, None),
 }  # fmt: skip
 
@@ -89,7 +100,7 @@ def test_attention_has_the_bits_of_the_recipe_that_the_variable_names(name, monk
 @pytest.mark.parametrize(
     ("make", "form", "expected"),
     [
-        (MXFP8BlockScaling, "HYBRID", Format.E4M3),  # the recipe's own
+        (Float8BlockScaling, "HYBRID", Format.E4M3),  # the recipe's own
         (NVFP4BlockScaling, "HYBRID", Format.HYBRID),
         (NVFP4BlockScaling, "E4M3", Format.E4M3),
     ],
@@ -101,6 +112,8 @@ def test_a_recipe_of_block_scales_may_have_another_for_attention(make, form, exp
     monkeypatch.setenv("NVTE_DPA_FP8_FORMAT", form)
     recipe = make(fp8_dpa=True)
     assert same(steps(recipe), steps(DelayedScaling(fp8_dpa=True, fp8_format=expected, **LAST)))
+    monkeypatch.setenv("NVTE_DPA_FP8_RECIPE", "MXFP8BlockScaling")
+    assert same(steps(recipe), steps(MXFP8BlockScaling(fp8_dpa=True, fp8_format=expected)))
     monkeypatch.setenv("NVTE_DPA_FP8_RECIPE", "")
     with pytest.raises(telens.UsageError, match="needs NVTE_DPA_FP8_RECIPE=DelayedScaling"):
         steps(recipe)
@@ -110,12 +123,13 @@ def test_a_recipe_of_block_scales_may_have_another_for_attention(make, form, exp
     ("variable", "value", "message"),
     [
         ("NVTE_DPA_FP8_RECIPE", "Delayed", "expected one of .*F16, DelayedScaling"),
-        ("NVTE_DPA_FP8_RECIPE", "MXFP8BlockScaling", "is not supported: .*one scale a tensor"),
+        ("NVTE_DPA_FP8_RECIPE", "NVFP4BlockScaling", "expected one of .*F16, .*MXFP8BlockScaling"),
         ("NVTE_DPA_FP8DS_AMAX_ALGO", "mean", "expected one of most_recent, max"),
         ("NVTE_DPA_FP8DS_AMAX_HISTLEN", "0", "expected a whole number from 1 on"),
         ("NVTE_DPA_FP8DS_AMAX_HISTLEN", "3x", "expected a whole number from 1 on"),
         ("NVTE_DPA_FP8DS_REDUCE_AMAX", "yes", "expected one of 0, 1"),
         ("NVTE_FP8_DPA_BWD", "no", "expected one of 0, 1"),
+        ("NVTE_DPA_FP8CS_O_in_F16", "yes", "expected one of 0, 1"),
     ],
 )
 def test_another_value_is_an_error_that_names_the_variable(variable, value, message, monkeypatch):
@@ -126,7 +140,12 @@ def test_another_value_is_an_error_that_names_the_variable(variable, value, mess
 
 
 @pytest.mark.parametrize(
-    "recipe", [DelayedScaling(fp8_dpa=True), Float8CurrentScaling(fp8_dpa=True)]
+    "recipe",
+    [
+        DelayedScaling(fp8_dpa=True),
+        Float8CurrentScaling(fp8_dpa=True),
+        MXFP8BlockScaling(fp8_dpa=True),
+    ],
 )
 def test_a_backward_may_be_in_high_precision(recipe, monkeypatch):
     forward = steps(recipe)

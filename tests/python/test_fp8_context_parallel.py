@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from block_attention_reference import block_attention
 from context_helpers import chunks_of
 from distributed_workers import run_ranks
 from fp8_attention_reference import ULP, Casts, Known, fp8_attention
@@ -14,9 +15,10 @@ from fp8_ring_reference import Ring, StepCasts
 import telens
 import telens.pytorch as te
 from telens import _C
-from telens.common.recipe import DelayedScaling, Float8CurrentScaling
+from telens.common.recipe import DelayedScaling, Float8CurrentScaling, MXFP8BlockScaling
 
 HEADS, SIZE, SEQ = 4, 16, 32
+OUTPUT_IN_F16 = "NVTE_DPA_FP8CS_O_in_F16"
 # Places of the tensors among the slots, as Transformer Engine has them.
 SLOTS = {"scaling_fwd": {"qkv": 2, "o": 3, "s": 8}, "scaling_bwd": {"dqkv": 0, "do": 3, "dp": 5}}
 
@@ -41,7 +43,7 @@ def run(attention, recipe, tensors, here) -> list[torch.Tensor]:
     with te.autocast(recipe=recipe):
         output = attention(*leaves)
     output.backward(gradient.flatten(2))
-    made = [output.detach().unflatten(-1, (HEADS, SIZE)), *(x.grad for x in leaves)]
+    made = [output.detach().unflatten(-1, (HEADS, -1)), *(x.grad for x in leaves)]
     return [x.transpose(1, 2) for x in made]
 
 
@@ -83,12 +85,18 @@ def made(comm: str, mask: str, groups: int, group=None, **more) -> te.DotProduct
 def ring_in_current_scaling(rank: int) -> None:
     """Ranks have scales of their own, which travel with the codes."""
     here = np.array(chunks_of(rank, 2, SEQ))
-    for mask, groups in (("causal", HEADS), ("no_mask", 2)):
+    for mask, groups, sums in (
+        ("causal", HEADS, False),
+        ("no_mask", 2, False),
+        ("causal", 2, True),
+    ):
         tensors = drawn(1, groups)
+        os.environ[OUTPUT_IN_F16] = str(int(not sums))
         ours = run(made("p2p", mask, groups), Float8CurrentScaling(fp8_dpa=True), tensors, here)
-        ring = Ring(by_head(tensors), mask == "causal", [StepCasts() for _ in range(2)])
+        del os.environ[OUTPUT_IN_F16]
+        ring = Ring(by_head(tensors), mask == "causal", [StepCasts() for _ in range(2)], sums)
         assert ring.coded[0].inverse != ring.coded[1].inverse
-        within(ours, parts_of(ring.run(delayed=False)), here, (mask, groups))
+        within(ours, parts_of(ring.run(delayed=False)), here, (mask, groups, sums))
 
 
 def ring_in_delayed_scaling(rank: int) -> None:
@@ -165,6 +173,30 @@ def keys_gathered(rank: int) -> None:
                 into[0][...] += each.mid
                 into[1][...] += each.rad + 4 * ULP * (np.abs(into[0]) + np.abs(each.mid))
         within(ours, found, here, ("all_gather", type(recipe).__name__))
+
+
+def in_blocks(rank: int) -> None:
+    """Chunks begin with a block, so each way has the blocks of one process."""
+    sequence = 128
+    here = np.array(chunks_of(rank, 2, sequence))
+    for mask, groups in (("causal", HEADS), ("no_mask", 2)):
+        generator = torch.Generator().manual_seed(10)
+        tensors = [
+            torch.randn(2, sequence, heads, 32, generator=generator)
+            for heads in (4, groups, groups, 4)
+        ]
+        allowed = np.tril(np.ones((sequence, sequence), bool)) if mask == "causal" else None
+        expected, _ = block_attention(
+            *by_head(tensors), scale=32**-0.5, dtype=torch.float32, allowed=allowed,
+            merged=2,
+        )  # fmt: skip
+        for comm in ("p2p", "all_gather", "a2a"):
+            attention = te.DotProductAttention(
+                HEADS, 32, num_gqa_groups=groups, qkv_format="bshd", attn_mask_type=mask,
+                cp_group=dist.group.WORLD, cp_comm_type=comm,
+            )  # fmt: skip
+            ours = run(attention, MXFP8BlockScaling(fp8_dpa=True), tensors, here)
+            within(ours, parts_of(expected), here, ("blocks", comm, mask), least=0.3)
 
 
 def codes_travel(rank: int) -> None:
@@ -295,6 +327,7 @@ def two_ranks(rank: int) -> None:
     ring_in_delayed_scaling(rank)
     heads_exchanged(rank)
     keys_gathered(rank)
+    in_blocks(rank)
     codes_travel(rank)
     casts_taken_over(rank)
     multihead(rank)

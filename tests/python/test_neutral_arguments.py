@@ -161,7 +161,7 @@ WRONG = {
     "return_layernorm_output_gathered": "no", "get_rng_state_tracker": 3, "sm_margin": -1,
     "attention_type": "both", "cp_comm_type": "all_gather", "cp_group": object(), "num_splits": 0,
     "tp_size": 2, "tp_group": object(), "pad_between_seqs": "yes", "checkpoint": "yes",
-    "save_original_input": "yes", "use_grouped_tensor": "yes",
+    "save_original_input": "yes", "use_grouped_tensor": "yes", "bf16_backward": "yes",
 }  # fmt: skip
 # Arguments that take any value, each by itself.
 FREE = {
@@ -213,6 +213,7 @@ HINTS = [
     ("RMSNorm", {"sm_margin": {"forward": 2, "backward": 0, "inference": 2}}, {}),
     ("Linear", {"save_original_input": True}, {}),
     ("DotProductAttention", {}, {"num_splits": 4}),
+    ("DotProductAttention", {}, {"bf16_backward": True}),
 ]
 
 

@@ -2,7 +2,10 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <utility>
+
 #include "core/base/error.h"
+#include "core/modules/attention/attention_recipe.h"
 #include "core/modules/shared/recomputation.h"
 #include "core/quantization/extra_state.h"
 
@@ -28,16 +31,21 @@ Fp8Attention AttentionQuantization::of(const Contexts& contexts, const std::stri
   const auto quantizer = [&](std::size_t group, TensorRole role) {
     return contexts[group].quantizers[role];
   };
-  return {.quantizers = {.qkv = quantizer(kQueryKeyValue, TensorRole::output),
-                         .s = quantizer(kSoftmax, TensorRole::output),
-                         .o = quantizer(kOutput, TensorRole::input),
-                         .d_o = quantizer(kOutput, TensorRole::grad_input),
-                         .d_p = quantizer(kSoftmax, TensorRole::grad_input),
-                         .d_qkv = quantizer(kQueryKeyValue, TensorRole::grad_output)},
+  AttentionQuantizers all{.qkv = quantizer(kQueryKeyValue, TensorRole::output),
+                          .s = quantizer(kSoftmax, TensorRole::output),
+                          .o = quantizer(kOutput, TensorRole::input),
+                          .d_o = quantizer(kOutput, TensorRole::grad_input),
+                          .d_p = quantizer(kSoftmax, TensorRole::grad_input),
+                          .d_qkv = quantizer(kQueryKeyValue, TensorRole::grad_output)};
+  const bool current =
+      !casts_in_blocks(*all.qkv) && contexts[0].recipe->as_delayed_scaling() == nullptr;
+  if (casts_in_blocks(*all.qkv)) all.s = all.o = all.d_p = all.d_qkv = nullptr;
+  return {.quantizers = std::move(all),
           .casts = casts_,
           .region = contexts[0].region,
           .first_in_region = contexts[0].first_in_region,
           .hands_casts = contexts[0].recipe->fp8_mha,
+          .sums_output_codes = !has_output_in_high_precision() && current,
           .name = name};
 }
 

@@ -9,12 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "core/formats/scheme.h"
 #include "core/modules/shared/forward_context.h"
 #include "core/quantization/handed_cast.h"
 
 namespace telens {
 
-// Names as in Transformer Engine: S is the softmax of P, the scaled and biased scores.
+// Names as in Transformer Engine: S is the softmax of P, the scaled and biased scores. nullptr: the
+// tensor is not cast.
 struct AttentionQuantizers {
   std::shared_ptr<Quantizer> qkv;
   std::shared_ptr<Quantizer> s;
@@ -23,6 +25,10 @@ struct AttentionQuantizers {
   std::shared_ptr<Quantizer> d_p;
   std::shared_ptr<Quantizer> d_qkv;
 };
+
+// True if each product casts its operands in blocks along what it adds over; then those of qkv and
+// d_o alone are cast.
+inline bool casts_in_blocks(const Quantizer& qkv) { return scheme(qkv.mode()).block_length != 0; }
 
 // Casts that layers around the attention take over (Recipe::fp8_mha).
 struct AttentionCasts {
@@ -37,7 +43,9 @@ struct Fp8Attention {
   std::shared_ptr<Region> region;
   bool first_in_region = false;  // its backward ends the backward of the region
   bool hands_casts = false;      // Recipe::fp8_mha
-  std::string name;              // the layer's, for messages
+  // The backward's sum of the output times its gradient takes the output's codes.
+  bool sums_output_codes = false;
+  std::string name;  // the layer's, for messages
 };
 
 // Makes its slots when they are first needed: most attentions run in high precision.

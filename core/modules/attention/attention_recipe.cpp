@@ -10,8 +10,11 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/formats/scheme.h"
 #include "core/quantization/current_scaling.h"
+#include "core/quantization/custom_recipe.h"
 #include "core/quantization/delayed_scaling.h"
+#include "core/quantization/scheme_quantizers.h"
 
 namespace telens {
 namespace {
@@ -22,6 +25,26 @@ constexpr const char* kAlgorithm = "NVTE_DPA_FP8DS_AMAX_ALGO";
 constexpr const char* kLength = "NVTE_DPA_FP8DS_AMAX_HISTLEN";
 constexpr const char* kReduce = "NVTE_DPA_FP8DS_REDUCE_AMAX";
 constexpr const char* kBackward = "NVTE_FP8_DPA_BWD";
+constexpr const char* kOutputInF16 = "NVTE_DPA_FP8CS_O_in_F16";
+
+// Transformer Engine's attention takes FP8 in blocks under powers of two.
+constexpr bool takes_blocks(const ScalingScheme& blocks) {
+  return blocks.scale_format == FormatId::e8m0 && !blocks.packed_fp4;
+}
+
+// The scheme of those blocks.
+constexpr ScalingScheme get_attention_blocks() {
+  for (const ScalingMode mode : kAllScalingModes) {
+    if (takes_blocks(scheme(mode))) return scheme(mode);
+  }
+  return scheme(ScalingMode::tensor);
+}
+
+// The name of their recipe in Python.
+const std::string& get_blocks_recipe_name() {
+  static const std::string name = fmt::format("{}BlockScaling", get_attention_blocks().name);
+  return name;
+}
 
 std::string to_text(const char* variable, std::string_view otherwise) {
   const char* value = std::getenv(variable);
@@ -61,26 +84,27 @@ std::int64_t history_length() {
   return length;
 }
 
-enum class Choice : std::uint8_t { as_given, high_precision, delayed, current };
+enum class Choice : std::uint8_t { as_given, high_precision, delayed, current, blocks };
 
 Choice choice() {
-  const std::string text = to_text(kRecipe, "");
-  if (text.ends_with("BlockScaling")) {
-    raise<UsageError>(
-        "{}={} is not supported: attention casts to one scale a tensor; set DelayedScaling, "
-        "Float8CurrentScaling or F16",
-        kRecipe, text);
-  }
   return one_of<Choice>(kRecipe, "",
                         {{"", Choice::as_given},
                          {"F16", Choice::high_precision},
                          {"DelayedScaling", Choice::delayed},
-                         {"Float8CurrentScaling", Choice::current}});
+                         {"Float8CurrentScaling", Choice::current},
+                         {get_blocks_recipe_name(), Choice::blocks}});
 }
 
 bool has_one_scale(const Recipe& recipe) {
   return recipe.as_delayed_scaling() != nullptr ||
          dynamic_cast<const Float8CurrentScaling*>(&recipe) != nullptr;
+}
+
+bool has_blocks(const Recipe& recipe) {
+  // A factory of quantizers is asked for layers alone.
+  if (has_one_scale(recipe) || dynamic_cast<const CustomRecipe*>(&recipe) != nullptr) return false;
+  const auto quantizer = recipe.make_quantizer(TensorRole::input, nullptr);
+  return quantizer && takes_blocks(scheme(quantizer->mode()));
 }
 
 // A recipe of four bits has no format for attention. As elsewhere, E5M2 alone trains nothing.
@@ -93,8 +117,7 @@ Fp8Format format_for(const Recipe& recipe) {
 }
 
 template <typename Made>
-std::shared_ptr<Made> made_like(const Recipe& recipe) {
-  auto made = std::make_shared<Made>();
+std::shared_ptr<Made> make_recipe_like(const Recipe& recipe, std::shared_ptr<Made> made) {
   made->fp8_format = format_for(recipe);
   made->fp8_dpa = recipe.fp8_dpa;
   made->fp8_mha = recipe.fp8_mha;
@@ -102,7 +125,7 @@ std::shared_ptr<Made> made_like(const Recipe& recipe) {
 }
 
 std::shared_ptr<const Recipe> delayed_like(const Recipe& recipe) {
-  auto made = made_like<DelayedScaling>(recipe);
+  auto made = make_recipe_like(recipe, std::make_shared<DelayedScaling>());
   made->amax_history_len = history_length();
   made->amax_compute_algo = one_of<AmaxAlgorithm>(
       kAlgorithm, "most_recent",
@@ -119,17 +142,29 @@ std::shared_ptr<const Recipe> chosen(const std::shared_ptr<const Recipe>& recipe
       return recipe->as_delayed_scaling() != nullptr ? recipe : delayed_like(*recipe);
     case Choice::current:
       if (dynamic_cast<const Float8CurrentScaling*>(recipe.get()) != nullptr) return recipe;
-      return made_like<Float8CurrentScaling>(*recipe);
+      return make_recipe_like(*recipe, std::make_shared<Float8CurrentScaling>());
+    case Choice::blocks:
+      return has_blocks(*recipe)
+                 ? recipe
+                 : make_recipe_like(*recipe, default_recipe(*get_attention_blocks().recipe));
     case Choice::as_given:
       break;
   }
-  if (!has_one_scale(*recipe)) {
+  if (!has_one_scale(*recipe) && !has_blocks(*recipe)) {
     raise<UsageError>(
-        "fp8_dpa of {} needs {}=DelayedScaling, Float8CurrentScaling or F16: attention casts to "
-        "one scale a tensor",
-        recipe->name(), kRecipe);
+        "fp8_dpa of {} needs {}=DelayedScaling, Float8CurrentScaling, {} or F16: attention casts "
+        "to one scale a tensor, or to FP8 in blocks of {}",
+        recipe->name(), kRecipe, get_blocks_recipe_name(), get_attention_blocks().block_length);
   }
   return recipe;
+}
+
+void check_handed_casts(const Recipe& recipe) {
+  if (!recipe.fp8_mha || !has_blocks(recipe)) return;
+  raise<UsageError>(
+      "fp8_mha does not go with attention in blocks of {} ({}), in Transformer Engine neither: it "
+      "has no cast to hand on; give the recipe fp8_mha=False and fp8_dpa=True",
+      get_attention_blocks().block_length, get_blocks_recipe_name());
 }
 
 }  // namespace
@@ -141,6 +176,7 @@ std::shared_ptr<const Recipe> AttentionRecipes::of(const std::shared_ptr<const R
   }
   if (recipe != given_ || variables != variables_) {
     made_ = chosen(recipe);
+    if (made_) check_handed_casts(*made_);
     given_ = recipe;
     variables_ = std::move(variables);
   }
@@ -148,5 +184,7 @@ std::shared_ptr<const Recipe> AttentionRecipes::of(const std::shared_ptr<const R
 }
 
 bool has_fp8_backward() { return is_on(kBackward); }
+
+bool has_output_in_high_precision() { return is_on(kOutputInF16); }
 
 }  // namespace telens

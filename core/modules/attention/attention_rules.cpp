@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/maximum.h>
+#include <ATen/ops/zeros.h>
 
 #include "core/modules/attention/unseen_keys.h"
 #include "core/modules/shared/activation_dtype.h"
@@ -107,23 +108,34 @@ at::Tensor RuledScores::operator()(at::Tensor scores, const ScoreBlock& block) {
   return hidden.defined() ? scores.masked_fill_(hidden, kUnseen) : scores;
 }
 
+BlockedScores make_blocked_scores(const at::Tensor& query, const at::Tensor& key,
+                                  const AttentionRules& rules) {
+  BlockedScores blocks{.shape = score_shape(query, key), .scores_of_block = scores_of_block(query)};
+  // A changed score may be one of a hidden key.
+  if (!rules.change) {
+    blocks.keys = [&rules](const ScoreBlock& block) { return rules.mask.keys(block); };
+  }
+  return blocks;
+}
+
+at::Tensor get_sink_score(const AttentionRules& rules, const at::TensorOptions& options) {
+  if (!rules.has_sink) return {};
+  return rules.offset ? rules.offset->to(c10::typeMetaToScalarType(options.dtype()))
+                      : at::zeros({1, 1, 1, 1}, options);
+}
+
 at::Tensor largest_scores(const QueryKeyValueHeads& heads, const AttentionRules& rules) {
   const at::NoGradGuard no_grad;
   const at::Tensor query = to_accumulation_dtype(heads.query);
   const at::Tensor key = to_accumulation_dtype(heads.key);
   const at::Tensor largest = at::full({query.size(1)}, kUnseen, query.options().dtype(at::kFloat));
   RuledScores ruled(rules);
-  for_score_blocks(
-      {.shape = score_shape(query, key),
-       .scores_of_block = scores_of_block(query),
-       .keys = [&](const ScoreBlock& block) { return rules.mask.keys(block); }},
-      [&](const ScoreBlock& block) {
-        const at::Tensor scores = ruled(
-            compute_products(block, block.of_queries(query), block.of_keys(key)).mul_(rules.scale),
-            block);
-        const at::Tensor own = largest.narrow(0, block.head(), block.heads());
-        own.copy_(at::maximum(own, scores.amax({0, 2, 3}).to(at::kFloat)));
-      });
+  for_score_blocks(make_blocked_scores(query, key, rules), [&](const ScoreBlock& block) {
+    const at::Tensor scores = ruled(
+        compute_products(block.of_queries(query), block.of_keys(key)).mul_(rules.scale), block);
+    const at::Tensor own = largest.narrow(0, block.head(), block.heads());
+    own.copy_(at::maximum(own, scores.amax({0, 2, 3}).to(at::kFloat)));
+  });
   return largest;
 }
 

@@ -77,6 +77,14 @@ class RuledScores {
   at::Tensor hidden_;
 };
 
+// The blocks of the scores of queries [batch, heads, seq_q, size] and keys [batch, groups, seq_kv,
+// size], without keys that the mask hides from all queries of one. Refers to the rules.
+BlockedScores make_blocked_scores(const at::Tensor& query, const at::Tensor& key,
+                                  const AttentionRules& rules);
+
+// [1, heads or 1, 1, 1] of that dtype: the score of the sink; undefined: there is none.
+at::Tensor get_sink_score(const AttentionRules& rules, const at::TensorOptions& options);
+
 // [heads], FP32: the largest score that a query sees, without the sink's; -Inf where none is seen.
 at::Tensor largest_scores(const QueryKeyValueHeads& heads, const AttentionRules& rules);
 

@@ -2,7 +2,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/matmul.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -57,12 +56,8 @@ class Attention {
         value_(to_accumulation_dtype(heads.value)),
         rules_(rules),
         dropout_(dropout),
-        ruled_(rules) {
-    if (rules.has_sink) {
-      sink_ = rules.offset ? rules.offset->to(query_.scalar_type())
-                           : at::zeros({1, 1, 1, 1}, query_.options());
-    }
-  }
+        ruled_(rules),
+        sink_(get_sink_score(rules, query_.options())) {}
 
   at::TensorOptions options() const { return query_.options(); }
   bool changes() const { return static_cast<bool>(rules_.change); }
@@ -70,12 +65,7 @@ class Attention {
 
   template <typename Call>
   void for_blocks(const Call& call) {
-    BlockedScores blocks{.shape = shape(), .scores_of_block = scores_of_block(query_)};
-    // A changed score may be one of a hidden key.
-    if (!rules_.change) {
-      blocks.keys = [&](const ScoreBlock& block) { return rules_.mask.keys(block); };
-    }
-    for_score_blocks(blocks, call);
+    for_score_blocks(make_blocked_scores(query_, key_, rules_), call);
   }
 
   at::Tensor scaled_query(const ScoreBlock& block) const {
@@ -90,7 +80,7 @@ class Attention {
 
   // [samples, heads, queries, keys], before rules are applied.
   at::Tensor plain_scores(const ScoreBlock& block) const {
-    return compute_products(block, scaled_query(block), key(block));
+    return compute_products(scaled_query(block), key(block));
   }
   at::Tensor ruled(const at::Tensor& scores, const ScoreBlock& block) {
     return ruled_(scores, block);
@@ -109,11 +99,6 @@ class Attention {
   at::Tensor sink_;
 };
 
-// weights: [samples, heads, queries, keys], of a block: sums of its values.
-at::Tensor weighted(const at::Tensor& weights, const at::Tensor& rows, const ScoreBlock& block) {
-  return groups_by_head(at::matmul(heads_by_group(weights, block.groups), rows), block.heads());
-}
-
 // Writes the block's part of the output, and of the logarithm of its softmax's sum, which is -Inf
 // where a query sees nothing.
 void attend_to(Attention& attention, const ScoreBlock& block, const at::Tensor& output,
@@ -131,7 +116,7 @@ void attend_to(Attention& attention, const ScoreBlock& block, const at::Tensor& 
   block.of_queries(log_sum).copy_(sum.log().add_(shift).masked_fill_(blind, kUnseen));
   attention.drop(weights, block);
   block.of_queries(output).copy_(
-      weighted(weights, attention.value(block), block).div_(sum).masked_fill_(blind, 0));
+      sum_over_keys(weights, attention.value(block)).div_(sum).masked_fill_(blind, 0));
 }
 
 // The gradients of one attention, block by block.
@@ -202,19 +187,15 @@ at::Tensor Gradients::before_change(const at::Tensor& of_scores, const at::Tenso
 void Gradients::add(const ScoreBlock& block) {
   at::Tensor plain, changed;
   const at::Tensor weights = compute_weights(block, plain, changed);
-  const at::Tensor of_output = heads_by_group(block.of_queries(output_gradient_), block.groups);
+  const at::Tensor of_output = block.of_queries(output_gradient_);
   at::Tensor dropped = weights;
-  at::Tensor of_weights = groups_by_head(
-      at::matmul(of_output, attention_.value(block).transpose(-1, -2)), block.heads());
+  at::Tensor of_weights = compute_products(of_output, attention_.value(block));
   if (rules_.dropout != 0) {
     dropped = weights.clone(at::MemoryFormat::Contiguous);
     attention_.drop(dropped, block);
     attention_.drop(of_weights, block);
   }
-  const auto by_key = [&](const at::Tensor& x, const at::Tensor& rows) {
-    return at::matmul(heads_by_group(x, block.groups).transpose(-1, -2), rows);
-  };
-  block.of_keys(value_).add_(by_key(dropped, of_output));
+  block.of_keys(value_).add_(sum_over_queries(dropped, of_output, block.groups));
   const at::Tensor delta = block.of_queries(delta_);
   if (offset_.defined()) {
     const at::Tensor own = block.of_scores(offset_);
@@ -225,9 +206,9 @@ void Gradients::add(const ScoreBlock& block) {
       before_change(of_weights.sub_(delta).mul_(weights), plain, changed, block);
   if (bias_.defined()) rules_.bias.add_gradient(bias_, of_scores, block, rules_.mask);
   block.of_queries(query_).copy_(
-      weighted(of_scores, attention_.key(block), block).mul_(rules_.scale));
+      sum_over_keys(of_scores, attention_.key(block)).mul_(rules_.scale));
   block.of_keys(key_).add_(
-      by_key(of_scores, heads_by_group(attention_.scaled_query(block), block.groups)));
+      sum_over_queries(of_scores, attention_.scaled_query(block), block.groups));
 }
 
 void Gradients::compute() {

@@ -6,6 +6,7 @@
 #include "core/base/error.h"
 #include "core/distributed/exchange_rows.h"
 #include "core/distributed/gather_sequence.h"
+#include "core/modules/attention/fp8_attention.h"
 #include "core/modules/attention/fp8_ring_attention.h"
 #include "core/modules/attention/ring_attention.h"
 
@@ -85,14 +86,21 @@ at::Tensor attend_gathered(const QueryKeyValueHeads& heads, const ContextAttenti
 at::Tensor attend_sequence(const QueryKeyValueHeads& heads, const ContextAttention& how,
                            const LocalAttention& local) {
   if (how.parallel.gathers) return attend_gathered(heads, how, local);
-  const RingAttention ring{.group = how.parallel.sequence,
-                           .query = how.query,
-                           .key = how.key,
-                           .causal = how.span.causal,
-                           .dropout = how.dropout,
-                           .scale = how.scale,
-                           .bias = how.bias};
-  return how.fp8 ? attend_in_fp8_ring(heads, ring, *how.fp8) : attend_in_ring(heads, ring);
+  RingAttention ring{.group = how.parallel.sequence,
+                     .query = how.query,
+                     .key = how.key,
+                     .causal = how.span.causal,
+                     .dropout = how.dropout,
+                     .scale = how.scale,
+                     .bias = how.bias};
+  if (!how.fp8) return attend_in_ring(heads, ring);
+  if (!casts_in_blocks(*how.fp8->quantizers.qkv)) {
+    return attend_in_fp8_ring(heads, ring, *how.fp8);
+  }
+  check_dtype_for_fp8(heads.query, *how.fp8);
+  ring.qkv = how.fp8->quantizers.qkv;
+  ring.d_o = how.fp8->quantizers.d_o;
+  return attend_in_ring(heads, ring);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "core/modules/attention/fp8_attention.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <fmt/ranges.h>
@@ -10,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/modules/attention/fp8_operands.h"
 #include "core/modules/attention/fp8_softmax.h"
 #include "core/modules/attention/score_dropout.h"
 #include "core/modules/shared/backward_errors.h"
@@ -38,14 +38,16 @@ struct KeptFp8Attention final : torch::CustomClassHolder {
 
 // The order of what save_for_backward keeps.
 enum Kept : std::uint8_t {
-  kQueryCodes,
-  kKeyCodes,
-  kValueCodes,
+  kQueryKept,
+  kKeyKept,
+  kValueKept,
   kCodesScaleInv,
   kSoftmaxScale,
   kBias,
   kOffset,
-  kChoices
+  kChoices,
+  kOutputKept,  // where the sum of it times its gradient is made of it; undefined: of the scores
+  kOutputScaleInv
 };
 
 // The softmax as V meets it, before its cast.
@@ -66,12 +68,6 @@ ScoreDropout make_dropout(const at::Tensor& query, const at::Tensor& key, double
              : ScoreDropout::drawn(shape, query, probability);
 }
 
-BlockedScores get_blocks(const CodedHeads& heads, const AttentionRules& rules) {
-  return {.shape = score_shape(heads.query, heads.key),
-          .scores_of_block = scores_of_block(heads.query),
-          .keys = [&rules](const ScoreBlock& block) { return rules.mask.keys(block); }};
-}
-
 bool has_scores(const at::Tensor& query, const at::Tensor& key) {
   return query.numel() != 0 && key.numel() != 0;
 }
@@ -80,23 +76,40 @@ bool has_scores(const at::Tensor& query, const at::Tensor& key) {
 at::Tensor attend_to_codes(const CodedHeads& heads, const AttentionRules& rules, PartedCast& cast,
                            const ScoreDropout& dropout) {
   Fp8Softmax softmax(heads, rules);
-  const BlockedScores blocks = get_blocks(heads, rules);
+  const at::Tensor& query = heads.query.over_size;
+  const at::Tensor& value = heads.value.over_positions;
+  const BlockedScores blocks = make_blocked_scores(query, heads.key.over_size, rules);
   if (cast.looks_first()) {
     for_score_blocks(blocks, [&](const ScoreBlock& block) {
       cast.look(dropped_softmax(softmax, block, dropout));
     });
   }
-  at::Tensor output = at::zeros(
-      {heads.query.size(0), heads.query.size(1), heads.query.size(2), heads.value.size(3)},
-      heads.query.options());
+  at::Tensor output =
+      at::zeros({query.size(0), query.size(1), query.size(2), value.size(3)}, query.options());
   for_score_blocks(blocks, [&](const ScoreBlock& block) {
-    const at::Tensor weights =
-        decoded(cast.codes(dropped_softmax(softmax, block, dropout)), cast.format());
-    block.of_queries(output).copy_(groups_by_head(
-        at::matmul(heads_by_group(weights, block.groups), block.of_keys(heads.value)),
-        block.heads()));
+    const at::Tensor weights = cast.values(dropped_softmax(softmax, block, dropout));
+    block.of_queries(output).copy_(sum_over_keys(weights, block.of_keys(value)));
   });
   return output.mul_(cast.scale_inv() * heads.scale_inv);
+}
+
+struct CastOutput {
+  at::Tensor values;          // the attention's result
+  at::Tensor kept;            // the backward sums it times its gradient; or undefined
+  at::Tensor kept_scale_inv;  // defined: codes
+};
+
+CastOutput cast_output(const at::Tensor& attended, at::ScalarType dtype, const Fp8Attention& fp8) {
+  PartedCast cast(fp8.quantizers.o);
+  if (!cast.casts()) {
+    const at::Tensor values = attended.to(dtype);
+    return {values, values, {}};
+  }
+  const at::Tensor codes = cast.codes(attended);
+  const at::Tensor values = ops::dequantize_fp8(codes, cast.scale_inv(), cast.format(), dtype);
+  fp8.casts.output->hand(cast.scale());
+  if (!fp8.sums_output_codes) return {values, {}, {}};
+  return {values, codes, cast.scale_inv()};
 }
 
 class Fp8AttentionFunction : public torch::autograd::Function<Fp8AttentionFunction> {
@@ -121,28 +134,21 @@ at::Tensor Fp8AttentionFunction::forward(AutogradContext* context, const at::Ten
   kept->rules = without_learned(*rules);
   kept->dropout = make_dropout(query, key, rules->dropout);
 
-  PartedCast qkv(fp8->quantizers.qkv);
-  const std::vector<at::Tensor> codes = cast_together(qkv, {query, key, value});
-  const CodedHeads heads{.query = decoded(codes[0], qkv.format()),
-                         .key = decoded(codes[1], qkv.format()),
-                         .value = decoded(codes[2], qkv.format()),
-                         .scale_inv = qkv.scale_inv()};
+  const KeptInputs inputs = cast_inputs({query, key, value}, fp8->quantizers.qkv);
   PartedCast s(fp8->quantizers.s);
   const at::Tensor attended =
       has_scores(query, key)
-          ? attend_to_codes(heads, *rules, s, kept->dropout)
+          ? attend_to_codes(make_forward_operands(inputs, *fp8->quantizers.qkv), *rules, s,
+                            kept->dropout)
           : at::zeros({query.size(0), query.size(1), query.size(2), value.size(3)},
-                      heads.query.options());
-  PartedCast o(fp8->quantizers.o);
-  const at::Tensor output_codes = o.codes(attended);
-  const at::Tensor output =
-      ops::dequantize_fp8(output_codes, o.scale_inv(), o.format(), query.scalar_type());
-  fp8->casts.output->hand(o.scale());
-  context->save_for_backward({codes[0], codes[1], codes[2], qkv.scale_inv(), s.scale(),
-                              or_undefined(bias), or_undefined(offset), kept->dropout.choices()});
+                      query.options().dtype(at::kFloat));
+  const CastOutput output = cast_output(attended, query.scalar_type(), *fp8);
+  context->save_for_backward({inputs.query, inputs.key, inputs.value, inputs.scale_inv, s.scale(),
+                              or_undefined(bias), or_undefined(offset), kept->dropout.choices(),
+                              output.kept, output.kept_scale_inv});
   kept->dropout.set_choices({});
   context->saved_data["fp8_attention"] = c10::IValue::make_capsule(std::move(kept));
-  return output;
+  return output.values;
 }
 
 // One backward: the scores anew, and the gradients of a block at a time.
@@ -173,8 +179,9 @@ class Fp8Gradients {
   AttentionRules rules_;
   ScoreDropout dropout_;
   CodedHeads heads_;
-  at::Tensor output_gradient_;  // values of codes
-  at::Tensor output_scale_inv_;
+  CodedTensor output_gradient_;
+  at::Tensor delta_;  // [batch, heads, seq_q, 1]; undefined: a block's scores make it
+  PartedCast weights_;
   PartedCast scores_;
   std::optional<Fp8Softmax> softmax_;
   ScoreBlock newest_block_{};
@@ -187,33 +194,39 @@ Fp8Gradients::Fp8Gradients(const KeptFp8Attention& kept, const variable_list& sa
       saved_(saved),
       rules_(with_learned(kept.rules, saved[kBias], saved[kOffset])),
       dropout_(kept.dropout),
+      heads_(make_backward_operands(
+          {saved[kQueryKept], saved[kKeyKept], saved[kValueKept], saved[kCodesScaleInv]},
+          *kept.fp8.quantizers.qkv)),
+      output_gradient_(cast_output_gradient(output_gradient, kept.fp8.quantizers.d_o)),
+      weights_(kept.fp8.quantizers.s, saved[kSoftmaxScale]),
       scores_(kept.fp8.quantizers.d_p) {
   dropout_.set_choices(saved[kChoices]);
-  const FormatId format = kept.fp8.quantizers.qkv->format();
-  heads_ = {.query = decoded(saved[kQueryCodes], format),
-            .key = decoded(saved[kKeyCodes], format),
-            .value = decoded(saved[kValueCodes], format),
-            .scale_inv = saved[kCodesScaleInv]};
-  PartedCast cast(kept.fp8.quantizers.d_o);
-  output_gradient_ = decoded(cast.codes(output_gradient), cast.format());
-  output_scale_inv_ = cast.scale_inv();
-  softmax_.emplace(heads_, rules_);
-  of_inputs = {at::zeros_like(heads_.query), at::zeros_like(heads_.key),
-               at::zeros_like(heads_.value)};
-  if (rules_.bias && saved[kBias].requires_grad()) {
-    of_bias = at::zeros_like(saved[kBias], heads_.query.options());
+  if (saved[kOutputKept].defined()) {
+    const at::Tensor gradient = weights_.casts()
+                                    ? output_gradient_.rows.over_size * output_gradient_.scale_inv
+                                    : output_gradient.to(at::kFloat);
+    delta_ = (gradient *
+              get_kept_output(saved[kOutputKept], saved[kOutputScaleInv], kept.fp8.quantizers))
+                 .sum(-1, /*keepdim=*/true);
   }
-  if (rules_.offset) of_offset = at::zeros_like(saved[kOffset], heads_.query.options());
+  softmax_.emplace(heads_, rules_);
+  const at::TensorOptions options = output_gradient_.rows.over_size.options();
+  for (const auto kept_input : {kQueryKept, kKeyKept, kValueKept}) {
+    of_inputs.push_back(at::zeros(saved[kept_input].sizes(), options));
+  }
+  if (rules_.bias && saved[kBias].requires_grad()) of_bias = at::zeros_like(saved[kBias], options);
+  if (rules_.offset) of_offset = at::zeros_like(saved[kOffset], options);
 }
 
 const Fp8Gradients::ScoreGradients& Fp8Gradients::score_gradients(const ScoreBlock& block) {
   if (newest_block_ == block) return newest_;
   const at::Tensor& weights = softmax_->of(block).weights;
-  at::Tensor of_weights =
-      compute_products(block, block.of_queries(output_gradient_), block.of_keys(heads_.value))
-          .mul_(output_scale_inv_ * heads_.scale_inv);
+  at::Tensor of_weights = compute_products(block.of_queries(output_gradient_.rows.over_size),
+                                           block.of_keys(heads_.value.over_size))
+                              .mul_(output_gradient_.scale_inv * heads_.scale_inv);
   dropout_.apply(of_weights, block);
-  at::Tensor delta = (weights * of_weights).sum(-1, /*keepdim=*/true);
+  at::Tensor delta = delta_.defined() ? block.of_queries(delta_)
+                                      : (weights * of_weights).sum(-1, /*keepdim=*/true);
   newest_ = {of_weights.sub_(delta).mul_(weights), std::move(delta)};
   newest_block_ = block;
   return newest_;
@@ -225,26 +238,22 @@ void Fp8Gradients::add(const ScoreBlock& block) {
     const at::Tensor own = block.of_scores(of_offset);
     own.sub_((softmax_->of(block).sink * gradients.delta).sum_to_size(own.sizes()));
   }
-  const FormatId format = kept_.fp8.quantizers.s->format();
-  const at::Tensor weights = decoded(ops::quantize_fp8(dropped_softmax(*softmax_, block, dropout_),
-                                                       saved_[kSoftmaxScale], std::nullopt, format),
-                                     format);
-  const auto by_key = [&](const at::Tensor& x, const at::Tensor& rows) {
-    return at::matmul(heads_by_group(x, block.groups).transpose(-1, -2),
-                      heads_by_group(block.of_queries(rows), block.groups));
+  const auto add_over_queries = [&](std::size_t input, const at::Tensor& x,
+                                    const at::Tensor& rows) {
+    block.of_keys(of_inputs[input]).add_(sum_over_queries(x, block.of_queries(rows), block.groups));
   };
-  block.of_keys(of_inputs[2]).add_(by_key(weights, output_gradient_));
-  const at::Tensor of_scores = decoded(scores_.codes(gradients.of_scores), scores_.format());
+  add_over_queries(2, weights_.values(dropped_softmax(*softmax_, block, dropout_)),
+                   output_gradient_.rows.over_positions);
+  const at::Tensor of_scores = scores_.values(gradients.of_scores);
   block.of_queries(of_inputs[0])
-      .copy_(groups_by_head(
-          at::matmul(heads_by_group(of_scores, block.groups), block.of_keys(heads_.key)),
-          block.heads()));
-  block.of_keys(of_inputs[1]).add_(by_key(of_scores, heads_.query));
+      .copy_(sum_over_keys(of_scores, block.of_keys(heads_.key.over_positions)));
+  add_over_queries(1, of_scores, heads_.query.over_positions);
   if (of_bias.defined()) rules_.bias.add_gradient(of_bias, of_scores, block, rules_.mask);
 }
 
 void Fp8Gradients::compute() {
-  const BlockedScores blocks = get_blocks(heads_, rules_);
+  const BlockedScores blocks =
+      make_blocked_scores(heads_.query.over_size, heads_.key.over_size, rules_);
   if (scores_.looks_first()) {
     for_score_blocks(
         blocks, [&](const ScoreBlock& block) { scores_.look(score_gradients(block).of_scores); });
@@ -254,7 +263,7 @@ void Fp8Gradients::compute() {
   const at::Tensor factor = scores_.scale_inv() * heads_.scale_inv * rules_.scale;
   of_inputs[0].mul_(factor);
   of_inputs[1].mul_(factor);
-  of_inputs[2].mul_(saved_[kSoftmaxScale].reciprocal() * output_scale_inv_);
+  of_inputs[2].mul_(weights_.scale_inv() * output_gradient_.scale_inv);
   if (of_bias.defined()) of_bias.mul_(scores_.scale_inv());
 }
 
@@ -269,12 +278,8 @@ variable_list compute_fp8_gradients(AutogradContext* context, const variable_lis
   Fp8Gradients made(kept, saved, gradients[0]);
   made.compute();
   PartedCast cast(kept.fp8.quantizers.d_qkv);
-  const std::vector<at::Tensor> codes = cast_together(cast, made.of_inputs);
-  kept.fp8.casts.input_gradients->hand(cast.scale());
-  variable_list all;
-  for (std::size_t i = 0; i < codes.size(); ++i) {
-    all.push_back(ops::dequantize_fp8(codes[i], cast.scale_inv(), cast.format(), kept.dtypes[i]));
-  }
+  variable_list all = rounded_together(cast, made.of_inputs, kept.dtypes);
+  if (cast.casts()) kept.fp8.casts.input_gradients->hand(cast.scale());
   const auto typed = [&](const at::Tensor& gradient, const at::Tensor& like) {
     return gradient.defined() ? gradient.to(like.scalar_type()) : gradient;
   };
@@ -295,10 +300,6 @@ variable_list Fp8AttentionFunction::backward(AutogradContext* context, variable_
 
 }  // namespace
 
-at::Tensor decoded(const at::Tensor& codes, FormatId format) {
-  return ops::decode_fp8(codes, format, at::kFloat);
-}
-
 void check_dtype_for_fp8(const at::Tensor& query, const Fp8Attention& fp8) {
   if (query.scalar_type() == at::kDouble) {
     raise<ShapeError>(
@@ -313,7 +314,8 @@ at::Tensor attend_in_fp8(const QueryKeyValueHeads& heads, const AttentionRules& 
   if (rules.choice) {
     *rules.choice = {.kernel = "FP8 attention by formulas",
                      .computed_in = at::kFloat,
-                     .cast_to = get_name(fp8.quantizers.qkv->format())};
+                     .cast_to = get_name(fp8.quantizers.qkv->format()),
+                     .cast_in = fp8.quantizers.qkv->mode()};
   }
   return Fp8AttentionFunction::apply(heads.query, heads.key, heads.value,
                                      if_defined(rules.bias.source()), rules.offset, &rules, &fp8);
@@ -321,14 +323,17 @@ at::Tensor attend_in_fp8(const QueryKeyValueHeads& heads, const AttentionRules& 
 
 QueryKeyValueHeads cast_heads(const QueryKeyValueHeads& heads, const Fp8Attention& fp8) {
   const at::NoGradGuard no_grad;
-  const at::Tensor known = fp8.quantizers.qkv->known_scale();
-  PartedCast cast(known.defined() ? fp8.quantizers.qkv->frozen_at(known) : fp8.quantizers.qkv);
-  const std::vector<at::Tensor> codes =
-      cast_together(cast, {heads.query.detach(), heads.key.detach(), heads.value.detach()});
-  const auto values = [&](std::size_t i) {
-    return ops::dequantize_fp8(codes[i], cast.scale_inv(), cast.format(), at::kFloat);
-  };
-  return {values(0), values(1), values(2)};
+  const std::shared_ptr<Quantizer>& own = fp8.quantizers.qkv;
+  const QueryKeyValueHeads plain{heads.query.detach(), heads.key.detach(), heads.value.detach()};
+  if (casts_in_blocks(*own)) {
+    const CodedHeads coded = make_forward_operands(cast_inputs(plain, own), *own);
+    return {coded.query.over_size, coded.key.over_size, coded.value.over_positions};
+  }
+  const at::Tensor known = own->known_scale();
+  PartedCast cast(known.defined() ? own->frozen_at(known) : own);
+  const std::vector<at::Tensor> made = rounded_together(cast, {plain.query, plain.key, plain.value},
+                                                        std::vector<at::ScalarType>(3, at::kFloat));
+  return {made[0], made[1], made[2]};
 }
 
 }  // namespace telens

@@ -10,7 +10,12 @@
 //
 // Products multiply the values of codes, which TF32 holds exactly, and add in FP32; scales are
 // multiplied in afterwards. What is cast is FP32, rounded by nothing before. Heads that share a key
-// add their gradients of it before the cast.
+// add their gradients of it before the cast. The sum in dP is that of O8 dO8 where
+// sums_output_codes is set.
+//
+// Quantizers with a scale a block (fp8_operands.h) cast Q, K, V and dO alone, for each product in
+// blocks along what it adds over; S and dP stay in FP32, O and the gradients of the inputs get
+// their dtype, and the sum in dP is that of O dO, both as they are outside.
 #pragma once
 
 #include "core/modules/attention/attention_quantization.h"
@@ -23,9 +28,6 @@ namespace telens {
 // dropout's choices, and makes scores anew in the backward. rules.choice takes what it ran in.
 at::Tensor attend_in_fp8(const QueryKeyValueHeads& heads, const AttentionRules& rules,
                          const Fp8Attention& fp8);
-
-// The values of codes, uint8 of any shape, in FP32.
-at::Tensor decoded(const at::Tensor& codes, FormatId format);
 
 // Throws ShapeError for FP64.
 void check_dtype_for_fp8(const at::Tensor& query, const Fp8Attention& fp8);

@@ -6,7 +6,6 @@
 
 #include "core/modules/shared/backward_errors.h"
 #include "core/modules/shared/named_errors.h"
-#include "core/ops/quantize.h"
 #include "core/quantization/parted_cast.h"
 
 namespace telens {
@@ -24,11 +23,9 @@ variable_list ended(const Fp8Attention& fp8, variable_list gradients) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (fp8.hands_casts) {
     PartedCast cast(fp8.quantizers.d_qkv);
-    const std::vector<at::Tensor> codes = cast_together(cast, gradients);
-    for (std::size_t i = 0; i < codes.size(); ++i) {
-      gradients[i] = ops::dequantize_fp8(codes[i], cast.scale_inv(), cast.format(),
-                                         gradients[i].scalar_type());
-    }
+    std::vector<at::ScalarType> dtypes;
+    for (const at::Tensor& gradient : gradients) dtypes.push_back(gradient.scalar_type());
+    gradients = rounded_together(cast, gradients, dtypes);
     fp8.casts.input_gradients->hand(cast.scale());
   }
   if (fp8.first_in_region) fp8.region->update(/*backward=*/true);
@@ -62,9 +59,9 @@ class EndedOutputFunction : public torch::autograd::Function<EndedOutputFunction
   static at::Tensor forward(AutogradContext*, const at::Tensor& output, const Fp8Attention* fp8) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     PartedCast cast(fp8->quantizers.o);
-    const at::Tensor codes = cast.codes(output);
+    at::Tensor values = cast.rounded(output, output.scalar_type());
     fp8->casts.output->hand(cast.scale());
-    return ops::dequantize_fp8(codes, cast.scale_inv(), cast.format(), output.scalar_type());
+    return values;
   }
 
   static variable_list backward(AutogradContext*, variable_list gradients) {

@@ -3,7 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "core/modules/attention/fp8_attention.h"
+#include "core/modules/attention/fp8_operands.h"
 #include "core/modules/attention/partial_attention.h"
 #include "core/modules/attention/query_rows.h"
 #include "core/modules/attention/ring_steps.h"
@@ -35,9 +35,9 @@ class CodeTravelers {
  public:
   CodeTravelers(const at::Tensor& key, const at::Tensor& value) : travelers_(key, value) {}
 
-  static at::Tensor pack(const at::Tensor& scale_inv, const at::Tensor& key,
-                         const at::Tensor& value) {
-    return at::cat({scale_inv.reshape({1}).view(at::kByte), Travelers::pack(key, value)});
+  static at::Tensor pack(const KeptInputs& inputs) {
+    return at::cat(
+        {inputs.scale_inv.reshape({1}).view(at::kByte), Travelers::pack(inputs.key, inputs.value)});
   }
   static at::Tensor scale_inv(const at::Tensor& packed) {
     return packed.narrow(0, 0, kScaleBytes).view(at::kFloat);
@@ -86,12 +86,11 @@ struct StepOperands {
 // The operands of the steps of one rank.
 class StepCodes {
  public:
-  StepCodes(const RingAttention& how, const variable_list& codes, at::Tensor scale_inv,
-            FormatId format)
+  StepCodes(const RingAttention& how, const KeptInputs& inputs, FormatId format)
       : how_(how),
-        query_(decoded(codes[kRingQuery], format)),
-        scale_inv_(std::move(scale_inv)),
-        travelers_(codes[kRingKey], codes[kRingValue]),
+        query_(decoded(inputs.query, format)),
+        scale_inv_(inputs.scale_inv),
+        travelers_(inputs.key, inputs.value),
         format_(format) {}
 
   const at::Tensor& query() const { return query_; }
@@ -118,18 +117,12 @@ class StepCodes {
 // softmax V of one step, whose softmax is cast.
 PartialAttention attend_to_step(const StepOperands& step, PartedCast& cast) {
   const PartialHeads& heads = step.heads;
-  const std::int64_t groups = heads.key.size(1);
-  const std::int64_t count = heads.query.size(1);
   const std::int64_t queries = heads.query.size(2);
   PartialAttention result = nothing_seen(heads.query, heads.value);
   if (heads.query.numel() == 0 || heads.key.numel() == 0) return result;
   const auto weights = [&](const QueryRows& rows) {
     at::Tensor made = partial_scores(heads, step.scores, rows);
-    const at::Tensor shift = seen_or(made.amax(-1, /*keepdim=*/true), 0);
-    made.sub_(shift).exp_();
-    const at::Tensor sum = made.sum(-1, /*keepdim=*/true);
-    rows.of(result.lse).copy_(sum.log().add_(shift));
-    made.div_(sum.masked_fill(sum == 0, 1));
+    made.div_(exponentiate(made, rows.of(result.lse)));
     drop_partly(made, step.scores, rows);
     return made;
   };
@@ -137,9 +130,7 @@ PartialAttention attend_to_step(const StepOperands& step, PartedCast& cast) {
     for_query_rows(queries, [&](const QueryRows& rows) { cast.look(weights(rows)); });
   }
   for_query_rows(queries, [&](const QueryRows& rows) {
-    const at::Tensor seen = decoded(cast.codes(weights(rows)), cast.format());
-    rows.of(result.output)
-        .copy_(groups_by_head(at::matmul(heads_by_group(seen, groups), heads.value), count));
+    rows.of(result.output).copy_(sum_over_keys(cast.values(weights(rows)), heads.value));
   });
   result.output.mul_(cast.scale_inv() * step.key_scale_inv);
   return result;
@@ -159,7 +150,6 @@ std::vector<at::Tensor> gradients_of_step(const StepOperands& step, const CodedG
                                           const KeptFp8Ring& kept) {
   const PartialHeads& heads = step.heads;
   const std::int64_t groups = heads.key.size(1);
-  const std::int64_t count = heads.query.size(1);
   std::vector<at::Tensor> made{at::zeros_like(heads.query), at::zeros_like(heads.key),
                                at::zeros_like(heads.value)};
   if (heads.query.numel() == 0 || heads.key.numel() == 0) return made;
@@ -168,10 +158,7 @@ std::vector<at::Tensor> gradients_of_step(const StepOperands& step, const CodedG
     return partial_scores(heads, step.scores, rows).sub_(rows.of(of.lse)).exp_();
   };
   const auto of_scores = [&](const QueryRows& rows, const at::Tensor& softmax) {
-    at::Tensor of_weights = groups_by_head(at::matmul(heads_by_group(rows.of(of.output), groups),
-                                                      heads.value.transpose(-1, -2)),
-                                           count)
-                                .mul_(factor);
+    at::Tensor of_weights = compute_products(rows.of(of.output), heads.value).mul_(factor);
     drop_partly(of_weights, step.scores, rows);
     return of_weights.sub_(rows.of(of.delta)).mul_(softmax);
   };
@@ -181,34 +168,20 @@ std::vector<at::Tensor> gradients_of_step(const StepOperands& step, const CodedG
     for_query_rows(queries,
                    [&](const QueryRows& rows) { cast.look(of_scores(rows, weights(rows))); });
   }
-  const FormatId format = kept.fp8.quantizers.s->format();
+  PartedCast cast_softmax(kept.fp8.quantizers.s, softmax_scale);
   for_query_rows(queries, [&](const QueryRows& rows) {
     at::Tensor softmax = weights(rows);
-    const at::Tensor scores = decoded(cast.codes(of_scores(rows, softmax)), cast.format());
+    const at::Tensor scores = cast.values(of_scores(rows, softmax));
     drop_partly(softmax, step.scores, rows);
-    const at::Tensor seen =
-        decoded(ops::quantize_fp8(softmax, softmax_scale, std::nullopt, format), format);
-    made[2].add_(at::matmul(heads_by_group(seen, groups).transpose(-1, -2),
-                            heads_by_group(rows.of(of.output), groups)));
-    const at::Tensor grouped = heads_by_group(scores, groups);
-    rows.of(made[0]).copy_(groups_by_head(at::matmul(grouped, heads.key), count));
-    made[1].add_(
-        at::matmul(grouped.transpose(-1, -2), heads_by_group(rows.of(heads.query), groups)));
+    made[2].add_(sum_over_queries(cast_softmax.values(softmax), rows.of(of.output), groups));
+    rows.of(made[0]).copy_(sum_over_keys(scores, heads.key));
+    made[1].add_(sum_over_queries(scores, rows.of(heads.query), groups));
   });
   const at::Tensor scores_factor = cast.scale_inv() * kept.how.scale;
   made[0].mul_(scores_factor * step.key_scale_inv);
   made[1].mul_(scores_factor * step.query_scale_inv);
-  made[2].mul_(softmax_scale.reciprocal() * of.scale_inv);
+  made[2].mul_(cast_softmax.scale_inv() * of.scale_inv);
   return made;
-}
-
-// Values of the codes of one step's gradients.
-void round_together(std::vector<at::Tensor>& gradients, const Fp8Attention& fp8) {
-  PartedCast cast(fp8.quantizers.d_qkv);
-  const std::vector<at::Tensor> codes = cast_together(cast, gradients);
-  for (std::size_t i = 0; i < codes.size(); ++i) {
-    gradients[i] = ops::dequantize_fp8(codes[i], cast.scale_inv(), cast.format(), at::kFloat);
-  }
 }
 
 class Fp8RingFunction : public torch::autograd::Function<Fp8RingFunction> {
@@ -228,38 +201,31 @@ at::Tensor Fp8RingFunction::forward(AutogradContext* context, const at::Tensor& 
   kept->how = *how;
   kept->fp8 = *fp8;
   kept->dtypes = {query.scalar_type(), key.scalar_type(), value.scalar_type()};
-  PartedCast qkv(fp8->quantizers.qkv);
-  const std::vector<at::Tensor> codes = cast_together(qkv, {query, key, value});
-  const StepCodes operands(*how, codes, qkv.scale_inv(), qkv.format());
+  const KeptInputs inputs = cast_inputs({query, key, value}, fp8->quantizers.qkv);
+  const StepCodes operands(*how, inputs, fp8->quantizers.qkv->format());
   const Ring ring(*how, query.size(2), key.size(2));
   const PartialAttention sum = nothing_seen(operands.query(), value);
   const bool delayed = is_delayed(*fp8);
   PartedCast output(fp8->quantizers.o);
   std::vector<at::Tensor> softmax_scales;
-  at::Tensor present = CodeTravelers::pack(qkv.scale_inv(), codes[kRingKey], codes[kRingValue]);
-  for (std::int64_t i = 0; i < ring.steps(); ++i) {
-    PendingTensor next;
-    if (i + 1 < ring.steps()) next = ring.pass(present, RingChannel::values);
-    const RingStep step = ring.step(i);
+  ring.for_steps(CodeTravelers::pack(inputs), [&](std::size_t, const RingStep& step,
+                                                  const at::Tensor& present) {
     StepOperands own = operands.of(step, present);
     own.scores.kept = ring.draw_kept(own.heads.query, own.heads.key);
     if (own.scores.kept) kept->kept.push_back(*own.scores.kept);
     PartedCast softmax(fp8->quantizers.s);
     PartialAttention part = attend_to_step(own, softmax);
-    if (delayed) {
-      part.output = ops::dequantize_fp8(output.codes(part.output), output.scale_inv(),
-                                        output.format(), at::kFloat);
-    }
+    if (delayed) part.output = output.rounded(part.output, at::kFloat);
     softmax_scales.push_back(softmax.looks_first() ? at::ones({1}, operands.query().options())
                                                    : softmax.scale().reshape({1}));
     add_partial({step.query.of(sum.output), step.query.of(sum.lse)}, part);
-    if (next.defined()) present = next.wait();
-  }
+  });
   const at::Tensor result = sum.output.to(query.scalar_type());
-  const at::Tensor output_kept = delayed ? output.codes(sum.output) : result;
-  context->save_for_backward({codes[kRingQuery], codes[kRingKey], codes[kRingValue],
-                              qkv.scale_inv(), at::cat(softmax_scales), output_kept,
-                              delayed ? output.scale_inv() : at::Tensor(), sum.lse});
+  const bool keeps_codes = delayed || fp8->sums_output_codes;
+  const at::Tensor output_kept = keeps_codes ? output.codes(sum.output) : result;
+  context->save_for_backward({inputs.query, inputs.key, inputs.value, inputs.scale_inv,
+                              at::cat(softmax_scales), output_kept,
+                              keeps_codes ? output.scale_inv() : at::Tensor(), sum.lse});
   context->saved_data["ring"] = c10::IValue::make_capsule(std::move(kept));
   return result;
 }
@@ -267,12 +233,9 @@ at::Tensor Fp8RingFunction::forward(AutogradContext* context, const at::Tensor& 
 CodedGradients coded_gradients(const variable_list& saved, const at::Tensor& gradient,
                                const Fp8Attention& fp8) {
   PartedCast cast(fp8.quantizers.d_o);
-  const at::Tensor values = decoded(cast.codes(gradient), cast.format());
+  const at::Tensor values = cast.values(gradient);
   const at::Tensor output =
-      saved[kRingOutputScaleInv].defined()
-          ? ops::dequantize_fp8(saved[kRingOutput], saved[kRingOutputScaleInv],
-                                fp8.quantizers.o->format(), at::kFloat)
-          : saved[kRingOutput].to(at::kFloat);
+      get_kept_output(saved[kRingOutput], saved[kRingOutputScaleInv], fp8.quantizers);
   return {.output = values,
           .scale_inv = cast.scale_inv(),
           .delta = (values * cast.scale_inv() * output).sum(-1, /*keepdim=*/true),
@@ -287,35 +250,35 @@ variable_list fp8_ring_gradients(AutogradContext* context, const variable_list& 
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const CodedGradients of = coded_gradients(saved, gradients[0], kept.fp8);
-  const StepCodes operands(kept.how, saved, saved[kRingScaleInv],
-                           kept.fp8.quantizers.qkv->format());
+  const KeptInputs inputs{saved[kRingQuery], saved[kRingKey], saved[kRingValue],
+                          saved[kRingScaleInv]};
+  const StepCodes operands(kept.how, inputs, kept.fp8.quantizers.qkv->format());
   const Ring ring(kept.how, saved[kRingQuery].size(2), saved[kRingKey].size(2));
   const Travelers travelers(saved[kRingKey], saved[kRingValue]);
   const at::Tensor of_query = at::zeros_like(operands.query());
-  at::Tensor present =
-      CodeTravelers::pack(saved[kRingScaleInv], saved[kRingKey], saved[kRingValue]);
-  const std::int64_t traveling = saved[kRingKey].numel() + saved[kRingValue].numel();
+  const std::int64_t traveling = inputs.key.numel() + inputs.value.numel();
   PendingTensor arriving(at::zeros({traveling}, of_query.options()));
-  for (std::int64_t i = 0; i < ring.steps(); ++i) {
-    PendingTensor next;
-    if (i + 1 < ring.steps()) next = ring.pass(present, RingChannel::values);
-    const RingStep step = ring.step(i);
-    StepOperands own = operands.of(step, present);
-    if (!kept.kept.empty()) own.scores.kept = kept.kept[static_cast<std::size_t>(i)];
-    const CodedGradients part{.output = step.query.of(of.output),
-                              .scale_inv = of.scale_inv,
-                              .delta = step.query.of(of.delta),
-                              .lse = step.query.of(of.lse)};
-    std::vector<at::Tensor> made =
-        gradients_of_step(own, part, saved[kRingSoftmaxScales].narrow(0, i, 1), kept);
-    if (saved[kRingOutputScaleInv].defined()) round_together(made, kept.fp8);
-    step.query.of(of_query).add_(made[0]);
-    const at::Tensor sum = arriving.wait().clone();
-    step.key.of(travelers.key(sum)).add_(made[1]);
-    step.key.of(travelers.value(sum)).add_(made[2]);
-    arriving = ring.pass(sum, RingChannel::gradients);
-    if (next.defined()) present = next.wait();
-  }
+  const bool delayed = is_delayed(kept.fp8);
+  ring.for_steps(CodeTravelers::pack(inputs),
+                 [&](std::size_t i, const RingStep& step, const at::Tensor& present) {
+                   StepOperands own = operands.of(step, present);
+                   if (!kept.kept.empty()) own.scores.kept = kept.kept[i];
+                   const CodedGradients part{.output = step.query.of(of.output),
+                                             .scale_inv = of.scale_inv,
+                                             .delta = step.query.of(of.delta),
+                                             .lse = step.query.of(of.lse)};
+                   const at::Tensor softmax_scale =
+                       saved[kRingSoftmaxScales].narrow(0, static_cast<std::int64_t>(i), 1);
+                   PartedCast cast(delayed ? kept.fp8.quantizers.d_qkv : nullptr);
+                   const std::vector<at::Tensor> made =
+                       rounded_together(cast, gradients_of_step(own, part, softmax_scale, kept),
+                                        std::vector<at::ScalarType>(3, at::kFloat));
+                   step.query.of(of_query).add_(made[0]);
+                   const at::Tensor sum = arriving.wait().clone();
+                   step.key.of(travelers.key(sum)).add_(made[1]);
+                   step.key.of(travelers.value(sum)).add_(made[2]);
+                   arriving = ring.pass(sum, RingChannel::gradients);
+                 });
   const at::Tensor home = arriving.wait();
   return {of_query.to(kept.dtypes[0]), travelers.key(home).to(kept.dtypes[1]),
           travelers.value(home).to(kept.dtypes[2]), at::Tensor(), at::Tensor()};

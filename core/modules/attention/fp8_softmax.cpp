@@ -3,7 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/maximum.h>
-#include <ATen/ops/zeros.h>
 
 #include <utility>
 
@@ -15,19 +14,19 @@ Fp8Softmax::Fp8Softmax(const CodedHeads& heads, const AttentionRules& rules)
     : heads_(heads),
       rules_(rules),
       ruled_(rules),
-      factor_(heads.scale_inv * heads.scale_inv * rules.scale) {}
+      factor_(heads.scale_inv * heads.scale_inv * rules.scale),
+      sink_(get_sink_score(rules, factor_.options())) {}
 
 const SoftmaxBlock& Fp8Softmax::of(const ScoreBlock& block) {
   if (kept_ == block) return newest_;
-  at::Tensor weights =
-      ruled_(compute_products(block, block.of_queries(heads_.query), block.of_keys(heads_.key))
-                 .mul_(factor_),
-             block);
+  at::Tensor weights = ruled_(compute_products(block.of_queries(heads_.query.over_size),
+                                               block.of_keys(heads_.key.over_size))
+                                  .mul_(factor_),
+                              block);
   at::Tensor largest = weights.amax(-1, /*keepdim=*/true);
   at::Tensor sink;
-  if (rules_.has_sink) {
-    sink = rules_.offset ? block.of_scores(*rules_.offset).to(at::kFloat)
-                         : at::zeros({1, 1, 1, 1}, weights.options());
+  if (sink_.defined()) {
+    sink = block.of_scores(sink_);
     largest = at::maximum(largest, sink);
   }
   const at::Tensor shift = seen_or(largest, 0);

@@ -4,16 +4,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "core/modules/attention/attention_rules.h"
+#include "core/modules/attention/fp8_operands.h"
 
 namespace telens {
-
-// FP32 values of codes, without a scale.
-struct CodedHeads {
-  at::Tensor query;  // [batch, heads, seq_q, size]
-  at::Tensor key;    // [batch, groups, seq_kv, size]
-  at::Tensor value;  // [batch, groups, seq_kv, value size]
-  at::Tensor scale_inv;
-};
 
 struct SoftmaxBlock {
   at::Tensor weights;  // [samples, heads, queries, keys]; 0 where a query sees no key
@@ -32,6 +25,7 @@ class Fp8Softmax {
   const AttentionRules& rules_;
   RuledScores ruled_;
   at::Tensor factor_;  // that of the products
+  at::Tensor sink_;    // undefined: there is none
   ScoreBlock kept_{};
   SoftmaxBlock newest_;
 };

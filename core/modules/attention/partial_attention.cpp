@@ -4,7 +4,6 @@
 #include <ATen/ops/exp.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/logaddexp.h>
-#include <ATen/ops/matmul.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
@@ -25,18 +24,23 @@ at::Tensor get_rows(const at::Tensor& mask, const QueryRows& rows) {
 
 at::Tensor partial_scores(const PartialHeads& heads, const PartialScores& how,
                           const QueryRows& rows) {
-  const std::int64_t groups = heads.key.size(1);
-  const at::Tensor products =
-      at::matmul(heads_by_group(rows.of(heads.query), groups), heads.key.transpose(-1, -2));
+  at::Tensor scores = compute_products(rows.of(heads.query), heads.key);
   if (how.factor) {
-    products.mul_(*how.factor);
+    scores.mul_(*how.factor);
   } else {
-    products.mul_(how.scale);
+    scores.mul_(how.scale);
   }
-  at::Tensor scores = groups_by_head(products, heads.query.size(1));
   if (how.bias) scores.add_(get_rows(*how.bias, rows));
   if (how.allowed) scores.masked_fill_(get_rows(*how.allowed, rows).logical_not(), kUnseen);
   return scores;
+}
+
+at::Tensor exponentiate(const at::Tensor& scores, const at::Tensor& lse) {
+  const at::Tensor shift = seen_or(scores.amax(-1, /*keepdim=*/true), 0);
+  scores.sub_(shift).exp_();
+  at::Tensor sum = scores.sum(-1, /*keepdim=*/true);
+  lse.copy_(sum.log().add_(shift));
+  return sum.masked_fill_(sum == 0, 1);
 }
 
 void drop_partly(at::Tensor& weights, const PartialScores& how, const QueryRows& rows) {
@@ -56,17 +60,11 @@ PartialAttention nothing_seen(const at::Tensor& query, const at::Tensor& value) 
 PartialAttention attend_partly(const PartialHeads& heads, const PartialScores& how) {
   PartialAttention result = nothing_seen(heads.query, heads.value);
   if (heads.key.size(2) == 0) return result;
-  const std::int64_t groups = heads.key.size(1);
   for_query_rows(heads.query.size(2), [&](const QueryRows& rows) {
     at::Tensor weights = partial_scores(heads, how, rows);
-    const at::Tensor shift = seen_or(weights.amax(-1, /*keepdim=*/true), 0);
-    weights.sub_(shift).exp_();
-    const at::Tensor sum = weights.sum(-1, /*keepdim=*/true);
-    rows.of(result.lse).copy_(sum.log().add_(shift));
+    const at::Tensor sum = exponentiate(weights, rows.of(result.lse));
     drop_partly(weights, how, rows);
-    const at::Tensor output = groups_by_head(
-        at::matmul(heads_by_group(weights, groups), heads.value), heads.query.size(1));
-    rows.of(result.output).copy_(output.div_(sum.masked_fill(sum == 0, 1)));
+    rows.of(result.output).copy_(sum_over_keys(weights, heads.value).div_(sum));
   });
   return result;
 }
@@ -82,27 +80,25 @@ void add_partial_gradients(const PartialHeads& heads, const PartialScores& how,
                            const AttentionGradients& gradients, const PartialGradients& into) {
   if (heads.key.size(2) == 0) return;
   const std::int64_t groups = heads.key.size(1);
-  const std::int64_t count = heads.query.size(1);
+  const OverPositions over =
+      gradients.over_positions.value_or(OverPositions{heads.query, heads.key, gradients.output});
   // A query that sees nothing has weights 0.
   const at::Tensor lse = seen_or(gradients.lse, -kUnseen);
   for_query_rows(heads.query.size(2), [&](const QueryRows& rows) {
     const at::Tensor weights = partial_scores(heads, how, rows).sub_(rows.of(lse)).exp_();
-    const at::Tensor output = heads_by_group(rows.of(gradients.output), groups);
     at::Tensor dropped = how.kept ? weights.clone() : weights;
     drop_partly(dropped, how, rows);
-    into.heads.value.add_(at::matmul(heads_by_group(dropped, groups).transpose(-1, -2), output));
-    at::Tensor of_weights =
-        groups_by_head(at::matmul(output, heads.value.transpose(-1, -2)), count);
+    into.heads.value.add_(sum_over_queries(dropped, rows.of(over.output), groups));
+    at::Tensor of_weights = compute_products(rows.of(gradients.output), heads.value);
     drop_partly(of_weights, how, rows);
     const at::Tensor of_scores = of_weights.sub_(rows.of(gradients.delta)).mul_(weights);
     if (into.bias) {
       const at::Tensor own = get_rows(*into.bias, rows);
       own.add_(of_scores.sum_to_size(own.sizes()));
     }
-    const at::Tensor grouped = heads_by_group(of_scores.mul_(how.scale), groups);
-    rows.of(into.heads.query).add_(groups_by_head(at::matmul(grouped, heads.key), count));
-    into.heads.key.add_(
-        at::matmul(grouped.transpose(-1, -2), heads_by_group(rows.of(heads.query), groups)));
+    of_scores.mul_(how.scale);
+    rows.of(into.heads.query).add_(sum_over_keys(of_scores, over.key));
+    into.heads.key.add_(sum_over_queries(of_scores, rows.of(over.query), groups));
   });
 }
 

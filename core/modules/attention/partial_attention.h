@@ -39,11 +39,20 @@ PartialAttention attend_partly(const PartialHeads& heads, const PartialScores& s
 // sum becomes that of itself and more, of the same queries; both are finite where one is.
 void add_partial(const PartialAttention& sum, const PartialAttention& more);
 
+// The products that add over queries or keys multiply these, of the same shapes, where others
+// multiply other codes (fp8_operands.h).
+struct OverPositions {
+  at::Tensor query;
+  at::Tensor key;
+  at::Tensor output;  // the gradient
+};
+
 // A backward knows this of all keys together.
 struct AttentionGradients {
   at::Tensor output;  // gradient of the whole output, [batch, heads, seq_q, value size]
   at::Tensor delta;   // [batch, heads, seq_q, 1]: sum of output times its gradient
   at::Tensor lse;     // that of all keys
+  std::optional<OverPositions> over_positions = {};
 };
 
 struct PartialGradients {
@@ -60,6 +69,10 @@ void add_partial_gradients(const PartialHeads& heads, const PartialScores& score
 // [batch, heads, rows, seq_kv], scaled and biased; -Inf where a key is not seen.
 at::Tensor partial_scores(const PartialHeads& heads, const PartialScores& how,
                           const QueryRows& rows);
+
+// Puts exp(score - the largest of its row) in the place of scores [batch, heads, rows, seq_kv], and
+// the logarithm of the softmax's sum in lse. Returns what the exponentials are to be divided by.
+at::Tensor exponentiate(const at::Tensor& scores, const at::Tensor& lse);
 
 // Dropout of these rows' weights, or of their gradients.
 void drop_partly(at::Tensor& weights, const PartialScores& how, const QueryRows& rows);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/modules/attention/fp8_operands.h"
 #include "core/modules/attention/partial_attention.h"
 #include "core/modules/attention/ring_steps.h"
 #include "core/modules/shared/activation_dtype.h"
@@ -28,6 +29,26 @@ PartialHeads get_heads(const RingStep& step, const at::Tensor& queries, const Tr
                        const at::Tensor& present) {
   return {step.query.of(queries), step.key.of(to_accumulation_dtype(travelers.key(present))),
           step.key.of(to_accumulation_dtype(travelers.value(present)))};
+}
+
+// The forward of a step multiplies these.
+PartialHeads cast_forward(const RingAttention& how, const PartialHeads& heads) {
+  if (!how.qkv) return heads;
+  const CodedHeads coded =
+      make_forward_operands({heads.query, heads.key, heads.value, {}}, *how.qkv);
+  return {coded.query.over_size, coded.key.over_size, coded.value.over_positions};
+}
+
+// Its backward multiplies others.
+void cast_backward(const RingAttention& how, PartialHeads& heads, AttentionGradients& gradients) {
+  if (!how.qkv) return;
+  const CodedHeads coded =
+      make_backward_operands({heads.query, heads.key, heads.value, {}}, *how.qkv);
+  const CodedRows output = cast_output_gradient(gradients.output, how.d_o).rows;
+  heads = {coded.query.over_size, coded.key.over_size, coded.value.over_size};
+  gradients.output = output.over_size;
+  gradients.over_positions =
+      OverPositions{coded.query.over_positions, coded.key.over_positions, output.over_positions};
 }
 
 struct KeptRing final : torch::CustomClassHolder {
@@ -50,12 +71,9 @@ class RingAttentionFunction : public torch::autograd::Function<RingAttentionFunc
     const at::Tensor queries = to_accumulation_dtype(query);
     const std::optional<at::Tensor> ordered = ring.rank_by_rank(bias, queries.scalar_type());
     const PartialAttention sum = nothing_seen(queries, value);
-    at::Tensor present = Travelers::pack(key, value);
-    for (std::int64_t i = 0; i < ring.steps(); ++i) {
-      PendingTensor next;
-      if (i + 1 < ring.steps()) next = ring.pass(present, RingChannel::values);
-      const RingStep step = ring.step(i);
-      const PartialHeads heads = get_heads(step, queries, travelers, present);
+    ring.for_steps(Travelers::pack(key, value), [&](std::size_t, const RingStep& step,
+                                                    const at::Tensor& present) {
+      const PartialHeads heads = cast_forward(*how, get_heads(step, queries, travelers, present));
       const PartialScores scores{.allowed = step.allowed,
                                  .kept = ring.draw_kept(heads.query, heads.key),
                                  .keep = 1 - how->dropout,
@@ -64,8 +82,7 @@ class RingAttentionFunction : public torch::autograd::Function<RingAttentionFunc
       if (scores.kept) kept->kept.push_back(*scores.kept);
       add_partial({step.query.of(sum.output), step.query.of(sum.lse)},
                   attend_partly(heads, scores));
-      if (next.defined()) present = next.wait();
-    }
+    });
     at::Tensor output = sum.output.to(query.scalar_type());
     context->save_for_backward({query, key, value, output, sum.lse, or_undefined(bias)});
     context->saved_data["ring"] = c10::IValue::make_capsule(std::move(kept));
@@ -92,32 +109,30 @@ class RingAttentionFunction : public torch::autograd::Function<RingAttentionFunc
     const std::optional<at::Tensor> bias_gradient =
         bias && saved[5].requires_grad() ? std::optional(at::zeros_like(*bias)) : std::nullopt;
     const at::Tensor query_gradient = at::zeros_like(queries);
-    at::Tensor present = Travelers::pack(key, value);
-    at::Tensor gradients = at::zeros(present.sizes(), queries.options());
+    at::Tensor gradients = at::zeros({key.numel() + value.numel()}, queries.options());
     PendingTensor arriving(gradients);
-    for (std::int64_t i = 0; i < ring.steps(); ++i) {
-      PendingTensor next;
-      if (i + 1 < ring.steps()) next = ring.pass(present, RingChannel::values);
-      const RingStep step = ring.step(i);
-      const PartialHeads heads = get_heads(step, queries, travelers, present);
+    ring.for_steps(Travelers::pack(key, value), [&](std::size_t i, const RingStep& step,
+                                                    const at::Tensor& present) {
+      PartialHeads heads = get_heads(step, queries, travelers, present);
+      AttentionGradients of{step.query.of(output_gradient), step.query.of(delta),
+                            step.query.of(saved[4])};
+      cast_backward(how, heads, of);
       // Computed beside the transfer of what the ranks before have added up.
       const at::Tensor own = at::zeros(present.sizes(), queries.options());
-      const auto drawn = static_cast<std::size_t>(i);
       add_partial_gradients(
           heads,
           {.allowed = step.allowed,
-           .kept = ring_kept.kept.empty() ? std::nullopt : std::optional(ring_kept.kept[drawn]),
+           .kept = ring_kept.kept.empty() ? std::nullopt : std::optional(ring_kept.kept[i]),
            .keep = 1 - how.dropout,
            .scale = how.scale,
            .bias = step.of_bias(bias)},
-          {step.query.of(output_gradient), step.query.of(delta), step.query.of(saved[4])},
+          of,
           {.heads = {step.query.of(query_gradient), step.key.of(travelers.key(own)),
                      step.key.of(travelers.value(own))},
            .bias = step.of_bias(bias_gradient)});
       gradients = arriving.wait() + own;
       arriving = ring.pass(gradients, RingChannel::gradients);
-      if (next.defined()) present = next.wait();
-    }
+    });
     gradients = arriving.wait();
     return {query_gradient.to(query.scalar_type()), travelers.key(gradients).to(key.scalar_type()),
             travelers.value(gradients).to(value.scalar_type()),

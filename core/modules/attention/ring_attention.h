@@ -4,11 +4,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <optional>
 
 #include "core/distributed/process_group.h"
 #include "core/modules/attention/attention_scores.h"
 #include "core/modules/attention/context_order.h"
+#include "core/quantization/quantizer.h"
 
 namespace telens {
 
@@ -22,6 +24,10 @@ struct RingAttention {
   // [batch or 1, heads or 1, seq_q or 1, seq_kv], added to scaled scores: of this rank's queries
   // and all ranks' keys in their natural order.
   std::optional<at::Tensor> bias = {};
+  // The products of each step multiply codes in blocks (fp8_operands.h), these of query, key and
+  // value, those of the output's gradient. nullptr: what came.
+  std::shared_ptr<Quantizer> qkv = {};
+  std::shared_ptr<Quantizer> d_o = {};
 };
 
 // heads: this rank's chunks, [batch, heads, seq, size]; the result is of the query's dtype. Sums

@@ -59,6 +59,18 @@ class Ring {
   std::int64_t steps() const { return at_.size; }
   RingStep step(std::int64_t index) const;
 
+  // Calls with the number of each step, the step, and the keys and values that are here then, while
+  // they travel on. packed: this rank's.
+  template <typename Call>
+  void for_steps(at::Tensor packed, const Call& call) const {
+    for (std::int64_t i = 0; i < steps(); ++i) {
+      PendingTensor next;
+      if (i + 1 < steps()) next = pass(packed, RingChannel::values);
+      call(static_cast<std::size_t>(i), step(i), packed);
+      if (next.defined()) packed = next.wait();
+    }
+  }
+
   PendingTensor pass(const at::Tensor& x, RingChannel channel) const {
     return pass_to_next_rank(x, how_.group, channel, /*is_shown=*/true);
   }

@@ -35,6 +35,15 @@ BlockSize block_size(const ScoreShape& shape, std::int64_t most) {
   return {1, std::clamp<std::int64_t>(most / (of_query * queries), 1, shape.groups), queries};
 }
 
+// [samples, heads, n, size] -> [samples, groups, heads of a group * n, size], and back.
+at::Tensor heads_by_group(const at::Tensor& x, std::int64_t groups) {
+  return x.reshape({x.size(0), groups, x.size(1) / groups * x.size(2), x.size(3)});
+}
+
+at::Tensor groups_by_head(const at::Tensor& x, std::int64_t heads) {
+  return x.reshape({x.size(0), heads, x.size(1) * x.size(2) / heads, x.size(3)});
+}
+
 KeyRange keys_in(const BlockedScores& blocks, const ScoreBlock& block) {
   if (!blocks.keys) return {0, blocks.shape.keys};
   const KeyRange range = blocks.keys(block);
@@ -84,18 +93,19 @@ ScoreBlock whole_block(const ScoreShape& shape) {
           .heads_of_group = shape.heads_of_group()};
 }
 
-at::Tensor heads_by_group(const at::Tensor& x, std::int64_t groups) {
-  return x.reshape({x.size(0), groups, x.size(1) / groups * x.size(2), x.size(3)});
+at::Tensor compute_products(const at::Tensor& query, const at::Tensor& key) {
+  return groups_by_head(at::matmul(heads_by_group(query, key.size(1)), key.transpose(-1, -2)),
+                        query.size(1));
 }
 
-at::Tensor groups_by_head(const at::Tensor& x, std::int64_t heads) {
-  return x.reshape({x.size(0), heads, x.size(1) * x.size(2) / heads, x.size(3)});
+at::Tensor sum_over_keys(const at::Tensor& weights, const at::Tensor& rows) {
+  return groups_by_head(at::matmul(heads_by_group(weights, rows.size(1)), rows), weights.size(1));
 }
 
-at::Tensor compute_products(const ScoreBlock& block, const at::Tensor& query,
-                            const at::Tensor& key) {
-  return groups_by_head(at::matmul(heads_by_group(query, block.groups), key.transpose(-1, -2)),
-                        block.heads());
+at::Tensor sum_over_queries(const at::Tensor& weights, const at::Tensor& rows,
+                            std::int64_t groups) {
+  return at::matmul(heads_by_group(weights, groups).transpose(-1, -2),
+                    heads_by_group(rows, groups));
 }
 
 void for_score_blocks(const BlockedScores& blocks,

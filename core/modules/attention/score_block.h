@@ -46,14 +46,19 @@ struct ScoreBlock {
 
 ScoreBlock whole_block(const ScoreShape& shape);
 
-// [query block] [key block]^T of the block: [samples, heads, queries, keys], one product for all
-// heads that share a key.
-at::Tensor compute_products(const ScoreBlock& block, const at::Tensor& query,
-                            const at::Tensor& key);
+// The products of an attention, each one product for all heads that share a key.
 
-// [samples, heads, n, size] -> [samples, groups, heads of a group * n, size], and back.
-at::Tensor heads_by_group(const at::Tensor& x, std::int64_t groups);
-at::Tensor groups_by_head(const at::Tensor& x, std::int64_t heads);
+// query [samples, heads, queries, size] key^T [samples, groups, keys, size]
+//   -> [samples, heads, queries, keys]; the output's gradient and the values alike.
+at::Tensor compute_products(const at::Tensor& query, const at::Tensor& key);
+
+// weights [samples, heads, queries, keys] rows [samples, groups, keys, size]
+//   -> [samples, heads, queries, size]
+at::Tensor sum_over_keys(const at::Tensor& weights, const at::Tensor& rows);
+
+// weights^T [samples, heads, queries, keys] rows [samples, heads, queries, size]
+//   -> [samples, groups, keys, size], the heads of a group added up
+at::Tensor sum_over_queries(const at::Tensor& weights, const at::Tensor& rows, std::int64_t groups);
 
 // The first of some keys, and the one behind the last.
 struct KeyRange {

@@ -39,6 +39,9 @@ class MXFP8BlockScaling(Recipe):
         without effect, as in Transformer Engine
     fp8_format
         ``Format.E4M3`` or ``Format.HYBRID``
+    fp8_dpa
+        DotProductAttention casts query, key and value, and its output's gradient, in blocks along
+        what each of its products adds over
     enable_2d_quantization
         weights get one scale for 32x32 elements, the same in both orientations
     override_linear_precision
@@ -50,6 +53,7 @@ class MXFP8BlockScaling(Recipe):
 
     _kind = "mxfp8"
     _row_multiple = 32
+    _attention_arguments = ("fp8_dpa",)
 
     margin: int = 0
     fp8_format: Format = Format.E4M3

@@ -1,8 +1,8 @@
 """Recipes: which format and scaling the tensors of a layer get, and how scales come about.
 
 Names, arguments and defaults are Transformer Engine's; arguments of ours stand behind them and are
-passed by name. DelayedScaling and Float8CurrentScaling heed ``fp8_dpa`` and ``fp8_mha``; the other
-recipes take them with their defaults alone.
+passed by name. DelayedScaling and Float8CurrentScaling heed ``fp8_dpa`` and ``fp8_mha``,
+MXFP8BlockScaling heeds ``fp8_dpa``; others take them with their defaults alone.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ class DelayedScaling(Recipe):
     """
 
     _kind = "delayed"
+    _attention_arguments = ("fp8_dpa", "fp8_mha")
 
     margin: int = 0
     fp8_format: Format = Format.HYBRID
@@ -221,6 +222,7 @@ class Float8CurrentScaling(Recipe):
     """
 
     _kind = "current"
+    _attention_arguments = ("fp8_dpa", "fp8_mha")
 
     use_power_2_scales: bool = False
     fp8_format: Format = Format.HYBRID

@@ -55,6 +55,8 @@ class Recipe:
     _kind: ClassVar[str] = ""
     # Rows that a GPU's products take a multiple of, as Transformer Engine pads parts for them.
     _row_multiple: ClassVar[int] = 16
+    # The arguments of attention in FP8 that may be True.
+    _attention_arguments: ClassVar[tuple[str, ...]] = ()
 
     def delayed(self) -> bool:
         """Whether scales come from the amaxes of earlier iterations."""

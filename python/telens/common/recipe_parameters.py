@@ -160,13 +160,18 @@ def check_attention(recipe: Any) -> None:
     """Throws UsageError where the recipe asks for an attention in FP8 that it cannot make."""
     for name in ("fp8_dpa", "fp8_mha"):
         value = getattr(recipe, name, False)
+        taken = recipe._attention_arguments
         # A value of another kind is refused as such.
-        one_scale = recipe.delayed() or recipe.float8_current_scaling()
-        if value in (True,) and not one_scale and ATTENTION_RECIPE not in os.environ:
+        if value in (True,) and name not in taken and ATTENTION_RECIPE not in os.environ:
+            instead = (
+                "give fp8_dpa=True (its blocks are no cast that a projection could take over)"
+                if "fp8_dpa" in taken
+                else "leave it False (attention runs in high precision)"
+            )
             raise _C.UsageError(
-                f"{type(recipe).__name__}: {name}={value!r} is not supported; leave it False "
-                "(attention runs in high precision), use DelayedScaling or Float8CurrentScaling, "
-                f"whose tensors have one scale, or set {ATTENTION_RECIPE} to one of these two"
+                f"{type(recipe).__name__}: {name}={value!r} is not supported; {instead}, use "
+                "DelayedScaling or Float8CurrentScaling, whose tensors have one scale, or set "
+                f"{ATTENTION_RECIPE} to the recipe of attention"
             )
 
 

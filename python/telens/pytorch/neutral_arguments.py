@@ -139,7 +139,8 @@ _ALL = [
     _A("fast_zero_fill", True, "any value: it is only a hint", "", (), _any_value),
     _A("inference_params", None, "None, or an InferenceParams", "it is none"),
     _A("fp8_output", False, "False", "an attention hands FP8 on under the recipe's fp8_mha"),
-    _A("bf16_backward", False, "False", "NVTE_FP8_DPA_BWD=0 leaves the backward to high precision"),
+    _A("bf16_backward", False, "any boolean: gradients have their inputs' dtype anyway",
+       "it is a switch", (True,)),
     _A("num_splits", 1, "a number from 1 on: only a hint", "it counts parts", (), _is_count),
     # Where one is given it is taken before this table is asked (score_graph.py, packed_heads.py).
     _A("score_mod_tensors", None, "a dict of tensors that score_mod gets, or None", ""),

@@ -12,6 +12,7 @@ CARRIED = "test_carried_codes.py::"
 PARAMETERS = "test_grouped_parameters.py::"
 MODULE = "python/telens/pytorch/module.py"
 DPA = "test_fp8_attention.py::"
+OF_BLOCKS = "test_block_attention.py::"
 MHA = "test_fp8_mha.py::"
 BLOCKS = "test_blocked_attention.py::"
 RECIPE = "test_attention_recipe.py::"
@@ -239,11 +240,48 @@ STATEMENTS = (
         "contexts[group].quantizers = groups_[group]->newest_quantizers();",
     ),
     Statement(
-        "Recipes of block scales refuse `fp8_dpa` and `fp8_mha` by name *(ours)*.",
-        DPA + "test_recipes_whose_tensors_have_many_scales_refuse_fp8_attention",
+        "Float8BlockScaling and NVFP4BlockScaling refuse `fp8_dpa` and `fp8_mha` by name *(ours)*.",
+        DPA + "test_recipes_that_no_attention_casts_by_refuse_it",
         "python/telens/common/recipe_parameters.py",
-        "if value in (True,) and not one_scale",
-        "if False and not one_scale",
+        "if value in (True,) and name not in taken",
+        "if False and name not in taken",
+    ),
+    Statement(
+        "`MXFP8BlockScaling(fp8_dpa=True)` casts query, key, value and the output's gradient for "
+        "each product of attention in blocks along what it adds over.",
+        OF_BLOCKS + "test_each_product_multiplies_blocks_along_what_it_adds_over",
+        "core/modules/attention/fp8_attention.cpp",
+        ".copy_(sum_over_keys(of_scores, block.of_keys(heads_.key.over_positions)));",
+        ".copy_(sum_over_keys(of_scores, block.of_keys(heads_.key.over_size)));",
+    ),
+    Statement(
+        "Its backward sums up the output times its gradient as both are outside.",
+        OF_BLOCKS + "test_each_product_multiplies_blocks_along_what_it_adds_over",
+        "core/modules/attention/fp8_attention.cpp",
+        ": output_gradient.to(at::kFloat);",
+        ": output_gradient_.rows.over_size;",
+    ),
+    Statement(
+        "It refuses `fp8_mha` by name, also where NVTE_DPA_FP8_RECIPE chooses it.",
+        OF_BLOCKS + "test_no_projection_takes_its_blocks_over",
+        "core/modules/attention/attention_recipe.cpp",
+        "if (made_) check_handed_casts(*made_);",
+        "",
+    ),
+    Statement(
+        "PrecisionLedger *(ours)* says that its codes are in blocks.",
+        OF_BLOCKS + "test_the_ledger_says_the_scaling",
+        "core/modules/attention/fp8_attention.cpp",
+        ".cast_in = fp8.quantizers.qkv->mode()",
+        ".cast_in = ScalingMode::tensor",
+    ),
+    Statement(
+        "`NVTE_DPA_FP8CS_O_in_F16=0` has the backward of attention in current scaling sum up the "
+        "output's codes.",
+        DPA + "test_a_variable_has_the_backward_sum_up_the_outputs_codes",
+        "core/modules/attention/fp8_attention.cpp",
+        "if (!fp8.sums_output_codes) return {values, {}, {}};",
+        "return {values, {}, {}};",
     ),
     Statement(
         "With `fp8_mha` the projection behind attention multiplies the codes of its output.",
@@ -285,8 +323,9 @@ STATEMENTS = (
         "FP8 attention has none either.",
         BLOCKS + "test_no_matrix_of_all_scores_stands_in_memory",
         "core/modules/attention/fp8_attention.cpp",
-        ".scores_of_block = scores_of_block(heads.query),",
-        ".scores_of_block = std::int64_t{1} << 40,",
+        "make_blocked_scores(query, heads.key.over_size, rules);",
+        "{.shape = score_shape(query, heads.key.over_size), "
+        ".scores_of_block = std::int64_t{1} << 40};",
     ),
     Statement(
         "Attention in blocks drops the same weights whatever their size *(ours)*.",
@@ -349,7 +388,7 @@ STATEMENTS = (
         "",
     ),
     Statement(
-        "With it recipes of block scales take `fp8_dpa`.",
+        "With it Float8BlockScaling and NVFP4BlockScaling take `fp8_dpa`.",
         RECIPE + "test_a_recipe_of_block_scales_may_have_another_for_attention",
         "python/telens/common/recipe_parameters.py",
         " and ATTENTION_RECIPE not in os.environ",

@@ -1,0 +1,220 @@
+"""Attention in FP8 in blocks (MXFP8BlockScaling(fp8_dpa=True)) against its formulas in FP64."""
+
+import numpy as np
+import pytest
+import torch
+from block_attention_reference import block_attention
+from block_references import E4M3, E5M2
+from debug_helpers import config_of
+from fp8_attention_reference import Known
+from score_blocks import in_blocks
+from test_fp8_attention import HALF_ULP, assert_within, by_head, causal, drawn, run
+
+import telens
+import telens.debug as debug
+import telens.pytorch as te
+from telens.common.recipe import DelayedScaling, Float8CurrentScaling, Format, MXFP8BlockScaling
+
+RECIPE = MXFP8BlockScaling(fp8_dpa=True)
+# Neither a head nor a sequence is a multiple of a block.
+RAGGED = {"size": 40, "queries": 72, "keys": 72}
+
+
+def attention_of(tensors, **options) -> te.DotProductAttention:
+    heads, groups = tensors[0].shape[2], tensors[1].shape[2]
+    options = {"qkv_format": "bshd", "attn_mask_type": "no_mask"} | options
+    return te.DotProductAttention(heads, tensors[0].shape[3], num_gqa_groups=groups, **options)
+
+
+def check(made, tensors, gradient, dtype, **known):
+    output, gradients = made
+    heads, size = tensors[0].shape[2:]
+    expected, scores = block_attention(
+        *(by_head(x) for x in tensors),
+        by_head(gradient.unflatten(-1, (heads, size))),
+        scale=1 / np.sqrt(size),
+        dtype=dtype,
+        **known,
+    )
+    output = output.unflatten(-1, (heads, size)).transpose(1, 2)
+    assert_within(output, expected.output, dtype, "output")
+    for name, ours in zip(("query", "key", "value"), gradients, strict=True):
+        # In a few rows an output may round to either of two neighbors, and so its sum with dO.
+        narrow = 0.9 if name == "value" else 0.4
+        assert_within(ours.transpose(1, 2), getattr(expected, name), dtype, name, narrow)
+    return expected, scores
+
+
+@pytest.mark.parametrize(
+    ("groups", "mask", "fp8_format"),
+    [(4, "no_mask", Format.E4M3), (2, "causal", Format.HYBRID), (1, "causal", Format.E4M3)],
+)
+@pytest.mark.parametrize("dtype", HALF_ULP, ids=str)
+def test_each_product_multiplies_blocks_along_what_it_adds_over(dtype, groups, mask, fp8_format):
+    tensors, gradient = drawn(1, dtype, groups=groups, **RAGGED)
+    recipe = MXFP8BlockScaling(fp8_dpa=True, fp8_format=fp8_format)
+    made = run(attention_of(tensors, attn_mask_type=mask), recipe, tensors, gradient)
+    known = {
+        "backward": E5M2 if fp8_format == Format.HYBRID else E4M3,
+        "allowed": causal(72, 72) if mask == "causal" else None,
+    }
+    check(made, tensors, gradient, dtype, **known)
+
+
+@pytest.mark.parametrize("of_block", [1, 600])
+def test_blocks_of_scores_cut_no_block_of_codes(of_block):
+    tensors, gradient = drawn(2, torch.float32, groups=2, size=32, queries=40, keys=72)
+    with in_blocks(of_block):
+        made = run(attention_of(tensors), RECIPE, tensors, gradient)
+    check(made, tensors, gradient, torch.float32)
+
+
+def test_bias_sink_and_padding_are_those_of_the_scores():
+    tensors, gradient = drawn(3, torch.float32, size=32, queries=40, keys=40)
+    attention = attention_of(tensors, attn_mask_type="padding", softmax_type="learnable")
+    with torch.no_grad():
+        attention.softmax_offset.copy_(torch.linspace(-1, 2, 4).view(1, 4, 1, 1))
+    bias = torch.randn(1, 4, 40, 40, requires_grad=True)
+    lengths = torch.tensor([0, 40, 40 + 10], dtype=torch.int32)
+    allowed = np.ones((2, 1, 40, 40), bool)
+    allowed[1, :, :, 10:] = allowed[1, :, 10:] = False
+    made = run(
+        attention,
+        RECIPE,
+        tensors,
+        gradient,
+        core_attention_bias_type="post_scale_bias",
+        core_attention_bias=bias,
+        cu_seqlens_q=lengths,
+        cu_seqlens_kv=lengths,
+    )
+    assert (made[0][1, 10:] == 0).all()
+    sink = attention.softmax_offset.detach().double().numpy()
+    expected, _ = check(
+        made,
+        tensors,
+        gradient,
+        torch.float32,
+        allowed=allowed,
+        bias=bias.detach().double().numpy(),
+        sink=np.where(allowed.any(-1, keepdims=True), sink, -np.inf),
+    )
+    of_bias = Known(
+        expected.bias.mid.sum(0, keepdims=True), expected.bias.rad.sum(0, keepdims=True)
+    )
+    off = np.abs(bias.grad.double().numpy() - of_bias.mid)
+    assert (off <= of_bias.rounded(2.0**-22).rad + 2.0**-120).all()
+    found = attention.softmax_offset.grad.flatten().double().numpy()
+    assert np.allclose(found, expected.sink, rtol=1e-4, atol=1e-8)
+
+
+def test_dropout_leaves_out_weights_of_the_softmax_and_their_gradients():
+    tensors, gradient = drawn(4, torch.float32, size=32, queries=32, keys=32)
+    attention = attention_of(tensors, attention_dropout=0.25)
+    # An output for each key: 0 where its weight was dropped.
+    one_each = torch.eye(32).expand(2, 4, 32, 32).transpose(1, 2).contiguous()
+    torch.manual_seed(5)
+    with te.autocast(recipe=RECIPE):
+        weights = attention(tensors[0], tensors[1], one_each)
+    kept = weights.unflatten(-1, (4, 32)).transpose(1, 2).numpy() != 0
+    assert 0.6 < kept.mean() < 0.9
+    torch.manual_seed(5)
+    made = run(attention, RECIPE, tensors, gradient)
+    check(made, tensors, gradient, torch.float32, kept=kept, keep=0.75)
+
+
+def test_packed_sequences_have_the_values_of_padded_ones():
+    tensors, gradient = drawn(6, torch.bfloat16, **RAGGED)
+    lengths = torch.tensor([0, 72, 144], dtype=torch.int32)
+    sums = {"cu_seqlens_q": lengths, "cu_seqlens_kv": lengths}
+    options = {"attn_mask_type": "padding"}
+    padded = run(attention_of(tensors, **options), RECIPE, tensors, gradient, **sums)
+    packed = run(
+        attention_of(tensors, qkv_format="thd", **options),
+        RECIPE,
+        [x.flatten(0, 1) for x in tensors],
+        gradient.flatten(0, 1),
+        **sums,
+    )
+    assert torch.equal(packed[0], padded[0].flatten(0, 1))
+    for ours, theirs in zip(packed[1], padded[1], strict=True):
+        assert torch.equal(ours, theirs.flatten(0, 1))
+
+
+@pytest.mark.parametrize("sizes", [{"batch": 0}, {"queries": 0}, {"keys": 0}], ids=str)
+def test_nothing_has_an_empty_output_or_none_and_its_gradients(sizes):
+    tensors, gradient = drawn(7, torch.bfloat16, size=32, **sizes)
+    output, gradients = run(attention_of(tensors), RECIPE, tensors, gradient)
+    assert output.shape == gradient.shape
+    assert (output == 0).all()
+    assert [x.shape for x in gradients] == [x.shape for x in tensors]
+    assert all((x == 0).all() for x in gradients)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_seen_in_its_blocks_alone(bad):
+    tensors, gradient = drawn(8, torch.float32, size=64, keys=64)
+    plain = run(attention_of(tensors), RECIPE, tensors, gradient)
+    tensors[2][0, 3, 0, 0] = bad
+    output, gradients = run(attention_of(tensors), RECIPE, tensors, gradient)
+    column = output[0, :, 0]
+    assert column.isnan().all() if bad != bad else not torch.equal(column, plain[0][0, :, 0])
+    output[0, :, 0] = plain[0][0, :, 0]
+    assert torch.equal(output, plain[0])
+    for ours, before in zip(gradients, plain[1], strict=True):
+        assert torch.equal(ours[1], before[1])
+
+
+def test_scores_and_the_largest_of_them_are_those_of_the_codes():
+    tensors, gradient = drawn(9, torch.float32, groups=2, size=32)
+    attention = attention_of(tensors, return_max_logit=True)
+    with te.autocast(recipe=RECIPE):
+        _, largest = attention(*tensors)
+    _, scores = block_attention(
+        *(by_head(x) for x in tensors),
+        by_head(gradient.unflatten(-1, (4, 32))),
+        scale=1 / np.sqrt(32),
+        dtype=torch.float32,
+    )
+    off = np.abs(largest.double().numpy() - scores.mid.max((0, 2, 3)))
+    assert (off <= scores.rad.max((0, 2, 3))).all()
+
+
+def test_the_ledger_says_the_scaling(tmp_path):
+    tensors, gradient = drawn(10, torch.bfloat16, size=32)
+    attention = attention_of(tensors)
+    attention.set_debug_name("attn")
+    with debug.session(config_of("PrecisionLedger", "telens"), log_dir=tmp_path):
+        run(attention, RECIPE, tensors, gradient)
+        debug.step()
+    rows = telens.open_run(tmp_path).table("ledger").itertuples()
+    found = {str(row.entry): str(row.detail) for row in rows}
+    assert found["query ran"] == "E4M3 under MXFP8 scaling"
+
+
+@pytest.mark.parametrize(
+    "recipe", [DelayedScaling(fp8_dpa=True), Float8CurrentScaling(fp8_dpa=True)]
+)
+def test_a_variable_chooses_it_for_attention(recipe, monkeypatch):
+    tensors, gradient = drawn(11, torch.bfloat16, size=32)
+    expected = run(
+        attention_of(tensors),
+        MXFP8BlockScaling(fp8_dpa=True, fp8_format=Format.HYBRID),
+        tensors,
+        gradient,
+    )
+    before = run(attention_of(tensors), recipe, tensors, gradient)
+    monkeypatch.setenv("NVTE_DPA_FP8_RECIPE", "MXFP8BlockScaling")
+    found = run(attention_of(tensors), recipe, tensors, gradient)
+    assert not torch.equal(before[0], expected[0])
+    assert torch.equal(found[0], expected[0])
+    assert all(map(torch.equal, found[1], expected[1]))
+
+
+def test_no_projection_takes_its_blocks_over(monkeypatch):
+    with pytest.raises(telens.UsageError, match="fp8_mha=True is not supported; give fp8_dpa=True"):
+        MXFP8BlockScaling(fp8_mha=True)
+    monkeypatch.setenv("NVTE_DPA_FP8_RECIPE", "MXFP8BlockScaling")
+    tensors, gradient = drawn(12, torch.bfloat16, size=32)
+    with pytest.raises(telens.UsageError, match="fp8_mha does not go with attention in blocks"):
+        run(attention_of(tensors), DelayedScaling(fp8_mha=True), tensors, gradient)
