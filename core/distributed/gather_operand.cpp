@@ -40,6 +40,12 @@ void check_joins(const OperandShard& shard, const QuantizedTensor& tensor,
         "ranks; give each rank a multiple, or return plain values",
         shard.layer, get_name(tensor.mode), get_rows(tensor), block_length(tensor.mode));
   }
+  if (data.has_scales_of_rows()) {
+    raise<UsageError>(
+        "{}: a feature has made codes with a scale for each row, which are not gathered over "
+        "ranks; return plain values",
+        shard.layer);
+  }
   if (!shard.modified) return;
   if (!data.codes.defined()) {
     raise<UsageError>(

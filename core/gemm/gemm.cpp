@@ -10,6 +10,7 @@
 #include "core/ops/gemm_choice.h"
 #include "core/ops/matmul.h"
 #include "core/ops/transposed_view.h"
+#include "core/quantization/own_gemm.h"
 #include "core/quantization/token_padding.h"
 
 namespace telens {
@@ -85,27 +86,61 @@ GemmResult multiply_padded(const GemmDescription& description, const QuantizedTe
   return result;
 }
 
+void check_orientations(const GemmDescription& description, const QuantizedData& left,
+                        const QuantizedData& right) {
+  if (left.defined() && right.defined()) return;
+  const OperandNames names = get_operands(description.gemm);
+  raise<UsageError>(
+      "{}: {} needs its {} in the orientation that was not quantized or was dropped; keep both "
+      "(update_usage, Quantizer::set_usage)",
+      description.layer, get_name(description.gemm), get_name(left.defined() ? names.b : names.a));
+}
+
+void check_multiplies(const GemmDescription& description, const QuantizedTensor& a,
+                      const QuantizedTensor& b) {
+  if (ops::can_multiply(a.mode, b.mode) &&
+      (a.format != FormatId::e5m2 || b.format != FormatId::e5m2)) {
+    return;
+  }
+  const OperandNames names = get_operands(description.gemm);
+  raise<UsageError>(
+      "{}: {} cannot multiply {} ({}, {} scaling) by {} ({}, {} scaling); expected one scaling "
+      "mode (or 1x128 with 128x128 blocks), and at most one E5M2 operand",
+      description.layer, get_name(description.gemm), get_name(names.a), get_name(a.format),
+      get_name(a.mode), get_name(names.b), get_name(b.format), get_name(b.mode));
+}
+
+// The product that the left operand's quantizer brings.
+GemmResult run_own(const GemmDescription& description, const QuantizedTensor& a,
+                   const QuantizedTensor& b) {
+  if (!a.own_gemm || !b.own_gemm) {
+    const OperandNames names = get_operands(description.gemm);
+    raise<UsageError>(
+        "{}: in {}, the {}'s quantizer has a qgemm of its own and the {}'s has none; such a "
+        "product multiplies tensors of such quantizers alone; give both one",
+        description.layer, get_name(description.gemm), get_name(a.own_gemm ? names.a : names.b),
+        get_name(a.own_gemm ? names.b : names.a));
+  }
+  quantized_count.fetch_add(1, std::memory_order_relaxed);
+  at::Tensor sum = description.accumulate_into;
+  const at::Tensor product =
+      a.own_gemm->multiply({.gemm = description.gemm,
+                            .a = a,
+                            .b = b,
+                            .bias = description.bias,
+                            .out_dtype = sum.defined() ? at::kFloat : description.out_dtype,
+                            .split_accumulator = description.split_accumulator});
+  return {sum.defined() ? sum.add_(product) : product, {"the quantizer's own qgemm", {}}};
+}
+
 GemmResult run_quantized(const GemmDescription& description, const QuantizedTensor& a,
                          const QuantizedTensor& b) {
-  const OperandNames names = get_operands(description.gemm);
-  if (!ops::can_multiply(a.mode, b.mode) ||
-      (a.format == FormatId::e5m2 && b.format == FormatId::e5m2)) {
-    raise<UsageError>(
-        "{}: {} cannot multiply {} ({}, {} scaling) by {} ({}, {} scaling); expected one scaling "
-        "mode (or 1x128 with 128x128 blocks), and at most one E5M2 operand",
-        description.layer, get_name(description.gemm), get_name(names.a), get_name(a.format),
-        get_name(a.mode), get_name(names.b), get_name(b.format), get_name(b.mode));
-  }
+  const bool own = a.own_gemm || b.own_gemm;
+  if (!own) check_multiplies(description, a, b);
   const QuantizedData& left = description.gemm == Gemm::wgrad ? a.columnwise : a.rowwise;
   const QuantizedData& right = description.gemm == Gemm::fprop ? b.rowwise : b.columnwise;
-  if (!left.defined() || !right.defined()) {
-    raise<UsageError>(
-        "{}: {} needs its {} in the orientation that was not quantized or was dropped; keep both "
-        "(update_usage, Quantizer::set_usage)",
-        description.layer, get_name(description.gemm),
-        get_name(left.defined() ? names.b : names.a));
-  }
-  check_rotations(description, a, b);
+  check_orientations(description, left, right);
+  if (!own) check_rotations(description, a, b);
   const at::Tensor& sum = description.accumulate_into;
   if (is_of_no_tokens(left.codes, right.codes)) {
     return {sum.defined() ? sum
@@ -113,6 +148,7 @@ GemmResult run_quantized(const GemmDescription& description, const QuantizedTens
                                       left.codes.options().dtype(description.out_dtype)),
             {}};
   }
+  if (own) return run_own(description, a, b);
   const TokenPadding padding = token_padding(description.gemm, a);
   return padding.needed() ? multiply_padded(description, a, b, padding)
                           : multiply(description, a, left, b, right);

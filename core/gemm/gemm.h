@@ -48,8 +48,10 @@ struct GemmResult {
   ops::GemmChoice choice;  // the kernel that ran; empty for a product of no tokens
 };
 
-// The call is the same whether the layer is watched or not. Throws UsageError if one operand is
-// quantized and the other is not, or if both are E5M2 (no hardware multiplies those).
+// The call is the same whether the layer is watched or not. Quantized operands whose quantizers
+// bring a product of their own (QuantizedTensor::own_gemm) get that. Throws UsageError if one
+// operand is quantized and the other is not, if one brings a product and the other does not, or if
+// both are E5M2 (no hardware multiplies those).
 GemmResult run_gemm(const GemmDescription& description);
 
 // A product of plain operands for each part of a's rows (ops::grouped_matmul), as one operation.

@@ -1,8 +1,12 @@
 #include "core/ops/block_quantize.h"
 
+#include <ATen/ops/amax.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/nan_to_num.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
+#include <limits>
 #include <tuple>
 
 #include "core/ops/block_quantize_checks.h"
@@ -40,10 +44,12 @@ FourTensors quantize_fp8_blocks_meta(const at::Tensor& x, std::int64_t format, b
 SixTensors quantize_nvfp4_meta(const at::Tensor& x, bool two_dimensional,
                                std::optional<std::int64_t> hadamard_signs,
                                const std::optional<at::Tensor>& random_state, bool rowwise,
-                               bool columnwise, const std::optional<at::Tensor>& amaxes) {
-  check_nvfp4(x, two_dimensional, hadamard_signs, random_state, columnwise);
+                               bool columnwise, const std::optional<at::Tensor>& amaxes,
+                               bool row_scaled) {
+  check_nvfp4(x, two_dimensional, hadamard_signs, random_state, columnwise, row_scaled);
   check_amaxes("quantize_nvfp4", x, amaxes);
-  return as_six_tensors(empty_packed_pair(x, two_dimensional, {rowwise, columnwise}));
+  check_row_scaled("quantize_nvfp4", row_scaled, two_dimensional, amaxes);
+  return as_six_tensors(empty_packed_pair(x, two_dimensional, {rowwise, columnwise}, row_scaled));
 }
 
 at::Tensor hadamard_transform_meta(const at::Tensor& x, std::int64_t signs, bool) {
@@ -75,6 +81,18 @@ BlockCodes empty_orientation(std::int64_t rows, std::int64_t columns, ScalingMod
 
 at::ScalarType get_scale_dtype(ScalingMode mode) {
   return scheme(mode).scale_format == FormatId::fp32 ? at::kFloat : at::kByte;
+}
+
+void check_scales_of_rows(std::string_view operation, const at::Tensor& scales,
+                          const at::Tensor& codes) {
+  if (scales.scalar_type() != at::kFloat || scales.dim() != 1 || scales.size(0) != codes.size(0) ||
+      !scales.is_contiguous() || scales.device() != codes.device()) {
+    raise<ShapeError>(
+        "{}: tensor_scale has dtype {} and shape {} on {}; expected Float with 1 element or, one "
+        "for each row of the codes, [{}], on {}",
+        operation, c10::toString(scales.scalar_type()), c10::str(scales.sizes()),
+        scales.device().str(), codes.size(0), codes.device().str());
+  }
 }
 
 }  // namespace
@@ -137,7 +155,11 @@ BlockCodesFormats check_block_codes(std::string_view operation, const BlockCodes
         c10::toString(scale_inv.scalar_type()), c10::str(scale_inv.sizes()), get_name(scaling),
         c10::str(codes.sizes()), c10::toString(scale_dtype), rows, columns);
   }
-  if (tensor_scale.defined()) check_one_float(operation, "tensor_scale", tensor_scale, codes);
+  if (tensor_scale.defined() && tensor_scale.numel() != 1) {
+    check_scales_of_rows(operation, tensor_scale, codes);
+  } else if (tensor_scale.defined()) {
+    check_one_float(operation, "tensor_scale", tensor_scale, codes);
+  }
   return {element, scaling};
 }
 
@@ -154,7 +176,7 @@ BlockCodes empty_packed_codes(std::int64_t rows, std::int64_t columns, bool tran
 }
 
 BlockCodesPair empty_packed_pair(const at::Tensor& x, bool squares,
-                                 const Orientations& orientations) {
+                                 const Orientations& orientations, bool row_scaled) {
   BlockCodesPair pair;
   if (orientations.rowwise) {
     pair.rowwise = empty_packed_codes(x.size(0), x.size(1), false, x.options());
@@ -163,6 +185,12 @@ BlockCodesPair empty_packed_pair(const at::Tensor& x, bool squares,
     pair.columnwise = empty_packed_codes(x.size(1), x.size(0), true, x.options());
     at::Tensor& scales = pair.columnwise.scale_inv;
     if (squares) scales = at::empty(scales.sizes(), scales.options());
+  }
+  if (row_scaled) {
+    for (BlockCodes* codes : {&pair.rowwise, &pair.columnwise}) {
+      if (!codes->codes.defined()) continue;
+      codes->tensor_scale = at::empty({codes->codes.size(0)}, codes->tensor_scale.options());
+    }
   }
   return pair;
 }
@@ -183,8 +211,12 @@ void check_hadamard(std::string_view operation, const at::Tensor& x, std::int64_
 
 void check_nvfp4(const at::Tensor& x, bool two_dimensional,
                  std::optional<std::int64_t> hadamard_signs,
-                 const std::optional<at::Tensor>& random_state, bool columnwise) {
+                 const std::optional<at::Tensor>& random_state, bool columnwise, bool row_scaled) {
   check_matrix("quantize_nvfp4", x);
+  if (row_scaled && (hadamard_signs || random_state)) {
+    raise<UsageError>("quantize_nvfp4: row_scaled excludes {}; switch one of them off",
+                      hadamard_signs ? "the random Hadamard transform" : "stochastic rounding");
+  }
   if (two_dimensional && hadamard_signs) {
     raise<UsageError>(
         "quantize_nvfp4: 16x16 blocks, the same in both orientations, exclude the random Hadamard "
@@ -209,6 +241,23 @@ void check_amaxes(std::string_view operation, const at::Tensor& x,
                       operation, c10::toString(amaxes->scalar_type()), c10::str(amaxes->sizes()),
                       amaxes->device().str(), x.device().str());
   }
+}
+
+void check_row_scaled(std::string_view operation, bool row_scaled, bool two_dimensional,
+                      const std::optional<at::Tensor>& amaxes) {
+  if (!row_scaled || (!two_dimensional && !amaxes)) return;
+  raise<UsageError>(
+      "{}: row_scaled, a scale for each row, excludes {}; switch one of them off", operation,
+      two_dimensional ? "16x16 blocks, which reach over rows" : "amaxes, which are of the tensor");
+}
+
+at::Tensor largest_numbers(const at::Tensor& x, std::int64_t dimension) {
+  const std::int64_t across = 1 - dimension;
+  if (x.size(across) == 0) {
+    return at::zeros({x.size(dimension)}, x.options().dtype(at::kFloat));
+  }
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  return at::nan_to_num(x, 0, kInfinity, -kInfinity).abs_().amax(across).to(at::kFloat);
 }
 
 BlockCodesPair empty_block_codes(const at::Tensor& x, ScalingMode mode, at::ScalarType scale_dtype,
@@ -256,7 +305,8 @@ BlockCodesPair quantize_nvfp4(const at::Tensor& x, const Nvfp4Options& options,
   static const auto op = find_operator<decltype(quantize_nvfp4_meta)>("telens::quantize_nvfp4");
   const auto [codes, scale_inv, tensor_scale, column_codes, column_scale_inv, column_tensor_scale] =
       op.call(x, options.two_dimensional, options.hadamard_signs, if_defined(options.random_state),
-              orientations.rowwise, orientations.columnwise, if_defined(options.amaxes));
+              orientations.rowwise, orientations.columnwise, if_defined(options.amaxes),
+              options.row_scaled);
   return {{codes, scale_inv, tensor_scale}, {column_codes, column_scale_inv, column_tensor_scale}};
 }
 

@@ -31,8 +31,9 @@ struct BlockCodes {
   // uint8 [rows, columns]; NVFP4: [rows, columns / 2 rounded up], the element of even index in the
   // lower four bits.
   at::Tensor codes;
-  at::Tensor scale_inv;     // [rows / block height, columns / block length], both rounded up
-  at::Tensor tensor_scale;  // NVFP4: FP32 with 1 element; others: undefined
+  at::Tensor scale_inv;  // [rows / block height, columns / block length], both rounded up
+  // NVFP4: FP32 with 1 element or, row_scaled, one for each of the codes' rows; others: undefined.
+  at::Tensor tensor_scale;
 };
 
 struct BlockCodesPair {
@@ -75,6 +76,9 @@ struct Nvfp4Options {
   // FP32 [2] on x's device: the largest magnitudes that the tensor's scales are made of instead of
   // its own, rowwise and columnwise. Of all parts of a tensor that is quantized in parts, say.
   at::Tensor amaxes = {};
+  // Each row of codes (columnwise: each of x's columns) has a scale of its own in the tensor's
+  // place, made of its largest number. Excludes all of the above.
+  bool row_scaled = false;
 };
 TELENS_EXPORT BlockCodesPair quantize_nvfp4(const at::Tensor& x, const Nvfp4Options& options,
                                             const Orientations& orientations);
@@ -88,7 +92,8 @@ TELENS_EXPORT at::Tensor hadamard_transform(const at::Tensor& x, std::uint16_t s
                                             bool inverse = false);
 
 // float(code) * scale, rounded to FP32, then to dtype (BF16, FP16 or FP32). The scale is scale_inv
-// of the element's block, times tensor_scale if that is defined (rounded to FP32). Returns a matrix
+// of the element's block, times tensor_scale (its row's) if that is defined (rounded to FP32).
+// Returns a matrix
 // that lies in memory as the codes do if those are dense; of NVFP4 with an odd number of columns it
 // has one column more.
 TELENS_EXPORT at::Tensor dequantize_blocks(const BlockCodes& quantized, FormatId format,

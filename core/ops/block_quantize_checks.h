@@ -65,18 +65,25 @@ BlockCodes empty_packed_codes(std::int64_t rows, std::int64_t columns, bool tran
                               const at::TensorOptions& options);
 
 // Those of both orientations of x, as `orientations` asks. squares: the scales of the columnwise
-// one lie row after row.
+// one lie row after row. row_scaled: each row of codes has an element of tensor_scale.
 BlockCodesPair empty_packed_pair(const at::Tensor& x, bool squares,
-                                 const Orientations& orientations);
+                                 const Orientations& orientations, bool row_scaled = false);
 
 void check_hadamard(std::string_view operation, const at::Tensor& x, std::int64_t signs);
-// Also that 16x16 blocks and the transform are not asked for together, and that random_state, if
-// given, is int64 with 2 elements on x's device.
+// Also that 16x16 blocks and the transform are not asked for together, that random_state, if given,
+// is int64 with 2 elements on x's device, and that rows with scales of their own have neither.
 void check_nvfp4(const at::Tensor& x, bool two_dimensional,
                  std::optional<std::int64_t> hadamard_signs,
-                 const std::optional<at::Tensor>& random_state, bool columnwise);
+                 const std::optional<at::Tensor>& random_state, bool columnwise, bool row_scaled);
 void check_amaxes(std::string_view operation, const at::Tensor& x,
                   const std::optional<at::Tensor>& amaxes);
+// That rows with scales of their own have no 16x16 blocks and no given amaxes.
+void check_row_scaled(std::string_view operation, bool row_scaled, bool two_dimensional,
+                      const std::optional<at::Tensor>& amaxes);
+
+// The largest magnitude that is a number of each row (dimension 0) or column (1) of a matrix, FP32;
+// 0 where there is none. On x's device.
+at::Tensor largest_numbers(const at::Tensor& x, std::int64_t dimension);
 
 // The scales of squares [rows / block, columns / block] as those of the blocks of one row's height
 // that quantized data has: each row of scales as often as the square has rows, `rows` in all.

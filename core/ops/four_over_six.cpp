@@ -11,11 +11,13 @@ namespace {
 
 SixTensors quantize_four_over_six_meta(const at::Tensor& x, bool two_dimensional,
                                        bool squared_error, double largest_scale, bool rowwise,
-                                       bool columnwise, const std::optional<at::Tensor>& amaxes) {
+                                       bool columnwise, const std::optional<at::Tensor>& amaxes,
+                                       bool row_scaled) {
   check_matrix("quantize_four_over_six", x);
   check_four_over_six(largest_scale, squared_error);
   check_amaxes("quantize_four_over_six", x, amaxes);
-  return as_six_tensors(empty_packed_pair(x, two_dimensional, {rowwise, columnwise}));
+  check_row_scaled("quantize_four_over_six", row_scaled, two_dimensional, amaxes);
+  return as_six_tensors(empty_packed_pair(x, two_dimensional, {rowwise, columnwise}, row_scaled));
 }
 
 }  // namespace
@@ -35,7 +37,7 @@ BlockCodesPair quantize_four_over_six(const at::Tensor& x, const FourOverSixOpti
   const auto [codes, scale_inv, tensor_scale, column_codes, column_scale_inv, column_tensor_scale] =
       op.call(x, options.two_dimensional, options.choice.squared_error,
               options.choice.largest_scale, orientations.rowwise, orientations.columnwise,
-              if_defined(options.amaxes));
+              if_defined(options.amaxes), options.row_scaled);
   return {{codes, scale_inv, tensor_scale}, {column_codes, column_scale_inv, column_tensor_scale}};
 }
 

@@ -12,7 +12,9 @@ namespace telens::ops {
 struct FourOverSixOptions {
   bool two_dimensional = false;  // 16x16 elements share a scale and the choice
   FourOverSix choice = {};
-  at::Tensor amaxes = {};  // as those of quantizing to 6 alone (block_quantize.h)
+  // As those of quantizing to 6 alone (block_quantize.h).
+  at::Tensor amaxes = {};
+  bool row_scaled = false;
 };
 
 // x, the orientations, codes and scales are as those of packed FP4 (block_quantize.h). Rounds to

@@ -15,6 +15,19 @@ struct Output {
   std::uint8_t* scales;
 };
 
+// The inputs of the scales of lines: rows, or columns down which blocks lie.
+struct LineScales {
+  const float* amaxes;  // the largest magnitudes that are numbers
+  bool by_line;         // one a line; else one of the tensor
+  FourOverSix choice;
+
+  TELENS_HOST_DEVICE TensorScale of(std::int64_t line) const {
+    return TensorScale::of(amaxes[by_line ? line : 0], choice);
+  }
+  // Element i of the tensor's scales.
+  TELENS_HOST_DEVICE float tensor_scale(std::int64_t i) const { return of(i).scaling.tensor_scale; }
+};
+
 struct Matrix {
   std::int64_t rows;
   std::int64_t columns;
@@ -50,23 +63,23 @@ TELENS_HOST_DEVICE inline void store_along_row(const Output& rowwise, const Matr
 // Block `index` of the rows' blocks, one row after the other.
 template <typename Load>
 TELENS_HOST_DEVICE void quantize_along_row(const Load& load, const Matrix& matrix,
-                                           const TensorScale& tensor, const Output& rowwise,
+                                           const LineScales& scales, const Output& rowwise,
                                            std::int64_t index) {
   const std::int64_t row = index / matrix.blocks_across();
   const std::int64_t block = index % matrix.blocks_across();
   const Line line{row * matrix.columns + block * kBlock, 1, matrix.columns_at(block)};
-  store_along_row(rowwise, matrix, row, block, encode_block(load, line, tensor));
+  store_along_row(rowwise, matrix, row, block, encode_block(load, line, scales.of(row)));
 }
 
 // Block `index` of the columns' blocks, sixteen rows after the other.
 template <typename Load>
 TELENS_HOST_DEVICE void quantize_down_column(const Load& load, const Matrix& matrix,
-                                             const TensorScale& tensor, const Output& columnwise,
+                                             const LineScales& scales, const Output& columnwise,
                                              std::int64_t index) {
   const std::int64_t block = index / matrix.columns;
   const std::int64_t column = index % matrix.columns;
   const Line line{block * kBlock * matrix.columns + column, matrix.columns, matrix.rows_at(block)};
-  const EncodedBlock encoded = encode_block(load, line, tensor);
+  const EncodedBlock encoded = encode_block(load, line, scales.of(column));
   store(columnwise.codes + block * (kBlock / 2) * matrix.columns + column, matrix.columns,
         encoded.codes, line.count);
   columnwise.scales[index] = encoded.scale;
@@ -75,14 +88,14 @@ TELENS_HOST_DEVICE void quantize_down_column(const Load& load, const Matrix& mat
 // Square `index`, sixteen rows after the other; its scale stands once a row and once a column.
 template <typename Load>
 TELENS_HOST_DEVICE void quantize_square(const Load& load, const Matrix& matrix,
-                                        const TensorScale& tensor, const Output& rowwise,
+                                        const LineScales& scales, const Output& rowwise,
                                         const Output& columnwise, std::int64_t index) {
   const std::int64_t down = index / matrix.blocks_across();
   const std::int64_t across = index % matrix.blocks_across();
   const int rows = matrix.rows_at(down);
   const int columns = matrix.columns_at(across);
   const Line first{down * kBlock * matrix.columns + across * kBlock, 1, columns};
-  const EncodedSquare square = encode_square(load, first, rows, matrix.columns, tensor);
+  const EncodedSquare square = encode_square(load, first, rows, matrix.columns, scales.of(0));
   if (rowwise.codes != nullptr) {
     for (int row = 0; row < rows; ++row) {
       store_along_row(rowwise, matrix, down * kBlock + row, across,

@@ -13,7 +13,8 @@ namespace telens::ops {
 struct GemmOperand {
   const at::Tensor& codes;
   const at::Tensor& scale_inv;
-  const at::Tensor& tensor_scale;  // packed FP4; others: undefined
+  // Packed FP4: FP32 [1] or, one for each row of the codes, [rows]; others: undefined.
+  const at::Tensor& tensor_scale;
   FormatId format;
   ScalingMode mode;
   // For 128-blocks: all scales are known to be powers of two from 2^-127 to 2^127, which no device
@@ -29,7 +30,8 @@ bool can_multiply(ScalingMode a, ScalingMode b);
 
 // out[M, N] = a[M, K] x b[N, K]^T + bias[N] of the operands' values, exact products accumulated in
 // FP32, rounded once to out_dtype (BF16, FP16 or FP32). Scales that are no powers of two are
-// applied to the FP32 sums: those of a tensor to the whole sum, those of blocks to the sum over a
+// applied to the FP32 sums: those of a tensor or of its rows to the whole sum, those of blocks to
+// the sum over a
 // block of K. A device may multiply the scales of two blocks first, and take a product of theirs
 // below 2^-126, FP32's smallest normal number, for zero. bias is of out_dtype or undefined;
 // bias_of_16_bits(bias) is added. M, N, K may be zero. Throws ShapeError where the shapes do not

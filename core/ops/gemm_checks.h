@@ -3,10 +3,12 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <optional>
 
 #include "core/ops/gemm.h"
+#include "core/ops/gemm_by_rows.h"
 #include "core/ops/optional_tensor.h"
 
 namespace telens::ops {
@@ -47,7 +49,13 @@ at::Tensor gemm_schema(const at::Tensor& a, const at::Tensor& a_scale_inv,
       out_dtype,
       split_accumulator};
   check_gemm(arguments);
-  return kernel(arguments);
+  if (!has_scales_of_rows(arguments.a, arguments.b)) return kernel(arguments);
+  const GemmByRows by_rows(arguments.a, arguments.b);
+  const at::Tensor none;
+  at::Tensor sums =
+      by_rows.scaled(kernel({by_rows.a(), by_rows.b(), none, at::kFloat, split_accumulator}));
+  const at::Tensor added = bias_of_16_bits(arguments.bias);
+  return (added.defined() ? sums.add_(added) : sums).to(out_dtype);
 }
 
 // The same for telens::gemm_accumulate.
@@ -66,7 +74,11 @@ void gemm_accumulate_schema(const at::Tensor& a, const at::Tensor& a_scale_inv,
       out,
       split_accumulator};
   check_gemm_accumulate(arguments);
-  kernel(arguments);
+  if (!has_scales_of_rows(arguments.a, arguments.b)) return kernel(arguments);
+  const GemmByRows by_rows(arguments.a, arguments.b);
+  const at::Tensor sums = at::zeros(out.sizes(), out.options());
+  kernel({by_rows.a(), by_rows.b(), sums, split_accumulator});
+  at::Tensor(out).add_(by_rows.scaled(sums));
 }
 
 }  // namespace telens::ops

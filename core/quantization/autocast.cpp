@@ -74,8 +74,9 @@ void Autocast::exit() {
     return;
   }
   const std::shared_ptr<Region> region = std::move(stack().back().region);
+  const bool updates_scales = stack().back().options.updates_scales;
   stack().pop_back();
-  if (stack().empty() && c10::GradMode::is_enabled()) {
+  if (stack().empty() && updates_scales && c10::GradMode::is_enabled()) {
     const c10::AutoGradMode no_grad(false);
     region->update(/*backward=*/false);
   }

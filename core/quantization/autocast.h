@@ -21,6 +21,8 @@ struct AutocastOptions {
   std::shared_ptr<const Recipe> recipe = {};  // default: DelayedScaling()
   // Over which amaxes are reduced (with DelayedScaling::reduce_amax); null: this rank alone.
   ProcessGroupPtr group = {};
+  // The end of an outermost region computes new scales of the forward.
+  bool updates_scales = true;
 };
 
 // The state that the layers of an outermost region share: the scales to update, and the first

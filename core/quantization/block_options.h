@@ -22,6 +22,9 @@ struct BlockOptions {
   bool stochastic_rounding = false;  // packed FP4
   // Packed FP4, without either of those: blocks are scaled to 4 or to 6, by this error.
   std::optional<FourOverSix> four_over_six = std::nullopt;
+  // Packed FP4, without squares, transform and chance: each row of codes has a scale of its own in
+  // the tensor's place.
+  bool row_scaled = false;
 
   bool operator==(const BlockOptions&) const = default;
 };

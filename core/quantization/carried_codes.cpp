@@ -33,6 +33,7 @@ const CarriedCodes* get_meta(const at::Tensor& tensor) {
 // True if `quantizer` would make codes of this kind.
 bool makes_such(const Quantizer& quantizer, const QuantizedTensor& codes) {
   if (quantizer.mode() != codes.mode || quantizer.format() != codes.format) return false;
+  if (codes.own_gemm) return false;
   if (const auto* blocks = dynamic_cast<const BlockQuantizer*>(&quantizer)) {
     return blocks->options() == codes.blocks;
   }

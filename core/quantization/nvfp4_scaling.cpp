@@ -38,6 +38,11 @@ void NVFP4BlockScaling::check() const {
         "NVFP4BlockScaling: nvfp4_4over6 of activations excludes their random Hadamard transform; "
         "set disable_rht, or nvfp4_4over6 to 'weights'");
   }
+  if (!disable_rht && row_scaled_activation) {
+    raise<UsageError>(
+        "NVFP4BlockScaling: row_scaled_activation excludes the random Hadamard transform of "
+        "activations, as in Transformer Engine; set disable_rht");
+  }
 }
 
 std::shared_ptr<Quantizer> NVFP4BlockScaling::make_quantizer(TensorRole role,
@@ -50,6 +55,7 @@ std::shared_ptr<Quantizer> NVFP4BlockScaling::make_quantizer(TensorRole role,
     options.hadamard_signs = kRandomHadamardSigns;
   }
   options.stochastic_rounding = is_backward(role) && !disable_stochastic_rounding;
+  options.row_scaled = row_scaled_activation && !is_backward(role) && role != TensorRole::weight;
   if (includes(four_over_six, role)) {
     options.four_over_six = {four_over_six_squares_errors,
                              includes(four_over_six_to_256, role) ? 256.0F : 448.0F};
@@ -61,6 +67,12 @@ std::shared_ptr<Quantizer> NVFP4BlockScaling::make_quantizer(TensorRole role,
 // the last ones has no zeros, so the columnwise codes keep all 16. The rowwise ones are of x alone.
 ops::BlockCodesPair NVFP4Quantizer::quantize_matrix(const at::Tensor& x,
                                                     const ops::Orientations& orientations) const {
+  if (options().row_scaled && amax_reduction_group()) {
+    raise<UsageError>(
+        "NVFP4: a scale for each row (row_scaled_activation) excludes a reduction of amaxes over "
+        "ranks, which a layer with sequence_parallel needs, as in Transformer Engine; switch one "
+        "of them off");
+  }
   const std::int64_t rows = x.size(0);
   const bool rotates = options().hadamard_signs && orientations.columnwise;
   if (rotates && rows != rows_to_transform(rows)) {
@@ -81,7 +93,8 @@ ops::BlockCodesPair NVFP4Quantizer::quantize_whole(const at::Tensor& x,
     return ops::quantize_four_over_six(x,
                                        {.two_dimensional = options().two_dimensional,
                                         .choice = *options().four_over_six,
-                                        .amaxes = reduced_amaxes(x, orientations)},
+                                        .amaxes = reduced_amaxes(x, orientations),
+                                        .row_scaled = options().row_scaled},
                                        orientations);
   }
   at::Tensor random_state;
@@ -92,7 +105,8 @@ ops::BlockCodesPair NVFP4Quantizer::quantize_whole(const at::Tensor& x,
                              {.two_dimensional = options().two_dimensional,
                               .hadamard_signs = options().hadamard_signs,
                               .random_state = random_state,
-                              .amaxes = reduced_amaxes(x, orientations)},
+                              .amaxes = reduced_amaxes(x, orientations),
+                              .row_scaled = options().row_scaled},
                              orientations);
 }
 

@@ -21,6 +21,9 @@ struct TELENS_EXPORT NVFP4BlockScaling final : Recipe {
   bool disable_rht = false;
   bool disable_stochastic_rounding = false;
   bool disable_2d_quantization = false;
+  // Activations have a scale for each row in the place of the tensor's, and for each column in what
+  // feeds wgrad. Needs disable_rht.
+  bool row_scaled_activation = false;
 
   // The tensors of the forward pass whose blocks are scaled to 4 or to 6, whichever leaves the
   // smaller error (core/ops/four_over_six_formula.h). Those of the backward pass never are.
@@ -29,7 +32,8 @@ struct TELENS_EXPORT NVFP4BlockScaling final : Recipe {
   Scope four_over_six_to_256 = Scope::all;  // their largest scale is 256 instead of 448
   bool four_over_six_squares_errors = false;
 
-  // Throws UsageError where four_over_six and the random Hadamard transform fall on one tensor.
+  // Throws UsageError where four_over_six or row_scaled_activation and the random Hadamard
+  // transform fall on one tensor.
   void check() const;
 
   std::string_view name() const override { return "nvfp4"; }

@@ -17,6 +17,9 @@ QuantizedData select_part(const QuantizedData& whole, std::int64_t dimension, st
   if (per_scale == 0) return part;  // one for the whole tensor
   const std::int64_t scales = (count + per_scale - 1) / per_scale;
   part.scale_inv = whole.scale_inv.narrow(dimension, first / per_scale, scales);
+  if (dimension == 0 && whole.has_scales_of_rows()) {
+    part.tensor_scale = whole.tensor_scale.narrow(0, first, count);
+  }
   return part;
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <variant>
 #include <vector>
 
@@ -25,16 +26,19 @@ struct QuantizedData {
   // `tensor`: FP32, 1 element. Otherwise one element a block, [rows / block height, columns / block
   // length] of the codes (core/formats/scheme.h), rounded up; E8M0 and E4M3 scales as uint8.
   at::Tensor scale_inv;
-  // Packed FP4: FP32, 1 element; value = decode(code) * scale_inv * tensor_scale. Others:
-  // undefined.
+  // Packed FP4: FP32, 1 element or (BlockOptions::row_scaled) one for each row of `codes`; value =
+  // decode(code) * scale_inv * tensor_scale. Others: undefined.
   at::Tensor tensor_scale = {};
 
   bool defined() const { return codes.defined(); }
+  bool has_scales_of_rows() const { return tensor_scale.defined() && tensor_scale.numel() != 1; }
 
   // Copies codes and scales of the same layout into this storage; does nothing where this is not
   // defined.
   void fill(const QuantizedData& from) const;
 };
+
+class OwnGemm;
 
 // value = decode(code) * scale_inv. A struct of plain tensors, cheap to copy, saved for backward
 // piece by piece through save_for_backward.
@@ -49,6 +53,8 @@ struct QuantizedTensor {
   // 128-blocks: its quantizer knows that all scales are powers of two, from 2^-127 to 2^120. False
   // for codes and scales from elsewhere, whatever the scales are.
   bool power_of_2_scales = false;
+  // The product that its quantizer brings for it (own_gemm.h); nullptr: the device's.
+  std::shared_ptr<const OwnGemm> own_gemm = {};
 
   // The high-precision values, from the rowwise codes if present, else from the columnwise ones (a
   // random Hadamard transform undone).

@@ -41,6 +41,9 @@ QuantizedData extended(const QuantizedData& data, ScalingMode mode, std::int64_t
   padded.scale_inv =
       extended(data.scale_inv, ops::rounded_up_quotient(rows, block_height(mode)),
                ops::rounded_up_quotient(values, block_length(mode)), is_fp32 ? 1 : 0);
+  if (data.has_scales_of_rows()) {
+    padded.tensor_scale = at::constant_pad_nd(data.tensor_scale, {0, rows - data.codes.size(0)}, 1);
+  }
   return padded;
 }
 

@@ -66,6 +66,7 @@ void describe(const QuantizedTensor& tensor, bool rowwise, std::vector<DumpAttri
     attributes.emplace_back("four_over_six_largest_scale",
                             double{blocks.four_over_six->largest_scale});
   }
+  if (blocks.row_scaled) number("row_scaled", 1);
   if (!rowwise && tensor.blocks.hadamard_signs) {
     number("hadamard_signs", *tensor.blocks.hadamard_signs);
   }

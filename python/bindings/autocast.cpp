@@ -31,9 +31,9 @@ class AutocastRegion {
 
 std::unique_ptr<AutocastRegion> enter_autocast(bool enabled, bool calibrating,
                                                std::shared_ptr<Recipe> recipe,
-                                               const py::object& group) {
-  return std::make_unique<AutocastRegion>(
-      AutocastOptions{enabled, calibrating, std::move(recipe), to_process_group(group)});
+                                               const py::object& group, bool updates_scales) {
+  return std::make_unique<AutocastRegion>(AutocastOptions{enabled, calibrating, std::move(recipe),
+                                                          to_process_group(group), updates_scales});
 }
 
 // The Python side of a recomputation scope: a context manager.
@@ -56,7 +56,7 @@ void bind_autocast(py::module_& module) {
   py::class_<AutocastRegion>(module, "AutocastRegion")
       .def("exit", &AutocastRegion::exit, "Leaves the region; must be the innermost one.");
   module.def("enter_autocast", &enter_autocast, py::arg("enabled"), py::arg("calibrating"),
-             py::arg("recipe"), py::arg("group"));
+             py::arg("recipe"), py::arg("group"), py::arg("updates_scales"));
   module.def(
       "is_fp8_enabled",
       [] {

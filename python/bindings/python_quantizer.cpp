@@ -3,6 +3,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <string>
 #include <utility>
 
 #include "core/base/error.h"
@@ -37,13 +38,39 @@ std::unique_lock<std::mutex> lock_without_gil(std::mutex& mutex) {
   return std::unique_lock(mutex);
 }
 
+// The method qgemm of a quantizer's Python object.
+class PythonGemm final : public OwnGemm {
+ public:
+  explicit PythonGemm(std::shared_ptr<PyObject> quantizer) : quantizer_(std::move(quantizer)) {}
+
+  at::Tensor multiply(const OwnGemmCall& call) const override {
+    const WithGil gil;
+    const c10::AutoGradMode no_grad(false);
+    const auto self = py::reinterpret_borrow<py::object>(quantizer_.get());
+    const QuantizedData& x = call.gemm == Gemm::wgrad ? call.a.columnwise : call.a.rowwise;
+    const QuantizedData& w = call.gemm == Gemm::fprop ? call.b.rowwise : call.b.columnwise;
+    const py::object made =
+        py::module_::import("telens.pytorch.custom_recipes.gemm")
+            .attr("call_qgemm")(
+                self, std::string(get_name(call.gemm)), x.codes, w.codes, x.scale_inv, w.scale_inv,
+                call.bias.defined() ? py::cast(call.bias) : py::none(), call.out_dtype,
+                call.split_accumulator, wrap_quantized(call.a), wrap_quantized(call.b));
+    return made.cast<at::Tensor>();
+  }
+
+ private:
+  std::shared_ptr<PyObject> quantizer_;
+};
+
 }  // namespace
 
 PythonQuantizer::PythonQuantizer(py::object object)
     : Quantizer(get_base(object).format(), get_base(object).usage()),
       shared_(std::make_shared<Shared>()),
       mode_(get_base(object).mode()) {
+  const bool has_gemm = py::hasattr(object, "qgemm");
   shared_->object.reset(object.release().ptr(), release);
+  if (has_gemm) own_gemm_ = std::make_shared<PythonGemm>(shared_->object);
 }
 
 PythonQuantizer::PythonQuantizer(const PythonQuantizer& other) = default;
@@ -74,6 +101,7 @@ QuantizedTensor PythonQuantizer::quantize(const at::Tensor& x, Usage usage) cons
   }
   QuantizedTensor tensor = unwrap_quantized(made.ptr());
   check(tensor, x, usage);
+  tensor.own_gemm = own_gemm_;
   return tensor;
 }
 
@@ -104,6 +132,7 @@ void PythonQuantizer::quantize_into(const at::Tensor& x, QuantizedTensor& out) c
   out.columnwise.fill(made.columnwise);
   out.blocks = made.blocks;
   out.power_of_2_scales = made.power_of_2_scales;
+  out.own_gemm = made.own_gemm;
 }
 
 }  // namespace telens::python

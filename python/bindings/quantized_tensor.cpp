@@ -50,7 +50,7 @@ py::tuple block_state(const QuantizedTensor& tensor) {
   return py::make_tuple(options.two_dimensional, static_cast<int>(options.scale_rounding),
                         options.power_of_2_scales, options.amax_epsilon, options.hadamard_signs,
                         options.stochastic_rounding, tensor.power_of_2_scales,
-                        four_over_six_state(options));
+                        four_over_six_state(options), options.row_scaled);
 }
 
 BlockOptions block_options(const py::tuple& state) {
@@ -66,11 +66,13 @@ void set_block_state(QuantizedTensor& tensor, const py::tuple& state) {
   // Older pickles end before these entries.
   constexpr std::size_t kKnownScales = 6;
   constexpr std::size_t kFourOverSix = 7;
+  constexpr std::size_t kRowScaled = 8;
   tensor.blocks = block_options(state);
   tensor.power_of_2_scales = state.size() > kKnownScales && state[kKnownScales].cast<bool>();
   if (state.size() > kFourOverSix) {
     tensor.blocks.four_over_six = four_over_six(state[kFourOverSix]);
   }
+  tensor.blocks.row_scaled = state.size() > kRowScaled && state[kRowScaled].cast<bool>();
 }
 
 at::Tensor dequantize(const QuantizedTensor& tensor, at::ScalarType dtype) {
@@ -126,8 +128,8 @@ void bind_storage(py::module_& module) {
       .def_property_readonly(
           "rowwise_tensor_scale",
           [](const QuantizedTensor& q) { return optional_tensor(q.rowwise.tensor_scale); },
-          "the factor of all values where blocks' scales stand under it, FP32 with 1 element, or "
-          "None")
+          "the factor of all values where blocks' scales stand under it, FP32 with 1 element or "
+          "one for each row of codes, or None")
       .def_property_readonly(
           "columnwise_tensor_scale",
           [](const QuantizedTensor& q) { return optional_tensor(q.columnwise.tensor_scale); })

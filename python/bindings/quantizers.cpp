@@ -194,18 +194,22 @@ bool squares_errors(const std::string& mode) {
   raise<UsageError>("NVFP4Quantizer: nvfp4_4over6_err_mode is '{}'; expected 'MAE' or 'MSE'", mode);
 }
 
-std::shared_ptr<NVFP4Quantizer> make_nvfp4_quantizer(FormatId format, bool rowwise, bool columnwise,
-                                                     bool with_amax_reduction,
-                                                     const py::object& amax_reduction_group,
-                                                     bool with_rht, bool, bool two_dimensional,
-                                                     bool stochastic_rounding, bool random_signs,
-                                                     bool four_over_six, double largest_scale,
-                                                     const std::string& error) {
+std::shared_ptr<NVFP4Quantizer> make_nvfp4_quantizer(
+    FormatId format, bool rowwise, bool columnwise, bool with_amax_reduction,
+    const py::object& amax_reduction_group, bool with_rht, bool, bool two_dimensional,
+    bool stochastic_rounding, bool random_signs, bool row_scaled, bool four_over_six,
+    double largest_scale, const std::string& error) {
   if (format != FormatId::e2m1) {
     raise<UsageError>("NVFP4Quantizer: fp4_dtype is {}; expected E2M1", get_name(format));
   }
   BlockOptions options{.two_dimensional = two_dimensional,
-                       .stochastic_rounding = stochastic_rounding};
+                       .stochastic_rounding = stochastic_rounding,
+                       .row_scaled = row_scaled};
+  if (row_scaled && (with_rht || two_dimensional || stochastic_rounding || with_amax_reduction)) {
+    raise<UsageError>(
+        "NVFP4Quantizer: row_scaled_nvfp4 excludes with_rht, with_2d_quantization, "
+        "stochastic_rounding and with_amax_reduction, as in Transformer Engine; switch them off");
+  }
   if (with_rht) {
     options.hadamard_signs = random_signs ? kRandomHadamardSigns : std::uint16_t{0};
   }
@@ -267,16 +271,22 @@ void bind_blockwise(py::module_& module) {
           py::arg("with_rht") = false, py::arg("with_post_rht_amax") = false,
           py::arg("with_2d_quantization") = false, py::arg("stochastic_rounding") = false,
           py::kw_only(), py::arg("with_random_sign_mask") = true,
-          py::arg("nvfp4_use_4over6") = false, py::arg("nvfp4_e4m3_max") = 448.0,
-          py::arg("nvfp4_4over6_err_mode") = "MAE",
+          py::arg("row_scaled_nvfp4") = false, py::arg("nvfp4_use_4over6") = false,
+          py::arg("nvfp4_e4m3_max") = 448.0, py::arg("nvfp4_4over6_err_mode") = "MAE",
           "with_rht: the columnwise orientation is that of the random Hadamard transform, with its "
           "own amax (with_post_rht_amax is therefore without effect); with_random_sign_mask=False: "
           "without its signs. with_2d_quantization: one scale for 16x16 elements. "
           "with_amax_reduction: the tensor's scales are made of the largest amaxes over the ranks "
           "of amax_reduction_group (None: all), which all quantize at the same time. "
-          "nvfp4_use_4over6: blocks are scaled to 4 or to 6, whichever leaves the smaller sum of "
+          "row_scaled_nvfp4: each row (columnwise: each column) has an FP32 scale of its own in "
+          "the "
+          "tensor's place; excludes the arguments above. nvfp4_use_4over6: blocks are scaled to 4 "
+          "or to 6, whichever leaves the smaller sum of "
           "magnitudes ('MAE') or squares ('MSE') of errors; nvfp4_e4m3_max, 448 or 256, is then "
-          "the scale that the largest block gets where it is scaled to 6.");
+          "the scale that the largest block gets where it is scaled to 6.")
+      .def_property_readonly("row_scaled_nvfp4", [](const NVFP4Quantizer& quantizer) {
+        return quantizer.options().row_scaled;
+      });
 }
 
 }  // namespace

@@ -123,12 +123,14 @@ using FourOverSixChoice = std::tuple<std::string, std::string, bool>;
 
 std::shared_ptr<Recipe> make_nvfp4_block_scaling(bool disable_rht, bool disable_stochastic_rounding,
                                                  bool disable_2d_quantization,
+                                                 bool row_scaled_activation,
                                                  const FourOverSixChoice& four_over_six,
                                                  const Precision& gemms) {
   auto recipe = std::make_shared<NVFP4BlockScaling>();
   recipe->disable_rht = disable_rht;
   recipe->disable_stochastic_rounding = disable_stochastic_rounding;
   recipe->disable_2d_quantization = disable_2d_quantization;
+  recipe->row_scaled_activation = row_scaled_activation;
   const auto& [scope, scope_of_256, squares_errors] = four_over_six;
   recipe->four_over_six = get_scope(scope);
   recipe->four_over_six_to_256 = get_scope(scope_of_256);
@@ -199,8 +201,8 @@ void bind_recipes(py::module_& module) {
              py::arg("override_linear_precision"));
   module.def("make_nvfp4_block_scaling", &make_nvfp4_block_scaling, py::kw_only(),
              py::arg("disable_rht"), py::arg("disable_stochastic_rounding"),
-             py::arg("disable_2d_quantization"), py::arg("four_over_six"),
-             py::arg("override_linear_precision"));
+             py::arg("disable_2d_quantization"), py::arg("row_scaled_activation"),
+             py::arg("four_over_six"), py::arg("override_linear_precision"));
   module.def("make_custom_recipe", &make_custom_recipe, py::kw_only(), py::arg("qfactory"),
              py::arg("fp8_format"), py::arg("override_linear_precision"));
 }

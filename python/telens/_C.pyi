@@ -187,10 +187,13 @@ class NVFP4Quantizer(Quantizer):
         stochastic_rounding: bool = False,
         *,
         with_random_sign_mask: bool = True,
+        row_scaled_nvfp4: bool = False,
         nvfp4_use_4over6: bool = False,
         nvfp4_e4m3_max: float = 448.0,
         nvfp4_4over6_err_mode: str = "MAE",
     ) -> None: ...
+    @property
+    def row_scaled_nvfp4(self) -> bool: ...
 
 # The rest is for the package itself.
 def __getattr__(name: str) -> Any: ...

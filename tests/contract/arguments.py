@@ -215,6 +215,9 @@ RECIPE_FIELDS = {
     "test_four_over_six.py::test_a_recipe_scales_the_tensors_of_its_scope": (
         "nvfp4_4over6 nvfp4_4over6_e4m3_use_256 nvfp4_4over6_err_mode"
     ),
+    "test_row_scaled.py::test_weights_and_gradients_keep_one_scale_a_tensor": (
+        "row_scaled_activation"
+    ),
     "test_power_of_2_scale.py::"
     "test_power_of_2_scale_makes_every_scale_the_power_of_two_of_the_formula": "power_of_2_scale",
     "test_custom_recipe.py::"

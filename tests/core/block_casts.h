@@ -37,6 +37,8 @@ inline std::vector<NamedCast> get_casts(const at::Tensor& x) {
         ScalingMode::block_2d);
   }
   add("NVFP4", ops::quantize_nvfp4(x, {}, {}), FormatId::e2m1, ScalingMode::nvfp4);
+  add("NVFP4 by rows", ops::quantize_nvfp4(x, {.row_scaled = true}, {}), FormatId::e2m1,
+      ScalingMode::nvfp4);
   add("NVFP4 squares", ops::quantize_nvfp4(x, {.two_dimensional = true}, {}), FormatId::e2m1,
       ScalingMode::nvfp4);
   return casts;

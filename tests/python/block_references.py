@@ -56,7 +56,8 @@ def nvfp4(x, height=1):
     amax = amax_of_blocks(x, height, 16, nan_wins=True)
     largest = np.nanmax(np.abs(x))
     factor = np.float32(448 * 6) / largest if 0 < largest < np.inf else ONE
-    tensor_scale = ONE / np.minimum(factor, FLT_MAX)
+    factor = np.minimum(factor, FLT_MAX)
+    tensor_scale = ONE / factor
     scales = np.minimum(amax * (factor * (ONE / np.float32(6))), np.float32(448))
     scales = scales.astype(E4M3).astype(np.float32) * tensor_scale
     of_elements = spread(scales, x, height, 16)

@@ -184,12 +184,6 @@ def test_parameters_that_a_recipe_does_not_have_are_named(recipe, attribute, val
         forward(made)
 
 
-def test_nvfp4_arguments_of_other_scalings_are_named():
-    assert NVFP4BlockScaling(row_scaled_activation=False).nvfp4()
-    with pytest.raises(telens.UsageError, match="row_scaled_activation=True is not supported"):
-        NVFP4BlockScaling(row_scaled_activation=True)
-
-
 @pytest.mark.parametrize(
     "recipe_class",
     [
@@ -225,7 +219,7 @@ WRONG = {
         for recipe in RECIPES
         for field in dataclasses.fields(recipe)
         for value in WRONG.get(field.type, [])
-        if field.init and field.name != "row_scaled_activation"
+        if field.init
     ],
 )
 def test_every_argument_of_a_plain_type_refuses_another_one(recipe, field, value):

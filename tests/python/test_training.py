@@ -279,10 +279,19 @@ def test_checkpoint_keeps_the_other_keywords_of_transformer_engine_from_the_func
     assert torch.equal(out, model(x))
 
 
-def test_the_graph_argument_of_fp8_autocast_is_refused_unless_it_is_false():
-    layer, x = te.Linear(32, 32), make_batch()
-    with te.fp8_autocast(True, False, None, None, False):
-        assert te.FP8GlobalStateManager.is_fp8_enabled()
+@pytest.mark.parametrize("region", [te.fp8_autocast, te.autocast])
+def test_with_graph_the_end_of_the_outermost_region_leaves_forward_scales_alone(region):
+    """Amaxes are collected all the same, and the next region's end takes them."""
+    layer, x = te.Linear(32, 32), 100 * torch.ones(16, 32)
+
+    def scales():
+        return layer.fp8_meta["scaling_fwd"].scale.clone()
+
+    with region(True, False, None, None, True):
+        assert te.FP8GlobalStateManager.fp8_graph_capturing()
         layer(x)
-    with pytest.raises(telens.UsageError, match="_graph must be False"):
-        te.fp8_autocast(_graph=True)
+    assert not te.FP8GlobalStateManager.fp8_graph_capturing()
+    assert torch.equal(scales(), torch.ones_like(scales()))
+    with te.autocast(), region(_graph=True):  # the outermost one decides
+        layer(x)
+    assert scales()[0] == 448 / 100

@@ -6,7 +6,7 @@ Their home for users and pickles is ``telens.common.recipe``.
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from telens import _C
 from telens.common.field_types import check_fields
@@ -151,7 +151,7 @@ _WORDS = {
 
 @dataclass
 class NVFP4BlockScaling(Recipe):
-    """E2M1; every 16 elements share an E4M3 scale, all of them one FP32 scale.
+    """E2M1; every 16 elements share an E4M3 scale, all of them (or of a row) one FP32 scale.
 
     By default the training recipe of "Pretraining Large Language Models with NVFP4"
     (arXiv:2509.25149). Features must be divisible by 16; tokens may be any
@@ -170,7 +170,8 @@ class NVFP4BlockScaling(Recipe):
     fp8_format
         ``Format.E4M3``, of the scales
     row_scaled_activation
-        accepted with its default alone
+        each row of an activation has an FP32 scale of its own in the tensor's place, and each
+        column of what feeds wgrad; needs ``disable_rht``
     nvfp4_4over6
         of which tensors of the forward pass each block is scaled to 4 or to 6, whichever leaves
         the smaller error ("Four Over Six", arXiv:2512.02010): ``"none"``, ``"weights"``,
@@ -194,9 +195,6 @@ class NVFP4BlockScaling(Recipe):
     """
 
     _kind = "nvfp4"
-    _unsupported: ClassVar = {
-        "row_scaled_activation": (False, "a tensor has one FP32 scale"),
-    }
 
     disable_rht: bool = False
     disable_stochastic_rounding: bool = False
@@ -265,6 +263,7 @@ class NVFP4BlockScaling(Recipe):
             disable_rht=not rotates_inputs,
             disable_stochastic_rounding=not rounds_by_chance,
             disable_2d_quantization=not square_weights,
+            row_scaled_activation=self.row_scaled_activation,
             four_over_six=(
                 self.nvfp4_4over6,
                 self.nvfp4_4over6_e4m3_use_256,

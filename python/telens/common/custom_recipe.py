@@ -33,7 +33,8 @@ class CustomRecipe(Recipe):
     """Quantizers made by a function.
 
     A GEMM runs in high precision if the function leaves one of its tensors so. Otherwise both must
-    come in the same scaling mode (1x128 and 128x128 blocks go together).
+    come in the same scaling mode (1x128 and 128x128 blocks go together), or from quantizers with a
+    ``qgemm``.
 
     Parameters
     ----------
@@ -44,7 +45,9 @@ class CustomRecipe(Recipe):
         layer works with a copy of the quantizer, which shares the scale and amax tensors of a
         ``Float8Quantizer``. A subclass's object is not copied: one thread at a time calls its
         ``quantize``, without gradients, with ``rowwise_usage`` and ``columnwise_usage`` set to the
-        orientations that it must return, in the format and scaling of the class that it extends
+        orientations that it must return, in the format and scaling of the class that it extends. A
+        subclass with a method ``qgemm`` multiplies its tensors itself
+        (``telens.pytorch.custom_recipes.gemm``)
     fp8_format
         without effect: the quantizers have their own
     quantization_alignment
@@ -120,9 +123,12 @@ def _make_quantizer(
             f"CustomRecipe: qfactory returned {type(quantizer).__name__} for {role}; expected "
             "a quantizer of telens.pytorch, or IdentityQuantizer() for high precision"
         )
-    return _C.PythonQuantizer(quantizer) if _is_overridden(quantizer) else quantizer
+    return _C.PythonQuantizer(quantizer) if _is_python(quantizer) else quantizer
 
 
-def _is_overridden(quantizer: _C.Quantizer) -> bool:
+def _is_python(quantizer: _C.Quantizer) -> bool:
+    """Whether its class casts, or multiplies what it casts, by itself."""
+    if hasattr(quantizer, "qgemm"):
+        return True
     defined_in = next(each for each in type(quantizer).__mro__ if "quantize" in vars(each))
     return defined_in is not _C.Quantizer

@@ -133,16 +133,7 @@ _WITHOUT_DELAYED_SCALING = {
 
 
 def check_unsupported(recipe: Any) -> None:
-    """That arguments which only Transformer Engine heeds have their defaults."""
-    # {unsupported argument: (its only legal value, what happens instead)}
-    unsupported = getattr(recipe, "_unsupported", {})
-    for name, (default, instead) in unsupported.items():
-        value = getattr(recipe, name, default)
-        if value != default:
-            raise _C.UsageError(
-                f"{type(recipe).__name__}: {name}={value!r} is not supported; leave it "
-                f"{default!r} ({instead})"
-            )
+    """That arguments have values which this recipe takes."""
     check_attention(recipe)
     _check_backward_override(recipe)
 

@@ -322,9 +322,12 @@ def _on_rows(
         raise refusal(function, "inp", "quantized in rows, each with scales of its own or all", inp)
     codes, *others = operation(storage.rowwise_data)
     scales = storage.rowwise_scale_inv if whole else operation(storage.rowwise_scale_inv)[0]
+    tensor_scale = storage.rowwise_tensor_scale
+    if tensor_scale is not None and tensor_scale.numel() != 1:
+        tensor_scale = operation(tensor_scale.view(-1, 1))[0].view(-1)
     made = _C.QuantizedStorage(
         codes, scales, None, None, storage.fp8_dtype, storage.mode, storage.dtype,
-        [codes.size(0), inp.size(1)], storage.rowwise_tensor_scale,
+        [codes.size(0), inp.size(1)], tensor_scale,
     )  # fmt: skip
     made.blocks = storage.blocks
     return (wrap(made), *others)

@@ -38,6 +38,7 @@ def autocast(
     calibrating: bool = False,
     recipe: Recipe | None = None,
     amax_reduction_group: torch.distributed.ProcessGroup | None = None,
+    _graph: bool = False,
 ) -> Iterator[None]:
     """Modules inside the region run their GEMMs in FP8.
 
@@ -55,6 +56,8 @@ def autocast(
         default: ``telens.common.recipe.DelayedScaling()``
     amax_reduction_group
         the group over which amaxes are reduced (delayed scaling); None: this rank alone
+    _graph
+        True: the end of an outermost region leaves the scales of forward tensors as they are
     """
     if recipe is not None and not isinstance(recipe, Recipe):
         raise TypeError(
@@ -63,8 +66,8 @@ def autocast(
     recipe = recipe or get_default_recipe()
     native = recipe._native()
     remember(recipe, native)
-    region = _C.enter_autocast(enabled, calibrating, native, amax_reduction_group)
-    running.regions.append((recipe, amax_reduction_group))
+    region = _C.enter_autocast(enabled, calibrating, native, amax_reduction_group, not _graph)
+    running.regions.append((recipe, amax_reduction_group, bool(_graph)))
     try:
         yield
     finally:
@@ -79,13 +82,8 @@ def fp8_autocast(
     fp8_group: torch.distributed.ProcessGroup | None = None,
     _graph: bool = False,
 ) -> contextlib.AbstractContextManager[None]:
-    """``autocast`` under its former name, with its former arguments; ``_graph`` must be False."""
-    if _graph:
-        raise _C.UsageError(
-            "fp8_autocast: _graph must be False: a region can be captured into a CUDA graph as it "
-            "is; leave it out"
-        )
-    return autocast(enabled, calibrating, fp8_recipe, fp8_group)
+    """``autocast`` under its former name, with its former arguments."""
+    return autocast(enabled, calibrating, fp8_recipe, fp8_group, _graph)
 
 
 class FP8GlobalStateManager:
@@ -127,8 +125,8 @@ class FP8GlobalStateManager:
 
     @staticmethod
     def fp8_graph_capturing() -> bool:
-        """False: a region is captured into a graph as it is."""
-        return False
+        """Whether this thread's innermost autocast has ``_graph``."""
+        return bool(running.regions) and running.regions[-1][2]
 
     @staticmethod
     def get_meta_tensor_key(forward: bool = True) -> str:

@@ -18,7 +18,7 @@ class _Running(threading.local):
     """The autocast regions of a thread, the innermost last."""
 
     def __init__(self) -> None:
-        self.regions: list[tuple[Recipe, torch.distributed.ProcessGroup | None]] = []
+        self.regions: list[tuple[Recipe, torch.distributed.ProcessGroup | None, bool]] = []
 
 
 running = _Running()

@@ -8,7 +8,7 @@ import torch
 
 import telens.pytorch  # noqa: F401  (what the quantizers make is one of its tensors)
 from telens import _C, UsageError
-from telens.replay.dumps import LARGEST_SCALE, SQUARED_ERROR, Dump, Operand
+from telens.replay.dumps import LARGEST_SCALE, ROW_SCALED, SQUARED_ERROR, Dump, Operand
 from telens.replay.found import TENSORS
 from telens.replay.gemm_error import Cast, Gemm
 
@@ -46,6 +46,7 @@ def _storage(cast: Cast, options: dict[str, float], dtype: torch.dtype) -> _C.Qu
         False,
         False,
         _four_over_six(options),
+        bool(options.get(ROW_SCALED, 0)),
     )
     return storage
 

@@ -25,6 +25,8 @@ _OPTIONS = (
 # Options that stand only where blocks of FP4 were scaled to 4 or to 6.
 SQUARED_ERROR = "four_over_six_squared_error"
 LARGEST_SCALE = "four_over_six_largest_scale"
+# ... and this one where each row of FP4 has a scale of its own.
+ROW_SCALED = "row_scaled"
 
 
 @dataclasses.dataclass
@@ -94,8 +96,10 @@ def _check_cast(file: str, path: str, cast: Cast) -> None:
             f"{file}: {path}/scale_inv is {list(cast.scales.shape)}; expected {list(wanted)}, one "
             f"a block of {height} x {length}"
         )
-    if cast.tensor_scale is not None and cast.tensor_scale.numel() != 1:
-        raise RecordError(f"{file}: {path}/tensor_scale is not one number")
+    if cast.tensor_scale is not None and list(cast.tensor_scale.shape) not in ([1], [rows]):
+        raise RecordError(
+            f"{file}: {path}/tensor_scale is neither one number nor {rows}, one a row"
+        )
     if cast.hadamard_signs is not None and not 0 <= cast.hadamard_signs < 2**HADAMARD_SIZE:
         raise RecordError(f"{file}: {path} has signs {cast.hadamard_signs}; expected 16 bits")
     if cast.hadamard_signs is not None and columns % HADAMARD_SIZE:
@@ -116,6 +120,8 @@ def _options(group: h5py.Group) -> dict[str, float] | None:
                 f"{group.file.filename}: {group.name} has {LARGEST_SCALE} "
                 f"{options[LARGEST_SCALE]}; expected 256 or 448"
             )
+    if ROW_SCALED in group.attrs:
+        options[ROW_SCALED] = attribute(group, ROW_SCALED, int)
     for name, value in options.items():
         if name == LARGEST_SCALE:
             continue

@@ -31,7 +31,7 @@ class Cast:
     format: str
     scales: torch.Tensor | None = None  # one number, or [rows / block height, K / block length]
     scale_format: str = "FP32"
-    tensor_scale: torch.Tensor | None = None  # one more factor of all values
+    tensor_scale: torch.Tensor | None = None  # one more factor of all values, or one of each row
     block: tuple[int, int] = (1, 0)  # the rows and columns that share a scale; length 0: all
     hadamard_signs: int | None = None  # a bit each, of the transform along K
     transposed: bool = False  # these are the codes of the transposed tensor
@@ -48,7 +48,7 @@ class Cast:
             scales = scales.repeat_interleave(length, 1)[:, : values.shape[1]]
         values = values * scales
         if self.tensor_scale is not None:
-            values = values * self.tensor_scale.double()
+            values = values * self.tensor_scale.double().view(-1, 1)
         return values if self.hadamard_signs is None else undo_hadamard(values, self.hadamard_signs)
 
 

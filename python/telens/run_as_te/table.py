@@ -42,6 +42,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "transformer_engine.pytorch.constants": ("telens.pytorch.constants", "telens.pytorch"),
     "transformer_engine.pytorch.cpu_offload": ("telens.pytorch.cpu_offload",),
     "transformer_engine.pytorch.cross_entropy": ("telens.pytorch.cross_entropy",),
+    "transformer_engine.pytorch.custom_recipes": ("telens.pytorch.custom_recipes",),
+    "transformer_engine.pytorch.custom_recipes.gemm": ("telens.pytorch.custom_recipes.gemm",),
     "transformer_engine.pytorch.distributed": ("telens.pytorch.distributed",),
     "transformer_engine.pytorch.float8_tensor": (f"{_TENSOR}.float8_tensor",),
     "transformer_engine.pytorch.fp8": ("telens.pytorch.fp8",),

@@ -97,6 +97,30 @@ STATEMENTS = (
         "return error_of_four <= error_of_six;",
     ),
     Statement(
+        "`NVFP4Quantizer(row_scaled_nvfp4=True)` gives each row, columnwise each column, an FP32 "
+        "scale of its own in the tensor's place, and so does the recipe's `row_scaled_activation` "
+        "activations.",
+        "test_row_scaled.py::test_each_row_is_numpys_cast_of_a_tensor_of_its_own",
+        "core/kernels/cpu/quantize/nvfp4_quantize.cpp",
+        "scales[scales.size() == 1 ? 0 : static_cast<std::size_t>(line)]",
+        "scales[scales.size() == 1 ? 0 : static_cast<std::size_t>(line) / 2]",
+    ),
+    Statement(
+        "Their products are those of the values.",
+        "test_row_scaled.py::test_products_are_those_of_the_values_whatever_a_row_s_scale",
+        "core/ops/gemm_by_rows.cpp",
+        "b_.tensor_scale.to(at::kDouble).view({1, -1})",
+        "b_.tensor_scale.to(at::kDouble).view({1, -1}).abs().fill_(1)",
+    ),
+    Statement(
+        "A CustomRecipe's quantizer with a method `qgemm`, of Transformer Engine's signature, "
+        "multiplies its tensors itself.",
+        "test_own_gemm.py::test_the_three_products_of_a_layer_are_those_of_the_quantizers",
+        "core/gemm/gemm.cpp",
+        "  if (own) return run_own(description, a, b);\n",
+        "",
+    ),
+    Statement(
         "They yield an `MXFP8Tensor`, a `Float8BlockwiseQTensor` and an `NVFP4Tensor`.",
         OBJECTS + "test_quantizers_of_block_formats_take_the_arguments_of_transformer_engine",
         TENSOR,

@@ -447,8 +447,24 @@ STATEMENTS = (
         "The products of a GroupedLinear that nothing casts or watches are one operation.",
         PARAMETERS + "test_products_of_all_maps_are_one_operation_with_the_bits_of_each_alone",
         "core/modules/linear/grouped_linear.cpp",
-        "const bool as_one = is_plain(call) && ",
-        "const bool as_one = false && ",
+        "if (is_plain(call) && ",
+        "if (false && ",
+    ),
+    Statement(
+        "Casts and products of a GroupedLinear that nothing watches are one function of autograd, "
+        "with the bits of each map alone *(ours)*.",
+        PARAMETERS + "test_casts_of_all_maps_are_one_function_with_the_bits_of_each_alone",
+        "core/modules/linear/grouped_linear.cpp",
+        "if (runs_once(call) && ",
+        "if (false && ",
+    ),
+    Statement(
+        "With `_graph=True` the end of an outermost region leaves the scales of the forward alone.",
+        "test_training.py"
+        "::test_with_graph_the_end_of_the_outermost_region_leaves_forward_scales_alone",
+        "core/quantization/autocast.cpp",
+        "stack().empty() && updates_scales &&",
+        "stack().empty() &&",
     ),
     Statement(
         "Checkpoints of a GroupedLinear with one weight and with many load into each other.",

@@ -97,6 +97,9 @@ void expect_mode(ScalingMode mode) {
       if (codes.codes.numel() == 0) continue;
       ops::BlockCodes turned = codes;
       turned.scale_inv = turned.scale_inv.t().contiguous().t();
+      if (turned.tensor_scale.defined()) {  // one for each row of codes
+        turned.tensor_scale = at::arange(1, rows + 1, at::kFloat);
+      }
       for_each_input_dtype([&]<typename Output>(at::ScalarType dtype) {
         for (const ops::BlockCodes& each : {codes, turned}) {
           expect_values_of_the_cpu<Input, Output>(each, mode, transposed, dtype, Order::shuffled);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "core/kernels/cuda/quantize/four_over_six.cuh"
+#include "core/ops/block_quantize_checks.h"
 #include "core/ops/four_over_six.h"
 #include "tests/core/cuda/block_data.h"
 #include "tests/core/cuda/host_grid.h"
@@ -41,10 +42,20 @@ void expect_the_cpus(const NamedMatrix& named, const ops::FourOverSixOptions& op
   const auto expected = ops::quantize_four_over_six(x, options, orientations);
   const GuardedCodes rowwise(expected.rowwise);
   const GuardedCodes columnwise(expected.columnwise);
-  const float amax = options.amaxes.data_ptr<float>()[0];
+  const auto amaxes = [&](std::int64_t orientation) {
+    return options.row_scaled ? ops::largest_numbers(x, orientation) : options.amaxes;
+  };
+  const at::Tensor of_rows = amaxes(0);
+  const at::Tensor of_columns = amaxes(1);
   cuda::FourOverSixArguments arguments{
-      x.const_data_ptr(), {x.size(0), x.size(1)}, options.choice,      &amax,
-      get_scale(rowwise), get_scale(columnwise),  get_output(rowwise), get_output(columnwise)};
+      x.const_data_ptr(),
+      {x.size(0), x.size(1)},
+      {of_rows.const_data_ptr<float>(), options.row_scaled, options.choice},
+      options.row_scaled ? of_rows.numel() : 1,
+      get_scale(rowwise),
+      options.row_scaled ? nullptr : get_scale(columnwise),
+      get_output(rowwise),
+      get_output(columnwise)};
   using cuda::FourOverSixBlocks;
   if (options.two_dimensional) {
     run<Input, FourOverSixBlocks::squares>(arguments, Order::shuffled);
@@ -52,13 +63,16 @@ void expect_the_cpus(const NamedMatrix& named, const ops::FourOverSixOptions& op
     if (orientations.rowwise) run<Input, FourOverSixBlocks::along_rows>(arguments, Order::forward);
     if (orientations.columnwise) {
       arguments.output = get_output(columnwise);
+      arguments.scales.amaxes = of_columns.const_data_ptr<float>();
+      arguments.lines = options.row_scaled ? of_columns.numel() : 1;
+      arguments.tensor_scale = get_scale(columnwise);
       run<Input, FourOverSixBlocks::down_columns>(arguments, Order::backward);
     }
   }
   const std::string what =
-      fmt::format("{} {} of {}, squares {}, squared error {}, largest scale {}",
+      fmt::format("{} {} of {}, squares {}, by rows {}, squared error {}, largest scale {}",
                   c10::str(x.sizes()), named.name, get_name(Input::kId), options.two_dimensional,
-                  options.choice.squared_error, options.choice.largest_scale);
+                  options.row_scaled, options.choice.squared_error, options.choice.largest_scale);
   rowwise.expect_same(expected.rowwise, what + ", rowwise");
   columnwise.expect_same(expected.columnwise, what + ", columnwise");
 }
@@ -74,6 +88,7 @@ TEST(FourOverSixDevice, blocks_and_squares_are_those_of_the_cpu) {
     for (const auto& orientations : kOrientations) {
       expect_the_cpus<Input>(named, {false, {}, at::full({2}, 100.0F)}, orientations);
       expect_the_cpus<Input>(named, {true, {}, at::full({2}, 100.0F)}, orientations);
+      expect_the_cpus<Input>(named, {.row_scaled = true}, orientations);
     }
   });
 }

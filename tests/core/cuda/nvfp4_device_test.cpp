@@ -11,6 +11,7 @@
 #include "core/kernels/cuda/quantize/block_tensors.h"
 #include "core/kernels/cuda/quantize/hadamard.cuh"
 #include "core/kernels/cuda/quantize/nvfp4_quantize.cuh"
+#include "core/ops/block_quantize_checks.h"
 #include "tests/core/cuda/block_data.h"
 #include "tests/core/cuda/host_grid.h"
 
@@ -184,6 +185,50 @@ TEST(Nvfp4Device, codes_and_both_levels_of_scales_are_those_of_the_cpu) {
     for (const bool squares : {false, true}) {
       expect_nvfp4_of_the_cpu<Input>(named, {.two_dimensional = squares}, {true, true},
                                      Order::shuffled);
+    }
+  });
+}
+
+template <typename Input, bool whole>
+void expect_by_lines(const NamedMatrix& named, const ops::Orientations& orientations, Order order) {
+  const at::Tensor& x = named.x;
+  const auto expected = ops::quantize_nvfp4(x, {.row_scaled = true}, orientations);
+  const GuardedCodes rowwise(expected.rowwise);
+  const GuardedCodes columnwise(expected.columnwise);
+  const at::Tensor of_rows = ops::largest_numbers(x, 0);
+  const at::Tensor of_columns = ops::largest_numbers(x, 1);
+  const auto scales = [](const at::Tensor& amaxes, const GuardedCodes& codes) {
+    const at::Tensor& scale = codes.tensor_scale.tensor();
+    return cuda::Nvfp4TensorScale{amaxes.const_data_ptr<float>(),
+                                  scale.defined() ? scale.mutable_data_ptr<float>() : nullptr,
+                                  amaxes.numel()};
+  };
+  const cuda::Nvfp4Arguments arguments{
+      .matrix = cuda::as_matrix(x),
+      .outputs = {cuda::get_output<std::uint8_t>(rowwise.tensors()),
+                  cuda::get_output<std::uint8_t>(columnwise.tensors())},
+      .rowwise = scales(of_rows, rowwise),
+      .columnwise = scales(of_columns, columnwise),
+      .random_state = nullptr,
+      .squares = false,
+      .by_lines = true};
+  using Shared = cuda::LinesShared<Input, kLength>;
+  run_grid<Shared>(kBlocks, order, [&](const HostThread& thread, Shared& shared) {
+    cuda::quantize_nvfp4<Input, whole, false, true>(arguments, thread, shared);
+  });
+  const auto what = fmt::format("{} {} of {} by lines, in packs {}", c10::str(x.sizes()),
+                                named.name, get_name(Input::kId), whole);
+  rowwise.expect_same(expected.rowwise, what + ", rowwise");
+  columnwise.expect_same(expected.columnwise, what + ", columnwise");
+}
+
+TEST(Nvfp4Device, rows_and_columns_under_scales_of_their_own_are_those_of_the_cpu) {
+  for_each_matrix([&]<typename Input>(const NamedMatrix& named) {
+    for (const ops::Orientations& orientations : kOrientations) {
+      if (named.x.size(1) % 8 == 0) {
+        expect_by_lines<Input, true>(named, orientations, Order::shuffled);
+      }
+      expect_by_lines<Input, false>(named, orientations, Order::backward);
     }
   });
 }

@@ -28,7 +28,7 @@ at::Tensor dequantize_blocks(const at::Tensor& given_codes, const at::Tensor& sc
   const at::Tensor dense = transposed ? codes : codes.contiguous();
   at::Tensor values = ops::empty_values(dense, dtype);
   const at::Tensor of_blocks = decode_scales(scale_inv, scaling);
-  const Scales scales(tensor_scale ? of_blocks.mul(*tensor_scale) : of_blocks);
+  const Scales scales(tensor_scale ? of_blocks.mul(tensor_scale->view({-1, 1})) : of_blocks);
 
   const std::int64_t lines = codes.size(transposed ? 1 : 0);
   const std::int64_t length = codes.size(transposed ? 0 : 1);

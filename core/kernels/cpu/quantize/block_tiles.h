@@ -4,7 +4,7 @@
 //   using ScaleCode = ...;                           how a scale is stored
 //   static constexpr std::int64_t kBlock             elements along a block
 //   static constexpr NanInMaximum kNan
-//   BlockScale<ScaleCode> get_scale(float amax) const
+//   BlockScale<ScaleCode> get_scale(float amax) const, or get_scale(float amax, std::int64_t line)
 //   void encode(Elements, const float* factors, std::uint8_t* codes) const      one code a byte
 #pragma once
 
@@ -107,8 +107,8 @@ class BlockTiles {
     for (std::int64_t row = tile.row; row < tile.row + tile.rows; ++row) {
       block_maxima(x_.format, x_.at(row, tile.column), static_cast<std::size_t>(tile.width), kBlock,
                    Scaling::kNan, maxima.data());
-      spread(tile, maxima, outputs_.rowwise.scales + row * blocks_of_row + tile.column / kBlock,
-             factors);
+      spread(tile, maxima, row,
+             outputs_.rowwise.scales + row * blocks_of_row + tile.column / kBlock, factors);
       encode_row(tile, row, factors, outputs_.rowwise.codes);
     }
   }
@@ -119,7 +119,7 @@ class BlockTiles {
     auto* const scales = outputs_.columnwise.scales + tile.row / kBlock * x_.columns + tile.column;
     PerElement& factors = maxima;
     for (std::int64_t i = 0; i < tile.width; ++i) {
-      const auto [stored, factor] = scaling_.get_scale(maxima[i]);
+      const auto [stored, factor] = get_scale(maxima[i], tile.column + i);
       scales[i] = stored;
       factors[i] = factor;
     }
@@ -134,7 +134,7 @@ class BlockTiles {
                  Scaling::kNan, maxima.data());
     const std::int64_t blocks_of_row = rounded_up_quotient(x_.columns, kBlock);
     PerElement& factors = of_columns;
-    spread(tile, maxima,
+    spread(tile, maxima, /*line=*/0,
            outputs_.square.scales + tile.row / kBlock * blocks_of_row + tile.column / kBlock,
            factors);
     encode_rows(tile, factors, outputs_.square.codes);
@@ -148,11 +148,20 @@ class BlockTiles {
     }
   }
 
+  // The scale of a block of this line: a row, or a column down which blocks lie.
+  auto get_scale(float amax, std::int64_t line) const {
+    if constexpr (requires { scaling_.get_scale(amax, line); }) {
+      return scaling_.get_scale(amax, line);
+    } else {
+      return scaling_.get_scale(amax);
+    }
+  }
+
   // The scales of a row of blocks, and their factors for each of its elements.
-  void spread(const Tile& tile, const std::array<float, kWidth / kBlock>& maxima,
+  void spread(const Tile& tile, const std::array<float, kWidth / kBlock>& maxima, std::int64_t line,
               typename Scaling::ScaleCode* scales, PerElement& factors) const {
     for (std::int64_t block = 0; block < tile.blocks(); ++block) {
-      const auto [stored, factor] = scaling_.get_scale(maxima[block]);
+      const auto [stored, factor] = get_scale(maxima[block], line);
       scales[block] = stored;
       std::fill_n(factors.begin() + block * kBlock, kBlock, factor);
     }

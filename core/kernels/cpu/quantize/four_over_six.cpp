@@ -2,6 +2,7 @@
 #include "core/ops/four_over_six.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/full.h>
 #include <torch/library.h>
 
 #include "core/kernels/cpu/element_type.h"
@@ -15,9 +16,9 @@ namespace telens::kernels {
 namespace {
 
 using four_over_six::kBlock;
+using four_over_six::LineScales;
 using four_over_six::Matrix;
 using four_over_six::Output;
-using four_over_six::TensorScale;
 using ops::BlockCodes;
 
 template <typename T>
@@ -40,25 +41,40 @@ void for_each(std::int64_t count, std::int64_t elements, const Visit& visit) {
   });
 }
 
+// The amaxes that the scales of an orientation (0 rowwise, 1 columnwise) are made of.
+at::Tensor find_amaxes(const at::Tensor& contiguous, FormatId format, std::int64_t orientation,
+                       const std::optional<at::Tensor>& given, bool row_scaled) {
+  if (row_scaled) return ops::largest_numbers(contiguous, orientation);
+  if (given) return given->narrow(0, orientation, 1);
+  return at::full({1}, largest_number(as_matrix(contiguous, format)),
+                  contiguous.options().dtype(at::kFloat));
+}
+
+void fill_tensor_scale(const BlockCodes& codes, const LineScales& scales) {
+  if (!codes.codes.defined()) return;
+  auto* const made = codes.tensor_scale.mutable_data_ptr<float>();
+  for (std::int64_t i = 0; i < codes.tensor_scale.numel(); ++i) made[i] = scales.tensor_scale(i);
+}
+
 ops::SixTensors quantize(const at::Tensor& x, bool two_dimensional, bool squared_error,
                          double largest_scale, bool rowwise, bool columnwise,
-                         const std::optional<at::Tensor>& amaxes) {
+                         const std::optional<at::Tensor>& amaxes, bool row_scaled) {
   constexpr const char* kOperation = "quantize_four_over_six";
   const FormatId format = ops::check_matrix(kOperation, x);
   const FourOverSix choice = ops::check_four_over_six(largest_scale, squared_error);
   ops::check_amaxes(kOperation, x, amaxes);
+  ops::check_row_scaled(kOperation, row_scaled, two_dimensional, amaxes);
   const at::Tensor contiguous = x.contiguous();
-  const auto get_scale = [&](std::int64_t orientation) {
-    return TensorScale::of(amaxes ? amaxes->accessor<float, 1>()[orientation]
-                                  : largest_number(as_matrix(contiguous, format)),
-                           choice);
-  };
-  const TensorScale along_rows = get_scale(0);
-  const TensorScale down_columns = amaxes && !two_dimensional ? get_scale(1) : along_rows;
+  const at::Tensor amaxes_of_rows = find_amaxes(contiguous, format, 0, amaxes, row_scaled);
+  const at::Tensor amaxes_of_columns = (amaxes || row_scaled) && !two_dimensional
+                                           ? find_amaxes(contiguous, format, 1, amaxes, row_scaled)
+                                           : amaxes_of_rows;
+  const LineScales along_rows{amaxes_of_rows.const_data_ptr<float>(), row_scaled, choice};
+  const LineScales down_columns{amaxes_of_columns.const_data_ptr<float>(), row_scaled, choice};
   const ops::BlockCodesPair pair =
-      ops::empty_packed_pair(x, two_dimensional, {rowwise, columnwise});
-  if (rowwise) pair.rowwise.tensor_scale.fill_(along_rows.scaling.tensor_scale);
-  if (columnwise) pair.columnwise.tensor_scale.fill_(down_columns.scaling.tensor_scale);
+      ops::empty_packed_pair(x, two_dimensional, {rowwise, columnwise}, row_scaled);
+  fill_tensor_scale(pair.rowwise, along_rows);
+  fill_tensor_scale(pair.columnwise, down_columns);
 
   const Matrix matrix{x.size(0), x.size(1)};
   const Output by_rows = get_output(pair.rowwise);

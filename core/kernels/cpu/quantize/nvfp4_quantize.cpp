@@ -1,10 +1,10 @@
 // quantize_nvfp4 on the CPU.
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <torch/library.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "core/formats/philox.h"
 #include "core/formats/stochastic_rounding.h"
@@ -25,10 +25,12 @@ struct Nvfp4Scaling {
   static constexpr std::int64_t kBlock = block_length(ScalingMode::nvfp4);
   static constexpr NanInMaximum kNan = TwoLevelScaling::kNan;
 
-  TwoLevelScaling scales;
+  std::vector<TwoLevelScaling> scales;  // one of the tensor, or one a line
   std::optional<ElementWords> random;
 
-  BlockScale<ScaleCode> get_scale(float amax) const { return scales.get_scale(amax); }
+  BlockScale<ScaleCode> get_scale(float amax, std::int64_t line) const {
+    return scales[scales.size() == 1 ? 0 : static_cast<std::size_t>(line)].get_scale(amax);
+  }
 
   void encode(const Elements& x, const float* factors, std::uint8_t* codes) const {
     if (random) {
@@ -90,7 +92,16 @@ Nvfp4Scaling scaling_for(const at::Tensor& contiguous, FormatId format,
                          const std::optional<at::Tensor>& amaxes, std::int64_t orientation) {
   const float amax = amaxes ? amaxes->accessor<float, 1>()[orientation]
                             : largest_number(as_matrix(contiguous, format));
-  return {TwoLevelScaling::of(amax), std::nullopt};
+  return {{TwoLevelScaling::of(amax)}, std::nullopt};
+}
+
+Nvfp4Scaling scaling_of_lines(const at::Tensor& x, std::int64_t orientation) {
+  const at::Tensor amaxes = ops::largest_numbers(x, orientation);
+  Nvfp4Scaling scaling;
+  for (std::int64_t line = 0; line < amaxes.numel(); ++line) {
+    scaling.scales.push_back(TwoLevelScaling::of(amaxes.const_data_ptr<float>()[line]));
+  }
+  return scaling;
 }
 
 // orientation: 0 rowwise, 1 columnwise.
@@ -101,8 +112,10 @@ ElementWords random_words(const at::Tensor& state, std::uint32_t orientation) {
 
 // codes: one a byte, as quantize_blocks and quantize_squares make them.
 BlockCodes packed(const BlockCodes& quantized, const Nvfp4Scaling& scaling, bool transposed) {
-  const at::Tensor tensor_scale =
-      at::full({1}, scaling.scales.tensor_scale, quantized.codes.options().dtype(at::kFloat));
+  const auto count = static_cast<std::int64_t>(scaling.scales.size());
+  const at::Tensor tensor_scale = at::empty({count}, quantized.codes.options().dtype(at::kFloat));
+  std::ranges::transform(scaling.scales, tensor_scale.mutable_data_ptr<float>(),
+                         &TwoLevelScaling::tensor_scale);
   return {pack(transposed ? quantized.codes.t() : quantized.codes, transposed), quantized.scale_inv,
           tensor_scale};
 }
@@ -137,6 +150,25 @@ ops::BlockCodesPair quantize_along_lines(const at::Tensor& x, FormatId format,
   return pair;
 }
 
+// Rows, and columns, under scales of their own.
+ops::BlockCodesPair quantize_by_lines(const at::Tensor& x, FormatId format,
+                                      const ops::Orientations& orientations) {
+  ops::BlockCodesPair pair;
+  if (orientations.rowwise) {
+    const Nvfp4Scaling scaling = scaling_of_lines(x, 0);
+    pair.rowwise =
+        packed(quantize_blocks(x, format, ScalingMode::nvfp4, scaling, {true, false}).rowwise,
+               scaling, false);
+  }
+  if (orientations.columnwise) {
+    const Nvfp4Scaling scaling = scaling_of_lines(x, 1);
+    pair.columnwise =
+        packed(quantize_blocks(x, format, ScalingMode::nvfp4, scaling, {false, true}).columnwise,
+               scaling, true);
+  }
+  return pair;
+}
+
 ops::BlockCodesPair quantize_in_squares(const at::Tensor& x, FormatId format,
                                         const std::optional<at::Tensor>& random_state,
                                         const std::optional<at::Tensor>& amaxes,
@@ -160,12 +192,15 @@ ops::BlockCodesPair quantize_in_squares(const at::Tensor& x, FormatId format,
 SixTensors quantize_nvfp4(const at::Tensor& x, bool two_dimensional,
                           std::optional<std::int64_t> hadamard_signs,
                           const std::optional<at::Tensor>& random_state, bool rowwise,
-                          bool columnwise, const std::optional<at::Tensor>& amaxes) {
-  ops::check_nvfp4(x, two_dimensional, hadamard_signs, random_state, columnwise);
+                          bool columnwise, const std::optional<at::Tensor>& amaxes,
+                          bool row_scaled) {
+  ops::check_nvfp4(x, two_dimensional, hadamard_signs, random_state, columnwise, row_scaled);
   ops::check_amaxes("quantize_nvfp4", x, amaxes);
+  ops::check_row_scaled("quantize_nvfp4", row_scaled, two_dimensional, amaxes);
   const FormatId format = ops::check_matrix("quantize_nvfp4", x);
   const at::Tensor contiguous = x.contiguous();
   const ops::Orientations orientations{rowwise, columnwise};
+  if (row_scaled) return as_six_tensors(quantize_by_lines(contiguous, format, orientations));
   return as_six_tensors(
       two_dimensional ? quantize_in_squares(contiguous, format, random_state, amaxes, orientations)
                       : quantize_along_lines(contiguous, format, hadamard_signs, random_state,

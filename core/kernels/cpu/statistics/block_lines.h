@@ -65,7 +65,8 @@ class BlockLines {
 
   static Scales get_scales(const ops::BlockCodes& given, ScalingMode mode) {
     const at::Tensor of_blocks = decode_scales(given.scale_inv, mode);
-    return Scales(given.tensor_scale.defined() ? of_blocks.mul(given.tensor_scale) : of_blocks);
+    return Scales(given.tensor_scale.defined() ? of_blocks.mul(given.tensor_scale.view({-1, 1}))
+                                               : of_blocks);
   }
 
   at::Tensor codes_;

@@ -26,6 +26,13 @@ struct CodedMatrix {
   std::int64_t row_stride;
   std::int64_t column_stride;
   const float* tensor_scale;  // multiplies the others; nullptr: none
+  // From that of one row, and of one column, to the next; both 0: there is one for all.
+  std::int64_t tensor_row_stride;
+  std::int64_t tensor_column_stride;
+
+  TELENS_DEVICE bool has_scales_of_lines() const {
+    return tensor_row_stride != 0 || tensor_column_stride != 0;
+  }
 };
 
 // As stored: E8M0, E4M3 or FP32.
@@ -44,7 +51,11 @@ struct StoredScales {
   TELENS_DEVICE float at(std::int64_t row, std::int64_t column) const {
     const std::int64_t place = (row >> matrix.row_shift) * matrix.row_stride +
                                (column >> matrix.column_shift) * matrix.column_stride;
-    return value(static_cast<const Bits*>(matrix.scales)[place]);
+    const float of_block = decode<ScaleFormat>(static_cast<const Bits*>(matrix.scales)[place]);
+    if (!has_tensor_scale) return of_block;
+    if (!matrix.has_scales_of_lines()) return of_block * tensor_scale;
+    const std::int64_t line = row * matrix.tensor_row_stride + column * matrix.tensor_column_stride;
+    return of_block * matrix.tensor_scale[line];
   }
   // True if eight neighbors have the same one.
   TELENS_DEVICE bool one_for_eight() const { return 1 << matrix.column_shift >= kColumnsOfThread; }
@@ -62,12 +73,6 @@ struct StoredScales {
       }
     }
     return factors;
-  }
-
- private:
-  TELENS_DEVICE float value(Bits code) const {
-    const float of_block = decode<ScaleFormat>(code);
-    return has_tensor_scale ? of_block * tensor_scale : of_block;
   }
 };
 

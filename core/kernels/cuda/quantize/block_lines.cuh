@@ -18,6 +18,17 @@ struct LinesShared {
 
 namespace detail {
 
+// The scale of a block of this line: a row, or a column down which blocks lie. `inside`: the matrix
+// has it.
+template <typename Scaling>
+TELENS_DEVICE auto get_scale(const Scaling& scaling, float amax, std::int64_t line, bool inside) {
+  if constexpr (Scaling::kScalesLines) {
+    return scaling.get_scale(amax, inside ? line : 0);
+  } else {
+    return scaling.get_scale(amax);
+  }
+}
+
 template <typename Part, typename Scaling, typename Thread>
 TELENS_DEVICE void quantize_along_rows(const Part& part, const Scaling& scaling,
                                        const BlockOutput<typename Scaling::ScaleCode>& output,
@@ -32,8 +43,9 @@ TELENS_DEVICE void quantize_along_rows(const Part& part, const Scaling& scaling,
   for (int i = 0; i < Part::kRows; ++i) {
     const std::uint32_t largest = largest_of_lanes(thread, Maxima::largest(Maxima::of(part.x[i])),
                                                    Part::Shape::kThreadsOfBlock);
-    const auto scale = scaling.get_scale(Maxima::value(largest));
-    if (has_scale && row + i < matrix.rows) {
+    const bool inside = row + i < matrix.rows;
+    const auto scale = get_scale(scaling, Maxima::value(largest), row + i, inside);
+    if (has_scale && inside) {
       output.scale(column / Scaling::kBlock, row + i) = scale.stored;
     }
     codes[i] = part.encode(scaling, i, [&](int) { return scale.factor; });
@@ -57,11 +69,11 @@ TELENS_DEVICE void make_column_scales(const Part& part, const Scaling& scaling,
       const std::uint32_t other = shared.maxima[block * Shape::kWarpsOfBlock + warp][column];
       largest = other > largest ? other : largest;
     }
-    const auto scale = scaling.get_scale(Maxima::value(largest));
+    const bool has_column = part.tile_column + column < part.matrix.columns;
+    const auto scale =
+        get_scale(scaling, Maxima::value(largest), part.tile_column + column, has_column);
     shared.factors[block][column] = scale.factor;
-    const bool inside = part.tile_row + block * Scaling::kBlock < part.matrix.rows &&
-                        part.tile_column + column < part.matrix.columns;
-    if (inside) {
+    if (has_column && part.tile_row + block * Scaling::kBlock < part.matrix.rows) {
       output.scale(part.tile_row / Scaling::kBlock + block, part.tile_column + column) =
           scale.stored;
     }

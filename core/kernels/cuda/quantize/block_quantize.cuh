@@ -17,6 +17,7 @@ struct Mxfp8Scaling {
   static constexpr NanInMaximum kNan = NanInMaximum::left_out;
   static constexpr bool kTwoCodesAByte = false;
   static constexpr bool kOneScaleASquare = false;
+  static constexpr bool kScalesLines = false;
 
   ScaleRounding rounding;
 
@@ -38,6 +39,7 @@ struct Fp8BlockScaling {
   static constexpr NanInMaximum kNan = NanInMaximum::left_out;
   static constexpr bool kTwoCodesAByte = false;
   static constexpr bool kOneScaleASquare = true;
+  static constexpr bool kScalesLines = false;
 
   bool power_of_2_scales;
   float amax_epsilon;

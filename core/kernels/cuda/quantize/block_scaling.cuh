@@ -5,7 +5,8 @@
 //   static constexpr NanInMaximum kNan
 //   static constexpr bool kTwoCodesAByte
 //   static constexpr bool kOneScaleASquare           else as many as a square has lines
-//   BlockScale<ScaleCode> get_scale(float amax) const
+//   static constexpr bool kScalesLines               each row, or column, has something of its own
+//   BlockScale<ScaleCode> get_scale(float amax) const, or get_scale(float amax, std::int64_t line)
 //   EightWords<std::uint8_t> encode<Input, whole>(x, index, get_factor) const
 //       the codes of x[i] * get_factor(i), one a byte; index: of x[0], counted through the whole
 //       matrix, a multiple of 8 if `whole`

@@ -69,7 +69,11 @@ inline CodedMatrix coded_matrix(const CodesInMemory& memory, const at::Tensor& s
   matrix.column_shift = log2(transposed ? block_height(mode) : block_length(mode));
   matrix.row_stride = scale_inv.stride(transposed ? 1 : 0);
   matrix.column_stride = scale_inv.stride(transposed ? 0 : 1);
-  matrix.tensor_scale = tensor_scale.defined() ? tensor_scale.const_data_ptr<float>() : nullptr;
+  if (!tensor_scale.defined()) return matrix;
+  matrix.tensor_scale = tensor_scale.const_data_ptr<float>();
+  if (tensor_scale.numel() > 1) {
+    (transposed ? matrix.tensor_column_stride : matrix.tensor_row_stride) = 1;
+  }
   return matrix;
 }
 

@@ -9,9 +9,9 @@ namespace telens::cuda {
 struct FourOverSixArguments {
   const void* x;  // contiguous
   four_over_six::Matrix matrix;
-  FourOverSix choice;
-  const float* amax;  // the largest magnitude that is a number
-  // FP32 [1] each; nullptr: not wanted.
+  four_over_six::LineScales scales;
+  // FP32 [1] or, of each line its own, [lines]; nullptr: not wanted.
+  std::int64_t lines;
   float* tensor_scale;
   float* column_tensor_scale;
   four_over_six::Output output;      // the rowwise one, or that of blocks down columns
@@ -38,23 +38,24 @@ template <typename Input, FourOverSixBlocks blocks, typename Thread>
 TELENS_DEVICE void quantize_four_over_six(const FourOverSixArguments& arguments, std::int64_t count,
                                           const Thread& thread) {
   using Bits = typename Input::Bits;
-  const auto tensor = four_over_six::TensorScale::of(*arguments.amax, arguments.choice);
-  if (thread.block() == 0 && thread.index() == 0) {
-    if (arguments.tensor_scale != nullptr) *arguments.tensor_scale = tensor.scaling.tensor_scale;
-    if (arguments.column_tensor_scale != nullptr)
-      *arguments.column_tensor_scale = tensor.scaling.tensor_scale;
+  const std::int64_t first = thread.block() * kThreads + thread.index();
+  const std::int64_t step = thread.blocks() * kThreads;
+  for (float* const made : {arguments.tensor_scale, arguments.column_tensor_scale}) {
+    for (std::int64_t i = first; made != nullptr && i < arguments.lines; i += step) {
+      made[i] = arguments.scales.tensor_scale(i);
+    }
   }
   const auto load = [&](std::int64_t index) {
     return widen<Input>(static_cast<const Bits*>(arguments.x)[index]);
   };
-  for (std::int64_t i = thread.block() * kThreads + thread.index(); i < count;
-       i += thread.blocks() * kThreads) {
+  for (std::int64_t i = first; i < count; i += step) {
     if constexpr (blocks == FourOverSixBlocks::along_rows) {
-      quantize_along_row(load, arguments.matrix, tensor, arguments.output, i);
+      quantize_along_row(load, arguments.matrix, arguments.scales, arguments.output, i);
     } else if constexpr (blocks == FourOverSixBlocks::down_columns) {
-      quantize_down_column(load, arguments.matrix, tensor, arguments.output, i);
+      quantize_down_column(load, arguments.matrix, arguments.scales, arguments.output, i);
     } else {
-      quantize_square(load, arguments.matrix, tensor, arguments.output, arguments.columnwise, i);
+      quantize_square(load, arguments.matrix, arguments.scales, arguments.output,
+                      arguments.columnwise, i);
     }
   }
 }

@@ -17,7 +17,8 @@ using ops::SixTensors;
 
 Nvfp4TensorScale get_tensor_scale(const at::Tensor& amax, const BlockCodes& codes) {
   return {amax.const_data_ptr<float>(),
-          codes.tensor_scale.defined() ? codes.tensor_scale.mutable_data_ptr<float>() : nullptr};
+          codes.tensor_scale.defined() ? codes.tensor_scale.mutable_data_ptr<float>() : nullptr,
+          amax.numel()};
 }
 
 // The amaxes of both orientations, which may be one.
@@ -40,19 +41,43 @@ void quantize(const at::Tensor& x, FormatId format, const BlockCodesPair& codes,
   check_launch("quantize_nvfp4", launch_quantize_nvfp4(arguments, format, context));
 }
 
+// Rows, and columns, under scales of their own.
+void quantize_by_lines(const at::Tensor& x, FormatId format, const BlockCodesPair& codes,
+                       const LaunchContext& context) {
+  const at::Tensor of_rows = ops::largest_numbers(x, 0);
+  const at::Tensor of_columns =
+      codes.columnwise.codes.defined() ? ops::largest_numbers(x, 1) : of_rows;
+  const Nvfp4Arguments arguments{.matrix = as_matrix(x),
+                                 .outputs = {get_output<std::uint8_t>(codes.rowwise),
+                                             get_output<std::uint8_t>(codes.columnwise)},
+                                 .rowwise = get_tensor_scale(of_rows, codes.rowwise),
+                                 .columnwise = get_tensor_scale(of_columns, codes.columnwise),
+                                 .random_state = nullptr,
+                                 .squares = false,
+                                 .by_lines = true};
+  check_launch("quantize_nvfp4", launch_quantize_nvfp4(arguments, format, context));
+}
+
 SixTensors quantize_nvfp4_cuda(const at::Tensor& x, bool two_dimensional,
                                std::optional<std::int64_t> hadamard_signs,
                                const std::optional<at::Tensor>& given_random_state, bool rowwise,
-                               bool columnwise, const std::optional<at::Tensor>& given_amaxes) {
-  ops::check_nvfp4(x, two_dimensional, hadamard_signs, given_random_state, columnwise);
+                               bool columnwise, const std::optional<at::Tensor>& given_amaxes,
+                               bool row_scaled) {
+  ops::check_nvfp4(x, two_dimensional, hadamard_signs, given_random_state, columnwise, row_scaled);
   ops::check_amaxes("quantize_nvfp4", x, given_amaxes);
+  ops::check_row_scaled("quantize_nvfp4", row_scaled, two_dimensional, given_amaxes);
   const FormatId format = ops::check_matrix("quantize_nvfp4", x);
   const DeviceScope scope("quantize_nvfp4", x);
   const at::Tensor contiguous = x.contiguous();
   const auto random_state =
       given_random_state ? std::optional(given_random_state->contiguous()) : std::nullopt;
   const OrientationAmaxes amaxes("quantize_nvfp4", given_amaxes, scope.context());
-  const BlockCodesPair codes = ops::empty_packed_pair(x, two_dimensional, {rowwise, columnwise});
+  const BlockCodesPair codes =
+      ops::empty_packed_pair(x, two_dimensional, {rowwise, columnwise}, row_scaled);
+  if (row_scaled) {
+    quantize_by_lines(contiguous, format, codes, scope.context());
+    return ops::as_six_tensors(codes);
+  }
 
   const bool rotates = hadamard_signs && columnwise;
   if (rowwise || (columnwise && !rotates)) {

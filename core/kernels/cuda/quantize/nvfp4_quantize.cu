@@ -13,10 +13,10 @@ constexpr int kBlock = Nvfp4Scaling<false>::kBlock;
 constexpr int kSquaresResident = TileShape<kBlock>::kResident;
 constexpr int kLinesResident = blocks_with(128);
 
-template <typename Input, bool whole, bool by_chance>
+template <typename Input, bool whole, bool by_chance, bool by_lines>
 __global__ void __launch_bounds__(kThreads) quantize_nvfp4_kernel(Nvfp4Arguments arguments) {
   __shared__ LinesShared<Input, kBlock> shared;
-  quantize_nvfp4<Input, whole, by_chance>(arguments, GpuThread(), shared);
+  quantize_nvfp4<Input, whole, by_chance, by_lines>(arguments, GpuThread(), shared);
 }
 
 template <typename Input, bool whole, bool by_chance>
@@ -29,10 +29,18 @@ __global__ void __launch_bounds__(kThreads)
 template <typename Input, bool whole, bool by_chance>
 cudaError_t launch(const Nvfp4Arguments& arguments, const LaunchContext& context) {
   const auto kernel = arguments.squares ? quantize_nvfp4_squares_kernel<Input, whole, by_chance>
-                                        : quantize_nvfp4_kernel<Input, whole, by_chance>;
+                                        : quantize_nvfp4_kernel<Input, whole, by_chance, false>;
   const unsigned grid = grid_of_tiles<kBlock>(
       arguments.matrix, context, arguments.squares ? kSquaresResident : kLinesResident);
   kernel<<<grid, kThreads, 0, context.stream>>>(arguments);
+  return cudaGetLastError();
+}
+
+template <typename Input, bool whole>
+cudaError_t launch_by_lines(const Nvfp4Arguments& arguments, const LaunchContext& context) {
+  const unsigned grid = grid_of_tiles<kBlock>(arguments.matrix, context, kLinesResident);
+  quantize_nvfp4_kernel<Input, whole, false, true>
+      <<<grid, kThreads, 0, context.stream>>>(arguments);
   return cudaGetLastError();
 }
 
@@ -43,6 +51,7 @@ cudaError_t launch_quantize_nvfp4(const Nvfp4Arguments& arguments, FormatId inpu
                                   const LaunchContext& context) {
   return dispatch_high_precision(input, [&]<typename Input>() {
     return dispatch_whole(is_whole(arguments.matrix, arguments.outputs), [&]<bool whole>() {
+      if (arguments.by_lines) return launch_by_lines<Input, whole>(arguments, context);
       return arguments.random_state != nullptr ? launch<Input, whole, true>(arguments, context)
                                                : launch<Input, whole, false>(arguments, context);
     });

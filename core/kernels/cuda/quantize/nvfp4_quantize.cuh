@@ -13,8 +13,9 @@ namespace telens::cuda {
 
 // The inputs of one orientation's tensor scale, and where it goes.
 struct Nvfp4TensorScale {
-  const float* amax;  // the largest magnitude that is a number
-  float* scale;       // [1]; nullptr: not wanted
+  const float* amax;       // [lines], the largest magnitudes that are numbers
+  float* scale;            // [lines]; nullptr: not wanted
+  std::int64_t lines = 1;  // 1: of the tensor; else each row, or column, has its own
 };
 
 struct Nvfp4Arguments {
@@ -24,28 +25,37 @@ struct Nvfp4Arguments {
   Nvfp4TensorScale columnwise;
   const std::int64_t* random_state;  // [2], key and offset; nullptr: rounds to nearest
   bool squares;
+  bool by_lines = false;  // without both of the above
 };
 
-template <bool by_chance>
+// by_lines: each line has a scale of its own in the tensor's place.
+template <bool by_chance, bool by_lines = false>
 struct Nvfp4Scaling {
+  static_assert(!by_chance || !by_lines);
   using ScaleCode = std::uint8_t;
   static constexpr int kBlock = block_length(ScalingMode::nvfp4);
   static constexpr NanInMaximum kNan = TwoLevelScaling::kNan;
   static constexpr bool kTwoCodesAByte = true;
   static constexpr bool kOneScaleASquare = false;
+  static constexpr bool kScalesLines = by_lines;
 
-  TwoLevelScaling scales;
-  ElementWords words;  // by chance
+  TwoLevelScaling scales;  // the tensor's
+  const float* amaxes;     // one a line
+  ElementWords words;      // by chance
 
   // orientation: 0 rowwise, 1 columnwise.
   static TELENS_DEVICE Nvfp4Scaling of(const Nvfp4TensorScale& tensor, std::uint32_t orientation,
                                        const std::int64_t* random_state) {
-    Nvfp4Scaling scaling{TwoLevelScaling::of(*tensor.amax), {}};
+    Nvfp4Scaling scaling{{}, tensor.amax, {}};
+    if constexpr (!by_lines) scaling.scales = TwoLevelScaling::of(*tensor.amax);
     if constexpr (by_chance) scaling.words = ElementWords::of(random_state, orientation);
     return scaling;
   }
 
   TELENS_DEVICE BlockScale<ScaleCode> get_scale(float amax) const { return scales.get_scale(amax); }
+  TELENS_DEVICE BlockScale<ScaleCode> get_scale(float amax, std::int64_t line) const {
+    return TwoLevelScaling::of(amaxes[line]).get_scale(amax);
+  }
 
   template <typename Input, bool whole, typename FactorOf>
   TELENS_DEVICE EightWords<std::uint8_t> encode(const EightWords<typename Input::Bits>& x,
@@ -84,18 +94,23 @@ struct Nvfp4Scaling {
   }
 };
 
-template <typename Input, bool whole, bool by_chance, typename Thread>
+template <typename Thread>
+TELENS_DEVICE void store_tensor_scales(const Nvfp4TensorScale& tensor, const Thread& thread) {
+  if (tensor.scale == nullptr) return;
+  for (std::int64_t i = thread.block() * kThreads + thread.index(); i < tensor.lines;
+       i += thread.blocks() * kThreads) {
+    tensor.scale[i] = TwoLevelScaling::of(tensor.amax[i]).tensor_scale;
+  }
+}
+
+template <typename Input, bool whole, bool by_chance, bool by_lines = false, typename Thread>
 TELENS_DEVICE void quantize_nvfp4(const Nvfp4Arguments& arguments, const Thread& thread,
                                   LinesShared<Input, Nvfp4Scaling<by_chance>::kBlock>& shared) {
-  using Scaling = Nvfp4Scaling<by_chance>;
+  using Scaling = Nvfp4Scaling<by_chance, by_lines>;
   const auto rowwise = Scaling::of(arguments.rowwise, 0, arguments.random_state);
   const auto columnwise = Scaling::of(arguments.columnwise, 1, arguments.random_state);
-  if (thread.block() == 0 && thread.index() == 0) {
-    if (arguments.rowwise.scale != nullptr) *arguments.rowwise.scale = rowwise.scales.tensor_scale;
-    if (arguments.columnwise.scale != nullptr) {
-      *arguments.columnwise.scale = columnwise.scales.tensor_scale;
-    }
-  }
+  store_tensor_scales(arguments.rowwise, thread);
+  store_tensor_scales(arguments.columnwise, thread);
   quantize_lines<Input, whole>(arguments.matrix, arguments.outputs, rowwise, columnwise, thread,
                                shared);
 }

@@ -211,7 +211,11 @@ class MXFP8Tensor(_BlockTensor):
 
 
 class NVFP4Tensor(BlockData, QuantizedTensor):
-    """E2M1 with an E4M3 scale for every 16 elements under one FP32 scale."""
+    """E2M1 with an E4M3 scale for every 16 elements under one FP32 scale, or one for each row."""
+
+    @property
+    def _row_scaled_nvfp4(self) -> bool:
+        return self._storage.blocks[8]
 
 
 _CLASSES = {

@@ -1,0 +1,31 @@
+#include "core/ops/gemm_by_rows.h"
+
+#include <ATen/ops/mul.h>
+#include <ATen/ops/ones.h>
+
+#include <utility>
+
+namespace telens::ops {
+
+bool has_scales_of_rows(const GemmOperand& a, const GemmOperand& b) {
+  const auto has = [](const at::Tensor& scale) { return scale.defined() && scale.numel() != 1; };
+  return has(a.tensor_scale) || has(b.tensor_scale);
+}
+
+GemmByRows::GemmByRows(const GemmOperand& a, const GemmOperand& b)
+    : a_(a), b_(b), one_(at::ones({1}, a.codes.options().dtype(at::kFloat))) {}
+
+GemmOperand GemmByRows::with_ones(const GemmOperand& operand) const {
+  return {operand.codes,  operand.scale_inv, one_,
+          operand.format, operand.mode,      operand.power_of_2_scales};
+}
+
+// [M, 1] or [1, 1] times [1, N] or [1, 1]: as many factors as there are sums only where both
+// operands have scales of rows.
+at::Tensor GemmByRows::scaled(at::Tensor sums) const {
+  const at::Tensor of_rows = a_.tensor_scale.to(at::kDouble).view({-1, 1});
+  const at::Tensor of_columns = b_.tensor_scale.to(at::kDouble).view({1, -1});
+  return sums.mul_(at::mul(of_rows, of_columns));
+}
+
+}  // namespace telens::ops
