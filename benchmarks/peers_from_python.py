@@ -11,7 +11,7 @@ import time
 import torch
 
 import telens.pytorch as te
-from telens.common.recipe import DelayedScaling
+from telens.common.recipe import DelayedScaling, Float8CurrentScaling
 
 HIDDEN, HEADS, SEQUENCE, BATCH = 512, 8, 512, 2
 LLAMA_TOKENS = 128  # torch's products in BF16 are slow where the processor has none
@@ -76,6 +76,26 @@ def grouped_linear():
     }
 
 
+def grouped_linear_in_fp8():
+    """The same under current scaling, with few rows an expert: one module, and eight."""
+    rows, hidden = 32, 128
+    grouped = te.GroupedLinear(EXPERTS, hidden, hidden, bias=False, device="cpu")
+    loop = [te.Linear(hidden, hidden, bias=False, device="cpu") for _ in range(EXPERTS)]
+    x = drawn(EXPERTS * rows, hidden, dtype=torch.float32)
+    recipe = Float8CurrentScaling()
+
+    def as_one():
+        with te.autocast(recipe=recipe):
+            return grouped(x, [rows] * EXPERTS)
+
+    def one_by_one():
+        with te.autocast(recipe=recipe):
+            parts = x.split(rows)
+            return torch.cat([layer(part) for layer, part in zip(loop, parts, strict=True)])
+
+    return {"telens": as_one, "loop": one_by_one}
+
+
 def permutation():
     """Rows sorted by expert, each token to two of them; torch finds their places too."""
     x = drawn(EXPERTS * ROWS, 4 * HIDDEN)
@@ -133,6 +153,7 @@ ROWS_OF = {
     "attention": attention,
     "masked attention": masked_attention,
     "grouped linear": grouped_linear,
+    "grouped linear in FP8": grouped_linear_in_fp8,
     "permute": permutation,
     "llama layer": llama_layer,
 }

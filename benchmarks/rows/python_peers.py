@@ -16,6 +16,9 @@ PEERS = {  # row of peers_from_python.py: name, peer, the most of its time
         ("GroupedLinear of 8 experts over a loop of torch.nn.Linear, FP32", "loop", 1.0),
         ("GroupedLinear of 8 experts over one Linear of all rows, FP32", "one Linear", 1.1),
     ],
+    "grouped linear in FP8": [
+        ("GroupedLinear of 8 experts of 32 rows over a loop of te.Linear, FP8", "loop", 1.0)
+    ],
     "permute": [("moe_permute over torch.nonzero and index_select, BF16", "torch", 1.0)],
     "llama layer": [("a Llama layer in FP8 over torch's in BF16", "torch", 1.1)],
 }

@@ -8,6 +8,7 @@ import telens
 import telens.debug as debug
 import telens.pytorch as te
 from telens.common.recipe import (
+    DelayedScaling,
     Float8BlockScaling,
     Float8CurrentScaling,
     MXFP8BlockScaling,
@@ -65,6 +66,58 @@ def test_products_of_all_maps_are_one_operation_with_the_bits_of_each_alone(regi
         assert torch.equal(alone(x[32:]), one[0][32:])
     assert_same(one, watched)
     assert not one[3].any()
+
+
+CASTS = [
+    DelayedScaling(),
+    Float8CurrentScaling(),
+    MXFP8BlockScaling(),
+    NVFP4BlockScaling(disable_stochastic_rounding=True),
+    Float8CurrentScaling(backward_override="dequantized"),
+    Float8CurrentScaling(override_linear_precision=(False, True, False)),
+]
+
+
+@pytest.mark.parametrize("recipe", CASTS, ids=lambda recipe: type(recipe).__name__)
+def test_casts_of_all_maps_are_one_function_with_the_bits_of_each_alone(recipe, tmp_path):
+    """Two steps, the second with the first one's amaxes; a watched map goes by itself."""
+    one, watched = grouped(name="moe"), grouped(name="moe")
+    calls = [{"is_first_microbatch": first} for first in (None, True, False)]
+    steps = [step(one, make_input(), recipe, **options) for options in calls]
+    assert len(steps[0][0].grad_fn.next_functions) == 7  # the input, weights and biases
+    with debug.session(logging_of(["activation"], ["max"]), log_dir=tmp_path):
+        for results, options in zip(steps, calls, strict=True):
+            assert_same(results, step(watched, make_input(), recipe, **options))
+            debug.step()
+    for name, value in one.state_dict().items():
+        assert torch.equal(value, watched.state_dict()[name]), name
+
+
+def test_under_a_recipe_too_a_frozen_part_gets_no_gradient_and_main_grads_are_added_to():
+    layer, recipe = grouped(bias=False, fuse_wgrad_accumulation=True), DelayedScaling()
+    expected = step(grouped(bias=False), make_input(), recipe)
+    layer.weight0.requires_grad_(False)
+    for i in (1, 2):
+        getattr(layer, f"weight{i}").main_grad = torch.ones(128, 128)
+    x = make_input()
+    with te.autocast(recipe=recipe):
+        out = layer(x, SPLITS)
+    torch.manual_seed(3)
+    out.backward(torch.randn(80, 128))
+    assert layer.weight0.grad is None
+    assert_same([x.grad, layer.weight2.main_grad - 1], [expected[1], (1 + expected[4]) - 1])
+    assert torch.equal(layer.weight1.main_grad, torch.ones(128, 128))
+    with te.autocast(recipe=recipe), pytest.raises(telens.UsageError, match="second derivative"):
+        torch.autograd.grad(layer(x, SPLITS).sum(), x, create_graph=True)
+
+
+def test_an_input_that_is_kept_in_high_precision_may_not_be_written_over():
+    layer, x = grouped(), make_input().detach()
+    with te.autocast(recipe=Float8CurrentScaling(override_linear_precision=(False, False, True))):
+        out = layer(x, SPLITS)
+    x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
 
 
 def test_a_frozen_part_gets_no_gradient_and_changes_no_other():

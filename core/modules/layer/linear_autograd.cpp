@@ -25,10 +25,9 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // The bias that the GEMM adds, for the GEMM and for the hooks of its output.
-at::Tensor bias_for_gemm(const std::optional<at::Tensor>& bias, const Operand& activation,
-                         at::ScalarType dtype) {
-  if (!bias) return {};
-  const at::Tensor typed = bias->to(dtype);
+at::Tensor bias_for_gemm(const at::Tensor& bias, const Operand& activation, at::ScalarType dtype) {
+  if (!bias.defined()) return {};
+  const at::Tensor typed = bias.to(dtype);
   return is_quantized(activation) ? ops::bias_of_16_bits(typed).to(dtype) : typed;
 }
 
@@ -53,11 +52,11 @@ struct ActivationOperands {
   bool takes_ring = false;  // those of `first` too: the others' come beside fprop
 };
 
-void save_for_backward(AutogradContext* autograd, const LinearArguments& arguments,
+void save_for_backward(LinearForward& forward, const LinearArguments& arguments,
                        const LinearParallel& parallel, GradientNeeds needs,
                        const ActivationOperands& input, const std::vector<GemmOperands>& weights) {
   auto backward = c10::make_intrusive<LinearBackward>();
-  variable_list saved;
+  variable_list& saved = forward.saved;
   if (needs.wgrad) backward->input = SavedOperand(input.second, saved);
   backward->input_is_shard = input.is_shard;
   backward->parallel = parallel;
@@ -88,8 +87,7 @@ void save_for_backward(AutogradContext* autograd, const LinearArguments& argumen
     cast->bias_dtype = needs.bias ? std::optional(backward->bias_dtype) : std::nullopt;
     backward->gradient_cast = cast;
   }
-  autograd->save_for_backward(std::move(saved));
-  autograd->saved_data["linear"] = c10::IValue::make_capsule(std::move(backward));
+  forward.backward = std::move(backward);
 }
 
 // The operands of the activation that the layer was given.
@@ -193,51 +191,16 @@ at::Tensor product_of_parts(const LinearArguments& arguments, const LinearParall
   return parallel.sums_output() ? parallel.sum(product).wait() : product;
 }
 
-at::Tensor LinearFunction::forward(AutogradContext* autograd, const at::Tensor& input,
-                                   const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+at::Tensor LinearFunction::forward(AutogradContext* autograd, const at::Tensor&, const at::Tensor&,
+                                   const std::optional<at::Tensor>&,
                                    const LinearArguments* arguments, GradientNeeds needs) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  GemmLayer& layer = *arguments->layer;
-  const ForwardContext& context = arguments->context;
-  const at::ScalarType dtype = input.scalar_type();
-
-  const LinearParallel parallel = parallel_in(*arguments);
-  // Products of a weight in parts overlap with nothing.
-  std::optional<OverlapSettings> overlap;
-  if (arguments->weight.stored_parts.empty()) {
-    overlap = get_overlap(parallel, Gemm::fprop, context, layer);
+  LinearForward forward = run_linear(*arguments, needs);
+  if (forward.backward) {
+    autograd->save_for_backward(std::move(forward.saved));
+    autograd->saved_data["linear"] = c10::IValue::make_capsule(std::move(forward.backward));
   }
-  const ActivationOperands activation =
-      activation_operands(*arguments, parallel, needs, overlap.has_value());
-  const std::vector<GemmOperands> weights =
-      weight_operands(layer, context, arguments->weight, arguments->call.is_first_microbatch,
-                      {.tensor_name = TensorName::weight,
-                       .tensor = weight,
-                       .dtype = dtype,
-                       .second_needed = needs.dgrad});
-  const at::Tensor typed_bias = bias_for_gemm(bias, activation.first, dtype);
-  const at::Tensor added = parallel.adds_bias_to_sum() ? at::Tensor() : typed_bias;
-  at::Tensor output =
-      weights.size() > 1
-          ? product_of_parts(*arguments, parallel, activation.first, weights, added)
-          : fprop_product(*arguments, parallel, activation, overlap,
-                          {.gemm = Gemm::fprop,
-                           .a = activation.first,
-                           .b = weights[0].first,
-                           .bias = added,
-                           .out_dtype = dtype,
-                           .layer = layer.name(),
-                           .split_accumulator = context.uses_split_accumulator(Gemm::fprop)});
-  output = finish_output(*arguments, parallel, std::move(output), typed_bias);
-  if (needs.any()) save_for_backward(autograd, *arguments, parallel, needs, activation, weights);
-  std::vector<std::int64_t> sizes = input.sizes().vec();
-  if (parallel.gathers_input()) sizes[0] *= parallel.size;
-  if (parallel.gathers_gradient()) sizes[0] /= parallel.size;  // the sum is scattered
-  sizes.back() = output.size(1);
-  const Quantizer* quantizer =
-      arguments->call.fp8_output ? context.quantizer(TensorRole::output) : nullptr;
-  if (quantizer != nullptr) return quantized_output(output, sizes, *quantizer, needs.any());
-  return input.dim() == 2 ? output : output.view(sizes);
+  return forward.output;
 }
 
 variable_list compute_gradients(AutogradContext* autograd, const variable_list& grad_outputs) {
@@ -260,6 +223,54 @@ variable_list LinearFunction::backward(AutogradContext* autograd, variable_list 
 }
 
 }  // namespace
+
+LinearForward run_linear(const LinearArguments& arguments, GradientNeeds needs) {
+  GemmLayer& layer = *arguments.layer;
+  const ForwardContext& context = arguments.context;
+  const at::Tensor& input = arguments.input;
+  const at::ScalarType dtype = input.scalar_type();
+
+  const LinearParallel parallel = parallel_in(arguments);
+  // Products of a weight in parts overlap with nothing.
+  std::optional<OverlapSettings> overlap;
+  if (arguments.weight.stored_parts.empty()) {
+    overlap = get_overlap(parallel, Gemm::fprop, context, layer);
+  }
+  const ActivationOperands activation =
+      activation_operands(arguments, parallel, needs, overlap.has_value());
+  const std::vector<GemmOperands> weights =
+      weight_operands(layer, context, arguments.weight, arguments.call.is_first_microbatch,
+                      {.tensor_name = TensorName::weight,
+                       .tensor = arguments.weight.parameter,
+                       .dtype = dtype,
+                       .second_needed = needs.dgrad});
+  const at::Tensor typed_bias = bias_for_gemm(arguments.bias, activation.first, dtype);
+  const at::Tensor added = parallel.adds_bias_to_sum() ? at::Tensor() : typed_bias;
+  at::Tensor output =
+      weights.size() > 1
+          ? product_of_parts(arguments, parallel, activation.first, weights, added)
+          : fprop_product(arguments, parallel, activation, overlap,
+                          {.gemm = Gemm::fprop,
+                           .a = activation.first,
+                           .b = weights[0].first,
+                           .bias = added,
+                           .out_dtype = dtype,
+                           .layer = layer.name(),
+                           .split_accumulator = context.uses_split_accumulator(Gemm::fprop)});
+  output = finish_output(arguments, parallel, std::move(output), typed_bias);
+  LinearForward forward;
+  if (needs.any()) save_for_backward(forward, arguments, parallel, needs, activation, weights);
+  std::vector<std::int64_t> sizes = input.sizes().vec();
+  if (parallel.gathers_input()) sizes[0] *= parallel.size;
+  if (parallel.gathers_gradient()) sizes[0] /= parallel.size;  // the sum is scattered
+  sizes.back() = output.size(1);
+  const Quantizer* quantizer =
+      arguments.call.fp8_output ? context.quantizer(TensorRole::output) : nullptr;
+  forward.output = quantizer != nullptr ? quantized_output(output, sizes, *quantizer, needs.any())
+                   : input.dim() == 2   ? output
+                                        : output.view(sizes);
+  return forward;
+}
 
 at::Tensor apply_linear(const LinearArguments& arguments) {
   const c10::impl::ExcludeDispatchKeyGuard no_torch_autocast(c10::autocast_dispatch_keyset);

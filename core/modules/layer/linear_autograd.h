@@ -5,9 +5,9 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
-#include "core/modules/layer/fused_cast.h"
-#include "core/modules/layer/gemm_operands.h"
+#include "core/modules/layer/linear_backward.h"
 
 namespace telens {
 
@@ -41,5 +41,13 @@ struct LinearArguments {
 
 // [..., out], of the input's dtype.
 at::Tensor apply_linear(const LinearArguments& arguments);
+
+// The forward alone, for a function of autograd that has other layers' too. Called below autograd.
+struct LinearForward {
+  at::Tensor output;
+  std::vector<at::Tensor> saved;                // for save_for_backward, and
+  c10::intrusive_ptr<LinearBackward> backward;  // nullptr: no gradient is needed
+};
+LinearForward run_linear(const LinearArguments& arguments, GradientNeeds needs);
 
 }  // namespace telens

@@ -9,6 +9,7 @@
 #include "core/distributed/compare_ranks.h"
 #include "core/distributed/gather_sequence.h"
 #include "core/modules/layer/altered_operands.h"
+#include "core/modules/layer/linear_checks.h"
 #include "core/modules/layer/linear_overlap.h"
 #include "core/modules/layer/values_of_codes.h"
 #include "core/modules/shared/activation_dtype.h"
@@ -21,94 +22,6 @@
 
 namespace telens {
 namespace {
-
-// Shape, dtype and device of an activation, which need not be made yet.
-class ActivationMeta {
- public:
-  ActivationMeta(at::IntArrayRef sizes, const at::Tensor& like) : sizes_(sizes), like_(like) {}
-
-  at::IntArrayRef sizes() const { return sizes_; }
-  std::int64_t numel() const { return c10::multiply_integers(sizes_); }
-  at::ScalarType scalar_type() const { return like_.scalar_type(); }
-  at::Device device() const { return like_.device(); }
-  const at::Tensor& like() const { return like_; }
-
- private:
-  at::IntArrayRef sizes_;
-  const at::Tensor& like_;
-};
-
-void check_dtypes(const std::string& layer, const ActivationMeta& input, const at::Tensor& weight) {
-  const at::ScalarType dtype = input.scalar_type();
-  if (dtype != at::kBFloat16 && dtype != at::kHalf && dtype != at::kFloat && dtype != at::kDouble) {
-    raise<ShapeError>("{}: activation has dtype {}; expected BFloat16, Half, Float or Double",
-                      layer, c10::toString(dtype));
-  }
-  if (weight.scalar_type() != dtype && !at::autocast::is_autocast_enabled(input.device().type())) {
-    raise<ShapeError>(
-        "{}: activation has dtype {} and weight {}; outside torch.autocast they must be the same; "
-        "convert one, or use torch.autocast",
-        layer, c10::toString(dtype), c10::toString(weight.scalar_type()));
-  }
-}
-
-void check_shapes(const std::string& layer, const ActivationMeta& input, const at::Tensor& weight) {
-  if (input.sizes().empty() || input.sizes().back() != weight.size(1)) {
-    raise<ShapeError>("{}: activation has shape {}; expected [..., {}]", layer,
-                      c10::str(input.sizes()), weight.size(1));
-  }
-  if (input.device() != weight.device()) {
-    raise<ShapeError>("{}: activation is on {} and weight on {}; move one of them", layer,
-                      input.device().str(), weight.device().str());
-  }
-}
-
-// FP8 GEMMs on GPUs take features in multiples of 16, and a run that works here works there. Tokens
-// may be any number: the GEMM pads them (core/quantization/token_padding.h).
-void check_fp8_shapes(const std::string& layer, const ForwardContext& context,
-                      const ActivationMeta& input, const at::Tensor& weight) {
-  if (input.scalar_type() == at::kDouble) {
-    raise<ShapeError>("{}: activation has dtype Double; FP8 takes BFloat16, Half or Float", layer);
-  }
-  std::int64_t alignment = 1;  // a custom recipe may leave tensors in high precision
-  for (const TensorRole role : {TensorRole::input, TensorRole::weight, TensorRole::grad_output}) {
-    const Quantizer* quantizer = context.quantizer(role);
-    if (quantizer != nullptr) alignment = std::max(alignment, quantizer->alignment());
-  }
-  if (weight.size(0) % alignment != 0 || weight.size(1) % alignment != 0) {
-    raise<ShapeError>(
-        "{}: weight has shape {}; FP8 GEMMs need both of its dimensions divisible by {}; give the "
-        "layer such features, or run it outside fp8_autocast",
-        layer, c10::str(weight.sizes()), alignment);
-  }
-}
-
-void check_tensor_parallel(const std::string& layer, const TensorParallel& tensor_parallel) {
-  if (tensor_parallel.size > 1 && tensor_parallel.group == nullptr) [[unlikely]] {
-    raise<UsageError>(
-        "{}: tp_size is {} and there is no tp_group; call set_tensor_parallel_group before the "
-        "first forward, or give the module tp_group",
-        layer, tensor_parallel.size);
-  }
-}
-
-// Checks the input of a divided sequence, which is its first dimension.
-void check_sequence(const std::string& layer, const LinearParallel& parallel,
-                    const ActivationMeta& input) {
-  if (!parallel.is_divided() || !parallel.sequence) return;
-  if (input.sizes().size() < 2) {
-    raise<ShapeError>(
-        "{}: activation has shape {}; sequence_parallel divides the first dimension of at least "
-        "two",
-        layer, c10::str(input.sizes()));
-  }
-  if (parallel.mode == ParallelMode::row && input.sizes()[0] % parallel.size != 0) {
-    raise<ShapeError>(
-        "{}: activation has shape {}; sequence_parallel scatters its first dimension to {} ranks, "
-        "which must divide it",
-        layer, c10::str(input.sizes()), parallel.size);
-  }
-}
 
 // Under delayed scaling the codes of all ranks are joined under one scale. `compared`: the names
 // of the layer's newest comparison, which a forward under the same ones does not repeat.
@@ -176,6 +89,8 @@ class LinearLayer::State {
   }
 
   at::Tensor run_forward(LinearArguments arguments);
+  // Makes the run that begins known to its region, and to a checkpoint.
+  void announce(ForwardContext& context, bool asks_gradient);
 
  private:
   ForwardContext begin_forward(const ActivationMeta& input, const LinearCall& call,
@@ -276,10 +191,13 @@ bool LinearLayer::State::is_evaluation(const LinearCall& call, const at::Tensor&
 }
 
 at::Tensor LinearLayer::State::run_forward(LinearArguments arguments) {
-  ForwardContext& context = arguments.context;
-  const bool asks_gradient = wants_gradient(arguments.input) ||
-                             wants_gradient(arguments.weight.parameter) ||
-                             wants_gradient(arguments.bias);
+  announce(arguments.context, wants_gradient(arguments.input) ||
+                                  wants_gradient(arguments.weight.parameter) ||
+                                  wants_gradient(arguments.bias));
+  return apply_linear(arguments);
+}
+
+void LinearLayer::State::announce(ForwardContext& context, bool asks_gradient) {
   if (context.region && !context.recomputation && context.recipe->as_delayed_scaling() != nullptr &&
       (asks_gradient || recomputation::is_active())) {
     context.first_in_region = context.region->claim_first();
@@ -287,7 +205,6 @@ at::Tensor LinearLayer::State::run_forward(LinearArguments arguments) {
   if (recomputation::is_active() && !context.recomputation) {
     recomputation::record_context(this, context);
   }
-  return apply_linear(arguments);
 }
 
 LinearLayer::LinearLayer(std::string name, std::string kind) : state_(std::make_shared<State>()) {
@@ -321,6 +238,18 @@ at::Tensor LinearLayer::run(ForwardContext context, const at::Tensor& input, con
                                 .context = std::move(context),
                                 .carried = carried});
   });
+}
+
+LinearArguments LinearLayer::prepare(ForwardContext context, const at::Tensor& input,
+                                     const Weight& weight, const at::Tensor& bias,
+                                     const LinearCall& call, bool asks_gradient) {
+  state_->announce(context, asks_gradient);
+  return {.input = input,
+          .weight = weight,
+          .bias = bias,
+          .call = call,
+          .layer = {state_, &state_->layer},
+          .context = std::move(context)};
 }
 
 at::Tensor LinearLayer::operator()(const ActivationSource& input, const Weight& weight,

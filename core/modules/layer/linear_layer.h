@@ -40,6 +40,11 @@ class TELENS_EXPORT LinearLayer {
   at::Tensor run(ForwardContext context, const at::Tensor& input, const Weight& weight,
                  const at::Tensor& bias, const LinearCall& call);
 
+  // The arguments of a run, for a function of autograd that runs other layers too. Refers to its
+  // arguments. asks_gradient: of the input, the weight or the bias.
+  LinearArguments prepare(ForwardContext context, const at::Tensor& input, const Weight& weight,
+                          const at::Tensor& bias, const LinearCall& call, bool asks_gradient);
+
   // The same for an activation of torch.autocast's dtype that its source makes: in FP8 where its
   // other uses allow it.
   at::Tensor operator()(const ActivationSource& input, const Weight& weight, const at::Tensor& bias,

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/modules/layer/values_of_codes.h"
+#include "core/modules/linear/grouped_layers.h"
 #include "core/modules/linear/grouped_product.h"
 #include "core/modules/linear/landed_rows.h"
 #include "core/modules/shared/activation_dtype.h"
@@ -157,10 +158,12 @@ void check_buffer(const std::string& module, const char* name,
   }
 }
 
+// A checkpoint knows each map by its own run, and a gradient that waits is asked for by each layer.
+bool runs_once(const LinearCall& call) { return !call.delays_wgrad && !recomputation::is_active(); }
+
 // Nothing casts, watches, keeps or repeats any of the products.
 bool is_plain(const LinearCall& call) {
-  return !call.is_first_microbatch && !call.accumulates_wgrad && !call.delays_wgrad &&
-         !recomputation::is_active();
+  return runs_once(call) && !call.is_first_microbatch && !call.accumulates_wgrad;
 }
 
 }  // namespace
@@ -209,6 +212,33 @@ at::Tensor GroupedLinear::run_as_one(const at::Tensor& input, const GroupedLinea
   return multiply_grouped(product);
 }
 
+at::Tensor GroupedLinear::run_layers_as_one(const at::Tensor& input,
+                                            const GroupedLinearInputs& inputs,
+                                            std::vector<MapCall> calls, const LinearCall& call) {
+  std::vector<GroupedMap> maps;
+  for (std::size_t i = 0; i < maps_.size(); ++i) {
+    maps.push_back({maps_[i].operation, std::move(calls[i].context), std::move(calls[i].weight),
+                    std::move(calls[i].bias)});
+  }
+  return run_grouped({.input = input,
+                      .rows = inputs.m_splits,
+                      .out = inputs.out.value_or(at::Tensor()),
+                      .dgrad_out = inputs.dgrad_out.value_or(at::Tensor()),
+                      .layer = layers_.name()},
+                     std::move(maps), call);
+}
+
+at::Tensor GroupedLinear::run(const at::Tensor& input, const GroupedLinearInputs& inputs,
+                              std::vector<MapCall> calls, const LinearCall& call) {
+  if (is_plain(call) && std::ranges::all_of(calls, &MapCall::is_plain)) {
+    return run_as_one(input, inputs, std::move(calls));
+  }
+  if (runs_once(call) && std::ranges::all_of(calls, &MapCall::only_casts)) {
+    return run_layers_as_one(input, inputs, std::move(calls), call);
+  }
+  return run_one_by_one(input, inputs, std::move(calls), call);
+}
+
 Outputs GroupedLinear::forward(const GroupedLinearInputs& inputs) {
   check(inputs);
   const LinearCall call{.is_first_microbatch = inputs.is_first_microbatch,
@@ -222,9 +252,7 @@ Outputs GroupedLinear::forward(const GroupedLinearInputs& inputs) {
   check_buffer(layers_.name(), "dgrad_out", inputs.dgrad_out, {rows, in_features_}, input);
   std::vector<MapCall> calls = begin(input, inputs, call);
 
-  const bool as_one = is_plain(call) && std::ranges::all_of(calls, &MapCall::is_plain);
-  Outputs outputs{as_one ? run_as_one(input, inputs, std::move(calls))
-                         : run_one_by_one(input, inputs, std::move(calls), call)};
+  Outputs outputs{run(input, inputs, std::move(calls), call)};
   if (given.dim() != 2) {
     std::vector<std::int64_t> sizes = given.sizes().vec();
     sizes.back() = out_features_;

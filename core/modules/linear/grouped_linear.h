@@ -70,9 +70,9 @@ struct GroupedLinearInputs {
 };
 
 // Parameters: weight0, weight1, ... [out_features, in_features], bias0, bias1, ... [out_features],
-// or all of them as one, weight and bias. Without a recipe and where nothing watches, the products
-// of all maps are one operation. Each map is a layer of its own: it has its own quantizers, amax
-// history and kept weight.
+// or all of them as one, weight and bias. Where nothing watches, the products of all maps are one
+// operation, and under a recipe their casts and products one function of autograd. Each map is a
+// layer of its own: it has its own quantizers, amax history and kept weight.
 class TELENS_EXPORT GroupedLinear : public CallableModule<GroupedLinearInputs> {
  public:
   using Options = GroupedLinearOptions;
@@ -107,6 +107,7 @@ class TELENS_EXPORT GroupedLinear : public CallableModule<GroupedLinearInputs> {
     ForwardContext context;
 
     bool is_plain() const { return !context.plan && !context.recipe && !weight.quantized; }
+    bool only_casts() const { return !context.plan && context.recipe; }
   };
 
   void make_parameters(const LinearParametersOptions& sizes, const LinearParallel& parallel);
@@ -115,6 +116,10 @@ class TELENS_EXPORT GroupedLinear : public CallableModule<GroupedLinearInputs> {
   std::vector<at::Tensor> biases() const;
   std::vector<MapCall> begin(const at::Tensor& input, const GroupedLinearInputs& inputs,
                              const LinearCall& call);
+  at::Tensor run(const at::Tensor& input, const GroupedLinearInputs& inputs,
+                 std::vector<MapCall> calls, const LinearCall& call);
+  at::Tensor run_layers_as_one(const at::Tensor& input, const GroupedLinearInputs& inputs,
+                               std::vector<MapCall> calls, const LinearCall& call);
   at::Tensor run_as_one(const at::Tensor& input, const GroupedLinearInputs& inputs,
                         std::vector<MapCall> calls) const;
   at::Tensor run_one_by_one(const at::Tensor& input, const GroupedLinearInputs& inputs,

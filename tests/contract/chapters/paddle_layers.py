@@ -55,7 +55,7 @@ STATEMENTS = (
     Statement(
         "FP8 wants features that 16 divides; tokens may be any number.",
         LAYERS + "test_an_fp8_layer_wants_features_that_16_divides",
-        "core/modules/layer/linear_layer.cpp",
+        "core/modules/layer/linear_checks.cpp",
         "weight.size(0) % alignment != 0 || weight.size(1) % alignment != 0",
         "weight.size(0) % alignment != 0",
     ),
