@@ -25,7 +25,8 @@ PEERS = {  # row of peers_from_python.py: name, peer, the most of its time
 MISSED = {
     "permute": "its backward adds a token's rows in FP32 and rounds once, torch's in BF16; its "
     "forward also makes the row_id_map",
-    "grouped linear": "as many products as experts, and as many gradients of weights to write",
+    "grouped linear": "a product an expert, each on all threads, so that its bits are those of the "
+    "product alone, and as many gradients of weights to write and to add",
 }
 
 
