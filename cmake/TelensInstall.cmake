@@ -24,7 +24,8 @@ if(TELENS_TORCH)
   endif()
   install(TARGETS telens EXPORT telensTorch LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
   install(EXPORT telensTorch NAMESPACE telens:: DESTINATION "${_telens_cmake_dir}")
-  set(_telens_header_folders core hooks features)
+  # The C++ sample says with it what is wrong on its command line.
+  set(_telens_header_folders core hooks features inspector_cli/command_line)
   list(APPEND _telens_modules FindLibTorch.cmake)
 endif()
 

@@ -1,14 +1,14 @@
 // Trains a byte-level GPT on real text, watched by a debug configuration:
 //   gpt --config debug.yaml --log-dir logs --recipe delayed
+//   torchrun --no-python --nproc-per-node 2 gpt --tp 2 --sp
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
-#include <vector>
 
 #include "core/base/error.h"
-#include "hooks/config/suggestions.h"
+#include "inspector_cli/command_line/unknown_option.h"
 #include "training.h"
 
 namespace {
@@ -60,18 +60,19 @@ void add_size_options(CLI::App& app, gpt::TrainingOptions& options) {
       ->capture_default_str();
 }
 
-// The first option that there is not, and which one is near it; else what the parser says.
-std::string mistake_in(const CLI::App& app, const CLI::ParseError& error) {
-  std::vector<std::string> known;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
-  }
-  for (const std::string& argument : app.remaining()) {
-    if (!argument.starts_with('-')) continue;
-    const std::string name = argument.substr(0, argument.find('='));
-    return fmt::format("there is no option {}{}", name, telens::config::suggestion(name, known));
-  }
-  return error.what();
+void add_rank_options(CLI::App& app, gpt::RankOptions& options) {
+  const auto add_ranks = [&](const char* name, std::int64_t& value, const char* help) {
+    app.add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
+  };
+  add_ranks("--tp", options.tp, "ranks that share each layer, started by torchrun");
+  app.add_flag("--sp", options.sequence_parallel,
+               "they divide the sequence between the layers too");
+  add_ranks("--cp", options.cp, "ranks that share each sequence, in attention too");
+  app.add_option("--cp-comm-type", options.cp_comm_type,
+                 "how attention sees the keys of all of them")
+      ->check(CLI::IsMember({"p2p", "all_gather", "a2a"}))
+      ->capture_default_str();
+  add_ranks("--dp", options.dp, "groups of ranks that share the batch");
 }
 
 }  // namespace
@@ -81,11 +82,13 @@ int main(int argc, char** argv) {
   gpt::TrainingOptions options;
   add_options(app, options);
   add_size_options(app, options);
+  add_rank_options(app, options.ranks);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    fmt::print(stderr, "gpt: {}; `gpt --help` explains\n", mistake_in(app, error));
+    fmt::print(stderr, "gpt: {}; `gpt --help` explains\n",
+               telens::cli::unknown_option(app, app).value_or(error.what()));
     return kWrongUse;
   }
   try {

@@ -12,6 +12,8 @@
 
 namespace gpt {
 
+class Ranks;
+
 struct ModelOptions {
   std::int64_t layers = 3;
   std::int64_t hidden = 128;
@@ -22,9 +24,10 @@ struct ModelOptions {
 // Layers are named layers.<i>.... and head in debug configurations.
 class Model : public torch::nn::Module {
  public:
-  explicit Model(const ModelOptions& options);
+  // ranks: whose part of the model it is; null: all of it.
+  explicit Model(const ModelOptions& options, const Ranks* ranks = nullptr);
 
-  // bytes: int64 [seq, batch] -> logits [seq, batch, 256].
+  // bytes: int64 [seq, batch] -> logits [seq, batch, 256]; of this rank's rows and samples.
   at::Tensor forward(const at::Tensor& bytes);
 
  private:
@@ -34,5 +37,8 @@ class Model : public torch::nn::Module {
   std::shared_ptr<telens::LayerNorm> norm_;
   std::shared_ptr<telens::Linear> head_;
 };
+
+// The whole model, or this rank's part of it: a seed gives the same weights on any ranks.
+std::shared_ptr<Model> make_model(const ModelOptions& options, const Ranks& ranks);
 
 }  // namespace gpt

@@ -29,14 +29,16 @@ Precision::Precision(const std::string& name, at::DeviceType device)
   }
 }
 
-Precision::Region::Region(const Precision& precision)
+Precision::Region::Region(const Precision& precision, const telens::ProcessGroupPtr& group)
     : autocast_(precision.autocast_), device_(precision.device_) {
   if (autocast_) {
     at::autocast::set_autocast_dtype(device_, at::kBFloat16);
     at::autocast::set_autocast_enabled(device_, true);
     at::autocast::increment_nesting();
   }
-  if (precision.recipe_) fp8_.emplace(telens::AutocastOptions{.recipe = precision.recipe_});
+  if (precision.recipe_) {
+    fp8_.emplace(telens::AutocastOptions{.recipe = precision.recipe_, .group = group});
+  }
 }
 
 Precision::Region::~Region() {

@@ -17,7 +17,8 @@ class Precision {
   // In force for the lifetime of the object: to be held during a forward.
   class Region {
    public:
-    explicit Region(const Precision& precision);
+    // group: whose ranks share scales; null: this one has its own.
+    explicit Region(const Precision& precision, const telens::ProcessGroupPtr& group = nullptr);
     ~Region();
     Region(const Region&) = delete;
     Region& operator=(const Region&) = delete;

@@ -1,6 +1,7 @@
 #include "training.h"
 
 #include <ATen/Context.h>
+#include <ATen/DeviceGuard.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <fmt/format.h>
 
@@ -9,12 +10,11 @@
 #include <bit>
 #include <cmath>
 #include <deque>
-#include <filesystem>
 #include <fstream>
 #include <numbers>
 #include <numeric>
+#include <optional>
 #include <string_view>
-#include <system_error>
 
 #include "adamw.h"
 #include "checkpoint.h"
@@ -23,6 +23,8 @@
 #include "hooks/debug.h"
 #include "precision.h"
 #include "progress.h"
+#include "ranks.h"
+#include "session.h"
 #include "text.h"
 
 namespace gpt {
@@ -65,38 +67,8 @@ class LossFile {
   std::ofstream stream_;
 };
 
-// False where the session could not write: it warned of that, and the training went on.
-bool has_run_file(const std::filesystem::path& folder) {
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    if (entry.path().extension() == ".h5") return true;
-  }
-  return false;
-}
-
-// A debug session for the lifetime of the object, if there is a configuration.
-class Session {
- public:
-  Session(const TrainingOptions& options, std::int64_t first_step) : on_(!options.config.empty()) {
-    if (!on_) return;
-    telens::debug::initialize({.config_file = options.config,
-                               .log_dir = options.log_dir,
-                               .init_training_step = first_step});
-  }
-  ~Session() {
-    if (!on_) return;
-    const std::string path = telens::debug::run_path();
-    telens::debug::end_debug();
-    fmt::print("{} in {}\n", has_run_file(path) ? "recorded" : "nothing could be recorded", path);
-  }
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
-
- private:
-  bool on_;
-};
-
-at::Device get_device(const TrainingOptions& options) {
+// A process has a GPU of its machine to itself.
+at::Device get_device(const TrainingOptions& options, const Place& place) {
   const at::Device best = telens::default_device(at::hasCUDA());
   if (options.device == "cuda" && !best.is_cuda()) {
     telens::raise<telens::UsageError>(
@@ -108,18 +80,31 @@ at::Device get_device(const TrainingOptions& options) {
       std::ranges::find(kOnCpuAlone, options.recipe) != kOnCpuAlone.end()) {
     return at::kCPU;
   }
-  return options.device == "cpu" ? at::kCPU : best;
+  if (options.device == "cpu" || !best.is_cuda()) return at::kCPU;
+  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(place.local_rank));
 }
 
-float forward_and_backward(Model& model, const Precision& precision, const Batch& batch) {
-  at::Tensor loss;
+// The mean loss of the batch, of which each rank has a part.
+float forward_and_backward(Model& model, const Precision& precision, const Batch& batch,
+                           const Ranks& ranks) {
+  const Batch own = ranks.own_part(batch);
+  at::Tensor share;
   {
-    const Precision::Region region(precision);
-    const at::Tensor logits = model.forward(batch.inputs).to(at::kFloat);
-    loss = at::cross_entropy_loss(logits.flatten(0, 1), batch.targets.flatten());
+    const Precision::Region region(precision, ranks.world());
+    const at::Tensor logits = model.forward(own.inputs).to(at::kFloat);
+    share =
+        at::cross_entropy_loss(logits.flatten(0, 1), own.targets.flatten()) * ranks.share_of_loss();
   }
-  loss.backward();
-  return loss.item<float>();
+  share.backward();
+  ranks.add_gradients(model);
+  return ranks.total(share).item<float>();
+}
+
+void check_whole_model(const TrainingOptions& options) {
+  if (options.ranks.tp > 1 && !(options.save.empty() && options.resume.empty())) {
+    telens::raise<telens::UsageError>(
+        "--save and --resume want one rank (--tp 1): no rank has it all");
+  }
 }
 
 double compute_mean(const std::deque<float>& losses) {
@@ -153,42 +138,51 @@ void check_result(const TrainingOptions& options, const std::deque<float>& losse
 
 void train(const TrainingOptions& options) {
   const Text text = Text::load(options.text, options.text_bytes);
-  const double bigram_entropy = text.bigram_entropy();
-  fmt::print("{} bytes of text from {}\n", text.size(), text.folder());
+  const Place place = place_in_world();
+  const BatchShape shape{.sequence = options.sequence, .batch = options.batch};
+  check(options.ranks, place, shape);
+  check_whole_model(options);
+  const at::Device device = get_device(options, place);
+  const c10::DeviceGuard current(device);
+  const Ranks ranks(options.ranks, place, device);
+  if (ranks.is_first()) fmt::print("{} bytes of text from {}\n", text.size(), text.folder());
 
   at::manual_seed(options.seed);
   ModelOptions model_options = options.model;
   model_options.max_sequence = options.sequence;
-  Model model(model_options);
-  const at::Device device = get_device(options);
-  model.to(device);
-  AdamW adamw(named_parameters(model), {});
+  const std::shared_ptr<Model> model = make_model(model_options, ranks);
+  model->to(device);
+  AdamW adamw(named_parameters(*model), {});
   const Precision precision(options.recipe, device.type());
   const std::int64_t first_step =
-      options.resume.empty() ? 0 : load_checkpoint(options.resume, model, adamw);
+      options.resume.empty() ? 0 : load_checkpoint(options.resume, *model, adamw);
 
-  LossFile loss_file(options.loss_file);
-  const Session session(options, first_step);
-  const BatchShape shape{.sequence = options.sequence, .batch = options.batch};
+  LossFile loss_file(ranks.is_first() ? options.loss_file : "");
   const std::int64_t save_at = options.save_at > 0 ? options.save_at : options.steps;
   std::deque<float> last_losses;
   {
-    Progress progress(first_step, options.steps);
+    const Session session(
+        {.config = options.config, .log_dir = options.log_dir, .first_step = first_step}, ranks);
+    std::optional<Progress> progress;
+    if (ranks.is_first()) progress.emplace(first_step, options.steps);
     for (std::int64_t step = first_step; step < options.steps; ++step) {
       const Batch batch = text.batch(options.seed, step, shape).to(device);
-      const float loss = forward_and_backward(model, precision, batch);
+      const float loss = forward_and_backward(*model, precision, batch, ranks);
       adamw.step(learning_rate(options, step));
       telens::debug::step(loss);
 
       loss_file.write(loss);
       last_losses.push_back(loss);
       if (last_losses.size() > kLastSteps) last_losses.pop_front();
-      progress.show(step, loss);
-      if (!options.save.empty() && step + 1 == save_at) {
-        save_checkpoint(options.save, model, adamw, step + 1);
+      if (progress) progress->show(step, loss);
+      if (ranks.is_first() && !options.save.empty() && step + 1 == save_at) {
+        save_checkpoint(options.save, *model, adamw, step + 1);
       }
     }
   }
+  ranks.wait_for_all();
+  if (!ranks.is_first()) return;
+  const double bigram_entropy = text.bigram_entropy();
   print_result(last_losses, bigram_entropy);
   check_result(options, last_losses, bigram_entropy);
 }

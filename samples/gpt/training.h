@@ -6,11 +6,13 @@
 #include <string>
 
 #include "model.h"
+#include "ranks.h"
 
 namespace gpt {
 
 struct TrainingOptions {
   ModelOptions model;
+  RankOptions ranks;
   std::int64_t steps = 300;
   std::uint64_t seed = 1;
   std::int64_t batch = 16;
@@ -31,7 +33,7 @@ struct TrainingOptions {
   std::optional<double> below_bigrams;
 };
 
-// Trains and prints what came of it. Throws telens::Error.
+// Trains and prints what came of it; on each of the ranks. Throws telens::Error.
 void train(const TrainingOptions& options);
 
 }  // namespace gpt

@@ -59,7 +59,7 @@ MODULES = (
 EVERYTHING = (
     "precompiled formats ops_layouts ops kernels_cpu kernels_cuda_device kernels_cuda collectives "
     "quantization gemm distributed hook_points modules hooks_config hooks_rows hooks options "
-    "hooks_session statistics record diagnosis engine features "
+    "hooks_session statistics record diagnosis engine features command_line "
 ) + MODULES
 
 # docs/architecture.md draws this table; design and picture change with it.
@@ -219,11 +219,13 @@ ROOMS = (
         "hooks_rows record diagnosis cli_report cli_terminal",
         HTTP,
     ),
+    # Messages about a command line, for any program that parses one.
+    room("command_line", "inspector_cli/command_line/*", "hooks_config", COMMAND_LINE),
     room(
         "inspector_cli",
         "inspector_cli/*",
         "formats hooks_config hooks_rows options statistics record diagnosis cli_report "
-        "cli_terminal cli_bisect cli_serve",
+        "cli_terminal cli_bisect cli_serve command_line",
         COMMAND_LINE,
     ),
     # rest
@@ -255,6 +257,7 @@ WITHOUT_LIBTORCH = frozenset(
         "cli_report",
         "cli_bisect",
         "cli_serve",
+        "command_line",
         "inspector_cli",
     )
 )

@@ -1,0 +1,17 @@
+// NCCL behind a process group. Two implementations: nccl_backend.cpp, and without_nccl.cpp for a
+// build without CUDA or NCCL's header.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "process_groups.h"
+
+namespace gpt {
+
+// rank, size: in the group. Null: this build has no NCCL.
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
+                                                    int rank, int size,
+                                                    const GroupOptions& options);
+
+}  // namespace gpt

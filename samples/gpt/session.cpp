@@ -1,0 +1,46 @@
+#include "session.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <system_error>
+
+#include "hooks/debug.h"
+
+namespace gpt {
+namespace {
+
+// False where the session could not write: it warned of that, and the training went on.
+bool has_run_file(const std::filesystem::path& folder) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".h5") return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Session::Session(const SessionOptions& options, const Ranks& ranks)
+    : on_(!options.config.empty()), ranks_(ranks) {
+  if (!on_) return;
+  telens::debug::initialize({.config_file = options.config,
+                             .log_dir = options.log_dir,
+                             .init_training_step = options.first_step,
+                             .rank = static_cast<int>(ranks.place().rank),
+                             .world_size = static_cast<int>(ranks.place().ranks),
+                             .world = ranks.world()});
+  if (const auto wait = telens::debug::longest_wait_for_ranks()) {
+    telens::debug::compare_ranks_over(ranks.group_for_comparisons(*wait));
+  }
+}
+
+Session::~Session() {
+  if (!on_) return;
+  const std::string path = telens::debug::run_path();
+  telens::debug::end_debug();
+  if (!ranks_.is_first()) return;
+  fmt::print("{} in {}\n", has_run_file(path) ? "recorded" : "nothing could be recorded", path);
+}
+
+}  // namespace gpt
