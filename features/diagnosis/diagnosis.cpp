@@ -1,18 +1,21 @@
 #include "features/diagnosis/diagnosis.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "features/diagnosis/ranking.h"
 #include "features/diagnosis/rules.h"
+#include "features/diagnosis/rules/precision_names.h"
 #include "features/statistics/catalogue.h"
 
 namespace telens::diagnosis {
@@ -32,6 +35,51 @@ std::vector<std::string> lacks(const Rule& rule, const Facts& facts) {
     names.emplace_back("a ledger");
   }
   return names;
+}
+
+// The scalings that GEMMs ran in, by the ledger.
+std::set<std::string_view> list_scalings(const Facts& facts) {
+  std::set<std::string_view> scalings;
+  for (const GemmState& state : facts.gemm_states()) {
+    for (const auto& [entry, detail] : state.entries) {
+      if (!entry.ends_with(" ran")) continue;
+      const std::string_view scaling = scaling_in(detail);
+      if (!scaling.empty()) scalings.insert(scaling);
+    }
+  }
+  return scalings;
+}
+
+// Empty: the statistic has a meaning in this run, for all that is known of it. Else the precision
+// in which it has none: a scale needs a cast, and one scale of a tensor a cast that has one.
+std::string no_meaning_under(std::string_view statistic, const Facts& facts,
+                             const std::set<std::string_view>& scalings) {
+  using config::StatisticSource;
+  const StatisticId row = find_statistic(statistic);
+  if (row == nullptr || facts.gemm_states().empty()) return "";
+  const bool is_of_scale = row->source() == StatisticSource::scale;
+  if (!is_of_scale && row->source() != StatisticSource::cast) return "";
+  if (scalings.empty()) return "high precision";
+  if (!is_of_scale || scalings.contains(kTensorScaling)) return "";
+  return fmt::format("{} scaling", fmt::join(scalings, " and "));
+}
+
+// Those of the statistics that a rule lacks which no feature would have recorded.
+Meaningless find_meaningless(const Rule& rule, const Facts& facts) {
+  const auto scalings = list_scalings(facts);
+  Meaningless meaningless{&rule, {}, {}};
+  for (const std::string_view entry : rule.required) {
+    std::string under;
+    const auto has_none = [&](std::string_view statistic) {
+      under = no_meaning_under(statistic, facts, scalings);
+      return !under.empty() && !facts.has(statistic);
+    };
+    const auto names = alternatives_in(entry);
+    if (!std::ranges::all_of(names, has_none)) continue;
+    meaningless.statistics.emplace_back(names.front());
+    meaningless.under = under;
+  }
+  return meaningless;
 }
 
 bool asks_for_attention(const Rule& rule) {
@@ -83,7 +131,12 @@ Diagnosis diagnose(const Facts& facts) {
   for (const Rule& rule : rules()) {
     auto names = lacks(rule, facts);
     if (!names.empty()) {
-      if (could_have(rule, facts)) diagnosis.unasked.push_back({&rule, std::move(names)});
+      Meaningless meaningless = find_meaningless(rule, facts);
+      if (!meaningless.statistics.empty()) {
+        diagnosis.meaningless.push_back(std::move(meaningless));
+      } else if (could_have(rule, facts)) {
+        diagnosis.unasked.push_back({&rule, std::move(names)});
+      }
       continue;
     }
     ++diagnosis.asked;

@@ -19,9 +19,17 @@ struct Unasked {
   std::vector<std::string> lacks;  // statistics, or "a ledger"
 };
 
+// A rule that no recording feeds in a run like this one: what it reads has no meaning there.
+struct Meaningless {
+  const Rule* rule = nullptr;
+  std::vector<std::string> statistics;
+  std::string under;  // "128x128 block scaling", or "high precision"
+};
+
 struct Diagnosis {
   std::vector<Ranked> findings = {};
   std::vector<Unasked> unasked = {};
+  std::vector<Meaningless> meaningless = {};
   std::size_t asked = 0;             // rules that looked
   std::int64_t first_iteration = 0;  // that were looked at; first > last: none
   std::int64_t last_iteration = -1;

@@ -56,6 +56,16 @@ Json unasked_json(const Unasked& unasked) {
   return object;
 }
 
+Json meaningless_json(const Meaningless& meaningless) {
+  Json object;
+  object["cause"] = json_text(meaningless.rule->cause);
+  object["title"] = json_text(meaningless.rule->title);
+  object["statistics"] =
+      list(meaningless.statistics, [](const std::string& each) { return json_text(each); });
+  object["under"] = json_text(meaningless.under);
+  return object;
+}
+
 }  // namespace
 
 Json ranked_json(const Ranked& ranked, const Facts& facts, const std::string& run) {
@@ -81,6 +91,7 @@ std::string diagnosis_json(const Diagnosis& diagnosis, const Facts& facts, const
       list(diagnosis.findings, [&](const Ranked& each) { return ranked_json(each, facts, run); });
   object["recording"] = list(notes, [](const std::string& note) { return json_text(note); });
   object["not_recorded"] = list(diagnosis.unasked, unasked_json);
+  object["not_meaningful"] = list(diagnosis.meaningless, meaningless_json);
   return json_line(object) + "\n";
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -57,10 +58,12 @@ bool is_other_reading(const Finding& origin, const Finding& other) {
          get_stage(other) <= Stage::values;
 }
 
+constexpr std::string_view kDeadGain = "dead_gain";
+
 // An input that a dead gain makes nothing of has collapsed, too: one thing under two names.
 bool is_same_by_another_name(const Finding& origin, const Finding& other) {
   const auto is_collapse = [](const Finding& finding) {
-    return finding.cause == "dead_gain" || finding.cause == "collapsed_activation";
+    return finding.cause == kDeadGain || finding.cause == "collapsed_activation";
   };
   return is_collapse(origin) && is_collapse(other) && origin.place.layer == other.place.layer &&
          origin.place.tensor == other.place.tensor &&
@@ -99,6 +102,10 @@ std::vector<Ranked> rank(std::vector<Finding> findings) {
     if (origin == ranked.end()) {
       ranked.push_back({std::move(finding), {}});
     } else {
+      // The gain is what can be mended; that its tensor has collapsed only shows it.
+      const bool is_the_cause =
+          finding.cause == kDeadGain && is_same_by_another_name(origin->finding, finding);
+      if (is_the_cause) std::swap(origin->finding, finding);
       origin->consequences.push_back(std::move(finding));
     }
   }

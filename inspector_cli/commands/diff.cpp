@@ -59,6 +59,12 @@ std::string where(const Divergence& each, const diagnosis::Facts& facts) {
   return each.layer.empty() ? each.quantity : make_label(each.place, facts) + ", " + each.quantity;
 }
 
+std::string describe_end(const Divergence& each) {
+  if (!each.last) return "";
+  return *each.last == each.first ? "; this lasts for one iteration"
+                                  : fmt::format("; this lasts until iteration {}", *each.last);
+}
+
 Json divergence_json(const Divergence& each) {
   Json object;
   object["layer"] = each.layer.empty() ? Json() : json_text(each.layer);
@@ -67,6 +73,7 @@ Json divergence_json(const Divergence& each) {
   object["rank"] = each.place.rank == diagnosis::kAllRanks ? Json() : Json(each.place.rank);
   object["quantity"] = json_text(each.quantity);
   object["first_iteration"] = each.first;
+  object["last_iteration"] = each.last ? Json(*each.last) : Json();
   object["a"] = json_number(each.a);
   object["b"] = json_number(each.b);
   object["difference"] = json_number(each.difference);
@@ -116,19 +123,20 @@ void print_text(const RunDifference& difference, const diagnosis::Facts& facts,
     const Divergence& first = all.front();
     fmt::print(
         "The runs part in iteration {}: {} is {} in A and {} in B, {:.3g} % apart; "
-        "{:.3g} % is to be expected.\n",
+        "{:.3g} % is to be expected{}.\n",
         first.first, where(first, facts), number_text(first.a), number_text(first.b),
-        100 * first.difference, 100 * first.tolerance);
+        100 * first.difference, 100 * first.tolerance, describe_end(first));
     if (all.size() > 1) fmt::print("It spreads to {} more:\n\n", all.size() - 1);
-    Table table({"iteration", "layer", "tensor", "gemm", "quantity", "A", "B", "difference %",
-                 "tolerance %"});
+    Table table({"iteration", "until", "layer", "tensor", "gemm", "quantity", "A", "B",
+                 "difference %", "tolerance %"});
     for (const Divergence& each : all) {
-      table.add({each.first, each.layer,
+      table.add({each.first, each.last ? Cell(*each.last) : Cell(), each.layer,
                  std::string(each.place.tensor ? telens::get_name(*each.place.tensor) : ""),
                  std::string(each.place.gemm ? telens::get_name(*each.place.gemm) : ""),
                  each.quantity, each.a, each.b, 100 * each.difference, 100 * each.tolerance});
     }
     table.drop_where_empty("gemm");
+    table.drop_where_empty("until");
     if (options.top > 0) table.keep_first(static_cast<std::size_t>(options.top));
     const int width = stdout_is_terminal() ? terminal_width() : 0;
     if (all.size() > 1)

@@ -165,6 +165,7 @@ void run_ledger(const LedgerOptions& options) {
     table.add({row.layer, row.gemm, row.tensor, row.requested, row.ran, row.first_iteration,
                std::string(row.fallback ? "yes" : ""), row.reason, row.kernel});
   }
+  table.may_lack({"from"});
   print_table(table, options.table);
   if (!ledger.violations.empty()) {
     print_violations(ledger.violations, options.table.format);

@@ -126,10 +126,16 @@ void print_finding(std::size_t number, const Ranked& ranked, const Facts& facts,
 }
 
 void print_unasked(const Diagnosis& diagnosis, std::size_t width) {
-  for (const auto& [rule, lacks] : diagnosis.unasked) {
-    std::string text = fmt::format("not looked for, since it was not recorded: {} ({}); {}",
-                                   rule->cause, fmt::join(lacks, ", "), rule->recorded_by);
+  const auto print = [width](const std::string& text) {
     for (const std::string& line : wrapped(printable(text), width)) fmt::print("{}\n", line);
+  };
+  for (const auto& [rule, lacks] : diagnosis.unasked) {
+    print(fmt::format("not looked for, since it was not recorded: {} ({}); {}", rule->cause,
+                      fmt::join(lacks, ", "), rule->recorded_by));
+  }
+  for (const auto& [rule, statistics, under] : diagnosis.meaningless) {
+    print(fmt::format("not meaningful under {}: {} ({})", under, rule->cause,
+                      fmt::join(statistics, ", ")));
   }
 }
 

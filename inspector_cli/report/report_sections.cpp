@@ -124,6 +124,10 @@ Json unasked_section(const diagnosis::Diagnosis& diagnosis) {
     rows.push_back(
         {json_text(rule->title), fmt::format("{}", fmt::join(lacks, ", ")), rule->recorded_by});
   }
+  for (const auto& [rule, statistics, under] : diagnosis.meaningless) {
+    rows.push_back({json_text(rule->title), fmt::format("{}", fmt::join(statistics, ", ")),
+                    json_text(fmt::format("not meaningful under {}", under))});
+  }
   Json unasked = section("Not looked for", "after");
   unasked["table"] = {{"columns", {"what", "lacks", "recorded by"}}, {"rows", std::move(rows)}};
   return unasked;
@@ -162,7 +166,9 @@ Json report_sections(const record::RunReader& run, const Facts& facts,
   const Table blocks = make_table(worst_blocks(run, {}), run, kMostBlocks);
   if (blocks.size() > 0) sections.push_back(blocks_section(blocks));
   if (!facts.gemm_states().empty()) sections.push_back(gemms_section(facts));
-  if (!diagnosis.unasked.empty()) sections.push_back(unasked_section(diagnosis));
+  if (!diagnosis.unasked.empty() || !diagnosis.meaningless.empty()) {
+    sections.push_back(unasked_section(diagnosis));
+  }
   Json config = section("Configuration", "after");
   config["text"] = json_text(run.config_text());
   sections.push_back(std::move(config));

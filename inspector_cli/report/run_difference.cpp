@@ -23,6 +23,7 @@ using diagnosis::Series;
 constexpr double kTimesChance = 3;     // the distance of the third run
 constexpr double kTimesSteps = 4;      // how a series varies by itself
 constexpr std::size_t kSustained = 3;  // points; a single one may be chance
+constexpr double kTimesTolerance = 3;  // in bits: a single point that is further off is no chance
 constexpr std::int64_t kNearby = 2;    // iterations, over which the third run is looked at
 
 // |a - b|, of sizes over the larger one; errors are relative already.
@@ -123,23 +124,58 @@ std::vector<Pair> common(const std::vector<Point>& a, const Series& b) {
   return pairs;
 }
 
-// The first of kSustained pairs on end that lie beyond the tolerance; of sizes also of fewer up to
-// the last one. The scale of a single cast may be off for an iteration or two.
+// Pairs on end that lie beyond the tolerance: [first, end).
+struct Excess {
+  std::size_t first = 0, end = 0;
+  bool by_far = false;  // one of them is no chance
+
+  std::size_t size() const { return end - first; }
+};
+
+// |log2(a / b)| of the distance of two sizes.
+double to_bits(double distance) {
+  return distance < 1 ? -std::log2(1 - distance) : std::numeric_limits<double>::infinity();
+}
+
+template <typename Tolerance>
+Excess next_excess(Compared kind, const std::vector<Pair>& pairs, std::size_t begin,
+                   const Tolerance& tolerance) {
+  Excess excess{begin, begin};
+  for (std::size_t i = begin; i < pairs.size(); ++i) {
+    const double apart = distance(kind, pairs[i].a, pairs[i].b);
+    const double allowed = tolerance(pairs[i].iteration);
+    if (!(apart > allowed)) {
+      if (excess.size() > 0) return excess;
+      excess.first = excess.end = i + 1;
+      continue;
+    }
+    excess.end = i + 1;
+    if (kind == Compared::size) {
+      excess.by_far |= to_bits(apart) > kTimesTolerance * to_bits(allowed);
+    }
+  }
+  return excess;
+}
+
+// The first excess of kSustained pairs; of sizes also one that lasts up to the last pair, or goes
+// by far. The scale of a single cast may be off for an iteration or two.
 template <typename Tolerance>
 std::optional<Divergence> first_excess(Compared kind, const std::vector<Pair>& pairs,
                                        const Tolerance& tolerance) {
-  std::size_t beyond = 0;
-  for (std::size_t i = 0; i < pairs.size(); ++i) {
-    const bool is_beyond = distance(kind, pairs[i].a, pairs[i].b) > tolerance(pairs[i].iteration);
-    beyond = is_beyond ? beyond + 1 : 0;
-    const bool is_last = kind == Compared::size && i + 1 == pairs.size();
-    if (beyond == 0 || (beyond < kSustained && !is_last)) continue;
-    const Pair& first = pairs[i + 1 - beyond];
-    return Divergence{.first = first.iteration,
-                      .a = first.a,
-                      .b = first.b,
-                      .difference = distance(kind, first.a, first.b),
-                      .tolerance = tolerance(first.iteration)};
+  for (std::size_t begin = 0; begin < pairs.size();) {
+    const Excess excess = next_excess(kind, pairs, begin, tolerance);
+    if (excess.size() == 0) return std::nullopt;
+    const bool is_last = kind == Compared::size && excess.end == pairs.size();
+    begin = excess.end;
+    if (excess.size() < kSustained && !is_last && !excess.by_far) continue;
+    const Pair& first = pairs[excess.first];
+    Divergence found{.first = first.iteration,
+                     .a = first.a,
+                     .b = first.b,
+                     .difference = distance(kind, first.a, first.b),
+                     .tolerance = tolerance(first.iteration)};
+    if (excess.end < pairs.size()) found.last = pairs[excess.end - 1].iteration;
+    return found;
   }
   return std::nullopt;
 }

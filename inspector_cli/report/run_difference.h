@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,14 +14,16 @@
 namespace telens::cli {
 
 // A tensor whose size in run B is further from that in run A than the tolerance, from an iteration
-// on.
+// on, or in single ones by far.
 struct Divergence {
   diagnosis::Place place = {};  // in A
   std::string layer = {};       // its name in A; "": a scalar
   std::string quantity = {};    // "root mean square", "error of the cast", or the scalar's name
   std::int64_t first = 0;       // iteration
-  double a = 0, b = 0;          // in that iteration
-  double difference = 0;        // relative; infinite where one is no number
+  // The last iteration before the two agree again; nullopt: they do not.
+  std::optional<std::int64_t> last = {};
+  double a = 0, b = 0;    // in that iteration
+  double difference = 0;  // relative; infinite where one is no number
   double tolerance = 0;
 };
 

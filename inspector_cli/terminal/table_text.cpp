@@ -18,6 +18,8 @@ constexpr std::string_view kLayer = "layer";
 // Texts are not wrapped to less, nor columns left out while there are no more.
 constexpr std::size_t kLeastWidth = 8;
 constexpr std::size_t kLeastColumns = 3;
+// A reader sees at a glance what fewer rows have in common.
+constexpr std::size_t kLeastRows = 3;
 
 using Lines = std::vector<std::string>;
 
@@ -30,8 +32,9 @@ struct Column {
   bool numbers = false;
   std::size_t width = 0;
 
-  bool is_empty() const {
-    return std::ranges::all_of(cells, [](const std::string& cell) { return cell.empty(); });
+  bool is_empty() const { return is_all(""); }
+  bool is_all(std::string_view text) const {
+    return std::ranges::all_of(cells, [&](const std::string& cell) { return cell == text; });
   }
 };
 
@@ -102,7 +105,7 @@ std::string row_text(const std::vector<Column>& columns, const TextOf& to_text) 
 
 // The measures that fit a table into a width, and the note that tells the reader about them.
 struct Fitted {
-  std::string above;
+  Lines above;
   std::vector<std::string> left_out;
 };
 
@@ -115,6 +118,32 @@ std::string strip_layers(std::vector<Column>& columns) {
   for (std::string& cell : layer->cells) cell = common.without(cell);
   layer->width = std::max(get_columns(layer->name), widest(layer->cells));
   return common.sentence();
+}
+
+// The text that each row of the column has, or the name of another column with the same texts;
+// "": neither.
+std::string in_one_word(const std::vector<Column>& columns, const Column& column) {
+  for (const Column& other : columns) {
+    const bool is_other = &other != &column && !column.numbers;
+    if (is_other && other.cells == column.cells) return fmt::format("as {}", other.name);
+  }
+  return column.is_all(column.cells.front()) ? column.cells.front() : "";
+}
+
+// Columns that say the same in all rows, the widest first, until the rest fits.
+std::string tell_once(std::vector<Column>& columns, std::size_t width) {
+  Lines told;
+  while (sum_total(columns) > width && columns.size() > kLeastColumns) {
+    auto widest = columns.end();
+    for (auto column = columns.begin(); column != columns.end(); ++column) {
+      if (in_one_word(columns, *column).empty()) continue;
+      if (widest == columns.end() || column->width > widest->width) widest = column;
+    }
+    if (widest == columns.end()) break;
+    told.push_back(fmt::format("{}: {}", widest->name, in_one_word(columns, *widest)));
+    columns.erase(widest);
+  }
+  return told.empty() ? "" : fmt::format("in all rows {}", fmt::join(told, "; "));
 }
 
 // The widest column becomes narrower, again and again.
@@ -149,7 +178,14 @@ Fitted fit(std::vector<Column>& columns, const std::vector<std::string>& expenda
            std::size_t width) {
   Fitted fitted;
   std::erase_if(columns, [](const Column& column) { return column.is_empty(); });
-  if (sum_total(columns) > width) fitted.above = strip_layers(columns);
+  if (sum_total(columns) > width) {
+    const std::string layers = strip_layers(columns);
+    if (!layers.empty()) fitted.above.push_back(layers);
+  }
+  if (!columns.empty() && columns.front().cells.size() >= kLeastRows) {
+    std::ranges::move(wrapped(tell_once(columns, width), width), std::back_inserter(fitted.above));
+    std::erase(fitted.above, "");
+  }
   std::vector<Column> kept = columns;
   for (wrap(columns, width); sum_total(columns) > width && kept.size() > kLeastColumns;
        wrap(columns, width)) {
@@ -187,7 +223,7 @@ std::string table_text(const TableContent& content, std::size_t width) {
   Fitted fitted;
   if (width > 0 && !rows.empty()) fitted = fit(columns, content.expendable, width);
   std::string out;
-  if (!fitted.above.empty()) out += coloured(fitted.above, Colour::dim) + "\n";
+  for (const std::string& line : fitted.above) out += coloured(line, Colour::dim) + "\n";
   const std::string heading = row_text(columns, [](const Column& each) { return each.name; });
   for (std::size_t at = 0; at < heading.size();) {  // color does not go over the end of a line
     const std::size_t end = std::min(heading.find('\n', at), heading.size());

@@ -16,8 +16,8 @@ struct TableContent {
 };
 
 // With a width other than 0 no line is wider, as far as words allow: columns without anything go
-// first, then what the names of layers have in common (it stands once above), then texts are
-// wrapped, then columns are left out, which is told below.
+// first, then what the names of layers have in common and columns that say the same in all rows
+// (both stand once above), then texts are wrapped, then columns are left out, which is told below.
 std::string table_text(const TableContent& content, std::size_t width);
 
 // Pieces of printable text of at most `width` columns, as far as its words allow.

@@ -168,7 +168,9 @@ std::vector<Finding> casts_that_end(const Facts& facts) {
                        .confidence = kProbable,
                        .summary = "its input is not cast any more, those of other layers are",
                        .evidence = {{std::string(name), cast->place, cast->points.back().iteration,
-                                     cast->points.back().value, "the last one"}}});
+                                     cast->points.back().value, "the last one"}},
+                       .next_step = "add PrecisionLedger to the configuration "
+                                    "(configs/is_it_really_fp8.yaml): a ledger names the cause"});
     }
     if (!found.empty()) break;
   }

@@ -10,4 +10,14 @@ bool is_high_precision(std::string_view precision) {
   return std::ranges::find(kHigh, precision) != kHigh.end();
 }
 
+std::string_view scaling_in(std::string_view precision) {
+  constexpr std::string_view kUnder = " under ";
+  constexpr std::string_view kScaling = " scaling";
+  const auto under = precision.find(kUnder);
+  if (under == std::string_view::npos || !precision.ends_with(kScaling)) return "";
+  precision.remove_prefix(under + kUnder.size());
+  precision.remove_suffix(kScaling.size());
+  return precision;
+}
+
 }  // namespace telens::diagnosis

@@ -99,7 +99,7 @@ std::vector<Finding> narrow_gradients(const Facts& facts) {
   constexpr std::int64_t kLeastReads = 4;
   for (const GemmState& state : facts.gemm_states()) {
     const std::string ran = state.detail("gradient ran");
-    if (!ran.starts_with("E4M3") || ran.find("tensor scaling") == std::string::npos) continue;
+    if (!ran.starts_with("E4M3") || scaling_in(ran) != kTensorScaling) continue;
     if (!is_by_recipe(state, "gradient")) continue;
     Place place = state.place;
     place.tensor = TensorName::gradient;

@@ -69,8 +69,8 @@ STATEMENTS = (
         "`telens diff` names the place where two runs part first, and since when.",
         "test_diff.py::test_the_planted_layer_is_named_before_what_follows",
         "inspector_cli/report/run_difference.cpp",
-        "const Pair& first = pairs[i + 1 - beyond];",
-        "const Pair& first = pairs[i];",
+        "const Pair& first = pairs[excess.first];",
+        "const Pair& first = pairs[excess.end - 1];",
     ),
     Statement(
         "What a third run with another seed is apart, too, is chance.",

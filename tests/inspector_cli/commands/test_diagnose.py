@@ -371,6 +371,8 @@ def test_a_layer_whose_casts_end_left_low_precision(findings, training):
                 training.values[step, layer, "activation", "underflows%"] = 0.1
     found = findings(training)
     assert [where(each) for each in found] == [("gemm_precision", "layers.0.fc2", "activation", 13)]
+    assert "add PrecisionLedger" in found[0]["next_step"]
+    assert "telens ledger" not in found[0]["next_step"]  # this run has none
 
 
 def test_statistics_of_tensors_alone_show_no_precision(telens, lines, training, tmp_path):

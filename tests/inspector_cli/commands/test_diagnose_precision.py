@@ -1,5 +1,7 @@
 """telens diagnose, on ledgers of GEMMs that leave low precision, by chance or on purpose."""
 
+import json
+
 import pytest
 from recorded_training import LAYERS
 
@@ -35,3 +37,40 @@ def test_high_precision_that_the_recipe_or_a_section_asks_for_is_no_finding(
     states(lines, "dgrad", reason)
     found = [(each["cause"], each["layer"], each["gemm"]) for each in findings(training)]
     assert found == ([("gemm_precision", LAYER, "dgrad")] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("ran", "scales", "casts"),
+    [
+        (["E4M3 under tensor scaling", "BF16"], None, None),
+        (["E4M3 under block scaling", "E4M3 under tensor scaling"], None, None),
+        (["E4M3 under block scaling", "BF16"], "block scaling", None),
+        (["E4M3 under big block scaling", "E2M1 under block scaling"], "big block and block", None),
+        (["BF16", "FP32"], "high precision", "high precision"),
+        ([], None, None),
+    ],
+)
+def test_statistics_that_cannot_be_there_are_not_meaningful(
+    telens, lines, training, tmp_path, ran, scales, casts
+):
+    """The ledger tells what ran: statistics of a tensor's one scale want one, those of a cast a
+    cast."""
+    for number, precision in enumerate(ran):
+        cause = {"weight requested": precision, "weight ran": precision, "weight cause": "wanted"}
+        lines.ledger(0, LAYERS[number], "fprop", number, cause)
+    log_dir = training.write(lines, tmp_path)
+    told = json.loads(telens("diagnose", log_dir, "--format", "json").stdout)
+    unrecorded = {each["cause"]: each["lacks"] for each in told["not_recorded"]}
+    meaningless = {each["cause"]: each for each in told["not_meaningful"]}
+    assert not set(unrecorded) & set(meaningless)
+    for cause, under in (("overflow", scales), ("wrong_margin", scales), ("underflow", casts)):
+        assert (cause in unrecorded) == (under is None), cause
+        if under is not None:
+            assert meaningless[cause]["under"].startswith(under)
+    shown = telens("diagnose", log_dir).stdout
+    if scales is not None:
+        assert meaningless["overflow"]["statistics"] == ["stale_saturated%", "scale_headroom"]
+        assert f"not meaningful under {scales}" in shown
+        assert "not recorded: overflow" not in shown
+    else:
+        assert "not meaningful" not in shown

@@ -15,14 +15,16 @@ LAYERS = ["layers.0.fc1", "layers.0.fc2", "layers.1.fc1", "layers.1.fc2"]
 def write(tmp_path):
     """Writes a run: noise of its seed, and a factor on what `planted` names from a step on."""
 
-    def write(name, seed, planted=(), at=STEPS, factor=1.0, prefix="layers", noise=0.0005):
+    def write(
+        name, seed, planted=(), at=STEPS, factor=1.0, prefix="layers", noise=0.0005, last=STEPS
+    ):
         draw = random.Random(seed)
         lines = Lines()
         for step in range(STEPS):
             for layer in LAYERS:
                 for tensor, size in (("activation", 1.0), ("gradient", 1e-3)):
                     rms = size * (1 + noise * draw.gauss(0, 1))
-                    if (layer, tensor) in planted and step >= at:
+                    if (layer, tensor) in planted and at <= step <= last:
                         rms *= factor
                     named = layer.replace("layers", prefix)
                     lines.record(step, named, tensor, "l2_norm", rms * math.sqrt(4096))
@@ -79,10 +81,34 @@ def test_a_spread_as_large_as_the_difference_is_chance(write, diff):
 
 
 def test_a_single_iteration_is_chance_but_not_at_the_end(write, diff):
+    """The same factor, within thrice the tolerance of a healthy noise of 5 %."""
     victim = [("layers.0.fc2", "activation")]
-    a = write("a", 1)
-    last = diff(a, write("b", 2, victim, STEPS - 1, 3))["divergences"]
-    assert [each["first_iteration"] for each in last] == [STEPS - 1]
+    a = write("a", 1, noise=0.05)
+    passing = write("b", 2, victim, 9, 1.5, last=9, noise=0.05)
+    assert diff(a, passing)["divergences"] == []
+    (last,) = diff(a, write("c", 2, victim, STEPS - 1, 1.5, noise=0.05))["divergences"]
+    assert (last["first_iteration"], last["last_iteration"]) == (STEPS - 1, None)
+
+
+@pytest.mark.parametrize("factor", [8.0, 0.125, 0.0, math.nan, math.inf])
+@pytest.mark.parametrize("spread", [False, True])
+def test_what_is_far_off_in_a_single_iteration_is_no_chance(write, diff, telens, factor, spread):
+    victim = [("layers.0.fc2", "activation")]
+    a, b = write("a", 1), write("b", 2, victim, 9, factor, last=9)
+    third = ("--spread", write("c", 3)) if spread else ()
+    (found,) = diff(a, b, *third)["divergences"]
+    assert (found["layer"], found["tensor"]) == ("layers.0.fc2", "activation")
+    assert (found["first_iteration"], found["last_iteration"]) == (9, 9)
+    assert "is to be expected; this lasts for one iteration." in telens("diff", a, b, *third).stdout
+
+
+def test_a_divergence_that_ends_says_when(write, diff, telens):
+    both = [("layers.0.fc2", "activation"), ("layers.1.fc1", "activation")]
+    a, b = write("a", 1), write("b", 2, both, 9, 3, last=13)
+    assert {each["last_iteration"] for each in diff(a, b)["divergences"]} == {13}
+    text = telens("diff", a, b).stdout
+    assert "this lasts until iteration 13." in text
+    assert "until" in text.splitlines()[3]
 
 
 def test_other_names_of_layers_are_mapped(write, diff, telens):

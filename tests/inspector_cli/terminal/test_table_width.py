@@ -104,6 +104,33 @@ def test_no_layer_loses_its_number_and_what_all_share_is_said_once(run, tmp_path
         assert len(re.findall(rf"^(?:block_)? *{number}\.[a-z]", body, re.MULTILINE)) == 2
 
 
+def test_what_all_rows_say_is_told_once_and_a_row_has_a_line(telens, lines, tmp_path):
+    ran = "E4M3 under tensor scaling"
+    for i, name in enumerate(NAMES):
+        entries = {"kernel": "BF16 GEMM of decoded operands"}
+        for tensor in ("activation", "weight"):
+            entries |= {f"{tensor} requested": ran, f"{tensor} ran": ran}
+            entries[f"{tensor} cause"] = "the recipe wants it so"
+        lines.ledger(0, name, "fprop", i, entries)
+    run = lines.write(tmp_path)
+    _, told, more, heading, *rows = on_terminal(80, "ledger", run).splitlines()
+    assert f"{told} {more}" == (
+        "in all rows kernel: BF16 GEMM of decoded operands; requested: as ran; "
+        "ran: E4M3 under tensor scaling; why: the recipe wants it so"
+    )
+    assert heading.split() == ["layer", "gemm", "tensor", "from"]
+    assert len(rows) == 2 * len(NAMES)
+    assert re.fullmatch(r"0\.self_attention\S+ +fprop +activation +0", rows[0])
+    assert len(on_terminal(200, "ledger", run).splitlines()[0].split()) == 8  # all, where they fit
+    assert "in all rows" not in telens("ledger", run).stdout
+
+
+def test_what_two_rows_share_is_seen_at_a_glance(lines, tmp_path):
+    for name in NAMES[:2]:
+        lines.record(0, name, "activation", "l2_norm", 1)
+    assert "in all rows" not in on_terminal(40, "stats", lines.write(tmp_path), "--stat", "l2_norm")
+
+
 def test_a_number_that_all_layers_share_stays(lines, tmp_path):
     for part in ("q", "k"):
         lines.record(0, f"a.very.long.prefix.of.model.layers.7.{part}", "weight", "l2_norm", 1)
@@ -122,9 +149,10 @@ def test_columns_without_anything_are_left_out(run, tmp_path):
 
 
 def test_what_is_left_out_for_want_of_room_is_told(run):
-    text = on_terminal(60, "stats", run)
-    assert re.search(r"^left out, for want of room: iterations, amax", text, re.MULTILINE)
+    text = on_terminal(40, "stats", run)
+    assert re.search(r"^left out, for want of room: amax, mse/amax", text, re.MULTILINE)
     assert "underflows%" in text
+    assert "left out" not in on_terminal(60, "stats", run)
 
 
 def test_a_pipe_gets_the_whole_table_whatever_its_width(telens, run):
