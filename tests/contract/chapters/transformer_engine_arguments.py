@@ -266,7 +266,7 @@ STATEMENTS = (
         OF_BLOCKS + "test_no_projection_takes_its_blocks_over",
         "core/modules/attention/attention_recipe.cpp",
         "if (made_) check_handed_casts(*made_);",
-        "",
+        "if (false) check_handed_casts(*made_);",
     ),
     Statement(
         "PrecisionLedger *(ours)* says that its codes are in blocks.",
