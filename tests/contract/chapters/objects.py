@@ -117,8 +117,8 @@ STATEMENTS = (
         "multiplies its tensors itself.",
         "test_own_gemm.py::test_the_three_products_of_a_layer_are_those_of_the_quantizers",
         "core/gemm/gemm.cpp",
-        "  if (own) return run_own(description, a, b);\n",
-        "",
+        "if (own) return run_own(",
+        "if (own && sum.defined()) return run_own(",
     ),
     Statement(
         "They yield an `MXFP8Tensor`, a `Float8BlockwiseQTensor` and an `NVFP4Tensor`.",
