@@ -448,7 +448,7 @@ STATEMENTS = (
         PARAMETERS + "test_products_of_all_maps_are_one_operation_with_the_bits_of_each_alone",
         "core/modules/linear/grouped_linear.cpp",
         "if (is_plain(call) && ",
-        "if (false && ",
+        "if (is_plain(call) && false && ",
     ),
     Statement(
         "Casts and products of a GroupedLinear that nothing watches are one function of autograd, "
@@ -456,7 +456,7 @@ STATEMENTS = (
         PARAMETERS + "test_casts_of_all_maps_are_one_function_with_the_bits_of_each_alone",
         "core/modules/linear/grouped_linear.cpp",
         "if (runs_once(call) && ",
-        "if (false && ",
+        "if (runs_once(call) && false && ",
     ),
     Statement(
         "With `_graph=True` the end of an outermost region leaves the scales of the forward alone.",
