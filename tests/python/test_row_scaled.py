@@ -56,7 +56,7 @@ def one_orientation(quantizer, x, columnwise):
 @pytest.mark.parametrize("columnwise", [False, True])
 @pytest.mark.filterwarnings("ignore:All-NaN slice encountered")
 def test_each_row_is_numpys_cast_of_a_tensor_of_its_own(dtype, shape, columnwise):
-    x = matrix(shape, dtype)
+    x = matrix(shape[::-1], dtype).t() if columnwise else matrix(shape, dtype)
     values, scales, of_lines = one_orientation(by_rows(), x, columnwise)
     lines = x.float().numpy()
     lines = lines.T if columnwise else lines
@@ -78,6 +78,7 @@ def test_each_row_is_numpys_cast_of_a_tensor_of_its_own(dtype, shape, columnwise
 def test_blocks_scaled_to_four_or_to_six_are_those_of_each_row_alone(dtype, columnwise, error):
     options = {"nvfp4_use_4over6": True, "nvfp4_4over6_err_mode": error, "nvfp4_e4m3_max": 256}
     x = matrix((33, 70), dtype)
+    x = x.t() if columnwise else x
     values, scales, of_lines = one_orientation(by_rows(**options), x, columnwise)
     lines = x.t() if columnwise else x
     for line in range(len(lines)):
