@@ -91,16 +91,16 @@ std::optional<std::string> CollectiveVerdict::wrong_gather() const {
 
 // Sums over the ranks that share a word; in a group of few that is one.
 std::optional<std::string> CollectiveVerdict::wrong_exchange() const {
-  const auto word_of = [](std::int64_t rank) {
+  const auto find_word = [](std::int64_t rank) {
     return static_cast<std::size_t>(rank % kExchangeWords);
   };
-  const std::size_t own = word_of(own_.rank);
+  const std::size_t own = find_word(own_.rank);
   for (std::size_t word = 0; word < static_cast<std::size_t>(kExchangeWords); ++word) {
     std::uint64_t sent = 0;
     std::uint64_t came = 0;
     std::vector<int> senders;
     for (const Peer& peer : peers_) {
-      const std::size_t of_peer = word_of(peer.words[kRank]);
+      const std::size_t of_peer = find_word(peer.words[kRank]);
       if (of_peer == word) {
         sent += static_cast<std::uint64_t>(peer.words[kSent + own]);
         senders.push_back(peer.world_rank);

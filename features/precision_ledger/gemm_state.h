@@ -50,12 +50,12 @@ struct GemmState {
   std::int64_t overlapped_bytes = 0;  // that this rank sends; batches of other lengths send others
 
   // Padded tokens are compared by their multiple: batches of other lengths are no new state.
-  std::int64_t padded_to_multiple_of() const { return padding.needed() ? padding.multiple : 1; }
+  std::int64_t padding_multiple() const { return padding.needed() ? padding.multiple : 1; }
 
   bool operator==(const GemmState& other) const {
     return a == other.a && b == other.b && choice.kernel == other.choice.kernel &&
            choice.reason == other.choice.reason && output == other.output &&
-           padded_to_multiple_of() == other.padded_to_multiple_of() && overlap == other.overlap;
+           padding_multiple() == other.padding_multiple() && overlap == other.overlap;
   }
 };
 

@@ -231,13 +231,14 @@ class SlowLogger final : public debug::ScalarLogger {
 };
 
 TEST_F(BudgetTest, a_section_pays_for_its_share_of_what_is_read_in_step) {
-  const auto stats_of = [](const std::string& layer, const std::string& more) {
+  const auto make_stats = [](const std::string& layer, const std::string& more) {
     return fmt::format(
         "stats_{}:\n  enabled: True\n{}  layers: {{layer_types: {}}}\n  transformer_engine:\n"
         "    LogTensorStats: {{enabled: True, tensors: [output], stats: [max]}}\n",
         layer, more, layer);
   };
-  debug::InitializeOptions begin = options(stats_of("fc1", "  budget: 5%\n") + stats_of("fc2", ""));
+  debug::InitializeOptions begin =
+      options(make_stats("fc1", "  budget: 5%\n") + make_stats("fc2", ""));
   begin.statistics_logger = std::make_shared<SlowLogger>();
   debug::initialize(begin);
   FakeLayer first("fc1"), second("fc2");
