@@ -279,7 +279,7 @@ def train(
         path = debug.run_path()
         debug.end_debug()
         if ranks.is_first:
-            recorded = any(pathlib.Path(path).glob("*.h5"))
+            recorded = pathlib.Path(path).is_file()
             print("recorded" if recorded else "nothing could be recorded", "in", path)
     if losses and ranks.is_first:
         report(losses[-LAST_STEPS:], text.bigram_entropy(), options)

@@ -134,7 +134,7 @@ def train(options: argparse.Namespace) -> None:
     if options.config:
         path = debug.run_path()
         debug.end_debug()
-        recorded = any(pathlib.Path(path).glob("*.h5"))
+        recorded = pathlib.Path(path).is_file()
         print("recorded" if recorded else "nothing could be recorded", "in", path)
     if losses:
         report(losses[-LAST_STEPS:], text.bigram_entropy(), options)

@@ -90,10 +90,23 @@ bool may_follow(const Finding& origin, const Finding& other) {
          get_order_in_step(other.place) >= get_order_in_step(origin.place);
 }
 
+// Weights that part in the iteration of the gradient that was not reduced: the optimizer steps
+// before weights are compared, although they come first in the order of a step.
+void put_known_origins_first(std::vector<Finding>& findings) {
+  for (auto later = findings.begin(); later != findings.end(); ++later) {
+    const auto first = std::find_if(findings.begin(), later, [&](const Finding& known) {
+      return known.confidence >= kTrusted && earliest(known) == earliest(*later) &&
+             is_known_origin(*later, known);
+    });
+    if (later->confidence >= kTrusted) std::rotate(first, later, std::next(later));
+  }
+}
+
 }  // namespace
 
 std::vector<Ranked> rank(std::vector<Finding> findings) {
   std::ranges::stable_sort(findings, before);
+  put_known_origins_first(findings);
   std::vector<Ranked> ranked;
   for (Finding& finding : findings) {
     const auto origin = std::ranges::find_if(ranked, [&](const Ranked& known) {

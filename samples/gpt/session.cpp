@@ -10,13 +10,11 @@
 namespace gpt {
 namespace {
 
-// False where the session could not write: it warned of that, and the training went on.
-bool has_run_file(const std::filesystem::path& folder) {
+// The path is that of the first file, or of its folder where the session could write none: it
+// warned of that, and the training went on.
+bool has_recorded(const std::filesystem::path& path) {
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    if (entry.path().extension() == ".h5") return true;
-  }
-  return false;
+  return std::filesystem::is_regular_file(path, error);
 }
 
 }  // namespace
@@ -40,7 +38,7 @@ Session::~Session() {
   const std::string path = telens::debug::run_path();
   telens::debug::end_debug();
   if (!ranks_.is_first()) return;
-  fmt::print("{} in {}\n", has_run_file(path) ? "recorded" : "nothing could be recorded", path);
+  fmt::print("{} in {}\n", has_recorded(path) ? "recorded" : "nothing could be recorded", path);
 }
 
 }  // namespace gpt

@@ -155,6 +155,29 @@ def test_a_rank_that_alters_alone_is_refused_in_bounded_time(tmp_path):
     run_ranks(alteration_on_one_rank, str(tmp_path))
 
 
+def run_in_high_precision(layer: te.Linear) -> None:
+    layer(torch.ones(16, 1, IN))
+
+
+def first_forwards_that_differ(rank: int) -> None:
+    said = (
+        r"fc1: rank 0 of tp_group runs it column-parallel {}, rank 1 runs it column-parallel {}; "
+    )
+    recipes = ["with sequence_parallel, under fp8_current_scaling"]
+    recipes += ["with sequence_parallel, in high precision"]
+    layer = divided("column", name="fc1")
+    with pytest.raises(telens.UsageError, match=said.format(*recipes)):
+        (run_under_current_scaling if rank == 0 else run_in_high_precision)(layer)
+    sequences = [f"{word} sequence_parallel, in high precision" for word in ("with", "without")]
+    layer = divided("column", name="fc1", sequence_parallel=rank == 0)
+    with pytest.raises(telens.UsageError, match=said.format(*sequences)):
+        run_in_high_precision(layer)
+
+
+def test_ranks_whose_first_forward_differs_are_told_at_once():
+    run_ranks(first_forwards_that_differ)
+
+
 def own_codes(gemm_altered: str, **orientations: bool) -> None:
     """Registers a feature that makes NVFP4 codes of each rank's activation for one GEMM."""
 

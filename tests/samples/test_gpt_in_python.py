@@ -90,7 +90,7 @@ def test_a_watched_run_is_recorded_and_computes_the_same_bits(tmp_path):
     )
     assert (tmp_path / "plain").read_text() == (tmp_path / "watched").read_text()
     assert "bigram entropy of the text" in plain
-    assert f"recorded in {tmp_path}" in watched
+    assert f"\nrecorded in {tmp_path}" in watched
     run_file = telens.open_run(tmp_path)
     # 9 layers of 2 tensors of 2 statistics, 4 steps; counters come along unasked.
     assert set(run_file.names("layer")) == {

@@ -98,11 +98,13 @@ class LinearLayer::State {
   void enter_recipe(ForwardContext& context, const AutocastOptions& options,
                     const std::shared_ptr<Region>& region, const at::Device& device);
   void follow_casts(LayerQuantizers& quantizers) const;
+  void compare_first_forward(const ForwardContext& context);
   bool is_evaluation(const LinearCall& call, const at::Tensor& weight);
 
   AlteredOperands altered_operands_;
   std::pair<std::string, std::string> compared_groups_;  // tp_group and fp8_group, by name
   bool compared_overlap_ = false;
+  bool compared_forward_ = false;
   bool ran_quantized_ = false;  // the newest forward did
   bool has_trained_ = false;    // a forward in training mode ran
 };
@@ -116,6 +118,7 @@ ForwardContext LinearLayer::State::begin_checked_forward(const ActivationMeta& i
   if (!call.input_is_whole) check_sequence(name(), layer.parallel, input);
   ops::check_runs_on(input.device(), name());
   ForwardContext context = begin_forward(input, call, weight);
+  if (layer.parallel.is_divided() && !context.recomputation) compare_first_forward(context);
   const bool gathers = !call.input_is_whole && layer.parallel.gathers_operands();
   if (gathers && !context.recomputation) {
     altered_operands_.compare(context, name(), layer.parallel);
@@ -125,6 +128,23 @@ ForwardContext LinearLayer::State::begin_checked_forward(const ActivationMeta& i
   }
   if (context.quantizes()) check_fp8_shapes(name(), context, input, weight);
   return context;
+}
+
+// Ranks that divide a layer in other ways, or run it under other recipes, would wait for each other
+// in collectives that do not fit. All of them come to a layer's first forward.
+void LinearLayer::State::compare_first_forward(const ForwardContext& context) {
+  if (std::exchange(compared_forward_, true)) return;
+  const LinearParallel& parallel = layer.parallel;
+  compare_over_ranks(
+      {.subject = name(),
+       .group_name = "tp_group",
+       .text = fmt::format("runs it {}-parallel {} sequence_parallel, {}",
+                           parallel.mode == ParallelMode::row ? "row" : "column",
+                           parallel.sequence ? "with" : "without",
+                           context.quantizes() ? fmt::format("under {}", context.recipe->name())
+                                               : "in high precision"),
+       .mend = "give all of its ranks the same layers, under the same autocast"},
+      parallel.group);
 }
 
 ForwardContext LinearLayer::State::begin_forward(const ActivationMeta& input,

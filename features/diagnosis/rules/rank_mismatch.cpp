@@ -127,11 +127,12 @@ Rule rank_mismatch() {
           .recorded_by =
               "RankAgreement; LogTensorStats of weights (l2_norm) on all ranks, not "
               "reduced over them",
-          .alternatives = "A rank with a faulty device; an optimizer step that one rank skipped.",
+          .alternatives =
+              "A rank with a faulty device; an optimizer step that one rank skipped; ranks of one "
+              "tp_group that were given other inputs.",
           .next_step =
-              "telens stats RUN --layer '{layer}' --tensor weight --stat l2_norm --rank "
-              "{rank}; look for parameters outside of DistributedDataParallel, and for "
-              "what only some ranks do",
+              "telens stats RUN --layer '{layer}' --tensor weight --by rank; look for "
+              "parameters outside of DistributedDataParallel, and for what only some ranks do",
           .find = find};
 }
 

@@ -41,6 +41,17 @@ def test_weights_that_part_by_an_unreduced_gradient_lie_under_it(diagnose):
     assert causes(result) == [("unreduced_gradient", ["rank_mismatch", "rank_scales"])]
 
 
+def test_the_gradient_comes_first_where_both_show_in_one_iteration(diagnose):
+    result = diagnose({GRADIENT: 4, WEIGHT: 4}, "--format", "json")
+    assert causes(result) == [("unreduced_gradient", ["rank_mismatch"])]
+
+
+def test_of_two_ranks_either_may_be_the_odd_one(diagnose):
+    said = " ".join(diagnose({WEIGHT: 3}).stdout.split())
+    assert "of two ranks either may be the odd one" in said
+    assert "--tensor weight --by rank" in said
+
+
 def test_weights_that_parted_long_before_do_not(diagnose):
     result = diagnose({GRADIENT: 9, WEIGHT: 3}, "--format", "json")
     assert causes(result) == [("rank_mismatch", []), ("unreduced_gradient", [])]
