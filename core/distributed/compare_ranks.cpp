@@ -27,8 +27,8 @@ constexpr std::size_t kMostTexts = 1024;
 // The comparisons of one group so far.
 struct Comparisons {
   std::uint64_t count = 0;
-  // The newest one that this rank only told of, without reading the others' texts.
-  std::optional<std::uint64_t> told = {};
+  // The newest one of which this rank has not read all texts: it told of a refusal, or raised.
+  std::optional<std::uint64_t> unread = {};
   std::set<std::string> equal = {};  // texts of compare_once_over_ranks
 };
 
@@ -72,9 +72,14 @@ Turn next_turn(const ProcessGroupPtr& group, bool tells_only) {
   const std::lock_guard lock(comparisons_mutex);
   Comparisons& comparisons = find_comparisons(group);
   const std::uint64_t number = comparisons.count++;
-  const bool knows = number >= kRead && comparisons.told != number - 1;
-  if (tells_only) comparisons.told = number;
+  const bool knows = number >= kRead && comparisons.unread != number - 1;
+  if (tells_only) comparisons.unread = number;
   return {number, knows ? std::optional(number - kRead) : std::nullopt};
+}
+
+void leave_unread(const ProcessGroupPtr& group, const Turn& turn) {
+  const std::lock_guard lock(comparisons_mutex);
+  find_comparisons(group).unread = turn.number;
 }
 
 std::string make_text(const RankClaim& claim, const std::string& said) {
@@ -86,16 +91,17 @@ void say(c10d::Store& store, const Turn& turn, int own, const std::string& text)
   if (turn.read) store.deleteKey(make_key(*turn.read, own));
 }
 
-void compare(const RankClaim& claim, c10d::ProcessGroup& group, const Turn& turn) {
-  c10d::Store& store = *group.getStore();
-  const int own = group.getRank();
+void compare(const RankClaim& claim, const ProcessGroupPtr& group, const Turn& turn) {
+  c10d::Store& store = *group->getStore();
+  const int own = group->getRank();
   const std::string said = claim.details ? claim.text + claim.details() : claim.text;
   const std::string text = make_text(claim, said);
   say(store, turn, own, text);
-  for (int rank = 0; rank < group.getSize(); ++rank) {
+  for (int rank = 0; rank < group->getSize(); ++rank) {
     if (rank == own) continue;
     const std::string other = to_text(store, make_key(turn.number, rank), rank, claim);
     if (other == text) continue;
+    leave_unread(group, turn);
     const std::size_t end = other.find('\n');
     const std::string theirs = other.substr(end + 1);
     const std::string subject = other.substr(0, end);
@@ -109,7 +115,7 @@ void compare(const RankClaim& claim, c10d::ProcessGroup& group, const Turn& turn
 
 void compare_over_ranks(const RankClaim& claim, const ProcessGroupPtr& group) {
   if (!group->getStore()) return;
-  compare(claim, *group, next_turn(group, /*tells_only=*/false));
+  compare(claim, group, next_turn(group, /*tells_only=*/false));
 }
 
 void tell_refusal(const RankClaim& claim, const std::string& reason, const ProcessGroupPtr& group) {

@@ -42,8 +42,8 @@ void check_joins(const OperandShard& shard, const QuantizedTensor& tensor,
   }
   if (data.has_scales_of_rows()) {
     raise<UsageError>(
-        "{}: a feature has made codes with a scale for each row, which are not gathered over "
-        "ranks; return plain values",
+        "{}: a feature or a quantizer of its own has made codes with a scale for each row, which "
+        "are not gathered over ranks; return plain values, or leave sequence_parallel out",
         shard.layer);
   }
   if (!shard.modified) return;

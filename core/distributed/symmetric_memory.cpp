@@ -1,6 +1,8 @@
 #include "core/distributed/symmetric_memory.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/Event.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/symm_mem/SymmetricMemory.hpp>
 
@@ -9,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -40,38 +43,60 @@ const SymmetricName& find_symmetric_name(SymmetricSum how) {
   return kSymmetricNames[static_cast<std::size_t>(how) - 1];
 }
 
-// Memory of one group, which every rank of it can read. Earlier ones stay: a kernel
-// of another rank may still read them.
+// Memory of one group on one GPU, which every rank can read. Earlier ones stay: a kernel of another
+// rank may still read them.
 struct SymmetricBuffers {
-  std::map<c10::DeviceIndex, std::vector<at::Tensor>> by_gpu;  // uint8, the largest one last
+  std::vector<at::Tensor> made;    // uint8, the largest one last
+  std::optional<c10::Event> free;  // the newest sum has left the buffer
 };
 
-std::mutex buffers_mutex;
+// From a sum's copy into a buffer to its copy out of it: all layers of a group share one.
+struct SymmetricGroup {
+  std::mutex mutex;
+  std::map<c10::DeviceIndex, SymmetricBuffers> by_gpu;
+};
 
-[[noreturn]] void refuse_symmetric(SymmetricSum how, const std::string& why) {
-  raise<UsageError>(
-      "symmetric_ar_type '{}': torch makes no symmetric memory among the ranks of tp_group: {}; "
-      "leave symmetric_ar_type out",
-      find_symmetric_name(how).argument, why);
+SymmetricGroup& find_group(c10d::ProcessGroup& group) {
+  static std::mutex mutex;
+  static auto& all = *new StateByGroup<SymmetricGroup>;
+  const std::lock_guard lock(mutex);
+  return all.of(group);
+}
+
+[[noreturn]] void refuse_symmetric(SymmetricSum how, const std::string& why,
+                                   std::string_view mend = "leave symmetric_ar_type out") {
+  raise<UsageError>("symmetric_ar_type '{}': {}; {}", find_symmetric_name(how).argument, why, mend);
+}
+
+// Groups that were made in C++ are not known to torch's rendezvous by themselves.
+void make_known(c10d::ProcessGroup& group) {
+  const std::string& name = group.getGroupName();
+  try {
+    symmetric::get_group_info(name);
+  } catch (const c10::Error&) {
+    symmetric::set_group_info(
+        name, group.getRank(), group.getSize(),
+        c10::make_intrusive<c10d::PrefixStore>("telens/symmetric_memory", group.getStore()));
+  }
 }
 
 // `bytes` of symmetric memory. All ranks ask for the same sizes in the same order, so that all of
 // them come to the rendezvous of a new buffer.
-at::Tensor take_memory(c10d::ProcessGroup& group, c10::Device device, std::int64_t bytes,
-                       SymmetricSum how) {
-  static auto& all = *new StateByGroup<SymmetricBuffers>;
-  const std::lock_guard lock(buffers_mutex);
-  std::vector<at::Tensor>& made = all.of(group).by_gpu[device.index()];
+at::Tensor take_memory(std::vector<at::Tensor>& made, c10d::ProcessGroup& group, c10::Device device,
+                       std::int64_t bytes, SymmetricSum how) {
   if (made.empty() || made.back().numel() < bytes) {
     const auto size = static_cast<std::int64_t>(
         std::bit_ceil(std::max(static_cast<std::uint64_t>(bytes), kSmallestBuffer)));
     try {
+      make_known(group);
       at::Tensor buffer =
           symmetric::empty_strided_p2p({size}, {1}, at::kByte, device, std::nullopt, std::nullopt);
       symmetric::rendezvous(buffer, group.getGroupName());
       made.push_back(std::move(buffer));
     } catch (const c10::Error& error) {
-      refuse_symmetric(how, error.what_without_backtrace());
+      refuse_symmetric(how, fmt::format("torch makes no symmetric memory among the ranks of "
+                                        "tp_group: {}",
+                                        error.what_without_backtrace()));
     }
   }
   return made.back().narrow(0, 0, bytes);
@@ -80,7 +105,7 @@ at::Tensor take_memory(c10d::ProcessGroup& group, c10::Device device, std::int64
 at::Tensor call_symmetric(const SymmetricName& name, const at::Tensor& x,
                           const std::string& group) {
   const auto op = c10::Dispatcher::singleton().findSchema({name.op, ""});
-  if (!op) refuse_symmetric(name.sum, fmt::format("it has no operator {}", name.op));
+  if (!op) refuse_symmetric(name.sum, fmt::format("this torch has no operator {}", name.op));
   torch::jit::Stack stack{x, "sum", group};
   op->callBoxed(stack);
   return stack.back().toTensor();
@@ -109,17 +134,24 @@ PendingTensor sum_in_symmetric_memory(const at::Tensor& x, const ProcessGroupPtr
   if (how == SymmetricSum::none || !takes_symmetric(x, *group)) return sum_over_ranks(x, group);
   if (how == SymmetricSum::multimem &&
       !symmetric::has_multicast_support(at::kCUDA, x.device().index())) {
-    refuse_symmetric(how, "its GPUs have no multicast, which two_shot and one_shot do without");
+    refuse_symmetric(how, "the GPUs of tp_group have no multicast", "give two_shot or one_shot");
   }
-  const auto on_result = collective_watches::begin({CollectiveKind::sum, x, group});
   const auto bytes = static_cast<std::int64_t>(x.nbytes());
   const std::int64_t whole = (bytes + kVectorBytes - 1) / kVectorBytes * kVectorBytes;
-  const at::Tensor shared = take_memory(*group, x.device(), whole, how).view(x.scalar_type());
+  SymmetricGroup& state = find_group(*group);
+  const std::lock_guard lock(state.mutex);
+  SymmetricBuffers& buffers = state.by_gpu[x.device().index()];
+  const at::Tensor shared =
+      take_memory(buffers.made, *group, x.device(), whole, how).view(x.scalar_type());
+  const c10::Stream stream = c10::impl::VirtualGuardImpl(at::kCUDA).getStream(x.device());
+  if (buffers.free) buffers.free->block(stream);
+  const auto on_result = collective_watches::begin({CollectiveKind::sum, x, group});
   count_collective(x);
   shared.narrow(0, 0, x.numel()).copy_(x.reshape({-1}));
   // The rest of the last vector is added up too, whatever it holds.
   const at::Tensor sums = call_symmetric(find_symmetric_name(how), shared, group->getGroupName());
   at::Tensor result = sums.narrow(0, 0, x.numel()).view(x.sizes()).clone();
+  buffers.free.emplace(at::kCUDA).record(stream);
   if (on_result) on_result(result);
   return PendingTensor(std::move(result));
 }

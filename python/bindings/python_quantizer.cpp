@@ -93,7 +93,10 @@ QuantizedTensor PythonQuantizer::quantize(const at::Tensor& x, Usage usage) cons
   const WithGil gil;
   const c10::AutoGradMode no_grad(false);
   const py::object self = object();
-  self.cast<Quantizer&>().set_usage(usage);
+  auto& base = self.cast<Quantizer&>();
+  base.set_usage(usage);
+  // Codes of ranks that are joined need one scale: a cast that the class inherits makes it so.
+  if (amax_reduction_group()) base.reduce_amax_over(amax_reduction_group());
   const py::object made = self.attr("quantize")(x);
   if (!is_wrapped_quantized(made.ptr())) {
     raise<UsageError>("{}.quantize returned {}; expected a QuantizedTensor of telens.pytorch",

@@ -160,17 +160,17 @@ def run_in_high_precision(layer: te.Linear) -> None:
 
 
 def first_forwards_that_differ(rank: int) -> None:
-    said = (
-        r"fc1: rank 0 of tp_group runs it column-parallel {}, rank 1 runs it column-parallel {}; "
-    )
-    recipes = ["with sequence_parallel, under fp8_current_scaling"]
-    recipes += ["with sequence_parallel, in high precision"]
-    layer = divided("column", name="fc1")
-    with pytest.raises(telens.UsageError, match=said.format(*recipes)):
-        (run_under_current_scaling if rank == 0 else run_in_high_precision)(layer)
+    said = f"fc1: rank {rank} of tp_group runs it column-parallel {{}}, rank {1 - rank} runs it "
+    said += "column-parallel {}; give all"
+    recipes = ["under fp8_current_scaling", "in high precision"]
+    recipes = [f"with sequence_parallel, {recipe}" for recipe in recipes]
     sequences = [f"{word} sequence_parallel, in high precision" for word in ("with", "without")]
+    mine_first = list if rank == 0 else reversed
+    layer = divided("column", name="fc1")
+    with pytest.raises(telens.UsageError, match=said.format(*mine_first(recipes))):
+        (run_under_current_scaling if rank == 0 else run_in_high_precision)(layer)
     layer = divided("column", name="fc1", sequence_parallel=rank == 0)
-    with pytest.raises(telens.UsageError, match=said.format(*sequences)):
+    with pytest.raises(telens.UsageError, match=said.format(*mine_first(sequences))):
         run_in_high_precision(layer)
 
 

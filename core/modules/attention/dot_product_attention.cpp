@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/modules/attention/attention_path.h"
 #include "core/modules/attention/attention_rules.h"
@@ -248,7 +249,8 @@ Outputs DotProductAttention::forward(const DotProductAttentionInputs& inputs) {
   try {
     return attend_checked(inputs);
   } catch (const Error& refusal) {
-    if (first_in_context_) tell_refusal_in_context(refusal.what());
+    // The others have compared by then: this rank's next call is no first one either.
+    if (std::exchange(first_in_context_, false)) tell_refusal_in_context(refusal.what());
     throw;
   }
 }

@@ -103,7 +103,7 @@ void MoEDispatcher::check(const at::Tensor& hidden, const at::Tensor& routing_ma
         "number of experts",
         kName, c10::str(hidden.sizes()), c10::str(routing_map.sizes()), num_experts_);
     // The others are on their way to compare.
-    if (ranks_ > 1 && first_dispatch_) tell_refusal(claim({}), why, group_);
+    if (ranks_ > 1 && std::exchange(first_dispatch_, false)) tell_refusal(claim({}), why, group_);
     throw ShapeError(why);
   }
   if (ranks_ == 1) return;

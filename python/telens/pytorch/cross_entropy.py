@@ -71,6 +71,7 @@ def parallel_cross_entropy(
         "first": rank * inp.size(-1),
         "classes": classes,
         "refused": refused,
+        "rank": rank,
     }
     losses = _Losses.apply(inp, flat, counts, float(label_smoothing), options)
     if reduce_loss:
@@ -94,13 +95,16 @@ def _reduce(values: torch.Tensor, how: Any, group: dist.ProcessGroup | None) -> 
         dist.all_reduce(values, how, group)
 
 
-def _raise_refused(on_any_rank: torch.Tensor, refused: Exception | None) -> None:
-    """On all ranks: the others would wait for one that raises alone."""
-    if on_any_rank.is_cuda or not on_any_rank:
+def _raise_refused(rank_from_1: torch.Tensor, refused: Exception | None) -> None:
+    """On all ranks: the others would wait for one that raises alone. 0: no rank refuses."""
+    if rank_from_1.is_cuda or not rank_from_1:
         return
     if refused is None:
         expected = "a class or ignore_idx on each rank of dist_process_group"
-        raise _C.UsageError(f"{_OWNER}: target must be {expected}, not another number on one")
+        rank = int(rank_from_1) - 1
+        raise _C.UsageError(
+            f"{_OWNER}: target must be {expected}, not another number on rank {rank}"
+        )
     raise refused
 
 
@@ -135,14 +139,14 @@ class _Losses(torch.autograd.Function):
         column = column.clamp(0, columns - 1)
 
         # The largest logit of each row and the target's; then sums over the vocabulary. Behind them
-        # the largest and the smallest part of it, and whether a rank refuses its targets.
+        # the largest and the smallest part of it, and the last rank that refuses its targets.
         count = logits.size(0)
         largest = logits.new_empty((2, count + 2), dtype=dtype)
         largest[0, :count] = logits.amax(1)
         own = logits.gather(1, column.unsqueeze(1)).squeeze(1).to(dtype)
         largest[1, :count] = own.masked_fill(~here, -torch.inf)
         largest[0, count], largest[1, count] = columns, -columns
-        largest[:, count + 1] = float(options["refused"] is not None)
+        largest[:, count + 1] = 0.0 if options["refused"] is None else options["rank"] + 1.0
         _reduce(largest, dist.ReduceOp.MAX, group)
         is_divided_evenly = _compare_parts(largest[:, count])
         _raise_refused(largest[0, count + 1], options["refused"])

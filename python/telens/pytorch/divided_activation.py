@@ -20,7 +20,8 @@ class DividedActivation:
     """A tensor that all ranks of a group have alike: whole the first time, gathered afterwards.
 
     A rank keeps ``ceil(elements / ranks)`` elements, copied in the order of memory; the last ones
-    are padded. What is gathered has the bits and strides of the whole one.
+    are padded. What is gathered has the bits and strides of what the first call takes, which lies
+    without gaps.
     """
 
     def __init__(self, whole: torch.Tensor, group: dist.ProcessGroup) -> None:
@@ -34,7 +35,7 @@ class DividedActivation:
         own = flat[group.rank() * count : (group.rank() + 1) * count]
         self._part = flat.new_zeros(count)
         self._part[: own.numel()].copy_(own)
-        self._whole: torch.Tensor | None = whole
+        self._whole: torch.Tensor | None = flat.as_strided(self._sizes, self._strides)
 
     @property
     def kept_bytes(self) -> int:
