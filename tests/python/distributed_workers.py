@@ -35,7 +35,7 @@ def rank_device() -> torch.device:
 
 
 def has_own_gpus(world_size: int) -> bool:
-    """Whether each rank has a GPU of its own, as NCCL wants it."""
+    """True if each rank has a GPU of its own, as NCCL wants it."""
     return torch.cuda.device_count() >= world_size
 
 

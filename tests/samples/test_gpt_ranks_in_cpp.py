@@ -51,7 +51,7 @@ def start(options: list, rank: int, **environment: object) -> subprocess.Popen:
 
 
 def run_ranks(folder: Path, *options: object, ranks: int = 2) -> list[str]:
-    """What each rank printed; without torchrun, whose start takes longer than these trainings."""
+    """Each rank's output; without torchrun, whose start takes longer than these trainings."""
     world = {"WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     named = [*SMALL, *options, "--steps", STEPS, "--loss-file", folder / "cpp"]
     started = [start(named, rank, **world) for rank in range(ranks)]

@@ -127,7 +127,7 @@ def _make_quantizer(
 
 
 def _is_python(quantizer: _C.Quantizer) -> bool:
-    """Whether its class casts, or multiplies what it casts, by itself."""
+    """True if its class casts, or multiplies what it casts, by itself."""
     if hasattr(quantizer, "qgemm"):
         return True
     defined_in = next(each for each in type(quantizer).__mro__ if "quantize" in vars(each))

@@ -104,7 +104,7 @@ def _settle_group(tp_group: Any) -> dist.ProcessGroup:
 
 
 def _fills_its_memory(x: torch.Tensor) -> bool:
-    """Whether no two elements share memory, and none lies between them."""
+    """True if no two elements share memory, and none lies between them."""
     elements = 1
     for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
         if size == 1:

@@ -125,7 +125,7 @@ class FP8GlobalStateManager:
 
     @staticmethod
     def fp8_graph_capturing() -> bool:
-        """Whether this thread's innermost autocast has ``_graph``."""
+        """True if this thread's innermost autocast has ``_graph``."""
         return bool(running.regions) and running.regions[-1][2]
 
     @staticmethod

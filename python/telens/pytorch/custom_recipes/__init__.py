@@ -1,4 +1,4 @@
-"""What quantizers of a ``CustomRecipe`` are written with."""
+"""Classes for quantizers of a ``CustomRecipe``."""
 
 from telens.pytorch.custom_recipes import gemm
 

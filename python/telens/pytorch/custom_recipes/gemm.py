@@ -46,7 +46,7 @@ __all__ = ["GEMMType", "MMParams"]
 
 @enum.unique
 class GEMMType(enum.Enum):
-    """Which of a linear layer's three products it is."""
+    """One of a linear layer's three products."""
 
     FPROP = "fprop"
     DGRAD = "dgrad"
@@ -74,7 +74,7 @@ def call_qgemm(
     qresult_x: torch.Tensor,
     qresult_w: torch.Tensor,
 ) -> torch.Tensor:
-    """What the core calls."""
+    """The product, as the core calls for it."""
     result = quantizer.qgemm(
         qx,
         qw,

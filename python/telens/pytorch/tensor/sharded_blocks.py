@@ -87,7 +87,7 @@ def _as_columns(rows: torch.Tensor, memory: torch.Tensor | None) -> torch.Tensor
 
 
 def answer_of_blocks(func: Any, args: tuple, kwargs: dict) -> Any:
-    """What an operation of FSDP gets for a tensor of blocks; None: what any other gets."""
+    """The answer to an operation of FSDP on a tensor of blocks; None: that of any tensor."""
     first = args[0] if args else None
     if not isinstance(first, WithShardedBlocks):
         return None
@@ -103,7 +103,7 @@ def answer_of_blocks(func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _is_itself(func: Any, args: tuple) -> bool:
-    """Whether the result is the shard as it is, as DTensor.to_local asks for it."""
+    """True if the result is the shard as it is, as DTensor.to_local asks for it."""
     same_view = func is aten.view.default and list(args[1]) == list(args[0].shape)
     return same_view or func in (aten.detach.default, aten.alias.default)
 
