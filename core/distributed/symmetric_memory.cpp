@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <bit>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string_view>
@@ -58,9 +59,11 @@ struct SymmetricGroup {
 
 SymmetricGroup& find_group(c10d::ProcessGroup& group) {
   static std::mutex mutex;
-  static auto& all = *new StateByGroup<SymmetricGroup>;
+  static auto& all = *new StateByGroup<std::unique_ptr<SymmetricGroup>>;
   const std::lock_guard lock(mutex);
-  return all.of(group);
+  std::unique_ptr<SymmetricGroup>& known = all.of(group);
+  if (!known) known = std::make_unique<SymmetricGroup>();
+  return *known;
 }
 
 [[noreturn]] void refuse_symmetric(SymmetricSum how, const std::string& why,

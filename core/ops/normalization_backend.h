@@ -11,6 +11,7 @@
 // beta is undefined where nothing is added, mean for RMS.
 #pragma once
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
