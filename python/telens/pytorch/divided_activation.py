@@ -28,14 +28,14 @@ class DividedActivation:
         self._group = group
         self._sizes = whole.shape
         whole = whole.detach().resolve_conj().resolve_neg()
-        flat = whole if _fills_its_memory(whole) else whole.contiguous()
-        self._strides = flat.stride()
-        flat = flat.as_strided((flat.numel(),), (1,))
+        whole = whole if _fills_its_memory(whole) else whole.contiguous()
+        self._strides = whole.stride()
+        flat = whole.as_strided((whole.numel(),), (1,))
         count = -(-flat.numel() // group.size())
         own = flat[group.rank() * count : (group.rank() + 1) * count]
         self._part = flat.new_zeros(count)
         self._part[: own.numel()].copy_(own)
-        self._whole: torch.Tensor | None = flat.as_strided(self._sizes, self._strides)
+        self._whole: torch.Tensor | None = whole
 
     @property
     def kept_bytes(self) -> int:
