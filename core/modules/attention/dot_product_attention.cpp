@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <utility>
-#include <utility>
 
 #include "core/modules/attention/attention_path.h"
 #include "core/modules/attention/attention_rules.h"

@@ -149,26 +149,34 @@ STATEMENTS = (
         "if False:",
     ),
     Statement(
+        "Ranks that divide a linear layer in other ways, or run it under other recipes, are told in "
+        "its first forward *(ours)*.",
+        "test_parallel_alterations.py::test_ranks_whose_first_forward_differs_are_told_at_once",
+        "core/modules/layer/linear_layer.cpp",
+        "if (std::exchange(compared_forward_, true)) return;",
+        "return;",
+    ),
+    Statement(
         "A rank that refuses its arguments before it compares leaves no other waiting: in first "
         "calls of an attention under `cp_group` the others raise an error with its reason.",
         ATTENDED,
         "core/modules/attention/dot_product_attention.cpp",
-        "if (first_in_context_) tell_refusal_in_context(refusal.what());",
+        "if (std::exchange(first_in_context_, false)) tell_refusal_in_context(refusal.what());",
         "",
     ),
     Statement(
         "So do those of a MoEDispatcher's first `dispatch`.",
         SENT,
         "core/modules/moe/moe_dispatcher.cpp",
-        "    if (ranks_ > 1 && first_dispatch_) tell_refusal(claim({}), why, group_);\n",
-        "",
+        "std::exchange(first_dispatch_, false)) tell_refusal",
+        "false) tell_refusal",
     ),
     Statement(
         "Targets of one rank that are no classes are an error of `parallel_cross_entropy` on all.",
         "test_cross_entropy.py::test_a_divided_vocabulary_gives_the_loss_of_the_whole",
         "python/telens/pytorch/cross_entropy.py",
-        '        largest[:, count + 1] = float(options["refused"] is not None)\n',
-        "        largest[:, count + 1] = 0\n",
+        'if options["refused"] is None else options["rank"] + 1.0',
+        "",
     ),
     Statement(
         "`check_collective` takes sums of whole numbers as exact.",
