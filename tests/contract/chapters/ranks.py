@@ -149,8 +149,8 @@ STATEMENTS = (
         "if False:",
     ),
     Statement(
-        "Ranks that divide a linear layer in other ways, or run it under other recipes, are told in "
-        "its first forward *(ours)*.",
+        "Ranks that divide a linear layer in other ways, or run it under other recipes, are told "
+        "in its first forward *(ours)*.",
         "test_parallel_alterations.py::test_ranks_whose_first_forward_differs_are_told_at_once",
         "core/modules/layer/linear_layer.cpp",
         "if (std::exchange(compared_forward_, true)) return;",
