@@ -195,6 +195,14 @@ def refusals(rank: int) -> None:
     assert torch.equal(out, through_torch(draw(4) + rank))
 
 
+def another_tensor_of_a_known_shape(rank: int) -> None:
+    x = draw(7, 5).requires_grad_()
+    out = te.checkpoint(through_torch, x, distribute_saved_activations=True)
+    out = te.checkpoint(through_torch, out * (1 + rank), distribute_saved_activations=True)
+    with pytest.raises(telens.UsageError, match=r"rank 1 brought another one .* \[7, 5\]"):
+        out.sum().backward()
+
+
 def two_ranks(rank: int) -> None:
     bits_of_torch_functions()
     bits_of_layers()
@@ -202,6 +210,7 @@ def two_ranks(rank: int) -> None:
     two_backwards()
     without_gradients()
     refusals(rank)
+    another_tensor_of_a_known_shape(rank)
 
 
 @pytest.mark.parametrize("device", DEVICES)

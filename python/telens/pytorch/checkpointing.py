@@ -57,8 +57,9 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     distribute_saved_activations
         True: between forward and backward each rank of tp_group keeps its part of the first tensor
         among args, one of as many, and gathers it for the recomputation, with the bits that it had.
-        The ranks must have this tensor alike; its bits are compared for each new shape. A reentrant
-        checkpoint or not; Transformer Engine leaves the latter undivided
+        The ranks must have this tensor alike: its bits are compared in the forward for each new
+        shape, and sums of them in each backward. A reentrant checkpoint or not; Transformer Engine
+        leaves the latter undivided
     tp_group
         their group (default: all ranks), where distribute_saved_activations is True
 

@@ -31,6 +31,7 @@ class DividedActivation:
         whole = whole if _fills_its_memory(whole) else whole.contiguous()
         self._strides = whole.stride()
         flat = whole.as_strided((whole.numel(),), (1,))
+        self._sums = _word_sums(flat)
         count = -(-flat.numel() // group.size())
         own = flat[group.rank() * count : (group.rank() + 1) * count]
         self._part = flat.new_zeros(count)
@@ -53,7 +54,33 @@ class DividedActivation:
             # As bytes: not every backend sends every dtype.
             sent, got = self._part.view(torch.uint8), whole.view(torch.uint8)
             dist.all_gather_into_tensor(got, sent, group=self._group)
+            self._check_all_had_it()
         return whole.as_strided(self._sizes, self._strides).detach()
+
+    def _check_all_had_it(self) -> None:
+        """Parts of tensors that differed make no rank's tensor, and gradients of another one."""
+        sums = self._sums.new_empty(self._group.size() * self._sums.numel())
+        dist.all_gather_into_tensor(sums, self._sums, group=self._group)
+        sums = sums.view(self._group.size(), -1)
+        alike = (sums == sums[0]).all()
+        if sums.is_cuda:
+            torch._assert_async(alike, f"checkpoint: {_ARGUMENT}: ranks brought other tensors")
+            return
+        if not alike:
+            rank = int((sums != sums[0]).any(1).nonzero()[0])
+            raise _C.UsageError(
+                f"checkpoint: {_ARGUMENT} is for a tensor that all ranks of tp_group have alike, "
+                f"and rank {rank} brought another one than rank 0, of shape {list(self._sizes)}; "
+                "leave it out where each has its own part, as under sequence_parallel"
+            )
+
+
+def _word_sums(flat: torch.Tensor) -> torch.Tensor:
+    """Two sums of a vector's bits, of all of them and of the first half: equal where bits are."""
+    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(flat.element_size(), torch.int64)
+    bits = flat.view(words)
+    half = bits[: bits.numel() // 2]
+    return torch.stack([bits.sum(dtype=torch.int64), half.sum(dtype=torch.int64)])
 
 
 def divide_first_tensor(
