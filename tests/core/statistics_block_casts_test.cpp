@@ -45,14 +45,16 @@ T element(const at::Tensor& contiguous, std::int64_t row, std::int64_t column) {
 // cast: with contiguous tensors.
 float get_scale(const BlockCast& cast, std::int64_t row, std::int64_t column) {
   const at::Tensor& scales = cast.codes.scale_inv;
+  const std::int64_t line = row;
   row /= block_height(cast.mode);
   column /= block_length(cast.mode);
   if (cast.mode == ScalingMode::mxfp8) {
     return decode<E8M0>(element<std::uint8_t>(scales, row, column));
   }
   if (cast.mode != ScalingMode::nvfp4) return element<float>(scales, row, column);
+  const at::Tensor& above = cast.codes.tensor_scale;  // of the tensor, or of each row
   return decode<E4M3>(element<std::uint8_t>(scales, row, column)) *
-         cast.codes.tensor_scale.item<float>();
+         above.const_data_ptr<float>()[above.numel() == 1 ? 0 : line];
 }
 
 std::uint8_t code_at(const BlockCast& cast, std::int64_t row, std::int64_t column) {
