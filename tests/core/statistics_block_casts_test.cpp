@@ -52,7 +52,7 @@ float get_scale(const BlockCast& cast, std::int64_t row, std::int64_t column) {
     return decode<E8M0>(element<std::uint8_t>(scales, row, column));
   }
   if (cast.mode != ScalingMode::nvfp4) return element<float>(scales, row, column);
-  const at::Tensor& above = cast.codes.tensor_scale;  // of the tensor, or of each row
+  const at::Tensor& above = cast.codes.tensor_scale;  // the tensor's, or each row's
   return decode<E4M3>(element<std::uint8_t>(scales, row, column)) *
          above.const_data_ptr<float>()[above.numel() == 1 ? 0 : line];
 }
