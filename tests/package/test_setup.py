@@ -39,8 +39,13 @@ esac""",
   cp "$STATE/bin/pip" "$3/bin/pip"
 fi""",
     "pip": """echo "pip $*" >> "$STATE/calls"
+[ ! -e "$STATE/offline" ] || exit 1
+case "$*" in "install -q uv") cp "$STATE/bin/uv" "${0%/*}/uv" ;; esac""",
+    "uv": """echo "uv $*" >> "$STATE/calls"
 [ ! -e "$STATE/offline" ]""",
 }
+# uv is installed, and installs the rest.
+BY_UV = ["pip install", "uv pip"]
 
 
 class Sandbox:
@@ -79,29 +84,30 @@ class Sandbox:
         )
 
     def calls(self) -> list[str]:
-        """What was asked of apt and pip since the last question, simulations left out."""
+        """What was asked of apt, pip and uv since the last question, but for questions."""
         lines = (self.root / "calls").read_text().splitlines()
         (self.root / "calls").write_text("")
-        return [" ".join(line.split()[:2]) for line in lines if "--simulate" not in line]
+        asked = [line for line in lines if "--simulate" not in line and "pip config" not in line]
+        return [" ".join(line.split()[:2]) for line in asked]
 
-    def lists_given_to_pip(self) -> list[list[str]]:
-        """The requirements files of each call of pip since the last question."""
+    def lists_given_to_uv(self) -> list[list[str]]:
+        """The requirements files of each call of uv since the last question."""
         lines = (self.root / "calls").read_text().splitlines()
         (self.root / "calls").write_text("")
-        calls = [line.split() for line in lines if line.startswith("pip install")]
+        calls = [line.split() for line in lines if line.startswith("uv pip install")]
         return [[Path(word).name for word in words if word.endswith(".txt")] for words in calls]
 
 
 @pytest.fixture
 def debian(tmp_path):
-    sandbox = Sandbox(tmp_path, ("dpkg-query", "apt-get", "python", "pip"))
+    sandbox = Sandbox(tmp_path, ("dpkg-query", "apt-get", "python", "pip", "uv"))
     sandbox.add_command("id", "echo 0")
     return sandbox
 
 
 def test_a_fresh_machine_fetches_the_lists_and_installs_everything_once(debian):
     assert debian.run().returncode == 0
-    assert debian.calls() == ["apt-get update", "apt-get install", "pip install"]
+    assert debian.calls() == ["apt-get update", "apt-get install", *BY_UV]
     assert "ninja-build" in (debian.root / "installed").read_text().split()
     assert debian.run().returncode == 0
     assert debian.calls() == []
@@ -112,23 +118,23 @@ def test_a_build_alone_gets_no_package_of_the_tests_until_all_is_asked_for(debia
     installed = (debian.root / "installed").read_text().split()
     assert "ninja-build" in installed
     assert "valgrind" not in installed
-    assert debian.lists_given_to_pip() == [["python-packages.txt"]]
+    assert debian.lists_given_to_uv() == [["python-packages.txt"]]
     assert debian.run("build").returncode == 0
     assert debian.calls() == []
     assert debian.run().returncode == 0
     assert "valgrind" in (debian.root / "installed").read_text().split()
-    assert debian.lists_given_to_pip() == [["python-packages.txt", "python-test-packages.txt"]]
+    assert debian.lists_given_to_uv() == [["python-packages.txt", "python-test-packages.txt"]]
     assert debian.run("build").returncode == 0
     assert debian.calls() == []
 
 
-def test_a_build_after_the_tests_asks_pip_for_both_lists(debian):
+def test_a_build_after_the_tests_asks_for_both_lists(debian):
     debian.run()
     debian.calls()
     with (debian.root / "cmake" / "setup" / "python-packages.txt").open("a") as packages:
         packages.write("rich\n")
     debian.run("build")
-    assert debian.lists_given_to_pip() == [["python-packages.txt", "python-test-packages.txt"]]
+    assert debian.lists_given_to_uv() == [["python-packages.txt", "python-test-packages.txt"]]
 
 
 def test_an_unknown_part_is_refused(debian):
@@ -141,7 +147,7 @@ def test_an_unknown_part_is_refused(debian):
 def test_lists_that_know_the_packages_are_not_fetched_again(debian):
     (debian.root / "lists").touch()
     debian.run()
-    assert debian.calls() == ["apt-get install", "pip install"]
+    assert debian.calls() == ["apt-get install", *BY_UV]
 
 
 def test_only_what_is_missing_is_installed(debian):
@@ -160,7 +166,7 @@ def test_a_changed_list_of_python_packages_is_installed(debian):
     with (debian.root / "cmake" / "setup" / "python-packages.txt").open("a") as packages:
         packages.write("rich\n")
     debian.run()
-    assert debian.calls() == ["pip install"]
+    assert debian.calls() == BY_UV
 
 
 def test_a_failed_download_is_an_error_that_is_tried_again(debian):
@@ -171,7 +177,21 @@ def test_a_failed_download_is_an_error_that_is_tried_again(debian):
     (debian.root / "offline").unlink()
     debian.calls()
     assert debian.run().returncode == 0
-    assert debian.calls() == ["pip install"]
+    assert debian.calls() == BY_UV
+
+
+@pytest.mark.parametrize("uv", [None, "exit 1"])
+def test_where_uv_is_not_to_be_had_or_fails_pip_installs(debian, uv):
+    (debian.root / "lists").touch()
+    if uv is None:
+        (debian.bin / "uv").unlink()
+    else:
+        debian.add_command("uv", f'echo "uv $*" >> "$STATE/calls"; {uv}')
+    assert debian.run().returncode == 0
+    tried = ["uv pip"] if uv else []
+    assert debian.calls() == ["apt-get install", "pip install", *tried, "pip install"]
+    assert debian.run().returncode == 0
+    assert debian.calls() == []
 
 
 def test_without_root_and_sudo_the_error_names_what_was_to_be_installed(debian):
