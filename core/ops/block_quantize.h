@@ -93,9 +93,8 @@ TELENS_EXPORT at::Tensor hadamard_transform(const at::Tensor& x, std::uint16_t s
 
 // float(code) * scale, rounded to FP32, then to dtype (BF16, FP16 or FP32). The scale is scale_inv
 // of the element's block, times tensor_scale (its row's) if that is defined (rounded to FP32).
-// Returns a matrix
-// that lies in memory as the codes do if those are dense; of NVFP4 with an odd number of columns it
-// has one column more.
+// Returns a matrix that lies in memory as the codes do if those are dense; of NVFP4 with an odd
+// number of columns it has one column more.
 TELENS_EXPORT at::Tensor dequantize_blocks(const BlockCodes& quantized, FormatId format,
                                            ScalingMode mode, at::ScalarType dtype);
 

@@ -31,11 +31,10 @@ bool can_multiply(ScalingMode a, ScalingMode b);
 // out[M, N] = a[M, K] x b[N, K]^T + bias[N] of the operands' values, exact products accumulated in
 // FP32, rounded once to out_dtype (BF16, FP16 or FP32). Scales that are no powers of two are
 // applied to the FP32 sums: those of a tensor or of its rows to the whole sum, those of blocks to
-// the sum over a
-// block of K. A device may multiply the scales of two blocks first, and take a product of theirs
-// below 2^-126, FP32's smallest normal number, for zero. bias is of out_dtype or undefined;
-// bias_of_16_bits(bias) is added. M, N, K may be zero. Throws ShapeError where the shapes do not
-// fit, UsageError where the modes do not.
+// the sum over a block of K. A device may multiply the scales of two blocks first, and take a
+// product of theirs below 2^-126, FP32's smallest normal number, for zero. bias is of out_dtype or
+// undefined; bias_of_16_bits(bias) is added. M, N, K may be zero. Throws ShapeError where the
+// shapes do not fit, UsageError where the modes do not.
 //
 // split_accumulator = false lets a device sum in fewer bits where that is faster (Hopper's FP8
 // products under one scale a tensor); the CPU always sums in FP32.

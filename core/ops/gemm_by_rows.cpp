@@ -7,11 +7,6 @@
 
 namespace telens::ops {
 
-bool has_scales_of_rows(const GemmOperand& a, const GemmOperand& b) {
-  const auto has = [](const at::Tensor& scale) { return scale.defined() && scale.numel() != 1; };
-  return has(a.tensor_scale) || has(b.tensor_scale);
-}
-
 GemmByRows::GemmByRows(const GemmOperand& a, const GemmOperand& b)
     : a_(a), b_(b), one_(at::ones({1}, a.codes.options().dtype(at::kFloat))) {}
 

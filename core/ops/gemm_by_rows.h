@@ -8,9 +8,6 @@
 
 namespace telens::ops {
 
-// True if one of the operands has such scales: more than one element of tensor_scale.
-bool has_scales_of_rows(const GemmOperand& a, const GemmOperand& b);
-
 class GemmByRows {
  public:
   GemmByRows(const GemmOperand& a, const GemmOperand& b);

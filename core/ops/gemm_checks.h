@@ -31,6 +31,12 @@ struct GemmAccumulateArguments {
 void check_gemm(const GemmArguments& arguments);
 void check_gemm_accumulate(const GemmAccumulateArguments& arguments);
 
+// True if a tensor_scale has more than one element: those of rows (gemm_by_rows.h).
+inline bool has_scales_of_rows(const GemmOperand& a, const GemmOperand& b) {
+  const auto has = [](const at::Tensor& scale) { return scale.defined() && scale.numel() != 1; };
+  return has(a.tensor_scale) || has(b.tensor_scale);
+}
+
 // The function of telens::gemm's schema for a backend's kernel, which gets checked arguments:
 //   library.impl("gemm", ops::gemm_schema<kernel>);
 template <at::Tensor (*kernel)(const GemmArguments&)>

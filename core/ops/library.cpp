@@ -23,9 +23,8 @@ TORCH_LIBRARY(telens, library) {
       "Tensor column_codes, Tensor column_scale_inv)");
   library.def(
       "quantize_nvfp4(Tensor x, bool two_dimensional, int? hadamard_signs, Tensor? random_state, "
-      "bool rowwise, bool columnwise, Tensor? amaxes=None, bool row_scaled=False) -> (Tensor "
-      "codes, "
-      "Tensor scale_inv, Tensor tensor_scale, "
+      "bool rowwise, bool columnwise, Tensor? amaxes=None, bool row_scaled=False) -> "
+      "(Tensor codes, Tensor scale_inv, Tensor tensor_scale, "
       "Tensor column_codes, Tensor column_scale_inv, Tensor column_tensor_scale)");
   library.def(
       "quantize_four_over_six(Tensor x, bool two_dimensional, bool squared_error, "

@@ -65,8 +65,8 @@ std::string no_meaning_under(std::string_view statistic, const Facts& facts,
 }
 
 // Those of the statistics that a rule lacks which no feature would have recorded.
-Meaningless find_meaningless(const Rule& rule, const Facts& facts) {
-  const auto scalings = list_scalings(facts);
+Meaningless find_meaningless(const Rule& rule, const Facts& facts,
+                             const std::set<std::string_view>& scalings) {
   Meaningless meaningless{&rule, {}, {}};
   for (const std::string_view entry : rule.required) {
     std::string under;
@@ -128,10 +128,11 @@ Diagnosis diagnose(const Facts& facts) {
   Diagnosis diagnosis{.first_iteration = facts.first_iteration(),
                       .last_iteration = facts.last_iteration()};
   std::vector<Finding> findings;
+  const auto scalings = list_scalings(facts);
   for (const Rule& rule : rules()) {
     auto names = lacks(rule, facts);
     if (!names.empty()) {
-      Meaningless meaningless = find_meaningless(rule, facts);
+      Meaningless meaningless = find_meaningless(rule, facts, scalings);
       if (!meaningless.statistics.empty()) {
         diagnosis.meaningless.push_back(std::move(meaningless));
       } else if (could_have(rule, facts)) {

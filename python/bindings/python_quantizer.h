@@ -32,9 +32,6 @@ class PythonQuantizer final : public Quantizer {
   // With the GIL.
   pybind11::object object() const;
 
-  // Calls the Python object's qgemm; nullptr where its class has none.
-  const std::shared_ptr<const OwnGemm>& own_gemm() const { return own_gemm_; }
-
  private:
   // The orientations are a state of the Python object, so that one thread at a time may use it.
   struct Shared {
@@ -46,7 +43,7 @@ class PythonQuantizer final : public Quantizer {
   void check(const QuantizedTensor& made, const at::Tensor& x, Usage usage) const;
 
   std::shared_ptr<Shared> shared_;
-  std::shared_ptr<const OwnGemm> own_gemm_;
+  std::shared_ptr<const OwnGemm> own_gemm_;  // its qgemm; nullptr where the class has none
   ScalingMode mode_;
 };
 

@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import arguments
 from chapters import (
     answers,
+    attention,
     calls,
     causes,
     config_file,
@@ -93,6 +94,7 @@ CHAPTERS: tuple[tuple[str, tuple[Statement, ...]], ...] = (
     ("Models of transformers with our layers", hugging_face_layers.STATEMENTS),
     ("Layers that ranks share", divided_layers.STATEMENTS),
     ("Arguments of Transformer Engine's modules", transformer_engine_arguments.STATEMENTS),
+    ("Attention", attention.STATEMENTS),
     ("Several ranks", ranks.STATEMENTS),
     ("PaddlePaddle", paddle_layers.STATEMENTS + paddle_arguments.STATEMENTS),
     ("Known complaints about the peer", peer_complaints.STATEMENTS),

@@ -9,20 +9,16 @@ namespace telens {
 namespace {
 
 // FP32: no other dtype has the range of all scales of blocks.
-at::Tensor cast_in_blocks(const Quantizer& quantizer, const at::Tensor& x) {
+at::Tensor cast_over_size(const Quantizer& quantizer, const at::Tensor& x) {
   if (x.numel() == 0) return x.to(at::kFloat);
   QuantizedTensor quantized = quantizer.quantize(x, {.rowwise = true, .columnwise = false});
   quantized.dtype = at::kFloat;
   return quantized.dequantize();
 }
 
-at::Tensor cast_over_size(const Quantizer& quantizer, const at::Tensor& x) {
-  return cast_in_blocks(quantizer, x);
-}
-
 at::Tensor cast_over_positions(const Quantizer& quantizer, const at::Tensor& x) {
   // One copy here saves one in each product of a block of scores.
-  return cast_in_blocks(quantizer, x.transpose(-1, -2)).transpose(-1, -2).contiguous();
+  return cast_over_size(quantizer, x.transpose(-1, -2)).transpose(-1, -2).contiguous();
 }
 
 CodedRows cast_both(const Quantizer& quantizer, const at::Tensor& x) {

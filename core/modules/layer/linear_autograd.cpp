@@ -152,8 +152,11 @@ at::Tensor fprop_product(const LinearArguments& arguments, const LinearParallel&
   if (overlap && parallel.sums_output()) {
     return gemm_beside_scatter(layer, context, description, *overlap, parallel.group);
   }
-  const auto values = static_cast<std::int64_t>(arguments.input.nbytes());
-  const auto note = NotedGemm{parallel, context, Gemm::fprop}.of_gathered_values(values);
+  std::optional<GemmOverlapNote> note;
+  if (parallel.overlap) {
+    const auto values = static_cast<std::int64_t>(arguments.input.nbytes());
+    note = NotedGemm{parallel, context, Gemm::fprop}.of_gathered_values(values);
+  }
   const at::Tensor product = gemm_with_inspection(layer, context, description, or_null(note));
   return parallel.sums_output() ? parallel.sum(product).wait() : product;
 }
@@ -233,7 +236,7 @@ LinearForward run_linear(const LinearArguments& arguments, GradientNeeds needs) 
   const LinearParallel parallel = parallel_in(arguments);
   // Products of a weight in parts overlap with nothing.
   std::optional<OverlapSettings> overlap;
-  if (arguments.weight.stored_parts.empty()) {
+  if (parallel.overlap && arguments.weight.stored_parts.empty()) {
     overlap = get_overlap(parallel, Gemm::fprop, context, layer);
   }
   const ActivationOperands activation =

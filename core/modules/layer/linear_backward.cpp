@@ -30,7 +30,7 @@ GemmDescription describe_gemm(const LinearBackward& backward, Gemm gemm, const O
 
 // Products of a weight in parts overlap with nothing.
 std::optional<OverlapSettings> dgrad_overlap(const LinearBackward& backward) {
-  if (backward.weights.size() > 1) return std::nullopt;
+  if (!backward.parallel.overlap || backward.weights.size() > 1) return std::nullopt;
   return get_overlap(backward.parallel, Gemm::dgrad, backward.context, *backward.layer);
 }
 

@@ -149,7 +149,6 @@ at::Tensor scatter_by_pipeline(const ProductInParts& product, const std::vector<
 
 std::optional<OverlapSettings> get_overlap(const LinearParallel& parallel, Gemm gemm,
                                            const ForwardContext& context, const GemmLayer& layer) {
-  if (!parallel.overlap) return std::nullopt;
   return parallel.overlap->settings(gemm, context.quantizes(), layer.name());
 }
 

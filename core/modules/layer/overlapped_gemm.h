@@ -15,7 +15,8 @@
 
 namespace telens {
 
-// nullopt: the layer's GEMM is to overlap with nothing. Throws as LinearOverlap::settings.
+// For a layer that overlaps GEMMs (parallel.overlap is set). nullopt: this one is to overlap with
+// nothing. Throws as LinearOverlap::settings.
 std::optional<OverlapSettings> get_overlap(const LinearParallel& parallel, Gemm gemm,
                                            const ForwardContext& context, const GemmLayer& layer);
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from telens import _C
-from telens.pytorch.tensor.sharded_codes import asking_function
+from telens.pytorch.tensor.sharded_codes import as_columns, asking_function, is_itself
 
 __all__ = ["WithShardedBlocks", "answer_of_blocks"]
 
@@ -67,7 +67,7 @@ class WithShardedBlocks:
                 continue
             whole = next(came)
             if rows == 1:
-                whole = _as_columns(whole, memory)
+                whole = as_columns(whole, memory)
                 own.append(whole)
             made.append(whole)
         tensor = _of_parts(self, made, list(metadata), param_dtype)
@@ -77,15 +77,6 @@ class WithShardedBlocks:
         return None
 
 
-def _as_columns(rows: torch.Tensor, memory: torch.Tensor | None) -> torch.Tensor:
-    """Their transpose, in memory that FSDP frees and allocates from now on."""
-    columns = rows.new_empty(rows.shape[::-1]) if memory is None else memory
-    # A backward that has kept them wants them as they are then, as FSDP's own outputs.
-    with torch.autograd._unsafe_preserve_version_counter(columns):
-        columns.copy_(rows.t())
-    return columns
-
-
 def answer_of_blocks(func: Any, args: tuple, kwargs: dict) -> Any:
     """The answer to an operation of FSDP on a tensor of blocks; None: that of any tensor."""
     first = args[0] if args else None
@@ -93,19 +84,13 @@ def answer_of_blocks(func: Any, args: tuple, kwargs: dict) -> Any:
         return None
     if func is aten.copy_.default:
         return _copy(first, args[1])
-    if first._is_shard and _is_itself(func, args):
+    if first._is_shard and is_itself(func, args):
         return _like(first)
     rows = _ROWS.get(func)
     frame = asking_function() if rows is not None else None
     if frame is None or frame.f_code.co_name not in _OF_FSDP:
         return None
     return rows(frame, *args, **kwargs)
-
-
-def _is_itself(func: Any, args: tuple) -> bool:
-    """True if the result is the shard as it is, as DTensor.to_local asks for it."""
-    same_view = func is aten.view.default and list(args[1]) == list(args[0].shape)
-    return same_view or func in (aten.detach.default, aten.alias.default)
 
 
 def _split(frame: FrameType, whole: Any, size: int, dim: int = 0) -> Any:

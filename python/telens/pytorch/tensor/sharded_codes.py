@@ -20,7 +20,9 @@ __all__ = [
     "WithShardedCodes",
     "answer",
     "answer_checkpoint",
+    "as_columns",
     "asking_function",
+    "is_itself",
     "largest_of_ranks",
 ]
 
@@ -105,13 +107,17 @@ def _columns_of(codes: torch.Tensor, out: Any) -> tuple[torch.Tensor, tuple[torc
     """The codes as columns, and the memory of theirs that FSDP frees and allocates from now on."""
     if takes_any_layout(codes.device):
         return codes.t(), ()
-    columns = None if out is None else out._storage.columnwise_data
-    if columns is None:
-        columns = codes.new_empty(codes.shape[::-1])
+    columns = as_columns(codes, None if out is None else out._storage.columnwise_data)
+    return columns, (columns,)
+
+
+def as_columns(rows: torch.Tensor, memory: torch.Tensor | None) -> torch.Tensor:
+    """Their transpose, in memory that FSDP frees and allocates from now on; None: in new memory."""
+    columns = rows.new_empty(rows.shape[::-1]) if memory is None else memory
     # A backward that has kept them wants them as they are then, as FSDP's own outputs.
     with torch.autograd._unsafe_preserve_version_counter(columns):
-        columns.copy_(codes.t())
-    return columns, (columns,)
+        columns.copy_(rows.t())
+    return columns
 
 
 def answer(func: Any, args: tuple, kwargs: dict) -> Any:
@@ -119,7 +125,7 @@ def answer(func: Any, args: tuple, kwargs: dict) -> Any:
     first = args[0] if args else None
     if func is aten.copy_.default:
         return _copy(first, args[1]) if isinstance(first, WithShardedCodes) else None
-    if _is_part(first) and _is_itself(func, args):
+    if _is_part(first) and is_itself(func, args):
         return _like(first, first._storage, first._shard, first._piece)
     rows = _ROWS.get(func)
     frame = asking_function() if rows is not None else None
@@ -150,7 +156,7 @@ def _are_alike(one: Any, other: Any) -> bool:
     return both and (one._shard is None) == (other._shard is None)
 
 
-def _is_itself(func: Any, args: tuple) -> bool:
+def is_itself(func: Any, args: tuple) -> bool:
     """Whether the result is the part as it is, as DTensor.to_local asks for it."""
     same_view = func is aten.view.default and list(args[1]) == list(args[0].shape)
     return same_view or func in (aten.detach.default, aten.alias.default)
