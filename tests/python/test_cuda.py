@@ -210,6 +210,10 @@ def test_dynamic_ranges_of_blocks_are_those_of_the_cpu(ops, dtype):
             expected = ops.blockwise_dynamic_range(matrix, size, dims, both)
             actual = ops.blockwise_dynamic_range(matrix.cuda(), size, dims, both)
             assert torch.equal(actual.cpu(), expected), f"{name}, {size}, {dims}"
+            quarter = matrix / 4
+            ops.accumulate_blockwise_dynamic_range(quarter, size, dims, both, expected)
+            ops.accumulate_blockwise_dynamic_range(quarter.cuda(), size, dims, both, actual)
+            assert torch.equal(actual.cpu(), expected), f"{name}, {size}, {dims}, two tensors"
 
 
 @pytest.mark.parametrize("dtype", HIGH_PRECISION)

@@ -1,5 +1,6 @@
 """`make gpu-check` where there is no GPU: its steps, its limits, and what it leaves behind."""
 
+import importlib.util
 import json
 import signal
 import subprocess
@@ -467,7 +468,7 @@ def test_sanitizers_run_tests_that_exist_and_capture_no_graph(context):
     sanitized = [words for words in context.commands.words if "--tool" in words and "-m" in words]
     assert len(sanitized) == len(steps.SANITIZERS)
     for test in steps.SANITIZED_TESTS:
-        file, name = test.split("::")
+        file, name = test.split("[")[0].split("::")
         source = (ROOT / "tests/python" / file).read_text()
         assert f"def {name}(" in source
         products = test in steps.WITH_PRODUCTS
@@ -476,6 +477,19 @@ def test_sanitizers_run_tests_that_exist_and_capture_no_graph(context):
             assert (f"tests/python/{test}" in words) == followed
         body = source.split(f"def {name}(")[1].split("\n\n\n")[0]
         assert "graph" not in body
+
+
+@pytest.mark.parametrize("has_xdist", [True, False])
+def test_tests_of_processes_run_side_by_side_where_they_can(context, monkeypatch, has_xdist):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: has_xdist if name == "xdist" else find(name, *rest),
+    )
+    run_all(context)
+    (words,) = (w for w in context.commands.words if "test_fsdp_of_codes.py" in w)
+    assert (f"-k cuda -n {steps.TESTS_AT_A_TIME}" in words) == has_xdist
 
 
 def test_a_sanitizer_that_runs_out_of_time_found_nothing_so_far(context):
