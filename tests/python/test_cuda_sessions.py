@@ -223,6 +223,14 @@ def test_watching_everything_changes_no_bit(recipe, tmp_path):
                 assert torch.equal(ours[i], theirs[i]), i
 
 
+@pytest.mark.skipif(DEVICE == "cpu", reason="other kernels run there")
+def test_the_ledger_says_that_cublaslt_multiplied_codes(tmp_path):
+    trained(DEVICE, RECIPES["delayed"], everything(recipes.DelayedScaling()), tmp_path)
+    ledger = telens.open_run(tmp_path).table("ledger").astype(str)
+    ran = ledger[(ledger["entry"] == "kernel") & ledger["gemm"].isin(["fprop", "dgrad", "wgrad"])]
+    assert set(ran["detail"]) == {"cuBLASLt FP8 product"}
+
+
 # How often it looks depends on the time that it takes.
 BY_TIME = ("production", "flight_recorder")
 CONFIGS = sorted(path.stem for path in (Path(__file__).parents[2] / "configs").glob("*.yaml"))
