@@ -165,7 +165,7 @@ def test_wrong_modules_and_inputs_are_errors_by_name():
         ((linear, torch.nn.Linear(8, 8).eval()), (x, x), "all in training or all in evaluation"),
         ((linear, linear), (x,), "there are 1 sample_args for 2 modules"),
         (hooked, x, "has hooks, which a graph would not call"),
-        (linear, (torch.zeros(4, 8, device="meta"),), "is on meta; expected the CPU"),
+        (linear, (torch.zeros(4, 8, device="meta"),), "is on meta; expected the CPU or a GPU"),
         (linear, ([1],), None),
     ):
         with pytest.raises((telens.UsageError, TypeError), match=message):

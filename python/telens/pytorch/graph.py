@@ -1,23 +1,20 @@
-"""``make_graphed_callables``: what a captured layer promises its callers, without a GPU."""
+"""``make_graphed_callables``: CUDA graphs on a GPU; on a CPU what they promise their callers."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from telens import _C
 from telens._names import refusal
 from telens.common.recipe import Recipe
-from telens.pytorch.graph_order import callables_by_order
-from telens.pytorch.module import Module, WithExtraState
-from telens.pytorch.quantization import autocast
+from telens.pytorch.graph_capture import CudaGraphs, capture_all, check_can_be_captured
+from telens.pytorch.graph_order import callables_by_order, schedule_by_order
+from telens.pytorch.graph_runner import Options, Runner
+from telens.pytorch.graph_warm_up import warm_up
 
 __all__ = ["make_graphed_callables"]
 
@@ -29,7 +26,6 @@ _FORMER = {
     "fp8_group": ("amax_reduction_group", None),
     "fp8_weight_caching": ("cache_quantized_params", False),
 }
-_FLAG = "is_first_microbatch"
 
 
 def make_graphed_callables(
@@ -55,12 +51,16 @@ def make_graphed_callables(
     pre_warmup_hook: Callable[[], None] | None = None,
     post_warmup_hook: Callable[[], None] | None = None,
 ) -> Any:
-    """Modules that are called as Transformer Engine's graphed ones are, on a CPU.
+    """Modules whose calls replay CUDA graphs, as Transformer Engine's graphed ones do.
 
-    There nothing is captured: each call copies its inputs into fixed buffers, runs the module as it
-    is, and returns fixed buffers, which the next call overwrites. So programs, their order of calls
-    and their results can be tested where no GPU is. On a GPU it is an error: capture with
-    ``torch.cuda.graph`` (docs/gpu.md).
+    Each call copies its inputs into fixed buffers, replays the forward's graph, and returns fixed
+    buffers, which the next call overwrites; its backward does the same, so that gradients of inputs
+    are such buffers too. On a CPU nothing is captured: a call runs the module as it is on the same
+    buffers, so that programs, their order of calls and their results can be tested without a GPU.
+
+    Amaxes are reduced and scales updated outside of the graphs, where the autocast ends that a call
+    is in. Parameters must stay where they are. A debug session reads what the warm-up runs, and
+    wants a step with ``debug.step()`` before it (docs/configuration.md).
 
     Parameters
     ----------
@@ -69,24 +69,26 @@ def make_graphed_callables(
         run as they did before
     sample_args, sample_kwargs
         for each module (with ``_order``, for each forward of each layer): inputs of the shapes that
-        it will be called with; values that are no tensors stay as they are here
+        it will be called with, all on the device of the modules; values that are no tensors stay as
+        they are here
     num_warmup_iters
-        forwards and backwards before, which leave random states, amax histories and scales as they
-        were; ``pre_warmup_hook`` and ``post_warmup_hook`` are called around them
+        forwards and backwards before, on a GPU at least one, which leave random states, amax
+        histories and scales as they were; ``pre_warmup_hook`` and ``post_warmup_hook`` are called
+        around them
     allow_unused_input
         inputs may have no gradient
     enabled, calibrating, recipe, amax_reduction_group
         of the autocast that each call runs in; ``enabled`` may be a tuple, one a module
     cache_quantized_params
         calls must say ``is_first_microbatch``, and modules of this package keep their quantized
-        weights by it
+        weights by it: a callable then has two pairs of graphs, and True must come first
     _order, _num_layers_per_chunk
         of a pipeline: chunks of layers from 1 on, in the order of their forwards (positive) and
         backwards (negative). Returns one callable for each forward of each layer
     retain_graph_in_backward
         backwards may run twice
     pool
-        without effect: there is no graph to allocate
+        of ``torch.cuda.graph_pool_handle()``: memory to share; without effect on a CPU
 
     ``fp8_enabled`` and its like are former names of ``enabled`` and its like.
 
@@ -122,14 +124,20 @@ def make_graphed_callables(
             f"make_graphed_callables: enabled has {len(enabled_by_module)} values for "
             f"{len(all_modules)} modules; give one value, or one for each"
         )
-    call = _Options(
+    call = Options(
         allow_unused_input, retain_graph_in_backward, options.pop("cache_quantized_params"), options
     )
     runners = [
-        _Runner(all_modules[owner], args[i], kwargs[i], enabled_by_module[owner], call)
+        Runner(all_modules[owner], args[i], kwargs[i], enabled_by_module[owner], call)
         for i, owner in enumerate(owners)
     ]
-    _warm_up(runners, num_warmup_iters, (pre_warmup_hook, post_warmup_hook))
+    graphs = _graphs_for(runners)
+    if graphs is not None:
+        check_can_be_captured(runners, num_warmup_iters)
+    warm_up(runners, num_warmup_iters, (pre_warmup_hook, post_warmup_hook), graphs is not None)
+    if graphs is not None:
+        schedule = schedule_by_order(len(all_modules), _order, _num_layers_per_chunk)
+        capture_all(runners, schedule, graphs, pool)
     if _order is not None:
         return tuple(runner.call for runner in runners)
     for runner in runners:
@@ -137,12 +145,17 @@ def make_graphed_callables(
     return modules
 
 
-@dataclass(frozen=True)
-class _Options:
-    allow_unused: bool
-    retain_graph: bool
-    needs_flag: bool
-    autocast: dict[str, Any]
+def _graphs_for(runners: Sequence[Runner]) -> CudaGraphs | None:
+    """What captures on the runners' device; None on the CPU, where the modules are called."""
+    devices = {runner.device for runner in runners}
+    if len(devices) > 1:
+        names = " and ".join(sorted(map(str, devices)))
+        raise _C.UsageError(
+            f"make_graphed_callables: modules are on {names}; expected one device: make callables "
+            "for each device apart"
+        )
+    device = devices.pop()
+    return CudaGraphs(device) if device.type == "cuda" else None
 
 
 def _without_former_names(former: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
@@ -197,193 +210,3 @@ def _check_modules(modules: tuple[torch.nn.Module, ...]) -> None:
             "make_graphed_callables: torch.autocast must run with cache_enabled=False: a graph "
             "cannot use casts that another one has kept"
         )
-
-
-class _Runner:
-    """One module with its buffers."""
-
-    def __init__(
-        self,
-        module: torch.nn.Module,
-        args: Any,
-        kwargs: dict[str, Any],
-        enabled: bool,
-        options: _Options,
-    ) -> None:
-        if not isinstance(args, tuple):
-            raise refusal("make_graphed_callables", "sample_args", "a tuple for each module", args)
-        self.module = module
-        self._options = options
-        self._forward = module.forward
-        self._region = functools.partial(autocast, enabled=enabled, **options.autocast)
-        self._leaves, self._structure = tree_flatten((args, kwargs))
-        tensors = [each for each in self._leaves if isinstance(each, torch.Tensor)]
-        self._parameters = [each for each in module.parameters() if each.requires_grad]
-        for each in (*tensors, *self._parameters):
-            if each.device.type != "cpu":
-                raise _C.UsageError(
-                    f"make_graphed_callables: a tensor is on {each.device}; expected the CPU: "
-                    "graphs are not captured here; on a GPU use torch.cuda.graph (docs/gpu.md)"
-                )
-        self._inputs = [
-            each.detach().clone().requires_grad_(each.requires_grad) for each in tensors
-        ]
-        self._outputs: list[torch.Tensor] | None = None  # the buffers
-        self._graph: list[torch.Tensor] = []  # outputs of the newest forward
-        self._newest = 0  # the number of the newest forward
-
-    def take_over(self) -> None:
-        """From now on the module's forward is this one, while its mode is the present one."""
-        training, forward = self.module.training, self._forward
-
-        def graphed(*args: Any, **kwargs: Any) -> Any:
-            if self.module.training != training:
-                return forward(*args, **kwargs)
-            return self.call(*args, **kwargs)
-
-        self.module.forward = graphed
-
-    def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the module on these inputs."""
-        flag = self._flag(kwargs)
-        leaves, structure = tree_flatten((args, kwargs))
-        if structure != self._structure:
-            raise _C.UsageError(
-                f"{self._name()}: called with other arguments than its sample: a graph takes those "
-                "alone"
-            )
-        inputs = []
-        for given, sample in zip(leaves, self._leaves, strict=True):
-            if isinstance(sample, torch.Tensor):
-                if not isinstance(given, torch.Tensor) or given.shape != sample.shape:
-                    found = getattr(given, "shape", type(given).__name__)
-                    raise _C.UsageError(
-                        f"{self._name()}: an input is {found}; expected {tuple(sample.shape)}, as "
-                        "its sample"
-                    )
-                inputs.append(given)
-            elif given != sample:
-                raise _C.UsageError(
-                    f"{self._name()}: an argument is {given!r}; expected {sample!r}, as its "
-                    "sample: in a graph it is a constant"
-                )
-        outputs = _Replay.apply(self, flag, *inputs, *self._parameters)
-        return tree_unflatten(list(outputs), self._output_structure)
-
-    def _flag(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        if not self._options.needs_flag:
-            return {}
-        if not isinstance(kwargs.get(_FLAG), bool):
-            raise _C.UsageError(
-                f"{self._name()}: {_FLAG} must be True or False in each call: the callable was "
-                "made with cache_quantized_params=True"
-            )
-        flag = kwargs.pop(_FLAG)
-        return {_FLAG: flag} if isinstance(self.module, Module) else {}
-
-    def _name(self) -> str:
-        return f"a graphed {type(self.module).__name__}"
-
-    def run(self, flag: dict[str, Any], inputs: Sequence[torch.Tensor] = ()) -> list[torch.Tensor]:
-        """The module on its input buffers, into which the inputs are copied first."""
-        with torch.no_grad():
-            for buffer, given in zip(self._inputs, inputs, strict=False):
-                buffer.copy_(given)
-        tensors = iter(self._inputs)
-        leaves = [next(tensors) if isinstance(e, torch.Tensor) else e for e in self._leaves]
-        args, kwargs = tree_unflatten(leaves, self._structure)
-        with torch.set_grad_enabled(self.module.training), self._region():
-            result = self._forward(*args, **kwargs, **flag)
-        self._graph, self._output_structure = tree_flatten(result)
-        self._newest += 1
-        return self._graph
-
-    def fill_outputs(self, made: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """The output buffers, which now hold these values."""
-        if self._outputs is None:
-            self._outputs = [torch.empty_like(each) for each in made]
-        with torch.no_grad():
-            for buffer, each in zip(self._outputs, made, strict=True):
-                buffer.copy_(each)
-        return tuple(each.detach() for each in self._outputs)
-
-    def gradients(
-        self, number: int, gradients: Sequence[torch.Tensor | None]
-    ) -> list[torch.Tensor | None]:
-        """Of inputs and parameters, from those of the outputs of the numbered forward."""
-        if number != self._newest:
-            raise _C.UsageError(
-                f"{self._name()}: backward of a call after which it was called again, which has "
-                "overwritten its buffers; make one callable for each micro-batch (_order)"
-            )
-        pairs = [
-            (made, gradient)
-            for made, gradient in zip(self._graph, gradients, strict=True)
-            if made.requires_grad and gradient is not None
-        ]
-        leaves = [*self._inputs, *self._parameters]
-        wanted = [each for each in leaves if each.requires_grad]
-        if not wanted or not pairs:
-            return [None] * len(leaves)
-        found = iter(
-            torch.autograd.grad(
-                [made for made, _ in pairs],
-                wanted,
-                [gradient for _, gradient in pairs],
-                retain_graph=self._options.retain_graph,
-                allow_unused=self._options.allow_unused,
-            )
-        )
-        return [next(found) if each.requires_grad else None for each in leaves]
-
-
-class _Replay(torch.autograd.Function):
-    """A call of a runner as one node of the caller's graph."""
-
-    @staticmethod
-    def forward(ctx: Any, runner: _Runner, flag: dict[str, Any], *tensors: torch.Tensor) -> Any:
-        made = runner.run(flag, tensors)
-        ctx.runner, ctx.number = runner, runner._newest
-        return runner.fill_outputs(made)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
-        return None, None, *ctx.runner.gradients(ctx.number, gradients)
-
-
-def _warm_up(
-    runners: list[_Runner], iterations: int, hooks: tuple[Callable[[], None] | None, ...]
-) -> None:
-    """Forwards and backwards of which nothing remains but what libraries keep for themselves."""
-    before, after = hooks
-    with _untouched_state([runner.module for runner in runners]):
-        if before is not None:
-            before()
-        for _ in range(iterations):
-            for runner in runners:
-                made = runner.run({})
-                if runner.module.training:
-                    gradients = [torch.zeros_like(each) for each in made]
-                    runner.gradients(runner._newest, gradients)
-        if after is not None:
-            after()
-
-
-@contextlib.contextmanager
-def _untouched_state(modules: list[torch.nn.Module]) -> Any:
-    """Puts back random states, amax histories and scales."""
-    layers = {
-        id(each): each._telens_adapter
-        for module in modules
-        for each in module.modules()
-        if isinstance(each, WithExtraState)
-    }.values()
-    states = [(layer, layer.extra_state()) for layer in layers]
-    random = torch.get_rng_state()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(random)
-        for layer, state in states:
-            empty = torch.empty(0, dtype=torch.uint8)
-            layer.set_extra_state(empty if state is None else state)

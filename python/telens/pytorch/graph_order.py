@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from telens import _C
 
-__all__ = ["callables_by_order"]
+__all__ = ["Schedule", "callables_by_order", "schedule_by_order"]
 
 
 def callables_by_order(
@@ -39,6 +40,46 @@ def callables_by_order(
             f"{microbatches} micro-batches"
         )
     return owners
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """In which order callables run."""
+
+    events: tuple[tuple[int, bool], ...]  # (callable, True for its forward)
+    microbatches: tuple[int, ...]  # by callable
+
+    def by_microbatch(self) -> list[list[int]]:
+        """The callables of each micro-batch, in the order of their forwards."""
+        forwards: dict[int, list[int]] = {}
+        for index, is_forward in self.events:
+            if is_forward:
+                forwards.setdefault(self.microbatches[index], []).append(index)
+        return list(forwards.values())
+
+
+def schedule_by_order(
+    layers: int, order: Sequence[int] | None, layers_per_chunk: Sequence[int] | None
+) -> Schedule:
+    """Of the callables that ``callables_by_order`` tells the layers of, which has checked all."""
+    if order is None:
+        forwards = tuple((index, True) for index in range(layers))
+        backwards = tuple((index, False) for index in reversed(range(layers)))
+        return Schedule(forwards + backwards, (0,) * layers)
+    chunks, microbatches = _check_order(order)
+    sizes = _layers_of_chunks(layers, chunks, layers_per_chunk)
+    firsts = [microbatches * sum(sizes[:chunk]) for chunk in range(chunks)]
+    done: Counter[int] = Counter()  # by entry of the order
+    events: list[tuple[int, bool]] = []
+    for each in order:
+        size, first = sizes[abs(each) - 1], firsts[abs(each) - 1]
+        places = list(range(first + done[each] * size, first + (done[each] + 1) * size))
+        if each < 0:
+            places.reverse()
+        events += [(place, each > 0) for place in places]
+        done[each] += 1
+    microbatch = [m for size in sizes for m in range(microbatches) for _ in range(size)]
+    return Schedule(tuple(events), tuple(microbatch))
 
 
 def _check_order(order: Sequence[int]) -> tuple[int, int]:

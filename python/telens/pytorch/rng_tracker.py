@@ -37,6 +37,7 @@ class CudaRNGStatesTracker:
         """Forgets all states."""
         self.states_: dict[str, torch.Tensor] = {}
         self.seeds_: set[int] = set()
+        self._generators: dict[str, torch.Generator] = {}  # those that graphs know
 
     def get_states(self) -> dict[str, torch.Tensor]:
         """The states by name, in a dictionary of its own."""
@@ -73,6 +74,10 @@ class CudaRNGStatesTracker:
                 f"CudaRNGStatesTracker.fork: there is no state {name!r}"
                 f"{nearest(name, self.states_)}; add it first: add({name!r}, seed)"
             )
+        if self.is_of_gpu and torch.cuda.is_current_stream_capturing():
+            with self._captured_fork(name):
+                yield
+            return
         before = self._state()
         self._set_state(self.states_[name])
         try:
@@ -80,6 +85,52 @@ class CudaRNGStatesTracker:
         finally:
             self.states_[name] = self._state()
             self._set_state(before)
+
+    # ------------------------------------------------------------------ CUDA graphs
+
+    @property
+    def is_of_gpu(self) -> bool:
+        return self._device.type == "cuda"
+
+    def generators(self) -> list[torch.Generator]:
+        """Generators with the states, for a graph to be registered with before its capture."""
+        for name in self.states_:
+            if name not in self._generators:
+                self._generators[name] = torch.Generator(self._device)
+        self.load_generators()
+        return list(self._generators.values())
+
+    def load_generators(self) -> None:
+        """Before a replay: its forks go on where the last fork of the name ended."""
+        for name, generator in self._generators.items():
+            if name in self.states_:
+                generator.set_state(self.states_[name])
+
+    def store_generators(self) -> None:
+        """After a replay: later forks go on where it ended."""
+        for name, generator in self._generators.items():
+            if name in self.states_:
+                self.states_[name] = generator.get_state()
+
+    @contextlib.contextmanager
+    def _captured_fork(self, name: str) -> Iterator[None]:
+        """No state can be set in a capture; the device's generator is pointed to another one."""
+        if name not in self._generators:
+            raise _C.UsageError(
+                f"CudaRNGStatesTracker.fork: {name!r} cannot be forked in a capture that does not "
+                "know its generator; capture with make_graphed_callables"
+            )
+        own = torch.cuda.default_generators[self._index()]
+        before = own.graphsafe_get_state()
+        own.graphsafe_set_state(self._generators[name])
+        try:
+            yield
+        finally:
+            own.graphsafe_set_state(before)
+
+    def _index(self) -> int:
+        index = self._device.index
+        return torch.cuda.current_device() if index is None else index
 
     def _module(self) -> Any:
         return torch if self._device.type == "cpu" else torch.get_device_module(self._device)

@@ -16,7 +16,9 @@ CHECKPOINT = "python/telens/pytorch/checkpointing.py"
 OFFLOAD = "test_cpu_offload.py::"
 OFFLOADING = "python/telens/pytorch/cpu_offload.py"
 GRAPHED = "test_graphed_callables.py::"
-GRAPH = "python/telens/pytorch/graph.py"
+GRAPH = "python/telens/pytorch/graph_runner.py"
+CAPTURE = "python/telens/pytorch/graph_capture.py"
+RECORDED = "test_recorded_graphs.py::"
 EXPORT = "python/telens/pytorch/transformer_engine_export.py"
 PERMUTED = "test_permutation.py::"
 PERMUTATION = "python/telens/pytorch/permutation.py"
@@ -195,9 +197,31 @@ STATEMENTS = (
     Statement(
         "Warming up leaves random states, amax histories, scales and gradients as they were.",
         GRAPHED + "test_warming_up_leaves_random_states_histories_and_gradients_as_they_were",
-        GRAPH,
+        "python/telens/pytorch/graph_warm_up.py",
         "            layer.set_extra_state(empty if state is None else state)",
         "            pass",
+    ),
+    Statement(
+        "On a GPU they are captured, and what a replay skips is done outside of it: amaxes and "
+        "scales are updated where the autocast ends. Rehearsed with recorded operators on a CPU.",
+        RECORDED + "test_layers_train_as_without_graphs",
+        CAPTURE,
+        "                layer.join_region()",
+        "                pass",
+    ),
+    Statement(
+        "Quantized weights that later micro-batches keep have graphs of their own.",
+        RECORDED + "test_kept_weights_have_graphs_of_their_own",
+        CAPTURE,
+        "own = graphs.new_pool() if firsts else None",
+        "own = pool",
+    ),
+    Statement(
+        "What a graph cannot hold is refused by name, as is what moves after a capture.",
+        RECORDED + "test_what_no_graph_holds_is_refused_by_name",
+        CAPTURE,
+        "        if not torch.equal(torch.get_rng_state(), random):\n",
+        "        if False:\n",
     ),
     Statement(
         "An `_order` that no pipeline has is an error that names the place.",

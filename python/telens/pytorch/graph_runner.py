@@ -1,0 +1,246 @@
+"""One module of ``make_graphed_callables`` with its buffers, and how it is called."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from telens import _C
+from telens._names import refusal
+from telens.pytorch.module import Module
+from telens.pytorch.quantization import autocast
+
+__all__ = ["FLAG", "Options", "Pass", "Runner"]
+
+FLAG = "is_first_microbatch"
+Flag = bool | None  # the value of FLAG; None: the module is not told
+_TENSOR = object()  # in place of a tensor among the leaves of a result
+
+
+@dataclass(frozen=True)
+class Options:
+    """What all callables of one call have in common."""
+
+    allow_unused: bool
+    retain_graph: bool
+    needs_flag: bool
+    autocast: dict[str, Any]
+
+
+class Pass(Protocol):
+    """A forward and its backward, on the runner's buffers."""
+
+    def forward(self) -> tuple[torch.Tensor, ...]:
+        """The buffers of the outputs."""
+
+    def backward(self, gradients: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+        """Gradients of inputs and parameters, from those of the outputs."""
+
+
+class Runner:
+    """One module with its buffers, on one device."""
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        args: Any,
+        kwargs: dict[str, Any],
+        enabled: bool,
+        options: Options,
+    ) -> None:
+        if not isinstance(args, tuple):
+            raise refusal("make_graphed_callables", "sample_args", "a tuple for each module", args)
+        self.module = module
+        self.options = options
+        self._forward = module.forward
+        self.region = functools.partial(autocast, enabled=enabled, **options.autocast)
+        self._leaves, self._structure = tree_flatten((args, kwargs))
+        tensors = [each for each in self._leaves if isinstance(each, torch.Tensor)]
+        self.parameters = [each for each in module.parameters() if each.requires_grad]
+        self.device = _check_device([*tensors, *self.parameters, *module.buffers()])
+        self.inputs = [each.detach().clone().requires_grad_(each.requires_grad) for each in tensors]
+        flagged = options.needs_flag and isinstance(module, Module)
+        self.flags: tuple[Flag, ...] = (True, False) if flagged else (None,)
+        self.passes: dict[Flag, Pass] = {flag: Called(self, flag) for flag in self.flags}
+        self._newest = 0  # the number of the newest forward
+
+    @property
+    def name(self) -> str:
+        return f"a graphed {type(self.module).__name__}"
+
+    def take_over(self) -> None:
+        """From now on the module's forward is this one, while its mode is the present one."""
+        training, forward = self.module.training, self._forward
+
+        def graphed(*args: Any, **kwargs: Any) -> Any:
+            if self.module.training != training:
+                return forward(*args, **kwargs)
+            return self.call(*args, **kwargs)
+
+        self.module.forward = graphed
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the module on these inputs."""
+        flag = self._take_flag(kwargs)
+        leaves, structure = tree_flatten((args, kwargs))
+        if structure != self._structure:
+            raise _C.UsageError(
+                f"{self.name}: called with other arguments than its sample: a graph takes those "
+                "alone"
+            )
+        inputs = []
+        for given, sample in zip(leaves, self._leaves, strict=True):
+            if isinstance(sample, torch.Tensor):
+                inputs.append(self._check_input(given, sample))
+            elif given != sample:
+                raise _C.UsageError(
+                    f"{self.name}: an argument is {given!r}; expected {sample!r}, as its "
+                    "sample: in a graph it is a constant"
+                )
+        tensors = _Replay.apply(self, flag, *inputs, *self.parameters)
+        return self._result(tensors)
+
+    def _check_input(self, given: Any, sample: torch.Tensor) -> torch.Tensor:
+        if not isinstance(given, torch.Tensor) or given.shape != sample.shape:
+            found = getattr(given, "shape", type(given).__name__)
+            raise _C.UsageError(
+                f"{self.name}: an input is {found}; expected {tuple(sample.shape)}, as its sample"
+            )
+        if given.dtype != sample.dtype or given.device != sample.device:
+            raise _C.UsageError(
+                f"{self.name}: an input is {given.dtype} on {given.device}; expected "
+                f"{sample.dtype} on {sample.device}, as its sample"
+            )
+        return given
+
+    def _take_flag(self, kwargs: dict[str, Any]) -> Flag:
+        if not self.options.needs_flag:
+            return None
+        if not isinstance(kwargs.get(FLAG), bool):
+            raise _C.UsageError(
+                f"{self.name}: {FLAG} must be True or False in each call: the callable was "
+                "made with cache_quantized_params=True"
+            )
+        flag = kwargs.pop(FLAG)
+        return flag if isinstance(self.module, Module) else None
+
+    def _result(self, tensors: Sequence[torch.Tensor]) -> Any:
+        remaining = iter(tensors)
+        leaves = [next(remaining) if each is _TENSOR else each for each in self._output_leaves]
+        return tree_unflatten(leaves, self._output_structure)
+
+    # ------------------------------------------------------------------ the module itself
+
+    def fill_inputs(self, inputs: Sequence[torch.Tensor]) -> int:
+        """Copies the inputs of a call into the buffers; the number of the call."""
+        with torch.no_grad():
+            for buffer, given in zip(self.inputs, inputs, strict=False):
+                buffer.copy_(given)
+        self._newest += 1
+        return self._newest
+
+    def run(self, flag: Flag) -> list[torch.Tensor]:
+        """The module on its input buffers, inside the region that the caller has entered."""
+        tensors = iter(self.inputs)
+        leaves = [next(tensors) if isinstance(e, torch.Tensor) else e for e in self._leaves]
+        args, kwargs = tree_unflatten(leaves, self._structure)
+        if flag is not None:
+            kwargs = {**kwargs, FLAG: flag}
+        result, self._output_structure = tree_flatten(self._forward(*args, **kwargs))
+        made = [each for each in result if isinstance(each, torch.Tensor)]
+        self._output_leaves = [
+            _TENSOR if isinstance(each, torch.Tensor) else each for each in result
+        ]
+        return made
+
+    def gradients(
+        self, made: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]
+    ) -> list[torch.Tensor | None]:
+        """Of inputs and parameters, from those of what ``run`` has made."""
+        pairs = [
+            (each, gradient)
+            for each, gradient in zip(made, gradients, strict=True)
+            if each.requires_grad and gradient is not None
+        ]
+        leaves = [*self.inputs, *self.parameters]
+        wanted = [each for each in leaves if each.requires_grad]
+        if not wanted or not pairs:
+            return [None] * len(leaves)
+        found = iter(
+            torch.autograd.grad(
+                [each for each, _ in pairs],
+                wanted,
+                [gradient for _, gradient in pairs],
+                retain_graph=self.options.retain_graph,
+                allow_unused=self.options.allow_unused,
+            )
+        )
+        return [next(found) if each.requires_grad else None for each in leaves]
+
+    def check_newest(self, number: int) -> None:
+        if number != self._newest:
+            raise _C.UsageError(
+                f"{self.name}: backward of a call after which it was called again, which has "
+                "overwritten its buffers; make one callable for each micro-batch (_order)"
+            )
+
+
+class Called:
+    """Without a graph: each forward calls the module, and copies into the buffers of outputs."""
+
+    def __init__(self, runner: Runner, flag: Flag) -> None:
+        self._runner, self._flag = runner, flag
+        self._made: list[torch.Tensor] = []
+        self._outputs: list[torch.Tensor] | None = None  # the buffers
+
+    def forward(self) -> tuple[torch.Tensor, ...]:
+        runner = self._runner
+        with torch.set_grad_enabled(runner.module.training), runner.region():
+            self._made = runner.run(self._flag)
+        if self._outputs is None:
+            self._outputs = [torch.empty_like(each) for each in self._made]
+        with torch.no_grad():
+            for buffer, each in zip(self._outputs, self._made, strict=True):
+                buffer.copy_(each)
+        return tuple(each.detach() for each in self._outputs)
+
+    def backward(self, gradients: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+        return self._runner.gradients(self._made, gradients)
+
+
+class _Replay(torch.autograd.Function):
+    """A call of a runner as one node of the caller's graph."""
+
+    @staticmethod
+    def forward(ctx: Any, runner: Runner, flag: Flag, *tensors: torch.Tensor) -> Any:
+        ctx.runner, ctx.number = runner, runner.fill_inputs(tensors)
+        ctx.made_by = runner.passes[flag]
+        return ctx.made_by.forward()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        ctx.runner.check_newest(ctx.number)
+        return None, None, *ctx.made_by.backward(gradients)
+
+
+def _check_device(tensors: Sequence[torch.Tensor]) -> torch.device:
+    """The device of all of them, the CPU or a GPU."""
+    devices = {each.device for each in tensors}
+    for each in devices:
+        if each.type not in ("cpu", "cuda"):
+            raise _C.UsageError(
+                f"make_graphed_callables: a tensor is on {each}; expected the CPU or a GPU: "
+                "make modules and samples there"
+            )
+    if len(devices) > 1:
+        names = " and ".join(sorted(map(str, devices)))
+        raise _C.UsageError(
+            f"make_graphed_callables: tensors of one module are on {names}; expected one device: "
+            "move its parameters, buffers and samples there"
+        )
+    return next(iter(devices), torch.device("cpu"))

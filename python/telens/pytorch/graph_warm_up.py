@@ -1,0 +1,126 @@
+"""The runs before a capture, of which nothing remains but what libraries keep for themselves."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from telens import _C
+from telens.pytorch.graph_runner import Runner
+from telens.pytorch.module import Module, WithExtraState
+
+__all__ = ["warm_up"]
+
+Window = tuple[torch.Tensor, torch.Tensor]
+
+
+def warm_up(
+    runners: Sequence[Runner],
+    iterations: int,
+    hooks: tuple[Callable[[], None] | None, ...],
+    captures: bool,
+) -> None:
+    """Runs each module forward and backward; random states and FP8 states stay as they were.
+
+    captures: graphs are made afterwards, so histories and scales keep their memory, and weights
+    that are kept for later micro-batches have theirs.
+    """
+    before, after = hooks
+    devices = {runner.device for runner in runners if runner.device.type == "cuda"}
+    with _untouched_state(runners, captures), _side_stream(devices):
+        if before is not None:
+            before()
+        for _ in range(iterations):
+            for runner in runners:
+                for flag in runner.flags if captures else (None,):
+                    _run_once(runner, flag)
+        if after is not None:
+            after()
+
+
+def _run_once(runner: Runner, flag: bool | None) -> None:
+    with torch.set_grad_enabled(runner.module.training), runner.region():
+        made = runner.run(flag)
+    if runner.module.training:
+        runner.gradients(made, [torch.zeros_like(each) for each in made])
+
+
+@contextlib.contextmanager
+def _side_stream(devices: set[torch.device]) -> Iterator[None]:
+    """What libraries allocate for a stream is not to belong to the caller's."""
+    with contextlib.ExitStack() as stack:
+        for device in devices:
+            stack.enter_context(torch.cuda.stream(torch.cuda.Stream(device)))
+        for device in devices:
+            torch.cuda.synchronize(device)
+        yield
+    for device in devices:
+        torch.cuda.synchronize(device)
+
+
+@contextlib.contextmanager
+def _untouched_state(runners: Sequence[Runner], captures: bool) -> Iterator[None]:
+    """Puts back random states, amax histories and scales."""
+    modules = {id(each): each for runner in runners for each in runner.module.modules()}.values()
+    ours = [each for each in modules if isinstance(each, Module)]
+    layers = [each._telens_adapter for each in ours if isinstance(each, WithExtraState)]
+    put_back = _windows_kept(layers) if captures else _states_kept(layers)
+    trackers = [
+        each.__dict__["_telens_get_tracker"]()
+        for each in ours
+        if each.__dict__.get("_telens_get_tracker") is not None
+    ]
+    named = [(tracker, tracker.get_states()) for tracker in trackers]
+    devices = {runner.device for runner in runners if runner.device.type == "cuda"}
+    random = torch.get_rng_state()
+    random_of_devices = [(torch.cuda.get_rng_state(each), each) for each in devices]
+    try:
+        yield
+    finally:
+        torch.set_rng_state(random)
+        for state, device in random_of_devices:
+            torch.cuda.set_rng_state(state, device)
+        for tracker, states in named:
+            tracker.set_states(states)
+        put_back()
+
+
+def _states_kept(layers: Sequence[_C.ModuleAdapter]) -> Callable[[], None]:
+    states = [(layer, layer.extra_state()) for layer in layers]
+
+    def put_back() -> None:
+        for layer, state in states:
+            empty = torch.empty(0, dtype=torch.uint8)
+            layer.set_extra_state(empty if state is None else state)
+
+    return put_back
+
+
+def _windows_kept(layers: Sequence[_C.ModuleAdapter]) -> Callable[[], None]:
+    """As above, but the tensors that graphs will write into stay, where there were none too."""
+    before = [(layer, [_copied(layer.amax_window(b)) for b in (False, True)]) for layer in layers]
+
+    def put_back() -> None:
+        for layer, kept in before:
+            present = [layer.amax_window(backward) for backward in (False, True)]
+            if None in present:
+                continue
+            layer.set_amax_windows(*map(_of_present_length, kept, present))
+
+    return put_back
+
+
+def _copied(window: Window | None) -> Window | None:
+    return None if window is None else (window[0].clone(), window[1].clone())
+
+
+def _of_present_length(kept: Window | None, present: Window) -> Window:
+    """The newest rows of the history that was, or a fresh one."""
+    history, scale = torch.zeros_like(present[0]), torch.ones_like(present[1])
+    if kept is not None:
+        rows = min(len(kept[0]), len(history))
+        history[:rows].copy_(kept[0][:rows])
+        scale.copy_(kept[1])
+    return history, scale
