@@ -54,11 +54,12 @@ class _Recording(TorchDispatchMode):
                 self._before[_address(each)] = (whole, whole.clone())
         result = func(*args, **kwargs)
         known = {_address(each) for each in given}
+        written = {id(each) for each in tree_flatten((args, kwargs))[0]}  # set_ gives it back
         leaves = tree_flatten(result)[0]
         made = [
             (number, each)
             for number, each in enumerate(leaves)
-            if _is_tensor(each) and _address(each) not in known
+            if _is_tensor(each) and _address(each) not in known and id(each) not in written
         ]
         self._own.update(_address(each) for _, each in made)
         self.calls.append((func, args, kwargs, made))
