@@ -144,11 +144,14 @@ def main() -> int:
     )
     context = context_of(arguments, prebuilt, machine.nvcc, machine.capability)
     context.commands = Commands(out / "gpu_check.log", context.environment, ROOT)
+    context.has_passed = report.has_passed
     runner = Runner(report, context.commands, arguments.limit)
     try:
         runner.run(steps(context))
     except KeyboardInterrupt:
         return 1
+    finally:
+        context.commands.stop()
     print(f"written to {report.path}")
     for name in runner.left:
         print(f"left for another call: {name}")

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ class Context:
     commands: Commands | None = None
     capability: tuple[int, int] = (0, 0)
     prebuilt: Path | None = None  # lib, bin and tests as `make gpu-prebuilt` leaves them
+    has_passed: Callable[[str], bool] = lambda step: False  # in an earlier check
 
     @property
     def target(self) -> str | None:

@@ -51,39 +51,72 @@ class Commands:
         self.environment = environment
         self.root = root
         self.deadline = math.inf  # on the monotonic clock
+        self.begun: dict[tuple[str, ...], tuple[subprocess.Popen, Path]] = {}
+        self.parts: list[Path] = []  # of the log, which commands that run side by side write
         log.parent.mkdir(parents=True, exist_ok=True)
         log.touch()  # keeps the lines of an earlier check
 
     def time_left(self) -> float:
         return self.deadline - time.monotonic()
 
+    def begin(self, *command, extra: dict[str, str] | None = None) -> None:
+        """Starts a command that a later run() of the same words waits for."""
+        words = words_of(command)
+        if words not in self.begun:
+            part = self.log.with_name(f"{self.log.name}.{len(self.parts)}")
+            self.parts.append(part)
+            self.begun[words] = self.start(words, part, extra), part
+
+    def stop(self) -> None:
+        """Kills what was begun and never waited for."""
+        for process, part in self.begun.values():
+            kill(process)
+            self.take_over(part)
+        self.begun.clear()
+
     def run(self, *command, extra: dict[str, str] | None = None) -> str:
         """The command's output. Throws if it fails or if the deadline comes first."""
-        words = [str(part) for part in command]
-        with self.log.open("ab") as log:
-            log.write(f"$ {' '.join(words)}\n".encode())
-            log.flush()
-            start = log.tell()
-            # A process group of its own: what the command started is killed with it.
-            process = subprocess.Popen(
-                words,
-                cwd=self.root,
-                env=self.environment() | (extra or {}),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                process_group=0,
-            )
-            code = self.wait(process)
+        words = words_of(command)
+        begun = self.begun.pop(words, None)
+        if begun is None:
+            with self.log.open("ab") as log:
+                start = log.tell()
+            code = self.wait(self.start(words, self.log, extra))
+        else:
+            code = self.wait(begun[0])
+            start = self.take_over(begun[1])
         with self.log.open("rb") as log:
             log.seek(start)
-            output = log.read().decode(errors="replace")
+            output = log.read().decode(errors="replace").partition("\n")[2]
         if code != 0:
             end = "\n".join(output.splitlines()[-LAST_LINES:])
             if code is None:
                 raise OutOfTime(f"{Path(words[0]).name} ran out of time:\n{end}", output)
             raise Failed(f"{Path(words[0]).name} exited {code}:\n{end}", output)
         return output
+
+    def start(self, words: tuple[str, ...], log: Path, extra: dict | None) -> subprocess.Popen:
+        with log.open("ab") as printed:
+            printed.write(f"$ {' '.join(words)}\n".encode())
+            printed.flush()
+            # A process group of its own: what the command started is killed with it.
+            return subprocess.Popen(
+                words,
+                cwd=self.root,
+                env=self.environment() | (extra or {}),
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+            )
+
+    def take_over(self, part: Path) -> int:
+        """Moves what a command printed to the end of the log; returns where it begins there."""
+        with self.log.open("ab") as log:
+            start = log.tell()
+            log.write(part.read_bytes())
+        part.unlink()
+        return start
 
     def wait(self, process: subprocess.Popen) -> int | None:
         """The exit status; None if the deadline came first."""
@@ -93,9 +126,18 @@ class Commands:
         except subprocess.TimeoutExpired:
             return None
         finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            kill(process)
+
+
+def words_of(command) -> tuple[str, ...]:
+    return tuple(str(part) for part in command)
+
+
+def kill(process: subprocess.Popen) -> None:
+    """With all that it started."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def in_order(steps: list[Step], report: Report) -> list[Step]:

@@ -69,6 +69,8 @@ TESTS_OF_PROCESSES = (
 )
 # Each test waits for its ranks to import torch and to open the card, most of the time on one core.
 TESTS_AT_A_TIME = 8
+# Files of tests that run beside each other on one card.
+FILES_AT_A_TIME = 8
 # Then what is most worth knowing of a card, before the tests that take longer.
 FIRST_GROUPS = ("memory_bound", "linear")
 # It disassembles the library, which needs no GPU and says nothing of one.
@@ -96,15 +98,16 @@ def cuda_tests() -> list[str]:
     return [name for name in (str(path.relative_to(ROOT)) for path in found) if name != BUILD_TESTS]
 
 
+def command_of_tests(*arguments: str) -> tuple[str, ...]:
+    # -v names a test before it runs: the log then says which one hung.
+    program = (sys.executable, "-m", "pytest", "-v", "-rsfE", "-p", "no:cacheprovider")
+    return *program, *arguments
+
+
 def pytest(context: Context, *arguments: str, before=(), extra=None) -> dict:
     """Details of a run in which at least one test passed. A failure has them too."""
     try:
-        output = context.commands.run(
-            # -v names a test before it runs: the log then says which one hung.
-            *(*before, sys.executable, "-m", "pytest", "-v", "-rsfE", "-p", "no:cacheprovider"),
-            *arguments,
-            extra=extra,
-        )
+        output = context.commands.run(*before, *command_of_tests(*arguments), extra=extra)
     except Failed as error:
         if counts(error.output):
             error.details = details(error.output)
@@ -112,6 +115,17 @@ def pytest(context: Context, *arguments: str, before=(), extra=None) -> dict:
     if counts(output).get("passed", 0) == 0:
         raise Failed(f"no test ran: {details(output)}")
     return details(output)
+
+
+def tests_beside_each_other(context: Context, path: str) -> dict:
+    """Those of one file, and in the meantime those of the files that follow: they mostly wait for
+    what a processor computes to compare with."""
+    few = {"OMP_NUM_THREADS": str(max(1, context.jobs // FILES_AT_A_TIME))}
+    paths = [each for each in cuda_tests() if each not in (FIRST_TESTS, path)]
+    left = [each for each in paths if each > path and not context.has_passed(name_of_tests(each))]
+    for each in (path, *left[: FILES_AT_A_TIME - 1]):
+        context.commands.begin(*command_of_tests(each), extra=few)
+    return pytest(context, path)
 
 
 def processes_on_gpu(context: Context) -> dict:
@@ -209,8 +223,9 @@ def steps(context: Context) -> list[Step]:
     def tests(path):
         # A process of its own for each file: a kernel that breaks the CUDA context breaks it for
         # all that the process runs after it.
+        run = pytest if path == FIRST_TESTS else tests_beside_each_other
         return Step(
-            *(name_of_tests(path), 120, partial(pytest, context, path), (COMPILE,)),
+            *(name_of_tests(path), 120, partial(run, context, path), (COMPILE,)),
             expected=EXPECTED_OF_TESTS,
         )
 

@@ -153,6 +153,36 @@ def test_output_goes_to_the_log_and_the_end_of_a_failure_into_the_report(tmp_pat
     assert all(part in log for part in ("$ sh -c", "out\n", "err\n", "line 20\n"))
 
 
+def test_commands_that_are_begun_run_beside_each_other_and_fill_the_log_in_turn(tmp_path):
+    commands = commands_in(tmp_path)
+    # Each waits for the file that the other makes.
+    first = ("sh", "-c", "touch a; while [ ! -e b ]; do sleep 0.01; done; echo first")
+    second = ("sh", "-c", "touch b; while [ ! -e a ]; do sleep 0.01; done; echo second; exit 3")
+    commands.root = tmp_path
+    commands.deadline = time.monotonic() + 30
+    commands.begin(*second)
+    commands.begin(*second)  # runs already
+    commands.begin(*first)
+    assert commands.run(*first) == "first\n"
+    with pytest.raises(Failed, match="exited 3:\nsecond"):
+        commands.run(*second)
+    printed = [line for line in commands.log.read_text().splitlines() if line[0] != "$"]
+    assert printed == ["first", "second"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "gpu_check.log"]
+
+
+def test_what_was_begun_and_is_not_waited_for_is_killed(tmp_path):
+    commands = commands_in(tmp_path)
+    commands.begin("sh", "-c", "echo $$; exec sleep 600")
+    log = tmp_path / "gpu_check.log.0"
+    while len(log.read_text().splitlines()) < 2:
+        time.sleep(0.01)
+    pid = int(log.read_text().splitlines()[1])
+    commands.stop()
+    assert ends_soon(pid)
+    assert str(pid) in commands.log.read_text()
+
+
 def test_a_check_that_is_killed_leaves_what_it_knew(tmp_path):
     program = f"""
 import sys, time
@@ -367,6 +397,10 @@ class FakeCommands:
         }
         self.answers = answers | self.answers | answers  # a test's own answers come first
         self.seen = []
+        self.begun = []
+
+    def begin(self, *command, extra=None):
+        self.begun.append(command[-1])
 
     def run(self, *command, extra=None):
         words = " ".join(map(str, command))
@@ -428,6 +462,15 @@ def test_every_file_of_cuda_tests_is_run_in_a_process_of_its_own(context):
     assert {words.split()[-1] for words in runs} == files
     assert len(runs) == len(files)
     assert {steps.name_of_tests(file) for file in files} <= set(report["steps"])
+
+
+def test_files_of_cuda_tests_begin_before_their_turn_but_for_those_that_passed(context):
+    paths = steps.cuda_tests()
+    rest = [path for path in paths if path != steps.FIRST_TESTS]
+    context.has_passed = lambda name: name == steps.name_of_tests(rest[2])
+    steps.tests_beside_each_other(context, rest[0])
+    expected = [rest[0], rest[1], *rest[3:]][: steps.FILES_AT_A_TIME]
+    assert context.commands.begun == expected
 
 
 def test_the_machine_code_is_looked_at_where_it_was_built_and_shows_nothing_of_a_gpu(context):

@@ -90,18 +90,18 @@ TELENS_DEVICE std::uint32_t encode_magnitudes(float first, float second) {
 
 // The code of a magnitude in E2M1, saturating; of a NaN that of the largest value.
 TELENS_DEVICE std::uint32_t encode_e2m1_magnitude(float value) {
-  // Below 1 values lie 0.5 apart, as FP32 numbers do from 2^22 on: the addition rounds.
-  constexpr float kHalves = 0x1p22F;
-  const std::uint32_t steps = bits_as<std::uint32_t>(value + kHalves) & E2M1::kMagnitudeMask;
-  // From 1 on the code is the top of FP32's bits, rounded, under another bias.
-  constexpr int kShift = FP32::kMantissaBits - E2M1::kMantissaBits;
-  constexpr std::uint32_t kBelowHalf = (std::uint32_t{1} << (kShift - 1)) - 1;
-  constexpr std::uint32_t kRebias = static_cast<std::uint32_t>(FP32::kBias - E2M1::kBias)
-                                    << E2M1::kMantissaBits;
-  const auto bits = bits_as<std::uint32_t>(value);
-  const std::uint32_t code = ((bits + kBelowHalf + (bits >> kShift & 1U)) >> kShift) - kRebias;
-  const std::uint32_t unbounded = value < E2M1::kSmallestNormal ? steps : code;
-  return unbounded < E2M1::kMaxCode ? unbounded : E2M1::kMaxCode;
+  // Codes count steps, which are halves below 1 and double with each power of two from 2 on. To add
+  // 2^22 times the power of two below a value rounds the value to its steps: the sum's bits are
+  // those of what was added, and how many steps there are.
+  constexpr std::uint32_t kExponent = FP32::kTopExponentCode;
+  constexpr std::uint32_t kTo2To22 = 22U << FP32::kMantissaBits;
+  constexpr int kToSteps = FP32::kMantissaBits - E2M1::kMantissaBits;  // two a power of two
+  constexpr std::uint32_t kStepsBefore = (bits_as<std::uint32_t>(1.0F) + kTo2To22) >> kToSteps;
+  const float bounded = value < E2M1::kMax ? value : E2M1::kMax;  // of a NaN as well
+  const std::uint32_t added =
+      (bits_as<std::uint32_t>(fmaxf(bounded, E2M1::kSmallestNormal)) & kExponent) + kTo2To22;
+  const std::uint32_t sum = bits_as<std::uint32_t>(bounded + bits_as<float>(added));
+  return sum - added + (added >> kToSteps) - kStepsBefore;
 }
 
 // The FP32 values of two codes of E4M3 or E5M2, the first in the low byte. Exact; a NaN stays one.
@@ -124,6 +124,24 @@ TELENS_DEVICE FloatPair decode_pair(std::uint16_t codes) {
 #else
   return {decode<Format>(static_cast<std::uint8_t>(codes)),
           decode<Format>(static_cast<std::uint8_t>(codes >> 8))};
+#endif
+}
+
+// Those of two magnitudes of E2M1, one a byte.
+TELENS_DEVICE FloatPair decode_e2m1_magnitudes(std::uint16_t codes) {
+#if defined(__CUDA_ARCH__)
+  // As the top of FP16's bits below its sign they are the values under FP16's bias.
+  constexpr int kShift = FP16::kMantissaBits - E2M1::kMantissaBits;
+  constexpr std::uint32_t kRebias = 0x74007400U;  // 2^14 twice
+  static_assert(FP16::kBias - E2M1::kBias == 14);
+  const std::uint32_t small = __byte_perm(codes, 0, 0x4140) << kShift;
+  std::uint32_t halves;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(halves) : "r"(small), "r"(kRebias));
+  return {widen<FP16>(static_cast<std::uint16_t>(halves)),
+          widen<FP16>(static_cast<std::uint16_t>(halves >> 16))};
+#else
+  return {decode<E2M1>(static_cast<std::uint8_t>(codes & 0xffU)),
+          decode<E2M1>(static_cast<std::uint8_t>(codes >> 8))};
 #endif
 }
 

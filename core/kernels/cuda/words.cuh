@@ -57,6 +57,22 @@ TELENS_DEVICE Words<T, size> load_words(const T* address) {
   }
 }
 
+#if defined(__CUDA_ARCH__)
+namespace detail {
+
+// One store of 16 bytes. The compiler made four of 4 bytes each of an assignment, in some kernels.
+TELENS_DEVICE void store_four(std::uint32_t* address, const std::uint32_t* words) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(__cvta_generic_to_global(address)), "r"(words[0]), "r"(words[1]),
+                 "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+
+}  // namespace detail
+#endif
+
+// The address is in global memory, and aligned as Pack<T, size> is.
 template <typename T, int size>
 TELENS_DEVICE void store_words(T* address, const Words<T, size>& words) {
   if constexpr (size == 1) {
@@ -64,8 +80,15 @@ TELENS_DEVICE void store_words(T* address, const Words<T, size>& words) {
   } else {
 #if defined(__CUDA_ARCH__)
     constexpr int kWords = Words<T, size>::kWords;
-    store_pack(reinterpret_cast<std::uint32_t*>(address),
-               bits_as<Pack<std::uint32_t, kWords>>(words));
+    if constexpr (kWords % 4 == 0) {
+      TELENS_UNROLL
+      for (int i = 0; i < kWords; i += 4) {
+        detail::store_four(reinterpret_cast<std::uint32_t*>(address) + i, words.words + i);
+      }
+    } else {
+      store_pack(reinterpret_cast<std::uint32_t*>(address),
+                 bits_as<Pack<std::uint32_t, kWords>>(words));
+    }
 #else
     std::memcpy(address, &words, sizeof words);
 #endif

@@ -76,28 +76,63 @@ struct StoredScales {
   }
 };
 
-// The values of eight codes, one a byte.
-template <typename Input, typename Output>
-TELENS_DEVICE Eight<typename Output::Bits> decode_eight(const Eight<std::uint8_t>& codes,
-                                                        const Eight<float>& factors) {
+namespace detail {
+
+inline constexpr std::uint32_t kTopOfBytes = 0x80808080U;
+
+// The values of the magnitudes of codes i and i + 1; i is even.
+template <typename Input>
+TELENS_DEVICE FloatPair decode_magnitudes(const EightWords<std::uint8_t>& codes, int i) {
+  constexpr std::uint32_t kInEveryByte = 0x01010101U * Input::kMagnitudeMask;
+  const std::uint32_t magnitudes = codes.words[i / 4] & kInEveryByte;
+  const auto pair = static_cast<std::uint16_t>(magnitudes >> (i % 4 * 8));
+  if constexpr (Input::kWidth == 8) {
+    return decode_pair<Input>(pair);
+  } else {
+    return decode_e2m1_magnitudes(pair);
+  }
+}
+
+// The signs in bit 7 of each byte of a word, at the top of the words that hold its four elements.
+template <typename Output>
+TELENS_DEVICE std::uint32_t spread_signs(std::uint32_t signs, int word) {
+  if constexpr (kLanes<Output> == 2) {
+    return permute_bytes(signs, 0, word % 2 == 0 ? 0x1404 : 0x3424);
+  } else {
+    return signs << (24 - word % 4 * 8) & FP32::kSignMask;
+  }
+}
+
+}  // namespace detail
+
+// The values of eight codes, one a byte, times get_factor(i), rounded to FP32 and then to Output.
+// No factor is negative; the sign, also of a NaN, is that of the code.
+template <typename Input, typename Output, typename FactorOf>
+TELENS_DEVICE EightWords<typename Output::Bits> decode_eight(const EightWords<std::uint8_t>& codes,
+                                                             const FactorOf& get_factor) {
   constexpr int kToByte = 8 - Input::kWidth;  // from a code's sign to bit 7
-  Eight<typename Output::Bits> values;
+  float scaled[kColumnsOfThread];
   TELENS_UNROLL
   for (int i = 0; i < kColumnsOfThread; i += 2) {
-    const std::uint32_t first = codes.values[i];
-    const std::uint32_t second = codes.values[i + 1];
-    FloatPair pair;
-    if constexpr (Input::kWidth == 8) {
-      pair = decode_pair<Input>(static_cast<std::uint16_t>((first | second << 8) & 0x7f7fU));
-    } else {
-      pair = {decode<Input>(first & Input::kMagnitudeMask),
-              decode<Input>(second & Input::kMagnitudeMask)};
-    }
-    values.values[i] = scaled_value<Output>(pair.first, factors.values[i], first << kToByte);
-    values.values[i + 1] =
-        scaled_value<Output>(pair.second, factors.values[i + 1], second << kToByte);
+    const FloatPair pair = detail::decode_magnitudes<Input>(codes, i);
+    scaled[i] = pair.first * get_factor(i);
+    scaled[i + 1] = pair.second * get_factor(i + 1);
+  }
+  auto values = narrow_all<Output>(scaled);
+  TELENS_UNROLL
+  for (int word = 0; word < values.kWords; ++word) {
+    const std::uint32_t signs =
+        codes.words[word * kLanes<Output> / 4] << kToByte & detail::kTopOfBytes;
+    values.words[word] = (values.words[word] & in_every_lane<Output>(Output::kMagnitudeMask)) |
+                         detail::spread_signs<Output>(signs, word);
   }
   return values;
+}
+
+template <typename Input, typename Output>
+TELENS_DEVICE EightWords<typename Output::Bits> decode_eight(const EightWords<std::uint8_t>& codes,
+                                                             const Eight<float>& factors) {
+  return decode_eight<Input, Output>(codes, [&](int i) { return factors.values[i]; });
 }
 
 // Rows of codes that a thread reads in a tile, all before it decodes the first.
@@ -119,37 +154,45 @@ struct CodesOfThread {
     return matrix.rows / kLinesOfByte;
   }
 
-  Pack<std::uint8_t, kBytes> bytes[rows];
+  Words<std::uint8_t, kBytes> bytes[rows];
 
   // Zeros beyond the matrix. `whole`: its columns are a multiple of 8, its codes aligned to 8.
   template <bool whole>
   TELENS_DEVICE void load(const CodedMatrix& matrix, std::int64_t row_of_bytes,
                           std::int64_t column) {
     const std::int64_t width = matrix.columns * kBytes / kColumnsOfThread;
+    const std::int64_t byte = column * kBytes / kColumnsOfThread;
+    const std::uint8_t* const first = matrix.codes + row_of_bytes * width;
+    if constexpr (whole) {
+      // No load has a condition of its own: all are in flight before the first is used.
+      if (row_of_bytes + rows <= rows_of_bytes(matrix) && byte < width) {
+        TELENS_UNROLL
+        for (int i = 0; i < rows; ++i) bytes[i] = load_words<kBytes>(first + byte + i * width);
+        return;
+      }
+    }
     TELENS_UNROLL
     for (int i = 0; i < rows; ++i) {
       bytes[i] = {};
       if (row_of_bytes + i < rows_of_bytes(matrix)) {
-        bytes[i] = load_within<kBytes, whole>(matrix.codes + (row_of_bytes + i) * width,
-                                              column * kBytes / kColumnsOfThread, width);
+        bytes[i] = get_words(load_within<kBytes, whole>(first + i * width, byte, width));
       }
     }
   }
 
   // One a byte, of one of the lines of values that a row of bytes has.
-  TELENS_DEVICE Eight<std::uint8_t> line(int row, int line) const {
-    Eight<std::uint8_t> codes;
-    TELENS_UNROLL
-    for (int i = 0; i < kColumnsOfThread; ++i) {
-      if constexpr (pairs == CodePairs::along_row) {
-        codes.values[i] = bytes[row].values[i / 2] >> (i % 2 * 4) & 0xf;
-      } else if constexpr (pairs == CodePairs::down_columns) {
-        codes.values[i] = bytes[row].values[i] >> (line * 4) & 0xf;
-      } else {
-        codes.values[i] = bytes[row].values[i];
-      }
+  TELENS_DEVICE EightWords<std::uint8_t> line(int row, int line) const {
+    constexpr std::uint32_t kLowerHalves = 0x0f0f0f0fU;
+    const auto& words = bytes[row].words;
+    if constexpr (pairs == CodePairs::along_row) {
+      const std::uint32_t even = words[0] & kLowerHalves;
+      const std::uint32_t odd = words[0] >> 4 & kLowerHalves;
+      return {{permute_bytes(even, odd, 0x5140), permute_bytes(even, odd, 0x7362)}};
+    } else if constexpr (pairs == CodePairs::down_columns) {
+      return {{words[0] >> (line * 4) & kLowerHalves, words[1] >> (line * 4) & kLowerHalves}};
+    } else {
+      return bytes[row];
     }
-    return codes;
   }
 };
 

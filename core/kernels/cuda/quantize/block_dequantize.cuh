@@ -10,6 +10,35 @@ struct BlockDequantizeArguments {
   void* values;  // [rows, columns]
 };
 
+namespace detail {
+
+// Calls visit(i, get_factor) for the rows of bytes that a thread has of a matrix.
+template <typename Codes, typename Scales, typename Visit>
+TELENS_DEVICE void with_factors(const Scales& scales, std::int64_t row0, std::int64_t column,
+                                std::int64_t byte_rows, const Visit& visit) {
+  if (scales.one_for_eight()) {
+    float factors[kDecodeRows];  // all are asked for before the first is used
+    TELENS_UNROLL
+    for (int i = 0; i < kDecodeRows; ++i) {
+      if (row0 + i < byte_rows) factors[i] = scales.at((row0 + i) * Codes::kLinesOfByte, column);
+    }
+    TELENS_UNROLL
+    for (int i = 0; i < kDecodeRows; ++i) {
+      if (row0 + i < byte_rows) visit(i, [&](int) { return factors[i]; });
+    }
+    return;
+  }
+  // Then blocks go down the columns, by sixteens, which hold all rows of a thread.
+  if (row0 >= byte_rows) return;
+  const Eight<float> factors = scales.of_eight(row0 * Codes::kLinesOfByte, column);
+  TELENS_UNROLL
+  for (int i = 0; i < kDecodeRows; ++i) {
+    if (row0 + i < byte_rows) visit(i, [&](int c) { return factors.values[c]; });
+  }
+}
+
+}  // namespace detail
+
 // `whole`: columns are a multiple of 8; codes and values are aligned to packs of 8 and 16 bytes.
 template <typename Input, typename ScaleFormat, typename Output, CodePairs pairs, bool whole,
           typename Thread>
@@ -27,20 +56,16 @@ TELENS_DEVICE void dequantize_blocks(const BlockDequantizeArguments& arguments,
         if (column >= matrix.columns) return;
         Codes codes;
         codes.template load<whole>(matrix, row0, column);
-        Eight<float> factors;
-        TELENS_UNROLL
-        for (int i = 0; i < kDecodeRows; ++i) {
-          if (row0 + i >= byte_rows) continue;
-          const std::int64_t row = (row0 + i) * Codes::kLinesOfByte;
-          // Rows that share scales at all do so by sixteens, which hold all rows of a thread.
-          if (i == 0 || matrix.row_shift == 0) factors = scales.of_eight(row, column);
+        const auto store_row = [&](int i, const auto& get_factor) {
           TELENS_UNROLL
           for (int line = 0; line < Codes::kLinesOfByte; ++line) {
-            store_within<whole>(
-                static_cast<Bits*>(arguments.values) + (row + line) * matrix.columns, column,
-                matrix.columns, decode_eight<Input, Output>(codes.line(i, line), factors));
+            const std::int64_t row = (row0 + i) * Codes::kLinesOfByte + line;
+            store_within<whole>(static_cast<Bits*>(arguments.values) + row * matrix.columns, column,
+                                matrix.columns,
+                                decode_eight<Input, Output>(codes.line(i, line), get_factor));
           }
-        }
+        };
+        detail::with_factors<Codes>(scales, row0, column, byte_rows, store_row);
       });
 }
 

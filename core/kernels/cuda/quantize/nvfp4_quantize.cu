@@ -11,7 +11,7 @@ constexpr int kBlock = Nvfp4Scaling<false>::kBlock;
 // Blocks of threads that a multiprocessor is to hold: with lines both orientations have factors and
 // codes at once.
 constexpr int kSquaresResident = TileShape<kBlock>::kResident;
-constexpr int kLinesResident = blocks_with(128);
+constexpr int kLinesResident = blocks_with(64);
 
 template <typename Input, bool whole, bool by_chance, bool by_lines>
 __global__ void __launch_bounds__(kThreads) quantize_nvfp4_kernel(Nvfp4Arguments arguments) {

@@ -61,36 +61,66 @@ struct Nvfp4Scaling {
   TELENS_DEVICE EightWords<std::uint8_t> encode(const EightWords<typename Input::Bits>& x,
                                                 std::int64_t index,
                                                 const FactorOf& get_factor) const {
-    EightWords<std::uint8_t> codes;
+    float scaled[kColumnsOfThread];
+    TELENS_UNROLL
+    for (int i = 0; i < kColumnsOfThread; ++i) scaled[i] = widen_at<Input>(x, i) * get_factor(i);
+    if constexpr (by_chance) {
+      return encode_by_chance<whole>(scaled, index);
+    } else {
+      return encode_nearest(scaled);
+    }
+  }
+
+ private:
+  template <bool whole>
+  TELENS_DEVICE EightWords<std::uint8_t> encode_by_chance(const float (&scaled)[kColumnsOfThread],
+                                                          std::int64_t index) const {
+    EightWords<std::uint8_t> codes{};
     TELENS_UNROLL
     for (int four = 0; four < kColumnsOfThread; four += 4) {
       PhiloxCounter random{};
-      if constexpr (by_chance && whole) {
-        random = words.of_four(static_cast<std::uint64_t>(index + four));
-      }
-      std::uint32_t word = 0;
+      if constexpr (whole) random = words.of_four(static_cast<std::uint64_t>(index + four));
       TELENS_UNROLL
       for (int i = 0; i < 4; ++i) {
-        if constexpr (by_chance && !whole) {
+        if constexpr (!whole)
           random[i] = words.of_one(static_cast<std::uint64_t>(index + four + i));
-        }
-        word |= get_code<Input>(x, four + i, get_factor(four + i), random[i]) << (8 * i);
+        const std::uint32_t code = encode_e2m1_stochastically(scaled[four + i], random[i]);
+        codes.words[four / 4] |= code << (8 * i);
       }
-      codes.words[four / 4] = word;
     }
     return codes;
   }
 
- private:
-  // The code of element i. A NaN's code is positive.
-  template <typename Input>
-  static TELENS_DEVICE std::uint32_t get_code(const EightWords<typename Input::Bits>& x, int i,
-                                              float factor, std::uint32_t random) {
-    const float value = widen_at<Input>(x, i) * factor;
-    if constexpr (by_chance) return encode_e2m1_stochastically(value, random);
-    const auto bits = bits_as<std::uint32_t>(value);
-    const std::uint32_t code = encode_e2m1_magnitude(bits_as<float>(bits & FP32::kMagnitudeMask));
-    return value == value ? code | (bits >> 28 & 8U) : code;
+  // A NaN's code is positive.
+  static TELENS_DEVICE EightWords<std::uint8_t> encode_nearest(
+      const float (&scaled)[kColumnsOfThread]) {
+    EightWords<std::uint8_t> codes{};
+    bool has_nan = false;
+    TELENS_UNROLL
+    for (int i = 0; i < kColumnsOfThread; ++i) {
+      codes.words[i / 4] |= encode_e2m1_magnitude(fabsf(scaled[i])) << (i % 4 * 8);
+      has_nan |= scaled[i] != scaled[i];
+    }
+    TELENS_UNROLL
+    for (int four = 0; four < kColumnsOfThread; four += 4) {
+      codes.words[four / 4] |= gather_tops(scaled + four) >> 4 & kSignsOfCodes;
+    }
+    if (!has_nan) return codes;
+    TELENS_UNROLL
+    for (int i = 0; i < kColumnsOfThread; ++i) {
+      if (scaled[i] != scaled[i]) codes.words[i / 4] &= ~(0x8U << (i % 4 * 8));
+    }
+    return codes;
+  }
+
+  static constexpr std::uint32_t kSignsOfCodes = 0x08080808U;
+
+  // The top bytes of four numbers, the first in the lowest byte.
+  static TELENS_DEVICE std::uint32_t gather_tops(const float* four) {
+    const auto tops = [](float first, float second) {
+      return permute_bytes(bits_as<std::uint32_t>(first), bits_as<std::uint32_t>(second), 0x7373);
+    };
+    return permute_bytes(tops(four[0], four[1]), tops(four[2], four[3]), 0x5410);
   }
 };
 

@@ -60,9 +60,9 @@ struct CopiesOfThread {
     }
   }
 
-  TELENS_DEVICE Eight<std::uint32_t> of_second(int i, const Eight<float>& scales) const {
+  TELENS_DEVICE EightWords<std::uint32_t> of_second(int i, const Eight<float>& scales) const {
     if constexpr (decoded) {
-      return bits_as<Eight<std::uint32_t>>(values[i]);
+      return values[i];
     } else {
       return decode_eight<Input, FP32>(second.line(i / kLines, i % kLines), scales);
     }
@@ -101,7 +101,7 @@ TELENS_DEVICE void copies_difference(const CopiesArguments& arguments, const Thr
           TELENS_UNROLL
           for (int c = 0; c < kColumnsOfThread; ++c) {
             if (column + c >= arguments.columns) continue;
-            detail::add_difference(bits_as<float>(a.values[c]), bits_as<float>(b.values[c]), sums);
+            detail::add_difference(bits_as<float>(a.at(c)), bits_as<float>(b.at(c)), sums);
           }
         }
       });

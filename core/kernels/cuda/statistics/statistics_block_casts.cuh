@@ -65,7 +65,7 @@ struct CastOfThread {
         codes.line(i / Codes::kLinesOfByte, i % Codes::kLinesOfByte), scales);
     TELENS_UNROLL
     for (int c = 0; c < kColumnsOfThread; ++c) {
-      visit(c, widen_at<X>(x[i], c), c < count ? bits_as<float>(after.values[c]) : 0.0F,
+      visit(c, widen_at<X>(x[i], c), c < count ? bits_as<float>(after.at(c)) : 0.0F,
             scales.values[c]);
     }
   }
