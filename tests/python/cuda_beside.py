@@ -107,9 +107,9 @@ MODULES: dict[str, Callable] = {
 }
 
 
-def build(name: str, device: str, dtype=torch.bfloat16, **options) -> torch.nn.Module:
+def build(kind: str, device: str, dtype=torch.bfloat16, **options) -> torch.nn.Module:
     torch.manual_seed(5)
-    module = MODULES[name](params_dtype=dtype, device=device, **options)
+    module = MODULES[kind](params_dtype=dtype, device=device, **options)
     with torch.no_grad():
         for parameter in module.parameters():
             if parameter.dim() == 1:
@@ -157,7 +157,8 @@ def distance(a: torch.Tensor, b: torch.Tensor, size: float) -> float:
 def size_of(name: str, results: dict[str, torch.Tensor]) -> float:
     """Distances are relative to it. A bias of keys moves all scores of a query alike: its gradient
     is zero but for rounding."""
-    return results[name.replace("key_bias", "query_bias")].norm().item()
+    others = (name.replace("key_bias", other) for other in ("query_bias", "value_bias"))
+    return next(results[other] for other in others if other in results).norm().item()
 
 
 # Two devices add in another order, and a result that falls on the other side of a rounding is a
