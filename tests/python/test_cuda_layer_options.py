@@ -159,7 +159,8 @@ def test_an_output_in_fp8_has_codes_near_those_of_the_cpu(recipe):
     apart = (ours - theirs).abs()
     # One code is an eighth of the value at most; numbers near zero lie on a grid of their own.
     assert (apart <= 0.13 * theirs.abs() + theirs.abs().max() * 2**-14).all()
-    assert (apart > 0).double().mean() < 0.1
+    # The scale is that of the largest output, which may differ by a rounding.
+    assert (apart > 2**-6 * theirs.abs()).double().mean() < 0.1
 
 
 @pytest.mark.parametrize("kind", ["hidden_dropout", "attention_dropout", "drop_path_rate"])
