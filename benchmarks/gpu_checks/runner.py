@@ -52,7 +52,7 @@ class Commands:
         self.root = root
         self.deadline = math.inf  # on the monotonic clock
         self.begun: dict[tuple[str, ...], tuple[subprocess.Popen, Path]] = {}
-        self.parts: list[Path] = []  # of the log, which commands that run side by side write
+        self.parts: list[Path] = []  # commands that run beside each other write them
         log.parent.mkdir(parents=True, exist_ok=True)
         log.touch()  # keeps the lines of an earlier check
 
