@@ -185,14 +185,41 @@ def test_a_session_beside_it_logs_what_it_logs_without_graphs(ops, tmp_path, nam
 
 
 class Reads(torch.nn.Module):
+    def __init__(self, tracker):
+        super().__init__()
+        self._telens_get_tracker = lambda: tracker
+
     def forward(self, x):
-        return x * x.sum().item()
+        with self._telens_get_tracker().fork():
+            return torch.nn.functional.dropout(x, 0.5) * x.sum().item()
+
+
+def test_earlier_graphs_and_generators_outlive_a_refused_capture(ops):
+    x, seen = torch.ones(512, device="cuda"), []
+    for refused in (False, True):
+        tracker = te.CudaRNGStatesTracker()
+        tracker.add("model-parallel-rng", 11)
+        torch.cuda.manual_seed(12)
+        earlier = te.make_graphed_callables(Forked(tracker), (x,))
+        stream = torch.cuda.current_stream()
+        for _ in range(2 if refused else 0):
+            with pytest.raises(telens.UsageError, match="Reads: its forward cannot be captured"):
+                te.make_graphed_callables(Reads(tracker), (x,))
+        assert torch.cuda.current_stream() == stream
+        seen.append([earlier(x).clone(), torch.rand(8, device="cuda")])
+        with tracker.fork():
+            seen[-1].append(torch.rand(8, device="cuda"))
+        later = te.make_graphed_callables(Forked(tracker), (x,))
+        seen[-1] += [later(x).clone(), earlier(x).clone()]
+    cases.assert_same(*seen)
 
 
 def test_what_cannot_be_captured_is_refused_and_training_goes_on(ops):
+    tracker = te.CudaRNGStatesTracker()
+    tracker.add("model-parallel-rng", 11)
     x = torch.ones(8, device="cuda", requires_grad=True)
     with pytest.raises(telens.UsageError, match="a graphed Reads: its forward cannot be captured"):
-        te.make_graphed_callables(Reads(), (x,))
+        te.make_graphed_callables(Reads(tracker), (x,))
     torch.cuda.synchronize()
     with pytest.raises(telens.UsageError, match="tensors of one module are on cpu and cuda:0"):
         te.make_graphed_callables(torch.nn.Linear(8, 8), (x,))

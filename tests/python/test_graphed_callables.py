@@ -197,3 +197,28 @@ def test_names_and_defaults_are_those_of_the_documentation():
     ]
     assert found["num_warmup_iters"] == 3
     assert found["allow_unused_input"] is False
+
+
+class Forked(torch.nn.Module):
+    """No module of this package, but one that draws from a tracker."""
+
+    def __init__(self, tracker):
+        super().__init__()
+        self._telens_get_tracker = lambda: tracker
+
+    def forward(self, x):
+        with self._telens_get_tracker().fork():
+            return x + torch.rand_like(x)
+
+
+def test_warming_up_leaves_a_tracker_as_it_was():
+    x, seen = torch.zeros(8), []
+    for graphed in (False, True):
+        tracker = te.CudaRNGStatesTracker("cpu")
+        tracker.add("model-parallel-rng", 11)
+        module = Forked(tracker)
+        if graphed:
+            te.make_graphed_callables(module, (x,))
+        seen.append([module(x).clone() for _ in range(2)])
+    assert all(torch.equal(one, two) for one, two in zip(*seen, strict=True))
+    assert not torch.equal(*seen[0])

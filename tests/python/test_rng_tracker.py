@@ -209,3 +209,21 @@ def test_a_deep_copy_draws_from_the_tracker_too(tracker):
     first = layer(q, q, q)
     tracker.set_states(states)
     assert torch.equal(copy.deepcopy(layer)(q, q, q), first)
+
+
+def test_a_seed_from_before_torch_cuda_was_used_reaches_the_first_weights(monkeypatch):
+    class Initialized(Exception):
+        pass
+
+    def init():
+        raise Initialized
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "init", init)
+    for device in ("cuda", "cuda:0", torch.device("cuda")):
+        with pytest.raises(Initialized):
+            te.Linear(8, 8, device=device)
+    with pytest.warns(UserWarning, match="by position"), pytest.raises(Initialized):
+        te.LayerNorm(8, 1e-5, False, None, "cuda")
+    for device in ("cpu", "meta"):
+        te.Linear(8, 8, device=device)

@@ -15,7 +15,7 @@ from telens.pytorch.graph_order import Schedule
 from telens.pytorch.graph_runner import Flag, Runner
 from telens.pytorch.module import Module
 from telens.pytorch.recipes_in_use import running
-from telens.pytorch.rng_tracker import CudaRNGStatesTracker
+from telens.pytorch.rng_tracker import CudaRNGStatesTracker, find_trackers
 
 __all__ = ["CudaGraphs", "capture_all", "check_can_be_captured"]
 
@@ -50,14 +50,38 @@ class CudaGraphs:
         collects = gc.isenabled()
         gc.disable()  # a collection that frees a graph would break the capture
         try:
-            with (
-                torch.cuda.device(self._device),
-                torch.cuda.graph(graph, pool=pool, stream=self._stream),
-            ):
-                yield graph.replay
+            # A capture that breaks leaves its stream the current one, so this puts it back.
+            with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+                try:
+                    with torch.cuda.graph(graph, pool=pool, stream=self._stream):
+                        yield graph.replay
+                except BaseException:
+                    self._end_broken(graph, pool)
+                    raise
         finally:
             if collects:
                 gc.enable()
+
+    def _end_broken(self, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
+        """Torch leaves generators and memory in a capture that broke, and training must go on."""
+        with contextlib.suppress(RuntimeError):
+            graph.pool()
+            return  # the capture has ended as it should
+        _broken.append(graph)
+        with contextlib.suppress(RuntimeError, AttributeError):
+            torch._C._cuda_endAllocateToPool(self._device.index, pool)
+            torch._C._cuda_releasePool(self._device.index, pool)
+        with contextlib.suppress(RuntimeError):
+            word = torch.zeros(1, device=self._device)
+            # The end of a capture that succeeds takes the graph's generators out of it, and the
+            # graphs that know them can be replayed again.
+            with torch.cuda.graph(graph, stream=self._stream):
+                word.zero_()
+            graph.reset()
+
+
+# Torch's allocator of pinned memory goes on asking these which streams they capture.
+_broken: list[torch.cuda.CUDAGraph] = []
 
 
 class Captured:
@@ -251,11 +275,6 @@ def _graphed_layers(module: torch.nn.Module) -> list[_C.GraphedLayers]:
 
 
 def _trackers_in(module: torch.nn.Module) -> list[CudaRNGStatesTracker]:
-    """Of a GPU's generator, from whose states the module's forks draw."""
-    trackers = {}
-    for each in module.modules():
-        get_tracker = each.__dict__.get("_telens_get_tracker")
-        tracker = None if get_tracker is None else get_tracker()
-        if isinstance(tracker, CudaRNGStatesTracker) and tracker.is_of_gpu:
-            trackers[id(tracker)] = tracker
-    return list(trackers.values())
+    """Those of a GPU's generator, from whose states the module's forks draw."""
+    found = find_trackers(module)
+    return [each for each in found if isinstance(each, CudaRNGStatesTracker) and each.is_of_gpu]

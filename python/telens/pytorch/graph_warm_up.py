@@ -10,6 +10,7 @@ import torch
 from telens import _C
 from telens.pytorch.graph_runner import Runner
 from telens.pytorch.module import Module, WithExtraState
+from telens.pytorch.rng_tracker import find_trackers
 
 __all__ = ["warm_up"]
 
@@ -67,11 +68,7 @@ def _untouched_state(runners: Sequence[Runner], captures: bool) -> Iterator[None
     ours = [each for each in modules if isinstance(each, Module)]
     layers = [each._telens_adapter for each in ours if isinstance(each, WithExtraState)]
     put_back = _windows_kept(layers) if captures else _states_kept(layers)
-    trackers = [
-        each.__dict__["_telens_get_tracker"]()
-        for each in ours
-        if each.__dict__.get("_telens_get_tracker") is not None
-    ]
+    trackers = [each for runner in runners for each in find_trackers(runner.module)]
     named = [(tracker, tracker.get_states()) for tracker in trackers]
     devices = {runner.device for runner in runners if runner.device.type == "cuda"}
     random = torch.get_rng_state()

@@ -31,7 +31,7 @@ from telens.pytorch.neutral_arguments import (
 )
 from telens.pytorch.packed_heads import is_packed, unpacked
 from telens.pytorch.positional_arguments import warn_of_positions
-from telens.pytorch.rng_tracker import fork_dropout, fork_of
+from telens.pytorch.rng_tracker import apply_seed, fork_dropout, fork_of
 from telens.pytorch.score_graph import ARGUMENTS, with_score_mod
 from telens.pytorch.tensor import initial_parameter
 from telens.pytorch.transformer_engine_state import (
@@ -67,13 +67,15 @@ class Module(WithContextParallel, torch.nn.Module):
         torch.nn.Module.__init__(self)
         owner = self._type.name
         names = (field.name for field in self._type.options)
+        by_position = dict(zip(names, args, strict=False))
         warn_of_positions(owner, self._type.options, args)
-        kwargs = without_aliases(owner, dict(zip(names, args, strict=False)), kwargs)
+        kwargs = without_aliases(owner, by_position, kwargs)
         given = kwargs
         kwargs = take(owner, self._neutral_arguments, kwargs)
         device = torch.get_default_device()  # follows torch.device(...) as a context
         if device.type != "cpu" and _takes(self._type.options[len(args) :], "device"):
             kwargs.setdefault("device", device)
+        apply_seed((by_position | kwargs).get("device"))
         if given.get("checkpoint"):
             self.__dict__["checkpoint"] = True
         with fork_of(given):

@@ -144,6 +144,17 @@ class CudaRNGStatesTracker:
         self._module().set_rng_state(state, *arguments)
 
 
+def apply_seed(device: torch.device | str | int | None) -> None:
+    """Before a module of C++ draws its weights on this device; None: where it does by default.
+
+    torch.manual_seed seeds GPUs when torch.cuda is first used, and C++ draws without doing so.
+    """
+    if device is None:
+        device = _C.default_device(torch.cuda.is_available())
+    if torch.device(device).type == "cuda" and torch.cuda.is_available():
+        torch.cuda.init()
+
+
 def fork_of(arguments: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
     """The fork in which a module's weights are drawn, by its keyword arguments."""
     get_tracker = arguments.get("get_rng_state_tracker")
@@ -158,6 +169,13 @@ def fork_dropout(attention: torch.nn.Module, get_tracker: Callable[[], Any]) -> 
     attention.register_forward_pre_hook(_enter_fork)
     # Also after an exception, or the device would keep the named state.
     attention.register_forward_hook(_leave_fork, always_call=True)
+
+
+def find_trackers(module: torch.nn.Module) -> list[Any]:
+    """Each tracker once that a fork in the module's forward draws from."""
+    functions = [each.__dict__.get("_telens_get_tracker") for each in module.modules()]
+    trackers = [get_tracker() for get_tracker in functions if get_tracker is not None]
+    return list({id(each): each for each in trackers}.values())
 
 
 def _enter_fork(attention: torch.nn.Module, args: Any) -> None:
