@@ -35,12 +35,16 @@ def run(library: str) -> None:
     ops = torch.ops.telens
     x = torch.randn(ROWS, COLUMNS, device="cuda", dtype=torch.bfloat16)
     scale = torch.full((1,), SCALE, device="cuda")
+    weight = torch.randn(COLUMNS, device="cuda", dtype=torch.bfloat16)
+    amax = torch.zeros(1, device="cuda")
     codes, scales = ops.quantize_mxfp8(x, E4M3, 0, False, True, False)[:2]
     calls = (
         lambda: ops.dequantize_blocks(codes, scales, None, E4M3, 1, torch.bfloat16),
         lambda: ops.quantize_nvfp4(x, False, None, None, True, True),
         lambda: ops.statistics(x, [scale], [E4M3]),
         lambda: ops.statistics(x, [], []),
+        lambda: ops.layer_norm_quantize(x, weight, weight, 1e-5, False, scale, amax, E4M3, False),
+        lambda: ops.quantize_mxfp8(x, E4M3, 0, False, True, True),
     )
     for call in calls:
         call()

@@ -52,6 +52,9 @@ if(TELENS_SANITIZE)
   target_link_options(telens_options INTERFACE $<BUILD_INTERFACE:-fsanitize=${TELENS_SANITIZE}>)
 endif()
 
+include(TelensRuntime)
+telens_share_cxx_library(telens_options)
+
 # telens_unite(<target> <file>...): has the files compiled TELENS_UNITY_BATCH at a time. A file that
 # uses LibTorch costs the compiler some eight seconds, of which six are LibTorch's headers and
 # templates; a batch pays for them once. CMake leaves out files with compile options of their own.

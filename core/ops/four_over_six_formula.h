@@ -49,7 +49,9 @@ struct Candidate {
   static TELENS_HOST_DEVICE Candidate of(float block_amax, float stretch,
                                          const TensorScale& tensor) {
     const float wanted = block_amax / E2M1::kMax * tensor.scaling.tensor_factor * stretch;
-    const std::uint8_t code = encode<E4M3>(wanted, Saturation::saturating);
+    // The sign of a NaN that a product of infinity and zero makes depends on the processor.
+    const auto code = static_cast<std::uint8_t>(encode<E4M3>(wanted, Saturation::saturating) &
+                                                E4M3::kMagnitudeMask);
     return {code, decode<E4M3>(code), tensor.scaling.get_factor(code)};
   }
 };

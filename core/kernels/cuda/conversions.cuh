@@ -97,7 +97,7 @@ TELENS_DEVICE std::uint32_t encode_e2m1_magnitude(float value) {
   constexpr std::uint32_t kTo2To22 = 22U << FP32::kMantissaBits;
   constexpr int kToSteps = FP32::kMantissaBits - E2M1::kMantissaBits;  // two a power of two
   constexpr std::uint32_t kStepsBefore = (bits_as<std::uint32_t>(1.0F) + kTo2To22) >> kToSteps;
-  const float bounded = value < E2M1::kMax ? value : E2M1::kMax;  // of a NaN as well
+  const float bounded = value < E2M1::kMax ? value : E2M1::kMax;  // a NaN becomes the bound
   const std::uint32_t added =
       (bits_as<std::uint32_t>(fmaxf(bounded, E2M1::kSmallestNormal)) & kExponent) + kTo2To22;
   const std::uint32_t sum = bits_as<std::uint32_t>(bounded + bits_as<float>(added));
