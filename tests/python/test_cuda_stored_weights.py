@@ -99,11 +99,19 @@ def test_main_weights_in_fp32_update_the_codes_as_on_the_cpu(recipe, kind):
     assert_beside(actual, expected, exact, part=part_of_casts("Linear"))
 
 
-def test_a_layer_that_moves_to_the_device_takes_its_codes_along():
-    made = stored("Linear", "cpu", "current")
-    before = tensors_of(made.weight)
-    there = tensors_of(made.to(DEVICE).weight)
+@pytest.mark.parametrize("recipe", STORED)
+def test_a_layer_that_moves_to_the_device_takes_its_codes_along(recipe):
+    made = stored("Linear", "cpu", recipe)
+    before, values = tensors_of(made.weight), made.weight.dequantize()
+    moved = made.to(DEVICE).weight
+    there = tensors_of(moved)
     assert there.keys() == before.keys()
     for name, each in before.items():
         assert there[name].device.type == torch.device(DEVICE).type
         assert_same_bits(there[name], each)
+    x = torch.eye(values.shape[1], dtype=values.dtype, device=DEVICE)
+    for factor in (1, 3):  # the product takes what the weight has from now on
+        moved.detach().quantize_((values * factor).to(DEVICE))
+        with torch.no_grad():
+            y = made(x) - made.bias
+        torch.testing.assert_close(y, moved.dequantize().t(), rtol=2**-6, atol=2**-4)

@@ -3,12 +3,21 @@
 import copy
 import math
 
+import pytest
 import torch
 
 import telens
 import telens.debug as debug
 import telens.pytorch as te
-from telens.common.recipe import DelayedScaling, Float8CurrentScaling, QParams
+from telens.common.recipe import (
+    DelayedScaling,
+    Float8BlockScaling,
+    Float8CurrentScaling,
+    MXFP8BlockScaling,
+    NVFP4BlockScaling,
+    QParams,
+)
+from telens.pytorch.tensor import _copy_storage
 
 
 def test_model_init_makes_the_weights_of_gemms_alone():
@@ -52,3 +61,56 @@ def test_the_scale_of_a_stored_weight_is_logged_although_there_is_no_original(tm
         expected = layer.weight._storage.rowwise_scale_inv.item()
         assert values["scale_inv_min"] == values["scale_inv_max"] == expected
         assert "mse" not in values
+
+
+RECIPES = (Float8CurrentScaling, MXFP8BlockScaling, Float8BlockScaling, NVFP4BlockScaling)
+
+
+def stored_linear(recipe) -> torch.nn.Module:
+    with te.fp8_model_init(recipe=recipe()):
+        return te.Linear(64, 32, bias=False, params_dtype=torch.bfloat16)
+
+
+def stored_tensors(storage) -> dict[str, torch.Tensor]:
+    found = {name: getattr(storage, name) for name in dir(storage) if not name.startswith("_")}
+    return {name: each for name, each in found.items() if isinstance(each, torch.Tensor)}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_copy_on_another_device_has_the_codes(recipe):
+    weight = stored_linear(recipe).weight
+    copied = weight.to("cpu", copy=True)
+    assert type(copied) is type(weight)
+    ours, theirs = stored_tensors(copied._storage), stored_tensors(weight._storage)
+    assert ours.keys() == theirs.keys()
+    for name, each in ours.items():
+        assert torch.equal(each, theirs[name]), name
+        assert each.data_ptr() != theirs[name].data_ptr(), name
+    elsewhere = stored_tensors(_copy_storage(weight._storage, "meta"))
+    assert {each.device.type for each in elsewhere.values()} == {"meta"}
+    assert type(weight.to(torch.float32)) is torch.Tensor  # values, as of any operation
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_layer_that_is_converted_computes_with_the_codes_that_its_weight_has(recipe):
+    """An update of the weight behind the conversion changes the output."""
+    layer = stored_linear(recipe)
+    weight, values = layer.weight, layer.weight.dequantize()
+    layer.float()
+    assert layer.weight is weight
+    assert weight.dtype == weight._storage.dtype == weight.dequantize().dtype == torch.float32
+    torch.testing.assert_close(weight.dequantize(), values.float(), rtol=2**-6, atol=2**-6)
+    x = torch.eye(64)
+    for factor in (1, 3):
+        weight.detach().quantize_(values.float() * factor)
+        assert torch.equal(layer(x), weight.dequantize().t())
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_parameter_takes_over_the_codes_that_its_data_is_set_to(recipe):
+    layer, other = stored_linear(recipe), stored_linear(recipe)
+    layer.weight.data = other.weight.data
+    assert torch.equal(layer.weight.dequantize(), other.weight.dequantize())
+    other.weight.detach().quantize_(torch.ones(32, 64, dtype=torch.bfloat16))
+    assert torch.equal(layer.weight.dequantize(), torch.ones(32, 64, dtype=torch.bfloat16))
+    assert torch.equal(layer(torch.eye(64).bfloat16()), torch.ones(64, 32, dtype=torch.bfloat16))

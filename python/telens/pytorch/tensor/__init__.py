@@ -24,6 +24,7 @@ from telens.common.field_types import is_boolean
 from telens.common.recipe import DelayedScaling, IdentityQuantizer, Recipe
 from telens.pytorch.tensor.data import BlockData, OneScaleData
 from telens.pytorch.tensor.initial_values import keep_high_precision_init_val
+from telens.pytorch.tensor.moved_codes import WithSettableData, can_move
 from telens.pytorch.tensor.quantizer_arguments import take_what_transformer_engine_takes
 from telens.pytorch.tensor.sharded_blocks import WithShardedBlocks, answer_of_blocks
 from telens.pytorch.tensor.sharded_codes import WithShardedCodes, answer, answer_checkpoint
@@ -53,7 +54,7 @@ take_what_transformer_engine_takes()
 _ROUNDED_TO = (torch.bfloat16, torch.float16, torch.float32)
 
 
-class QuantizedTensor(torch.Tensor):
+class QuantizedTensor(WithSettableData, torch.Tensor):
     """A tensor whose values are codes and scales, and whose dtype is the high-precision one.
 
     Operations on it see its dequantized values; an in-place operation quantizes its result into the
@@ -161,6 +162,10 @@ class QuantizedTensor(torch.Tensor):
             return wrap(args[0]._storage, quantizer=args[0]._quantizer)
         if func is aten.clone.default:
             return wrap(_copy_storage(args[0]._storage), quantizer=args[0]._quantizer)
+        device = kwargs.get("device")
+        if func is aten._to_copy.default and can_move(args[0], device, kwargs.get("dtype")):
+            moved = _copy_storage(args[0]._storage, device, kwargs.get("non_blocking", False))
+            return wrap(moved, quantizer=args[0]._quantizer)
         if func in _RESHAPES and isinstance(args[0], QuantizedTensor):
             viewed = _viewed(args[0], args[1])
             if viewed is not None:
@@ -240,9 +245,11 @@ def _plain(value: Any) -> Any:
     return value.dequantize() if isinstance(value, QuantizedTensor) else value
 
 
-def _copy_storage(storage: _C.QuantizedStorage) -> _C.QuantizedStorage:
+def _copy_storage(
+    storage: _C.QuantizedStorage, device: Any = None, non_blocking: bool = False
+) -> _C.QuantizedStorage:
     def clone(tensor: torch.Tensor | None) -> torch.Tensor | None:
-        return None if tensor is None else tensor.clone()
+        return None if tensor is None else tensor.to(device, copy=True, non_blocking=non_blocking)
 
     return _storage_like(storage, clone, storage.sizes)
 
