@@ -153,12 +153,19 @@ def test_an_output_in_fp8_has_codes_near_those_of_the_cpu(recipe):
             with te.autocast(recipe=form), torch.no_grad():
                 y = layer(x, fp8_output=True)
         assert isinstance(y, te.QuantizedTensor)
-        return y.dequantize().float().cpu(), form
+        # The casts of operands make each at most a sixteenth larger, or a smallest code.
+        magnitudes = x.float().cpu().abs() @ layer.weight.detach().float().cpu().abs().t()
+        return y.dequantize().float().cpu(), 1.25 * magnitudes
 
-    (ours, _), (theirs, _) = made(DEVICE), made("cpu")
+    (ours, magnitudes), (theirs, _) = made(DEVICE), made("cpu")
     apart = (ours - theirs).abs()
+    # Tensor cores cut 33 terms of each 32 products to 13 bits behind the largest one's first
+    # (docs/performance.md); the sums are rounded to BF16 on both devices.
+    products = WIDTH / 32 * 33 * 2**-13 * magnitudes + 2**-8 * theirs.abs()
     # One code is an eighth of the value at most; numbers near zero lie on a grid of their own.
-    assert (apart <= 0.13 * theirs.abs() + theirs.abs().max() * 2**-14).all()
+    codes = 0.13 * torch.maximum(ours.abs(), theirs.abs()) + theirs.abs().max() * 2**-14
+    beyond = apart > products + codes
+    assert not beyond.any(), (ours[beyond][:5], theirs[beyond][:5], (products + codes)[beyond][:5])
     # The scale is that of the largest output, which may differ by a rounding.
     assert (apart > 2**-6 * theirs.abs()).double().mean() < 0.1
 

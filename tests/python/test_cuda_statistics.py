@@ -3,12 +3,12 @@ feature in a layer on a GPU beside the same layer on the CPU. Skipped where ther
 library was built without CUDA; `make gpu-check` runs them."""
 
 import math
-import subprocess
 
 import pytest
 import torch
 from cuda_helpers import E4M3, E5M2, HIGH_PRECISION, block_matrix, to_gpu
 from debug_helpers import section
+from every_feature import FEATURES
 
 import telens
 import telens.debug as debug
@@ -165,44 +165,8 @@ def test_differences_of_two_copies_are_those_of_the_cpu(ops, dtype, shape):
 
 # ---- features ----
 
-GEMM_INPUTS = ["activation", "weight", "gradient"]
-OF_TENSORS = ["min", "max", "mean", "std", "l1_norm", "l2_norm", "cur_amax", "dynamic_range"]
-CAST_RECIPES = ["", "fp8_current_scaling_", "mxfp8_", "fp8_block_scaling_"]
-OF_CASTS = ["underflows%", "overflows%", "saturated", "mse", "scale_inv_min", "scale_inv_max"]
 # Sums, and what is made of them; all others are counters and extremes.
 OF_SUMS = ("mean", "std", "norm", "mse", "relative_difference")
-
-
-def on(tensors=None, **keys) -> dict:
-    return {"enabled": True, **({"tensors": tensors} if tensors else {}), **keys}
-
-
-OF_FPROP = on(["activation", "weight"], gemms=["fprop"])
-# Each built-in feature in a section. The layer's GEMM inputs are equal on both devices, its outputs
-# nearly.
-FEATURES = {
-    "transformer_engine.LogTensorStats": on(GEMM_INPUTS, stats=OF_TENSORS),
-    "transformer_engine.LogFp8TensorStats": on(
-        GEMM_INPUTS, stats=[recipe + name for recipe in CAST_RECIPES for name in OF_CASTS]
-    ),
-    "transformer_engine.LogNvfp4TensorStats": on(
-        GEMM_INPUTS, stats=["underflows%", "mse", "underflows%_columnwise", "mse_columnwise"]
-    ),
-    "transformer_engine.FakeQuant": {**OF_FPROP, "quant_format": "MXFP8E4M3"},
-    "transformer_engine.PerTensorScaling": OF_FPROP,
-    "transformer_engine.DisableFP8GEMM": on(gemms=["wgrad"]),
-    "transformer_engine.DisableFP8Layer": on(),
-    "transformer_engine.DumpTensors": on(
-        GEMM_INPUTS, high_precision_tensor=True, quantized_tensor=True
-    ),
-    "base.LogTensorStats": on(["logits"], stats=OF_TENSORS[:6]),
-    "telens.PrecisionLedger": on(),
-    "telens.GemmError": on(gemms=["fprop", "dgrad", "wgrad"]),
-    "telens.ValueHistogram": on(GEMM_INPUTS),
-    "telens.ScaleHealth": on(GEMM_INPUTS),
-    "telens.BlockTelemetry": on(GEMM_INPUTS),
-    "telens.Trigger": on(when=["nonfinite of gradient > 0"], stop=True),
-}
 ITERATIONS = 3
 
 
@@ -271,13 +235,6 @@ def test_every_feature_says_of_a_layer_on_a_gpu_what_it_says_on_the_cpu(ops, tmp
         for folder in (tmp_path / "gpu", tmp_path / "cpu")
     ]
     assert dumped[0] == dumped[1]
-
-
-def test_every_built_in_feature_is_among_them(ops, build_folder):
-    listed = subprocess.run(
-        [build_folder / "bin/telens", "features"], capture_output=True, text=True, check=True
-    ).stdout.splitlines()[1:]
-    assert {line.split()[0] for line in listed} == set(FEATURES)
 
 
 # A second at two GHz: a hundred times as long as the host takes for a step.
