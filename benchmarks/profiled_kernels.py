@@ -45,6 +45,7 @@ def run(library: str) -> None:
         lambda: ops.statistics(x, [], []),
         lambda: ops.layer_norm_quantize(x, weight, weight, 1e-5, False, scale, amax, E4M3, False),
         lambda: ops.quantize_mxfp8(x, E4M3, 0, False, True, True),
+        lambda: ops.quantize_fp8_blocks(x, E4M3, False, True, 0.0, True, True),
     )
     for call in calls:
         call()

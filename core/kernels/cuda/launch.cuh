@@ -61,6 +61,17 @@ inline unsigned grid_for(std::int64_t work, int blocks_per_multiprocessor,
   return static_cast<unsigned>(std::clamp<std::int64_t>(work, 1, resident));
 }
 
+#if defined(__CUDACC__)
+// Blocks that a multiprocessor holds of a kernel, as its registers and shared memory let it. An
+// error shows at the launch.
+template <typename... Arguments>
+int count_resident(void (*kernel)(Arguments...)) {
+  int blocks = 0;
+  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kThreads, 0);
+  return std::max(blocks, 1);
+}
+#endif
+
 inline bool is_aligned(const void* address, std::uintptr_t bytes) {
   return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
 }

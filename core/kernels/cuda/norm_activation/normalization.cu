@@ -7,7 +7,8 @@ namespace telens::cuda {
 namespace {
 
 // Blocks of threads that a multiprocessor is to hold.
-constexpr int kResident = blocks_with(48);
+constexpr int kResident = blocks_with(40);
+constexpr int kBackwardResident = blocks_with(48);
 
 template <typename Format, int pack_width>
 __global__ void __launch_bounds__(kThreads, kResident) normalize_kernel(NormArguments arguments) {
@@ -16,7 +17,7 @@ __global__ void __launch_bounds__(kThreads, kResident) normalize_kernel(NormArgu
 }
 
 template <typename Format, int pack_width>
-__global__ void __launch_bounds__(kThreads, kResident)
+__global__ void __launch_bounds__(kThreads, kBackwardResident)
     normalize_backward_kernel(NormGradientArguments arguments) {
   __shared__ NormShared shared;
   normalize_backward<Format, pack_width>(arguments, GpuThread(), shared);
@@ -51,7 +52,7 @@ cudaError_t launch_normalize(const NormArguments& arguments, FormatId format,
 cudaError_t launch_normalize_backward(const NormGradientArguments& arguments, FormatId format,
                                       const LaunchContext& context) {
   if (arguments.rows == 0) return cudaSuccess;
-  const unsigned grid = grid_for(arguments.rows, kResident, context);
+  const unsigned grid = grid_for(arguments.rows, kBackwardResident, context);
   return dispatch_high_precision(format, [&]<typename Format>() {
     constexpr int kWidth = kPackOf<typename Format::Bits>;
     const bool fits = arguments.columns % kWidth == 0 && is_aligned(arguments.x, 16) &&

@@ -47,11 +47,12 @@ inline bool is_whole(const CastMatrix& cast) {
   return cast.x.columns % kColumnsOfThread == 0 && is_aligned(cast.x.x, 16) && is_whole(cast.codes);
 }
 
-template <int block>
+// For a kernel that takes a matrix by the tiles of a block format.
+template <int block, typename... Arguments>
 unsigned grid_of_tiles(const BlockMatrix& matrix, const LaunchContext& context,
-                       int resident = TileShape<block>::kResident) {
-  return grid_for(tiles_of_matrix(matrix.rows, matrix.columns, TileShape<block>::kRows), resident,
-                  context);
+                       void (*kernel)(Arguments...)) {
+  return grid_for(tiles_of_matrix(matrix.rows, matrix.columns, TileShape<block>::kRows),
+                  count_resident(kernel), context);
 }
 
 }  // namespace telens::cuda

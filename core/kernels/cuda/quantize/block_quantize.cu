@@ -30,7 +30,7 @@ cudaError_t launch(const Arguments& arguments, const Scaling& scaling,
   return dispatch_whole(is_whole(matrix, outputs), [&]<bool whole>() {
     const auto kernel = arguments.squares ? quantize_squares_kernel<Input, Scaling, whole>
                                           : quantize_lines_kernel<Input, Scaling, whole>;
-    const unsigned grid = grid_of_tiles<Scaling::kBlock>(matrix, context);
+    const unsigned grid = grid_of_tiles<Scaling::kBlock>(matrix, context, kernel);
     kernel<<<grid, kThreads, 0, context.stream>>>(matrix, outputs, scaling);
     return cudaGetLastError();
   });

@@ -8,11 +8,6 @@ namespace {
 
 constexpr int kBlock = Nvfp4Scaling<false>::kBlock;
 
-// Blocks of threads that a multiprocessor is to hold: with lines both orientations have factors and
-// codes at once.
-constexpr int kSquaresResident = TileShape<kBlock>::kResident;
-constexpr int kLinesResident = blocks_with(64);
-
 template <typename Input, bool whole, bool by_chance, bool by_lines>
 __global__ void __launch_bounds__(kThreads) quantize_nvfp4_kernel(Nvfp4Arguments arguments) {
   __shared__ LinesShared<Input, kBlock> shared;
@@ -30,17 +25,16 @@ template <typename Input, bool whole, bool by_chance>
 cudaError_t launch(const Nvfp4Arguments& arguments, const LaunchContext& context) {
   const auto kernel = arguments.squares ? quantize_nvfp4_squares_kernel<Input, whole, by_chance>
                                         : quantize_nvfp4_kernel<Input, whole, by_chance, false>;
-  const unsigned grid = grid_of_tiles<kBlock>(
-      arguments.matrix, context, arguments.squares ? kSquaresResident : kLinesResident);
+  const unsigned grid = grid_of_tiles<kBlock>(arguments.matrix, context, kernel);
   kernel<<<grid, kThreads, 0, context.stream>>>(arguments);
   return cudaGetLastError();
 }
 
 template <typename Input, bool whole>
 cudaError_t launch_by_lines(const Nvfp4Arguments& arguments, const LaunchContext& context) {
-  const unsigned grid = grid_of_tiles<kBlock>(arguments.matrix, context, kLinesResident);
-  quantize_nvfp4_kernel<Input, whole, false, true>
-      <<<grid, kThreads, 0, context.stream>>>(arguments);
+  const auto kernel = quantize_nvfp4_kernel<Input, whole, false, true>;
+  const unsigned grid = grid_of_tiles<kBlock>(arguments.matrix, context, kernel);
+  kernel<<<grid, kThreads, 0, context.stream>>>(arguments);
   return cudaGetLastError();
 }
 
