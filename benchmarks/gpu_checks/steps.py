@@ -77,7 +77,7 @@ FIRST_GROUPS = ("memory_bound", "linear")
 BUILD_TESTS = "tests/python/test_cuda_build.py"
 
 
-# Seconds on an H100 with 16 cores, rounded up.
+# Seconds on an H100 or H200 with 16 cores, whichever took longer, rounded up.
 EXPECTED = {
     "memory_bound": 8,
     "statistics": 29,
@@ -88,8 +88,9 @@ EXPECTED = {
     "block_formats": 8,
     "layer": 40,
 }
-EXPECTED_OF_TESTS = 21  # seconds for the slowest file; most take less
-EXPECTED_COMPILING, EXPECTED_COMPILING_PREBUILT = 160, 25
+# Seconds for the slowest file; those that ran beside another one wait for nothing.
+EXPECTED_OF_TESTS = 21
+EXPECTED_COMPILING, EXPECTED_COMPILING_PREBUILT = 160, 40
 
 
 def cuda_tests() -> list[str]:
@@ -249,7 +250,7 @@ def steps(context: Context) -> list[Step]:
     ]
     return [
         step("Python packages", 60, 1, build.unpack_wheels, prepares=True),
-        step("configure", 60, 1, build.configure, prepares=True),
+        step("configure", 60, 2, build.configure, prepares=True),
         step(COMPILE, 330, compiling, build.compile_for_gpu, "configure", prepares=True),
         tests(FIRST_TESTS),
         *(rows(group) for group in FIRST_GROUPS),
@@ -258,7 +259,7 @@ def steps(context: Context) -> list[Step]:
         step("sample on the GPU", 60, 16, sample_on_gpu, COMPILE),
         step("processes on the GPU", 300, 90, processes_on_gpu, COMPILE),
         *(
-            step(f"compute-sanitizer {tool}", 180, 30, partial(sanitize, tool=tool), COMPILE)
+            step(f"compute-sanitizer {tool}", 180, 45, partial(sanitize, tool=tool), COMPILE)
             for tool in SANITIZERS
         ),
         # A library that was built elsewhere was tested there.
