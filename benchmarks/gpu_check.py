@@ -144,7 +144,7 @@ def main() -> int:
     )
     context = context_of(arguments, prebuilt, machine.nvcc, machine.capability)
     context.commands = Commands(out / "gpu_check.log", context.environment, ROOT)
-    context.has_passed = report.has_passed
+    context.is_new = report.is_new
     runner = Runner(report, context.commands, arguments.limit)
     try:
         runner.run(steps(context))

@@ -151,6 +151,10 @@ LIMITS = (
     Limit("quantize_squares_kernel<BF16, Fp8BlockScaling<E4M3>, true>", 8, 64, calls=2),
     # The scale of the tensor, or of each row, is stored in a loop of its own.
     Limit("quantize_nvfp4_kernel<BF16, true, false, false>", 4, 64, narrow_loads=2, calls=9),
+    # The compiler aims at 64 registers and spills one of a kernel that also draws at random.
+    Limit(
+        "quantize_nvfp4_kernel<FP16, true, true, false>", 4, 64, narrow_loads=2, calls=9, stack=8
+    ),
     Limit("quantize_nvfp4_squares_kernel<BF16, true, false>", 4, 64, calls=1),
     # Not tuned: a thread reads a square element by element, twice, and keeps its codes and errors
     # under two scales in memory of its own.

@@ -17,7 +17,13 @@ function(telens_share_cxx_library target)
   if(NOT TELENS_LINKS_STATIC_CXX)
     return()
   endif()
-  find_library(TELENS_CXX_LIBRARY NAMES libstdc++.so.6 NO_CMAKE_FIND_ROOT_PATH)
+  # The compiler's own, which has all that its headers use, before one of the system.
+  execute_process(
+    COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libstdc++.so.6
+    OUTPUT_VARIABLE own
+    OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  cmake_path(GET own PARENT_PATH own_folder)
+  find_library(TELENS_CXX_LIBRARY NAMES libstdc++.so.6 HINTS ${own_folder} NO_CMAKE_FIND_ROOT_PATH)
   if(NOT TELENS_CXX_LIBRARY)
     message(FATAL_ERROR "${CMAKE_CXX_COMPILER} links libstdc++ statically, and LibTorch brings the shared "
                         "one: both in one process corrupt memory. There is no libstdc++.so.6 to link in its "
@@ -41,6 +47,9 @@ function(_telens_links_static_cxx result)
     COMMAND ${CMAKE_READELF} -d "${folder}/probe.so"
     OUTPUT_VARIABLE needed
     ERROR_QUIET)
+  if(failed)
+    message(STATUS "${CMAKE_CXX_COMPILER} links no probe: which libstdc++ it takes is unknown")
+  endif()
   # libc++ is another library, which is not ours to choose.
   if(failed OR needed MATCHES "NEEDED.*lib(std)?c\\+\\+")
     set(${result} FALSE PARENT_SCOPE)

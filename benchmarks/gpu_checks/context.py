@@ -24,7 +24,7 @@ class Context:
     commands: Commands | None = None
     capability: tuple[int, int] = (0, 0)
     prebuilt: Path | None = None  # lib, bin and tests as `make gpu-prebuilt` leaves them
-    has_passed: Callable[[str], bool] = lambda step: False  # in an earlier check
+    is_new: Callable[[str], bool] = lambda step: True  # no earlier check ran the step to its end
 
     @property
     def target(self) -> str | None:

@@ -100,6 +100,10 @@ class Report:
     def has_passed(self, name: str) -> bool:
         return self.steps.get(name, {}).get("outcome") == "passed"
 
+    def is_new(self, name: str) -> bool:
+        """True if no earlier check ran the step to its end."""
+        return not self.has_passed(name) and name not in self.failed
+
     @property
     def failed(self) -> list[str]:
         return [name for name, step in self.steps.items() if step["outcome"] == "failed"]

@@ -1,4 +1,5 @@
-"""Runs the steps of a check one after the other, each and all of them within a time limit."""
+"""Runs the steps of a check one after the other, each and all of them within a time limit; commands
+may be begun before the step that waits for them."""
 
 import math
 import os
@@ -63,7 +64,9 @@ class Commands:
         """Starts a command that a later run() of the same words waits for."""
         words = words_of(command)
         if words not in self.begun:
+            # An earlier check that was killed may have left one of that name.
             part = self.log.with_name(f"{self.log.name}.{len(self.parts)}")
+            part.unlink(missing_ok=True)
             self.parts.append(part)
             self.begun[words] = self.start(words, part, extra), part
 

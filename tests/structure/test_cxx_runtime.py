@@ -1,5 +1,7 @@
 """Shared objects need the shared C++ library, also where the compiler would link it statically."""
 
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -26,13 +28,20 @@ def run(*command) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("flags", ["", "-static-libstdc++"])
-def test_a_library_needs_the_shared_one_and_exports_none_of_it(tmp_path, flags):
+@pytest.mark.parametrize("is_static", [False, True], ids=["as it is", "static by itself"])
+def test_a_library_needs_the_shared_one_and_exports_none_of_it(tmp_path, is_static):
     (tmp_path / "CMakeLists.txt").write_text(PROJECT)
     (tmp_path / "example.cpp").write_text(SOURCE)
     build = tmp_path / "build"
-    said = run("cmake", "-S", tmp_path, "-B", build, f"-DCMAKE_SHARED_LINKER_FLAGS={flags}")
-    assert ("links libstdc++ statically" in said) == bool(flags)
+    compiler = shutil.which(os.environ.get("CXX", "c++"))
+    if is_static:
+        wrapper = tmp_path / "c++"
+        wrapper.write_text(f'#!/bin/sh\nexec "{compiler}" -static-libstdc++ "$@"\n')
+        wrapper.chmod(0o755)
+        compiler = wrapper
+    said = run("cmake", "-S", tmp_path, "-B", build, f"-DCMAKE_CXX_COMPILER={compiler}")
+    if is_static:
+        assert "links libstdc++ statically" in said
     run("cmake", "--build", build)
     library = build / "libexample.so"
     assert "[libstdc++.so.6]" in run("readelf", "-d", library)

@@ -172,15 +172,19 @@ def test_commands_that_are_begun_run_beside_each_other_and_fill_the_log_in_turn(
 
 
 def test_what_was_begun_and_is_not_waited_for_is_killed(tmp_path):
+    (tmp_path / "gpu_check.log.0").write_text("$ what a check that was killed left\nFAILED\n")
     commands = commands_in(tmp_path)
     commands.begin("sh", "-c", "echo $$; exec sleep 600")
     log = tmp_path / "gpu_check.log.0"
+    deadline = time.monotonic() + 30
     while len(log.read_text().splitlines()) < 2:
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     pid = int(log.read_text().splitlines()[1])
     commands.stop()
     assert ends_soon(pid)
     assert str(pid) in commands.log.read_text()
+    assert "FAILED" not in commands.log.read_text()
 
 
 def test_a_check_that_is_killed_leaves_what_it_knew(tmp_path):
@@ -464,12 +468,20 @@ def test_every_file_of_cuda_tests_is_run_in_a_process_of_its_own(context):
     assert {steps.name_of_tests(file) for file in files} <= set(report["steps"])
 
 
-def test_files_of_cuda_tests_begin_before_their_turn_but_for_those_that_passed(context):
+def test_files_of_cuda_tests_begin_before_their_turn_but_for_those_that_ran_before(
+    context, tmp_path
+):
     paths = steps.cuda_tests()
     rest = [path for path in paths if path != steps.FIRST_TESTS]
-    context.has_passed = lambda name: name == steps.name_of_tests(rest[2])
+    report = report_in(tmp_path)
+    report.steps = {
+        steps.name_of_tests(rest[2]): {"outcome": "passed"},
+        steps.name_of_tests(rest[4]): {"outcome": "failed"},
+        steps.name_of_tests(rest[5]): {"outcome": "skipped"},
+    }
+    context.is_new = report.is_new
     steps.tests_beside_each_other(context, rest[0])
-    expected = [rest[0], rest[1], *rest[3:]][: steps.FILES_AT_A_TIME]
+    expected = [rest[0], rest[1], rest[3], *rest[5:]][: steps.FILES_AT_A_TIME]
     assert context.commands.begun == expected
 
 

@@ -132,11 +132,13 @@ TELENS_DEVICE FloatPair decode_e2m1_magnitudes(std::uint16_t codes) {
 #if defined(__CUDA_ARCH__)
   // As the top of FP16's bits below its sign they are the values under FP16's bias.
   constexpr int kShift = FP16::kMantissaBits - E2M1::kMantissaBits;
-  constexpr std::uint32_t kRebias = 0x74007400U;  // 2^14 twice
-  static_assert(FP16::kBias - E2M1::kBias == 14);
+  // The power of two between the biases, twice.
+  constexpr std::uint32_t kRebias = static_cast<std::uint32_t>(2 * FP16::kBias - E2M1::kBias)
+                                    << FP16::kMantissaBits;
+  static_assert(kRebias == 0x7400U);
   const std::uint32_t small = __byte_perm(codes, 0, 0x4140) << kShift;
   std::uint32_t halves;
-  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(halves) : "r"(small), "r"(kRebias));
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(halves) : "r"(small), "r"(kRebias | kRebias << 16));
   return {widen<FP16>(static_cast<std::uint16_t>(halves)),
           widen<FP16>(static_cast<std::uint16_t>(halves >> 16))};
 #else

@@ -62,8 +62,9 @@ inline unsigned grid_for(std::int64_t work, int blocks_per_multiprocessor,
 }
 
 #if defined(__CUDACC__)
-// Blocks that a multiprocessor holds of a kernel, as its registers and shared memory let it. An
-// error shows at the launch.
+// Blocks that a multiprocessor holds of a kernel, as its registers and shared memory let it: of
+// kernels whose formats take unlike many registers, and whose result no grid changes. An error
+// shows at the launch.
 template <typename... Arguments>
 int count_resident(void (*kernel)(Arguments...)) {
   int blocks = 0;

@@ -114,7 +114,7 @@ TEST(GridThatAddsUp, of_a_large_tensor_is_one_wave_of_its_kernel_on_132_multipro
   };
   for (const Kernel& kernel :
        {Kernel{"statistics", cuda::statistics_blocks(kSide * kSide), cuda::kStatisticsResident},
-        Kernel{"what-if", cuda::what_if_grid(kSide, kSide), cuda::WhatIfTile::kResident},
+        Kernel{"what-if", cuda::what_if_grid(kSide, kSide), cuda::kWhatIfResident},
         Kernel{"block casts", cuda::block_cast_grid(matrix), cuda::kBlockCastResident},
         Kernel{"copies", cuda::copies_grid(kSide, kSide), cuda::kCopiesResident}}) {
     EXPECT_LE(kernel.blocks, kMultiprocessors * kernel.resident) << kernel.name;

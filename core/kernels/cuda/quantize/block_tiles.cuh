@@ -55,9 +55,6 @@ struct TileShape {
   static constexpr int kBlocksDown = kRows / block;
   static constexpr int kBlocksAcross = kTileColumns / block;
   static constexpr int kThreadsOfBlock = block / kColumnsOfThread;  // along a row
-  // Blocks of threads that a multiprocessor is to hold. What a thread has of a tile takes
-  // registers: 32 elements of FP32, their codes, maxima and factors, or 64.
-  static constexpr int kResident = blocks_with(kRowsOfThread == 4 ? 80 : 128);
   static_assert(kRows % block == 0 && kWarpsOfBlock > 0 && kBlocksAcross > 0);
 };
 

@@ -2,6 +2,8 @@
 // Device code.
 #pragma once
 
+#include <cmath>
+
 #include "core/formats/philox.h"
 #include "core/formats/scheme.h"
 #include "core/formats/stochastic_rounding.h"

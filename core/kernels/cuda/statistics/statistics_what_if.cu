@@ -7,7 +7,7 @@ namespace telens::cuda {
 namespace {
 
 template <typename Input, bool whole>
-__global__ void __launch_bounds__(kThreads, WhatIfTile::kResident)
+__global__ void __launch_bounds__(kThreads, kWhatIfResident)
     what_if_statistics_kernel(const __grid_constant__ WhatIfArguments arguments,
                               const std::int64_t* gate) {
   if (is_shut(gate)) return;

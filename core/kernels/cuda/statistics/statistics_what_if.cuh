@@ -39,6 +39,9 @@ struct WhatIfArguments {
 
 // Tiles hold whole blocks of every format.
 using WhatIfTile = TileShape<block_length(ScalingMode::block_1d)>;
+// Blocks of threads that a multiprocessor is to hold: a thread has 64 elements, their maxima and
+// factors.
+inline constexpr int kWhatIfResident = blocks_with(128);
 inline constexpr int kWhatIfRows = WhatIfTile::kRowsOfThread;
 // The most blocks that a tile has.
 inline constexpr int kSmallestBlock = smallest_block_length();
@@ -49,8 +52,7 @@ static_assert(kSmallestBlock == kRowGroupsOfWarp * kWhatIfRows,
               "a warp's rows are those of the smallest blocks");
 
 constexpr std::int64_t what_if_grid(std::int64_t rows, std::int64_t columns) {
-  return grid_that_adds_up(tiles_of_matrix(rows, columns, WhatIfTile::kRows),
-                           WhatIfTile::kResident);
+  return grid_that_adds_up(tiles_of_matrix(rows, columns, WhatIfTile::kRows), kWhatIfResident);
 }
 
 struct WhatIfShared {
