@@ -194,6 +194,26 @@ def blocks_that_lie_on_two_ranks_are_sharded_as_values(rank: int) -> None:
         assert torch.equal(own.weight.full_tensor(), expected.weight.dequantize())
 
 
+def moved_shards_of_blocks_stay_shards(rank: int) -> None:
+    """FSDP gathers a shard that was copied, or that a parameter has taken over, as codes."""
+    recipe = MXFP8BlockScaling()
+    shard = make(recipe, True)[0].weight.to_local()
+    whole = make(recipe, False, sizes=(32, 32))[0].weight
+    assert (shard._is_shard, whole._is_shard) == (True, False)
+    for copied in (shard.to("cpu", copy=True), shard.clone(), shard.detach()):
+        assert type(copied) is te.MXFP8Tensor
+        assert copied._is_shard
+        assert torch.equal(copied._rowwise_data, shard._rowwise_data)
+    taken = whole.detach()
+    taken.data = shard
+    assert taken._is_shard
+    taken.data = taken.dequantize()  # values, under scales of their own
+    assert taken._is_shard
+    taken.data = whole
+    assert not taken._is_shard
+    assert torch.equal(taken._rowwise_data, whole._rowwise_data)
+
+
 BLOCKS = {MXFP8BlockScaling: 32, Float8BlockScaling: 128}
 # The parts of a tensor in blocks, and along which dimension of them rows lie.
 PARTS = {
@@ -264,7 +284,7 @@ def all_cases(rank: int, folder: str) -> None:
         codes_are_gathered, columns_of_gpus_are_freed, special_values,
         scale_of_a_step_is_not_that_of_gathered_codes, mixed_precision,
         nan_of_the_second_of_two, elsewhere_values_are_seen,
-        blocks_that_lie_on_two_ranks_are_sharded_as_values,
+        blocks_that_lie_on_two_ranks_are_sharded_as_values, moved_shards_of_blocks_stay_shards,
     ):  # fmt: skip
         case(rank)
     blocks_train_as_whole_ones(rank, folder)

@@ -17,7 +17,7 @@ from telens.common.recipe import (
     NVFP4BlockScaling,
     QParams,
 )
-from telens.pytorch.tensor import _copy_storage
+from telens.pytorch.tensor.moved_codes import copy_storage
 
 
 def test_model_init_makes_the_weights_of_gemms_alone():
@@ -86,7 +86,7 @@ def test_a_copy_on_another_device_has_the_codes(recipe):
     for name, each in ours.items():
         assert torch.equal(each, theirs[name]), name
         assert each.data_ptr() != theirs[name].data_ptr(), name
-    elsewhere = stored_tensors(_copy_storage(weight._storage, "meta"))
+    elsewhere = stored_tensors(copy_storage(weight._storage, "meta"))
     assert {each.device.type for each in elsewhere.values()} == {"meta"}
     assert type(weight.to(torch.float32)) is torch.Tensor  # values, as of any operation
 
@@ -114,3 +114,27 @@ def test_a_parameter_takes_over_the_codes_that_its_data_is_set_to(recipe):
     other.weight.detach().quantize_(torch.ones(32, 64, dtype=torch.bfloat16))
     assert torch.equal(layer.weight.dequantize(), torch.ones(32, 64, dtype=torch.bfloat16))
     assert torch.equal(layer(torch.eye(64).bfloat16()), torch.ones(64, 32, dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_data_that_a_stored_weight_cannot_have_is_an_error(recipe):
+    """It leaves the weight as it was."""
+    layer, small = stored_linear(recipe), torch.zeros(3, 5)
+    with te.fp8_model_init(recipe=recipe()):
+        shorter = te.Linear(64, 16, bias=False, params_dtype=torch.bfloat16).weight
+    other = RECIPES[RECIPES.index(recipe) - 1]
+    before = layer.weight.dequantize()
+    for data, message in (
+        (3, "data: 3 is no tensor; expected a .*Tensor or values of shape .32, 64.: set it to"),
+        (None, "data: None is no tensor"),
+        (small, r"data: a tensor of shape \(3, 5\); expected \(32, 64\), the weight's own: make"),
+        (shorter, r"data: a tensor of shape \(16, 64\); expected \(32, 64\)"),
+        (stored_linear(other).weight, "data: a .*Tensor; expected a .*Tensor or values: set it to"),
+        (torch.zeros(32, 64, dtype=torch.int32), r"data: values in torch\.int32 for a weight that"),
+    ):
+        with pytest.raises(telens.UsageError, match=message):
+            layer.weight.data = data
+    with pytest.raises(telens.UsageError, match=r"values in torch\.float64 .*without fp8_model"):
+        layer.double()
+    assert layer.weight.dtype == torch.bfloat16
+    assert torch.equal(layer.weight.dequantize(), before)

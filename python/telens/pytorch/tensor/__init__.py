@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -24,7 +24,12 @@ from telens.common.field_types import is_boolean
 from telens.common.recipe import DelayedScaling, IdentityQuantizer, Recipe
 from telens.pytorch.tensor.data import BlockData, OneScaleData
 from telens.pytorch.tensor.initial_values import keep_high_precision_init_val
-from telens.pytorch.tensor.moved_codes import WithSettableData, can_move
+from telens.pytorch.tensor.moved_codes import (
+    WithSettableData,
+    can_move,
+    copy_storage,
+    storage_like,
+)
 from telens.pytorch.tensor.quantizer_arguments import take_what_transformer_engine_takes
 from telens.pytorch.tensor.sharded_blocks import WithShardedBlocks, answer_of_blocks
 from telens.pytorch.tensor.sharded_codes import WithShardedCodes, answer, answer_checkpoint
@@ -161,11 +166,10 @@ class QuantizedTensor(WithSettableData, torch.Tensor):
         if func in (aten.detach.default, aten.alias.default):
             return wrap(args[0]._storage, quantizer=args[0]._quantizer)
         if func is aten.clone.default:
-            return wrap(_copy_storage(args[0]._storage), quantizer=args[0]._quantizer)
+            return _copied(args[0])
         device = kwargs.get("device")
         if func is aten._to_copy.default and can_move(args[0], device, kwargs.get("dtype")):
-            moved = _copy_storage(args[0]._storage, device, kwargs.get("non_blocking", False))
-            return wrap(moved, quantizer=args[0]._quantizer)
+            return _copied(args[0], device, kwargs.get("non_blocking", False))
         if func in _RESHAPES and isinstance(args[0], QuantizedTensor):
             viewed = _viewed(args[0], args[1])
             if viewed is not None:
@@ -245,35 +249,15 @@ def _plain(value: Any) -> Any:
     return value.dequantize() if isinstance(value, QuantizedTensor) else value
 
 
-def _copy_storage(
-    storage: _C.QuantizedStorage, device: Any = None, non_blocking: bool = False
-) -> _C.QuantizedStorage:
-    def clone(tensor: torch.Tensor | None) -> torch.Tensor | None:
-        return None if tensor is None else tensor.to(device, copy=True, non_blocking=non_blocking)
-
-    return _storage_like(storage, clone, storage.sizes)
-
-
-def _storage_like(
-    storage: _C.QuantizedStorage,
-    of: Callable[[torch.Tensor | None], torch.Tensor | None],
-    sizes: list[int],
-) -> _C.QuantizedStorage:
-    """Another storage of these sizes, with what ``of`` makes of each tensor."""
-    made = _C.QuantizedStorage(
-        of(storage.rowwise_data),
-        of(storage.rowwise_scale_inv),
-        of(storage.columnwise_data),
-        of(storage.columnwise_scale_inv),
-        storage.fp8_dtype,
-        storage.mode,
-        storage.dtype,
-        sizes,
-        of(storage.rowwise_tensor_scale),
-        of(storage.columnwise_tensor_scale),
-    )
-    made.blocks = storage.blocks
-    return made
+def _copied(
+    tensor: QuantizedTensor, device: Any = None, non_blocking: bool = False
+) -> QuantizedTensor:
+    """The same codes in memory of their own; a part with scales of its own stays a part."""
+    storage = copy_storage(tensor._storage, device, non_blocking)
+    copy = wrap(storage, quantizer=tensor._quantizer)
+    if not tensor._shares_scale():
+        copy._become_part_as(tensor)
+    return copy
 
 
 _RESHAPES = (aten.view.default, aten._reshape_alias.default, aten._unsafe_view.default)
@@ -284,7 +268,7 @@ def _viewed(tensor: QuantizedTensor, shape: list[int]) -> QuantizedTensor | None
     sizes = torch.empty(tensor.shape, device="meta").view(shape).shape
     if not sizes or not tensor.shape or sizes[-1] != tensor.shape[-1]:
         return None
-    storage = _storage_like(tensor._storage, lambda data: data, list(sizes))
+    storage = storage_like(tensor._storage, lambda data: data, list(sizes))
     return wrap(storage, quantizer=tensor._quantizer)
 
 

@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from telens import _C
 
-__all__: list[str] = []
+__all__ = ["WithSettableData", "can_move", "copy_storage", "storage_like"]
+
+
+# Values that a cast takes.
+_HIGH_PRECISION = (torch.bfloat16, torch.float16, torch.float32)
 
 
 class WithSettableData:
@@ -28,34 +33,97 @@ class WithSettableData:
     @data.setter
     def data(self, other: Any) -> None:
         """Shares the codes of a quantized tensor, or takes the values of another, with scales of
-        their own, in its dtype and on its device."""
+        their own, in its dtype and on its device.
+
+        Raises UsageError for what is no tensor of this shape, and for values of no high precision.
+        """
         if other is self:
             return
-        if not isinstance(other, WithSettableData):
-            if is_part(self):  # it has no scale of its own to take other values under
-                raise _C.UsageError(
-                    "data: a shard of codes takes the codes of a quantized tensor, not values in "
-                    f"{other.dtype}; convert the module before fully_shard"
-                )
-            other = _cast_like(self, other)
-        torch.Tensor.data.__set__(self, other)  # takes over what C++ sees of the codes
-        self._storage = other._storage
-        self._quantizer = other._quantizer or self._quantizer
-        if is_part(self) or is_part(other):
-            self._shard, self._piece = other._shard, other._piece
+        _check_data(self, other)
+        has_codes = isinstance(other, WithSettableData)
+        made = other if has_codes else _cast_like(self, other)
+        torch.Tensor.data.__set__(self, made)  # takes over what C++ sees of the codes
+        self._storage = made._storage
+        self._quantizer = made._quantizer or self._quantizer
+        if has_codes:
+            self._become_part_as(made)
 
+    def _shares_scale(self) -> bool:
+        """True for a part of a tensor whose scale is that of other parts too."""
+        return False
 
-def is_part(tensor: Any) -> bool:
-    """True for a shard, and for a piece that a checkpoint is read into."""
-    parts = (getattr(tensor, name, None) for name in ("_shard", "_piece"))
-    return any(part is not None for part in parts)
+    def _become_part_as(self, other: Any) -> None:
+        """After taking over the codes of a tensor of this type: is a part if that is one."""
 
 
 def can_move(tensor: Any, device: torch.device | None, dtype: torch.dtype | None) -> bool:
-    """True if a copy keeps the codes: whole tensors' do, on devices that have values."""
+    """True if a copy keeps the codes: those with scales of their own do, on devices that have
+    values."""
     keeps_dtype = dtype is None or dtype == tensor.dtype
     has_values = device is None or torch.device(device).type != "meta"
-    return keeps_dtype and has_values and not is_part(tensor)
+    return keeps_dtype and has_values and not tensor._shares_scale()
+
+
+def copy_storage(
+    storage: _C.QuantizedStorage, device: Any = None, non_blocking: bool = False
+) -> _C.QuantizedStorage:
+    def clone(tensor: torch.Tensor | None) -> torch.Tensor | None:
+        return None if tensor is None else tensor.to(device, copy=True, non_blocking=non_blocking)
+
+    return storage_like(storage, clone, storage.sizes)
+
+
+def storage_like(
+    storage: _C.QuantizedStorage,
+    of: Callable[[torch.Tensor | None], torch.Tensor | None],
+    sizes: list[int],
+) -> _C.QuantizedStorage:
+    """Another storage of these sizes, with what ``of`` makes of each tensor."""
+    made = _C.QuantizedStorage(
+        of(storage.rowwise_data),
+        of(storage.rowwise_scale_inv),
+        of(storage.columnwise_data),
+        of(storage.columnwise_scale_inv),
+        storage.fp8_dtype,
+        storage.mode,
+        storage.dtype,
+        sizes,
+        of(storage.rowwise_tensor_scale),
+        of(storage.columnwise_tensor_scale),
+    )
+    made.blocks = storage.blocks
+    return made
+
+
+def _check_data(tensor: Any, other: Any) -> None:
+    if not isinstance(other, torch.Tensor):
+        raise _C.UsageError(
+            f"data: {other!r} is no tensor; expected a {type(tensor).__name__} or values of shape "
+            f"{tuple(tensor.shape)}: set it to a tensor"
+        )
+    if other.shape != tensor.shape:
+        raise _C.UsageError(
+            f"data: a tensor of shape {tuple(other.shape)}; expected {tuple(tensor.shape)}, the "
+            "weight's own: make another parameter for other shapes"
+        )
+    if isinstance(other, WithSettableData):
+        if type(other) is not type(tensor):
+            raise _C.UsageError(
+                f"data: a {type(other).__name__}; expected a {type(tensor).__name__} or values: "
+                "set it to the tensor's dequantize()"
+            )
+        return
+    if tensor._shares_scale():
+        raise _C.UsageError(
+            "data: a shard of codes takes the codes of a quantized tensor, not values in "
+            f"{other.dtype}; convert the module before fully_shard"
+        )
+    if other.dtype not in _HIGH_PRECISION:
+        raise _C.UsageError(
+            f"data: values in {other.dtype} for a weight that is stored in "
+            f"{tensor._storage.fp8_dtype.name}; expected torch.bfloat16, torch.float16 or "
+            "torch.float32: convert them, or make the module without fp8_model_init"
+        )
 
 
 def _cast_like(tensor: Any, values: torch.Tensor) -> Any:

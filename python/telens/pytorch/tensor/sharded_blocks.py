@@ -37,6 +37,9 @@ class WithShardedBlocks:
     _storage: _C.QuantizedStorage
     _is_shard = False
 
+    def _become_part_as(self, other: Any) -> None:
+        self._is_shard = other._is_shard
+
     def fsdp_pre_all_gather(
         self, mesh: Any, outer_size: Any, outer_stride: Any, module: Any, mp_policy: Any
     ) -> tuple[tuple[torch.Tensor, ...], Any]:

@@ -55,6 +55,12 @@ class WithShardedCodes:
     _shard: Shard | None = None  # None: a whole tensor
     _piece: Piece | None = None  # None: not one that a checkpoint is read into
 
+    def _shares_scale(self) -> bool:
+        return self._shard is not None or self._piece is not None
+
+    def _become_part_as(self, other: Any) -> None:
+        self._shard, self._piece = other._shard, other._piece
+
     def quantize_(self, tensor: torch.Tensor) -> Any:
         """As of a whole tensor, of which this rank has some rows: the scale is that of the largest
         value of any rank, so each rank of the group calls it."""
@@ -125,7 +131,8 @@ def answer(func: Any, args: tuple, kwargs: dict) -> Any:
     first = args[0] if args else None
     if func is aten.copy_.default:
         return _copy(first, args[1]) if isinstance(first, WithShardedCodes) else None
-    if _is_part(first) and is_itself(func, args):
+    is_part = isinstance(first, WithShardedCodes) and first._shares_scale()
+    if is_part and is_itself(func, args):
         return _like(first, first._storage, first._shard, first._piece)
     rows = _ROWS.get(func)
     frame = asking_function() if rows is not None else None
@@ -142,12 +149,6 @@ def answer_checkpoint(func: Any, args: tuple) -> Any:
     planner = sys.modules["torch.distributed.checkpoint.planner"].LoadPlanner
     piece = _piece_of(frame, args[0])
     return PieceOfValues(piece).narrowed(*args[1:]) if isinstance(piece.load, planner) else None
-
-
-def _is_part(tensor: Any) -> bool:
-    """Whether it is a shard or a piece."""
-    ours = isinstance(tensor, WithShardedCodes)
-    return ours and not (tensor._shard is None and tensor._piece is None)
 
 
 def _are_alike(one: Any, other: Any) -> bool:
