@@ -1,9 +1,12 @@
 """Trainings with graphed callables and without, for a CPU with recorded graphs and for a GPU."""
 
+import contextlib
 import copy
 
+import pytest
 import torch
 
+import telens
 import telens.pytorch as te
 from telens.common.recipe import DelayedScaling, Float8CurrentScaling
 
@@ -23,6 +26,72 @@ def make_layers(device, dtype=torch.float32):
         lambda **options: te.Linear(WIDTH, WIDTH, bias=False, **options),
     )
     return [make(device=device, params_dtype=dtype) for make in kinds]
+
+
+def make_stored(recipe, device, dtype=torch.float32):
+    """A layer whose weight is codes."""
+    torch.manual_seed(4)
+    with te.fp8_model_init(recipe=recipe):
+        return te.Linear(WIDTH, WIDTH, device=device, params_dtype=dtype)
+
+
+def moves_of(recipe, device, dtype):
+    """{name: how a stored weight gets other memory, or another dtype with the same codes}."""
+    other = make_stored(recipe, device, dtype)
+
+    def take_data(layer):
+        layer.weight.data = other.weight.data
+
+    def take_values(layer):
+        layer.weight.data = torch.zeros(WIDTH, WIDTH, device=device, dtype=dtype)
+
+    def change_dtype(layer):
+        rebuild, (state, *rest) = layer.weight.detach().__reduce_ex__(2)
+        state = [torch.float16 if each is dtype else each for each in state]
+        layer.weight.data = rebuild(state, *rest)
+
+    return {"codes": take_data, "values": take_values, "dtype": change_dtype}
+
+
+def check_stored_weights_that_move(recipe, device, dtype, move):
+    """In place they may change; elsewhere a call says that they are."""
+    layer, plain = (make_stored(recipe, device, dtype) for _ in range(2))
+    te.make_graphed_callables(layer, sample(device, dtype), enabled=True, recipe=recipe)
+    expected = train([plain], recipe, device, dtype, steps=2)
+    assert_same(train([layer], recipe, device, dtype, steps=2), expected)
+    x = inputs_of(7, device, dtype)
+    move(layer)
+    message = "its parameters are not where they were captured; .*stored weights by quantize_"
+    with pytest.raises(telens.UsageError, match=message):
+        layer(x)
+
+
+class Forked(torch.nn.Module):
+    """No module of this package, but one that draws from a tracker."""
+
+    def __init__(self, tracker):
+        super().__init__()
+        self._telens_get_tracker = lambda: tracker
+
+    def forward(self, x):
+        with self._telens_get_tracker().fork():
+            y = torch.nn.functional.dropout(x, 0.5)
+        return y + torch.rand_like(x)
+
+
+class Reads(torch.nn.Module):
+    """Reads a value on the host, which no graph holds; with a tracker it draws before."""
+
+    def __init__(self, tracker=None):
+        super().__init__()
+        if tracker is not None:
+            self._telens_get_tracker = lambda: tracker
+
+    def forward(self, x):
+        get_tracker = self.__dict__.get("_telens_get_tracker")
+        with contextlib.nullcontext() if get_tracker is None else get_tracker().fork():
+            y = x if get_tracker is None else torch.nn.functional.dropout(x, 0.5)
+            return y * x.sum().item()
 
 
 def sample(device, dtype=torch.float32):

@@ -15,7 +15,7 @@ _READS_OF_THE_HOST = ("aten._local_scalar_dense", "aten.is_nonzero", "aten.nonze
 
 
 class RecordedGraphs:
-    """In place of ``telens.pytorch.graph_capture.CudaGraphs``."""
+    """In place of ``telens.pytorch.cuda_graphs.CudaGraphs``."""
 
     def __init__(self):
         self.pools = []

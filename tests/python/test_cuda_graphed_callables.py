@@ -125,17 +125,6 @@ def test_dropout_draws_anew_in_each_replay(ops):
     assert not torch.equal(found[0], found[1])
 
 
-class Forked(torch.nn.Module):
-    def __init__(self, tracker):
-        super().__init__()
-        self._telens_get_tracker = lambda: tracker
-
-    def forward(self, x):
-        with self._telens_get_tracker().fork():
-            y = torch.nn.functional.dropout(x, 0.5)
-        return y + torch.rand_like(x)
-
-
 def test_trackers_draw_what_they_draw_without_graphs(ops):
     x = torch.ones(512, device="cuda")
     seen = []
@@ -143,7 +132,7 @@ def test_trackers_draw_what_they_draw_without_graphs(ops):
         tracker = te.CudaRNGStatesTracker()
         tracker.add("model-parallel-rng", 11)
         torch.cuda.manual_seed(12)
-        module = Forked(tracker)
+        module = cases.Forked(tracker)
         if captured:
             te.make_graphed_callables(module, (x,))
         seen.append([module(x).clone() for _ in range(3)])
@@ -184,32 +173,22 @@ def test_a_session_beside_it_logs_what_it_logs_without_graphs(ops, tmp_path, nam
     assert {iteration for _, _, iteration in seen[0][1]} == {0, 2, 3, 4}
 
 
-class Reads(torch.nn.Module):
-    def __init__(self, tracker):
-        super().__init__()
-        self._telens_get_tracker = lambda: tracker
-
-    def forward(self, x):
-        with self._telens_get_tracker().fork():
-            return torch.nn.functional.dropout(x, 0.5) * x.sum().item()
-
-
 def test_earlier_graphs_and_generators_outlive_a_refused_capture(ops):
     x, seen = torch.ones(512, device="cuda"), []
     for refused in (False, True):
         tracker = te.CudaRNGStatesTracker()
         tracker.add("model-parallel-rng", 11)
         torch.cuda.manual_seed(12)
-        earlier = te.make_graphed_callables(Forked(tracker), (x,))
+        earlier = te.make_graphed_callables(cases.Forked(tracker), (x,))
         stream = torch.cuda.current_stream()
         for _ in range(2 if refused else 0):
             with pytest.raises(telens.UsageError, match="Reads: its forward cannot be captured"):
-                te.make_graphed_callables(Reads(tracker), (x,))
+                te.make_graphed_callables(cases.Reads(tracker), (x,))
         assert torch.cuda.current_stream() == stream
         seen.append([earlier(x).clone(), torch.rand(8, device="cuda")])
         with tracker.fork():
             seen[-1].append(torch.rand(8, device="cuda"))
-        later = te.make_graphed_callables(Forked(tracker), (x,))
+        later = te.make_graphed_callables(cases.Forked(tracker), (x,))
         seen[-1] += [later(x).clone(), earlier(x).clone()]
     cases.assert_same(*seen)
 
@@ -219,7 +198,7 @@ def test_what_cannot_be_captured_is_refused_and_training_goes_on(ops):
     tracker.add("model-parallel-rng", 11)
     x = torch.ones(8, device="cuda", requires_grad=True)
     with pytest.raises(telens.UsageError, match="a graphed Reads: its forward cannot be captured"):
-        te.make_graphed_callables(Reads(tracker), (x,))
+        te.make_graphed_callables(cases.Reads(tracker), (x,))
     torch.cuda.synchronize()
     with pytest.raises(telens.UsageError, match="tensors of one module are on cpu and cuda:0"):
         te.make_graphed_callables(torch.nn.Linear(8, 8), (x,))
@@ -234,3 +213,11 @@ def test_what_cannot_be_captured_is_refused_and_training_goes_on(ops):
         train(layers, cases.RECIPES["delayed"], steps=2),
         train(make_layers(), cases.RECIPES["delayed"], steps=2),
     )
+
+
+@pytest.mark.parametrize("move", ["codes", "values", "dtype"])
+@pytest.mark.parametrize("name", ["delayed", "current"])
+def test_stored_weights_train_in_place_and_are_an_error_elsewhere(ops, name, move):
+    recipe = cases.RECIPES[name]
+    moves = cases.moves_of(recipe, "cuda", DTYPE)
+    cases.check_stored_weights_that_move(recipe, "cuda", DTYPE, moves[move])

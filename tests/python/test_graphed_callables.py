@@ -1,13 +1,17 @@
 """``make_graphed_callables`` on a CPU: buffers, order, and results as without it."""
 
+import contextlib
 import copy
 
+import graphed_cases as cases
+import numpy as np
 import pytest
 import torch
 
 import telens
 import telens.pytorch as te
 from telens.common.recipe import DelayedScaling
+from telens.pytorch import graph_warm_up
 
 
 def make_layers(count: int = 2) -> list[torch.nn.Module]:
@@ -199,26 +203,85 @@ def test_names_and_defaults_are_those_of_the_documentation():
     assert found["allow_unused_input"] is False
 
 
-class Forked(torch.nn.Module):
-    """No module of this package, but one that draws from a tracker."""
-
-    def __init__(self, tracker):
-        super().__init__()
-        self._telens_get_tracker = lambda: tracker
-
-    def forward(self, x):
-        with self._telens_get_tracker().fork():
-            return x + torch.rand_like(x)
-
-
 def test_warming_up_leaves_a_tracker_as_it_was():
-    x, seen = torch.zeros(8), []
+    x, seen = torch.ones(8), []
     for graphed in (False, True):
         tracker = te.CudaRNGStatesTracker("cpu")
         tracker.add("model-parallel-rng", 11)
-        module = Forked(tracker)
+        torch.manual_seed(12)
+        module = cases.Forked(tracker)
         if graphed:
             te.make_graphed_callables(module, (x,))
         seen.append([module(x).clone() for _ in range(2)])
     assert all(torch.equal(one, two) for one, two in zip(*seen, strict=True))
     assert not torch.equal(*seen[0])
+
+
+@pytest.mark.parametrize("fails_after", [False, True])
+def test_a_warm_up_that_raises_waits_for_its_kernels_and_keeps_its_error(monkeypatch, fails_after):
+    """Here no GPU is waited for; the order is that of one."""
+    seen = []
+
+    def synchronize(device):
+        seen.append("wait")
+        if fails_after and "run" in seen:
+            raise RuntimeError("an error of the device")
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+
+    def run_and_fail():
+        with graph_warm_up._side_stream({torch.device("cuda", 0)}):
+            seen.append("run")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run_and_fail()
+    assert seen == ["wait", "run", "wait"]
+
+
+class Constant(torch.nn.Module):
+    def forward(self, x, constant):
+        return x + 1
+
+
+def test_constants_that_cannot_be_compared_are_refused_by_name():
+    x, array = torch.zeros(4, 8), np.zeros(3)
+    with pytest.raises(telens.UsageError, match="a sample is a ndarray, which == does not compare"):
+        te.make_graphed_callables(Constant(), (x, array))
+    nan = float("nan")
+    made = te.make_graphed_callables(Constant(), (x, nan))
+    assert torch.equal(made(x, nan), x + 1)
+    layer = te.make_graphed_callables(Constant(), (x, 3))
+    assert torch.equal(layer(x, 3), x + 1)
+    for given in (array, 4, torch.tensor(3), None):
+        with pytest.raises(
+            telens.UsageError, match=r"an argument is .*; expected 3, as its sample"
+        ):
+            layer(x, given)
+
+
+class Partly(torch.nn.Module):
+    """Uses one of its parameters and its first input."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.spare = (torch.nn.Parameter(torch.ones(8)) for _ in range(2))
+
+    def forward(self, x, y):
+        return x * self.used
+
+
+def test_what_has_no_gradient_is_named_unless_it_may_have_none():
+    x, y = (torch.zeros(4, 8, requires_grad=True) for _ in range(2))
+    for args, named in (((x, y.detach()), "the parameter spare"), ((x, y), "input 1")):
+        with pytest.raises(
+            telens.UsageError,
+            match=f"a graphed Partly: {named} has no gradient: .*allow_unused_input=True",
+        ):
+            te.make_graphed_callables(Partly(), args)
+    module = te.make_graphed_callables(Partly(), (x, y), allow_unused_input=True)
+    module(x, y).sum().backward()
+    assert module.spare.grad is None
+    assert torch.equal(x.grad, torch.ones(4, 8))

@@ -129,11 +129,6 @@ def test_a_schedule_goes_backward_through_a_chunk():
     assert found.by_microbatch() == [[0, 1, 4], [2, 3, 5]]
 
 
-class Reads(torch.nn.Module):
-    def forward(self, x):
-        return x * x.sum().item()
-
-
 class Draws(torch.nn.Module):
     def forward(self, x):
         return x + torch.randn(2)
@@ -144,15 +139,15 @@ def test_what_no_graph_holds_is_refused_by_name(graphs):
     wide = cases.sample("cpu")
     waits = te.Linear(cases.WIDTH, cases.WIDTH, delay_wgrad_compute=True, device="cpu")
     for module, args, options, message in (
-        (Reads(), x, {}, "a graphed Reads: its forward cannot be captured: .*reads a value"),
+        (cases.Reads(), x, {}, "a graphed Reads: its forward cannot be captured: .*reads a value"),
         (Draws(), x, {}, "a graphed Draws: its forward draws random numbers on the host"),
         (waits, wide, {}, "Linear has delay_wgrad_compute=True"),
-        (Reads(), x, {"num_warmup_iters": 0}, "num_warmup_iters is 0; expected at least 1"),
+        (cases.Reads(), x, {"num_warmup_iters": 0}, "num_warmup_iters is 0; expected at least 1"),
     ):
         with pytest.raises(telens.UsageError, match=message):
             te.make_graphed_callables(module, args, **options)
     with te.autocast(), pytest.raises(telens.UsageError, match="an autocast is open"):
-        te.make_graphed_callables(Reads(), x)
+        te.make_graphed_callables(cases.Reads(), x)
 
 
 def test_what_moves_after_the_capture_is_an_error(graphs):
@@ -169,3 +164,11 @@ def test_what_moves_after_the_capture_is_an_error(graphs):
     layer.weight.data = layer.weight.data.clone()
     with pytest.raises(telens.UsageError, match="its parameters are not where they were captured"):
         layer(x)
+
+
+@pytest.mark.parametrize("move", ["codes", "values", "dtype"])
+@pytest.mark.parametrize("name", ["delayed", "current"])
+def test_stored_weights_that_move_after_the_capture_are_an_error(graphs, name, move):
+    recipe = cases.RECIPES[name]
+    moves = cases.moves_of(recipe, "cpu", torch.float32)
+    cases.check_stored_weights_that_move(recipe, "cpu", torch.float32, moves[move])

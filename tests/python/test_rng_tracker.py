@@ -1,6 +1,8 @@
 """Random states by name, and who draws from them."""
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -211,7 +213,7 @@ def test_a_deep_copy_draws_from_the_tracker_too(tracker):
     assert torch.equal(copy.deepcopy(layer)(q, q, q), first)
 
 
-def test_a_seed_from_before_torch_cuda_was_used_reaches_the_first_weights(monkeypatch):
+def test_weights_on_a_gpu_initialize_torch_cuda_before_they_are_drawn(monkeypatch):
     class Initialized(Exception):
         pass
 
@@ -227,3 +229,20 @@ def test_a_seed_from_before_torch_cuda_was_used_reaches_the_first_weights(monkey
         te.LayerNorm(8, 1e-5, False, None, "cuda")
     for device in ("cpu", "meta"):
         te.Linear(8, 8, device=device)
+
+
+FIRST_WEIGHTS = """
+import hashlib, torch, telens.pytorch as te
+torch.manual_seed(5)
+weight = te.Linear(64, 32, device="cuda").weight
+print(hashlib.sha256(weight.detach().cpu().numpy().tobytes()).hexdigest())
+"""
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_seed_from_before_torch_cuda_was_used_reaches_the_first_weights(ops):
+    """Processes that have only set the seed draw equal weights."""
+    command = [sys.executable, "-c", FIRST_WEIGHTS]
+    first, second = (subprocess.check_output(command, timeout=300) for _ in range(2))
+    assert len(first.strip()) == 64
+    assert first == second

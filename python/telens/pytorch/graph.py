@@ -11,9 +11,10 @@ import torch
 from telens import _C
 from telens._names import refusal
 from telens.common.recipe import Recipe
-from telens.pytorch.graph_capture import CudaGraphs, capture_all, check_can_be_captured
+from telens.pytorch.cuda_graphs import CudaGraphs
+from telens.pytorch.graph_capture import capture_all, check_can_be_captured
 from telens.pytorch.graph_order import callables_by_order, schedule_by_order
-from telens.pytorch.graph_runner import Options, Runner
+from telens.pytorch.graph_runner import CallOptions, Runner
 from telens.pytorch.graph_warm_up import warm_up
 
 __all__ = ["make_graphed_callables"]
@@ -59,8 +60,9 @@ def make_graphed_callables(
     buffers, so that programs, their order of calls and their results can be tested without a GPU.
 
     Amaxes are reduced and scales updated outside of the graphs, where the autocast ends that a call
-    is in. Parameters must stay where they are. A debug session reads what the warm-up runs, and
-    wants a step with ``debug.step()`` before it (docs/configuration.md).
+    is in. Parameters must stay where they are, and so must the codes and scales of stored weights,
+    which ``quantize_`` and ``copy_`` change in place. A debug session reads what the warm-up runs,
+    and wants a step with ``debug.step()`` before it (docs/configuration.md).
 
     Parameters
     ----------
@@ -70,13 +72,13 @@ def make_graphed_callables(
     sample_args, sample_kwargs
         for each module (with ``_order``, for each forward of each layer): inputs of the shapes that
         it will be called with, all on the device of the modules; values that are no tensors stay as
-        they are here
+        they are here, and are compared with each call's by ``==``
     num_warmup_iters
         forwards and backwards before, on a GPU at least one, which leave random states, amax
         histories and scales as they were; ``pre_warmup_hook`` and ``post_warmup_hook`` are called
         around them
     allow_unused_input
-        inputs may have no gradient
+        inputs, and parameters too, may have no gradient
     enabled, calibrating, recipe, amax_reduction_group
         of the autocast that each call runs in; ``enabled`` may be a tuple, one a module
     cache_quantized_params
@@ -124,7 +126,7 @@ def make_graphed_callables(
             f"make_graphed_callables: enabled has {len(enabled_by_module)} values for "
             f"{len(all_modules)} modules; give one value, or one for each"
         )
-    call = Options(
+    call = CallOptions(
         allow_unused_input, retain_graph_in_backward, options.pop("cache_quantized_params"), options
     )
     runners = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,15 +15,15 @@ from telens._names import refusal
 from telens.pytorch.module import Module
 from telens.pytorch.quantization import autocast
 
-__all__ = ["FLAG", "Options", "Pass", "Runner"]
+__all__ = ["CallOptions", "Flag", "Passes", "Runner"]
 
-FLAG = "is_first_microbatch"
-Flag = bool | None  # the value of FLAG; None: the module is not told
+_FLAG = "is_first_microbatch"
+Flag = bool | None  # the value of is_first_microbatch; None: the module is not told
 _TENSOR = object()  # in place of a tensor among the leaves of a result
 
 
 @dataclass(frozen=True)
-class Options:
+class CallOptions:
     """What all callables of one call have in common."""
 
     allow_unused: bool
@@ -32,7 +32,7 @@ class Options:
     autocast: dict[str, Any]
 
 
-class Pass(Protocol):
+class Passes(Protocol):
     """A forward and its backward, on the runner's buffers."""
 
     def forward(self) -> tuple[torch.Tensor, ...]:
@@ -51,7 +51,7 @@ class Runner:
         args: Any,
         kwargs: dict[str, Any],
         enabled: bool,
-        options: Options,
+        options: CallOptions,
     ) -> None:
         if not isinstance(args, tuple):
             raise refusal("make_graphed_callables", "sample_args", "a tuple for each module", args)
@@ -61,12 +61,13 @@ class Runner:
         self.region = functools.partial(autocast, enabled=enabled, **options.autocast)
         self._leaves, self._structure = tree_flatten((args, kwargs))
         tensors = [each for each in self._leaves if isinstance(each, torch.Tensor)]
+        _check_constants(self._leaves)
         self.parameters = [each for each in module.parameters() if each.requires_grad]
         self.device = _check_device([*tensors, *self.parameters, *module.buffers()])
         self.inputs = [each.detach().clone().requires_grad_(each.requires_grad) for each in tensors]
         flagged = options.needs_flag and isinstance(module, Module)
         self.flags: tuple[Flag, ...] = (True, False) if flagged else (None,)
-        self.passes: dict[Flag, Pass] = {flag: Called(self, flag) for flag in self.flags}
+        self.passes: dict[Flag, Passes] = {flag: Called(self, flag) for flag in self.flags}
         self._newest = 0  # the number of the newest forward
 
     @property
@@ -97,7 +98,7 @@ class Runner:
         for given, sample in zip(leaves, self._leaves, strict=True):
             if isinstance(sample, torch.Tensor):
                 inputs.append(self._check_input(given, sample))
-            elif given != sample:
+            elif isinstance(given, torch.Tensor) or not _are_equal(given, sample):
                 raise _C.UsageError(
                     f"{self.name}: an argument is {given!r}; expected {sample!r}, as its "
                     "sample: in a graph it is a constant"
@@ -121,12 +122,12 @@ class Runner:
     def _take_flag(self, kwargs: dict[str, Any]) -> Flag:
         if not self.options.needs_flag:
             return None
-        if not isinstance(kwargs.get(FLAG), bool):
+        if not isinstance(kwargs.get(_FLAG), bool):
             raise _C.UsageError(
-                f"{self.name}: {FLAG} must be True or False in each call: the callable was "
+                f"{self.name}: {_FLAG} must be True or False in each call: the callable was "
                 "made with cache_quantized_params=True"
             )
-        flag = kwargs.pop(FLAG)
+        flag = kwargs.pop(_FLAG)
         return flag if isinstance(self.module, Module) else None
 
     def _result(self, tensors: Sequence[torch.Tensor]) -> Any:
@@ -139,7 +140,7 @@ class Runner:
     def fill_inputs(self, inputs: Sequence[torch.Tensor]) -> int:
         """Copies the inputs of a call into the buffers; the number of the call."""
         with torch.no_grad():
-            for buffer, given in zip(self.inputs, inputs, strict=False):
+            for buffer, given in zip(self.inputs, inputs[: len(self.inputs)], strict=True):
                 buffer.copy_(given)
         self._newest += 1
         return self._newest
@@ -150,7 +151,7 @@ class Runner:
         leaves = [next(tensors) if isinstance(e, torch.Tensor) else e for e in self._leaves]
         args, kwargs = tree_unflatten(leaves, self._structure)
         if flag is not None:
-            kwargs = {**kwargs, FLAG: flag}
+            kwargs = {**kwargs, _FLAG: flag}
         result, self._output_structure = tree_flatten(self._forward(*args, **kwargs))
         made = [each for each in result if isinstance(each, torch.Tensor)]
         self._output_leaves = [
@@ -171,16 +172,29 @@ class Runner:
         wanted = [each for each in leaves if each.requires_grad]
         if not wanted or not pairs:
             return [None] * len(leaves)
-        found = iter(
-            torch.autograd.grad(
-                [each for each, _ in pairs],
-                wanted,
-                [gradient for _, gradient in pairs],
-                retain_graph=self.options.retain_graph,
-                allow_unused=self.options.allow_unused,
-            )
+        found = torch.autograd.grad(
+            [each for each, _ in pairs],
+            wanted,
+            [gradient for _, gradient in pairs],
+            retain_graph=self.options.retain_graph,
+            allow_unused=True,
         )
-        return [next(found) if each.requires_grad else None for each in leaves]
+        for leaf, gradient in zip(wanted, found, strict=True):
+            if gradient is None and not self.options.allow_unused:
+                raise _C.UsageError(
+                    f"{self.name}: {self._describe(leaf)} has no gradient: the outputs do not "
+                    "depend on it; set its requires_grad to False, or make the callables with "
+                    "allow_unused_input=True"
+                )
+        remaining = iter(found)
+        return [next(remaining) if each.requires_grad else None for each in leaves]
+
+    def _describe(self, leaf: torch.Tensor) -> str:
+        """An input by its place among the tensors of the sample, a parameter by its name."""
+        for name, each in self.module.named_parameters():
+            if each is leaf:
+                return f"the parameter {name}"
+        return next(f"input {i}" for i, each in enumerate(self.inputs) if each is leaf)
 
     def check_newest(self, number: int) -> None:
         if number != self._newest:
@@ -226,6 +240,30 @@ class _Replay(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         ctx.runner.check_newest(ctx.number)
         return None, None, *ctx.made_by.backward(gradients)
+
+
+def _check_constants(leaves: Sequence[Any]) -> None:
+    """Raises UsageError for what a call could not compare with its sample."""
+    for leaf in leaves:
+        if not isinstance(leaf, torch.Tensor) and _truth(lambda leaf=leaf: leaf == leaf) is None:
+            raise _C.UsageError(
+                f"make_graphed_callables: a sample is a {type(leaf).__name__}, which == does not "
+                "compare to True or False; expected tensors, numbers, strings and their like: "
+                "give it as a tensor"
+            )
+
+
+def _are_equal(given: Any, sample: Any) -> bool:
+    """False where they cannot be compared, too."""
+    return given is sample or _truth(lambda: given == sample) is True
+
+
+def _truth(compare: Callable[[], Any]) -> bool | None:
+    """None where a comparison has no truth value, as that of arrays."""
+    try:
+        return bool(compare())
+    except Exception:
+        return None
 
 
 def _check_device(tensors: Sequence[torch.Tensor]) -> torch.device:

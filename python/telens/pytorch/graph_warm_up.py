@@ -54,9 +54,19 @@ def _side_stream(devices: set[torch.device]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for device in devices:
             stack.enter_context(torch.cuda.stream(torch.cuda.Stream(device)))
-        for device in devices:
-            torch.cuda.synchronize(device)
-        yield
+        _wait_for(devices)
+        try:
+            yield
+        except BaseException:
+            # States are put back next, and kernels may still write to them. What raised tells
+            # more than an error of this.
+            with contextlib.suppress(RuntimeError):
+                _wait_for(devices)
+            raise
+    _wait_for(devices)
+
+
+def _wait_for(devices: set[torch.device]) -> None:
     for device in devices:
         torch.cuda.synchronize(device)
 

@@ -18,6 +18,7 @@ OFFLOADING = "python/telens/pytorch/cpu_offload.py"
 GRAPHED = "test_graphed_callables.py::"
 GRAPH = "python/telens/pytorch/graph_runner.py"
 CAPTURE = "python/telens/pytorch/graph_capture.py"
+CAPTURED = "python/telens/pytorch/captured.py"
 RECORDED = "test_recorded_graphs.py::"
 EXPORT = "python/telens/pytorch/transformer_engine_export.py"
 PERMUTED = "test_permutation.py::"
@@ -205,7 +206,7 @@ STATEMENTS = (
         "On a GPU they are captured, and what a replay skips is done outside of it: amaxes and "
         "scales are updated where the autocast ends. Rehearsed with recorded operators on a CPU.",
         RECORDED + "test_layers_train_as_without_graphs",
-        CAPTURE,
+        CAPTURED,
         "                layer.join_region()",
         "                pass",
     ),
@@ -217,11 +218,19 @@ STATEMENTS = (
         "own = pool",
     ),
     Statement(
-        "What a graph cannot hold is refused by name, as is what moves after a capture.",
+        "What a graph cannot hold is refused by name.",
         RECORDED + "test_what_no_graph_holds_is_refused_by_name",
-        CAPTURE,
+        CAPTURED,
         "        if not torch.equal(torch.get_rng_state(), random):\n",
         "        if False:\n",
+    ),
+    Statement(
+        "A parameter that moves after a capture is an error of the next call; of a weight that is "
+        "stored as codes, its codes and scales count.",
+        RECORDED + "test_stored_weights_that_move_after_the_capture_are_an_error",
+        CAPTURED,
+        "    if not isinstance(parameter, QuantizedTensor):\n",
+        "    if True:\n",
     ),
     Statement(
         "An `_order` that no pipeline has is an error that names the place.",
