@@ -4,7 +4,9 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 base=${1:-$(git merge-base HEAD origin/HEAD 2>/dev/null || echo HEAD~1)}
-mapfile -t changed < <(git diff --name-only --diff-filter=d "$base" -- '*.cpp')
+mapfile -t changed < <(
+  git diff --name-only --diff-filter=d "$base" -- '*.cpp'
+  git ls-files --others --exclude-standard -- '*.cpp')
 [ ${#changed[@]} -gt 0 ] || exit 0
 # A compilation database of each file by itself, without precompiled headers: GCC's are nothing that
 # clang can read.
