@@ -165,6 +165,13 @@ STATEMENTS = (
         "size * ranks != whole.shape[0] or",
     ),
     Statement(
+        "A shard in blocks that is copied, or whose codes a parameter takes over, stays a shard.",
+        SHARDED,
+        "python/telens/pytorch/tensor/moved_codes.py",
+        "            self._become_part_as(made)\n",
+        "            pass\n",
+    ),
+    Statement(
         "DCP writes and reads codes and scales of such weights bit for bit, between shards and "
         "whole weights.",
         SHARDED,

@@ -239,4 +239,13 @@ STATEMENTS = (
         "get_columns(gradient, first, rows)",
         "get_columns(gradient, 0, rows)",
     ),
+    Statement(
+        "`data` of a weight that `fp8_model_init` stores refuses, by name, what is no tensor, "
+        "other shapes, other kinds of codes, and other dtypes than BF16, FP16 and FP32 "
+        "(`layer.double()`).",
+        "test_stored_weights.py::test_data_that_a_stored_weight_cannot_have_is_an_error",
+        "python/telens/pytorch/tensor/moved_codes.py",
+        "    if other.shape != tensor.shape:\n",
+        "    if False:\n",
+    ),
 )
