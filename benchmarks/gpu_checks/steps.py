@@ -123,7 +123,7 @@ def tests_beside_each_other(context: Context, path: str) -> dict:
     what a processor computes to compare with."""
     few = {"OMP_NUM_THREADS": str(max(1, context.jobs // FILES_AT_A_TIME))}
     paths = [each for each in cuda_tests() if each not in (FIRST_TESTS, path)]
-    # What failed in an earlier check has its turn behind the benchmarks, beside which nothing runs.
+    # A file that failed in an earlier check comes behind the benchmarks, beside which nothing runs.
     left = [each for each in paths if each > path and context.is_new(name_of_tests(each))]
     for each in (path, *left[: FILES_AT_A_TIME - 1]):
         context.commands.begin(*command_of_tests(each), extra=few)
