@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <ctime>
 
 namespace telens::record {
 namespace {
@@ -10,8 +11,6 @@ namespace {
 constexpr std::time_t kSettledAfter = 3;  // seconds
 
 constexpr std::size_t kMostFiles = 1 << 16;
-
-std::tuple<std::time_t, long> parts(const timespec& time) { return {time.tv_sec, time.tv_nsec}; }
 
 }  // namespace
 

@@ -4,11 +4,10 @@
 
 #include <sys/stat.h>
 
+#include <array>
 #include <cstdint>
-#include <ctime>
 #include <optional>
 #include <set>
-#include <tuple>
 
 namespace telens::record {
 
@@ -24,8 +23,11 @@ class FileState {
  private:
   explicit FileState(const struct stat& status);
 
+  using Time = std::array<std::int64_t, 2>;  // seconds since 1970, and nanoseconds
+  static Time parts(const timespec& time) { return {time.tv_sec, time.tv_nsec}; }
+
   std::uint64_t device_, inode_, size_;
-  std::tuple<std::time_t, long> modified_, changed_;  // seconds since 1970, and nanoseconds
+  Time modified_, changed_;
 };
 
 // Used under a Lock.

@@ -7,13 +7,12 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <tuple>
-#include <type_traits>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "features/record/damage.h"
+#include "features/record/file_summary.h"
 #include "features/record/packed_reader.h"
 #include "features/record/run_reader.h"
 #include "hooks/rows/row_lists.h"
@@ -41,13 +40,6 @@ class JoinedNames {
   std::vector<std::string> list_;
 };
 
-// The small tables that most commands ask for, some of them twice: read on opening and kept, so
-// that they cost a run of many ranks no further opening of each file.
-using KeptRows = std::tuple<Scalar, Event>;
-
-template <typename Row>
-inline constexpr bool kIsKept = std::is_same_v<Row, Scalar> || std::is_same_v<Row, Event>;
-
 // State of a file between reads: it is opened anew for each, so that the number of ranks is
 // not limited by how many files a process may open.
 struct JoinedSegment {
@@ -58,7 +50,8 @@ struct JoinedSegment {
   bool unreadable = false;
   std::uint64_t told = 0;  // damaged rows that were told of
   DamageLog damage;
-  std::optional<RowLists<KeptRows>> kept;  // with the file's own ids; nothing: too many, or unread
+  std::optional<RowLists<KeptRows>> kept;  // as in FileSummary
+  std::optional<PackedImage> records;      // the same
   std::array<std::vector<std::int32_t>, kDictionaries> joined_ids;
 
   std::int32_t joined(Dictionary dictionary, std::int32_t id) const {

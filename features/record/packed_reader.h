@@ -6,6 +6,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "features/record/hdf5.h"
@@ -61,6 +62,7 @@ class PackedReader {
   // A snapshot of the table at this moment. Throws RecordError.
   PackedReader(hid_t file, Checksums checksums, DamageLog& damage)
       : table_(file, checksums, damage) {}
+  PackedReader(PackedImage image, DamageLog& damage) : table_(std::move(image), damage) {}
 
   std::uint64_t rows() const { return table_.rows(); }
   void keep_first(std::uint64_t rows) { table_.keep_first(rows); }  // as if there were no others

@@ -26,9 +26,34 @@ namespace telens::record {
 // Files of schema versions 1 and 2 have no checksums of ours.
 enum class Checksums : std::uint8_t { none, verified };
 
+// The rows of a table in memory, as they lie in the file: enough to read them without it.
+struct PackedImage {
+  std::uint64_t packed_rows = 0;
+  std::size_t chunk_rows = 0;
+  std::vector<char> tail;  // as many rows as tail_is_intact has
+  std::vector<char> tail_is_intact;
+  std::vector<std::vector<std::uint8_t>> chunks;  // compressed; empty: damaged
+
+  std::size_t bytes() const {
+    std::size_t bytes = tail.size();
+    for (const auto& chunk : chunks) bytes += chunk.size();
+    return bytes;
+  }
+};
+
 template <typename Row>
 class PackedRows {
  public:
+  // `damage` outlives this object.
+  PackedRows(PackedImage image, DamageLog& damage)
+      : checksums_(Checksums::none),  // they have been verified
+        damage_(&damage),
+        packed_rows_(image.packed_rows),
+        chunk_rows_(image.chunk_rows),
+        tail_(std::move(image.tail)),
+        tail_is_intact_(std::move(image.tail_is_intact)),
+        kept_chunks_(std::move(image.chunks)) {}
+
   // `damage` outlives this object. Throws RecordError where there is no such table.
   PackedRows(hid_t file, Checksums checksums, DamageLog& damage)
       : checksums_(checksums), damage_(&damage) {
@@ -82,8 +107,30 @@ class PackedRows {
     return std::min<std::uint64_t>(chunk_rows_, packed_rows_ - chunk * chunk_rows_);
   }
 
+  // Nothing where it would take more than `most_bytes`.
+  std::optional<PackedImage> image(std::size_t most_bytes) const {
+    const std::size_t tail_bytes = tail_rows() * kRowBytes;
+    PackedImage image{.packed_rows = packed_rows_,
+                      .chunk_rows = chunk_rows_,
+                      .tail = {in_tail(0), in_tail(0) + tail_bytes},
+                      .tail_is_intact = tail_is_intact_,
+                      .chunks = {}};
+    std::size_t bytes = tail_bytes;
+    for (std::uint64_t chunk = 0; chunk < chunks() && bytes <= most_bytes; ++chunk) {
+      image.chunks.push_back(compressed(chunk).value_or(std::vector<std::uint8_t>()));
+      bytes += image.chunks.back().size();
+    }
+    if (bytes > most_bytes) return std::nullopt;
+    return image;
+  }
+
   // As it lies in the file: shuffled and compressed. Nothing for a damaged one.
   std::optional<std::vector<std::uint8_t>> compressed(std::uint64_t chunk) const {
+    if (kept_chunks_) {
+      const std::vector<std::uint8_t>& kept = (*kept_chunks_)[chunk];
+      if (kept.empty()) return damaged(chunk);
+      return kept;
+    }
     const hdf5::Lock lock;
     const hsize_t offset = chunk * chunk_rows_;
     hsize_t bytes = 0;
@@ -246,6 +293,7 @@ class PackedRows {
   std::size_t chunk_rows_ = 0;
   std::vector<char> tail_;            // chunk_rows_ stored rows
   std::vector<char> tail_is_intact_;  // for those that are rows of the table
+  std::optional<std::vector<std::vector<std::uint8_t>>> kept_chunks_;  // an image has them
 };
 
 }  // namespace telens::record

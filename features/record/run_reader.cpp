@@ -11,9 +11,12 @@
 #include <variant>
 
 #include "core/base/printable.h"
+#include "features/record/checked_files.h"
+#include "features/record/file_summary.h"
 #include "features/record/joined_segment.h"
 #include "features/record/run_paths.h"
 #include "features/record/segment_reader.h"
+#include "features/record/summary_processes.h"
 
 namespace telens::record {
 namespace {
@@ -49,14 +52,19 @@ std::vector<std::string> run_files(const std::string& path) {
 
 class RunReader::Impl {
  public:
-  Impl(const std::string& path, Warn warn, FindDamage find_damage) : warn_(std::move(warn)) {
+  Impl(const std::string& path, Warn warn, FindDamage find_damage, Opening opening)
+      : warn_(std::move(warn)) {
     const std::vector<std::string> files = run_files(path);
+    const SummaryOptions options{.find_damage = find_damage,
+                                 .most_kept_rows = kMostKept,
+                                 .most_record_bytes = files.size() < kMany ? 0 : kMostOfFile};
+    SummaryProcesses processes(
+        files, options,
+        opening == Opening::in_processes ? count_summary_processes(files.size()) : 0);
     for (const std::string& file : files) {
       try {
-        with_file(SegmentReader(file), [&](const SegmentReader& segment) {
-          if (find_damage == FindDamage::on_opening) segment.read_all();
-          add(segment);
-        });
+        auto summary = processes.take();
+        add(summary ? std::move(*summary) : summarize(file, options));
       } catch (const RecordError& error) {
         const bool none_is_readable = joined_.empty() && file == files.back();
         if (!warn_ || none_is_readable) throw;
@@ -83,6 +91,16 @@ class RunReader::Impl {
       segment.unreadable = true;
       warn_(without(error));
     }
+  }
+
+  // Calls use(records) for a segment.
+  template <typename Use>
+  void visit_records(JoinedSegment& segment, Use use) {
+    if (!segment.records) {
+      return visit(segment, [&](const SegmentReader& file) { use(file.records()); });
+    }
+    use(PackedReader(*segment.records, segment.damage));
+    tell(segment);
   }
 
   template <typename Row>
@@ -130,8 +148,8 @@ class RunReader::Impl {
         count += about.records;
         continue;
       }
-      visit(segment, [&](const SegmentReader& file) {
-        file.records().read(segment.filter({}), [&](auto records) { count += records.size(); });
+      visit_records(segment, [&](const PackedReader& records) {
+        records.read(segment.filter({}), [&](auto some) { count += some.size(); });
       });
     }
     return count;
@@ -187,61 +205,34 @@ class RunReader::Impl {
     }
   }
 
-  void add(const SegmentReader& file) {
-    std::array<std::vector<std::string>, kDictionaries> names;
-    for (const auto& layout : kDictionaryLayouts) {
-      names[static_cast<std::size_t>(layout.dictionary)] = file.names(layout.dictionary);
-    }
-    std::optional<RowLists<KeptRows>> kept = rows_to_keep(file);
-    const std::int64_t loss = first_loss(file, kept);
+  void add(FileSummary file) {
     JoinedSegment& segment = joined_.emplace_back();
     segment.index = joined_.size() - 1;
-    segment.about = file.about();
-    segment.rows = file.records().rows();
-    segment.first_loss = loss;
-    segment.kept = std::move(kept);
-    for (std::size_t i = 0; i < kDictionaries; ++i) segment.joined_ids[i] = names_[i].add(names[i]);
-    for (const DamagedRows& each : file.damage().list()) {
+    segment.about = std::move(file.about);
+    segment.rows = file.rows;
+    segment.first_loss = file.first_loss;
+    keep(std::move(file.kept), segment);
+    if (file.records && kept_bytes_ + file.records->bytes() <= kMostKeptBytes) {
+      kept_bytes_ += file.records->bytes();
+      segment.records = std::move(file.records);
+    }
+    for (std::size_t i = 0; i < kDictionaries; ++i) {
+      segment.joined_ids[i] = names_[i].add(file.names[i]);
+    }
+    for (const DamagedRows& each : file.damage) {
       segment.damage.add(each.table, each.first_row, each.rows);
     }
+    const hdf5::Lock lock;
+    checked_files().add(file.checked, file.checked);
   }
 
-  // Nothing: they cannot be read, as is told to what asks for them, or the run has too many.
-  std::optional<RowLists<KeptRows>> rows_to_keep(const SegmentReader& file) {
-    RowLists<KeptRows> rows;
-    std::size_t room = kMostKept - kept_rows_;
-    try {
-      for_each_type<KeptRows>([&]<typename Row>() {
-        file.read<Row>([&](const Row& row) {
-          if (room == 0) return;
-          rows.of<Row>().push_back(row);
-          --room;
-        });
-      });
-    } catch (const RecordError&) {
-      return std::nullopt;
-    }
-    if (room == 0) return std::nullopt;
-    kept_rows_ = kMostKept - room;
-    return rows;
-  }
-
-  // With a schedule the first record may come long after the first loss. Other scalars do not
-  // count: a program may record some before it says in which iteration it resumes.
-  static std::int64_t first_loss(const SegmentReader& file,
-                                 const std::optional<RowLists<KeptRows>>& kept) {
-    const std::vector<std::string> words = file.names(Dictionary::word);
-    std::int64_t first = INT64_MAX;
-    const auto look_at = [&](const Scalar& row) {
-      const bool named = row.name >= 0 && static_cast<std::size_t>(row.name) < words.size();
-      if (named && words[row.name] == "loss") first = std::min(first, row.iteration);
-    };
-    if (kept) {
-      std::ranges::for_each(kept->of<Scalar>(), look_at);
-    } else {
-      file.read<Scalar>(look_at);
-    }
-    return first;
+  void keep(std::optional<RowLists<KeptRows>> rows, JoinedSegment& segment) {
+    if (!rows) return;
+    std::size_t count = 0;
+    rows->for_each([&](const auto& list) { count += list.size(); });
+    if (kept_rows_ + count > kMostKept) return;
+    kept_rows_ += count;
+    segment.kept = std::move(rows);
   }
 
   // A run resumed from a checkpoint does some iterations again: the later segment counts. Files of
@@ -263,13 +254,19 @@ class RunReader::Impl {
 
   // Rows of all files together: 48 bytes each, 50 MB.
   static constexpr std::size_t kMostKept = 1 << 20;
+  // Records as they lie in the files, where these are so many that opening each of them again takes
+  // longer than what is read of it.
+  static constexpr std::size_t kMany = 32;
+  static constexpr std::size_t kMostOfFile = 256 << 10;
+  static constexpr std::size_t kMostKeptBytes = 64 << 20;
 
   Warn warn_;
   std::size_t kept_rows_ = 0;
+  std::size_t kept_bytes_ = 0;
 };
 
-RunReader::RunReader(const std::string& path, Warn warn, FindDamage find_damage)
-    : impl_(std::make_unique<Impl>(path, std::move(warn), find_damage)) {}
+RunReader::RunReader(const std::string& path, Warn warn, FindDamage find_damage, Opening opening)
+    : impl_(std::make_unique<Impl>(path, std::move(warn), find_damage, opening)) {}
 RunReader::~RunReader() = default;
 RunReader::RunReader(RunReader&&) noexcept = default;
 
@@ -321,8 +318,8 @@ void RunReader::read(const RecordQuery& query, const UseRecords& use,
     const auto report = [&](std::uint64_t rows) {
       if (progress) progress(looked_at + rows);
     };
-    impl_->visit(segment,
-                 [&](const SegmentReader& file) { file.records().read(filter, join, report); });
+    impl_->visit_records(segment,
+                         [&](const PackedReader& stored) { stored.read(filter, join, report); });
     looked_at += about.records;
   }
 }

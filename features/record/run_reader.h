@@ -79,6 +79,10 @@ inline constexpr std::size_t kMostLines = 1 << 22;
 // each of them again.
 enum class FindDamage : std::uint8_t { where_read, on_opening };
 
+// Where the files of a run are looked at. Many of them take processes half of the time on two
+// cores; they are forks of this one, which a program with threads of its own may not want.
+enum class Opening : std::uint8_t { in_this_process, in_processes };
+
 class TELENS_EXPORT RunReader {
  public:
   using Warn = std::function<void(const std::string& line)>;
@@ -87,7 +91,8 @@ class TELENS_EXPORT RunReader {
   // one can: it is called once for each, with one line that names the file and the cause. It also
   // hears of damaged rows, when they are first come upon: a line that says which.
   explicit RunReader(const std::string& path, Warn warn = {},
-                     FindDamage find_damage = FindDamage::where_read);
+                     FindDamage find_damage = FindDamage::where_read,
+                     Opening opening = Opening::in_this_process);
   ~RunReader();
   RunReader(RunReader&&) noexcept;
 

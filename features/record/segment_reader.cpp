@@ -136,10 +136,12 @@ hdf5::Handle open_run_file(const std::string& path) {
   check_superblock(held.descriptor(), path);
   const auto before = FileState::settled(held.descriptor());
   if (!checked_files().contains(before)) {
-    const auto file = open_hdf5(held, path);
+    auto file = open_hdf5(held, path);
     const std::int64_t version = check_is_ours(file, path);
     naming(path, [&] { check_run_layout(file, version, held.size()); });
-    checked_files().add(before, FileState::settled(held.descriptor()));
+    const auto after = FileState::settled(held.descriptor());
+    checked_files().add(before, after);
+    if (before && before == after && !is_being_written(path)) return file;
   }
   // Anew: HDF5 keeps the lengths of the tables that the check has opened, and a live file's grow.
   return open_hdf5(held, path);

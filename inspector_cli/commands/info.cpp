@@ -217,8 +217,8 @@ record::RunReader open_or_list_others(const InfoOptions& options, const std::str
   };
   using record::FindDamage;
   try {
-    return record::RunReader(chosen, warn,
-                             tables ? FindDamage::on_opening : FindDamage::where_read);
+    return record::RunReader(chosen, warn, tables ? FindDamage::on_opening : FindDamage::where_read,
+                             record::Opening::in_processes);
   } catch (const RecordError&) {
     if (tables) print_other_runs(runs_beside(options.run));
     throw;

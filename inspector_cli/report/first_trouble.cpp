@@ -151,6 +151,17 @@ std::optional<TensorSummary> largest(const std::vector<TensorSummary>& rows, con
 const Severity& clipped(const TensorSummary& row) { return row.clipped; }
 const Severity& lost(const TensorSummary& row) { return row.lost; }
 
+// Its overflows% is above zero, warm-up aside.
+std::optional<TensorSummary> find_most_beyond(const std::vector<TensorSummary>& rows) {
+  std::optional<TensorSummary> found;
+  for (const TensorSummary& row : rows) {
+    const double beyond = row.overflows.value_or(0);
+    if (row.standing.only_warm_up || !(beyond > 0)) continue;
+    if (!found || beyond > *found->overflows) found = row;
+  }
+  return found;
+}
+
 std::string elements(double count) {
   return fmt::format("{:.0f} element{}", count, count == 1 ? "" : "s");
 }
@@ -208,7 +219,15 @@ std::optional<Sentence> about_loss(const FirstTrouble& trouble, const record::Ru
       Gravity::notable};
 }
 
-Sentence about_nothing(const FirstTrouble& trouble) {
+Sentence about_nothing(const FirstTrouble& trouble, const record::RunReader& run) {
+  if (trouble.rounds_most) {
+    return {fmt::format("{}; no element was clipped: those beyond the largest value, up to {:.2g} "
+                        "% of {}, were rounded to it",
+                        trouble.nonfinite_measured ? "no non-finite value recorded"
+                                                   : "non-finite values were not measured",
+                        *trouble.rounds_most->overflows, make_label(*trouble.rounds_most, run)),
+            Gravity::plain};
+  }
   if (trouble.nonfinite_measured && trouble.overflow_measured) {
     return {"no non-finite value and no overflow recorded", Gravity::fine};
   }
@@ -219,29 +238,6 @@ Sentence about_nothing(const FirstTrouble& trouble) {
     return {"no overflow recorded; non-finite values were not measured", Gravity::plain};
   }
   return {"neither non-finite values nor overflows were measured", Gravity::plain};
-}
-
-// "iteration 0", "iterations 0 to 2", "iterations 0 to 2, 58": a resumed run has more than one.
-std::string get_iterations(const WarmUp& warm_up) {
-  constexpr std::size_t kMost = 4;
-  struct Stretch {
-    std::int64_t first = 0, last = 0;
-  };
-  std::vector<Stretch> stretches;
-  const std::set<std::int64_t> iterations = warm_up.iterations();
-  for (const std::int64_t iteration : iterations) {
-    if (stretches.empty() || iteration > stretches.back().last + 1)
-      stretches.emplace_back(iteration);
-    stretches.back().last = iteration;
-  }
-  std::string text = iterations.size() == 1 ? "iteration " : "iterations ";
-  for (std::size_t i = 0; i < std::min(kMost, stretches.size()); ++i) {
-    const auto& [first, last] = stretches[i];
-    text += fmt::format("{}{}", i == 0 ? "" : ", ", first);
-    if (last > first) text += fmt::format(" to {}", last);
-  }
-  if (stretches.size() > kMost) text += fmt::format(" and {} more", stretches.size() - kMost);
-  return text;
 }
 
 Colour get_color(Gravity gravity) {
@@ -317,6 +313,7 @@ FirstTrouble FirstTroubleFinder::result(const record::RecordQuery& query,
   const std::vector<TensorSummary> rows = state_->summaries.worst_first();
   trouble.clips_most = largest(rows, clipped);
   trouble.loses_most = largest(rows, lost);
+  if (!trouble.clips_most && !trouble.overflow) trouble.rounds_most = find_most_beyond(rows);
   find_scalar(state_->run, query, scalars, trouble);
   return std::move(trouble);
 }
@@ -358,7 +355,7 @@ std::vector<Sentence> sentences(const FirstTrouble& trouble, const WarmUp& warm_
   }
   if (auto loss = about_loss(trouble, run)) all.push_back(std::move(*loss));
   if (auto overflow = about_overflow(trouble, run)) all.push_back(std::move(*overflow));
-  if (all.empty() && trouble.skipped_steps == 0) all.push_back(about_nothing(trouble));
+  if (all.empty() && trouble.skipped_steps == 0) all.push_back(about_nothing(trouble, run));
   if (trouble.skipped_steps > 0) {
     all.push_back({fmt::format("loss scaling: infinite gradients in {} step{}, which {} skipped",
                                trouble.skipped_steps, trouble.skipped_steps == 1 ? "" : "s",
@@ -366,11 +363,11 @@ std::vector<Sentence> sentences(const FirstTrouble& trouble, const WarmUp& warm_
                    Gravity::plain});
   }
   if (!warm_up.empty()) {
-    all.push_back(
-        {fmt::format("warm-up, which counts for nothing of this: {} of {} layer{}, "
-                     "without an amax history yet",
-                     get_iterations(warm_up), warm_up.layers(), warm_up.layers() == 1 ? "" : "s"),
-         Gravity::plain});
+    all.push_back({fmt::format("warm-up, which counts for nothing of this: {} of {} layer{}, "
+                               "without an amax history yet",
+                               describe_iterations(warm_up), warm_up.layers(),
+                               warm_up.layers() == 1 ? "" : "s"),
+                   Gravity::plain});
   }
   return all;
 }

@@ -31,6 +31,9 @@ struct FirstTrouble {
   bool overflow_measured = false;
   std::optional<TensorSummary> clips_most;  // casts of the running recipe, by severity.h
   std::optional<TensorSummary> loses_most;
+  // Where the most elements lay beyond the largest value and none was clipped: their scale was
+  // rounded. Sought only where nothing clips.
+  std::optional<TensorSummary> rounds_most;
 };
 
 // Finds the first trouble in records as they are read, in whichever order they come.

@@ -7,7 +7,10 @@
 #include <ctime>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
+
+#include "core/base/rank_words.h"
 
 namespace telens::cli {
 namespace {
@@ -56,6 +59,28 @@ std::string budget_note(const record::RunReader& run) {
   return last +
          "; what happened in between was not seen: take `budget` out of the configuration of a run "
          "that looks for a fault";
+}
+
+// How far ranks were compared, where one did not come; empty: as far as they went.
+std::string comparison_note(const record::RunReader& run) {
+  const auto& words = run.names(record::Dictionary::word);
+  std::set<int> ranks;
+  std::optional<record::Event> first;
+  for (const record::Event& event : run.events()) {
+    const bool ended = event.kind != record::kNoName && words[event.kind] == "ranks_not_compared";
+    if (!ended || event.superseded) continue;
+    ranks.insert(event.rank);
+    if (!first || event.iteration < first->iteration) first = event;
+  }
+  if (!first) return "";
+  std::string why = first->text == record::kNoName ? "" : words[first->text];
+  why = why.substr(0, why.find("; this rank goes on"));
+  const std::vector<int> compared_no_more(ranks.begin(), ranks.end());
+  return fmt::format(
+      "from iteration {} on {} {} compared with no other, so what differs between ranks from there "
+      "on "
+      "is not seen: {}",
+      first->iteration, ranks_in_words(compared_no_more), ranks.size() == 1 ? "was" : "were", why);
 }
 
 }  // namespace
@@ -107,7 +132,9 @@ std::vector<std::string> recording_notes(const record::RunReader& run) {
     }
   }
   if (more > 0) notes.push_back(fmt::format("and of {} more ranks", more));
-  if (std::string budget = budget_note(run); !budget.empty()) notes.push_back(std::move(budget));
+  for (std::string note : {comparison_note(run), budget_note(run)}) {
+    if (!note.empty()) notes.push_back(std::move(note));
+  }
   return notes;
 }
 

@@ -24,8 +24,9 @@ RunState get_state(const record::RunReader& run);
 std::string state_text(const record::Segment& segment);
 
 // Sentences without a period about each rank's recording that did not go on to a clean end: a disk
-// that was full, an exception, a kill, rows that are missing; and about iterations that a budget
-// left out. None of the first kind of a run that is being written.
+// that was full, an exception, a kill, rows that are missing; about ranks that were compared no
+// more; and about iterations that a budget left out. None of the first kind of a run that is being
+// written.
 std::vector<std::string> recording_notes(const record::RunReader& run);
 
 }  // namespace telens::cli

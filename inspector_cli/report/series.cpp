@@ -27,8 +27,9 @@ class ReducedOnce {
 }  // namespace
 
 record::RunReader open_run(const std::string& path) {
-  return record::RunReader(choose_run(path),
-                           [](const std::string& line) { note("warning: " + line); });
+  return record::RunReader(
+      choose_run(path), [](const std::string& line) { note("warning: " + line); },
+      record::FindDamage::where_read, record::Opening::in_processes);
 }
 
 std::size_t SeriesHash::operator()(const SeriesKey& key) const {

@@ -65,7 +65,9 @@ void TensorSummaries::add(const record::Record& record) {
   Watched& watched = tensors_[{record.layer, record.tensor, record::kNoName, record::kNoName}];
   if (watched.iteration != record.iteration) begin_iteration(watched, record);
   if (meaning.of_cast != nullptr) {
-    get_cast(watched, record, meaning.recipe).now.*meaning.of_cast = record.value;
+    // The worst of ranks that have no other iteration between them.
+    std::optional<double>& value = get_cast(watched, record, meaning.recipe).now.*meaning.of_cast;
+    if (!value || !(record.value <= *value)) value = record.value;
   } else {
     add_to_tensor(watched, meaning, record);
   }

@@ -1,5 +1,11 @@
 #include "inspector_cli/report/warm_up.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
 namespace telens::cli {
 
 WarmUp::WarmUp(const record::RunReader& run) {
@@ -19,6 +25,28 @@ std::set<std::int64_t> WarmUp::iterations() const {
 bool WarmUp::covers(std::int32_t layer, std::int64_t iteration) const {
   const auto found = layers_.find(layer);
   return found != layers_.end() && found->second.contains(iteration);
+}
+
+std::string describe_iterations(const WarmUp& warm_up) {
+  constexpr std::size_t kMost = 4;
+  struct Stretch {
+    std::int64_t first = 0, last = 0;
+  };
+  std::vector<Stretch> stretches;
+  const std::set<std::int64_t> iterations = warm_up.iterations();
+  for (const std::int64_t iteration : iterations) {
+    if (stretches.empty() || iteration > stretches.back().last + 1)
+      stretches.emplace_back(iteration);
+    stretches.back().last = iteration;
+  }
+  std::string text = iterations.size() == 1 ? "iteration " : "iterations ";
+  for (std::size_t i = 0; i < std::min(kMost, stretches.size()); ++i) {
+    const auto& [first, last] = stretches[i];
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", first);
+    if (last > first) text += fmt::format(" to {}", last);
+  }
+  if (stretches.size() > kMost) text += fmt::format(" and {} more", stretches.size() - kMost);
+  return text;
 }
 
 }  // namespace telens::cli

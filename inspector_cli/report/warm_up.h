@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <string>
 
 #include "features/record/run_reader.h"
 
@@ -26,5 +27,8 @@ class WarmUp {
  private:
   std::map<std::int32_t, std::set<std::int64_t>> layers_;
 };
+
+// "iteration 0", "iterations 0 to 2", "iterations 0 to 2, 58": a resumed run has more than one.
+std::string describe_iterations(const WarmUp& warm_up);
 
 }  // namespace telens::cli

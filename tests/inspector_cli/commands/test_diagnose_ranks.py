@@ -66,3 +66,27 @@ def test_scales_of_weights_that_differ_lie_under_them(diagnose):
 def test_a_check_that_saw_no_collective_was_on(diagnose, compared, is_on):
     told = " ".join(diagnose({compared: None}).stdout.split())
     assert ("not recorded: wrong_collective" not in told) == is_on
+
+
+def test_comparisons_that_ended_are_told(telens, tmp_path):
+    gave_up = "; this rank goes on recording and is compared with no other any more"
+    late = "rank 1 did not come to the comparison of ranks in iteration 4 (waited for 5.0 s: gone)"
+    alone = "a rank that has given up waiting did not come to the comparison of ranks"
+    for rank in range(3):
+        lines = Lines()
+        for step in range(STEPS):
+            lines.record(step, "layers.1.fc1", *WEIGHT, 0)
+        if rank < 2:
+            lines.event(4 + rank, "ranks_not_compared", (alone if rank else late) + gave_up, "-")
+        lines.write(tmp_path, rank)
+    said = " ".join(telens("diagnose", tmp_path).stdout.split())
+    assert said.startswith(
+        "from iteration 4 on ranks 0, 1 were compared with no other, so what differs between ranks "
+        f"from there on is not seen: {late} no finding"
+    )
+    (note,) = json.loads(telens("diagnose", tmp_path, "--format", "json").stdout)["recording"]
+    assert note.endswith(late)
+
+
+def test_ranks_that_were_compared_to_the_end_need_no_note(diagnose):
+    assert diagnose({WEIGHT: None}).stdout.startswith("no finding")

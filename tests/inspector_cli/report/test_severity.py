@@ -5,6 +5,7 @@ import re
 
 import pytest
 from command_results import rows_of
+from conftest import Lines
 from page_data import charts_of
 
 
@@ -162,6 +163,28 @@ def test_what_stats_shows_info_does_not_deny(telens, lines, tmp_path):
     text = sentences(telens, lines.write(tmp_path))
     assert "no overflow" not in text
     assert "overflows: most in a gradient: up to 0.09 %, in 3 of 45 iterations" in text
+
+
+def test_overflows_that_rounding_took_back_are_told_and_no_alarm(telens, lines, tmp_path):
+    # Current scaling: the amax lies beyond the range as its scale was rounded, and is not clipped.
+    for i in range(10):
+        cast(lines, i, "a", "weight", overflows=0.02, saturated=0)
+        cast(lines, i, "a", "gradient", overflows=0.3 if i == 4 else 0, saturated=0)
+        lines.record(i, "a", "gradient", "nonfinite", 0)
+    text = sentences(telens, lines.write(tmp_path))
+    assert "no overflow" not in text
+    beyond = "those beyond the largest value, up to 0.3 % of a gradient, were rounded to it"
+    assert f"no non-finite value recorded; no element was clipped: {beyond}" in text
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+def test_an_overflow_of_one_rank_in_the_only_iteration_is_no_matter_of_order(telens, tmp_path, odd):
+    for rank in range(2):
+        lines = Lines()
+        cast(lines, 7, "a", "gradient", overflows=0.2 if rank == odd else 0)
+        lines.record(7, "a", "gradient", "nonfinite", 0)
+        lines.write(tmp_path, rank)
+    assert "most in a gradient: up to 0.2 %, in 1 of 1 iterations" in sentences(telens, tmp_path)
 
 
 def test_what_was_not_measured_is_not_called_fine(telens, lines, tmp_path):

@@ -1,0 +1,206 @@
+// A run of many files: other processes look at them, and their records are kept in memory.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "features/record/file_summary.h"
+#include "features/record/run_reader.h"
+#include "features/record/segment_reader.h"
+#include "features/record/summary_processes.h"
+#include "tests/features/record/record_fixture.h"
+
+namespace telens::record {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr int kRanks = 40;
+constexpr std::int64_t kRecords = 10000;  // two compressed chunks, and some more
+constexpr int kTruncated = 7;
+constexpr int kDamaged = 21;
+
+// The first chunk of the records.
+void damage_a_chunk(const std::string& path) {
+  haddr_t address = 0;
+  {
+    const hdf5::Lock lock;
+    const hdf5::Handle file = open_run_file(path);
+    const hdf5::Handle table(H5Dopen2(file, "records", H5P_DEFAULT), H5Dclose);
+    const hsize_t first_row = 0;
+    unsigned skipped_filters = 0;
+    hsize_t bytes = 0;
+    H5Dget_chunk_info_by_coord(table, &first_row, &skipped_filters, &address, &bytes);
+  }
+  ASSERT_GT(address, 0U);
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(address));
+  file << std::string(64, '\xA5');
+}
+
+// All that a reader says of a run.
+struct Said {
+  std::vector<std::string> warnings;
+  std::vector<std::pair<int, std::vector<Record>>> records;  // by rank
+  std::vector<Scalar> losses;
+  std::vector<Event> events;
+  std::vector<Damage> damage;
+  std::vector<Segment> segments;
+  std::uint64_t count = 0;
+};
+
+class ManyFiles : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new TemporaryFolder;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      RunOptions options = options_in(*folder_);
+      options.rank = rank;
+      options.world_size = kRanks;
+      const auto writer = RunWriter::open(options);
+      // Each file has the names in an order of its own.
+      writer->intern(Dictionary::layer, "name" + std::to_string(rank % 7));
+      name_everything(*writer);
+      writer->push(numbered_records(rank, rank + kRecords));
+      writer->scalar(rank, "loss", rank);
+      writer->event(rank, "warning", "of rank " + std::to_string(rank));
+    }
+    files_ = new std::vector<std::string>(run_files(folder_->path()));
+    std::filesystem::resize_file((*files_)[kTruncated], 3000);
+    damage_a_chunk((*files_)[kDamaged]);
+  }
+  static void TearDownTestSuite() {
+    delete files_;
+    delete folder_;
+  }
+
+  static Said read(const std::string& path, FindDamage find_damage, Opening opening) {
+    Said said;
+    const auto warn = [&](const std::string& line) { said.warnings.push_back(line); };
+    const RunReader run(path, warn, find_damage, opening);
+    run.read({}, [&](int rank, std::span<const Record> records) {
+      if (said.records.empty() || said.records.back().first != rank)
+        said.records.emplace_back(rank, std::vector<Record>());
+      auto& of_rank = said.records.back().second;
+      of_rank.insert(of_rank.end(), records.begin(), records.end());
+    });
+    said.losses = run.scalars();
+    said.events = run.events();
+    said.damage = run.damage();
+    said.segments = run.segments();
+    said.count = run.record_count();
+    return said;
+  }
+
+  static void expect_same(const Said& a, const Said& b) {
+    EXPECT_EQ(a.warnings, b.warnings);
+    ASSERT_EQ(a.records.size(), b.records.size());
+    for (std::size_t i = 0; i < a.records.size(); ++i) {
+      EXPECT_EQ(a.records[i].first, b.records[i].first);
+      EXPECT_TRUE(std::ranges::equal(a.records[i].second, b.records[i].second, same));
+    }
+    ASSERT_EQ(a.segments.size(), b.segments.size());
+    for (std::size_t i = 0; i < a.segments.size(); ++i) {
+      const Segment& one = a.segments[i];
+      const Segment& other = b.segments[i];
+      EXPECT_EQ(one.path, other.path);
+      EXPECT_EQ(one.rank, other.rank);
+      EXPECT_EQ(one.run_id, other.run_id);
+      EXPECT_EQ(one.world_size, other.world_size);
+      EXPECT_EQ(one.start_time, other.start_time);
+      EXPECT_EQ(one.end->time, other.end->time);
+      EXPECT_EQ(one.end->reason, other.end->reason);
+      EXPECT_EQ(one.records, other.records);
+      EXPECT_EQ(one.first_iteration, other.first_iteration);
+      EXPECT_EQ(one.last_iteration, other.last_iteration);
+      EXPECT_EQ(one.bytes, other.bytes);
+    }
+    const auto by_iteration = [](const auto& row) { return row.iteration; };
+    EXPECT_TRUE(std::ranges::equal(a.losses, b.losses, {}, by_iteration, by_iteration));
+    EXPECT_TRUE(std::ranges::equal(a.events, b.events, {}, by_iteration, by_iteration));
+    EXPECT_EQ(a.damage.size(), b.damage.size());
+    EXPECT_EQ(a.count, b.count);
+  }
+
+  static TemporaryFolder* folder_;
+  static std::vector<std::string>* files_;
+};
+
+TemporaryFolder* ManyFiles::folder_ = nullptr;
+std::vector<std::string>* ManyFiles::files_ = nullptr;
+
+TEST_F(ManyFiles, processes_say_of_them_what_one_says) {
+  for (const FindDamage find : {FindDamage::where_read, FindDamage::on_opening}) {
+    const Said alone = read(folder_->path(), find, Opening::in_this_process);
+    const Said helped = read(folder_->path(), find, Opening::in_processes);
+    expect_same(alone, helped);
+    EXPECT_THAT(helped.warnings,
+                ElementsAre(AllOf(HasSubstr((*files_)[kTruncated]), HasSubstr("without it")),
+                            AllOf(HasSubstr((*files_)[kDamaged]), HasSubstr("rows of records"))));
+    EXPECT_THAT(helped.segments, SizeIs(kRanks - 1));
+    EXPECT_THAT(helped.losses, SizeIs(kRanks - 1));
+    EXPECT_THAT(helped.damage, SizeIs(1));
+    EXPECT_EQ(helped.count, (kRanks - 1) * kRecords - helped.damage.front().rows.rows);
+  }
+}
+
+TEST_F(ManyFiles, records_in_memory_are_those_of_the_file) {
+  for (const auto& [rank, records] :
+       read(folder_->path(), FindDamage::where_read, Opening::in_processes).records) {
+    const Said file = read((*files_)[rank], FindDamage::where_read, Opening::in_this_process);
+    ASSERT_THAT(file.records, SizeIs(1));
+    const auto value = [](const Record& record) {
+      return std::pair(record.iteration, record.value);
+    };
+    EXPECT_TRUE(std::ranges::equal(records, file.records.front().second, {}, value, value));
+  }
+}
+
+TEST_F(ManyFiles, a_file_that_goes_after_the_opening_is_still_read) {
+  const RunReader run(
+      folder_->path(), [](const std::string&) {}, FindDamage::where_read, Opening::in_processes);
+  const std::string away = (*files_)[3] + ".away";
+  std::filesystem::rename((*files_)[3], away);
+  std::size_t records = 0;
+  run.read({},
+           [&](int rank, std::span<const Record> some) { records += rank == 3 ? some.size() : 0; });
+  std::filesystem::rename(away, (*files_)[3]);
+  EXPECT_EQ(records, kRecords);
+}
+
+TEST_F(ManyFiles, a_process_that_ends_early_leaves_its_files_to_the_caller) {
+  SummaryProcesses none(*files_, {}, 0);
+  EXPECT_FALSE(none.take());
+  // More processes than files: the last ones end at once.
+  const std::vector<std::string> two(files_->begin(), files_->begin() + 2);
+  SummaryProcesses processes(two, {.most_kept_rows = 100}, 3);
+  EXPECT_EQ(processes.take()->about.path, two[0]);
+  EXPECT_EQ(processes.take()->about.path, two[1]);
+  EXPECT_FALSE(processes.take());
+}
+
+TEST_F(ManyFiles, a_summary_comes_through_a_pipe_whole_or_not_at_all) {
+  const FileSummary summary = summarize(
+      (*files_)[kDamaged],
+      {.find_damage = FindDamage::on_opening, .most_kept_rows = 100, .most_record_bytes = 1 << 20});
+  const std::vector<char> bytes = pack(summary);
+  const FileSummary same = unpack(bytes);
+  EXPECT_EQ(pack(same).size(), bytes.size());
+  EXPECT_EQ(same.about.run_id, summary.about.run_id);
+  EXPECT_EQ(same.names, summary.names);
+  EXPECT_EQ(same.records->chunks, summary.records->chunks);
+  EXPECT_THAT(same.damage, SizeIs(1));
+  for (std::size_t size = 0; size < bytes.size(); size += 997) {
+    EXPECT_THROW(unpack(std::span(bytes).first(size)), RecordError) << size;
+  }
+  std::vector<char> longer = bytes;
+  longer.push_back(0);
+  EXPECT_THROW(unpack(longer), RecordError);
+}
+
+}  // namespace
+}  // namespace telens::record
