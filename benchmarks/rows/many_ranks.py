@@ -19,8 +19,8 @@ MANY_RANKS = [
     f"memory of telens info of {RANKS:,} ranks",
 ]
 WHY_SLOWER = (
-    "an opening of a file that may come from anywhere checks its 40 objects, and HDF5, which does "
-    "it on one core, is given them one by one"
+    "an opening of a file that may come from anywhere checks its 40 objects one by one; processes, "
+    "one a core, share the files, and other work on the machine leaves them fewer"
 )
 
 
