@@ -160,8 +160,8 @@ def run_in_high_precision(layer: te.Linear) -> None:
 
 
 def first_forwards_that_differ(rank: int) -> None:
-    said = f"fc1: rank {rank} of tp_group runs it column-parallel {{}}, rank {1 - rank} runs it "
-    said += "column-parallel {}; give all"
+    said = f"fc1: rank {rank} of tp_group runs it column-parallel {{}}.*, rank {1 - rank} runs it "
+    said += "column-parallel {}.*; give all"
     recipes = ["under fp8_current_scaling", "in high precision"]
     recipes = [f"with sequence_parallel, {recipe}" for recipe in recipes]
     sequences = [f"{word} sequence_parallel, in high precision" for word in ("with", "without")]
@@ -172,6 +172,27 @@ def first_forwards_that_differ(rank: int) -> None:
     layer = divided("column", name="fc1", sequence_parallel=rank == 0)
     with pytest.raises(telens.UsageError, match=said.format(*mine_first(sequences))):
         run_in_high_precision(layer)
+    layer = divided("column", name="fc1")
+    inputs = [
+        rf"with sequence_parallel, in high precision, on Float \[{n}, 1, {IN}\]" for n in (8, 16)
+    ]
+    with pytest.raises(telens.UsageError, match=said.format(*mine_first(inputs))):
+        layer(torch.ones(8 + 8 * rank, 1, IN))
+
+
+def an_input_that_one_rank_refuses(rank: int) -> None:
+    layer = divided("column", name="fc1")
+    error, said = telens.UsageError, "fc1: .*rank 1 .*refuses its arguments"
+    if rank == 1:
+        error, said = telens.Error, "fc1: "
+    begin = time.monotonic()
+    with pytest.raises(error, match=said):
+        layer(torch.ones(8, 1, IN, dtype=torch.bfloat16 if rank == 1 else torch.float32))
+    assert time.monotonic() - begin < 30
+
+
+def test_an_input_that_one_rank_refuses_is_told_to_the_others():
+    run_ranks(an_input_that_one_rank_refuses)
 
 
 def test_ranks_whose_first_forward_differs_are_told_at_once():

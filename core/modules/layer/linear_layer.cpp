@@ -98,7 +98,8 @@ class LinearLayer::State {
   void enter_recipe(ForwardContext& context, const AutocastOptions& options,
                     const std::shared_ptr<Region>& region, const at::Device& device);
   void follow_casts(LayerQuantizers& quantizers) const;
-  void compare_first_forward(const ForwardContext& context);
+  RankClaim claim_forward(std::string text) const;
+  void compare_first_forward(const ForwardContext& context, const ActivationMeta& input);
   bool is_evaluation(const LinearCall& call, const at::Tensor& weight);
 
   AlteredOperands altered_operands_;
@@ -112,13 +113,22 @@ class LinearLayer::State {
 ForwardContext LinearLayer::State::begin_checked_forward(const ActivationMeta& input,
                                                          const LinearCall& call,
                                                          const at::Tensor& weight) {
-  check_tensor_parallel(name(), layer.hooks.tensor_parallel());
-  check_dtypes(name(), input, weight);
-  check_shapes(name(), input, weight);
-  if (!call.input_is_whole) check_sequence(name(), layer.parallel, input);
-  ops::check_runs_on(input.device(), name());
+  try {
+    check_tensor_parallel(name(), layer.hooks.tensor_parallel());
+    check_dtypes(name(), input, weight);
+    check_shapes(name(), input, weight);
+    if (!call.input_is_whole) check_sequence(name(), layer.parallel, input);
+    ops::check_runs_on(input.device(), name());
+  } catch (const Error& refusal) {
+    // The others are on their way to compare.
+    const ProcessGroupPtr& group = layer.parallel.group;
+    if (layer.parallel.is_divided() && group && !std::exchange(compared_forward_, true)) {
+      tell_refusal(claim_forward({}), refusal.what(), group);
+    }
+    throw;
+  }
   ForwardContext context = begin_forward(input, call, weight);
-  if (layer.parallel.is_divided() && !context.recomputation) compare_first_forward(context);
+  if (layer.parallel.is_divided() && !context.recomputation) compare_first_forward(context, input);
   const bool gathers = !call.input_is_whole && layer.parallel.gathers_operands();
   if (gathers && !context.recomputation) {
     altered_operands_.compare(context, name(), layer.parallel);
@@ -130,20 +140,27 @@ ForwardContext LinearLayer::State::begin_checked_forward(const ActivationMeta& i
   return context;
 }
 
-// Ranks that divide a layer in other ways, or run it under other recipes, would wait for each other
-// in collectives that do not fit. All of them come to a layer's first forward.
-void LinearLayer::State::compare_first_forward(const ForwardContext& context) {
+RankClaim LinearLayer::State::claim_forward(std::string text) const {
+  return {
+      .subject = name(),
+      .group_name = "tp_group",
+      .text = std::move(text),
+      .mend = "give all of its ranks the same layers and as many tokens, under the same autocast"};
+}
+
+// Ranks that divide a layer in other ways, run it under other recipes, or bring other inputs would
+// wait for each other in collectives that do not fit. All of them come to a layer's first forward.
+void LinearLayer::State::compare_first_forward(const ForwardContext& context,
+                                               const ActivationMeta& input) {
   if (std::exchange(compared_forward_, true)) return;
   const LinearParallel& parallel = layer.parallel;
+  const auto recipe = context.quantizes() ? fmt::format("under {}", context.recipe->name())
+                                          : std::string("in high precision");
   compare_over_ranks(
-      {.subject = name(),
-       .group_name = "tp_group",
-       .text = fmt::format("runs it {}-parallel {} sequence_parallel, {}",
-                           parallel.mode == ParallelMode::row ? "row" : "column",
-                           parallel.sequence ? "with" : "without",
-                           context.quantizes() ? fmt::format("under {}", context.recipe->name())
-                                               : "in high precision"),
-       .mend = "give all of its ranks the same layers, under the same autocast"},
+      claim_forward(fmt::format("runs it {}-parallel {} sequence_parallel, {}, on {} {}",
+                                parallel.mode == ParallelMode::row ? "row" : "column",
+                                parallel.sequence ? "with" : "without", recipe,
+                                c10::toString(input.scalar_type()), c10::str(input.sizes()))),
       parallel.group);
 }
 
