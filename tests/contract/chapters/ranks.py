@@ -149,12 +149,20 @@ STATEMENTS = (
         "if False:",
     ),
     Statement(
-        "Ranks that divide a linear layer in other ways, or run it under other recipes, are told "
-        "in its first forward *(ours)*.",
+        "Ranks that divide a linear layer in other ways, run it under other recipes or bring "
+        "inputs of other sizes are told in its first forward *(ours)*.",
         "test_parallel_alterations.py::test_ranks_whose_first_forward_differs_are_told_at_once",
         "core/modules/layer/linear_layer.cpp",
         "if (std::exchange(compared_forward_, true)) return;",
         "return;",
+    ),
+    Statement(
+        "Of an input that one rank refuses in a divided layer's first forward the others are told "
+        "*(ours)*.",
+        "test_parallel_alterations.py::test_an_input_that_one_rank_refuses_is_told_to_the_others",
+        "core/modules/layer/linear_layer.cpp",
+        "      tell_refusal(claim_forward({}), refusal.what(), group);\n",
+        "",
     ),
     Statement(
         "A rank that refuses its arguments before it compares leaves no other waiting: in first "
