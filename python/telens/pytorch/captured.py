@@ -15,6 +15,7 @@ from telens.pytorch.graph_runner import Flag, Runner
 from telens.pytorch.module import Module
 from telens.pytorch.rng_tracker import CudaRNGStatesTracker, find_trackers
 from telens.pytorch.tensor import QuantizedTensor
+from telens.pytorch.tensor.moved_codes import list_tensors
 
 __all__ = ["Captured"]
 
@@ -121,16 +122,7 @@ def _plain_tensors(parameter: torch.Tensor) -> list[torch.Tensor]:
     """Those with memory: codes and scales of a weight that is stored so, which has none itself."""
     if not isinstance(parameter, QuantizedTensor):
         return [parameter]
-    storage = parameter._storage
-    tensors = (
-        storage.rowwise_data,
-        storage.rowwise_scale_inv,
-        storage.rowwise_tensor_scale,
-        storage.columnwise_data,
-        storage.columnwise_scale_inv,
-        storage.columnwise_tensor_scale,
-    )
-    return [each for each in tensors if each is not None]
+    return list_tensors(parameter._storage)
 
 
 @contextlib.contextmanager

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from telens import _C
+from telens.pytorch.extra_state import WithExtraState
 from telens.pytorch.graph_runner import Runner
-from telens.pytorch.module import Module, WithExtraState
+from telens.pytorch.module import Module
 from telens.pytorch.rng_tracker import find_trackers
 
 __all__ = ["warm_up"]
@@ -30,7 +31,7 @@ def warm_up(
     """
     before, after = hooks
     devices = {runner.device for runner in runners if runner.device.type == "cuda"}
-    with _untouched_state(runners, captures), _side_stream(devices):
+    with _untouched_state(runners, captures, devices), _side_stream(devices):
         if before is not None:
             before()
         for _ in range(iterations):
@@ -72,15 +73,16 @@ def _wait_for(devices: set[torch.device]) -> None:
 
 
 @contextlib.contextmanager
-def _untouched_state(runners: Sequence[Runner], captures: bool) -> Iterator[None]:
-    """Puts back random states, amax histories and scales."""
+def _untouched_state(
+    runners: Sequence[Runner], captures: bool, devices: set[torch.device]
+) -> Iterator[None]:
+    """Puts back random states, also those of the GPUs, amax histories and scales."""
     modules = {id(each): each for runner in runners for each in runner.module.modules()}.values()
     ours = [each for each in modules if isinstance(each, Module)]
     layers = [each._telens_adapter for each in ours if isinstance(each, WithExtraState)]
     put_back = _windows_kept(layers) if captures else _states_kept(layers)
     trackers = [each for runner in runners for each in find_trackers(runner.module)]
     named = [(tracker, tracker.get_states()) for tracker in trackers]
-    devices = {runner.device for runner in runners if runner.device.type == "cuda"}
     random = torch.get_rng_state()
     random_of_devices = [(torch.cuda.get_rng_state(each), each) for each in devices]
     try:

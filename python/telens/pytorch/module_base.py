@@ -1,5 +1,5 @@
 """The base of layers with GEMMs, under the name that scripts for Transformer Engine import."""
 
-from telens.pytorch.module import WithExtraState as TransformerEngineBaseModule
+from telens.pytorch.extra_state import WithExtraState as TransformerEngineBaseModule
 
 __all__ = ["TransformerEngineBaseModule"]

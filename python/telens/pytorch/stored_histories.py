@@ -12,7 +12,7 @@ import torch
 
 from telens import _C
 from telens._names import refusal
-from telens.pytorch.module import EXTRA_STATE, WithExtraState
+from telens.pytorch.extra_state import EXTRA_STATE, WithExtraState
 
 __all__ = ["load_fp8_state"]
 

@@ -10,7 +10,7 @@ import torch
 from telens import _C
 from telens._names import refusal
 from telens.common.recipe import DelayedScaling, Recipe
-from telens.pytorch.module import EXTRA_STATE, WithExtraState
+from telens.pytorch.extra_state import EXTRA_STATE, WithExtraState
 from telens.pytorch.recipes_in_use import recipe_of
 from telens.pytorch.transformer_engine_pickle import format_program, object_program, write_pickle
 from telens.pytorch.transformer_engine_state import with_rows_turned

@@ -9,7 +9,8 @@ import torch
 import transformers.pytorch_utils
 
 from telens.pytorch._compile import mark_graph_break
-from telens.pytorch.module import Module, WithExtraState
+from telens.pytorch.extra_state import WithExtraState
+from telens.pytorch.module import Module
 from telens.pytorch.modules import Linear
 
 __all__: list[str] = []

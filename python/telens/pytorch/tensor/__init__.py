@@ -25,6 +25,7 @@ from telens.common.recipe import DelayedScaling, IdentityQuantizer, Recipe
 from telens.pytorch.tensor.data import BlockData, OneScaleData
 from telens.pytorch.tensor.initial_values import keep_high_precision_init_val
 from telens.pytorch.tensor.moved_codes import (
+    HIGH_PRECISION,
     WithSettableData,
     can_move,
     copy_storage,
@@ -54,9 +55,6 @@ __all__ = [
 aten = torch.ops.aten
 
 take_what_transformer_engine_takes()
-
-# Codes are decoded to these dtypes; other dtypes are converted from FP32.
-_ROUNDED_TO = (torch.bfloat16, torch.float16, torch.float32)
 
 
 class QuantizedTensor(WithSettableData, torch.Tensor):
@@ -98,7 +96,7 @@ class QuantizedTensor(WithSettableData, torch.Tensor):
         Those of a layer's output (``fp8_output``) are differentiable.
         """
         dtype = dtype or self.dtype
-        rounded_to = dtype if dtype in _ROUNDED_TO else torch.float32
+        rounded_to = dtype if dtype in HIGH_PRECISION else torch.float32
         if self.grad_fn is not None and torch.is_grad_enabled():
             return _C.values_of_codes(self, rounded_to).to(dtype)
         return self._storage.dequantize(rounded_to).to(dtype)

@@ -12,11 +12,18 @@ import torch
 
 from telens import _C
 
-__all__ = ["WithSettableData", "can_move", "copy_storage", "storage_like"]
+__all__ = [
+    "HIGH_PRECISION",
+    "WithSettableData",
+    "can_move",
+    "copy_storage",
+    "list_tensors",
+    "storage_like",
+]
 
 
-# Values that a cast takes.
-_HIGH_PRECISION = (torch.bfloat16, torch.float16, torch.float32)
+# Dtypes of values that a cast takes, and that codes are rounded to.
+HIGH_PRECISION = (torch.bfloat16, torch.float16, torch.float32)
 
 
 class WithSettableData:
@@ -73,6 +80,19 @@ def copy_storage(
     return storage_like(storage, clone, storage.sizes)
 
 
+def list_tensors(storage: _C.QuantizedStorage) -> list[torch.Tensor]:
+    """Its codes and scales."""
+    tensors = (
+        storage.rowwise_data,
+        storage.rowwise_scale_inv,
+        storage.rowwise_tensor_scale,
+        storage.columnwise_data,
+        storage.columnwise_scale_inv,
+        storage.columnwise_tensor_scale,
+    )
+    return [each for each in tensors if each is not None]
+
+
 def storage_like(
     storage: _C.QuantizedStorage,
     of: Callable[[torch.Tensor | None], torch.Tensor | None],
@@ -118,7 +138,7 @@ def _check_data(tensor: Any, other: Any) -> None:
             "data: a shard of codes takes the codes of a quantized tensor, not values in "
             f"{other.dtype}; convert the module before fully_shard"
         )
-    if other.dtype not in _HIGH_PRECISION:
+    if other.dtype not in HIGH_PRECISION:
         raise _C.UsageError(
             f"data: values in {other.dtype} for a weight that is stored in "
             f"{tensor._storage.fp8_dtype.name}; expected torch.bfloat16, torch.float16 or "
