@@ -124,6 +124,11 @@ def forward(module, x: torch.Tensor, recipe=None):
         return module(*given)
 
 
+def normal(*sizes: int, dtype=torch.float32, seed: int = 1) -> torch.Tensor:
+    """On the CPU, so that every device has the same."""
+    return torch.randn(sizes, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
 def drawn(device: str, dtype, step: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Input and what the output's gradient is made of."""
     generator = torch.Generator().manual_seed(100 + step)

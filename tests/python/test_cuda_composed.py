@@ -7,7 +7,7 @@ import test_cross_entropy
 import test_inference_params
 import torch
 from activation_names import ACTIVATIONS
-from cuda_beside import RECIPES, WIDTH, assert_beside, build, needs_gpu, train
+from cuda_beside import RECIPES, WIDTH, assert_beside, build, needs_gpu, normal, train
 from cuda_helpers import DEVICE
 
 import telens.pytorch as te
@@ -16,10 +16,6 @@ from telens.pytorch.attention import apply_rotary_pos_emb
 pytestmark = [needs_gpu, pytest.mark.usefixtures("ops")]
 
 TOLERANCES = {torch.bfloat16: 2**-7, torch.float32: 2e-6, torch.float64: 2e-6}
-
-
-def drawn(*sizes, dtype=torch.float32, seed=1):
-    return torch.randn(sizes, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 SUMS = torch.tensor([0, 3, 3, 4, 9], dtype=torch.int32)
@@ -38,8 +34,8 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_rotary_embeddings_are_those_of_the_cpu(layout, interleaved, channels, dtype):
     options = dict(LAYOUTS[layout])
-    x = drawn(*options.pop("sizes"), dtype=dtype)
-    grad = drawn(*x.shape, dtype=dtype, seed=2)
+    x = normal(*options.pop("sizes"), dtype=dtype)
+    grad = normal(*x.shape, dtype=dtype, seed=2)
 
     def rotated(device):
         angles = te.RotaryPositionEmbedding(channels, interleaved=interleaved).to(device)(9)
@@ -65,7 +61,7 @@ def test_layers_rotate_packed_and_padded_sequences_as_on_the_cpu(layout, interle
 
     def results(device):
         layer = build("TransformerLayer", device, torch.float32, **options)
-        x = drawn(64, *(() if layout == "thd" else (1,)), WIDTH).to(device).requires_grad_()
+        x = normal(64, *(() if layout == "thd" else (1,)), WIDTH).to(device).requires_grad_()
         arguments = {"rotary_pos_emb": te.RotaryPositionEmbedding(WIDTH // 4)(64).to(device)}
         if layout == "thd":
             arguments |= {f"cu_seqlens_{name}": sums.to(device) for name in ("q", "kv")}
@@ -139,7 +135,7 @@ def test_composed_activations_train_under_a_recipe_as_on_the_cpu(activation, rec
 @pytest.mark.parametrize("is_paged", [False, True])
 @pytest.mark.parametrize("layout", ["sbhd", "bshd"])
 def test_tokens_from_caches_are_those_of_the_cpu(layout, is_paged):
-    tokens = drawn(len(test_inference_params.STEPS), 5, 3, test_inference_params.HIDDEN)
+    tokens = normal(len(test_inference_params.STEPS), 5, 3, test_inference_params.HIDDEN)
 
     def generated(device):
         torch.manual_seed(1)

@@ -4,26 +4,13 @@ there is no GPU; `make gpu-check` runs them. TELENS_TEST_DEVICE=cpu runs them on
 
 import pytest
 import torch
-from cuda_beside import (
-    BATCH,
-    HEADS,
-    HIDDEN,
-    TOKENS,
-    WIDTH,
-    assert_beside,
-    build,
-    needs_gpu,
-)
+from cuda_beside import BATCH, HEADS, HIDDEN, TOKENS, WIDTH, assert_beside, build, needs_gpu, normal
 from cuda_helpers import DEVICE
 
 import telens.pytorch as te
 from telens.common import recipe as recipes
 
 pytestmark = [needs_gpu, pytest.mark.usefixtures("ops")]
-
-
-def drawn(*sizes, seed=1):
-    return torch.randn(sizes, generator=torch.Generator().manual_seed(seed))
 
 
 def run(module, device, dtype, recipe=None, steps=1, **arguments) -> dict[str, torch.Tensor]:
@@ -36,20 +23,20 @@ def run(module, device, dtype, recipe=None, steps=1, **arguments) -> dict[str, t
     }
     for step in range(steps):
         module.zero_grad()
-        x = drawn(TOKENS, BATCH, WIDTH, seed=step).to(device, dtype).requires_grad_()
+        x = normal(TOKENS, BATCH, WIDTH, seed=step).to(device, dtype).requires_grad_()
         with te.autocast(enabled=recipe is not None, recipe=recipe):
             y = module(x, **moved)
-        y.backward(drawn(*y.shape, seed=10 + step).to(device, dtype))
+        y.backward(normal(*y.shape, seed=10 + step).to(device, dtype))
     found = {"y": y, "dx": x.grad}
     found |= {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
     return {name: value.detach().cpu().double() for name, value in found.items()}
 
 
 ANGLES = te.RotaryPositionEmbedding(WIDTH // HEADS)(TOKENS).float().cpu()
-BIAS = drawn(1, HEADS, TOKENS, TOKENS, seed=3)
-SLOPES = drawn(HEADS, seed=4).abs()
-ENCODED = drawn(24, BATCH, WIDTH, seed=5)
-HIDDEN_PAIRS = drawn(BATCH, 1, TOKENS, TOKENS, seed=6) > 0.5
+BIAS = normal(1, HEADS, TOKENS, TOKENS, seed=3)
+SLOPES = normal(HEADS, seed=4).abs()
+ENCODED = normal(24, BATCH, WIDTH, seed=5)
+HIDDEN_PAIRS = normal(BATCH, 1, TOKENS, TOKENS, seed=6) > 0.5
 PADDING = torch.arange(TOKENS) >= torch.tensor([TOKENS, 20])[:, None, None, None]
 KINDS = {
     "no mask": ({"attn_mask_type": "no_mask"}, {}),
@@ -149,7 +136,7 @@ def test_an_output_in_fp8_has_codes_near_those_of_the_cpu(recipe):
     def made(device):
         layer, form = build("Linear", device), recipe()
         for step in range(2):
-            x = drawn(TOKENS, BATCH, WIDTH, seed=step).to(device, torch.bfloat16)
+            x = normal(TOKENS, BATCH, WIDTH, seed=step).to(device, torch.bfloat16)
             with te.autocast(recipe=form), torch.no_grad():
                 y = layer(x, fp8_output=True)
         assert isinstance(y, te.QuantizedTensor)
@@ -176,7 +163,7 @@ def test_dropout_of_layers_is_drawn_anew_and_off_in_evaluation(kind):
         WIDTH, HIDDEN, HEADS, device=DEVICE,
         **({"hidden_dropout": 0.0, "attention_dropout": 0.0} | {kind: 0.5}),
     )  # fmt: skip
-    x = drawn(TOKENS, 16, WIDTH).to(DEVICE)
+    x = normal(TOKENS, 16, WIDTH).to(DEVICE)
     results = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)

@@ -5,7 +5,7 @@ gpu-check` runs them. TELENS_TEST_DEVICE=cpu runs them over gloo."""
 import pytest
 import torch
 import torch.distributed as dist
-from cuda_beside import RECIPES, WIDTH, build, forward, needs_gpu
+from cuda_beside import RECIPES, WIDTH, build, forward, needs_gpu, normal
 from cuda_helpers import DEVICE
 from debug_helpers import section
 from distributed_workers import rank_device, run_ranks
@@ -48,15 +48,11 @@ KINDS = {
 }
 
 
-def drawn(*sizes, seed=1):
-    return torch.randn(sizes, generator=torch.Generator().manual_seed(seed)).bfloat16()
-
-
 def step(module, recipe, group=None) -> list[torch.Tensor]:
-    x = drawn(32, 2, WIDTH).to(rank_device()).requires_grad_()
+    x = normal(32, 2, WIDTH, dtype=torch.bfloat16).to(rank_device()).requires_grad_()
     with te.autocast(enabled=recipe is not None, recipe=recipe, amax_reduction_group=group):
         y = module(x)
-    y.backward(drawn(*y.shape, seed=2).to(rank_device()))
+    y.backward(normal(*y.shape, seed=2, dtype=torch.bfloat16).to(rank_device()))
     gradients = [parameter.grad for parameter in module.parameters()]
     return [each.detach().clone() for each in (y, x.grad, *gradients)]
 
@@ -86,7 +82,7 @@ def a_divided_checkpoint_has_the_bits_of_a_plain_one() -> None:
     results = []
     for keywords in ({}, {"distribute_saved_activations": True, "tp_group": dist.group.WORLD}):
         layer = build("LayerNormMLP", str(rank_device()))
-        x = drawn(32, 2, WIDTH).to(rank_device()).requires_grad_()
+        x = normal(32, 2, WIDTH, dtype=torch.bfloat16).to(rank_device()).requires_grad_()
         y = te.checkpoint(forward, layer, x, RECIPES["current"](), **keywords)
         y.square().sum().backward()
         results.append([y, x.grad, *(p.grad for p in layer.parameters())])
@@ -97,7 +93,7 @@ def a_divided_vocabulary_is_the_whole_one() -> None:
     target = torch.arange(24, device=rank_device()) % 20
     results = []
     for group in (None, dist.group.WORLD):
-        logits = drawn(24, 32).to(rank_device()).requires_grad_()
+        logits = normal(24, 32, dtype=torch.bfloat16).to(rank_device()).requires_grad_()
         loss = te.parallel_cross_entropy(logits, target, 0.1, dist_process_group=group)
         loss.sum().backward()
         results.append([loss, logits.grad])

@@ -14,6 +14,7 @@ from cuda_beside import (
     train,
 )
 from cuda_helpers import DEVICE, assert_same_bits
+from stored_tensors import stored_tensors
 
 import telens.pytorch as te
 
@@ -27,17 +28,11 @@ def stored(module: str, device: str, recipe: str, **options) -> torch.nn.Module:
         return build(module, device, **options)
 
 
-def tensors_of(weight) -> dict[str, torch.Tensor]:
-    storage = weight.detach()._storage
-    found = {name: getattr(storage, name) for name in dir(storage) if not name.startswith("_")}
-    return {name: each for name, each in found.items() if isinstance(each, torch.Tensor)}
-
-
 @pytest.mark.parametrize("recipe", STORED)
 def test_codes_and_scales_are_those_of_the_cpu(recipe):
     ours, theirs = (stored("Linear", device, recipe).weight for device in (DEVICE, "cpu"))
     for _ in range(2):
-        actual, expected = tensors_of(ours), tensors_of(theirs)
+        actual, expected = (stored_tensors(each.detach()._storage) for each in (ours, theirs))
         assert len(actual) >= 2
         assert actual.keys() == expected.keys()
         for name, each in expected.items():
@@ -102,9 +97,9 @@ def test_main_weights_in_fp32_update_the_codes_as_on_the_cpu(recipe, kind):
 @pytest.mark.parametrize("recipe", STORED)
 def test_a_layer_that_moves_to_the_device_takes_its_codes_along(recipe):
     made = stored("Linear", "cpu", recipe)
-    before, values = tensors_of(made.weight), made.weight.dequantize()
+    before, values = stored_tensors(made.weight.detach()._storage), made.weight.dequantize()
     moved = made.to(DEVICE).weight
-    there = tensors_of(moved)
+    there = stored_tensors(moved.detach()._storage)
     assert there.keys() == before.keys()
     for name, each in before.items():
         assert there[name].device.type == torch.device(DEVICE).type

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from stored_tensors import stored_tensors
 
 import telens
 import telens.debug as debug
@@ -69,11 +70,6 @@ RECIPES = (Float8CurrentScaling, MXFP8BlockScaling, Float8BlockScaling, NVFP4Blo
 def stored_linear(recipe) -> torch.nn.Module:
     with te.fp8_model_init(recipe=recipe()):
         return te.Linear(64, 32, bias=False, params_dtype=torch.bfloat16)
-
-
-def stored_tensors(storage) -> dict[str, torch.Tensor]:
-    found = {name: getattr(storage, name) for name in dir(storage) if not name.startswith("_")}
-    return {name: each for name, each in found.items() if isinstance(each, torch.Tensor)}
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

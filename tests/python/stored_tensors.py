@@ -1,0 +1,8 @@
+"""What a quantized tensor is stored as."""
+
+import torch
+
+
+def stored_tensors(storage) -> dict[str, torch.Tensor]:
+    found = {name: getattr(storage, name) for name in dir(storage) if not name.startswith("_")}
+    return {name: each for name, each in found.items() if isinstance(each, torch.Tensor)}
