@@ -9,9 +9,11 @@
 #include <cerrno>
 #include <cstdint>
 #include <exception>
+#include <string_view>
 #include <thread>
 
 #include "core/base/error.h"
+#include "core/base/write_all.h"
 
 namespace telens::record {
 namespace {
@@ -37,18 +39,6 @@ bool read_all(int pipe, void* data, std::size_t size) {
   return true;
 }
 
-bool write_all(int pipe, const void* data, std::size_t size) {
-  const auto* at = static_cast<const char*>(data);
-  while (size > 0) {
-    const ssize_t written = ::write(pipe, at, size);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    at += written;
-    size -= static_cast<std::size_t>(written);
-  }
-  return true;
-}
-
 std::vector<char> make_result(const std::string& file, const SummaryOptions& options) {
   try {
     return pack(summarize(file, options));
@@ -63,7 +53,9 @@ std::vector<char> make_result(const std::string& file, const SummaryOptions& opt
   for (std::size_t i = first; i < files.size(); i += step) {
     const std::vector<char> result = make_result(files[i], options);
     const Size size = result.size();
-    if (!write_all(results, &size, sizeof size) || !write_all(results, result.data(), size)) break;
+    const std::string_view head(reinterpret_cast<const char*>(&size), sizeof size);
+    if (write_all(results, head) != 0) break;
+    if (write_all(results, {result.data(), result.size()}) != 0) break;
   }
   ::_exit(0);
 }

@@ -14,6 +14,7 @@
 
 #include "core/base/error.h"
 #include "core/base/fnv1a.h"
+#include "core/base/write_all.h"
 #include "features/record/hdf5.h"
 #include "features/record/leftovers.h"
 
@@ -158,12 +159,9 @@ class TemporaryFile {
   TemporaryFile& operator=(const TemporaryFile&) = delete;
 
   void write(std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-      const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) raise_errno(path_, errno);
-      bytes = bytes.subspan(static_cast<std::size_t>(written));
-    }
+    const auto* const first = reinterpret_cast<const char*>(bytes.data());
+    const int error = write_all(descriptor_, {first, bytes.size()});
+    if (error != 0) raise_errno(path_, error);
     if (close() != 0) raise_errno(path_, errno);
   }
 

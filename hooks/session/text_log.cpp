@@ -23,6 +23,7 @@
 #include <utility>
 
 #include "core/base/printable.h"
+#include "core/base/write_all.h"
 
 namespace telens::debug {
 namespace {
@@ -170,16 +171,8 @@ void LogFile::flush() {
 }
 
 void LogFile::write_out() {
-  std::string_view rest = waiting_;
-  while (descriptor_ >= 0 && !rest.empty()) {
-    const ssize_t written = ::write(descriptor_, rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) {
-      give_up(get_reason(errno));
-    } else {
-      rest.remove_prefix(static_cast<std::size_t>(written));
-    }
-  }
+  const int error = descriptor_ >= 0 ? write_all(descriptor_, waiting_) : 0;
+  if (error != 0) give_up(get_reason(error));
   waiting_.clear();
 }
 

@@ -16,6 +16,7 @@
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
+#include "core/base/write_all.h"
 
 namespace telens::cli {
 namespace {
@@ -39,14 +40,7 @@ class File {
 
   bool is_open() const { return descriptor_ >= 0; }
   // 0, or the error.
-  int write(std::string_view text) const {
-    while (!text.empty()) {
-      const ssize_t written = ::write(descriptor_, text.data(), text.size());
-      if (written < 0 && errno != EINTR) return errno;
-      if (written > 0) text.remove_prefix(static_cast<std::size_t>(written));
-    }
-    return 0;
-  }
+  int write(std::string_view text) const { return write_all(descriptor_, text); }
   int sync() const { return ::fsync(descriptor_) == 0 ? 0 : errno; }
   void take_permissions_of(const struct stat& old) const {
     [[maybe_unused]] const int ignored = ::fchmod(descriptor_, old.st_mode & kPermissions);

@@ -1,14 +1,11 @@
 #include "python/bindings/module.h"
 
-#include <array>
 #include <memory>
 #include <optional>
-#include <utility>
-#include <vector>
 
-#include "core/base/error.h"
 #include "core/modules/shared/recomputation.h"
 #include "core/quantization/autocast.h"
+#include "core/quantization/graphed_layers.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/module_adapter.h"
 #include "python/bindings/process_group.h"
@@ -39,66 +36,6 @@ std::unique_ptr<AutocastRegion> enter_autocast(bool enabled, bool calibrating,
                                                const py::object& group, bool updates_scales) {
   return std::make_unique<AutocastRegion>(AutocastOptions{enabled, calibrating, std::move(recipe),
                                                           to_process_group(group), updates_scales});
-}
-
-// The layers of a module that a captured forward ran. A replay calls none of them, so this object
-// makes them known to the region that the replay is in.
-class GraphedLayers {
- public:
-  // Made after the capture: the layers that have run under a recipe with histories. `earlier`: of
-  // another capture of the module; may be null.
-  GraphedLayers(const std::shared_ptr<ModuleAdapter>& module, const GraphedLayers* earlier) {
-    for (LayerQuantization* each : module->module().quantizations()) {
-      if (each->recipe() == nullptr || each->recipe()->as_delayed_scaling() == nullptr) continue;
-      std::shared_ptr<LayerQuantization> layer = earlier ? earlier->find(each) : nullptr;
-      // A region knows a layer by its owner, so each has one of its own, the same in all graphs.
-      if (!layer) layer = {each, [module](LayerQuantization*) {}};
-      layers_.emplace_back(std::move(layer), addresses(*each));
-    }
-  }
-
-  std::size_t size() const { return layers_.size(); }
-
-  // Throws UsageError where the windows are not those that were captured.
-  void join_region() const {
-    const AutocastState* state = current_autocast();
-    if (state == nullptr) return;
-    for (const auto& [layer, captured] : layers_) {
-      if (addresses(*layer) != captured) {
-        raise<UsageError>(
-            "a graph writes amaxes into a history that its layer no longer has, since a recipe "
-            "with another amax_history_len or a change of the device made it a new one; capture "
-            "again");
-      }
-      state->region->add(layer, state->options.recipe, state->options.group);
-    }
-  }
-
- private:
-  using Addresses = std::array<const void*, 2>;
-
-  static Addresses addresses(LayerQuantization& layer) {
-    const auto address = [&](bool backward) -> const void* {
-      const AmaxWindow& window = layer.delayed_scaling().module().joined(backward);
-      return window.defined() ? window.amax_history.const_data_ptr() : nullptr;
-    };
-    return {address(false), address(true)};
-  }
-
-  std::shared_ptr<LayerQuantization> find(const LayerQuantization* wanted) const {
-    for (const auto& [layer, captured] : layers_) {
-      if (layer.get() == wanted) return layer;
-    }
-    return nullptr;
-  }
-
-  std::vector<std::pair<std::shared_ptr<LayerQuantization>, Addresses>> layers_;
-};
-
-// The region, for the caller that is its first; null for later ones and outside of any region.
-std::shared_ptr<Region> claim_region() {
-  const AutocastState* state = current_autocast();
-  return state != nullptr && state->region->claim_first() ? state->region : nullptr;
 }
 
 // The Python side of a recomputation scope: a context manager.
@@ -149,7 +86,9 @@ void bind_autocast(py::module_& module) {
              "where an earlier one does, and outside of any region.");
   py::class_<GraphedLayers>(module, "GraphedLayers",
                             "Layers that a graph holds: their histories and scales.")
-      .def(py::init<const std::shared_ptr<ModuleAdapter>&, const GraphedLayers*>(),
+      .def(py::init([](const std::shared_ptr<ModuleAdapter>& module, const GraphedLayers* earlier) {
+             return GraphedLayers(module->module().quantizations(), module, earlier);
+           }),
            py::arg("module"), py::arg("earlier").none(true))
       .def("__len__", &GraphedLayers::size)
       .def("join_region", &GraphedLayers::join_region,

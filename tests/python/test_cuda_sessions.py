@@ -249,7 +249,7 @@ def test_the_ledger_says_that_cublaslt_multiplied_codes(tmp_path):
 
 # How often it looks depends on the time that it takes.
 BY_TIME = ("production", "flight_recorder")
-# What the example configurations select, and what they want besides.
+# The example configurations select layers of these names, and want this besides.
 NAMES = {"fc": "layers.0.mlp.fc1", "attention": "layers.0.core_attention"}
 RECIPE_OF = {"block_recipes": "MXFP8"}
 STEPS_OF = {"dump_one_gemm": 101}
