@@ -78,8 +78,7 @@ std::string comparison_note(const record::RunReader& run) {
   const std::vector<int> compared_no_more(ranks.begin(), ranks.end());
   return fmt::format(
       "from iteration {} on {} {} compared with no other, so what differs between ranks from there "
-      "on "
-      "is not seen: {}",
+      "on is not seen: {}",
       first->iteration, ranks_in_words(compared_no_more), ranks.size() == 1 ? "was" : "were", why);
 }
 

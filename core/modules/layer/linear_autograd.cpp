@@ -8,6 +8,7 @@
 #include "core/distributed/gather_operand.h"
 #include "core/modules/layer/gemm_with_hooks.h"
 #include "core/modules/layer/linear_backward.h"
+#include "core/modules/layer/linear_overlap.h"
 #include "core/modules/layer/overlap_notes.h"
 #include "core/modules/layer/overlapped_gemm.h"
 #include "core/modules/shared/backward_errors.h"
@@ -237,7 +238,7 @@ LinearForward run_linear(const LinearArguments& arguments, GradientNeeds needs) 
   // Products of a weight in parts overlap with nothing.
   std::optional<OverlapSettings> overlap;
   if (parallel.overlap && arguments.weight.stored_parts.empty()) {
-    overlap = get_overlap(parallel, Gemm::fprop, context, layer);
+    overlap = parallel.overlap->settings(Gemm::fprop, context.quantizes(), layer.name());
   }
   const ActivationOperands activation =
       activation_operands(arguments, parallel, needs, overlap.has_value());

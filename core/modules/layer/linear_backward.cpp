@@ -4,6 +4,7 @@
 
 #include "core/distributed/gather_operand.h"
 #include "core/modules/layer/gemm_with_hooks.h"
+#include "core/modules/layer/linear_overlap.h"
 #include "core/modules/layer/overlap_notes.h"
 #include "core/modules/layer/overlapped_gemm.h"
 #include "core/modules/shared/main_grad.h"
@@ -31,7 +32,8 @@ GemmDescription describe_gemm(const LinearBackward& backward, Gemm gemm, const O
 // Products of a weight in parts overlap with nothing.
 std::optional<OverlapSettings> dgrad_overlap(const LinearBackward& backward) {
   if (!backward.parallel.overlap || backward.weights.size() > 1) return std::nullopt;
-  return get_overlap(backward.parallel, Gemm::dgrad, backward.context, *backward.layer);
+  return backward.parallel.overlap->settings(Gemm::dgrad, backward.context.quantizes(),
+                                             backward.layer->name());
 }
 
 // The note of what runs beside wgrad: the sum of dgrad, or a gather that began before dgrad.

@@ -8,7 +8,6 @@
 
 #include "core/distributed/collective_watch.h"
 #include "core/modules/layer/gemm_with_hooks.h"
-#include "core/modules/layer/linear_overlap.h"
 #include "core/quantization/quantized_rows.h"
 
 namespace telens {
@@ -146,11 +145,6 @@ at::Tensor scatter_by_pipeline(const ProductInParts& product, const std::vector<
 }
 
 }  // namespace
-
-std::optional<OverlapSettings> get_overlap(const LinearParallel& parallel, Gemm gemm,
-                                           const ForwardContext& context, const GemmLayer& layer) {
-  return parallel.overlap->settings(gemm, context.quantizes(), layer.name());
-}
 
 std::string_view get_gather(Gemm gemm) {
   return gemm == Gemm::fprop ? "all-gather of the activation" : "all-gather of the gradient";

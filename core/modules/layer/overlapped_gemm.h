@@ -5,7 +5,6 @@
 // runs it whole and sends the same ones.
 #pragma once
 
-#include <optional>
 #include <string_view>
 
 #include "core/distributed/gather_operand.h"
@@ -14,11 +13,6 @@
 #include "core/modules/layer/gemm_operands.h"
 
 namespace telens {
-
-// For a layer that overlaps GEMMs (parallel.overlap is set). nullopt: this one is to overlap with
-// nothing. Throws as LinearOverlap::settings.
-std::optional<OverlapSettings> get_overlap(const LinearParallel& parallel, Gemm gemm,
-                                           const ForwardContext& context, const GemmLayer& layer);
 
 // "all-gather of the activation" and the like: what brings a GEMM's operand or takes its product.
 std::string_view get_gather(Gemm gemm);
