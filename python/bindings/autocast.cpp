@@ -34,8 +34,9 @@ class AutocastRegion {
 std::unique_ptr<AutocastRegion> enter_autocast(bool enabled, bool calibrating,
                                                std::shared_ptr<Recipe> recipe,
                                                const py::object& group, bool updates_scales) {
-  return std::make_unique<AutocastRegion>(AutocastOptions{enabled, calibrating, std::move(recipe),
-                                                          to_process_group(group), updates_scales});
+  return std::make_unique<AutocastRegion>(
+      AutocastOptions{enabled, calibrating, std::move(recipe),
+                      to_process_group(group, "amax_reduction_group"), updates_scales});
 }
 
 // The Python side of a recomputation scope: a context manager.

@@ -120,9 +120,10 @@ void check_collective(std::string name, const std::string& op, at::Tensor sent, 
 py::dict log_tensor_stats(const std::string& layer_name, const std::string& tensor_name,
                           const at::Tensor& tensor, std::optional<std::int64_t> iteration,
                           bool skip_reduction, const py::object& reduction_group) {
-  const debug::LogTensorStatsOptions options{.iteration = iteration,
-                                             .skip_reduction = skip_reduction,
-                                             .reduction_group = to_process_group(reduction_group)};
+  const debug::LogTensorStatsOptions options{
+      .iteration = iteration,
+      .skip_reduction = skip_reduction,
+      .reduction_group = to_process_group(reduction_group, "reduction_group")};
   std::vector<std::pair<std::string, double>> logged;
   {
     const WithoutGil no_gil;

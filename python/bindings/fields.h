@@ -70,6 +70,8 @@ std::string python_type_name() {
     return "Mapping[str, int] | Sequence[str] | None";
   } else if constexpr (std::is_same_v<T, std::map<std::string, double>>) {
     return "Mapping[str, float] | None";
+  } else if constexpr (std::is_same_v<T, std::optional<std::vector<std::int64_t>>>) {
+    return "Sequence[int] | None";  // one number does not stand for a list here
   } else {
     static_assert(std::is_same_v<T, std::optional<typename T::value_type>>);
     return fmt::format("{} | None", python_type_name<typename T::value_type>());
@@ -140,7 +142,7 @@ void read_field(const char* name, py::handle value, T& field) {
       field = py::module_::import("torch").attr("device")(value).template cast<at::Device>();
     }
   } else if constexpr (std::is_same_v<T, ProcessGroupPtr>) {
-    field = to_process_group(py::reinterpret_borrow<py::object>(value));
+    field = to_process_group(py::reinterpret_borrow<py::object>(value), name);
   } else if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) {
     // A tensor of numbers is read, which waits for its device.
     const py::object numbers = THPVariable_Check(value.ptr())

@@ -125,7 +125,7 @@ class WatchedLayer {
     };
     const std::optional<Operand> first = operand(rowwise);
     const std::optional<Operand> second = operand(columnwise);
-    const ProcessGroupPtr group = to_process_group(tp_group);
+    const ProcessGroupPtr group = to_process_group(tp_group, "tp_group");
     const InspectTensorCall call{tensor_named(tensor_name), tensor ? &*tensor : nullptr,
                                  first ? &*first : nullptr, second ? &*second : nullptr,
                                  quantizer.get(),           {group.get(), tp_size}};
@@ -141,7 +141,7 @@ class WatchedLayer {
       return;
     }
     const Operand operand = to_operand(tensor);
-    const ProcessGroupPtr group = to_process_group(tp_group);
+    const ProcessGroupPtr group = to_process_group(tp_group, "tp_group");
     const InspectPostquantizeCall call{
         gemm_named(gemm), tensor_named(tensor_name), operand, rowwise, {group.get(), tp_size}};
     const WithoutGil no_gil;

@@ -135,7 +135,7 @@ void bind_module_adapter(py::module_& module) {
            "C++ lets go of the tensors until the next forward.")
       .def("set_tensor_parallel_group",
            [](ModuleAdapter& adapter, const py::object& group) {
-             adapter.module().set_tensor_parallel_group(to_process_group(group));
+             adapter.module().set_tensor_parallel_group(to_process_group(group, "tp_group"));
            })
       .def(
           "backward_dw", [](ModuleAdapter& adapter) { return adapter.module().backward_dw(); },
@@ -148,7 +148,8 @@ void bind_module_adapter(py::module_& module) {
              std::int64_t lost) {
             std::vector<ProcessGroupPtr> found;
             for (const py::handle group : groups) {
-              found.push_back(to_process_group(py::reinterpret_borrow<py::object>(group)));
+              found.push_back(
+                  to_process_group(py::reinterpret_borrow<py::object>(group), "cp_group"));
             }
             ContextParallel parallel = context_parallel(found, comm_type);
             parallel.lost = lost;

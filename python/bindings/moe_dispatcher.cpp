@@ -15,7 +15,7 @@ void bind_moe_dispatcher(py::module_& module) {
   py::class_<WayBack>(module, "WayBack", "By which the rows of tokens find back to them.");
   py::class_<MoEDispatcher>(module, "MoEDispatcher")
       .def(py::init([](std::int64_t num_experts, const py::object& group) {
-             return MoEDispatcher(num_experts, to_process_group(group));
+             return MoEDispatcher(num_experts, to_process_group(group, "ep_group"));
            }),
            py::arg("num_experts"), py::arg("ep_group"))
       .def_property_readonly("num_local_experts", &MoEDispatcher::num_local_experts)

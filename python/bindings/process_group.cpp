@@ -3,11 +3,13 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "python/bindings/fields.h"
+
 namespace telens::python {
 
 namespace py = pybind11;
 
-ProcessGroupPtr to_process_group(const py::object& group) {
+ProcessGroupPtr to_process_group(const py::object& group, const char* argument) {
   if (group.is_none()) {
     return nullptr;
   }
@@ -16,7 +18,7 @@ ProcessGroupPtr to_process_group(const py::object& group) {
     c10d::ProcessGroup* plain = counted.get();
     return ProcessGroupPtr(plain, [counted](c10d::ProcessGroup*) mutable { counted.reset(); });
   } catch (const py::cast_error&) {
-    throw py::type_error("expected a torch.distributed.ProcessGroup or None");
+    raise_wrong_type(argument, "a torch.distributed.ProcessGroup or None", group);
   }
 }
 

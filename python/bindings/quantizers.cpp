@@ -95,7 +95,7 @@ std::shared_ptr<Quantizer> default_quantizer(const std::string& recipe_name,
 ProcessGroupPtr reduction_group(const char* quantizer, bool with_amax_reduction,
                                 const py::object& group) {
   if (!with_amax_reduction) return nullptr;
-  if (!group.is_none()) return to_process_group(group);
+  if (!group.is_none()) return to_process_group(group, "amax_reduction_group");
   const py::object world = py::module_::import("torch.distributed").attr("group").attr("WORLD");
   if (world.is_none()) {
     raise<UsageError>(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from telens import _C
 
@@ -14,6 +16,9 @@ __all__: list[str] = []
 _LIKENESS = 0.6
 # Longer lists of names are cut to the first ones.
 _MOST_LISTED = 12
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Class = TypeVar("_Class", bound=type)
 
 
 def nearest(written: Any, names: Iterable[str]) -> str:
@@ -42,3 +47,25 @@ def among(function: str, argument: str, value: Any, names: list[str], what: str 
         f"{function}: {argument} must be {what} of {listed}{more}, not {value!r}"
         f"{nearest(value, names)}"
     )
+
+
+def names_arguments(function: _Function) -> _Function:
+    """Has a call with a keyword that the function lacks raise TypeError with the nearest one."""
+    title = function.__qualname__.removesuffix(".__init__")
+    names = [name for name in inspect.signature(function).parameters if name != "self"]
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for given in kwargs:
+            if given not in names:
+                hint = nearest(given, names) or f"; it has {', '.join(names)}"
+                raise TypeError(f"{title}: there is no argument {given!r}{hint}")
+        return function(*args, **kwargs)
+
+    return call
+
+
+def names_fields(owner: _Class) -> _Class:
+    """`names_arguments` of the constructor of a dataclass."""
+    owner.__init__ = names_arguments(owner.__init__)
+    return owner

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from telens import _C
 from telens._columns import in_order
 from telens._histogram_bins import bin_edges
-from telens._names import among, refusal
+from telens._names import among, names_arguments, refusal
 
 if TYPE_CHECKING:
     import pandas
@@ -91,6 +91,7 @@ class Run:
         kinds = _C.Dictionary.__members__
         return self._reader.names(kinds[among("Run.names", "kind", kind, [*kinds])])
 
+    @names_arguments
     def records(
         self,
         *,
@@ -124,6 +125,7 @@ class Run:
         query = self._query(layer, tensor, gemm, statistic, iterations, rank)
         return self._frame(*self._reader.records(query))
 
+    @names_arguments
     def histograms(
         self,
         *,
@@ -147,6 +149,7 @@ class Run:
         low, high = bin_edges(table["statistic"], table["bin"].to_numpy())
         return pandas.concat([table, pandas.DataFrame({"low": low, "high": high})], axis=1)
 
+    @names_arguments
     def blocks(
         self,
         *,
@@ -175,6 +178,7 @@ class Run:
         table.insert(table.columns.get_loc("statistic") + 1, "scope", scope)
         return table
 
+    @names_arguments
     def table(
         self,
         name: str,
@@ -195,6 +199,7 @@ class Run:
         query = self._query(layer, tensor, gemm, statistic, iterations, rank)
         return self._frame(*self._reader.table(name, query))
 
+    @names_arguments
     def to_parquet(
         self, folder: str | os.PathLike, *, progress: bool | None = None
     ) -> dict[str, int]:

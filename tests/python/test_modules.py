@@ -144,6 +144,17 @@ def test_a_misspelt_argument_is_answered_with_the_nearest_name():
 
 
 def test_an_argument_of_the_wrong_type_is_named():
+    group = "must be a torch.distributed.ProcessGroup or None, not int"
+    with pytest.raises(TypeError, match=f"argument 'tp_group' {group}"):
+        te.Linear(16, 16, device="cpu", tp_group=3)
+    with pytest.raises(TypeError, match=f"argument 'tp_group' {group}"):
+        te.Linear(16, 16, device="cpu").set_tensor_parallel_group(3)
+    with pytest.raises(TypeError, match=f"argument 'amax_reduction_group' {group}"):
+        te.autocast(amax_reduction_group=3).__enter__()
+    with pytest.raises(TypeError, match=f"fp8_autocast: fp8_group {group}"):
+        te.fp8_autocast(fp8_group=3)
+    with pytest.raises(TypeError, match=r"'window_size' must be Sequence\[int\] \| None, not int"):
+        te.DotProductAttention(2, 8, window_size=8)
     with pytest.raises(TypeError, match="argument 'in_features' must be int, not str"):
         te.Linear("a", 16)
     with pytest.raises(TypeError, match=r"argument 'inp' must be torch\.Tensor, not list"):

@@ -92,7 +92,8 @@ def test_later_rows_are_dropped_and_missing_ones_are_zero():
     inp = torch.randn(TOKENS, HIDDEN)
     every, _ = te.moe_permute(inp, ROUTING)
     count = every.size(0)
-    fewer, row_id_map = te.moe_permute(inp, ROUTING, num_out_tokens=count - 3)
+    with pytest.warns(UserWarning, match=f"routes {count} rows: the last 3 are dropped"):
+        fewer, row_id_map = te.moe_permute(inp, ROUTING, num_out_tokens=count - 3)
     assert torch.equal(fewer, every[:-3])
     back = te.moe_unpermute(fewer, row_id_map)
     kept = torch.zeros_like(inp).index_add_(0, tokens_of(ROUTING)[:-3], fewer)
@@ -267,6 +268,19 @@ def test_parts_of_a_grouped_gemm_are_padded_and_unpadded():
 
 
 # ---------------------------------------------------------------- edges
+
+
+def test_probabilities_in_the_place_of_a_routing_map_are_refused():
+    inp, probs = torch.randn(TOKENS, HIDDEN), torch.rand(TOKENS, EXPERTS)
+    expected = "routing_map must be bool or whole numbers, .*not torch.float32; probabilities are"
+    with pytest.raises(telens.UsageError, match=f"moe_permute: {expected}"):
+        te.moe_permute(inp, probs)
+    with pytest.raises(telens.UsageError, match=f"moe_permute_with_probs: {expected}"):
+        te.moe_permute_with_probs(inp, ROUTING, probs)
+    with pytest.raises(telens.UsageError, match="routing_map must be whole numbers, best int32"):
+        te.moe_permute(inp, probs, map_type="index")
+    with pytest.raises(telens.UsageError, match=r"routing_map must be a tensor: .*, not list"):
+        te.moe_permute(inp, ROUTING.tolist())
 
 
 @pytest.mark.parametrize(

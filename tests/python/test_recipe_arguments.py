@@ -306,3 +306,12 @@ def test_parameters_of_quantization_are_checked(options, message):
 def test_parameters_of_gemms_are_checked():
     with pytest.raises(telens.UsageError, match="MMParams: use_split_accumulator must be a bool"):
         MMParams(use_split_accumulator="no")
+
+
+@pytest.mark.parametrize("made", [*POSITIONAL, CustomRecipe, QParams, MMParams])
+def test_an_argument_that_is_not_there_is_named_with_what_is(made):
+    there = list(inspect.signature(made).parameters)[-1]
+    with pytest.raises(TypeError, match=rf"{made.__name__}: .*'{there}s' \(did you mean '{there}'"):
+        made(**{f"{there}s": 1})
+    with pytest.raises(TypeError, match=rf"there is no argument 'xyz'; it has .*{there}"):
+        made(xyz=1)

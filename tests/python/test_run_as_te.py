@@ -35,7 +35,7 @@ def train(model=model, optimizer=optimizer):
 
 SCRIPTS = {
     "names.py": """\
-import importlib.metadata, importlib.util, json, sys
+import importlib.metadata, importlib.util, inspect, json, sys
 import transformer_engine
 import nvdlfw_inspect.api
 from transformer_engine import pytorch as te
@@ -49,6 +49,10 @@ print(json.dumps({
     "beside": __import__("beside").ANSWER,
     "versions": [importlib.metadata.version(n) for n in ("transformer-engine", "nvdlfw_inspect")],
     "found": importlib.util.find_spec("transformer_engine") is not None,
+    "modules": {m.__name__: [m.__file__, m.__path__, m.__version__, m.__spec__.origin]
+                for m in (transformer_engine, te, nvdlfw_inspect)},
+    "distributions": importlib.metadata.packages_distributions().get("transformer_engine"),
+    "source": inspect.getfile(transformer_engine),
     "classes": [c.__module__ for c in (te.Linear, Linear, DelayedScaling, Registry)],
     "by path": te.common.recipe.Format.E4M3.name,
     "has": [hasattr(te, "Linear"), hasattr(te, "FusedAdam")],
@@ -162,6 +166,16 @@ def test_whoever_asks_finds_the_packages_installed(ran):
         f"2.20.0+telens.{telens.__version__}",
         f"0.2.2+telens.{telens.__version__}",
     ]
+    ours = Path(telens.__file__)
+    for name, file in {
+        "transformer_engine": ours,
+        "transformer_engine.pytorch": ours.parent / "pytorch" / "__init__.py",
+        "nvdlfw_inspect": ours,
+    }.items():
+        version = found["versions"][name.startswith("nvdlfw")]
+        assert found["modules"][name] == [str(file), [str(file.parent)], version, str(file)]
+    assert found["source"] == str(ours)
+    assert found["distributions"] == ["transformer_engine"]
     # In this process, without the hook, it is the installed one.
     assert importlib.metadata.version("nvdlfw_inspect") == "0.2.2"
 

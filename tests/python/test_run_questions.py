@@ -73,6 +73,12 @@ def test_what_no_row_has_a_name_of_selects_no_row(run, tmp_path, table):
         getattr(empty, table)(layer="fc(")
 
 
+@pytest.mark.parametrize("table", ["records", "histograms", "blocks", "table"])
+def test_an_argument_that_a_table_lacks_is_named_with_the_nearest_one(run, table):
+    with pytest.raises(TypeError, match=rf"Run.{table}: .*'layers' \(did you mean 'layer'\?\)"):
+        getattr(run, table)(layers="fc1")
+
+
 def test_an_unknown_kind_of_names_is_refused(run):
     assert run.names("layer") == ["layers.0.fc1"]
     with refused(r"kind must be one of layer, .*, not 'layr' \(did you mean 'layer'\?\)"):

@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from telens import _C
+from telens._names import names_fields
 from telens.common.field_types import check_fields
 from telens.common.recipe_base import Format, Recipe
 from telens.common.recipe_parameters import (
@@ -26,6 +27,7 @@ from telens.common.recipe_parameters import (
 __all__: list[str] = []
 
 
+@names_fields
 @dataclass
 class MXFP8BlockScaling(Recipe):
     """Every 32 elements along a row share a power of two as scale (OCP Microscaling Formats 1.0).
@@ -76,6 +78,7 @@ class MXFP8BlockScaling(Recipe):
         )
 
 
+@names_fields
 @dataclass
 class Float8BlockScaling(Recipe):
     """Every 1x128 elements, and every 128x128 of weights, share a scale.
@@ -149,6 +152,7 @@ _WORDS = {
 }
 
 
+@names_fields
 @dataclass
 class NVFP4BlockScaling(Recipe):
     """E2M1; every 16 elements share an E4M3 scale, all of them (or of a row) one FP32 scale.

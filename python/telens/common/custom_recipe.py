@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from telens import _C
+from telens._names import names_fields
 from telens.common.field_types import check_fields
 from telens.common.recipe_base import Format, Recipe
 from telens.common.recipe_parameters import check_unsupported, linear_precision
@@ -15,6 +16,7 @@ from telens.common.recipe_parameters import check_unsupported, linear_precision
 __all__: list[str] = []
 
 
+@names_fields
 @dataclass(frozen=True)
 class QuantizerRole:
     """Whose quantizer a ``CustomRecipe`` is asked for."""
@@ -28,6 +30,7 @@ class IdentityQuantizer:
     """What a ``qfactory`` returns for a tensor whose GEMMs are to run in high precision."""
 
 
+@names_fields
 @dataclass
 class CustomRecipe(Recipe):
     """Quantizers made by a function.

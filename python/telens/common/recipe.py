@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 
 from telens import _C
-from telens._names import refusal
+from telens._names import names_fields, refusal
 from telens.common.block_recipes import Float8BlockScaling, MXFP8BlockScaling, NVFP4BlockScaling
 from telens.common.custom_recipe import CustomRecipe, IdentityQuantizer, QuantizerRole
 
@@ -60,6 +60,7 @@ AmaxFunction = Callable[[torch.Tensor], torch.Tensor]
 ScaleFunction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, "DelayedScaling"], torch.Tensor]
 
 
+@names_fields
 @dataclass
 class DelayedScaling(Recipe):
     """Per-tensor scales from the amaxes of earlier iterations.
@@ -125,7 +126,7 @@ class DelayedScaling(Recipe):
                 f"DelayedScaling: interval={interval!r} is without effect: scales are updated in "
                 "every iteration; leave it out",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         self._check()
 
@@ -195,6 +196,7 @@ def _returning_tensor(
     return call
 
 
+@names_fields
 @dataclass
 class Float8CurrentScaling(Recipe):
     """Per-tensor scales from a tensor's own amax, at the price of reading it twice.

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from telens import _C
-from telens._names import refusal
+from telens._names import names_fields, refusal
 from telens.common.field_types import check_fields
 
 
+@names_fields
 @dataclass(frozen=True)
 class QParams:
     """How one kind of tensor is quantized; a recipe refuses those that it does not have."""
@@ -30,6 +31,7 @@ class QParams:
             raise refusal("QParams", "amax_epsilon", "a number from 0 on", self.amax_epsilon)
 
 
+@names_fields
 @dataclass(frozen=True)
 class MMParams:
     """How one kind of GEMM is computed.

@@ -356,7 +356,7 @@ class DotProductAttention(Module):
     qkv_format: str
     attn_mask_type: str
     softmax_scale: float | None
-    window_size: int | Sequence[int] | None
+    window_size: Sequence[int] | None
     bottom_right_diagonal: bool | None
     softmax_type: str
     return_max_logit: bool
@@ -369,7 +369,7 @@ class DotProductAttention(Module):
         qkv_format: str = "sbhd",
         attn_mask_type: str = "causal",
         softmax_scale: float | None = None,
-        window_size: int | Sequence[int] | None = None,
+        window_size: Sequence[int] | None = None,
         bottom_right_diagonal: bool | None = None,
         softmax_type: str = "vanilla",
         return_max_logit: bool = False,
@@ -395,7 +395,7 @@ class DotProductAttention(Module):
         attention_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
         qkv_format: str | None = None,
         attn_mask_type: str | None = None,
-        window_size: int | Sequence[int] | None = None,
+        window_size: Sequence[int] | None = None,
         bottom_right_diagonal: bool | None = None,
         checkpoint_core_attention: bool = False,
         core_attention_bias_type: str = "no_bias",
@@ -430,7 +430,7 @@ class DotProductAttention(Module):
         attention_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
         qkv_format: str | None = None,
         attn_mask_type: str | None = None,
-        window_size: int | Sequence[int] | None = None,
+        window_size: Sequence[int] | None = None,
         bottom_right_diagonal: bool | None = None,
         checkpoint_core_attention: bool = False,
         core_attention_bias_type: str = "no_bias",
@@ -479,7 +479,7 @@ class MultiheadAttention(Module):
     normalization: str
     qkv_format: str
     softmax_scale: float | None
-    window_size: int | Sequence[int] | None
+    window_size: Sequence[int] | None
     bottom_right_diagonal: bool | None
     softmax_type: str
     qk_norm_type: str | None
@@ -520,7 +520,7 @@ class MultiheadAttention(Module):
         normalization: str = "LayerNorm",
         qkv_format: str = "sbhd",
         softmax_scale: float | None = None,
-        window_size: int | Sequence[int] | None = None,
+        window_size: Sequence[int] | None = None,
         bottom_right_diagonal: bool | None = None,
         softmax_type: str = "vanilla",
         qk_norm_type: str | None = None,
@@ -555,7 +555,7 @@ class MultiheadAttention(Module):
         attn_mask_type: str | None = None,
         is_first_microbatch: bool | None = None,
         rotary_pos_emb: torch.Tensor | Sequence[torch.Tensor] | None = None,
-        window_size: int | Sequence[int] | None = None,
+        window_size: Sequence[int] | None = None,
         bottom_right_diagonal: bool | None = None,
         checkpoint_core_attention: bool = False,
         core_attention_bias_type: str = "no_bias",
@@ -580,7 +580,7 @@ class MultiheadAttention(Module):
         attn_mask_type: str | None = None,
         is_first_microbatch: bool | None = None,
         rotary_pos_emb: torch.Tensor | Sequence[torch.Tensor] | None = None,
-        window_size: int | Sequence[int] | None = None,
+        window_size: Sequence[int] | None = None,
         bottom_right_diagonal: bool | None = None,
         checkpoint_core_attention: bool = False,
         core_attention_bias_type: str = "no_bias",
@@ -623,10 +623,10 @@ class TransformerLayer(Module):
     normalization: str
     attn_input_format: str
     softmax_scale: float | None
-    window_size: int | Sequence[int] | None
+    window_size: Sequence[int] | None
     bottom_right_diagonal: bool | None
     softmax_type: str
-    enc_dec_window_size: int | Sequence[int] | None
+    enc_dec_window_size: Sequence[int] | None
     enc_dec_bottom_right_diagonal: bool | None
     qk_norm_type: str | None
     qk_norm_eps: float
@@ -673,10 +673,10 @@ class TransformerLayer(Module):
         normalization: str = "LayerNorm",
         attn_input_format: str = "sbhd",
         softmax_scale: float | None = None,
-        window_size: int | Sequence[int] | None = None,
+        window_size: Sequence[int] | None = None,
         bottom_right_diagonal: bool | None = None,
         softmax_type: str = "vanilla",
-        enc_dec_window_size: int | Sequence[int] | None = None,
+        enc_dec_window_size: Sequence[int] | None = None,
         enc_dec_bottom_right_diagonal: bool | None = None,
         qk_norm_type: str | None = None,
         qk_norm_eps: float = 1e-06,
@@ -715,7 +715,7 @@ class TransformerLayer(Module):
         enc_dec_attn_mask_type: str | None = None,
         is_first_microbatch: bool | None = None,
         rotary_pos_emb: torch.Tensor | Sequence[torch.Tensor] | None = None,
-        window_size: int | Sequence[int] | None = None,
+        window_size: Sequence[int] | None = None,
         bottom_right_diagonal: bool | None = None,
         checkpoint_core_attention: bool = False,
         core_attention_bias_type: str = "no_bias",
@@ -727,7 +727,7 @@ class TransformerLayer(Module):
         cu_seqlens_kv_padded: torch.Tensor | None = None,
         max_seqlen_q: int | None = None,
         max_seqlen_kv: int | None = None,
-        enc_dec_window_size: int | Sequence[int] | None = None,
+        enc_dec_window_size: Sequence[int] | None = None,
         enc_dec_bottom_right_diagonal: bool | None = None,
         *,
         fast_zero_fill: Any = True,
@@ -744,7 +744,7 @@ class TransformerLayer(Module):
         enc_dec_attn_mask_type: str | None = None,
         is_first_microbatch: bool | None = None,
         rotary_pos_emb: torch.Tensor | Sequence[torch.Tensor] | None = None,
-        window_size: int | Sequence[int] | None = None,
+        window_size: Sequence[int] | None = None,
         bottom_right_diagonal: bool | None = None,
         checkpoint_core_attention: bool = False,
         core_attention_bias_type: str = "no_bias",
@@ -756,7 +756,7 @@ class TransformerLayer(Module):
         cu_seqlens_kv_padded: torch.Tensor | None = None,
         max_seqlen_q: int | None = None,
         max_seqlen_kv: int | None = None,
-        enc_dec_window_size: int | Sequence[int] | None = None,
+        enc_dec_window_size: Sequence[int] | None = None,
         enc_dec_bottom_right_diagonal: bool | None = None,
         *,
         fast_zero_fill: Any = True,

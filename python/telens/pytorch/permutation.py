@@ -53,8 +53,11 @@ def moe_permute(
         map_type "mask": [tokens, experts], 1 (True) where a token goes to an expert;
         "index": [tokens, top_k] numbers of experts, int32 (others are converted, with a warning)
     num_out_tokens
-        how many rows to make; later ones are dropped, rows beyond the routed ones are 0. -1: as
-        many as are routed, which waits for the GPU to count them ("index": also 0)
+        how many rows to make; rows beyond the routed ones are 0. Fewer than are routed drop the
+        last ones, whose tokens then lack an expert: "index" means to, by a mask it is a mistake
+        (Transformer Engine writes past its output), which a mask on the CPU is warned of and one
+        on a GPU is not, as counting would wait for it. -1: as many as are routed, which waits for
+        the GPU to count them ("index": also 0)
     max_token_num
         taken, without effect: nothing is kept between calls
     map_type
@@ -71,6 +74,7 @@ def moe_permute(
         def permute(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return _operators().moe_permute_index(rows, index, num_out_tokens)
     else:
+        _check_mask("moe_permute", routing_map, num_out_tokens)
 
         def permute(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             made = _operators().moe_permute_mask(rows, None, routing_map, num_out_tokens, None, -1)
@@ -89,6 +93,7 @@ def moe_permute_with_probs(
 
     ``probs``: [tokens, experts], of any dtype. Returns (rows, the rows' probabilities, row_id_map).
     """
+    _check_mask("moe_permute_with_probs", routing_map, num_out_tokens)
 
     def permute(rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return _operators().moe_permute_mask(rows, probs, routing_map, num_out_tokens, None, -1)
@@ -111,6 +116,7 @@ def moe_permute_and_pad_with_probs(
     """
     if align_size < 1:
         raise refusal("moe_permute_and_pad_with_probs", "align_size", "1 or more", align_size)
+    _check_mask("moe_permute_and_pad_with_probs", routing_map, -1)
     counts = tokens_per_expert.to(torch.int64)
     padded = (counts + (align_size - 1)) // align_size * align_size
     routed, made = int(counts.sum()), int(padded.sum())
@@ -286,7 +292,34 @@ class Fp8Unpadding(_RowsOfSplits):
         return _operators().combine_rows(rows, places, None)
 
 
+def _check_whole_numbers(function: str, name: str, tensor: torch.Tensor, expected: str) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise refusal(function, name, f"a tensor: {expected}", tensor)
+    if tensor.is_floating_point() or tensor.is_complex():
+        raise _C.UsageError(
+            f"{function}: {name} must be {expected}, not {tensor.dtype}; probabilities are an "
+            "argument of their own"
+        )
+
+
+def _check_mask(function: str, routing_map: torch.Tensor, num_out_tokens: int) -> None:
+    expected = "bool or whole numbers, 1 where a token goes to an expert"
+    _check_whole_numbers(function, "routing_map", routing_map, expected)
+    # That on a GPU is not counted, which would wait for it; one that is traced has no numbers.
+    is_known = routing_map.device.type == "cpu" and type(routing_map) is torch.Tensor
+    if num_out_tokens < 0 or not is_known or torch.compiler.is_compiling():
+        return
+    routed = int(torch.count_nonzero(routing_map))
+    if num_out_tokens < routed:
+        warnings.warn(
+            f"{function}: num_out_tokens is {num_out_tokens}, and routing_map routes {routed} "
+            f"rows: the last {routed - num_out_tokens} are dropped; give routing_map.sum(), or -1",
+            stacklevel=3,
+        )
+
+
 def _int32(function: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    _check_whole_numbers(function, name, tensor, "whole numbers, best int32")
     if tensor.dtype == torch.int32:
         return tensor
     warnings.warn(f"{function}: {name} is {tensor.dtype}; int32 is not converted", stacklevel=3)

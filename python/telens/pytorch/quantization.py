@@ -83,6 +83,11 @@ def fp8_autocast(
     _graph: bool = False,
 ) -> contextlib.AbstractContextManager[None]:
     """``autocast`` under its former name, with its former arguments."""
+    if fp8_group is not None and not isinstance(fp8_group, torch.distributed.ProcessGroup):
+        raise TypeError(
+            "fp8_autocast: fp8_group must be a torch.distributed.ProcessGroup or None, not "
+            f"{type(fp8_group).__name__}"
+        )
     return autocast(enabled, calibrating, fp8_recipe, fp8_group, _graph)
 
 

@@ -8,6 +8,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import os
 import sys
 import types
 from collections.abc import Iterable, Iterator, Sequence
@@ -68,6 +69,12 @@ def _exists(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
+def _file(alias: str) -> str:
+    """Where what answers for a module of theirs lies; scripts look for the package's folder."""
+    answering = next(filter(_exists, MODULES[alias]), "telens")
+    return importlib.util.find_spec(answering).origin
+
+
 def _names_in(alias: str) -> set[str]:
     """Public names that a module of theirs has here, and modules inside it."""
     inside = filter(_has_answer, (path for path in MODULES if path.startswith(f"{alias}.")))
@@ -98,7 +105,11 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             # Without .name: import would then put words of its own in the place of these.
             raise ModuleNotFoundError(_lacks(fullname))
         # A package, so that `from x import y` asks here for a y that x has not.
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        spec = importlib.machinery.ModuleSpec(
+            fullname, self, origin=_file(fullname), is_package=True
+        )
+        spec.submodule_search_locations = [os.path.dirname(spec.origin)]
+        return spec
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         return _Alias(spec.name)
@@ -106,6 +117,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: types.ModuleType) -> None:
         package = module.__name__.partition(".")[0]
         module.__version__ = _version(package)
+        module.__file__ = module.__spec__.origin
         if module.__name__ == "transformer_engine":  # `import transformer_engine` loads these
             for name in ("common", "pytorch"):
                 setattr(module, name, importlib.import_module(f"{module.__name__}.{name}"))
@@ -127,6 +139,8 @@ class _Distribution(importlib.metadata.Distribution):
         self._package = package
 
     def read_text(self, filename: str) -> str | None:
+        if filename == "top_level.txt":  # importlib.metadata.packages_distributions asks for it
+            return f"{self._package}\n"
         if filename != "METADATA":
             return None
         return f"Metadata-Version: 2.1\nName: {self._package}\nVersion: {_version(self._package)}\n"
