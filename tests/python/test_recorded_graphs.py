@@ -11,7 +11,7 @@ from recorded_graphs import RecordedGraphs
 import telens
 import telens.pytorch as te
 from telens.pytorch import graph
-from telens.pytorch.graph_order import schedule_by_order
+from telens.pytorch.graph_order import Pass, schedule_by_order
 
 
 @pytest.fixture
@@ -125,7 +125,9 @@ def test_a_schedule_goes_backward_through_a_chunk():
     found = schedule_by_order(3, [1, 2, 1, 2, -2, -1, -2, -1], [2, 1])
     # Chunk 1 has the callables 0 and 1, then 2 and 3; chunk 2 has 4, then 5.
     forwards, backwards = [0, 1, 4, 2, 3, 5], [4, 1, 0, 5, 3, 2]
-    assert found.events == tuple((i, True) for i in forwards) + tuple((i, False) for i in backwards)
+    assert found.events == tuple((i, Pass.forward) for i in forwards) + tuple(
+        (i, Pass.backward) for i in backwards
+    )
     assert found.by_microbatch() == [[0, 1, 4], [2, 3, 5]]
 
 
@@ -136,12 +138,9 @@ class Draws(torch.nn.Module):
 
 def test_what_no_graph_holds_is_refused_by_name(graphs):
     x = (torch.zeros(2, requires_grad=True),)
-    wide = cases.sample("cpu")
-    waits = te.Linear(cases.WIDTH, cases.WIDTH, delay_wgrad_compute=True, device="cpu")
     for module, args, options, message in (
         (cases.Reads(), x, {}, "a graphed Reads: its forward cannot be captured: .*reads a value"),
         (Draws(), x, {}, "a graphed Draws: its forward draws random numbers on the host"),
-        (waits, wide, {}, "Linear has delay_wgrad_compute=True"),
         (cases.Reads(), x, {"num_warmup_iters": 0}, "num_warmup_iters is 0; expected at least 1"),
     ):
         with pytest.raises(telens.UsageError, match=message):

@@ -12,6 +12,7 @@ import torch
 from telens import _C
 from telens.pytorch.cuda_graphs import Graphs
 from telens.pytorch.graph_runner import Flag, Runner
+from telens.pytorch.graph_stream import ReplayStream
 from telens.pytorch.module import Module
 from telens.pytorch.rng_tracker import CudaRNGStatesTracker, find_trackers
 from telens.pytorch.tensor import QuantizedTensor
@@ -30,6 +31,8 @@ class Captured:
         self._replay_backward: Callable[[], None] | None = None
         self._gradients: list[torch.Tensor | None] = []
         self._region: _C.Region | None = None
+        self._replay_wgrads: Callable[[], None] | None = None
+        self._wgrads: list[tuple[torch.Tensor, torch.Tensor]] = []  # (parameter, its buffer)
 
     # ------------------------------------------------------------------ capture
 
@@ -39,6 +42,7 @@ class Captured:
         random = torch.get_rng_state()
         generators = [each for tracker in self._trackers for each in tracker.generators()]
         with (
+            runner.hooks.around("forward"),
             _naming(runner, "forward"),
             torch.set_grad_enabled(runner.module.training),
             runner.region(_graph=True),
@@ -64,6 +68,7 @@ class Captured:
             return
         self._given = [torch.zeros_like(each) for each in self._made]
         with (
+            runner.hooks.around("backward"),
             _naming(runner, "backward"),
             self._graphs.capture(self._pool, ()) as self._replay_backward,
         ):
@@ -71,9 +76,21 @@ class Captured:
         # With the graph of autograd goes what it has saved, and later captures may have the memory.
         self._made = []
 
+    def capture_weight_gradients(self, pool: Any) -> None:
+        """After the backward, and after all graphs that are replayed between the two."""
+        runner = self._runner
+        if not runner.wgrads or self._replay_backward is None:
+            return
+        with (
+            _naming(runner, "backward_dw"),
+            runner.wgrads.apart() as self._wgrads,
+            self._graphs.capture(pool, ()) as self._replay_wgrads,
+        ):
+            runner.wgrads.make()
+
     # ------------------------------------------------------------------ replays
 
-    def forward(self) -> tuple[torch.Tensor, ...]:
+    def forward(self, on: ReplayStream) -> tuple[torch.Tensor, ...]:
         runner = self._runner
         if _find_addresses(runner.parameters) != self._addresses:
             raise _C.UsageError(
@@ -88,12 +105,15 @@ class Captured:
             self._region = _C.claim_region() if training and self._layers else None
             for tracker in self._trackers:
                 tracker.load_generators()
-            self._replay_forward()
+            with on.entered():
+                self._replay_forward()
             for tracker in self._trackers:
                 tracker.store_generators()
         return tuple(each.detach() for each in self._outputs)
 
-    def backward(self, gradients: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+    def backward(
+        self, gradients: Sequence[torch.Tensor | None], on: ReplayStream
+    ) -> Sequence[torch.Tensor | None]:
         count = len(self._runner.inputs)
         if self._replay_backward is None:
             return [None] * (count + len(self._runner.parameters))
@@ -102,15 +122,28 @@ class Captured:
                 buffer.zero_()
             elif gradient.data_ptr() != buffer.data_ptr():
                 buffer.copy_(gradient)
-        self._replay_backward()
+        with on.entered():
+            self._replay_backward()
         region, self._region = self._region, None
         if region is not None:
             region.update_backward()
         # A parameter's gradient stays with its parameter, while the next replay writes here.
+        clones = self._runner.options.clones_gradients
         return [
-            each if each is None else each.detach() if i < count else each.detach().clone()
+            each
+            if each is None
+            else each.detach().clone()
+            if clones and i >= count
+            else each.detach()
             for i, each in enumerate(self._gradients)
         ]
+
+    def make_weight_gradients(self) -> None:
+        if self._replay_wgrads is None:
+            return
+        self._replay_wgrads()
+        for parameter, buffer in self._wgrads:
+            torch.autograd.backward(parameter, buffer.detach().clone())
 
 
 def _find_addresses(parameters: Sequence[torch.Tensor]) -> list[Any]:

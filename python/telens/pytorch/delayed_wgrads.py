@@ -28,16 +28,23 @@ class WithDelayedWgrads:
         got theirs in the backward. Layers inside follow, the last one first. Without
         ``delay_wgrad_compute`` it does nothing. Raises UsageError where nothing waits.
         """
-        if not self.need_backward_dw():
-            return
-        inside = [each for each in self.modules() if isinstance(each, WithDelayedWgrads)]
-        made = [each._telens_adapter.backward_dw() for each in reversed(inside)]
+        if self.need_backward_dw():
+            self._make_weight_gradients()
+            self._call_wgrad_hooks()
+
+    def _layers_inside(self) -> list[WithDelayedWgrads]:
+        return [each for each in self.modules() if isinstance(each, WithDelayedWgrads)]
+
+    def _make_weight_gradients(self) -> None:
+        made = [each._telens_adapter.backward_dw() for each in reversed(self._layers_inside())]
         if not any(made):
             raise _C.UsageError(
                 f"{self.name or type(self).__name__}: backward_dw makes the gradients that one "
                 "backward left, and none is left; call it once after each backward"
             )
-        for each in inside:
+
+    def _call_wgrad_hooks(self) -> None:
+        for each in self._layers_inside():
             for hook in each.__dict__.get(_HOOKS, ()):
                 hook()
 

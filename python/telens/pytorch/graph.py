@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from telens import _C
-from telens._names import refusal
 from telens.common.recipe import Recipe
 from telens.pytorch.cuda_graphs import CudaGraphs
 from telens.pytorch.graph_capture import capture_all, check_can_be_captured
+from telens.pytorch.graph_hooks import Given, make_capture_hooks
+from telens.pytorch.graph_options import (
+    check_modules,
+    check_reuse,
+    flags_by_module,
+    kwargs_for,
+    without_former_names,
+)
 from telens.pytorch.graph_order import callables_by_order, schedule_by_order
 from telens.pytorch.graph_runner import CallOptions, Runner
 from telens.pytorch.graph_warm_up import warm_up
 
 __all__ = ["make_graphed_callables"]
-
-# Former name -> name, with the default.
-_FORMER = {
-    "fp8_enabled": ("enabled", False),
-    "fp8_calibrating": ("calibrating", False),
-    "fp8_recipe": ("recipe", None),
-    "fp8_group": ("amax_reduction_group", None),
-    "fp8_weight_caching": ("cache_quantized_params", False),
-}
 
 
 def make_graphed_callables(
@@ -45,12 +42,15 @@ def make_graphed_callables(
     recipe: Recipe | None = None,
     amax_reduction_group: torch.distributed.ProcessGroup | None = None,
     cache_quantized_params: bool | None = None,
-    _order: Sequence[int] | None = None,
+    _order: Sequence[float] | None = None,
     _num_layers_per_chunk: Sequence[int] | None = None,
     pool: Any = None,
     retain_graph_in_backward: bool = False,
+    _reuse_graph_input_output_buffers: bool = False,
+    clone_param_grads_on_return: bool = True,
     pre_warmup_hook: Callable[[], None] | None = None,
     post_warmup_hook: Callable[[], None] | None = None,
+    capture_time_hooks: Sequence[Given | None] | None = None,
 ) -> Any:
     """Modules whose calls replay CUDA graphs, as Transformer Engine's graphed ones do.
 
@@ -63,6 +63,13 @@ def make_graphed_callables(
     is in. Parameters must stay where they are, and so must the codes and scales of stored weights,
     which ``quantize_`` and ``copy_`` change in place. A debug session reads what the warm-up runs,
     and wants a step with ``debug.step()`` before it (docs/configuration.md).
+
+    What is returned has two methods more: ``backward_dw()``, which makes the weights' gradients
+    that the callable's backward left (``delay_wgrad_compute``), once behind each backward and
+    before the next call; and ``reset()``, which lets graphs and buffers go: a module then runs as
+    before, a function of an ``_order`` no more. A call may name a ``cuda_graph_stream``, on which
+    its graphs are replayed, and a ``cuda_graph_event``, recorded in the graph, for which the
+    caller's stream waits in place of the replay's end. Both are without effect on a CPU.
 
     Parameters
     ----------
@@ -86,9 +93,18 @@ def make_graphed_callables(
         weights by it: a callable then has two pairs of graphs, and True must come first
     _order, _num_layers_per_chunk
         of a pipeline: chunks of layers from 1 on, in the order of their forwards (positive) and
-        backwards (negative). Returns one callable for each forward of each layer
+        backwards (negative), and -k - 0.5 for the ``backward_dw`` behind a backward of chunk k.
+        Returns one callable for each forward of each layer
     retain_graph_in_backward
         backwards may run twice
+    _reuse_graph_input_output_buffers
+        without effect: each callable has buffers of its own. Needs an ``_order``
+    clone_param_grads_on_return
+        False: gradients of parameters are buffers too, which the next backward overwrites
+    capture_time_hooks
+        for each module None or ``{name: {key: hook(module)}}``, the name one of
+        ``forward_pre_hooks``, ``forward_hooks``, ``backward_pre_hooks`` and ``backward_hooks``:
+        called around warm-ups and captures, in no graph; they return None
     pool
         of ``torch.cuda.graph_pool_handle()``: memory to share; without effect on a CPU
 
@@ -98,39 +114,26 @@ def make_graphed_callables(
     -------
     what was given, with other forwards; with ``_order`` a tuple of functions
     """
-    former = {
-        "fp8_enabled": fp8_enabled,
-        "fp8_calibrating": fp8_calibrating,
-        "fp8_recipe": fp8_recipe,
-        "fp8_group": fp8_group,
-        "fp8_weight_caching": fp8_weight_caching,
-    }
-    given = {
-        "enabled": enabled,
-        "calibrating": calibrating,
-        "recipe": recipe,
-        "amax_reduction_group": amax_reduction_group,
-        "cache_quantized_params": cache_quantized_params,
-    }
-    options = _without_former_names(former, given)
+    given = dict(locals())
+    options = without_former_names(given)
     single = not isinstance(modules, tuple)
     all_modules = (modules,) if single else modules
+    check_modules(all_modules)
+    check_reuse(_reuse_graph_input_output_buffers, _order is not None, all_modules)
     args = (sample_args,) if single and _order is None else tuple(sample_args)
-    kwargs = _kwargs_for(sample_kwargs, len(args))
-    _check_modules(all_modules)
+    kwargs = kwargs_for(sample_kwargs, len(args))
     owners = callables_by_order(all_modules, len(args), _order, _num_layers_per_chunk)
-    flags = options.pop("enabled")
-    enabled_by_module = flags if isinstance(flags, tuple) else (flags,) * len(all_modules)
-    if len(enabled_by_module) != len(all_modules):
-        raise _C.UsageError(
-            f"make_graphed_callables: enabled has {len(enabled_by_module)} values for "
-            f"{len(all_modules)} modules; give one value, or one for each"
-        )
+    flags = flags_by_module(options.pop("enabled"), len(all_modules))
+    hooks = make_capture_hooks(all_modules, capture_time_hooks)
     call = CallOptions(
-        allow_unused_input, retain_graph_in_backward, options.pop("cache_quantized_params"), options
+        allow_unused=allow_unused_input,
+        retain_graph=retain_graph_in_backward,
+        needs_flag=options.pop("cache_quantized_params"),
+        clones_gradients=clone_param_grads_on_return,
+        autocast=options,
     )
     runners = [
-        Runner(all_modules[owner], args[i], kwargs[i], enabled_by_module[owner], call)
+        Runner(all_modules[owner], args[i], kwargs[i], flags[owner], hooks[owner], call)
         for i, owner in enumerate(owners)
     ]
     graphs = _graphs_for(runners)
@@ -141,7 +144,7 @@ def make_graphed_callables(
         schedule = schedule_by_order(len(all_modules), _order, _num_layers_per_chunk)
         capture_all(runners, schedule, graphs, pool)
     if _order is not None:
-        return tuple(runner.call for runner in runners)
+        return tuple(runner.as_function() for runner in runners)
     for runner in runners:
         runner.take_over()
     return modules
@@ -158,57 +161,3 @@ def _graphs_for(runners: Sequence[Runner]) -> CudaGraphs | None:
         )
     device = devices.pop()
     return CudaGraphs(device) if device.type == "cuda" else None
-
-
-def _without_former_names(former: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """The values by their present names, with defaults."""
-    options = {}
-    for old, (new, default) in _FORMER.items():
-        if former[old] is not None and given[new] is not None:
-            raise _C.UsageError(
-                f"make_graphed_callables: {old} is the former name of {new}, and both are given; "
-                f"give {new} alone"
-            )
-        if former[old] is not None:
-            warnings.warn(
-                f"make_graphed_callables: {old} is now {new}", DeprecationWarning, stacklevel=3
-            )
-        value = given[new] if former[old] is None else former[old]
-        options[new] = default if value is None else value
-    return options
-
-
-def _kwargs_for(
-    sample_kwargs: dict[str, Any] | tuple[dict[str, Any], ...] | None, count: int
-) -> tuple[dict[str, Any], ...]:
-    if sample_kwargs is None:
-        return ({},) * count
-    kwargs = (sample_kwargs,) if isinstance(sample_kwargs, dict) else tuple(sample_kwargs)
-    if len(kwargs) != count:
-        raise _C.UsageError(
-            f"make_graphed_callables: there are {len(kwargs)} sample_kwargs for {count} "
-            "sample_args; give as many"
-        )
-    return kwargs
-
-
-def _check_modules(modules: tuple[torch.nn.Module, ...]) -> None:
-    for module in modules:
-        if not isinstance(module, torch.nn.Module):
-            raise refusal("make_graphed_callables", "modules", "torch.nn.Modules", module)
-        hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
-        if any(hooks):
-            raise _C.UsageError(
-                f"make_graphed_callables: {type(module).__name__} has hooks, which a graph would "
-                "not call; register them afterwards"
-            )
-    if len({module.training for module in modules}) > 1:
-        raise _C.UsageError(
-            "make_graphed_callables: modules must be all in training or all in evaluation mode; "
-            "call train() or eval() on all of them"
-        )
-    if torch.is_autocast_enabled() and torch.is_autocast_cache_enabled():
-        raise _C.UsageError(
-            "make_graphed_callables: torch.autocast must run with cache_enabled=False: a graph "
-            "cannot use casts that another one has kept"
-        )

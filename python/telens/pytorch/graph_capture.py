@@ -10,7 +10,7 @@ import torch
 from telens import _C
 from telens.pytorch.captured import Captured
 from telens.pytorch.cuda_graphs import Graphs
-from telens.pytorch.graph_order import Schedule
+from telens.pytorch.graph_order import Pass, Schedule
 from telens.pytorch.graph_runner import Runner
 from telens.pytorch.module import Module
 from telens.pytorch.recipes_in_use import running
@@ -36,16 +36,31 @@ def capture_all(runners: Sequence[Runner], schedule: Schedule, graphs: Graphs, p
         for index in reversed(firsts):
             passes[index].capture_backward()
             runners[index].passes[True] = passes[index]
+        _capture_weight_gradients([passes[index] for index in reversed(firsts)], graphs)
     others: dict[int, Captured] = {}
-    for index, is_forward in schedule.events:
-        if is_forward:
+    without_place = []
+    in_order = {index for index, what in schedule.events if what is Pass.weight_gradients}
+    for index, what in schedule.events:
+        if what is Pass.forward:
             flag = runners[index].flags[-1]
             others[index] = Captured(runners[index], flag, graphs, pool)
             others[index].capture_forward()
-        else:
+        elif what is Pass.backward:
             others[index].capture_backward()
+            if index not in in_order:
+                without_place.append(others[index])
+        else:
+            others[index].capture_weight_gradients(pool)
+    _capture_weight_gradients(without_place, graphs)
     for index, made in others.items():
         runners[index].passes[runners[index].flags[-1]] = made
+
+
+def _capture_weight_gradients(passes: Sequence[Captured], graphs: Graphs) -> None:
+    """Behind all backwards, each in memory of its own: no order says when they are replayed, and
+    what they multiply lies in the graphs' memory until the next forward."""
+    for each in passes:
+        each.capture_weight_gradients(graphs.new_pool())
 
 
 def check_can_be_captured(runners: Sequence[Runner], iterations: int) -> None:
@@ -65,17 +80,12 @@ def check_can_be_captured(runners: Sequence[Runner], iterations: int) -> None:
             "make_graphed_callables: a capture is under way; call it outside of torch.cuda.graph"
         )
     for runner in runners:
+        runner.wgrads.check_hooks(type(runner.module).__name__)
         for module in runner.module.modules():
             _check_module(module)
 
 
 def _check_module(module: torch.nn.Module) -> None:
-    waits = getattr(module, "need_backward_dw", None)
-    if waits is not None and waits():
-        raise _C.UsageError(
-            f"make_graphed_callables: {type(module).__name__} has delay_wgrad_compute=True, whose "
-            "backward_dw no graph would hold; leave it out"
-        )
     if isinstance(module, Module) and module.__dict__.get("checkpoint"):
         raise _C.UsageError(
             f"make_graphed_callables: {type(module).__name__} has checkpoint=True, which sets "

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from telens import _C
 
-__all__ = ["Schedule", "callables_by_order", "schedule_by_order"]
+__all__ = ["Pass", "Schedule", "callables_by_order", "schedule_by_order"]
+
+
+class Pass(Enum):
+    """What one callable does at one place of an order."""
+
+    forward = "forward"
+    backward = "backward"
+    weight_gradients = "weight gradients"  # backward_dw
 
 
 def callables_by_order(
     layers: Sequence[Any],
     samples: int,
-    order: Sequence[int] | None,
+    order: Sequence[float] | None,
     layers_per_chunk: Sequence[int] | None,
 ) -> list[int]:
     """The index of the layer that each sample is for.
@@ -46,50 +56,67 @@ def callables_by_order(
 class Schedule:
     """In which order callables run."""
 
-    events: tuple[tuple[int, bool], ...]  # (callable, True for its forward)
+    events: tuple[tuple[int, Pass], ...]  # (callable, what it does)
     microbatches: tuple[int, ...]  # by callable
 
     def by_microbatch(self) -> list[list[int]]:
         """The callables of each micro-batch, in the order of their forwards."""
         forwards: dict[int, list[int]] = {}
-        for index, is_forward in self.events:
-            if is_forward:
+        for index, what in self.events:
+            if what is Pass.forward:
                 forwards.setdefault(self.microbatches[index], []).append(index)
         return list(forwards.values())
 
 
 def schedule_by_order(
-    layers: int, order: Sequence[int] | None, layers_per_chunk: Sequence[int] | None
+    layers: int, order: Sequence[float] | None, layers_per_chunk: Sequence[int] | None
 ) -> Schedule:
     """Of the callables that ``callables_by_order`` tells the layers of, which has checked all."""
     if order is None:
-        forwards = tuple((index, True) for index in range(layers))
-        backwards = tuple((index, False) for index in reversed(range(layers)))
+        forwards = tuple((index, Pass.forward) for index in range(layers))
+        backwards = tuple((index, Pass.backward) for index in reversed(range(layers)))
         return Schedule(forwards + backwards, (0,) * layers)
     chunks, microbatches = _check_order(order)
     sizes = _layers_of_chunks(layers, chunks, layers_per_chunk)
     firsts = [microbatches * sum(sizes[:chunk]) for chunk in range(chunks)]
-    done: Counter[int] = Counter()  # by entry of the order
-    events: list[tuple[int, bool]] = []
+    done: Counter[float] = Counter()  # by entry of the order
+    events: list[tuple[int, Pass]] = []
     for each in order:
-        size, first = sizes[abs(each) - 1], firsts[abs(each) - 1]
+        chunk, what = _read_entry(each)
+        size, first = sizes[chunk - 1], firsts[chunk - 1]
         places = list(range(first + done[each] * size, first + (done[each] + 1) * size))
-        if each < 0:
+        if what is not Pass.forward:
             places.reverse()
-        events += [(place, each > 0) for place in places]
+        events += [(place, what) for place in places]
         done[each] += 1
     microbatch = [m for size in sizes for m in range(microbatches) for _ in range(size)]
     return Schedule(tuple(events), tuple(microbatch))
 
 
-def _check_order(order: Sequence[int]) -> tuple[int, int]:
-    """(chunks, micro-batches): as many forwards as backwards of each chunk, none too early."""
-    if not order or any(type(each) is not int or each == 0 for each in order):
+def _read_entry(entry: float) -> tuple[int, Pass]:
+    """(chunk, what): k is a forward of chunk k, -k a backward, -k - 0.5 its weights' gradients."""
+    chunk = abs(math.ceil(entry))
+    if entry > 0:
+        return chunk, Pass.forward
+    return chunk, Pass.backward if entry == -chunk else Pass.weight_gradients
+
+
+def _check_entries(order: Sequence[float]) -> None:
+    def is_entry(each: Any) -> bool:
+        is_whole = type(each) is int and each != 0
+        return is_whole or (type(each) is float and each <= -1.5 and each % 1 == 0.5)
+
+    if not order or not all(map(is_entry, order)) or max(order) < 1:
         raise _error(
-            "_order must be a list of chunks, k for a forward and -k for a backward; backwards of "
-            "weights apart (fractions) are not there yet"
+            "_order must be a list of chunks, k for a forward, -k for a backward and -k - 0.5 for "
+            "the backward_dw behind it"
         )
-    chunks = max(order)
+
+
+def _check_order(order: Sequence[float]) -> tuple[int, int]:
+    """(chunks, micro-batches): as many forwards as backwards of each chunk, none too early."""
+    _check_entries(order)
+    chunks = int(max(order))
     counts = Counter(order)
     microbatches = counts[1]
     for chunk in range(1, chunks + 1):
@@ -98,14 +125,30 @@ def _check_order(order: Sequence[int]) -> tuple[int, int]:
                 f"_order has {counts[chunk]} forwards and {counts[-chunk]} backwards of chunk "
                 f"{chunk}; expected {microbatches} of each, as of chunk 1"
             )
-    if -min(order) > chunks:
-        raise _error(f"_order has a backward of chunk {-min(order)}, which has no forward")
-    running: Counter[int] = Counter()
-    for place, each in enumerate(order):
-        running[abs(each)] += 1 if each > 0 else -1
-        if running[abs(each)] < 0:
-            raise _error(f"_order[{place}] is a backward of chunk {-each} before its forward")
+        if counts[-chunk - 0.5] not in (0, microbatches):
+            raise _error(
+                f"_order has {counts[-chunk - 0.5]} backward_dw ({-chunk - 0.5}) of chunk {chunk}; "
+                f"expected {microbatches}, one behind each of its backwards, or none"
+            )
+    last = max(_read_entry(each)[0] for each in order)
+    if last > chunks:
+        raise _error(f"_order has a backward of chunk {last}, which has no forward")
+    _check_places(order)
     return chunks, microbatches
+
+
+def _check_places(order: Sequence[float]) -> None:
+    """That each pass stands behind what it needs."""
+    needs = {Pass.backward: Pass.forward, Pass.weight_gradients: Pass.backward}
+    done: Counter[tuple[int, Pass]] = Counter()
+    for place, each in enumerate(order):
+        chunk, what = _read_entry(each)
+        done[chunk, what] += 1
+        if what in needs and done[chunk, what] > done[chunk, needs[what]]:
+            name = "backward" if what is Pass.backward else "backward_dw"
+            raise _error(
+                f"_order[{place}] is a {name} of chunk {chunk} before its {needs[what].value}"
+            )
 
 
 def _layers_of_chunks(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -12,6 +12,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from telens import _C
 from telens._names import refusal
+from telens.pytorch.graph_hooks import CaptureHooks
+from telens.pytorch.graph_stream import ReplayStream
+from telens.pytorch.graph_wgrads import WeightGradients
 from telens.pytorch.module import Module
 from telens.pytorch.quantization import autocast
 
@@ -20,6 +23,7 @@ __all__ = ["CallOptions", "Flag", "Passes", "Runner"]
 _FLAG = "is_first_microbatch"
 Flag = bool | None  # the value of is_first_microbatch; None: the module is not told
 _TENSOR = object()  # in place of a tensor among the leaves of a result
+_TAKEN_OVER = ("forward", "backward_dw", "reset")  # attributes of a graphed module
 
 
 @dataclass(frozen=True)
@@ -29,17 +33,25 @@ class CallOptions:
     allow_unused: bool
     retain_graph: bool
     needs_flag: bool
+    clones_gradients: bool  # returned gradients of parameters are copies
     autocast: dict[str, Any]
+    # Backwards that left weights' gradients, the oldest first.
+    left: list[tuple[Runner, Passes]] = field(default_factory=list)
 
 
 class Passes(Protocol):
     """A forward and its backward, on the runner's buffers."""
 
-    def forward(self) -> tuple[torch.Tensor, ...]:
+    def forward(self, on: ReplayStream) -> tuple[torch.Tensor, ...]:
         """The buffers of the outputs."""
 
-    def backward(self, gradients: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+    def backward(
+        self, gradients: Sequence[torch.Tensor | None], on: ReplayStream
+    ) -> Sequence[torch.Tensor | None]:
         """Gradients of inputs and parameters, from those of the outputs."""
+
+    def make_weight_gradients(self) -> None:
+        """Adds up those that the backward left."""
 
 
 class Runner:
@@ -51,12 +63,15 @@ class Runner:
         args: Any,
         kwargs: dict[str, Any],
         enabled: bool,
+        hooks: CaptureHooks,
         options: CallOptions,
     ) -> None:
         if not isinstance(args, tuple):
             raise refusal("make_graphed_callables", "sample_args", "a tuple for each module", args)
         self.module = module
+        self.hooks = hooks
         self.options = options
+        self.wgrads = WeightGradients(module)
         self._forward = module.forward
         self.region = functools.partial(autocast, enabled=enabled, **options.autocast)
         self._leaves, self._structure = tree_flatten((args, kwargs))
@@ -69,6 +84,7 @@ class Runner:
         self.flags: tuple[Flag, ...] = (True, False) if flagged else (None,)
         self.passes: dict[Flag, Passes] = {flag: Called(self, flag) for flag in self.flags}
         self._newest = 0  # the number of the newest forward
+        self._is_reset = False
 
     @property
     def name(self) -> str:
@@ -80,13 +96,76 @@ class Runner:
 
         def graphed(*args: Any, **kwargs: Any) -> Any:
             if self.module.training != training:
+                ReplayStream.take(kwargs)
                 return forward(*args, **kwargs)
             return self.call(*args, **kwargs)
 
-        self.module.forward = graphed
+        own = vars(self.module)
+        before = {name: own[name] for name in _TAKEN_OVER if name in own}
+
+        def reset() -> None:
+            self.reset()
+            for name in _TAKEN_OVER:
+                own.pop(name, None)
+            own.update(before)
+
+        own.update(forward=graphed, backward_dw=self.backward_dw, reset=reset)
+
+    def as_function(self) -> Callable[..., Any]:
+        """One callable of a pipeline."""
+
+        def graphed(*args: Any, **kwargs: Any) -> Any:
+            return self.call(*args, **kwargs)
+
+        graphed.backward_dw = self.backward_dw  # type: ignore[attr-defined]
+        graphed.reset = self.reset  # type: ignore[attr-defined]
+        return graphed
+
+    def reset(self) -> None:
+        """Lets graphs and buffers go; calls are errors from now on."""
+        self._is_reset = True
+        self.passes, self.inputs = {}, []
+        self.options.left[:] = [each for each in self.options.left if each[0] is not self]
+
+    def backward_dw(self) -> None:
+        """Makes the weights' gradients that the callable's backward left, and adds them up.
+
+        Without ``delay_wgrad_compute`` it does nothing. Of the callables of one module the one
+        whose backward ran first is due; UsageError tells of another.
+        """
+        if not self.wgrads:
+            return
+        left = self.options.left
+        due = next((each for each in left if each[0].module is self.module), None)
+        if due is None or due[0] is not self:
+            raise _C.UsageError(
+                f"{self.name}: backward_dw makes the gradients that its backward left, and "
+                + (
+                    "none is left; call it once after each backward"
+                    if due is None
+                    else "those of another callable of the module are due before; keep the order "
+                    "of the backwards"
+                )
+            )
+        left.remove(due)
+        due[1].make_weight_gradients()
+        self.wgrads.call_hooks()
+
+    def check_due(self) -> None:
+        """That no backward of this callable waits for its ``backward_dw``."""
+        if any(runner is self for runner, _ in self.options.left):
+            raise _C.UsageError(
+                f"{self.name}: called before backward_dw made the weights' gradients that its "
+                "backward left, of which the call would overwrite the buffers; call backward_dw "
+                "first"
+            )
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the module on these inputs."""
+        if self._is_reset:
+            raise _C.UsageError(f"{self.name}: called after its reset(); make the callables anew")
+        self.check_due()
+        on = ReplayStream.take(kwargs)
         flag = self._take_flag(kwargs)
         leaves, structure = tree_flatten((args, kwargs))
         if structure != self._structure:
@@ -103,7 +182,7 @@ class Runner:
                     f"{self.name}: an argument is {given!r}; expected {sample!r}, as its "
                     "sample: in a graph it is a constant"
                 )
-        tensors = _Replay.apply(self, flag, *inputs, *self.parameters)
+        tensors = _Replay.apply(self, flag, on, *inputs, *self.parameters)
         return self._result(tensors)
 
     def _check_input(self, given: Any, sample: torch.Tensor) -> torch.Tensor:
@@ -180,7 +259,8 @@ class Runner:
             allow_unused=True,
         )
         for leaf, gradient in zip(wanted, found, strict=True):
-            if gradient is None and not self.options.allow_unused:
+            is_left = gradient is None and self.wgrads.may_be_left(leaf)
+            if gradient is None and not is_left and not self.options.allow_unused:
                 raise _C.UsageError(
                     f"{self.name}: {self._describe(leaf)} has no gradient: the outputs do not "
                     "depend on it; set its requires_grad to False, or make the callables with "
@@ -197,6 +277,8 @@ class Runner:
         return next(f"input {i}" for i, each in enumerate(self.inputs) if each is leaf)
 
     def check_newest(self, number: int) -> None:
+        if self._is_reset:
+            raise _C.UsageError(f"{self.name}: backward after its reset()")
         if number != self._newest:
             raise _C.UsageError(
                 f"{self.name}: backward of a call after which it was called again, which has "
@@ -212,7 +294,7 @@ class Called:
         self._made: list[torch.Tensor] = []
         self._outputs: list[torch.Tensor] | None = None  # the buffers
 
-    def forward(self) -> tuple[torch.Tensor, ...]:
+    def forward(self, on: ReplayStream) -> tuple[torch.Tensor, ...]:
         runner = self._runner
         with torch.set_grad_enabled(runner.module.training), runner.region():
             self._made = runner.run(self._flag)
@@ -223,23 +305,35 @@ class Called:
                 buffer.copy_(each)
         return tuple(each.detach() for each in self._outputs)
 
-    def backward(self, gradients: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+    def backward(
+        self, gradients: Sequence[torch.Tensor | None], on: ReplayStream
+    ) -> Sequence[torch.Tensor | None]:
         return self._runner.gradients(self._made, gradients)
+
+    def make_weight_gradients(self) -> None:
+        self._runner.wgrads.make()
 
 
 class _Replay(torch.autograd.Function):
     """A call of a runner as one node of the caller's graph."""
 
     @staticmethod
-    def forward(ctx: Any, runner: Runner, flag: Flag, *tensors: torch.Tensor) -> Any:
-        ctx.runner, ctx.number = runner, runner.fill_inputs(tensors)
+    def forward(
+        ctx: Any, runner: Runner, flag: Flag, on: ReplayStream, *tensors: torch.Tensor
+    ) -> Any:
+        ctx.runner, ctx.number, ctx.on = runner, runner.fill_inputs(tensors), on
         ctx.made_by = runner.passes[flag]
-        return ctx.made_by.forward()
+        return ctx.made_by.forward(on)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
-        ctx.runner.check_newest(ctx.number)
-        return None, None, *ctx.made_by.backward(gradients)
+        runner = ctx.runner
+        runner.check_newest(ctx.number)
+        runner.check_due()
+        found = ctx.made_by.backward(gradients, ctx.on)
+        if runner.wgrads:
+            runner.options.left.append((runner, ctx.made_by))
+        return None, None, None, *found
 
 
 def _check_constants(leaves: Sequence[Any]) -> None:

@@ -43,10 +43,19 @@ def warm_up(
 
 
 def _run_once(runner: Runner, flag: bool | None) -> None:
-    with torch.set_grad_enabled(runner.module.training), runner.region():
+    with (
+        runner.hooks.around("forward"),
+        torch.set_grad_enabled(runner.module.training),
+        runner.region(),
+    ):
         made = runner.run(flag)
-    if runner.module.training:
+    if not runner.module.training:
+        return
+    with runner.hooks.around("backward"):
         runner.gradients(made, [torch.zeros_like(each) for each in made])
+    if runner.wgrads:
+        with runner.wgrads.apart():
+            runner.wgrads.make()
 
 
 @contextlib.contextmanager

@@ -16,6 +16,8 @@ CHECKPOINT = "python/telens/pytorch/checkpointing.py"
 OFFLOAD = "test_cpu_offload.py::"
 OFFLOADING = "python/telens/pytorch/cpu_offload.py"
 GRAPHED = "test_graphed_callables.py::"
+GRAPHED_CALLS = "test_graphed_calls.py::"
+GRAPHED_WGRADS = "test_graphed_wgrads.py::"
 GRAPH = "python/telens/pytorch/graph_runner.py"
 CAPTURE = "python/telens/pytorch/graph_capture.py"
 CAPTURED = "python/telens/pytorch/captured.py"
@@ -218,6 +220,52 @@ STATEMENTS = (
         "own = pool",
     ),
     Statement(
+        "`backward_dw` of graphed callables replays a graph and adds to `.grad` or `main_grad`, as "
+        "that of the module does.",
+        GRAPHED_WGRADS + "test_layers_train_as_without_graphs",
+        CAPTURED,
+        "        for parameter, buffer in self._wgrads:\n",
+        "        for parameter, buffer in self._wgrads[1:]:\n",
+    ),
+    Statement(
+        "An `_order` says by fractions where a pipeline makes weights' gradients.",
+        GRAPHED_WGRADS + "test_an_order_says_where_they_are_made",
+        CAPTURE,
+        "            others[index].capture_weight_gradients(pool)\n",
+        "            pass\n",
+    ),
+    Statement(
+        "A `backward_dw` that is missing, or in another order than the backwards, is an error "
+        "*(ours)*.",
+        GRAPHED_WGRADS + "test_one_that_is_missing_or_comes_in_another_order_is_an_error",
+        GRAPH,
+        "        if due is None or due[0] is not self:\n",
+        "        if due is None:\n",
+    ),
+    Statement(
+        "After its `reset()` a graphed module runs as before, and a function of an `_order` no "
+        "more.",
+        GRAPHED_CALLS + "test_a_function_of_an_order_is_no_more_after_its_reset",
+        GRAPH,
+        "        self._is_reset = True\n",
+        "        self._is_reset = False\n",
+    ),
+    Statement(
+        "`capture_time_hooks` are called around warm-ups and captures, in no graph.",
+        GRAPHED_CALLS + "test_hooks_run_around_warm_ups_and_captures",
+        CAPTURED,
+        '            runner.hooks.around("forward"),\n',
+        "            contextlib.nullcontext(),\n",
+    ),
+    Statement(
+        "`cuda_graph_stream` of a call is the stream of its replays, and `cuda_graph_event` what "
+        "the caller waits for.",
+        GRAPHED_CALLS + "test_a_call_may_name_the_stream_of_its_replays",
+        "python/telens/pytorch/graph_stream.py",
+        "        self.stream.wait_stream(caller)\n",
+        "",
+    ),
+    Statement(
         "What a graph cannot hold is refused by name.",
         RECORDED + "test_what_no_graph_holds_is_refused_by_name",
         CAPTURED,
@@ -236,8 +284,8 @@ STATEMENTS = (
         "An `_order` that no pipeline has is an error that names the place.",
         GRAPHED + "test_an_order_that_no_pipeline_has_is_an_error",
         "python/telens/pytorch/graph_order.py",
-        "        if running[abs(each)] < 0:\n",
-        "        if running[abs(each)] < -9:\n",
+        "        if what in needs and done[chunk, what] > done[chunk, needs[what]]:\n",
+        "        if False:\n",
     ),
     Statement(
         "`moe_permute` makes the `row_id_map` of Transformer Engine, by mask and by index.",

@@ -1,0 +1,110 @@
+"""The arguments of ``make_graphed_callables``: former names, samples, modules."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from telens import _C
+from telens._names import refusal
+
+__all__ = [
+    "check_modules",
+    "check_reuse",
+    "flags_by_module",
+    "kwargs_for",
+    "without_former_names",
+]
+
+# Former name -> name, with the default.
+_FORMER = {
+    "fp8_enabled": ("enabled", False),
+    "fp8_calibrating": ("calibrating", False),
+    "fp8_recipe": ("recipe", None),
+    "fp8_group": ("amax_reduction_group", None),
+    "fp8_weight_caching": ("cache_quantized_params", False),
+}
+
+
+def without_former_names(given: dict[str, Any]) -> dict[str, Any]:
+    """The values by their present names, with defaults."""
+    options = {}
+    for old, (new, default) in _FORMER.items():
+        if given[old] is not None and given[new] is not None:
+            raise _C.UsageError(
+                f"make_graphed_callables: {old} is the former name of {new}, and both are given; "
+                f"give {new} alone"
+            )
+        if given[old] is not None:
+            warnings.warn(
+                f"make_graphed_callables: {old} is now {new}", DeprecationWarning, stacklevel=3
+            )
+        value = given[new] if given[old] is None else given[old]
+        options[new] = default if value is None else value
+    return options
+
+
+def kwargs_for(
+    sample_kwargs: dict[str, Any] | tuple[dict[str, Any], ...] | None, count: int
+) -> tuple[dict[str, Any], ...]:
+    """Those of each sample."""
+    if sample_kwargs is None:
+        return ({},) * count
+    kwargs = (sample_kwargs,) if isinstance(sample_kwargs, dict) else tuple(sample_kwargs)
+    if len(kwargs) != count:
+        raise _C.UsageError(
+            f"make_graphed_callables: there are {len(kwargs)} sample_kwargs for {count} "
+            "sample_args; give as many"
+        )
+    return kwargs
+
+
+def flags_by_module(enabled: bool | tuple[bool, ...], count: int) -> tuple[bool, ...]:
+    """``enabled`` of each module."""
+    flags = enabled if isinstance(enabled, tuple) else (enabled,) * count
+    if len(flags) != count:
+        raise _C.UsageError(
+            f"make_graphed_callables: enabled has {len(flags)} values for {count} modules; give "
+            "one value, or one for each"
+        )
+    return flags
+
+
+def check_reuse(reuse: bool, has_order: bool, modules: Sequence[torch.nn.Module]) -> None:
+    """The conditions of ``_reuse_graph_input_output_buffers``."""
+    if reuse and not has_order:
+        raise _C.UsageError(
+            "make_graphed_callables: _reuse_graph_input_output_buffers=True needs an _order; give "
+            "one, or leave it False"
+        )
+    if reuse and not all(each.training for each in modules):
+        raise _C.UsageError(
+            "make_graphed_callables: _reuse_graph_input_output_buffers=True is for modules in "
+            "training mode; call train() on them, or leave it False"
+        )
+
+
+def check_modules(modules: tuple[torch.nn.Module, ...]) -> None:
+    """Raises an error for what cannot be graphed on any device."""
+    for module in modules:
+        if not isinstance(module, torch.nn.Module):
+            raise refusal("make_graphed_callables", "modules", "torch.nn.Modules", module)
+        hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
+        if any(hooks):
+            raise _C.UsageError(
+                f"make_graphed_callables: {type(module).__name__} has hooks, which a graph would "
+                "not call; register them afterwards, or give them as capture_time_hooks"
+            )
+    if len({module.training for module in modules}) > 1:
+        raise _C.UsageError(
+            "make_graphed_callables: modules must be all in training or all in evaluation mode; "
+            "call train() or eval() on all of them"
+        )
+    if torch.is_autocast_enabled() and torch.is_autocast_cache_enabled():
+        raise _C.UsageError(
+            "make_graphed_callables: torch.autocast must run with cache_enabled=False: a graph "
+            "cannot use casts that another one has kept"
+        )

@@ -1,0 +1,213 @@
+"""``backward_dw`` of graphed callables: eager on a CPU, and with recorded operators for graphs."""
+
+import graphed_cases as cases
+import pytest
+import torch
+from recorded_graphs import RecordedGraphs
+
+import telens
+import telens.pytorch as te
+from telens.pytorch import graph
+
+# A backward of both chunks, the weights' gradients of each where the pipeline has time.
+ORDER = [1, 2, 1, 2, -2, -1, -1.5, -2, -2.5, -1, -2.5, -1.5]
+
+
+@pytest.fixture(params=["eager", "recorded"])
+def graphs(request, monkeypatch):
+    """None where the modules are called."""
+    recorded = RecordedGraphs() if request.param == "recorded" else None
+    monkeypatch.setattr(graph, "_graphs_for", lambda runners: recorded)
+    return recorded
+
+
+def make_layers(**options):
+    torch.manual_seed(3)
+    options = {"delay_wgrad_compute": True, "device": "cpu"} | options
+    return [
+        te.LayerNormMLP(cases.WIDTH, 2 * cases.WIDTH, **options),
+        te.Linear(cases.WIDTH, cases.WIDTH, **options),
+    ]
+
+
+def with_main_grads(layers):
+    for each in layers:
+        for p in each.parameters():
+            if p.dim() == 2:
+                p.main_grad = torch.zeros(p.shape)
+    return layers
+
+
+def train(layers, recipe, microbatches=2, flagged=False):
+    """Outputs, gradients and states; each backward_dw comes behind all of a backward."""
+    seen = []
+    for step in range(3):
+        for microbatch in range(microbatches):
+            x = cases.inputs_of(step * microbatches + microbatch, "cpu", torch.float32)
+            options = {"is_first_microbatch": microbatch == 0} if flagged else {}
+            with te.autocast(enabled=recipe is not None, recipe=recipe):
+                out = layers[1](layers[0](x, **options), **options)
+            out.square().mean().backward()
+            for each in layers:  # not the order of the captures
+                each.backward_dw()
+            seen += [out.detach().clone(), x.grad.clone()]
+        parameters = [p for each in layers for p in each.parameters()]
+        seen += [p.grad.clone() for p in parameters if p.grad is not None]
+        seen += [p.main_grad.clone() for p in parameters if hasattr(p, "main_grad")]
+        with torch.no_grad():
+            for p in parameters:
+                p.sub_(0.1 * getattr(p, "main_grad", p.grad))
+        for p in parameters:
+            p.grad = None
+            if hasattr(p, "main_grad"):
+                p.main_grad.zero_()
+    return seen + [each.get_extra_state() for each in layers]
+
+
+@pytest.mark.parametrize("main_grad", [False, True])
+@pytest.mark.parametrize("flagged", [False, True])
+def test_layers_train_as_without_graphs(graphs, flagged, main_grad):
+    recipe = cases.RECIPES["delayed"]
+
+    def made():
+        layers = make_layers(fuse_wgrad_accumulation=main_grad)
+        return with_main_grads(layers) if main_grad else layers
+
+    expected = train(made(), recipe, flagged=flagged)
+    layers = made()
+    before = [p.grad for each in layers for p in each.parameters()]
+    cases.graphed(layers, recipe, "cpu", cache_quantized_params=flagged)
+    assert [p.grad for each in layers for p in each.parameters()] == before
+    if graphs is not None:
+        assert len(graphs.captures) == 6 * (2 if flagged else 1)
+    cases.assert_same(train(layers, recipe, flagged=flagged), expected)
+
+
+def run_pipeline(calls, layers, recipe):
+    """By ORDER; without calls the layers themselves are called."""
+    seen = []
+    for step in range(2):
+        outs = []
+        for microbatch in range(2):
+            x = cases.inputs_of(2 * step + microbatch, "cpu", torch.float32)
+            first, second = layers if calls is None else (calls[microbatch], calls[2 + microbatch])
+            with te.autocast(recipe=recipe):
+                middle = first(x)
+                given = middle.detach().requires_grad_()
+                outs.append((x, middle, given, second(given), first, second))
+
+        def backward(microbatch, chunk, outs=outs):
+            _, middle, given, out, _, _ = outs[microbatch]
+            if chunk == 2:
+                out.square().mean().backward()
+            else:
+                middle.backward(given.grad)
+
+        place = {2: iter((0, 1)), 1: iter((0, 1)), 2.5: iter((0, 1)), 1.5: iter((0, 1))}
+        for entry in ORDER[4:]:
+            microbatch = next(place[-entry])
+            if -entry in (1, 2):
+                backward(microbatch, -entry)
+            else:
+                outs[microbatch][4 if entry == -1.5 else 5].backward_dw()
+        seen += [each for x, *_ in outs for each in (x.grad.clone(),)]
+        seen += [p.grad.clone() for each in layers for p in each.parameters()]
+        with torch.no_grad():
+            for p in (p for each in layers for p in each.parameters()):
+                p.sub_(0.1 * p.grad)
+                p.grad = None
+    return seen
+
+
+def test_an_order_says_where_they_are_made(graphs):
+    recipe = cases.RECIPES["delayed"]
+    expected = run_pipeline(None, make_layers(), recipe)
+    layers = make_layers()
+    calls = te.make_graphed_callables(
+        tuple(layers),
+        tuple(cases.sample("cpu") for _ in range(4)),
+        enabled=True,
+        recipe=recipe,
+        _order=ORDER,
+    )
+    if graphs is not None:
+        assert len({id(pool) for pool, _ in graphs.captures}) == 1
+    cases.assert_same(run_pipeline(calls, layers, recipe), expected)
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        ([1, -1.5, -1], r"_order\[1\] is a backward_dw of chunk 1 before its backward"),
+        ([1, 1, -1, -1.5, -1], r"_order has 1 backward_dw \(-1\.5\) of chunk 1; expected 2"),
+        ([1, -1, -2.5], "_order has a backward of chunk 2, which has no forward"),
+        ([1, -1, 1.5], "must be a list of chunks, k for a forward"),
+        ([1, -1, -1.25], "must be a list of chunks, k for a forward"),
+    ],
+)
+def test_an_order_that_no_pipeline_has_is_an_error(order, message):
+    (_, layer), samples = make_layers(), tuple(cases.sample("cpu") for _ in range(2))
+    with pytest.raises(telens.UsageError, match=message):
+        te.make_graphed_callables((layer,), samples, _order=order)
+
+
+def test_one_that_is_missing_or_comes_in_another_order_is_an_error(graphs):
+    _, layer = make_layers()
+    calls = te.make_graphed_callables(
+        (layer,), tuple(cases.sample("cpu") for _ in range(2)), _order=[1, 1, -1, -1]
+    )
+    x = torch.ones(cases.ROWS, cases.WIDTH, requires_grad=True)
+    with pytest.raises(telens.UsageError, match="and none is left; call it once after each"):
+        calls[0].backward_dw()
+    for each in [call(x) for call in calls]:
+        each.sum().backward()
+    with pytest.raises(telens.UsageError, match="those of another callable of the module are due"):
+        calls[1].backward_dw()
+    with pytest.raises(telens.UsageError, match="called before backward_dw made the weights'"):
+        calls[0](x)
+    assert layer.weight.grad is None
+    for call in calls:
+        call.backward_dw()
+    assert torch.equal(layer.weight.grad, torch.full_like(layer.weight, 2 * cases.ROWS))
+
+
+def test_hooks_of_reductions_are_called_by_each_and_not_by_a_capture(graphs):
+    class Block(torch.nn.Module):
+        """No module of this package, but one with such layers inside."""
+
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(make_layers())
+
+        def forward(self, x):
+            return self.layers[1](self.layers[0](x))
+
+    block, called = Block(), []
+    for number, each in enumerate(block.layers):
+        each.register_wgrad_accumulation_and_reduce_hooks(lambda n=number: called.append(n))
+    te.make_graphed_callables(block, cases.sample("cpu"))
+    assert called == []
+    for _ in range(2):
+        block(cases.inputs_of(1, "cpu", torch.float32)).sum().backward()
+        block.backward_dw()
+    assert called == [1, 0, 1, 0]
+    assert all(p.grad is not None for p in block.parameters())
+
+
+def tripled(gradient):
+    return None if gradient is None else gradient * 3  # None: that of the backward
+
+
+def test_hooks_of_weights_are_called_with_each_gradient(graphs):
+    _, layer = make_layers()
+    layer.weight.register_hook(tripled)
+    if graphs is not None:
+        with pytest.raises(telens.UsageError, match="a parameter of Linear has hooks"):
+            te.make_graphed_callables(layer, cases.sample("cpu"))
+    _, layer = make_layers()
+    te.make_graphed_callables(layer, cases.sample("cpu"))
+    layer.weight.register_hook(tripled)
+    x = torch.ones(cases.ROWS, cases.WIDTH, requires_grad=True)
+    layer(x).sum().backward()
+    layer.backward_dw()
+    assert torch.equal(layer.weight.grad, torch.full_like(layer.weight, 3 * cases.ROWS))
