@@ -85,7 +85,9 @@ def test_ways_back_begin_in_the_backward_of_the_layer_that_the_schedule_says():
 
 
 @pytest.mark.parametrize("with_output", [True, False])
-@pytest.mark.parametrize("arguments", [(2, 4), (3, 4), (2, 1), (12, 1)])
+@pytest.mark.parametrize(
+    "arguments", [(2, 4), (3, 4), (2, 1), (12, 1), (2, 4, True, False, True)], ids=str
+)
 def test_gradients_have_the_same_bits_step_after_step(arguments, with_output):
     context, synchronize = get_cpu_offload_context(True, *arguments)
     expected, out, _ = run(4, contextlib.nullcontext(), lambda output=None: output)

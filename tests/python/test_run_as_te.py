@@ -71,6 +71,7 @@ import transformer_engine.pytorch as te
 refused("from transformer_engine.pytorch import Linaer")
 refused("from transformer_engine.pytorch import FusedAdam")
 refused("import transformer_engine.pytorch.optimizers")
+refused("import transformer_engine.pytorch.ops")
 refused("from nvdlfw_inspect.api import end_debugg")
 refused("te.Linaer")
 """,
@@ -188,6 +189,9 @@ def test_a_name_that_is_not_there_is_an_import_error_with_the_nearest_one(ran):
         "AdamW(fused=True) and SGD(fused=True)",
         "ImportError telens has no transformer_engine.pytorch.optimizers; torch.optim has them: "
         "AdamW(fused=True) and SGD(fused=True)",
+        "ImportError telens has no transformer_engine.pytorch.ops; its fusible operations are not "
+        "there; torch.nn.Sequential takes the modules of telens.pytorch, of which LayerNormLinear "
+        "and LayerNormMLP are fused",
         "ImportError telens has no nvdlfw_inspect.api.end_debugg (did you mean 'end_debug'?)",
         "AttributeError telens has no transformer_engine.pytorch.Linaer (did you mean 'Linear'?)",
     ]

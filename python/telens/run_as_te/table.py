@@ -95,7 +95,8 @@ ADVICE = {
     "FusedAdam": _OPTIMIZERS,
     "FusedSGD": _OPTIMIZERS,
     "optimizers": _OPTIMIZERS,
-    "ops": "its sequences of fusible operations are not there; the modules are",
+    "ops": "its fusible operations are not there; torch.nn.Sequential takes the modules of "
+    "telens.pytorch, of which LayerNormLinear and LayerNormMLP are fused",
     "onnx_export": "export to ONNX is not there",
     "export": "export to ONNX is not there",
     "jax": "telens has a front end for PyTorch",
