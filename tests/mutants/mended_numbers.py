@@ -20,7 +20,7 @@ MENDED_NUMBERS = (
     Mutant(
         promise="values that a checkpoint has in pieces come to weights in blocks",
         file="python/telens/pytorch/tensor/sharded_codes.py",
-        before="    if frame is None or frame.f_code.co_name != _NARROW:\n",
+        before="    if frame is None or frame.f_code.co_name != NARROW:\n",
         after="    if True:\n",
         program="pytest",
         tests=SHARDED,

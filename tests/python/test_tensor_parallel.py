@@ -254,8 +254,20 @@ def random_states(rank: int) -> None:
 
 
 def symmetric_sums(rank: int) -> None:
-    """On CPUs a sum in symmetric memory is the all-reduce."""
+    """On CPUs a sum in symmetric memory is the all-reduce, as torch does it; what GPUs do instead
+    is in test_cuda_ranks.py."""
     common = {"tp_group": dist.group.WORLD, "device": "cpu"}
+    whole_numbers = torch.arange(6 * 16).view(6, 16) % (5 + rank) - 2.0  # their sums are exact
+    for how in ("multimem_all_reduce", "two_shot", "one_shot"):
+        layer = te.Linear(32, 48, parallel_mode="row", symmetric_ar_type=how, **common)
+        with torch.no_grad():
+            layer.weight.copy_(torch.arange(48 * 16).view(48, 16) % 7 - 3.0 + rank)
+            layer.bias.copy_(torch.arange(48) % 9)
+        total = whole_numbers @ layer.weight.detach().t()
+        own = total.clone()
+        dist.all_reduce(total)
+        assert not torch.equal(total, own)
+        assert torch.equal(layer(whole_numbers), total + layer.bias), how
     kinds = (
         lambda **how: te.Linear(32, 48, parallel_mode="row", **common, **how),
         lambda **how: te.LayerNormLinear(16, 48, parallel_mode="column", **common, **how),

@@ -13,7 +13,13 @@ from typing import Any
 import torch
 
 from telens import _C
-from telens.pytorch.tensor.sharded_codes import as_columns, asking_function, is_itself
+from telens.pytorch.tensor.sharded_rows import (
+    SAME_ROWS,
+    as_columns,
+    asking_function,
+    is_itself,
+    same,
+)
 
 __all__ = ["WithShardedBlocks", "answer_of_blocks"]
 
@@ -88,7 +94,7 @@ def answer_of_blocks(func: Any, args: tuple, kwargs: dict) -> Any:
     if func is aten.copy_.default:
         return _copy(first, args[1])
     if first._is_shard and is_itself(func, args):
-        return _like(first)
+        return same(first)
     rows = _ROWS.get(func)
     frame = asking_function() if rows is not None else None
     if frame is None or frame.f_code.co_name not in _OF_FSDP:
@@ -133,24 +139,14 @@ def _slice(
     frame: FrameType, rows: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Any:
     some = range(*slice(start, end, step).indices(rows.shape[dim]))
-    return _like(rows) if rows._is_shard and len(some) == rows.shape[dim] else None
-
-
-def _view(frame: FrameType, rows: Any, size: list[int]) -> Any:
-    # FSDP keeps it beside the shard, whose codes it takes instead.
-    return _like(rows) if rows._is_shard else None
-
-
-def _as_strided(frame: FrameType, whole: Any, size: Any, stride: Any, offset: int = 0) -> Any:
-    return _like(whole) if list(size) == list(whole.shape) else None
+    return same(rows) if rows._is_shard and len(some) == rows.shape[dim] else None
 
 
 _ROWS = {
     aten.split.Tensor: _split,
     aten.new_zeros.default: _new_zeros,
     aten.slice.Tensor: _slice,
-    aten.view.default: _view,
-    aten.as_strided.default: _as_strided,
+    **SAME_ROWS,
 }
 
 
@@ -188,9 +184,3 @@ def _of_parts(
     tensor = type(like)(made, False, like._quantizer)
     tensor._is_shard = is_shard
     return tensor
-
-
-def _like(tensor: Any) -> Any:
-    made = type(tensor)(tensor._storage, False, tensor._quantizer)
-    made._is_shard = tensor._is_shard
-    return made

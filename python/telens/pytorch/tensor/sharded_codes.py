@@ -15,30 +15,18 @@ import torch
 
 from telens import _C
 from telens.pytorch.tensor.checkpoint_pieces import Piece, PieceOfValues, write_values
+from telens.pytorch.tensor.sharded_rows import (
+    NARROW,
+    SAME_ROWS,
+    as_columns,
+    asking_function,
+    is_itself,
+    same,
+)
 
-__all__ = [
-    "WithShardedCodes",
-    "answer",
-    "answer_checkpoint",
-    "as_columns",
-    "asking_function",
-    "is_itself",
-    "largest_of_ranks",
-]
+__all__ = ["WithShardedCodes", "answer", "answer_checkpoint", "largest_of_ranks"]
 
 aten = torch.ops.aten
-
-# Functions of torch that cut and join rows, and the packages that they are in: FSDP's make shards
-# and whole parameters of each other, those of its checkpoints read and write pieces.
-_FSDP = "torch.distributed.fsdp."
-_CHECKPOINT = "torch.distributed.checkpoint."
-_NARROW = "narrow_tensor_by_index"
-_ASKING = {
-    "_init_sharded_param": _FSDP, "reset_sharded_param": _FSDP, "init_unsharded_param": _FSDP,
-    _NARROW: "torch.distributed._shard.", "read_data": _CHECKPOINT,
-    "_process_read_request": _CHECKPOINT,
-}  # fmt: skip
-_MOST_FRAMES = 5  # how many callers of an operation are looked at; torch calls it within four
 
 
 @dataclass
@@ -54,6 +42,10 @@ class WithShardedCodes:
 
     _shard: Shard | None = None  # None: a whole tensor
     _piece: Piece | None = None  # None: not one that a checkpoint is read into
+
+    @property
+    def _is_shard(self) -> bool:
+        return self._shard is not None
 
     def _shares_scale(self) -> bool:
         return self._shard is not None or self._piece is not None
@@ -117,15 +109,6 @@ def _columns_of(codes: torch.Tensor, out: Any) -> tuple[torch.Tensor, tuple[torc
     return columns, (columns,)
 
 
-def as_columns(rows: torch.Tensor, memory: torch.Tensor | None) -> torch.Tensor:
-    """Their transpose, in memory that FSDP frees and allocates from now on; None: in new memory."""
-    columns = rows.new_empty(rows.shape[::-1]) if memory is None else memory
-    # A backward that has kept them wants them as they are then, as FSDP's own outputs.
-    with torch.autograd._unsafe_preserve_version_counter(columns):
-        columns.copy_(rows.t())
-    return columns
-
-
 def answer(func: Any, args: tuple, kwargs: dict) -> Any:
     """What an operation of FSDP gets for a tensor of codes; None: what any other gets."""
     first = args[0] if args else None
@@ -133,7 +116,7 @@ def answer(func: Any, args: tuple, kwargs: dict) -> Any:
         return _copy(first, args[1]) if isinstance(first, WithShardedCodes) else None
     is_part = isinstance(first, WithShardedCodes) and first._shares_scale()
     if is_part and is_itself(func, args):
-        return _like(first, first._storage, first._shard, first._piece)
+        return same(first)
     rows = _ROWS.get(func)
     frame = asking_function() if rows is not None else None
     return None if frame is None else rows(frame, *args, **kwargs)
@@ -144,7 +127,7 @@ def answer_checkpoint(func: Any, args: tuple) -> Any:
     if func is not aten.slice.Tensor or args[0].dim() != 2:
         return None
     frame = asking_function()
-    if frame is None or frame.f_code.co_name != _NARROW:
+    if frame is None or frame.f_code.co_name != NARROW:
         return None
     planner = sys.modules["torch.distributed.checkpoint.planner"].LoadPlanner
     piece = _piece_of(frame, args[0])
@@ -155,12 +138,6 @@ def _are_alike(one: Any, other: Any) -> bool:
     """Whether both are whole, or both shards, whose scales are those of all ranks."""
     both = isinstance(one, WithShardedCodes) and isinstance(other, WithShardedCodes)
     return both and (one._shard is None) == (other._shard is None)
-
-
-def is_itself(func: Any, args: tuple) -> bool:
-    """Whether the result is the part as it is, as DTensor.to_local asks for it."""
-    same_view = func is aten.view.default and list(args[1]) == list(args[0].shape)
-    return same_view or func in (aten.detach.default, aten.alias.default)
 
 
 def _split(frame: FrameType, whole: Any, size: int, dim: int = 0) -> Any:
@@ -191,7 +168,7 @@ def _slice(
     if columns is not None:
         columns = columns.narrow(1 - dim, some.start, len(some))
     made = _of_codes(rows, codes, storage.rowwise_scale_inv, rows._shard, columns)
-    if frame.f_code.co_name == _NARROW:
+    if frame.f_code.co_name == NARROW:
         made._piece = _piece_of(frame, rows).narrow(dim, some)
     return made
 
@@ -242,35 +219,12 @@ def _copy_codes(to: Any, source: Any) -> bool:
     return True
 
 
-def _view(frame: FrameType, rows: Any, size: list[int]) -> Any:
-    # FSDP keeps it beside the shard, whose codes it takes instead.
-    return None if rows._shard is None else _like(rows, rows._storage, rows._shard)
-
-
-def _as_strided(frame: FrameType, whole: Any, size: Any, stride: Any, offset: int = 0) -> Any:
-    return _like(whole, whole._storage, None) if list(size) == list(whole.shape) else None
-
-
 _ROWS = {
     aten.split.Tensor: _split,
     aten.new_zeros.default: _new_zeros,
     aten.slice.Tensor: _slice,
-    aten.view.default: _view,
-    aten.as_strided.default: _as_strided,
+    **SAME_ROWS,
 }
-
-
-def asking_function() -> FrameType | None:
-    """The function of torch that asks."""
-    frame = sys._getframe(1)
-    for _ in range(_MOST_FRAMES):
-        if frame is None:
-            return None
-        package = _ASKING.get(frame.f_code.co_name)
-        if package is not None and frame.f_globals.get("__name__", "").startswith(package):
-            return frame
-        frame = frame.f_back
-    return None
 
 
 def largest_of_ranks(values: torch.Tensor, group: torch.distributed.ProcessGroup) -> torch.Tensor:
@@ -297,12 +251,6 @@ def _of_codes(
         dtype or storage.dtype, list(codes.shape), None, None,
     )  # fmt: skip
     made.blocks = storage.blocks
-    return _like(like, made, shard)
-
-
-def _like(
-    like: Any, storage: _C.QuantizedStorage, shard: Shard | None, piece: Piece | None = None
-) -> Any:
-    made = type(like)(storage, False, like._quantizer)
-    made._shard, made._piece = shard, piece
-    return made
+    rows = type(like)(made, False, like._quantizer)
+    rows._shard = shard
+    return rows
