@@ -242,6 +242,8 @@ def train(
         first = state["steps"]
     if options.config:
         debug.initialize(options.config, log_dir=options.log_dir, init_training_step=first)
+        if ranks.world:  # so that norms, embedding and gradients are compared over ranks too
+            debug.infer_and_assign_layer_names(model, keep_names=True)
 
     losses = []
     begin = time.perf_counter()

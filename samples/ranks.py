@@ -60,8 +60,9 @@ class Ranks:
         wanted = tp * cp * dp
         if wanted != world:
             raise telens.UsageError(
-                f"{options or f'--tp {tp} --cp {cp} --dp {dp}'} are {wanted} ranks and there are "
-                f"{world}; start them with torchrun --nproc-per-node {wanted}"
+                f"{options or f'--tp {tp} --cp {cp} --dp {dp}'}: {wanted} is their product, and "
+                f"the number of ranks is {world}; start with torchrun --nproc-per-node {wanted}, "
+                f"or give numbers whose product is {world}"
             )
         self._become(tp, sequence_parallel, cp, dp, world)
         self.cp_comm_type = cp_comm_type

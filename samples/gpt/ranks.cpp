@@ -80,9 +80,9 @@ void check(const RankOptions& options, const Place& place, const BatchShape& sha
   const std::int64_t wanted = options.tp * options.cp * options.dp;
   if (wanted != place.ranks) {
     telens::raise<telens::UsageError>(
-        "--tp {} --cp {} --dp {} are {} ranks and there are {}; start them with torchrun "
-        "--no-python --nproc-per-node {}",
-        options.tp, options.cp, options.dp, wanted, place.ranks, wanted);
+        "--tp {} --cp {} --dp {}: {} is their product, and the number of ranks is {}; start with "
+        "torchrun --no-python --nproc-per-node {}, or give numbers whose product is {}",
+        options.tp, options.cp, options.dp, wanted, place.ranks, wanted, place.ranks);
   }
   check_divides("--batch", shape.batch, options.dp, "--dp divides it");
   if (options.cp > 1) {

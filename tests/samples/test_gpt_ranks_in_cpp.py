@@ -141,8 +141,8 @@ TWO = {"WORLD_SIZE": 2}
 @pytest.mark.parametrize(
     ("options", "environment", "said"),
     [
-        (["--tp", 2], {}, "--tp 2 --cp 1 --dp 1 are 2 ranks and there are 1; start them with"),
-        ([], TWO, "--tp 1 --cp 1 --dp 1 are 1 ranks and there are 2"),
+        (["--tp", 2], {}, "--tp 2 --cp 1 --dp 1: 2 is their product, and the number of ranks is 1"),
+        ([], TWO, "--tp 1 --cp 1 --dp 1: 1 is their product, and the number of ranks is 2"),
         (["--tp", 2, "--save", "x"], TWO, "--save and --resume want one rank (--tp 1)"),
         (["--dp", 2, "--batch", 3], TWO, "--batch is 3; expected a multiple of 2: --dp"),
         (["--cp", 2, "--sequence", 30], TWO, "--sequence is 30; expected a multiple of 4"),

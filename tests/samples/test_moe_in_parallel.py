@@ -93,7 +93,7 @@ def test_two_ranks_learn_in_fp8(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--ep", "3", "--experts", "4"], "--cp 1 --ep 3 are 3 ranks and there are 1"),
+        (["--ep", "3", "--experts", "4"], "--cp 1 --ep 3: 3 is their product, and the number of r"),
         (["--ep", "2", "--save", "x"], "--save and --resume want one rank"),
         (["--tp", "2", "--resume", "x"], "--save and --resume want one rank"),
     ],

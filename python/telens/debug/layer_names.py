@@ -16,12 +16,15 @@ from telens.debug.layer_trees import TREES, LayerTree
 __all__ = ["infer_and_assign_layer_names"]
 
 
-def infer_and_assign_layer_names(model: torch.nn.Module | Iterable[torch.nn.Module]) -> None:
+def infer_and_assign_layer_names(
+    model: torch.nn.Module | Iterable[torch.nn.Module], *, keep_names: bool = False
+) -> None:
     """Names every module after its place: ``model``, then attribute names, joined by dots.
 
     A child of a ``ModuleList`` is named by its ``layer_number`` if it has one, else by its index. A
     list of models (chunks of a pipeline) is named as one model would be. After ``import
-    telens.paddle`` models of Paddle are named likewise.
+    telens.paddle`` models of Paddle are named likewise. With ``keep_names`` layers of this package
+    that have a name keep it, and what is inside of them is named after it.
 
     A ``PrecisionLedger`` lists the model's linear layers that are not of this package, too: in the
     running session or the next one, and, while the model lives, in those after it for which no
@@ -34,15 +37,17 @@ def infer_and_assign_layer_names(model: torch.nn.Module | Iterable[torch.nn.Modu
         if _tree_of(each) is None:
             expected = f"a {' or '.join(tree.layer_name for tree in TREES)} or several of them"
             raise refusal("debug.infer_and_assign_layer_names", "model", expected, each)
-    assign_layer_names(models, "model")
+    assign_layer_names(models, "model", keep_names=keep_names)
 
 
-def assign_layer_names(models: Iterable[torch.nn.Module], root: str) -> None:
+def assign_layer_names(
+    models: Iterable[torch.nn.Module], root: str, *, keep_names: bool = False
+) -> None:
     """``infer_and_assign_layer_names`` with another name than "model" in front."""
     _forget_models_of_ended_session()
     for each in models:
         tree = _tree_of(each)
-        for layer, name in _named(tree, each, root):
+        for layer, name in list(_named(tree, each, root, keep_names)):
             model_state.note_module(layer, name)
             if isinstance(layer, tree.own_layer):
                 layer.set_debug_name(name)
@@ -101,10 +106,12 @@ def _tree_of(model: Any) -> LayerTree | None:
     return next((tree for tree in TREES if isinstance(model, tree.layer)), None)
 
 
-def _named(tree: LayerTree, layer: Any, name: str) -> Iterator[tuple[Any, str]]:
+def _named(tree: LayerTree, layer: Any, name: str, keep: bool) -> Iterator[tuple[Any, str]]:
+    if keep and isinstance(layer, tree.own_layer):
+        name = layer.name or name
     # Parents first: a parent names its children by its own rule, and they are named here after it.
     yield layer, name
     for key, child in layer.named_children():
         number = getattr(child, "layer_number", None)
         by_number = isinstance(layer, tree.layer_list) and number is not None
-        yield from _named(tree, child, f"{name}.{number if by_number else key}")
+        yield from _named(tree, child, f"{name}.{number if by_number else key}", keep)

@@ -69,8 +69,8 @@ STATEMENTS = (
         "attributes, as the peer does.",
         "test_contract_layer_names.py::test_inferred_names_are_those_of_the_peer",
         LAYER_NAMES,
-        "for layer, name in _named(tree, each, root):",
-        'for layer, name in _named(tree, each, "root"):',
+        "for layer, name in list(_named(tree, each, root, keep_names)):",
+        'for layer, name in list(_named(tree, each, "root", keep_names)):',
     ),
     Statement(
         "A child of a ModuleList is called by its `layer_number` if that is not None, else by its "
