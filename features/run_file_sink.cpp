@@ -78,7 +78,7 @@ record::RunOptions run_options(const RunContext& context) {
   run.on_warning = context.on_error;
   run.on_error = context.on_error;
   SharedRun shared = shared_run(options);
-  tell_of_another_run_id(shared, context.on_error);
+  tell_of_another_run_id(shared, context.on_other_run_id);
   run.run_id = shared.run.run_id;
   run.claim = std::move(shared.run.claim);
   return run;
@@ -124,6 +124,10 @@ void RunFileSink::check(const debug::InitializeOptions& options) const {
   run.run_id = options.run_id;
   run.max_size = options.recording.max_size;
   record::check_options(run);
+}
+
+std::string RunFileSink::name_run(const debug::InitializeOptions& options) const {
+  return record::decide_run_id(options.log_dir, options.run_id);
 }
 
 void RunFileSink::begin(const RunContext& context) {

@@ -12,6 +12,7 @@
 
 #include "hooks/config/suggestions.h"
 #include "hooks/rank_agreement.h"
+#include "hooks/roll_call.h"
 #include "hooks/session/session.h"
 #include "hooks/session_parts.h"
 
@@ -141,7 +142,7 @@ void initialize(const InitializeOptions& options, const SessionParts& parts) {
 
 void refuse_to_initialize(int rank, const ReductionGroup& world) {
   try {
-    accept_on_all_ranks(world, [] { raise<UsageError>("this rank refuses"); });
+    call_ranks(world, {.accept = [] { raise<UsageError>("this rank refuses"); }});
   } catch (const UsageError&) {
     // The caller has an error of its own.
   }
@@ -219,10 +220,10 @@ void on_finding(FindingListener listener) {
   const std::shared_ptr<Session> session = session_for("on_finding");
   if (!listener) raise<UsageError>("debug.on_finding: expected a function, came an empty one");
   if (!session->findings().any()) {
-    session->log_message(
+    session->log_message_of_run(
         "debug.on_finding: no section of the configuration has the feature Diagnosis, so that "
         "nothing will be found",
-        {}, LogLevel::warning, {});
+        LogLevel::warning);
   }
   session->findings().listen(listener);
 }
@@ -250,6 +251,10 @@ std::vector<std::pair<std::string, double>> log_tensor_stats(std::string_view la
 void log_message(std::string_view message, std::string_view layer_name, LogLevel level,
                  std::string_view once_per) {
   session_for("log_message")->log_message(message, layer_name, level, once_per);
+}
+
+void log_message_of_run(std::string_view message, LogLevel level) {
+  session_for("log_message_of_run")->log_message_of_run(message, level);
 }
 
 std::vector<std::string> list_features() {

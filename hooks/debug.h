@@ -134,6 +134,9 @@ TELENS_EXPORT std::vector<std::pair<std::string, double>> log_tensor_stats(
 TELENS_EXPORT void log_message(std::string_view message, std::string_view layer_name = {},
                                LogLevel level = LogLevel::info, std::string_view once_per = {});
 
+// The same of a message that all ranks write alike: on stderr of the rank that leads alone.
+TELENS_EXPORT void log_message_of_run(std::string_view message, LogLevel level = LogLevel::info);
+
 // The features by name ("transformer_engine.FakeQuant"), and what each does. Names may come
 // without the namespace; "all" is every feature. Throws UsageError with the nearest name.
 TELENS_EXPORT std::vector<std::string> list_features();

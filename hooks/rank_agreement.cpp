@@ -5,9 +5,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <algorithm>
-#include <exception>
 
-#include "core/base/error.h"
 #include "hooks/reductions.h"
 
 namespace telens {
@@ -58,28 +56,6 @@ std::vector<std::string> gather_texts(std::string_view text, c10d::ProcessGroup&
                        static_cast<std::size_t>(sizes[rank]));
   }
   return texts;
-}
-
-void accept_on_all_ranks(const debug::ReductionGroup& world, const std::function<void()>& accept) {
-  std::exception_ptr refusal;
-  try {
-    accept();
-  } catch (...) {
-    refusal = std::current_exception();
-  }
-  // A rank that left here would be waited for where the ranks agree on a run id.
-  std::vector<std::int64_t> refusals;
-  if (has_several_ranks(world)) {
-    refusals = gather_notes(refusal ? 1 : 0, *world);
-  }
-  if (refusal) std::rethrow_exception(refusal);
-  const auto refused = std::ranges::find(refusals, 1);
-  if (refused != refusals.end()) {
-    raise<UsageError>(
-        "debug.initialize: expected all ranks to accept it, and rank {} refused; mend what its own "
-        "error names",
-        refused - refusals.begin());
-  }
 }
 
 }  // namespace telens

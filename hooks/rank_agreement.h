@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,9 +18,5 @@ std::vector<RankWords> gather_words(const RankWords& words, c10d::ProcessGroup& 
 // Every rank's note or text, in the order of ranks.
 std::vector<std::int64_t> gather_notes(std::int64_t note, c10d::ProcessGroup& group);
 std::vector<std::string> gather_texts(std::string_view text, c10d::ProcessGroup& group);
-
-// Calls `accept`. Where that throws on one rank of the world, none begins: that rank throws what
-// was thrown, the others a UsageError that names it.
-void accept_on_all_ranks(const debug::ReductionGroup& world, const std::function<void()>& accept);
 
 }  // namespace telens

@@ -113,6 +113,8 @@ struct RunContext {
   record::NameTable& names;  // that rows refer to
   // Is told, on any thread, of what costs rows.
   std::function<void(const std::string&)> on_error;
+  // Is told where all ranks record under another run id than the one asked for.
+  std::function<void(const std::string&)> on_other_run_id = {};
 };
 
 // Called by the session only: begin() first, then rows(), finally end(). Rows of events and scalars
@@ -123,6 +125,8 @@ class TELENS_EXPORT Sink {
 
   // Throws UsageError for options that it cannot follow. Before begin().
   virtual void check(const debug::InitializeOptions& options) const {}
+  // The run id of ranks that have no group to agree on one; "": each has its own.
+  virtual std::string name_run(const debug::InitializeOptions& options) const { return {}; }
   // Never throws because of a disk.
   virtual void begin(const RunContext& context) = 0;
   virtual void rows(const SomeSessionRows& rows) = 0;

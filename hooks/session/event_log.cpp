@@ -17,7 +17,16 @@ void EventLog::open(Sink& run_file, const std::string& log_dir, int rank) {
 
 bool EventLog::message(std::string_view text, std::string_view layer_name, LogLevel level,
                        std::string_view once_per) {
-  const bool written = messages_.write(text, layer_name, level, once_per);
+  return write_message(text, layer_name, level, once_per, /*on_stderr=*/true);
+}
+
+void EventLog::message_of_run(std::string_view text, LogLevel level) {
+  write_message(text, {}, level, {}, leads_);
+}
+
+bool EventLog::write_message(std::string_view text, std::string_view layer_name, LogLevel level,
+                             std::string_view once_per, bool on_stderr) {
+  const bool written = messages_.write(text, layer_name, level, once_per, on_stderr);
   if (written && level >= LogLevel::warning) count_event("warning", text, layer_name);
   return written;
 }

@@ -31,6 +31,11 @@ class EventLog {
   bool message(std::string_view text, std::string_view layer_name, LogLevel level,
                std::string_view once_per = {});
 
+  // A message that every rank writes alike: on stderr of the rank that leads alone, in the files
+  // of all.
+  void message_of_run(std::string_view text, LogLevel level);
+  void let_lead(bool leads) { leads_ = leads; }
+
   // In the text log alone.
   bool log(std::string_view text, std::string_view layer_name, LogLevel level,
            std::string_view once_per = {}) {
@@ -58,6 +63,8 @@ class EventLog {
   // given as many as a person might still read.
   static constexpr int kMostEvents = 1000;
 
+  bool write_message(std::string_view text, std::string_view layer_name, LogLevel level,
+                     std::string_view once_per, bool on_stderr);
   void count_event(std::string_view kind, std::string_view text, std::string_view layer_name);
   void add_event(std::int64_t iteration, std::string_view kind, std::string_view text,
                  std::string_view layer_name);  // under mutex_
@@ -65,6 +72,7 @@ class EventLog {
   record::NameTable& names_;
   std::function<std::int64_t()> iteration_;
   MessageLog messages_;
+  bool leads_ = true;
 
   std::mutex mutex_;  // over what follows
   Sink* run_file_ = nullptr;

@@ -4,11 +4,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
 #include "hooks/plugin_loader.h"
-#include "hooks/rank_agreement.h"
+#include "hooks/roll_call.h"
 #include "hooks/session/start_options.h"
 
 namespace telens::debug {
@@ -37,16 +38,22 @@ Session::Session(InitializeOptions options, const SessionParts& parts)
                                     })),
       pending_(series_),
       layers_(options_.init_training_step, features_, *statistics_, isolation_, events_) {
-  accept_on_all_ranks(options_.world, [this] { accept(); });
-  compare_ranks();
+  meet_ranks();
   // From here on nothing is refused: files of an earlier run may be touched.
   const auto on_error = [this](const std::string& error) {
     events_.log(error, {}, LogLevel::warning);
   };
+  const auto on_other_run_id = [this](const std::string& text) {
+    if (options_.world) {
+      events_.message_of_run(text, LogLevel::warning);
+    } else {  // the others know nothing of it
+      events_.message(text, {}, LogLevel::warning);
+    }
+  };
   const auto on_logger_failure = [this](const std::string& text) {
     events_.announce("logger_off", text, {});
   };
-  run_file_->begin({options_, config_.text(), series_.names(), on_error});
+  run_file_->begin({options_, config_.text(), series_.names(), on_error, on_other_run_id});
   sinks_.emplace(*run_file_, series_.names(), options_, on_logger_failure);
   events_.open(*run_file_, options_.log_dir, options_.rank);
   findings_.begin(features_, run_file_);
@@ -63,9 +70,6 @@ void Session::accept() {
   check_iteration("initialize, init_training_step", options_.init_training_step);
   load_plugins(options_.feature_dirs, registry_);
   config_ = load_config(options_, registry_.descriptions());
-  for (const std::string& text : config_.warnings()) {
-    events_.message(text, {}, LogLevel::warning);
-  }
   features_.make(config_, registry_, *this, isolation_, events_);
   run_file_->check(options_);
 }
@@ -80,11 +84,37 @@ void Session::flush() {
   events_.flush();
 }
 
+void Session::meet_ranks() {
+  events_.let_lead(options_.rank == 0);
+  const RollCall call = call_ranks(
+      options_.world,
+      {.accept = [this] { accept(); },
+       .on_wait = [this](const auto& text) { events_.message_of_run(text, LogLevel::warning); },
+       .name_run = [this] { return run_file_->name_run(options_); }});
+  if (!call.is_complete) {
+    // One that came late tells it too.
+    const bool is_late = std::ranges::find(call.missing, options_.rank) != call.missing.end();
+    events_.let_lead(is_late || options_.rank == call.first);
+    events_.message_of_run(call.why, LogLevel::error);
+    options_.world = nullptr;
+    if (!call.run_id.empty()) options_.run_id = call.run_id;
+  }
+  compare_ranks(call.is_complete);
+}
+
 // Ranks that watch different things would reduce, and wait for, different things.
-void Session::compare_ranks() {
+void Session::compare_ranks(bool all_have_come) {
   const std::string difference = difference_of_ranks(options_, config_);
-  groups_.begin(options_.world, difference.empty());
-  if (!difference.empty()) events_.message(difference, {}, LogLevel::warning);
+  groups_.begin(options_.world, all_have_come && difference.empty());
+  for (const std::string& text : config_.warnings()) {
+    // Another rank with another configuration may have none.
+    if (difference.empty()) {
+      events_.message_of_run(text, LogLevel::warning);
+    } else {
+      events_.message(text, {}, LogLevel::warning);
+    }
+  }
+  if (!difference.empty()) events_.message_of_run(difference, LogLevel::warning);
 }
 
 template <typename Work>

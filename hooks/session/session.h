@@ -55,6 +55,9 @@ class Session final : private FeatureServices {
                                      const LogTensorStatsOptions& options);
   void log_message(std::string_view message, std::string_view layer_name, LogLevel level,
                    std::string_view once_per);
+  void log_message_of_run(std::string_view message, LogLevel level) {
+    events_.message_of_run(message, level);
+  }
   void note_foreign_layer(std::string_view layer_name, std::string_view kind);
   RankChecks& rank_checks() { return rank_checks_; }
   std::optional<std::chrono::seconds> longest_wait_for_ranks() const {
@@ -96,8 +99,9 @@ class Session final : private FeatureServices {
   void step_in_turn(std::optional<double> loss);
   void end_in_turn();
 
-  void compare_ranks();
-  void accept();  // throws what initialize refuses
+  void accept();      // throws what initialize refuses
+  void meet_ranks();  // the same, of all ranks
+  void compare_ranks(bool all_have_come);
   void flush();
   // The same for a process that SIGTERM is about to end, which an event tells.
   void flush_at_termination();
@@ -120,7 +124,7 @@ class Session final : private FeatureServices {
                                              std::string_view tensor_name, const at::Tensor& tensor,
                                              const LogTensorStatsOptions& options);
 
-  const InitializeOptions options_;
+  InitializeOptions options_;
   FeatureRegistry registry_;
   config::Config config_;
   SeriesTable series_;

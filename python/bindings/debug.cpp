@@ -193,6 +193,13 @@ void bind_debug(py::module_& parent) {
       py::arg("name"), py::arg("value"), no_gil);
   module.def("log_message", &log_message, py::arg("message"), py::arg("layer_name"),
              py::arg("level"), py::arg("once_per"), no_gil);
+  module.def(
+      "log_message_of_run",
+      [](const std::string& message, int level) {
+        debug::log_message_of_run(message, static_cast<debug::LogLevel>(level));
+      },
+      py::arg("message"), py::arg("level"), no_gil,
+      "A message that all ranks write alike: on stderr of the rank that leads alone.");
   module.def("log_tensor_stats", &log_tensor_stats, py::arg("layer_name"), py::arg("tensor_name"),
              py::arg("tensor"), py::arg("iteration"), py::arg("skip_reduction"),
              py::arg("reduction_group"));

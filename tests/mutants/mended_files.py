@@ -222,4 +222,21 @@ MENDED_FILES = (
         tests="tests/python/test_distributed.py"
         "::test_ranks_with_different_configurations_are_told_and_record_values_of_their_own",
     ),
+    Mutant(
+        promise="what all ranks say alike is shown by one of them",
+        file="hooks/session/session.cpp",
+        before="events_.let_lead(options_.rank == 0);",
+        after="events_.let_lead(true);",
+        program="pytest",
+        tests="tests/python/test_ranks_begin.py"
+        "::test_the_first_rank_shows_what_all_would_say_and_each_its_own",
+    ),
+    Mutant(
+        promise="ranks without one that has no session reduce nothing",
+        file="hooks/session/session.cpp",
+        before="    options_.world = nullptr;\n",
+        after="",
+        program="pytest",
+        tests="tests/python/test_ranks_begin.py::test_ranks_go_on_without_one_that_has_no_session",
+    ),
 )

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from telens import _C
+from telens._ranks import rank
 from telens.debug import arguments
 from telens.debug.printing import printable
 
@@ -40,7 +41,8 @@ def folders_of(feature_dirs: Any) -> list[pathlib.Path]:
         folder = pathlib.Path(arguments.path("debug.initialize", "feature_dirs", each))
         if folder.parts[-3:] == _PEER_FEATURES:
             skipped = printable(str(folder))
-            print(f"telens: skipped feature folder {skipped}: built-in features are always there")
+            if rank() == 0:
+                print(f"telens: skipped feature folder {skipped}: built-in ones are always there")
         elif not folder.is_dir():
             raise _C.UsageError(f"debug.initialize: feature_dirs: there is no folder {folder}")
         else:

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import datetime
 import logging
-import os
 import weakref
 
 import torch
 import torch.distributed
 
 from telens import _C
+from telens._ranks import rank, rank_of_environment
 
 __all__: list[str] = []
 
 # True if the session began before torch.distributed; False again after the warning.
 _began_without_group = False
-
-
-def rank() -> int:
-    """That of torch.distributed, or the launcher's."""
-    if torch.distributed.is_initialized():
-        return torch.distributed.get_rank()
-    return _rank_of_environment()[0]
 
 
 def world() -> tuple[int, int, torch.distributed.ProcessGroup | None]:
@@ -32,17 +25,8 @@ def world() -> tuple[int, int, torch.distributed.ProcessGroup | None]:
     files for their own.
     """
     if not torch.distributed.is_initialized():
-        return *_rank_of_environment(), None
+        return *rank_of_environment(), None
     return rank(), torch.distributed.get_world_size(), torch.distributed.group.WORLD
-
-
-def _rank_of_environment() -> tuple[int, int]:
-    """RANK and WORLD_SIZE as torchrun sets them; (0, 1) without them."""
-    try:
-        number, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    except (KeyError, ValueError):
-        return 0, 1
-    return (number, world_size) if 0 <= number < world_size else (0, 1)
 
 
 def note_beginning(group: torch.distributed.ProcessGroup | None) -> None:
@@ -63,7 +47,7 @@ def tell_of_a_late_group() -> None:
         "debug.initialize came before torch.distributed.init_process_group: every rank records its "
         "own values, nothing is reduced; initialize the process group first"
     )
-    _C.debug.log_message(message, "", logging.WARNING, "")
+    _C.debug.log_message_of_run(message, logging.WARNING)
 
 
 # The group over which sessions compare ranks: that of all ranks, the time of its collectives, and

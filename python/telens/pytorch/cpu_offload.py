@@ -13,6 +13,7 @@ import torch
 
 from telens import _C
 from telens._names import refusal
+from telens._ranks import warn_of_run
 
 __all__ = ["get_cpu_offload_context", "mark_not_offload"]
 
@@ -73,7 +74,7 @@ def get_cpu_offload_context(
     if not enabled:
         return contextlib.nullcontext(), lambda output=None: output
     if offload_weights:
-        warnings.warn(
+        warn_of_run(
             "get_cpu_offload_context: offload_weights is without effect: parameters stay where "
             "they are; leave it out",
             stacklevel=2,

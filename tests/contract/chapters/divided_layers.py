@@ -175,8 +175,8 @@ STATEMENTS = (
         "DCP writes and reads codes and scales of such weights bit for bit, between shards and "
         "whole weights.",
         SHARDED,
-        "python/telens/pytorch/tensor/sharded_codes.py",
-        '_NARROW: "torch.distributed._shard.", "read_data": _CHECKPOINT,',
+        "python/telens/pytorch/tensor/sharded_rows.py",
+        'NARROW: "torch.distributed._shard.", "read_data": _CHECKPOINT,',
         "",
     ),
     Statement(

@@ -1,0 +1,210 @@
+"""Ranks that begin a session: what they say once for all, and one that does not come."""
+
+import contextlib
+import datetime
+import os
+import pathlib
+import sys
+import time
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+from distributed_workers import run_ranks
+
+import telens
+import telens.debug as debug
+import telens.pytorch as te
+from telens.common.recipe import DelayedScaling
+
+
+def section(**options: object) -> dict:
+    return {
+        "enabled": True,
+        "layers": {"layer_types": "all"},
+        "transformer_engine": {
+            "LogTensorStats": {
+                "enabled": True,
+                "stats": ["max"],
+                "tensors": ["activation"],
+                **options,
+            }
+        },
+    }
+
+
+EMPTY_LIST = {"watch": section(start_end_list=[])}  # a warning of the configuration
+
+
+@contextlib.contextmanager
+def stderr_in(path: pathlib.Path):
+    """What C++ and Python write there meanwhile."""
+    kept = os.dup(2)
+    with open(path, "ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def log_of(folder: pathlib.Path, rank: int) -> str:
+    return (folder / "nvdlfw_inspect_logs" / f"nvdlfw_inspect_globalrank-{rank}.log").read_text()
+
+
+# ---- messages
+
+
+def say_everything(rank: int, folder: str) -> None:
+    logs = pathlib.Path(folder)
+    with stderr_in(logs / f"alike{rank}"):
+        debug.initialize(EMPTY_LIST, log_dir=logs / "alike")
+        debug.on_finding(print)
+        DelayedScaling(interval=7)
+        debug.log_message(f"trouble of rank {rank}", level="WARNING")
+        debug.step()
+        debug.end_debug()
+    with stderr_in(logs / f"different{rank}"):
+        config = EMPTY_LIST if rank == 1 else {"watch": section()}
+        with debug.session(config, log_dir=logs / "different"):
+            debug.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="interval"):
+            DelayedScaling(interval=7)
+
+
+OF_THE_RUN = ("'start_end_list' is empty", "nothing will be found", "interval=7 is without effect")
+
+
+def test_the_first_rank_shows_what_all_would_say_and_each_its_own(begun):
+    shown = [(begun / f"alike{rank}").read_text() for rank in range(3)]
+    for text in OF_THE_RUN:
+        assert [each.count(text) for each in shown] == [1, 0, 0], text
+    for rank in range(3):
+        assert [each.count(f"trouble of rank {rank}") for each in shown] == [
+            int(shown_by == rank) for shown_by in range(3)
+        ]
+    events = telens.open_run(begun / "alike").table("events")
+    for text in OF_THE_RUN:
+        assert text in log_of(begun / "alike", 1)
+        ranks = set(events[events["text"].str.contains(text, regex=False)]["rank"])
+        assert ranks == ({0, 1, 2} if "interval" not in text else {1, 2}), text
+    # Another configuration has warnings of its own.
+    shown = [(begun / f"different{rank}").read_text() for rank in range(3)]
+    assert [each.count("'start_end_list' is empty") for each in shown] == [0, 1, 0]
+    assert [each.count("the ranks have different configurations") for each in shown] == [1, 0, 0]
+    assert "the ranks have different configurations" in log_of(begun / "different", 1)
+
+
+# ---- a rank without a session
+
+WAIT = 2  # seconds
+
+
+def join_again(rank: int, folder: str) -> None:
+    """Ranks that wait for each other's session for so long, and as long as ever in collectives."""
+    dist.destroy_process_group()
+    store = dist.FileStore(f"{folder}/store", 3)
+    store.set_timeout(datetime.timedelta(seconds=WAIT))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=3)
+
+
+def train(layer: te.Linear, rank: int) -> None:
+    layer(torch.full((16, 32), 1.0 + rank))
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert total.item() == 3
+    debug.step()
+
+
+def seconds_of(begin, *, limit: float) -> float:
+    start = time.monotonic()
+    begin()
+    taken = time.monotonic() - start
+    assert taken < limit, taken
+    return taken
+
+
+def some_begin(rank: int, folder: str) -> None:
+    join_again(rank, folder)
+    logs = pathlib.Path(folder)
+    config = {
+        "watch": section(),
+        "ranks": {
+            "enabled": True,
+            "layers": {"layer_types": "all"},
+            "telens": {"RankAgreement": {"enabled": True, "tensors": ["weight"]}},
+        },
+    }
+
+    def begin(config=config):
+        debug.initialize(config, log_dir=logs / "alone")
+
+    layer = te.Linear(32, 32, name="fc")
+    with stderr_in(logs / f"stderr{rank}"):
+        if rank < 2:
+            assert seconds_of(begin, limit=WAIT + 20) >= WAIT
+        train(layer, rank)
+        if rank == 2:
+            seconds_of(begin, limit=WAIT)  # it has no one to wait for
+        train(layer, rank)
+        assert debug.get_tensor_reduction_group() is None
+        # A group of the program's own has no use either: a rank would wait there.
+        debug.set_tensor_reduction_group(dist.group.WORLD)
+        if rank == 0:
+            layer(torch.ones(16, 32))
+            debug.step()
+        debug.end_debug()
+    dist.barrier()
+    # A rank that refuses waits for none, and none for it.
+    if rank == 1:
+        with pytest.raises(telens.ConfigError, match="NoSuchFeature"):
+            seconds_of(lambda: begin({"a": {"NoSuchFeature": {"enabled": True}}}), limit=WAIT)
+    else:
+        with pytest.raises(telens.UsageError, match="rank 1 refused"):
+            seconds_of(begin, limit=WAIT + 20)
+    begin()
+    assert debug.get_tensor_reduction_group() is not None
+    train(layer, rank)
+    debug.end_debug()
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    run_ranks(say_and_begin, str(folder), world_size=3)
+    return folder
+
+
+def say_and_begin(rank: int, folder: str) -> None:
+    say_everything(rank, folder)
+    some_begin(rank, folder)
+
+
+def test_ranks_go_on_without_one_that_has_no_session(begun):
+    what = "rank 2 of 3 had not called it after 2 s"
+    shown = [(begun / f"stderr{rank}").read_text() for rank in range(3)]
+    assert [each.count(what) for each in shown] == [1, 0, 1]
+    assert "Call debug.initialize on every rank" in shown[0]
+    assert "before this one came" in shown[2]
+    assert "debug.initialize waits for rank 2 of 3" in shown[0]
+    runs = sorted((begun / "alone" / "telens").iterdir())
+    files = [sorted(file.name for file in run.glob("*.h5")) for run in runs]
+    assert files == [[f"rank{rank:05}.h5" for rank in range(3)]] * 2
+    alone = telens.open_run(runs[0])
+    events = alone.table("events")
+    assert set(events[events["text"].str.contains(what, regex=False)]["rank"]) == {0, 1, 2}
+    values = alone.records(statistic="max")
+    assert values["scope"].isna().all()
+    assert sorted(zip(values["rank"], values["value"], strict=True)) == [
+        (0, 1.0),
+        (0, 1.0),
+        (0, 1.0),
+        (1, 2.0),
+        (1, 2.0),
+        (2, 3.0),
+    ]
