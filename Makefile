@@ -31,8 +31,8 @@ DEMO_BELOW  ?= 0.1
 FUZZ_SECONDS ?= 600
 FUZZ_FILES   ?= 20000
 
-.PHONY: help setup setup-build configure build demo test test-structure test-cpp test-python \
-        test-package test-cuda-build test-clients test-tables test-paddle bench \
+.PHONY: help setup setup-debian setup-build command-first configure build demo test \
+        test-structure test-cpp test-python test-package test-cuda-build test-clients test-tables test-paddle bench \
         bench-quick portable-dependencies gpu-prebuilt gpu-check gpu-rehearsal mutants faults fuzz \
         fuzz-files format lint tidy asan tsan tsan-quick install clean
 
@@ -42,11 +42,26 @@ help:  ## this list
 setup:  ## install what is missing: Debian packages through apt, Python packages into .venv
 	@cmake/setup/setup.sh
 
-setup-build:
+setup-debian:
+	@cmake/setup/setup.sh debian
+
+setup-build: setup-debian
 	@cmake/setup/setup.sh build
 
-configure: setup-build
-	@[ -f build/build.ninja -a -z "$(CUDA)" ] || cmake --preset release $(CUDA:%=-DTELENS_CUDA=%)
+# The command needs no LibTorch. On a new machine it is compiled while uv fetches and unpacks torch, which
+# leaves processors idle; what was compiled stays when build/ is configured again, with LibTorch.
+command-first: setup-debian
+	@[ -f build/build.ninja -o -f .venv/telens-python-packages.txt ] || { \
+	  mkdir -p build/setup; \
+	  echo '== compiling what needs no LibTorch meanwhile (build/setup/command.log)' >&2; \
+	  { cmake --preset release -DTELENS_TORCH=OFF -DTELENS_PYTHON=OFF && \
+	    nice cmake --build build --parallel $(JOBS) --target telens_command; } \
+	    >build/setup/command.log 2>&1 || { cat build/setup/command.log >&2; exit 1; }; }
+
+configure:
+	@$(MAKE) --no-print-directory --jobs 2 setup-build command-first
+	@{ grep -qs 'libtelens\.so' build/build.ninja && [ -z "$(CUDA)" ]; } || \
+	  cmake --preset release -DTELENS_TORCH=ON -DTELENS_PYTHON=ON $(CUDA:%=-DTELENS_CUDA=%)
 
 build: configure  ## compile everything into build/ (CUDA=ON: for GPUs too); the command is build/bin/telens
 	@cmake --build build --parallel $(JOBS)

@@ -2,7 +2,8 @@
 # Installs what TELens needs and the machine lacks: Debian packages through apt, Python packages
 # into .venv. A second run finds everything in place and does nothing.
 #
-# setup.sh [build]: `build`: only what building and using it needs, without that of tests and checks.
+# setup.sh [build|debian]: `build`: only what building and using it needs, without that of tests and
+# checks. `debian`: of that the Debian packages alone, with which the command can be compiled.
 #
 # Environment: TELENS_PYTHON  the interpreter of .venv; default: the system's, not one that a
 #                             version manager has put first in PATH.
@@ -14,9 +15,9 @@ venv=$root/.venv
 lists=(packages test-packages)
 case "${1:-}" in
   '') ;;
-  build) lists=(packages) ;;
+  build | debian) lists=(packages) ;;
   *)
-    printf 'error: setup.sh %s: expected nothing, or build\n' "$1" >&2
+    printf 'error: setup.sh %s: expected nothing, build or debian\n' "$1" >&2
     exit 2
     ;;
 esac
@@ -153,4 +154,4 @@ if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
 else
   check_other_system
 fi
-install_python_packages
+[ "${1:-}" = debian ] || install_python_packages

@@ -68,19 +68,24 @@ class Sandbox:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess:
         """Runs the script with nothing but the sandbox's commands."""
+        script = self.root / "cmake" / "setup" / "setup.sh"
+        return self.run_command(shutil.which("bash"), str(script), *arguments)
+
+    def run_command(self, *command: str) -> subprocess.CompletedProcess:
         environment = {
             "PATH": str(self.bin),
             "STATE": str(self.root),
             "TELENS_PYTHON": str(self.bin / "python"),
             "CXX": "false",
         }
-        script = self.root / "cmake" / "setup" / "setup.sh"
         return subprocess.run(
-            [shutil.which("bash"), str(script), *arguments],
+            command,
+            cwd=self.root,
             env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            timeout=60,
         )
 
     def calls(self) -> list[str]:
@@ -128,6 +133,14 @@ def test_a_build_alone_gets_no_package_of_the_tests_until_all_is_asked_for(debia
     assert debian.calls() == []
 
 
+def test_the_debian_packages_of_a_build_come_alone_where_they_are_asked_for(debian):
+    assert debian.run("debian").returncode == 0
+    assert debian.calls() == ["apt-get update", "apt-get install"]
+    assert "valgrind" not in (debian.root / "installed").read_text().split()
+    assert debian.run("build").returncode == 0
+    assert debian.calls() == BY_UV
+
+
 def test_a_build_after_the_tests_asks_for_both_lists(debian):
     debian.run()
     debian.calls()
@@ -140,7 +153,7 @@ def test_a_build_after_the_tests_asks_for_both_lists(debian):
 def test_an_unknown_part_is_refused(debian):
     done = debian.run("biuld")
     assert done.returncode == 2
-    assert "setup.sh biuld: expected nothing, or build" in done.stderr
+    assert "setup.sh biuld: expected nothing, build or debian" in done.stderr
     assert debian.calls() == []
 
 
@@ -228,3 +241,72 @@ def test_an_interpreter_that_is_no_python_is_named(debian):
     assert done.returncode != 0
     assert f"{debian.bin / 'python'} is none; set TELENS_PYTHON" in done.stderr
     assert not os.path.exists(debian.root / ".venv")
+
+
+# CMake in the sandbox: libtelens.so is among what ninja builds, or is not.
+CMAKE = """echo "cmake $*" >> "$STATE/calls"
+case "$*" in
+  *-DTELENS_TORCH=OFF*) mkdir -p build; echo telens_command >build/build.ninja ;;
+  *-DTELENS_TORCH=ON*) mkdir -p build; echo libtelens.so >build/build.ninja ;;
+esac"""
+
+
+@pytest.fixture
+def with_make(debian):
+    shutil.copy(ROOT / "Makefile", debian.root)
+    for name in ("make", "nice", "awk", "nproc"):
+        (debian.bin / name).symlink_to(shutil.which(name))
+    debian.add_command("cmake", CMAKE)
+
+    def configure(*arguments: str) -> list[str]:
+        (debian.root / "calls").write_text("")
+        done = debian.run_command("make", "configure", "JOBS=2", *arguments)
+        assert done.returncode == 0, done.stderr
+        return (debian.root / "calls").read_text().splitlines()
+
+    return debian, configure
+
+
+def cmake_calls(calls: list[str]) -> list[str]:
+    return [line for line in calls if line.startswith("cmake")]
+
+
+def test_a_new_build_compiles_the_command_without_waiting_for_torch(with_make):
+    debian, configure = with_make
+    # It ends once the command has been compiled, and fails if that waits for it.
+    body = (
+        FAKES["uv"]
+        + """
+for _ in {1..2000}; do grep -q "target telens_command" "$STATE/calls" && exit; done
+exit 1"""
+    )
+    debian.add_command("uv", body)
+    calls = configure()
+    assert cmake_calls(calls) == [
+        "cmake --preset release -DTELENS_TORCH=OFF -DTELENS_PYTHON=OFF",
+        "cmake --build build --parallel 2 --target telens_command",
+        "cmake --preset release -DTELENS_TORCH=ON -DTELENS_PYTHON=ON",
+    ]
+    assert calls.index("apt-get update") < calls.index(cmake_calls(calls)[0])
+    assert calls[-1].startswith("cmake --preset")
+    assert cmake_calls(configure()) == []
+    assert cmake_calls(configure("CUDA=ON")) == [
+        "cmake --preset release -DTELENS_TORCH=ON -DTELENS_PYTHON=ON -DTELENS_CUDA=ON"
+    ]
+
+
+def test_a_build_with_torch_in_place_is_configured_once(with_make):
+    debian, configure = with_make
+    debian.run("build")
+    assert cmake_calls(configure()) == [
+        "cmake --preset release -DTELENS_TORCH=ON -DTELENS_PYTHON=ON"
+    ]
+
+
+def test_a_build_that_was_left_without_torch_is_configured_with_it(with_make):
+    debian, configure = with_make
+    (debian.root / "build").mkdir()
+    (debian.root / "build" / "build.ninja").write_text("telens_command\n")
+    assert cmake_calls(configure()) == [
+        "cmake --preset release -DTELENS_TORCH=ON -DTELENS_PYTHON=ON"
+    ]
