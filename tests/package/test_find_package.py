@@ -6,24 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from programs import run
 
 ROOT = Path(__file__).parents[2]
-BUILD = ROOT / "build"
 DEPENDENCIES = ROOT / "cmake/TelensDependencies.cmake"
 CONSUMER = Path(__file__).parent / "consumer"
-
-
-def run(*command: object) -> str:
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def prefix(tmp_path_factory):
-    prefix = tmp_path_factory.mktemp("prefix")
-    run("cmake", "--install", BUILD, "--prefix", prefix)
-    return prefix
 
 
 @pytest.fixture(scope="module")

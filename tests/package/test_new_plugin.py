@@ -1,29 +1,9 @@
 """What `telens new-plugin` writes builds against an installed telens, and its tests pass."""
 
 import os
-import subprocess
 import sys
-from pathlib import Path
 
-import pytest
-
-ROOT = Path(__file__).parents[2]
-BUILD = ROOT / "build"
-
-
-def run(*command: object, **options) -> str:
-    done = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, check=False, **options
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def prefix(tmp_path_factory):
-    prefix = tmp_path_factory.mktemp("prefix")
-    run("cmake", "--install", BUILD, "--prefix", prefix)
-    return prefix
+from programs import BUILD, run
 
 
 def new_plugin(prefix, folder, language):

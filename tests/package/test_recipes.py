@@ -5,10 +5,10 @@ Only the product files of a recipe's table are changed, and `telens` must then h
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from programs import run
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("core/", "hooks/", "features/", "inspector_cli/", "python/")
@@ -27,12 +27,6 @@ void add_probe(CLI::App& app) {
 
 }  // namespace telens::cli
 """
-
-
-def run(*command: object) -> str:
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return done.stdout
 
 
 def product_files(recipe: str) -> list[str]:

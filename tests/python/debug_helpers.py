@@ -48,6 +48,12 @@ class Scalars(debug.BaseLogger):
         return {name for name, _, _ in self.rows}
 
 
+def stopping() -> dict:
+    """A run that is to stop at the first output that is not finite."""
+    trigger = {"enabled": True, "when": "nonfinite of output > 0", "stop": True}
+    return section({"Trigger": trigger}, namespace="telens")
+
+
 def mean_square(out: torch.Tensor) -> torch.Tensor:
     return out.square().mean()
 
@@ -72,3 +78,16 @@ def message_log(log_dir: pathlib.Path, rank: int = 0) -> str:
     """The text file of messages."""
     name = f"nvdlfw_inspect_globalrank-{rank}.log"
     return (log_dir / "nvdlfw_inspect_logs" / name).read_text()
+
+
+class Backward(torch.autograd.Function):
+    """Gives the layer a gradient of one's own."""
+
+    @staticmethod
+    def forward(ctx, output, gradient):
+        ctx.save_for_backward(gradient)
+        return output.sum()
+
+    @staticmethod
+    def backward(ctx, _):
+        return ctx.saved_tensors[0], None

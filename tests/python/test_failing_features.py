@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 import torch
-from debug_helpers import config_of, train
+from debug_helpers import config_of, stopping, train
 
 import telens
 import telens.debug as debug
@@ -72,16 +72,7 @@ def test_a_result_of_another_shape_is_an_error_that_names_the_feature(
 
 
 def test_a_run_that_is_to_stop_raises_an_exception_of_its_own(tmp_path, layer, x):
-    config = {
-        "stop": {
-            "enabled": True,
-            "layers": {"layer_types": ["all"]},
-            "telens": {
-                "Trigger": {"enabled": True, "when": "nonfinite of output > 0", "stop": True}
-            },
-        }
-    }
-    debug.initialize(config, log_dir=tmp_path)
+    debug.initialize(stopping(), log_dir=tmp_path)
     with pytest.raises(telens.RunStopped, match="nonfinite of output"):
         train(layer, x.detach() * math.nan)
     assert issubclass(telens.RunStopped, telens.Error)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from debug_helpers import section, train
+from debug_helpers import Backward, section, train
 
 import telens
 import telens.debug as debug
@@ -30,19 +30,6 @@ def integers(*sizes, largest=4, dtype=torch.bfloat16) -> torch.Tensor:
 
 def linear(rows, columns, dtype=torch.float32, **options) -> te.Linear:
     return te.Linear(columns, rows, params_dtype=dtype, name="fc", **options)
-
-
-class Backward(torch.autograd.Function):
-    """Gives the layer a gradient of one's own."""
-
-    @staticmethod
-    def forward(ctx, output, gradient):
-        ctx.save_for_backward(gradient)
-        return output.sum()
-
-    @staticmethod
-    def backward(ctx, _):
-        return ctx.saved_tensors[0], None
 
 
 def test_gemms_whose_sums_are_exact_have_no_error_at_all(tmp_path):

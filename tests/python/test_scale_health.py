@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from debug_helpers import message_log, section, train
+from debug_helpers import Backward, message_log, section, train
 from distributed_workers import run_ranks
 
 import telens
@@ -39,19 +39,6 @@ def recorded(log_dir) -> dict[str, dict[tuple[int, str], float]]:
     for row in telens.open_run(log_dir).records().itertuples():
         values.setdefault(row.statistic, {})[row.iteration, row.tensor] = row.value
     return values
-
-
-class Backward(torch.autograd.Function):
-    """Gives the layer a gradient of one's own."""
-
-    @staticmethod
-    def forward(ctx, output, gradient):
-        ctx.save_for_backward(gradient)
-        return output.sum()
-
-    @staticmethod
-    def backward(ctx, _):
-        return *ctx.saved_tensors, None
 
 
 class History:

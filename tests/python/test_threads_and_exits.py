@@ -8,7 +8,7 @@ import threading
 import h5py
 import pytest
 import torch
-from debug_helpers import logging_of, message_log, section
+from debug_helpers import logging_of, message_log, section, stopping
 
 import telens
 import telens.debug as debug
@@ -291,16 +291,7 @@ def test_random_numbers_of_an_observing_feature_do_not_change_the_training(
 
 
 def test_a_stop_is_told_once(tmp_path, layer, x, capfd):
-    config = {
-        "stop": {
-            "enabled": True,
-            "layers": {"layer_types": ["all"]},
-            "telens": {
-                "Trigger": {"enabled": True, "when": "nonfinite of output > 0", "stop": True}
-            },
-        }
-    }
-    with debug.session(config, log_dir=tmp_path):
+    with debug.session(stopping(), log_dir=tmp_path):
         layer(x.detach() * torch.nan)
         with pytest.raises(telens.RunStopped) as stopped:
             debug.step()

@@ -1,39 +1,18 @@
 """samples/moe.py: trains in FP8, and each expert is watched as a layer of its own."""
 
-import os
 import subprocess
-import sys
 from pathlib import Path
+
+from small_models import BUILD, CONFIG, mean_loss, run_sample
+from small_models import SMALL as SMALL_MODEL
 
 import telens
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("TELENS_LIBRARY", ROOT / "build/lib/libtelens.so")).parents[1]
-SMALL = ["--layers", "1", "--hidden", "64", "--heads", "4", "--sequence", "32", "--batch", "4"]
-SMALL += ["--experts", "4", "--expert-size", "32", "--text-bytes", "100000", "--device", "cpu"]
-CONFIG = """\
-section:
-  enabled: True
-  layers: {layer_types: all}
-  transformer_engine:
-    LogTensorStats: {enabled: True, stats: [max], tensors: [activation]}
-"""
+SMALL = [*SMALL_MODEL, "--experts", "4", "--expert-size", "32"]
 
 
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess:
-    path = os.pathsep.join([str(BUILD / "python"), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        [sys.executable, str(ROOT / "samples/moe.py"), *SMALL, *options],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-
-
-def mean_loss(printed: str) -> float:
-    (line,) = [line for line in printed.splitlines() if line.startswith("mean loss")]
-    return float(line.split(":")[1].split()[0])
+    return run_sample("moe.py", folder, *SMALL, *options)
 
 
 def test_it_learns_in_fp8_and_each_expert_is_recorded(tmp_path):

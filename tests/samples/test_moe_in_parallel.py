@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_moe import BUILD, CONFIG, ROOT, SMALL
+from small_models import BUILD, CONFIG, ROOT
+from test_moe import SMALL
 
 import telens
 
