@@ -5,6 +5,7 @@ import copy
 
 import pytest
 import torch
+from same_tensors import assert_same
 
 import telens
 import telens.pytorch as te
@@ -177,8 +178,3 @@ def graphed_pipeline(layers, recipe, device, dtype, **options):
 
 def copies(layers):
     return copy.deepcopy(layers)
-
-
-def assert_same(found, expected):
-    for number, (one, two) in enumerate(zip(found, expected, strict=True)):
-        assert torch.equal(one, two), f"tensor {number} of {len(expected)} differs"

@@ -184,9 +184,15 @@ def test_statistics_are_those_of_the_cpu(ops, dtype):
             assert error == pytest.approx(reference_error, rel=2**-16, nan_ok=True)
 
 
-# Additions and merges behind each other on either device: those of a chunk's elements (8192, in
-# kStatisticsChunk), and those of the parts of a million elements.
-ADDITIONS, MERGES = 2**13, 2**9
+# Additions behind each other on either device: at most those of a chunk's elements
+# (kStatisticsChunk).
+ADDITIONS = 2**13
+# Merges behind each other, of the largest of statistics_inputs (1,003,000 elements). The CPU merges
+# 16 chunks into a part (kPart), fewer than 32 elements that fill no vector of AVX-512, 8 parts, and
+# the result into the accumulator: 56. A GPU merges the chunk of a thread (no block has two), the
+# lanes of a warp in 5 steps and 7 warps with the first, the same once more over the parts of its
+# 123 blocks, and the accumulator: 27. A tensor is added twice.
+MERGES = 2 * (16 + 31 + 8 + 1)
 UNIT = 2.0**-53
 
 

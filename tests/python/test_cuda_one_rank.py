@@ -9,6 +9,7 @@ from cuda_beside import RECIPES, WIDTH, build, forward, needs_gpu, normal
 from cuda_helpers import DEVICE
 from debug_helpers import section
 from distributed_workers import rank_device, run_ranks
+from same_tensors import assert_same
 
 import telens
 import telens.debug as debug
@@ -55,11 +56,6 @@ def step(module, recipe, group=None) -> list[torch.Tensor]:
     y.backward(normal(*y.shape, seed=2, dtype=torch.bfloat16).to(rank_device()))
     gradients = [parameter.grad for parameter in module.parameters()]
     return [each.detach().clone() for each in (y, x.grad, *gradients)]
-
-
-def assert_same(ours, theirs, what) -> None:
-    for actual, expected in zip(ours, theirs, strict=True):
-        assert torch.equal(actual, expected), what
 
 
 def layers_have_the_bits_of_those_without_a_group() -> None:

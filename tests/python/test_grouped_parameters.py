@@ -3,6 +3,7 @@
 import pytest
 import torch
 from debug_helpers import logging_of
+from same_tensors import assert_same
 
 import telens
 import telens.debug as debug
@@ -41,11 +42,6 @@ def step(layer, x, recipe=None, **options) -> list[torch.Tensor]:
         whole = name in by_kind
         by_kind[name.rstrip("012")] += gradient.unbind(0) if whole else [gradient]
     return [out, gradients[0], *by_kind["weight"], *by_kind["bias"]]
-
-
-def assert_same(a, b) -> None:
-    assert len(a) == len(b)
-    assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 @pytest.mark.parametrize("region", ["fp32", "bf16", "torch.autocast"])
