@@ -24,6 +24,9 @@ section:
       stats: [max, numel, l1_norm]
       tensors: [activation, gradient, weight, output, dgrad]
       freq: 5
+  telens:
+    RankAgreement: {enabled: True, tensors: [weight], freq: 25}
+    CollectiveCheck: {enabled: True, freq: 25}
 """
 
 
@@ -104,3 +107,13 @@ def test_looking_changes_no_bit_and_statistics_are_those_of_the_whole_tensors(tm
     for key, value in sums(whole[1], "l1_norm").items():
         if key[1] in ("activation", "weight", "output"):  # losses are shares: gradients too
             assert sums(run, "l1_norm")[key] == pytest.approx(value, rel=1e-4), key
+    # Weights of divided layers have no replica; the rest and all gradients come from the model.
+    for statistic, layer in (
+        ("weight_differs", "head"),
+        ("weight_differs", "model.norm"),
+        ("weight_differs", "model.embedding"),
+        ("weight_differs", "layers.0.self_attention.layernorm_linear_qkv.layer_norm_weight"),
+        ("gradient_differs", "model.embedding"),
+        ("gradient_differs", "model.norm"),
+    ):
+        assert run.records(statistic=statistic, layer=f"^{layer}$")["value"].tolist() == [0.0] * 4
