@@ -128,9 +128,19 @@ std::optional<Fp8Attention> AttentionLayer::get_quantizers(const ForwardContext&
                                                            const Request& request) {
   if (context.recipe == nullptr) return std::nullopt;
   AttentionQuantization& quantization = state_->quantization;
-  if (recomputation::is_replaying()) return quantization.begin_again(name());
-  return quantization.begin(context, current_autocast()->options, request.query.device(),
-                            has_fp8_backward() && request.asks_gradient(), name());
+  Fp8Attention fp8 =
+      recomputation::is_replaying()
+          ? quantization.begin_again(name())
+          : quantization.begin(context, current_autocast()->options, request.query.device(),
+                               has_fp8_backward() && request.asks_gradient(), name());
+  if (request.fp8_output && fp8.quantizers.o == nullptr) {
+    raise<UsageError>(
+        "{}: fp8_output=True, and its recipe leaves the output of attention as it is; give "
+        "fp8_output=False, or a recipe of delayed or current scaling",
+        name());
+  }
+  fp8.hands_output = request.fp8_output;
+  return fp8;
 }
 
 AttentionCall AttentionLayer::begin_forward(const Request& request) {

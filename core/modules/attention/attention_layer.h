@@ -69,10 +69,12 @@ class AttentionLayer {
   struct Request {
     const at::Tensor& query;                  // as it came; an empty one is shown to no feature
     bool training;                            // the module's mode
+    bool fp8_output;                          // in FP8 the output carries its codes
     c10::function_ref<bool()> asks_gradient;  // a backward comes; asked where it is in FP8
   };
   // Without a session, or while nothing is due, one compare. In FP8 under a recipe with fp8_dpa;
-  // throws UsageError where a checkpoint of torch's own computes such a forward anew.
+  // throws UsageError where a checkpoint of torch's own computes such a forward anew, and where
+  // fp8_output asks for the codes of an output that is not cast.
   AttentionCall begin_forward(const Request& request);
 
   LayerHooks& hooks() { return state_->hooks; }

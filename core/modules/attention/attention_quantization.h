@@ -43,6 +43,7 @@ struct Fp8Attention {
   std::shared_ptr<Region> region;
   bool first_in_region = false;  // its backward ends the backward of the region
   bool hands_casts = false;      // Recipe::fp8_mha
+  bool hands_output = false;     // the forward's fp8_output
   // The backward's sum of the output times its gradient takes the output's codes.
   bool sums_output_codes = false;
   std::string name;  // the layer's, for messages

@@ -240,8 +240,10 @@ AttentionCall DotProductAttention::begin_forward(const DotProductAttentionInputs
            wants_gradient(inputs.value_layer) || wants_gradient(softmax_offset_) ||
            wants_gradient(or_undefined(inputs.scores.core_attention_bias));
   };
-  return layer_.begin_forward(
-      {.query = inputs.query_layer, .training = is_training(), .asks_gradient = asks_gradient});
+  return layer_.begin_forward({.query = inputs.query_layer,
+                               .training = is_training(),
+                               .fp8_output = inputs.fp8_output,
+                               .asks_gradient = asks_gradient});
 }
 
 Outputs DotProductAttention::forward(const DotProductAttentionInputs& inputs) {
@@ -297,7 +299,7 @@ Outputs DotProductAttention::attend_checked(const DotProductAttentionInputs& inp
   const auto [attended, largest] =
       context_.is_divided() ? std::pair(attend_divided(heads, places, inputs, call), at::Tensor())
                             : attend(heads, inputs, call);
-  Outputs outputs{as_given(attended).flatten(2)};
+  Outputs outputs{with_codes(as_given(attended).flatten(2), call.fp8())};
   show_output(call, outputs[0]);
   if (largest.defined()) outputs.push_back(largest);
   return outputs;

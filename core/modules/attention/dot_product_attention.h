@@ -63,6 +63,7 @@ struct DotProductAttentionInputs {
   ScoreArguments scores = ScoreArguments();
   ScoreCallback score_mod = {};
   ScoreCallback score_mod_bprop = {};
+  bool fp8_output = false;
 
   template <typename Visitor>
   static void describe(Visitor&& visit) {
@@ -83,6 +84,9 @@ struct DotProductAttentionInputs {
         "or FP8; in Python score_mod(graph, score, tensors)");
     visit("score_mod_bprop", &Self::score_mod_bprop,
           "makes the scores' gradient of that of score_mod's result; None: autograd does");
+    visit("fp8_output", &Self::fp8_output,
+          "attention in FP8 hands the codes of its output to the next layer, which takes them "
+          "without a cast; in high precision it changes nothing");
   }
 };
 
@@ -95,7 +99,9 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
   // [seq_q, batch, heads * value channels], [batch, seq_q, ...] for bshd or [tokens, ...] for thd;
   // with return_max_logit, [heads] FP32 besides. The rows of a query that may look at nothing are
   // 0, as are tokens of thd that belong to no sequence. In FP8 (fp8_attention.h) inside an autocast
-  // whose recipe has fp8_dpa, which takes no FP64.
+  // whose recipe has fp8_dpa, which takes no FP64; with fp8_output the result then carries its
+  // codes (core/quantization/carried_codes.h), and UsageError tells of a recipe that does not cast
+  // it.
   Outputs forward(const DotProductAttentionInputs& inputs) override;
 
   void set_debug_name(const std::string& name) override { layer_.hooks().set_name(name); }

@@ -6,6 +6,7 @@
 
 #include "core/modules/attention/attention_shown.h"
 #include "core/modules/attention/dot_product_attention.h"
+#include "core/modules/attention/fp8_attention.h"
 #include "core/modules/attention/packed_sequences.h"
 
 namespace telens {
@@ -107,7 +108,8 @@ Outputs DotProductAttention::attend_packed(const DotProductAttentionInputs& inpu
   const auto [attended, largest] =
       context_.is_divided() ? std::pair(attend_divided(heads, places, inputs, call), at::Tensor())
                             : attend(heads, inputs, call);
-  Outputs outputs{pack_sequences(attended.transpose(1, 2).flatten(2), queries, tokens)};
+  Outputs outputs{
+      with_codes(pack_sequences(attended.transpose(1, 2).flatten(2), queries, tokens), call.fp8())};
   show_output(call, outputs[0]);
   if (largest.defined()) outputs.push_back(largest);
   return outputs;

@@ -18,6 +18,8 @@
 #include "core/ops/device_traits.h"
 #include "core/ops/optional_tensor.h"
 #include "core/ops/quantize.h"
+#include "core/quantization/carried_codes.h"
+#include "core/quantization/delayed_scaling.h"
 #include "core/quantization/parted_cast.h"
 
 namespace telens {
@@ -319,6 +321,16 @@ at::Tensor attend_in_fp8(const QueryKeyValueHeads& heads, const AttentionRules& 
   }
   return Fp8AttentionFunction::apply(heads.query, heads.key, heads.value,
                                      if_defined(rules.bias.source()), rules.offset, &rules, &fp8);
+}
+
+// The scale that made the values makes the same codes of them anew, in the order of the layout.
+at::Tensor with_codes(const at::Tensor& output, const std::optional<Fp8Attention>& fp8) {
+  if (!fp8 || !fp8->hands_output) return output;
+  const at::Tensor values = output.contiguous();
+  const DelayedScalingQuantizer same_scale(fp8->quantizers.o->format(), fp8->casts.output->scale(),
+                                           at::Tensor());
+  return carry_codes(values, same_scale.quantize(values.detach().flatten(0, -2),
+                                                 {.rowwise = true, .columnwise = false}));
 }
 
 QueryKeyValueHeads cast_heads(const QueryKeyValueHeads& heads, const Fp8Attention& fp8) {

@@ -29,6 +29,10 @@ namespace telens {
 at::Tensor attend_in_fp8(const QueryKeyValueHeads& heads, const AttentionRules& rules,
                          const Fp8Attention& fp8);
 
+// The attention's output in any layout, carrying the codes of its values where the forward hands
+// them on (Fp8Attention::hands_output). Without FP8 it is returned as it is.
+at::Tensor with_codes(const at::Tensor& output, const std::optional<Fp8Attention>& fp8);
+
 // Throws ShapeError for FP64.
 void check_dtype_for_fp8(const at::Tensor& query, const Fp8Attention& fp8);
 

@@ -78,7 +78,7 @@ QueryKeyValueHeads with_ended_gradients(const QueryKeyValueHeads& heads, const F
 }
 
 at::Tensor end_output(const at::Tensor& output, const Fp8Attention& fp8) {
-  return fp8.hands_casts ? EndedOutputFunction::apply(output, &fp8) : output;
+  return fp8.hands_casts || fp8.hands_output ? EndedOutputFunction::apply(output, &fp8) : output;
 }
 
 }  // namespace telens

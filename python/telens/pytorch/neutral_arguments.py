@@ -138,7 +138,6 @@ _ALL = [
        (False, True)),
     _A("fast_zero_fill", True, "any value: it is only a hint", "", (), _any_value),
     _A("inference_params", None, "None, or an InferenceParams", "it is none"),
-    _A("fp8_output", False, "False", "an attention hands FP8 on under the recipe's fp8_mha"),
     _A("bf16_backward", False, "any boolean: gradients have their inputs' dtype anyway",
        "it is a switch", (True,)),
     _A("num_splits", 1, "a number from 1 on: only a hint", "it counts parts", (), _is_count),
@@ -170,7 +169,7 @@ _CONSTRUCTORS = {
     "TransformerLayer": _TRACKER + _BLOCK,
 }
 _FORWARDS = {
-    "DotProductAttention": _ATTENTION_FORWARD + "fp8_output bf16_backward num_splits "
+    "DotProductAttention": _ATTENTION_FORWARD + "bf16_backward num_splits "
     "score_mod_tensors score_mod_bprop_tensors qkv_layer kv_layer qkv_interleave_dim",
     "MultiheadAttention": _ATTENTION_FORWARD,
     "TransformerLayer": _ATTENTION_FORWARD,

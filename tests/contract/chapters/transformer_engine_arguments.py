@@ -182,6 +182,21 @@ STATEMENTS = (
         "false ? codes : nullptr;",
     ),
     Statement(
+        "`fp8_output` of DotProductAttention in FP8 hands on the codes that a cast of its output "
+        "by its quantizer makes, in every layout.",
+        "test_handed_attention.py::test_the_codes_are_those_of_the_plain_output",
+        "core/modules/attention/fp8_attention.cpp",
+        "fp8->casts.output->scale(),\n",
+        "at::ones({1}),\n",
+    ),
+    Statement(
+        "A recipe that does not cast attention's output refuses it by name *(ours)*.",
+        "test_handed_attention.py::test_a_recipe_that_does_not_cast_the_output_is_refused_by_name",
+        "core/modules/attention/attention_layer.cpp",
+        "if (request.fp8_output && fp8.quantizers.o == nullptr) {",
+        "if (false) {",
+    ),
+    Statement(
         "The layer before takes the codes of a gradient in FP8 (`fp8_grad`) without a cast.",
         CARRIED + "test_the_layer_before_takes_the_codes_of_a_gradient_without_a_cast",
         "core/modules/layer/linear_backward.cpp",
