@@ -21,15 +21,18 @@ std::vector<AutocastState>& stack() {
 
 void Region::add(const std::shared_ptr<LayerQuantization>& layer,
                  const std::shared_ptr<const Recipe>& recipe, const ProcessGroupPtr& group) {
-  if (recipe->as_delayed_scaling() == nullptr) {
-    return;
-  }
+  const DelayedScaling* delayed = layer->followed(*recipe);
+  if (delayed == nullptr) return;
   // owner_before compares identities without taking a reference; a layer called twice is one.
   const bool known = std::any_of(members_.begin(), members_.end(), [&](const Member& member) {
     return !member.layer.owner_before(layer) && !layer.owner_before(member.layer);
   });
   if (!known) {
-    members_.push_back({layer, recipe, group});
+    const bool is_own = recipe->as_delayed_scaling() != nullptr;
+    members_.push_back(
+        {layer,
+         is_own ? std::shared_ptr<const DelayedScaling>(recipe, delayed) : layer->requested(),
+         group});
   }
 }
 
@@ -43,7 +46,7 @@ void Region::update(bool backward) {
   }
   AmaxReduction reduction;
   for (const auto& [layer, member] : alive) {
-    if (member->group && member->recipe->as_delayed_scaling()->reduce_amax) {
+    if (member->group && member->recipe->reduce_amax) {
       const AmaxWindow& window = layer->delayed_scaling().window(backward);
       reduction.add(window.amax_history.select(0, 0), member->group);
     }
@@ -51,8 +54,7 @@ void Region::update(bool backward) {
   reduction.run();
   WindowUpdates updates;
   for (const auto& [layer, member] : alive) {
-    updates.add(layer->delayed_scaling().window(backward), *member->recipe->as_delayed_scaling(),
-                backward);
+    updates.add(layer->delayed_scaling().window(backward), *member->recipe, backward);
   }
   updates.run();
 }

@@ -42,7 +42,7 @@ class Region {
  private:
   struct Member {
     std::weak_ptr<LayerQuantization> layer;
-    std::shared_ptr<const Recipe> recipe;
+    std::shared_ptr<const DelayedScaling> recipe;
     ProcessGroupPtr group;
   };
   std::vector<Member> members_;

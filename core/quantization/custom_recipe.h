@@ -3,16 +3,20 @@
 
 #include <functional>
 #include <memory>
+#include <variant>
 
-#include "core/quantization/recipe.h"
+#include "core/quantization/delayed_scaling.h"
 
 namespace telens {
 
 struct TELENS_EXPORT CustomRecipe final : Recipe {
-  // Called for every tensor of every layer when the layer meets the recipe. nullptr: the GEMMs of
-  // this tensor run in high precision. Each tensor gets a copy of its own, since layers tell their
-  // quantizers which orientations to make.
-  using Factory = std::function<std::shared_ptr<Quantizer>(const QuantizerRole& role)>;
+  // A quantizer, of which each tensor gets a copy of its own, since layers tell their quantizers
+  // which orientations to make; nullptr: the GEMMs of this tensor run in high precision. Or a
+  // request: the layer keeps a history and a scale for this tensor by that recipe. All requests of
+  // one layer are for the same recipe (LayerQuantization::followed).
+  using Answer = std::variant<std::shared_ptr<Quantizer>, std::shared_ptr<const DelayedScaling>>;
+  // Called for every tensor of every layer when the layer meets the recipe.
+  using Factory = std::function<Answer(const QuantizerRole& role)>;
   Factory qfactory;
 
   std::string_view name() const override { return "custom"; }
@@ -21,8 +25,15 @@ struct TELENS_EXPORT CustomRecipe final : Recipe {
     return make_quantizer_for({role, "linear", {}}, state);
   }
   std::shared_ptr<Quantizer> make_quantizer_for(const QuantizerRole& role,
-                                                DelayedScalingState*) const override {
-    const std::shared_ptr<Quantizer> quantizer = qfactory(role);
+                                                DelayedScalingState* state) const override {
+    return make_answered(qfactory(role), role.tensor, state);
+  }
+  static std::shared_ptr<Quantizer> make_answered(const Answer& answer, TensorRole role,
+                                                  DelayedScalingState* state) {
+    if (const auto* request = std::get_if<std::shared_ptr<const DelayedScaling>>(&answer)) {
+      return (*request)->make_quantizer(role, state);
+    }
+    const auto& quantizer = std::get<std::shared_ptr<Quantizer>>(answer);
     return quantizer ? quantizer->copy() : nullptr;
   }
 };

@@ -8,7 +8,7 @@ GraphedLayers::GraphedLayers(const std::vector<LayerQuantization*>& layers,
                              const std::shared_ptr<const void>& owner,
                              const GraphedLayers* earlier) {
   for (LayerQuantization* each : layers) {
-    if (each->recipe() == nullptr || each->recipe()->as_delayed_scaling() == nullptr) continue;
+    if (each->recipe() == nullptr || each->followed(*each->recipe()) == nullptr) continue;
     std::shared_ptr<LayerQuantization> layer = earlier ? earlier->find(each) : nullptr;
     // A region knows a layer by its owner, so each has one of its own, the same in all graphs.
     if (!layer) layer = {each, [owner](LayerQuantization*) {}};

@@ -5,6 +5,36 @@
 #include "core/quantization/extra_state.h"
 
 namespace telens {
+namespace {
+
+// nullptr: nothing was asked for. A layer's window is updated by one formula.
+std::shared_ptr<const DelayedScaling> common_request(
+    const std::array<CustomRecipe::Answer, kRoles>& answers) {
+  std::shared_ptr<const DelayedScaling> common;
+  for (const CustomRecipe::Answer& answer : answers) {
+    const auto* request = std::get_if<std::shared_ptr<const DelayedScaling>>(&answer);
+    if (request == nullptr) continue;
+    if (common && common != *request) {
+      raise<UsageError>(
+          "CustomRecipe: qfactory asked for different delayed scalings for tensors of one layer, "
+          "whose histories are updated together; return equal DelayedScalingRequests");
+    }
+    common = *request;
+  }
+  return common;
+}
+
+}  // namespace
+
+LayerQuantization::Answers LayerQuantization::ask(const CustomRecipe& recipe,
+                                                  std::string_view layer) const {
+  Answers answers;
+  for (int index = 0; index < kRoles; ++index) {
+    answers[static_cast<std::size_t>(index)] =
+        recipe.qfactory({static_cast<TensorRole>(index), module_type_, layer});
+  }
+  return answers;
+}
 
 const LayerQuantizers& LayerQuantization::quantizers(const std::shared_ptr<const Recipe>& recipe,
                                                      const at::Device& device, bool collects_amax,
@@ -17,17 +47,24 @@ const LayerQuantizers& LayerQuantization::quantizers(const std::shared_ptr<const
 
 void LayerQuantization::make_quantizers(const std::shared_ptr<const Recipe>& recipe,
                                         const at::Device& device, std::string_view layer) {
+  // A custom recipe's factory may throw: then the layer keeps what it had, as a whole.
+  const auto* custom = dynamic_cast<const CustomRecipe*>(recipe.get());
+  const Answers answers = custom != nullptr ? ask(*custom, layer) : Answers();
+  std::shared_ptr<const DelayedScaling> requested = common_request(answers);
   DelayedScalingState* state = nullptr;
-  if (const DelayedScaling* delayed = recipe->as_delayed_scaling()) {
+  const DelayedScaling* own = recipe->as_delayed_scaling();
+  if (const DelayedScaling* delayed = own != nullptr ? own : requested.get()) {
     delayed_scaling_.prepare(*delayed, device);
     state = &delayed_scaling_;
   }
-  // A custom recipe's factory may throw: then the layer keeps what it had, as a whole.
   LayerQuantizers training;
   LayerQuantizers evaluation;
   for (int index = 0; index < kRoles; ++index) {
     const auto role = static_cast<TensorRole>(index);
-    training[role] = recipe->make_quantizer_for({role, module_type_, layer}, state);
+    training[role] =
+        custom != nullptr
+            ? CustomRecipe::make_answered(answers[static_cast<std::size_t>(index)], role, state)
+            : recipe->make_quantizer_for({role, module_type_, layer}, state);
     if (const auto& group = amax_groups_[static_cast<std::size_t>(index)];
         group && training[role]) {
       training[role]->reduce_amax_over(group);
@@ -37,6 +74,7 @@ void LayerQuantization::make_quantizers(const std::shared_ptr<const Recipe>& rec
   }
   quantizers_ = std::move(training);
   evaluation_quantizers_ = std::move(evaluation);
+  requested_ = std::move(requested);
   recipe_ = recipe;
   device_ = device;
 }

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "core/quantization/custom_recipe.h"
 #include "core/quantization/delayed_scaling.h"
-#include "core/quantization/recipe.h"
 
 namespace telens {
 
@@ -37,7 +37,8 @@ class TELENS_EXPORT LayerQuantization {
   // The layer's quantizers under a recipe, made anew when recipe or device are others than last
   // time. With `collects_amax` false (evaluation) they leave no trace in the amax history. A recipe
   // that is changed in place after its first use is not noticed. `layer`: the layer's name, for a
-  // recipe that asks for it. Quantizers of a custom recipe may be nullptr.
+  // recipe that asks for it. Quantizers of a custom recipe may be nullptr; UsageError where its
+  // requests for one layer differ.
   const LayerQuantizers& quantizers(const std::shared_ptr<const Recipe>& recipe,
                                     const at::Device& device, bool collects_amax = true,
                                     std::string_view layer = {});
@@ -46,6 +47,15 @@ class TELENS_EXPORT LayerQuantization {
   const std::shared_ptr<const Recipe>& recipe() const { return recipe_; }
   // Those of that recipe, as training uses them; nullptr before any.
   const LayerQuantizers& newest_quantizers() const { return quantizers_; }
+
+  // The delayed scaling that histories and scales follow under `recipe`, the layer's newest: the
+  // recipe itself, or what it requested. nullptr: none.
+  const DelayedScaling* followed(const Recipe& recipe) const {
+    const DelayedScaling* delayed = recipe.as_delayed_scaling();
+    return delayed != nullptr ? delayed : requested_.get();
+  }
+  // The request of the newest recipe, a custom one; nullptr: it made none.
+  const std::shared_ptr<const DelayedScaling>& requested() const { return requested_; }
 
   // Amax history and scales, for a recipe that keeps them.
   DelayedScalingState& delayed_scaling() { return delayed_scaling_; }
@@ -65,8 +75,11 @@ class TELENS_EXPORT LayerQuantization {
  private:
   void make_quantizers(const std::shared_ptr<const Recipe>& recipe, const at::Device& device,
                        std::string_view layer);
+  using Answers = std::array<CustomRecipe::Answer, kRoles>;
+  Answers ask(const CustomRecipe& recipe, std::string_view layer) const;
 
   std::shared_ptr<const Recipe> recipe_;
+  std::shared_ptr<const DelayedScaling> requested_;
   LayerQuantizers quantizers_;
   LayerQuantizers evaluation_quantizers_;
   std::array<ProcessGroupPtr, kRoles> amax_groups_;

@@ -7,6 +7,8 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
+#include <variant>
 
 #include "core/quantization/current_scaling.h"
 #include "core/quantization/custom_recipe.h"
@@ -140,17 +142,23 @@ std::shared_ptr<Recipe> make_nvfp4_block_scaling(bool disable_rht, bool disable_
   return recipe;
 }
 
-// (tensor type, module type, layer) -> a quantizer, or None for high precision.
-using PythonFactory =
-    std::function<std::shared_ptr<Quantizer>(std::string, std::string, std::string)>;
+// (tensor type, module type, layer) -> a quantizer, None for high precision, or a recipe of delayed
+// scaling.
+using PythonAnswer = std::variant<std::shared_ptr<Quantizer>, std::shared_ptr<Recipe>>;
+using PythonFactory = std::function<PythonAnswer(std::string, std::string, std::string)>;
+
+CustomRecipe::Answer get_answer(const PythonAnswer& made) {
+  if (const auto* quantizer = std::get_if<std::shared_ptr<Quantizer>>(&made)) return *quantizer;
+  return std::dynamic_pointer_cast<const DelayedScaling>(std::get<std::shared_ptr<Recipe>>(made));
+}
 
 std::shared_ptr<Recipe> make_custom_recipe(PythonFactory factory, Fp8Format format,
                                            const Precision& gemms) {
   auto recipe = std::make_shared<CustomRecipe>();
   recipe->fp8_format = format;
   recipe->qfactory = [factory = std::move(factory)](const QuantizerRole& role) {
-    return factory(std::string(get_name(role.tensor)), std::string(role.module_type),
-                   std::string(role.layer));
+    return get_answer(factory(std::string(get_name(role.tensor)), std::string(role.module_type),
+                              std::string(role.layer)));
   };
   recipe->override_linear_precision = override_precision(gemms);
   return recipe;
@@ -160,6 +168,13 @@ std::shared_ptr<Recipe> make_custom_recipe(PythonFactory factory, Fp8Format form
 std::shared_ptr<Quantizer> make_weight_quantizer(const Recipe& recipe) {
   if (recipe.as_delayed_scaling() != nullptr) {
     return std::make_shared<CurrentScalingQuantizer>(recipe.get_format(TensorRole::weight));
+  }
+  if (const auto* custom = dynamic_cast<const CustomRecipe*>(&recipe)) {
+    const CustomRecipe::Answer answer = custom->qfactory({TensorRole::weight, "linear", {}});
+    if (const auto* request = std::get_if<std::shared_ptr<const DelayedScaling>>(&answer)) {
+      return make_weight_quantizer(**request);
+    }
+    return CustomRecipe::make_answered(answer, TensorRole::weight, nullptr);
   }
   return recipe.make_quantizer(TensorRole::weight, nullptr);
 }

@@ -222,6 +222,10 @@ RECIPE_FIELDS = {
     "test_power_of_2_scale_makes_every_scale_the_power_of_two_of_the_formula": "power_of_2_scale",
     "test_custom_recipe.py::"
     "test_a_custom_recipe_is_asked_for_every_tensor_and_obeyed": "CustomRecipe",
+    "test_delayed_scaling_requests.py::"
+    "test_where_all_tensors_are_requested_layers_train_as_under_delayed_scaling": (
+        "DelayedScalingRequest"
+    ),
 }
 
 

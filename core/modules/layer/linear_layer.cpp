@@ -26,9 +26,8 @@ namespace {
 // Under delayed scaling the codes of all ranks are joined under one scale. `compared`: the names
 // of the layer's newest comparison, which a forward under the same ones does not repeat.
 void check_shared_scales(const std::string& layer, const LinearParallel& parallel,
-                         const AutocastOptions& options,
+                         const AutocastOptions& options, const DelayedScaling* delayed,
                          std::pair<std::string, std::string>& compared) {
-  const DelayedScaling* delayed = options.recipe->as_delayed_scaling();
   if (delayed == nullptr || !parallel.is_divided() || !parallel.sequence) return;
   const bool reduces =
       delayed->reduce_amax && options.group && size_of(*options.group) >= parallel.size;
@@ -201,7 +200,10 @@ void LinearLayer::State::enter_recipe(ForwardContext& context, const AutocastOpt
       quantization->quantizers(context.recipe, device, collects_amax, layer.hooks.name());
   if (context.recipe->fp8_mha) follow_casts(context.quantizers);
   context.region = region;
-  if (collects_amax) check_shared_scales(name(), layer.parallel, options, compared_groups_);
+  if (collects_amax) {
+    check_shared_scales(name(), layer.parallel, options, quantization->followed(*context.recipe),
+                        compared_groups_);
+  }
   if (collects_amax) region->add(quantization, context.recipe, options.group);
 }
 
@@ -235,7 +237,8 @@ at::Tensor LinearLayer::State::run_forward(LinearArguments arguments) {
 }
 
 void LinearLayer::State::announce(ForwardContext& context, bool asks_gradient) {
-  if (context.region && !context.recomputation && context.recipe->as_delayed_scaling() != nullptr &&
+  if (context.region && !context.recomputation &&
+      quantization->followed(*context.recipe) != nullptr &&
       (asks_gradient || recomputation::is_active())) {
     context.first_in_region = context.region->claim_first();
   }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -30,6 +29,17 @@ class IdentityQuantizer:
     """What a ``qfactory`` returns for a tensor whose GEMMs are to run in high precision."""
 
 
+class QuantizerRequest:
+    """What a ``qfactory`` returns for a tensor whose quantizer needs a state that the layer keeps.
+
+    ``DelayedScalingRequest`` of ``telens.pytorch`` is the only one.
+    """
+
+    def _recipe(self) -> Recipe:
+        """The recipe by which the layer keeps the state."""
+        raise NotImplementedError
+
+
 @names_fields
 @dataclass
 class CustomRecipe(Recipe):
@@ -43,14 +53,14 @@ class CustomRecipe(Recipe):
     ----------
     qfactory
         a function from a ``QuantizerRole`` to a quantizer of ``telens.pytorch``, to one of a
-        subclass that overrides ``quantize(self, tensor)``, or to an ``IdentityQuantizer``; called
-        for every tensor of a layer when the layer meets the recipe (so make the recipe once). The
-        layer works with a copy of the quantizer, which shares the scale and amax tensors of a
-        ``Float8Quantizer``. A subclass's object is not copied: one thread at a time calls its
-        ``quantize``, without gradients, with ``rowwise_usage`` and ``columnwise_usage`` set to the
-        orientations that it must return, in the format and scaling of the class that it extends. A
-        subclass with a method ``qgemm`` multiplies its tensors itself
-        (``telens.pytorch.custom_recipes.gemm``)
+        subclass that overrides ``quantize(self, tensor)``, to a ``DelayedScalingRequest``, or to an
+        ``IdentityQuantizer``; called for every tensor of a layer when the layer meets the recipe
+        (so make the recipe once). The layer works with a copy of the quantizer, which shares the
+        scale and amax tensors of a ``Float8Quantizer``. A subclass's object is not copied: one
+        thread at a time calls its ``quantize``, without gradients, with ``rowwise_usage`` and
+        ``columnwise_usage`` set to the orientations that it must return, in the format and scaling
+        of the class that it extends. A subclass with a method ``qgemm`` multiplies its tensors
+        itself (``telens.pytorch.custom_recipes.gemm``)
     fp8_format
         without effect: the quantizers have their own
     quantization_alignment
@@ -108,25 +118,46 @@ class CustomRecipe(Recipe):
     def _make_native(self) -> _C.Recipe:
         return _C.make_custom_recipe(
             # Not a method of this recipe, which would then keep itself alive.
-            qfactory=functools.partial(_make_quantizer, self.qfactory),
+            qfactory=_Asking(self.qfactory),
             fp8_format=_C.Fp8Format.__members__[self.fp8_format.name],
             override_linear_precision=linear_precision(self),
         )
 
 
-def _make_quantizer(
-    qfactory: Callable[[QuantizerRole], Any], tensor_type: str, module_type: str, name: str
-) -> _C.Quantizer | None:
-    role = QuantizerRole(module_type, tensor_type, name)
-    quantizer = qfactory(role)
-    if isinstance(quantizer, IdentityQuantizer):
-        return None
-    if not isinstance(quantizer, _C.Quantizer):
-        raise _C.UsageError(
-            f"CustomRecipe: qfactory returned {type(quantizer).__name__} for {role}; expected "
-            "a quantizer of telens.pytorch, or IdentityQuantizer() for high precision"
-        )
-    return _C.PythonQuantizer(quantizer) if _is_python(quantizer) else quantizer
+class _Asking:
+    """What the C++ recipe calls for each tensor of each layer."""
+
+    def __init__(self, qfactory: Callable[[QuantizerRole], Any]) -> None:
+        self._qfactory = qfactory
+        self._history_len: int | None = None
+
+    def __call__(
+        self, tensor_type: str, module_type: str, name: str
+    ) -> _C.Quantizer | _C.Recipe | None:
+        role = QuantizerRole(module_type, tensor_type, name)
+        quantizer = self._qfactory(role)
+        if isinstance(quantizer, IdentityQuantizer):
+            return None
+        if isinstance(quantizer, QuantizerRequest):
+            return self._requested(quantizer._recipe(), role)
+        if not isinstance(quantizer, _C.Quantizer):
+            raise _C.UsageError(
+                f"CustomRecipe: qfactory returned {type(quantizer).__name__} for {role}; expected "
+                "a quantizer of telens.pytorch, a DelayedScalingRequest, or IdentityQuantizer() "
+                "for high precision"
+            )
+        return _C.PythonQuantizer(quantizer) if _is_python(quantizer) else quantizer
+
+    def _requested(self, recipe: Any, role: QuantizerRole) -> _C.Recipe:
+        # The layers of a module share one tensor of histories.
+        length, known = recipe.amax_history_len, self._history_len
+        if known is not None and length != known:
+            raise _C.UsageError(
+                f"CustomRecipe: qfactory asked for an amax_history_len of {length} for {role}, and "
+                f"of {known} before; all DelayedScalingRequests of a recipe have the same"
+            )
+        self._history_len = length
+        return recipe._native()
 
 
 def _is_python(quantizer: _C.Quantizer) -> bool:

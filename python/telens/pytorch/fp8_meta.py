@@ -76,9 +76,21 @@ class RecipeState:
     def _window(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
         recipe = self.recipe
         window = self._adapter.amax_window(DIRECTIONS[self._key])
-        if window is None or (recipe is not None and not recipe.delayed()):
+        kept = window is not None and (
+            recipe is None or recipe.delayed() or self._has_requests(window[1])
+        )
+        if window is None or not kept:
             raise AttributeError(f"fp8_meta['{self._key}'] {_NOT_KEPT.format(name)}")
         return window
+
+    def _has_requests(self, scale: torch.Tensor) -> bool:
+        """Whether quantizers of the recipe, a custom one, take their scales from this tensor."""
+        memory = scale.untyped_storage().data_ptr()
+        scales = (getattr(each, "scale", None) for each in self.make_quantizers())
+        return any(
+            isinstance(each, torch.Tensor) and each.untyped_storage().data_ptr() == memory
+            for each in scales
+        )
 
     @property
     def amax_history(self) -> torch.Tensor:

@@ -11,11 +11,14 @@ from telens import _C
 from telens.common.recipe import DelayedScaling, Recipe
 from telens.pytorch import availability
 from telens.pytorch.availability import *  # noqa: F403
+from telens.pytorch.quantizer_requests import DelayedScalingRequest, QuantizerRequest
 from telens.pytorch.recipes_in_use import remember, running
 from telens.pytorch.tensor import model_init
 
 __all__ = [
+    "DelayedScalingRequest",
     "FP8GlobalStateManager",
+    "QuantizerRequest",
     "autocast",
     "fp8_autocast",
     "get_default_fp8_recipe",

@@ -5,6 +5,7 @@ from statement import Statement
 CROSS_ENTROPY = "test_cross_entropy.py::"
 LOSSES = "python/telens/pytorch/cross_entropy.py"
 DELAYED = "test_delayed_wgrads.py::"
+REQUESTED = "test_delayed_scaling_requests.py::"
 ROTARY = "test_rotary_embedding.py::"
 TURNS = "core/modules/attention/rotary_embedding.cpp"
 MLP = "test_mlp_arguments.py::"
@@ -166,6 +167,28 @@ STATEMENTS = (
         "core/modules/linear/grouped_linear.cpp",
         'set_module_type("grouped_linear")',
         'set_module_type("linear")',
+    ),
+    Statement(
+        "A CustomRecipe whose factory returns a DelayedScalingRequest for each tensor trains as "
+        "DelayedScaling does, histories and checkpoints too.",
+        REQUESTED + "test_where_all_tensors_are_requested_layers_train_as_under_delayed_scaling",
+        "core/quantization/autocast.cpp",
+        "  if (delayed == nullptr) return;\n",
+        "  if (recipe->as_delayed_scaling() == nullptr) return;\n",
+    ),
+    Statement(
+        "Tensors that it returns quantizers for keep these.",
+        REQUESTED + "test_other_tensors_keep_their_own_quantizers",
+        "core/quantization/custom_recipe.h",
+        "return (*request)->make_quantizer(role, state);",
+        "return (*request)->make_quantizer(TensorRole::input, state);",
+    ),
+    Statement(
+        "Requests for one layer that differ are an error by name, and the layer keeps what it had.",
+        REQUESTED + "test_requests_that_differ_are_errors_by_name",
+        "core/quantization/layer_quantization.cpp",
+        "if (common && common != *request) {",
+        "if (false) {",
     ),
     Statement(
         "`fp8_grad` of LayerNormLinear rounds the gradient before the norm's backward.",
