@@ -58,8 +58,9 @@ def train(layer, recipe, steps=3, call=None):
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("name", LAYERS)
 def test_where_all_tensors_are_requested_layers_train_as_under_delayed_scaling(name, options):
-    plain, requested = make(name), make(name)
-    expected, found = train(plain, DelayedScaling(**options)), train(requested, custom(**options))
+    plain, requested, recipe = make(name), make(name), custom(**options)
+    expected, found = train(plain, DelayedScaling(**options)), train(requested, recipe)
+    assert requested.fp8_meta["recipe"] is recipe
     assert all(map(torch.equal, found, expected))
     for direction in ("scaling_fwd", "scaling_bwd"):
         for attribute in ("scale", "amax_history"):

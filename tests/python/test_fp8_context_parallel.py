@@ -1,5 +1,6 @@
 """FP8 attention that ranks share along the sequence, against its formulas in FP64."""
 
+import itertools
 import os
 
 import numpy as np
@@ -228,6 +229,29 @@ def casts_taken_over(rank: int) -> None:
                 assert torch.equal(x.to(dtype).float(), x) == is_cast, (comm, name, i)
 
 
+def output_handed(rank: int) -> None:
+    """Its codes (fp8_output) are those of the output as a whole; gradients are as without it."""
+    here = np.array(chunks_of(rank, 2, SEQ))
+    *inputs, gradient = (x[:, here] for x in drawn(12))
+    form = te.DType.kFloat8E4M3
+    recipes = {
+        DelayedScaling: te.Float8Quantizer(torch.ones(1), torch.zeros(1), form),
+        Float8CurrentScaling: te.Float8CurrentScalingQuantizer(form),
+    }
+    for recipe, comm in itertools.product(recipes, ("p2p", "all_gather", "a2a")):
+        runs = []
+        for options in ({}, {"fp8_output": True}):
+            leaves = [x.clone().requires_grad_() for x in inputs]
+            with te.autocast(recipe=recipe(fp8_dpa=True)):
+                output = made(comm, "causal", HEADS)(*leaves, **options)
+            output.backward(gradient.flatten(2))
+            runs.append((output, [x.grad for x in leaves]))
+        (plain, expected), (handed, found) = runs
+        assert isinstance(handed, te.QuantizedTensor), (recipe, comm)
+        assert torch.equal(handed._data, recipes[recipe](plain.detach())._data), (recipe, comm)
+        assert all(map(torch.equal, found, expected)), (recipe, comm)
+
+
 def multihead(rank: int) -> None:
     """The projections around take casts over (fp8_mha), and stay near to high precision."""
     here = torch.tensor(chunks_of(rank, 2, SEQ))
@@ -330,6 +354,7 @@ def two_ranks(rank: int) -> None:
     in_blocks(rank)
     codes_travel(rank)
     casts_taken_over(rank)
+    output_handed(rank)
     multihead(rank)
     recomputed(rank)
     padded_and_empty(rank)

@@ -181,7 +181,7 @@ STATEMENTS = (
         REQUESTED + "test_other_tensors_keep_their_own_quantizers",
         "core/quantization/custom_recipe.h",
         "return (*request)->make_quantizer(role, state);",
-        "return (*request)->make_quantizer(TensorRole::input, state);",
+        "return (*request)->make_quantizer(is_backward(role) ? role : TensorRole::input, state);",
     ),
     Statement(
         "Requests for one layer that differ are an error by name, and the layer keeps what it had.",
@@ -210,7 +210,7 @@ STATEMENTS = (
         "test_handed_attention.py::test_the_codes_are_those_of_the_plain_output",
         "core/modules/attention/fp8_attention.cpp",
         "fp8->casts.output->scale(),\n",
-        "at::ones({1}),\n",
+        "fp8->quantizers.o->known_scale(),\n",
     ),
     Statement(
         "A recipe that does not cast attention's output refuses it by name *(ours)*.",
