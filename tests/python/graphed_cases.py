@@ -137,6 +137,46 @@ def train(layers, recipe, device, dtype=torch.float32, steps=4, microbatches=1, 
     return seen + [each.get_extra_state() for each in layers]
 
 
+def make_delayed(device, dtype=torch.float32, fuse_wgrad_accumulation=False):
+    """Layers whose weights' gradients wait for backward_dw, with main_grad if they are fused."""
+    torch.manual_seed(3)
+    options = {
+        "delay_wgrad_compute": True,
+        "fuse_wgrad_accumulation": fuse_wgrad_accumulation,
+        "device": device,
+        "params_dtype": dtype,
+    }
+    layers = [te.LayerNormMLP(WIDTH, 2 * WIDTH, **options), te.Linear(WIDTH, WIDTH, **options)]
+    for p in (p for each in layers for p in each.parameters()):
+        if fuse_wgrad_accumulation and p.dim() == 2:
+            p.main_grad = torch.zeros(p.shape, device=device)
+    return layers
+
+
+def train_delayed(layers, recipe, device, dtype=torch.float32, flagged=False):
+    """Outputs, gradients and states; each backward_dw comes behind all of a backward."""
+    parameters = [p for each in layers for p in each.parameters()]
+    seen = []
+    for step in range(3):
+        for microbatch in range(2):
+            x = inputs_of(2 * step + microbatch, device, dtype)
+            options = {"is_first_microbatch": microbatch == 0} if flagged else {}
+            with te.autocast(enabled=recipe is not None, recipe=recipe):
+                out = layers[1](layers[0](x, **options), **options)
+            out.float().square().mean().backward()
+            for each in layers:  # not the order of the captures
+                each.backward_dw()
+            seen += [out.detach().clone(), x.grad.clone()]
+        gradients = [getattr(p, "main_grad", p.grad) for p in parameters]
+        seen += [each.clone() for each in gradients]
+        with torch.no_grad():
+            for p, gradient in zip(parameters, gradients, strict=True):
+                p.sub_(0.1 * gradient)
+                p.grad = None
+                gradient.zero_()
+    return seen + [each.get_extra_state() for each in layers]
+
+
 # Two chunks of one layer, two micro-batches, interleaved.
 ORDER = [1, 2, 1, 2, -2, -1, -2, -1]
 

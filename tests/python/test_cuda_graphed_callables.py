@@ -56,6 +56,38 @@ def test_weights_are_kept_for_later_microbatches(ops, name):
     cases.assert_same(train(layers, recipe, **kwargs), expected)
 
 
+@pytest.mark.parametrize("main_grad", [False, True], ids=["grad", "main_grad"])
+@pytest.mark.parametrize("flagged", [False, True], ids=["cast", "kept"])
+def test_weights_gradients_have_graphs_of_their_own(ops, flagged, main_grad):
+    recipe = cases.RECIPES["delayed"]
+    plain, layers = (cases.make_delayed("cuda", DTYPE, main_grad) for _ in range(2))
+    expected = cases.train_delayed(plain, recipe, "cuda", DTYPE, flagged)
+    cases.graphed(layers, recipe, "cuda", DTYPE, cache_quantized_params=flagged)
+    cases.assert_same(cases.train_delayed(layers, recipe, "cuda", DTYPE, flagged), expected)
+
+
+def test_replays_on_a_stream_of_the_callers_and_a_reset(ops):
+    recipe = cases.RECIPES["delayed"]
+    layer, plain = (make_layers()[0] for _ in range(2))
+    cases.graphed([layer], recipe, "cuda", DTYPE)
+    stream, found, expected = torch.cuda.Stream(), [], []
+    for step in range(3):
+        for each, seen, options in (
+            (layer, found, {"cuda_graph_stream": stream}),
+            (plain, expected, {}),
+        ):
+            x = cases.inputs_of(step, "cuda", DTYPE)
+            with te.autocast(recipe=recipe):
+                out = each(x, **options)
+            out.float().square().mean().backward()
+            seen += [out.detach().clone(), x.grad.clone()]
+    cases.assert_same(found, expected)
+    layer.reset()
+    x = cases.inputs_of(9, "cuda", DTYPE)
+    with torch.no_grad(), te.autocast(recipe=recipe):
+        cases.assert_same([layer(x)], [plain(x)])
+
+
 def test_histories_go_on_and_an_evaluation_leaves_them(ops):
     recipe = cases.RECIPES["delayed"]
     layers, plain = make_layers(), make_layers()

@@ -21,66 +21,22 @@ def graphs(request, monkeypatch):
     return recorded
 
 
-def make_layers(**options):
-    torch.manual_seed(3)
-    options = {"delay_wgrad_compute": True, "device": "cpu"} | options
-    return [
-        te.LayerNormMLP(cases.WIDTH, 2 * cases.WIDTH, **options),
-        te.Linear(cases.WIDTH, cases.WIDTH, **options),
-    ]
-
-
-def with_main_grads(layers):
-    for each in layers:
-        for p in each.parameters():
-            if p.dim() == 2:
-                p.main_grad = torch.zeros(p.shape)
-    return layers
-
-
-def train(layers, recipe, microbatches=2, flagged=False):
-    """Outputs, gradients and states; each backward_dw comes behind all of a backward."""
-    seen = []
-    for step in range(3):
-        for microbatch in range(microbatches):
-            x = cases.inputs_of(step * microbatches + microbatch, "cpu", torch.float32)
-            options = {"is_first_microbatch": microbatch == 0} if flagged else {}
-            with te.autocast(enabled=recipe is not None, recipe=recipe):
-                out = layers[1](layers[0](x, **options), **options)
-            out.square().mean().backward()
-            for each in layers:  # not the order of the captures
-                each.backward_dw()
-            seen += [out.detach().clone(), x.grad.clone()]
-        parameters = [p for each in layers for p in each.parameters()]
-        seen += [p.grad.clone() for p in parameters if p.grad is not None]
-        seen += [p.main_grad.clone() for p in parameters if hasattr(p, "main_grad")]
-        with torch.no_grad():
-            for p in parameters:
-                p.sub_(0.1 * getattr(p, "main_grad", p.grad))
-        for p in parameters:
-            p.grad = None
-            if hasattr(p, "main_grad"):
-                p.main_grad.zero_()
-    return seen + [each.get_extra_state() for each in layers]
-
-
 @pytest.mark.parametrize("main_grad", [False, True])
 @pytest.mark.parametrize("flagged", [False, True])
 def test_layers_train_as_without_graphs(graphs, flagged, main_grad):
     recipe = cases.RECIPES["delayed"]
 
     def made():
-        layers = make_layers(fuse_wgrad_accumulation=main_grad)
-        return with_main_grads(layers) if main_grad else layers
+        return cases.make_delayed("cpu", fuse_wgrad_accumulation=main_grad)
 
-    expected = train(made(), recipe, flagged=flagged)
+    expected = cases.train_delayed(made(), recipe, "cpu", flagged=flagged)
     layers = made()
     before = [p.grad for each in layers for p in each.parameters()]
     cases.graphed(layers, recipe, "cpu", cache_quantized_params=flagged)
     assert [p.grad for each in layers for p in each.parameters()] == before
     if graphs is not None:
         assert len(graphs.captures) == 6 * (2 if flagged else 1)
-    cases.assert_same(train(layers, recipe, flagged=flagged), expected)
+    cases.assert_same(cases.train_delayed(layers, recipe, "cpu", flagged=flagged), expected)
 
 
 def run_pipeline(calls, layers, recipe):
@@ -121,8 +77,8 @@ def run_pipeline(calls, layers, recipe):
 
 def test_an_order_says_where_they_are_made(graphs):
     recipe = cases.RECIPES["delayed"]
-    expected = run_pipeline(None, make_layers(), recipe)
-    layers = make_layers()
+    expected = run_pipeline(None, cases.make_delayed("cpu"), recipe)
+    layers = cases.make_delayed("cpu")
     calls = te.make_graphed_callables(
         tuple(layers),
         tuple(cases.sample("cpu") for _ in range(4)),
@@ -146,13 +102,13 @@ def test_an_order_says_where_they_are_made(graphs):
     ],
 )
 def test_an_order_that_no_pipeline_has_is_an_error(order, message):
-    (_, layer), samples = make_layers(), tuple(cases.sample("cpu") for _ in range(2))
+    (_, layer), samples = cases.make_delayed("cpu"), tuple(cases.sample("cpu") for _ in range(2))
     with pytest.raises(telens.UsageError, match=message):
         te.make_graphed_callables((layer,), samples, _order=order)
 
 
 def test_one_that_is_missing_or_comes_in_another_order_is_an_error(graphs):
-    _, layer = make_layers()
+    _, layer = cases.make_delayed("cpu")
     calls = te.make_graphed_callables(
         (layer,), tuple(cases.sample("cpu") for _ in range(2)), _order=[1, 1, -1, -1]
     )
@@ -177,7 +133,7 @@ def test_hooks_of_reductions_are_called_by_each_and_not_by_a_capture(graphs):
 
         def __init__(self):
             super().__init__()
-            self.layers = torch.nn.ModuleList(make_layers())
+            self.layers = torch.nn.ModuleList(cases.make_delayed("cpu"))
 
         def forward(self, x):
             return self.layers[1](self.layers[0](x))
@@ -199,12 +155,12 @@ def tripled(gradient):
 
 
 def test_hooks_of_weights_are_called_with_each_gradient(graphs):
-    _, layer = make_layers()
+    _, layer = cases.make_delayed("cpu")
     layer.weight.register_hook(tripled)
     if graphs is not None:
         with pytest.raises(telens.UsageError, match="a parameter of Linear has hooks"):
             te.make_graphed_callables(layer, cases.sample("cpu"))
-    _, layer = make_layers()
+    _, layer = cases.make_delayed("cpu")
     te.make_graphed_callables(layer, cases.sample("cpu"))
     layer.weight.register_hook(tripled)
     x = torch.ones(cases.ROWS, cases.WIDTH, requires_grad=True)
