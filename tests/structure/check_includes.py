@@ -45,6 +45,50 @@ def room(name: str, files: str, includes: str = "", libraries: tuple[str, ...] =
     return Room(name, tuple(files.split()), frozenset(includes.split()), libraries)
 
 
+# The folders of core/kernels/cuda, and the others whose code each may include; last what all share.
+# A .cu file includes no torch header; the .cpp beside it binds it.
+GPU_KERNELS = {
+    "blocks": "",
+    "quantize": "blocks",
+    "statistics": "blocks quantize",
+    "gemm": "quantize",
+    "norm_activation": "quantize",
+    "permutation": "norm_activation",
+    "": "",
+}
+
+
+def device_code(folder: str) -> str:
+    return f"kernels_cuda_{folder}_device" if folder else "kernels_cuda_device"
+
+
+def bindings(folder: str) -> str:
+    return f"kernels_cuda_{folder}" if folder else "kernels_cuda"
+
+
+def gpu_rooms():
+    """A folder's device code, and its bindings."""
+    for folder, others in GPU_KERNELS.items():
+        path = f"core/kernels/cuda/{folder}".rstrip("/")
+        seen = ["", *others.split()] if folder else []
+        device = " ".join(map(device_code, seen))
+        yield room(
+            device_code(folder),
+            f"{path}/*.cu {path}/*.cuh {path}/launchers.h",
+            f"formats ops_layouts {device}",
+            CUDA,
+        )
+        yield room(
+            bindings(folder),
+            f"{path}/*",
+            f"formats ops ops_layouts {device} {device_code(folder)} "
+            + " ".join(map(bindings, seen)),
+            LIBTORCH + CUDA,
+        )
+
+
+GPU_ROOMS = tuple(gpu_rooms())
+
 RESTRICTED = LIBTORCH + PYTHON + YAML + HDF5 + CUDA + COMMAND_LINE + REGEX + HTTP
 # A kind of module may include these.
 MODULE_PARTS = (
@@ -57,10 +101,11 @@ MODULES = (
 )
 
 EVERYTHING = (
-    "precompiled formats ops_layouts ops kernels_cpu kernels_cuda_device kernels_cuda collectives "
-    "quantization gemm distributed hook_points modules hooks_config hooks_rows hooks options "
-    "hooks_session statistics record diagnosis engine features command_line "
-) + MODULES
+    "precompiled formats ops_layouts ops kernels_cpu collectives quantization gemm distributed "
+    "hook_points modules hooks_config hooks_rows hooks options hooks_session statistics record "
+    "diagnosis engine features command_line "
+    + " ".join((MODULES, *(each.name for each in GPU_ROOMS)))
+)
 
 # docs/architecture.md draws this table; design and picture change with it.
 ROOMS = (
@@ -72,19 +117,7 @@ ROOMS = (
     room("ops_layouts", "core/ops/*_layout.h core/ops/*_formula.h", "formats"),
     room("ops", "core/ops/*", "formats ops_layouts", LIBTORCH),
     room("kernels_cpu", "core/kernels/cpu/*", "formats ops ops_layouts", LIBTORCH),
-    # A .cu file includes no torch header; the .cpp beside it binds it.
-    room(
-        "kernels_cuda_device",
-        "core/kernels/cuda/*.cu core/kernels/cuda/*.cuh core/kernels/cuda/*/launchers.h",
-        "formats ops_layouts",
-        CUDA,
-    ),
-    room(
-        "kernels_cuda",
-        "core/kernels/cuda/*",
-        "formats ops ops_layouts kernels_cuda_device",
-        LIBTORCH + CUDA,
-    ),
+    *GPU_ROOMS,
     # Groups and collectives over plain tensors, which amax reduction needs.
     room(
         "collectives",

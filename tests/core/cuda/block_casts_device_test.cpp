@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-#include "core/kernels/cuda/quantize/block_tensors.h"
+#include "core/kernels/cuda/statistics/cast_tensors.h"
 #include "core/kernels/cuda/statistics/merge.cuh"
 #include "core/ops/block_errors.h"
 #include "features/statistics/accumulator.h"

@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "core/kernels/cuda/blocks/block_tensors.h"
 #include "core/kernels/cuda/quantize/block_quantize.cuh"
-#include "core/kernels/cuda/quantize/block_tensors.h"
 #include "tests/core/cuda/block_data.h"
 #include "tests/core/cuda/host_grid.h"
 

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <vector>
 
+#include "core/kernels/cuda/blocks/block_tensors.h"
 #include "core/kernels/cuda/quantize/amax.cuh"
-#include "core/kernels/cuda/quantize/block_tensors.h"
 #include "core/kernels/cuda/quantize/hadamard.cuh"
 #include "core/kernels/cuda/quantize/nvfp4_quantize.cuh"
 #include "core/ops/block_quantize_checks.h"

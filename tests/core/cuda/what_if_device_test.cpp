@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "core/kernels/cuda/quantize/block_tensors.h"
+#include "core/kernels/cuda/blocks/block_tensors.h"
 #include "core/kernels/cuda/statistics/statistics_what_if.cuh"
 #include "core/ops/statistics_block_casts.h"
 #include "core/ops/statistics_what_if.h"

@@ -6,6 +6,7 @@
 
 #include "core/kernels/cuda/gemm/launchers.h"
 #include "core/kernels/cuda/gemm/lt_product.h"
+#include "core/kernels/cuda/quantize/launchers.h"
 #include "core/ops/block_quantize_checks.h"
 
 namespace telens::cuda {

@@ -1,4 +1,4 @@
-// Launchers of the layouts of codes and scales that a GEMM needs. Each launches on the stream of
+// Launchers of the layouts of scales that a GEMM needs. Each launches on the stream of
 // its context, allocates nothing, waits for nothing, and returns the error of the launch.
 #pragma once
 
@@ -6,13 +6,10 @@
 
 #include "core/formats/format_id.h"
 #include "core/kernels/cuda/gemm/scale_layouts.cuh"
-#include "core/kernels/cuda/gemm/transpose_codes.cuh"
 #include "core/kernels/cuda/launch.cuh"
 
 namespace telens::cuda {
 
-cudaError_t launch_transpose_codes(const TransposeCodesArguments& arguments,
-                                   const LaunchContext& context);
 cudaError_t launch_tile_scales(const TileScalesArguments& arguments, const LaunchContext& context);
 cudaError_t launch_expand_scales(const ExpandScalesArguments& arguments,
                                  const LaunchContext& context);

@@ -1,7 +1,7 @@
 // Storing the codes of a thread's elements, one a byte or two: device code.
 #pragma once
 
-#include "core/kernels/cuda/quantize/block_tiles.cuh"
+#include "core/kernels/cuda/blocks/block_tiles.cuh"
 
 namespace telens::cuda {
 

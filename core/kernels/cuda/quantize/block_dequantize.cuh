@@ -1,7 +1,7 @@
 // Codes with a scale a block -> BF16, FP16 or FP32: device code.
 #pragma once
 
-#include "core/kernels/cuda/quantize/block_decode.cuh"
+#include "core/kernels/cuda/blocks/block_decode.cuh"
 
 namespace telens::cuda {
 

@@ -2,8 +2,8 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include "core/kernels/cuda/blocks/block_tensors.h"
 #include "core/kernels/cuda/device.h"
-#include "core/kernels/cuda/quantize/block_tensors.h"
 #include "core/kernels/cuda/quantize/launchers.h"
 #include "core/ops/block_quantize_checks.h"
 #include "core/ops/checks.h"

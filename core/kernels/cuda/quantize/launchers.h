@@ -1,5 +1,6 @@
-// Launchers of casts, their inverses, and the scales of delayed scaling. Each launches on the
-// stream of its context, allocates nothing, waits for nothing, and returns the error of the launch.
+// Launchers of casts, their inverses, the other orientation of codes, and the scales of delayed
+// scaling. Each launches on the stream of its context, allocates nothing, waits for nothing, and
+// returns the error of the launch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,6 +17,7 @@
 #include "core/kernels/cuda/quantize/quantize.cuh"
 #include "core/kernels/cuda/quantize/quantize_transpose.cuh"
 #include "core/kernels/cuda/quantize/scaling.cuh"
+#include "core/kernels/cuda/quantize/transpose_codes.cuh"
 
 namespace telens::cuda {
 
@@ -28,6 +30,8 @@ cudaError_t launch_quantize(const QuantizeArguments& arguments, FormatId input, 
                             const LaunchContext& context);
 cudaError_t launch_quantize_transpose(const QuantizeTransposeArguments& arguments, FormatId input,
                                       FormatId output, const LaunchContext& context);
+cudaError_t launch_transpose_codes(const TransposeCodesArguments& arguments,
+                                   const LaunchContext& context);
 cudaError_t launch_dequantize(const DequantizeArguments& arguments, FormatId input, FormatId output,
                               const LaunchContext& context);
 cudaError_t launch_quantize_mxfp8(const Mxfp8Arguments& arguments, FormatId input, FormatId output,

@@ -6,7 +6,6 @@
 #include <tuple>
 
 #include "core/kernels/cuda/device.h"
-#include "core/kernels/cuda/gemm/launchers.h"
 #include "core/kernels/cuda/quantize/launchers.h"
 #include "core/ops/checks.h"
 #include "core/ops/quantize_checks.h"

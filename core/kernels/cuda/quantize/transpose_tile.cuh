@@ -5,7 +5,7 @@
 // of which are 128 consecutive bytes.
 #pragma once
 
-#include "core/kernels/cuda/quantize/block_tiles.cuh"
+#include "core/kernels/cuda/blocks/block_tiles.cuh"
 #include "core/kernels/cuda/words.cuh"
 
 namespace telens::cuda {

@@ -1,6 +1,6 @@
 #include "core/kernels/cuda/statistics/block_copies.cuh"
 
-#include "core/kernels/cuda/quantize/block_launch.cuh"
+#include "core/kernels/cuda/blocks/block_launch.cuh"
 #include "core/kernels/cuda/statistics/launchers.h"
 
 namespace telens::cuda {

@@ -1,7 +1,7 @@
 // How the two copies of a matrix in a block format differ: device code.
 #pragma once
 
-#include "core/kernels/cuda/quantize/block_decode.cuh"
+#include "core/kernels/cuda/blocks/block_decode.cuh"
 #include "core/kernels/cuda/statistics/cast_sums.cuh"
 #include "core/kernels/cuda/statistics/merge.cuh"
 #include "core/ops/block_errors_layout.h"

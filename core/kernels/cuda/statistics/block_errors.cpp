@@ -6,7 +6,7 @@
 #include <torch/library.h>
 
 #include "core/kernels/cuda/device.h"
-#include "core/kernels/cuda/quantize/block_tensors.h"
+#include "core/kernels/cuda/statistics/cast_tensors.h"
 #include "core/kernels/cuda/statistics/launchers.h"
 #include "core/ops/block_errors_backend.h"
 #include "core/ops/block_errors_layout.h"

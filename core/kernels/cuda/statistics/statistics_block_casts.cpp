@@ -5,7 +5,7 @@
 #include <torch/library.h>
 
 #include "core/kernels/cuda/device.h"
-#include "core/kernels/cuda/quantize/block_tensors.h"
+#include "core/kernels/cuda/statistics/cast_tensors.h"
 #include "core/kernels/cuda/statistics/launchers.h"
 
 namespace telens::cuda {

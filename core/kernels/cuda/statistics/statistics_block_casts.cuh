@@ -2,7 +2,7 @@
 // code.
 #pragma once
 
-#include "core/kernels/cuda/quantize/block_decode.cuh"
+#include "core/kernels/cuda/blocks/block_decode.cuh"
 #include "core/kernels/cuda/statistics/cast_sums.cuh"
 #include "core/kernels/cuda/statistics/merge.cuh"
 #include "core/ops/block_cast_formula.h"

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/kernels/cuda/blocks/block_tensors.h"
 #include "core/kernels/cuda/device.h"
-#include "core/kernels/cuda/quantize/block_tensors.h"
 #include "core/kernels/cuda/quantize/launchers.h"
 #include "core/kernels/cuda/statistics/launchers.h"
 

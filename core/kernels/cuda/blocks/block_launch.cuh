@@ -1,10 +1,9 @@
 // Helpers of the launchers of kernels with a scale a block.
 #pragma once
 
+#include "core/kernels/cuda/blocks/block_decode.cuh"
+#include "core/kernels/cuda/blocks/block_tiles.cuh"
 #include "core/kernels/cuda/launch.cuh"
-#include "core/kernels/cuda/quantize/block_decode.cuh"
-#include "core/kernels/cuda/quantize/block_tiles.cuh"
-#include "core/kernels/cuda/statistics/statistics_block_casts.cuh"
 
 namespace telens::cuda {
 
@@ -42,9 +41,6 @@ bool is_whole(const BlockMatrix& matrix, const BlockOutputs<ScaleCode>& outputs)
 
 inline bool is_whole(const CodedMatrix& codes) {
   return codes.columns % kColumnsOfThread == 0 && is_aligned(codes.codes, kColumnsOfThread);
-}
-inline bool is_whole(const CastMatrix& cast) {
-  return cast.x.columns % kColumnsOfThread == 0 && is_aligned(cast.x.x, 16) && is_whole(cast.codes);
 }
 
 // For a kernel that takes a matrix by the tiles of a block format.

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "core/formats/scheme.h"
-#include "core/kernels/cuda/quantize/block_tiles.cuh"
-#include "core/kernels/cuda/quantize/dequantize.cuh"
+#include "core/kernels/cuda/blocks/block_tiles.cuh"
+#include "core/kernels/cuda/conversions.cuh"
 
 namespace telens::cuda {
 

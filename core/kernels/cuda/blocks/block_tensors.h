@@ -6,10 +6,8 @@
 
 #include <bit>
 
-#include "core/kernels/cuda/quantize/block_decode.cuh"
-#include "core/kernels/cuda/quantize/block_tiles.cuh"
-#include "core/kernels/cuda/statistics/block_copies.cuh"
-#include "core/kernels/cuda/statistics/block_errors.cuh"
+#include "core/kernels/cuda/blocks/block_decode.cuh"
+#include "core/kernels/cuda/blocks/block_tiles.cuh"
 #include "core/ops/block_quantize.h"
 #include "core/ops/block_quantize_checks.h"
 
@@ -76,62 +74,5 @@ inline CodedMatrix coded_matrix(const CodesInMemory& memory, const at::Tensor& s
   }
   return matrix;
 }
-
-// A tensor and its codes, and the memory that the matrix refers to.
-struct CastInMemory {
-  CodesInMemory codes;
-  at::Tensor x;
-  CastMatrix matrix;
-
-  // x: in the orientation of the codes.
-  static CastInMemory of(const at::Tensor& x, const ops::BlockCodes& cast, ScalingMode mode) {
-    const auto codes = CodesInMemory::of(cast.codes);
-    const at::Tensor in_order = codes.in_order(x);
-    return {codes,
-            in_order,
-            {coded_matrix(codes, cast.scale_inv, cast.tensor_scale, mode), as_matrix(in_order),
-             /*whole=*/false}};
-  }
-};
-
-// How its blocks lie in memory, and where their errors go: as the blocks of scale_inv, one row of
-// them after the other.
-inline BlockErrorsArguments block_errors_arguments(const CastInMemory& cast, ScalingMode mode,
-                                                   const at::Tensor& words) {
-  const std::int64_t across = words.size(1);
-  const bool transposed = cast.codes.transposed;
-  return {cast.matrix,
-          block_height(mode) > 1 ? BlockDirection::squares
-          : transposed           ? BlockDirection::down_columns
-                                 : BlockDirection::along_rows,
-          static_cast<int>(block_length(mode)),
-          reinterpret_cast<BlockErrors*>(words.mutable_data_ptr<std::int64_t>()),
-          transposed ? 1 : across,
-          transposed ? across : 1};
-}
-
-// Two copies of a matrix, and the memory that the arguments refer to.
-struct CopiesInMemory {
-  CodesInMemory rowwise;
-  CodesInMemory columnwise;
-  at::Tensor values;  // values of the second copy in its codes' place; undefined: those count
-  CopiesArguments arguments;
-
-  static CopiesInMemory of(const ops::BlockCodes& first, const ops::BlockCodes& second,
-                           ScalingMode mode, const at::Tensor& values) {
-    CopiesInMemory copies{{first.codes.contiguous(), false},
-                          {second.codes.t().contiguous(), true},
-                          values.defined() ? values.contiguous() : at::Tensor(),
-                          {}};
-    copies.arguments.first =
-        coded_matrix(copies.rowwise, first.scale_inv, first.tensor_scale, mode);
-    copies.arguments.second =
-        coded_matrix(copies.columnwise, second.scale_inv, second.tensor_scale, mode);
-    copies.arguments.values = values.defined() ? copies.values.const_data_ptr<float>() : nullptr;
-    copies.arguments.rows = first.codes.size(0);
-    copies.arguments.columns = second.codes.size(0);
-    return copies;
-  }
-};
 
 }  // namespace telens::cuda

@@ -1,7 +1,7 @@
-#include "core/kernels/cuda/gemm/transpose_codes.cuh"
+#include "core/kernels/cuda/quantize/transpose_codes.cuh"
 
-#include "core/kernels/cuda/gemm/launchers.h"
 #include "core/kernels/cuda/launch.cuh"
+#include "core/kernels/cuda/quantize/launchers.h"
 
 namespace telens::cuda {
 namespace {
