@@ -116,18 +116,18 @@ Rows tensor_values() {
        .finish = Tensor([](const auto& sums) {
          return with_infinite_magnitudes(sums, std::sqrt(sums.sum_squares));
        })},
-  };
-}
-
-// How many elements of the high-precision tensor there are of a kind.
-Rows tensor_counts() {
-  return {
       {.name = "rms",
        .doc = "root of the mean of x^2",
        .finish = Tensor([](const auto& sums) {
          const double mean_square = sums.sum_squares / static_cast<double>(sums.numel);
          return with_infinite_magnitudes(sums, std::sqrt(mean_square));
        })},
+  };
+}
+
+// How many elements of the high-precision tensor there are of a kind.
+Rows tensor_counts() {
+  return {
       {.name = "numel",
        .doc = "number of elements",
        .finish = Tensor([](const auto& sums) { return static_cast<double>(sums.numel); }),
