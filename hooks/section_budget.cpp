@@ -6,6 +6,8 @@
 #include <cmath>
 #include <utility>
 
+#include "hooks/rows/event_texts.h"
+
 namespace telens {
 namespace {
 
@@ -28,6 +30,11 @@ constexpr std::int64_t kRunsToRise = 8;
 
 std::string in_words(std::int64_t level) {
   return level == 0 ? "all" : fmt::format("1 of {}", std::int64_t{1} << level);
+}
+
+std::string run_in_words(std::int64_t level) {
+  return level == 0 ? std::string(record::kRunInAll)
+                    : fmt::format(" run in {} of their iterations", in_words(level));
 }
 
 }  // namespace
@@ -130,10 +137,9 @@ void SectionBudget::change_to(std::int64_t level) {
   thinning_.set(std::int64_t{1} << level);
   announce_(
       fmt::format("budget of section '{}': {:.3g}% of {} steps on this rank, of {:.3g}%; its "
-                  "features run in {} "
-                  "of their iterations, before in {}",
+                  "features{}, before in {}",
                   section_.name, 100 * decided_share_, decided_from_.steps,
-                  100 * *section_.keys->budget, in_words(level), in_words(before)));
+                  100 * *section_.keys->budget, run_in_words(level), in_words(before)));
 }
 
 SharedCost::~SharedCost() {

@@ -12,6 +12,7 @@
 #include "core/base/interruption.h"
 #include "hooks/clock.h"
 #include "hooks/reductions.h"
+#include "hooks/rows/event_texts.h"
 
 namespace telens::debug {
 namespace {
@@ -160,9 +161,9 @@ std::vector<RankWords> RankChecks::exchange(const RankWords& own, std::int64_t i
   events_.announce(
       "ranks_not_compared",
       fmt::format("{} did not come to the comparison of ranks in iteration {} (waited for {:.1f} "
-                  "s: {}); this rank goes on recording and is compared with no other any more",
+                  "s: {}){}",
                   missing_in_words(missing), iteration, seconds_now() - begin,
-                  why.substr(0, why.find('\n'))),
+                  why.substr(0, why.find('\n')), record::kComparedNoMore),
       {});
   return {};
 }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/base/rank_words.h"
+#include "hooks/rows/event_texts.h"
 
 namespace telens::cli {
 namespace {
@@ -55,7 +56,7 @@ std::string budget_note(const record::RunReader& run) {
       continue;
     if (event.text != record::kNoName) last = words[event.text];
   }
-  if (last.empty() || last.find(" run in all ") != std::string::npos) return "";
+  if (last.empty() || last.find(record::kRunInAll) != std::string::npos) return "";
   return last +
          "; what happened in between was not seen: take `budget` out of the configuration of a run "
          "that looks for a fault";
@@ -74,7 +75,7 @@ std::string comparison_note(const record::RunReader& run) {
   }
   if (!first) return "";
   std::string why = first->text == record::kNoName ? "" : words[first->text];
-  why = why.substr(0, why.find("; this rank goes on"));
+  why = why.substr(0, why.find(record::kComparedNoMore));
   const std::vector<int> compared_no_more(ranks.begin(), ranks.end());
   return fmt::format(
       "from iteration {} on {} {} compared with no other, so what differs between ranks from there "

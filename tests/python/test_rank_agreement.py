@@ -299,6 +299,7 @@ def test_a_rank_that_does_not_come_is_named_and_the_others_go_on(tmp_path, worke
     lost = events[(events["kind"] == "ranks_not_compared") & (events["rank"] == 0)]
     (text,) = lost["text"]
     assert f"rank 1 did not come to the comparison of ranks in iteration {TURN}" in text
+    assert text.endswith("; this rank goes on recording and is compared with no other any more")
     assert "ranks_not_compared" in message_log(tmp_path) or text in message_log(tmp_path)
     assert lost["iteration"].iloc[0] == TURN
 
