@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -96,11 +97,12 @@ std::string get_kernel(const GemmState& state) {
 // Each (layer, GEMM, tensor, what it ran as) once, with the first iteration on any rank.
 std::vector<OperandRow> get_rows(const Ledger& ledger, const record::RunReader& run,
                                  const std::string& pattern) {
-  const config::PythonRegex regex(pattern);
+  std::optional<config::PythonRegex> regex;  // none matches every name, that of bytes too
+  if (!pattern.empty()) regex.emplace(pattern);
   std::vector<OperandRow> rows;
   for (const GemmState& state : ledger.states) {
     const std::string layer = name_or_empty(run, Dictionary::layer, state.layer);
-    if (!regex.search(layer)) continue;
+    if (regex && !regex->search(layer)) continue;
     for (const TensorName tensor : kAllTensors) {
       const std::string name(telens::get_name(tensor));
       if (!state.entries.contains(name + " requested")) continue;

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import random
+import re
 import shutil
 
 import pytest
@@ -64,6 +65,27 @@ def closed(seeds, tmp_path):
     target, path = tmp_path / "rank00000.h5", dict(seeds.files)["closed"]
     shutil.copy(path, target)
     return target, path
+
+
+# Subcommands that read no damaged file, and why.
+LEFT_OUT = {
+    "bisect": "reads no run file",
+    "features": "reads no run file",
+    "new-plugin": "reads no run file",
+    "plan": "reads names of layers alone, as info",
+    "replay": "starts Python, which reads dumps",
+    "serve": "serves what report writes, without an end",
+    "watch": "prints what stats and diagnose do, without an end",
+}
+
+
+def test_every_subcommand_that_reads_a_run_reads_damaged_ones(judge, closed):
+    header = (ROOT / "inspector_cli/commands/subcommands.h").read_text()
+    names = {name.replace("_", "-") for name in re.findall(r"void add_(\w+)\(CLI", header)}
+    results = judge._all_commands.read(closed[0])["results"]
+    ran = {result["command"].split()[0] for result in results} - {"content"}
+    assert not ran & set(LEFT_OUT)
+    assert ran | set(LEFT_OUT) == names
 
 
 def test_the_campaign_knows_an_intact_file(judge, closed):

@@ -3,6 +3,8 @@
 import csv
 import io
 
+from command_reference import subcommands
+
 
 def rows_of(result):
     """The rows of its CSV."""
@@ -17,3 +19,10 @@ def expect_one_line_error(result, *parts):
     assert result.stderr.startswith("telens: ")
     for part in parts:
         assert part in result.stderr
+
+
+def expect_every_subcommand(listed, left_out):
+    """Every subcommand that the command itself names is listed, or left out with a reason."""
+    listed = set(listed)
+    assert not listed & set(left_out)
+    assert listed | set(left_out) == set(subcommands())

@@ -7,11 +7,17 @@ import stat
 import subprocess
 
 import pytest
+from command_results import expect_every_subcommand
 from conftest import COMMAND
 from example_config import CONFIG, LAYERS
 
 SUBCOMMANDS = ["info", "stats", "plot", "repair", "plan", "features", "ledger", "blocks", "whatif",
-               "new-plugin", "bisect", "watch"]  # fmt: skip
+               "new-plugin", "bisect", "watch", "diagnose", "diff", "report"]  # fmt: skip
+LEFT_OUT = {"replay": "Python writes its output", "serve": "prints an address and goes on"}
+
+
+def test_the_output_of_every_subcommand_is_checked_here():
+    expect_every_subcommand(SUBCOMMANDS, LEFT_OUT)
 
 
 @pytest.fixture
@@ -25,6 +31,8 @@ def arguments_of(log_dir, one_rank, tmp_path):
         "features": [],
         "whatif": [one_rank, "--tensor", "activation"],
         "new-plugin": ["LogOutliers", "--python", "--dir", tmp_path / "plugins"],
+        "diff": [log_dir, log_dir],
+        "report": [log_dir, "--out", tmp_path / "report.html"],
         "bisect": ["--layers", layers, "--dir", tmp_path / "search", "--", "false"],
     }
     return lambda name: [COMMAND, name, *map(str, arguments[name])]
@@ -49,7 +57,7 @@ def test_a_full_disk_is_an_error_of_every_subcommand(arguments_of, name):
     expect_one_message(result)
 
 
-@pytest.mark.parametrize("name", [None, *SUBCOMMANDS])
+@pytest.mark.parametrize("name", [None, *SUBCOMMANDS, *LEFT_OUT])
 def test_a_full_disk_is_an_error_of_every_help(name):
     for asked in [["--help"], ["--version"]] if name is None else [[name, "--help"]]:
         with open("/dev/full", "w") as full:

@@ -12,7 +12,7 @@ import subprocess
 import termios
 
 import pytest
-from command_results import expect_one_line_error, rows_of
+from command_results import expect_every_subcommand, expect_one_line_error, rows_of
 from conftest import COMMAND
 from example_config import CONFIG
 from page_data import charts_of
@@ -41,6 +41,7 @@ def run(lines, tmp_path):
             lines.record(i, name, "activation", statistic, i * 1e-3, "fprop")
         lines.record(i, name, "activation", "nonfinite", 0, "fprop")
         lines.ledger(i, name, "fprop", i, FELL_BACK)
+        lines.histogram(i, name, "activation", "code_histogram_bf16", {0x3F80: 8})
         lines.block(i, name, "activation", "block_dynamic_range", (1234, 56), 1.25e-3)
     return lines.write(tmp_path)
 
@@ -76,11 +77,31 @@ def commands(run, tmp_path):
         "plan": ("plan", config, "--layers", run),
         "features": ("features",),
         "info": ("info", run),
+        "whatif": ("whatif", run),
+        "diagnose": ("diagnose", run),
+        "diff": ("diff", run, run),
         "plot": ("plot", run),
     }
 
 
-COMMANDS = ["stats", "course", "ledger", "blocks", "plan", "features", "plot"]
+COMMANDS = [
+    *("stats", "course", "ledger", "blocks", "plan", "features", "plot"),
+    *("whatif", "diagnose", "diff"),
+]
+LEFT_OUT = {
+    "info": "its lines are sentences and names of files",
+    "repair": "a sentence",
+    "new-plugin": "a sentence",
+    "bisect": "what the user's program prints",
+    "replay": "Python lays its table out",
+    "report": "a page",
+    "serve": "a page",
+    "watch": "test_watch.py has its frames",
+}
+
+
+def test_every_subcommand_has_its_lines_measured():
+    expect_every_subcommand(set(COMMANDS) - {"course"}, LEFT_OUT)
 
 
 @pytest.mark.parametrize("columns", [80, 120, 200])
@@ -90,6 +111,8 @@ def test_no_line_is_wider_than_the_terminal(run, tmp_path, command, columns):
     wide = [line for line in text.splitlines() if len(line) > columns]
     if command == "plan":  # its summary is a sentence
         wide = [line for line in wide if "records" not in line]
+    if command == "diagnose":  # a command to be copied
+        wide = [line for line in wide if not re.match(r" *(next +)?telens ", line)]
     assert wide == []
 
 
