@@ -1,8 +1,10 @@
-// The operator library `telens`: every schema in one explicit list.
+// The operator library `telens`: every schema in one explicit list, by what operators do.
 #include <torch/library.h>
 
-TORCH_LIBRARY(telens, library) {
-  library.def("is_capturing(Tensor x) -> bool");
+namespace telens::ops {
+namespace {
+
+void define_casts(torch::Library& library) {
   library.def("amax(Tensor x) -> Tensor");
   library.def("quantize_fp8(Tensor x, Tensor scale, Tensor(a!)? amax, int format) -> Tensor");
   library.def(
@@ -35,6 +37,9 @@ TORCH_LIBRARY(telens, library) {
   library.def(
       "dequantize_blocks(Tensor codes, Tensor scale_inv, Tensor? tensor_scale, int format, "
       "int mode, ScalarType dtype) -> Tensor");
+}
+
+void define_statistics(torch::Library& library) {
   library.def("statistics(Tensor x, Tensor[] scales, int[] formats) -> Tensor");
   library.def(
       "accumulate_statistics(Tensor x, Tensor[] scales, int[] formats, Tensor(a!) accumulator) "
@@ -64,6 +69,9 @@ TORCH_LIBRARY(telens, library) {
       "Tensor? bias, Tensor? offset, bool is_causal, bool has_sink, float scale) -> Tensor");
   library.def("exponent_histogram(Tensor x, Tensor(a!) counts) -> ()");
   library.def("code_histogram(Tensor x, Tensor(a!) counts) -> ()");
+}
+
+void define_scales(torch::Library& library) {
   library.def(
       "scale_from_amax(Tensor amax, float fp8_max, float epsilon, bool power_of_two) -> Tensor");
   library.def("amax_of_history(Tensor amax_history, str algorithm) -> Tensor");
@@ -74,6 +82,9 @@ TORCH_LIBRARY(telens, library) {
   library.def(
       "update_windows(Tensor(a!)[] amax_histories, Tensor(b!)[] scales, float[] fp8_max, "
       "str algorithm, int margin, bool power_of_two) -> ()");
+}
+
+void define_products(torch::Library& library) {
   library.def(
       "gemm(Tensor a, Tensor a_scale_inv, Tensor? a_tensor_scale, int a_format, int a_mode, "
       "Tensor b, Tensor b_scale_inv, Tensor? b_tensor_scale, int b_format, int b_mode, "
@@ -88,6 +99,9 @@ TORCH_LIBRARY(telens, library) {
   library.def(
       "grouped_matmul(Tensor a, Tensor[] b, Tensor[] bias, int[] rows, Tensor(a!) out) -> ()");
   library.def("matmul_accumulate(Tensor a, Tensor b, Tensor(a!) out) -> ()");
+}
+
+void define_norms_and_activations(torch::Library& library) {
   library.def(
       "layer_norm_forward(Tensor x, Tensor weight, Tensor? bias, float eps, "
       "bool zero_centered_gamma) -> (Tensor y, Tensor mean, Tensor rstd)");
@@ -120,6 +134,9 @@ TORCH_LIBRARY(telens, library) {
   library.def("bias_gradient(Tensor grad, ScalarType dtype) -> Tensor");
   library.def(
       "keyed_dropout_(Tensor(a!) weights, int seed, float probability, int[] place) -> Tensor(a!)");
+}
+
+void define_rows(torch::Library& library) {
   library.def("spread_rows(Tensor x, Tensor places, Tensor? weights, int rows) -> Tensor");
   library.def("combine_rows(Tensor x, Tensor places, Tensor? weights) -> Tensor");
   library.def("row_products(Tensor x, Tensor y, Tensor places) -> Tensor");
@@ -137,4 +154,17 @@ TORCH_LIBRARY(telens, library) {
   library.def(
       "moe_sort_chunks(Tensor inp, Tensor? probs, Tensor split_sizes, Tensor sorted_index) "
       "-> (Tensor output, Tensor permuted_probs)");
+}
+
+}  // namespace
+}  // namespace telens::ops
+
+TORCH_LIBRARY(telens, library) {
+  library.def("is_capturing(Tensor x) -> bool");
+  telens::ops::define_casts(library);
+  telens::ops::define_statistics(library);
+  telens::ops::define_scales(library);
+  telens::ops::define_products(library);
+  telens::ops::define_norms_and_activations(library);
+  telens::ops::define_rows(library);
 }
