@@ -8,7 +8,15 @@ from block_references import E4M3, E5M2
 from debug_helpers import config_of
 from fp8_attention_reference import Known
 from score_blocks import in_blocks
-from test_fp8_attention import HALF_ULP, assert_within, by_head, causal, drawn, run
+from test_fp8_attention import (
+    HALF_ULP,
+    assert_within,
+    by_head,
+    causal,
+    drawn,
+    run,
+    run_with_bias_sink_and_padding,
+)
 
 import telens
 import telens.debug as debug
@@ -88,34 +96,8 @@ def test_blocks_of_scores_cut_no_block_of_codes(of_block):
 
 def test_bias_sink_and_padding_are_those_of_the_scores():
     tensors, gradient = drawn(3, torch.float32, size=32, queries=40, keys=40)
-    attention = attention_of(tensors, attn_mask_type="padding", softmax_type="learnable")
-    with torch.no_grad():
-        attention.softmax_offset.copy_(torch.linspace(-1, 2, 4).view(1, 4, 1, 1))
-    bias = torch.randn(1, 4, 40, 40, requires_grad=True)
-    lengths = torch.tensor([0, 40, 40 + 10], dtype=torch.int32)
-    allowed = np.ones((2, 1, 40, 40), bool)
-    allowed[1, :, :, 10:] = allowed[1, :, 10:] = False
-    made = run(
-        attention,
-        RECIPE,
-        tensors,
-        gradient,
-        core_attention_bias_type="post_scale_bias",
-        core_attention_bias=bias,
-        cu_seqlens_q=lengths,
-        cu_seqlens_kv=lengths,
-    )
-    assert (made[0][1, 10:] == 0).all()
-    sink = attention.softmax_offset.detach().double().numpy()
-    expected, _ = check(
-        made,
-        tensors,
-        gradient,
-        torch.float32,
-        allowed=allowed,
-        bias=bias.detach().double().numpy(),
-        sink=np.where(allowed.any(-1, keepdims=True), sink, -np.inf),
-    )
+    attention, bias, made, scores = run_with_bias_sink_and_padding(RECIPE, tensors, gradient)
+    expected, _ = check(made, tensors, gradient, torch.float32, **scores)
     of_bias = Known(
         expected.bias.mid.sum(0, keepdims=True), expected.bias.rad.sum(0, keepdims=True)
     )

@@ -163,20 +163,20 @@ def test_delayed_scaling_takes_each_scale_from_the_amaxes_before(dtype):
     assert (attention.fp8_meta["scaling_fwd"].scale[others] == 1).all()
 
 
-def test_bias_sink_and_padding_are_those_of_the_scores():
-    tensors, gradient = drawn(3, torch.float32)
+def run_with_bias_sink_and_padding(recipe, tensors, gradient):
+    """Four heads and two sequences, of which the second has 10 tokens. Returns the attention, its
+    bias, what run() made, and what a reference is told of the scores."""
+    tokens, size = tensors[0].shape[1], tensors[0].shape[3]
     attention = te.DotProductAttention(
-        4, 16, qkv_format="bshd", attn_mask_type="padding", softmax_type="learnable"
+        4, size, qkv_format="bshd", attn_mask_type="padding", softmax_type="learnable"
     )
     with torch.no_grad():
         attention.softmax_offset.copy_(torch.linspace(-1, 2, 4).view(1, 4, 1, 1))
-    bias = torch.randn(1, 4, 24, 24, requires_grad=True)
-    lengths = torch.tensor([0, 24, 24 + 10], dtype=torch.int32)
-    allowed = np.ones((2, 1, 24, 24), bool)
-    allowed[1, :, :, 10:] = allowed[1, :, 10:] = False
+    bias = torch.randn(1, 4, tokens, tokens, requires_grad=True)
+    lengths = torch.tensor([0, tokens, tokens + 10], dtype=torch.int32)
     made = run(
         attention,
-        Float8CurrentScaling(fp8_dpa=True),
+        recipe,
         tensors,
         gradient,
         core_attention_bias_type="post_scale_bias",
@@ -185,18 +185,22 @@ def test_bias_sink_and_padding_are_those_of_the_scores():
         cu_seqlens_kv=lengths,
     )
     assert (made[0][1, 10:] == 0).all()
+    allowed = np.ones((2, 1, tokens, tokens), bool)
+    allowed[1, :, :, 10:] = allowed[1, :, 10:] = False
     sink = attention.softmax_offset.detach().double().numpy()
-    sink = np.where(allowed.any(-1, keepdims=True), sink, -np.inf)
-    expected = check(
-        made,
-        tensors,
-        gradient,
-        torch.float32,
-        casts=Casts(),
-        allowed=allowed,
-        bias=bias.detach().double().numpy(),
-        sink=sink,
-    )
+    scores = {
+        "allowed": allowed,
+        "bias": bias.detach().double().numpy(),
+        "sink": np.where(allowed.any(-1, keepdims=True), sink, -np.inf),
+    }
+    return attention, bias, made, scores
+
+
+def test_bias_sink_and_padding_are_those_of_the_scores():
+    tensors, gradient = drawn(3, torch.float32)
+    recipe = Float8CurrentScaling(fp8_dpa=True)
+    attention, bias, made, scores = run_with_bias_sink_and_padding(recipe, tensors, gradient)
+    expected = check(made, tensors, gradient, torch.float32, casts=Casts(), **scores)
     of_bias = expected.bias
     bound = of_bias.rad.sum(0, keepdims=True) + 2.0**-22 * np.abs(of_bias.mid).sum(0, keepdims=True)
     off = np.abs(bias.grad.double().numpy() - of_bias.mid.sum(0, keepdims=True))
