@@ -19,6 +19,11 @@ namespace {
 constexpr auto kLongestWait = std::chrono::milliseconds(1000);
 constexpr std::string_view kFreeSpace =
     "free space or set another log_dir, then start the run again to resume it";
+// Where not even the first file came about, as in the place of a file, or without the right to
+// write.
+constexpr std::string_view kAnotherFolder =
+    "log_dir must be a folder with free space that this process may write to: make it one, or set "
+    "another log_dir, then start the run again";
 constexpr std::string_view kRecordLess =
     "record less (a larger freq, fewer layers or statistics) or raise max_size, then start the run "
     "again to resume it";
@@ -144,7 +149,7 @@ void RunWriter::Impl::open_first_segment() {
     stop_recording(cause.what(), kRecordLess);
   } catch (const std::exception& cause) {
     first_path_ = folder;
-    stop_recording(cause.what(), kFreeSpace);
+    stop_recording(cause.what(), kAnotherFolder);
   }
   const std::scoped_lock lock(mutex_);
   opened_ = true;

@@ -134,6 +134,10 @@ std::optional<std::int64_t> layer_number(std::string_view layer_name) {
   }
 }
 
+bool LayerSelector::is_key(std::string_view word) {
+  return word == kRegex || word == kTypes || word == kNumbers || word == kExactNames;
+}
+
 LayerSelector LayerSelector::parse(const Value& layers, ErrorList& errors) {
   static const std::vector<std::string> kKeys{std::string(kRegex), std::string(kTypes),
                                               std::string(kNumbers), std::string(kExactNames)};
@@ -156,8 +160,9 @@ LayerSelector LayerSelector::parse(const Value& layers, ErrorList& errors) {
       selector.types_ = parse_names(entry.value, entry.key, kMendType, errors);
       selector.all_types_ = std::ranges::any_of(*selector.types_, is_all, &LocatedName::name);
     } else {
-      errors.add(entry.key_location, "unknown key '{}' in 'layers'{}; it takes {}", entry.key,
-                 suggestion(entry.key, kKeys), quoted_list(kKeys));
+      errors.add(entry.key_location, "unknown key '{}' in 'layers'{}; it takes {}{}", entry.key,
+                 suggestion(entry.key, kKeys), quoted_list(kKeys),
+                 entry.value.is_map() ? "; indent a feature or namespace less, as 'layers:'" : "");
     }
   }
   return selector;

@@ -29,6 +29,8 @@ struct LocatedName {
 // else numbers and types together.
 class LayerSelector {
  public:
+  // A key that stands under 'layers:'.
+  static bool is_key(std::string_view word);
   // Mistakes go to the errors; the result then selects something, it does not matter what.
   static LayerSelector parse(const Value& layers, ErrorList& errors);
 

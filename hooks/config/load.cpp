@@ -35,6 +35,7 @@ class Loader {
       return sections;
     }
     for (const MapEntry& entry : root.as_map()) {
+      if (refuse_as_section(entry)) continue;
       const ErrorList::Context context(errors_, fmt::format("section '{}'", entry.key));
       if (is_enabled(entry.value, entry.key_location)) sections.push_back(load_section(entry));
     }
@@ -43,6 +44,24 @@ class Loader {
   }
 
  private:
+  // A word of a section in the place of one: it is not indented. With `layers` it is a section of
+  // that name.
+  bool refuse_as_section(const MapEntry& entry) {
+    const bool is_feature =
+        descriptions_.has_namespace(entry.key) || !descriptions_.find_all(entry.key).empty();
+    if (!is_feature && entry.key != kLayers && entry.key != kEnabled) return false;
+    if (entry.value.is_map()) {
+      const Value* enabled = entry.value.find(kEnabled);
+      const bool is_off = enabled != nullptr && enabled->is_bool() && !enabled->as_bool();
+      if (is_off || entry.value.find(kLayers) != nullptr) return false;
+    }
+    errors_.add(entry.key_location,
+                "'{}' is not inside a section; begin the section with a line of its name, as "
+                "'watch:', and indent '{}' and all that belongs to it below",
+                entry.key, entry.key);
+    return true;
+  }
+
   // Reads `enabled` of a section or a feature. A value that says neither is an error, and true:
   // what else is wrong with it is told in the same run.
   bool is_enabled(const Value& map, const Location& key_location) {
@@ -95,9 +114,29 @@ class Loader {
                   describe(entry.value));
       return;
     }
+    const MapEntry* empty = nullptr;  // a feature, behind which its keys may stand too far left
     for (const MapEntry& feature : entry.value.as_map()) {
-      load_feature(entry.key, feature, section);
+      const bool is_feature = descriptions_.find(entry.key, feature.key) != nullptr;
+      if (is_feature || !refuse_in_namespace(entry.key, feature, empty)) {
+        load_feature(entry.key, feature, section);
+      }
+      if (is_feature) empty = feature.value.is_null() ? &feature : nullptr;
     }
+  }
+
+  // An entry that is no feature and stands where features do, one level too far left or right.
+  bool refuse_in_namespace(std::string_view name, const MapEntry& entry, const MapEntry* empty) {
+    if (empty != nullptr) {
+      errors_.add(entry.key_location, "'{}' stands beside '{}', which is empty; indent it further",
+                  entry.key, empty->key);
+    } else if (entry.key == kLayers || entry.key == kEnabled || is_section_key(entry.key)) {
+      errors_.add(entry.key_location,
+                  "'{}' is no feature of '{}' but a key of the section; indent it less, as '{}:'",
+                  entry.key, name, name);
+    } else {
+      return false;
+    }
+    return true;
   }
 
   void load_feature(std::string_view feature_namespace, const MapEntry& entry, Section& section) {
@@ -138,6 +177,11 @@ class Loader {
       errors_.add(entry.key_location,
                   "the namespace '{}' has no feature '{}'; it belongs under '{}:'",
                   feature_namespace, entry.key, elsewhere.front()->feature_namespace);
+      return;
+    }
+    if (LayerSelector::is_key(entry.key)) {
+      errors_.add(entry.key_location, "'{}' belongs under '{}:'; indent it further", entry.key,
+                  kLayers);
       return;
     }
     std::vector<std::string> names = descriptions_.names(feature_namespace);

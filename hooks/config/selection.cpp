@@ -174,10 +174,11 @@ class Resolver {
         errors_.add(entry.key_location,
                     "'enabled' may not stand in an item of a struct; it belongs to the feature");
       } else if (std::ranges::find(known, entry.key) == known.end()) {
-        errors_.add(entry.key_location, "unknown key '{}'{}; {} takes {}", entry.key,
+        errors_.add(entry.key_location, "unknown key '{}'{}; {} takes {}{}", entry.key,
                     suggestion(entry.key, known),
                     level == Level::feature ? description_.name : "an item of a struct",
-                    quoted_list(known));
+                    quoted_list(known),
+                    entry.value.is_map() ? "; indent another feature less, as this one" : "");
       }
       for (const Parameter& parameter : description_.parameters) {
         if (parameter.name != entry.key) continue;

@@ -101,7 +101,8 @@ std::vector<Candidate> find_candidates(const BisectOptions& options, const std::
         reason, log_dir, config::kConfigVariable, config::kLogDirVariable);
   }
   std::vector<Candidate> named;
-  for (const std::string& layer : read_layer_names(options.layers)) {
+  const LayerNames layers = read_layer_names(options.layers);
+  for (const std::string& layer : layers.names) {
     const auto known = std::ranges::find(recorded, layer, &Candidate::layer);
     if (known != recorded.end()) {
       named.push_back(*known);

@@ -44,8 +44,11 @@ std::vector<std::string> from_lines(std::string beginning, std::istream& file,
 // HDF5 files begin with these bytes (its File Format Specification, section II.A).
 constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
 
-std::vector<std::string> from_path(const std::string& path) {
-  const auto from_run = [&] { return open_run(path).names(record::Dictionary::layer); };
+LayerNames from_path(const std::string& path) {
+  const auto from_run = [&] {
+    return LayerNames{.names = open_run(path).names(record::Dictionary::layer),
+                      .are_recorded = true};
+  };
   std::error_code ignored;  // opening it tells
   const auto type = std::filesystem::status(path, ignored).type();
   if (type == std::filesystem::file_type::directory) return from_run();
@@ -67,17 +70,18 @@ std::vector<std::string> from_path(const std::string& path) {
   file.read(beginning.data(), static_cast<std::streamsize>(beginning.size()));
   beginning.resize(static_cast<std::size_t>(file.gcount()));
   if (beginning == kSignature) return from_run();
-  return from_lines(std::move(beginning), file, path);
+  return {.names = from_lines(std::move(beginning), file, path)};
 }
 
 }  // namespace
 
-std::vector<std::string> read_layer_names(const std::string& path) {
-  std::vector<std::string> names = path == "-" ? from_lines({}, std::cin, path) : from_path(path);
-  if (names.empty()) {
+LayerNames read_layer_names(const std::string& path) {
+  LayerNames layers =
+      path == "-" ? LayerNames{.names = from_lines({}, std::cin, path)} : from_path(path);
+  if (layers.names.empty()) {
     raise<UsageError>("--layers '{}' holds no layer names; expected one a line, or a run", path);
   }
-  return names;
+  return layers;
 }
 
 }  // namespace telens::cli

@@ -6,8 +6,13 @@
 
 namespace telens::cli {
 
+struct LayerNames {
+  std::vector<std::string> names;
+  bool are_recorded = false;  // by a run, which knows of no other layer that ran
+};
+
 // From a text file with one name a line ("-": standard input; blank lines and lines that begin with
 // '#' do not count), or a run: the layers that it recorded. Throws UsageError where there are none.
-std::vector<std::string> read_layer_names(const std::string& path);
+LayerNames read_layer_names(const std::string& path);
 
 }  // namespace telens::cli

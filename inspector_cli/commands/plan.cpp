@@ -105,7 +105,14 @@ void print_summary(const config::Plan& plan, std::optional<std::int64_t> iterati
 
 void run_plan(const PlanOptions& options) {
   const config::Config config = config::load_config_file(options.config, known_features(options));
-  const config::Plan plan = config::make_plan(config, read_layer_names(options.layers));
+  const LayerNames layers = read_layer_names(options.layers);
+  config::Plan plan = config::make_plan(config, layers.names);
+  if (layers.are_recorded && plan.warnings.size() > config.warnings().size()) {
+    plan.warnings.push_back(fmt::format(
+        "only the layers that {} recorded are known here; a selector may fit others, which ran "
+        "without being recorded: give their names in a file",
+        options.layers));
+  }
   if (options.table.format == Format::json) {
     fmt::print("{}\n", json_lines(to_json(plan, options.iteration, options.table)));
     return;

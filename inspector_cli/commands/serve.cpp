@@ -69,7 +69,7 @@ void add_serve(CLI::App& app) {
       "the run grows. Prints its address, without whose token nothing is shown. Ctrl-C ends it.");
   command->add_option("RUN", options->run, "The run")->required();
   command->add_option("--port", options->port, "The port on 127.0.0.1; 0: one that is free")
-      ->check(CLI::Range(0, kHighestPort))
+      ->check(whole_number_from(0, kHighestPort))
       ->capture_default_str();
   command->add_option("--interval", options->interval, "Seconds from one look to the next")
       ->check(seconds_up_to(kLongestInterval));

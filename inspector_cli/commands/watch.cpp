@@ -6,15 +6,18 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "core/base/error.h"
+#include "features/record/run_paths.h"
 #include "inspector_cli/commands/number_options.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/followed_run.h"
@@ -104,6 +107,17 @@ class Watched {
   Clock::duration cost_{};
 };
 
+// True for a path in whose folder a run may begin yet; an error of reading it is one to be told.
+bool is_still_to_come(const std::string& run) {
+  std::error_code unknown;
+  const std::filesystem::path path = std::filesystem::absolute(run, unknown);
+  if (!std::filesystem::exists(path, unknown)) {
+    return !unknown && std::filesystem::is_directory(path.parent_path(), unknown);
+  }
+  return std::filesystem::is_directory(path, unknown) && record::segments_in(run).empty() &&
+         record::run_folders(run).empty();
+}
+
 // False: the user wants the end.
 bool wait_until(Clock::time_point next) {
   while (Clock::now() < next && resized == 0) {
@@ -111,6 +125,19 @@ bool wait_until(Clock::time_point next) {
     std::this_thread::sleep_for(kNap);
   }
   return interrupting_signal() == 0;
+}
+
+// False: the user wants the end before there is a run.
+bool wait_for_run(const WatchOptions& options) {
+  if (!is_still_to_come(options.run)) return true;
+  note(fmt::format("{}: there is no run yet; waiting for one to begin there, until Ctrl-C",
+                   options.run));
+  const auto interval =
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.interval));
+  while (is_still_to_come(options.run)) {
+    if (!wait_until(Clock::now() + interval)) return false;
+  }
+  return true;
 }
 
 Clock::time_point next_look(const Watched& watched, const WatchOptions& options) {
@@ -159,8 +186,7 @@ void watch_as_text(Watched& watched, const WatchOptions& options) {
   } while (!watched.view().ended && wait_until(next_look(watched, options)));
 }
 
-void run_watch(const WatchOptions& options) {
-  const InterruptWatch interrupts;
+void show_run(const WatchOptions& options) {
   Watched watched(options);
   if (!stdout_is_terminal()) {
     watch_as_text(watched, options);
@@ -173,6 +199,11 @@ void run_watch(const WatchOptions& options) {
       fmt::print("{}\n", colour ? coloured(line, *colour) : line);
     }
   }
+}
+
+void run_watch(const WatchOptions& options) {
+  const InterruptWatch interrupts;
+  if (wait_for_run(options)) show_run(options);
   // Ctrl-C is how a user leaves; another signal asked for the end.
   if (interrupting_signal() != SIGINT) throw_if_interrupted();
 }
@@ -187,7 +218,8 @@ void add_watch(CLI::App& app) {
       "A run in progress: findings, loss and worst tensors, anew as its files grow, until it ends\n"
       "or Ctrl-C. Where stdout is no terminal: a line for each step forward, and each finding "
       "once.");
-  command->add_option("RUN", options->run, "The run")->required();
+  command->add_option("RUN", options->run, "The run; one that is not there yet is waited for")
+      ->required();
   command->add_option("--interval", options->interval, "Seconds from one look to the next")
       ->check(seconds_up_to(kLongestInterval));
   command->callback([options] { run_watch(*options); });

@@ -46,6 +46,15 @@ void drop_last_character(std::string& text) {
   if (!text.empty()) text.pop_back();
 }
 
+// Where the character of this number begins; the end of the text, if it is one more than there are.
+std::size_t find_character(std::string_view text, std::size_t number) {
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const bool is_first = (static_cast<unsigned char>(text[at]) & 0xC0U) != 0x80U;
+    if (is_first && number-- == 0) return at;
+  }
+  return text.size();
+}
+
 // One character less, behind which a sign stands for all that was cut.
 void cut(std::string& part) {
   if (part.ends_with(kCut)) part.resize(part.size() - kCut.size());
@@ -84,6 +93,15 @@ std::string CommonParts::without(std::string_view label) const {
 
 std::string CommonParts::sentence() const {
   return fmt::format("layers are named {}<...>{}", prefix, suffix);
+}
+
+std::string cut_in_the_middle(std::string_view text, std::size_t longest) {
+  const std::size_t columns = get_columns(text);
+  if (columns <= longest) return std::string(text);
+  const std::size_t kept = longest - std::min(longest, kCut.size());
+  const std::size_t head = find_character(text, kept - kept / 2);
+  const std::size_t tail = find_character(text, columns - kept / 2);
+  return fmt::format("{}{}{}", text.substr(0, head), kCut, text.substr(tail));
 }
 
 std::string shortened(std::string_view label, std::size_t longest) {

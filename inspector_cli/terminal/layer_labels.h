@@ -26,4 +26,8 @@ CommonParts common_parts(std::span<const std::string> names);
 // a digit: parts without any are cut, the longest first.
 std::string shortened(std::string_view label, std::size_t longest);
 
+// Printable text of at most `longest` columns: its beginning and its end, with ~ for what is
+// between.
+std::string cut_in_the_middle(std::string_view text, std::size_t longest);
+
 }  // namespace telens::cli

@@ -18,6 +18,10 @@ constexpr std::string_view kLayer = "layer";
 // Texts are not wrapped to less, nor columns left out while there are no more.
 constexpr std::size_t kLeastWidth = 8;
 constexpr std::size_t kLeastColumns = 3;
+// A layer's name of more lines than that is cut in its middle, and so is a word of more than half a
+// line that is longer than those of English and of code.
+constexpr std::size_t kMostLines = 2;
+constexpr std::size_t kLongestWord = 24;
 // A reader sees at a glance what fewer rows have in common.
 constexpr std::size_t kLeastRows = 3;
 
@@ -103,11 +107,42 @@ std::string row_text(const std::vector<Column>& columns, const TextOf& to_text) 
   return fmt::format("{}", fmt::join(lines, "\n"));
 }
 
-// The measures that fit a table into a width, and the note that tells the reader about them.
+// The measures that fit a table into a width, and the notes that tell the reader about them.
 struct Fitted {
   Lines above;
   std::vector<std::string> left_out;
+  bool is_cut = false;
 };
+
+// The text without words that no line of that width could hold beside others.
+std::string cut_words(const std::string& text, std::size_t width) {
+  const std::size_t longest_word = std::max(width / 2, kLongestWord);
+  std::string words;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find_first_of(kBreaks, at), text.size() - 1) + 1;
+    words += cut_in_the_middle(std::string_view(text).substr(at, end - at), longest_word);
+    at = end;
+  }
+  return words;
+}
+
+std::string cut_name(const std::string& name, std::size_t width) {
+  return cut_in_the_middle(cut_words(name, width), kMostLines * width);
+}
+
+bool cut_texts(std::vector<Column>& columns, std::size_t width) {
+  bool is_cut = false;
+  for (Column& column : columns) {
+    if (column.numbers || column.width <= width / 2) continue;
+    for (std::string& cell : column.cells) {
+      std::string cut = column.name == kLayer ? cut_name(cell, width) : cut_words(cell, width);
+      is_cut = is_cut || cut != cell;
+      cell = std::move(cut);
+    }
+    column.width = std::max(get_columns(column.name), widest(column.cells));
+  }
+  return is_cut;
+}
 
 std::string strip_layers(std::vector<Column>& columns) {
   const auto layer =
@@ -140,7 +175,10 @@ std::string tell_once(std::vector<Column>& columns, std::size_t width) {
       if (widest == columns.end() || column->width > widest->width) widest = column;
     }
     if (widest == columns.end()) break;
-    told.push_back(fmt::format("{}: {}", widest->name, in_one_word(columns, *widest)));
+    const std::string text = in_one_word(columns, *widest);
+    told.push_back(
+        fmt::format("{}: {}", widest->name,
+                    widest->name == kLayer ? cut_name(text, width) : cut_words(text, width)));
     columns.erase(widest);
   }
   return told.empty() ? "" : fmt::format("in all rows {}", fmt::join(told, "; "));
@@ -180,12 +218,13 @@ Fitted fit(std::vector<Column>& columns, const std::vector<std::string>& expenda
   std::erase_if(columns, [](const Column& column) { return column.is_empty(); });
   if (sum_total(columns) > width) {
     const std::string layers = strip_layers(columns);
-    if (!layers.empty()) fitted.above.push_back(layers);
+    if (!layers.empty()) fitted.above.push_back(cut_name(layers, width));
   }
   if (!columns.empty() && columns.front().cells.size() >= kLeastRows) {
     std::ranges::move(wrapped(tell_once(columns, width), width), std::back_inserter(fitted.above));
     std::erase(fitted.above, "");
   }
+  fitted.is_cut = cut_texts(columns, width);
   std::vector<Column> kept = columns;
   for (wrap(columns, width); sum_total(columns) > width && kept.size() > kLeastColumns;
        wrap(columns, width)) {
@@ -238,6 +277,11 @@ std::string table_text(const TableContent& content, std::size_t width) {
                                 fmt::join(fitted.left_out, ", ")),
                     Colour::dim) +
            "\n";
+  }
+  if (fitted.is_cut) {
+    out +=
+        coloured("~ stands for the middle of a long name (--format csv has it whole)", Colour::dim);
+    out += "\n";
   }
   return out;
 }

@@ -139,6 +139,38 @@ TEST(ConfigMistakes, of_a_section_are_named_with_their_place) {
             "under 'transformer_engine:'");
 }
 
+TEST(ConfigMistakes, of_indentation_say_where_to_indent) {
+  const std::string section = "s: {enabled: True, layers: {layer_types: all}";
+  const std::string in_no_section =
+      "' is not inside a section; begin the section with a line of its name, as 'watch:', and "
+      "indent '";
+  for (const std::string word : {"Watch", "transformer_engine", "layers", "enabled"}) {
+    EXPECT_EQ(get_error(word + ": {what: [a]}\n"),
+              "f.yaml:1:1: '" + word + in_no_section + word + "' and all that belongs to it below");
+  }
+  EXPECT_EQ(get_error(section + ", transformer_engine: {Watch: , what: [a]}}"),
+            "f.yaml:1:69: section 's', feature 'Watch': expected a mapping with 'enabled', not "
+            "nothing (null)\n"
+            "f.yaml:1:78: section 's': 'what' stands beside 'Watch', which is empty; indent it "
+            "further");
+  EXPECT_EQ(get_error(section + ", transformer_engine: {budget: 3%}}"),
+            "f.yaml:1:69: section 's': 'budget' is no feature of 'transformer_engine' but a key of "
+            "the section; indent it less, as 'transformer_engine:'");
+  EXPECT_EQ(get_error(section + ", layer_numbers: 1}"),
+            "f.yaml:1:48: section 's': 'layer_numbers' belongs under 'layers:'; indent it further");
+  EXPECT_THAT(get_error("s: {enabled: True, layers: {layer_types: all, Watch: {enabled: True}}}"),
+              HasSubstr("unknown key 'Watch' in 'layers'; it takes "));
+  EXPECT_THAT(get_error("s: {enabled: True, layers: {layer_types: all, Watch: {enabled: True}}}"),
+              HasSubstr("; indent a feature or namespace less, as 'layers:'"));
+  EXPECT_THAT(get_error(section + ", transformer_engine: {Layer: {enabled: True, Watch: {}}}}"),
+              HasSubstr("Layer takes 'enabled'; indent another feature less, as this one"));
+}
+
+TEST(ConfigMistakes, leave_a_section_the_name_of_a_feature) {
+  EXPECT_EQ(get_error("Watch: {enabled: True, layers: {layer_types: all}}\n"), "");
+  EXPECT_EQ(get_error("layers: {enabled: False}\n"), "");
+}
+
 TEST(ConfigMistakes, of_a_whole_file_come_together_in_the_order_of_the_text) {
   const std::string error = get_error(R"(a:
   enabled: True

@@ -53,6 +53,20 @@ def test_selectors_that_fit_nothing_are_warned_about_with_their_place(telens, co
     )
 
 
+def test_layers_of_a_run_are_told_to_be_those_that_it_recorded(telens, config, lines, tmp_path):
+    lines.record(0, "layers.0.fc1", "activation", "mean", 1.0)
+    run = lines.write(tmp_path)
+    result = telens("plan", config, "--layers", run)
+    warnings = result.stderr.splitlines()
+    assert "no layer's name contains 'qkv'" in warnings[0]
+    assert warnings[1:] == [
+        f"telens: warning: only the layers that {run} recorded are known here; a selector may fit "
+        "others, which ran without being recorded: give their names in a file"
+    ]
+    lines.record(0, "layers.0.qkv", "activation", "mean", 1.0)
+    assert telens("plan", config, "--layers", lines.write(tmp_path / "all")).stderr == ""
+
+
 def test_one_iteration_shows_what_is_on_in_it(telens, config, layers):
     def features(iteration):
         result = telens(

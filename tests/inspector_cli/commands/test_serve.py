@@ -289,6 +289,37 @@ def test_files_that_did_not_change_are_not_read_again(serve, training, command):
         assert bytes_read(process) - before >= size
 
 
+@pytest.mark.parametrize("place", ["not yet", "telens"])
+def test_watch_waits_for_a_run_to_begin_and_says_so(write_run, tmp_path, place):
+    log_dir = tmp_path / "logs"
+    if place == "telens":
+        (log_dir / "telens").mkdir(parents=True)
+    with subprocess.Popen([COMMAND, "watch", str(log_dir), "--interval", "0.1"], text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # fmt: skip
+        told = process.stderr.readline()
+        write_run(log_dir=log_dir)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert told == (
+        f"telens: {log_dir}: there is no run yet; waiting for one to begin there, until Ctrl-C\n"
+    )
+    assert (process.returncode, err) == (0, "")
+    assert out.splitlines()[-1].startswith("ended cleanly")
+
+
+def test_watch_waits_for_nothing_in_a_folder_that_is_not_there(telens, tmp_path):
+    done = telens("watch", tmp_path / "typo" / "logs")
+    assert (done.returncode, "there is no such run" in done.stderr) == (2, True)
+
+
+def test_ctrl_c_ends_the_waiting(tmp_path):
+    with subprocess.Popen([COMMAND, "watch", str(tmp_path / "logs")], text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # fmt: skip
+        process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=PATIENCE) == ("", "")
+    assert process.returncode == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_it_clean_and_the_port_is_free_again(serve, log_dir, number):
     server = serve(log_dir)

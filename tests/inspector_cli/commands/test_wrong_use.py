@@ -57,6 +57,8 @@ def test_what_is_missing_or_too_much_is_named_with_its_subcommand(telens):
         (["whatif", "run", "--margin", "128"], "--margin: expected a whole number from -127 to"),
         (["plan", "a.yaml", "--layers", "b", "--iteration", "-1"], "--iteration: expected a whole"),
         (["watch", "run", "--interval", "0"], "more than 0 seconds and at most 3600, got '0'"),
+        (["serve", "run", "--port", "abc"], "--port: expected a whole number from 0, got 'abc'"),
+        (["serve", "run", "--port", "65536"], "--port: expected a whole number from 0 to 65535"),
         (["serve", "run", "--interval", "nan"], "more than 0 seconds and at most 3600, got 'nan'"),
         (["bisect", "--timeout", "1s", "false"], "more than 0 seconds and at most 2592000, got"),
     ],

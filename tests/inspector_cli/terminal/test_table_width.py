@@ -154,6 +154,39 @@ def test_what_two_rows_share_is_seen_at_a_glance(lines, tmp_path):
     assert "in all rows" not in on_terminal(40, "stats", lines.write(tmp_path), "--stat", "l2_norm")
 
 
+def test_names_that_would_flood_the_terminal_are_cut_in_the_middle(telens, lines, tmp_path):
+    names = ["x" * 200 + ".0", "y" * 70 + "end", ".".join(["part"] * 48) + ".7", "ü" * 100]
+    for name in names:
+        lines.record(0, name, "activation", "l2_norm", 1)
+    run = lines.write(tmp_path)
+    text = on_terminal(80, "stats", run, "--stat", "l2_norm")
+    assert max(map(len, text.splitlines())) <= 80
+    assert len(text.splitlines()) < 14
+    assert re.search(r"^x{10,}~x{10,}", text, re.MULTILINE)
+    assert re.search(r"^y{10,}~y{10,}end ", text, re.MULTILINE)
+    assert re.search(r"^ü{10,}~ü{10,} ", text, re.MULTILINE)
+    assert "part.7" in text
+    assert "\n~ stands for the middle of a long name (--format csv has it whole)\n" in text
+    for whole in (
+        {
+            row["layer"]
+            for row in rows_of(telens("stats", run, "--stat", "l2_norm", "--format", "csv"))
+        },
+        {
+            row["layer"]
+            for row in json.loads(
+                telens("stats", run, "--stat", "l2_norm", "--format", "json").stdout
+            )
+        },
+    ):
+        assert whole == set(names)
+    one = lines.__class__()
+    for tensor in ("activation", "weight", "gradient"):
+        one.record(0, names[0], tensor, "l2_norm", 1)
+    text = on_terminal(60, "stats", one.write(tmp_path / "one"), "--stat", "l2_norm")
+    assert max(map(len, text.splitlines())) <= 80
+
+
 def test_a_number_that_all_layers_share_stays(lines, tmp_path):
     for part in ("q", "k"):
         lines.record(0, f"a.very.long.prefix.of.model.layers.7.{part}", "weight", "l2_norm", 1)
