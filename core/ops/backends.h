@@ -13,6 +13,10 @@ namespace telens::ops {
 TELENS_EXPORT bool runs_on(const c10::Device& device);
 
 // Throws UsageError naming the layer and the device unless runs_on(device).
-TELENS_EXPORT void check_runs_on(const c10::Device& device, const std::string& layer);
+// Every build has the CPU's.
+TELENS_EXPORT void check_has_kernels(const c10::Device& device, const std::string& layer);
+inline void check_runs_on(const c10::Device& device, const std::string& layer) {
+  if (!device.is_cpu()) check_has_kernels(device, layer);
+}
 
 }  // namespace telens::ops

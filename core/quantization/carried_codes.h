@@ -19,6 +19,11 @@ TELENS_EXPORT at::Tensor carry_codes(at::Tensor values, QuantizedTensor codes);
 TELENS_EXPORT void stand_for_codes(const at::Tensor& tensor,
                                    std::shared_ptr<const QuantizedTensor> codes);
 
+// False for most tensors, by one look at the tensor: it carries no codes and stands for none.
+inline bool may_have_codes(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->get_backend_meta() != nullptr;
+}
+
 // The codes that a tensor carries or stands for; nullptr: none, or it was changed since.
 TELENS_EXPORT const QuantizedTensor* carried_codes(const at::Tensor& tensor);
 

@@ -12,6 +12,8 @@ CurrentScalingQuantizer::CurrentScalingQuantizer(FormatId format, CurrentScaling
                                                  Usage usage)
     : Quantizer(format, usage), options_(options) {}
 
+ScalingMode CurrentScalingQuantizer::mode() const { return ScalingMode::tensor; }
+
 at::Tensor CurrentScalingQuantizer::scale_for(const at::Tensor& x) const {
   const float fp8_max = dispatch_fp8_format(format(), "current scaling",
                                             []<typename Format>() { return Format::kMax; });

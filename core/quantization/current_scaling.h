@@ -30,7 +30,7 @@ class CurrentScalingQuantizer final : public Quantizer {
   explicit CurrentScalingQuantizer(FormatId format, CurrentScalingOptions options = {},
                                    Usage usage = {});
 
-  ScalingMode mode() const override { return ScalingMode::tensor; }
+  ScalingMode mode() const override;
   using Quantizer::quantize;
   QuantizedTensor quantize(const at::Tensor& x, Usage usage) const override;
   void quantize_into(const at::Tensor& x, QuantizedTensor& out) const override;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/quantization/extra_state.h"
+#include "core/quantization/role.h"
 
 namespace telens {
 namespace {
@@ -34,6 +35,20 @@ LayerQuantization::Answers LayerQuantization::ask(const CustomRecipe& recipe,
         recipe.qfactory({static_cast<TensorRole>(index), module_type_, layer});
   }
   return answers;
+}
+
+void LayerQuantizers::settle_gemms(const Recipe& recipe) {
+  const auto mark = [&](Gemm gemm, bool quantized) {
+    quantized_gemms_[static_cast<std::size_t>(gemm)] = quantized;
+  };
+  for (const Gemm gemm : kAllGemms) mark(gemm, !recipe.override_linear_precision.of(gemm));
+  for (const TensorName operand :
+       {TensorName::activation, TensorName::weight, TensorName::gradient}) {
+    if ((*this)[get_role(operand)] != nullptr) continue;
+    const auto [first, second] = get_gemms(operand);
+    mark(first, false);
+    mark(second, false);
+  }
 }
 
 const LayerQuantizers& LayerQuantization::quantizers(const std::shared_ptr<const Recipe>& recipe,
@@ -72,6 +87,8 @@ void LayerQuantization::make_quantizers(const std::shared_ptr<const Recipe>& rec
     const at::Tensor scale = training[role] ? training[role]->known_scale() : at::Tensor();
     evaluation[role] = scale.defined() ? training[role]->frozen_at(scale) : training[role];
   }
+  training.settle_gemms(*recipe);
+  evaluation.settle_gemms(*recipe);
   quantizers_ = std::move(training);
   evaluation_quantizers_ = std::move(evaluation);
   requested_ = std::move(requested);

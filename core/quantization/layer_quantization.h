@@ -16,6 +16,11 @@ namespace telens {
 // One quantizer a role.
 class LayerQuantizers {
  public:
+  // Settles which GEMMs take quantized operands: those of which both have a quantizer, unless the
+  // recipe leaves them in high precision.
+  void settle_gemms(const Recipe& recipe);
+  bool quantizes(Gemm gemm) const { return quantized_gemms_[static_cast<std::size_t>(gemm)]; }
+
   std::shared_ptr<Quantizer>& operator[](TensorRole role) {
     return quantizers_[static_cast<std::size_t>(role)];
   }
@@ -25,6 +30,7 @@ class LayerQuantizers {
 
  private:
   std::array<std::shared_ptr<Quantizer>, kRoles> quantizers_;
+  std::array<bool, kAllGemms.size()> quantized_gemms_{};
 };
 
 class TELENS_EXPORT LayerQuantization {

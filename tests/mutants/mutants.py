@@ -370,9 +370,9 @@ PROMISES = (
     ),
     Mutant(
         promise="FP8 learns as BF16 does, and is not BF16: the losses differ in bits",
-        file="core/modules/shared/forward_context.cpp",
-        before="  if (!quantizes() || recipe->",
-        after="  if (!quantizes() || recipe || recipe->",
+        file="core/modules/shared/forward_context.h",
+        before="return quantizes() && quantizers.quantizes(gemm);",
+        after="return calibrating && quantizers.quantizes(gemm);",
         program="pytest",
         tests="tests/samples/test_gpt.py::test_fp8_learns_as_bf16_does_and_is_not_bf16",
     ),

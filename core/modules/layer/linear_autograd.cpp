@@ -97,9 +97,10 @@ GemmOperands given_operands(const LinearArguments& arguments, GradientNeeds need
   const at::Tensor& input = arguments.input;
   std::optional<QuantizedTensor> carried;
   if (arguments.carried != nullptr) carried = codes_of_matrix(*arguments.carried);
+  const bool has_values = !carried || !stands_for_codes(input);
   return quantize_operand(*arguments.layer, arguments.context,
                           {.tensor_name = TensorName::activation,
-                           .tensor = stands_for_codes(input) ? at::Tensor() : as_matrix(input),
+                           .tensor = has_values ? as_matrix(input) : at::Tensor(),
                            .dtype = input.scalar_type(),
                            .second_needed = needs.wgrad,
                            .gathered = arguments.call.input_is_whole,

@@ -269,8 +269,13 @@ ForwardContext LinearLayer::begin(at::IntArrayRef sizes, const at::Tensor& like,
 at::Tensor LinearLayer::run(ForwardContext context, const at::Tensor& input, const Weight& weight,
                             const at::Tensor& bias, const LinearCall& call) {
   return naming_layer(name(), [&] {
-    const QuantizedTensor* carried = state_->carried_input(input, call, context);
-    return state_->run_forward({.input = carried == nullptr ? values_of_codes(input) : input,
+    const QuantizedTensor* carried = nullptr;
+    at::Tensor values;  // those of codes that the layer does not take
+    if (may_have_codes(input)) {
+      carried = state_->carried_input(input, call, context);
+      if (carried == nullptr) values = values_of_codes(input);
+    }
+    return state_->run_forward({.input = values.defined() ? values : input,
                                 .weight = weight,
                                 .bias = bias,
                                 .call = call,

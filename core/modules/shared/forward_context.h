@@ -21,7 +21,7 @@ struct ForwardContext {
   // The recipe quantizes; it runs this GEMM on quantized operands. A plan may still have the GEMM
   // run in high precision.
   bool quantizes() const { return recipe != nullptr && !calibrating; }
-  bool quantizes(Gemm gemm) const;
+  bool quantizes(Gemm gemm) const { return quantizes() && quantizers.quantizes(gemm); }
 
   // The quantizer of a tensor; nullptr: it stays in high precision.
   Quantizer* quantizer(TensorRole role) const {

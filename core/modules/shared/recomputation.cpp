@@ -49,15 +49,21 @@ RecomputationScope::RecomputationScope(std::shared_ptr<RecomputationTape> tape, 
     tape->rewind();
   }
   scopes().push_back({std::move(tape), mode});
+  recomputation::all_scopes.fetch_add(1, std::memory_order_relaxed);
 }
 
-RecomputationScope::~RecomputationScope() { scopes().pop_back(); }
+RecomputationScope::~RecomputationScope() {
+  recomputation::all_scopes.fetch_sub(1, std::memory_order_relaxed);
+  scopes().pop_back();
+}
 
 namespace recomputation {
 
-bool is_active() { return !scopes().empty(); }
+std::atomic<int> all_scopes{0};
 
-bool is_replaying() { return std::any_of(scopes().begin(), scopes().end(), replays); }
+bool is_active_here() { return !scopes().empty(); }
+
+bool is_replaying_here() { return std::any_of(scopes().begin(), scopes().end(), replays); }
 
 ForwardContext replay_context(const void* layer, const std::string& name) {
   const auto innermost = std::find_if(scopes().rbegin(), scopes().rend(), replays);

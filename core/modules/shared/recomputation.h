@@ -2,6 +2,7 @@
 // (recipe, scales, routing plan) and must leave no second trace.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -42,9 +43,18 @@ class TELENS_EXPORT RecomputationScope {
 
 namespace recomputation {
 
+// Scopes of all threads. Where there are none, no thread is asked for its own.
+extern std::atomic<int> all_scopes;
+bool is_active_here();
+bool is_replaying_here();
+
 // True inside any scope of this thread; true inside a replaying one.
-bool is_active();
-bool is_replaying();
+inline bool is_active() {
+  return all_scopes.load(std::memory_order_relaxed) != 0 && is_active_here();
+}
+inline bool is_replaying() {
+  return all_scopes.load(std::memory_order_relaxed) != 0 && is_replaying_here();
+}
 
 // The context that the innermost replaying scope has for the layer. `layer`: its identity.
 ForwardContext replay_context(const void* layer, const std::string& name);
