@@ -23,7 +23,7 @@ struct SessionParts {
   std::function<std::unique_ptr<Sink>()> make_run_file;
 };
 
-// The parts of sessions that are given none. features/session_parts.cpp sets them when
+// The parts of sessions that are given none. features/default_parts.cpp sets them when
 // libtelens.so is loaded; a program that links hooks alone has none.
 TELENS_EXPORT void set_default_parts(SessionParts parts);
 // Throws UsageError where there are none.

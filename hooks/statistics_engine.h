@@ -1,5 +1,5 @@
 // Features ask for statistics; the engine computes them. This is the interface;
-// features/engine/statistics_engine.h implements it.
+// features/engine/one_pass_engine.h implements it.
 #pragma once
 
 #include <functional>

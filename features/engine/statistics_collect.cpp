@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "core/base/fnv1a.h"
+#include "features/engine/one_pass_engine.h"
 #include "features/engine/rank_exchange.h"
-#include "features/engine/statistics_engine.h"
 #include "hooks/clock.h"
 
 namespace telens::features {

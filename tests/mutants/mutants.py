@@ -41,7 +41,7 @@ PROMISES = (
     ),
     Mutant(
         promise="one pass: features share one read of a tensor",
-        file="features/engine/statistics_engine.cpp",
+        file="features/engine/one_pass_engine.cpp",
         before="    observation->read(x, set_, read);",
         after="    ops::statistics(x, read.casts);\n    observation->read(x, set_, read);",
         program="one_pass_test",

@@ -3,7 +3,7 @@
 from statement import Statement
 
 OPTIONS = "features/log_stats/log_stats_options.cpp"
-ENGINE = "features/engine/statistics_engine.cpp"
+ENGINE = "features/engine/one_pass_engine.cpp"
 RUNNING = "features/engine/running_cast.cpp"
 SCALING = "features/per_tensor_scaling/per_tensor_scaling.cpp"
 COPIES = "features/engine/block_copies.cpp"

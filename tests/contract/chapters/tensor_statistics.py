@@ -3,7 +3,7 @@
 from statement import Statement
 
 CATALOGUE = "features/statistics/catalogue.cpp"
-ENGINE = "features/engine/statistics_engine.cpp"
+ENGINE = "features/engine/one_pass_engine.cpp"
 OBSERVATION = "features/engine/tensor_observation.cpp"
 NAMES = "features/statistics/statistic_name.cpp"
 REQUESTS = "features/statistics/requests.cpp"

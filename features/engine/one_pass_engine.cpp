@@ -1,4 +1,4 @@
-#include "features/engine/statistics_engine.h"
+#include "features/engine/one_pass_engine.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
