@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "hooks/feature_registry.h"
+#include "hooks/feature_registration.h"
 
 namespace telens {
 

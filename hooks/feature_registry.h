@@ -2,30 +2,15 @@
 // registered, and those of plugins.
 #pragma once
 
-#include <functional>
+#include <map>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
-#include <vector>
 
-#include "hooks/feature.h"
+#include "hooks/feature_registration.h"
 #include "hooks/statistic_definition.h"
 
 namespace telens {
-
-// A row of the list of features: how it is described and how an instance is made.
-struct FeatureRegistration {
-  config::FeatureDescription description;
-  FeatureFactory make;
-};
-
-// The features that come with TELens. Configurations may name the statistics that features are made
-// with as well as built-in ones; null: none.
-struct BuiltinFeatures {
-  std::function<std::vector<FeatureRegistration>(const config::StatisticDescriptionsPtr&)> features;
-  std::function<bool(std::string_view name)> has_statistic;
-};
 
 // Adds a feature for all sessions that begin after it; for Python's register_feature and programs
 // of one's own. A name or alias that is taken already throws UsageError naming both owners.

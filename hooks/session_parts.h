@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "hooks/feature_registry.h"
+#include "hooks/feature_registration.h"
 #include "hooks/sink.h"
+#include "hooks/statistic_definition.h"
 #include "hooks/statistics_engine.h"
 
 namespace telens {

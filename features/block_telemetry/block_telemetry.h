@@ -13,7 +13,7 @@
 #include "core/ops/block_errors_layout.h"
 #include "features/engine/block_copies.h"
 #include "features/statistics/block_sums.h"
-#include "hooks/feature_registry.h"
+#include "hooks/feature_registration.h"
 #include "hooks/host_copy.h"
 #include "hooks/scheduled_feature.h"
 

@@ -1,7 +1,7 @@
 // DisableFP8GEMM and DisableFP8Layer: chosen GEMMs, or all three of a layer, in high precision.
 #pragma once
 
-#include "hooks/feature_registry.h"
+#include "hooks/feature_registration.h"
 
 namespace telens::features {
 

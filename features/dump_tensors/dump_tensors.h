@@ -8,7 +8,7 @@
 
 #include "features/dump_tensors/dump_tensors_options.h"
 #include "features/dump_tensors/dump_writer.h"
-#include "hooks/feature_registry.h"
+#include "hooks/feature_registration.h"
 #include "hooks/scheduled_feature.h"
 
 namespace telens::features {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "features/gemm_error/gemm_error_options.h"
-#include "hooks/feature_registry.h"
+#include "hooks/feature_registration.h"
 #include "hooks/host_copy.h"
 #include "hooks/scheduled_feature.h"
 #include "hooks/stream_order.h"

@@ -2,7 +2,7 @@
 // debug.log_tensor_stats(), under names of its own.
 #pragma once
 
-#include "hooks/feature_registry.h"
+#include "hooks/feature_registration.h"
 
 namespace telens::features {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "features/engine/statistics_list.h"
-#include "hooks/feature_registry.h"
+#include "hooks/feature_registration.h"
 #include "hooks/scheduled_feature.h"
 
 namespace telens::features {

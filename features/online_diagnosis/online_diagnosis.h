@@ -15,7 +15,7 @@
 #include "features/online_diagnosis/look_thread.h"
 #include "features/online_diagnosis/online_diagnosis_options.h"
 #include "hooks/decisions.h"
-#include "hooks/feature_registry.h"
+#include "hooks/feature_registration.h"
 #include "hooks/finding_source.h"
 
 namespace telens::features {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "features/per_tensor_scaling/per_tensor_scaling_options.h"
-#include "hooks/feature_registry.h"
+#include "hooks/feature_registration.h"
 #include "hooks/scheduled_feature.h"
 
 namespace telens::features {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "features/precision_ledger/precision_ledger_options.h"
-#include "hooks/feature_registry.h"
+#include "hooks/feature_registration.h"
 
 namespace telens::features {
 

@@ -17,7 +17,7 @@
 #include "features/trigger/operand_samples.h"
 #include "features/trigger/trigger_options.h"
 #include "hooks/decisions.h"
-#include "hooks/feature_registry.h"
+#include "hooks/feature_registration.h"
 
 namespace telens::features {
 

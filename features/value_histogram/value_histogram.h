@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "features/statistics/histogram_name.h"
-#include "hooks/feature_registry.h"
+#include "hooks/feature_registration.h"
 #include "hooks/host_copy.h"
 #include "hooks/scheduled_feature.h"
 

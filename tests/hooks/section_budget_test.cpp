@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "hooks/clock.h"
+#include "hooks/feature_registry.h"
 #include "hooks/reductions.h"
 #include "hooks/scalar_logger.h"
 #include "hooks/section_switches.h"
