@@ -3,6 +3,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "core/base/printable.h"
+#include "core/base/rank_words.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/first_trouble.h"
 #include "inspector_cli/report/run_choice.h"
@@ -165,18 +168,39 @@ std::string event_text(const record::RunReader& run, const record::Event& event)
                      printable(text));
 }
 
-// Each kind by itself: many of one must not hide the only one of another.
-void print_events(const record::RunReader& run, bool all) {
-  constexpr std::size_t kShownFirst = 2;  // and the last one
+// An event with the ranks that say it alike.
+struct ShownEvent {
+  record::Event event;
+  std::vector<int> ranks;
+};
+
+// Kind by kind. With `all` each by itself, else those once that ranks say alike.
+std::vector<std::pair<std::string, std::vector<ShownEvent>>> events_by_kind(
+    const record::RunReader& run, bool all) {
   const auto& words = run.names(Dictionary::word);
-  std::vector<std::pair<std::string, std::vector<record::Event>>> kinds;
+  std::vector<std::pair<std::string, std::vector<ShownEvent>>> kinds;
+  std::map<std::array<std::int64_t, 4>, std::size_t> places;  // in the list of their kind
   for (const record::Event& event : run.events()) {
     const std::string& kind = words[event.kind];
     if (!all && kind == WarmUp::kKind) continue;  // a sentence at the end sums them up
     auto known = std::ranges::find(kinds, kind, [](const auto& each) { return each.first; });
     if (known == kinds.end()) known = kinds.insert(known, {kind, {}});
-    known->second.push_back(event);
+    auto& events = known->second;
+    const auto [place, is_new] =
+        places.try_emplace({event.iteration, event.kind, event.text, event.layer}, events.size());
+    if (all || is_new) {
+      events.push_back({event, {event.rank}});
+    } else if (auto& ranks = events[place->second].ranks; ranks.back() != event.rank) {
+      ranks.push_back(event.rank);
+    }
   }
+  return kinds;
+}
+
+// Each kind by itself: many of one must not hide the only one of another.
+void print_events(const record::RunReader& run, bool all) {
+  constexpr std::size_t kShownFirst = 2;  // and the last one
+  auto kinds = events_by_kind(run, all);
   std::ranges::stable_sort(kinds, {}, [](const auto& each) { return get_place(each.first); });
   for (const auto& [kind, events] : kinds) {
     for (std::size_t i = 0; i < events.size(); ++i) {
@@ -185,7 +209,10 @@ void print_events(const record::RunReader& run, bool all) {
         line("", fmt::format("... {} more of this kind (--events shows all)", hidden));
         i = events.size() - 1;
       }
-      line(printable(kind), event_text(run, events[i]));
+      const auto& [event, ranks] = events[i];
+      const std::string said_by =
+          ranks.size() > 1 ? fmt::format(" ({} say it)", ranks_in_words(ranks)) : "";
+      line(printable(kind), event_text(run, event) + said_by);
     }
   }
 }

@@ -131,8 +131,9 @@ Rule rank_mismatch() {
               "A rank with a faulty device; an optimizer step that one rank skipped; ranks of one "
               "tp_group that were given other inputs.",
           .next_step =
-              "telens stats RUN --layer '{layer}' --tensor weight --by rank; look for "
-              "parameters outside of DistributedDataParallel, and for what only some ranks do",
+              "telens stats RUN --layer '{layer}' --tensor weight --stat weight_differs l2_norm "
+              "--by rank; look for parameters outside of DistributedDataParallel, for what only "
+              "some ranks do, and for ranks of one tp_group that get other batches",
           .find = find};
 }
 

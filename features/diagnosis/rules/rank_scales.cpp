@@ -36,7 +36,7 @@ Rule rank_scales() {
           .required = {"scale_differs|amax_history_differs"},
           .compares_ranks = true,
           .follows_causes = {"unreduced_gradient", "rank_mismatch"},
-          .recorded_by = "RankAgreement",
+          .recorded_by = "RankAgreement, of layers under an FP8 recipe",
           .alternatives =
               "A rank that resumed from another checkpoint; reduce_amax=False, or an "
               "fp8_group that leaves ranks out.",

@@ -28,11 +28,12 @@ Rule unreduced_gradient() {
           .alternatives =
               "An optimizer that leaves each rank a part of the gradients (`gradients: "
               "False`); experts, which differ from rank to rank (`allreduce = False` "
-              "on their parameters).",
+              "on their parameters); ranks of one tp_group that were given other inputs.",
           .next_step =
               "look for what reduces the gradient of {layer}: DistributedDataParallel's "
               "find_unused_parameters and no_sync, the all-reduce of norm weights over tp_group "
-              "under sequence parallelism",
+              "under sequence parallelism; and whether the ranks of one tp_group get the same "
+              "batches",
           .find = find};
 }
 
