@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "features/record/hdf5.h"
@@ -31,6 +32,9 @@ class DatasetCheck {
   // How many rows a chunk has.
   std::uint64_t expect_chunks(std::size_t row_bytes, std::uint64_t least_rows) const;
   void expect_room(std::uint64_t rows, std::size_t row_bytes, std::uint64_t most_bytes) const;
+
+  // The open dataset: while it is, opening it again is cheap.
+  hdf5::Handle take_dataset() && { return std::move(dataset_); }
 
  private:
   void expect_text(hid_t type, std::uint64_t most_bytes) const;

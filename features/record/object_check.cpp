@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "core/base/error.h"
 #include "features/record/layout_refusal.h"
 
 namespace telens::record {
@@ -47,11 +48,13 @@ std::string_view link_name(H5L_type_t type) {
 }
 
 void expect_link(hid_t group, const std::string& name, const std::string& path) {
-  const htri_t exists = H5Lexists(group, name.c_str(), H5P_DEFAULT);
-  hdf5::check(exists, path);
-  if (exists == 0) refuse(path, "it in the file", "none");
   LinkInfo link{};
-  hdf5::check(link_info(group, name.c_str(), &link, H5P_DEFAULT), path);
+  if (link_info(group, name.c_str(), &link, H5P_DEFAULT) < 0) {
+    const std::string why = hdf5::last_error();  // the next call forgets it
+    const htri_t exists = H5Lexists(group, name.c_str(), H5P_DEFAULT);
+    if (exists == 0) refuse(path, "it in the file", "none");
+    raise<RecordError>("{}: {}", path, why);
+  }
   if (link.type != H5L_TYPE_HARD) refuse(path, "an object of this file", link_name(link.type));
 }
 

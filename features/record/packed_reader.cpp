@@ -4,18 +4,15 @@
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <exception>
-#include <mutex>
-#include <thread>
 
 #include "core/base/error.h"
 #include "features/record/deflate.h"
+#include "features/record/in_threads.h"
 
 namespace telens::record {
 namespace {
 
 constexpr std::uint64_t kRecordsAtOnce = 1 << 20;  // one round of the threads
-constexpr unsigned kMostThreads = 4;               // beyond that, reading chunks is what limits
 
 // A decompressed chunk: plane b holds byte b of every row (HDF5's shuffle filter).
 class Planes {
@@ -60,12 +57,14 @@ class ChunkDecoder {
   explicit ChunkDecoder(std::size_t chunk_rows)
       : chunk_rows_(chunk_rows), bytes_(chunk_rows * kStoredBytes<Record>), kept_(chunk_rows) {}
 
-  bool decompress(std::span<const std::uint8_t> chunk) {
-    return inflater_.decompress(chunk, bytes_);
+  // The chunk's bytes; null: it cannot be decompressed. Valid until the next call.
+  const std::vector<std::uint8_t>* decompress(std::span<const std::uint8_t> chunk) {
+    return inflater_.decompress(chunk, bytes_) ? &bytes_ : nullptr;
   }
 
-  std::vector<Record> matching(std::size_t rows, const RecordFilter& filter) {
-    const Planes planes(bytes_, chunk_rows_);
+  std::vector<Record> matching(std::span<const std::uint8_t> decompressed, std::size_t rows,
+                               const RecordFilter& filter) {
+    const Planes planes(decompressed, chunk_rows_);
     const std::span kept = std::span(kept_).first(rows);
     std::ranges::fill(kept, 1);
     for_each_column<Record>([&]<typename Member, typename Stored>(
@@ -99,13 +98,15 @@ class ChunkDecoder {
 
 std::vector<Record> PackedReader::matching(std::uint64_t chunk, const RecordFilter& filter,
                                            ChunkDecoder& decoder) const {
-  const auto bytes = table_.compressed(chunk);
-  if (!bytes) return {};
-  if (!decoder.decompress(*bytes)) {
-    table_.damaged(chunk);
-    return {};
+  const std::vector<std::uint8_t>* decompressed = table_.find_decompressed(chunk);
+  if (decompressed == nullptr) {
+    const auto bytes = table_.compressed(chunk);
+    if (!bytes) return {};
+    decompressed = decoder.decompress(*bytes);
+    if (decompressed == nullptr) table_.damaged(chunk);
   }
-  return decoder.matching(table_.rows_in(chunk), filter);
+  if (decompressed == nullptr) return {};
+  return decoder.matching(*decompressed, table_.rows_in(chunk), filter);
 }
 
 void PackedReader::read(const RecordFilter& filter,
@@ -113,31 +114,16 @@ void PackedReader::read(const RecordFilter& filter,
                         const std::function<void(std::uint64_t)>& progress) const {
   const std::uint64_t chunks = table_.chunks();
   const std::uint64_t at_once = std::max<std::uint64_t>(1, kRecordsAtOnce / table_.chunk_rows());
-  const unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1U, kMostThreads);
   for (std::uint64_t begin = 0; begin < chunks; begin += at_once) {
     const std::uint64_t count = std::min(at_once, chunks - begin);
     std::vector<std::vector<Record>> found(count);
     std::atomic<std::uint64_t> next = 0;
-    std::exception_ptr failure;
-    std::mutex failure_mutex;
-    const auto work = [&] {
-      try {
-        ChunkDecoder decoder(table_.chunk_rows());
-        for (std::uint64_t i = next++; i < count; i = next++) {
-          found[i] = matching(begin + i, filter, decoder);
-        }
-      } catch (...) {
-        const std::scoped_lock lock(failure_mutex);
-        failure = std::current_exception();
+    run_in_threads(count, [&] {
+      ChunkDecoder decoder(table_.chunk_rows());
+      for (std::uint64_t i = next++; i < count; i = next++) {
+        found[i] = matching(begin + i, filter, decoder);
       }
-    };
-    {
-      std::vector<std::jthread> helpers;
-      for (unsigned t = 1; t < std::min<std::uint64_t>(threads, count); ++t)
-        helpers.emplace_back(work);
-      work();
-    }
-    if (failure) std::rethrow_exception(failure);
+    });
     for (const auto& records : found) {
       if (!records.empty()) use(records);
     }

@@ -60,8 +60,8 @@ struct RecordFilter {
 class PackedReader {
  public:
   // A snapshot of the table at this moment. Throws RecordError.
-  PackedReader(hid_t file, Checksums checksums, DamageLog& damage)
-      : table_(file, checksums, damage) {}
+  PackedReader(hid_t file, Checksums checksums, DamageLog& damage, Growth growth)
+      : table_(file, checksums, damage, growth) {}
   PackedReader(PackedImage image, DamageLog& damage) : table_(std::move(image), damage) {}
 
   std::uint64_t rows() const { return table_.rows(); }

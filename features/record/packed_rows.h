@@ -26,6 +26,9 @@ namespace telens::record {
 // Files of schema versions 1 and 2 have no checksums of ours.
 enum class Checksums : std::uint8_t { none, verified };
 
+// A file that something writes may get more rows.
+enum class Growth : std::uint8_t { none, possible };
+
 // The rows of a table in memory, as they lie in the file: enough to read them without it.
 struct PackedImage {
   std::uint64_t packed_rows = 0;
@@ -55,33 +58,39 @@ class PackedRows {
         kept_chunks_(std::move(image.chunks)) {}
 
   // `damage` outlives this object. Throws RecordError where there is no such table.
-  PackedRows(hid_t file, Checksums checksums, DamageLog& damage)
+  PackedRows(hid_t file, Checksums checksums, DamageLog& damage, Growth growth)
       : checksums_(checksums), damage_(&damage) {
     const hdf5::Lock lock;
     const auto open = [&](const std::string& dataset) {
       return hdf5::checked(H5Dopen2(file, dataset.c_str(), H5P_DEFAULT), H5Dclose, dataset);
     };
-    const auto read = [&](const std::string& dataset, hid_t type, void* values) {
-      const auto opened = open(dataset);
+    const auto read = [&](const std::string& dataset, const hdf5::Handle& opened, hid_t type,
+                          void* values) {
       hdf5::check(H5Dread(opened, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values), dataset);
     };
     // In this order a table that grows meanwhile loses nothing: see PackedTable::flush.
     std::int64_t count = 0;
-    read(name_ + "_count", H5T_NATIVE_INT64, &count);
-    chunk_rows_ = hdf5::row_count(open(name_ + "_tail"));
+    const std::string of_count = name_ + "_count";
+    const std::string of_tail = name_ + "_tail";
+    const std::string of_checksums = name_ + "_tail_crc";
+    read(of_count, open(of_count), H5T_NATIVE_INT64, &count);
+    const auto tail = open(of_tail);
+    chunk_rows_ = hdf5::row_count(tail);
     if (chunk_rows_ == 0 || chunk_rows_ > kMostChunkRows) {
       raise<RecordError>("{}_tail: expected 1 to {} rows, came {}", name_, kMostChunkRows,
                          chunk_rows_);
     }
-    tail_.resize(chunk_rows_ * kRowBytes);
-    read(name_ + "_tail", row_type<Row>(), tail_.data());
+    if (growth == Growth::none) open_table(open);
     std::vector<std::uint32_t> tail_checksums;
-    if (checksums_ == Checksums::verified) {
-      tail_checksums.resize(chunk_rows_);
-      read(name_ + "_tail_crc", H5T_NATIVE_UINT32, tail_checksums.data());
+    if (growth == Growth::possible || !has_ended_chunk()) {
+      tail_.resize(chunk_rows_ * kRowBytes);
+      read(of_tail, tail, row_type<Row>(), tail_.data());
+      if (checksums_ == Checksums::verified) {
+        tail_checksums.resize(chunk_rows_);
+        read(of_checksums, open(of_checksums), H5T_NATIVE_UINT32, tail_checksums.data());
+      }
     }
-    table_ = open(name_);
-    packed_rows_ = hdf5::row_count(table_);
+    if (growth == Growth::possible) open_table(open);
     keep_rows_of_tail(count, tail_checksums);
   }
 
@@ -150,6 +159,11 @@ class PackedRows {
     return compressed;
   }
 
+  // A chunk that was decompressed last by one of the functions below, or null.
+  const std::vector<std::uint8_t>* find_decompressed(std::uint64_t chunk) const {
+    return decompressed_ && decompressed_->first == chunk ? &decompressed_->second : nullptr;
+  }
+
   // Logs a chunk.
   std::nullopt_t damaged(std::uint64_t chunk) const {
     damage_->add(name_, chunk * chunk_rows_, rows_in(chunk));
@@ -166,8 +180,8 @@ class PackedRows {
       }
       return;
     }
-    const auto planes = decompressed(chunk);
-    if (!planes) return;
+    const auto* planes = decompressed(chunk);
+    if (planes == nullptr) return;
     for (std::size_t i = 0; i < rows_in(chunk); ++i) {
       use(chunk * chunk_rows_ + i, row_in(*planes, i));
     }
@@ -207,14 +221,19 @@ class PackedRows {
   static constexpr std::size_t kRowBytes = kStoredBytes<Row>;
 
   // A chunk with its bytes still shuffled: all first bytes of its rows, all second ones, ...
-  // Nothing for a damaged one.
-  std::optional<std::vector<std::uint8_t>> decompressed(std::uint64_t chunk) const {
+  // Null for a damaged one. It is kept until the next call: a small table has no other.
+  const std::vector<std::uint8_t>* decompressed(std::uint64_t chunk) const {
+    if (const auto* planes = find_decompressed(chunk)) return planes;
     const auto bytes = compressed(chunk);
-    if (!bytes) return std::nullopt;
+    if (!bytes) return nullptr;
     std::vector<std::uint8_t> planes(chunk_rows_ * kRowBytes);
     Inflater inflater;
-    if (!inflater.decompress(*bytes, planes)) return damaged(chunk);
-    return planes;
+    if (!inflater.decompress(*bytes, planes)) {
+      damaged(chunk);
+      return nullptr;
+    }
+    decompressed_.emplace(chunk, std::move(planes));
+    return &decompressed_->second;
   }
 
   Row row_in(const std::vector<std::uint8_t>& planes, std::size_t row) const {
@@ -228,8 +247,8 @@ class PackedRows {
   // ends() of one chunk, or of the tail.
   std::optional<std::pair<Row, Row>> get_ends(std::uint64_t chunk) const {
     if (chunk < chunks()) {
-      const auto planes = decompressed(chunk);
-      if (!planes) return std::nullopt;
+      const auto* planes = decompressed(chunk);
+      if (planes == nullptr) return std::nullopt;
       return std::pair(row_in(*planes, 0), row_in(*planes, rows_in(chunk) - 1));
     }
     std::optional<std::pair<Row, Row>> ends;
@@ -239,6 +258,14 @@ class PackedRows {
     });
     return ends;
   }
+
+  template <typename Open>
+  void open_table(const Open& open) {
+    table_ = open(name_);
+    packed_rows_ = hdf5::row_count(table_);
+  }
+  // A chunk that is not full is the last one, made when the file was closed: no tail follows it.
+  bool has_ended_chunk() const { return packed_rows_ % chunk_rows_ != 0; }
 
   std::size_t tail_rows() const { return tail_is_intact_.size(); }
   const char* in_tail(std::size_t slot) const { return tail_.data() + slot * kRowBytes; }
@@ -255,7 +282,7 @@ class PackedRows {
     }
     if (!is_possible) damage_->add(name_ + "_count", 0, 1);
     std::size_t rows = 0;
-    const bool can_have_tail = packed_rows_ % chunk_rows_ == 0;
+    const bool can_have_tail = !has_ended_chunk();
     if (can_have_tail && is_possible && static_cast<std::uint64_t>(count) > packed_rows_) {
       rows = static_cast<std::uint64_t>(count) - packed_rows_;
     }
@@ -294,6 +321,7 @@ class PackedRows {
   std::vector<char> tail_;            // chunk_rows_ stored rows
   std::vector<char> tail_is_intact_;  // for those that are rows of the table
   std::optional<std::vector<std::vector<std::uint8_t>>> kept_chunks_;  // an image has them
+  mutable std::optional<std::pair<std::uint64_t, std::vector<std::uint8_t>>> decompressed_;
 };
 
 }  // namespace telens::record

@@ -6,6 +6,7 @@
 #include <array>
 #include <limits>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "features/record/dataset_check.h"
@@ -71,77 +72,108 @@ hdf5::Handle checksum_type() {
   return hdf5::checked(H5Tcopy(H5T_STD_U32LE), H5Tclose, "cannot make a type");
 }
 
-// Rows in uncompressed chunks.
-void check_plain_table(hid_t file, std::string_view name, MakeType row_type,
-                       std::uint64_t file_bytes) {
-  const DatasetCheck table(file, std::string(name));
-  table.expect_storage(H5D_CHUNKED, kNone);
-  const std::size_t row_bytes =
-      row_type != nullptr ? table.expect_type(row_type()) : table.expect_text(kLongestName);
-  table.expect_chunks(row_bytes, 1);
-  table.expect_room(table.expect_list(), row_bytes, file_bytes);
-}
+// Checks one dataset after the other, and keeps them open.
+class LayoutCheck {
+ public:
+  LayoutCheck(hid_t file, bool checksums, std::uint64_t file_bytes)
+      : file_(file), checksums_(checksums), file_bytes_(file_bytes) {}
 
-void check_packed_table(hid_t file, const std::string& name, MakeType make_row_type, bool checksums,
-                        std::uint64_t file_bytes) {
-  const auto row_type = make_row_type();
-  const DatasetCheck table(file, name);
-  table.expect_storage(H5D_CHUNKED, kPacked);
-  const std::size_t row_bytes = table.expect_type(row_type);
-  const std::uint64_t chunk_rows = table.expect_chunks(row_bytes, kLeastPackedRows);
-  constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max() / kMostExpansion;
-  table.expect_room(table.expect_list(), row_bytes, std::min(file_bytes, kMost) * kMostExpansion);
+  std::vector<hdf5::Handle> take_datasets() && { return std::move(datasets_); }
 
-  const DatasetCheck tail(file, name + "_tail");
-  tail.expect_storage(H5D_CONTIGUOUS, kNone);
-  tail.expect_type(row_type);
-  if (const std::uint64_t rows = tail.expect_list(); rows != chunk_rows) {
-    refuse(name + "_tail", fmt::format("the {} rows of a chunk", chunk_rows),
-           fmt::format("{}", rows));
+  void expect_config() {
+    DatasetCheck config(file_, "config");
+    config.expect_storage(H5D_CONTIGUOUS, kNone);
+    config.expect_text(file_bytes_);
+    config.expect_single();
+    keep(std::move(config));
   }
-  if (checksums) {
-    const DatasetCheck sums(file, name + "_tail_crc");
-    sums.expect_storage(H5D_CONTIGUOUS, kNone);
-    sums.expect_type(checksum_type());
-    if (const std::uint64_t rows = sums.expect_list(); rows != chunk_rows) {
-      refuse(name + "_tail_crc", fmt::format("the {} rows of a chunk", chunk_rows),
-             fmt::format("{}", rows));
+
+  void expect_environment() {
+    DatasetCheck environment(file_, "environment");
+    environment.expect_storage(H5D_CONTIGUOUS, kNone);
+    environment.expect_room(environment.expect_list(), environment.expect_pairs(file_bytes_),
+                            file_bytes_);
+    keep(std::move(environment));
+  }
+
+  // Rows in uncompressed chunks; names where there is no type.
+  void expect_plain_table(std::string_view name, MakeType row_type) {
+    expect_chunks(std::string(name), row_type);
+    if (checksums_) expect_chunks(fmt::format("{}_crc", name), checksum_type);
+  }
+
+  void expect_packed_table(const std::string& name, MakeType make_row_type) {
+    const auto row_type = make_row_type();
+    DatasetCheck table(file_, name);
+    table.expect_storage(H5D_CHUNKED, kPacked);
+    const std::size_t row_bytes = table.expect_type(row_type);
+    const std::uint64_t chunk_rows = table.expect_chunks(row_bytes, kLeastPackedRows);
+    constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max() / kMostExpansion;
+    table.expect_room(table.expect_list(), row_bytes,
+                      std::min(file_bytes_, kMost) * kMostExpansion);
+    keep(std::move(table));
+    expect_slots(name + "_tail", row_type, chunk_rows);
+    if (checksums_) expect_slots(name + "_tail_crc", checksum_type(), chunk_rows);
+    DatasetCheck count(file_, name + "_count");
+    count.expect_storage(H5D_CONTIGUOUS, kNone);
+    count.expect_type(H5T_NATIVE_INT64);
+    count.expect_single();
+    keep(std::move(count));
+  }
+
+ private:
+  void keep(DatasetCheck dataset) { datasets_.push_back(std::move(dataset).take_dataset()); }
+
+  void expect_chunks(const std::string& name, MakeType row_type) {
+    DatasetCheck table(file_, name);
+    table.expect_storage(H5D_CHUNKED, kNone);
+    const std::size_t row_bytes =
+        row_type != nullptr ? table.expect_type(row_type()) : table.expect_text(kLongestName);
+    table.expect_chunks(row_bytes, 1);
+    table.expect_room(table.expect_list(), row_bytes, file_bytes_);
+    keep(std::move(table));
+  }
+
+  // As many as a chunk has rows.
+  void expect_slots(const std::string& name, hid_t type, std::uint64_t chunk_rows) {
+    DatasetCheck slots(file_, name);
+    slots.expect_storage(H5D_CONTIGUOUS, kNone);
+    slots.expect_type(type);
+    if (const std::uint64_t rows = slots.expect_list(); rows != chunk_rows) {
+      refuse(name, fmt::format("the {} rows of a chunk", chunk_rows), fmt::format("{}", rows));
     }
+    keep(std::move(slots));
   }
-  const DatasetCheck count(file, name + "_count");
-  count.expect_storage(H5D_CONTIGUOUS, kNone);
-  count.expect_type(H5T_NATIVE_INT64);
-  count.expect_single();
-}
+
+  hid_t file_;
+  bool checksums_;
+  std::uint64_t file_bytes_;
+  std::vector<hdf5::Handle> datasets_;
+};
 
 }  // namespace
 
-void check_run_layout(hid_t file, std::int64_t schema_version, std::uint64_t file_bytes) {
+std::vector<hdf5::Handle> check_run_layout(hid_t file, std::int64_t schema_version,
+                                           std::uint64_t file_bytes) {
   const hdf5::Lock lock;
   const bool checksums = schema_version >= kFirstWithChecksums;
   check_objects(file, schema_version, checksums);
-  const DatasetCheck config(file, "config");
-  config.expect_storage(H5D_CONTIGUOUS, kNone);
-  config.expect_text(file_bytes);
-  config.expect_single();
-
-  const DatasetCheck environment(file, "environment");
-  environment.expect_storage(H5D_CONTIGUOUS, kNone);
-  environment.expect_room(environment.expect_list(), environment.expect_pairs(file_bytes),
-                          file_bytes);
-
-  const auto check_plain = [&](std::string_view name, MakeType row_type) {
-    check_plain_table(file, name, row_type, file_bytes);
-    if (checksums) check_plain_table(file, fmt::format("{}_crc", name), checksum_type, file_bytes);
-  };
-  for (const DictionaryLayout& layout : kDictionaryLayouts) check_plain(layout.dataset, nullptr);
+  LayoutCheck layout(file, checksums, file_bytes);
+  layout.expect_config();
+  layout.expect_environment();
+  for (const DictionaryLayout& each : kDictionaryLayouts) {
+    layout.expect_plain_table(each.dataset, nullptr);
+  }
   for_each_table(schema_version, [&]<typename Row>() {
-    if (Row::kTable.storage == Storage::plain) check_plain(Row::kTable.name, row_type<Row>);
+    if (Row::kTable.storage == Storage::plain) {
+      layout.expect_plain_table(Row::kTable.name, row_type<Row>);
+    }
   });
   for_each_table(schema_version, [&]<typename Row>() {
     if (Row::kTable.storage == Storage::plain) return;
-    check_packed_table(file, std::string(Row::kTable.name), row_type<Row>, checksums, file_bytes);
+    layout.expect_packed_table(std::string(Row::kTable.name), row_type<Row>);
   });
+  return std::move(layout).take_datasets();
 }
 
 }  // namespace telens::record

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "features/record/hdf5.h"
 
@@ -19,7 +20,8 @@ inline constexpr std::uint64_t kLeastPackedRows = 256;
 // that docs/run_file.md names is there, of its kind, type, shape and storage, and no other object.
 // So nothing that is read or repaired afterwards lies in another file (external links, external
 // storage, virtual datasets), passes through filters that are not ours, is reached by two names, or
-// is larger than the `file_bytes` of the file can hold. Reads no data.
-void check_run_layout(hid_t file, std::int64_t schema_version, std::uint64_t file_bytes);
+// is larger than the `file_bytes` of the file can hold. Reads no data. Returns the open datasets.
+std::vector<hdf5::Handle> check_run_layout(hid_t file, std::int64_t schema_version,
+                                           std::uint64_t file_bytes);
 
 }  // namespace telens::record

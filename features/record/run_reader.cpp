@@ -7,6 +7,7 @@
 #include <deque>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <utility>
 #include <variant>
 
@@ -14,6 +15,7 @@
 #include "features/record/checked_files.h"
 #include "features/record/file_summary.h"
 #include "features/record/joined_segment.h"
+#include "features/record/kept_records.h"
 #include "features/record/run_paths.h"
 #include "features/record/segment_reader.h"
 #include "features/record/summary_processes.h"
@@ -103,6 +105,32 @@ class RunReader::Impl {
     tell(segment);
   }
 
+  void read(const RecordQuery& query, const UseRecords& use, const Progress& progress) {
+    std::vector<JoinedSegment*> chosen;
+    for (JoinedSegment& segment : joined_) {
+      if (!query.rank || *query.rank == segment.about.rank) chosen.push_back(&segment);
+    }
+    std::uint64_t looked_at = 0;
+    for (std::size_t begin = 0; begin < chosen.size();) {
+      const std::size_t count = count_kept(std::span(chosen).subspan(begin));
+      const auto kept = std::span(chosen).subspan(begin, count);
+      const std::vector<std::vector<Record>> records = read_kept_records(kept, query);
+      for (std::size_t i = 0; i < count; ++i) {
+        if (!records[i].empty()) use(kept[i]->about.rank, records[i]);
+        tell(*kept[i]);
+        looked_at += kept[i]->about.records;
+        if (progress) progress(looked_at);
+      }
+      begin += count;
+      if (begin == chosen.size() || chosen[begin]->records) continue;
+      JoinedSegment& segment = *chosen[begin++];
+      read_file(segment, query, use, [&](std::uint64_t rows) {
+        if (progress) progress(looked_at + rows);
+      });
+      looked_at += segment.about.records;
+    }
+  }
+
   template <typename Row>
   void read_rows(const RecordQuery& query, const std::function<void(const Row&)>& use) {
     constexpr bool kMarksSuperseded = requires(Row row) { row.superseded; };
@@ -160,6 +188,28 @@ class RunReader::Impl {
   std::vector<Segment> segments_;
 
  private:
+  // How many files from the first one on have their records in memory, as far as so many are
+  // decompressed at once.
+  static std::size_t count_kept(std::span<JoinedSegment* const> segments) {
+    constexpr std::size_t kMostAtOnce = 16;
+    const auto some = segments.first(std::min(segments.size(), kMostAtOnce));
+    const auto is_kept = [](const JoinedSegment* each) { return each->records.has_value(); };
+    return static_cast<std::size_t>(std::ranges::find_if_not(some, is_kept) - some.begin());
+  }
+
+  void read_file(JoinedSegment& segment, const RecordQuery& query, const UseRecords& use,
+                 const Progress& progress) {
+    std::vector<Record> records;
+    visit(segment, [&](const SegmentReader& file) {
+      const auto join = [&](std::span<const Record> stored) {
+        records.clear();
+        for (const Record& row : stored) records.push_back(segment.joined(row));
+        use(segment.about.rank, records);
+      };
+      file.records().read(segment.filter(query), join, progress);
+    });
+  }
+
   static std::string without(const RecordError& error) {
     return fmt::format("{}; the run is read without it", error.what());
   }
@@ -304,24 +354,7 @@ void RunReader::find_damage() {
 
 void RunReader::read(const RecordQuery& query, const UseRecords& use,
                      const Progress& progress) const {
-  std::uint64_t looked_at = 0;
-  std::vector<Record> records;
-  for (JoinedSegment& segment : impl_->joined_) {
-    const Segment& about = segment.about;
-    if (query.rank && *query.rank != about.rank) continue;
-    const RecordFilter filter = segment.filter(query);
-    const auto join = [&](std::span<const Record> stored) {
-      records.clear();
-      for (const Record& row : stored) records.push_back(segment.joined(row));
-      use(about.rank, records);
-    };
-    const auto report = [&](std::uint64_t rows) {
-      if (progress) progress(looked_at + rows);
-    };
-    impl_->visit_records(segment,
-                         [&](const PackedReader& stored) { stored.read(filter, join, report); });
-    looked_at += about.records;
-  }
+  impl_->read(query, use, progress);
 }
 
 void RunReader::read_histograms(const RecordQuery& query, const UseHistogram& use) const {

@@ -130,7 +130,7 @@ std::string damaged_name(const DictionaryLayout& layout, std::size_t id, const s
 
 }  // namespace
 
-hdf5::Handle open_run_file(const std::string& path) {
+OpenRunFile open_run_file(const std::string& path) {
   const hdf5::Lock lock;
   const HeldFile held(path);
   check_superblock(held.descriptor(), path);
@@ -138,13 +138,15 @@ hdf5::Handle open_run_file(const std::string& path) {
   if (!checked_files().contains(before)) {
     auto file = open_hdf5(held, path);
     const std::int64_t version = check_is_ours(file, path);
-    naming(path, [&] { check_run_layout(file, version, held.size()); });
+    auto datasets = naming(path, [&] { return check_run_layout(file, version, held.size()); });
     const auto after = FileState::settled(held.descriptor());
     checked_files().add(before, after);
-    if (before && before == after && !is_being_written(path)) return file;
+    if (before && before == after && !is_being_written(path)) {
+      return {std::move(file), std::move(datasets)};
+    }
   }
   // Anew: HDF5 keeps the lengths of the tables that the check has opened, and a live file's grow.
-  return open_hdf5(held, path);
+  return {open_hdf5(held, path), {}};
 }
 
 template <typename Use>
@@ -153,8 +155,7 @@ void SegmentReader::during_construction(Use use) {
   try {
     use();
   } catch (const RecordError& error) {
-    records_.reset();
-    file_.reset();
+    close();
     raise<RecordError>("{}: truncated or damaged ({})", about_.path, error.what());
   }
 }
@@ -163,10 +164,10 @@ SegmentReader::SegmentReader(const std::string& path, std::uint64_t most_records
   const hdf5::Lock lock;
   about_.path = path;
   about_.live = is_being_written(path);
-  file_ = open_run_file(path);
+  opened_ = open_run_file(path);
   during_construction([&] {
     read_about();
-    records_ = std::make_unique<PackedReader>(file_, checksums_, damage_);
+    records_ = std::make_unique<PackedReader>(opened_.file, checksums_, damage_, growth());
     records_->keep_first(most_records);
     about_.records = records_->rows();
   });
@@ -187,24 +188,29 @@ SegmentReader::SegmentReader(const std::string& path) : SegmentReader(path, UINT
 
 SegmentReader::~SegmentReader() {
   const hdf5::Lock lock;
+  close();
+}
+
+void SegmentReader::close() {
   records_.reset();
-  file_.reset();
+  opened_.datasets.clear();
+  opened_.file.reset();
 }
 
 void SegmentReader::read_about() {
   about_.schema_version =
-      static_cast<int>(read_integer(file_, "schema_version", 1, kSchemaVersion));
+      static_cast<int>(read_integer(opened_.file, "schema_version", 1, kSchemaVersion));
   if (about_.schema_version >= kFirstWithChecksums) checksums_ = Checksums::verified;
-  about_.telens_version = read_text(file_, "telens_version");
-  about_.run_id = read_text(file_, "run_id");
-  about_.rank = static_cast<int>(read_integer(file_, "rank", 0, INT_MAX));
-  about_.world_size = static_cast<int>(read_integer(file_, "world_size", 1, INT_MAX));
-  about_.start_time = read_real(file_, "start_time");
-  about_.continues = has_attribute(file_, "continues");
-  if (has_attribute(file_, "records_seen")) {
-    about_.thinned = {read_integer(file_, "iterations_left", 0, kMostIterations),
-                      read_integer(file_, "iterations_seen", 0, kMostIterations),
-                      read_integer(file_, "records_seen", 0, kMost)};
+  about_.telens_version = read_text(opened_.file, "telens_version");
+  about_.run_id = read_text(opened_.file, "run_id");
+  about_.rank = static_cast<int>(read_integer(opened_.file, "rank", 0, INT_MAX));
+  about_.world_size = static_cast<int>(read_integer(opened_.file, "world_size", 1, INT_MAX));
+  about_.start_time = read_real(opened_.file, "start_time");
+  about_.continues = has_attribute(opened_.file, "continues");
+  if (has_attribute(opened_.file, "records_seen")) {
+    about_.thinned = {read_integer(opened_.file, "iterations_left", 0, kMostIterations),
+                      read_integer(opened_.file, "iterations_seen", 0, kMostIterations),
+                      read_integer(opened_.file, "records_seen", 0, kMost)};
   }
   if (const auto file = parse_segment(about_.path)) about_.segment = file->segment;
   about_.bytes = size_of(about_.path);
@@ -229,9 +235,9 @@ void SegmentReader::read_end_and_drops() {
 // checksum.
 std::uint64_t SegmentReader::each_row(const std::string& name, const UseBytes& use) const {
   const hdf5::Lock lock;
-  const RowsOfTable rows(file_, name);
+  const RowsOfTable rows(opened_.file, name);
   std::optional<RowsOfTable> checksums;
-  if (checksums_ == Checksums::verified) checksums.emplace(file_, name + "_crc");
+  if (checksums_ == Checksums::verified) checksums.emplace(opened_.file, name + "_crc");
   // HDF5 would make up what was never stored.
   if (!checksums && !rows.are_all_stored()) {
     raise<RecordError>("{}: {} rows, of which not all are stored", name, rows.count());
@@ -309,7 +315,8 @@ RowCounts SegmentReader::intact_from(const RowCounts& begin) const {
     if constexpr (std::is_same_v<Row, Record>) {
       counts.of<Row>() = records_->table().intact_from(first);
     } else if constexpr (Row::kTable.storage == Storage::packed) {
-      counts.of<Row>() = PackedRows<Row>(file_, checksums_, damage_).intact_from(first);
+      counts.of<Row>() =
+          PackedRows<Row>(opened_.file, checksums_, damage_, growth()).intact_from(first);
     } else {
       std::uint64_t next = first;
       each_row(std::string(Row::kTable.name), [&](std::uint64_t number, std::span<const char>) {
@@ -323,7 +330,8 @@ RowCounts SegmentReader::intact_from(const RowCounts& begin) const {
 
 std::vector<char> SegmentReader::read_fixed(const std::string& name) const {
   const hdf5::Lock lock;
-  const auto dataset = hdf5::checked(H5Dopen2(file_, name.c_str(), H5P_DEFAULT), H5Dclose, name);
+  const auto dataset =
+      hdf5::checked(H5Dopen2(opened_.file, name.c_str(), H5P_DEFAULT), H5Dclose, name);
   const auto type = hdf5::checked(H5Dget_type(dataset), H5Tclose, name);
   std::vector<char> bytes(hdf5::row_count(dataset) * H5Tget_size(type));
   bool intact =
@@ -346,7 +354,7 @@ std::vector<std::pair<std::string, std::string>> SegmentReader::environment() co
   {
     const hdf5::Lock lock;
     const auto dataset =
-        hdf5::checked(H5Dopen2(file_, "environment", H5P_DEFAULT), H5Dclose, "environment");
+        hdf5::checked(H5Dopen2(opened_.file, "environment", H5P_DEFAULT), H5Dclose, "environment");
     const auto type = hdf5::checked(H5Dget_type(dataset), H5Tclose, "environment");
     width = H5Tget_size(type);
     name_width = std::min(H5Tget_member_offset(type, 1), width);
@@ -360,7 +368,7 @@ std::vector<std::pair<std::string, std::string>> SegmentReader::environment() co
 }
 
 std::unique_ptr<PackedRows<BinRow>> SegmentReader::bins() const {
-  return std::make_unique<PackedRows<BinRow>>(file_, checksums_, damage_);
+  return std::make_unique<PackedRows<BinRow>>(opened_.file, checksums_, damage_, growth());
 }
 
 }  // namespace telens::record

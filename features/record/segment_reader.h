@@ -21,7 +21,11 @@
 namespace telens::record {
 
 // Opens a run file for reading and checks that it is one and not newer.
-hdf5::Handle open_run_file(const std::string& path);
+struct OpenRunFile {
+  hdf5::Handle file;
+  std::vector<hdf5::Handle> datasets;  // that the check has opened, or none
+};
+OpenRunFile open_run_file(const std::string& path);
 
 class SegmentReader {
  public:
@@ -63,6 +67,8 @@ class SegmentReader {
   // Calls use() under the lock of HDF5; an error closes the file and names it.
   template <typename Use>
   void during_construction(Use use);
+  void close();
+  Growth growth() const { return opened_.datasets.empty() ? Growth::possible : Growth::none; }
   void read_about();
   void read_end_and_drops();
   // For datasets that are written once.
@@ -75,7 +81,7 @@ class SegmentReader {
   Checksums checksums_ = Checksums::none;
   mutable DamageLog damage_;
   mutable std::array<std::optional<std::vector<std::string>>, kDictionaries> names_;  // once read
-  hdf5::Handle file_;
+  OpenRunFile opened_;
   std::unique_ptr<PackedReader> records_;
 };
 
@@ -83,7 +89,7 @@ template <typename Row, typename Use>
 void SegmentReader::read(Use use) const {
   if (about_.schema_version < Row::kTable.since) return;
   if constexpr (Row::kTable.storage == Storage::packed) {
-    const PackedRows<Row> table(file_, checksums_, damage_);
+    const PackedRows<Row> table(opened_.file, checksums_, damage_, growth());
     for (std::uint64_t chunk = 0; chunk <= table.chunks(); ++chunk) {
       table.get_each(chunk, [&](std::uint64_t, const Row& row) { use(row); });
     }

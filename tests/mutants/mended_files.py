@@ -42,8 +42,8 @@ MENDED_FILES = (
     Mutant(
         promise="run files: a tail has the rows of a chunk",
         file="features/record/run_layout.cpp",
-        before="  if (const std::uint64_t rows = tail.expect_list(); rows != chunk_rows) {",
-        after="  if (const std::uint64_t rows = tail.expect_list(); rows + 1 == 0) {",
+        before="    if (const std::uint64_t rows = slots.expect_list(); rows != chunk_rows) {",
+        after="    if (const std::uint64_t rows = slots.expect_list(); rows + 1 == 0) {",
         program="pytest",
         tests=HOSTILE + "a_tail_of_another_length_is_refused",
     ),

@@ -71,17 +71,18 @@ TEST(LiveFile, a_table_has_the_length_that_it_has_when_it_is_read) {
   const TemporaryFolder folder;
   WritingProcess writer(folder);
   writer.write_up_to(100);
-  hdf5::Handle file = open_run_file(writer.path());  // looks at all tables
+  OpenRunFile opened = open_run_file(writer.path());  // looks at all tables
   writer.write_up_to(10'000);
   DamageLog damage;
   {
-    const PackedRows<Record> rows(file, Checksums::verified, damage);
+    const PackedRows<Record> rows(opened.file, Checksums::verified, damage, Growth::possible);
     EXPECT_EQ(rows.rows(), 10'000U);
     EXPECT_EQ(rows.intact_from(0), 10'000U);
     EXPECT_THAT(damage.list(), IsEmpty()) << describe(damage.list());
   }
+  EXPECT_THAT(opened.datasets, IsEmpty());
   const hdf5::Lock lock;
-  file.reset();
+  opened.file.reset();
 }
 
 TEST(LiveFile, names_are_those_of_the_records_that_were_read_before) {

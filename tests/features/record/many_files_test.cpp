@@ -1,9 +1,18 @@
 // A run of many files: other processes look at them, and their records are kept in memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <thread>
 
 #include "features/record/file_summary.h"
 #include "features/record/run_reader.h"
@@ -17,6 +26,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 constexpr int kRanks = 40;
@@ -29,8 +39,8 @@ void damage_a_chunk(const std::string& path) {
   haddr_t address = 0;
   {
     const hdf5::Lock lock;
-    const hdf5::Handle file = open_run_file(path);
-    const hdf5::Handle table(H5Dopen2(file, "records", H5P_DEFAULT), H5Dclose);
+    const OpenRunFile opened = open_run_file(path);
+    const hdf5::Handle table(H5Dopen2(opened.file, "records", H5P_DEFAULT), H5Dclose);
     const hsize_t first_row = 0;
     unsigned skipped_filters = 0;
     hsize_t bytes = 0;
@@ -181,6 +191,86 @@ TEST_F(ManyFiles, a_process_that_ends_early_leaves_its_files_to_the_caller) {
   EXPECT_EQ(processes.take()->about.path, two[0]);
   EXPECT_EQ(processes.take()->about.path, two[1]);
   EXPECT_FALSE(processes.take());
+}
+
+// The processes that this one has started and not waited for.
+std::vector<pid_t> find_children() {
+  std::vector<pid_t> children;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream file(entry.path() / "stat");
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    std::istringstream behind_name(text.substr(text.rfind(')') + 1));
+    char state = ' ';
+    pid_t parent = 0;
+    if (behind_name >> state >> parent && parent == ::getpid()) {
+      children.push_back(std::stoi(entry.path().filename()));
+    }
+  }
+  return children;
+}
+
+std::set<pid_t> to_set(const std::vector<pid_t>& list) { return {list.begin(), list.end()}; }
+
+constexpr SummaryOptions kWholeFiles{.most_kept_rows = 100, .most_record_bytes = 1 << 20};
+
+// Ends one of three processes by a signal.
+void expect_the_others_results(const std::vector<std::string>& files, int signal) {
+  const std::set<pid_t> before = to_set(find_children());
+  std::vector<std::optional<FileSummary>> found;
+  {
+    SummaryProcesses processes(files, kWholeFiles, 3);
+    std::vector<pid_t> started;
+    for (const pid_t child : find_children()) {
+      if (!before.contains(child)) started.push_back(child);
+    }
+    ASSERT_THAT(started, SizeIs(3));
+    ASSERT_EQ(::kill(std::ranges::min(started), signal), 0);
+    for (std::size_t i = 0; i < files.size(); ++i) found.push_back(processes.take());
+  }
+  std::array<std::size_t, 3> made{};  // by process
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    if (!found[i]) continue;
+    EXPECT_EQ(found[i]->about.path, files[i]);
+    ++made[i % 3];
+  }
+  const std::size_t each = files.size() / 3;
+  const std::size_t of_second = each - 1;  // it has the file that cannot be read
+  EXPECT_EQ((made[0] == each) + (made[1] == of_second) + (made[2] == each), 2)
+      << made[0] << ' ' << made[1] << ' ' << made[2];
+  EXPECT_LT(made[0] + made[1] + made[2], 2 * each + of_second);
+  EXPECT_EQ(to_set(find_children()), before) << "one is left";
+}
+
+TEST_F(ManyFiles, a_process_that_is_ended_midway_leaves_the_rest_of_its_files_to_the_caller) {
+  // Longer than what goes into the pipe: it cannot be done before it is ended.
+  std::vector<std::string> files;
+  for (int i = 0; i < 12; ++i) files.insert(files.end(), files_->begin(), files_->end());
+  std::erase(files, (*files_)[kTruncated]);
+  files.insert(files.begin() + kTruncated, (*files_)[kTruncated]);
+  struct sigaction exit_with_3 {};
+  exit_with_3.sa_handler = [](int) { ::_exit(3); };
+  struct sigaction usual {};
+  ASSERT_EQ(::sigaction(SIGUSR1, &exit_with_3, &usual), 0);  // the processes have it too
+  expect_the_others_results(files, SIGKILL);
+  expect_the_others_results(files, SIGUSR1);
+  ::sigaction(SIGUSR1, &usual, nullptr);
+}
+
+TEST_F(ManyFiles, a_run_is_read_whole_while_its_processes_are_killed) {
+  const Said alone = read(folder_->path(), FindDamage::on_opening, Opening::in_this_process);
+  std::atomic<int> killed = 0;
+  Said helped;
+  {
+    const std::jthread killer([&killed](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        for (const pid_t child : find_children()) killed += ::kill(child, SIGKILL) == 0;
+      }
+    });
+    helped = read(folder_->path(), FindDamage::on_opening, Opening::in_processes);
+  }
+  expect_same(alone, helped);
+  EXPECT_GT(killed, 0);
+  EXPECT_THAT(find_children(), IsEmpty());
 }
 
 TEST_F(ManyFiles, a_summary_comes_through_a_pipe_whole_or_not_at_all) {
