@@ -68,7 +68,8 @@ void LayerQuantization::make_quantizers(const std::shared_ptr<const Recipe>& rec
   std::shared_ptr<const DelayedScaling> requested = common_request(answers);
   DelayedScalingState* state = nullptr;
   const DelayedScaling* own = recipe->as_delayed_scaling();
-  if (const DelayedScaling* delayed = own != nullptr ? own : requested.get()) {
+  const DelayedScaling* delayed = own != nullptr ? own : requested.get();
+  if (delayed != nullptr) {
     delayed_scaling_.prepare(*delayed, device);
     state = &delayed_scaling_;
   }
@@ -92,6 +93,7 @@ void LayerQuantization::make_quantizers(const std::shared_ptr<const Recipe>& rec
   quantizers_ = std::move(training);
   evaluation_quantizers_ = std::move(evaluation);
   requested_ = std::move(requested);
+  followed_ = delayed;
   recipe_ = recipe;
   device_ = device;
 }

@@ -26,11 +26,10 @@ namespace {
 // Under delayed scaling the codes of all ranks are joined under one scale. `compared`: the names
 // of the layer's newest comparison, which a forward under the same ones does not repeat.
 void check_shared_scales(const std::string& layer, const LinearParallel& parallel,
-                         const AutocastOptions& options, const DelayedScaling* delayed,
+                         const DelayedScaling& recipe, const ProcessGroupPtr& amax_group,
                          std::pair<std::string, std::string>& compared) {
-  if (delayed == nullptr || !parallel.is_divided() || !parallel.sequence) return;
-  const bool reduces =
-      delayed->reduce_amax && options.group && size_of(*options.group) >= parallel.size;
+  if (!parallel.is_divided() || !parallel.sequence) return;
+  const bool reduces = recipe.reduce_amax && amax_group && size_of(*amax_group) >= parallel.size;
   if (!reduces) {
     raise<UsageError>(
         "{}: sequence_parallel joins FP8 codes of {} ranks, which delayed scaling must scale "
@@ -39,7 +38,7 @@ void check_shared_scales(const std::string& layer, const LinearParallel& paralle
         layer, parallel.size);
   }
   const std::string& tp_group = get_name(*parallel.group);
-  const std::string& fp8_group = get_name(*options.group);
+  const std::string& fp8_group = get_name(*amax_group);
   if (compared.first == tp_group && compared.second == fp8_group) return;
   compare_once_over_ranks(
       {.subject = layer,
@@ -199,12 +198,12 @@ void LinearLayer::State::enter_recipe(ForwardContext& context, const AutocastOpt
   context.quantizers =
       quantization->quantizers(context.recipe, device, collects_amax, layer.hooks.name());
   if (context.recipe->fp8_mha) follow_casts(context.quantizers);
+  const DelayedScaling* delayed = quantization->followed();
+  if (delayed == nullptr) return;
   context.region = region;
-  if (collects_amax) {
-    check_shared_scales(name(), layer.parallel, options, quantization->followed(*context.recipe),
-                        compared_groups_);
-  }
-  if (collects_amax) region->add(quantization, context.recipe, options.group);
+  if (!collects_amax) return;
+  check_shared_scales(name(), layer.parallel, *delayed, options.group, compared_groups_);
+  region->add(quantization, context.recipe, options.group);
 }
 
 void LinearLayer::State::follow_casts(LayerQuantizers& quantizers) const {
@@ -237,9 +236,7 @@ at::Tensor LinearLayer::State::run_forward(LinearArguments arguments) {
 }
 
 void LinearLayer::State::announce(ForwardContext& context, bool asks_gradient) {
-  if (context.region && !context.recomputation &&
-      quantization->followed(*context.recipe) != nullptr &&
-      (asks_gradient || recomputation::is_active())) {
+  if (context.region && !context.recomputation && (asks_gradient || recomputation::is_active())) {
     context.first_in_region = context.region->claim_first();
   }
   if (recomputation::is_active() && !context.recomputation) {
