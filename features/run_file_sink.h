@@ -43,8 +43,8 @@ class FileIds {
 class RunFileSink final : public Sink {
  public:
   void check(const debug::InitializeOptions& options) const override;
-  // `on_error` is told when recording stops, and where another process writes this rank's files.
   std::string name_run(const debug::InitializeOptions& options) const override;
+  // The context's on_error is told when recording stops.
   void begin(const RunContext& context) override;
   void rows(const SomeSessionRows& rows) override;
   void end(std::string_view exception) override;

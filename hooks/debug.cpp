@@ -8,11 +8,12 @@
 #include <iostream>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "hooks/config/suggestions.h"
 #include "hooks/rank_agreement.h"
-#include "hooks/roll_call.h"
+#include "hooks/rendezvous.h"
 #include "hooks/session/session.h"
 #include "hooks/session_parts.h"
 
@@ -126,7 +127,13 @@ std::string explain(const config::StatisticDescriptions& defined) {
 void initialize(const InitializeOptions& options) { initialize(options, default_parts()); }
 
 void initialize(const InitializeOptions& options, const SessionParts& parts) {
-  const Beginning beginning;
+  std::optional<Beginning> beginning;
+  try {
+    beginning.emplace();
+  } catch (const UsageError&) {
+    refuse_rendezvous(options.world);
+    throw;
+  }
   leave_sessions_to_the_parent();
   const auto session = std::make_shared<Session>(options, parts);
   session->begin(session);
@@ -140,13 +147,7 @@ void initialize(const InitializeOptions& options, const SessionParts& parts) {
   std::atexit(close_at_exit);
 }
 
-void refuse_to_initialize(int rank, const ReductionGroup& world) {
-  try {
-    call_ranks(world, {.accept = [] { raise<UsageError>("this rank refuses"); }});
-  } catch (const UsageError&) {
-    // The caller has an error of its own.
-  }
-}
+void refuse_to_initialize(const ReductionGroup& world) { refuse_rendezvous(world); }
 
 void note_foreign_layer(std::string_view layer_name, std::string_view kind) {
   if (const auto session = open_session()) session->note_foreign_layer(layer_name, kind);
@@ -220,10 +221,10 @@ void on_finding(FindingListener listener) {
   const std::shared_ptr<Session> session = session_for("on_finding");
   if (!listener) raise<UsageError>("debug.on_finding: expected a function, came an empty one");
   if (!session->findings().any()) {
-    session->log_message_of_run(
+    session->log_message(
         "debug.on_finding: no section of the configuration has the feature Diagnosis, so that "
         "nothing will be found",
-        LogLevel::warning);
+        {}, LogLevel::warning, {});
   }
   session->findings().listen(listener);
 }
@@ -251,10 +252,6 @@ std::vector<std::pair<std::string, double>> log_tensor_stats(std::string_view la
 void log_message(std::string_view message, std::string_view layer_name, LogLevel level,
                  std::string_view once_per) {
   session_for("log_message")->log_message(message, layer_name, level, once_per);
-}
-
-void log_message_of_run(std::string_view message, LogLevel level) {
-  session_for("log_message_of_run")->log_message_of_run(message, level);
 }
 
 std::vector<std::string> list_features() {

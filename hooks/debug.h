@@ -48,7 +48,7 @@ TELENS_EXPORT void initialize(const InitializeOptions& options, const SessionPar
 
 // In place of initialize(), on a rank of the world that cannot call it: the others, which wait for
 // its answer, raise an error that names it, and none begins.
-TELENS_EXPORT void refuse_to_initialize(int rank, const ReductionGroup& world);
+TELENS_EXPORT void refuse_to_initialize(const ReductionGroup& world);
 
 // True while a session is open.
 TELENS_EXPORT bool is_initialized();
@@ -133,9 +133,6 @@ TELENS_EXPORT std::vector<std::pair<std::string, double>> log_tensor_stats(
 // stderr.
 TELENS_EXPORT void log_message(std::string_view message, std::string_view layer_name = {},
                                LogLevel level = LogLevel::info, std::string_view once_per = {});
-
-// The same of a message that all ranks write alike: on stderr of the rank that leads alone.
-TELENS_EXPORT void log_message_of_run(std::string_view message, LogLevel level = LogLevel::info);
 
 // The features by name ("transformer_engine.FakeQuant"), and what each does. Names may come
 // without the namespace; "all" is every feature. Throws UsageError with the nearest name.

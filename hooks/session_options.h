@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -55,6 +56,8 @@ struct InitializeOptions {
   // the tensor-parallel groups of weights. Null: this rank alone; then each rank has to be given
   // the same run id, and weights stay their ranks' own.
   ReductionGroup world = {};
+  // Throws what the user interrupts initialize() with, while it waits for other ranks.
+  std::function<void()> check_interrupt = [] {};
 };
 
 // Options of one call of log_tensor_stats(), hooks/debug.h.

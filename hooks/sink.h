@@ -113,7 +113,8 @@ struct RunContext {
   record::NameTable& names;  // that rows refer to
   // Is told, on any thread, of what costs rows.
   std::function<void(const std::string&)> on_error;
-  // Is told where all ranks record under another run id than the one asked for.
+  // Is told where all ranks of the world, or this one that is alone, record under another run id
+  // than the one asked for.
   std::function<void(const std::string&)> on_other_run_id = {};
 };
 

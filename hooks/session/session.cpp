@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "hooks/plugin_loader.h"
-#include "hooks/roll_call.h"
 #include "hooks/session/start_options.h"
 
 namespace telens::debug {
@@ -27,7 +26,7 @@ void check_iteration(std::string_view what, std::int64_t iteration) {
 }  // namespace
 
 Session::Session(InitializeOptions options, const SessionParts& parts)
-    : options_(settled(std::move(options))),
+    : options_(std::move(options)),
       registry_(parts.builtin),
       events_(series_.names(), [this] { return iteration(); }),
       isolation_(events_),
@@ -67,6 +66,7 @@ void Session::begin(std::shared_ptr<Session> self) {
 }
 
 void Session::accept() {
+  options_ = settled(std::move(options_));
   check_iteration("initialize, init_training_step", options_.init_training_step);
   load_plugins(options_.feature_dirs, registry_);
   config_ = load_config(options_, registry_.descriptions());
@@ -86,20 +86,33 @@ void Session::flush() {
 
 void Session::meet_ranks() {
   events_.let_lead(options_.rank == 0);
-  const RollCall call = call_ranks(
-      options_.world,
-      {.accept = [this] { accept(); },
-       .on_wait = [this](const auto& text) { events_.message_of_run(text, LogLevel::warning); },
-       .name_run = [this] { return run_file_->name_run(options_); }});
-  if (!call.is_complete) {
-    // One that came late tells it too.
-    const bool is_late = std::ranges::find(call.missing, options_.rank) != call.missing.end();
-    events_.let_lead(is_late || options_.rank == call.first);
-    events_.message_of_run(call.why, LogLevel::error);
-    options_.world = nullptr;
-    if (!call.run_id.empty()) options_.run_id = call.run_id;
+  Attendance attendance;
+  try {
+    attendance = join_rendezvous(
+        options_.world,
+        {.accept = [this] { accept(); },
+         .on_wait = [this](const auto& text) { events_.message(text, {}, LogLevel::warning); },
+         .name_run = [this] { return run_file_->name_run(options_); },
+         .check_interrupt = options_.check_interrupt});
+  } catch (const std::exception&) {
+    for (const std::string& text : config_.warnings()) {
+      events_.message_of_run(text, LogLevel::warning);
+    }
+    throw;
   }
-  compare_ranks(call.is_complete);
+  if (!attendance.is_complete) go_on_alone(attendance);
+  compare_ranks(attendance.is_complete);
+}
+
+void Session::go_on_alone(const Attendance& attendance) {
+  const std::vector<int>& missing = attendance.missing;
+  // One that came late tells it too.
+  const bool is_late = std::ranges::find(missing, options_.rank) != missing.end();
+  events_.let_lead(is_late || options_.rank == attendance.first);
+  events_.message_of_run(attendance.explanation, LogLevel::error);
+  options_.world = nullptr;
+  if (!attendance.run_id.empty()) options_.run_id = attendance.run_id;
+  presence_ = attendance.presence;
 }
 
 // Ranks that watch different things would reduce, and wait for, different things.
@@ -418,6 +431,7 @@ void Session::end_in_turn() {
   flush();
   // Here, not where the last call lets go of the session, which may be at any time on any thread.
   termination_flush_.reset();
+  presence_.reset();
   sinks_->let_go_of_loggers();
   run_file_->end(exception);
   findings_.rethrow_interruption();

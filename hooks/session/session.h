@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "hooks/feature_registry.h"
+#include "hooks/rendezvous.h"
 #include "hooks/session/event_log.h"
 #include "hooks/session/feature_set.h"
 #include "hooks/session/finding_sources.h"
@@ -55,9 +56,6 @@ class Session final : private FeatureServices {
                                      const LogTensorStatsOptions& options);
   void log_message(std::string_view message, std::string_view layer_name, LogLevel level,
                    std::string_view once_per);
-  void log_message_of_run(std::string_view message, LogLevel level) {
-    events_.message_of_run(message, level);
-  }
   void note_foreign_layer(std::string_view layer_name, std::string_view kind);
   RankChecks& rank_checks() { return rank_checks_; }
   std::optional<std::chrono::seconds> longest_wait_for_ranks() const {
@@ -101,6 +99,7 @@ class Session final : private FeatureServices {
 
   void accept();      // throws what initialize refuses
   void meet_ranks();  // the same, of all ranks
+  void go_on_alone(const Attendance& attendance);
   void compare_ranks(bool all_have_come);
   void flush();
   // The same for a process that SIGTERM is about to end, which an event tells.
@@ -141,6 +140,7 @@ class Session final : private FeatureServices {
 
   ReductionGroups groups_;
   RankChecks rank_checks_{features_, isolation_, events_};
+  std::shared_ptr<void> presence_;  // among ranks that are alone
 
   LossWatch losses_;
 

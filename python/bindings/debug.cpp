@@ -49,11 +49,19 @@ std::shared_ptr<debug::ScalarLogger> scalar_logger(const py::object& logger, con
   return logger.is_none() ? nullptr : std::make_shared<PythonScalarLogger>(logger, method);
 }
 
-void initialize(std::string config_file, std::optional<std::string> config_text,
-                std::vector<std::string> feature_dirs, const py::object& statistics_logger,
-                const py::object& tb_writer, std::string log_dir, std::int64_t init_training_step,
-                bool default_logging_enabled, bool block_when_full, std::uint64_t max_size,
-                int rank, int world_size, const py::object& world) {
+void check_interrupt() {
+  const WithGil held;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+debug::InitializeOptions take_options(std::string config_file,
+                                      std::optional<std::string> config_text,
+                                      std::vector<std::string> feature_dirs,
+                                      const py::object& statistics_logger,
+                                      const py::object& tb_writer, std::string log_dir,
+                                      std::int64_t init_training_step, bool default_logging_enabled,
+                                      bool block_when_full, std::uint64_t max_size, int rank,
+                                      int world_size, const py::object& world) {
   debug::InitializeOptions options;
   options.config_file = std::move(config_file);
   options.config_text = std::move(config_text);
@@ -67,8 +75,8 @@ void initialize(std::string config_file, std::optional<std::string> config_text,
   options.rank = rank;
   options.world_size = world_size;
   options.world = to_process_group(world);
-  const WithoutGil no_gil;
-  debug::initialize(options);
+  options.check_interrupt = check_interrupt;
+  return options;
 }
 
 std::uint64_t tick() {
@@ -162,19 +170,23 @@ bool checkpoint_allowed(double seconds) {
 void bind_debug(py::module_& parent) {
   py::module_ module = parent.def_submodule("debug", "Sessions; see telens.debug.");
   const py::call_guard<WithoutGil> no_gil;
-  module.def("initialize", &initialize, py::kw_only(), py::arg("config_file"),
-             py::arg("config_text"), py::arg("feature_dirs"), py::arg("statistics_logger"),
-             py::arg("tb_writer"), py::arg("log_dir"), py::arg("init_training_step"),
-             py::arg("default_logging_enabled"), py::arg("block_when_full"), py::arg("max_size"),
-             py::arg("rank"), py::arg("world_size"), py::arg("world"));
+  py::class_<debug::InitializeOptions>(module, "InitializeOptions")
+      .def(py::init(&take_options), py::kw_only(), py::arg("config_file"), py::arg("config_text"),
+           py::arg("feature_dirs"), py::arg("statistics_logger"), py::arg("tb_writer"),
+           py::arg("log_dir"), py::arg("init_training_step"), py::arg("default_logging_enabled"),
+           py::arg("block_when_full"), py::arg("max_size"), py::arg("rank"), py::arg("world_size"),
+           py::arg("world"));
+  module.def(
+      "initialize", [](const debug::InitializeOptions& options) { debug::initialize(options); },
+      py::arg("options"), no_gil);
   module.def(
       "refuse_to_initialize",
-      [](int rank, const py::object& world) {
+      [](const py::object& world) {
         const debug::ReductionGroup group = to_process_group(world);
         const WithoutGil released;
-        debug::refuse_to_initialize(rank, group);
+        debug::refuse_to_initialize(group);
       },
-      py::arg("rank"), py::arg("world"),
+      py::arg("world"),
       "Tells the other ranks, which wait in initialize, that this one will not come.");
   module.def("is_initialized", &debug::is_initialized);
   module.def("step", &debug::step, py::arg("loss"), no_gil);
@@ -193,13 +205,6 @@ void bind_debug(py::module_& parent) {
       py::arg("name"), py::arg("value"), no_gil);
   module.def("log_message", &log_message, py::arg("message"), py::arg("layer_name"),
              py::arg("level"), py::arg("once_per"), no_gil);
-  module.def(
-      "log_message_of_run",
-      [](const std::string& message, int level) {
-        debug::log_message_of_run(message, static_cast<debug::LogLevel>(level));
-      },
-      py::arg("message"), py::arg("level"), no_gil,
-      "A message that all ranks write alike: on stderr of the rank that leads alone.");
   module.def("log_tensor_stats", &log_tensor_stats, py::arg("layer_name"), py::arg("tensor_name"),
              py::arg("tensor"), py::arg("iteration"), py::arg("skip_reduction"),
              py::arg("reduction_group"));

@@ -7,6 +7,7 @@ MXFP8BlockScaling heeds ``fp8_dpa``; others take them with their defaults alone.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Literal
@@ -15,7 +16,6 @@ import torch
 
 from telens import _C
 from telens._names import names_fields, refusal
-from telens._ranks import warn_of_run
 from telens.common.block_recipes import Float8BlockScaling, MXFP8BlockScaling, NVFP4BlockScaling
 from telens.common.custom_recipe import CustomRecipe, IdentityQuantizer, QuantizerRole
 
@@ -122,7 +122,7 @@ class DelayedScaling(Recipe):
 
     def __post_init__(self, interval: int) -> None:
         if interval != 1:
-            warn_of_run(
+            warnings.warn(
                 f"DelayedScaling: interval={interval!r} is without effect: scales are updated in "
                 "every iteration; leave it out",
                 UserWarning,

@@ -47,7 +47,7 @@ def tell_of_a_late_group() -> None:
         "debug.initialize came before torch.distributed.init_process_group: every rank records its "
         "own values, nothing is reduced; initialize the process group first"
     )
-    _C.debug.log_message_of_run(message, logging.WARNING)
+    _C.debug.log_message(message, "", logging.WARNING, "")
 
 
 # The group over which sessions compare ranks: that of all ranks, the time of its collectives, and

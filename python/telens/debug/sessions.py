@@ -90,28 +90,30 @@ def initialize(
     telens.UsageError
         if there is a session already; after an error there is no new session
     """
+    rank, world_size, group = ranks.world()
     if _C.debug.is_initialized():
+        _C.debug.refuse_to_initialize(group)
         raise _C.UsageError(
             "debug.initialize: there is a session already; call debug.end_debug() first"
         )
-    rank, world_size, group = ranks.world()
     take_registered()
     try:
-        with _refusing_for_all(rank, group):
+        with _refusing_for_all(group):
             check_loggers(statistics_logger, tb_writer)
             options = options_of(config_file, feature_dirs, log_dir, init_training_step, recording)
             for folder in options["feature_dirs"]:
                 run_feature_files(pathlib.Path(folder))
+            core_options = _C.debug.InitializeOptions(
+                **options,
+                statistics_logger=statistics_logger,
+                tb_writer=tb_writer,
+                default_logging_enabled=default_logging_enabled,
+                rank=rank,
+                world_size=world_size,
+                world=group,
+            )
         _session_owners.extend(take_registered())
-        _C.debug.initialize(
-            **options,
-            statistics_logger=statistics_logger,
-            tb_writer=tb_writer,
-            default_logging_enabled=default_logging_enabled,
-            rank=rank,
-            world_size=world_size,
-            world=group,
-        )
+        _C.debug.initialize(core_options)
     except BaseException:
         _session_owners.extend(take_registered())
         _forget_session_features()
@@ -343,12 +345,12 @@ def weights_are_reduced() -> bool:
 
 
 @contextlib.contextmanager
-def _refusing_for_all(rank: int, group: torch.distributed.ProcessGroup | None) -> Iterator[None]:
+def _refusing_for_all(group: torch.distributed.ProcessGroup | None) -> Iterator[None]:
     """What fails in the block before the core is asked must not leave other ranks waiting in it."""
     try:
         yield
-    except Exception:
-        _C.debug.refuse_to_initialize(rank, group)
+    except BaseException:
+        _C.debug.refuse_to_initialize(group)
         raise
 
 

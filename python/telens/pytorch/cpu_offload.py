@@ -13,7 +13,6 @@ import torch
 
 from telens import _C
 from telens._names import refusal
-from telens._ranks import warn_of_run
 
 __all__ = ["get_cpu_offload_context", "mark_not_offload"]
 
@@ -74,7 +73,7 @@ def get_cpu_offload_context(
     if not enabled:
         return contextlib.nullcontext(), lambda output=None: output
     if offload_weights:
-        warn_of_run(
+        warnings.warn(
             "get_cpu_offload_context: offload_weights is without effect: parameters stay where "
             "they are; leave it out",
             stacklevel=2,

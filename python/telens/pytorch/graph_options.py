@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,6 @@ import torch
 
 from telens import _C
 from telens._names import refusal
-from telens._ranks import warn_of_run
 
 __all__ = [
     "check_modules",
@@ -39,7 +39,7 @@ def without_former_names(given: dict[str, Any]) -> dict[str, Any]:
                 f"give {new} alone"
             )
         if given[old] is not None:
-            warn_of_run(
+            warnings.warn(
                 f"make_graphed_callables: {old} is now {new}", DeprecationWarning, stacklevel=3
             )
         value = given[new] if given[old] is None else given[old]

@@ -14,7 +14,6 @@ import torch
 
 from telens import _C
 from telens._names import among, refusal
-from telens._ranks import warn_of_run
 from telens.pytorch.quantization import FP8GlobalStateManager
 from telens.pytorch.tensor import QuantizedTensor, wrap
 
@@ -169,7 +168,7 @@ def moe_unpermute(
                 "give merging_probs"
             )
         message = "moe_unpermute: probs is called merging_probs by now"
-        warn_of_run(message, DeprecationWarning, stacklevel=2)
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
         merging_probs = probs
     if isinstance(inp, QuantizedTensor):
         raise refusal("moe_unpermute", "inp", "in high precision, in which rows are added", inp)

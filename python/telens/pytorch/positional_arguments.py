@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from telens import _C
-from telens._ranks import warn_of_run
 
 __all__: list[str] = []
 
@@ -25,7 +25,7 @@ def warn_of_positions(owner: str, fields: list[_C.FieldInfo], args: tuple[Any, .
     agreed = _AGREED_POSITIONS.get(owner, len(args))
     for field, value in zip(fields[agreed:], args[agreed:], strict=False):
         if isinstance(value, bool):
-            warn_of_run(
+            warnings.warn(
                 f"{owner}: {value} was given by position for {field.name}; Transformer Engine and "
                 f"its documentation have other arguments there: give it by name, {field.name}="
                 f"{value} or what was meant",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,6 @@ import torch
 
 from telens import _C
 from telens._names import refusal
-from telens._ranks import warn_of_run
 
 __all__ = ["UserBufferQuantizationMode", "destroy_ub", "initialize_ub"]
 
@@ -95,7 +95,7 @@ def initialize_ub(
     ranks = torch.distributed.get_world_size()
     notes = _C.initialize_ub(list(shape), tp_size, ranks, precisions)
     for note in notes:
-        warn_of_run(note, stacklevel=2)
+        warnings.warn(note, stacklevel=2)
 
 
 def destroy_ub() -> None:
@@ -106,7 +106,7 @@ def destroy_ub() -> None:
 def _modes(use_fp8: bool, given: Any) -> list[UserBufferQuantizationMode]:
     if not given:
         if use_fp8:
-            warn_of_run(
+            warnings.warn(
                 "initialize_ub: use_fp8 is the older form of quantization_modes="
                 "[UserBufferQuantizationMode.FP8]",
                 DeprecationWarning,

@@ -73,6 +73,14 @@ STATEMENTS = (
         'for layer, name in list(_named(tree, each, "root", keep_names)):',
     ),
     Statement(
+        "With `keep_names=True` a named layer keeps its name, under a parent without one too "
+        "*(ours)*.",
+        "test_contract_layer_names.py::test_layers_that_have_a_name_keep_it_if_so_wished",
+        LAYER_NAMES,
+        "for layer, name in list(_named(tree, each, root, keep_names)):",
+        "for layer, name in _named(tree, each, root, keep_names):",
+    ),
+    Statement(
         "A child of a ModuleList is called by its `layer_number` if that is not None, else by its "
         "index.",
         "test_debug_session.py::test_layer_names_follow_the_structure_of_the_model",

@@ -158,8 +158,8 @@ STATEMENTS = (
         "test_neutral_arguments.py::"
         "test_a_bool_by_position_where_others_have_another_argument_is_warned_of",
         "python/telens/pytorch/positional_arguments.py",
-        "        if isinstance(value, bool):\n            warn_of_run(",
-        "        if isinstance(value, str):\n            warn_of_run(",
+        "        if isinstance(value, bool):\n            warnings.warn(",
+        "        if isinstance(value, str):\n            warnings.warn(",
     ),
     Statement(
         "A CustomRecipe's factory is told the GEMMs of a GroupedLinear apart.",

@@ -8,7 +8,6 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -197,13 +196,16 @@ TEST_F(ManyFiles, a_process_that_ends_early_leaves_its_files_to_the_caller) {
 std::vector<pid_t> find_children() {
   std::vector<pid_t> children;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     std::ifstream file(entry.path() / "stat");
-    const std::string text(std::istreambuf_iterator<char>(file), {});
+    std::string text;
+    std::getline(file, text, '\0');  // a process may end meanwhile
     std::istringstream behind_name(text.substr(text.rfind(')') + 1));
     char state = ' ';
     pid_t parent = 0;
     if (behind_name >> state >> parent && parent == ::getpid()) {
-      children.push_back(std::stoi(entry.path().filename()));
+      children.push_back(std::stoi(name));
     }
   }
   return children;

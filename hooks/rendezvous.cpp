@@ -1,0 +1,285 @@
+#include "hooks/rendezvous.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <sstream>
+#include <string_view>
+#include <thread>
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "core/base/error.h"
+#include "core/base/rank_words.h"
+#include "hooks/rank_agreement.h"
+#include "hooks/reductions.h"
+
+namespace telens {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Clock = std::chrono::steady_clock;
+
+// A rank may load data first, or compile.
+constexpr milliseconds kLongestWait = std::chrono::minutes(5);
+// After it a person wants to know what the program waits for.
+constexpr milliseconds kSilentWait = seconds(10);
+// Between two looks at the store: a quarter of the time waited so far, within these. A thousand
+// ranks must not keep its one thread busy.
+constexpr milliseconds kShortPause{5};
+constexpr milliseconds kLongPause{500};
+
+// First lines of decisions. That of a refusal has the rank and its time in milliseconds behind it;
+// that without some ranks a run id and the missing ranks.
+constexpr std::string_view kAll = "all";
+constexpr std::string_view kRefused = "refused";
+constexpr std::string_view kAlone = "alone";
+
+[[noreturn]] void raise_refused(int rank) {
+  raise<UsageError>(
+      "debug.initialize: expected all ranks to accept it, and rank {} refused; mend what its own "
+      "error names",
+      rank);
+}
+
+std::int64_t to_seconds(milliseconds time) { return std::chrono::ceil<seconds>(time).count(); }
+
+// The rank without a session may be in a collective already, under the same limit; the others have
+// to come to it in time.
+milliseconds find_wait(const c10d::Store& store) {
+  const milliseconds limit = store.getTimeout();
+  return limit == c10d::Store::kNoTimeout ? kLongestWait : std::min(limit / 2, kLongestWait);
+}
+
+// The clock of all hosts, for times that may be seconds off.
+std::int64_t time_of_day() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<milliseconds>(now).count();
+}
+
+// One rank's part in one rendezvous, in the store of a world.
+class StoreRendezvous {
+ public:
+  explicit StoreRendezvous(c10d::ProcessGroup& world)
+      : store_(world.getStore()),
+        rank_(world.getRank()),
+        size_(world.getSize()),
+        wait_(find_wait(*store_)) {
+    const std::string last = fmt::format("telens/begin/last/{}", rank_);
+    const std::int64_t before = store_->add(last, 0);
+    number_ = before + 1;
+    while (is_over()) ++number_;
+    store_->add(last, number_ - before);
+  }
+
+  void refuse() noexcept {
+    try {
+      propose(fmt::format("{}\n{}\n{}", kRefused, rank_, time_of_day()));
+    } catch (const std::exception&) {
+      // The caller has an error of its own, and the others wait no longer than for a missing rank.
+    }
+  }
+
+  std::string join(const RendezvousOptions& options) {
+    if (is_decided()) return decision();
+    put(key(rank_), "came");
+    try {
+      wait_for_decision(options);
+    } catch (...) {
+      refuse();  // the others must not begin with a rank that leaves
+      throw;
+    }
+    store_->deleteKey(key(rank_));
+    return decision();
+  }
+
+  Attendance parse_alone(const std::string& text) const {
+    Attendance attendance{.is_complete = false};
+    std::istringstream lines(text.substr(kAlone.size() + 1));
+    std::getline(lines, attendance.run_id);
+    for (int rank = 0; lines >> rank;) attendance.missing.push_back(rank);
+    const std::vector<int>& missing = attendance.missing;
+    while (std::ranges::find(missing, attendance.first) != missing.end()) ++attendance.first;
+    attendance.explanation = explain(missing);
+    attendance.presence = begin_presence();
+    return attendance;
+  }
+
+ private:
+  template <typename Name>
+  std::string key(const Name& name) const {
+    return fmt::format("telens/begin/{}/{}", number_, name);
+  }
+  void put(const std::string& key, std::string_view text) {
+    store_->set(key, std::vector<std::uint8_t>(text.begin(), text.end()));
+  }
+  // Without effect where there is a decision.
+  void propose(const std::string& text) { store_->compareSet(key("decision"), "", text); }
+  bool is_decided() { return store_->check({key("decision")}); }
+  std::string decision() { return store_->get_to_str(key("decision")); }
+
+  bool is_over() {
+    if (!is_decided()) return false;
+    std::istringstream lines(decision());
+    std::string kind;
+    lines >> kind;
+    if (kind == kAlone) return store_->check({key("ended")});
+    if (kind != kRefused) return false;
+    int rank = 0;
+    std::int64_t time = 0;
+    lines >> rank >> time;
+    return time_of_day() - time > wait_.count();
+  }
+
+  void wait_for_decision(const RendezvousOptions& options) {
+    if (store_->add(key("count"), 1) == size_) return propose(std::string(kAll));
+    const milliseconds silent = std::min(kSilentWait, wait_ / 2);
+    if (is_decided_within(silent, options)) return;
+    if (leads()) tell_of_wait(options);
+    if (is_decided_within(wait_ - silent, options)) return;
+    // One rank alone asks for every other; the rest do only where that one is gone.
+    if (!leads() && is_decided_within(silent, options)) return;
+    const std::vector<int> missing = find_missing();
+    // The last rank may have come meanwhile.
+    propose(missing.empty()
+                ? std::string(kAll)
+                : fmt::format("{}\n{}\n{}", kAlone, options.name_run(), fmt::join(missing, " ")));
+  }
+
+  void tell_of_wait(const RendezvousOptions& options) {
+    const std::vector<int> missing = find_missing();
+    // Ranks that have a decision take their keys away.
+    if (missing.empty() || is_decided()) return;
+    options.on_wait(fmt::format(
+        "debug.initialize waits for {} of {}, and every rank has to call it; in {} s the others "
+        "begin alone, each with values of its own",
+        ranks_in_words(missing), size_, to_seconds(wait_ - std::min(kSilentWait, wait_ / 2))));
+  }
+
+  // It asks again and again: a wait() of a store writes lines on stderr for each time out, and
+  // compareSet() does not wake it in each of them.
+  bool is_decided_within(milliseconds time, const RendezvousOptions& options) {
+    const Clock::time_point begin = Clock::now();
+    for (Clock::time_point now = begin; now < begin + time; now = Clock::now()) {
+      if (is_decided()) return true;
+      const auto pause = std::clamp<Clock::duration>((now - begin) / 4, kShortPause, kLongPause);
+      std::this_thread::sleep_for(std::min(pause, begin + time - now));
+      options.check_interrupt();
+    }
+    return is_decided();
+  }
+
+  // True on the lowest rank that came.
+  bool leads() {
+    for (int rank = 0; rank < rank_; ++rank) {
+      if (store_->check({key(rank)})) return false;
+    }
+    return true;
+  }
+  std::vector<int> find_missing() {
+    std::vector<int> missing;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (!store_->check({key(rank)})) missing.push_back(rank);
+    }
+    return missing;
+  }
+
+  std::string explain(const std::vector<int>& missing) const {
+    const bool is_late = std::ranges::find(missing, rank_) != missing.end();
+    return fmt::format(
+        "debug.initialize: {} of {} had not called it after {} s, and the others began{}; now each "
+        "rank records alone: values are its own, nothing is reduced over ranks or compared. Call "
+        "debug.initialize on every rank, with one configuration and at about the same time",
+        ranks_in_words(missing), size_, to_seconds(wait_), is_late ? " before this one came" : "");
+  }
+
+  // Its end tells ranks that come later that there is no session to join any more. It keeps no
+  // store alive, whose port a next world may want.
+  std::shared_ptr<void> begin_presence() const {
+    const auto end = [store = c10::weak_intrusive_ptr<c10d::Store>(store_),
+                      key = key("ended")](void*) {
+      try {
+        if (const auto alive = store.lock()) alive->set(key, std::vector<std::uint8_t>{'1'});
+      } catch (const std::exception&) {
+        // The host of the store is gone, and no rank comes any more.
+      }
+    };
+    static char anything;
+    return {&anything, end};
+  }
+
+  c10::intrusive_ptr<c10d::Store> store_;
+  int rank_;
+  int size_;
+  milliseconds wait_;
+  std::int64_t number_ = 0;
+};
+
+// False for a store that lacks what a decision takes, as that of torch's backend "fake" does.
+bool can_decide(c10d::Store& store) {
+  try {
+    store.add("telens/begin/tried", 1);
+    store.compareSet("telens/begin/can_decide", "", "yes");
+  } catch (const c10::DistError&) {
+    throw;  // it is out of reach
+  } catch (const std::exception&) {
+    return false;
+  }
+  return true;
+}
+
+bool has_deciding_store(c10d::ProcessGroup& world) {
+  const auto store = world.getStore();
+  return store && can_decide(*store);
+}
+
+void agree_in_a_collective(bool accepts, c10d::ProcessGroup& world) {
+  const std::vector<std::int64_t> refusals = gather_notes(accepts ? 0 : 1, world);
+  const auto refused = std::ranges::find(refusals, 1);
+  if (accepts && refused != refusals.end()) {
+    raise_refused(static_cast<int>(refused - refusals.begin()));
+  }
+}
+
+Attendance join_in_store(c10d::ProcessGroup& world, const RendezvousOptions& options) {
+  StoreRendezvous rendezvous(world);
+  const std::string decision = rendezvous.join(options);
+  if (decision.starts_with(kAlone)) return rendezvous.parse_alone(decision);
+  if (decision.starts_with(kRefused)) raise_refused(std::stoi(decision.substr(kRefused.size())));
+  return {};
+}
+
+}  // namespace
+
+Attendance join_rendezvous(const debug::ReductionGroup& world, const RendezvousOptions& options) {
+  try {
+    options.accept();
+  } catch (...) {
+    refuse_rendezvous(world);
+    throw;
+  }
+  if (!has_several_ranks(world)) return {};
+  if (has_deciding_store(*world)) return join_in_store(*world, options);
+  agree_in_a_collective(true, *world);
+  return {};
+}
+
+void refuse_rendezvous(const debug::ReductionGroup& world) noexcept {
+  try {
+    if (!has_several_ranks(world)) return;
+    if (has_deciding_store(*world)) {
+      StoreRendezvous(*world).refuse();
+    } else {
+      agree_in_a_collective(false, *world);
+    }
+  } catch (const std::exception&) {
+    // As in refuse().
+  }
+}
+
+}  // namespace telens

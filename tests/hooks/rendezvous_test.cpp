@@ -1,0 +1,210 @@
+// Ranks that begin a session together, or without some; a thread each, with a store between them.
+#include "hooks/rendezvous.h"
+
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <future>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "core/base/error.h"
+#include "hooks/reductions.h"
+
+namespace telens {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+constexpr int kRanks = 3;
+constexpr milliseconds kWait{500};
+
+class RendezvousTest : public ::testing::Test {
+ protected:
+  RendezvousTest() {
+    store_->setTimeout(kWait * 2);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      worlds_.push_back(c10::make_intrusive<c10d::ProcessGroup>(store_, rank, kRanks));
+    }
+  }
+
+  // "all", or what it has instead: the explanation, or what was thrown.
+  std::string join(int rank) {
+    RendezvousOptions options{.accept = [] {}};
+    options.on_wait = [this, rank](const std::string& text) { told_[rank] = text; };
+    options.name_run = [this, rank] {
+      if (rank == fails_to_name_) throw std::runtime_error("no name");
+      return "run of " + std::to_string(rank);
+    };
+    try {
+      presences_[rank] = join_rendezvous(share(worlds_[rank].get()), options);
+      const Attendance& attendance = presences_[rank];
+      return attendance.is_complete ? "all" : attendance.explanation;
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+  }
+
+  std::vector<std::string> join_all(const std::vector<int>& ranks) {
+    std::vector<std::future<std::string>> calls;
+    for (const int rank : ranks) {
+      presences_[rank] = {};
+      told_[rank] = {};
+      calls.push_back(std::async(std::launch::async, [this, rank] { return join(rank); }));
+    }
+    std::vector<std::string> results;
+    for (auto& each : calls) results.push_back(each.get());
+    return results;
+  }
+
+  void end(int rank) { presences_.at(rank).presence.reset(); }
+
+  c10::intrusive_ptr<c10d::HashStore> store_ = c10::make_intrusive<c10d::HashStore>();
+  std::vector<c10::intrusive_ptr<c10d::ProcessGroup>> worlds_;
+  std::map<int, Attendance> presences_ = {{0, {}}, {1, {}}, {2, {}}};
+  std::map<int, std::string> told_ = {{0, ""}, {1, ""}, {2, ""}};
+  int fails_to_name_ = -1;
+};
+
+class MissingRankTest : public RendezvousTest, public ::testing::WithParamInterface<int> {
+ protected:
+  std::vector<int> others() const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (rank != GetParam()) ranks.push_back(rank);
+    }
+    return ranks;
+  }
+};
+
+TEST_P(MissingRankTest, is_named_while_it_is_waited_for_and_joins_the_run_of_the_others_late) {
+  const std::string name = "rank " + std::to_string(GetParam()) + " of 3";
+  EXPECT_THAT(join_all(others()), Each(HasSubstr(name + " had not called it after")));
+  const int first = others().front();
+  EXPECT_THAT(told_[first], HasSubstr("waits for " + name));
+  EXPECT_THAT(told_[others().back()], IsEmpty());
+  for (const int rank : others()) {
+    EXPECT_THAT(presences_[rank].missing, ElementsAre(GetParam()));
+    EXPECT_EQ(presences_[rank].first, first);
+    EXPECT_EQ(presences_[rank].run_id, "run of " + std::to_string(first));
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THAT(join(GetParam()), HasSubstr("before this one came"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, kWait);
+  EXPECT_EQ(presences_[GetParam()].run_id, presences_[first].run_id);
+}
+
+TEST_P(MissingRankTest, that_has_skipped_a_session_meets_the_others_in_the_next_one) {
+  EXPECT_THAT(join_all(others()), Each(HasSubstr("had not called")));
+  end(others().front());  // one is enough
+  // It is the first to come, so that no rank can have opened the next one for it.
+  auto skipped = std::async(std::launch::async, [&] { return join(GetParam()); });
+  std::this_thread::sleep_for(kWait / 4);
+  EXPECT_THAT(join_all(others()), Each("all"));
+  EXPECT_EQ(skipped.get(), "all");
+  EXPECT_THAT(join_all({0, 1, 2}), Each("all"));
+}
+
+TEST_P(MissingRankTest, that_refuses_ends_the_wait_of_the_others) {
+  std::thread refuses([&] {
+    std::this_thread::sleep_for(kWait / 4);
+    refuse_rendezvous(share(worlds_[GetParam()].get()));
+  });
+  const std::string refused = "rank " + std::to_string(GetParam()) + " refused";
+  EXPECT_THAT(join_all(others()), Each(HasSubstr(refused)));
+  refuses.join();
+  // One that comes too late for it hears of it too.
+  refuse_rendezvous(share(worlds_[GetParam()].get()));
+  EXPECT_THAT(join_all(others()), Each(HasSubstr(refused)));
+  EXPECT_THAT(join_all({0, 1, 2}), Each("all"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, MissingRankTest, ::testing::Range(0, kRanks));
+
+TEST_F(RendezvousTest, all_ranks_begin_together_again_and_again_and_leave_little_behind) {
+  std::int64_t keys = 0;
+  for (int session = 0; session < 3; ++session) {
+    EXPECT_THAT(join_all({0, 1, 2}), Each("all"));
+    if (session == 0) keys = store_->getNumKeys();
+  }
+  EXPECT_LE(store_->getNumKeys() - keys, 2 * 2);  // the count and the decision
+  EXPECT_THAT(told_, Each(Pair(::testing::_, IsEmpty())));
+}
+
+TEST_F(RendezvousTest, a_refusal_that_no_other_rank_was_there_to_hear_passes) {
+  refuse_rendezvous(share(worlds_[1].get()));
+  std::this_thread::sleep_for(kWait * 3 / 2);
+  EXPECT_THAT(join_all({0, 1, 2}), Each("all"));
+}
+
+TEST_F(RendezvousTest, what_fails_on_the_rank_that_decides_keeps_no_other_waiting) {
+  fails_to_name_ = 0;
+  EXPECT_THAT(join_all({0, 1}), ElementsAre("no name", HasSubstr("rank 0 refused")));
+}
+
+TEST_F(RendezvousTest, an_interrupted_wait_ends_that_of_the_others) {
+  auto other = std::async(std::launch::async, [&] { return join(1); });
+  RendezvousOptions options{.accept = [] {}};
+  options.check_interrupt = [] { throw std::runtime_error("interrupted"); };
+  EXPECT_THROW(join_rendezvous(share(worlds_[0].get()), options), std::runtime_error);
+  EXPECT_THAT(other.get(), HasSubstr("rank 0 refused"));
+}
+
+TEST_F(RendezvousTest, the_error_of_a_rank_is_its_own_where_the_store_is_gone_too) {
+  class GoneStore final : public c10d::HashStore {
+   public:
+    std::int64_t add(const std::string&, std::int64_t) override {
+      C10_THROW_ERROR(DistNetworkError, "gone");
+    }
+  };
+  const auto world =
+      c10::make_intrusive<c10d::ProcessGroup>(c10::make_intrusive<GoneStore>(), 0, kRanks);
+  const RendezvousOptions options{.accept = [] { raise<UsageError>("its own"); }};
+  try {
+    join_rendezvous(share(world.get()), options);
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_STREQ(error.what(), "its own");
+  }
+}
+
+// A world of two, of which the other rank has just what this one has; its store cannot decide.
+class WorldOfBareStore final : public c10d::ProcessGroup {
+ public:
+  WorldOfBareStore() : ProcessGroup(c10::make_intrusive<BareStore>(), 0, 2) {}
+  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                           std::vector<at::Tensor>& inputs,
+                                           const c10d::AllgatherOptions&) override {
+    for (at::Tensor& each : outputs[0]) each.copy_(inputs[0]);
+    return c10::make_intrusive<Done>();
+  }
+
+ private:
+  struct BareStore final : c10d::HashStore {
+    std::int64_t add(const std::string&, std::int64_t) override {
+      throw std::runtime_error("pure virtual");
+    }
+  };
+  struct Done final : c10d::Work {
+    bool wait(milliseconds) override { return true; }
+  };
+};
+
+TEST(RendezvousWithoutStore, asks_the_ranks_in_a_collective) {
+  const auto world = c10::make_intrusive<WorldOfBareStore>();
+  EXPECT_TRUE(join_rendezvous(share(world.get()), {.accept = [] {}}).is_complete);
+}
+
+}  // namespace
+}  // namespace telens
