@@ -93,7 +93,7 @@ def test_inferred_names_are_those_of_the_peer(numbers):
 def test_layers_that_have_a_name_keep_it_if_so_wished():
     layer = te.TransformerLayer(32, 64, 2, name="first", device="cpu")
     named = {key: module.name for key, module in layer.named_modules() if module.name}
-    unnamed = te.TransformerLayer(32, 64, 2, device="cpu")  # its naming renames its children
+    unnamed = te.TransformerLayer(32, 64, 2, device="cpu")
     unnamed.self_attention.proj.set_debug_name("own")
     model = torch.nn.Sequential(layer, te.LayerNorm(32, device="cpu"), unnamed)
     debug.infer_and_assign_layer_names(model, keep_names=True)

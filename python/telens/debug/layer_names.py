@@ -47,7 +47,7 @@ def assign_layer_names(
     _forget_models_of_ended_session()
     for each in models:
         tree = _tree_of(each)
-        for layer, name in list(_named(tree, each, root, keep_names)):
+        for layer, name in _named(tree, each, root, keep_names):
             model_state.note_module(layer, name)
             if isinstance(layer, tree.own_layer):
                 layer.set_debug_name(name)

@@ -69,16 +69,16 @@ STATEMENTS = (
         "attributes, as the peer does.",
         "test_contract_layer_names.py::test_inferred_names_are_those_of_the_peer",
         LAYER_NAMES,
-        "for layer, name in list(_named(tree, each, root, keep_names)):",
-        'for layer, name in list(_named(tree, each, "root", keep_names)):',
+        "for layer, name in _named(tree, each, root, keep_names):",
+        'for layer, name in _named(tree, each, "root", keep_names):',
     ),
     Statement(
         "With `keep_names=True` a named layer keeps its name, under a parent without one too "
         "*(ours)*.",
         "test_contract_layer_names.py::test_layers_that_have_a_name_keep_it_if_so_wished",
         LAYER_NAMES,
-        "for layer, name in list(_named(tree, each, root, keep_names)):",
-        "for layer, name in _named(tree, each, root, keep_names):",
+        "        name = layer.name or name\n",
+        "        pass\n",
     ),
     Statement(
         "A child of a ModuleList is called by its `layer_number` if that is not None, else by its "
