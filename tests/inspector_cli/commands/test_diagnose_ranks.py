@@ -49,7 +49,7 @@ def test_the_gradient_comes_first_where_both_show_in_one_iteration(diagnose):
 def test_of_two_ranks_either_may_be_the_odd_one(diagnose):
     said = " ".join(diagnose({WEIGHT: 3}).stdout.split())
     assert "of two ranks either may be the odd one" in said
-    assert "--tensor weight --by rank" in said
+    assert "--tensor weight --stat weight_differs l2_norm --by rank" in said
 
 
 def test_weights_that_parted_long_before_do_not(diagnose):
