@@ -6,6 +6,7 @@ import graphed_cases as cases
 import pytest
 import torch
 from recorded_graphs import RecordedGraphs
+from same_tensors import assert_same
 
 import telens
 import telens.pytorch as te
@@ -61,7 +62,7 @@ def test_where_all_tensors_are_requested_layers_train_as_under_delayed_scaling(n
     plain, requested, recipe = make(name), make(name), custom(**options)
     expected, found = train(plain, DelayedScaling(**options)), train(requested, recipe)
     assert requested.fp8_meta["recipe"] is recipe
-    assert all(map(torch.equal, found, expected))
+    assert_same(found, expected)
     for direction in ("scaling_fwd", "scaling_bwd"):
         for attribute in ("scale", "amax_history"):
             of_plain = getattr(plain.fp8_meta[direction], attribute)
@@ -105,7 +106,7 @@ def test_a_checkpoint_of_the_state_goes_on_where_it_was():
     deep = copy.deepcopy(layer)
     expected = train(layer, recipe)
     for each in (other, deep):
-        assert all(map(torch.equal, train(each, recipe), expected))
+        assert_same(train(each, recipe), expected)
     assert not torch.equal(train(make("Linear"), recipe)[0], expected[0])
 
 
@@ -113,7 +114,7 @@ def test_recomputation_and_evaluation_leave_no_trace():
     recipe, plain, layer = custom(amax_history_len=2), make("Linear"), make("Linear")
     expected = train(plain, recipe)
     found = train(layer, recipe, call=lambda *args: te.checkpoint(layer, *args))
-    assert all(map(torch.equal, found, expected))
+    assert_same(found, expected)
     with te.autocast(recipe=recipe), torch.no_grad():
         layer(torch.full((16, 64), 1e4))
     assert torch.equal(layer.get_extra_state(), expected[-1])
@@ -135,10 +136,11 @@ def test_requests_that_differ_are_errors_by_name():
     def lengths(role):
         return te.DelayedScalingRequest(amax_history_len=4 if "fc1" in role.name else 8)
 
-    layer, x = make("Linear"), torch.randn(16, 64)
-    known = custom()
-    with te.autocast(recipe=known):
-        expected = layer(x)
+    layer, twin, x = make("Linear"), make("Linear"), torch.randn(16, 64)
+    known = custom(amax_history_len=4)
+    for each in (layer, twin):
+        train(each, known)
+    before = kept_by(layer)
     for module, factory, message in (
         (layer, differ, "asked for different delayed scalings for tensors of one layer"),
         (
@@ -151,9 +153,15 @@ def test_requests_that_differ_are_errors_by_name():
         recipe = CustomRecipe(qfactory=factory)
         with te.autocast(recipe=recipe), pytest.raises(telens.UsageError, match=message):
             module(x)
-    with te.autocast(recipe=known):  # the layer keeps what it had
-        assert layer(x).isfinite().all()
-    assert expected.isfinite().all()
+    assert_same(kept_by(layer), before)
+    assert_same(train(layer, known), train(twin, known))
+
+
+def kept_by(layer):
+    """Histories and scales, and what a checkpoint has of them."""
+    metas = [layer.fp8_meta[name] for name in ("scaling_fwd", "scaling_bwd")]
+    windows = [each for meta in metas for each in (meta.amax_history, meta.scale)]
+    return [each.clone() for each in (*windows, layer.get_extra_state())]
 
 
 def test_a_recipe_without_requests_shows_no_histories():

@@ -23,6 +23,8 @@ from telens.common.recipe import (
     NVFP4BlockScaling,
     QParams,
 )
+from telens.common.custom_recipe import QuantizerRole
+from telens.pytorch.quantization import DelayedScalingRequest
 
 E4M3 = te.DType.kFloat8E4M3
 BEHIND = ["fp8_dpa", "fp8_mha", "backward_override"]
@@ -308,7 +310,8 @@ def test_parameters_of_gemms_are_checked():
         MMParams(use_split_accumulator="no")
 
 
-@pytest.mark.parametrize("made", [*POSITIONAL, CustomRecipe, QParams, MMParams])
+@pytest.mark.parametrize("made", [*POSITIONAL, CustomRecipe, DelayedScalingRequest, MMParams, QParams, QuantizerRole]
+)
 def test_an_argument_that_is_not_there_is_named_with_what_is(made):
     there = list(inspect.signature(made).parameters)[-1]
     with pytest.raises(TypeError, match=rf"{made.__name__}: .*'{there}s' \(did you mean '{there}'"):

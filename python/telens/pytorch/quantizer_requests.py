@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from telens._names import names_fields
 from telens.common.custom_recipe import QuantizerRequest
 from telens.common.recipe import AmaxFunction, DelayedScaling, Format, ScaleFunction
 
 __all__ = ["DelayedScalingRequest", "QuantizerRequest"]
 
 
+@names_fields
 @dataclass(frozen=True)
 class DelayedScalingRequest(QuantizerRequest):
     """Delayed scaling of one tensor: a history and a scale that the layer keeps.
