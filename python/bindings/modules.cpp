@@ -2,12 +2,16 @@
 
 #include <pybind11/stl.h>
 
+#include <cstddef>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/base/error.h"
 #include "core/modules/attention/rotary_embedding.h"
 #include "core/modules/attention/score_block.h"
+#include "core/modules/layer/delayed_wgrads.h"
 #include "core/modules/module_list.h"
 #include "python/bindings/errors.h"
 #include "python/bindings/fields.h"
@@ -87,6 +91,17 @@ RotaryPairs get_pairs(bool interleaved) {
   return interleaved ? RotaryPairs::neighbors : RotaryPairs::halves;
 }
 
+using MadeWgrads = std::vector<std::pair<at::Tensor, std::optional<at::Tensor>>>;
+
+std::optional<MadeWgrads> make_delayed_wgrads(ModuleAdapter& adapter) {
+  MadeWgrads made;
+  const bool any = adapter.module().make_delayed_wgrads([&](const DelayedWgrad& each) {
+    made.emplace_back(each.weight,
+                      each.gradient.defined() ? std::optional(each.gradient) : std::nullopt);
+  });
+  return any ? std::optional(std::move(made)) : std::nullopt;
+}
+
 // The names of Transformer Engine.
 py::dict placement(ModuleAdapter& adapter, const std::string& name) {
   const ParameterPlacement found = adapter.module().placement(name);
@@ -142,6 +157,17 @@ void bind_module_adapter(py::module_& module) {
           // Autograd's engine is entered without it.
           py::call_guard<py::gil_scoped_release>(),
           "Weights' gradients of the oldest backward that left them; False: nothing waited.")
+      .def("make_delayed_wgrads", &make_delayed_wgrads, py::call_guard<py::gil_scoped_release>(),
+           "As backward_dw, but (weight, gradient) of each are returned; None: nothing waited.")
+      .def("has_delayed_wgrads",
+           [](ModuleAdapter& adapter) { return adapter.module().has_delayed_wgrads(); })
+      .def(
+          "drop_delayed_wgrads",
+          [](ModuleAdapter& adapter, std::optional<std::size_t> backward) {
+            adapter.module().drop_delayed_wgrads(backward);
+          },
+          py::arg("backward") = py::none(),
+          "Those of one backward, the oldest being number 0, or all are not made any more.")
       .def(
           "set_context_parallel_group",
           [](ModuleAdapter& adapter, const py::list& groups, const std::string& comm_type,

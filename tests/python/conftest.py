@@ -95,3 +95,15 @@ def register():
     debug.end_debug()
     for owner in owners:
         _C.unregister_features(owner)
+
+
+@pytest.fixture(params=["eager", "recorded"])
+def graphs(request, monkeypatch):
+    """What captures in make_graphed_callables; None where the modules are called."""
+    from recorded_graphs import RecordedGraphs
+
+    from telens.pytorch import graph
+
+    recorded = RecordedGraphs() if request.param == "recorded" else None
+    monkeypatch.setattr(graph, "_graphs_for", lambda runners: recorded)
+    return recorded

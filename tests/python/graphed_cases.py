@@ -218,3 +218,18 @@ def graphed_pipeline(layers, recipe, device, dtype, **options):
 
 def copies(layers):
     return copy.deepcopy(layers)
+
+
+class LoggedStream:
+    """Of a GPU, where there is none: writes down what it is asked for."""
+
+    device = torch.device("cuda", 0)
+
+    def __init__(self, name, log):
+        self.name, self.log = name, log
+
+    def wait_stream(self, other):
+        self.log.append(f"{self.name} waits for {other.name}")
+
+    def wait_event(self, event):
+        self.log.append(f"{self.name} waits for {event}")

@@ -2,7 +2,8 @@
 
 As on a GPU, a capture computes nothing: what its operators wrote into memory from before is put
 back, and what they have made is NaN until a replay. What reads a value on the host is an error.
-Memory is not shared, and code that writes past the dispatcher is not seen.
+Graphs of one pool share memory in the worst way: a replay leaves nothing of what later captures
+have made there. Code that writes past the dispatcher is not seen.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ class RecordedGraphs:
     def __init__(self):
         self.pools = []
         self.captures = []  # (pool, number of operators)
+        self._by_pool = {}  # id(pool) -> its recordings, the oldest first
 
     def new_pool(self):
         self.pools.append(object())
@@ -27,10 +29,18 @@ class RecordedGraphs:
 
     @contextlib.contextmanager
     def capture(self, pool, generators):
+        same_pool = self._by_pool.setdefault(id(pool), [])
         recording = _Recording()
+
+        def replay():
+            for later in same_pool[same_pool.index(recording) + 1 :]:
+                later.spoil()
+            recording.replay()
+
         with recording:
-            yield recording.replay
+            yield replay
         recording.end()
+        same_pool.append(recording)
         self.captures.append((pool, len(recording.calls)))
 
 
@@ -69,10 +79,16 @@ class _Recording(TorchDispatchMode):
         with torch.no_grad():
             for whole, values in self._before.values():
                 whole.data.copy_(values)
+        self.spoil()
+
+    def spoil(self):
+        with torch.no_grad():
             for *_, made in self.calls:
                 for _, each in made:
                     if each.is_floating_point():
                         each.data.fill_(float("nan"))  # .data: autograd is to count no change
+                    elif each.dtype is torch.uint8:
+                        each.data.fill_(255)  # as codes of FP8 it is NaN
 
     def replay(self):
         with torch.no_grad():

@@ -133,6 +133,17 @@ def test_an_order_that_no_pipeline_has_is_an_error(order, message):
         te.make_graphed_callables(layers, samples, _order=order)
 
 
+@pytest.mark.parametrize("sizes", [1, [1.0, 1.0], [True, 1], ["a", 1]])
+def test_layers_of_chunks_are_whole_numbers(sizes):
+    layers = tuple(torch.nn.Linear(8, 8) for _ in range(2))
+    samples = tuple((torch.zeros(4, 8),) for _ in range(2))
+    message = "_num_layers_per_chunk must be a list of whole numbers, one a chunk, not"
+    with pytest.raises(telens.UsageError, match=message):
+        te.make_graphed_callables(
+            layers, samples, _order=[1, 2, -2, -1], _num_layers_per_chunk=sizes
+        )
+
+
 def test_weight_caching_asks_each_call_which_microbatch_it_is():
     layers = make_layers()
     te.make_graphed_callables(
@@ -164,11 +175,16 @@ def test_wrong_modules_and_inputs_are_errors_by_name():
     x = (torch.zeros(4, 8),)
     hooked = torch.nn.Linear(8, 8)
     hooked.register_forward_hook(lambda *arguments: None)
+    hooked_behind, buffered = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+    hooked_behind.register_full_backward_pre_hook(lambda *arguments: None)
+    buffered.register_buffer("scale", torch.ones(8, requires_grad=True))
     for modules, args, message in (
         (torch.relu, x, "modules must be torch.nn.Modules"),
         ((linear, torch.nn.Linear(8, 8).eval()), (x, x), "all in training or all in evaluation"),
         ((linear, linear), (x,), "there are 1 sample_args for 2 modules"),
         (hooked, x, "has hooks, which a graph would not call"),
+        (hooked_behind, x, "has hooks, which a graph would not call"),
+        (buffered, x, "the buffer scale of Linear has requires_grad=True"),
         (linear, (torch.zeros(4, 8, device="meta"),), "is on meta; expected the CPU or a GPU"),
         (linear, ([1],), None),
     ):

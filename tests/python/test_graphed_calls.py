@@ -2,6 +2,7 @@
 
 import contextlib
 
+import graphed_cases as cases
 import pytest
 import torch
 from recorded_graphs import RecordedGraphs
@@ -9,14 +10,6 @@ from recorded_graphs import RecordedGraphs
 import telens
 import telens.pytorch as te
 from telens.pytorch import graph
-
-
-@pytest.fixture(params=["eager", "recorded"])
-def graphs(request, monkeypatch):
-    """None where the modules are called."""
-    recorded = RecordedGraphs() if request.param == "recorded" else None
-    monkeypatch.setattr(graph, "_graphs_for", lambda runners: recorded)
-    return recorded
 
 
 def make_linear() -> torch.nn.Linear:
@@ -110,26 +103,11 @@ def test_gradients_of_parameters_are_copies_unless_they_may_be_buffers(monkeypat
     assert torch.equal(layer.bias.grad, torch.full((8,), 8.0))
 
 
-class Stream:
-    """Writes down what it is asked for."""
-
-    device = torch.device("cuda", 0)
-
-    def __init__(self, name, log):
-        self.name, self.log = name, log
-
-    def wait_stream(self, other):
-        self.log.append(f"{self.name} waits for {other.name}")
-
-    def wait_event(self, event):
-        self.log.append(f"{self.name} waits for {event}")
-
-
 @pytest.mark.parametrize("event", [None, "the event"])
 def test_a_call_may_name_the_stream_of_its_replays(monkeypatch, event):
     """Here no GPU is waited for; the order is that of one."""
     log = []
-    caller, side = Stream("caller", log), Stream("side", log)
+    caller, side = cases.LoggedStream("caller", log), cases.LoggedStream("side", log)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: caller)
 
     @contextlib.contextmanager

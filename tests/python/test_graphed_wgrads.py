@@ -3,22 +3,12 @@
 import graphed_cases as cases
 import pytest
 import torch
-from recorded_graphs import RecordedGraphs
 
 import telens
 import telens.pytorch as te
-from telens.pytorch import graph
 
 # A backward of both chunks, the weights' gradients of each where the pipeline has time.
 ORDER = [1, 2, 1, 2, -2, -1, -1.5, -2, -2.5, -1, -2.5, -1.5]
-
-
-@pytest.fixture(params=["eager", "recorded"])
-def graphs(request, monkeypatch):
-    """None where the modules are called."""
-    recorded = RecordedGraphs() if request.param == "recorded" else None
-    monkeypatch.setattr(graph, "_graphs_for", lambda runners: recorded)
-    return recorded
 
 
 @pytest.mark.parametrize("main_grad", [False, True])
@@ -154,16 +144,67 @@ def tripled(gradient):
     return None if gradient is None else gradient * 3  # None: that of the backward
 
 
-def test_hooks_of_weights_are_called_with_each_gradient(graphs):
+@pytest.mark.parametrize("before", [True, False])
+def test_hooks_of_parameters_are_called_with_each_gradient_and_not_in_a_warm_up(graphs, before):
     _, layer = cases.make_delayed("cpu")
-    layer.weight.register_hook(tripled)
-    if graphs is not None:
-        with pytest.raises(telens.UsageError, match="a parameter of Linear has hooks"):
-            te.make_graphed_callables(layer, cases.sample("cpu"))
-    _, layer = cases.make_delayed("cpu")
+    called, nodes = [], []
+
+    def register():
+        for name, parameter in layer.named_parameters():
+            parameter.register_hook(tripled)
+            parameter.register_post_accumulate_grad_hook(lambda _, name=name: called.append(name))
+            node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+            node.register_hook(lambda *_, name=name: called.append(f"node of {name}"))
+            nodes.append(node)
+
+    if before:
+        register()
     te.make_graphed_callables(layer, cases.sample("cpu"))
-    layer.weight.register_hook(tripled)
-    x = torch.ones(cases.ROWS, cases.WIDTH, requires_grad=True)
-    layer(x).sum().backward()
-    layer.backward_dw()
-    assert torch.equal(layer.weight.grad, torch.full_like(layer.weight, 3 * cases.ROWS))
+    if not before:
+        register()
+    assert called == []
+    for calls in (1, 2):
+        x = torch.ones(cases.ROWS, cases.WIDTH, requires_grad=True)
+        layer(x).sum().backward()
+        assert torch.equal(layer.bias.grad, torch.full_like(layer.bias, 3 * calls * cases.ROWS))
+        layer.backward_dw()
+        expected = torch.full_like(layer.weight, 3 * calls * cases.ROWS)
+        assert torch.equal(layer.weight.grad, expected)
+    for name in ("weight", "bias"):
+        assert called.count(name) == called.count(f"node of {name}") >= 2
+
+
+def test_a_weight_of_several_parameters_gets_gradients_by_part(graphs):
+    def made():
+        torch.manual_seed(5)
+        parts = {"q": cases.WIDTH, "k": cases.WIDTH}
+        width = 2 * cases.WIDTH
+        return te.Linear(
+            cases.WIDTH, width, parameters_split=parts, delay_wgrad_compute=True, device="cpu"
+        )
+
+    seen = []
+    for graphed in (False, True):
+        layer = made()
+        if graphed:
+            te.make_graphed_callables(layer, cases.sample("cpu"))
+        layer(cases.inputs_of(1, "cpu", torch.float32)).square().sum().backward()
+        layer.backward_dw()
+        seen.append([p.grad for p in layer.parameters()])
+    cases.assert_same(*seen)
+
+
+def test_biases_and_norms_have_their_gradient_in_the_backward_or_none():
+    """Of what waits for ``backward_dw`` they are no part."""
+
+    class Unbiased(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            _, self.layer = cases.make_delayed("cpu")
+
+        def forward(self, x):
+            return torch.nn.functional.linear(x, self.layer.weight)
+
+    message = "the parameter layer.bias has no gradient"
+    with pytest.raises(telens.UsageError, match=message):
+        te.make_graphed_callables(Unbiased(), cases.sample("cpu"))

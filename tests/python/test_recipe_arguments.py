@@ -12,6 +12,7 @@ from recipe_helpers import forward
 
 import telens
 import telens.pytorch as te
+from telens.common.custom_recipe import QuantizerRole
 from telens.common.recipe import (
     CustomRecipe,
     DelayedScaling,
@@ -23,7 +24,6 @@ from telens.common.recipe import (
     NVFP4BlockScaling,
     QParams,
 )
-from telens.common.custom_recipe import QuantizerRole
 from telens.pytorch.quantization import DelayedScalingRequest
 
 E4M3 = te.DType.kFloat8E4M3
@@ -310,7 +310,8 @@ def test_parameters_of_gemms_are_checked():
         MMParams(use_split_accumulator="no")
 
 
-@pytest.mark.parametrize("made", [*POSITIONAL, CustomRecipe, DelayedScalingRequest, MMParams, QParams, QuantizerRole]
+@pytest.mark.parametrize(
+    "made", [*POSITIONAL, CustomRecipe, DelayedScalingRequest, MMParams, QParams, QuantizerRole]
 )
 def test_an_argument_that_is_not_there_is_named_with_what_is(made):
     there = list(inspect.signature(made).parameters)[-1]

@@ -30,26 +30,50 @@ void DelayedWgrads::put(Product product) {
   waiting_.push_back({torch::autograd::get_current_graph_task_id(), std::move(product)});
 }
 
-bool DelayedWgrads::run_oldest(const std::shared_ptr<GemmLayer>& layer) {
-  std::vector<Waiting> due;
-  {
-    const std::scoped_lock lock(mutex_);
-    if (waiting_.empty()) return false;
-    const int oldest = waiting_.front().backward;
-    const auto later =
-        std::stable_partition(waiting_.begin(), waiting_.end(),
-                              [&](const Waiting& each) { return each.backward == oldest; });
-    std::move(waiting_.begin(), later, std::back_inserter(due));
-    waiting_.erase(waiting_.begin(), later);
+// The products of one backward leave the queue; none where there are fewer backwards.
+std::vector<DelayedWgrads::Waiting> DelayedWgrads::take_products(std::size_t backward) {
+  const std::scoped_lock lock(mutex_);
+  std::vector<int> backwards;
+  for (const Waiting& each : waiting_) {
+    if (std::ranges::find(backwards, each.backward) == backwards.end()) {
+      backwards.push_back(each.backward);
+    }
   }
-  for (const Waiting& each : due) each.product(layer);
-  return true;
+  std::vector<Waiting> taken;
+  if (backward >= backwards.size()) return taken;
+  const auto rest = std::stable_partition(
+      waiting_.begin(), waiting_.end(),
+      [&](const Waiting& each) { return each.backward == backwards[backward]; });
+  std::move(waiting_.begin(), rest, std::back_inserter(taken));
+  waiting_.erase(waiting_.begin(), rest);
+  return taken;
 }
 
-void deliver_gradient(const at::Tensor& weight, const at::Tensor& gradient) {
-  if (!gradient.defined()) return;
+bool DelayedWgrads::run_oldest(const std::shared_ptr<GemmLayer>& layer,
+                               const std::function<void(const DelayedWgrad&)>& take) {
+  const std::vector<Waiting> due = take_products(0);
+  for (const Waiting& each : due) take(each.product(layer));
+  return !due.empty();
+}
+
+// The products' operands are freed without the lock.
+void DelayedWgrads::clear() {
+  std::vector<Waiting> dropped;
+  const std::scoped_lock lock(mutex_);
+  dropped.swap(waiting_);
+}
+
+void DelayedWgrads::drop(std::size_t backward) { take_products(backward); }
+
+bool DelayedWgrads::is_empty() {
+  const std::scoped_lock lock(mutex_);
+  return waiting_.empty();
+}
+
+void deliver_gradient(const DelayedWgrad& made) {
+  if (!made.gradient.defined()) return;
   // Parts of a split weight are behind the function that joined them.
-  torch::autograd::backward({weight}, {gradient});
+  torch::autograd::backward({made.weight}, {made.gradient});
 }
 
 }  // namespace telens

@@ -274,7 +274,7 @@ void delay_weight_gradient(const LinearBackward& backward, Operand gradient, Ope
           const at::AutoDispatchBelowADInplaceOrView below_autograd;
           wgrad = weight_gradient(*own, gradient, input, std::nullopt);
         }
-        deliver_gradient(own->delayed_weight, wgrad);
+        return DelayedWgrad{own->delayed_weight, std::move(wgrad)};
       });
 }
 

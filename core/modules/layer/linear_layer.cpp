@@ -337,9 +337,11 @@ void LinearLayer::set_tensor_parallel_group(const ProcessGroupPtr& group) {
   }
 }
 
-bool LinearLayer::run_delayed_wgrad() {
+DelayedWgrads& LinearLayer::delayed_wgrads() { return state_->layer.delayed_wgrads; }
+
+bool LinearLayer::run_delayed_wgrad(const std::function<void(const DelayedWgrad&)>& take) {
   return naming_layer(state_->name(), [&] {
-    return state_->layer.delayed_wgrads.run_oldest({state_, &state_->layer});
+    return state_->layer.delayed_wgrads.run_oldest({state_, &state_->layer}, take);
   });
 }
 

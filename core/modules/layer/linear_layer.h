@@ -2,9 +2,11 @@
 // LayerNormLinear, each half of LayerNormMLP and each GEMM of GroupedLinear own one.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
+#include "core/modules/layer/delayed_wgrads.h"
 #include "core/modules/layer/linear_autograd.h"
 #include "core/modules/layer/linear_parallel.h"
 #include "core/quantization/handed_cast.h"
@@ -62,8 +64,10 @@ class TELENS_EXPORT LinearLayer {
   // divided.
   void set_tensor_parallel_group(const ProcessGroupPtr& group);
 
-  // Makes the gradient of the weight that has waited longest (delay_wgrad_compute); false: none.
-  bool run_delayed_wgrad();
+  // Gradients of the weight that wait (delay_wgrad_compute).
+  DelayedWgrads& delayed_wgrads();
+  // Makes those of the oldest backward, and hands them on; false: none.
+  bool run_delayed_wgrad(const std::function<void(const DelayedWgrad&)>& take);
 
   // The input, or the gradient of the output, comes as values that another layer has cast: under a
   // recipe with fp8_mha its codes are those. nullptr: the layer casts it.

@@ -1,8 +1,10 @@
 #include "core/modules/module/module.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/modules/layer/delayed_wgrads.h"
 #include "core/modules/layer/linear_layer.h"
 
 namespace telens {
@@ -54,13 +56,30 @@ void Module::set_tensor_parallel_group(const ProcessGroupPtr& group) {
   }
 }
 
-bool Module::backward_dw() {
+bool Module::backward_dw() { return make_delayed_wgrads(deliver_gradient); }
+
+bool Module::make_delayed_wgrads(const std::function<void(const DelayedWgrad&)>& take) {
   const std::vector<LinearLayer*> own = layers();
   bool any = false;
   for (auto layer = own.rbegin(); layer != own.rend(); ++layer) {
-    any |= (*layer)->run_delayed_wgrad();
+    any |= (*layer)->run_delayed_wgrad(take);
   }
   return any;
+}
+
+bool Module::has_delayed_wgrads() {
+  return !std::ranges::all_of(
+      layers(), [](LinearLayer* layer) { return layer->delayed_wgrads().is_empty(); });
+}
+
+void Module::drop_delayed_wgrads(std::optional<std::size_t> backward) {
+  for (LinearLayer* layer : layers()) {
+    if (backward) {
+      layer->delayed_wgrads().drop(*backward);
+    } else {
+      layer->delayed_wgrads().clear();
+    }
+  }
 }
 
 void Module::set_context_parallel(const ContextParallel& parallel) {

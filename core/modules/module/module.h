@@ -5,6 +5,7 @@
 
 #include <torch/nn/module.h>
 
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <optional>
@@ -21,6 +22,7 @@ namespace telens {
 
 class LayerQuantization;
 class LinearLayer;
+struct DelayedWgrad;
 struct ContextParallel;
 
 // A module's results: one tensor for most; more where an option asks for them (return_bias,
@@ -59,6 +61,11 @@ class TELENS_EXPORT Module : public torch::nn::Module {
   // Makes the gradients of weights that the oldest backward left (delay_wgrad_compute), those of
   // its last layer first; children are asked by themselves. False where nothing waited.
   bool backward_dw();
+  // As above, but the gradients go to `take` and not to the weights.
+  bool make_delayed_wgrads(const std::function<void(const DelayedWgrad&)>& take);
+  bool has_delayed_wgrads();
+  // They are not made any more: all, or those of one backward, the oldest being number 0.
+  void drop_delayed_wgrads(std::optional<std::size_t> backward);
 
   // How attention, here and in all children, is divided along the sequence.
   virtual void set_context_parallel(const ContextParallel& parallel);

@@ -33,6 +33,7 @@ class Captured:
         self._region: _C.Region | None = None
         self._replay_wgrads: Callable[[], None] | None = None
         self._wgrads: list[tuple[torch.Tensor, torch.Tensor]] = []  # (parameter, its buffer)
+        self._main_grads: list[Any] = []
 
     # ------------------------------------------------------------------ capture
 
@@ -66,6 +67,7 @@ class Captured:
         if not any(each.requires_grad for each in self._made):
             self._made = []
             return
+        self._main_grads = runner.wgrads.main_grad_places()
         self._given = [torch.zeros_like(each) for each in self._made]
         with (
             runner.hooks.around("backward"),
@@ -83,10 +85,9 @@ class Captured:
             return
         with (
             _naming(runner, "backward_dw"),
-            runner.wgrads.apart() as self._wgrads,
             self._graphs.capture(pool, ()) as self._replay_wgrads,
         ):
-            runner.wgrads.make()
+            self._wgrads = runner.wgrads.make_apart()
 
     # ------------------------------------------------------------------ replays
 
@@ -117,6 +118,7 @@ class Captured:
         count = len(self._runner.inputs)
         if self._replay_backward is None:
             return [None] * (count + len(self._runner.parameters))
+        self._check_main_grads()
         for buffer, gradient in zip(self._given, gradients, strict=True):
             if gradient is None:
                 buffer.zero_()
@@ -124,6 +126,8 @@ class Captured:
                 buffer.copy_(gradient)
         with on.entered():
             self._replay_backward()
+        if self._replay_wgrads is None:
+            self._runner.wgrads.mark_added()
         region, self._region = self._region, None
         if region is not None:
             region.update_backward()
@@ -138,12 +142,27 @@ class Captured:
             for i, each in enumerate(self._gradients)
         ]
 
-    def make_weight_gradients(self) -> None:
+    def make_weight_gradients(self, on: ReplayStream) -> None:
         if self._replay_wgrads is None:
             return
-        self._replay_wgrads()
+        self._check_main_grads()
+        # On the stream of the backward: its end is what an event lets run on.
+        with on.without_event().entered():
+            self._replay_wgrads()
+        self._runner.wgrads.mark_added()
         for parameter, buffer in self._wgrads:
             torch.autograd.backward(parameter, buffer.detach().clone())
+
+    def drop_weight_gradients(self, backward: int) -> None:
+        """They lie in graphs, and no other backward's are behind them."""
+
+    def _check_main_grads(self) -> None:
+        if self._runner.wgrads.main_grad_places() != self._main_grads:
+            raise _C.UsageError(
+                f"{self._runner.name}: main_grad or overwrite_main_grad of a weight is another "
+                "than when it was captured; fill main_grad in place, or make the callables "
+                "afterwards"
+            )
 
 
 def _find_addresses(parameters: Sequence[torch.Tensor]) -> list[Any]:

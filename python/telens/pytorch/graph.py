@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,11 +16,13 @@ from telens.pytorch.graph_hooks import Given, make_capture_hooks
 from telens.pytorch.graph_options import (
     check_modules,
     check_reuse,
+    check_wgrads_in_order,
     flags_by_module,
     kwargs_for,
     without_former_names,
 )
 from telens.pytorch.graph_order import callables_by_order, schedule_by_order
+from telens.pytorch.graph_pending import make_pending_wgrads
 from telens.pytorch.graph_runner import CallOptions, Runner
 from telens.pytorch.graph_warm_up import warm_up
 
@@ -132,22 +135,41 @@ def make_graphed_callables(
         clones_gradients=clone_param_grads_on_return,
         autocast=options,
     )
+    schedule = schedule_by_order(len(all_modules), _order, _num_layers_per_chunk)
+    pending = make_pending_wgrads(schedule, len(owners))
     runners = [
-        Runner(all_modules[owner], args[i], kwargs[i], flags[owner], hooks[owner], call)
+        Runner(
+            all_modules[owner], (args[i], kwargs[i]), flags[owner], hooks[owner], call, pending[i]
+        )
         for i, owner in enumerate(owners)
     ]
+    check_wgrads_in_order(schedule, [(each.module, bool(each.wgrads)) for each in runners])
     graphs = _graphs_for(runners)
     if graphs is not None:
         check_can_be_captured(runners, num_warmup_iters)
-    warm_up(runners, num_warmup_iters, (pre_warmup_hook, post_warmup_hook), graphs is not None)
-    if graphs is not None:
-        schedule = schedule_by_order(len(all_modules), _order, _num_layers_per_chunk)
-        capture_all(runners, schedule, graphs, pool)
+    with _untouched_wgrads(runners):
+        warm_up(runners, num_warmup_iters, (pre_warmup_hook, post_warmup_hook), graphs is not None)
+        if graphs is not None:
+            capture_all(runners, schedule, graphs, pool)
     if _order is not None:
         return tuple(runner.as_function() for runner in runners)
     for runner in runners:
         runner.take_over()
     return modules
+
+
+@contextlib.contextmanager
+def _untouched_wgrads(runners: Sequence[Runner]) -> Iterator[None]:
+    """Warm-ups and captures change no ``main_grad``, and leave no later ``backward_dw`` anything,
+    also where one raises."""
+    by_module = {id(each.module): (type(each.module).__name__, each.wgrads) for each in runners}
+    with contextlib.ExitStack() as stack:
+        for name, wgrads in by_module.values():
+            wgrads.check_none_waits(name)
+        for _, wgrads in by_module.values():
+            stack.callback(wgrads.drop)
+            stack.enter_context(wgrads.untouched_main_grads())
+        yield
 
 
 def _graphs_for(runners: Sequence[Runner]) -> CudaGraphs | None:

@@ -80,7 +80,6 @@ def check_can_be_captured(runners: Sequence[Runner], iterations: int) -> None:
             "make_graphed_callables: a capture is under way; call it outside of torch.cuda.graph"
         )
     for runner in runners:
-        runner.wgrads.check_hooks(type(runner.module).__name__)
         for module in runner.module.modules():
             _check_module(module)
 

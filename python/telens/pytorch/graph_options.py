@@ -10,10 +10,12 @@ import torch
 
 from telens import _C
 from telens._names import refusal
+from telens.pytorch.graph_order import Pass, Schedule
 
 __all__ = [
     "check_modules",
     "check_reuse",
+    "check_wgrads_in_order",
     "flags_by_module",
     "kwargs_for",
     "without_former_names",
@@ -92,12 +94,24 @@ def check_modules(modules: tuple[torch.nn.Module, ...]) -> None:
     for module in modules:
         if not isinstance(module, torch.nn.Module):
             raise refusal("make_graphed_callables", "modules", "torch.nn.Modules", module)
-        hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
+        hooks = (
+            module._forward_hooks,
+            module._forward_pre_hooks,
+            module._backward_hooks,
+            module._backward_pre_hooks,
+        )
         if any(hooks):
             raise _C.UsageError(
                 f"make_graphed_callables: {type(module).__name__} has hooks, which a graph would "
                 "not call; register them afterwards, or give them as capture_time_hooks"
             )
+        for name, buffer in module.named_buffers():
+            if buffer.requires_grad:
+                raise _C.UsageError(
+                    f"make_graphed_callables: the buffer {name} of {type(module).__name__} has "
+                    "requires_grad=True, and a call returns gradients of inputs and parameters "
+                    "only; register it as a parameter, or set requires_grad to False"
+                )
     if len({module.training for module in modules}) > 1:
         raise _C.UsageError(
             "make_graphed_callables: modules must be all in training or all in evaluation mode; "
@@ -108,3 +122,20 @@ def check_modules(modules: tuple[torch.nn.Module, ...]) -> None:
             "make_graphed_callables: torch.autocast must run with cache_enabled=False: a graph "
             "cannot use casts that another one has kept"
         )
+
+
+def check_wgrads_in_order(
+    schedule: Schedule, callables: Sequence[tuple[torch.nn.Module, bool]]
+) -> None:
+    """Raises UsageError for a ``backward_dw`` in an order whose callable has none to make.
+
+    callables: by number, the module and whether its backward leaves weights' gradients.
+    """
+    for index, what in schedule.events:
+        module, leaves_some = callables[index]
+        if what is Pass.weight_gradients and not (leaves_some and module.training):
+            why = "has no delay_wgrad_compute=True" if module.training else "is in evaluation mode"
+            raise _C.UsageError(
+                f"make_graphed_callables: _order has a backward_dw (-k - 0.5) of "
+                f"{type(module).__name__}, which {why}; leave those entries out"
+            )

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any
 
 from telens import _C
+from telens._names import refusal
 
 __all__ = ["Pass", "Schedule", "callables_by_order", "schedule_by_order"]
 
@@ -161,6 +162,13 @@ def _layers_of_chunks(
                 "_num_layers_per_chunk"
             )
         return [layers // chunks] * chunks
+    if isinstance(layers_per_chunk, int) or not all(type(n) is int for n in layers_per_chunk):
+        raise refusal(
+            "make_graphed_callables",
+            "_num_layers_per_chunk",
+            "a list of whole numbers, one a chunk",
+            layers_per_chunk,
+        )
     if len(layers_per_chunk) != chunks or sum(layers_per_chunk) != layers:
         raise _error(
             f"_num_layers_per_chunk is {list(layers_per_chunk)}; expected {chunks} numbers whose "

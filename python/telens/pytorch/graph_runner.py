@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -13,8 +13,10 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from telens import _C
 from telens._names import refusal
 from telens.pytorch.graph_hooks import CaptureHooks
+from telens.pytorch.graph_order import Pass
+from telens.pytorch.graph_pending import PendingWgrads
 from telens.pytorch.graph_stream import ReplayStream
-from telens.pytorch.graph_wgrads import WeightGradients
+from telens.pytorch.graph_wgrads import WeightGradients, without_hooks
 from telens.pytorch.module import Module
 from telens.pytorch.quantization import autocast
 
@@ -35,8 +37,6 @@ class CallOptions:
     needs_flag: bool
     clones_gradients: bool  # returned gradients of parameters are copies
     autocast: dict[str, Any]
-    # Backwards that left weights' gradients, the oldest first.
-    left: list[tuple[Runner, Passes]] = field(default_factory=list)
 
 
 class Passes(Protocol):
@@ -50,8 +50,11 @@ class Passes(Protocol):
     ) -> Sequence[torch.Tensor | None]:
         """Gradients of inputs and parameters, from those of the outputs."""
 
-    def make_weight_gradients(self) -> None:
+    def make_weight_gradients(self, on: ReplayStream) -> None:
         """Adds up those that the backward left."""
+
+    def drop_weight_gradients(self, backward: int) -> None:
+        """As ``WeightGradients.drop``, where they wait outside of graphs."""
 
 
 class Runner:
@@ -60,17 +63,19 @@ class Runner:
     def __init__(
         self,
         module: torch.nn.Module,
-        args: Any,
-        kwargs: dict[str, Any],
+        sample: tuple[Any, dict[str, Any]],
         enabled: bool,
         hooks: CaptureHooks,
         options: CallOptions,
+        pending: PendingWgrads,
     ) -> None:
+        args, kwargs = sample
         if not isinstance(args, tuple):
             raise refusal("make_graphed_callables", "sample_args", "a tuple for each module", args)
         self.module = module
         self.hooks = hooks
         self.options = options
+        self.pending_wgrads = pending
         self.wgrads = WeightGradients(module)
         self._forward = module.forward
         self.region = functools.partial(autocast, enabled=enabled, **options.autocast)
@@ -101,6 +106,15 @@ class Runner:
             return self.call(*args, **kwargs)
 
         own = vars(self.module)
+        make_others = getattr(self.module, "backward_dw", self._make_waiting)
+
+        def backward_dw() -> None:
+            # A backward in the other mode was the module's own.
+            if not self.pending_wgrads.is_any() and self.wgrads.wait():
+                make_others()
+            else:
+                self.backward_dw()
+
         before = {name: own[name] for name in _TAKEN_OVER if name in own}
 
         def reset() -> None:
@@ -109,7 +123,7 @@ class Runner:
                 own.pop(name, None)
             own.update(before)
 
-        own.update(forward=graphed, backward_dw=self.backward_dw, reset=reset)
+        own.update(forward=graphed, backward_dw=backward_dw, reset=reset)
 
     def as_function(self) -> Callable[..., Any]:
         """One callable of a pipeline."""
@@ -124,8 +138,8 @@ class Runner:
     def reset(self) -> None:
         """Lets graphs and buffers go; calls are errors from now on."""
         self._is_reset = True
+        self.pending_wgrads.drop()
         self.passes, self.inputs = {}, []
-        self.options.left[:] = [each for each in self.options.left if each[0] is not self]
 
     def backward_dw(self) -> None:
         """Makes the weights' gradients that the callable's backward left, and adds them up.
@@ -135,38 +149,22 @@ class Runner:
         """
         if not self.wgrads:
             return
-        left = self.options.left
-        due = next((each for each in left if each[0].module is self.module), None)
-        if due is None or due[0] is not self:
-            raise _C.UsageError(
-                f"{self.name}: backward_dw makes the gradients that its backward left, and "
-                + (
-                    "none is left; call it once after each backward"
-                    if due is None
-                    else "those of another callable of the module are due before; keep the order "
-                    "of the backwards"
-                )
-            )
-        left.remove(due)
-        due[1].make_weight_gradients()
+        passes, on = self.pending_wgrads.take(self.name, self.module)
+        passes.make_weight_gradients(on)
         self.wgrads.call_hooks()
 
-    def check_due(self) -> None:
-        """That no backward of this callable waits for its ``backward_dw``."""
-        if any(runner is self for runner, _ in self.options.left):
-            raise _C.UsageError(
-                f"{self.name}: called before backward_dw made the weights' gradients that its "
-                "backward left, of which the call would overwrite the buffers; call backward_dw "
-                "first"
-            )
+    def _make_waiting(self) -> None:
+        """Where layers inside a module leave gradients that has no ``backward_dw`` itself."""
+        self.wgrads.make()
+        self.wgrads.call_hooks()
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the module on these inputs."""
         if self._is_reset:
             raise _C.UsageError(f"{self.name}: called after its reset(); make the callables anew")
-        self.check_due()
         on = ReplayStream.take(kwargs)
         flag = self._take_flag(kwargs)
+        self.pending_wgrads.check_pass(self.name, Pass.forward, flag)
         leaves, structure = tree_flatten((args, kwargs))
         if structure != self._structure:
             raise _C.UsageError(
@@ -251,13 +249,14 @@ class Runner:
         wanted = [each for each in leaves if each.requires_grad]
         if not wanted or not pairs:
             return [None] * len(leaves)
-        found = torch.autograd.grad(
-            [each for each, _ in pairs],
-            wanted,
-            [gradient for _, gradient in pairs],
-            retain_graph=self.options.retain_graph,
-            allow_unused=True,
-        )
+        with without_hooks(self.parameters):
+            found = torch.autograd.grad(
+                [each for each, _ in pairs],
+                wanted,
+                [gradient for _, gradient in pairs],
+                retain_graph=self.options.retain_graph,
+                allow_unused=True,
+            )
         for leaf, gradient in zip(wanted, found, strict=True):
             is_left = gradient is None and self.wgrads.may_be_left(leaf)
             if gradient is None and not is_left and not self.options.allow_unused:
@@ -310,8 +309,11 @@ class Called:
     ) -> Sequence[torch.Tensor | None]:
         return self._runner.gradients(self._made, gradients)
 
-    def make_weight_gradients(self) -> None:
+    def make_weight_gradients(self, on: ReplayStream) -> None:
         self._runner.wgrads.make()
+
+    def drop_weight_gradients(self, backward: int) -> None:
+        self._runner.wgrads.drop(backward)
 
 
 class _Replay(torch.autograd.Function):
@@ -322,17 +324,18 @@ class _Replay(torch.autograd.Function):
         ctx: Any, runner: Runner, flag: Flag, on: ReplayStream, *tensors: torch.Tensor
     ) -> Any:
         ctx.runner, ctx.number, ctx.on = runner, runner.fill_inputs(tensors), on
-        ctx.made_by = runner.passes[flag]
+        ctx.flag, ctx.made_by = flag, runner.passes[flag]
         return ctx.made_by.forward(on)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         runner = ctx.runner
         runner.check_newest(ctx.number)
-        runner.check_due()
+        pending = runner.pending_wgrads
+        pending.check_pass(runner.name, Pass.backward, ctx.flag)
         found = ctx.made_by.backward(gradients, ctx.on)
         if runner.wgrads:
-            runner.options.left.append((runner, ctx.made_by))
+            pending.add(runner.name, runner.module, ctx.flag, ctx.made_by, ctx.on)
         return None, None, None, *found
 
 

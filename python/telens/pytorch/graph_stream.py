@@ -26,6 +26,10 @@ class ReplayStream:
             kwargs.pop("cuda_graph_stream", None), kwargs.pop("cuda_graph_event", None)
         )
 
+    def without_event(self) -> ReplayStream:
+        """For a graph that does not record the event."""
+        return ReplayStream(self.stream)
+
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
         """What is launched inside runs there, behind what the caller's stream has so far."""

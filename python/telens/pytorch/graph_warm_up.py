@@ -54,8 +54,7 @@ def _run_once(runner: Runner, flag: bool | None) -> None:
     with runner.hooks.around("backward"):
         runner.gradients(made, [torch.zeros_like(each) for each in made])
     if runner.wgrads:
-        with runner.wgrads.apart():
-            runner.wgrads.make()
+        runner.wgrads.make_apart()
 
 
 @contextlib.contextmanager

@@ -1,65 +1,162 @@
-"""Weights' gradients of graphed modules with ``delay_wgrad_compute``."""
+"""Weights' gradients of graphed modules that their backward does not return."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 
 from telens import _C
 from telens.pytorch.delayed_wgrads import WithDelayedWgrads
+from telens.pytorch.module import Module
 
-__all__ = ["WeightGradients"]
+__all__ = ["WeightGradients", "without_hooks"]
 
 
 class WeightGradients:
-    """Those that the backward of a module, or of modules inside, leaves to ``backward_dw``."""
+    """Those left to ``backward_dw`` (``delay_wgrad_compute``), and those added to ``main_grad``
+    (``fuse_wgrad_accumulation``), of a module or of modules inside."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._modules = _find_outermost(module)
-        self._parameters = [p for each in self._modules for p in each.parameters()]
+        self._layers = [layer for each in self._modules for layer in each._layers_inside()]
+        self._delayed = _find_weights(module, "delay_wgrad_compute")
+        self.fused = _find_weights(module, "fuse_wgrad_accumulation")
 
     def __bool__(self) -> bool:
+        """Whether a backward leaves some to ``backward_dw``."""
         return bool(self._modules)
 
     def may_be_left(self, parameter: torch.Tensor) -> bool:
         """Whether the backward may return no gradient of this parameter."""
-        return any(each is parameter for each in self._parameters)
+        return any(each is parameter for each in (*self._delayed, *self.fused))
 
     def make(self) -> None:
         """Makes those that the oldest backward left, and adds them up, as ``backward_dw`` does."""
         for each in reversed(self._modules):
             each._make_weight_gradients()
 
+    def make_apart(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """As ``make``, but returns (parameter, gradient); no ``.grad`` changes, no hook is called.
+
+        What went to ``main_grad`` is not among them.
+        """
+        made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        for outer in reversed(self._modules):
+            for layer in reversed(outer._layers_inside()):
+                for weight, gradient in layer._telens_adapter.make_delayed_wgrads() or ():
+                    for parameter, own in self._by_parameter(weight, gradient):
+                        before = made.get(id(parameter))
+                        made[id(parameter)] = (
+                            parameter,
+                            own if before is None else before[1] + own,
+                        )
+        return list(made.values())
+
+    def _by_parameter(
+        self, weight: torch.Tensor, gradient: torch.Tensor | None
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """A weight of several parameters is their function."""
+        if gradient is None:
+            return []
+        if weight.is_leaf:
+            return [(weight, gradient)]
+        with without_hooks(self._delayed):
+            found = torch.autograd.grad([weight], self._delayed, [gradient], allow_unused=True)
+        pairs = zip(self._delayed, found, strict=True)
+        return [(parameter, own) for parameter, own in pairs if own is not None]
+
     def call_hooks(self) -> None:
         """Calls what ``register_wgrad_accumulation_and_reduce_hooks`` was given."""
         for each in reversed(self._modules):
             each._call_wgrad_hooks()
 
-    @contextlib.contextmanager
-    def apart(self) -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
-        """``.grad`` keeps what it has; the list gets what was made inside, by parameter."""
-        kept = [each.grad for each in self._parameters]
-        made: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for each in self._parameters:
-            each.grad = None
-        try:
-            yield made
-            made += [(each, each.grad) for each in self._parameters if each.grad is not None]
-        finally:
-            for each, gradient in zip(self._parameters, kept, strict=True):
-                each.grad = gradient
+    def wait(self) -> bool:
+        """Whether a backward of the modules themselves left some."""
+        return any(each._telens_adapter.has_delayed_wgrads() for each in self._layers)
 
-    def check_hooks(self, name: str) -> None:
-        """Raises UsageError for hooks of weights, which a capture would call and a replay not."""
-        for each in self._parameters:
-            if each._backward_hooks or getattr(each, "_post_accumulate_grad_hooks", None):
-                raise _C.UsageError(
-                    f"make_graphed_callables: a parameter of {name} has hooks, and with "
-                    "delay_wgrad_compute=True a graph would call them once; register them "
-                    "afterwards"
-                )
+    def drop(self, backward: int | None = None) -> None:
+        """They are not made any more: all, or those of one backward, the oldest being number 0."""
+        for each in self._layers:
+            each._telens_adapter.drop_delayed_wgrads(backward)
+
+    def check_none_waits(self, name: str) -> None:
+        """Raises UsageError where the runs before a capture would take what an earlier one left."""
+        if self.wait():
+            raise _C.UsageError(
+                f"make_graphed_callables: a backward of {name} has left weights' gradients to "
+                "backward_dw; call it before the callables are made"
+            )
+
+    @contextlib.contextmanager
+    def untouched_main_grads(self) -> Iterator[None]:
+        """``main_grad`` of fused weights has afterwards what it has now."""
+        kept = [(weight, get_main_grad(weight)) for weight in self.fused]
+        values = [None if buffer is None else buffer.detach().clone() for _, buffer in kept]
+        marks = [(w, w.grad_added_to_main_grad) for w, _ in kept if _is_marked(w)]
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for (_, buffer), value in zip(kept, values, strict=True):
+                    if buffer is not None:
+                        buffer.copy_(value)
+            for weight, mark in marks:
+                weight.grad_added_to_main_grad = mark
+
+    def mark_added(self) -> None:
+        """As a backward does that adds to ``main_grad``, which a replay would leave out."""
+        for weight in self.fused:
+            if _is_marked(weight):
+                weight.grad_added_to_main_grad = True
+
+    def main_grad_places(self) -> list[Any]:
+        """What a graph that adds to each ``main_grad`` has taken for constant."""
+        places = []
+        for weight in self.fused:
+            buffer = get_main_grad(weight)
+            overwrites = bool(getattr(weight, "overwrite_main_grad", False))
+            places.append(None if buffer is None else (buffer.data_ptr(), buffer.dtype, overwrites))
+        return places
+
+
+@contextlib.contextmanager
+def without_hooks(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Their hooks are for gradients that the caller's backward delivers, and not for those that
+    are found inside."""
+    given = [each._backward_hooks for each in tensors if each._backward_hooks]
+    kept = [(hooks, dict(hooks)) for hooks in given]
+    for hooks in given:
+        hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, own in kept:
+            hooks.update(own)
+
+
+def get_main_grad(weight: torch.Tensor) -> torch.Tensor | None:
+    """The buffer that the backward would find: Megatron-LM's FSDP gives it by a function."""
+    if hasattr(weight, "__fsdp_param__"):
+        return weight.get_main_grad()
+    return getattr(weight, "main_grad", None)
+
+
+def _is_marked(weight: torch.Tensor) -> bool:
+    return hasattr(weight, "grad_added_to_main_grad")
+
+
+def _find_weights(module: torch.nn.Module, option: str) -> list[torch.nn.Parameter]:
+    """The GEMMs' weights of layers that have the option, also of those inside."""
+    return [
+        parameter
+        for each in module.modules()
+        if isinstance(each, Module) and each.__dict__.get(option)
+        for name, parameter in each._parameters.items()
+        if parameter is not None and each._telens_adapter.is_gemm_weight(name)
+    ]
 
 
 def _find_outermost(module: torch.nn.Module) -> list[WithDelayedWgrads]:

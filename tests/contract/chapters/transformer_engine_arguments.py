@@ -64,8 +64,8 @@ STATEMENTS = (
         "Each `backward_dw` makes those of the oldest backward.",
         DELAYED + "test_each_call_makes_those_of_the_oldest_backward",
         "core/modules/layer/delayed_wgrads.cpp",
-        "oldest = waiting_.front().backward;",
-        "oldest = waiting_.back().backward;",
+        "return each.backward == backwards[backward];",
+        "return each.backward == backwards.back();",
     ),
     Statement(
         "Gradients that wait keep no module in memory *(ours)*.",

@@ -18,7 +18,11 @@ OFFLOADING = "python/telens/pytorch/cpu_offload.py"
 GRAPHED = "test_graphed_callables.py::"
 GRAPHED_CALLS = "test_graphed_calls.py::"
 GRAPHED_WGRADS = "test_graphed_wgrads.py::"
+GRAPHED_PENDING = "test_graphed_pending.py::"
+GRAPHED_MAIN_GRADS = "test_graphed_main_grads.py::"
 GRAPH = "python/telens/pytorch/graph_runner.py"
+PENDING = "python/telens/pytorch/graph_pending.py"
+WGRADS = "python/telens/pytorch/graph_wgrads.py"
 CAPTURE = "python/telens/pytorch/graph_capture.py"
 CAPTURED = "python/telens/pytorch/captured.py"
 RECORDED = "test_recorded_graphs.py::"
@@ -238,9 +242,53 @@ STATEMENTS = (
         "A `backward_dw` that is missing, or in another order than the backwards, is an error "
         "*(ours)*.",
         GRAPHED_WGRADS + "test_one_that_is_missing_or_comes_in_another_order_is_an_error",
-        GRAPH,
-        "        if due is None or due[0] is not self:\n",
+        PENDING,
+        "        if due is None or due.owner is not self:\n",
         "        if due is None:\n",
+    ),
+    Statement(
+        "So is a forward, or a backward, of any callable that would overwrite what a `backward_dw` "
+        "still needs: a pass captured before the backward that left it *(ours)*.",
+        GRAPHED_PENDING + "test_a_forward_whose_memory_another_callable_needs_is_an_error",
+        PENDING,
+        "if each.owner is self or self._overwrites(what, flag, each):",
+        "if each.owner is self:",
+    ),
+    Statement(
+        "A failed `make_graphed_callables` leaves no weight's gradient to a later `backward_dw`.",
+        GRAPHED_PENDING + "test_what_a_failed_call_left_is_no_later_gradient",
+        "python/telens/pytorch/graph.py",
+        "            stack.callback(wgrads.drop)\n",
+        "            pass\n",
+    ),
+    Statement(
+        "Outside of the mode of its graphs a module's `backward_dw` is its own.",
+        GRAPHED_PENDING + "test_in_the_other_mode_backward_dw_is_that_of_the_module",
+        GRAPH,
+        "            if not self.pending_wgrads.is_any() and self.wgrads.wait():\n",
+        "            if False:\n",
+    ),
+    Statement(
+        "Making callables leaves `main_grad` as it was, also under `overwrite_main_grad`.",
+        GRAPHED_MAIN_GRADS + "test_making_callables_leaves_it_as_it_was",
+        WGRADS,
+        "                        buffer.copy_(value)\n",
+        "                        pass\n",
+    ),
+    Statement(
+        "A `main_grad` that is another than when it was captured is an error *(ours)*.",
+        GRAPHED_MAIN_GRADS + "test_another_one_after_the_capture_is_an_error_or_is_filled",
+        CAPTURED,
+        "        if self._runner.wgrads.main_grad_places() != self._main_grads:\n",
+        "        if False:\n",
+    ),
+    Statement(
+        "Hooks of parameters are called with each gradient of a call, and not in a warm-up.",
+        GRAPHED_WGRADS
+        + "test_hooks_of_parameters_are_called_with_each_gradient_and_not_in_a_warm_up",
+        WGRADS,
+        "        hooks.clear()\n",
+        "        pass\n",
     ),
     Statement(
         "After its `reset()` a graphed module runs as before, and a function of an `_order` no "
