@@ -82,7 +82,10 @@ class PendingWgrads:
     def _overwrites(self, what: Pass, flag: Flag, pending: _Pending) -> bool:
         other = pending.owner
         if flag is True or pending.flag is True:  # memory of a micro-batch's own
-            return flag is pending.flag and self._microbatch == other._microbatch
+            if flag is not pending.flag or self._microbatch != other._microbatch:
+                return False
+            if what is Pass.forward:  # all forwards are captured there before a backward
+                return True
         return self._places[what] < other._places[Pass.backward]
 
 
