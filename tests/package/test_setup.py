@@ -243,6 +243,7 @@ def test_an_interpreter_that_is_no_python_is_named(debian):
     assert not os.path.exists(debian.root / ".venv")
 
 
+WITH_TORCH = "cmake --preset release -DTELENS_TORCH=ON -DTELENS_PYTHON=ON"
 # CMake in the sandbox: libtelens.so is among what ninja builds, or is not.
 CMAKE = """echo "cmake $*" >> "$STATE/calls"
 case "$*" in
@@ -254,7 +255,7 @@ esac"""
 @pytest.fixture
 def with_make(debian):
     shutil.copy(ROOT / "Makefile", debian.root)
-    for name in ("make", "nice", "awk", "nproc"):
+    for name in ("make", "nice", "awk", "nproc", "rm", "sleep"):
         (debian.bin / name).symlink_to(shutil.which(name))
     debian.add_command("cmake", CMAKE)
 
@@ -262,6 +263,7 @@ def with_make(debian):
         (debian.root / "calls").write_text("")
         done = debian.run_command("make", "configure", "JOBS=2", *arguments)
         assert done.returncode == 0, done.stderr
+        debian.said = done.stderr
         return (debian.root / "calls").read_text().splitlines()
 
     return debian, configure
@@ -277,7 +279,7 @@ def test_a_new_build_compiles_the_command_without_waiting_for_torch(with_make):
     body = (
         FAKES["uv"]
         + """
-for _ in {1..2000}; do grep -q "target telens_command" "$STATE/calls" && exit; done
+for _ in {1..200}; do grep -q "target telens_command" "$STATE/calls" && exit; sleep 0.05; done
 exit 1"""
     )
     debian.add_command("uv", body)
@@ -285,28 +287,37 @@ exit 1"""
     assert cmake_calls(calls) == [
         "cmake --preset release -DTELENS_TORCH=OFF -DTELENS_PYTHON=OFF",
         "cmake --build build --parallel 2 --target telens_command",
-        "cmake --preset release -DTELENS_TORCH=ON -DTELENS_PYTHON=ON",
+        WITH_TORCH,
     ]
     assert calls.index("apt-get update") < calls.index(cmake_calls(calls)[0])
     assert calls[-1].startswith("cmake --preset")
     assert cmake_calls(configure()) == []
-    assert cmake_calls(configure("CUDA=ON")) == [
-        "cmake --preset release -DTELENS_TORCH=ON -DTELENS_PYTHON=ON -DTELENS_CUDA=ON"
-    ]
+    assert cmake_calls(configure("CUDA=ON")) == [f"{WITH_TORCH} -DTELENS_CUDA=ON"]
 
 
 def test_a_build_with_torch_in_place_is_configured_once(with_make):
     debian, configure = with_make
     debian.run("build")
-    assert cmake_calls(configure()) == [
-        "cmake --preset release -DTELENS_TORCH=ON -DTELENS_PYTHON=ON"
-    ]
+    assert cmake_calls(configure()) == [WITH_TORCH]
+
+
+def test_a_head_start_that_fails_is_a_warning(with_make):
+    debian, configure = with_make
+    debian.add_command("cmake", CMAKE + '\ncase "$*" in --build*) exit 1 ;; esac')
+    assert cmake_calls(configure())[-1] == WITH_TORCH
+    assert "warning: that failed (build/setup/command.log)" in debian.said
 
 
 def test_a_build_that_was_left_without_torch_is_configured_with_it(with_make):
     debian, configure = with_make
+    (debian.root / "build" / "setup").mkdir(parents=True)
+    (debian.root / "build" / "setup" / "without-torch").touch()
+    (debian.root / "build" / "build.ninja").write_text("telens_command\n")
+    assert cmake_calls(configure()) == [WITH_TORCH]
+
+
+def test_a_build_that_is_to_be_without_torch_stays_so(with_make):
+    debian, configure = with_make
     (debian.root / "build").mkdir()
     (debian.root / "build" / "build.ninja").write_text("telens_command\n")
-    assert cmake_calls(configure()) == [
-        "cmake --preset release -DTELENS_TORCH=ON -DTELENS_PYTHON=ON"
-    ]
+    assert cmake_calls(configure()) == []
