@@ -92,8 +92,14 @@ def test_later_rows_are_dropped_and_missing_ones_are_zero():
     inp = torch.randn(TOKENS, HIDDEN)
     every, _ = te.moe_permute(inp, ROUTING)
     count = every.size(0)
-    with pytest.warns(UserWarning, match=f"routes {count} rows: the last 3 are dropped"):
-        fewer, row_id_map = te.moe_permute(inp, ROUTING, num_out_tokens=count - 3)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        for dropped in (1, 2, 3):
+            fewer, row_id_map = te.moe_permute(inp, ROUTING, num_out_tokens=count - dropped)
+    assert [str(each.message) for each in told] == [
+        "moe_permute: num_out_tokens is less than the rows that routing_map routes, and the last "
+        "ones are dropped; give routing_map.sum(), or -1"
+    ]
     assert torch.equal(fewer, every[:-3])
     back = te.moe_unpermute(fewer, row_id_map)
     kept = torch.zeros_like(inp).index_add_(0, tokens_of(ROUTING)[:-3], fewer)

@@ -186,9 +186,11 @@ def test_a_name_that_is_not_there_is_an_import_error_with_the_nearest_one(ran):
     assert lines == [
         "ImportError telens has no transformer_engine.pytorch.Linaer (did you mean 'Linear'?)",
         "ImportError telens has no transformer_engine.pytorch.FusedAdam; torch.optim has them: "
-        "AdamW(fused=True) and SGD(fused=True)",
+        "AdamW(fused=True) for adam_w_mode=True, Adam(fused=True) without it, and "
+        "SGD(fused=True)",
         "ImportError telens has no transformer_engine.pytorch.optimizers; torch.optim has them: "
-        "AdamW(fused=True) and SGD(fused=True)",
+        "AdamW(fused=True) for adam_w_mode=True, Adam(fused=True) without it, and "
+        "SGD(fused=True)",
         "ImportError telens has no transformer_engine.pytorch.ops; its fusible operations are not "
         "there; torch.nn.Sequential takes the modules of telens.pytorch, of which LayerNormLinear "
         "and LayerNormMLP are fused",

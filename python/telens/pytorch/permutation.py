@@ -55,9 +55,9 @@ def moe_permute(
     num_out_tokens
         how many rows to make; rows beyond the routed ones are 0. Fewer than are routed drop the
         last ones, whose tokens then lack an expert: "index" means to, by a mask it is a mistake
-        (Transformer Engine writes past its output), which a mask on the CPU is warned of and one
-        on a GPU is not, as counting would wait for it. -1: as many as are routed, which waits for
-        the GPU to count them ("index": also 0)
+        (Transformer Engine writes past its output). A warning tells of it, once, where the mask is
+        on the CPU; for a mask on a GPU nothing tells, as counting would wait for it. -1: as many
+        as are routed, which waits for the GPU to count them ("index": also 0)
     max_token_num
         taken, without effect: nothing is kept between calls
     map_type
@@ -305,15 +305,15 @@ def _check_whole_numbers(function: str, name: str, tensor: torch.Tensor, expecte
 def _check_mask(function: str, routing_map: torch.Tensor, num_out_tokens: int) -> None:
     expected = "bool or whole numbers, 1 where a token goes to an expert"
     _check_whole_numbers(function, "routing_map", routing_map, expected)
-    # That on a GPU is not counted, which would wait for it; one that is traced has no numbers.
+    # Counting a mask on a GPU would wait for it, and one that is traced has no numbers.
     is_known = routing_map.device.type == "cpu" and type(routing_map) is torch.Tensor
     if num_out_tokens < 0 or not is_known or torch.compiler.is_compiling():
         return
-    routed = int(torch.count_nonzero(routing_map))
-    if num_out_tokens < routed:
+    if num_out_tokens < int(torch.count_nonzero(routing_map)):
+        # Without counts, which are others in each step: one text is shown once.
         warnings.warn(
-            f"{function}: num_out_tokens is {num_out_tokens}, and routing_map routes {routed} "
-            f"rows: the last {routed - num_out_tokens} are dropped; give routing_map.sum(), or -1",
+            f"{function}: num_out_tokens is less than the rows that routing_map routes, and the "
+            "last ones are dropped; give routing_map.sum(), or -1",
             stacklevel=3,
         )
 

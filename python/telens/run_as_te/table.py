@@ -88,7 +88,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     "nvdlfw_inspect.utils": (f"{_API}.utils",),
 }
 
-_OPTIMIZERS = "torch.optim has them: AdamW(fused=True) and SGD(fused=True)"
+_OPTIMIZERS = (
+    "torch.optim has them: AdamW(fused=True) for adam_w_mode=True, Adam(fused=True) without it, "
+    "and SGD(fused=True)"
+)
 
 # Advice for names that they have and we lack.
 ADVICE = {
