@@ -187,12 +187,16 @@ def test_statistics_are_those_of_the_cpu(ops, dtype):
 # Additions behind each other on either device: at most those of a chunk's elements
 # (kStatisticsChunk).
 ADDITIONS = 2**13
-# Merges behind each other, of the largest of statistics_inputs (1,003,000 elements). The CPU merges
-# 16 chunks into a part (kPart), fewer than 32 elements that fill no vector of AVX-512, 8 parts, and
-# the result into the accumulator: 56. A GPU merges the chunk of a thread (no block has two), the
-# lanes of a warp in 5 steps and 7 warps with the first, the same once more over the parts of its
-# 123 blocks, and the accumulator: 27. A tensor is added twice.
-MERGES = 2 * (16 + 31 + 8 + 1)
+# Merges behind each other, at most, that an element of the largest of statistics_inputs (1,003,000
+# elements, 123 chunks) goes through. CPU (central_moments.cpp and central_moments_range.cpp): 16
+# chunks into a part (kPart), fewer than 32 elements that fill no vector of AVX-512, 8 parts, the
+# accumulator. GPU (central_moments.cuh and merge.cuh): the chunk of a thread (no block has two), 5
+# steps over a warp and the other 7 warps; merge_parts does the same with the parts of the blocks,
+# of which no thread has two; the accumulator. The second time the tensor is added, the first one's
+# sums go through one merge more.
+MERGES_CPU = 16 + 31 + 8 + 1
+MERGES_GPU = (1 + 5 + 7) + (1 + 5 + 7) + 1
+MERGES = max(MERGES_CPU, MERGES_GPU) + 1
 UNIT = 2.0**-53
 
 
@@ -200,11 +204,16 @@ def bounds_of_moments(x: torch.Tensor, m2: float) -> tuple[float, float]:
     """How far the means of two devices may be apart, and their moments: m2 and m4 in parts of
     themselves, m3 in parts of sqrt(m2 m4).
 
-    A chunk's center is rounded, a unit of the mean of |x|, and so is the mean in each merge, by
-    fewer than four operations; what a chunk's elements have beside its center is added up. An
-    error e of the mean, small beside the deviation s, moves m2 by 2 e/s of itself, m3 by 3 e/s of
-    sqrt(m2 m4), and m4 by 4 e/s of itself, as Cauchy and Schwarz have it. Each power is rounded
-    four times more.
+    A chunk's center is rounded, a unit of the mean of |x|, and a merge rounds the mean four times,
+    three of them what it adds to it; as a merge adds the smaller part to the larger one on either
+    device, that too is at most the mean of |x|. What a chunk's elements have beside its center is
+    added up. An error e of the mean, small beside the deviation s, moves m2 by 2 e/s of itself, m3
+    by 3 e/s of sqrt(m2 m4), and m4 by 4 e/s of itself, as Cauchy and Schwarz have it.
+
+    The terms of a merged m4 with its d, taken without their signs, are at most 14 times m4: with
+    a^2 = m4 of a part and b the square of d, the fourth power is at least a^2 / 3 + b^2, and they
+    are 5/3 a^2 + 12 a b + b^2. Each is rounded at most 24 times (d has 2, the longest product 11
+    with d2 d2, 10 more, and the sum). m2 and m3 are less.
     """
     finite = x.double()[x.isfinite()]
     magnitude = finite.abs().mean().item()
@@ -212,7 +221,7 @@ def bounds_of_moments(x: torch.Tensor, m2: float) -> tuple[float, float]:
     of_mean = 2 * UNIT * (4 * MERGES * magnitude + 2 * ADDITIONS * spread)
     deviation = math.sqrt(m2 / (2 * finite.numel()))  # x was added twice
     of_center = 4 * of_mean / deviation if deviation else 0.0
-    return of_mean, 2 * UNIT * (ADDITIONS + 8 * MERGES) + of_center
+    return of_mean, 2 * UNIT * (ADDITIONS + 14 * 24 * MERGES) + of_center
 
 
 @pytest.mark.parametrize("dtype", HIGH_PRECISION)

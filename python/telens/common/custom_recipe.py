@@ -125,7 +125,7 @@ class CustomRecipe(Recipe):
 
 
 class _Asking:
-    """What the C++ recipe calls for each tensor of each layer."""
+    """The C++ recipe calls it for each tensor of each layer."""
 
     def __init__(self, qfactory: Callable[[QuantizerRole], Any]) -> None:
         self._qfactory = qfactory

@@ -1,4 +1,4 @@
-"""What the function of a CustomRecipe returns where the layer is to keep a quantizer's state."""
+"""Requests: a CustomRecipe's function returns one where the layer keeps the quantizer's state."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What weights have in common that torch's FSDP2 shards and gathers as codes.
+"""Weights that torch's FSDP2 shards and gathers as codes share these answers.
 
 FSDP cuts and joins rows with plain operations. The answers here are those that are the tensor
-itself; who asks tells them from the same operations elsewhere.
+itself; the function that asks tells them from the same operations elsewhere.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def asking_function() -> FrameType | None:
 
 
 def is_itself(func: Any, args: tuple) -> bool:
-    """Whether the result is the part as it is, as DTensor.to_local asks for it."""
+    """True if the result is the part as it is, as DTensor.to_local asks for it."""
     same_view = func is aten.view.default and list(args[1]) == list(args[0].shape)
     return same_view or func in (aten.detach.default, aten.alias.default)
 
