@@ -30,6 +30,7 @@ namespace telens {
 
 class LayerHooks;
 class Recipe;
+struct DelayedScaling;
 
 namespace ops {
 struct AttentionChoice;  // core/ops/attention_choice.h
@@ -121,8 +122,10 @@ struct InspectTensorCall {
   const Operand* columnwise;  // operand of the second GEMM; nullptr for outputs
   Quantizer* quantizer;       // nullptr outside fp8_autocast and for outputs
   TensorParallel tensor_parallel;
-  bool first_microbatch = true;      // false where a cached weight is used again
-  const Recipe* recipe = nullptr;    // inputs: the recipe that the layer runs under; nullptr: none
+  bool first_microbatch = true;    // false where a cached weight is used again
+  const Recipe* recipe = nullptr;  // inputs: the recipe that the layer runs under; nullptr: none
+  // Inputs: what the layer's histories follow, the recipe or a custom one's request; nullptr: none.
+  const DelayedScaling* delayed = nullptr;
   const at::Tensor* bias = nullptr;  // output: the bias that fprop has added; nullptr: none
   // For inputs: modify_tensor made rowwise or columnwise, in place of the quantizer.
   bool rowwise_modified = false;

@@ -13,8 +13,8 @@ namespace telens::ops {
 TELENS_EXPORT bool runs_on(const c10::Device& device);
 
 // Throws UsageError naming the layer and the device unless runs_on(device).
-// Every build has the CPU's.
 TELENS_EXPORT void check_has_kernels(const c10::Device& device, const std::string& layer);
+// The same without a call for the CPU, whose kernels every build has.
 inline void check_runs_on(const c10::Device& device, const std::string& layer) {
   if (!device.is_cpu()) check_has_kernels(device, layer);
 }

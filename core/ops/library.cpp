@@ -64,9 +64,6 @@ void define_statistics(torch::Library& library) {
       "block_copies_difference(Tensor codes, Tensor scale_inv, Tensor? tensor_scale, "
       "Tensor column_codes, Tensor column_scale_inv, Tensor? column_tensor_scale, int format, "
       "int mode, int? hadamard_signs) -> Tensor");
-  library.def(
-      "attention_statistics(Tensor query, Tensor key, Tensor? allowed, Tensor? blind, "
-      "Tensor? bias, Tensor? offset, bool is_causal, bool has_sink, float scale) -> Tensor");
   library.def("exponent_histogram(Tensor x, Tensor(a!) counts) -> ()");
   library.def("code_histogram(Tensor x, Tensor(a!) counts) -> ()");
 }
@@ -116,6 +113,9 @@ void define_norms_and_activations(torch::Library& library) {
       "bool zero_centered_gamma) -> (Tensor dx, Tensor dweight)");
   library.def("activation_forward(Tensor x, str activation) -> Tensor");
   library.def("activation_backward(Tensor grad, Tensor x, str activation) -> Tensor");
+}
+
+void define_fused_casts(torch::Library& library) {
   library.def(
       "layer_norm_quantize(Tensor x, Tensor weight, Tensor? bias, float eps, "
       "bool zero_centered_gamma, Tensor scale, Tensor(a!)? amax, int format, bool columnwise) "
@@ -132,8 +132,14 @@ void define_norms_and_activations(torch::Library& library) {
       "Tensor(a!)? amax, int format, bool columnwise, ScalarType? bias_dtype) "
       "-> (Tensor codes, Tensor transposed, Tensor dbias)");
   library.def("bias_gradient(Tensor grad, ScalarType dtype) -> Tensor");
+}
+
+void define_attention(torch::Library& library) {
   library.def(
       "keyed_dropout_(Tensor(a!) weights, int seed, float probability, int[] place) -> Tensor(a!)");
+  library.def(
+      "attention_statistics(Tensor query, Tensor key, Tensor? allowed, Tensor? blind, "
+      "Tensor? bias, Tensor? offset, bool is_causal, bool has_sink, float scale) -> Tensor");
 }
 
 void define_rows(torch::Library& library) {
@@ -166,5 +172,7 @@ TORCH_LIBRARY(telens, library) {
   telens::ops::define_scales(library);
   telens::ops::define_products(library);
   telens::ops::define_norms_and_activations(library);
+  telens::ops::define_fused_casts(library);
+  telens::ops::define_attention(library);
   telens::ops::define_rows(library);
 }

@@ -68,7 +68,8 @@ void LayerQuantization::make_quantizers(const std::shared_ptr<const Recipe>& rec
   std::shared_ptr<const DelayedScaling> requested = common_request(answers);
   DelayedScalingState* state = nullptr;
   const DelayedScaling* own = recipe->as_delayed_scaling();
-  const DelayedScaling* delayed = own != nullptr ? own : requested.get();
+  std::shared_ptr<const DelayedScaling> delayed = requested;
+  if (own != nullptr) delayed = {recipe, own};
   if (delayed != nullptr) {
     delayed_scaling_.prepare(*delayed, device);
     state = &delayed_scaling_;
@@ -93,7 +94,7 @@ void LayerQuantization::make_quantizers(const std::shared_ptr<const Recipe>& rec
   quantizers_ = std::move(training);
   evaluation_quantizers_ = std::move(evaluation);
   requested_ = std::move(requested);
-  followed_ = delayed;
+  followed_ = std::move(delayed);
   recipe_ = recipe;
   device_ = device;
 }

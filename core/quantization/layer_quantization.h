@@ -60,8 +60,8 @@ class TELENS_EXPORT LayerQuantization {
     const DelayedScaling* delayed = recipe.as_delayed_scaling();
     return delayed != nullptr ? delayed : requested_.get();
   }
-  // The same of the newest quantizers(), which settled it.
-  const DelayedScaling* followed() const { return followed_; }
+  // The same of the newest quantizers(), which settled it; it may outlive the next ones.
+  const std::shared_ptr<const DelayedScaling>& followed() const { return followed_; }
   // The request of the newest recipe, a custom one; nullptr: it made none.
   const std::shared_ptr<const DelayedScaling>& requested() const { return requested_; }
 
@@ -88,7 +88,7 @@ class TELENS_EXPORT LayerQuantization {
 
   std::shared_ptr<const Recipe> recipe_;
   std::shared_ptr<const DelayedScaling> requested_;
-  const DelayedScaling* followed_ = nullptr;  // recipe_ or requested_
+  std::shared_ptr<const DelayedScaling> followed_;  // recipe_ or requested_
   LayerQuantizers quantizers_;
   LayerQuantizers evaluation_quantizers_;
   std::array<ProcessGroupPtr, kRoles> amax_groups_;

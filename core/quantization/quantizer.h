@@ -65,6 +65,7 @@ class TELENS_EXPORT Quantizer {
 
   // How often the amax history behind known_scale was updated; nullopt where there is none.
   virtual std::optional<std::int64_t> history_updates() const { return {}; }
+  bool follows_history() const { return history_updates().has_value(); }
 
   FormatId format() const { return format_; }
   // The default of quantize; a layer names the orientations of each call itself.

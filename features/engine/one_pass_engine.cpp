@@ -180,16 +180,15 @@ class Reading final : public TensorReading {
         running_->altered ? running_->altered_format : running_->format, "scale statistics",
         []<typename Format>() { return double{Format::kMax}; });
     if (running_->altered) return {largest};
-    const DelayedScaling* delayed =
-        call_.recipe != nullptr ? call_.recipe->as_delayed_scaling() : nullptr;
-    return {largest, delayed != nullptr ? delayed->margin : 0, call_.quantizer->history_updates()};
+    const std::int64_t margin = call_.delayed != nullptr ? call_.delayed->margin : 0;
+    return {largest, margin, call_.quantizer->history_updates()};
   }
 
   std::optional<std::string> reason_against_scale(const StatisticName& name) const {
     if (is_block_recipe(running_->recipe)) return "here each block has a scale of its own";
     const bool has_history = running_->altered ||
                              running_->recipe != RecipeId::fp8_delayed_scaling ||
-                             call_.quantizer->history_updates().has_value();
+                             call_.quantizer->follows_history();
     if (name.statistic->needs != config::Needs::history || has_history) return std::nullopt;
     return "no amax history stands behind the scale";
   }

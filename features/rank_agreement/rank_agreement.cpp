@@ -48,9 +48,9 @@ std::uint64_t part_of_weight(const InspectTensorCall& call) {
 // The group that delayed scaling reduces amaxes over; nullopt: this rank keeps its own.
 std::optional<std::uint64_t> running_amax_group(const InspectTensorCall& call) {
   const AutocastState* autocast = current_autocast();
-  const DelayedScaling* delayed =
-      call.recipe != nullptr ? call.recipe->as_delayed_scaling() : nullptr;
-  if (delayed == nullptr || !delayed->reduce_amax || autocast == nullptr) return std::nullopt;
+  if (call.delayed == nullptr || !call.delayed->reduce_amax || autocast == nullptr) {
+    return std::nullopt;
+  }
   const ProcessGroupPtr& group = autocast->options.group;
   if (!group || size_of(*group) < 2) return std::nullopt;
   return part_of_group(*group);
@@ -73,15 +73,17 @@ void RankAgreement::begin_iteration(std::int64_t iteration) {
 // nullopt: each rank has a scale of its own.
 std::optional<std::uint64_t> RankAgreement::part_of_scale(const FeatureCall& at,
                                                           const InspectTensorCall& call) {
-  const bool is_delayed = call.recipe != nullptr && call.recipe->as_delayed_scaling() != nullptr;
-  if (is_delayed) {
-    if (call.tensor_name != TensorName::gradient) {
-      if (const auto group = running_amax_group(call)) {
-        amax_groups_.insert_or_assign(std::string(at.layer_name), *group);
-      } else {
-        amax_groups_.erase(std::string(at.layer_name));
-      }
+  if (call.delayed != nullptr && call.tensor_name != TensorName::gradient) {
+    if (const auto group = running_amax_group(call)) {
+      amax_groups_.insert_or_assign(std::string(at.layer_name), *group);
+    } else {
+      amax_groups_.erase(std::string(at.layer_name));
     }
+  }
+  // A custom recipe may have requested other tensors of the layer alone.
+  const bool is_delayed =
+      call.delayed != nullptr && (call.quantizer == nullptr || call.quantizer->follows_history());
+  if (is_delayed) {
     const auto known = amax_groups_.find(at.layer_name);
     if (known != amax_groups_.end()) return known->second;
   }

@@ -17,6 +17,11 @@ namespace {
 
 constexpr std::string_view kLayers = "layers";
 
+// Names of features begin with a capital letter, a feature's own keys with a small one.
+bool begins_as_feature(std::string_view key) {
+  return !key.empty() && 'A' <= key[0] && key[0] <= 'Z';
+}
+
 class Loader {
  public:
   Loader(const Descriptions& descriptions, ErrorList& errors)
@@ -126,7 +131,7 @@ class Loader {
 
   // An entry that is no feature and stands where features do, one level too far left or right.
   bool refuse_in_namespace(std::string_view name, const MapEntry& entry, const MapEntry* empty) {
-    if (empty != nullptr) {
+    if (empty != nullptr && !begins_as_feature(entry.key)) {
       errors_.add(entry.key_location, "'{}' stands beside '{}', which is empty; indent it further",
                   entry.key, empty->key);
     } else if (entry.key == kLayers || entry.key == kEnabled || is_section_key(entry.key)) {

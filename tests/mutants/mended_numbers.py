@@ -176,4 +176,31 @@ MENDED_NUMBERS = (
         program="pytest",
         tests=FP8_RING,
     ),
+    Mutant(
+        promise="a margin that a custom recipe requested is part of scale_staleness",
+        file="features/engine/one_pass_engine.cpp",
+        before="call_.delayed != nullptr ? call_.delayed->margin : 0",
+        after="call_.recipe->as_delayed_scaling() != nullptr ? call_.delayed->margin : 0",
+        program="pytest",
+        tests="tests/python/test_scale_health.py"
+        "::test_every_statistic_is_that_of_a_reference_in_numpy",
+    ),
+    Mutant(
+        promise="ranks compare the scales that follow a requested history",
+        file="features/rank_agreement/rank_agreement.cpp",
+        before="  const bool is_delayed =\n      call.delayed != nullptr &&",
+        after="  const bool is_delayed =\n      call.recipe->as_delayed_scaling() != nullptr &&",
+        program="pytest",
+        tests="tests/python/test_rank_agreement.py"
+        "::test_of_a_recipe_that_requests_inputs_their_scales_and_those_of_weights_are_compared",
+    ),
+    Mutant(
+        promise="sequence_parallel takes a delayed scaling of weights alone without an fp8_group",
+        file="core/modules/layer/linear_layer.cpp",
+        before="  if (follows(TensorRole::input) || follows(TensorRole::grad_output)) {",
+        after="  if (follows(TensorRole::input) || follows(TensorRole::weight)) {",
+        program="pytest",
+        tests="tests/python/test_tensor_parallel.py"
+        "::test_codes_scales_refusals_attributes_and_random_states_of_divided_layers",
+    ),
 )

@@ -14,7 +14,7 @@ import telens
 import telens._C as _C
 import telens.debug as debug
 import telens.pytorch as te
-from telens.common.recipe import DelayedScaling, Float8CurrentScaling
+from telens.common.recipe import CustomRecipe, DelayedScaling, Float8CurrentScaling
 from telens.debug import model_state
 
 CONFIG = config_of(
@@ -68,13 +68,22 @@ def of_another_history(model):
     model[0].fp8_meta["scaling_bwd"].amax_history[1, 0] *= 0.5
 
 
+def request_inputs(role):
+    if role.tensor_type == "input":
+        return te.DelayedScalingRequest(amax_history_len=8)
+    return te.Float8CurrentScalingQuantizer(te.DType.kFloat8E4M3)
+
+
 DELAYED = DelayedScaling(amax_history_len=8)
+REQUESTED = CustomRecipe(qfactory=request_inputs)
 FAULTS = {
     "none": (lambda model: None, DELAYED),
     "weight": (of_another_weight, DELAYED),
     "norm": (of_another_norm, Float8CurrentScaling()),
     "scale": (of_another_scale, DELAYED),
     "history": (of_another_history, DELAYED),
+    "request": (lambda model: None, REQUESTED),
+    "requested scale": (of_another_scale, REQUESTED),
 }
 
 
@@ -124,6 +133,19 @@ def test_ranks_that_agree_say_so_of_each_tensor(runs):
     assert seen == expected
 
 
+def test_of_a_recipe_that_requests_inputs_their_scales_and_those_of_weights_are_compared(runs):
+    run = telens.open_run(runs / "request")
+    rows = run.records()
+    assert set(rows["value"]) == {0.0}
+    assert told(run) == []
+    compared = set(rows[["layer", "tensor", "statistic"]].itertuples(index=False, name=None))
+    scales = {each[:2] for each in compared if each[2] == "scale_differs"}
+    layers = ["model.0", "model.1.fc1", "model.1.fc2"]
+    # Replicas have other gradients, whose scales are of their own amaxes.
+    assert scales == {(layer, each) for layer in layers for each in ("activation", "weight")}
+    assert ("model.0", "activation", "amax_history_differs") in compared
+
+
 @pytest.mark.parametrize(
     ("fault", "layer", "tensor", "what", "words"),
     [
@@ -131,6 +153,7 @@ def test_ranks_that_agree_say_so_of_each_tensor(runs):
         ("norm", "model.1.layer_norm_weight", "weight", "weight", "the weight differs on rank 1"),
         ("scale", "model.0", "activation", "scale", "the scale of activation differs on rank 1"),
         ("history", "model.0", "gradient", "amax_history", "the amax history of gradient differs"),
+        ("requested scale", "model.0", "activation", "scale", "the scale of activation differs on"),
     ],
 )
 def test_the_first_layer_tensor_and_rank_that_differs_is_named(

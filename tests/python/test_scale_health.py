@@ -14,6 +14,7 @@ import telens
 import telens.debug as debug
 import telens.pytorch as te
 from telens.common.recipe import (
+    CustomRecipe,
     DelayedScaling,
     Float8CurrentScaling,
     MXFP8BlockScaling,
@@ -83,11 +84,19 @@ def inputs(rows, columns, seed=0):
         yield x
 
 
-@pytest.mark.parametrize(("margin", "length"), [(0, 3), (2, 1)])
-def test_every_statistic_is_that_of_a_reference_in_numpy(tmp_path, margin, length):
+def request_delayed_scaling(**options) -> CustomRecipe:
+    request = te.DelayedScalingRequest(**options)
+    return CustomRecipe(qfactory=lambda role: request)
+
+
+@pytest.mark.parametrize(
+    ("make", "margin", "length"),
+    [(DelayedScaling, 0, 3), (DelayedScaling, 2, 1), (request_delayed_scaling, 1, 2)],
+)
+def test_every_statistic_is_that_of_a_reference_in_numpy(tmp_path, make, margin, length):
     torch.manual_seed(1)
     layer = te.Linear(32, 48, params_dtype=torch.float32, name="fc")
-    recipe = DelayedScaling(margin=margin, amax_history_len=length)
+    recipe = make(margin=margin, amax_history_len=length)
     weight = layer.weight.detach().numpy().copy()
     histories = {
         name: History(name, length, margin) for name in ("activation", "weight", "gradient")

@@ -12,7 +12,7 @@ from parallel_helpers import PRECISIONS, Part, equal, numbers, region, sum_over_
 import telens
 import telens.pytorch as te
 from telens import _C
-from telens.common.recipe import DelayedScaling, Float8CurrentScaling
+from telens.common.recipe import CustomRecipe, DelayedScaling, Float8CurrentScaling
 
 IN, OUT, BATCH = 64, 64, 4
 
@@ -179,12 +179,33 @@ def refusals(rank: int) -> None:
         row(x[:15, :, :16])
     with pytest.raises(telens.ShapeError, match="divides the first dimension of at least two"):
         row(x[0, 0, :16])
-    for given in ({}, {"fp8_group": group, "fp8_recipe": DelayedScaling(reduce_amax=False)}):
+    for given in (
+        {},
+        {"fp8_group": group, "fp8_recipe": DelayedScaling(reduce_amax=False)},
+        {"fp8_recipe": requesting("input")},
+        {"fp8_recipe": requesting("grad_output")},
+    ):
         with (
             pytest.raises(telens.UsageError, match="which delayed scaling must scale alike"),
             te.fp8_autocast(**given),
         ):
             row(x[:, :, :16])
+    with te.fp8_autocast(fp8_recipe=requesting("weight")):  # whose codes each rank keeps
+        assert row(x[:, :, :16]).isfinite().all()
+
+
+def requesting(tensor_type: str) -> CustomRecipe:
+    """Delayed scaling of one tensor of a layer; the others have a scale of their own amax."""
+
+    def make(role):
+        if role.tensor_type == tensor_type:
+            return te.DelayedScalingRequest()
+        is_gradient = role.tensor_type == "grad_output"
+        return te.Float8CurrentScalingQuantizer(
+            te.DType.kFloat8E5M2 if is_gradient else te.DType.kFloat8E4M3
+        )
+
+    return CustomRecipe(qfactory=make)
 
 
 def attributes(parameter: torch.nn.Parameter) -> tuple:

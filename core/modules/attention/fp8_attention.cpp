@@ -323,7 +323,9 @@ at::Tensor attend_in_fp8(const QueryKeyValueHeads& heads, const AttentionRules& 
                                      if_defined(rules.bias.source()), rules.offset, &rules, &fp8);
 }
 
-// The scale that made the values makes the same codes of them anew, in the order of the layout.
+// Codes in the order of the layout, of the values as they are handed on, under the scale that made
+// them: the same codes as before, except where a value is a subnormal of its FP16 dtype, in which
+// it was rounded.
 at::Tensor with_codes(const at::Tensor& output, const std::optional<Fp8Attention>& fp8) {
   if (!fp8 || !fp8->hands_output) return output;
   const at::Tensor values = output.contiguous();

@@ -178,6 +178,7 @@ void OperandBuilder::inspect(const GemmOperands& operands, bool first_microbatch
          .tensor_parallel = layer_.hooks.tensor_parallel(),
          .first_microbatch = first_microbatch,
          .recipe = context_.recipe.get(),
+         .delayed = context_.delayed.get(),
          .rowwise_modified = modifies(gemms_.first),
          .columnwise_modified = modifies(second_needed ? gemms_.second : gemms_.first),
          .replicated = request_.gathered || layer_.parallel.replicates(request_.tensor_name)});

@@ -198,11 +198,18 @@ void LinearLayer::State::enter_recipe(ForwardContext& context, const AutocastOpt
   context.quantizers =
       quantization->quantizers(context.recipe, device, collects_amax, layer.hooks.name());
   if (context.recipe->fp8_mha) follow_casts(context.quantizers);
-  const DelayedScaling* delayed = quantization->followed();
-  if (delayed == nullptr) return;
+  context.delayed = quantization->followed();
+  if (context.delayed == nullptr) return;
   context.region = region;
   if (!collects_amax) return;
-  check_shared_scales(name(), layer.parallel, *delayed, options.group, compared_groups_);
+  // A request for the weight alone concerns no codes that ranks join.
+  const auto follows = [&](TensorRole role) {
+    const std::shared_ptr<Quantizer>& quantizer = context.quantizers[role];
+    return quantizer && quantizer->follows_history();
+  };
+  if (follows(TensorRole::input) || follows(TensorRole::grad_output)) {
+    check_shared_scales(name(), layer.parallel, *context.delayed, options.group, compared_groups_);
+  }
   region->add(quantization, context.recipe, options.group);
 }
 

@@ -13,6 +13,8 @@ struct ForwardContext {
   std::shared_ptr<const RoutingPlan> plan;  // nullptr: no feature is due, the fused path
   std::shared_ptr<const Recipe> recipe;     // nullptr: outside fp8_autocast
   LayerQuantizers quantizers;
+  // Histories and scales follow it: the recipe itself, or a custom one's request; nullptr: none.
+  std::shared_ptr<const DelayedScaling> delayed;
   std::shared_ptr<Region> region;
   bool calibrating = false;      // amaxes are collected, GEMMs run in high precision
   bool first_in_region = false;  // its backward ends the backward of the region
