@@ -63,7 +63,8 @@ def print_table(losses: Losses) -> None:
     for recipe in ("bf16", *RECIPES):
         means = " | ".join(f"{ends[recipe, seed]:.3f}" for seed in SEEDS)
         shares = [f"{100 * (ends[recipe, seed] / ends['bf16', seed] - 1):+.1f}" for seed in SEEDS]
-        print(f"| {recipe} | {means} | {'' if recipe == 'bf16' else ', '.join(shares) + ' %'} |")
+        against = "" if recipe == "bf16" else f" {', '.join(shares)} %"
+        print(f"| {recipe} | {means} |{against} |")
 
 
 def running_mean(values: list[float]) -> list[float]:

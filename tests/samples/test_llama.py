@@ -1,6 +1,9 @@
 """samples/llama.py: trains in FP8 and is watched."""
 
 import argparse
+import struct
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -52,3 +55,22 @@ def test_text_that_is_written_with_caches_is_that_of_a_recomputation(monkeypatch
     # Each byte once, and half of the longest text where the caches are full.
     assert calls[:40] == [1] * 16 + [8] + [1] * 8 + [8] + [1] * 8 + [8] + [1] * 5
     assert len(text) == 40
+
+
+def test_losses_that_earlier_calls_left_are_put_side_by_side(tmp_path):
+    for recipe in ("bf16", "delayed", "current", "mxfp8", "block", "nvfp4"):
+        for seed in (1, 2, 3):
+            # Runs in FP8 end a half above those in BF16; each begins twice as high as it ends.
+            level = 2.0 if recipe == "bf16" else 3.0
+            losses = [2 * level] * 10 + [level] * 50
+            text = "".join(struct.pack(">f", loss).hex() + "\n" for loss in losses)
+            (tmp_path / f"{recipe}-{seed}-60").write_text(text)
+    script = ROOT / "samples/llama_losses.py"
+    command = [sys.executable, script, "--steps", "60", "--folder", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    rows = done.stdout.splitlines()[2:]
+    assert rows[0] == "| bf16 | 2.000 | 2.000 | 2.000 | |"
+    assert rows[1:] == [
+        f"| {recipe} | 3.000 | 3.000 | 3.000 | +50.0, +50.0, +50.0 % |"
+        for recipe in ("delayed", "current", "mxfp8", "block", "nvfp4")
+    ]
