@@ -180,7 +180,11 @@ class Reading final : public TensorReading {
         running_->altered ? running_->altered_format : running_->format, "scale statistics",
         []<typename Format>() { return double{Format::kMax}; });
     if (running_->altered) return {largest};
-    const std::int64_t margin = call_.delayed != nullptr ? call_.delayed->margin : 0;
+    // A custom recipe's request may be for other tensors of the layer.
+    const bool follows =
+        call_.delayed != nullptr &&
+        (call_.recipe->as_delayed_scaling() != nullptr || call_.quantizer->follows_history());
+    const std::int64_t margin = follows ? call_.delayed->margin : 0;
     return {largest, margin, call_.quantizer->history_updates()};
   }
 

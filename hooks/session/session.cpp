@@ -66,7 +66,7 @@ void Session::begin(std::shared_ptr<Session> self) {
 }
 
 void Session::accept() {
-  options_ = settled(std::move(options_));
+  options_ = settled(options_);  // a copy: a refusal needs the old ones' world
   check_iteration("initialize, init_training_step", options_.init_training_step);
   load_plugins(options_.feature_dirs, registry_);
   config_ = load_config(options_, registry_.descriptions());

@@ -59,6 +59,18 @@ def test_a_forward_that_the_order_has_behind_a_backward_may_come_before_its_back
         assert torch.equal(layer.weight.grad, gradient_of(3))
 
 
+def test_a_forward_captured_behind_a_backward_dw_must_not_come_before_it(graphs):
+    (layer,) = make_linears(1)
+    calls = te.make_graphed_callables(
+        (layer,), tuple(cases.sample("cpu") for _ in range(2)), _order=[1, -1, -1.5, 1, -1, -1.5]
+    )
+    calls[0](inputs()).sum().backward()
+    with pytest.raises(telens.UsageError, match="of which this forward would overwrite"):
+        calls[1](inputs())
+    calls[0].backward_dw()
+    assert torch.equal(layer.weight.grad, gradient_of(1))
+
+
 def test_first_microbatches_have_memory_of_their_own(graphs):
     layers = make_linears(2)
     calls = te.make_graphed_callables(

@@ -174,14 +174,17 @@ def test_hooks_of_parameters_are_called_with_each_gradient_and_not_in_a_warm_up(
         assert called.count(name) == called.count(f"node of {name}") >= 2
 
 
-def test_a_weight_of_several_parameters_gets_gradients_by_part(graphs):
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_weight_of_several_parameters_gets_gradients_by_part(graphs, frozen):
     def made():
         torch.manual_seed(5)
         parts = {"q": cases.WIDTH, "k": cases.WIDTH}
         width = 2 * cases.WIDTH
-        return te.Linear(
+        layer = te.Linear(
             cases.WIDTH, width, parameters_split=parts, delay_wgrad_compute=True, device="cpu"
         )
+        layer.q_weight.requires_grad_(not frozen)
+        return layer
 
     seen = []
     for graphed in (False, True):
@@ -190,7 +193,7 @@ def test_a_weight_of_several_parameters_gets_gradients_by_part(graphs):
             te.make_graphed_callables(layer, cases.sample("cpu"))
         layer(cases.inputs_of(1, "cpu", torch.float32)).square().sum().backward()
         layer.backward_dw()
-        seen.append([p.grad for p in layer.parameters()])
+        seen.append([p.grad for p in layer.parameters() if p.requires_grad])
     cases.assert_same(*seen)
 
 

@@ -31,8 +31,9 @@ class _Pending:
 class PendingWgrads:
     """One callable's view of the backwards that left weights' gradients, the oldest first.
 
-    The operands of such gradients lie in memory that graphs share, which a pass overwrites that was
-    captured before the backward. A CPU shares no memory, and has the same rules.
+    The operands of such gradients lie in memory that graphs share: a pass overwrites them that was
+    captured before the backward, or after backward_dw, which has used them. A CPU shares no memory,
+    and has the same rules.
     """
 
     def __init__(self, places: dict[Pass, int], microbatch: int, queue: list[_Pending]) -> None:
@@ -84,9 +85,12 @@ class PendingWgrads:
         if flag is True or pending.flag is True:  # memory of a micro-batch's own
             if flag is not pending.flag or self._microbatch != other._microbatch:
                 return False
-            if what is Pass.forward:  # all forwards are captured there before a backward
-                return True
-        return self._places[what] < other._places[Pass.backward]
+            # There all forwards are captured first, then all backwards, from the last forward's on.
+            return what is Pass.forward or (
+                self._places[Pass.forward] > other._places[Pass.forward]
+            )
+        own, used = self._places[what], other._places.get(Pass.weight_gradients)
+        return own < other._places[Pass.backward] or (used is not None and own > used)
 
 
 def make_pending_wgrads(schedule: Schedule, count: int) -> list[PendingWgrads]:

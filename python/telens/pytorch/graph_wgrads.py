@@ -63,9 +63,10 @@ class WeightGradients:
             return []
         if weight.is_leaf:
             return [(weight, gradient)]
-        with without_hooks(self._delayed):
-            found = torch.autograd.grad([weight], self._delayed, [gradient], allow_unused=True)
-        pairs = zip(self._delayed, found, strict=True)
+        trained = [parameter for parameter in self._delayed if parameter.requires_grad]
+        with without_hooks(trained):
+            found = torch.autograd.grad([weight], trained, [gradient], allow_unused=True)
+        pairs = zip(trained, found, strict=True)
         return [(parameter, own) for parameter, own in pairs if own is not None]
 
     def call_hooks(self) -> None:
