@@ -179,7 +179,7 @@ MENDED_NUMBERS = (
     Mutant(
         promise="a margin that a custom recipe requested is part of scale_staleness",
         file="features/engine/one_pass_engine.cpp",
-        before="call_.delayed != nullptr ? call_.delayed->margin : 0",
+        before="follows ? call_.delayed->margin : 0",
         after="call_.recipe->as_delayed_scaling() != nullptr ? call_.delayed->margin : 0",
         program="pytest",
         tests="tests/python/test_scale_health.py"

@@ -282,7 +282,10 @@ ONE = torch.ones(1)
         (lambda: debug.initialize("", recording=[]), "recording must be a dict of on_full"),
         (lambda: debug.initialize("", recording=0), "recording must be a dict of on_full"),
         (lambda: debug.initialize("", feature_dirs=[3]), "feature_dirs must be a path, not 3"),
-        (lambda: debug.initialize("", default_logging_enabled="no"), "debug.initialize: takes"),
+        (
+            lambda: debug.initialize("", default_logging_enabled="no"),
+            "debug.initialize: default_logging_enabled must be a boolean, not 'no'",
+        ),
     ],
 )
 def test_wrong_arguments_are_told_in_words_of_this_library(tmp_path, monkeypatch, call, message):

@@ -216,9 +216,12 @@ def test_a_run_that_is_over_is_shown_once(training, watch):
     assert answer.stdout.startswith("iteration 1, loss 9\nended cleanly")
 
 
-def test_a_run_that_is_not_there_is_named(watch, tmp_path):
+def test_a_folder_where_no_run_can_begin_is_named(watch, tmp_path):
     answer = subprocess.run(
-        [str(watch[0]), "watch", str(tmp_path / "none")], capture_output=True, text=True, timeout=60
+        [str(watch[0]), "watch", str(tmp_path / "none" / "run")],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert answer.returncode == 2
     assert answer.stderr.count("\n") == 1

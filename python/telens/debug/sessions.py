@@ -100,6 +100,11 @@ def initialize(
     try:
         with _refusing_for_all(group):
             check_loggers(statistics_logger, tb_writer)
+            if not isinstance(default_logging_enabled, bool):
+                raise _C.UsageError(
+                    "debug.initialize: default_logging_enabled must be a boolean, not "
+                    f"{default_logging_enabled!r}"
+                )
             options = options_of(config_file, feature_dirs, log_dir, init_training_step, recording)
             for folder in options["feature_dirs"]:
                 run_feature_files(pathlib.Path(folder))
