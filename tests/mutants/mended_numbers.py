@@ -180,7 +180,7 @@ MENDED_NUMBERS = (
         promise="a margin that a custom recipe requested is part of scale_staleness",
         file="features/engine/one_pass_engine.cpp",
         before="follows ? call_.delayed->margin : 0",
-        after="call_.recipe->as_delayed_scaling() != nullptr ? call_.delayed->margin : 0",
+        after="follows && call_.recipe->as_delayed_scaling() != nullptr ? call_.delayed->margin : 0",
         program="pytest",
         tests="tests/python/test_scale_health.py"
         "::test_every_statistic_is_that_of_a_reference_in_numpy",
