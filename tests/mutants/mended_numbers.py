@@ -179,8 +179,8 @@ MENDED_NUMBERS = (
     Mutant(
         promise="a margin that a custom recipe requested is part of scale_staleness",
         file="features/engine/one_pass_engine.cpp",
-        before="follows ? call_.delayed->margin : 0",
-        after="follows && call_.recipe->as_delayed_scaling() != nullptr ? call_.delayed->margin : 0",
+        before="follows ? call_.delayed->margin",
+        after="follows && call_.recipe->as_delayed_scaling() != nullptr ? call_.delayed->margin",
         program="pytest",
         tests="tests/python/test_scale_health.py"
         "::test_every_statistic_is_that_of_a_reference_in_numpy",
