@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -29,15 +30,15 @@ class IdentityQuantizer:
     """What a ``qfactory`` returns for a tensor whose GEMMs are to run in high precision."""
 
 
-class QuantizerRequest:
+class QuantizerRequest(abc.ABC):
     """What a ``qfactory`` returns for a tensor whose quantizer needs a state that the layer keeps.
 
     ``DelayedScalingRequest`` of ``telens.pytorch`` is the only one.
     """
 
+    @abc.abstractmethod
     def _recipe(self) -> Recipe:
         """The recipe by which the layer keeps the state."""
-        raise NotImplementedError
 
 
 @names_fields

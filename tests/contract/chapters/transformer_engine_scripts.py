@@ -248,7 +248,8 @@ STATEMENTS = (
     ),
     Statement(
         "So is a forward, or a backward, of any callable that would overwrite what a `backward_dw` "
-        "still needs: a pass captured before the backward that left it *(ours)*.",
+        "still needs: a pass captured before the backward that left it, or behind the place that "
+        "an `_order` has for the `backward_dw` *(ours)*.",
         GRAPHED_PENDING + "test_a_forward_whose_memory_another_callable_needs_is_an_error",
         PENDING,
         "if each.owner is self or self._overwrites(what, flag, each):",
