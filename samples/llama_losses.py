@@ -75,6 +75,7 @@ def running_mean(values: list[float]) -> list[float]:
 def draw(losses: Losses, path: str) -> None:
     from matplotlib import pyplot
 
+    pyplot.rcParams["svg.fonttype"] = "none"  # text, not outlines of letters
     figure, axes = pyplot.subplots(
         1,
         1 + len(RECIPES),
