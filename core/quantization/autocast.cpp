@@ -20,20 +20,13 @@ std::vector<AutocastState>& stack() {
 }  // namespace
 
 void Region::add(const std::shared_ptr<LayerQuantization>& layer,
-                 const std::shared_ptr<const Recipe>& recipe, const ProcessGroupPtr& group) {
-  const DelayedScaling* delayed = layer->followed(*recipe);
-  if (delayed == nullptr) return;
+                 const std::shared_ptr<const DelayedScaling>& recipe,
+                 const ProcessGroupPtr& group) {
   // owner_before compares identities without taking a reference; a layer called twice is one.
   const bool known = std::any_of(members_.begin(), members_.end(), [&](const Member& member) {
     return !member.layer.owner_before(layer) && !layer.owner_before(member.layer);
   });
-  if (!known) {
-    const bool is_own = recipe->as_delayed_scaling() != nullptr;
-    members_.push_back(
-        {layer,
-         is_own ? std::shared_ptr<const DelayedScaling>(recipe, delayed) : layer->requested(),
-         group});
-  }
+  if (!known) members_.push_back({layer, recipe, group});
 }
 
 void Region::update(bool backward) {

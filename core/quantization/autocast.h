@@ -29,9 +29,9 @@ struct AutocastOptions {
 // layer. Lives as long as a backward may come.
 class Region {
  public:
-  // A layer has run in the region under a recipe.
+  // A layer whose histories and scales follow `recipe` has run in the region.
   void add(const std::shared_ptr<LayerQuantization>& layer,
-           const std::shared_ptr<const Recipe>& recipe, const ProcessGroupPtr& group);
+           const std::shared_ptr<const DelayedScaling>& recipe, const ProcessGroupPtr& group);
 
   // True for the first caller: the layer whose backward ends last.
   bool claim_first() { return !std::exchange(first_claimed_, true); }

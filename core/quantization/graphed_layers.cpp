@@ -8,7 +8,7 @@ GraphedLayers::GraphedLayers(const std::vector<LayerQuantization*>& layers,
                              const std::shared_ptr<const void>& owner,
                              const GraphedLayers* earlier) {
   for (LayerQuantization* each : layers) {
-    if (each->recipe() == nullptr || each->followed(*each->recipe()) == nullptr) continue;
+    if (each->recipe() == nullptr || each->followed(each->recipe()) == nullptr) continue;
     std::shared_ptr<LayerQuantization> layer = earlier ? earlier->find(each) : nullptr;
     // A region knows a layer by its owner, so each has one of its own, the same in all graphs.
     if (!layer) layer = {each, [owner](LayerQuantization*) {}};
@@ -26,7 +26,8 @@ void GraphedLayers::join_region() const {
         "another amax_history_len or a change of the device made it a new one; capture again");
   }
   for (const auto& [layer, captured] : layers_) {
-    state->region->add(layer, state->options.recipe, state->options.group);
+    const auto delayed = layer->followed(state->options.recipe);
+    if (delayed != nullptr) state->region->add(layer, delayed, state->options.group);
   }
 }
 

@@ -56,14 +56,13 @@ class TELENS_EXPORT LayerQuantization {
 
   // The delayed scaling that histories and scales follow under `recipe`, the layer's newest: the
   // recipe itself, or what it requested. nullptr: none.
-  const DelayedScaling* followed(const Recipe& recipe) const {
-    const DelayedScaling* delayed = recipe.as_delayed_scaling();
-    return delayed != nullptr ? delayed : requested_.get();
+  std::shared_ptr<const DelayedScaling> followed(
+      const std::shared_ptr<const Recipe>& recipe) const {
+    const DelayedScaling* own = recipe->as_delayed_scaling();
+    return own != nullptr ? std::shared_ptr<const DelayedScaling>(recipe, own) : requested_;
   }
   // The same of the newest quantizers(), which settled it; it may outlive the next ones.
   const std::shared_ptr<const DelayedScaling>& followed() const { return followed_; }
-  // The request of the newest recipe, a custom one; nullptr: it made none.
-  const std::shared_ptr<const DelayedScaling>& requested() const { return requested_; }
 
   // Amax history and scales, for a recipe that keeps them.
   DelayedScalingState& delayed_scaling() { return delayed_scaling_; }
@@ -87,8 +86,8 @@ class TELENS_EXPORT LayerQuantization {
   Answers ask(const CustomRecipe& recipe, std::string_view layer) const;
 
   std::shared_ptr<const Recipe> recipe_;
-  std::shared_ptr<const DelayedScaling> requested_;
-  std::shared_ptr<const DelayedScaling> followed_;  // recipe_ or requested_
+  std::shared_ptr<const DelayedScaling> requested_;  // by recipe_, a custom one; nullptr: nothing
+  std::shared_ptr<const DelayedScaling> followed_;   // followed(recipe_)
   LayerQuantizers quantizers_;
   LayerQuantizers evaluation_quantizers_;
   std::array<ProcessGroupPtr, kRoles> amax_groups_;

@@ -61,7 +61,8 @@ Fp8Attention AttentionQuantization::begin(const ForwardContext& context,
     own.recipe = context.recipe;
     own.region = context.region;
     own.quantizers = groups_[group]->quantizers(context.recipe, device, trains, name);
-    if (trains) context.region->add(groups_[group], context.recipe, options.group);
+    const auto& delayed = groups_[group]->followed();
+    if (trains && delayed != nullptr) context.region->add(groups_[group], delayed, options.group);
   }
   if (context.recipe->as_delayed_scaling() != nullptr &&
       (asks_gradient || recomputation::is_active())) {

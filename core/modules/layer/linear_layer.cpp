@@ -210,7 +210,7 @@ void LinearLayer::State::enter_recipe(ForwardContext& context, const AutocastOpt
   if (follows(TensorRole::input) || follows(TensorRole::grad_output)) {
     check_shared_scales(name(), layer.parallel, *context.delayed, options.group, compared_groups_);
   }
-  region->add(quantization, context.recipe, options.group);
+  region->add(quantization, context.delayed, options.group);
 }
 
 void LinearLayer::State::follow_casts(LayerQuantizers& quantizers) const {

@@ -172,9 +172,9 @@ STATEMENTS = (
         "A CustomRecipe whose factory returns a DelayedScalingRequest for each tensor trains as "
         "DelayedScaling does, histories and checkpoints too.",
         REQUESTED + "test_where_all_tensors_are_requested_layers_train_as_under_delayed_scaling",
-        "core/quantization/autocast.cpp",
-        "  if (delayed == nullptr) return;\n",
-        "  if (recipe->as_delayed_scaling() == nullptr) return;\n",
+        "core/modules/layer/linear_layer.cpp",
+        "  if (context.delayed == nullptr) return;\n",
+        "  if (context.recipe->as_delayed_scaling() == nullptr) return;\n",
     ),
     Statement(
         "Tensors that it returns quantizers for keep these.",
