@@ -58,7 +58,7 @@ telens_share_cxx_library(telens_options)
 # telens_unite(<target> <file>...): has the files compiled TELENS_UNITY_BATCH at a time. A file that
 # uses LibTorch costs the compiler some eight seconds, of which six are LibTorch's headers and
 # templates; a batch pays for them once. CMake leaves out files with compile options of their own.
-set(TELENS_UNITY_BATCH 6)
+set(TELENS_UNITY_BATCH 12)
 function(telens_unite target)
   if(NOT TELENS_UNITY)
     return()
@@ -76,11 +76,16 @@ function(telens_unite target)
   set_property(TARGET ${target} PROPERTY telens_united_${folder} ${index})
 endfunction()
 
-# telens_base_sources(<file>...): adds sources of the calling folder to libtelens_base.a, the part
-# without LibTorch that both the command and libtelens.so contain.
+# telens_base_sources(<file>... [ALIKE <file>...]): adds sources of the calling folder to
+# libtelens_base.a, the part without LibTorch that both the command and libtelens.so contain. Those
+# behind ALIKE are files of one shape, a rule or a feature's options each, that use the same names
+# inside: they are compiled one by one.
 function(telens_base_sources)
-  list(TRANSFORM ARGN PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
-  target_sources(telens_base PRIVATE ${ARGN})
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "ALIKE")
+  list(TRANSFORM arg_UNPARSED_ARGUMENTS PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  list(TRANSFORM arg_ALIKE PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  target_sources(telens_base PRIVATE ${arg_UNPARSED_ARGUMENTS} ${arg_ALIKE})
+  telens_unite(telens_base ${arg_UNPARSED_ARGUMENTS})
 endfunction()
 
 # telens_sources(<file>...): adds sources of the calling folder to libtelens.so; without LibTorch,

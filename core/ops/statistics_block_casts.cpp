@@ -15,7 +15,7 @@
 namespace telens::ops {
 namespace {
 
-constexpr const char* kOperation = "accumulate_block_cast_statistics";
+constexpr const char* kBlockCasts = "accumulate_block_cast_statistics";
 
 void block_cast_statistics_meta(const at::Tensor& x, const at::Tensor& codes,
                                 const at::Tensor& scale_inv,
@@ -47,8 +47,8 @@ FormatId check_block_cast(const char* operation, const at::Tensor& x, const Bloc
 FormatId check_block_cast_statistics(const at::Tensor& x, const BlockCodes& codes,
                                      std::int64_t format, std::int64_t mode,
                                      const at::Tensor& accumulator) {
-  const FormatId input = check_block_cast(kOperation, x, codes, format, mode);
-  check_accumulator(kOperation, x, accumulator, kCastSumsWords);
+  const FormatId input = check_block_cast(kBlockCasts, x, codes, format, mode);
+  check_accumulator(kBlockCasts, x, accumulator, kCastSumsWords);
   return input;
 }
 

@@ -13,7 +13,7 @@
 namespace telens::ops {
 namespace {
 
-constexpr const char* kOperation = "accumulate_what_if_statistics";
+constexpr const char* kWhatIf = "accumulate_what_if_statistics";
 
 void what_if_statistics_meta(const at::Tensor& x, at::IntArrayRef formats, at::IntArrayRef modes,
                              at::IntArrayRef squares, at::IntArrayRef columnwise,
@@ -22,22 +22,22 @@ void what_if_statistics_meta(const at::Tensor& x, at::IntArrayRef formats, at::I
 }
 
 WhatIfCast check_cast(std::int64_t format, std::int64_t mode) {
-  const auto scaling = check_block_mode(kOperation, mode);
-  return {check_element_format(kOperation, format, scaling), scaling};
+  const auto scaling = check_block_mode(kWhatIf, mode);
+  return {check_element_format(kWhatIf, format, scaling), scaling};
 }
 
 }  // namespace
 
 std::vector<WhatIfCast> check_what_if_statistics(const at::Tensor& x, const WhatIfArguments& casts,
                                                  at::TensorList accumulators) {
-  check_matrix(kOperation, x);
+  check_matrix(kWhatIf, x);
   const std::size_t count = accumulators.size();
   if (casts.formats.size() != count || casts.modes.size() != count ||
       casts.squares.size() != count || casts.columnwise.size() != count) {
     raise<UsageError>(
         "{}: {} formats, {} modes, {} squares, {} columnwise and {} accumulators; expected one of "
         "each a cast",
-        kOperation, casts.formats.size(), casts.modes.size(), casts.squares.size(),
+        kWhatIf, casts.formats.size(), casts.modes.size(), casts.squares.size(),
         casts.columnwise.size(), count);
   }
   std::vector<WhatIfCast> checked;
@@ -45,7 +45,7 @@ std::vector<WhatIfCast> check_what_if_statistics(const at::Tensor& x, const What
     WhatIfCast cast = check_cast(casts.formats[i], casts.modes[i]);
     cast.squares = casts.squares[i] != 0 || cast.mode == ScalingMode::block_2d;
     cast.columnwise = casts.columnwise[i] != 0;
-    check_accumulator(kOperation, x, accumulators[i], kCastSumsWords);
+    check_accumulator(kWhatIf, x, accumulators[i], kCastSumsWords);
     checked.push_back(cast);
   }
   return checked;

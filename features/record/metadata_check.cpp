@@ -19,7 +19,7 @@ constexpr std::uint8_t kAttributeNames = 8;
 constexpr std::uint8_t kAttributeOrder = 9;
 
 constexpr std::uint64_t kUndefined = ~std::uint64_t{0};  // an address of nothing
-constexpr std::size_t kChecksumBytes = 4;
+constexpr std::size_t kMetadataChecksum = 4;
 constexpr std::size_t kNodePrefix = 6;  // signature, version, kind
 
 bool is(std::string_view signature, std::span<const char> block) {
@@ -81,8 +81,8 @@ std::optional<std::string> MetadataCheck::check_continuation(std::uint64_t addre
   const auto found = continuations_.find(address);
   if (found == continuations_.end()) return "block OCHK: expected where a header goes on";
   constexpr std::size_t kSignature = 4;
-  if (block.size() < kSignature + kChecksumBytes) return std::nullopt;
-  const std::size_t bytes = block.size() - kSignature - kChecksumBytes;
+  if (block.size() < kSignature + kMetadataChecksum) return std::nullopt;
+  const std::size_t bytes = block.size() - kSignature - kMetadataChecksum;
   return note_messages(block.subspan(kSignature, bytes), found->second);
 }
 
@@ -154,7 +154,7 @@ std::optional<std::string> MetadataCheck::check_tree_header(std::uint64_t addres
   const std::uint64_t levels = stored_number(block, 12, 2);
   const std::uint64_t root = stored_number(block, 16, kAddressBytes);
   const std::uint64_t records = stored_number(block, 24, 2);
-  const std::uint64_t for_records = node_bytes - kNodePrefix - kChecksumBytes;
+  const std::uint64_t for_records = node_bytes - kNodePrefix - kMetadataChecksum;
   const std::uint64_t in_leaf = for_records / record_bytes;
   const std::uint64_t child_bytes = kAddressBytes + (in_leaf < 256 ? 1 : 2);
   const std::uint64_t most =

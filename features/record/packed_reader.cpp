@@ -49,6 +49,19 @@ void sieve(const Planes& planes, std::size_t offset, std::span<char> kept, Accep
   }
 }
 
+// The same for the columns of names that the filter knows.
+void sieve_names(const Planes& planes, const RecordFilter& filter, std::span<char> kept) {
+  for_each_column<Record>([&]<typename Member, typename Stored>(
+                              const Column<Record, Member, Stored>& column, std::size_t offset) {
+    const RecordFilter::Ids* ids =
+        column.dictionary ? filter.find_ids(*column.dictionary) : nullptr;
+    if (ids == nullptr || ids->all) return;
+    if constexpr (std::is_integral_v<Stored>) {
+      sieve<Stored>(planes, offset, kept, [&](Stored id) { return ids->accepts(id); });
+    }
+  });
+}
+
 }  // namespace
 
 // One thread's buffers.
@@ -67,15 +80,7 @@ class ChunkDecoder {
     const Planes planes(decompressed, chunk_rows_);
     const std::span kept = std::span(kept_).first(rows);
     std::ranges::fill(kept, 1);
-    for_each_column<Record>([&]<typename Member, typename Stored>(
-                                const Column<Record, Member, Stored>& column, std::size_t offset) {
-      const RecordFilter::Ids* ids =
-          column.dictionary ? filter.find_ids(*column.dictionary) : nullptr;
-      if (ids == nullptr || ids->all) return;
-      if constexpr (std::is_integral_v<Stored>) {
-        sieve<Stored>(planes, offset, kept, [&](Stored id) { return ids->accepts(id); });
-      }
-    });
+    sieve_names(planes, filter, kept);
     if (filter.first_iteration != INT64_MIN || filter.last_iteration != INT64_MAX) {
       const std::size_t offset = stored_offset(&Record::iteration);
       sieve<std::int64_t>(planes, offset, kept, [&](std::int64_t i) {

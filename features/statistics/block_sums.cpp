@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "features/statistics/percent.h"
+
 namespace telens {
 namespace {
-
-double percent(std::int64_t part, std::int64_t whole) {
-  return 100.0 * static_cast<double>(part) / static_cast<double>(whole);
-}
 
 bool is_worse(double a, double b) { return a > b || (std::isnan(a) && !std::isnan(b)); }
 

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/base/internal_error.h"
+#include "features/statistics/percent.h"
 
 namespace telens {
 namespace {
@@ -16,10 +17,6 @@ using config::Worse;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
-
-double percent(std::int64_t part, std::int64_t whole) {
-  return 100.0 * static_cast<double>(part) / static_cast<double>(whole);
-}
 
 // The IEEE sum over all elements, given a sum over the finite ones.
 double with_infinities(const TensorSums& sums, double finite_sum) {

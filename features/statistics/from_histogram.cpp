@@ -11,8 +11,8 @@
 namespace telens {
 namespace {
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 
 void check_bin(const Histogram& histogram, std::int64_t bin) {
   const std::int64_t bins = histogram.name.bins == HistogramBins::codes ? kCodeBins : kExponentBins;
@@ -72,9 +72,9 @@ struct Magnitudes {
 
 template <typename Format>
 Magnitudes magnitudes_of_exponent_bin(std::int64_t bin) {
-  if (bin == kNanBin) return {kNan, kNan};
+  if (bin == kNanBin) return {kNotANumber, kNotANumber};
   if (bin == kZeroBin) return {0, 0};
-  if (bin == kNegativeInfinityBin || bin == kPositiveInfinityBin) return {kInf, kInf};
+  if (bin == kNegativeInfinityBin || bin == kPositiveInfinityBin) return {kInfinity, kInfinity};
   const std::int64_t distance = std::abs(bin - kZeroBin);
   if (distance == kSubnormalDistance) {
     return {Format::kSmallestSubnormal, Format::kSmallestNormal - Format::kSmallestSubnormal};
@@ -106,10 +106,10 @@ void for_each_bin(const Histogram& histogram, const Use& use) {
 
 // The cast of an element of a given magnitude.
 template <typename Fp8>
-struct Cast {
+struct MagnitudeCast {
   float scale;
 
-  explicit Cast(double from) : scale(static_cast<float>(from)) {}
+  explicit MagnitudeCast(double from) : scale(static_cast<float>(from)) {}
 
   bool underflows(double magnitude) const {
     return magnitude != 0 &&
@@ -191,7 +191,7 @@ CastSums compute_cast_sums(const Histogram& histogram, FormatId fp8_format, floa
   long double squared_error = 0;
   const float scale_inv = 1 / scale;
   dispatch_fp8_format(fp8_format, "histogram", [&]<typename Fp8>() {
-    const Cast<Fp8> cast(std::fabs(scale));
+    const MagnitudeCast<Fp8> cast(std::fabs(scale));
     for_each_code(histogram, [&]<typename Format>(auto, float value, std::int64_t count) {
       sums.numel += count;
       const float magnitude = std::fabs(value);
@@ -261,8 +261,8 @@ CastBounds compute_cast_bounds(const Histogram& histogram, FormatId fp8_format,
                                const Bounds& scale) {
   CastBounds bounds;
   dispatch_fp8_format(fp8_format, "histogram", [&]<typename Fp8>() {
-    const Cast<Fp8> smallest(scale.low);
-    const Cast<Fp8> largest(scale.high);
+    const MagnitudeCast<Fp8> smallest(scale.low);
+    const MagnitudeCast<Fp8> largest(scale.high);
     for_each_bin(histogram, [&](const Magnitudes& x, std::int64_t count) {
       bounds.numel += count;
       if (!std::isfinite(x.high)) bounds.nonfinite += count;

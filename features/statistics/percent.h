@@ -1,0 +1,13 @@
+// A share in percent, as every statistic gives it.
+#pragma once
+
+#include <cstdint>
+
+namespace telens {
+
+// NaN if the whole is nothing.
+inline double percent(std::int64_t part, std::int64_t whole) {
+  return 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+}
+
+}  // namespace telens
