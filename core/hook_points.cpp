@@ -6,8 +6,17 @@
 #include <utility>
 
 #include "core/ops/capture.h"
+#include "core/quantization/recipe.h"
 
 namespace telens {
+
+const DelayedScaling* InspectTensorCall::followed() const {
+  if (delayed == nullptr) return nullptr;
+  const bool follows = recipe->as_delayed_scaling() != nullptr ||
+                       (quantizer != nullptr && quantizer->follows_history());
+  return follows ? delayed : nullptr;
+}
+
 namespace hook_points {
 namespace {
 

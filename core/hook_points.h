@@ -132,8 +132,15 @@ struct InspectTensorCall {
   bool columnwise_modified = false;
   bool evaluation = false;  // RoutingPlan::evaluation; set by the listener, for its features
   bool replicated = false;  // each rank of tensor_parallel has this tensor, whole
+  // The GEMMs take rows of all ranks of tensor_parallel, in the order of ranks and as many of each:
+  // where those of `tensor` begin. nullopt: they take these alone.
+  std::optional<std::int64_t> first_row = std::nullopt;
   // TensorName::scores alone, which has no `tensor`: what attention_statistics reads.
   const ops::AttentionScores* scores = nullptr;
+
+  // The delayed scaling that this tensor's scale follows; nullptr: none. `delayed` may concern
+  // other tensors of the layer alone.
+  TELENS_EXPORT const DelayedScaling* followed() const;
 };
 
 struct InspectPostquantizeCall {

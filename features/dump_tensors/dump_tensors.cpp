@@ -13,6 +13,7 @@ namespace telens::features {
 namespace {
 
 constexpr std::int64_t kSchemaVersion = 1;
+constexpr const char* kFirstRow = "first_row";  // where GEMMs take rows of all ranks
 
 // The options of a tensor that are worth a file.
 struct Contents {
@@ -55,11 +56,14 @@ PendingDump make_from(const FeatureCall& at, const InspectTensorCall& call,
   PendingDump dump = begun(at, "tensor", telens::get_name(call.tensor_name), rank, call.evaluation);
   if (is_gemm_input(call.tensor_name)) dump.set("recipe", get_name(call.recipe));
   if (call.tensor != nullptr) dump.set("shape", call.tensor->sizes().vec());
+  if (call.first_row) dump.set(kFirstRow, *call.first_row);
+  const bool is_sum = call.replicated && !is_gemm_input(call.tensor_name);
+  if (is_sum) dump.set("summed_over_ranks", std::int64_t{1});
   if (contents.high_precision) dump.add_values("high_precision", *call.tensor);
   const auto [first, second] =
       is_of_attention(call.tensor_name) ? GemmsOfTensor{} : get_gemms(call.tensor_name);
   const auto feeds = [](Gemm gemm) {
-    return record::DumpAttribute("gemm", std::string(telens::get_name(gemm)));
+    return std::vector<record::DumpAttribute>{{"gemm", std::string(telens::get_name(gemm))}};
   };
   if (contents.rowwise) dump.add_operand("rowwise", feeds(first), *call.rowwise, /*rowwise=*/true);
   if (contents.columnwise) dump.add_operand("columnwise", feeds(second), *call.columnwise, false);
@@ -118,7 +122,7 @@ void DumpTensors::inspect_tensor(const FeatureCall& at, const InspectTensorCall&
   if (options.operands && is_gemm_input(call.tensor_name)) {
     if (!*at.kept) *at.kept = std::make_shared<KeptOperands>();
     static_cast<KeptOperands*>(at.kept->get())
-        ->keep(call.tensor_name, call.tensor, call.evaluation);
+        ->keep(call.tensor_name, call.tensor, call.first_row, call.evaluation);
   }
   const Contents contents = get_contents(call, options);
   if (!contents.any()) return;
@@ -136,9 +140,12 @@ bool DumpTensors::wants(const FeatureCall& at, const InspectGemmCall& call) cons
   });
 }
 
-void DumpTensors::add_original(const FeatureCall& at, Gemm gemm, TensorName name,
-                               const std::string& group, PendingDump& dump) {
+void DumpTensors::add_operand(const FeatureCall& at, Gemm gemm, TensorName name,
+                              const std::string& group, const Operand& operand, PendingDump& dump) {
   const auto original = static_cast<KeptOperands*>(at.kept->get())->find(name, gemm);
+  std::vector<record::DumpAttribute> attributes{{"tensor", std::string(telens::get_name(name))}};
+  if (original.first_row) attributes.emplace_back(kFirstRow, *original.first_row);
+  dump.add_operand(group, std::move(attributes), operand, get_gemms(name).first == gemm);
   if (original.state == KeptOperands::State::there) {
     dump.add_values(group + "/high_precision", original.tensor);
   } else if (original.state == KeptOperands::State::changed) {
@@ -159,13 +166,8 @@ void DumpTensors::inspect_gemm(const FeatureCall& at, const InspectGemmCall& cal
   dump.set("kernel", call.choice.kernel);
   dump.set("kernel_reason", call.choice.reason);
   dump.set("split_accumulator", std::int64_t{call.split_accumulator});
-  const auto identity = [](TensorName name) {
-    return record::DumpAttribute("tensor", std::string(telens::get_name(name)));
-  };
-  dump.add_operand("a", identity(call.a_name), call.a, call.gemm != Gemm::wgrad);
-  dump.add_operand("b", identity(call.b_name), call.b, call.gemm == Gemm::fprop);
-  add_original(at, call.gemm, call.a_name, "a", dump);
-  add_original(at, call.gemm, call.b_name, "b", dump);
+  add_operand(at, call.gemm, call.a_name, "a", call.a, dump);
+  add_operand(at, call.gemm, call.b_name, "b", call.b, dump);
   if (call.bias.defined()) dump.add_values("bias", call.bias);
   dump.add_values("result", call.output);
   write(at, fmt::format("{}{}_gemm", gemm, evaluation ? "_eval" : ""), std::move(dump));

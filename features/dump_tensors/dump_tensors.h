@@ -38,8 +38,9 @@ class DumpTensors final : public ScheduledFeature {
   void write(const FeatureCall& at, std::string_view name, PendingDump dump);
   // `operands` is set for the three tensors of the GEMM, which are due in this iteration.
   bool wants(const FeatureCall& at, const InspectGemmCall& call) const;
-  void add_original(const FeatureCall& at, Gemm gemm, TensorName name, const std::string& group,
-                    PendingDump& dump);
+  // Adds an operand of the GEMM, after its cast and before.
+  void add_operand(const FeatureCall& at, Gemm gemm, TensorName name, const std::string& group,
+                   const Operand& operand, PendingDump& dump);
 
   FeatureServices& services_;
   DumpWriter writer_;

@@ -4,10 +4,11 @@
 
 namespace telens::features {
 
-void KeptOperands::keep(TensorName name, const at::Tensor* tensor, bool evaluation) {
+void KeptOperands::keep(TensorName name, const at::Tensor* tensor,
+                        std::optional<std::int64_t> first_row, bool evaluation) {
   evaluation_ = evaluation;
   Kept& kept = kept_[static_cast<std::size_t>(name)];
-  kept = {.seen = true};
+  kept = {.seen = true, .first_row = first_row};
   if (tensor == nullptr) return;
   kept.tensor = *tensor;  // a detached one may count its writes apart
   kept.version = get_version(*tensor);
@@ -16,7 +17,7 @@ void KeptOperands::keep(TensorName name, const at::Tensor* tensor, bool evaluati
 KeptOperands::Original KeptOperands::find(TensorName name, Gemm gemm) {
   Kept& kept = kept_[static_cast<std::size_t>(name)];
   if (!kept.seen) return {};
-  Original original{.state = State::no_high_precision};
+  Original original{.state = State::no_high_precision, .first_row = kept.first_row};
   if (kept.tensor.defined()) {
     const bool changed = get_version(kept.tensor) != kept.version;
     original.state = changed ? State::changed : State::there;

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "core/base/names.h"
 
@@ -14,13 +15,15 @@ namespace telens::features {
 // Belongs to one forward and its backward. Tensors are referred to, not copied.
 class KeptOperands {
  public:
-  // tensor: nullptr for a weight that is stored in low precision.
-  void keep(TensorName name, const at::Tensor* tensor, bool evaluation);
+  // tensor: nullptr for a weight that is stored in low precision. first_row: InspectTensorCall's.
+  void keep(TensorName name, const at::Tensor* tensor, std::optional<std::int64_t> first_row,
+            bool evaluation);
 
   enum class State : std::uint8_t { unseen, no_high_precision, changed, there };
   struct Original {
     State state = State::unseen;
     at::Tensor tensor = {};  // defined where it is there
+    std::optional<std::int64_t> first_row = std::nullopt;
   };
   // changed: written in place since keep(). The last of get_gemms(name) lets go of the tensor.
   Original find(TensorName name, Gemm gemm);
@@ -32,6 +35,7 @@ class KeptOperands {
     bool seen = false;
     at::Tensor tensor = {};
     std::uint32_t version = 0;
+    std::optional<std::int64_t> first_row = std::nullopt;
   };
   std::array<Kept, kAllTensors.size()> kept_;
   bool evaluation_ = false;

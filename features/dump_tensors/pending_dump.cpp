@@ -96,9 +96,8 @@ void PendingDump::add_values(const std::string& path, const at::Tensor& tensor) 
   add(path, tensor, get_format(tensor));
 }
 
-void PendingDump::add_operand(const std::string& group, DumpAttribute identity,
+void PendingDump::add_operand(const std::string& group, std::vector<DumpAttribute> attributes,
                               const Operand& operand, bool rowwise) {
-  std::vector<DumpAttribute> attributes{std::move(identity)};
   const auto* quantized = std::get_if<QuantizedTensor>(&operand);
   if (quantized != nullptr) describe(*quantized, rowwise, attributes);
   dump_.groups.emplace_back(group, std::move(attributes));

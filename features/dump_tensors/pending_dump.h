@@ -26,9 +26,9 @@ class PendingDump {
   // that no dump can hold.
   void add_values(const std::string& path, const at::Tensor& tensor);
   // Adds a group with the operand of one GEMM, in the orientation in which that takes it;
-  // `identity`: the group's first attribute.
-  void add_operand(const std::string& group, record::DumpAttribute identity, const Operand& operand,
-                   bool rowwise);
+  // `attributes`: the group's first ones.
+  void add_operand(const std::string& group, std::vector<record::DumpAttribute> attributes,
+                   const Operand& operand, bool rowwise);
 
   // To be copied to the host, on any device. Once: nothing keeps them here any longer.
   std::vector<at::Tensor> take_tensors();

@@ -180,11 +180,8 @@ class Reading final : public TensorReading {
         running_->altered ? running_->altered_format : running_->format, "scale statistics",
         []<typename Format>() { return double{Format::kMax}; });
     if (running_->altered) return {largest};
-    // A custom recipe's request may be for other tensors of the layer.
-    const bool follows =
-        call_.delayed != nullptr &&
-        (call_.recipe->as_delayed_scaling() != nullptr || call_.quantizer->follows_history());
-    const std::int64_t margin = follows ? call_.delayed->margin : 0;
+    const DelayedScaling* followed = call_.followed();
+    const std::int64_t margin = followed != nullptr ? followed->margin : 0;
     return {largest, margin, call_.quantizer->history_updates()};
   }
 

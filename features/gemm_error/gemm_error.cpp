@@ -2,6 +2,7 @@
 
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/mm.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -42,7 +43,10 @@ std::array<Place, 2> get_places(TensorName input) {
 // The sampled rows (or columns) of one output, and what of an operand they are made of.
 struct Side {
   at::Tensor indices;
-  at::Tensor values;  // [indices, summed over], in high precision
+  at::Tensor values = {};  // [indices, summed over], in high precision; undefined: see `source`
+  std::int64_t size = 0;   // rows (or columns) of the output
+  // Where the sum goes over rows of all ranks, of which this rank has its own alone.
+  enum class Source : std::uint8_t { kept, gathered_values, unknown } source = Source::kept;
 };
 
 // Kept from one forward until its backward: a few rows of each operand, never whole tensors.
@@ -60,6 +64,61 @@ std::uint64_t make_seed(const FeatureCall& at, Gemm gemm, bool rows) {
 
 std::int64_t root_above(std::int64_t samples) {
   return static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(samples))));
+}
+
+// True if the GEMM after the first takes the tensor itself, so that what ranks gather for it are
+// values of high precision that no feature has changed.
+bool is_plain_in_second_gemm(const InspectTensorCall& call) {
+  const auto* plain = std::get_if<at::Tensor>(call.columnwise);
+  return plain != nullptr && call.tensor != nullptr && plain->is_same(*call.tensor);
+}
+
+// Gathers what is known of the sampled rows (or columns) before the GEMM runs.
+Side sample_side(const InspectTensorCall& call, const Place& place, const at::Tensor& values,
+                 const std::vector<std::int64_t>& sample) {
+  const at::Tensor indices = copy_to_device(sample, values.device());
+  Side side{.indices = indices, .size = values.size(place.dimension)};
+  if (place.dimension == 0) {
+    side.values = at::index_select(values, 0, indices);
+    if (!call.first_row) return side;
+    side.indices = indices + *call.first_row;
+    side.size *= call.tensor_parallel.size;
+  } else if (!call.first_row) {
+    side.values = at::index_select(values, 1, indices).t().contiguous();
+  } else {
+    side.source =
+        is_plain_in_second_gemm(call) ? Side::Source::gathered_values : Side::Source::unknown;
+  }
+  return side;
+}
+
+// Gathers what is known when the GEMM has run. operand: that of wgrad, [summed over, rows (or
+// columns)].
+void complete(Side& side, const Operand& operand) {
+  const auto* values = std::get_if<at::Tensor>(&operand);
+  if (side.source != Side::Source::gathered_values || values == nullptr) return;
+  side.values = at::index_select(*values, 1, side.indices).t().contiguous();
+}
+
+// Elements that the GEMM has added up for each of its output.
+std::int64_t summed_over(const InspectGemmCall& call) {
+  const auto* codes = std::get_if<QuantizedTensor>(&call.a);
+  const at::IntArrayRef sizes =
+      codes != nullptr ? at::IntArrayRef(codes->sizes) : std::get<at::Tensor>(call.a).sizes();
+  return call.gemm == Gemm::wgrad ? sizes[0] : sizes.back();
+}
+
+// Why the output is not that of the sides; "": it is.
+std::string_view reason_against(const InspectGemmCall& call, const Side& rows,
+                                const Side& columns) {
+  if (!rows.values.defined() || !columns.values.defined()) {
+    return "it adds up rows of all ranks, of which this one has those of the others only as they "
+           "were cast";
+  }
+  const bool is_whole = call.output.sizes() == at::IntArrayRef({rows.size, columns.size}) &&
+                        rows.values.size(1) == summed_over(call) &&
+                        columns.values.size(1) == summed_over(call);
+  return is_whole ? "" : "it takes a part of an operand";
 }
 
 // As a matrix, and of a weight that is stored in low precision what is stored.
@@ -156,12 +215,9 @@ void GemmError::inspect_tensor(const FeatureCall& at, const InspectTensorCall& c
     // About as many rows as columns.
     const std::int64_t rows = root_above(*samples);
     const std::int64_t count = place.makes_rows ? rows : (*samples + rows - 1) / rows;
-    Side& side = kept.side(place.gemm, place.makes_rows);
-    side.indices = copy_to_device(sampled_indices(make_seed(at, place.gemm, place.makes_rows),
-                                                  values.size(place.dimension), count),
-                                  values.device());
-    const at::Tensor gathered = at::index_select(values, place.dimension, side.indices);
-    side.values = place.dimension == 0 ? gathered : gathered.t().contiguous();
+    const std::uint64_t seed = make_seed(at, place.gemm, place.makes_rows);
+    kept.side(place.gemm, place.makes_rows) = sample_side(
+        call, place, values, sampled_indices(seed, values.size(place.dimension), count));
   }
 }
 
@@ -169,10 +225,15 @@ void GemmError::inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
                              std::span<const Alteration>) {
   if (!*at.kept) return;
   auto& kept = *static_cast<Kept*>(at.kept->get());
-  const Side rows = std::exchange(kept.side(call.gemm, true), {});
-  const Side columns = std::exchange(kept.side(call.gemm, false), {});
+  Side rows = std::exchange(kept.side(call.gemm, true), {});
+  Side columns = std::exchange(kept.side(call.gemm, false), {});
   if (!rows.indices.defined() || !columns.indices.defined()) return;
   if (rows.indices.numel() == 0 || columns.indices.numel() == 0) return;
+  complete(rows, call.a);
+  complete(columns, call.b);
+  if (const auto reason = reason_against(call, rows, columns); !reason.empty()) {
+    return say_left_out(at, call.gemm, reason);
+  }
   at::Tensor exact = at::mm(rows.values.to(at::kDouble), columns.values.to(at::kDouble).t());
   if (call.bias.defined()) {
     exact.add_(at::index_select(call.bias, 0, columns.indices).to(at::kDouble));
@@ -184,6 +245,13 @@ void GemmError::inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
   outputs_.push_back(output.to(at::kDouble).contiguous());
   outputs_.push_back(exact.contiguous());
   streams_.add(exact.device());
+}
+
+void GemmError::say_left_out(const FeatureCall& at, Gemm gemm, std::string_view reason) {
+  const bool first = !warned_.exchange(true);
+  services_.log_message(fmt::format("GemmError: {} is not measured: {}{}", telens::get_name(gemm),
+                                    reason, first ? "; the log names all such GEMMs" : ""),
+                        at.layer_name, first ? debug::LogLevel::warning : debug::LogLevel::info);
 }
 
 void GemmError::record(const Measured& measured, const GemmErrorSums& sums) {

@@ -4,10 +4,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "features/gemm_error/gemm_error_options.h"
@@ -63,12 +65,15 @@ class GemmError final : public ScheduledFeature {
     auto operator<=>(const Measured&) const = default;
   };
 
+  // Tells why a GEMM has no row: one warning, and a line of the log for each.
+  void say_left_out(const FeatureCall& at, Gemm gemm, std::string_view reason);
   // Records comparisons that have come to the host.
   void record_arrived(Waiting waiting);
   void record(const Measured& measured, const GemmErrorSums& sums);
 
   FeatureServices& services_;
   std::array<std::optional<std::int64_t>, kAllGemms.size()> samples_;  // nullopt: not chosen
+  std::atomic<bool> warned_{false};
 
   Arrivals<std::vector<Measured>> arrivals_;
   std::mutex mutex_;                 // over what follows: the samples of this iteration

@@ -33,7 +33,11 @@ config::FeatureDescription gemm_error_description() {
           "  gemm_mean_error      mean of out - exact, over the mean of |exact|: a bias\n"
           "  gemm_cosine          of the angle between out and exact\n"
           "Micro-batches count together. The sample depends on layer, GEMM and iteration alone.\n"
-          "Of a weight that is stored in FP8 the stored values are taken for exact.",
+          "Of a weight that is stored in FP8 the stored values are taken for exact.\n"
+          "Of a product whose rows come from all ranks (sequence_parallel) each rank takes its\n"
+          "own rows. A wgrad that adds up rows of all ranks is measured where they come in high\n"
+          "precision; where they come as codes, and of a weight that is stored in parts, a\n"
+          "warning says that it is not.",
       .example =
           "GemmError:\n"
           "  enabled: True\n"

@@ -80,9 +80,7 @@ std::optional<std::uint64_t> RankAgreement::part_of_scale(const FeatureCall& at,
       amax_groups_.erase(std::string(at.layer_name));
     }
   }
-  // A custom recipe may have requested other tensors of the layer alone.
-  const bool is_delayed =
-      call.delayed != nullptr && (call.quantizer == nullptr || call.quantizer->follows_history());
+  const bool is_delayed = call.followed() != nullptr;
   if (is_delayed) {
     const auto known = amax_groups_.find(at.layer_name);
     if (known != amax_groups_.end()) return known->second;

@@ -179,17 +179,27 @@ MENDED_NUMBERS = (
     Mutant(
         promise="a margin that a custom recipe requested is part of scale_staleness",
         file="features/engine/one_pass_engine.cpp",
-        before="follows ? call_.delayed->margin",
-        after="follows && call_.recipe->as_delayed_scaling() != nullptr ? call_.delayed->margin",
+        before="followed != nullptr ? followed->margin",
+        after="call_.recipe->as_delayed_scaling() != nullptr ? followed->margin",
         program="pytest",
         tests="tests/python/test_scale_health.py"
         "::test_every_statistic_is_that_of_a_reference_in_numpy",
     ),
     Mutant(
+        promise="GemmError compares the rows of its rank with its own",
+        file="core/modules/layer/gemm_operands.cpp",
+        before="  return rank_in(*layer_.parallel.group) * values().size(0);",
+        after="  return 0;",
+        program="pytest",
+        tests="tests/python/test_gemm_error_of_ranks.py"
+        "::test_exact_products_have_no_error_on_any_rank_whatever_is_gathered",
+    ),
+    Mutant(
         promise="ranks compare the scales that follow a requested history",
         file="features/rank_agreement/rank_agreement.cpp",
-        before="  const bool is_delayed =\n      call.delayed != nullptr &&",
-        after="  const bool is_delayed =\n      call.recipe->as_delayed_scaling() != nullptr &&",
+        before="is_delayed = call.followed() != nullptr;",
+        after="is_delayed =\n"
+        "      call.followed() != nullptr && call.recipe->as_delayed_scaling() != nullptr;",
         program="pytest",
         tests="tests/python/test_rank_agreement.py"
         "::test_of_a_recipe_that_requests_inputs_their_scales_and_those_of_weights_are_compared",

@@ -53,6 +53,7 @@ class OperandBuilder {
  private:
   bool wants_first() const { return request_.first_needed && context_.quantizes(gemms_.first); }
   bool wants_second() const { return request_.second_needed && context_.quantizes(gemms_.second); }
+  std::optional<std::int64_t> first_row() const;
   bool modifies(Gemm gemm) const { return context_.plan->modifies(gemm, request_.tensor_name); }
 
   GemmOperands quantize(bool first, bool second, const GemmOperands* cached) const;
@@ -162,6 +163,12 @@ void OperandBuilder::modify_for(Gemm gemm, Operand& operand, const Operand* cach
   bump_versions(operand);
 }
 
+// This rank's first of the rows that are gathered; nullopt: none are, or all are here.
+std::optional<std::int64_t> OperandBuilder::first_row() const {
+  if (request_.gathered || !layer_.parallel.gathers(request_.tensor_name)) return std::nullopt;
+  return rank_in(*layer_.parallel.group) * values().size(0);
+}
+
 void OperandBuilder::inspect(const GemmOperands& operands, bool first_microbatch) const {
   if (context_.recomputation) return;
   const hook_points::ListenerCall listener(*context_.plan);
@@ -181,7 +188,8 @@ void OperandBuilder::inspect(const GemmOperands& operands, bool first_microbatch
          .delayed = context_.delayed.get(),
          .rowwise_modified = modifies(gemms_.first),
          .columnwise_modified = modifies(second_needed ? gemms_.second : gemms_.first),
-         .replicated = request_.gathered || layer_.parallel.replicates(request_.tensor_name)});
+         .replicated = request_.gathered || layer_.parallel.replicates(request_.tensor_name),
+         .first_row = first_row()});
   }
   inspect_postquantize(gemms_.first, operands.first, /*rowwise=*/true, *listener);
   if (second_needed) {

@@ -36,6 +36,10 @@ struct LinearParallel {
   bool sums_output() const { return mode == ParallelMode::row && size > 1; }
   bool sums_dgrad() const { return mode == ParallelMode::column && size > 1; }
   bool gathers_operands() const { return gathers_input() || gathers_gradient(); }
+  bool gathers(TensorName name) const {
+    return (name == TensorName::activation && gathers_input()) ||
+           (name == TensorName::gradient && gathers_gradient());
+  }
   // Inside the GEMM it would be added once a rank.
   bool adds_bias_to_sum() const { return sums_output(); }
 

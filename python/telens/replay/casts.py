@@ -174,6 +174,11 @@ def recorded(dump: Dump) -> Gemm:
         values = operand.cast.codes
         if not quantized and values.element_size() >= dump.result.element_size():
             operand.cast.codes = values.to(dump.result.dtype)  # as a GEMM in high precision does
+    if (first := dump.operands[0].first_row) is not None:
+        notes.append(
+            f"the GEMM took rows of all ranks; these are its rows {first} to "
+            f"{first + len(dump.result) - 1}, which this rank has in high precision"
+        )
     if not dump.kernel:
         notes.append(
             "the files of tensors do not tell the kernel, and a feature may have modified the "

@@ -8,7 +8,8 @@ import pathlib
 import h5py
 import torch
 
-from telens import RecordError
+from telens import RecordError, UsageError
+from telens.replay import own_rows
 from telens.replay.checked_hdf5 import PLAIN, attribute, opened, read_matrix, read_tensor
 from telens.replay.found import TENSORS, Found
 from telens.replay.gemm_error import HADAMARD_SIZE, Cast
@@ -37,6 +38,8 @@ class Operand:
     cast: Cast
     original: torch.Tensor | None  # None: the dump has none in high precision
     options: dict[str, float] | None  # the quantizer's; None: the dump does not tell
+    # Where the GEMM takes rows of all ranks: where those of `original` begin among them.
+    first_row: int | None = None
 
 
 @dataclasses.dataclass
@@ -145,20 +148,23 @@ def _operand(
     if original_path in file:
         original = read_matrix(file, original_path)
         original = original.T.contiguous() if transposed else original
+    described = group if "first_row" in group.attrs else file
+    first_row = attribute(described, "first_row", int) if "first_row" in described.attrs else None
     if "values" in group:
         values = read_matrix(file, f"{group_name}/values")
         cast = Cast(codes=values.T.contiguous() if transposed else values, format="")
-        return Operand(name, cast, original, None)
+        return Operand(name, cast, original, None, first_row)
     cast = _quantized(file, group)
     if cast.transposed != transposed:
         raise RecordError(
             f"{file.filename}: {group_name} lies the other way than its GEMM takes it"
         )
-    return Operand(name, cast, original, _options(group))
+    return Operand(name, cast, original, _options(group), first_row)
 
 
 def _checked(dump: Dump) -> Dump:
     """The dump, whose shapes are those of one product."""
+    dump = own_rows.take(dump)
     a, b = (operand.cast.codes.shape for operand in dump.operands)
     depths = [
         operand.cast.codes.shape[1] * (2 if operand.cast.format == "E2M1" else 1)
@@ -230,6 +236,11 @@ def _read_tensors(found: Found) -> Dump:
     with opened(path) as file:
         if "high_precision" not in file:
             raise RecordError(f"{path}: it lacks high_precision, the result of {found.gemm}")
+        if "summed_over_ranks" in file.attrs:
+            raise UsageError(
+                f"{path}: {name_result} is a sum over ranks, and this rank's {found.gemm} made a "
+                "part of it; `operands: True` dumps the GEMM as it ran"
+            )
         has_bias = found.gemm == "fprop" and "bias" in file
         return _checked(
             Dump(
