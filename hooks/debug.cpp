@@ -98,6 +98,11 @@ class Beginning {
   Beginning& operator=(const Beginning&) = delete;
 };
 
+bool another_thread_begins() {
+  const std::lock_guard lock(process().mutex);
+  return process().begins;
+}
+
 void close_at_exit() {
   try {
     end_debug();
@@ -131,7 +136,7 @@ void initialize(const InitializeOptions& options, const SessionParts& parts) {
   try {
     beginning.emplace();
   } catch (const UsageError&) {
-    refuse_rendezvous(options.world);
+    if (!another_thread_begins()) end_wait_of_others(options.world);
     throw;
   }
   leave_sessions_to_the_parent();
@@ -147,7 +152,9 @@ void initialize(const InitializeOptions& options, const SessionParts& parts) {
   std::atexit(close_at_exit);
 }
 
-void refuse_to_initialize(const ReductionGroup& world) { refuse_rendezvous(world); }
+void refuse_to_initialize(const ReductionGroup& world) {
+  is_initialized() ? end_wait_of_others(world) : refuse_rendezvous(world);
+}
 
 void note_foreign_layer(std::string_view layer_name, std::string_view kind) {
   if (const auto session = open_session()) session->note_foreign_layer(layer_name, kind);

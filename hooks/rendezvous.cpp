@@ -70,22 +70,25 @@ class StoreRendezvous {
         rank_(world.getRank()),
         size_(world.getSize()),
         wait_(find_wait(*store_)) {
-    const std::string last = fmt::format("telens/begin/last/{}", rank_);
-    const std::int64_t before = store_->add(last, 0);
-    number_ = before + 1;
+    before_ = store_->add(last(), 0);
+    number_ = before_ + 1;
     while (is_over()) ++number_;
-    store_->add(last, number_ - before);
   }
 
   void refuse() noexcept {
     try {
+      take_part();
       propose(fmt::format("{}\n{}\n{}", kRefused, rank_, time_of_day()));
     } catch (const std::exception&) {
       // The caller has an error of its own, and the others wait no longer than for a missing rank.
     }
   }
 
+  // Others have come, and there is no decision.
+  bool is_waited_for() { return store_->check({key("count")}) && !is_decided(); }
+
   std::string join(const RendezvousOptions& options) {
+    take_part();
     if (is_decided()) return decision();
     put(key(rank_), "came");
     try {
@@ -111,6 +114,12 @@ class StoreRendezvous {
   }
 
  private:
+  std::string last() const { return fmt::format("telens/begin/last/{}", rank_); }
+  // This rank's next rendezvous is a later one.
+  void take_part() {
+    store_->add(last(), number_ - before_);
+    before_ = number_;
+  }
   template <typename Name>
   std::string key(const Name& name) const {
     return fmt::format("telens/begin/{}/{}", number_, name);
@@ -217,6 +226,7 @@ class StoreRendezvous {
   int rank_;
   int size_;
   milliseconds wait_;
+  std::int64_t before_ = 0;  // the last rendezvous that this rank has taken part in
   std::int64_t number_ = 0;
 };
 
@@ -277,6 +287,16 @@ void refuse_rendezvous(const debug::ReductionGroup& world) noexcept {
     } else {
       agree_in_a_collective(false, *world);
     }
+  } catch (const std::exception&) {
+    // As in refuse().
+  }
+}
+
+void end_wait_of_others(const debug::ReductionGroup& world) noexcept {
+  try {
+    if (!has_several_ranks(world) || !has_deciding_store(*world)) return;
+    StoreRendezvous rendezvous(*world);
+    if (rendezvous.is_waited_for()) rendezvous.refuse();
   } catch (const std::exception&) {
     // As in refuse().
   }

@@ -55,4 +55,8 @@ Attendance join_rendezvous(const debug::ReductionGroup& world, const RendezvousO
 // In its place, on a rank that has an error of its own. Throws nothing.
 void refuse_rendezvous(const debug::ReductionGroup& world) noexcept;
 
+// The same of a rank that has a session already: ranks that wait for it do so no longer, and those
+// that have not come hear nothing, since all may meet once it has ended that session.
+void end_wait_of_others(const debug::ReductionGroup& world) noexcept;
+
 }  // namespace telens

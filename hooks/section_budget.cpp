@@ -29,12 +29,8 @@ std::int64_t longest_freq(const config::Section& section) {
 constexpr std::int64_t kRunsToRise = 8;
 
 std::string in_words(std::int64_t level) {
-  return level == 0 ? "all" : fmt::format("1 of {}", std::int64_t{1} << level);
-}
-
-std::string run_in_words(std::int64_t level) {
-  return level == 0 ? std::string(record::kRunInAll)
-                    : fmt::format(" run in {} of their iterations", in_words(level));
+  return level == 0 ? std::string(record::kAllIterations)
+                    : fmt::format("1 of {}", std::int64_t{1} << level);
 }
 
 }  // namespace
@@ -135,11 +131,11 @@ void SectionBudget::change_to(std::int64_t level) {
   begin_window();
   measured_ = {};
   thinning_.set(std::int64_t{1} << level);
-  announce_(
-      fmt::format("budget of section '{}': {:.3g}% of {} steps on this rank, of {:.3g}%; its "
-                  "features{}, before in {}",
-                  section_.name, 100 * decided_share_, decided_from_.steps,
-                  100 * *section_.keys->budget, run_in_words(level), in_words(before)));
+  announce_(fmt::format(
+      "budget of section '{}': {:.3g}% of {} steps on this rank, of {:.3g}%; its "
+      "features{}, before in {}",
+      section_.name, 100 * decided_share_, decided_from_.steps, 100 * *section_.keys->budget,
+      record::run_in_words(in_words(level)), in_words(before)));
 }
 
 SharedCost::~SharedCost() {

@@ -2,6 +2,9 @@
 // writer shares them, and files keep them: changed, they are not found in older ones.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <string>
 #include <string_view>
 
 namespace telens::record {
@@ -10,7 +13,10 @@ namespace telens::record {
 inline constexpr std::string_view kComparedNoMore =
     "; this rank goes on recording and is compared with no other any more";
 
-// In the text of "budget" where nothing is left out any more.
-inline constexpr std::string_view kRunInAll = " run in all of their iterations";
+// In the text of "budget": how many of their iterations features run in.
+inline constexpr std::string_view kAllIterations = "all";  // nothing is left out any more
+inline std::string run_in_words(std::string_view how_many) {
+  return fmt::format(" run in {} of their iterations", how_many);
+}
 
 }  // namespace telens::record

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "hooks/plugin_loader.h"
+#include "hooks/session/rank_meeting.h"
 #include "hooks/session/start_options.h"
 
 namespace telens::debug {
@@ -37,7 +38,7 @@ Session::Session(InitializeOptions options, const SessionParts& parts)
                                     })),
       pending_(series_),
       layers_(options_.init_training_step, features_, *statistics_, isolation_, events_) {
-  meet_ranks();
+  presence_ = meet_ranks({options_, config_, events_, groups_, *run_file_}, [this] { accept(); });
   // From here on nothing is refused: files of an earlier run may be touched.
   const auto on_error = [this](const std::string& error) {
     events_.log(error, {}, LogLevel::warning);
@@ -82,52 +83,6 @@ void Session::flush_at_termination() {
 void Session::flush() {
   run_file_->flush();
   events_.flush();
-}
-
-void Session::meet_ranks() {
-  events_.let_lead(options_.rank == 0);
-  Attendance attendance;
-  try {
-    attendance = join_rendezvous(
-        options_.world,
-        {.accept = [this] { accept(); },
-         .on_wait = [this](const auto& text) { events_.message(text, {}, LogLevel::warning); },
-         .name_run = [this] { return run_file_->name_run(options_); },
-         .check_interrupt = options_.check_interrupt});
-  } catch (const std::exception&) {
-    for (const std::string& text : config_.warnings()) {
-      events_.message_of_run(text, LogLevel::warning);
-    }
-    throw;
-  }
-  if (!attendance.is_complete) go_on_alone(attendance);
-  compare_ranks(attendance.is_complete);
-}
-
-void Session::go_on_alone(const Attendance& attendance) {
-  const std::vector<int>& missing = attendance.missing;
-  // One that came late tells it too.
-  const bool is_late = std::ranges::find(missing, options_.rank) != missing.end();
-  events_.let_lead(is_late || options_.rank == attendance.first);
-  events_.message_of_run(attendance.explanation, LogLevel::error);
-  options_.world = nullptr;
-  if (!attendance.run_id.empty()) options_.run_id = attendance.run_id;
-  presence_ = attendance.presence;
-}
-
-// Ranks that watch different things would reduce, and wait for, different things.
-void Session::compare_ranks(bool all_have_come) {
-  const std::string difference = difference_of_ranks(options_, config_);
-  groups_.begin(options_.world, all_have_come && difference.empty());
-  for (const std::string& text : config_.warnings()) {
-    // Another rank with another configuration may have none.
-    if (difference.empty()) {
-      events_.message_of_run(text, LogLevel::warning);
-    } else {
-      events_.message(text, {}, LogLevel::warning);
-    }
-  }
-  if (!difference.empty()) events_.message_of_run(difference, LogLevel::warning);
 }
 
 template <typename Work>

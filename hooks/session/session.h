@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "hooks/feature_registry.h"
-#include "hooks/rendezvous.h"
 #include "hooks/session/event_log.h"
 #include "hooks/session/feature_set.h"
 #include "hooks/session/finding_sources.h"
@@ -97,10 +96,7 @@ class Session final : private FeatureServices {
   void step_in_turn(std::optional<double> loss);
   void end_in_turn();
 
-  void accept();      // throws what initialize refuses
-  void meet_ranks();  // the same, of all ranks
-  void go_on_alone(const Attendance& attendance);
-  void compare_ranks(bool all_have_come);
+  void accept();  // throws what initialize refuses
   void flush();
   // The same for a process that SIGTERM is about to end, which an event tells.
   void flush_at_termination();

@@ -56,7 +56,8 @@ std::string budget_note(const record::RunReader& run) {
       continue;
     if (event.text != record::kNoName) last = words[event.text];
   }
-  if (last.empty() || last.find(record::kRunInAll) != std::string::npos) return "";
+  const std::string of_all = record::run_in_words(record::kAllIterations);
+  if (last.empty() || last.find(of_all) != std::string::npos) return "";
   return last +
          "; what happened in between was not seen: take `budget` out of the configuration of a run "
          "that looks for a fault";

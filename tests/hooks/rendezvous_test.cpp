@@ -3,8 +3,11 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <future>
+#include <latch>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -28,16 +31,19 @@ using ::testing::IsEmpty;
 using ::testing::Pair;
 
 constexpr int kRanks = 3;
-constexpr milliseconds kWait{500};
+constexpr milliseconds kShort{500};    // a wait that passes
+constexpr milliseconds kLong{60'000};  // one that must not, on a busy machine either
 
 class RendezvousTest : public ::testing::Test {
  protected:
   RendezvousTest() {
-    store_->setTimeout(kWait * 2);
+    wait_for_others(kLong);
     for (int rank = 0; rank < kRanks; ++rank) {
       worlds_.push_back(c10::make_intrusive<c10d::ProcessGroup>(store_, rank, kRanks));
     }
   }
+
+  void wait_for_others(milliseconds wait) { store_->setTimeout(wait * 2); }
 
   // "all", or what it has instead: the explanation, or what was thrown.
   std::string join(int rank) {
@@ -58,10 +64,14 @@ class RendezvousTest : public ::testing::Test {
 
   std::vector<std::string> join_all(const std::vector<int>& ranks) {
     std::vector<std::future<std::string>> calls;
+    std::latch are_ready(static_cast<std::ptrdiff_t>(ranks.size()));
     for (const int rank : ranks) {
       presences_[rank] = {};
       told_[rank] = {};
-      calls.push_back(std::async(std::launch::async, [this, rank] { return join(rank); }));
+      calls.push_back(std::async(std::launch::async, [this, rank, &are_ready] {
+        are_ready.arrive_and_wait();  // a thread may take its time to begin
+        return join(rank);
+      }));
     }
     std::vector<std::string> results;
     for (auto& each : calls) results.push_back(each.get());
@@ -90,6 +100,7 @@ class MissingRankTest : public RendezvousTest, public ::testing::WithParamInterf
 
 TEST_P(MissingRankTest, is_named_while_it_is_waited_for_and_joins_the_run_of_the_others_late) {
   const std::string name = "rank " + std::to_string(GetParam()) + " of 3";
+  wait_for_others(kShort);
   EXPECT_THAT(join_all(others()), Each(HasSubstr(name + " had not called it after")));
   const int first = others().front();
   EXPECT_THAT(told_[first], HasSubstr("waits for " + name));
@@ -99,18 +110,21 @@ TEST_P(MissingRankTest, is_named_while_it_is_waited_for_and_joins_the_run_of_the
     EXPECT_EQ(presences_[rank].first, first);
     EXPECT_EQ(presences_[rank].run_id, "run of " + std::to_string(first));
   }
+  wait_for_others(kLong);
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_THAT(join(GetParam()), HasSubstr("before this one came"));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, kWait);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, kLong / 2);
   EXPECT_EQ(presences_[GetParam()].run_id, presences_[first].run_id);
 }
 
 TEST_P(MissingRankTest, that_has_skipped_a_session_meets_the_others_in_the_next_one) {
+  wait_for_others(kShort);
   EXPECT_THAT(join_all(others()), Each(HasSubstr("had not called")));
   end(others().front());  // one is enough
+  wait_for_others(kLong);
   // It is the first to come, so that no rank can have opened the next one for it.
   auto skipped = std::async(std::launch::async, [&] { return join(GetParam()); });
-  std::this_thread::sleep_for(kWait / 4);
+  std::this_thread::sleep_for(kShort / 4);
   EXPECT_THAT(join_all(others()), Each("all"));
   EXPECT_EQ(skipped.get(), "all");
   EXPECT_THAT(join_all({0, 1, 2}), Each("all"));
@@ -118,7 +132,7 @@ TEST_P(MissingRankTest, that_has_skipped_a_session_meets_the_others_in_the_next_
 
 TEST_P(MissingRankTest, that_refuses_ends_the_wait_of_the_others) {
   std::thread refuses([&] {
-    std::this_thread::sleep_for(kWait / 4);
+    std::this_thread::sleep_for(kShort / 4);
     refuse_rendezvous(share(worlds_[GetParam()].get()));
   });
   const std::string refused = "rank " + std::to_string(GetParam()) + " refused";
@@ -143,12 +157,32 @@ TEST_F(RendezvousTest, all_ranks_begin_together_again_and_again_and_leave_little
 }
 
 TEST_F(RendezvousTest, a_refusal_that_no_other_rank_was_there_to_hear_passes) {
+  wait_for_others(kShort);
   refuse_rendezvous(share(worlds_[1].get()));
-  std::this_thread::sleep_for(kWait * 3 / 2);
+  std::this_thread::sleep_for(kShort * 3 / 2);
+  EXPECT_THAT(join_all({0, 1, 2}), Each("all"));
+}
+
+TEST_P(MissingRankTest, that_has_a_session_ends_the_wait_of_the_others_but_not_the_next_one) {
+  const auto world = share(worlds_[GetParam()].get());
+  end_wait_of_others(world);  // none waits
+  EXPECT_THAT(join_all({0, 1, 2}), Each("all"));
+  std::atomic<bool> is_over{false};
+  std::thread calls([&] {
+    while (!is_over) {
+      end_wait_of_others(world);
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  });
+  const std::string refused = "rank " + std::to_string(GetParam()) + " refused";
+  EXPECT_THAT(join_all(others()), Each(HasSubstr(refused)));
+  is_over = true;
+  calls.join();
   EXPECT_THAT(join_all({0, 1, 2}), Each("all"));
 }
 
 TEST_F(RendezvousTest, what_fails_on_the_rank_that_decides_keeps_no_other_waiting) {
+  wait_for_others(kShort);
   fails_to_name_ = 0;
   EXPECT_THAT(join_all({0, 1}), ElementsAre("no name", HasSubstr("rank 0 refused")));
 }

@@ -224,17 +224,17 @@ MENDED_FILES = (
     ),
     Mutant(
         promise="what all ranks say alike is shown by one of them",
-        file="hooks/session/session.cpp",
-        before="events_.let_lead(options_.rank == 0);",
-        after="events_.let_lead(true);",
+        file="hooks/session/rank_meeting.cpp",
+        before="events.let_lead(meeting.options.rank == 0);",
+        after="events.let_lead(true);",
         program="pytest",
         tests="tests/python/test_ranks_begin.py"
         "::test_the_first_rank_shows_what_the_configuration_says_to_all_and_each_its_own",
     ),
     Mutant(
         promise="ranks without one that has no session reduce nothing",
-        file="hooks/session/session.cpp",
-        before="  options_.world = nullptr;\n",
+        file="hooks/session/rank_meeting.cpp",
+        before="  options.world = nullptr;\n",
         after="",
         program="pytest",
         tests="tests/python/test_ranks_begin.py::test_ranks_go_on_without_one_that_has_no_session",
@@ -271,6 +271,14 @@ MENDED_FILES = (
         after="    return false;\n",
         program="rendezvous_test",
         tests="RendezvousTest.*",
+    ),
+    Mutant(
+        promise="a second initialize leaves no refusal for the next session",
+        file="hooks/rendezvous.cpp",
+        before="if (rendezvous.is_waited_for()) rendezvous.refuse();",
+        after="rendezvous.refuse();",
+        program="rendezvous_test",
+        tests="*/MissingRankTest.*",
     ),
     Mutant(
         promise="what fails on the rank that decides keeps no other waiting",
