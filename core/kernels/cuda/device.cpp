@@ -10,7 +10,6 @@
 namespace telens::cuda {
 namespace {
 
-constexpr int kMaxDevices = 64;
 constexpr int kLeastMajor = 9;  // compute capability of Hopper, the first with FP8 GEMMs of ours
 
 // Properties of a device, asked once.
@@ -60,7 +59,7 @@ DeviceScope::DeviceScope(std::string_view operation, const at::Tensor& tensor)
   const DeviceProperties& properties = get_properties(tensor.device().index());
   if (!properties.refusal.empty()) raise<UsageError>("{}: {}", operation, properties.refusal);
   context_ = {c10::cuda::getCurrentCUDAStream(tensor.device().index()).stream(),
-              properties.multiprocessors, ops::current_gate()};
+              properties.multiprocessors, tensor.device().index(), ops::current_gate()};
 }
 
 void check_launch(std::string_view operation, cudaError_t error) {

@@ -4,6 +4,9 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
@@ -12,10 +15,13 @@
 
 namespace telens::cuda {
 
+inline constexpr int kMaxDevices = 64;
+
 // A launcher gets its stream and the card's multiprocessors; it returns the error of the launch.
 struct LaunchContext {
   cudaStream_t stream;
   int multiprocessors;
+  int device;                          // the current one
   const std::int64_t* gate = nullptr;  // ops::current_gate()
 };
 
@@ -62,14 +68,18 @@ inline unsigned grid_for(std::int64_t work, int blocks_per_multiprocessor,
 }
 
 #if defined(__CUDACC__)
-// Blocks that a multiprocessor holds of a kernel, as its registers and shared memory let it: of
-// kernels whose formats take unlike many registers, and whose result no grid changes. An error
-// shows at the launch.
-template <typename... Arguments>
-int count_resident(void (*kernel)(Arguments...)) {
-  int blocks = 0;
-  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kThreads, 0);
-  return std::max(blocks, 1);
+// Blocks that a multiprocessor of the current device holds of a kernel, as its registers and shared
+// memory let it: of kernels whose formats take unlike many registers, and whose result no grid
+// changes. Asked once a device. An error shows at the launch.
+template <auto kernel>
+int count_resident(int device) {
+  static std::array<std::atomic<int>, kMaxDevices> known{};
+  std::atomic<int>& blocks = known[static_cast<std::size_t>(device)];
+  int count = blocks.load(std::memory_order_relaxed);
+  if (count != 0) return count;
+  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, kernel, kThreads, 0);
+  blocks.store(count, std::memory_order_relaxed);
+  return std::max(count, 1);
 }
 #endif
 

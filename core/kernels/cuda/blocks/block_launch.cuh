@@ -43,12 +43,15 @@ inline bool is_whole(const CodedMatrix& codes) {
   return codes.columns % kColumnsOfThread == 0 && is_aligned(codes.codes, kColumnsOfThread);
 }
 
-// For a kernel that takes a matrix by the tiles of a block format.
-template <int block, typename... Arguments>
-unsigned grid_of_tiles(const BlockMatrix& matrix, const LaunchContext& context,
-                       void (*kernel)(Arguments...)) {
-  return grid_for(tiles_of_matrix(matrix.rows, matrix.columns, TileShape<block>::kRows),
-                  count_resident(kernel), context);
+// Launches a kernel that takes a matrix by the tiles of a block format.
+template <auto kernel, int block, typename... Arguments>
+cudaError_t launch_by_tiles(const BlockMatrix& matrix, const LaunchContext& context,
+                            const Arguments&... arguments) {
+  const unsigned grid =
+      grid_for(tiles_of_matrix(matrix.rows, matrix.columns, TileShape<block>::kRows),
+               count_resident<kernel>(context.device), context);
+  kernel<<<grid, kThreads, 0, context.stream>>>(arguments...);
+  return cudaGetLastError();
 }
 
 }  // namespace telens::cuda

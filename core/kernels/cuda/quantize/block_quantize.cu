@@ -28,11 +28,12 @@ cudaError_t launch(const Arguments& arguments, const Scaling& scaling,
   const auto& matrix = arguments.matrix;
   const auto& outputs = arguments.outputs;
   return dispatch_whole(is_whole(matrix, outputs), [&]<bool whole>() {
-    const auto kernel = arguments.squares ? quantize_squares_kernel<Input, Scaling, whole>
-                                          : quantize_lines_kernel<Input, Scaling, whole>;
-    const unsigned grid = grid_of_tiles<Scaling::kBlock>(matrix, context, kernel);
-    kernel<<<grid, kThreads, 0, context.stream>>>(matrix, outputs, scaling);
-    return cudaGetLastError();
+    constexpr auto kSquares = quantize_squares_kernel<Input, Scaling, whole>;
+    constexpr auto kLines = quantize_lines_kernel<Input, Scaling, whole>;
+    constexpr int kBlock = Scaling::kBlock;
+    return arguments.squares
+               ? launch_by_tiles<kSquares, kBlock>(matrix, context, matrix, outputs, scaling)
+               : launch_by_tiles<kLines, kBlock>(matrix, context, matrix, outputs, scaling);
   });
 }
 

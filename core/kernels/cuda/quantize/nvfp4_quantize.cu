@@ -23,19 +23,16 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename Input, bool whole, bool by_chance>
 cudaError_t launch(const Nvfp4Arguments& arguments, const LaunchContext& context) {
-  const auto kernel = arguments.squares ? quantize_nvfp4_squares_kernel<Input, whole, by_chance>
-                                        : quantize_nvfp4_kernel<Input, whole, by_chance, false>;
-  const unsigned grid = grid_of_tiles<kBlock>(arguments.matrix, context, kernel);
-  kernel<<<grid, kThreads, 0, context.stream>>>(arguments);
-  return cudaGetLastError();
+  constexpr auto kSquares = quantize_nvfp4_squares_kernel<Input, whole, by_chance>;
+  constexpr auto kLines = quantize_nvfp4_kernel<Input, whole, by_chance, false>;
+  return arguments.squares ? launch_by_tiles<kSquares, kBlock>(arguments.matrix, context, arguments)
+                           : launch_by_tiles<kLines, kBlock>(arguments.matrix, context, arguments);
 }
 
 template <typename Input, bool whole>
 cudaError_t launch_by_lines(const Nvfp4Arguments& arguments, const LaunchContext& context) {
-  const auto kernel = quantize_nvfp4_kernel<Input, whole, false, true>;
-  const unsigned grid = grid_of_tiles<kBlock>(arguments.matrix, context, kernel);
-  kernel<<<grid, kThreads, 0, context.stream>>>(arguments);
-  return cudaGetLastError();
+  constexpr auto kByLines = quantize_nvfp4_kernel<Input, whole, false, true>;
+  return launch_by_tiles<kByLines, kBlock>(arguments.matrix, context, arguments);
 }
 
 }  // namespace
