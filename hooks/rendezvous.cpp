@@ -15,6 +15,7 @@
 
 #include "core/base/error.h"
 #include "core/base/rank_words.h"
+#include "core/distributed/time_limit.h"
 #include "hooks/rank_agreement.h"
 #include "hooks/reductions.h"
 
@@ -25,8 +26,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Clock = std::chrono::steady_clock;
 
-// A rank may load data first, or compile.
-constexpr milliseconds kLongestWait = std::chrono::minutes(5);
 // After it a person wants to know what the program waits for.
 constexpr milliseconds kSilentWait = seconds(10);
 // Between two looks at the store: a quarter of the time waited so far, within these. A thousand
@@ -49,13 +48,6 @@ constexpr std::string_view kAlone = "alone";
 
 std::int64_t to_seconds(milliseconds time) { return std::chrono::ceil<seconds>(time).count(); }
 
-// The rank without a session may be in a collective already, under the same limit; the others have
-// to come to it in time.
-milliseconds find_wait(const c10d::Store& store) {
-  const milliseconds limit = store.getTimeout();
-  return limit == c10d::Store::kNoTimeout ? kLongestWait : std::min(limit / 2, kLongestWait);
-}
-
 // The clock of all hosts, for times that may be seconds off.
 std::int64_t time_of_day() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -69,7 +61,7 @@ class StoreRendezvous {
       : store_(world.getStore()),
         rank_(world.getRank()),
         size_(world.getSize()),
-        wait_(find_wait(*store_)) {
+        wait_(find_longest_wait(world)) {
     before_ = store_->add(last(), 0);
     number_ = before_ + 1;
     while (is_over()) ++number_;

@@ -48,8 +48,8 @@ struct RendezvousOptions {
 
 // Every rank of the world calls it. Where `accept` throws on one, that rank throws what was thrown,
 // at once, and the others a UsageError that names it. A rank is waited for half as long as the
-// store's calls may take, which is the limit of collectives too, and five minutes at most. Without
-// a store that can decide, all have to come.
+// world's collectives and its store's calls may take, and five minutes at most. Without a store
+// that can decide, all have to come.
 Attendance join_rendezvous(const debug::ReductionGroup& world, const RendezvousOptions& options);
 
 // In its place, on a rank that has an error of its own. Throws nothing.

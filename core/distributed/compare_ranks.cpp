@@ -13,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "core/distributed/state_by_group.h"
+#include "core/distributed/time_limit.h"
 
 namespace telens {
 namespace {
@@ -47,8 +48,11 @@ std::string make_key(std::uint64_t comparison, int rank) {
 std::vector<std::uint8_t> get_bytes(std::string_view text) { return {text.begin(), text.end()}; }
 
 // Waits for the text of a rank.
-std::string to_text(c10d::Store& store, const std::string& key, int rank, const RankClaim& claim) {
-  const auto wait = std::min(store.getTimeout(), kLongestWait);
+std::string to_text(c10d::ProcessGroup& group, const std::string& key, int rank,
+                    const RankClaim& claim) {
+  c10d::Store& store = *group.getStore();
+  const std::chrono::milliseconds limit = find_time_limit(group);
+  const auto wait = limit.count() == 0 ? kLongestWait : std::min(limit, kLongestWait);
   try {
     store.wait({key}, wait);
   } catch (const c10::Error&) {
@@ -99,7 +103,7 @@ void compare(const RankClaim& claim, const ProcessGroupPtr& group, const Turn& t
   say(store, turn, own, text);
   for (int rank = 0; rank < group->getSize(); ++rank) {
     if (rank == own) continue;
-    const std::string other = to_text(store, make_key(turn.number, rank), rank, claim);
+    const std::string other = to_text(*group, make_key(turn.number, rank), rank, claim);
     if (other == text) continue;
     leave_unread(group, turn);
     const std::size_t end = other.find('\n');

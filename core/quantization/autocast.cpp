@@ -2,11 +2,14 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/GradMode.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "core/distributed/amax_reduction.h"
+#include "core/distributed/announced_reduction.h"
 #include "core/quantization/window_updates.h"
 
 namespace telens {
@@ -15,6 +18,21 @@ namespace {
 std::vector<AutocastState>& stack() {
   static thread_local std::vector<AutocastState> states;
   return states;
+}
+
+// A rank whose recipe reduces nothing would leave the others of its group waiting.
+void announce(const AutocastState& state) {
+  if (!state.options.group || size_of(*state.options.group) == 1) return;
+  const std::int64_t count = state.region->count_reduced(state.options.group);
+  announce_reduction(
+      {.subject = "autocast",
+       .group_name = "amax_reduction_group (fp8_group)",
+       .text = count > 0
+                   ? fmt::format("{} with {} amaxes to reduce", state.options.recipe->name(), count)
+                   : fmt::format("{} with nothing to reduce", state.options.recipe->name()),
+       .reduces = count > 0,
+       .mend = "give all of them one recipe and the same layers"},
+      state.options.group);
 }
 
 }  // namespace
@@ -52,9 +70,19 @@ void Region::update(bool backward) {
   updates.run();
 }
 
+std::int64_t Region::count_reduced(const ProcessGroupPtr& group) const {
+  std::int64_t count = 0;
+  for (const Member& member : members_) {
+    const auto layer = member.layer.lock();
+    if (!layer || member.group != group || !member.recipe->reduce_amax) continue;
+    count += layer->delayed_scaling().window(/*backward=*/false).amax_history.size(1);
+  }
+  return count;
+}
+
 const AutocastState* current_autocast() { return stack().empty() ? nullptr : &stack().back(); }
 
-Autocast::Autocast(AutocastOptions options) {
+Autocast::Autocast(AutocastOptions options) : exceptions_(std::uncaught_exceptions()) {
   if (!options.recipe) {
     static const auto default_recipe = std::make_shared<const DelayedScaling>();
     options.recipe = default_recipe;
@@ -68,21 +96,25 @@ void Autocast::exit() {
   if (!std::exchange(active_, false)) {
     return;
   }
-  const std::shared_ptr<Region> region = std::move(stack().back().region);
-  const bool updates_scales = stack().back().options.updates_scales;
+  const AutocastState left = std::move(stack().back());
   stack().pop_back();
-  if (stack().empty() && updates_scales && c10::GradMode::is_enabled()) {
+  if (stack().empty() && left.options.updates_scales && c10::GradMode::is_enabled()) {
     const c10::AutoGradMode no_grad(false);
-    region->update(/*backward=*/false);
+    announce(left);
+    left.region->update(/*backward=*/false);
   }
+}
+
+void Autocast::abandon() {
+  if (std::exchange(active_, false)) stack().pop_back();
 }
 
 Autocast::~Autocast() {
   try {
+    if (std::uncaught_exceptions() > exceptions_) abandon();
     exit();
   } catch (...) {
-    // Only a failed reduction throws; the process group reports it again at its next use, and a
-    // destructor that runs because of another exception must not replace that one.
+    // Only a failed reduction throws; the process group reports it again at its next use.
   }
 }
 

@@ -1,11 +1,13 @@
 // fp8_autocast: the region in which layers run in FP8, and when their scales are updated.
 //
 // Forward amaxes and scales update when the outermost region ends with gradients enabled; gradient
-// amaxes once, when the backward of the region's first layer ends; evaluation updates nothing.
+// amaxes once, when the backward of the region's first layer ends; evaluation updates nothing, nor
+// does a region that an exception leaves.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -36,6 +38,9 @@ class Region {
   // True for the first caller: the layer whose backward ends last.
   bool claim_first() { return !std::exchange(first_claimed_, true); }
 
+  // The amaxes that update(false) reduces over the group.
+  std::int64_t count_reduced(const ProcessGroupPtr& group) const;
+
   // Reduces the amaxes of one direction over their groups and computes the scales of all layers.
   void update(bool backward);
 
@@ -58,7 +63,8 @@ struct AutocastState {
 // nullptr outside of any region.
 TELENS_EXPORT const AutocastState* current_autocast();
 
-// Enters a region for the lifetime of the object; regions nest per thread.
+// Enters a region for the lifetime of the object; regions nest per thread. An exception that leaves
+// the region abandons it.
 class TELENS_EXPORT Autocast {
  public:
   explicit Autocast(AutocastOptions options = {});
@@ -69,8 +75,13 @@ class TELENS_EXPORT Autocast {
   // Leaves the region. What the destructor does, but it may throw (a failed reduction).
   void exit();
 
+  // Leaves the region; amaxes and scales stay as they are. The other ranks may not have come as far
+  // or may have gone on, and none would answer a reduction.
+  void abandon();
+
  private:
   bool active_ = true;
+  int exceptions_;  // under way when the region began
 };
 
 }  // namespace telens

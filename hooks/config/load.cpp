@@ -129,9 +129,22 @@ class Loader {
     }
   }
 
+  // True for a word that was meant for a feature's name, misspelt or in small letters, and not for
+  // a key of the empty one before it.
+  bool names_feature(std::string_view name, const std::string& key, const MapEntry& empty) {
+    if (begins_as_feature(key)) return true;
+    const auto is_key = [&](const Parameter& parameter) { return parameter.name == key; };
+    const FeatureDescriptionPtr before = descriptions_.find(name, empty.key);
+    if (std::ranges::any_of(before->parameters, is_key)) return false;
+    const auto is_near = [&](const std::string& feature) {
+      return edit_distance(key, feature) <= std::max(key.size(), feature.size()) / 3;
+    };
+    return std::ranges::any_of(descriptions_.names(name), is_near);
+  }
+
   // An entry that is no feature and stands where features do, one level too far left or right.
   bool refuse_in_namespace(std::string_view name, const MapEntry& entry, const MapEntry* empty) {
-    if (empty != nullptr && !begins_as_feature(entry.key)) {
+    if (empty != nullptr && !names_feature(name, entry.key, *empty)) {
       errors_.add(entry.key_location, "'{}' stands beside '{}', which is empty; indent it further",
                   entry.key, empty->key);
     } else if (entry.key == kLayers || entry.key == kEnabled || is_section_key(entry.key)) {

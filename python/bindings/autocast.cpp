@@ -26,6 +26,7 @@ class AutocastRegion {
     const WithoutGil no_gil;  // an amax reduction waits for other ranks
     autocast_.exit();
   }
+  void abandon() { autocast_.abandon(); }
 
  private:
   Autocast autocast_;
@@ -57,7 +58,9 @@ class TapeScope {
 
 void bind_autocast(py::module_& module) {
   py::class_<AutocastRegion>(module, "AutocastRegion")
-      .def("exit", &AutocastRegion::exit, "Leaves the region; must be the innermost one.");
+      .def("exit", &AutocastRegion::exit, "Leaves the region; must be the innermost one.")
+      .def("abandon", &AutocastRegion::abandon,
+           "Leaves the region and reduces and updates nothing; must be the innermost one.");
   module.def("enter_autocast", &enter_autocast, py::arg("enabled"), py::arg("calibrating"),
              py::arg("recipe"), py::arg("group"), py::arg("updates_scales"));
   module.def(

@@ -241,9 +241,9 @@ MENDED_FILES = (
     ),
     Mutant(
         promise="a rank is waited for no longer than it may already be in a collective",
-        file="hooks/rendezvous.cpp",
-        before="std::min(limit / 2, kLongestWait)",
-        after="std::min(limit, kLongestWait)",
+        file="core/distributed/time_limit.cpp",
+        before="std::min(limit / 2, kMostPatience)",
+        after="std::min(limit, kMostPatience)",
         program="pytest",
         tests="tests/python/test_ranks_begin.py::test_ranks_go_on_without_one_that_has_no_session",
     ),

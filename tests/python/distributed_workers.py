@@ -99,3 +99,17 @@ def _skip_without_kernels() -> None:
 
 def _call(function: Callable[..., None], args: tuple, rank: int) -> None:
     function(rank, *args)
+
+
+def written_to_stderr(call: Callable[[], object]) -> str:
+    """The lines that a process wrote, from C++ too."""
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            call()
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+        file.seek(0)
+        return file.read().decode()

@@ -6,6 +6,7 @@ import torch
 
 import telens
 import telens.pytorch as te
+from telens.pytorch import graph_wgrads
 
 # A warm-up that adds zeros, or NaN of a sample that was never filled, would change these.
 KEPT = torch.tensor([5.0, -0.0, float("nan"), float("inf")])
@@ -65,6 +66,17 @@ def test_making_callables_leaves_it_as_it_was(graphs, delay, overwrite):
     te.make_graphed_callables(layer, sample)
     cases.assert_same([layer.weight.main_grad], [before])
     assert layer.weight.grad_added_to_main_grad is False
+
+
+@pytest.mark.parametrize(("frozen", "training"), [(False, True), (True, True), (False, False)])
+def test_a_copy_is_kept_of_those_alone_that_a_warm_up_adds_to(frozen, training, monkeypatch):
+    layer = make_fused().train(training)
+    layer.weight.requires_grad_(not frozen)
+    copied = []
+    monkeypatch.setattr(graph_wgrads, "get_main_grad", copied.append)
+    with graph_wgrads.WeightGradients(layer).untouched_main_grads():
+        pass
+    assert len(copied) == (training and not frozen)
 
 
 @pytest.mark.parametrize("delay", [False, True])

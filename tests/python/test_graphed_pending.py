@@ -71,6 +71,31 @@ def test_a_forward_captured_behind_a_backward_dw_must_not_come_before_it(graphs)
     assert torch.equal(layer.weight.grad, gradient_of(1))
 
 
+@pytest.mark.parametrize("in_order", [True, False])
+def test_backward_dws_of_a_chunk_keep_its_order_where_they_share_memory(graphs, in_order):
+    """Apart from an order's places each has memory of its own."""
+    layers = make_linears(2)
+    first, second = te.make_graphed_callables(
+        tuple(layers),
+        tuple(cases.sample("cpu") for _ in range(2)),
+        _order=[1, -1, -1.5] if in_order else [1, -1],
+        _num_layers_per_chunk=[2],
+    )
+    second(first(inputs())).sum().backward()
+    if in_order:
+        with pytest.raises(telens.UsageError, match="of which this backward_dw would overwrite"):
+            first.backward_dw()
+        second.backward_dw()
+        first.backward_dw()
+    else:
+        first.backward_dw()
+        second.backward_dw()
+    expected = layers[1].weight.detach().sum(0)[:, None].expand(cases.WIDTH, cases.WIDTH)
+    torch.testing.assert_close(layers[0].weight.grad, cases.ROWS * expected)
+    hidden = layers[0].weight.detach().sum(1).expand(cases.WIDTH, cases.WIDTH)
+    torch.testing.assert_close(layers[1].weight.grad, cases.ROWS * hidden)
+
+
 def test_first_microbatches_have_memory_of_their_own(graphs):
     layers = make_linears(2)
     calls = te.make_graphed_callables(
@@ -126,6 +151,29 @@ def test_in_the_other_mode_backward_dw_is_that_of_the_module(graphs, training):
         assert called == [1, 1]
         with pytest.raises(telens.UsageError, match="none is left"):
             module.backward_dw()
+
+
+def test_the_modes_of_a_module_take_turns(graphs):
+    """Gradients that wait in its layers are then those of one mode."""
+    (layer,) = make_linears(1)
+    te.make_graphed_callables(layer, cases.sample("cpu"))
+    out = layer(inputs()).sum()
+    layer.eval()
+    layer(inputs()).sum().backward()
+    layer.train()
+    with pytest.raises(telens.UsageError, match="a backward outside of the callable has left"):
+        out.backward()
+    layer.backward_dw()
+    layer(inputs()).sum().backward()
+    layer.eval()
+    with pytest.raises(telens.UsageError, match=r"called in another mode .* before backward_dw"):
+        layer(inputs())
+    with torch.no_grad():
+        layer(inputs())
+    layer.reset()
+    layer(inputs()).sum().backward()
+    layer.backward_dw()
+    assert torch.equal(layer.weight.grad, gradient_of(2)), "of both modes, not of the one dropped"
 
 
 def fails(module):

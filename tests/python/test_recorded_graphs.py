@@ -165,6 +165,17 @@ def test_what_moves_after_the_capture_is_an_error(graphs):
         layer(x)
 
 
+def test_a_frozen_weight_that_moves_after_the_capture_is_an_error_too(graphs):
+    layer = cases.make_layers("cpu")[2]
+    layer.weight.requires_grad_(False)
+    te.make_graphed_callables(layer, cases.sample("cpu"))
+    x = cases.inputs_of(1, "cpu", torch.float32)
+    layer(x)
+    layer.weight.data = layer.weight.data.clone()
+    with pytest.raises(telens.UsageError, match="its parameters are not where they were captured"):
+        layer(x)
+
+
 @pytest.mark.parametrize("move", ["codes", "values", "dtype"])
 @pytest.mark.parametrize("name", ["delayed", "current"])
 def test_stored_weights_that_move_after_the_capture_are_an_error(graphs, name, move):

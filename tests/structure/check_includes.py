@@ -122,7 +122,8 @@ ROOMS = (
     room(
         "collectives",
         "core/distributed/process_group.* core/distributed/*_reduction.* "
-        "core/distributed/collective_watch.*",
+        "core/distributed/collective_watch.* core/distributed/state_by_group.h "
+        "core/distributed/time_limit.* core/distributed/warn_once.*",
         "",
         LIBTORCH,
     ),

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "core/base/error.h"
+#include "core/distributed/warn_once.h"
 
 namespace telens {
 namespace {
@@ -64,12 +65,12 @@ AttentionSpan attention_span(const AttentionMaskType& type, const std::optional<
   span.right = window->back();
   if (causal) {
     if (span.right > 0) {
-      TORCH_WARN_ONCE("window_size (", span.left, ", ", span.right,
-                      ") of a causal mask is taken as (", span.left, ", 0)");
+      warn_once(fmt::format("window_size ({}, {}) of a causal mask is taken as ({}, 0)", span.left,
+                            span.right, span.left));
     }
     span.right = -1;  // the type sees to it
   } else if (span.left == -1 && span.right == 0) {
-    TORCH_WARN_ONCE("window_size (-1, 0) is a causal mask's; with another it is taken as (-1, -1)");
+    warn_once("window_size (-1, 0) is a causal mask's; with another it is taken as (-1, -1)");
     span.right = -1;
   } else if ((span.left < 0) != (span.right < 0)) {
     refuse();

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/distributed/warn_once.h"
 #include "core/modules/attention/attention_path.h"
 #include "core/modules/attention/attention_rules.h"
 #include "core/modules/attention/attention_shown.h"
@@ -224,9 +225,9 @@ std::pair<at::Tensor, at::Tensor> DotProductAttention::attend(
   if (!shown && !options_.return_max_logit) return {std::move(attended), at::Tensor()};
   const QueryKeyValueHeads scored = fp8 ? cast_heads(qkv, *fp8) : qkv;
   if (shown && rules.change) {
-    TORCH_WARN_ONCE(
-        "scores of attention under score_mod are shown to no feature: what it makes of ",
-        "them is not read a second time");
+    warn_once(
+        "scores of attention under score_mod are shown to no feature: what it makes of them is not "
+        "read a second time");
   } else if (shown) {
     call.show_scores(scores_for_statistics(scored, rules));
   }

@@ -11,6 +11,7 @@
 
 #include "core/base/fnv1a.h"
 #include "core/distributed/compare_ranks.h"
+#include "core/distributed/warn_once.h"
 #include "core/modules/attention/attention_bias.h"
 #include "core/modules/attention/attention_path.h"
 #include "core/modules/attention/attention_recipe.h"
@@ -239,13 +240,15 @@ at::Tensor DotProductAttention::attend_divided(const Heads& heads, const Places&
         "queries and keys of the same lengths");
   }
   if (call.inspects(TensorName::scores) && context_.sequence) {
-    TORCH_WARN_ONCE("scores of attention under cp_comm_type p2p and all_gather are shown to no ",
-                    "feature: no rank has them");
+    warn_once(
+        "scores of attention under cp_comm_type p2p and all_gather are shown to no feature: no "
+        "rank has them");
   }
   const double dropout = is_training() ? options_.attention_dropout : 0.0;
   if (context_.is_ring() && dropout != 0 && inputs.scores.checkpoint_core_attention) {
-    TORCH_WARN_ONCE("checkpoint_core_attention changes nothing under cp_comm_type p2p: the scores ",
-                    "are made anew in the backward anyway, and dropout's choices are kept");
+    warn_once(
+        "checkpoint_core_attention changes nothing under cp_comm_type p2p: the scores are made "
+        "anew in the backward anyway, and dropout's choices are kept");
   }
   ContextAttention how{.parallel = context_,
                        .query = places.query,

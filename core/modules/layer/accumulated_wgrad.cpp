@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "core/distributed/warn_once.h"
 #include "core/modules/layer/gemm_with_hooks.h"
 #include "core/modules/shared/main_grad.h"
 #include "core/ops/tensor_version.h"
@@ -83,7 +84,7 @@ at::Tensor accumulate_wgrad(GemmLayer& layer, const ForwardContext& context,
                        .operand_dtype = target.dtype},
                       overlap);
   if (product_first && can_add) {
-    TORCH_WARN_ONCE(
+    warn_once(
         "while a debug session runs, layers with fuse_wgrad_accumulation whose wgrad it may watch "
         "make it and add it to main_grad in two steps; otherwise that is one step, and the last "
         "bits of main_grad may differ");

@@ -335,7 +335,7 @@ def get_tensor_reduction_group() -> torch.distributed.ProcessGroup | None:
 
 
 def set_weight_tensor_tp_group_reduce(enabled: bool) -> None:
-    """Whether a weight's statistics are reduced over its tensor-parallel group (default: yes).
+    """Says if a weight's statistics are reduced over its tensor-parallel group (default: yes).
 
     Where that group has one rank only, and where this is off, they are their rank's own.
     """
@@ -345,13 +345,13 @@ def set_weight_tensor_tp_group_reduce(enabled: bool) -> None:
 
 
 def weights_are_reduced() -> bool:
-    """What was set by ``set_weight_tensor_tp_group_reduce`` in this session."""
+    """Returns what ``set_weight_tensor_tp_group_reduce`` set in this session."""
     return _weights_are_reduced
 
 
 @contextlib.contextmanager
 def _refusing_for_all(group: torch.distributed.ProcessGroup | None) -> Iterator[None]:
-    """What fails in the block before the core is asked must not leave other ranks waiting in it."""
+    """Refuses for all ranks where the block fails before the core is asked, so that none waits."""
     try:
         yield
     except BaseException:

@@ -66,8 +66,10 @@ def fp8_autocast(
     region.__enter__()
     try:
         yield
-    finally:
-        # The core asks torch whether gradients are on: only then does the end of a region update
-        # scales.
-        with torch.set_grad_enabled(paddle.is_grad_enabled()):
-            region.__exit__(None, None, None)
+    except BaseException as error:
+        region.__exit__(type(error), error, error.__traceback__)
+        raise
+    # The core asks torch whether gradients are on: only then does the end of a region update
+    # scales.
+    with torch.set_grad_enabled(paddle.is_grad_enabled()):
+        region.__exit__(None, None, None)

@@ -27,7 +27,7 @@ class Captured:
     def __init__(self, runner: Runner, flag: Flag, graphs: Graphs, pool: Any) -> None:
         self._runner, self._flag, self._graphs, self._pool = runner, flag, graphs, pool
         self._trackers = _trackers_in(runner.module)
-        self._addresses = _find_addresses(runner.parameters)
+        self._addresses = _find_addresses(runner.weights)
         self._replay_backward: Callable[[], None] | None = None
         self._gradients: list[torch.Tensor | None] = []
         self._region: _C.Region | None = None
@@ -93,7 +93,7 @@ class Captured:
 
     def forward(self, on: ReplayStream) -> tuple[torch.Tensor, ...]:
         runner = self._runner
-        if _find_addresses(runner.parameters) != self._addresses:
+        if _find_addresses(runner.weights) != self._addresses:
             raise _C.UsageError(
                 f"{runner.name}: its parameters are not where they were captured; change them in "
                 "place (stored weights by quantize_ or copy_), or make the callables after what "
@@ -166,7 +166,7 @@ class Captured:
 
 
 def _find_addresses(parameters: Sequence[torch.Tensor]) -> list[Any]:
-    """What a graph has taken for constant of each: its dtype, and where its values are."""
+    """A graph has taken them for constants: the dtype of each, and where its values are."""
     return [(each.dtype, *map(torch.Tensor.data_ptr, _plain_tensors(each))) for each in parameters]
 
 

@@ -25,6 +25,7 @@ from telens.pytorch.graph_order import callables_by_order, schedule_by_order
 from telens.pytorch.graph_pending import make_pending_wgrads
 from telens.pytorch.graph_runner import CallOptions, Runner
 from telens.pytorch.graph_warm_up import warm_up
+from telens.pytorch.graph_wgrads import WeightGradients
 
 __all__ = ["make_graphed_callables"]
 
@@ -148,7 +149,9 @@ def make_graphed_callables(
     if graphs is not None:
         check_can_be_captured(runners, num_warmup_iters)
     with _untouched_wgrads(runners):
-        warm_up(runners, num_warmup_iters, (pre_warmup_hook, post_warmup_hook), graphs is not None)
+        with _untouched_main_grads(runners):
+            around = (pre_warmup_hook, post_warmup_hook)
+            warm_up(runners, num_warmup_iters, around, graphs is not None)
         if graphs is not None:
             capture_all(runners, schedule, graphs, pool)
     if _order is not None:
@@ -158,17 +161,30 @@ def make_graphed_callables(
     return modules
 
 
+def _wgrads_by_module(runners: Sequence[Runner]) -> dict[int, tuple[str, WeightGradients]]:
+    return {id(each.module): (type(each.module).__name__, each.wgrads) for each in runners}
+
+
+@contextlib.contextmanager
+def _untouched_main_grads(runners: Sequence[Runner]) -> Iterator[None]:
+    """A warm-up changes no ``main_grad``; a capture computes nothing and needs no copy of it."""
+    with contextlib.ExitStack() as stack:
+        for _, wgrads in _wgrads_by_module(runners).values():
+            stack.enter_context(wgrads.untouched_main_grads())
+        yield
+
+
 @contextlib.contextmanager
 def _untouched_wgrads(runners: Sequence[Runner]) -> Iterator[None]:
-    """Warm-ups and captures change no ``main_grad``, and leave no later ``backward_dw`` anything,
+    """Warm-ups and captures leave no mark at ``main_grad``, and no later ``backward_dw`` anything,
     also where one raises."""
-    by_module = {id(each.module): (type(each.module).__name__, each.wgrads) for each in runners}
+    by_module = _wgrads_by_module(runners)
     with contextlib.ExitStack() as stack:
         for name, wgrads in by_module.values():
             wgrads.check_none_waits(name)
         for _, wgrads in by_module.values():
             stack.callback(wgrads.drop)
-            stack.enter_context(wgrads.untouched_main_grads())
+            stack.enter_context(wgrads.untouched_marks())
         yield
 
 

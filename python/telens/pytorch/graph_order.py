@@ -16,11 +16,11 @@ __all__ = ["Pass", "Schedule", "callables_by_order", "schedule_by_order"]
 
 
 class Pass(Enum):
-    """What one callable does at one place of an order."""
+    """A callable does one of these at a place of an order."""
 
     forward = "forward"
     backward = "backward"
-    weight_gradients = "weight gradients"  # backward_dw
+    weight_gradients = "backward_dw"
 
 
 def callables_by_order(
@@ -139,16 +139,15 @@ def _check_order(order: Sequence[float]) -> tuple[int, int]:
 
 
 def _check_places(order: Sequence[float]) -> None:
-    """That each pass stands behind what it needs."""
+    """Raises UsageError for a pass before the one that it needs."""
     needs = {Pass.backward: Pass.forward, Pass.weight_gradients: Pass.backward}
     done: Counter[tuple[int, Pass]] = Counter()
     for place, each in enumerate(order):
         chunk, what = _read_entry(each)
         done[chunk, what] += 1
         if what in needs and done[chunk, what] > done[chunk, needs[what]]:
-            name = "backward" if what is Pass.backward else "backward_dw"
             raise _error(
-                f"_order[{place}] is a {name} of chunk {chunk} before its {needs[what].value}"
+                f"_order[{place}] is a {what.value} of chunk {chunk} before its {needs[what].value}"
             )
 
 

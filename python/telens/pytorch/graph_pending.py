@@ -60,6 +60,7 @@ class PendingWgrads:
                     "of the backwards"
                 )
             )
+        self._check(name, Pass.weight_gradients, due.flag, due)
         self._queue.remove(due)
         return due.passes, due.on
 
@@ -70,9 +71,23 @@ class PendingWgrads:
             each.passes.drop_weight_gradients(same.index(each))
             self._queue.remove(each)
 
+    def check_others(self, name: str, module: torch.nn.Module, some_wait: bool) -> None:
+        """Raises UsageError where gradients wait in the module that no callable's backward left:
+        backward_dw would make them in the place of this callable's."""
+        if some_wait and not any(each.module is module for each in self._queue):
+            raise _C.UsageError(
+                f"{name}: a backward outside of the callable has left weights' gradients to "
+                "backward_dw; call that first"
+            )
+
     def check_pass(self, name: str, what: Pass, flag: Flag) -> None:
         """Raises UsageError where a pass of this callable would overwrite what another needs."""
+        self._check(name, what, flag, None)
+
+    def _check(self, name: str, what: Pass, flag: Flag, due: _Pending | None) -> None:
         for each in self._queue:
+            if each is due:
+                continue
             if each.owner is self or self._overwrites(what, flag, each):
                 raise _C.UsageError(
                     f"{name}: called before backward_dw of {each.name} made the weights' gradients "
@@ -82,6 +97,8 @@ class PendingWgrads:
 
     def _overwrites(self, what: Pass, flag: Flag, pending: _Pending) -> bool:
         other = pending.owner
+        if what is Pass.weight_gradients and (flag is True or what not in self._places):
+            return False  # its graph has memory of its own
         if flag is True or pending.flag is True:  # memory of a micro-batch's own
             if flag is not pending.flag or self._microbatch != other._microbatch:
                 return False

@@ -30,7 +30,7 @@ _TAKEN_OVER = ("forward", "backward_dw", "reset")  # attributes of a graphed mod
 
 @dataclass(frozen=True)
 class CallOptions:
-    """What all callables of one call have in common."""
+    """All callables of one call have these in common."""
 
     allow_unused: bool
     retain_graph: bool
@@ -82,7 +82,8 @@ class Runner:
         self._leaves, self._structure = tree_flatten((args, kwargs))
         tensors = [each for each in self._leaves if isinstance(each, torch.Tensor)]
         _check_constants(self._leaves)
-        self.parameters = [each for each in module.parameters() if each.requires_grad]
+        self.weights = list(module.parameters())  # frozen ones too
+        self.parameters = [each for each in self.weights if each.requires_grad]
         self.device = _check_device([*tensors, *self.parameters, *module.buffers()])
         self.inputs = [each.detach().clone().requires_grad_(each.requires_grad) for each in tensors]
         flagged = options.needs_flag and isinstance(module, Module)
@@ -102,6 +103,7 @@ class Runner:
         def graphed(*args: Any, **kwargs: Any) -> Any:
             if self.module.training != training:
                 ReplayStream.take(kwargs)
+                self._check_none_pending()
                 return forward(*args, **kwargs)
             return self.call(*args, **kwargs)
 
@@ -152,6 +154,15 @@ class Runner:
         passes, on = self.pending_wgrads.take(self.name, self.module)
         passes.make_weight_gradients(on)
         self.wgrads.call_hooks()
+
+    def _check_none_pending(self) -> None:
+        """A backward outside of the callable would leave its gradients among the callable's."""
+        if torch.is_grad_enabled() and self.pending_wgrads.is_any():
+            raise _C.UsageError(
+                f"{self.name}: called in another mode than it was captured in, before backward_dw "
+                "made the weights' gradients that its backward left; call backward_dw first, or "
+                "run under torch.no_grad()"
+            )
 
     def _make_waiting(self) -> None:
         """Where layers inside a module leave gradients that has no ``backward_dw`` itself."""
@@ -333,6 +344,7 @@ class _Replay(torch.autograd.Function):
         runner.check_newest(ctx.number)
         pending = runner.pending_wgrads
         pending.check_pass(runner.name, Pass.backward, ctx.flag)
+        pending.check_others(runner.name, runner.module, runner.wgrads.wait())
         found = ctx.made_by.backward(gradients, ctx.on)
         if runner.wgrads:
             pending.add(runner.name, runner.module, ctx.flag, ctx.made_by, ctx.on)

@@ -32,7 +32,7 @@ class ReplayStream:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """What is launched inside runs there, behind what the caller's stream has so far."""
+        """Work that is launched inside runs there, behind what the caller's stream has so far."""
         caller = None if self.stream is None else torch.cuda.current_stream(self.stream.device)
         if caller is None or caller == self.stream:
             yield

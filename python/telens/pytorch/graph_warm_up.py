@@ -59,7 +59,7 @@ def _run_once(runner: Runner, flag: bool | None) -> None:
 
 @contextlib.contextmanager
 def _side_stream(devices: set[torch.device]) -> Iterator[None]:
-    """What libraries allocate for a stream is not to belong to the caller's."""
+    """Memory that libraries allocate for a stream is not to belong to the caller's."""
     with contextlib.ExitStack() as stack:
         for device in devices:
             stack.enter_context(torch.cuda.stream(torch.cuda.Stream(device)))

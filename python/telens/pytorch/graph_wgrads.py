@@ -20,17 +20,18 @@ class WeightGradients:
     (``fuse_wgrad_accumulation``), of a module or of modules inside."""
 
     def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
         self._modules = _find_outermost(module)
         self._layers = [layer for each in self._modules for layer in each._layers_inside()]
         self._delayed = _find_weights(module, "delay_wgrad_compute")
         self.fused = _find_weights(module, "fuse_wgrad_accumulation")
 
     def __bool__(self) -> bool:
-        """Whether a backward leaves some to ``backward_dw``."""
+        """True if a backward leaves some to ``backward_dw``."""
         return bool(self._modules)
 
     def may_be_left(self, parameter: torch.Tensor) -> bool:
-        """Whether the backward may return no gradient of this parameter."""
+        """True if the backward may return no gradient of this parameter."""
         return any(each is parameter for each in (*self._delayed, *self.fused))
 
     def make(self) -> None:
@@ -41,7 +42,7 @@ class WeightGradients:
     def make_apart(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """As ``make``, but returns (parameter, gradient); no ``.grad`` changes, no hook is called.
 
-        What went to ``main_grad`` is not among them.
+        Gradients that went to ``main_grad`` are not among them.
         """
         made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         for outer in reversed(self._modules):
@@ -75,7 +76,7 @@ class WeightGradients:
             each._call_wgrad_hooks()
 
     def wait(self) -> bool:
-        """Whether a backward of the modules themselves left some."""
+        """True if a backward of the modules themselves left some."""
         return any(each._telens_adapter.has_delayed_wgrads() for each in self._layers)
 
     def drop(self, backward: int | None = None) -> None:
@@ -93,17 +94,27 @@ class WeightGradients:
 
     @contextlib.contextmanager
     def untouched_main_grads(self) -> Iterator[None]:
-        """``main_grad`` of fused weights has afterwards what it has now."""
-        kept = [(weight, get_main_grad(weight)) for weight in self.fused]
-        values = [None if buffer is None else buffer.detach().clone() for _, buffer in kept]
-        marks = [(w, w.grad_added_to_main_grad) for w, _ in kept if _is_marked(w)]
+        """``main_grad`` of fused weights has afterwards what it has now.
+
+        Frozen weights have none that a backward adds to, and all are where no backward runs.
+        """
+        trained = [each for each in self.fused if each.requires_grad and self._module.training]
+        buffers = [get_main_grad(each) for each in trained]
+        kept = [(each, each.detach().clone()) for each in buffers if each is not None]
         try:
             yield
         finally:
             with torch.no_grad():
-                for (_, buffer), value in zip(kept, values, strict=True):
-                    if buffer is not None:
-                        buffer.copy_(value)
+                for buffer, value in kept:
+                    buffer.copy_(value)
+
+    @contextlib.contextmanager
+    def untouched_marks(self) -> Iterator[None]:
+        """``grad_added_to_main_grad`` of fused weights is afterwards what it is now."""
+        marks = [(w, w.grad_added_to_main_grad) for w in self.fused if _is_marked(w)]
+        try:
+            yield
+        finally:
             for weight, mark in marks:
                 weight.grad_added_to_main_grad = mark
 
@@ -114,7 +125,7 @@ class WeightGradients:
                 weight.grad_added_to_main_grad = True
 
     def main_grad_places(self) -> list[Any]:
-        """What a graph that adds to each ``main_grad`` has taken for constant."""
+        """A graph that adds to each ``main_grad`` has taken this for constant."""
         places = []
         for weight in self.fused:
             buffer = get_main_grad(weight)

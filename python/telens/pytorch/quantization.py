@@ -47,7 +47,8 @@ def autocast(
 
     Amaxes and scales of forward tensors are updated when the outermost region ends with gradients
     enabled, those of gradients when the backward of the region's first module ends. Regions nest:
-    the innermost one decides. Also a decorator.
+    the innermost one decides. A region that an exception leaves updates nothing and waits for no
+    other rank. Also a decorator.
 
     Parameters
     ----------
@@ -73,9 +74,12 @@ def autocast(
     running.regions.append((recipe, amax_reduction_group, bool(_graph)))
     try:
         yield
-    finally:
+    except BaseException:
         running.regions.pop()
-        region.exit()
+        region.abandon()
+        raise
+    running.regions.pop()
+    region.exit()
 
 
 def fp8_autocast(

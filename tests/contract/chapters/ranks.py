@@ -157,6 +157,15 @@ STATEMENTS = (
         "return;",
     ),
     Statement(
+        "Ranks of `fp8_group` of which some reduce no amaxes, or others, are told at the first "
+        "region that does not fit: a warning after 10 s, and an error within 5 minutes *(ours)*.",
+        "test_unlike_reductions.py"
+        "::test_ranks_whose_reductions_do_not_fit_learn_it_and_others_go_on",
+        "core/distributed/announced_reduction.cpp",
+        "if (note.reduces) unlike = announcement.wait();",
+        "",
+    ),
+    Statement(
         "Of an input that one rank refuses in a divided layer's first forward the others are told "
         "*(ours)*.",
         "test_parallel_alterations.py::test_an_input_that_one_rank_refuses_is_told_to_the_others",

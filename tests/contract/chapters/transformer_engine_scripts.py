@@ -273,8 +273,8 @@ STATEMENTS = (
         "Making callables leaves `main_grad` as it was, also under `overwrite_main_grad`.",
         GRAPHED_MAIN_GRADS + "test_making_callables_leaves_it_as_it_was",
         WGRADS,
-        "                        buffer.copy_(value)\n",
-        "                        pass\n",
+        "                    buffer.copy_(value)\n",
+        "                    pass\n",
     ),
     Statement(
         "A `main_grad` that is another than when it was captured is an error *(ours)*.",

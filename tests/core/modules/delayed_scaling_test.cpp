@@ -130,6 +130,26 @@ TEST(DelayedScaling, resumed_from_its_state_gives_the_bits_of_an_uninterrupted_r
   EXPECT_TRUE(same_bits(at::cat({head, tail}), expected));
 }
 
+TEST(DelayedScaling, is_left_as_it_is_by_a_region_that_an_exception_leaves) {
+  const auto recipe = short_history();
+  Model model;
+  train(model, 0, 1, recipe);
+  const auto scale = [&] {
+    return state_from_bytes(model.first->extra_state()).window(/*backward=*/false).scale;
+  };
+  const at::Tensor before = scale();
+  const auto break_off = [&] {
+    const Autocast region({.recipe = recipe});
+    model.run(batch(7), recipe);
+    throw UsageError("the block's own");
+  };
+  EXPECT_THROW(break_off(), UsageError);
+  EXPECT_TRUE(scale().equal(before));
+  EXPECT_EQ(current_autocast(), nullptr);
+  model.run(batch(7), recipe);
+  EXPECT_FALSE(scale().equal(before));
+}
+
 TEST(DelayedScaling, refuses_extra_state_that_is_not_its_own) {
   Model model;
   EXPECT_THROW(model.first->set_extra_state(at::ones({100}, at::kByte)), UsageError);

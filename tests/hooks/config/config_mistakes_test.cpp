@@ -157,6 +157,10 @@ TEST(ConfigMistakes, of_indentation_say_where_to_indent) {
       get_error(section + ", transformer_engine: {Watch: , Lyer: {enabled: True}}}"),
       HasSubstr("unknown feature of the namespace 'transformer_engine' 'Lyer' (did you mean "
                 "'Layer'?)"));
+  EXPECT_THAT(
+      get_error(section + ", transformer_engine: {Watch: , wathc: {enabled: True}}}"),
+      HasSubstr("unknown feature of the namespace 'transformer_engine' 'wathc' (did you mean "
+                "'Watch'?)"));
   EXPECT_EQ(get_error(section + ", transformer_engine: {budget: 3%}}"),
             "f.yaml:1:69: section 's': 'budget' is no feature of 'transformer_engine' but a key of "
             "the section; indent it less, as 'transformer_engine:'");

@@ -1,0 +1,81 @@
+"""An autocast that an exception leaves: it updates nothing, and waits for no other rank."""
+
+import datetime
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from distributed_workers import run_ranks
+
+import telens.pytorch as te
+from telens.common.recipe import DelayedScaling
+from telens.pytorch import autocast, fp8_autocast
+
+
+class OwnError(Exception):
+    """The error of the block."""
+
+
+def make_layer() -> te.Linear:
+    torch.manual_seed(1)
+    return te.Linear(32, 32, device="cpu")
+
+
+def get_state(layer: te.Linear) -> tuple[torch.Tensor, torch.Tensor]:
+    meta = layer.fp8_meta["scaling_fwd"]
+    return meta.scale.clone(), meta.amax_history.clone()
+
+
+def break_off(layer: te.Linear, x: torch.Tensor, **options: object) -> None:
+    def block() -> None:
+        with autocast(**options):
+            layer(x)
+            raise OwnError
+
+    with pytest.raises(OwnError):
+        block()
+
+
+def test_a_region_that_an_exception_leaves_updates_no_scale():
+    layer = make_layer()
+    with autocast():
+        layer(torch.ones(16, 32))
+    scale, history = get_state(layer)
+    break_off(layer, torch.full((16, 32), 5.0))
+    found, collected = get_state(layer)
+    assert torch.equal(found, scale)
+    assert torch.equal(collected[1:], history[1:])
+    # Amaxes that were collected count in the next region, as a micro-batch of it does.
+    with autocast():
+        layer(torch.ones(16, 32))
+    assert get_state(layer)[1][1, 0] == 5
+
+
+def test_a_region_that_an_exception_leaves_is_no_longer_there():
+    layer = make_layer()
+    with autocast():
+        with pytest.raises(OwnError), autocast(enabled=False):
+            raise OwnError
+        assert te.FP8GlobalStateManager.is_fp8_enabled()
+        layer(torch.ones(16, 32))
+    assert not te.FP8GlobalStateManager.is_fp8_enabled()
+    assert get_state(layer)[1][1, 0] == 1, "the outer region ended as any"
+
+
+def one_rank_raises(rank: int) -> None:
+    layer = make_layer()
+    group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=4))
+    if rank == 0:
+        begin = time.monotonic()
+        break_off(layer, torch.ones(16, 32), amax_reduction_group=group)
+        assert time.monotonic() - begin < 2, "it waited for the other rank"
+    dist.barrier()
+    # The group is in step: the next reduction is the first of both ranks.
+    with fp8_autocast(fp8_recipe=DelayedScaling(), fp8_group=group):
+        layer(torch.full((16, 32), 2.0 + rank))
+    assert get_state(layer)[1][1, 0] == 3
+
+
+def test_a_rank_sees_its_own_error_at_once_and_its_group_stays_in_step():
+    run_ranks(one_rank_raises)
