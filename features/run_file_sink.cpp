@@ -14,7 +14,7 @@
 
 #include "features/record/run_paths.h"
 #include "features/statistics/catalogue.h"
-#include "hooks/rank_agreement.h"
+#include "hooks/gather_over_ranks.h"
 #include "hooks/reductions.h"
 
 namespace telens::features {

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "hooks/config/suggestions.h"
-#include "hooks/rank_agreement.h"
+#include "hooks/gather_over_ranks.h"
 #include "hooks/rendezvous.h"
 #include "hooks/session/session.h"
 #include "hooks/session_parts.h"

@@ -14,7 +14,7 @@
 #include "core/base/fnv1a.h"
 #include "core/base/rank_words.h"
 #include "hooks/config/yaml_reader.h"
-#include "hooks/rank_agreement.h"
+#include "hooks/gather_over_ranks.h"
 #include "hooks/reductions.h"
 
 namespace telens {

@@ -16,8 +16,9 @@
 #include "core/base/error.h"
 #include "core/base/rank_words.h"
 #include "core/distributed/time_limit.h"
-#include "hooks/rank_agreement.h"
+#include "hooks/gather_over_ranks.h"
 #include "hooks/reductions.h"
+#include "hooks/rows/event_texts.h"
 
 namespace telens {
 namespace {
@@ -193,10 +194,11 @@ class StoreRendezvous {
   std::string explain(const std::vector<int>& missing) const {
     const bool is_late = std::ranges::find(missing, rank_) != missing.end();
     return fmt::format(
-        "debug.initialize: {} of {} had not called it after {} s, and the others began{}; now each "
-        "rank records alone: values are its own, nothing is reduced over ranks or compared. Call "
-        "debug.initialize on every rank, with one configuration and at about the same time",
-        ranks_in_words(missing), size_, to_seconds(wait_), is_late ? " before this one came" : "");
+        "debug.initialize: {} of {}{}{} s, and the others began{}; now each rank records alone: "
+        "values are its own, nothing is reduced over ranks or compared. Call debug.initialize on "
+        "every rank, with one configuration and at about the same time",
+        ranks_in_words(missing), size_, record::kHadNotCome, to_seconds(wait_),
+        is_late ? " before this one came" : "");
   }
 
   // Its end tells ranks that come later that there is no session to join any more. It keeps no

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "features/collective_check/seen_collective.h"
-#include "hooks/rank_agreement.h"
+#include "hooks/gather_over_ranks.h"
 
 namespace telens::features {
 

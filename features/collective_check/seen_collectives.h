@@ -12,7 +12,7 @@
 
 #include "core/distributed/collective_watch.h"
 #include "features/collective_check/seen_collective.h"
-#include "hooks/rank_agreement.h"
+#include "hooks/gather_over_ranks.h"
 
 namespace telens::features {
 

@@ -106,6 +106,21 @@ bool has_attention(const Facts& facts) {
   return false;
 }
 
+// Something kept the ranks from being compared, and no two of them have what the rule reads.
+bool lacks_ranks(const Rule& rule, const Facts& facts) {
+  if (!rule.compares_ranks || facts.why_not_compared().empty()) return false;
+  std::set<int> ranks;
+  for (const std::string_view entry : rule.required) {
+    for (const std::string_view statistic : alternatives_in(entry)) {
+      for (const Series* series : facts.with(statistic)) ranks.insert(series->place.rank);
+    }
+  }
+  if (rule.needs_ledger) {
+    for (const GemmState& state : facts.gemm_states()) ranks.insert(state.place.rank);
+  }
+  return ranks.size() < 2;
+}
+
 // A run of one rank lacks nothing for a comparison of ranks, nor one without attention its scores.
 bool could_have(const Rule& rule, const Facts& facts) {
   if (rule.compares_ranks) return facts.ranks() > 1;
@@ -127,6 +142,7 @@ void tell_resume(Finding& finding, const Facts& facts) {
 Diagnosis diagnose(const Facts& facts) {
   Diagnosis diagnosis{.first_iteration = facts.first_iteration(),
                       .last_iteration = facts.last_iteration()};
+  diagnosis.not_compared.why = facts.why_not_compared();
   std::vector<Finding> findings;
   const auto scalings = list_scalings(facts);
   for (const Rule& rule : rules()) {
@@ -135,13 +151,20 @@ Diagnosis diagnose(const Facts& facts) {
       Meaningless meaningless = find_meaningless(rule, facts, scalings);
       if (!meaningless.statistics.empty()) {
         diagnosis.meaningless.push_back(std::move(meaningless));
+      } else if (lacks_ranks(rule, facts)) {
+        diagnosis.not_compared.rules.push_back(&rule);
       } else if (could_have(rule, facts)) {
         diagnosis.unasked.push_back({&rule, std::move(names)});
       }
       continue;
     }
+    std::vector<Finding> found = rule.find(facts);
+    if (found.empty() && lacks_ranks(rule, facts)) {
+      diagnosis.not_compared.rules.push_back(&rule);
+      continue;
+    }
     ++diagnosis.asked;
-    std::ranges::move(rule.find(facts), std::back_inserter(findings));
+    std::ranges::move(found, std::back_inserter(findings));
   }
   for (Finding& finding : findings) tell_resume(finding, facts);
   diagnosis.findings = rank(std::move(findings));

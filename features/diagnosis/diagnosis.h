@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "features/diagnosis/diagnosis_finding.h"
 #include "features/diagnosis/facts.h"
-#include "features/diagnosis/finding.h"
 #include "features/diagnosis/rule.h"
 
 namespace telens::diagnosis {
@@ -26,16 +26,23 @@ struct Meaningless {
   std::string under;  // "128x128 block scaling", or "high precision"
 };
 
+// Rules for which ranks could not be compared, whatever was recorded.
+struct NotCompared {
+  std::vector<const Rule*> rules;
+  std::string why;  // a clause
+};
+
 struct Diagnosis {
   std::vector<Ranked> findings = {};
   std::vector<Unasked> unasked = {};
   std::vector<Meaningless> meaningless = {};
+  NotCompared not_compared = {};
   std::size_t asked = 0;             // rules that looked
   std::int64_t first_iteration = 0;  // that were looked at; first > last: none
   std::int64_t last_iteration = -1;
 
   // Rules that would look at a run like this one, had it recorded what they read.
-  std::size_t applicable() const { return asked + unasked.size(); }
+  std::size_t applicable() const { return asked + unasked.size() + not_compared.rules.size(); }
 };
 
 // Throws RecordError where the run cannot be read.

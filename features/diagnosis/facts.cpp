@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "features/diagnosis/rank_coverage.h"
 #include "features/statistics/from_histogram.h"
 
 namespace telens::diagnosis {
@@ -58,7 +59,9 @@ Turn get_order_in_step(const Place& place) {
 
 Facts::Facts(const record::RunReader& run, std::span<const std::string_view> statistics,
              Iterations iterations)
-    : read_(iterations), config_text_(run.config_text()) {
+    : read_(iterations),
+      why_not_compared_(diagnosis::why_not_compared(run)),
+      config_text_(run.config_text()) {
   read_names(run);
   read_resumes(run);
   read_warm_up(run);

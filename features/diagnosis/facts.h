@@ -83,6 +83,8 @@ class Facts {
   std::int64_t first_iteration() const { return first_; }
   std::int64_t last_iteration() const { return last_; }
   int ranks() const { return ranks_; }
+  // A clause (features/diagnosis/rank_coverage.h); empty: nothing kept ranks from being compared.
+  const std::string& why_not_compared() const { return why_not_compared_; }
   // The configuration of the run as it stands in its file; empty: none was recorded.
   const std::string& config_text() const { return config_text_; }
   // Those of each rank, in the order of time.
@@ -120,6 +122,7 @@ class Facts {
   std::int64_t first_ = INT64_MAX;
   std::int64_t last_ = INT64_MIN;
   int ranks_ = 0;
+  std::string why_not_compared_;
   std::string config_text_;
   std::vector<Resume> resumes_;
 };

@@ -56,6 +56,14 @@ Json unasked_json(const Unasked& unasked) {
   return object;
 }
 
+Json not_compared_json(const Rule& rule, const std::string& why) {
+  Json object;
+  object["cause"] = json_text(rule.cause);
+  object["title"] = json_text(rule.title);
+  object["why"] = json_text(why);
+  return object;
+}
+
 Json meaningless_json(const Meaningless& meaningless) {
   Json object;
   object["cause"] = json_text(meaningless.rule->cause);
@@ -91,6 +99,9 @@ std::string diagnosis_json(const Diagnosis& diagnosis, const Facts& facts, const
       list(diagnosis.findings, [&](const Ranked& each) { return ranked_json(each, facts, run); });
   object["recording"] = list(notes, [](const std::string& note) { return json_text(note); });
   object["not_recorded"] = list(diagnosis.unasked, unasked_json);
+  object["not_compared"] = list(diagnosis.not_compared.rules, [&](const Rule* rule) {
+    return not_compared_json(*rule, diagnosis.not_compared.why);
+  });
   object["not_meaningful"] = list(diagnosis.meaningless, meaningless_json);
   return json_line(object) + "\n";
 }

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "features/diagnosis/diagnosis_finding.h"
 #include "features/diagnosis/facts.h"
-#include "features/diagnosis/finding.h"
 
 namespace telens::diagnosis {
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "features/diagnosis/finding.h"
+#include "features/diagnosis/diagnosis_finding.h"
 #include "features/diagnosis/rule.h"
 
 namespace telens::diagnosis {

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "features/diagnosis/diagnosis_finding.h"
 #include "features/diagnosis/facts.h"
-#include "features/diagnosis/finding.h"
 
 namespace telens::diagnosis {
 

@@ -27,6 +27,8 @@ std::span<const Rule> rules() {
       wrong_format(),
       weight_initialization(),
       duplicate_weights(),
+      unlike_recipes(),
+      unlike_inputs(),
       rank_mismatch(),
       rank_scales(),
       unreduced_gradient(),

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "hooks/rank_agreement.h"
+#include "hooks/gather_over_ranks.h"
 
 namespace telens::features {
 

@@ -13,7 +13,7 @@
 
 #include "core/base/fnv1a.h"
 #include "core/distributed/state_by_group.h"
-#include "hooks/rank_agreement.h"
+#include "hooks/gather_over_ranks.h"
 
 namespace telens::features {
 namespace {

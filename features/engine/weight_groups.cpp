@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "features/engine/rank_exchange.h"
+#include "hooks/gather_over_ranks.h"
 #include "hooks/group_identity.h"
-#include "hooks/rank_agreement.h"
 
 namespace telens::features {
 namespace {

@@ -83,6 +83,7 @@ std::string_view get_element(at::ScalarType dtype) {
 GemmState get_state(const InspectGemmCall& call, std::span<const Alteration> alterations) {
   return {.a = operand_state(call, alterations, call.a_name, call.a, call.a_quantizer),
           .b = operand_state(call, alterations, call.b_name, call.b, call.b_quantizer),
+          .recipe = call.recipe == nullptr ? "none" : call.recipe->name(),
           .choice = call.choice,
           .output = call.output.scalar_type(),
           .padding = get_padding(call),

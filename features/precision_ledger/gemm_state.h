@@ -43,6 +43,7 @@ struct OperandState {
 // changed.
 struct GemmState {
   OperandState a, b;
+  std::string_view recipe;  // Recipe::name(), a literal; "none" outside of fp8_autocast
   ops::GemmChoice choice;
   at::ScalarType output = at::kBFloat16;
   TokenPadding padding;
@@ -53,9 +54,10 @@ struct GemmState {
   std::int64_t padding_multiple() const { return padding.needed() ? padding.multiple : 1; }
 
   bool operator==(const GemmState& other) const {
-    return a == other.a && b == other.b && choice.kernel == other.choice.kernel &&
-           choice.reason == other.choice.reason && output == other.output &&
-           padding_multiple() == other.padding_multiple() && overlap == other.overlap;
+    return a == other.a && b == other.b && recipe == other.recipe &&
+           choice.kernel == other.choice.kernel && choice.reason == other.choice.reason &&
+           output == other.output && padding_multiple() == other.padding_multiple() &&
+           overlap == other.overlap;
   }
 };
 

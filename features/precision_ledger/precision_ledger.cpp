@@ -133,6 +133,7 @@ void PrecisionLedger::write(const FeatureCall& at, Gemm gemm, const Entry& entry
     add(fmt::format("{} {}", name, operand.is_fallback() ? "fallback" : "cause"),
         get_reason(operand));
   }
+  add("recipe", state.recipe);
   add("kernel", state.choice.kernel);
   if (!state.choice.reason.empty()) add("kernel cause", state.choice.reason);
   if (const TokenPadding& padding = state.padding; padding.needed()) {

@@ -20,6 +20,7 @@ namespace {
 constexpr std::string_view kWeight = "weight";
 constexpr std::string_view kScale = "scale";
 constexpr std::string_view kHistory = "amax history";
+constexpr std::string_view kReplica = "replica";
 
 // Codes and values, where a weight is stored in low precision.
 const QuantizedData* get_data(const QuantizedTensor* tensor) {
@@ -38,6 +39,15 @@ at::Tensor digest_of_scale(const at::Tensor& scale) {
   if (scale.numel() != 1 || scale.scalar_type() != at::kFloat) return compute_digest(scale);
   const at::Tensor bits = scale.detach().reshape({}).view(at::kInt).to(at::kLong);
   return at::stack({bits, at::zeros_like(bits)});
+}
+
+// Each rank of tp_group has an activation or a gradient whole: with the same bits, unless one was
+// given something else. Undefined for other tensors.
+at::Tensor digest_of_replica(const InspectTensorCall& call) {
+  const auto& [group, size] = call.tensor_parallel;
+  const bool is_replica = call.replicated && group != nullptr && size > 1;
+  if (!is_replica || call.tensor_name == TensorName::weight || call.tensor == nullptr) return {};
+  return compute_digest(*call.tensor);
 }
 
 std::uint64_t part_of_weight(const InspectTensorCall& call) {
@@ -107,6 +117,7 @@ void RankAgreement::inspect_tensor(const FeatureCall& at, const InspectTensorCal
   } else if (is_weight && codes != nullptr) {
     weight = compute_digest(codes->codes);
   }
+  at::Tensor replica = digest_of_replica(call);
   at::Tensor scale;
   if (codes != nullptr && codes->scale_inv.defined()) scale = digest_of_scale(codes->scale_inv);
   const std::lock_guard lock(mutex_);
@@ -114,6 +125,10 @@ void RankAgreement::inspect_tensor(const FeatureCall& at, const InspectTensorCal
   const ItemName name{std::string(at.layer_name), std::string(telens::get_name(call.tensor_name)),
                       kWeight};
   if (weight.defined()) items_.add(name, part_of_weight(call), std::move(weight));
+  if (replica.defined()) {
+    const std::uint64_t ranks = part_of_group(*call.tensor_parallel.group);
+    items_.add({name.layer, name.tensor, kReplica}, ranks, std::move(replica));
+  }
   const auto part = part_of_scale(at, call);
   if (scale.defined() && part) {
     items_.add({name.layer, name.tensor, kScale}, *part, std::move(scale));

@@ -30,6 +30,13 @@ std::string get_scales(const ComparedItems& items, const Difference& difference,
   return fmt::format(" ({}, and {} there)", odd, usual);
 }
 
+// "scale of activation", "weight"; a replica is the tensor itself.
+std::string get_subject(const ItemName& name) {
+  if (name.what == "replica") return name.tensor;
+  const bool is_of_tensor = name.what == "scale" || name.what == "amax history";
+  return is_of_tensor ? fmt::format("{} of {}", name.what, name.tensor) : std::string(name.what);
+}
+
 }  // namespace
 
 void report(const ComparedItems& items, std::int64_t iteration, std::span<const RankWords> of_ranks,
@@ -60,9 +67,7 @@ void report(const ComparedItems& items, std::int64_t iteration, std::span<const 
   // A run of a thousand ranks says it twice, not a thousand times.
   if (first == nullptr || (own != first->usual && own != first->odd.front())) return;
   const ItemName& name = items.name(first->item);
-  const bool is_of_tensor = name.what == "scale" || name.what == "amax history";
-  const std::string subject =
-      is_of_tensor ? fmt::format("{} of {}", name.what, name.tensor) : std::string(name.what);
+  const std::string subject = get_subject(name);
   services.announce(
       "ranks_differ",
       fmt::format("{}: iteration {}: {}: the {} differs on {} from rank {}'s{}{}", title, iteration,

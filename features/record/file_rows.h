@@ -30,11 +30,15 @@ struct Drop {
   }
 };
 
-// The one row that says how a file ended. A file without it was not closed.
+// How a file ended: one row, and for the words of an exception that are longer than its cell as
+// many more of the same time and state. The beginning stands in the last row, where readers that
+// know of one alone look. A file without any was not closed.
 struct EndRow {
   double time = 0;         // seconds since 1970
   std::int64_t state = 0;  // an End
   std::array<char, 240> reason{};
+
+  static constexpr std::size_t kMostParts = 8;
 
   static constexpr Table kTable{
       .name = "end", .storage = Storage::plain, .chunk_rows = 1, .is_recorded = false};

@@ -220,7 +220,14 @@ void SegmentReader::read_end_and_drops() {
   for (const auto& end : rows<EndRow>()) {
     const bool known = end.state >= 0 && end.state <= static_cast<std::int64_t>(End::exception);
     if (!known) raise<RecordError>("end: state {}, expected 0 to 3", end.state);
-    about_.end = RunEnd{end.time, static_cast<End>(end.state), get_text(end.reason)};
+    const auto state = static_cast<End>(end.state);
+    std::string reason = get_text(end.reason);
+    const bool goes_on = about_.end && about_.end->time == end.time && about_.end->state == state;
+    constexpr std::size_t kMost = EndRow::kMostParts * sizeof(EndRow::reason);
+    if (goes_on && reason.size() + about_.end->reason.size() <= kMost) {
+      reason += about_.end->reason;
+    }
+    about_.end = RunEnd{end.time, state, std::move(reason)};
   }
   for (const Drop& drop : rows<Drop>()) {
     const bool failed = about_.end && about_.end->state == End::failed;

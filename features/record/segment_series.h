@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "features/record/segment_thinning.h"
 #include "features/record/segment_writer.h"
-#include "features/record/thinning.h"
 
 namespace telens::record {
 

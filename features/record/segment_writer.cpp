@@ -93,6 +93,22 @@ hdf5::Handle create_file(const std::string& path) {
   return hdf5::checked(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access), H5Fclose, path);
 }
 
+// A disk that is full has room for one row alone.
+std::vector<EndRow> make_end_rows(const RunEnd& end) {
+  const std::string_view text = std::string_view(end.reason).substr(0, end.reason.find('\0'));
+  constexpr std::size_t kPart = sizeof(EndRow::reason);
+  const std::size_t parts =
+      end.state == End::exception
+          ? std::clamp<std::size_t>((text.size() + kPart - 1) / kPart, 1, EndRow::kMostParts)
+          : 1;
+  std::vector<EndRow> rows(parts, {end.time, static_cast<std::int64_t>(end.state), {}});
+  for (std::size_t i = 0; i < parts; ++i) {
+    const std::size_t size = i + 1 < parts ? kPart : std::string_view::npos;
+    put_text(text.substr(i * kPart, size), rows[parts - 1 - i].reason);
+  }
+  return rows;
+}
+
 int first_free_segment(const std::string& folder, int rank) {
   int segment = 0;
   for (const SegmentFile& file : segments_in(folder)) {
@@ -286,9 +302,7 @@ void SegmentWriter::end(const RunEnd& end) {
     if constexpr (OpenTable<Row>::kPacked) table<Row>()->finish();
   });
   written_.of<Record>() = table<Record>()->rows();
-  EndRow row{end.time, static_cast<std::int64_t>(end.state), {}};
-  put_text(end.reason, row.reason);
-  append(std::span<const EndRow>(&row, 1));
+  append(std::span<const EndRow>(make_end_rows(end)));
   table<EndRow>()->flush();
 }
 

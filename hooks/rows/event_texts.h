@@ -19,4 +19,10 @@ inline std::string run_in_words(std::string_view how_many) {
   return fmt::format(" run in {} of their iterations", how_many);
 }
 
+// In the text of the "warning" of ranks that began without others, behind the names of these.
+inline constexpr std::string_view kHadNotCome = " had not called it after ";
+
+// Begins the text of the "warning" of ranks with unlike configurations.
+inline constexpr std::string_view kUnlikeConfigurations = "the ranks have different configurations";
+
 }  // namespace telens::record

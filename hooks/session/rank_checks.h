@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "hooks/gather_over_ranks.h"
 #include "hooks/model_tensor.h"
-#include "hooks/rank_agreement.h"
 #include "hooks/rank_checker.h"
 #include "hooks/reductions.h"
 #include "hooks/session/event_log.h"

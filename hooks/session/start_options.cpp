@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "hooks/config/environment_variables.h"
 #include "hooks/rank_configurations.h"
+#include "hooks/rows/event_texts.h"
 
 namespace telens::debug {
 namespace {
@@ -55,9 +56,9 @@ std::string difference_of_ranks(const InitializeOptions& options, const config::
   const std::string different = different_sections(config.text(), options.world);
   if (different.empty()) return "";
   return fmt::format(
-      "the ranks have different configurations, {} differing from rank 0; nothing is reduced over "
-      "ranks, each records its own values; give all ranks the same configuration",
-      different);
+      "{}, {} differing from rank 0; nothing is reduced over ranks, each records its own values; "
+      "give all ranks the same configuration",
+      record::kUnlikeConfigurations, different);
 }
 
 }  // namespace telens::debug

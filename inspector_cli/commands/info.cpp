@@ -14,13 +14,17 @@
 
 #include "core/base/printable.h"
 #include "core/base/rank_words.h"
+#include "features/diagnosis/rank_coverage.h"
 #include "inspector_cli/commands/subcommands.h"
+#include "inspector_cli/report/events.h"
 #include "inspector_cli/report/first_trouble.h"
+#include "inspector_cli/report/rank_ends.h"
 #include "inspector_cli/report/run_choice.h"
 #include "inspector_cli/report/run_state.h"
 #include "inspector_cli/report/series.h"
 #include "inspector_cli/report/warm_up.h"
 #include "inspector_cli/terminal/number_text.h"
+#include "inspector_cli/terminal/table_text.h"
 #include "inspector_cli/terminal/terminal.h"
 
 namespace telens::cli {
@@ -44,8 +48,20 @@ std::string size_text(std::uint64_t bytes) {
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", size, units[unit]);
 }
 
+constexpr std::size_t kNameWidth = 12;
+
 void line(std::string_view name, const std::string& text) {
-  fmt::print("{} {}\n", coloured(fmt::format("{:<12}", name), Colour::dim), text);
+  fmt::print("{} {}\n", coloured(fmt::format("{:<{}}", name, kNameWidth), Colour::dim), text);
+}
+
+// On a terminal further lines of the text stand under its first one.
+void paragraph(std::string_view name, const RunState& state) {
+  const auto width = stdout_is_terminal() ? static_cast<std::size_t>(terminal_width()) : SIZE_MAX;
+  const std::size_t room = width > 2 * kNameWidth ? width - kNameWidth - 1 : width;
+  for (const std::string& part : wrapped_at_blanks(printable(state.text), room)) {
+    line(name, state.colour ? coloured(part, *state.colour) : part);
+    name = "";
+  }
 }
 
 std::string counted(std::size_t count, std::string_view what) {
@@ -102,24 +118,43 @@ void print_files(const record::RunReader& run) {
       text += fmt::format(" (from {} on done again after a restart)", segment.superseded_from);
     }
     line("file", text);
-    line("", state_text(segment));
+    paragraph("", get_state(segment));
     if (thinned.iterations_seen > 0) {
-      line("", coloured(fmt::format("thinned for max_size: of the first {} iterations the records "
-                                    "of {} are left",
-                                    thinned.iterations_seen, thinned.iterations_left),
-                        Colour::yellow));
+      paragraph("", {fmt::format("thinned for max_size: of the first {} iterations the records of "
+                                 "{} are left",
+                                 thinned.iterations_seen, thinned.iterations_left),
+                     Colour::yellow});
     }
     if (segment.dropped > 0) {
-      line("", coloured(fmt::format("incomplete: {} rows dropped, the disk was too slow or the "
-                                    "file removed",
-                                    segment.dropped),
-                        Colour::red));
+      paragraph("", {fmt::format("incomplete: {} rows dropped, the disk was too slow or the file "
+                                 "removed",
+                                 segment.dropped),
+                     Colour::red});
     }
     if (segment.lost > 0) {
-      line("", coloured(fmt::format("incomplete: {} rows lost since the disk took no more",
-                                    segment.lost),
-                        Colour::red));
+      paragraph("",
+                {fmt::format("incomplete: {} rows lost since the disk took no more", segment.lost),
+                 Colour::red});
     }
+  }
+}
+
+// Above the files, where there are several: which rank ended first, what followed from it, and
+// which ranks the run knows nothing of.
+void print_ranks(const record::RunReader& run) {
+  constexpr std::size_t kMostEnds = 4;
+  std::vector<std::string> ends;
+  if (run.segments().size() > 1) ends = describe(list_rank_ends(run), run);
+  const std::size_t more = ends.size() - std::min(ends.size(), kMostEnds);
+  ends.resize(ends.size() - more);
+  if (more > 0) ends.push_back(fmt::format("and of {}, below", counted(more, "more rank")));
+  std::string_view name = "ended";
+  for (const std::string& each : ends) {
+    paragraph(name, {each, Colour::yellow});
+    name = "";
+  }
+  for (const std::string& each : diagnosis::missing_rank_notes(run)) {
+    paragraph("ranks", {each, Colour::yellow});
   }
 }
 
@@ -153,56 +188,10 @@ void print_scalars(const record::RunReader& run) {
   }
 }
 
-// Events that ended a run come first, plain messages last.
-int get_place(std::string_view kind) {
-  if (kind == "stopped") return 0;
-  return kind == "warning" ? 2 : 1;
-}
-
-// With the layer that it is about, where the text does not name it.
-std::string event_text(const record::RunReader& run, const record::Event& event) {
-  const std::string& text = run.names(Dictionary::word)[event.text];
-  const std::string layer = name_or_empty(run, Dictionary::layer, event.layer);
-  const bool named = layer.empty() || text.find(layer) != std::string::npos;
-  return fmt::format("iteration {}: {}{}", event.iteration, named ? "" : printable(layer) + ": ",
-                     printable(text));
-}
-
-// An event with the ranks that say it alike.
-struct ShownEvent {
-  record::Event event;
-  std::vector<int> ranks;
-};
-
-// Kind by kind. With `all` each by itself, else those once that ranks say alike.
-std::vector<std::pair<std::string, std::vector<ShownEvent>>> events_by_kind(
-    const record::RunReader& run, bool all) {
-  const auto& words = run.names(Dictionary::word);
-  std::vector<std::pair<std::string, std::vector<ShownEvent>>> kinds;
-  std::map<std::array<std::int64_t, 4>, std::size_t> places;  // in the list of their kind
-  for (const record::Event& event : run.events()) {
-    const std::string& kind = words[event.kind];
-    if (!all && kind == WarmUp::kKind) continue;  // a sentence at the end sums them up
-    auto known = std::ranges::find(kinds, kind, [](const auto& each) { return each.first; });
-    if (known == kinds.end()) known = kinds.insert(known, {kind, {}});
-    auto& events = known->second;
-    const auto [place, is_new] =
-        places.try_emplace({event.iteration, event.kind, event.text, event.layer}, events.size());
-    if (all || is_new) {
-      events.push_back({event, {event.rank}});
-    } else if (auto& ranks = events[place->second].ranks; ranks.back() != event.rank) {
-      ranks.push_back(event.rank);
-    }
-  }
-  return kinds;
-}
-
 // Each kind by itself: many of one must not hide the only one of another.
 void print_events(const record::RunReader& run, bool all) {
   constexpr std::size_t kShownFirst = 2;  // and the last one
-  auto kinds = events_by_kind(run, all);
-  std::ranges::stable_sort(kinds, {}, [](const auto& each) { return get_place(each.first); });
-  for (const auto& [kind, events] : kinds) {
+  for (const auto& [kind, events] : list_events(run, all)) {
     for (std::size_t i = 0; i < events.size(); ++i) {
       const std::size_t hidden = events.size() - i - 1;
       if (!all && i == kShownFirst && hidden > 1) {
@@ -212,7 +201,8 @@ void print_events(const record::RunReader& run, bool all) {
       const auto& [event, ranks] = events[i];
       const std::string said_by =
           ranks.size() > 1 ? fmt::format(" ({} say it)", ranks_in_words(ranks)) : "";
-      line(printable(kind), event_text(run, event) + said_by);
+      line(printable(kind),
+           fmt::format("iteration {}: {}{}", event.iteration, get_event_text(event, run), said_by));
     }
   }
 }
@@ -271,6 +261,7 @@ void run_info(const InfoOptions& options) {
   line("recorded by", fmt::format("telens {}, {} of {}", printable(first.telens_version),
                                   counted(run.segments().size(), "file"),
                                   counted(static_cast<std::size_t>(first.world_size), "rank")));
+  print_ranks(run);
   print_files(run);
   print_totals(run);
   print_scalars(run);

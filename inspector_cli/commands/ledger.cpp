@@ -14,7 +14,10 @@
 #include "core/base/error.h"
 #include "core/base/names.h"
 #include "core/base/printable.h"
+#include "core/base/rank_words.h"
 #include "hooks/config/python_regex.h"
+#include "inspector_cli/commands/number_options.h"
+#include "inspector_cli/commands/selection.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/commands/table_options.h"
 #include "inspector_cli/report/series.h"
@@ -29,13 +32,18 @@ using record::LedgerRow;
 struct LedgerOptions {
   std::string run;
   std::string layer;  // a regular expression, searched
+  std::optional<int> rank;
+  std::string by;  // "rank", or "": ranks that say the same in one row
   TableOptions table;
 };
+
+constexpr const char* kByRank = "rank";
 
 constexpr std::string_view kViolation = "violation";
 
 // The precision in which a GEMM ran from some iteration on.
 struct GemmState {
+  int rank = 0;
   std::int32_t layer = record::kNoName;
   std::int32_t gemm = record::kNoName;
   std::int64_t iteration = 0;
@@ -53,12 +61,12 @@ struct Ledger {
 };
 
 // The rows of one state come one after the other, each entry once.
-Ledger read_ledger(const record::RunReader& run) {
+Ledger read_ledger(const record::RunReader& run, const record::RecordQuery& query) {
   Ledger ledger;
   const auto& words = run.names(Dictionary::word);
   using Key = std::tuple<int, std::int32_t, std::int32_t, double>;
   std::optional<Key> last;
-  for (const LedgerRow& row : run.rows<LedgerRow>()) {
+  for (const LedgerRow& row : run.rows<LedgerRow>(query)) {
     if (row.entry == record::kNoName || row.detail == record::kNoName) continue;
     const std::string& entry = words[row.entry];
     if (entry == kViolation) {
@@ -67,7 +75,7 @@ Ledger read_ledger(const record::RunReader& run) {
     }
     const Key key{row.rank, row.layer, row.gemm, row.value};
     if (key != last || ledger.states.back().entries.contains(entry)) {
-      ledger.states.push_back({row.layer, row.gemm, row.iteration, {}});
+      ledger.states.push_back({row.rank, row.layer, row.gemm, row.iteration, {}});
       last = key;
     }
     ledger.states.back().entries.emplace(entry, words[row.detail]);
@@ -77,7 +85,8 @@ Ledger read_ledger(const record::RunReader& run) {
 
 // An operand of a GEMM, with what it ran as.
 struct OperandRow {
-  std::string layer, gemm, tensor, requested, ran, reason, kernel;
+  std::string layer, gemm, tensor, recipe, requested, ran, reason, kernel;
+  std::set<int> ranks;
   std::int64_t first_iteration = 0;
   bool fallback = false;
   std::size_t place = 0;  // in the order of first running
@@ -94,46 +103,105 @@ std::string get_kernel(const GemmState& state) {
          (overlap.empty() ? "" : fmt::format(", overlaps: {}", overlap));
 }
 
-// Each (layer, GEMM, tensor, what it ran as) once, with the first iteration on any rank.
+OperandRow make_row(const GemmState& state, const std::string& tensor,
+                    const record::RunReader& run) {
+  OperandRow row{.layer = name_or_empty(run, Dictionary::layer, state.layer),
+                 .gemm = name_or_empty(run, Dictionary::gemm, state.gemm),
+                 .tensor = tensor,
+                 .recipe = state.detail("recipe"),
+                 .requested = state.detail(tensor + " requested"),
+                 .ran = state.detail(tensor + " ran"),
+                 .reason = state.detail(tensor + " cause"),
+                 .kernel = get_kernel(state),
+                 .ranks = {state.rank},
+                 .first_iteration = state.iteration,
+                 .fallback = state.entries.contains(tensor + " fallback")};
+  if (row.fallback) row.reason = state.detail(tensor + " fallback");
+  return row;
+}
+
+// Collects each (layer, GEMM, tensor, what it ran as) once, or once a rank, with the first
+// iteration on any of its ranks.
+class OperandRows {
+ public:
+  explicit OperandRows(bool by_rank) : by_rank_(by_rank) {}
+
+  void add(OperandRow row) {
+    row.place = rows_.size();
+    const int rank = by_rank_ ? *row.ranks.begin() : 0;
+    const auto [known, is_new] =
+        places_.try_emplace(Key(rank, row.layer, row.gemm, row.tensor, row.recipe, row.requested,
+                                row.ran, row.reason, row.kernel),
+                            rows_.size());
+    if (is_new) return rows_.push_back(std::move(row));
+    OperandRow& same = rows_[known->second];
+    same.ranks.merge(row.ranks);
+    same.first_iteration = std::min(same.first_iteration, row.first_iteration);
+  }
+
+  // Fallbacks first.
+  std::vector<OperandRow> sorted() && {
+    std::ranges::stable_sort(rows_, [](const OperandRow& a, const OperandRow& b) {
+      return a.fallback != b.fallback ? a.fallback : a.place < b.place;
+    });
+    return std::move(rows_);
+  }
+
+ private:
+  using Key = std::tuple<int, std::string, std::string, std::string, std::string, std::string,
+                         std::string, std::string, std::string>;
+  bool by_rank_;
+  std::vector<OperandRow> rows_;
+  std::map<Key, std::size_t> places_;
+};
+
 std::vector<OperandRow> get_rows(const Ledger& ledger, const record::RunReader& run,
-                                 const std::string& pattern) {
+                                 const LedgerOptions& options) {
   std::optional<config::PythonRegex> regex;  // none matches every name, that of bytes too
-  if (!pattern.empty()) regex.emplace(pattern);
-  std::vector<OperandRow> rows;
+  if (!options.layer.empty()) regex.emplace(options.layer);
+  OperandRows rows(options.by == kByRank);
   for (const GemmState& state : ledger.states) {
-    const std::string layer = name_or_empty(run, Dictionary::layer, state.layer);
-    if (regex && !regex->search(layer)) continue;
+    if (regex && !regex->search(name_or_empty(run, Dictionary::layer, state.layer))) continue;
     for (const TensorName tensor : kAllTensors) {
       const std::string name(telens::get_name(tensor));
-      if (!state.entries.contains(name + " requested")) continue;
-      OperandRow row{.layer = layer,
-                     .gemm = name_or_empty(run, Dictionary::gemm, state.gemm),
-                     .tensor = name,
-                     .requested = state.detail(name + " requested"),
-                     .ran = state.detail(name + " ran"),
-                     .reason = state.detail(name + " cause"),
-                     .kernel = get_kernel(state),
-                     .first_iteration = state.iteration,
-                     .fallback = state.entries.contains(name + " fallback"),
-                     .place = rows.size()};
-      if (row.fallback) row.reason = state.detail(name + " fallback");
-      const auto same = std::ranges::find_if(rows, [&](const OperandRow& known) {
-        const auto content = [](const OperandRow& r) {
-          return std::tie(r.layer, r.gemm, r.tensor, r.requested, r.ran, r.reason, r.kernel);
-        };
-        return content(known) == content(row);
-      });
-      if (same == rows.end()) {
-        rows.push_back(std::move(row));
-      } else {
-        same->first_iteration = std::min(same->first_iteration, row.first_iteration);
-      }
+      if (state.entries.contains(name + " requested")) rows.add(make_row(state, name, run));
     }
   }
-  std::ranges::stable_sort(rows, [](const OperandRow& a, const OperandRow& b) {
-    return a.fallback != b.fallback ? a.fallback : a.place < b.place;
-  });
-  return rows;
+  return std::move(rows).sorted();
+}
+
+// All ranks that have an operand.
+using RanksOfOperands = std::map<std::tuple<std::string, std::string, std::string>, std::set<int>>;
+
+RanksOfOperands list_ranks(const std::vector<OperandRow>& rows) {
+  RanksOfOperands all;
+  for (const OperandRow& row : rows) {
+    all[{row.layer, row.gemm, row.tensor}].insert(row.ranks.begin(), row.ranks.end());
+  }
+  return all;
+}
+
+// "0, 2": those of a row, where others that have the operand ran it otherwise.
+std::string get_ranks(const OperandRow& row, const RanksOfOperands& all) {
+  if (all.at({row.layer, row.gemm, row.tensor}) == row.ranks) return "";
+  const std::vector<int> ranks(row.ranks.begin(), row.ranks.end());
+  const std::string words = ranks_in_words(ranks);
+  return words.substr(words.find(' ') + 1);
+}
+
+Table ledger_table(const std::vector<OperandRow>& rows, bool by_rank) {
+  Table table({kByRank, "layer", "gemm", "tensor", "requested", "ran", "from", "fallback", "why",
+               "kernel", "recipe"});
+  const RanksOfOperands all = list_ranks(rows);
+  for (const OperandRow& row : rows) {
+    const Cell rank = by_rank ? Cell(std::int64_t{*row.ranks.begin()}) : get_ranks(row, all);
+    table.add({rank, row.layer, row.gemm, row.tensor, row.requested, row.ran, row.first_iteration,
+               std::string(row.fallback ? "yes" : ""), row.reason, row.kernel, row.recipe});
+  }
+  table.drop_where_empty(kByRank);
+  table.drop_where_empty("recipe");
+  table.may_lack({"from"});
+  return table;
 }
 
 void print_violations(const std::set<std::string>& violations, Format format) {
@@ -148,13 +216,17 @@ void print_violations(const std::set<std::string>& violations, Format format) {
 
 void run_ledger(const LedgerOptions& options) {
   const record::RunReader run = open_run(options.run);
-  const Ledger ledger = read_ledger(run);
+  check_rank(options.rank, run);
+  record::RecordQuery query;
+  query.rank = options.rank;
+  const Ledger ledger = read_ledger(run, query);
   if (ledger.states.empty()) {
+    const std::string of_rank = options.rank ? fmt::format("rank {} of ", *options.rank) : "";
     raise<UsageError>(
-        "{}: this run has no ledger; switch the feature PrecisionLedger on (namespace telens)",
-        options.run);
+        "{}: {}this run has no ledger; switch the feature PrecisionLedger on (namespace telens)",
+        options.run, of_rank);
   }
-  const std::vector<OperandRow> rows = get_rows(ledger, run, options.layer);
+  const std::vector<OperandRow> rows = get_rows(ledger, run, options);
   if (rows.empty() && options.layer.empty()) {
     raise<UsageError>("{}: the ledger of this run has no state of a GEMM that can be read",
                       options.run);
@@ -162,13 +234,7 @@ void run_ledger(const LedgerOptions& options) {
   if (rows.empty()) {
     raise<UsageError>("{}: no layer of the ledger matches '{}'", options.run, options.layer);
   }
-  Table table({"layer", "gemm", "tensor", "requested", "ran", "from", "fallback", "why", "kernel"});
-  for (const OperandRow& row : rows) {
-    table.add({row.layer, row.gemm, row.tensor, row.requested, row.ran, row.first_iteration,
-               std::string(row.fallback ? "yes" : ""), row.reason, row.kernel});
-  }
-  table.may_lack({"from"});
-  print_table(table, options.table);
+  print_table(ledger_table(rows, options.by == kByRank), options.table);
   if (!ledger.violations.empty()) {
     print_violations(ledger.violations, options.table.format);
     throw BadRun();
@@ -188,6 +254,13 @@ void add_ledger(CLI::App& app) {
   command->add_option("RUN", options->run, "The run")->required();
   command->add_option("--layer", options->layer,
                       "Only layers in whose name this regular expression is found (Python syntax)");
+  command->add_option("--rank", options->rank, "Only this rank")->check(whole_number_from(0));
+  command
+      ->add_option(
+          "--by", options->by,
+          "rank: a row for each rank, also where all ran alike. Without it ranks are named "
+          "where they\ndiffer")
+      ->check(CLI::IsMember({kByRank}));
   add_table_options(*command, options->table);
   command->callback([options] { run_ledger(*options); });
 }

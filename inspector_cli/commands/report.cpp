@@ -8,6 +8,7 @@
 #include "core/base/error.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/report_page.h"
+#include "inspector_cli/report/run_state.h"
 #include "inspector_cli/report/series.h"
 #include "inspector_cli/terminal/output.h"
 
@@ -24,8 +25,11 @@ void run_report(const ReportOptions& options) {
     raise<UsageError>("--out {}: expected a name that ends in .html", options.out);
   }
   const record::RunReader run = open_run(options.run);
-  if (run.record_count() == 0 && run.scalars().empty()) {
-    raise<RecordError>("{}: this run has no records (yet)", options.run);
+  if (run.record_count() == 0 && run.scalars().empty() && run.events().empty() &&
+      recording_notes(run).empty()) {
+    raise<RecordError>(
+        "{}: this run has no records and no events (yet); telens info says how it stands",
+        options.run);
   }
   const Report report = make_report(run, options.run);
   const WrittenFile written = write_file(options.out, make_page(report.data));

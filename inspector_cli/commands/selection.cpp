@@ -117,17 +117,15 @@ void select_gemms(const Selection& selection, const record::RunReader& run,
   }
 }
 
-void check_rank(const Selection& selection, const record::RunReader& run) {
-  if (!selection.rank) return;
-  const auto of_rank = [&](const record::Segment& segment) {
-    return segment.rank == *selection.rank;
-  };
+}  // namespace
+
+void check_rank(const std::optional<int>& rank, const record::RunReader& run) {
+  if (!rank) return;
+  const auto of_rank = [&](const record::Segment& segment) { return segment.rank == *rank; };
   if (std::ranges::none_of(run.segments(), of_rank)) {
-    raise<UsageError>("this run has no file of rank {}", *selection.rank);
+    raise<UsageError>("this run has no file of rank {}", *rank);
   }
 }
-
-}  // namespace
 
 void add_selection(CLI::App& command, Selection& selection) {
   add_tensor_selection(command, selection);
@@ -153,7 +151,7 @@ record::RecordQuery resolve(const Selection& selection, const record::RunReader&
   refuse_scalars(selection.statistics, run);
   query.statistics = find_ids(selection.statistics, run.names(Dictionary::statistic), "statistic");
   set_iterations(selection.iterations, query);
-  check_rank(selection, run);
+  check_rank(selection.rank, run);
   query.rank = selection.rank;
   return query;
 }

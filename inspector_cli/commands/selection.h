@@ -23,6 +23,9 @@ void add_selection(CLI::App& command, Selection& selection);
 // Without GEMMs and statistics.
 void add_tensor_selection(CLI::App& command, Selection& selection);
 
+// Throws UsageError where the run has no file of that rank.
+void check_rank(const std::optional<int>& rank, const record::RunReader& run);
+
 // Throws UsageError for what the run does not have, with the nearest names that it has.
 record::RecordQuery resolve(const Selection& selection, const record::RunReader& run);
 

@@ -26,6 +26,7 @@ namespace {
 using record::Dictionary;
 
 constexpr const char* kRank = "rank";
+constexpr const char* kDifference = "difference";
 
 struct StatsOptions {
   std::string run;
@@ -188,7 +189,13 @@ void run_stats(const StatsOptions& options) {
   if (options.by == kRank) {
     const Table table = rank_table(run, query);
     if (table.size() == 0) raise<UsageError>("{}: no record fits these filters", options.run);
-    return print_table(table, options.table);
+    print_table(table, options.table);
+    const bool of_two = std::ranges::find(table.columns(), kDifference) != table.columns().end();
+    if (of_two && options.table.format == Format::table) {
+      fmt::print("two ranks have no outlier: `{}` is a rank's mean less that of the other\n",
+                 kDifference);
+    }
+    return;
   }
   const WarmUp warm_up(run);
   const bool says_trouble = options.table.format == Format::table && output_is_terminal();

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <vector>
 
 #include "core/base/printable.h"
@@ -27,26 +26,6 @@ constexpr std::size_t kIndent = 3;
 constexpr std::size_t kNameWidth = 10;
 constexpr std::size_t kMostConsequences = 4;
 
-// Lines of whole words: what stands between blanks, as in a command, is not broken where it fits.
-std::vector<std::string> split_lines(const std::string& text, std::size_t width) {
-  std::vector<std::string> lines(1);
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find(' ', begin), text.size());
-    const std::string word = text.substr(begin, end - begin);
-    std::string& line = lines.back();
-    if (!line.empty() && line.size() + 1 + word.size() > width) {
-      lines.emplace_back(word);
-    } else {
-      line += (line.empty() ? "" : " ") + word;
-    }
-    begin = end + 1;
-  }
-  std::vector<std::string> fitting;
-  for (const std::string& line : lines)
-    std::ranges::move(wrapped(line, width), std::back_inserter(fitting));
-  return fitting;
-}
-
 void print_line(std::string_view name, const std::string& line) {
   const std::string head = fmt::format("{:<{}}", name, kNameWidth);
   fmt::print("{:<{}}{}{}\n", "", kIndent, coloured(head, Colour::dim), line);
@@ -55,7 +34,7 @@ void print_line(std::string_view name, const std::string& line) {
 // "name     text", the text's further lines under its first one.
 void paragraph(std::string_view name, const std::string& text, std::size_t width) {
   const std::size_t left = kIndent + kNameWidth;
-  for (const std::string& line : split_lines(text, width > left ? width - left : 1)) {
+  for (const std::string& line : wrapped_at_blanks(text, width > left ? width - left : 1)) {
     print_line(name, line);
     name = "";
   }
@@ -133,6 +112,13 @@ void print_unasked(const Diagnosis& diagnosis, std::size_t width) {
     print(fmt::format("not looked for, since it was not recorded: {} ({}); {}", rule->cause,
                       fmt::join(lacks, ", "), rule->recorded_by));
   }
+  if (const auto& [rules, why] = diagnosis.not_compared; !rules.empty()) {
+    std::string causes;
+    for (const diagnosis::Rule* rule : rules) {
+      causes += fmt::format("{}{}", causes.empty() ? "" : ", ", rule->cause);
+    }
+    print(fmt::format("not looked for, since ranks were not compared: {} ({})", causes, why));
+  }
   for (const auto& [rule, statistics, under] : diagnosis.meaningless) {
     print(fmt::format("not meaningful under {}: {} ({})", under, rule->cause,
                       fmt::join(statistics, ", ")));
@@ -143,7 +129,7 @@ void print_unasked(const Diagnosis& diagnosis, std::size_t width) {
 
 void print_notes(const std::vector<std::string>& notes, std::size_t width) {
   for (const std::string& note : notes) {
-    for (const std::string& line : wrapped(printable(note), width)) {
+    for (const std::string& line : wrapped_at_blanks(printable(note), width)) {
       fmt::print("{}\n", coloured(line, Colour::yellow));
     }
   }
@@ -157,8 +143,9 @@ void print_diagnosis(const Diagnosis& diagnosis, const Facts& facts, const std::
   }
   if (diagnosis.first_iteration > diagnosis.last_iteration) {
     fmt::print(
-        "nothing was recorded that a diagnosis could read; configs/flight_recorder.yaml "
-        "records what it asks for\n");
+        "{} recorded that a diagnosis could read; configs/flight_recorder.yaml records what it "
+        "asks for, and telens info shows what happened\n",
+        diagnosis.findings.empty() ? "nothing was" : "nothing else was");
     return;
   }
   if (diagnosis.findings.empty()) {

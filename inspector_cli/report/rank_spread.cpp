@@ -52,6 +52,16 @@ class Spread {
   double scale_ = 0;
 };
 
+// Both of two ranks are equally far from their median, however far that is.
+void compare_with_other(RankCourse& course, const std::vector<double>& means) {
+  const double other = course.mean == means[0] ? means[1] : means[0];
+  const double larger = std::max(std::abs(course.mean), std::abs(other));
+  course.deviation.reset();
+  course.difference = course.mean - other;
+  // Quotients: the difference of the largest numbers is no number.
+  course.apart = larger > 0 ? std::abs(course.mean / larger - other / larger) : 0;
+}
+
 }  // namespace
 
 void RankSpread::Values::add(double value) {
@@ -98,15 +108,20 @@ std::vector<RankCourse> RankSpread::outliers_first() const {
                         .mean = values.mean,
                         .median_of_ranks = {}};
       if (!means.empty()) course.median_of_ranks = spread.median_of_means();
-      if (values.finite > 0) course.deviation = spread.deviation(values.mean);
+      if (values.finite > 0 && means.size() == 2) {
+        compare_with_other(course, means);
+      } else if (values.finite > 0) {
+        course.deviation = spread.deviation(values.mean);
+        course.apart = std::abs(*course.deviation);
+      }
       course.alone_not_finite = course.nonfinite > 0 && 2 * not_finite < ranks.size();
       courses.push_back(course);
     }
   }
   const auto place = [](const RankCourse& course) {
     const SeriesKey& key = course.key;
-    return std::tuple(!course.alone_not_finite, -std::abs(course.deviation), key.layer, key.tensor,
-                      key.gemm, key.statistic, course.rank);
+    return std::tuple(!course.alone_not_finite, -course.apart, key.layer, key.tensor, key.gemm,
+                      key.statistic, course.rank);
   };
   std::ranges::sort(courses, {}, place);
   return courses;
@@ -117,18 +132,22 @@ Table rank_table(const record::RunReader& run, const record::RecordQuery& query)
   run.read(query, [&](int rank, std::span<const record::Record> some) { spread.add(rank, some); });
   using record::Dictionary;
   Table table({"rank", "layer", "tensor", "gemm", "statistic", "mean", "median of ranks",
-               "deviations", "min", "max", "not finite", "records"});
+               "deviations", "difference", "min", "max", "not finite", "records"});
   for (const RankCourse& course : spread.outliers_first()) {
     const bool any = course.nonfinite < course.records;
     const auto finite = [&](double value) { return any ? Cell(value) : Cell(); };
+    const auto known = [](const std::optional<double>& value) {
+      return value ? Cell(*value) : Cell();
+    };
     table.add({std::int64_t{course.rank}, name_or_empty(run, Dictionary::layer, course.key.layer),
                name_or_empty(run, Dictionary::tensor, course.key.tensor),
                name_or_empty(run, Dictionary::gemm, course.key.gemm),
                name_or_empty(run, Dictionary::statistic, course.key.statistic), finite(course.mean),
-               course.median_of_ranks ? Cell(*course.median_of_ranks) : Cell(),
-               finite(course.deviation), finite(course.lowest), finite(course.highest),
+               known(course.median_of_ranks), any ? known(course.deviation) : Cell(),
+               known(course.difference), finite(course.lowest), finite(course.highest),
                course.nonfinite, course.records});
   }
+  table.drop_where_empty("difference");
   table.may_lack({"records", "min", "max", "not finite"});
   return table;
 }

@@ -28,8 +28,11 @@ struct RankCourse {
   // Distance from the median of all ranks' means, in robust standard deviations: the modified
   // z-score of Iglewicz and Hoaglin, "How to Detect and Handle Outliers" (1993), (mean - median) /
   // (1.4826 MAD), or / (1.2533 mean absolute deviation) where more than half of the ranks are
-  // equal.
-  double deviation = 0;
+  // equal. 0 of one rank, and nothing of two, of which none is the outlier.
+  std::optional<double> deviation = 0;
+  // The mean less that of the other, where there are two ranks.
+  std::optional<double> difference = std::nullopt;
+  double apart = 0;  // how far from the others, in deviations; of two ranks the relative difference
   bool alone_not_finite = false;  // most ranks have only finite values of it, this one has not
 };
 
@@ -38,7 +41,7 @@ class RankSpread {
   // Throws UsageError where there are more series than there is memory for.
   void add(int rank, std::span<const record::Record> records);
   // Those with values that are not finite where most have none, then those farthest from the
-  // median; then by name and rank.
+  // median, or of two ranks from each other in relation to the larger; then by name and rank.
   std::vector<RankCourse> outliers_first() const;
 
  private:

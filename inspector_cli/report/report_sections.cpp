@@ -7,9 +7,12 @@
 #include <set>
 #include <tuple>
 
+#include "core/base/rank_words.h"
 #include "features/diagnosis/finding_words.h"
 #include "features/diagnosis/rules.h"
+#include "inspector_cli/report/events.h"
 #include "inspector_cli/report/report_page.h"
+#include "inspector_cli/report/run_state.h"
 #include "inspector_cli/report/worst_blocks.h"
 #include "inspector_cli/terminal/number_text.h"
 
@@ -25,6 +28,7 @@ constexpr std::size_t kMostFindings = 20;
 constexpr std::size_t kMostConsequences = 10;
 constexpr std::size_t kMostGemmRows = 200;
 constexpr std::size_t kMostBlocks = 10;
+constexpr std::size_t kMostEvents = 200;
 
 Json section(std::string_view title, std::string_view place) {
   return {{"title", title}, {"place", place}};
@@ -72,13 +76,45 @@ Json finding_json(const diagnosis::Ranked& ranked, std::size_t number, const Fac
       {"rows", std::move(rows)}};
 }
 
+// Sentences about recordings that broke off and ranks that are missing.
+Json recording_section(const std::vector<std::string>& notes) {
+  Json rows = Json::array();
+  for (const std::string& note : notes) rows.push_back(Json::array({json_text(note)}));
+  Json recording = section("Recording", "before");
+  recording["table"] = {{"columns", Json::array({"what"})}, {"rows", std::move(rows)}};
+  return recording;
+}
+
+Json events_section(const record::RunReader& run) {
+  Json rows = Json::array();
+  std::size_t left_out = 0;
+  for (const auto& [kind, events] : list_events(run, /*all=*/false)) {
+    for (const auto& [event, ranks] : events) {
+      if (rows.size() == kMostEvents) {
+        ++left_out;
+        continue;
+      }
+      rows.push_back({json_text(kind), std::to_string(event.iteration), ranks_in_words(ranks),
+                      json_text(get_event_text(event, run))});
+    }
+  }
+  // They are all there is of a run that ended in its first step.
+  Json events = section("Events", run.record_count() == 0 ? "before" : "after");
+  if (left_out > 0) events["note"] = fmt::format("And {} more: telens info --events.", left_out);
+  events["table"] = {{"columns", {"kind", "iteration", "said by", "event"}},
+                     {"rows", std::move(rows)}};
+  return events;
+}
+
 Json findings_section(const diagnosis::Diagnosis& diagnosis, const Facts& facts,
                       const std::string& run) {
   Json findings = section("Findings", "before");
   findings["note"] =
-      diagnosis.findings.empty()
-          ? fmt::format("No finding, by {} of {} rules.", diagnosis.asked, diagnosis.applicable())
-          : fmt::format("{} in all, the most probable origin first.", diagnosis.findings.size());
+      !diagnosis.findings.empty()
+          ? fmt::format("{} in all, the most probable origin first.", diagnosis.findings.size())
+      : diagnosis.first_iteration > diagnosis.last_iteration
+          ? "No finding: nothing was recorded that a diagnosis could read."
+          : fmt::format("No finding, by {} of {} rules.", diagnosis.asked, diagnosis.applicable());
   findings["findings"] = Json::array();
   const std::size_t shown = std::min(kMostFindings, diagnosis.findings.size());
   for (std::size_t i = 0; i < shown; ++i) {
@@ -124,6 +160,10 @@ Json unasked_section(const diagnosis::Diagnosis& diagnosis) {
     rows.push_back(
         {json_text(rule->title), fmt::format("{}", fmt::join(lacks, ", ")), rule->recorded_by});
   }
+  for (const diagnosis::Rule* rule : diagnosis.not_compared.rules) {
+    rows.push_back({json_text(rule->title), "ranks to compare",
+                    json_text(fmt::format("not compared: {}", diagnosis.not_compared.why))});
+  }
   for (const auto& [rule, statistics, under] : diagnosis.meaningless) {
     rows.push_back({json_text(rule->title), fmt::format("{}", fmt::join(statistics, ", ")),
                     json_text(fmt::format("not meaningful under {}", under))});
@@ -162,11 +202,18 @@ Json environment_section(const record::RunReader& run) {
 Json report_sections(const record::RunReader& run, const Facts& facts,
                      const diagnosis::Diagnosis& diagnosis, const std::string& name) {
   Json sections = Json::array();
+  if (const auto notes = recording_notes(run); !notes.empty()) {
+    sections.push_back(recording_section(notes));
+  }
   sections.push_back(findings_section(diagnosis, facts, name));
+  if (Json events = events_section(run); !events["table"]["rows"].empty()) {
+    sections.push_back(std::move(events));
+  }
   const Table blocks = make_table(worst_blocks(run, {}), run, kMostBlocks);
   if (blocks.size() > 0) sections.push_back(blocks_section(blocks));
   if (!facts.gemm_states().empty()) sections.push_back(gemms_section(facts));
-  if (!diagnosis.unasked.empty() || !diagnosis.meaningless.empty()) {
+  if (!diagnosis.unasked.empty() || !diagnosis.meaningless.empty() ||
+      !diagnosis.not_compared.rules.empty()) {
     sections.push_back(unasked_section(diagnosis));
   }
   Json config = section("Configuration", "after");

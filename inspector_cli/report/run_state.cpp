@@ -5,47 +5,22 @@
 
 #include <algorithm>
 #include <ctime>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "core/base/rank_words.h"
+#include "features/diagnosis/rank_coverage.h"
+#include "features/record/file_status.h"
 #include "hooks/rows/event_texts.h"
+#include "inspector_cli/report/rank_ends.h"
 
 namespace telens::cli {
 namespace {
 
 constexpr std::size_t kMostNotes = 4;
-
-// The iteration in which a rank was told to end by SIGTERM.
-std::optional<std::int64_t> terminated_in(const record::RunReader& run, int rank) {
-  const auto& words = run.names(record::Dictionary::word);
-  std::optional<std::int64_t> iteration;
-  for (const record::Event& event : run.events()) {
-    const bool told = event.kind != record::kNoName && words[event.kind] == "terminated";
-    if (told && event.rank == rank && !event.superseded) iteration = event.iteration;
-  }
-  return iteration;
-}
-
-bool ended_well(const record::Segment& segment) {
-  return segment.live || (segment.end && segment.end->state == record::End::clean);
-}
-
-std::string missing_rows(const record::Segment& segment) {
-  std::string text;
-  if (segment.lost > 0) text += fmt::format("; {} rows are lost", segment.lost);
-  if (segment.dropped > 0) text += fmt::format("; {} rows were dropped", segment.dropped);
-  return text;
-}
-
-std::string make_note(const record::RunReader& run, const record::Segment& segment) {
-  std::string state = get_state(segment).text;
-  const auto terminated = segment.end ? std::nullopt : terminated_in(run, segment.rank);
-  if (terminated) state = fmt::format("ended by SIGTERM in iteration {}", *terminated);
-  return fmt::format("the recording of rank {}: {}{}", segment.rank, state, missing_rows(segment));
-}
 
 // The last word of a section's budget on how much of the run was looked at; empty: on all of it.
 std::string budget_note(const record::RunReader& run) {
@@ -86,6 +61,17 @@ std::string comparison_note(const record::RunReader& run) {
 
 }  // namespace
 
+bool ended_well(const record::Segment& segment) {
+  return segment.live || (segment.end && segment.end->state == record::End::clean);
+}
+
+std::string missing_rows(const record::Segment& segment) {
+  std::string text;
+  if (segment.lost > 0) text += fmt::format("; {} rows are lost", segment.lost);
+  if (segment.dropped > 0) text += fmt::format("; {} rows were dropped", segment.dropped);
+  return text;
+}
+
 std::string time_text(double seconds) {
   constexpr double kYear10000 = 253402300800;
   if (!(seconds >= 0 && seconds < kYear10000)) return "at an unknown time";
@@ -95,14 +81,16 @@ std::string time_text(double seconds) {
 RunState get_state(const record::Segment& segment) {
   if (!segment.end) {
     if (segment.live) return {"being written", Colour::green};
-    return {"not closed (killed?); `telens repair` closes it", Colour::yellow};
+    return {fmt::format("not closed (killed?), written last {}; `telens repair` closes it",
+                        time_text(record::time_of_change(segment.path))),
+            Colour::yellow};
   }
   const record::RunEnd& end = *segment.end;
   switch (end.state) {
     case record::End::clean:
       return {"ended cleanly " + time_text(end.time)};
     case record::End::killed:
-      return {"killed, repaired", Colour::yellow};
+      return {"killed, repaired; written last " + time_text(end.time), Colour::yellow};
     case record::End::exception:
       return {fmt::format("ended by an exception {}: {}", time_text(end.time), end.reason),
               Colour::red};
@@ -120,19 +108,20 @@ RunState get_state(const record::RunReader& run) {
 }
 
 std::vector<std::string> recording_notes(const record::RunReader& run) {
+  std::vector<std::string> notes = describe(list_rank_ends(run), run);
   std::map<int, const record::Segment*> last;
   for (const record::Segment& segment : run.segments()) last[segment.rank] = &segment;
-  std::vector<std::string> notes;
-  std::size_t more = 0;
   for (const auto& [rank, segment] : last) {
-    if (ended_well(*segment) && missing_rows(*segment).empty()) continue;
-    if (notes.size() == kMostNotes) {
-      ++more;
-    } else {
-      notes.push_back(make_note(run, *segment));
-    }
+    if (!ended_well(*segment) || missing_rows(*segment).empty()) continue;
+    notes.push_back(fmt::format("the recording of rank {}: {}{}", rank, get_state(*segment).text,
+                                missing_rows(*segment)));
   }
-  if (more > 0) notes.push_back(fmt::format("and of {} more ranks", more));
+  if (notes.size() > kMostNotes) {
+    const std::size_t more = notes.size() - kMostNotes;
+    notes.resize(kMostNotes);
+    notes.push_back(fmt::format("and of {} more rank{}", more, more == 1 ? "" : "s"));
+  }
+  std::ranges::move(diagnosis::missing_rank_notes(run), std::back_inserter(notes));
   for (std::string note : {comparison_note(run), budget_note(run)}) {
     if (!note.empty()) notes.push_back(std::move(note));
   }

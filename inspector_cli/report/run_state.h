@@ -23,8 +23,14 @@ RunState get_state(const record::RunReader& run);
 // The same, in color on a terminal.
 std::string state_text(const record::Segment& segment);
 
-// Sentences without a period about each rank's recording that did not go on to a clean end: a disk
-// that was full, an exception, a kill, rows that are missing; about ranks that were compared no
+// It ended cleanly, or is being written.
+bool ended_well(const record::Segment& segment);
+// "; 5 rows are lost; 2 rows were dropped"; "" for none.
+std::string missing_rows(const record::Segment& segment);
+
+// Sentences without a period about each rank's recording that did not go on to a clean end (a disk
+// that was full, an exception, a kill, rows that are missing), in the order of rank_ends.h; about
+// ranks that had no session or no file, or another configuration; about ranks that were compared no
 // more; and about iterations that a budget left out. None of the first kind of a run that is being
 // written.
 std::vector<std::string> recording_notes(const record::RunReader& run);

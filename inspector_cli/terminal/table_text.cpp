@@ -286,4 +286,23 @@ std::string table_text(const TableContent& content, std::size_t width) {
   return out;
 }
 
+std::vector<std::string> wrapped_at_blanks(const std::string& text, std::size_t width) {
+  std::vector<std::string> lines(1);
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(' ', begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    std::string& line = lines.back();
+    if (!line.empty() && line.size() + 1 + word.size() > width) {
+      lines.emplace_back(word);
+    } else {
+      line += (line.empty() ? "" : " ") + word;
+    }
+    begin = end + 1;
+  }
+  std::vector<std::string> fitting;
+  for (const std::string& line : lines)
+    std::ranges::move(wrapped(line, width), std::back_inserter(fitting));
+  return fitting;
+}
+
 }  // namespace telens::cli

@@ -22,5 +22,7 @@ std::string table_text(const TableContent& content, std::size_t width);
 
 // Pieces of printable text of at most `width` columns, as far as its words allow.
 std::vector<std::string> wrapped(const std::string& text, std::size_t width);
+// The same, of whole words: what stands between blanks, as a path, is not broken where it fits.
+std::vector<std::string> wrapped_at_blanks(const std::string& text, std::size_t width);
 
 }  // namespace telens::cli

@@ -15,7 +15,7 @@ import socket
 import torch
 from campaign import CONFIG
 from faults import Truth, in_step, module_of, watched_name, weight_of
-from training import Options, Training, every_iteration, record
+from training import RECIPES, Options, Training, every_iteration, record
 
 import telens.debug as debug
 
@@ -93,12 +93,20 @@ def unreduced(training: Training) -> Truth:
     return Truth(("unreduced_gradient",), recorded_name(training, VICTIM), "wgrad", AT)
 
 
+def other_recipe(training: Training) -> Truth:
+    """The second rank trains under another recipe than the first one."""
+    if training.options.rank == 1:
+        training.recipe = RECIPES["current"]
+    return Truth(("unlike_recipes",), None, None, 0)
+
+
 FAULTS = {
     "none": None,
     "rank_parts": rank_parts,
     "other_scale": other_scale,
     "lost_nan": lost_nan,
     "unreduced": unreduced,
+    "other_recipe": other_recipe,
 }
 COMPARISONS = {
     "RankAgreement": {"enabled": True, "tensors": ["activation", "weight", "gradient"]},

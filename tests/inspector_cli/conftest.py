@@ -96,9 +96,17 @@ class Lines:
         for layer in layers:
             self.event(iteration, "warm_up", "no amax history yet: the scale is 1", layer)
 
-    def write(self, log_dir, rank=0):
+    def end(self, reason):
+        """As an exception ends a program."""
+        self.lines.append(f"end\t{reason}")
+
+    def kill(self):
+        self.lines.append("kill")
+
+    def write(self, log_dir, rank=0, ranks=1):
         text = "\n".join(self.lines)
-        subprocess.run([WRITE_LINES, str(log_dir), str(rank)], input=text, text=True, check=True)
+        command = [WRITE_LINES, str(log_dir), str(rank), str(ranks)]
+        subprocess.run(command, input=text, text=True, check=True)
         return log_dir
 
 

@@ -1,4 +1,4 @@
-// Writes a run of what stands on standard input, tab-separated: write_lines LOG_DIR [RANK]
+// Writes a run of what stands on standard input, tab-separated: write_lines LOG_DIR [RANK [RANKS]]
 //   config  TEXT             (the configuration, in one line; first)
 //   record  ITERATION LAYER TENSOR GEMM STATISTIC VALUE      ("-": no GEMM)
 //   scalar  ITERATION NAME VALUE
@@ -6,6 +6,10 @@
 //   histogram  ITERATION LAYER TENSOR NAME BIN COUNT [BIN COUNT ...]
 //   ledger  ITERATION LAYER GEMM STATE ENTRY DETAIL
 //   block   ITERATION LAYER TENSOR STATISTIC ROW COLUMN VALUE
+//   end     REASON           (an exception's words; last)
+//   kill                     (the process ends without closing the file; last)
+#include <unistd.h>
+
 #include <array>
 #include <cstdlib>
 #include <iostream>
@@ -71,6 +75,17 @@ void write(RunWriter& writer, const std::vector<std::string>& cells) {
   }
 }
 
+// A file's last line: how it ends, where that is not clean.
+bool ends(RunWriter& writer, const std::string& line) {
+  if (line == "kill") {
+    writer.flush();
+    ::_exit(0);
+  }
+  if (!line.starts_with("end\t")) return false;
+  writer.close(End::exception, split_cells(line).at(1));
+  return true;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -79,6 +94,7 @@ int main(int argc, char** argv) {
   options.log_dir = argv[1];
   options.run_id = "run";
   if (argc > 2) options.rank = std::atoi(argv[2]);
+  if (argc > 3) options.world_size = std::atoi(argv[3]);
   options.on_full = OnFull::block;  // a busy machine must not cost rows that tests count
   std::string line;
   bool goes_on = static_cast<bool>(std::getline(std::cin, line));
@@ -88,6 +104,7 @@ int main(int argc, char** argv) {
   }
   const auto writer = RunWriter::open(options);
   for (; goes_on; goes_on = static_cast<bool>(std::getline(std::cin, line))) {
+    if (ends(*writer, line)) return 0;
     write(*writer, split_cells(line));  // as it comes: a test may follow the run
   }
   writer->close();

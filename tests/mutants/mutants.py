@@ -411,7 +411,7 @@ PROMISES = (
     ),
     Mutant(
         promise="max_size: thinning leaves every value that is not finite",
-        file="features/record/thinning.cpp",
+        file="features/record/segment_thinning.cpp",
         before="         record.value > 0;",
         after="         record.value > 3;",
         program="thinning_test",

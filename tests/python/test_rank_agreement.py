@@ -1,6 +1,8 @@
 """RankAgreement: weights, scales and amax histories that ranks have to have alike."""
 
+import json
 import os
+import subprocess
 import time
 import warnings
 
@@ -261,18 +263,52 @@ def divided(rank: int, folder: str) -> None:
     only = te.Linear(32, 32, device="cpu", name=f"stage_{rank}")
     same = torch.randn(16, 32, generator=torch.Generator().manual_seed(3))
     recipe = Float8CurrentScaling()
-    with debug.session(CONFIG, log_dir=folder):
+    with debug.session(CONFIG, log_dir=f"{folder}/alike"):
         for _ in range(2):
             for layer in (column, copy, only):
                 group = dist.group.WORLD if layer is column else own_group
                 with te.fp8_autocast(fp8_recipe=recipe, fp8_group=group):
                     layer(same).sum().backward()
             debug.step()
+    with debug.session(CONFIG, log_dir=f"{folder}/inputs"):
+        give_one_rank_another_batch(rank, column)
 
 
-def test_a_divided_weight_is_no_replica_and_a_copy_is(tmp_path):
-    run_ranks(divided, str(tmp_path))
-    run = telens.open_run(tmp_path)
+def give_one_rank_another_batch(rank: int, column: te.Linear) -> None:
+    row = te.Linear(
+        64, 32, device="cpu", parallel_mode="row", tp_group=dist.group.WORLD, name="row"
+    )
+    for step in range(3):
+        seed = 100 * rank if step == TURN else 0
+        x = torch.randn(16, 32, generator=torch.Generator().manual_seed(seed))
+        with te.fp8_autocast(fp8_recipe=Float8CurrentScaling(), fp8_group=dist.group.WORLD):
+            row(column(x)).square().mean().backward()
+        debug.step()
+
+
+def test_an_input_that_the_ranks_of_tp_group_do_not_have_alike_is_found(divided_runs, build_folder):
+    run = telens.open_run(divided_runs / "inputs")
+    rows = run.records(statistic="replica_differs")
+    compared = set(rows[["layer", "tensor"]].itertuples(index=False, name=None))
+    # Rows of the output are summed, so both have its gradient; other operands are divided.
+    assert compared == {("column", "activation"), ("row", "gradient")}
+    first = rows[rows["value"] != 0].iloc[0]
+    assert (first["iteration"], first["layer"], first["rank"]) == (TURN, "column", 1)
+    assert "column: the activation differs on rank 1 from rank 0's" in told(run)[0]
+    command = [build_folder / "bin/telens", "diagnose", divided_runs / "inputs", "--format", "json"]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)["findings"]
+    assert (found[0]["cause"], found[0]["layer"]) == ("unlike_inputs", "column")
+
+
+@pytest.fixture(scope="module")
+def divided_runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("divided")
+    run_ranks(divided, str(folder))
+    return folder
+
+
+def test_a_divided_weight_is_no_replica_and_a_copy_is(divided_runs):
+    run = telens.open_run(divided_runs / "alike")
     rows = run.records()
     compared = set(rows[["layer", "tensor", "statistic"]].itertuples(index=False, name=None))
     # Each rank has the column layer's input whole, so its scale is one.

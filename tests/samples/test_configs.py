@@ -23,7 +23,7 @@ class Example(NamedTuple):
 
 STATS = "stats --format csv"
 EXAMPLES = {
-    "flight_recorder": Example("diagnose", "by 31 of 31 rules"),
+    "flight_recorder": Example("diagnose", "by 32 of 32 rules"),
     "block_recipes": Example("blocks", "block_underflows%", options=("--recipe", "mxfp8")),
     "compare_recipes": Example(STATS, "nvfp4"),
     "current_scaling_for_gradients": Example("stats --stat saturated", "gradient"),

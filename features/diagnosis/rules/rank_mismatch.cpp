@@ -123,7 +123,7 @@ Rule rank_mismatch() {
           .stage = Stage::setup,
           .required = {"l2_norm|weight_differs"},
           .compares_ranks = true,
-          .follows_causes = {"unreduced_gradient"},
+          .follows_causes = {"unreduced_gradient", "unlike_inputs"},
           .recorded_by =
               "RankAgreement; LogTensorStats of weights (l2_norm) on all ranks, not "
               "reduced over them",

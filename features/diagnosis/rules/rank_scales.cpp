@@ -27,23 +27,24 @@ std::vector<Finding> find(const Facts& facts) {
 }  // namespace
 
 Rule rank_scales() {
-  return {.cause = "rank_scales",
-          .title = "ranks that cast one tensor with different scales",
-          .doc =
-              "RankAgreement has found another scale or amax history on a rank than on the others "
-              "of the group that has them together: codes that ranks exchange mean other values.",
-          .stage = Stage::setup,
-          .required = {"scale_differs|amax_history_differs"},
-          .compares_ranks = true,
-          .follows_causes = {"unreduced_gradient", "rank_mismatch"},
-          .recorded_by = "RankAgreement, of layers under an FP8 recipe",
-          .alternatives =
-              "A rank that resumed from another checkpoint; reduce_amax=False, or an "
-              "fp8_group that leaves ranks out.",
-          .next_step =
-              "telens stats RUN --layer '{layer}' --stat scale_differs --rank {rank}; compare "
-              "fp8_group and the loaded _extra_state of that rank with those of the others",
-          .find = find};
+  return {
+      .cause = "rank_scales",
+      .title = "ranks that cast one tensor with different scales",
+      .doc =
+          "RankAgreement has found another scale or amax history on a rank than on the others "
+          "of the group that has them together: codes that ranks exchange mean other values.",
+      .stage = Stage::setup,
+      .required = {"scale_differs|amax_history_differs"},
+      .compares_ranks = true,
+      .follows_causes = {"unreduced_gradient", "rank_mismatch", "unlike_inputs", "unlike_recipes"},
+      .recorded_by = "RankAgreement, of layers under an FP8 recipe",
+      .alternatives =
+          "A rank that resumed from another checkpoint; reduce_amax=False, or an "
+          "fp8_group that leaves ranks out.",
+      .next_step =
+          "telens stats RUN --layer '{layer}' --stat scale_differs --rank {rank}; compare "
+          "fp8_group and the loaded _extra_state of that rank with those of the others",
+      .find = find};
 }
 
 }  // namespace telens::diagnosis

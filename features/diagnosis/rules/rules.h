@@ -11,6 +11,8 @@ Rule gemm_precision();
 Rule wrong_format();
 Rule weight_initialization();
 Rule duplicate_weights();
+Rule unlike_recipes();
+Rule unlike_inputs();
 Rule rank_mismatch();
 Rule rank_scales();
 Rule unreduced_gradient();

@@ -24,6 +24,7 @@ Rule unreduced_gradient() {
           .stage = Stage::setup,
           .required = {"gradient_differs"},
           .compares_ranks = true,
+          .follows_causes = {"unlike_inputs"},
           .recorded_by = "CollectiveCheck, of a model with names",
           .alternatives =
               "An optimizer that leaves each rank a part of the gradients (`gradients: "

@@ -406,6 +406,14 @@ STATEMENTS = (
         "? kWhole : kWhole;",
     ),
     Statement(
+        "An activation or a gradient that each rank of tp_group has whole is compared, so that "
+        "ranks that were given other batches are found.",
+        AGREEMENT + "test_an_input_that_the_ranks_of_tp_group_do_not_have_alike_is_found",
+        "features/rank_agreement/rank_agreement.cpp",
+        "const bool is_replica = call.replicated && group != nullptr && size > 1;",
+        "const bool is_replica = false;",
+    ),
+    Statement(
         "A rank that does not come to the comparison is named, and the others go on recording.",
         AGREEMENT + "test_a_rank_that_does_not_come_is_named_and_the_others_go_on",
         "hooks/session/rank_checks.cpp",

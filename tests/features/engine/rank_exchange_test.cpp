@@ -9,7 +9,7 @@
 #include "core/base/fnv1a.h"
 #include "features/engine/rank_exchange.h"
 #include "features/engine/weight_groups.h"
-#include "hooks/rank_agreement.h"
+#include "hooks/gather_over_ranks.h"
 #include "tests/core/statistics_reference.h"
 
 namespace telens::features {

@@ -188,5 +188,35 @@ TEST(RunReader, shows_of_a_growing_file_what_there_was_when_it_was_opened) {
   EXPECT_THAT(RunReader(folder.path()).events(), SizeIs(2));
 }
 
+std::string read_reason(const std::string& written, End state) {
+  const TemporaryFolder folder;
+  RunWriter::open(options_in(folder))->close(state, written);
+  const Segment segment = RunReader(folder.path()).segments().front();
+  EXPECT_TRUE(segment.end.has_value());
+  EXPECT_EQ(segment.end->state, state);
+  return segment.end->reason;
+}
+
+// Sizes about those of a cell, and of all cells that a reason may have.
+TEST(RunReader, the_words_of_an_exception_are_whole_however_long) {
+  for (const std::size_t size : {0, 1, 239, 240, 241, 480, 481, 1919, 1920}) {
+    std::string words;
+    while (words.size() < size) words += static_cast<char>('a' + words.size() % 23);
+    EXPECT_EQ(read_reason(words, End::exception), words) << size;
+  }
+  const std::string longer = read_reason(std::string(5000, 'x'), End::exception);
+  EXPECT_EQ(longer, std::string(1919, 'x') + "~");
+}
+
+TEST(RunReader, a_character_that_lies_in_two_parts_of_a_reason_is_whole) {
+  const std::string words = std::string(239, 'a') + "é and more";
+  EXPECT_EQ(read_reason(words, End::exception), words);
+}
+
+// A full disk has room for one row.
+TEST(RunReader, the_reason_of_a_recording_that_failed_is_cut) {
+  EXPECT_EQ(read_reason(std::string(300, 'x'), End::failed), std::string(239, 'x') + "~");
+}
+
 }  // namespace
 }  // namespace telens::record

@@ -17,7 +17,7 @@
 
 #include "features/record/repair.h"
 #include "features/record/rewrite_claim.h"
-#include "features/record/thinning.h"
+#include "features/record/segment_thinning.h"
 #include "tests/features/record/damaged_file.h"
 #include "tests/features/record/record_fixture.h"
 

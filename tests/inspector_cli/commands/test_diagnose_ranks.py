@@ -9,6 +9,8 @@ STEPS = 12
 GRADIENT = ("wgrad", "gradient_differs")
 WEIGHT = ("weight", "weight_differs")
 SCALE = ("weight", "scale_differs")
+INPUT = ("activation", "replica_differs")
+TARGET = ("gradient", "replica_differs")
 
 
 @pytest.fixture
@@ -68,6 +70,10 @@ def test_a_check_that_saw_no_collective_was_on(diagnose, compared, is_on):
     assert ("not recorded: wrong_collective" not in told) == is_on
 
 
+def test_ranks_without_a_tp_group_lack_no_comparison_of_their_inputs(diagnose):
+    assert "unlike_inputs" not in diagnose({WEIGHT: None}).stdout
+
+
 def test_comparisons_that_ended_are_told(telens, tmp_path):
     gave_up = "; this rank goes on recording and is compared with no other any more"
     late = "rank 1 did not come to the comparison of ranks in iteration 4 (waited for 5.0 s: gone)"
@@ -90,3 +96,165 @@ def test_comparisons_that_ended_are_told(telens, tmp_path):
 
 def test_ranks_that_were_compared_to_the_end_need_no_note(diagnose):
     assert diagnose({WEIGHT: None}).stdout.startswith("no finding")
+
+
+# ---- other batches, other targets
+
+
+@pytest.mark.parametrize(
+    ("compared", "found"),
+    [
+        # The optimizer has stepped before the model's weights are looked at.
+        (
+            {GRADIENT: 4, WEIGHT: 4, INPUT: 4},
+            [("unlike_inputs", ["unreduced_gradient", "rank_mismatch"])],
+        ),
+        ({WEIGHT: 5, INPUT: 4}, [("unlike_inputs", ["rank_mismatch"])]),
+        # Weights that differed before make other activations.
+        ({WEIGHT: 3, INPUT: 4}, [("rank_mismatch", [])]),
+        ({GRADIENT: 4, INPUT: None}, [("unreduced_gradient", [])]),
+        ({INPUT: None, TARGET: 4, GRADIENT: 4}, [("unlike_inputs", ["unreduced_gradient"])]),
+    ],
+)
+def test_inputs_that_differ_are_the_origin_of_gradients_and_weights_that_do(
+    diagnose, compared, found
+):
+    assert causes(diagnose(compared, "--format", "json")) == found
+
+
+@pytest.fixture
+def of_layers(telens, tmp_path):
+    """Of the same layers' inputs and weights, of which the second rank's differ from 4 on."""
+
+    def run(inputs, weights=()):
+        for rank in range(2):
+            lines = Lines()
+            for step in range(STEPS):
+                for layer in ("layers.1.fc1", "layers.2.fc1"):
+                    late = rank == 1 and step >= 4
+                    lines.record(step, layer, *INPUT, int(late and layer in inputs))
+                    lines.record(step, layer, *WEIGHT, int(late and layer in weights))
+            lines.write(tmp_path, rank)
+        return json.loads(telens("diagnose", tmp_path, "--format", "json").stdout)["findings"]
+
+    return run
+
+
+def test_the_first_input_of_a_step_and_a_later_one_are_told_apart(of_layers):
+    (first,) = of_layers(["layers.1.fc1", "layers.2.fc1"])
+    assert (first["layer"], first["tensor"], first["rank"]) == ("layers.1.fc1", "activation", 1)
+    assert first["first_iteration"] == 4
+    assert "the first in a step that they have to have alike" in first["summary"]
+    assert "the same batches" in first["next_step"]
+
+
+def test_an_input_behind_others_that_agree_is_not_the_batches(of_layers):
+    (later,) = of_layers(["layers.2.fc1"])
+    assert later["cause"] == "unlike_inputs"
+    assert "those of the layers before it are" in later["summary"]
+
+
+def test_an_input_behind_a_weight_that_differs_in_that_step_follows_from_it(of_layers):
+    (origin,) = of_layers(["layers.2.fc1"], weights=["layers.1.fc1"])
+    assert origin["cause"] == "rank_mismatch"
+
+
+# ---- recipes
+
+
+def wishes(lines, layer, gemm, recipe, ran="E4M3 under tensor scaling", at=0, state=0):
+    entries = {
+        "activation requested": "E4M3 under tensor scaling",
+        "activation ran": ran,
+        "activation cause": "the recipe wants it so",
+        "weight requested": "E4M3 under tensor scaling",
+        "weight ran": "E4M3 under tensor scaling",
+        "weight cause": "the recipe wants it so",
+    }
+    if recipe:
+        entries["recipe"] = recipe
+    lines.ledger(at, layer, gemm, state, entries)
+
+
+@pytest.fixture
+def under(telens, tmp_path_factory):
+    """Of ranks under these recipes in a first step that none of them ended."""
+
+    def run(recipes, *arguments, command="diagnose", **options):
+        log_dir = tmp_path_factory.mktemp("under")
+        for rank, recipe in enumerate(recipes):
+            lines = Lines()
+            for layer in ("layers.1.fc1", "layers.2.fc1"):
+                wishes(lines, layer, "fprop", recipe, **options)
+            lines.write(log_dir, rank, len(recipes))
+        return telens(command, log_dir, *arguments)
+
+    return run
+
+
+DELAYED, CURRENT = "fp8_delayed_scaling", "fp8_current_scaling"
+
+
+def test_ranks_under_unlike_recipes_are_named_with_both(under):
+    result = under([DELAYED, CURRENT, DELAYED], "--format", "json")
+    (finding,) = json.loads(result.stdout)["findings"]
+    assert (finding["cause"], finding["rank"]) == ("unlike_recipes", 1)
+    assert (finding["layer"], finding["gemm"]) == ("layers.1.fc1", "fprop")
+    assert (finding["first_iteration"], finding["last_iteration"]) == (0, 0)
+    assert finding["summary"] == (
+        f"rank 1 asks for {CURRENT}, and rank 0 for {DELAYED}; so in 1 other layer"
+    )
+    assert "--by rank" in finding["next_step"]
+    text = " ".join(under([DELAYED, "none"]).stdout.split())
+    assert "rank 1 asks for no recipe" in text
+    assert "nothing was recorded" not in text
+
+
+def test_ranks_under_one_recipe_and_files_without_its_name_are_no_finding(under):
+    assert json.loads(under([DELAYED] * 2, "--format", "json").stdout)["findings"] == []
+    assert json.loads(under([DELAYED, ""], "--format", "json").stdout)["findings"] == []
+
+
+def test_what_a_feature_makes_of_a_wish_is_no_other_recipe(telens, tmp_path):
+    for rank, ran in enumerate(["E4M3 under tensor scaling", "BF16"]):
+        lines = Lines()
+        wishes(lines, "fc1", "fprop", DELAYED, ran)
+        lines.write(tmp_path, rank)
+    found = json.loads(telens("diagnose", tmp_path, "--format", "json").stdout)["findings"]
+    assert "unlike_recipes" not in {each["cause"] for each in found}
+
+
+def test_a_recipe_that_all_ranks_change_is_no_finding(telens, tmp_path):
+    for rank in range(2):
+        lines = Lines()
+        wishes(lines, "fc1", "fprop", DELAYED)
+        wishes(lines, "fc1", "fprop", CURRENT, at=5 + rank, state=1)
+        lines.write(tmp_path, rank)
+    assert json.loads(telens("diagnose", tmp_path, "--format", "json").stdout)["findings"] == []
+
+
+def test_the_ledger_names_ranks_where_they_differ_and_each_if_asked(under):
+    rows = json.loads(
+        under([DELAYED, CURRENT, DELAYED], "--format", "json", command="ledger").stdout
+    )
+    assert {(row["rank"], row["recipe"]) for row in rows} == {("0, 2", DELAYED), ("1", CURRENT)}
+    each = json.loads(
+        under([DELAYED] * 2, "--by", "rank", "--format", "json", command="ledger").stdout
+    )
+    assert sorted({(row["rank"], row["recipe"]) for row in each}) == [(0, DELAYED), (1, DELAYED)]
+    assert len(each) == 2 * 2 * 2
+
+
+def test_ranks_that_ran_alike_stand_in_one_row_without_a_rank(under):
+    rows = json.loads(under([DELAYED] * 3, "--format", "json", command="ledger").stdout)
+    assert len(rows) == 2 * 2
+    assert "rank" not in rows[0]
+
+
+def test_the_ledger_of_one_rank(under):
+    recipes = [DELAYED, CURRENT]
+    rows = json.loads(under(recipes, "--rank", 1, "--format", "json", command="ledger").stdout)
+    assert {row["recipe"] for row in rows} == {CURRENT}
+    refused = under(recipes, "--rank", 7, command="ledger")
+    assert refused.returncode == 2
+    assert "this run has no file of rank 7" in refused.stderr

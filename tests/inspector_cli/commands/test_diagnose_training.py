@@ -218,7 +218,7 @@ def test_a_killed_run_says_so_above_its_findings(telens, tmp_path):
     result = telens("diagnose", tmp_path)
     assert result.stdout.startswith("the recording of rank 0: not closed (killed?)")
     told = json.loads(telens("diagnose", tmp_path, "--format", "json").stdout)
-    assert told["recording"] == [result.stdout.splitlines()[0]]
+    assert told["recording"] == [" ".join(result.stdout.split("\n\n")[0].split())]
 
 
 def test_a_run_that_ended_well_has_no_note(telens, lines, training, tmp_path):

@@ -143,6 +143,42 @@ def test_a_run_of_losses_alone_has_a_page(report, lines, tmp_path):
     assert charts(page)["loss"]["rows"][0]["values"] == [4, 3, 2, 1, 0]
 
 
+def test_a_run_that_ended_in_its_first_step_has_a_page_of_what_happened(report, telens, tmp_path):
+    for rank in range(2):
+        lines = Lines()
+        lines.event(0, "warning", "fc1: no FP8 on this device", "fc1")
+        lines.end("ValueError: batch 0 is empty" if rank else "RuntimeError: gloo: closed")
+        lines.write(tmp_path, rank, 2)
+    page = Page(report(tmp_path)[0])
+    told = sections(page)
+    (row,) = told["Events"]["table"]["rows"]
+    assert row == ["warning", "0", "ranks 0, 1", "fc1: no FP8 on this device"]
+    assert told["Events"]["place"] == "before"
+    first, second = told["Recording"]["table"]["rows"]
+    assert "batch 0 is empty" in first[0]
+    assert "likely" in second[0]
+    assert told["Findings"]["note"] == (
+        "No finding: nothing was recorded that a diagnosis could read."
+    )
+
+
+def test_a_run_of_nothing_has_no_page(telens, write_run, tmp_path):
+    result = telens("report", write_run(iterations=0), "-o", tmp_path / "page.html")
+    assert result.returncode == 2
+    assert "no records and no events" in result.stderr
+    assert "telens info" in result.stderr
+
+
+def test_events_stand_behind_the_charts_of_a_run_with_records(report, lines, tmp_path):
+    lines.record(0, "fc1", "activation", "cur_amax", 1)
+    lines.event(3, "ranks_differ", "RankAgreement: iteration 3: fc1: the weight differs", "fc1")
+    events = sections(Page(report(lines.write(tmp_path))[0]))["Events"]
+    assert events["place"] == "after"
+    assert events["table"]["rows"][0][1:] == [
+        "3", "rank 0", "RankAgreement: fc1: the weight differs",
+    ]  # fmt: skip
+
+
 def test_a_page_of_very_many_layers_has_the_worst_ones_and_stays_light(report, lines, tmp_path):
     for step in range(40):
         for layer in range(1000):

@@ -75,6 +75,31 @@ def test_what_most_ranks_have_is_no_outlier(telens, tmp_path):
     assert {row["deviations"] for row in rows if row["layer"] == "broken"} == {None, 0}
 
 
+def test_of_two_ranks_neither_is_the_outlier(telens, tmp_path):
+    means = {"near": (4.0, 4.1), "far": (1.0, -3.0), "alike": (2.0, 2.0), "huge": (-1e308, 1e308)}
+    for rank in range(2):
+        lines = Lines()
+        for layer, values in means.items():
+            lines.record(0, layer, "activation", "max", values[rank])
+        lines.write(tmp_path, rank)
+    rows = rows_by_rank(telens, tmp_path)
+    assert {row["deviations"] for row in rows} == {None}
+    # The largest distance in relation to the larger of the two first.
+    order = list(dict.fromkeys(row["layer"] for row in rows))
+    assert order == ["huge", "far", "near", "alike"]
+    for row in rows:
+        own, other = (means[row["layer"]][rank] for rank in (row["rank"], 1 - row["rank"]))
+        if row["layer"] != "huge":
+            assert row["difference"] == pytest.approx(own - other)
+    told = "two ranks have no outlier"
+    assert told in telens("stats", tmp_path, "--by", "rank").stdout
+    assert told not in telens("stats", tmp_path, "--by", "rank", "--format", "csv").stdout
+
+
+def test_of_more_ranks_the_difference_of_two_is_not_told(telens, unlike):
+    assert "difference" not in rows_by_rank(telens, unlike)[0]
+
+
 def test_other_columns_than_rank_are_refused(telens, unlike):
     done = telens("stats", unlike, "--by", "layer")
     assert done.returncode == 2

@@ -1,21 +1,15 @@
 """Tables on a terminal: as wide as it is, with every layer's number; whole in a pipe."""
 
 import csv
-import fcntl
 import io
 import json
-import os
-import pty
 import re
-import struct
-import subprocess
-import termios
 
 import pytest
 from command_results import expect_every_subcommand, expect_one_line_error, rows_of
-from conftest import COMMAND
 from example_config import CONFIG
 from page_data import charts_of
+from pseudo_terminal import on_terminal
 
 NAMES = [
     f"model.model.layers.{number}.{part}.linear"
@@ -44,26 +38,6 @@ def run(lines, tmp_path):
         lines.histogram(i, name, "activation", "code_histogram_bf16", {0x3F80: 8})
         lines.block(i, name, "activation", "block_dynamic_range", (1234, 56), 1.25e-3)
     return lines.write(tmp_path)
-
-
-def on_terminal(columns, *arguments):
-    """What a terminal of so many columns gets, without its colors."""
-    leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    with subprocess.Popen(
-        [COMMAND, *map(str, arguments)], stdout=follower, stderr=subprocess.PIPE,
-        env={**os.environ, "TERM": "xterm", "NO_COLOR": ""},
-    ) as process:  # fmt: skip
-        os.close(follower)
-        output = b""
-        try:
-            while part := os.read(leader, 65536):
-                output += part
-        except OSError:  # the other end is closed
-            pass
-        os.close(leader)
-        process.wait(timeout=60)
-    return re.sub(r"\x1b\[[0-9;]*m", "", output.decode()).replace("\r\n", "\n")
 
 
 def commands(run, tmp_path):

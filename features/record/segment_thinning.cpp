@@ -1,4 +1,4 @@
-#include "features/record/thinning.h"
+#include "features/record/segment_thinning.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

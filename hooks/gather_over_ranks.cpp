@@ -1,4 +1,4 @@
-#include "hooks/rank_agreement.h"
+#include "hooks/gather_over_ranks.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>

@@ -1,0 +1,32 @@
+// How the recordings of a run's ranks ended that did not end well: what ended first, then what died
+// of it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "features/record/run_reader.h"
+
+namespace telens::cli {
+
+// The last file of a rank, without a clean end.
+struct RankEnd {
+  const record::Segment* segment = nullptr;        // the reader's
+  double time = 0;                                 // seconds since 1970; of a file that was not
+                                                   // closed: when it was written last
+  std::optional<std::int64_t> terminated_in = {};  // the iteration in which SIGTERM came
+  // Another rank's end brings it about: an error of a collective, a signal of the launcher.
+  bool may_be_consequence = false;
+};
+
+// Those that others bring about come last, and each part in the order of time. The reader lives
+// longer.
+std::vector<RankEnd> list_rank_ends(const record::RunReader& run);
+
+// For each of them a sentence without a period, which says where another rank's end is the likely
+// cause: "the recording of rank 0: ended by an exception ...".
+std::vector<std::string> describe(const std::vector<RankEnd>& ends, const record::RunReader& run);
+
+}  // namespace telens::cli

@@ -1,0 +1,156 @@
+"""telens diagnose and info, on ranks that have no session, no file, another configuration, or that
+ended before the others."""
+
+import json
+import re
+
+import pytest
+from conftest import Lines
+from pseudo_terminal import on_terminal
+
+STEPS = 6
+ALONE = (
+    "debug.initialize: rank 1 of 2 had not called it after 300 s, and the others began; now each "
+    "rank records alone: values are its own, nothing is reduced over ranks or compared. Call "
+    "debug.initialize on every rank, with one configuration and at about the same time"
+)
+UNLIKE = (
+    "the ranks have different configurations, section 'watch' of rank 1 differing from rank 0; "
+    "nothing is reduced over ranks, each records its own values; give all ranks the same "
+    "configuration"
+)
+RANK_RULES = ("rank_scales", "unreduced_gradient", "wrong_collective")
+
+
+def healthy(steps=STEPS):
+    lines = Lines()
+    for step in range(steps):
+        lines.record(step, "fc1", "activation", "nonfinite", 0)
+    return lines
+
+
+def said(result):
+    return " ".join(result.stdout.split())
+
+
+def told(telens, run):
+    return json.loads(telens("diagnose", run, "--format", "json").stdout)
+
+
+def test_a_rank_without_a_session_is_told_before_the_all_clear(telens, tmp_path):
+    lines = healthy()
+    lines.event(0, "warning", ALONE, "-")
+    lines.write(tmp_path, 0, 2)
+    text = said(telens("diagnose", tmp_path))
+    assert text.startswith(f"since iteration 0: {ALONE} rank 1 of 2 has no file in this run")
+    assert "not looked for, since ranks were not compared: " in text
+    assert "(a rank had no session when the others began, and each recorded alone)" in text
+    for cause in RANK_RULES:
+        assert f"not recorded: {cause}" not in text
+    found = told(telens, tmp_path)
+    assert found["recording"][0] == f"since iteration 0: {ALONE}"
+    assert {each["cause"] for each in found["not_compared"]} >= set(RANK_RULES)
+    assert not {each["cause"] for each in found["not_recorded"]} & set(RANK_RULES)
+    shown = said(telens("info", tmp_path))
+    assert ALONE in shown
+    assert "rank 1 of 2 has no file in this run" in shown
+
+
+def test_ranks_with_another_configuration_are_told(telens, tmp_path):
+    for rank in range(2):
+        lines = healthy()
+        lines.event(3, "warning", UNLIKE, "-")
+        lines.write(tmp_path, rank, 2)
+    text = said(telens("diagnose", tmp_path))
+    assert text.startswith(f"since iteration 3: {UNLIKE} no finding")
+    assert "(the ranks ran under different configurations)" in text
+    (note,) = told(telens, tmp_path)["recording"]
+    assert note == f"since iteration 3: {UNLIKE}"
+
+
+def test_a_rank_without_a_file_is_told_and_ranks_that_are_all_there_are_not(telens, tmp_path):
+    healthy().write(tmp_path / "some", 0, 4)
+    healthy().write(tmp_path / "some", 2, 4)
+    (note,) = told(telens, tmp_path / "some")["recording"]
+    assert note.startswith("ranks 1, 3 of 4 have no file in this run, so nothing is known of what")
+    for rank in range(2):
+        healthy().write(tmp_path / "all", rank, 2)
+    found = told(telens, tmp_path / "all")
+    assert (found["recording"], found["not_compared"]) == ([], [])
+    one = tmp_path / "all/telens/run/rank00001.h5"
+    found = told(telens, one)
+    assert found["recording"] == []  # the others lie beside it
+    assert {each["why"] for each in found["not_compared"]} == {"of 2 ranks rank 1 alone was read"}
+
+
+def test_a_comparison_that_can_be_made_is_no_lack(telens, tmp_path):
+    """Weights of two ranks that recorded alone are there to be compared."""
+    for rank in range(2):
+        lines = Lines()
+        for step in range(STEPS):
+            parted = rank == 1 and step > 3
+            lines.record(step, "fc1", "weight", "l2_norm", 2 if parted else 1)
+        lines.event(0, "warning", UNLIKE, "-")
+        lines.write(tmp_path, rank, 2)
+    found = told(telens, tmp_path)
+    assert [each["cause"] for each in found["findings"]] == ["rank_mismatch"]
+    assert "rank_mismatch" not in {each["cause"] for each in found["not_compared"]}
+
+
+# ---- ends
+
+GONE = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711"
+CAUSE = "ValueError: batch 7 has no labels"
+
+
+def ended(log_dir, ends):
+    """Rank by rank in the order in which they end: a kill, a clean end or an exception's words."""
+    for rank, reason in ends:
+        lines = healthy()
+        if reason == "kill":
+            lines.kill()
+        elif reason:
+            lines.end(reason)
+        lines.write(log_dir, rank, len(ends))
+    return log_dir
+
+
+@pytest.mark.parametrize(
+    ("ends", "first", "origin"),
+    [
+        ([(1, CAUSE), (0, GONE), (2, GONE)], CAUSE, "that of rank 1"),
+        # The rank that another's end ended may close its file before that.
+        ([(0, GONE), (2, GONE), (1, CAUSE)], CAUSE, "the end of rank 1"),
+        ([(2, "kill"), (0, GONE), (1, GONE)], "not closed (killed?)", "that of rank 2"),
+    ],
+)
+def test_the_end_that_brought_the_others_about_comes_first(telens, tmp_path, ends, first, origin):
+    notes = told(telens, ended(tmp_path, ends))["recording"]
+    assert first in notes[0]
+    assert "consequence" not in notes[0]
+    for note in notes[1:]:
+        assert re.search(rf"Connection closed.*(after|consequence of) {origin}", note)
+        assert "likely" in note
+    shown = said(telens("info", tmp_path))
+    assert shown.index(first) < shown.index("Connection closed")
+
+
+def test_ranks_that_lose_one_that_ended_cleanly_say_so(telens, tmp_path):
+    (note,) = told(telens, ended(tmp_path, [(1, ""), (0, GONE)]))["recording"]
+    assert "after rank 1 had ended cleanly, and likely a consequence" in note
+
+
+def test_an_error_of_a_collective_without_another_end_is_no_consequence(telens, tmp_path):
+    (note,) = told(telens, ended(tmp_path, [(0, GONE)]))["recording"]
+    assert note.endswith(GONE)
+
+
+def test_the_words_of_an_end_are_whole_also_on_a_narrow_terminal(telens, tmp_path):
+    words = "RuntimeError: fc1: " + "rank 0 runs it under fp8_delayed_scaling, " * 12 + "and stop"
+    run = ended(tmp_path, [(0, words)])
+    assert words in said(telens("info", run))
+    assert words in said(telens("diagnose", run))  # in lines of 100 columns
+    lines = on_terminal(60, "info", run).splitlines()
+    at = next(i for i, line in enumerate(lines) if "ended by an exception" in line)
+    assert "and stop" in " ".join(lines[at : at + 15])
+    assert all(len(line) <= 60 for line in lines[at : at + 10])
