@@ -24,7 +24,7 @@ using std::chrono::seconds;
 using Clock = std::chrono::steady_clock;
 
 // Ranks are seldom further apart than this, and a person wants to know by then.
-constexpr milliseconds kSilentWait = seconds(10);
+constexpr milliseconds kPatience = seconds(10);
 // Between two looks at the store: a quarter of the time waited so far, within these.
 constexpr milliseconds kShortPause{5};
 constexpr milliseconds kLongPause{500};
@@ -52,12 +52,6 @@ bool is_pretended(const c10d::ProcessGroup& group) {
   }
 }
 
-// Another rank, whose last announcement differs.
-struct Unlike {
-  int rank;
-  std::string text;
-};
-
 class Announcement {
  public:
   Announcement(const ReductionNote& note, c10d::ProcessGroup& group, std::size_t number)
@@ -66,71 +60,52 @@ class Announcement {
         rank_(group.getRank()),
         size_(group.getSize()),
         number_(number),
-        wait_(find_longest_wait(group)) {}
+        wait_(std::min(kPatience, find_longest_wait(group))) {}
 
   void say() {
     const std::string said = fmt::format("{}\n{}", number_, note_.text);
     store_->set(key(rank_), std::vector<std::uint8_t>(said.begin(), said.end()));
-    all_have_said_it_ = store_->add(count_key(), 1) == size_;
+    store_->add(count_key(), 1);
   }
 
-  // Where ranks differ to the end, one of them.
-  std::optional<Unlike> wait() {
+  // False: some rank has not said the same in time.
+  bool wait() {
     const Clock::time_point begin = Clock::now();
-    std::optional<Unlike> unlike;
-    milliseconds next_look = std::min(kSilentWait, wait_ / 2);
-    while (!all_have_said_it_ && Clock::now() - begin < wait_) {
+    // More than there are ranks: a group of the same name has said it before, over the same store.
+    while (store_->add(count_key(), 0) < size_) {
       const Clock::duration waited = Clock::now() - begin;
-      if (waited >= next_look) {
-        next_look *= 2;  // a thousand ranks must not keep the store's thread busy
-        if (!look(unlike)) return std::nullopt;
-        if (unlike && is_first_to_say_it_) warn_once(make_sentence(*unlike), ShownBy::this_rank);
-      }
+      if (waited >= wait_) return false;
       std::this_thread::sleep_for(std::clamp<Clock::duration>(waited / 4, kShortPause, kLongPause));
-      all_have_said_it_ = store_->add(count_key(), 0) == size_;
     }
-    if (all_have_said_it_ || !look(unlike)) return std::nullopt;
-    return unlike;
+    return true;
   }
 
-  std::string make_sentence(const Unlike& unlike) const {
-    return fmt::format(
-        "{}: rank {} of {} ends a region under {}, rank {} under {}, and their reductions do not "
-        "fit; {}",
-        note_.subject, rank_, note_.group_name, note_.text, unlike.rank, unlike.text, note_.mend);
-  }
-
- private:
-  static std::string key(int rank) { return fmt::format("telens/reduces/rank/{}", rank); }
-  std::string count_key() const { return fmt::format("telens/reduces/count/{}", note_.text); }
-
-  // Reads what each rank announced last. False: all of them have said what this one says. A rank
-  // that has announced less may still come to it.
-  bool look(std::optional<Unlike>& unlike) {
-    unlike.reset();
-    bool some_are_late = false;
-    is_first_to_say_it_ = true;
+  // The sentence that names a rank whose reduction is another; nullopt: those that differ may still
+  // come to this one, or another rank looks: a thousand that all look would keep the store busy.
+  std::optional<std::string> find_unlike_rank() {
+    if (store_->add(fmt::format("telens/reduces/looks/{}", note_.text), 1) > 1) return std::nullopt;
     for (int rank = 0; rank < size_; ++rank) {
-      if (rank == rank_) continue;
-      if (!store_->check({key(rank)})) {
-        some_are_late = true;
-        continue;
-      }
+      if (rank == rank_ || !store_->check({key(rank)})) continue;
       const std::vector<std::uint8_t> bytes = store_->get(key(rank));
       std::istringstream said(std::string(bytes.begin(), bytes.end()));
       std::size_t number = 0;
       std::string text;
       said >> number >> std::ws;
       std::getline(said, text);
-      if (text == note_.text) {
-        if (rank < rank_) is_first_to_say_it_ = false;
-      } else if (number < number_) {
-        some_are_late = true;
-      } else if (!unlike) {
-        unlike = Unlike{rank, text};
-      }
+      if (text != note_.text && number >= number_) return make_sentence(rank, text);
     }
-    return some_are_late || unlike;
+    return std::nullopt;
+  }
+
+ private:
+  static std::string key(int rank) { return fmt::format("telens/reduces/rank/{}", rank); }
+  std::string count_key() const { return fmt::format("telens/reduces/count/{}", note_.text); }
+
+  std::string make_sentence(int other, std::string_view text) const {
+    return fmt::format(
+        "{}: rank {} of {} ends a region under {}, rank {} under {}; unless that rank still comes "
+        "to the same, the reduction waits until the group's time is up: {}",
+        note_.subject, rank_, note_.group_name, note_.text, other, text, note_.mend);
   }
 
   const ReductionNote& note_;
@@ -139,8 +114,6 @@ class Announcement {
   int size_;
   std::size_t number_;
   milliseconds wait_;
-  bool all_have_said_it_ = false;
-  bool is_first_to_say_it_ = true;
 };
 
 }  // namespace
@@ -149,15 +122,16 @@ void announce_reduction(const ReductionNote& note, const ProcessGroupPtr& group)
   if (!group->getStore() || is_pretended(*group)) return;
   const std::size_t number = next_number(note.text, *group);
   if (number == 0) return;
-  Announcement announcement(note, *group, number);
-  std::optional<Unlike> unlike;
   try {
+    Announcement announcement(note, *group, number);
     announcement.say();
-    if (note.reduces) unlike = announcement.wait();
+    if (!note.reduces || announcement.wait()) return;
+    if (const auto sentence = announcement.find_unlike_rank()) {
+      warn_once(*sentence, ShownBy::this_rank);
+    }
   } catch (const std::exception&) {
-    return;
+    // The store fails; so will the reduction, which says it.
   }
-  if (unlike) throw UsageError(announcement.make_sentence(*unlike));
 }
 
 }  // namespace telens

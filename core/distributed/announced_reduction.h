@@ -20,9 +20,9 @@ struct ReductionNote {
 };
 
 // Every rank of the group calls it before it reduces, or would if it did. One that reduces waits
-// until all have said the same, or some are late (find_longest_wait). A warning tells of ranks that
-// have said another thing for 10 s, and UsageError is thrown where they still do in the end. Where
-// the store fails it returns: so will the reduction.
+// until all have said the same, for 10 s at most and never longer than find_longest_wait; then one
+// rank warns of another that has said another thing. It never throws: a rank that is late may still
+// come, and the reduction has a time limit of its own.
 void announce_reduction(const ReductionNote& note, const ProcessGroupPtr& group);
 
 }  // namespace telens

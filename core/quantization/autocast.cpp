@@ -20,7 +20,8 @@ std::vector<AutocastState>& stack() {
   return states;
 }
 
-// A rank whose recipe reduces nothing would leave the others of its group waiting.
+// A rank whose recipe reduces nothing would leave the others of its group waiting. The outermost
+// region speaks for those inside.
 void announce(const AutocastState& state) {
   if (!state.options.group || size_of(*state.options.group) == 1) return;
   const std::int64_t count = state.region->count_reduced(state.options.group);

@@ -157,13 +157,13 @@ STATEMENTS = (
         "return;",
     ),
     Statement(
-        "Ranks of `fp8_group` of which some reduce no amaxes, or others, are told at the first "
-        "region that does not fit: a warning after 10 s, and an error within 5 minutes *(ours)*.",
+        "Where some ranks of `fp8_group` come to a recipe or a number of amaxes that others do not "
+        "come to, a warning says so after 10 s, the first time that it is new *(ours)*.",
         "test_unlike_reductions.py"
-        "::test_ranks_whose_reductions_do_not_fit_learn_it_and_others_go_on",
+        "::test_ranks_whose_reductions_do_not_fit_are_warned_and_others_are_not",
         "core/distributed/announced_reduction.cpp",
-        "if (note.reduces) unlike = announcement.wait();",
-        "",
+        "if (!note.reduces || announcement.wait()) return;",
+        "return;",
     ),
     Statement(
         "Of an input that one rank refuses in a divided layer's first forward the others are told "
