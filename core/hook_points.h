@@ -132,6 +132,8 @@ struct InspectTensorCall {
   bool columnwise_modified = false;
   bool evaluation = false;  // RoutingPlan::evaluation; set by the listener, for its features
   bool replicated = false;  // each rank of tensor_parallel has this tensor, whole
+  // Outputs: ranks of tensor_parallel have added it up; this rank's GEMM made a part.
+  bool summed = false;
   // The GEMMs take rows of all ranks of tensor_parallel, in the order of ranks and as many of each:
   // where those of `tensor` begin. nullopt: they take these alone.
   std::optional<std::int64_t> first_row = std::nullopt;

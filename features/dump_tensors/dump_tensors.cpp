@@ -57,8 +57,7 @@ PendingDump make_from(const FeatureCall& at, const InspectTensorCall& call,
   if (is_gemm_input(call.tensor_name)) dump.set("recipe", get_name(call.recipe));
   if (call.tensor != nullptr) dump.set("shape", call.tensor->sizes().vec());
   if (call.first_row) dump.set(kFirstRow, *call.first_row);
-  const bool is_sum = call.replicated && !is_gemm_input(call.tensor_name);
-  if (is_sum) dump.set("summed_over_ranks", std::int64_t{1});
+  if (call.summed) dump.set("summed_over_ranks", std::int64_t{1});
   if (contents.high_precision) dump.add_values("high_precision", *call.tensor);
   const auto [first, second] =
       is_of_attention(call.tensor_name) ? GemmsOfTensor{} : get_gemms(call.tensor_name);

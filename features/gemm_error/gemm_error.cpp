@@ -248,7 +248,12 @@ void GemmError::inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
 }
 
 void GemmError::say_left_out(const FeatureCall& at, Gemm gemm, std::string_view reason) {
-  const bool first = !warned_.exchange(true);
+  bool first = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!left_out_.emplace(at.layer_name, gemm).second) return;
+    first = left_out_.size() == 1;
+  }
   services_.log_message(fmt::format("GemmError: {} is not measured: {}{}", telens::get_name(gemm),
                                     reason, first ? "; the log names all such GEMMs" : ""),
                         at.layer_name, first ? debug::LogLevel::warning : debug::LogLevel::info);

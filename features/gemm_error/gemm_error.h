@@ -4,12 +4,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "features/gemm_error/gemm_error_options.h"
@@ -65,7 +66,7 @@ class GemmError final : public ScheduledFeature {
     auto operator<=>(const Measured&) const = default;
   };
 
-  // Tells why a GEMM has no row: one warning, and a line of the log for each.
+  // Tells why a GEMM has no row: one warning, and a line of the log for each layer and GEMM.
   void say_left_out(const FeatureCall& at, Gemm gemm, std::string_view reason);
   // Records comparisons that have come to the host.
   void record_arrived(Waiting waiting);
@@ -73,10 +74,10 @@ class GemmError final : public ScheduledFeature {
 
   FeatureServices& services_;
   std::array<std::optional<std::int64_t>, kAllGemms.size()> samples_;  // nullopt: not chosen
-  std::atomic<bool> warned_{false};
-
   Arrivals<std::vector<Measured>> arrivals_;
-  std::mutex mutex_;                 // over what follows: the samples of this iteration
+  std::mutex mutex_;  // over what follows
+  std::set<std::pair<std::string, Gemm>> left_out_;
+  // The samples of this iteration.
   std::vector<Measured> measured_;   // one for each two of the outputs
   std::vector<at::Tensor> outputs_;  // FP64, on their device: an output, then what it should be
   StreamSet streams_;                // that have made them

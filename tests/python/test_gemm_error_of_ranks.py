@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 import subprocess
 
 import pytest
@@ -33,7 +34,13 @@ TENSORS = ["activation", "weight", "gradient", "output", "dgrad", "wgrad"]
 CONFIG = section(
     {
         "transformer_engine": {
-            "DumpTensors": {"enabled": True, "tensors": TENSORS, "operands": True},
+            "DumpTensors": {
+                "enabled": True,
+                "tensors": TENSORS,
+                "operands": True,
+                "high_precision_tensor": True,
+                "quantized_tensor": True,
+            },
         },
         "telens": {"GemmError": {"enabled": True, "gemms": list(GEMMS), "samples": SAMPLES}},
     },
@@ -145,11 +152,14 @@ def test_exact_products_have_no_error_on_any_rank_whatever_is_gathered(logs):
 
 def test_one_warning_says_which_gemms_are_not_measured(logs):
     for rank in range(2):
-        log = logs / "exact" / "nvdlfw_inspect_logs" / f"nvdlfw_inspect_globalrank-{rank}.log"
-        lines = [line for line in log.read_text().splitlines() if "wgrad is not measured" in line]
-        assert len([line for line in lines if "WARNING" in line]) == 1
-        assert len(lines) == 4 + len(OVERLAPS)
-        assert not any("fprop is not" in line or "dgrad is not" in line for line in lines)
+        # In "rounded" each layer runs three times.
+        for folder, layers in (("exact", 4 + len(OVERLAPS)), ("rounded", 2)):
+            log = logs / folder / "nvdlfw_inspect_logs" / f"nvdlfw_inspect_globalrank-{rank}.log"
+            all_lines = log.read_text().splitlines()
+            lines = [line for line in all_lines if "wgrad is not measured" in line]
+            assert len([line for line in lines if "WARNING" in line]) == 1
+            assert len(lines) == layers
+            assert not any("fprop is not" in line or "dgrad is not" in line for line in all_lines)
     events = telens.open_run(logs / "exact").table("events")
     assert not (events["kind"] == "feature_off").any()
 
@@ -214,3 +224,21 @@ def test_a_dumped_gemm_is_replayed_in_the_rows_of_its_rank(logs, case):
             assert len(again.result) == TOKENS // 2
             assert any(f"rows {rank * TOKENS // 2} to" in note for note in again.notes)
             assert gemm_error.figures(again).rows[-1]["relative_error"] == 0
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in EXACT if c[2] == "FP32"], ids=lambda case: name_of(case, True)
+)
+def test_a_sum_over_ranks_is_not_replayed_as_what_its_rank_made(logs, case, tmp_path):
+    summed = {"row": "output", "column": "dgrad"}[case[0]]
+    layer = name_of(case, True)
+    for path in (logs / "exact/tensor_dumps/rank_1/iter_000000").glob(f"{layer}_*.h5"):
+        if not path.name.endswith("_gemm.h5"):
+            shutil.copy(path, tmp_path)
+    for name, gemm in (("output", "fprop"), ("dgrad", "dgrad")):
+        [one] = [each for each in found.find(tmp_path / f"{layer}_{name}.h5") if each.gemm == gemm]
+        if name == summed:
+            with pytest.raises(telens.UsageError, match=f"{name} is a sum over ranks"):
+                dumps.read(one)
+        else:
+            dumps.read(one)

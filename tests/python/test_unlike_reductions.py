@@ -38,7 +38,9 @@ def one_rank_reduces_nothing(rank: int) -> None:
     said = written_to_stderr(lambda: run(layers, DelayedScaling(), group, 2.0 + rank))
     if rank == 0:
         begin = "telens: autocast: rank 0 of amax_reduction_group (fp8_group) ends a region "
-        assert said.startswith(f"{begin}{REDUCES}, rank 1 under mxfp8 with nothing to reduce;"), said
+        assert said.startswith(f"{begin}{REDUCES}, rank 1 under mxfp8 with nothing to reduce;"), (
+            said
+        )
         assert said.count("\n") == 1, said
     else:
         assert said == ""

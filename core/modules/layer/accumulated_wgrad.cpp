@@ -88,7 +88,7 @@ at::Tensor accumulate_wgrad(GemmLayer& layer, const ForwardContext& context,
         "while a debug session runs, layers with fuse_wgrad_accumulation whose wgrad it may watch "
         "make it and add it to main_grad in two steps; otherwise that is one step, and the last "
         "bits of main_grad may differ",
-        ShownBy::this_rank);  // which layers are watched, and on which rank they are, may differ
+        ShownBy::this_rank);  // the first rank may lack the layer
   }
   if (product_first) add_rows(targets, wgrad);
   for (const MainGrad& each : targets) count_change(each.buffer);

@@ -94,7 +94,8 @@ at::Tensor run_output_hooks(GemmLayer& layer, const ForwardContext& context, Gem
                               .quantizer = nullptr,
                               .tensor_parallel = layer.hooks.tensor_parallel(),
                               .bias = bias.defined() ? &bias : nullptr,
-                              .replicated = layer.parallel.replicates(name)});
+                              .replicated = layer.parallel.replicates(name),
+                              .summed = layer.parallel.sums(name)});
   }
   return output;
 }

@@ -35,6 +35,10 @@ struct LinearParallel {
   bool gathers_gradient() const { return mode == ParallelMode::row && sequence; }
   bool sums_output() const { return mode == ParallelMode::row && size > 1; }
   bool sums_dgrad() const { return mode == ParallelMode::column && size > 1; }
+  bool sums(TensorName name) const {
+    return (name == TensorName::output && sums_output()) ||
+           (name == TensorName::dgrad && sums_dgrad());
+  }
   bool gathers_operands() const { return gathers_input() || gathers_gradient(); }
   bool gathers(TensorName name) const {
     return (name == TensorName::activation && gathers_input()) ||
