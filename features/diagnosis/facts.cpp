@@ -64,6 +64,7 @@ Facts::Facts(const record::RunReader& run, std::span<const std::string_view> sta
       config_text_(run.config_text()) {
   read_names(run);
   read_resumes(run);
+  read_world(run);
   read_warm_up(run);
   read_series(run, statistics);
   read_histograms(run, statistics);
@@ -119,6 +120,28 @@ void Facts::read_resumes(const record::RunReader& run) {
     resumes_.push_back(resume);
   }
   ranks_ = static_cast<int>(ranks.size());
+}
+
+void Facts::read_world(const record::RunReader& run) {
+  std::map<int, const record::Segment*> last;
+  std::map<int, std::int64_t> reached;
+  const record::Segment* newest = nullptr;
+  for (const record::Segment& segment : run.segments()) {
+    last[segment.rank] = &segment;
+    if (newest == nullptr || segment.start_time > newest->start_time) newest = &segment;
+    std::int64_t& iteration = reached.try_emplace(segment.rank, INT64_MIN).first->second;
+    if (segment.records == 0) continue;
+    iteration = std::max(iteration, std::min(segment.last_iteration, segment.superseded_from - 1));
+  }
+  for (const auto& [rank, segment] : last) {
+    if (segment->world_size != newest->world_size) continue;
+    last_of_ranks_[rank] = std::min(reached[rank], read_.last);
+  }
+}
+
+std::optional<std::int64_t> Facts::last_of_rank(int rank) const {
+  const auto found = last_of_ranks_.find(rank);
+  return found == last_of_ranks_.end() ? std::nullopt : std::optional(found->second);
 }
 
 void Facts::read_warm_up(const record::RunReader& run) {
@@ -277,6 +300,8 @@ void Facts::read_ledger(const record::RunReader& run) {
   query.first_iteration = INT64_MIN;
   for (const record::LedgerRow& row : run.rows<record::LedgerRow>(query)) {
     if (row.entry == record::kNoName || row.detail == record::kNoName) continue;
+    const auto reached = last_of_ranks_.find(row.rank);
+    if (reached != last_of_ranks_.end()) reached->second = std::max(reached->second, row.iteration);
     const StateKey key{row.rank, row.layer, row.gemm, row.value};
     if (key != last || gemm_states_.back().entries.contains(words[row.entry])) {
       Place place{.layer = row.layer, .rank = row.rank};

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -83,6 +84,9 @@ class Facts {
   std::int64_t first_iteration() const { return first_; }
   std::int64_t last_iteration() const { return last_; }
   int ranks() const { return ranks_; }
+  // The last iteration of which a rank has recorded anything; nothing: its last file is of a world
+  // of another size than the newest one, and the run has gone on without it.
+  std::optional<std::int64_t> last_of_rank(int rank) const;
   // A clause (features/diagnosis/rank_coverage.h); empty: nothing kept ranks from being compared.
   const std::string& why_not_compared() const { return why_not_compared_; }
   // The configuration of the run as it stands in its file; empty: none was recorded.
@@ -100,6 +104,7 @@ class Facts {
   record::RecordQuery query() const;
   void read_names(const record::RunReader& run);
   void read_resumes(const record::RunReader& run);
+  void read_world(const record::RunReader& run);
   void read_warm_up(const record::RunReader& run);
   void read_series(const record::RunReader& run, std::span<const std::string_view> statistics);
   void read_histograms(const record::RunReader& run, std::span<const std::string_view> statistics);
@@ -122,6 +127,7 @@ class Facts {
   std::int64_t first_ = INT64_MAX;
   std::int64_t last_ = INT64_MIN;
   int ranks_ = 0;
+  std::map<int, std::int64_t> last_of_ranks_;  // ranks of the newest world alone
   std::string why_not_compared_;
   std::string config_text_;
   std::vector<Resume> resumes_;

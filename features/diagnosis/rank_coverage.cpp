@@ -57,23 +57,47 @@ std::vector<int> list_absent_ranks(const record::RunReader& run) {
   return absent;
 }
 
-// The first warning of ranks whose text has the words; the other ranks say it too.
-std::optional<Event> find_warning(const record::RunReader& run, std::string_view words) {
+struct Warning {
+  Event event;                             // the first; other ranks say it too
+  std::optional<std::int64_t> until = {};  // a resume at which no rank has warned of it again
+};
+
+// The iteration at which a later process went on with the run.
+std::optional<std::int64_t> find_resume_behind(const Event& warning, const record::RunReader& run) {
+  std::optional<std::int64_t> resume;
+  for (const record::Segment& segment : run.segments()) {
+    if (segment.rank != warning.rank || segment.continues || segment.records == 0) continue;
+    if (segment.start_time <= warning.time || segment.first_iteration <= warning.iteration)
+      continue;
+    resume = std::min(resume.value_or(segment.first_iteration), segment.first_iteration);
+  }
+  return resume;
+}
+
+// A warning of ranks whose text has the words.
+std::optional<Warning> find_warning(const record::RunReader& run, std::string_view words) {
   const auto& texts = run.names(record::Dictionary::word);
   std::optional<Event> first;
+  std::optional<Event> last;
   for (const Event& event : run.events()) {
     const bool is_warning = event.kind != record::kNoName && texts[event.kind] == "warning";
     if (!is_warning || event.superseded || event.text == record::kNoName) continue;
     if (texts[event.text].find(words) == std::string::npos) continue;
     if (!first || event.iteration < first->iteration) first = event;
+    if (!last || event.time > last->time) last = event;
   }
-  return first;
+  if (!first) return std::nullopt;
+  return Warning{*first, find_resume_behind(*last, run)};
 }
 
-std::string get_text(const Event& warning, const record::RunReader& run) {
-  return fmt::format("since iteration {}: {}", warning.iteration,
-                     run.names(record::Dictionary::word)[warning.text]);
+std::string get_text(const Warning& warning, const record::RunReader& run) {
+  const std::string& text = run.names(record::Dictionary::word)[warning.event.text];
+  if (!warning.until) return fmt::format("since iteration {}: {}", warning.event.iteration, text);
+  return fmt::format("from iteration {} until the resume at iteration {}: {}",
+                     warning.event.iteration, *warning.until, text);
 }
+
+bool is_in_force(const std::optional<Warning>& warning) { return warning && !warning->until; }
 
 std::string absence_note(const std::vector<int>& absent, const record::RunReader& run) {
   return fmt::format(
@@ -101,10 +125,10 @@ std::vector<std::string> missing_rank_notes(const record::RunReader& run) {
 }
 
 std::string why_not_compared(const record::RunReader& run) {
-  if (find_warning(run, record::kHadNotCome)) {
+  if (is_in_force(find_warning(run, record::kHadNotCome))) {
     return "a rank had no session when the others began, and each recorded alone";
   }
-  if (find_warning(run, record::kUnlikeConfigurations)) {
+  if (is_in_force(find_warning(run, record::kUnlikeConfigurations))) {
     return "the ranks ran under different configurations";
   }
   std::set<int> ranks;

@@ -189,16 +189,27 @@ std::string get_ranks(const OperandRow& row, const RanksOfOperands& all) {
   return words.substr(words.find(' ') + 1);
 }
 
-Table ledger_table(const std::vector<OperandRow>& rows, bool by_rank) {
+// A program reads all ranks, in one form whatever the data; a table names them where they differ.
+Cell make_rank_cell(const OperandRow& row, const RanksOfOperands& all,
+                    const LedgerOptions& options) {
+  if (options.table.format != Format::table)
+    return std::vector<std::int64_t>(row.ranks.begin(), row.ranks.end());
+  if (options.by == kByRank) return std::int64_t{*row.ranks.begin()};
+  return get_ranks(row, all);
+}
+
+Table ledger_table(const std::vector<OperandRow>& rows, const LedgerOptions& options) {
   Table table({kByRank, "layer", "gemm", "tensor", "requested", "ran", "from", "fallback", "why",
                "kernel", "recipe"});
   const RanksOfOperands all = list_ranks(rows);
   for (const OperandRow& row : rows) {
-    const Cell rank = by_rank ? Cell(std::int64_t{*row.ranks.begin()}) : get_ranks(row, all);
-    table.add({rank, row.layer, row.gemm, row.tensor, row.requested, row.ran, row.first_iteration,
-               std::string(row.fallback ? "yes" : ""), row.reason, row.kernel, row.recipe});
+    table.add({make_rank_cell(row, all, options), row.layer, row.gemm, row.tensor, row.requested,
+               row.ran, row.first_iteration, std::string(row.fallback ? "yes" : ""), row.reason,
+               row.kernel, row.recipe});
   }
-  table.drop_where_empty(kByRank);
+  if (options.table.format == Format::table && options.by != kByRank) {
+    table.drop_where_empty(kByRank);
+  }
   table.drop_where_empty("recipe");
   table.may_lack({"from"});
   return table;
@@ -234,7 +245,7 @@ void run_ledger(const LedgerOptions& options) {
   if (rows.empty()) {
     raise<UsageError>("{}: no layer of the ledger matches '{}'", options.run, options.layer);
   }
-  print_table(ledger_table(rows, options.by == kByRank), options.table);
+  print_table(ledger_table(rows, options), options.table);
   if (!ledger.violations.empty()) {
     print_violations(ledger.violations, options.table.format);
     throw BadRun();

@@ -56,7 +56,6 @@ class Spread {
 void compare_with_other(RankCourse& course, const std::vector<double>& means) {
   const double other = course.mean == means[0] ? means[1] : means[0];
   const double larger = std::max(std::abs(course.mean), std::abs(other));
-  course.deviation.reset();
   course.difference = course.mean - other;
   // Quotients: the difference of the largest numbers is no number.
   course.apart = larger > 0 ? std::abs(course.mean / larger - other / larger) : 0;
@@ -106,11 +105,13 @@ std::vector<RankCourse> RankSpread::outliers_first() const {
                         .lowest = values.lowest,
                         .highest = values.highest,
                         .mean = values.mean,
-                        .median_of_ranks = {}};
+                        .median_of_ranks = {},
+                        .of_two = ranks.size() == 2};
+      if (course.of_two) course.deviation.reset();
       if (!means.empty()) course.median_of_ranks = spread.median_of_means();
-      if (values.finite > 0 && means.size() == 2) {
+      if (course.of_two && values.finite > 0 && means.size() == 2) {
         compare_with_other(course, means);
-      } else if (values.finite > 0) {
+      } else if (!course.of_two && values.finite > 0) {
         course.deviation = spread.deviation(values.mean);
         course.apart = std::abs(*course.deviation);
       }
@@ -120,8 +121,8 @@ std::vector<RankCourse> RankSpread::outliers_first() const {
   }
   const auto place = [](const RankCourse& course) {
     const SeriesKey& key = course.key;
-    return std::tuple(!course.alone_not_finite, -course.apart, key.layer, key.tensor, key.gemm,
-                      key.statistic, course.rank);
+    return std::tuple(!course.alone_not_finite, course.of_two, -course.apart, key.layer, key.tensor,
+                      key.gemm, key.statistic, course.rank);
   };
   std::ranges::sort(courses, {}, place);
   return courses;

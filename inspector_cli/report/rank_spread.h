@@ -25,6 +25,7 @@ struct RankCourse {
   double highest = 0;
   double mean = 0;
   std::optional<double> median_of_ranks;  // nothing: no rank has a finite value
+  bool of_two = false;                    // two ranks have recorded it, finite or not
   // Distance from the median of all ranks' means, in robust standard deviations: the modified
   // z-score of Iglewicz and Hoaglin, "How to Detect and Handle Outliers" (1993), (mean - median) /
   // (1.4826 MAD), or / (1.2533 mean absolute deviation) where more than half of the ranks are
@@ -41,7 +42,8 @@ class RankSpread {
   // Throws UsageError where there are more series than there is memory for.
   void add(int rank, std::span<const record::Record> records);
   // Those with values that are not finite where most have none, then those farthest from the
-  // median, or of two ranks from each other in relation to the larger; then by name and rank.
+  // median; behind them what two ranks have, by their distance in relation to the larger, which is
+  // no deviation; then by name and rank.
   std::vector<RankCourse> outliers_first() const;
 
  private:

@@ -1,6 +1,7 @@
 #include "inspector_cli/terminal/table.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -44,6 +45,7 @@ Json json_value(const Cell& cell) {
   if (const auto* text = std::get_if<std::string>(&cell)) return json_text(*text);
   if (const auto* value = std::get_if<double>(&cell)) return json_number(*value);
   if (const auto* count = std::get_if<std::int64_t>(&cell)) return *count;
+  if (const auto* list = std::get_if<std::vector<std::int64_t>>(&cell)) return *list;
   return nullptr;
 }
 
@@ -87,14 +89,21 @@ double to_number(const Cell& cell) {
 
 bool is_empty(const Cell& cell) {
   const auto* text = std::get_if<std::string>(&cell);
-  return std::holds_alternative<std::monostate>(cell) || (text != nullptr && text->empty());
+  const auto* list = std::get_if<std::vector<std::int64_t>>(&cell);
+  return std::holds_alternative<std::monostate>(cell) || (text != nullptr && text->empty()) ||
+         (list != nullptr && list->empty());
+}
+
+std::string sorted_text(const Cell& cell) {
+  const auto* text = std::get_if<std::string>(&cell);
+  return text != nullptr ? *text : short_text(cell);
 }
 
 // NaN before all numbers.
 bool sorts_before(const Cell& a, const Cell& b) {
   if (is_empty(a) || is_empty(b)) return !is_empty(a) && is_empty(b);
   if (is_number(a) != is_number(b)) return is_number(a);
-  if (!is_number(a)) return comes_before(std::get<std::string>(a), std::get<std::string>(b));
+  if (!is_number(a)) return comes_before(sorted_text(a), sorted_text(b));
   const double left = to_number(a);
   const double right = to_number(b);
   if (std::isnan(left) || std::isnan(right)) return std::isnan(left) && !std::isnan(right);
@@ -107,6 +116,8 @@ std::string short_text(const Cell& cell) {
   if (const auto* text = std::get_if<std::string>(&cell)) return printable(*text);
   if (const auto* count = std::get_if<std::int64_t>(&cell)) return fmt::format("{}", *count);
   if (const auto* value = std::get_if<double>(&cell)) return number_text(*value);
+  if (const auto* list = std::get_if<std::vector<std::int64_t>>(&cell))
+    return fmt::format("{}", fmt::join(*list, ", "));
   return "";
 }
 

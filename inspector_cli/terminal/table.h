@@ -15,8 +15,10 @@ namespace telens::cli {
 
 enum class Format : std::uint8_t { table, csv, json };
 
-// Nothing: an empty cell (JSON: null). Numbers are shortened in text, exact in CSV and JSON.
-using Cell = std::variant<std::monostate, std::string, std::int64_t, double>;
+// Nothing: an empty cell (JSON: null). Numbers are shortened in text, exact in CSV and JSON. A list
+// is one in JSON, and "0, 2" elsewhere.
+using Cell =
+    std::variant<std::monostate, std::string, std::int64_t, double, std::vector<std::int64_t>>;
 
 class Table {
  public:

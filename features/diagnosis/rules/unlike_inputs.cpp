@@ -37,10 +37,21 @@ bool is_first_of_step(const Facts& facts, const Place& place) {
   });
 }
 
+// RankAgreement may look at gradients alone.
+bool has_compared_inputs(const Facts& facts, int rank) {
+  return std::ranges::any_of(facts.with(kStatistic), [&](const Series* series) {
+    return series->place.tensor == TensorName::activation && series->place.rank == rank;
+  });
+}
+
 std::string describe(const Facts& facts, const Place& place) {
-  if (place.tensor == TensorName::gradient) {
+  if (place.tensor == TensorName::gradient && has_compared_inputs(facts, place.rank)) {
     return "its gradient is not the one that the other ranks of its tp_group have, and inputs are: "
            "other targets do that, or other losses";
+  }
+  if (place.tensor == TensorName::gradient) {
+    return "its gradient is not the one that the other ranks of its tp_group have: other batches, "
+           "targets or losses do that; inputs were not compared";
   }
   if (is_first_of_step(facts, place)) {
     return "its input is not the one that the other ranks of its tp_group have, and it is the "
@@ -82,8 +93,7 @@ Rule unlike_inputs() {
               "rank of a tp_group has whole, and one differs while the weights before it do not. "
               "Gradients and weights that part in the same iteration follow from it.",
           .stage = Stage::setup,
-          // A run whose weights or scales were compared has no replicas to look at.
-          .required = {"replica_differs|weight_differs|scale_differs"},
+          .required = {kStatistic},
           .compares_ranks = true,
           .recorded_by =
               "RankAgreement with `tensors: [activation, gradient]`, of layers that a tp_group "

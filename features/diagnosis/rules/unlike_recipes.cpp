@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -46,17 +48,30 @@ std::string get_words(const Wishes& wishes, const Wishes& others) {
   return words;
 }
 
-// The last state of each rank in one GEMM of a layer.
-using LastStates = std::map<int, const GemmState*>;
+// The states of each rank in one GEMM of a layer, as they followed each other.
+using StatesOfRanks = std::map<int, std::vector<const GemmState*>>;
+using OneOfEach = std::map<int, const GemmState*>;
+
+// Those in force in an iteration; a rank without one is left out.
+OneOfEach get_states_in(const StatesOfRanks& all, std::int64_t iteration) {
+  OneOfEach states;
+  for (const auto& [rank, list] : all) {
+    for (const GemmState* state : list) {
+      if (state->iteration <= iteration) states[rank] = state;
+    }
+  }
+  return states;
+}
 
 struct Difference {
-  const GemmState* usual = nullptr;  // most ranks have it; of as many the lowest decides
-  const GemmState* odd = nullptr;
-  std::vector<int> odd_ranks = {};
+  const GemmState* usual = nullptr;        // most ranks have it; of as many the lowest decides
+  std::vector<const GemmState*> odd = {};  // one of each other group, that of the lowest rank first
+  std::vector<int> odd_ranks = {};         // those of the first such group
   std::int64_t since = 0;
+  bool may_follow = false;  // one rank is still in the iteration in which another has switched
 };
 
-std::optional<Difference> find_difference(const LastStates& states) {
+std::optional<Difference> find_difference(const OneOfEach& states) {
   // Older files do not name the recipe.
   const bool all_name_it = std::ranges::all_of(
       states, [](const auto& each) { return each.second->entries.contains(kRecipe); });
@@ -73,11 +88,23 @@ std::optional<Difference> find_difference(const LastStates& states) {
   Difference difference{.usual = states.at(usual->second.front())};
   for (const auto& [wishes, of] : ranks) {
     if (wishes == usual->first) continue;
-    difference.odd_ranks.insert(difference.odd_ranks.end(), of.begin(), of.end());
+    difference.odd.push_back(states.at(of.front()));
+    const bool is_first = difference.odd_ranks.empty() || of.front() < difference.odd_ranks.front();
+    if (is_first) difference.odd_ranks = of;
   }
-  std::ranges::sort(difference.odd_ranks);
-  difference.odd = states.at(difference.odd_ranks.front());
-  difference.since = std::max(difference.usual->iteration, difference.odd->iteration);
+  std::ranges::sort(difference.odd, {}, [](const GemmState* state) { return state->place.rank; });
+  difference.since = std::max(difference.usual->iteration, difference.odd.front()->iteration);
+  return difference;
+}
+
+// In the last iteration that all of the ranks have come to, unless the slower ones follow later.
+std::optional<Difference> find_difference(const StatesOfRanks& states, const Facts& facts) {
+  std::int64_t common = INT64_MAX;
+  for (const auto& [rank, list] : states) common = std::min(common, *facts.last_of_rank(rank));
+  auto difference = find_difference(get_states_in(states, common));
+  if (!difference || !find_difference(get_states_in(states, INT64_MAX))) return std::nullopt;
+  const bool began_together = difference->usual->iteration == difference->odd.front()->iteration;
+  difference->may_follow = difference->since == common && !began_together;
   return difference;
 }
 
@@ -89,7 +116,8 @@ Evidence make_evidence(const GemmState& state, const std::string& words) {
 }
 
 Finding make_finding(const Difference& difference, std::size_t other_layers, const Facts& facts) {
-  const Wishes odd = list_wishes(*difference.odd);
+  const GemmState& first = *difference.odd.front();
+  const Wishes odd = list_wishes(first);
   const Wishes usual = list_wishes(*difference.usual);
   const std::string odd_words = get_words(odd, usual);
   const std::string usual_words = get_words(usual, odd);
@@ -97,29 +125,35 @@ Finding make_finding(const Difference& difference, std::size_t other_layers, con
       other_layers == 0
           ? ""
           : fmt::format("; so in {} other layer{}", other_layers, other_layers == 1 ? "" : "s");
+  std::vector<Evidence> evidence{make_evidence(first, odd_words),
+                                 make_evidence(*difference.usual, usual_words)};
+  for (const GemmState* other : std::span(difference.odd).subspan(1)) {
+    evidence.push_back(make_evidence(*other, get_words(list_wishes(*other), usual)));
+  }
   return {.cause = "unlike_recipes",
-          .place = difference.odd->place,
+          .place = first.place,
           .first = difference.since,
           .last = std::max(facts.last_iteration(), difference.since),
-          .confidence = kProven,
+          .confidence = difference.may_follow ? kPossible : kProven,
           .summary = fmt::format("{} {} for {}, and rank {} for {}{}",
                                  ranks_in_words(difference.odd_ranks),
                                  difference.odd_ranks.size() == 1 ? "asks" : "ask", odd_words,
                                  difference.usual->place.rank, usual_words, others),
-          .evidence = {make_evidence(*difference.odd, odd_words),
-                       make_evidence(*difference.usual, usual_words)}};
+          .evidence = std::move(evidence)};
 }
 
 std::vector<Finding> find(const Facts& facts) {
-  std::map<std::pair<std::int32_t, int>, LastStates> states;  // by layer and GEMM
+  std::map<std::pair<std::int32_t, int>, StatesOfRanks> states;  // by layer and GEMM
   for (const GemmState& state : facts.gemm_states()) {
     if (state.place.layer == record::kNoName || !state.place.gemm) continue;
-    states[{state.place.layer, static_cast<int>(*state.place.gemm)}][state.place.rank] = &state;
+    if (!facts.last_of_rank(state.place.rank)) continue;
+    const std::pair where{state.place.layer, static_cast<int>(*state.place.gemm)};
+    states[where][state.place.rank].push_back(&state);
   }
   std::optional<Difference> first;
   std::set<std::int32_t> layers;
-  for (const auto& [where, last] : states) {
-    auto difference = find_difference(last);
+  for (const auto& [where, of_ranks] : states) {
+    auto difference = find_difference(of_ranks, facts);
     if (!difference) continue;
     layers.insert(where.first);
     if (!first || difference->since < first->since) first = std::move(difference);

@@ -1,5 +1,6 @@
 """telens diagnose, on what features that compare ranks have recorded of two of them."""
 
+import csv
 import json
 
 import pytest
@@ -70,8 +71,8 @@ def test_a_check_that_saw_no_collective_was_on(diagnose, compared, is_on):
     assert ("not recorded: wrong_collective" not in told) == is_on
 
 
-def test_ranks_without_a_tp_group_lack_no_comparison_of_their_inputs(diagnose):
-    assert "unlike_inputs" not in diagnose({WEIGHT: None}).stdout
+def test_inputs_that_were_not_compared_are_not_said_to_be_alike(diagnose):
+    assert "not recorded: unlike_inputs" in diagnose({WEIGHT: None}).stdout
 
 
 def test_comparisons_that_ended_are_told(telens, tmp_path):
@@ -120,6 +121,16 @@ def test_inputs_that_differ_are_the_origin_of_gradients_and_weights_that_do(
     diagnose, compared, found
 ):
     assert causes(diagnose(compared, "--format", "json")) == found
+
+
+@pytest.mark.parametrize("inputs", [True, False])
+def test_targets_are_to_blame_only_where_inputs_were_compared(diagnose, inputs):
+    compared = {TARGET: 4, **({INPUT: None} if inputs else {})}
+    (finding,) = json.loads(diagnose(compared, "--format", "json").stdout)["findings"]
+    alike = "and inputs are: other targets do that"
+    unknown = "other batches, targets or losses do that; inputs were not compared"
+    assert (alike in finding["summary"]) == inputs
+    assert (unknown in finding["summary"]) == (not inputs)
 
 
 @pytest.fixture
@@ -210,6 +221,63 @@ def test_ranks_under_unlike_recipes_are_named_with_both(under):
     assert "nothing was recorded" not in text
 
 
+@pytest.mark.parametrize(
+    ("recipes", "summary", "others"),
+    [
+        (
+            [DELAYED, CURRENT, "none"],
+            f"rank 1 asks for {CURRENT}, and rank 0 for {DELAYED}",
+            {"rank 2 asks for no recipe"},
+        ),
+        (
+            ["none", CURRENT, DELAYED, CURRENT],
+            f"rank 0 asks for no recipe, and rank 1 for {CURRENT}",
+            {f"rank 2 asks for {DELAYED}"},
+        ),
+    ],
+)
+def test_of_three_recipes_the_sentence_has_two_and_the_evidence_all(
+    under, recipes, summary, others
+):
+    (finding,) = json.loads(under(recipes, "--format", "json").stdout)["findings"]
+    assert finding["summary"] == f"{summary}; so in 1 other layer"
+    whats = {each["what"] for each in finding["evidence"]}
+    assert len(whats) == 3
+    assert whats > others
+
+
+@pytest.mark.parametrize(
+    ("reached", "confidence"),
+    # Not yet there; in the iteration of the switch, which may still be written; beyond it.
+    [(4, None), (5, 0.4), (8, 0.9)],
+)
+def test_ranks_are_compared_in_an_iteration_that_all_have_come_to(
+    telens, tmp_path, reached, confidence
+):
+    for rank, last in enumerate([8, reached]):
+        lines = Lines()
+        wishes(lines, "fc1", "fprop", DELAYED)
+        if rank == 0:
+            wishes(lines, "fc1", "fprop", CURRENT, at=5, state=1)
+        for step in range(last + 1):
+            lines.record(step, "fc1", "activation", "nonfinite", 0)
+        lines.write(tmp_path, rank, 2)
+    found = json.loads(telens("diagnose", tmp_path, "--format", "json").stdout)["findings"]
+    assert [each["confidence"] for each in found] == ([confidence] if confidence else [])
+
+
+def test_ranks_that_a_resume_left_out_are_not_compared(telens, tmp_path):
+    for ranks, first, recipe in ((3, 0, DELAYED), (2, 4, CURRENT)):
+        for rank in range(ranks):
+            lines = Lines()
+            wishes(lines, "fc1", "fprop", recipe, at=first)
+            for step in range(first, first + 6):
+                lines.record(step, "fc1", "activation", "nonfinite", 0)
+            lines.write(tmp_path, rank, ranks)
+    found = json.loads(telens("diagnose", tmp_path, "--format", "json").stdout)["findings"]
+    assert found == []
+
+
 def test_ranks_under_one_recipe_and_files_without_its_name_are_no_finding(under):
     assert json.loads(under([DELAYED] * 2, "--format", "json").stdout)["findings"] == []
     assert json.loads(under([DELAYED, ""], "--format", "json").stdout)["findings"] == []
@@ -233,22 +301,29 @@ def test_a_recipe_that_all_ranks_change_is_no_finding(telens, tmp_path):
     assert json.loads(telens("diagnose", tmp_path, "--format", "json").stdout)["findings"] == []
 
 
-def test_the_ledger_names_ranks_where_they_differ_and_each_if_asked(under):
-    rows = json.loads(
-        under([DELAYED, CURRENT, DELAYED], "--format", "json", command="ledger").stdout
-    )
-    assert {(row["rank"], row["recipe"]) for row in rows} == {("0, 2", DELAYED), ("1", CURRENT)}
-    each = json.loads(
-        under([DELAYED] * 2, "--by", "rank", "--format", "json", command="ledger").stdout
-    )
-    assert sorted({(row["rank"], row["recipe"]) for row in each}) == [(0, DELAYED), (1, DELAYED)]
-    assert len(each) == 2 * 2 * 2
+def ledger(under, recipes, *arguments):
+    rows = json.loads(under(recipes, *arguments, "--format", "json", command="ledger").stdout)
+    return rows, sorted({(*row["rank"], row["recipe"]) for row in rows})
 
 
-def test_ranks_that_ran_alike_stand_in_one_row_without_a_rank(under):
-    rows = json.loads(under([DELAYED] * 3, "--format", "json", command="ledger").stdout)
-    assert len(rows) == 2 * 2
-    assert "rank" not in rows[0]
+def test_programs_get_all_ranks_of_a_row_of_the_ledger_in_one_form(under):
+    rows, ranks = ledger(under, [DELAYED, CURRENT, DELAYED])
+    assert ranks == [(0, 2, DELAYED), (1, CURRENT)]
+    rows, ranks = ledger(under, [DELAYED] * 3)
+    assert (len(rows), ranks) == (2 * 2, [(0, 1, 2, DELAYED)])
+    rows, ranks = ledger(under, [DELAYED] * 2, "--by", "rank")
+    assert (len(rows), ranks) == (2 * 2 * 2, [(0, DELAYED), (1, DELAYED)])
+    told = under([DELAYED] * 10 + [CURRENT], "--format", "csv", "--sort", "rank", command="ledger")
+    ranks = {row["rank"] for row in csv.DictReader(told.stdout.splitlines())}
+    assert ranks == {"0, 1, 2, 3, 4, 5, 6, 7, 8, 9", "10"}
+
+
+def test_a_table_of_the_ledger_names_ranks_where_they_differ(under):
+    told = under([DELAYED, CURRENT, DELAYED], command="ledger").stdout
+    assert "0, 2" in told
+    assert "rank" not in under([DELAYED] * 3, command="ledger").stdout.splitlines()[0]
+    by_rank = under([DELAYED], "--by", "rank", command="ledger").stdout
+    assert by_rank.splitlines()[0].split()[0] == "rank"
 
 
 def test_the_ledger_of_one_rank(under):

@@ -2,11 +2,14 @@
 ended before the others."""
 
 import json
+import os
 import re
 
+import h5py
 import pytest
 from conftest import Lines
 from pseudo_terminal import on_terminal
+from rewritten_run import without_checksums
 
 STEPS = 6
 ALONE = (
@@ -22,9 +25,9 @@ UNLIKE = (
 RANK_RULES = ("rank_scales", "unreduced_gradient", "wrong_collective")
 
 
-def healthy(steps=STEPS):
+def healthy(steps=STEPS, first=0):
     lines = Lines()
-    for step in range(steps):
+    for step in range(first, first + steps):
         lines.record(step, "fc1", "activation", "nonfinite", 0)
     return lines
 
@@ -66,6 +69,22 @@ def test_ranks_with_another_configuration_are_told(telens, tmp_path):
     assert "(the ranks ran under different configurations)" in text
     (note,) = told(telens, tmp_path)["recording"]
     assert note == f"since iteration 3: {UNLIKE}"
+
+
+@pytest.mark.parametrize(("words", "again"), [(ALONE, False), (UNLIKE, False), (UNLIKE, True)])
+def test_a_warning_holds_until_a_resume_in_which_it_does_not_come_again(
+    telens, tmp_path, words, again
+):
+    for first in (0, 3):
+        for rank in range(2):
+            lines = healthy(first=first)
+            if first == 0 or again:
+                lines.event(first, "warning", words, "-")
+            lines.write(tmp_path, rank, 2)
+    found = told(telens, tmp_path)
+    since = "since iteration 0" if again else "from iteration 0 until the resume at iteration 3"
+    assert found["recording"] == [f"{since}: {words}"]
+    assert bool(found["not_compared"]) == again
 
 
 def test_a_rank_without_a_file_is_told_and_ranks_that_are_all_there_are_not(telens, tmp_path):
@@ -133,6 +152,74 @@ def test_the_end_that_brought_the_others_about_comes_first(telens, tmp_path, end
         assert "likely" in note
     shown = said(telens("info", tmp_path))
     assert shown.index(first) < shown.index("Connection closed")
+
+
+DISK = "disk"
+
+
+def ended_at(log_dir, ends):
+    """The same at these seconds; DISK: the recording alone ended."""
+    for rank, reason, seconds in ends:
+        lines = healthy()
+        if reason == "kill":
+            lines.kill()
+        elif reason:
+            lines.end(reason)
+        lines.write(log_dir, rank, len(ends))
+        path = log_dir / f"telens/run/rank{rank:05}.h5"
+        time = 1_800_000_000 + seconds
+        if reason == "kill":
+            os.utime(path, (time, time))
+            continue
+        with h5py.File(path, "r+", libver="latest") as file:
+            rows = file["end"][:]
+            rows["time"] = time
+            if reason == DISK:
+                rows["state"] = 1
+            file["end"][:] = rows
+            without_checksums(file)
+    return log_dir
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        # A recording that a full disk ended is no end of its process.
+        ([(0, DISK, 0), (1, GONE, 5)], [(1, ""), (0, "")]),
+        ([(0, DISK, 0), (1, CAUSE, 5), (2, GONE, 6)], [(1, ""), (2, "after"), (0, "")]),
+        # A launcher may kill a rank whose file was written last long before.
+        (
+            [(0, CAUSE, 5), (1, "kill", 0), (2, GONE, 6)],
+            [(0, ""), (1, ""), (2, "1.0 s after that of rank 0, and likely its consequence")],
+        ),
+        (
+            [(0, "KeyboardInterrupt", 0), (1, CAUSE, 1), (2, GONE, 2)],
+            [(1, ""), (0, ""), (2, "1.0 s after that of rank 1, and likely its consequence")],
+        ),
+        (
+            [(0, "TimeoutError: timed out", 600), (1, "kill", 0)],
+            [(1, ""), (0, "that of rank 1 was written last 600.0 s before")],
+        ),
+        ([(0, GONE, 0), (1, "kill", 5)], [(0, ""), (1, "")]),
+        ([(0, CAUSE, 0), (1, GONE, 600)], [(0, ""), (1, "rank 0 ended first, 600.0 s before")]),
+        # By seconds only may a clock or a file be early.
+        (
+            [(0, GONE, 0), (1, CAUSE, 5)],
+            [(1, ""), (0, "likely a consequence of the end of rank 1")],
+        ),
+        ([(0, GONE, 0), (1, CAUSE, 100)], [(0, ""), (1, "")]),
+        ([(0, "", 0), (1, GONE, 600)], [(1, "")]),
+    ],
+)
+def test_what_is_too_far_away_or_not_sure_is_no_origin(telens, tmp_path, ends, expected):
+    notes = told(telens, ended_at(tmp_path, ends))["recording"]
+    assert [int(re.match(r"the recording of rank (\d)", each)[1]) for each in notes] == [
+        rank for rank, _ in expected
+    ]
+    for note, (_, words) in zip(notes, expected, strict=True):
+        assert words in note
+        if not words:
+            assert not re.search(r"likely|s before|s after", note)
 
 
 def test_ranks_that_lose_one_that_ended_cleanly_say_so(telens, tmp_path):

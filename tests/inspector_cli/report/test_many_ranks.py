@@ -96,6 +96,30 @@ def test_of_two_ranks_neither_is_the_outlier(telens, tmp_path):
     assert told not in telens("stats", tmp_path, "--by", "rank", "--format", "csv").stdout
 
 
+def test_what_two_ranks_have_stands_behind_what_more_have(telens, tmp_path):
+    values = {
+        "pair": (1.0, -3.0),
+        "lone": (1.0, "nan"),
+        "three": (1.0, 1.1, 1.2),
+        "hole": (1.0, 2.0, "nan"),
+    }
+    for rank in range(3):
+        lines = Lines()
+        for layer, of_ranks in values.items():
+            if rank < len(of_ranks):
+                lines.record(0, layer, "activation", "max", of_ranks[rank])
+        lines.write(tmp_path, rank)
+    rows = rows_by_rank(telens, tmp_path)
+    assert (rows[0]["layer"], rows[0]["rank"]) == ("hole", 2)
+    assert {row["layer"] for row in rows[1:-4]} == {"hole", "three"}
+    assert [row["layer"] for row in rows[-4:]] == ["pair", "pair", "lone", "lone"]
+    for row in rows:
+        of_two = len(values[row["layer"]]) == 2
+        finite = row["mean"] is not None
+        assert (row["deviations"] is not None) == (finite and not of_two)
+        assert (row["difference"] is not None) == (row["layer"] == "pair")
+
+
 def test_of_more_ranks_the_difference_of_two_is_not_told(telens, unlike):
     assert "difference" not in rows_by_rank(telens, unlike)[0]
 
