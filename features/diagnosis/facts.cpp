@@ -167,10 +167,9 @@ void Facts::read_series(const record::RunReader& run,
   for (const auto& name : get_names(Dictionary::tensor)) tensors.push_back(tensor_from_name(name));
   std::vector<std::optional<Gemm>> gemms;
   for (const auto& name : get_names(Dictionary::gemm)) gemms.push_back(gemm_from_name(name));
-  std::vector<bool> is_of_scale;
+  std::vector<InWarmUp> in_warm_up;
   for (const auto& name : run.names(Dictionary::statistic)) {
-    is_of_scale.push_back(name.starts_with("scale_") || name.starts_with("stale_") ||
-                          name == "underflows%" || name == "mse");
+    in_warm_up.push_back(judge_in_warm_up(name));
   }
   std::unordered_map<std::int32_t, std::unordered_map<Key, int, KeyHash>> owners;  // by scope
 
@@ -186,23 +185,36 @@ void Facts::read_series(const record::RunReader& run,
       const Key key = make_key(place, row.statistic);
       if (owners[row.scope].try_emplace(key, rank).first->second != rank) return;
     }
-    add_point(place, row.statistic, {row.iteration, row.value}, is_of_scale[row.statistic]);
+    add_point(place, row.statistic, {row.iteration, row.value}, in_warm_up[row.statistic]);
   };
   run.read(query, [&](int rank, std::span<const record::Record> rows) {
     for (const record::Record& row : rows) add(rank, row);
   });
 }
 
+Facts::InWarmUp Facts::judge_in_warm_up(std::string_view statistic) {
+  // Ranks that compare bits have to agree under any scale.
+  if (statistic.ends_with("_differs") || statistic == "collectives_wrong" ||
+      statistic == "nonfinite_lost") {
+    return InWarmUp::meaningful;
+  }
+  const bool is_of_cast = statistic.starts_with("scale_") || statistic.starts_with("stale_") ||
+                          statistic == "underflows%" || statistic == "mse";
+  // A weight is what it is before any cast.
+  return is_of_cast ? InWarmUp::meaningless : InWarmUp::meaningful_of_weights;
+}
+
 void Facts::add_point(const Place& place, std::int32_t statistic, const Point& point,
-                      bool is_of_cast) {
+                      InWarmUp warm_up) {
   first_ = std::min(first_, point.iteration);
   last_ = std::max(last_, point.iteration);
   const auto [at, is_new] = index_.try_emplace(make_key(place, statistic), series_.size());
   if (is_new) series_.push_back({place, statistic});
   Series& series = series_[at->second];
-  // A weight is what it is before any cast.
-  const bool follows_scale = is_of_cast || place.tensor != TensorName::weight;
-  if (follows_scale && is_warm_up(place.layer, point.iteration)) {
+  const bool is_meaningless =
+      warm_up == InWarmUp::meaningless ||
+      (warm_up == InWarmUp::meaningful_of_weights && place.tensor != TensorName::weight);
+  if (is_meaningless && is_warm_up(place.layer, point.iteration)) {
     constexpr double kUnknown = std::numeric_limits<double>::infinity();
     series.largest_in_warm_up =
         std::max(series.largest_in_warm_up, std::isfinite(point.value) ? point.value : kUnknown);
@@ -259,7 +271,8 @@ void Facts::read_histograms(const record::RunReader& run,
       Place reduced = counted.place;
       reduced.rank = kAllRanks;
       if (index_.contains(make_key(reduced, id))) continue;
-      add_point(counted.place, id, {when.first, count(counted.counts)}, false);
+      add_point(counted.place, id, {when.first, count(counted.counts)},
+                InWarmUp::meaningful_of_weights);
     }
   }
 }
@@ -300,6 +313,8 @@ void Facts::read_ledger(const record::RunReader& run) {
   query.first_iteration = INT64_MIN;
   for (const record::LedgerRow& row : run.rows<record::LedgerRow>(query)) {
     if (row.entry == record::kNoName || row.detail == record::kNoName) continue;
+    first_ = std::min(first_, row.iteration);
+    last_ = std::max(last_, row.iteration);
     const auto reached = last_of_ranks_.find(row.rank);
     if (reached != last_of_ranks_.end()) reached->second = std::max(reached->second, row.iteration);
     const StateKey key{row.rank, row.layer, row.gemm, row.value};

@@ -108,7 +108,11 @@ class Facts {
   void read_warm_up(const record::RunReader& run);
   void read_series(const record::RunReader& run, std::span<const std::string_view> statistics);
   void read_histograms(const record::RunReader& run, std::span<const std::string_view> statistics);
-  void add_point(const Place& place, std::int32_t statistic, const Point& point, bool is_of_cast);
+  // A statistic says nothing under a scale of 1, which no recipe has chosen yet: always, unless it
+  // is a weight's, or never.
+  enum class InWarmUp { meaningless, meaningful_of_weights, meaningful };
+  static InWarmUp judge_in_warm_up(std::string_view statistic);
+  void add_point(const Place& place, std::int32_t statistic, const Point& point, InWarmUp warm_up);
   void read_scalars(const record::RunReader& run);
   void read_ledger(const record::RunReader& run);
   void put_in_order();

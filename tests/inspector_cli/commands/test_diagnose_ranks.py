@@ -18,13 +18,15 @@ TARGET = ("gradient", "replica_differs")
 def diagnose(telens, tmp_path):
     """Of two ranks that compared these; the second one differs from these iterations on."""
 
-    def run(compared: dict, *arguments):
+    def run(compared: dict, *arguments, warm_up: int | None = None):
         for rank in range(2):
             lines = Lines()
             for step in range(STEPS):
                 for (tensor, statistic), first in compared.items():
                     differs = rank == 1 and first is not None and step >= first
                     lines.record(step, "layers.1.fc1", tensor, statistic, int(differs))
+            if warm_up is not None:
+                lines.warm_up(warm_up, "layers.1.fc1")
             lines.write(tmp_path, rank)
         return telens("diagnose", tmp_path, *arguments)
 
@@ -123,6 +125,14 @@ def test_inputs_that_differ_are_the_origin_of_gradients_and_weights_that_do(
     assert causes(diagnose(compared, "--format", "json")) == found
 
 
+def test_ranks_are_compared_in_warm_up_too(diagnose):
+    """A scale of 1 makes no bits differ, and the gradient's difference has no other reason."""
+    compared = {GRADIENT: 0, SCALE: 1, INPUT: 0}
+    result = diagnose(compared, "--format", "json", warm_up=0)
+    assert causes(result) == [("unlike_inputs", ["unreduced_gradient", "rank_scales"])]
+    assert json.loads(result.stdout)["findings"][0]["first_iteration"] == 0
+
+
 @pytest.mark.parametrize("inputs", [True, False])
 def test_targets_are_to_blame_only_where_inputs_were_compared(diagnose, inputs):
     compared = {TARGET: 4, **({INPUT: None} if inputs else {})}
@@ -219,6 +229,11 @@ def test_ranks_under_unlike_recipes_are_named_with_both(under):
     text = " ".join(under([DELAYED, "none"]).stdout.split())
     assert "rank 1 asks for no recipe" in text
     assert "nothing was recorded" not in text
+
+
+def test_a_ledger_alone_is_judged(under):
+    text = " ".join(under([DELAYED, DELAYED]).stdout.split())
+    assert text.startswith("no finding in iterations 0 to 0, by 5 of"), text
 
 
 @pytest.mark.parametrize(
