@@ -10,11 +10,9 @@
 
 namespace telens {
 
-const DelayedScaling* InspectTensorCall::followed() const {
-  if (delayed == nullptr) return nullptr;
-  const bool follows = recipe->as_delayed_scaling() != nullptr ||
-                       (quantizer != nullptr && quantizer->follows_history());
-  return follows ? delayed : nullptr;
+bool InspectTensorCall::follows_delayed() const {
+  return recipe->as_delayed_scaling() != nullptr ||
+         (quantizer != nullptr && quantizer->follows_history());
 }
 
 namespace hook_points {

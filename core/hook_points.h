@@ -142,7 +142,11 @@ struct InspectTensorCall {
 
   // The delayed scaling that this tensor's scale follows; nullptr: none. `delayed` may concern
   // other tensors of the layer alone.
-  TELENS_EXPORT const DelayedScaling* followed() const;
+  const DelayedScaling* followed() const {
+    return delayed != nullptr && follows_delayed() ? delayed : nullptr;
+  }
+  // The same, where `delayed` is one.
+  TELENS_EXPORT bool follows_delayed() const;
 };
 
 struct InspectPostquantizeCall {

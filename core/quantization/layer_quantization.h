@@ -61,8 +61,8 @@ class TELENS_EXPORT LayerQuantization {
     const DelayedScaling* own = recipe->as_delayed_scaling();
     return own != nullptr ? std::shared_ptr<const DelayedScaling>(recipe, own) : requested_;
   }
-  // The same of the newest quantizers(); it may outlive the next ones.
-  std::shared_ptr<const DelayedScaling> followed() const { return followed(recipe_); }
+  // The same of the newest quantizers(), which settled it; it may outlive the next ones.
+  const std::shared_ptr<const DelayedScaling>& followed() const { return followed_; }
 
   // Amax history and scales, for a recipe that keeps them.
   DelayedScalingState& delayed_scaling() { return delayed_scaling_; }
@@ -87,6 +87,7 @@ class TELENS_EXPORT LayerQuantization {
 
   std::shared_ptr<const Recipe> recipe_;
   std::shared_ptr<const DelayedScaling> requested_;  // by recipe_, a custom one; nullptr: nothing
+  std::shared_ptr<const DelayedScaling> followed_;   // followed(recipe_), for each forward
   LayerQuantizers quantizers_;
   LayerQuantizers evaluation_quantizers_;
   std::array<ProcessGroupPtr, kRoles> amax_groups_;
