@@ -19,6 +19,7 @@ option(TELENS_UNITY "Compile the sources of a folder several at a time: faster a
 # and with a path of this machine ccache would compile that anew in each clone.
 set(TELENS_STANDARD_HEADERS "<cmake/standard_headers.h$<ANGLE-R>")
 set(TELENS_TORCH_HEADERS "<core/precompiled.h$<ANGLE-R>")
+set(TELENS_TENSOR_HEADERS "<core/precompiled_tensor.h$<ANGLE-R>")
 set(TELENS_SANITIZE "" CACHE STRING "Sanitizers for -fsanitize=, for example address,undefined")
 
 find_program(TELENS_CCACHE ccache)
@@ -42,6 +43,9 @@ target_compile_options(
   $<BUILD_INTERFACE:-ffile-prefix-map=${PROJECT_SOURCE_DIR}=.>
   # -ffp-contract=off: bits must agree between devices, so no compiler may fuse a*b+c unasked.
   $<BUILD_INTERFACE:-Wall;-Wextra;-Wpedantic;-Wno-unused-parameter;-ffp-contract=off;-Winvalid-pch>
+  # GCC's garbage collector would walk through the precompiled headers again and again, a sixth of a
+  # compilation with LibTorch: it begins at a gigabyte.
+  $<BUILD_INTERFACE:$<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=1000000>>
   $<BUILD_INTERFACE:$<$<BOOL:${TELENS_WERROR}>:-Werror>>)
 if(TELENS_SANITIZE)
   # GCC's -Wmaybe-uninitialized takes instrumented code for uninitialized reads.
@@ -58,22 +62,26 @@ telens_share_cxx_library(telens_options)
 # telens_unite(<target> <file>...): has the files compiled TELENS_UNITY_BATCH at a time. A file that
 # uses LibTorch costs the compiler some eight seconds, of which six are LibTorch's headers and
 # templates; a batch pays for them once. CMake leaves out files with compile options of their own.
+# A batch holds files of one folder, or of the folders below one that sets TELENS_UNITY_ROOM.
 set(TELENS_UNITY_BATCH 12)
 function(telens_unite target)
   if(NOT TELENS_UNITY)
     return()
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
-  file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}")
-  string(MAKE_C_IDENTIFIER "${folder}" folder)
-  get_property(index TARGET ${target} PROPERTY telens_united_${folder})
+  file(RELATIVE_PATH room "${PROJECT_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}")
+  if(TELENS_UNITY_ROOM)
+    set(room "${TELENS_UNITY_ROOM}")
+  endif()
+  string(MAKE_C_IDENTIFIER "${room}" room)
+  get_property(index TARGET ${target} PROPERTY telens_united_${room})
   foreach(file IN LISTS ARGN)
     math(EXPR batch "(0${index}) / ${TELENS_UNITY_BATCH}")
     math(EXPR index "0${index} + 1")
     set_source_files_properties("${file}" TARGET_DIRECTORY ${target}
-                                PROPERTIES UNITY_GROUP "${folder}_${batch}")
+                                PROPERTIES UNITY_GROUP "${room}_${batch}")
   endforeach()
-  set_property(TARGET ${target} PROPERTY telens_united_${folder} ${index})
+  set_property(TARGET ${target} PROPERTY telens_united_${room} ${index})
 endfunction()
 
 # telens_base_sources(<file>... [ALIKE <file>...]): adds sources of the calling folder to
@@ -88,15 +96,30 @@ function(telens_base_sources)
   telens_unite(telens_base ${arg_UNPARSED_ARGUMENTS})
 endfunction()
 
-# telens_sources(<file>...): adds sources of the calling folder to libtelens.so; without LibTorch,
-# does nothing.
+# telens_sources(<file>... [LIBTORCH <file>...]): adds sources of the calling folder to libtelens.so;
+# without LibTorch, does nothing. Those behind LIBTORCH see more of it than tensors and operators
+# (autograd, modules, process groups, the dispatcher), which costs the compiler three times as much;
+# tests/structure/test_libtorch_sources.py says which stands on the wrong side.
 function(telens_sources)
   if(NOT TARGET telens)
     return()
   endif()
-  list(TRANSFORM ARGN PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
-  target_sources(telens PRIVATE ${ARGN})
-  telens_unite(telens ${ARGN})
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "LIBTORCH")
+  list(TRANSFORM arg_UNPARSED_ARGUMENTS PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  list(TRANSFORM arg_LIBTORCH PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  target_sources(telens_on_tensors PRIVATE ${arg_UNPARSED_ARGUMENTS})
+  telens_unite(telens_on_tensors ${arg_UNPARSED_ARGUMENTS})
+  target_sources(telens PRIVATE ${arg_LIBTORCH})
+  telens_unite(telens ${arg_LIBTORCH})
+endfunction()
+
+# telens_objects(<target>): adds an object library to libtelens.so, whose options and macros it takes.
+function(telens_objects target)
+  target_link_libraries(${target} PRIVATE telens_options LibTorch::torch ${TELENS_PACKAGES})
+  target_compile_definitions(${target} PRIVATE $<TARGET_PROPERTY:telens,COMPILE_DEFINITIONS>
+                                               AT_PER_OPERATOR_HEADERS)
+  target_compile_options(${target} PRIVATE $<TARGET_PROPERTY:telens,COMPILE_OPTIONS>)
+  target_sources(telens PRIVATE $<TARGET_OBJECTS:${target}>)
 endfunction()
 
 # telens_use_precompiled_headers(<executable> [<library>] [TEST]): lets an executable that links the

@@ -38,7 +38,7 @@ install(TARGETS telens_command RUNTIME DESTINATION "${_telens_command_dir}")
 foreach(_folder IN LISTS _telens_header_folders)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/${_folder}/"
           DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/telens/${_folder}"
-          FILES_MATCHING PATTERN "*.h" PATTERN precompiled.h EXCLUDE)
+          FILES_MATCHING PATTERN "*.h" PATTERN "precompiled*.h" EXCLUDE)
 endforeach()
 
 configure_package_config_file(cmake/telensConfig.cmake.in telensConfig.cmake

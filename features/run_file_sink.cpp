@@ -12,6 +12,7 @@
 #include <utility>
 #include <variant>
 
+#include "core/base/version.h"
 #include "features/record/run_paths.h"
 #include "features/statistics/catalogue.h"
 #include "hooks/gather_over_ranks.h"
@@ -72,7 +73,7 @@ record::RunOptions run_options(const RunContext& context) {
   run.rank = options.rank;
   run.world_size = options.world_size;
   run.config_text = context.config_text;
-  run.environment = {{"host", host_name()}, {"telens", TELENS_VERSION}, {"torch", TORCH_VERSION}};
+  run.environment = {{"host", host_name()}, {"telens", std::string(kVersion)}, {"torch", TORCH_VERSION}};
   run.on_full = options.recording.block_when_full ? record::OnFull::block : record::OnFull::drop;
   run.max_size = options.recording.max_size;
   run.on_warning = context.on_error;

@@ -15,9 +15,6 @@ namespace {
 
 constexpr const char* kEntry = "telens_register_features";
 
-static_assert(std::string_view(TELENS_VERSION).starts_with(TELENS_MINOR_VERSION "."),
-              "hooks/plugin.h states another version than the project has");
-
 std::vector<std::filesystem::path> plugins_in(const std::string& folder) {
   std::error_code error;
   std::filesystem::recursive_directory_iterator walk(folder, error);

@@ -11,6 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
+#include "core/base/version.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/commands/wrong_use.h"
 #include "inspector_cli/terminal/interrupt.h"
@@ -72,7 +73,7 @@ int answer(CLI::App& app, int argc, char** argv) {
 int run(int argc, char** argv) {
   CLI::App app("Finds where low-precision training goes wrong: reads what TELens recorded.",
                "telens");
-  app.set_version_flag("--version", std::string("telens ") + TELENS_VERSION);
+  app.set_version_flag("--version", fmt::format("telens {}", kVersion));
   app.require_subcommand(1);
   app.footer(
       "RUN is a run's folder (<log_dir>/telens/<run id>), one of its .h5 files, or a log_dir: of "

@@ -1,5 +1,7 @@
 #include "core/quantization/delayed_scaling.h"
 
+#include <ATen/ops/maximum.h>
+
 #include <utility>
 
 #include "core/ops/quantize.h"

@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/base/version.h"
 #include "core/quantization/recipe.h"
 #include "features/dump_tensors/kept_operands.h"
 #include "features/dump_tensors/pending_dump.h"
@@ -38,7 +39,7 @@ PendingDump begun(const FeatureCall& at, std::string_view kind, std::string_view
   PendingDump dump;
   dump.set("schema", fmt::format("telens {} dump", kind));
   dump.set("schema_version", kSchemaVersion);
-  dump.set("telens_version", TELENS_VERSION);
+  dump.set("telens_version", std::string(kVersion));
   dump.set("layer", at.layer_name);
   dump.set(std::string(kind), name);
   dump.set("iteration", at.iteration);

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "core/base/version.h"
 #include "features/record/checksum.h"
 #include "features/record/row_type.h"
 #include "features/record/run_paths.h"
@@ -206,7 +207,7 @@ void SegmentWriter::write_context(const RunOptions& options, const SegmentContex
     write_attribute(file_, "iterations_seen", thinned->iterations_seen);
     write_attribute(file_, "records_seen", thinned->records_seen);
   }
-  write_attribute(file_, "telens_version", std::string(TELENS_VERSION));
+  write_attribute(file_, "telens_version", std::string(kVersion));
   write_attribute(file_, "run_id", options.run_id);
   write_attribute(file_, "rank", options.rank);
   write_attribute(file_, "world_size", options.world_size);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <span>
 
+#include "core/base/version.h"
 #include "core/formats/philox.h"
 #include "features/record/tensor_dump.h"
 #include "features/sample_seed.h"
@@ -169,7 +170,7 @@ void write_operand_samples(const OperandSamples::Kept& kept, const std::string& 
   record::TensorDump dump;
   dump.attributes = {{"schema", std::string("telens operand samples")},
                      {"schema_version", kSchemaVersion},
-                     {"telens_version", std::string(TELENS_VERSION)},
+                     {"telens_version", std::string(kVersion)},
                      {"rank", std::int64_t{rank}}};
   std::deque<at::Tensor> values;  // the tensors to which the dump refers
   std::size_t number = 0;

@@ -112,7 +112,7 @@ ROOMS = (
     # core
     room("base", "core/base/*"),
     room("formats", "core/formats/*"),
-    room("precompiled", "core/precompiled.h", libraries=LIBTORCH),
+    room("precompiled", "core/precompiled*.h", "build", libraries=LIBTORCH),
     # Plain structs that kernels fill and features read, and formulas of every device: no LibTorch.
     room("ops_layouts", "core/ops/*_layout.h core/ops/*_formula.h", "formats"),
     room("ops", "core/ops/*", "formats ops_layouts", LIBTORCH),

@@ -1,0 +1,7 @@
+#include "core/base/version.h"
+
+namespace telens {
+
+constinit const std::string_view kVersion = TELENS_VERSION;
+
+}  // namespace telens

@@ -1,0 +1,56 @@
+"""Sources of libtelens.so stand behind LIBTORCH where they see more of LibTorch than tensors.
+
+The others are compiled with core/precompiled_tensor.h, a third of the price.
+"""
+
+import re
+from pathlib import Path
+
+from check_includes import INCLUDE
+
+ROOT = Path(__file__).parents[2]
+# Headers that bring autograd, modules, process groups, the dispatcher or all operators.
+MORE_THAN_TENSORS = re.compile(
+    r"torch/(?!version\.h)|ATen/ATen\.h|ATen/autocast_mode\.h|ATen/core/(dispatch/|Dict\.h)"
+    r"|fmt/format-inl\.h"
+)
+
+
+def listed_sources() -> dict[str, bool]:
+    """Each source of telens_sources() by its path, and whether it stands behind LIBTORCH."""
+    listed = {}
+    for lists in [*ROOT.glob("core/**/CMakeLists.txt"), *ROOT.glob("*/CMakeLists.txt")]:
+        folder = lists.parent.relative_to(ROOT)
+        for words in re.findall(r"^ *telens_sources\(([^)]*)\)", lists.read_text(), re.MULTILINE):
+            tensors, _, more = words.partition("LIBTORCH")
+            listed |= {str(folder / name): False for name in tensors.split()}
+            listed |= {str(folder / name): True for name in more.split()}
+    return listed
+
+
+def sees_more_than_tensors(path: str, known: dict[str, bool]) -> bool:
+    if path not in known:
+        known[path] = False  # where includes go in a circle
+        for line in (ROOT / path).read_text().splitlines():
+            include = INCLUDE.match(line)
+            if not include:
+                continue
+            ours, system = include["ours"], include["system"]
+            if system and MORE_THAN_TENSORS.match(system):
+                known[path] = True
+            elif ours and (ROOT / ours).exists() and sees_more_than_tensors(ours, known):
+                known[path] = True
+    return known[path]
+
+
+def test_sources_that_see_more_than_tensors_stand_behind_libtorch():
+    known: dict[str, bool] = {}
+    listed = listed_sources()
+    assert any(listed.values())
+    assert not all(listed.values())
+    wrong = [
+        f"{path} belongs {'before' if behind else 'behind'} LIBTORCH"
+        for path, behind in listed.items()
+        if sees_more_than_tensors(path, known) != behind
+    ]
+    assert wrong == []
