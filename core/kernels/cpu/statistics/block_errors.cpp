@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/kernels/cpu/grain.h"
 #include "core/kernels/cpu/statistics/block_errors_range.h"
 #include "core/kernels/cpu/statistics/block_lines.h"
 #include "core/kernels/cpu/statistics/statistics_words.h"
@@ -142,14 +143,11 @@ at::Tensor block_cast_errors(const at::Tensor& x, const at::Tensor& codes,
 
 // ---- two copies
 
-// Lines per part: parts, not threads, decide in which order differences are added up.
-constexpr std::int64_t kPart = 16 * kStatisticsChunk;
-
 // undone: the second copy where it had a transform; else undefined, and it is decoded from `b`.
 CopiesDifference compare_lines(const BlockLines& a, const BlockLines& b, const at::Tensor& undone,
                                std::int64_t count) {
   const std::int64_t length = a.length();
-  const std::int64_t grain = std::max<std::int64_t>(1, kPart / length);
+  const std::int64_t grain = std::max<std::int64_t>(1, kStatisticsPart / length);
   std::vector<CopiesDifference> parts(static_cast<std::size_t>((count + grain - 1) / grain));
   const auto read = [&](std::int64_t begin, std::int64_t end) {
     DecodedLine first(length);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/kernels/cpu/grain.h"
 #include "core/kernels/cpu/statistics/block_lines.h"
 #include "core/kernels/cpu/statistics/statistics_block_cast_range.h"
 #include "core/kernels/cpu/statistics/statistics_words.h"
@@ -14,9 +15,6 @@
 
 namespace telens::kernels {
 namespace {
-
-// Elements per part. Parts, not threads, decide in which order errors are added up.
-constexpr std::int64_t kPart = 16 * kStatisticsChunk;
 
 // A matrix in the order of memory of its codes.
 struct Lines {
@@ -57,7 +55,7 @@ void add_extremes(const Scales& scales, CastSums& sums) {
 CastSums read(const Lines& lines) {
   CastSums whole;
   if (lines.x.numel() == 0) return whole;
-  const std::int64_t grain = std::max<std::int64_t>(1, kPart / lines.length());
+  const std::int64_t grain = std::max<std::int64_t>(1, kStatisticsPart / lines.length());
   const std::int64_t count = (lines.count() + grain - 1) / grain;
   std::vector<CastSums> parts(static_cast<std::size_t>(count));
   at::parallel_for(0, count, 1, [&](std::int64_t begin, std::int64_t end) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/kernels/cpu/grain.h"
 #include "core/kernels/cpu/quantize/block_tensors.h"
 #include "core/kernels/cpu/statistics/statistics_what_if_range.h"
 #include "core/kernels/cpu/statistics/statistics_words.h"
@@ -17,10 +18,6 @@ namespace telens::kernels {
 namespace {
 
 using ops::WhatIfCast;
-
-// Elements per part. Parts, not threads, decide in which order errors are added up: that of
-// accumulate_block_cast_statistics.
-constexpr std::int64_t kPart = 16 * kStatisticsChunk;
 
 // A thread's state of one cast: the scales of the row of blocks that it is in.
 struct Row {
@@ -139,7 +136,7 @@ std::vector<CastSums> read_rows(const std::vector<WhatIf>& casts, std::int64_t f
 }
 
 std::vector<CastSums> read(const ElementMatrix& x, const std::vector<WhatIf>& casts) {
-  const std::int64_t grain = std::max<std::int64_t>(1, kPart / x.columns);
+  const std::int64_t grain = std::max<std::int64_t>(1, kStatisticsPart / x.columns);
   const std::int64_t count = rounded_up_quotient(x.rows, grain);
   std::vector<std::vector<CastSums>> parts(static_cast<std::size_t>(count));
   at::parallel_for(0, count, 1, [&](std::int64_t begin, std::int64_t end) {
