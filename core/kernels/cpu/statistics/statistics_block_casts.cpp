@@ -52,7 +52,7 @@ void add_extremes(const Scales& scales, CastSums& sums) {
   }
 }
 
-CastSums read(const Lines& lines) {
+CastSums read_block_casts(const Lines& lines) {
   CastSums whole;
   if (lines.x.numel() == 0) return whole;
   const std::int64_t grain = std::max<std::int64_t>(1, kStatisticsPart / lines.length());
@@ -69,9 +69,11 @@ CastSums read(const Lines& lines) {
   return whole;
 }
 
-void accumulate(const at::Tensor& x, const at::Tensor& codes, const at::Tensor& scale_inv,
-                const std::optional<at::Tensor>& tensor_scale, std::int64_t format,
-                std::int64_t mode, at::Tensor& accumulator) {
+void accumulate_block_cast_statistics_cpu(const at::Tensor& x, const at::Tensor& codes,
+                                          const at::Tensor& scale_inv,
+                                          const std::optional<at::Tensor>& tensor_scale,
+                                          std::int64_t format, std::int64_t mode,
+                                          at::Tensor& accumulator) {
   const ops::BlockCodes given{codes, scale_inv, tensor_scale.value_or(at::Tensor())};
   const FormatId input = ops::check_block_cast_statistics(x, given, format, mode, accumulator);
   if (ops::gate_is_shut()) return;
@@ -80,12 +82,13 @@ void accumulate(const at::Tensor& x, const at::Tensor& codes, const at::Tensor& 
   const Lines lines{in_order(x, transposed), input, element, transposed,
                     BlockLines(given, element, static_cast<ScalingMode>(mode), transposed,
                                x.size(transposed ? 0 : 1))};
-  merge_words(read(lines), accumulator.mutable_data_ptr<std::int64_t>());
+  merge_words(read_block_casts(lines), accumulator.mutable_data_ptr<std::int64_t>());
 }
 
 }  // namespace
 }  // namespace telens::kernels
 
 TORCH_LIBRARY_IMPL(telens, CPU, library) {
-  library.impl("accumulate_block_cast_statistics", TORCH_FN(telens::kernels::accumulate));
+  library.impl("accumulate_block_cast_statistics",
+               TORCH_FN(telens::kernels::accumulate_block_cast_statistics_cpu));
 }
