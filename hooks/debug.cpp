@@ -153,7 +153,11 @@ void initialize(const InitializeOptions& options, const SessionParts& parts) {
 }
 
 void refuse_to_initialize(const ReductionGroup& world) {
-  is_initialized() ? end_wait_of_others(world) : refuse_rendezvous(world);
+  if (is_initialized()) {
+    end_wait_of_others(world);
+  } else {
+    refuse_rendezvous(world);
+  }
 }
 
 void note_foreign_layer(std::string_view layer_name, std::string_view kind) {

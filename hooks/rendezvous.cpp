@@ -27,13 +27,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Clock = std::chrono::steady_clock;
 
-// After it a person wants to know what the program waits for.
-constexpr milliseconds kSilentWait = seconds(10);
-// Between two looks at the store: a quarter of the time waited so far, within these. A thousand
-// ranks must not keep its one thread busy.
-constexpr milliseconds kShortPause{5};
-constexpr milliseconds kLongPause{500};
-
 // First lines of decisions. That of a refusal has the rank and its time in milliseconds behind it;
 // that without some ranks a run id and the missing ranks.
 constexpr std::string_view kAll = "all";
@@ -169,8 +162,7 @@ class StoreRendezvous {
     const Clock::time_point begin = Clock::now();
     for (Clock::time_point now = begin; now < begin + time; now = Clock::now()) {
       if (is_decided()) return true;
-      const auto pause = std::clamp<Clock::duration>((now - begin) / 4, kShortPause, kLongPause);
-      std::this_thread::sleep_for(std::min(pause, begin + time - now));
+      std::this_thread::sleep_for(std::min(find_pause(now - begin), begin + time - now));
       options.check_interrupt();
     }
     return is_decided();

@@ -13,12 +13,15 @@ constexpr std::size_t kMostNamed = 8;
 
 }  // namespace
 
-std::string ranks_in_words(std::span<const int> ranks) {
+std::string format_ranks(std::span<const int> ranks) {
   const std::size_t named = std::min(ranks.size(), kMostNamed);
   const std::string others =
       ranks.size() > named ? fmt::format(" and {} more", ranks.size() - named) : "";
-  return fmt::format("rank{} {}{}", ranks.size() > 1 ? "s" : "",
-                     fmt::join(ranks.first(named), ", "), others);
+  return fmt::format("{}{}", fmt::join(ranks.first(named), ", "), others);
+}
+
+std::string ranks_in_words(std::span<const int> ranks) {
+  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", format_ranks(ranks));
 }
 
 }  // namespace telens

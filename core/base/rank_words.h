@@ -5,7 +5,10 @@
 
 namespace telens {
 
-// "rank 1", "ranks 1, 2"; of more than eight the first eight, then " and 3 more".
+// "1", "1, 2"; of more than eight the first eight, then " and 3 more".
+std::string format_ranks(std::span<const int> ranks);
+
+// "rank 1", "ranks 1, 2": the same behind the word.
 std::string ranks_in_words(std::span<const int> ranks);
 
 }  // namespace telens

@@ -20,14 +20,7 @@ namespace telens {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::seconds;
 using Clock = std::chrono::steady_clock;
-
-// Ranks are seldom further apart than this, and a person wants to know by then.
-constexpr milliseconds kPatience = seconds(10);
-// Between two looks at the store: a quarter of the time waited so far, within these.
-constexpr milliseconds kShortPause{5};
-constexpr milliseconds kLongPause{500};
 
 // Texts that keep changing would fill memory and store in a long training.
 constexpr std::size_t kMostAnnouncements = 1024;
@@ -60,7 +53,7 @@ class Announcement {
         rank_(group.getRank()),
         size_(group.getSize()),
         number_(number),
-        wait_(std::min(kPatience, find_longest_wait(group))) {}
+        wait_(std::min(kSilentWait, find_longest_wait(group))) {}
 
   void say() {
     const std::string said = fmt::format("{}\n{}", number_, note_.text);
@@ -75,7 +68,7 @@ class Announcement {
     while (store_->add(count_key(), 0) < size_) {
       const Clock::duration waited = Clock::now() - begin;
       if (waited >= wait_) return false;
-      std::this_thread::sleep_for(std::clamp<Clock::duration>(waited / 4, kShortPause, kLongPause));
+      std::this_thread::sleep_for(find_pause(waited));
     }
     return true;
   }

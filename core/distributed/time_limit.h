@@ -16,4 +16,13 @@ std::chrono::milliseconds find_time_limit(const c10d::ProcessGroup& group);
 // in time: half of the limit, five minutes at most, since a rank may load data first, or compile.
 std::chrono::milliseconds find_longest_wait(const c10d::ProcessGroup& group);
 
+// A rank that waits for others says nothing for that long: they are seldom further apart, and by
+// then a person wants to know what the program waits for.
+inline constexpr std::chrono::milliseconds kSilentWait = std::chrono::seconds(10);
+
+// A rank that asks the store again and again sleeps that long between two looks: a quarter of the
+// time `waited` so far, from 5 ms to half a second. A thousand ranks must not keep the store's one
+// thread busy.
+std::chrono::steady_clock::duration find_pause(std::chrono::steady_clock::duration waited);
+
 }  // namespace telens

@@ -1,7 +1,6 @@
 #include "hooks/session/rank_checks.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
@@ -10,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "core/base/interruption.h"
+#include "core/base/rank_words.h"
 #include "hooks/clock.h"
 #include "hooks/reductions.h"
 #include "hooks/rows/event_texts.h"
@@ -52,7 +52,7 @@ class CheckIns {
 
 std::string missing_in_words(const std::vector<int>& ranks) {
   if (ranks.empty()) return "a rank that has given up waiting";
-  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
+  return ranks_in_words(ranks);
 }
 
 }  // namespace

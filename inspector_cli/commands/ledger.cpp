@@ -184,9 +184,7 @@ RanksOfOperands list_ranks(const std::vector<OperandRow>& rows) {
 // "0, 2": those of a row, where others that have the operand ran it otherwise.
 std::string get_ranks(const OperandRow& row, const RanksOfOperands& all) {
   if (all.at({row.layer, row.gemm, row.tensor}) == row.ranks) return "";
-  const std::vector<int> ranks(row.ranks.begin(), row.ranks.end());
-  const std::string words = ranks_in_words(ranks);
-  return words.substr(words.find(' ') + 1);
+  return format_ranks(std::vector<int>(row.ranks.begin(), row.ranks.end()));
 }
 
 // A program reads all ranks, in one form whatever the data; a table names them where they differ.

@@ -8,11 +8,13 @@
 namespace telens {
 namespace {
 
-std::string get_words(int count) {
+std::vector<int> ranks_from_3(int count) {
   std::vector<int> ranks(static_cast<std::size_t>(count));
   std::iota(ranks.begin(), ranks.end(), 3);
-  return ranks_in_words(ranks);
+  return ranks;
 }
+
+std::string get_words(int count) { return ranks_in_words(ranks_from_3(count)); }
 
 TEST(RankWords, one_rank_is_no_plural) { EXPECT_EQ(get_words(1), "rank 3"); }
 
@@ -23,6 +25,12 @@ TEST(RankWords, up_to_eight_are_named) {
 
 TEST(RankWords, of_more_the_first_eight_are) {
   EXPECT_EQ(get_words(11), "ranks 3, 4, 5, 6, 7, 8, 9, 10 and 3 more");
+}
+
+TEST(RankWords, a_column_has_the_numbers_alone) {
+  EXPECT_EQ(format_ranks(ranks_from_3(1)), "3");
+  EXPECT_EQ(format_ranks(ranks_from_3(2)), "3, 4");
+  EXPECT_EQ(format_ranks(ranks_from_3(11)), "3, 4, 5, 6, 7, 8, 9, 10 and 3 more");
 }
 
 }  // namespace

@@ -70,8 +70,8 @@ STATEMENTS = (
         "SIMD target.",
         "StatisticsOf.special_data_are_those_of_the_definitions_on_every_simd_target",
         "core/kernels/cpu/statistics/statistics.cpp",
-        "std::min(kPart, numel - i * kPart);",
-        "std::min(kPart, numel - i * kPart) & ~std::int64_t{1};",
+        "std::min(kStatisticsPart, numel - i * kStatisticsPart);",
+        "std::min(kStatisticsPart, numel - i * kStatisticsPart) & ~std::int64_t{1};",
     ),
     Statement(
         "`nan`, `posinf`, `neginf`, `zeros` and `subnormals` are exact counts; `nonfinite` is the "

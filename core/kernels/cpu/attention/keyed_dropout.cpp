@@ -19,13 +19,14 @@ constexpr std::int32_t kRounds = 7;
 constexpr std::int64_t kWords = 4;
 
 // One row's choices, and what a weight is multiplied by.
-struct Row {
+struct RowDropout {
   std::uint64_t seed, subsequence, query;
   std::uint64_t threshold;  // a word below it keeps its weight
 };
 
 template <typename T>
-void drop_row(T* weights, std::int64_t first_key, std::int64_t keys, const Row& row, T factor) {
+void drop_row(T* weights, std::int64_t first_key, std::int64_t keys, const RowDropout& row,
+              T factor) {
   const auto skipped = static_cast<std::uint64_t>(first_key / kWords);
   // LibTorch's engine has (offset, subsequence) for its counter of 128 bits.
   at::Philox4_32 words(row.seed, row.subsequence, (row.query << 32) + skipped);

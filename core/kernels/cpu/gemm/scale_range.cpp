@@ -100,7 +100,7 @@ int exponent_of_largest_code(FormatId format) {
 }
 
 // The product of the scales of two tensors. LibTorch's products lose a factor that is NaN.
-bool leaves_fp32(float a, float b) { return !std::isnormal(a * b); }
+bool product_leaves_fp32(float a, float b) { return !std::isnormal(a * b); }
 
 // A sum over a block of K under the left scale: an FP32 number in normal range, or zero.
 bool sums_leave_fp32(const GemmOperand& left) {
@@ -120,11 +120,12 @@ bool leaves_fp32(const GemmOperand& a, const GemmOperand& b) {
     return largest_scale + exponent_of_largest_code(operand.format) > FP32::kMaxExponent;
   };
   if (a.mode == ScalingMode::tensor) {
-    return leaves_fp32(*a.scale_inv.const_data_ptr<float>(), *b.scale_inv.const_data_ptr<float>());
+    return product_leaves_fp32(*a.scale_inv.const_data_ptr<float>(),
+                               *b.scale_inv.const_data_ptr<float>());
   }
   if (is_packed_fp4(a.mode)) {
-    return leaves_fp32(*a.tensor_scale.const_data_ptr<float>(),
-                       *b.tensor_scale.const_data_ptr<float>());
+    return product_leaves_fp32(*a.tensor_scale.const_data_ptr<float>(),
+                               *b.tensor_scale.const_data_ptr<float>());
   }
   if (scheme(a.mode).scale_format == FormatId::e8m0) {
     return one_of([&](const GemmOperand& operand) {

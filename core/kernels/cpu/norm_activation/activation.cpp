@@ -5,14 +5,13 @@
 
 #include <algorithm>
 
+#include "core/kernels/cpu/grain.h"
 #include "core/kernels/cpu/norm_activation/activation_rows.h"
 #include "core/ops/activation.h"
 #include "core/ops/checks.h"
 
 namespace telens {
 namespace {
-
-constexpr std::int64_t kElementsPerTask = 16384;  // below that a thread costs more than it saves
 
 // The rows [begin, end) of the input; a plain activation has rows of one element, so that a range
 // is one stretch of memory.
@@ -39,7 +38,7 @@ void for_each_stretch(const Layout& layout, const Work& work) {
   const std::int64_t width = layout.row.length;
   const std::int64_t bytes = width * layout.element_size;
   const std::int64_t grain =
-      std::max<std::int64_t>(1, kElementsPerTask / std::max<std::int64_t>(1, width));
+      std::max<std::int64_t>(1, kernels::kGrain / std::max<std::int64_t>(1, width));
   at::parallel_for(0, layout.rows, grain, [&](std::int64_t begin, std::int64_t end) {
     ActivationRow row = layout.row;
     if (!row.gated) {

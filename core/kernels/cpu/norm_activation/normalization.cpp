@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "core/kernels/cpu/grain.h"
 #include "core/kernels/cpu/norm_activation/normalization_rows.h"
 #include "core/ops/normalization_backend.h"
 
@@ -16,8 +17,6 @@ namespace {
 using ops::NormGradients;
 using ops::NormResult;
 using ops::NormShape;
-
-constexpr std::int64_t kElementsPerTask = 16384;  // below that a thread costs more than it saves
 
 struct CpuNorms {
   static NormResult normalize(const char* operation, const NormShape& shape, const at::Tensor& x,
@@ -49,7 +48,7 @@ NormResult CpuNorms::normalize(const char*, const NormShape& shape, const at::Te
       .mean = ops::mutable_floats_or_null(result.mean),
       .rstd = result.rstd.mutable_data_ptr<float>(),
   };
-  const std::int64_t grain = std::max<std::int64_t>(1, kElementsPerTask / shape.columns);
+  const std::int64_t grain = std::max<std::int64_t>(1, kernels::kGrain / shape.columns);
   at::parallel_for(0, shape.rows, grain,
                    [&](std::int64_t begin, std::int64_t end) { normalize_rows(job, begin, end); });
   return result;
@@ -89,7 +88,7 @@ NormGradients CpuNorms::differentiate(const char*, const NormShape& shape, const
   float* dgammas = dgamma.mutable_data_ptr<float>();
   float* dbetas = centered ? dbeta.mutable_data_ptr<float>() : nullptr;
   const std::int64_t grain =
-      std::max<std::int64_t>(1, kElementsPerTask / (shape.columns * chunk_rows));
+      std::max<std::int64_t>(1, kernels::kGrain / (shape.columns * chunk_rows));
   at::parallel_for(0, chunks, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t chunk = begin; chunk < end; ++chunk) {
       const std::int64_t first = chunk * chunk_rows;

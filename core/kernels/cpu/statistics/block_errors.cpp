@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/kernels/cpu/grain.h"
 #include "core/kernels/cpu/statistics/block_errors_range.h"
 #include "core/kernels/cpu/statistics/block_lines.h"
 #include "core/kernels/cpu/statistics/statistics_words.h"
@@ -21,7 +22,7 @@ namespace {
 // ---- one copy, block by block
 
 // A matrix and its codes, both row after row or both column after column.
-struct Matrix {
+struct MatrixAndCodes {
   at::Tensor x;
   FormatId input, element;
   ScalingMode mode;
@@ -45,14 +46,15 @@ struct Result {
   }
 };
 
-BlockCastElements get_line(const Matrix& matrix, std::int64_t index, DecodedLine& decoded) {
+BlockCastElements get_line(const MatrixAndCodes& matrix, std::int64_t index, DecodedLine& decoded) {
   matrix.codes.decode(index, decoded);
   return {matrix.input, matrix.line(index), decoded.values.data(), decoded.scales.data(),
           static_cast<std::size_t>(matrix.codes.length())};
 }
 
 // Rows of one row of blocks: a block's elements in a row are neighbors.
-void read_row_of_blocks(const Matrix& matrix, std::int64_t row_of_blocks, const Result& result) {
+void read_row_of_blocks(const MatrixAndCodes& matrix, std::int64_t row_of_blocks,
+                        const Result& result) {
   const std::int64_t height = block_height(matrix.mode);
   const std::int64_t last = std::min(matrix.x.size(0), (row_of_blocks + 1) * height);
   DecodedLine decoded(matrix.codes.length());
@@ -77,7 +79,7 @@ constexpr std::int64_t kColumnsAtOnce = 8;
 
 // Columns first <= i < last of blocks, at most kColumnsAtOnce. Their columns are lines of memory: a
 // block goes down them.
-void read_columns_of_blocks(const Matrix& matrix, std::int64_t first, std::int64_t last,
+void read_columns_of_blocks(const MatrixAndCodes& matrix, std::int64_t first, std::int64_t last,
                             const Result& result) {
   const std::int64_t length = block_length(matrix.mode);
   const std::int64_t rows = matrix.codes.length();
@@ -98,7 +100,8 @@ void read_columns_of_blocks(const Matrix& matrix, std::int64_t first, std::int64
 }
 
 // Every block belongs to one thread, and its rows come in their order.
-void read_blocks(const Matrix& matrix, std::int64_t rows_of_blocks, const Result& result) {
+void read_block_errors(const MatrixAndCodes& matrix, std::int64_t rows_of_blocks,
+                       const Result& result) {
   if (matrix.transposed) {
     const std::int64_t grain = kGrain / (block_length(matrix.mode) * matrix.codes.length()) + 1;
     at::parallel_for(0, result.columns, grain, [&](std::int64_t begin, std::int64_t end) {
@@ -126,15 +129,16 @@ at::Tensor block_cast_errors(const at::Tensor& x, const at::Tensor& codes,
                                x.options().dtype(at::kLong));
   if (x.numel() == 0) return words;
   const bool transposed = ops::is_transposed(codes);
-  const Matrix matrix{in_order(x, transposed),
-                      input,
-                      element,
-                      scaling,
-                      transposed,
-                      BlockLines(given, element, scaling, transposed, x.size(transposed ? 0 : 1))};
+  const MatrixAndCodes matrix{
+      in_order(x, transposed),
+      input,
+      element,
+      scaling,
+      transposed,
+      BlockLines(given, element, scaling, transposed, x.size(transposed ? 0 : 1))};
   std::vector<BlockErrors> blocks(static_cast<std::size_t>(scale_inv.numel()));
   const Result result{blocks.data(), scale_inv.size(1)};
-  read_blocks(matrix, scale_inv.size(0), result);
+  read_block_errors(matrix, scale_inv.size(0), result);
   std::memcpy(words.mutable_data_ptr<std::int64_t>(), blocks.data(),
               blocks.size() * sizeof(BlockErrors));
   return words;
@@ -142,14 +146,11 @@ at::Tensor block_cast_errors(const at::Tensor& x, const at::Tensor& codes,
 
 // ---- two copies
 
-// Lines per part: parts, not threads, decide in which order differences are added up.
-constexpr std::int64_t kPart = 16 * kStatisticsChunk;
-
 // undone: the second copy where it had a transform; else undefined, and it is decoded from `b`.
 CopiesDifference compare_lines(const BlockLines& a, const BlockLines& b, const at::Tensor& undone,
                                std::int64_t count) {
   const std::int64_t length = a.length();
-  const std::int64_t grain = std::max<std::int64_t>(1, kPart / length);
+  const std::int64_t grain = std::max<std::int64_t>(1, kStatisticsPart / length);
   std::vector<CopiesDifference> parts(static_cast<std::size_t>((count + grain - 1) / grain));
   const auto read = [&](std::int64_t begin, std::int64_t end) {
     DecodedLine first(length);

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "core/kernels/cpu/grain.h"
 #include "core/kernels/cpu/statistics/central_moments_range.h"
 #include "core/kernels/cpu/statistics/statistics_words.h"
 #include "core/ops/capture.h"
@@ -17,9 +18,7 @@
 namespace telens {
 namespace {
 
-// Elements per part. Parts, not threads, decide in which order moments are merged, so that results
-// do not depend on the number of threads.
-constexpr std::int64_t kPart = 16 * kStatisticsChunk;
+using kernels::kStatisticsPart;
 
 CentralMoments read_moments(const at::Tensor& x) {
   // Moments do not depend on the order of elements: any layout without gaps is read as it is.
@@ -29,12 +28,12 @@ CentralMoments read_moments(const at::Tensor& x) {
   const auto element = static_cast<std::int64_t>(dense.element_size());
   const std::int64_t numel = dense.numel();
 
-  const std::int64_t count = (numel + kPart - 1) / kPart;
+  const std::int64_t count = (numel + kStatisticsPart - 1) / kStatisticsPart;
   std::vector<CentralMoments> parts(static_cast<std::size_t>(count));
   at::parallel_for(0, count, 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) {
-      const std::int64_t size = std::min(kPart, numel - i * kPart);
-      kernels::add_central_moments(format, data + i * kPart * element,
+      const std::int64_t size = std::min(kStatisticsPart, numel - i * kStatisticsPart);
+      kernels::add_central_moments(format, data + i * kStatisticsPart * element,
                                    static_cast<std::size_t>(size),
                                    parts[static_cast<std::size_t>(i)]);
     }

@@ -24,7 +24,7 @@ namespace {
 
 // Elements at a time: they stay in the second-level cache, fit 32-bit counters, and take about as
 // long as it takes to wake a thread.
-constexpr std::int64_t kPart = 1 << 17;
+constexpr std::int64_t kHistogramPart = 1 << 17;
 
 // The counts of several threads meet in one tensor.
 void add_to(std::int64_t& count, std::int64_t more) {
@@ -37,18 +37,18 @@ void for_each_part(const at::Tensor& x, const MakeUse& make_use) {
   // The order of elements means nothing to a histogram: a layout without gaps is read as it is.
   const at::Tensor dense = x.is_non_overlapping_and_dense() ? x : x.contiguous();
   const auto* codes = static_cast<const typename Format::Bits*>(dense.const_data_ptr());
-  at::parallel_for(0, dense.numel(), kPart, [&](std::int64_t first, std::int64_t last) {
+  at::parallel_for(0, dense.numel(), kHistogramPart, [&](std::int64_t first, std::int64_t last) {
     auto use = make_use();
-    for (std::int64_t i = first; i < last; i += kPart) {
-      use(codes + i, static_cast<std::size_t>(std::min(kPart, last - i)));
+    for (std::int64_t i = first; i < last; i += kHistogramPart) {
+      use(codes + i, static_cast<std::size_t>(std::min(kHistogramPart, last - i)));
     }
   });
 }
 
 // ---- exponents
 
-// At most kPart codes. In blocks whose count fits the bits of a code, so that it is done in vectors
-// of them.
+// At most kHistogramPart codes. In blocks whose count fits the bits of a code, so that it is done
+// in vectors of them.
 template <typename Bits>
 std::int64_t count_equal(const Bits* codes, std::size_t size, Bits code) {
   constexpr std::size_t kBlock = 8192;

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "core/kernels/cpu/grain.h"
 #include "core/kernels/cpu/statistics/statistics_range.h"
 #include "core/kernels/cpu/statistics/statistics_words.h"
 #include "core/ops/capture.h"
@@ -19,12 +20,9 @@ namespace {
 
 using kernels::CastPlan;
 using kernels::get_format;
+using kernels::kStatisticsPart;
 using kernels::merge_words;
 using kernels::store_words;
-
-// Elements per part. Parts, not threads, decide in which order sums are merged, so that results do
-// not depend on the number of threads: 16 chunks, about as long as it takes to wake a thread.
-constexpr std::int64_t kPart = 16 * kStatisticsChunk;
 
 struct Part {
   TensorSums tensor;
@@ -39,15 +37,16 @@ Part read_tensor(const at::Tensor& x, const std::vector<CastPlan>& plans) {
   const auto element = static_cast<std::int64_t>(dense.element_size());
   const std::int64_t numel = dense.numel();
 
-  const std::int64_t count = std::max<std::int64_t>(1, (numel + kPart - 1) / kPart);
+  const std::int64_t count =
+      std::max<std::int64_t>(1, (numel + kStatisticsPart - 1) / kStatisticsPart);
   std::vector<Part> parts(static_cast<std::size_t>(count),
                           Part{{}, std::vector<CastSums>(plans.size())});
   at::parallel_for(0, count, 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) {
       Part& part = parts[static_cast<std::size_t>(i)];
-      const std::int64_t size = std::min(kPart, numel - i * kPart);
-      kernels::add_statistics(format, data + i * kPart * element, static_cast<std::size_t>(size),
-                              plans, part.tensor, part.casts);
+      const std::int64_t size = std::min(kStatisticsPart, numel - i * kStatisticsPart);
+      kernels::add_statistics(format, data + i * kStatisticsPart * element,
+                              static_cast<std::size_t>(size), plans, part.tensor, part.casts);
     }
   });
 

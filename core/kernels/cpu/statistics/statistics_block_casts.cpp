@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/kernels/cpu/grain.h"
 #include "core/kernels/cpu/statistics/block_lines.h"
 #include "core/kernels/cpu/statistics/statistics_block_cast_range.h"
 #include "core/kernels/cpu/statistics/statistics_words.h"
@@ -14,9 +15,6 @@
 
 namespace telens::kernels {
 namespace {
-
-// Elements per part. Parts, not threads, decide in which order errors are added up.
-constexpr std::int64_t kPart = 16 * kStatisticsChunk;
 
 // A matrix in the order of memory of its codes.
 struct Lines {
@@ -54,10 +52,10 @@ void add_extremes(const Scales& scales, CastSums& sums) {
   }
 }
 
-CastSums read(const Lines& lines) {
+CastSums read_block_casts(const Lines& lines) {
   CastSums whole;
   if (lines.x.numel() == 0) return whole;
-  const std::int64_t grain = std::max<std::int64_t>(1, kPart / lines.length());
+  const std::int64_t grain = std::max<std::int64_t>(1, kStatisticsPart / lines.length());
   const std::int64_t count = (lines.count() + grain - 1) / grain;
   std::vector<CastSums> parts(static_cast<std::size_t>(count));
   at::parallel_for(0, count, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -71,9 +69,11 @@ CastSums read(const Lines& lines) {
   return whole;
 }
 
-void accumulate(const at::Tensor& x, const at::Tensor& codes, const at::Tensor& scale_inv,
-                const std::optional<at::Tensor>& tensor_scale, std::int64_t format,
-                std::int64_t mode, at::Tensor& accumulator) {
+void accumulate_block_cast_statistics_cpu(const at::Tensor& x, const at::Tensor& codes,
+                                          const at::Tensor& scale_inv,
+                                          const std::optional<at::Tensor>& tensor_scale,
+                                          std::int64_t format, std::int64_t mode,
+                                          at::Tensor& accumulator) {
   const ops::BlockCodes given{codes, scale_inv, tensor_scale.value_or(at::Tensor())};
   const FormatId input = ops::check_block_cast_statistics(x, given, format, mode, accumulator);
   if (ops::gate_is_shut()) return;
@@ -82,12 +82,13 @@ void accumulate(const at::Tensor& x, const at::Tensor& codes, const at::Tensor& 
   const Lines lines{in_order(x, transposed), input, element, transposed,
                     BlockLines(given, element, static_cast<ScalingMode>(mode), transposed,
                                x.size(transposed ? 0 : 1))};
-  merge_words(read(lines), accumulator.mutable_data_ptr<std::int64_t>());
+  merge_words(read_block_casts(lines), accumulator.mutable_data_ptr<std::int64_t>());
 }
 
 }  // namespace
 }  // namespace telens::kernels
 
 TORCH_LIBRARY_IMPL(telens, CPU, library) {
-  library.impl("accumulate_block_cast_statistics", TORCH_FN(telens::kernels::accumulate));
+  library.impl("accumulate_block_cast_statistics",
+               TORCH_FN(telens::kernels::accumulate_block_cast_statistics_cpu));
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/kernels/cpu/grain.h"
 #include "core/kernels/cpu/quantize/block_tensors.h"
 #include "core/kernels/cpu/statistics/statistics_what_if_range.h"
 #include "core/kernels/cpu/statistics/statistics_words.h"
@@ -18,12 +19,8 @@ namespace {
 
 using ops::WhatIfCast;
 
-// Elements per part. Parts, not threads, decide in which order errors are added up: that of
-// accumulate_block_cast_statistics.
-constexpr std::int64_t kPart = 16 * kStatisticsChunk;
-
 // A thread's state of one cast: the scales of the row of blocks that it is in.
-struct Row {
+struct RowState {
   std::int64_t of_blocks = -1;
   std::vector<float> maxima;
   BlockScales blocks;
@@ -61,14 +58,14 @@ class WhatIf {
     }
   }
 
-  Row row_for_thread() const {
-    Row row;
+  RowState row_for_thread() const {
+    RowState row;
     row.maxima.resize(static_cast<std::size_t>(is_down_columns() ? 0 : width()));
     row.blocks.resize(static_cast<std::size_t>(width()));
     return row;
   }
 
-  void add(std::int64_t row, Row& own, CastSums& sums) const {
+  void add(std::int64_t row, RowState& own, CastSums& sums) const {
     find_scales(row, own, sums);
     add_what_if_cast(
         {x_.format, x_.at(row, 0), static_cast<std::size_t>(x_.columns), own.blocks.factors.data(),
@@ -86,7 +83,7 @@ class WhatIf {
     return std::visit([](const auto& scales) { return scales.kNan; }, scales_);
   }
 
-  void find_scales(std::int64_t row, Row& own, CastSums& sums) const {
+  void find_scales(std::int64_t row, RowState& own, CastSums& sums) const {
     const float* maxima = own.maxima.data();
     if (is_down_columns()) {
       if (own.of_blocks == row / block()) return;
@@ -130,7 +127,7 @@ void read_maxima(const ElementMatrix& x, std::vector<WhatIf>& casts) {
 std::vector<CastSums> read_rows(const std::vector<WhatIf>& casts, std::int64_t first,
                                 std::int64_t last) {
   std::vector<CastSums> sums(casts.size());
-  std::vector<Row> rows;
+  std::vector<RowState> rows;
   for (const WhatIf& cast : casts) rows.push_back(cast.row_for_thread());
   for (std::int64_t row = first; row < last; ++row) {
     for (std::size_t i = 0; i < casts.size(); ++i) casts[i].add(row, rows[i], sums[i]);
@@ -138,8 +135,8 @@ std::vector<CastSums> read_rows(const std::vector<WhatIf>& casts, std::int64_t f
   return sums;
 }
 
-std::vector<CastSums> read(const ElementMatrix& x, const std::vector<WhatIf>& casts) {
-  const std::int64_t grain = std::max<std::int64_t>(1, kPart / x.columns);
+std::vector<CastSums> read_casts(const ElementMatrix& x, const std::vector<WhatIf>& casts) {
+  const std::int64_t grain = std::max<std::int64_t>(1, kStatisticsPart / x.columns);
   const std::int64_t count = rounded_up_quotient(x.rows, grain);
   std::vector<std::vector<CastSums>> parts(static_cast<std::size_t>(count));
   at::parallel_for(0, count, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -155,8 +152,9 @@ std::vector<CastSums> read(const ElementMatrix& x, const std::vector<WhatIf>& ca
   return whole;
 }
 
-void accumulate(const at::Tensor& x, at::IntArrayRef formats, at::IntArrayRef modes,
-                at::IntArrayRef squares, at::IntArrayRef columnwise, at::TensorList accumulators) {
+void accumulate_what_if_statistics_cpu(const at::Tensor& x, at::IntArrayRef formats,
+                                       at::IntArrayRef modes, at::IntArrayRef squares,
+                                       at::IntArrayRef columnwise, at::TensorList accumulators) {
   const std::vector<WhatIfCast> given =
       ops::check_what_if_statistics(x, {formats, modes, squares, columnwise}, accumulators);
   if (x.numel() == 0 || given.empty() || ops::gate_is_shut()) return;
@@ -168,7 +166,7 @@ void accumulate(const at::Tensor& x, at::IntArrayRef formats, at::IntArrayRef mo
   std::vector<WhatIf> casts;
   for (const WhatIfCast& cast : given) casts.emplace_back(matrix, cast, amax);
   read_maxima(matrix, casts);
-  const std::vector<CastSums> sums = read(matrix, casts);
+  const std::vector<CastSums> sums = read_casts(matrix, casts);
   for (std::size_t i = 0; i < sums.size(); ++i) {
     merge_words(sums[i], accumulators[i].mutable_data_ptr<std::int64_t>());
   }
@@ -178,5 +176,6 @@ void accumulate(const at::Tensor& x, at::IntArrayRef formats, at::IntArrayRef mo
 }  // namespace telens::kernels
 
 TORCH_LIBRARY_IMPL(telens, CPU, library) {
-  library.impl("accumulate_what_if_statistics", TORCH_FN(telens::kernels::accumulate));
+  library.impl("accumulate_what_if_statistics",
+               TORCH_FN(telens::kernels::accumulate_what_if_statistics_cpu));
 }
