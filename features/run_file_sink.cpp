@@ -73,7 +73,8 @@ record::RunOptions run_options(const RunContext& context) {
   run.rank = options.rank;
   run.world_size = options.world_size;
   run.config_text = context.config_text;
-  run.environment = {{"host", host_name()}, {"telens", std::string(kVersion)}, {"torch", TORCH_VERSION}};
+  run.environment = {
+      {"host", host_name()}, {"telens", std::string(kVersion)}, {"torch", TORCH_VERSION}};
   run.on_full = options.recording.block_when_full ? record::OnFull::block : record::OnFull::drop;
   run.max_size = options.recording.max_size;
   run.on_warning = context.on_error;

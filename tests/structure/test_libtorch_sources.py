@@ -35,11 +35,10 @@ def sees_more_than_tensors(path: str, known: dict[str, bool]) -> bool:
             include = INCLUDE.match(line)
             if not include:
                 continue
-            ours, system = include["ours"], include["system"]
-            if system and MORE_THAN_TENSORS.match(system):
-                known[path] = True
-            elif ours and (ROOT / ours).exists() and sees_more_than_tensors(ours, known):
-                known[path] = True
+            ours, system = include["ours"], include["system"] or ""
+            known[path] |= bool(MORE_THAN_TENSORS.match(system))
+            if ours and (ROOT / ours).exists():
+                known[path] |= sees_more_than_tensors(ours, known)
     return known[path]
 
 
