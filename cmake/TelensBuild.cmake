@@ -113,9 +113,12 @@ function(telens_sources)
   telens_unite(telens ${arg_LIBTORCH})
 endfunction()
 
+# The packages that libtelens.so's sources use beside LibTorch.
+set(TELENS_LIBRARY_PACKAGES fmt::fmt PkgConfig::HWY yaml-cpp::yaml-cpp PkgConfig::PCRE2 TelensHdf5)
+
 # telens_objects(<target>): adds an object library to libtelens.so, whose options and macros it takes.
 function(telens_objects target)
-  target_link_libraries(${target} PRIVATE telens_options LibTorch::torch ${TELENS_PACKAGES})
+  target_link_libraries(${target} PRIVATE telens_options LibTorch::torch ${TELENS_LIBRARY_PACKAGES})
   target_compile_definitions(${target} PRIVATE $<TARGET_PROPERTY:telens,COMPILE_DEFINITIONS>
                                                AT_PER_OPERATOR_HEADERS)
   target_compile_options(${target} PRIVATE $<TARGET_PROPERTY:telens,COMPILE_OPTIONS>)

@@ -1,5 +1,6 @@
 #include "features/engine/compared_items.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/stack.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 #include "features/gemm_error/gemm_error.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/mm.h>
 #include <fmt/format.h>

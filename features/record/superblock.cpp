@@ -19,7 +19,7 @@ constexpr std::array<std::uint8_t, 8> kSignature{0x89, 'H', 'D', 'F', '\r', '\n'
 
 // As "HDF5 File Format Specification Version 3.0", II.A, lays out version 3, which single-writer
 // access needs.
-constexpr std::size_t kVersion = 8;
+constexpr std::size_t kVersionByte = 8;
 constexpr std::size_t kOffsetBytes = 9;
 constexpr std::size_t kLengthBytes = 10;
 constexpr std::size_t kBaseAddress = 12;
@@ -62,8 +62,8 @@ void check_superblock(int file, const std::string& path) {
         "{}: an HDF5 file, but not as TELens writes run files: {} is {}, expected {}", path, what,
         came, expected);
   };
-  if (bytes[kVersion] != kSupported)
-    refuse("its superblock's version", kSupported, bytes[kVersion]);
+  if (bytes[kVersionByte] != kSupported)
+    refuse("its superblock's version", kSupported, bytes[kVersionByte]);
   for (const std::size_t at : {kOffsetBytes, kLengthBytes}) {
     if (bytes[at] != sizeof(std::uint64_t)) {
       refuse("the size of its addresses", sizeof(std::uint64_t), bytes[at]);

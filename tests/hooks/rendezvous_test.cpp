@@ -18,7 +18,6 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "core/base/error.h"
-#include "core/distributed/time_limit.h"
 #include "hooks/reductions.h"
 
 namespace telens {
@@ -239,14 +238,6 @@ class WorldOfBareStore final : public c10d::ProcessGroup {
 TEST(RendezvousWithoutStore, asks_the_ranks_in_a_collective) {
   const auto world = c10::make_intrusive<WorldOfBareStore>();
   EXPECT_TRUE(join_rendezvous(share(world.get()), {.accept = [] {}}).is_complete);
-}
-
-TEST(RendezvousPause, is_a_quarter_of_the_time_waited_but_neither_busy_nor_long) {
-  EXPECT_EQ(find_pause(milliseconds(0)), milliseconds(5));
-  EXPECT_EQ(find_pause(milliseconds(20)), milliseconds(5));
-  EXPECT_EQ(find_pause(milliseconds(400)), milliseconds(100));
-  EXPECT_EQ(find_pause(milliseconds(2'000)), milliseconds(500));
-  EXPECT_EQ(find_pause(std::chrono::minutes(5)), milliseconds(500));
 }
 
 }  // namespace

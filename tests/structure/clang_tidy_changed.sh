@@ -17,4 +17,4 @@ import json, os, sys
 known = {os.path.relpath(entry["file"]) for entry in json.load(open("build-lint/compile_commands.json"))}
 print("\n".join(name for name in sys.argv[1:] if name in known))' "${changed[@]}")
 printf '%s\n' "${compiled[@]}" | xargs -r -P "$(nproc)" -n 1 clang-tidy --quiet -p build-lint \
-  --extra-arg=-Wno-unknown-warning-option  # GCC has some that clang does not know
+  --extra-arg=-Wno-unknown-warning-option --extra-arg=-Qunused-arguments  # clang lacks some of GCC's

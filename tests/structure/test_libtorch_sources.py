@@ -11,7 +11,8 @@ from check_includes import INCLUDE
 ROOT = Path(__file__).parents[2]
 # Headers that bring autograd, modules, process groups, the dispatcher or all operators.
 MORE_THAN_TENSORS = re.compile(
-    r"torch/(?!version\.h)|ATen/ATen\.h|ATen/autocast_mode\.h|ATen/core/(dispatch/|Dict\.h)"
+    r"torch/(?!version\.h)|ATen/(ATen|Functions|Operators|NativeFunctions|autocast_mode)\.h"
+    r"|ATen/core/(dispatch/|boxing/|Dict\.h)"
     r"|fmt/format-inl\.h"
 )
 

@@ -1,6 +1,7 @@
 #include "core/modules/attention/attention_path.h"
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
 

@@ -1,5 +1,6 @@
 #include "core/modules/attention/rotary_embedding.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/outer.h>
