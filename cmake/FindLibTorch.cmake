@@ -45,13 +45,17 @@ set(_libtorch_cause "no torch package found with ${TELENS_TORCH_PYTHON}")
 if(LIBTORCH_VERSION)
   set(_libtorch_cause "${LIBTORCH_ROOT} is torch ${LIBTORCH_VERSION}, expected ${_libtorch_wanted}")
 endif()
+set(_libtorch_mend "pass")
+if(EXISTS "${PROJECT_SOURCE_DIR}/cmake/setup/setup.sh")  # our own build, and no user's of the package
+  set(_libtorch_mend "run `make setup` or pass")
+endif()
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(
   LibTorch
   REQUIRED_VARS LIBTORCH_CPU_LIBRARY LIBTORCH_C10_LIBRARY LIBTORCH_ROOT
   VERSION_VAR LIBTORCH_VERSION
   REASON_FAILURE_MESSAGE
-    "${_libtorch_cause} - run `make setup` or pass -DTELENS_TORCH_PYTHON=<a python with ${_libtorch_wanted}>")
+    "${_libtorch_cause} - ${_libtorch_mend} -DTELENS_TORCH_PYTHON=<a python with ${_libtorch_wanted}>")
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::torch)
   add_library(LibTorch::c10 SHARED IMPORTED)

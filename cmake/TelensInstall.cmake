@@ -41,10 +41,13 @@ foreach(_folder IN LISTS _telens_header_folders)
           FILES_MATCHING PATTERN "*.h" PATTERN "precompiled*.h" EXCLUDE)
 endforeach()
 
-configure_package_config_file(cmake/telensConfig.cmake.in telensConfig.cmake
+# In a folder of their own: find_package() would take the build folder for an installed one.
+set(_telens_package "${PROJECT_BINARY_DIR}/package")
+configure_package_config_file(cmake/telensConfig.cmake.in "${_telens_package}/telensConfig.cmake"
                               INSTALL_DESTINATION "${_telens_cmake_dir}")
-write_basic_package_version_file(telensConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+write_basic_package_version_file("${_telens_package}/telensConfigVersion.cmake"
+                                 COMPATIBILITY SameMinorVersion)
 list(TRANSFORM _telens_modules PREPEND "${PROJECT_SOURCE_DIR}/cmake/")
-install(FILES ${_telens_modules} "${PROJECT_BINARY_DIR}/telensConfig.cmake"
-              "${PROJECT_BINARY_DIR}/telensConfigVersion.cmake"
+install(FILES ${_telens_modules} "${_telens_package}/telensConfig.cmake"
+              "${_telens_package}/telensConfigVersion.cmake"
         DESTINATION "${_telens_cmake_dir}")

@@ -126,9 +126,10 @@ void run_new_plugin(const NewPluginOptions& options) {
   make_project(options, project);
   fmt::print("{}\n", project.string());
   fmt::print("next: cd {} && {}\n", shell_word(project.string()),
-             options.cpp ? "cmake -B build -G Ninja -DTELENS_TORCH_PYTHON=$(which python) && cmake "
-                           "--build build && ctest --test-dir build"
-                         : "python -m pytest");
+             options.cpp
+                 ? "cmake -B build -G Ninja -DTELENS_TORCH_PYTHON=$(command -v python3) && cmake "
+                   "--build build && ctest --test-dir build"
+                 : "python -m pytest");
   if (options.python) fmt::print("where pytest is missing: python -m pip install pytest\n");
   if (options.cpp) {
     fmt::print(

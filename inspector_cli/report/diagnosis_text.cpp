@@ -91,7 +91,7 @@ void print_finding(std::size_t number, const Ranked& ranked, const Facts& facts,
   const diagnosis::Rule& rule = diagnosis::find_rule(finding.cause);
   const std::string head = fmt::format("{}. {}: {}, {}", number, finding.cause,
                                        make_label(finding.place, facts), get_iterations(finding));
-  for (const std::string& line : wrapped(head, width)) {
+  for (const std::string& line : wrapped_at_blanks(head, width)) {
     fmt::print("{}\n", coloured(line, Colour::bold));
   }
   paragraph("found", printable(finding.summary), width);
@@ -106,7 +106,9 @@ void print_finding(std::size_t number, const Ranked& ranked, const Facts& facts,
 
 void print_unasked(const Diagnosis& diagnosis, std::size_t width) {
   const auto print = [width](const std::string& text) {
-    for (const std::string& line : wrapped(printable(text), width)) fmt::print("{}\n", line);
+    for (const std::string& line : wrapped_at_blanks(printable(text), width)) {
+      fmt::print("{}\n", line);
+    }
   };
   for (const auto& [rule, lacks] : diagnosis.unasked) {
     print(fmt::format("not looked for, since it was not recorded: {} ({}); {}", rule->cause,

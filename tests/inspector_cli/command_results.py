@@ -24,5 +24,9 @@ def expect_one_line_error(result, *parts):
 def expect_every_subcommand(listed, left_out):
     """Every subcommand that the command itself names is listed, or left out with a reason."""
     listed = set(listed)
-    assert not listed & set(left_out)
-    assert listed | set(left_out) == set(subcommands())
+    both = listed & set(left_out)
+    assert not both, f"listed by this test, and left out of it: {both}"
+    missing = set(subcommands()) - listed - set(left_out)
+    assert not missing, f"in no list of this test, and not left out with a reason: {missing}"
+    gone = (listed | set(left_out)) - set(subcommands())
+    assert not gone, f"no subcommands: {gone}"
