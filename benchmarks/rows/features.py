@@ -57,7 +57,8 @@ def feature_rows(programs):
             both = samples[f"{recipe} {feature}"]
             name = feature_row_name(recipe, feature)
             target = at_most(1.03) if feature == WITH_BUDGET else None
-            yield Row(name, ratio(both, feature, "no session"), "x", target, both)
+            value = ratio(both, feature, "no session")
+            yield Row(name, value, "x", target, both, if_missed=WHY_OVER_BUDGET if target else "")
     both = samples[f"delayed {PRODUCTION}"]
     yield Row(PRODUCTION_ROW, ratio(both, PRODUCTION, "no session"), "x", None, both)
     for name, contender, target, reason in (

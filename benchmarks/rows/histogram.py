@@ -1,5 +1,7 @@
 """Histograms of a tensor."""
 
+from statistics import median
+
 from programs import ratio
 from report import Row, at_most
 
@@ -23,7 +25,12 @@ def histogram_rows(programs):
 
     worst = max(samples, key=of_codes)
     note = f"the slowest of {', '.join(samples)}: {worst}"
-    yield Row(HISTOGRAM[2], of_codes(worst), "x", at_most(7), samples[worst], note)
+    slower = median(samples[worst]["codes"]) / median(normal["codes"])
+    reason = (
+        "where many elements share a value an addition to its counter waits until the one before "
+        f"is stored: {worst} take {slower:.1f} times what normal data takes in the same loop"
+    )
+    yield Row(HISTOGRAM[2], of_codes(worst), "x", at_most(7), samples[worst], note, reason)
 
 
 GROUP = Group(HISTOGRAM, histogram_rows)

@@ -23,6 +23,7 @@ PEERS = {  # row of peers_from_python.py: name, peer, the most of its time
     "llama layer": [("a Llama layer in FP8 over torch's in BF16", "torch", 1.1)],
 }
 MISSED = {
+    "attention": "LibTorch's kernel runs on both sides; the module's own steps come on top",
     "permute": "its backward adds a token's rows in FP32 and rounds once, torch's in BF16; its "
     "forward also makes the row_id_map",
     "grouped linear": "a product an expert, each on all threads, so that its bits are those of the "
