@@ -3,6 +3,7 @@
 // ranks so have the same work.
 #pragma once
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
