@@ -98,7 +98,7 @@ endfunction()
 
 # telens_sources(<file>... [LIBTORCH <file>...]): adds sources of the calling folder to libtelens.so;
 # without LibTorch, does nothing. Those behind LIBTORCH see more of it than tensors and operators
-# (autograd, modules, process groups, the dispatcher), which costs the compiler three times as much;
+# (autograd, modules, process groups, the dispatcher), which costs the compiler seconds a file;
 # tests/structure/test_libtorch_sources.py says which stands on the wrong side.
 function(telens_sources)
   if(NOT TARGET telens)

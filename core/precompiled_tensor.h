@@ -1,5 +1,5 @@
-// LibTorch headers of sources that use tensors and operators and no more of it: half of
-// core/precompiled.h, and the compiler instantiates a third of the templates.
+// LibTorch headers of sources that use tensors and operators and no more of it: half the size of
+// core/precompiled.h. An empty file takes one second with these and four with those.
 #pragma once
 
 #include <ATen/Context.h>

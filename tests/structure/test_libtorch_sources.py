@@ -1,6 +1,6 @@
 """Sources of libtelens.so stand behind LIBTORCH where they see more of LibTorch than tensors.
 
-The others are compiled with core/precompiled_tensor.h, a third of the price.
+The others are compiled with core/precompiled_tensor.h, which has half the headers.
 """
 
 import re
