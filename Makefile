@@ -35,7 +35,7 @@ FUZZ_FILES   ?= 20000
 .PHONY: help setup setup-debian setup-build command-first configure build demo test \
         test-structure test-cpp test-python test-package test-cuda-build test-clients test-tables \
         test-paddle bench bench-quick portable-dependencies gpu-prebuilt gpu-check \
-        gpu-rehearsal mutants faults fuzz \
+        gpu-rehearsal faults fuzz \
         fuzz-files format lint tidy asan tsan tsan-quick install clean
 
 help:  ## this list
@@ -158,9 +158,6 @@ gpu-check:  ## on a machine with a GPU: build, CUDA tests, benchmarks, sanitizer
 
 gpu-rehearsal:  ## what each ten minutes of gpu-check would do, and how much they carry; no GPU
 	@$(GPU_CHECK) --rehearse
-
-mutants: setup build  ## break what each promise hangs on, and see its test notice (ONLY="words")
-	@$(PYTHON) tests/mutants/run.py --only "$(ONLY)"
 
 FAULT_SEEDS ?= 101 102 103
 faults: setup build  ## plant faults in trainings, count which `telens diagnose` finds (FAULT_SEEDS)

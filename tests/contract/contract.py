@@ -1,7 +1,6 @@
-"""The contract, chapter by chapter: two pages of docs and `make mutants` are made from this list.
+"""The contract, chapter by chapter. Two pages of docs are generated from these lists:
 
-python tests/contract/contract.py     writes docs/contract.md, contract_tests.md and
-                                      contract_arguments.md
+python tests/contract/contract.py     writes docs/contract.md and docs/contract_arguments.md
 """
 
 import sys
@@ -36,7 +35,6 @@ from find_tests import ROOT, find_test
 from statement import Statement
 
 PROMISES_PAGE = ROOT / "docs" / "contract.md"
-TESTS_PAGE = ROOT / "docs" / "contract_tests.md"
 ARGUMENTS_PAGE = ROOT / "docs" / "contract_arguments.md"
 
 PROMISES_INTRODUCTION = """\
@@ -49,28 +47,15 @@ debugging finds here. **Import lines change by one rule**, and nothing else does
 
 Where it says *(ours)*, we differ on purpose from the peer (nvdlfw-inspect 0.2.2 with Transformer
 Engine 2.20), which has a defect or a hole there. Each promise has a test that fails if it is
-broken: [contract_tests.md](contract_tests.md).
-"""
-
-TESTS_INTRODUCTION = """\
-# How the contract is tested
-
-For developers: each promise of [the contract](contract.md), the test that fails if it is not true,
-and a mutation: a change of one place in the product that makes the promise false, which the test
-notices. `make mutants` applies them one at a time and runs the tests; `make mutants ONLY=words`
-only those whose statement holds the words.
-
-Both pages are made from the lists in [tests/contract](../tests/contract) by
-`python tests/contract/contract.py`; edit those.
+broken; [tests/contract](../tests/contract) names it.
 """
 
 ARGUMENTS_INTRODUCTION = """\
 # The names of Transformer Engine, each with its test
 
-For developers: arguments of the PyTorch modules, functions and fields of recipes, and a test that
-uses them. What those tests show is not repeated here; promises with mutations are in
-[contract_tests.md](contract_tests.md). Made from
-[tests/contract/arguments.py](../tests/contract/arguments.py) by
+For developers: each argument of the PyTorch modules, each function and each recipe field, with a
+test that uses it. The page is generated: edit
+[tests/contract/arguments.py](../tests/contract/arguments.py) and run
 `python tests/contract/contract.py`.
 """
 ARGUMENT_TABLES = {
@@ -106,42 +91,12 @@ def all_statements() -> list[Statement]:
     return [statement for _, statements in CHAPTERS for statement in statements]
 
 
-def code(text: str) -> str:
-    """As code in a cell of a table, on one line."""
-    flat = " ".join(line.strip() for line in text.strip().splitlines())
-    ticks = "``" if "`" in flat else "`"
-    return f"{ticks}{flat}{ticks}".replace("|", "\\|")
-
-
-def row(statement: Statement) -> str:
-    test = find_test(statement.test)
-    name = statement.test.split("::")[-1]
-    mutation = f"{code(statement.before)} → " + (
-        code(statement.after) if statement.after.strip() else "nothing"
-    )
-    cells = [
-        statement.text.replace("|", "\\|"),
-        f"[`{name}`](../{test.file})",
-        f"[{Path(statement.file).name}](../{statement.file}): {mutation}",
-    ]
-    return f"| {' | '.join(cells)} |"
-
-
 def render_promises() -> str:
-    """The page for users: the statements alone."""
+    """The page for users: only the statements."""
     parts = [PROMISES_INTRODUCTION]
     for title, statements in CHAPTERS:
         lines = [f"- {statement.text}" for statement in statements]
         parts.append("\n".join([f"## {title}", "", *lines]) + "\n")
-    return "\n".join(parts)
-
-
-def render_tests() -> str:
-    """The page for developers: each statement with its test and its mutation."""
-    parts = [TESTS_INTRODUCTION]
-    for title, statements in CHAPTERS:
-        lines = [f"## {title}", "", "| statement | test | mutation |", "|---|---|---|"]
-        parts.append("\n".join(lines + [row(statement) for statement in statements]) + "\n")
     return "\n".join(parts)
 
 
@@ -151,13 +106,11 @@ def render_arguments() -> str:
     for title, table in ARGUMENT_TABLES.items():
         lines = [f"## {title}", "", "| name | test |", "|---|---|"]
         for name, test in sorted(arguments.tests_of(table).items()):
-            found = find_test(test)
-            lines.append(f"| `{name}` | [`{test.split('::')[-1]}`](../{found.file}) |")
+            lines.append(f"| `{name}` | [`{test.split('::')[-1]}`](../{find_test(test)}) |")
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 
 
 if __name__ == "__main__":
     PROMISES_PAGE.write_text(render_promises())
-    TESTS_PAGE.write_text(render_tests())
     ARGUMENTS_PAGE.write_text(render_arguments())

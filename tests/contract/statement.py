@@ -5,14 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement, the test that fails if it is not true, and a mutation that makes it so.
+    """A promise and the test that fails if the promise is broken.
 
-    ``test`` is "Suite.name" of a GoogleTest or "test_file.py::test_name". ``before`` must stand in
-    ``file`` exactly once; ``after`` takes its place.
+    ``test`` is "Suite.name" of a GoogleTest or "test_file.py::test_name" of a Python test.
     """
 
     text: str
     test: str
-    file: str
-    before: str
-    after: str

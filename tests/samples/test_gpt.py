@@ -139,7 +139,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, recipe):
     [
         (["--recipe", "fp4"], "--recipe"),
         (["--text", "/nowhere"], "/nowhere is not a folder; name one with text files"),
-        (["--text", str(Path(__file__).parents[1] / "mutants")], "with --text FOLDER"),
+        (["--text", str(Path(__file__).parents[1] / "tables")], "with --text FOLDER"),
         (["--config", "missing.yaml"], "missing.yaml"),
         (["--hidden", "60"], "dim is 15; expected an even number"),
         (["--device", "tpu"], "{auto,cpu,cuda}"),

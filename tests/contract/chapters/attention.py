@@ -8,8 +8,6 @@ MHA = "test_fp8_mha.py::"
 BLOCKS = "test_blocked_attention.py::"
 RECIPE = "test_attention_recipe.py::"
 CHANGES = "test_score_mod.py::"
-MASK_RULE = "core/modules/attention/mask_rule.cpp"
-SWITCHES = "core/modules/attention/attention_kernels.cpp"
 
 STATEMENTS = (
     Statement(
@@ -17,239 +15,141 @@ STATEMENTS = (
         "off, for the call alone *(ours: torch's own switches, of all threads)*.",
         "test_attention_switches.py::"
         "test_without_flash_math_gives_the_same_within_rounding_and_torchs_switches_are_back",
-        SWITCHES,
-        "before.flash && flash",
-        "before.flash",
     ),
     Statement(
         "Where they leave no kernel, the error names them *(ours)*.",
         "test_attention_switches.py::"
         "test_a_kernel_that_does_not_take_the_heads_is_an_error_that_says_which_takes_all",
-        "core/modules/attention/attention_choice.cpp",
-        "get_kernel(attention) != SDPBackend::error) return;",
-        "true) return;",
     ),
     Statement(
         "PrecisionLedger *(ours)* names the kernel that an attention ran with, and what rules out "
         "a faster one.",
         "test_attention_ledger.py::"
         "test_the_kernel_is_the_one_that_ran_and_the_reason_what_rules_out_flash",
-        "core/modules/attention/attention_choice.cpp",
-        "if (speed_without(attention, others) < best) {",
-        "if (true) {",
     ),
     Statement(
         "`fp8_dpa` casts query, key and value, softmax and output of DotProductAttention, and the "
         "gradients of output, scores and inputs.",
         DPA + "test_current_scaling_is_the_formulas_forward_and_backward",
-        "core/modules/attention/fp8_attention.cpp",
-        "newest_ = {of_weights.sub_(delta).mul_(weights), std::move(delta)};",
-        "newest_ = {of_weights.mul_(weights), std::move(delta)};",
     ),
     Statement(
         "Under delayed scaling attention has scales and histories of its own, in Transformer "
         "Engine's slots.",
         DPA + "test_delayed_scaling_takes_each_scale_from_the_amaxes_before",
-        "core/modules/attention/attention_quantization.cpp",
-        ".d_p = quantizer(kSoftmax, TensorRole::grad_input)",
-        ".d_p = quantizer(kOutput, TensorRole::grad_input)",
     ),
     Statement(
         "They are saved in `_extra_state`.",
         DPA + "test_the_state_is_kept_by_state_dict_and_only_where_there_is_any",
-        "core/modules/attention/dot_product_attention.h",
-        "layer_.quantization().set_extra_state(bytes);",
-        "static_cast<void>(bytes);",
     ),
     Statement(
         "FP8 attention takes biases, a learnable softmax and padding *(ours)*.",
         DPA + "test_bias_sink_and_padding_are_those_of_the_scores",
-        "core/modules/attention/attention_rules.cpp",
-        "if (bias.defined()) scores.add_(bias);",
-        "",
     ),
     Statement(
         "A checkpoint around FP8 attention changes no bit, with dropout too.",
         DPA + "test_a_recomputed_attention_has_the_bits_of_a_kept_one",
-        "core/modules/attention/attention_quantization.cpp",
-        "contexts[group] = recomputation::replay_context(groups_[group].get(), name);",
-        "contexts[group] = recomputation::replay_context(groups_[group].get(), name);"
-        "contexts[group].quantizers = groups_[group]->newest_quantizers();",
     ),
     Statement(
         "Float8BlockScaling and NVFP4BlockScaling refuse `fp8_dpa` and `fp8_mha` by name *(ours)*.",
         DPA + "test_recipes_that_no_attention_casts_by_refuse_it",
-        "python/telens/common/recipe_parameters.py",
-        "if value in (True,) and name not in taken",
-        "if False and name not in taken",
     ),
     Statement(
         "`MXFP8BlockScaling(fp8_dpa=True)` casts query, key, value and the output's gradient for "
         "each product of attention in blocks along what it adds over.",
         OF_BLOCKS + "test_each_product_multiplies_blocks_along_what_it_adds_over",
-        "core/modules/attention/fp8_attention.cpp",
-        ".copy_(sum_over_keys(of_scores, block.of_keys(heads_.key.over_positions)));",
-        ".copy_(sum_over_keys(of_scores, block.of_keys(heads_.key.over_size)));",
     ),
     Statement(
         "Its backward sums up the output times its gradient as both are outside.",
         OF_BLOCKS + "test_each_product_multiplies_blocks_along_what_it_adds_over",
-        "core/modules/attention/fp8_attention.cpp",
-        ": output_gradient.to(at::kFloat);",
-        ": output_gradient_.rows.over_size;",
     ),
     Statement(
         "It refuses `fp8_mha` by name, also where NVTE_DPA_FP8_RECIPE chooses it.",
         OF_BLOCKS + "test_no_projection_takes_its_blocks_over",
-        "core/modules/attention/attention_recipe.cpp",
-        "if (made_) check_handed_casts(*made_);",
-        "if (false) check_handed_casts(*made_);",
     ),
     Statement(
         "PrecisionLedger *(ours)* says that its codes are in blocks.",
         OF_BLOCKS + "test_the_ledger_says_the_scaling",
-        "core/modules/attention/fp8_attention.cpp",
-        ".cast_in = fp8.quantizers.qkv->mode()",
-        ".cast_in = ScalingMode::tensor",
     ),
     Statement(
         "`NVTE_DPA_FP8CS_O_in_F16=0` has the backward of attention in current scaling sum up the "
         "output's codes.",
         DPA + "test_a_variable_has_the_backward_sum_up_the_outputs_codes",
-        "core/modules/attention/fp8_attention.cpp",
-        "if (!fp8.sums_output_codes) return {values, {}, {}};",
-        "return {values, {}, {}};",
     ),
     Statement(
         "With `fp8_mha` the projection behind attention multiplies the codes of its output.",
         MHA + "test_proj_multiplies_the_codes_of_the_attentions_output",
-        "core/modules/layer/linear_layer.cpp",
-        "follow(TensorRole::input, input_cast);",
-        "follow(TensorRole::input, nullptr);",
     ),
     Statement(
         "The projections in front of it multiply the codes of its inputs' gradients.",
         MHA + "test_under_delayed_scaling_no_cast_between_attention_and_projections_has_a_history",
-        "core/modules/layer/linear_layer.cpp",
-        "follow(TensorRole::grad_output, gradient_cast);",
-        "follow(TensorRole::grad_output, nullptr);",
     ),
     Statement(
         "Behind a rotary embedding or a norm of queries and keys they cast for themselves.",
         MHA + "test_what_lies_between_makes_the_projection_cast_the_gradient_itself",
-        "core/modules/transformer/multihead_attention.cpp",
-        "hand(query_.get(), changed);",
-        "hand(query_.get(), false);",
     ),
     Statement(
         "PrecisionLedger *(ours)* says that an attention ran in FP8.",
         MHA + "test_watched_tensors_change_no_bit_and_the_ledger_says_fp8",
-        "features/precision_ledger/precision_ledger.cpp",
-        "const bool cast = !entry.choice.cast_to.empty();",
-        "const bool cast = false;",
     ),
     Statement(
         "On a CPU no attention has a matrix of more than 2,048 x 2,048 scores in memory, whatever "
         "its mask, bias, softmax or dropout *(ours)*.",
         BLOCKS + "test_no_matrix_of_all_scores_stands_in_memory",
-        "core/modules/attention/attention_path.cpp",
-        "if (runs_in_blocks(heads, rules)) return attend_in_blocks(heads, rules);",
-        "",
     ),
     Statement(
         "FP8 attention has none either.",
         BLOCKS + "test_no_matrix_of_all_scores_stands_in_memory",
-        "core/modules/attention/fp8_attention.cpp",
-        "make_blocked_scores(query, heads.key.over_size, rules);",
-        "{.shape = score_shape(query, heads.key.over_size), "
-        ".scores_of_block = std::int64_t{1} << 40};",
     ),
     Statement(
         "Attention in blocks drops the same weights whatever their size *(ours)*.",
         BLOCKS + "test_dropout_is_the_same_in_blocks_of_any_size",
-        "core/modules/attention/score_dropout.cpp",
-        ".query = block.query,",
-        ".query = 0,",
     ),
     Statement(
         "A mask that is changed in place between the forward in blocks and its backward is an "
         "error *(ours)*.",
         BLOCKS + "test_a_mask_that_was_changed_before_the_backward_is_an_error",
-        MASK_RULE,
-        "get_version(hidden_) != version_) {",
-        "false) {",
     ),
     Statement(
         "A mask of type arbitrary that does not broadcast to the scores is an error *(ours)*.",
         BLOCKS + "test_a_mask_that_does_not_broadcast_is_an_error",
-        MASK_RULE,
-        '    check_broadcast("attention_mask", hidden_.sizes(), sizes);\n',
-        "",
     ),
     Statement(
         "`score_mod(graph, score, tensors)` changes scores, on every device, by the operations of "
         "cuDNN's graph or by torch's *(ours: Transformer Engine needs cuDNN's frontend)*.",
         CHANGES + "test_it_is_the_formula_in_blocks_of_any_size",
-        "python/telens/pytorch/score_graph.py",
-        "first, count = self._firsts[axis], input.shape[axis]",
-        "first, count = 0, input.shape[axis]",
     ),
     Statement(
         "`score_mod_bprop` takes the place of autograd.",
         CHANGES + "test_a_gradient_that_is_given_is_used",
-        "core/modules/attention/blocked_attention.cpp",
-        "if (rules_.change.gradient) return rules_.change.gradient(of_scores, block);",
-        "if (rules_.change.gradient) return of_scores;",
     ),
     Statement(
         "What does not go with `score_mod` in Transformer Engine is refused by name.",
         CHANGES + "test_what_does_not_go_with_it_is_refused_by_name",
-        "core/modules/attention/dot_product_attention.cpp",
-        'refuse(options_.attention_dropout != 0, "attention_dropout", "make the module with 0");',
-        "",
     ),
     Statement(
         "Threads that run one MultiheadAttention under `fp8_mha` at the same time hand on their "
         "own scales *(ours)*.",
         MHA + "test_threads_hand_each_its_own_scales",
-        "core/quantization/handed_cast.cpp",
-        "return {std::this_thread::get_id(), torch::autograd::get_current_graph_task_id()};",
-        "return {};",
     ),
     Statement(
         "`NVTE_DPA_FP8_RECIPE` and its options choose another recipe for attention than the "
         "autocast's.",
         RECIPE + "test_attention_has_the_bits_of_the_recipe_that_the_variable_names",
-        "core/modules/attention/attention_recipe.cpp",
-        "made->amax_history_len = history_length();",
-        "",
     ),
     Statement(
         "With it Float8BlockScaling and NVFP4BlockScaling take `fp8_dpa`.",
         RECIPE + "test_a_recipe_of_block_scales_may_have_another_for_attention",
-        "python/telens/common/recipe_parameters.py",
-        " and ATTENTION_RECIPE not in os.environ",
-        "",
     ),
     Statement(
         "`NVTE_FP8_DPA_BWD=0` leaves the backward of FP8 attention to high precision.",
         RECIPE + "test_a_backward_may_be_in_high_precision",
-        "core/modules/attention/dot_product_attention.cpp",
-        "if (has_fp8_backward()) return attend_in_fp8(",
-        "if (true) return attend_in_fp8(",
     ),
     Statement(
         "`qkv_layer` and `kv_layer` hold query, key and value in one tensor.",
         "test_packed_heads.py::test_packed_tensors_are_their_parts",
-        "python/telens/pytorch/packed_heads.py",
-        "enumerate(tensor.unbind(dim), start",
-        "enumerate(tensor.flip(dim).unbind(dim), start",
     ),
     Statement(
         "None in the place of what is packed counts as left out.",
         "test_packed_heads.py::test_none_in_the_place_of_what_is_packed_is_nothing",
-        "python/telens/pytorch/packed_heads.py",
-        "given_too = by_position[number] if number < len(args) else None",
-        "given_too = number < len(args) or None",
     ),
 )

@@ -2,228 +2,136 @@
 
 from statement import Statement
 
-ROUTING = "hooks/session/layer_routing.cpp"
-CALLER = "python/telens/debug/feature_caller.py"
-CALLS = "python/telens/debug/calls.py"
 MINE = "test_contract_calls.py::"
-OPERANDS = "core/modules/layer/gemm_operands.cpp"
 
 STATEMENTS = (
     # ---- routing
     Statement(
         "Routing calls are made at each forward of a due iteration, in every micro-batch.",
         "RoutingTest.every_micro_batch_of_a_due_iteration_asks",
-        "hooks/session/layer_routing.h",
-        "return iteration >= next || iteration == asked;",
-        "return iteration >= next;",
     ),
     Statement(
         "They are made under `no_grad`, too.",
         "test_contract_calls.py::test_a_forward_without_gradients_is_asked_about_and_watched_too",
-        "core/modules/layer/linear_layer.cpp",
-        "context.plan = layer.hooks.begin_forward(",
-        "if (at::GradMode::is_enabled()) context.plan = layer.hooks.begin_forward(",
     ),
     Statement(
         "They are made for the tensors of the backward, too, which has the same answers.",
         "test_contract_calls.py::test_all_tensors_are_asked_for_at_the_forward",
-        ROUTING,
-        "  for (const TensorName tensor : kLinearTensors) {\n    add(Call::inspect",
-        "  for (const TensorName tensor : kLinearTensors) {\n"
-        "    if (tensor == TensorName::gradient) continue;\n    add(Call::inspect",
     ),
     Statement(
         "A backward that comes late calls those that were on in its own forward *(ours)*.",
         "RoutingTest.a_backward_that_comes_late_calls_those_who_were_on_in_its_forward",
-        "hooks/session/layer_listener.h",
-        "    calls_.inspect_tensor(plan, call);",
-        "    if (plan.iteration == iteration()) calls_.inspect_tensor(plan, call);",
     ),
     Statement(
         "`fp8_gemm_enabled` is true without a feature, the other three routing calls are false.",
         "test_contract_calls.py::test_without_a_feature_the_calls_answer_their_defaults",
-        "python/bindings/layer_calls.cpp",
-        "return !plan_ || !plan_->runs_in_high_precision(gemm_named(gemm));",
-        "return plan_ && !plan_->runs_in_high_precision(gemm_named(gemm));",
     ),
     Statement(
         "`fp8_gemm_enabled` is asked only under a recipe.",
         "RoutingTest.fp8_gemm_enabled_is_asked_only_under_a_recipe",
-        ROUTING,
-        "return request.under_recipe &&",
-        "return",
     ),
     Statement(
         "It is not asked by layers where both operands are modified.",
         "RoutingTest.fp8_gemm_enabled_is_not_asked_where_both_operands_are_modified",
-        ROUTING,
-        "!modifies_both_operands(plan, gemm)",
-        "!modifies_both_operands(RoutingPlan{}, gemm)",
     ),
     Statement(
         "The answer is a bool or `(bool, next_iteration)`; a bare bool is asked again in the next "
         "iteration.",
         "test_contract_calls.py::test_a_bare_bool_is_asked_again_in_the_next_iteration",
-        CALLER,
-        "else (answer, iteration + 1)",
-        "else (answer, None)",
     ),
     Statement(
         "The bool holds for this iteration, `next_iteration` is the next one to ask in: `(True, "
         "5)` in iteration 0 means on in 0, off in 1-4, asked in 5.",
         "test_contract_calls.py::test_a_pair_names_the_next_iteration_to_ask_in",
-        CALLER,
-        "return bool(enabled), next_iteration",
-        "return bool(enabled), iteration + 1",
     ),
     Statement(
         "A `next_iteration` of None is never again.",
         "RoutingTest.a_feature_that_says_never_again_is_never_asked_again",
-        ROUTING,
-        "answer.next_iteration.value_or(kNever)",
-        "answer.next_iteration.value_or(iteration)",
     ),
     Statement(
         "Between them the layer runs undebugged, on its fast path, until the earliest answer of "
         "all its tensors and features.",
         "RoutingTest.an_answer_holds_for_its_iteration_and_the_layer_sleeps_until_the_next",
-        ROUTING,
-        "    earliest = std::min(earliest, question.next);",
-        "    earliest = question.next;",
     ),
     Statement(
         "A layer does not stay awake for calls that a feature class does not have *(ours)*.",
         "test_feature_classes.py::test_a_layer_sleeps_between_the_calls_that_a_class_declares",
-        ROUTING,
-        "      if (answers(features[i]->feature->routing_calls(), call)) {",
-        "      if (answers(RoutingCalls{}, call)) {",
     ),
     Statement(
         "A False from `fp8_gemm_enabled` holds until its `next_iteration` *(ours)*.",
         "RoutingTest.a_false_from_fp8_gemm_enabled_holds_until_its_next_iteration",
-        "hooks/session/layer_routing.h",
-        "(iteration < next || asked == iteration)",
-        "asked == iteration",
     ),
     Statement(
         "A False with None holds for good *(ours)*.",
         "RoutingTest.a_false_without_a_next_iteration_holds_for_good",
-        "hooks/session/layer_routing.h",
-        "return call == Call::fp8_gemm && asked >= 0 && !enabled &&",
-        "return call == Call::fp8_gemm && asked >= 0 && !enabled && next != kNever &&",
     ),
     # ---- what is passed
     Statement(
         "`config` and `layer_name` are passed by position, all else by keyword, under the names "
         "of Transformer Engine.",
         "test_contract_calls.py::test_every_call_passes_the_keywords_of_the_contract",
-        CALLER,
-        '                "rowwise": rowwise,',
-        '                "row_wise": rowwise,',
     ),
     Statement(
         "A feature gets only the keywords that it declares; all with `**kwargs` *(ours)*.",
         "test_contract_calls.py::test_a_feature_gets_only_the_keywords_that_it_declares",
-        CALLER,
-        "        if declared is not None:\n            arguments =",
-        "        if declared is None:\n            arguments =",
     ),
     Statement(
         "`modify_tensor` gets the `dtype` of a normal cast, and none for outputs.",
         "test_contract_calls.py::test_modify_tensor_passes_the_dtype_of_the_cast",
-        CALLER,
-        "        if dtype is not None:\n",
-        "        if dtype is None:\n",
     ),
     Statement(
         "An update of the weight cache passes `out`, which is to be filled; the call returns None.",
         "test_contract_calls.py::test_an_update_of_a_cached_weight_passes_out_which_is_filled",
-        CALLER,
-        '            arguments["out"] = out',
-        "            pass",
     ),
     Statement(
         "So it is where a layer updates the weight that it keeps over micro-batches.",
         "test_feature_classes.py::test_an_update_of_the_weight_cache_passes_out",
-        OPERANDS,
-        "  call.out = &operand;\n",
-        "",
     ),
     Statement(
         "A class that knows nothing of `out` returns a tensor as ever *(ours)*.",
         "test_feature_classes.py::test_an_update_of_the_weight_cache_passes_out",
-        "python/bindings/features.cpp",
-        "*call.out : call.deliver(to_operand(result));",
-        "*call.out : to_operand(result);",
     ),
     Statement(
         "`default_quantizer` is that of the recipe, and None outside of an FP8 autocast.",
         "test_contract_calls.py::"
         "test_default_quantizer_is_none_outside_of_fp8_and_of_the_recipe_inside",
-        CALLER,
-        '"default_quantizer": default_quantizer,',
-        '"default_quantizer": None,',
     ),
     Statement(
         "`inspect_tensor` gets the original and, as `rowwise_quantized_tensor` and "
         "`columnwise_quantized_tensor`, what feeds the first and the second GEMM: plain in high "
         "precision, None for outputs.",
         "test_contract_calls.py::test_inspect_tensor_sees_the_original_and_what_feeds_the_gemms",
-        CALLER,
-        '"columnwise_quantized_tensor": columnwise_quantized_tensor,',
-        '"columnwise_quantized_tensor": None,',
     ),
     Statement(
         "`tensor` is None for weights that are stored in FP8.",
         "test_contract_calls.py::test_of_a_weight_that_is_stored_in_fp8_there_is_no_original",
-        OPERANDS,
-        "  request.tensor = at::Tensor();\n",
-        "",
     ),
     Statement(
         "`inspect_tensor_postquantize` is called for inputs only, and only where a cast or "
         "`modify_tensor` ran.",
         "WatchedLinear.without_a_cast_calls_no_postquantize",
-        OPERANDS,
-        "if (!cast_or_modified || !context_.plan->inspects_quantized(",
-        "if (!context_.plan->inspects_quantized(",
     ),
     Statement(
         "It gets `gemm`, and in `rowwise` whether the tensor feeds the first GEMM.",
         "test_contract_calls.py::test_postquantize_comes_only_where_a_cast_or_a_modification_ran",
-        OPERANDS,
-        "inspect_postquantize(gemms_.second, operands.second, /*rowwise=*/false, *listener);",
-        "inspect_postquantize(gemms_.second, operands.second, /*rowwise=*/true, *listener);",
     ),
     Statement(
         "`config` is a copy without `enabled` and without the matched lists, plus `tensor`, and "
         "`gemm` in `modify_tensor*`; `inspect_*` keeps `gemms`.",
         "test_contract_calls.py::"
         "test_the_configuration_of_a_call_is_a_copy_with_its_gemm_and_tensor",
-        "hooks/config/selection.cpp",
-        "choices.push_back({name.as_string(), outer.with(axis.item, name)});",
-        "choices.push_back({name.as_string(), outer});",
     ),
     Statement(
         "A parser of one's own gets a copy of the feature's configuration, too.",
         "test_contract_calls.py::test_a_parser_of_ones_own_may_change_what_it_is_given",
-        CALLER,
-        "copy.deepcopy(self._config),",
-        "self._config,",
     ),
     Statement(
         "`fp8_gemm_enabled` gets `gemm` and keeps `tensors`.",
         "test_contract_calls.py::test_fp8_gemm_enabled_gets_the_gemm_and_keeps_the_tensors",
-        CALLER,
-        '_GEMM_CALLS = {"fp8_gemm_enabled", ',
-        "_GEMM_CALLS = {",
     ),
     Statement(
         "What a feature class is handed is what nvdlfw-inspect hands it.",
         "MatchedConfig.is_what_the_peer_hands_to_a_feature_class",
-        "hooks/config/selection.cpp",
-        "std::optional<Value> config = feature_config.without(kEnabled);",
-        "std::optional<Value> config = feature_config;",
     ),
     # ---- order
     Statement(
@@ -231,137 +139,79 @@ STATEMENTS = (
         "`inspect_tensor_postquantize` for the first and the second GEMM. For an output: "
         "`inspect_tensor`.",
         "WatchedLinear.makes_its_calls_in_the_order_of_the_contract",
-        OPERANDS,
-        "  inspect_postquantize(gemms_.first, operands.first, /*rowwise=*/true, *listener);\n",
-        "  inspect_postquantize(gemms_.second, operands.second, /*rowwise=*/false, *listener);\n"
-        "  inspect_postquantize(gemms_.first, operands.first, /*rowwise=*/true, *listener);\n",
     ),
     Statement(
         "`modify_tensor` comes before both, for the second GEMM first; of an output "
         "`inspect_tensor` sees the result.",
         "WatchedLinear.modifies_for_the_second_gemm_first_and_inspects_the_original",
-        OPERANDS,
-        "  modify(operands);\n  inspect(operands);",
-        "  inspect(operands);\n  modify(operands);",
     ),
     Statement(
         "The activation feeds fprop and wgrad, the weight fprop and dgrad, the gradient dgrad and "
         "wgrad; output, dgrad and wgrad come out of them.",
         "WatchedLinear.makes_its_calls_in_the_order_of_the_contract",
-        "core/base/names.cpp",
-        "return {Gemm::fprop, Gemm::dgrad};",
-        "return {Gemm::dgrad, Gemm::fprop};",
     ),
     # ---- what comes of the answers
     Statement(
         "`modify_tensor` outranks `fp8_gemm_enabled`.",
         "test_contract_calls.py::test_modify_tensor_outranks_fp8_gemm_enabled",
-        ROUTING,
-        "!is_asked(question.gemm, plan, request)) continue;\n",
-        "!is_asked(question.gemm, RoutingPlan{}, request)) continue;\n"
-        "    const FeatureCall at{layer_name_, iteration};\n"
-        "    if (question.call == Call::fp8_gemm &&\n"
-        "        !ask(*features_[question.feature]->feature, question, at).enabled) {\n"
-        "      plan.modify = 0;\n    }\n",
     ),
     Statement(
         "A GEMM whose `fp8_gemm_enabled` is false runs in high precision, the others stay in FP8.",
         "WatchedLinear.runs_a_gemm_in_high_precision_where_fp8_gemm_enabled_said_no",
-        OPERANDS,
-        "return wanted && !modifies(gemm) && !context_.plan->runs_in_high_precision(gemm);",
-        "return wanted && !modifies(gemm) && !context_.plan->high_precision;",
     ),
     Statement(
         "Both operands quantized is an FP8 GEMM, both plain a high-precision one; one of each is "
         "an error that names the layer, the GEMM and both tensors.",
         "WatchedLinear.names_both_tensors_of_a_gemm_whose_operands_differ_in_precision",
-        "core/gemm/gemm.cpp",
-        "if (a_quantized != is_quantized(description.b)) {",
-        "if (false) {",
     ),
     Statement(
         "Observers of one tensor all run, each in its own iterations only *(ours: the peer runs "
         "all when any is due)*.",
         "RoutingTest.each_observer_runs_in_its_own_iterations_only",
-        "hooks/session/layer_routing.h",
-        "bool on(std::int64_t iteration) const { return enabled && asked == iteration; }",
-        "bool on(std::int64_t iteration) const { return enabled && asked <= iteration; }",
     ),
     Statement(
         "Any False from `fp8_gemm_enabled` wins *(ours)*.",
         "RoutingTest.any_false_from_fp8_gemm_enabled_wins",
-        ROUTING,
-        "if (is_in_plan(question)) enter(question, plan, *answers);",
-        "if (is_in_plan(question)) {\n      enter(question, plan, *answers);\n"
-        "    } else if (question.call == Call::fp8_gemm) {\n"
-        "      plan.high_precision = 0;\n    }",
     ),
     Statement(
         "Two feature classes that modify the same tensor of a GEMM in the same iteration are an "
         "error that names both.",
         "RoutingTest.two_features_that_modify_the_same_tensor_of_a_gemm_are_an_error",
-        ROUTING,
-        "  if (plan.modify & pair) {",
-        "  if ((plan.modify & pair) && false) {",
     ),
     # ---- code that instruments itself
     Statement(
         "Each of the seven is `debug.transformer_engine.<call>(layer_name=..., ...)`, for code "
         "that watches its own layers.",
         "test_contract_calls.py::test_self_instrumented_code_drives_all_seven_calls",
-        "python/telens/debug/calls.py",
-        "                rowwise=rowwise,\n",
-        "                rowwise=True,\n",
     ),
     Statement(
         "They take `layer_name` by position, too.",
         MINE + "test_they_take_the_name_of_the_layer_by_position",
-        CALLS,
-        "self, layer_name: str, *, gemm: str, iteration",
-        "self, *, layer_name: str, gemm: str, iteration",
     ),
     Statement(
         "Routing calls return `(enabled, next_iteration)`.",
         MINE + "test_routing_calls_return_the_pair_and_are_as_true_as_its_first",
-        CALLS,
-        "super().__new__(cls, (enabled, next_iteration))",
-        "super().__new__(cls, (enabled, None))",
     ),
     Statement(
         "The pair is as true as its first *(ours)*.",
         MINE + "test_routing_calls_return_the_pair_and_are_as_true_as_its_first",
-        CALLS,
-        "        return self[0]\n",
-        "        return True\n",
     ),
     Statement(
         "A call may be about another iteration than the running one.",
         MINE + "test_a_call_may_be_about_another_iteration_than_the_running_one",
-        CALLS,
-        "_C.debug.initialize_training_step(iteration)",
-        "pass",
     ),
     Statement(
         "A misspelt GEMM or tensor is an error with the nearest name *(ours)*.",
         MINE + "test_a_misspelt_name_is_an_error_with_the_nearest",
-        "python/telens/_names.py",
-        "    if value in names:",
-        "    if True:",
     ),
     Statement(
         "Layers hand the `tp_group` and `tp_size` that they were given to every call.",
         "test_tensor_parallel_group.py::"
         "test_layers_hand_the_group_that_they_were_given_to_every_call",
-        "core/modules/layer/linear_layer.cpp",
-        "hooks().set_tensor_parallel(group,",
-        "hooks().set_tensor_parallel({},",
     ),
     Statement(
         "Only a layer whose wgrad the configuration may ever look at makes it apart from "
         "`main_grad`; the others keep the addition of `fuse_wgrad_accumulation` *(ours)*.",
         "test_main_grad_watched.py::test_only_a_layer_whose_wgrad_may_ever_be_watched_adds_in_two_steps",
-        "hooks/scheduled_feature.cpp",
-        "return ((does_.inspect || does_.modify) && selection(Gemm::wgrad, TensorName::wgrad)) ||",
-        "return does_.inspect || does_.modify ||",
     ),
 )

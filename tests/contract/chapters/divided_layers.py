@@ -10,82 +10,53 @@ BEHIND_NORMS = (
     "test_tensor_parallel_norms.py::test_shards_of_layers_behind_a_norm_are_the_whole_layers"
 )
 OVERLAPS = "test_userbuffers.py::"
-OVERLAPPED_GEMM = "core/modules/layer/overlapped_gemm.cpp"
 SHARDED = "test_fsdp_of_codes.py::test_sharded_codes_train_as_whole_ones_do"
-LINEAR_PARALLEL = "core/modules/layer/linear_parallel"
 
 STATEMENTS = (
     Statement(
         "`parallel_mode` and `sequence_parallel` divide Linear over the ranks of `tp_group`: "
         "output and gradients are those of the whole layer, under every recipe.",
         DIVIDED,
-        LINEAR_PARALLEL + ".h",
-        "return mode == ParallelMode::column && size > 1;",
-        "return false;",
     ),
     Statement(
         "A row layer adds its bias to the sum of all ranks, and its bias's gradient is that of its "
         "own rows.",
         DIVIDED,
-        LINEAR_PARALLEL + ".h",
-        "return sums_output(); }",
-        "return false; }",
     ),
     Statement(
         "Under sequence parallelism codes and scales are gathered, not values, where no block of "
         "scales lies on two ranks.",
         ONE_BY_ONE,
-        "core/modules/shared/forward_context.cpp",
-        "return used == nullptr || can_join_codes(used->mode(), rows);",
-        "return used == nullptr;",
     ),
     Statement(
         "Current scaling and NVFP4 make the scale of a gathered tensor of the largest amax of all "
         "ranks.",
         ONE_BY_ONE,
-        "core/quantization/layer_quantization.cpp",
-        "training[role]->reduce_amax_over(group);",
-        "",
     ),
     Statement(
         "Delayed scaling without an amax reduction over those ranks is refused there *(ours)*.",
         ONE_BY_ONE,
-        "core/modules/layer/linear_layer.cpp",
-        "  if (!reduces) {\n",
-        "  if (false) {\n",
     ),
     Statement(
         "Parameters have `tensor_model_parallel`, `partition_dim`, `partition_stride` and "
         "`sequence_parallel` as Megatron-LM reads them.",
         ONE_BY_ONE,
-        LINEAR_PARALLEL + ".cpp",
-        ".partition_dim = mode == ParallelMode::row ? 1 : 0",
-        ".partition_dim = 0",
     ),
     Statement(
         "LayerNormMLP's `set_parallel_mode` divides fc1 by column and fc2 by row; "
         "`return_layernorm_output_gathered` returns the norm of all ranks' rows.",
         BEHIND_NORMS,
-        "core/distributed/gather_sequence.cpp",
-        "return {scatter_sum(grads[0], group), at::Tensor()};",
-        "return {grads[0].chunk(size_of(*group))[0], at::Tensor()};",
     ),
     Statement(
         "`set_parallel_mode` divides the heads of MultiheadAttention and both blocks of "
         "TransformerLayer: outputs and gradients are those of the whole layer.",
         "test_parallel_transformer.py::"
         "test_divided_attention_and_transformer_layers_are_the_whole_ones_on_2_ranks",
-        "core/modules/transformer/multihead_attention.cpp",
-        'output ? "row" : "column"',
-        'output ? "" : "column"',
     ),
     Statement(
         "`symmetric_ar_type` takes multimem_all_reduce, two_shot and one_shot, and refuses any "
         "other name; on CPUs the sum is the all-reduce *(ours)*.",
         ONE_BY_ONE,
-        "core/distributed/symmetric_memory.cpp",
-        "  if (name.empty()) return SymmetricSum::none;\n",
-        "  if (!name.empty() || true) return SymmetricSum::none;\n",
     ),
     Statement(
         "`checkpoint(distribute_saved_activations=True)` keeps this rank's part of the first "
@@ -93,147 +64,93 @@ STATEMENTS = (
         "or not *(ours: the latter)*.",
         "test_divided_checkpoint.py::"
         "test_a_divided_checkpoint_keeps_a_part_and_has_the_bits_of_a_plain_one",
-        "python/telens/pytorch/divided_activation.py",
-        "        whole, self._whole = self._whole, None\n",
-        "        whole = self._whole\n",
     ),
     Statement(
         "`checkpoint` refuses to divide a tensor that ranks of `tp_group` do not have alike "
         "*(ours)*.",
         "test_divided_checkpoint.py::"
         "test_a_divided_checkpoint_keeps_a_part_and_has_the_bits_of_a_plain_one",
-        "python/bindings/collectives.cpp",
-        "      return static_cast<std::uint64_t>(digest[i].item<std::int64_t>());\n",
-        "      return 0 * static_cast<std::uint64_t>(digest[i].item<std::int64_t>());\n",
     ),
     Statement(
         "After `initialize_ub` layers with `ub_*` arguments cut their GEMMs into parts, and "
         "beside the product of one part rows of others travel; results are those without, bit for "
         "bit where sums are exact.",
         OVERLAPS + "test_messages_products_refusals_and_whole_layers_on_2_ranks",
-        OVERLAPPED_GEMM,
-        "  if (is_inspected(context, gemm)) return kWatched;",
-        "  return kWatched;",
     ),
     Statement(
         "`ring_exchange` passes each rank's rows round, or sums of a rank's rows that each adds "
         "its own to.",
         OVERLAPS + "test_overlapped_layers_are_the_plain_ones_on_4_ranks",
-        OVERLAPPED_GEMM,
-        "(own - 1 - step + 2 * ranks) % ranks",
-        "(own + 1 + step) % ranks",
     ),
     Statement(
         "`pipeline` scatters the sum of as many parts of each rank's rows as `num_splits` says.",
         OVERLAPS + "test_overlapped_layers_are_the_plain_ones_on_2_ranks",
-        OVERLAPPED_GEMM,
-        "        .narrow(1, begin, count)\n",
-        "        .narrow(1, share - begin - count, count)\n",
     ),
     Statement(
         "A rank that watches a GEMM runs it whole and sends the same messages; PrecisionLedger has "
         "the method, the parts and the bytes *(ours)*.",
         "test_userbuffers_watched.py::"
         "test_a_watched_gemm_runs_whole_with_the_same_bits_messages_and_a_row_that_says_so",
-        "features/precision_ledger/precision_ledger.cpp",
-        "  if (!state.overlap.empty()) {\n",
-        "  if (false) {\n",
     ),
     Statement(
         "`ub_cfgs` has Transformer Engine's names of GEMMs, settings and defaults; what does not "
         "fit is refused by name *(ours)*.",
         "test_userbuffer_settings.py::"
         "test_settings_have_the_peers_defaults_and_wrong_ones_are_refused_by_name",
-        "core/distributed/userbuffer_settings.cpp",
-        ".num_sm = ring ? 1 : 16,",
-        ".num_sm = ring ? 16 : 1,",
     ),
     Statement(
         "FSDP2 shards and gathers weights that `fp8_model_init` stores under one scale as codes; "
         "they train as whole ones do.",
         SHARDED,
-        "python/telens/pytorch/tensor/sharded_codes.py",
-        "    torch.distributed.all_reduce(bits, torch.distributed.ReduceOp.MAX, group=group)\n",
-        "",
     ),
     Statement(
         "So it does with weights in blocks of which each rank has whole ones, in both "
         "orientations; others are sharded as values.",
         SHARDED,
-        "python/telens/pytorch/tensor/sharded_blocks.py",
-        "size * ranks != whole.shape[0] or size % block or",
-        "size * ranks != whole.shape[0] or",
     ),
     Statement(
         "A shard in blocks that is copied, or whose codes a parameter takes over, stays a shard.",
         SHARDED,
-        "python/telens/pytorch/tensor/moved_codes.py",
-        "            self._become_part_as(made)\n",
-        "            pass\n",
     ),
     Statement(
         "DCP writes and reads codes and scales of such weights bit for bit, between shards and "
         "whole weights.",
         SHARDED,
-        "python/telens/pytorch/tensor/sharded_rows.py",
-        'NARROW: "torch.distributed._shard.", "read_data": _CHECKPOINT,',
-        "",
     ),
     Statement(
         "DCP reads values in pieces into a whole weight in FP8: codes and scales are those of all "
         "values.",
         SHARDED,
-        "python/telens/pytorch/tensor/checkpoint_pieces.py",
-        "            return\n",
-        "            pass\n",
     ),
     Statement(
         "Under `MixedPrecisionPolicy` of FSDP2 gathered FP8 weights are of its `param_dtype`.",
         SHARDED,
-        "python/telens/pytorch/tensor/sharded_codes.py",
-        "whole = _of_codes(self, codes, scale_inv, None, columns, param_dtype)",
-        "whole = _of_codes(self, codes, scale_inv, None, columns)",
     ),
     Statement(
         "The ranks of `cp_group` share each sequence in DotProductAttention, by `cp_comm_type` "
         "p2p, all_gather, a2a or a2a+p2p, in sbhd, bshd and thd: output and gradients are those "
         "of the whole attention.",
         CONTEXT + "test_attention_shared_by_2_ranks_is_the_whole_one",
-        "core/modules/attention/ring_steps.cpp",
-        "step.query = {queries_ / 2, queries_ / 2};",
-        "step.query = {0, queries_ / 2};",
     ),
     Statement(
         "Under context parallelism a query that sees no key yields 0 and no NaN, in gradients too.",
         CONTEXT + "test_attention_shared_by_2_ranks_is_the_whole_one",
-        "core/modules/attention/partial_attention.cpp",
-        "const at::Tensor shift = seen_or(lse, 0);",
-        "const at::Tensor shift = lse;",
     ),
     Statement(
         "`cp_group=[a2a's, p2p's]` exchanges heads within the first and keys across the second; "
         "the ranks of the first are neighbors.",
         "test_context_parallel_layers.py::"
         "test_layers_shared_by_4_ranks_in_two_levels_are_the_whole_ones",
-        "core/modules/attention/context_parallel.cpp",
-        "inner.size * outer.rank + inner.rank",
-        "outer.size * inner.rank + outer.rank",
     ),
     Statement(
         "`set_context_parallel_group` of MultiheadAttention and TransformerLayer reaches the "
         "attention inside, and rotates by the angles of the rank's own positions.",
         "test_context_parallel_layers.py::test_layers_shared_by_2_ranks_are_the_whole_ones",
-        "core/modules/transformer/multihead_attention.cpp",
-        "return own_chunks(angles.narrow(0, 0, length * at.size), 0, at);",
-        "return angles.narrow(0, 0, length);",
     ),
     Statement(
         "`get_batch_on_this_cp_rank`, `pad_thd_sequences_for_cp` and "
         "`generate_positional_ids_for_cp` divide a batch as Transformer Engine does.",
         "test_context_parallel_layers.py::"
         "test_a_packed_batch_is_padded_and_divided_as_transformer_engine_does",
-        "python/telens/pytorch/context_places.py",
-        "torch.cat([chunks[rank], chunks[2 * size - 1 - rank]])",
-        "torch.cat([chunks[2 * rank], chunks[2 * rank + 1]])",
     ),
 )

@@ -2,9 +2,6 @@
 
 from statement import Statement
 
-REGISTRY = "python/telens/debug/registry.py"
-CALLER = "python/telens/debug/feature_caller.py"
-SESSIONS = "python/telens/debug/sessions.py"
 CLASSES = "test_feature_classes.py::"
 FILES = "test_peer_feature_files.py::"
 MISTAKES = "test_feature_class_mistakes.py::"
@@ -14,91 +11,54 @@ STATEMENTS = (
         '`@Registry.register_feature(namespace="transformer_engine")` makes a class a feature '
         "under its own name, built without arguments.",
         CLASSES + "test_inspect_tensor_is_called_for_selected_tensors_in_due_iterations",
-        REGISTRY,
-        "name=feature_class.__name__,",
-        "name=feature_class.__qualname__,",
     ),
     Statement(
         "A file written for the peer runs from `feature_dirs` after its import lines are changed: "
         "the documentation's custom statistic.",
         FILES + "test_the_custom_feature_of_the_documentation_logs_its_statistic",
-        "python/telens/debug/feature_folders.py",
-        "spec.loader.exec_module(module)",
-        "pass",
     ),
     Statement(
         "The same of a feature that modifies tensors.",
         FILES + "test_a_modifying_feature_alters_the_gemm_and_logs_under_names_of_its_own",
-        "python/bindings/features.cpp",
-        "      return to_operand(result);",
-        "      return call.tensor;",
     ),
     Statement(
         "The same of a feature that uses quantizers.",
         FILES + "test_a_feature_with_quantizers_scales_by_itself",
-        "python/bindings/quantizers.cpp",
-        "  const std::shared_ptr<Quantizer> copy = quantizer->copy();",
-        "  const std::shared_ptr<Quantizer> copy = "
-        "std::make_shared<CurrentScalingQuantizer>(quantizer->format());",
     ),
     Statement(
         "The same of a logger that inherits the base LogTensorStats.",
         FILES + "test_a_logger_that_inherits_the_base_feature_runs",
-        "python/telens/debug/debug_features/log_tensor_stats.py",
-        "return matched is not None, matched",
-        "return False, None",
     ),
     Statement(
         "`next_enabled_iter(start_step, end_step, start_end_list, freq, iteration)` of "
         "`debug.features.utils` answers routing calls by the schedule of built-in features.",
         FILES + "test_the_schedule_of_a_feature_class_is_that_of_a_built_in_one",
-        "python/telens/debug/features/utils.py",
-        "not (ends and iteration > last)",
-        "not (ends and iteration >= last)",
     ),
     Statement(
         "A class may also be registered by the script, before `initialize`.",
         CLASSES + "test_modify_tensor_takes_the_place_of_the_operand",
-        SESSIONS,
-        "    take_registered()\n    try:",
-        "    _session_owners.extend(take_registered())\n    _forget_session_features()\n    try:",
     ),
     Statement(
         "The features of `feature_dirs` belong to their session.",
         CLASSES + "test_the_sample_plugin_runs_from_feature_dirs_and_is_forgotten_afterwards",
-        SESSIONS,
-        "        Registry.forget(owner)",
-        "        pass",
     ),
     Statement(
         "Methods marked with `@api_method` are the calls that a class answers.",
         CLASSES + "test_inspect_tensor_is_called_for_selected_tensors_in_due_iterations",
-        REGISTRY,
-        "    function.is_api = True",
-        "    function.is_api = False",
     ),
     Statement(
         "`TEConfigAPIMapper` reads `gemms`, `tensors` and their structs.",
         "test_contract_calls.py::"
         "test_the_configuration_of_a_call_is_a_copy_with_its_gemm_and_tensor",
-        "python/telens/debug/features/api.py",
-        'tensor = call["tensor_name"] if call.get("tensor_parsing") else None',
-        "tensor = None",
     ),
     Statement(
         "A class may have a `parse_config_and_api(config, gemm_parsing=, tensor_parsing=, "
         "**call)` of its own, which returns `(bool, config or None)`.",
         CLASSES + "test_a_class_may_parse_its_configuration_itself",
-        CALLER,
-        "gemm_parsing=call in _GEMM_CALLS,",
-        "gemm_parsing=True,",
     ),
     Statement(
         "One without any is refused by name *(ours)*.",
         CLASSES + "test_a_class_without_a_parser_is_refused",
-        REGISTRY,
-        'if not hasattr(feature, "parse_config_and_api"):',
-        "if False:",
     ),
     Statement(
         "Registry, api_method, TEConfigAPIMapper, BaseConfigAPIMapper, BaseNamespaceAPI, "
@@ -106,145 +66,87 @@ STATEMENTS = (
         "and the base LogTensorStats are importable where the peer has them, and from "
         "`telens.debug`.",
         CLASSES + "test_the_documented_names_are_importable_where_scripts_look_for_them",
-        "python/telens/debug/utils.py",
-        '__all__ = ["append_parent_docstring", "gather_along_first_dim"]',
-        '__all__ = ["append_parent_docstring"]',
     ),
     Statement(
         "`MetricLogger.log_scalar(name, value, iteration)` logs to every logger, the text file "
         "and the run file, under any name.",
         FILES + "test_a_modifying_feature_alters_the_gemm_and_logs_under_names_of_its_own",
-        "hooks/session/sink_fanout.cpp",
-        "logger.log_scalar(name, each.value, each.iteration);",
-        "logger.log_scalar(name, 0, each.iteration);",
     ),
     Statement(
         "A value named `<layer>_<tensor>_<statistic>` is a record like any other *(ours)*.",
         FILES + "test_the_custom_feature_of_the_documentation_logs_its_statistic",
-        "hooks/session/pending_records.cpp",
-        "if (const std::optional<SeriesTable::Names> names = names_in(name)) {",
-        "if (const std::optional<SeriesTable::Names> names = names_in(name); false) {",
     ),
     Statement(
         "Of several names of tensors in it the last counts: layers may be called by such words.",
         CLASSES + "test_a_class_logs_its_own_values_under_names_with_several_tensor_words",
-        "hooks/session/pending_records.cpp",
-        "name.rfind(middle)",
-        "name.find(middle)",
     ),
     Statement(
         '`@Registry.register_namespace_api(namespace="mine")` on a BaseNamespaceAPI makes a '
         "namespace known to configurations, and its instance `telens.debug.mine`.",
         CLASSES + "test_a_namespace_of_ones_own_is_known_to_configurations",
-        REGISTRY,
-        "            _C.register_namespace(namespace, owner)\n",
-        "",
     ),
     Statement(
         "`append_parent_docstring` adds a parent's documentation, for `explain_features`.",
         FILES + "test_a_feature_with_quantizers_scales_by_itself",
-        "python/telens/debug/utils.py",
-        "cls.__doc__ = f\"{cls.__doc__ or ''}\\n{inspect.getdoc(parent) or ''}\".strip()",
-        "cls.__doc__ = inspect.getdoc(parent)",
     ),
     Statement(
         "An exception in an altering feature passes through with the feature's name.",
         "RoutingTest.an_exception_while_modifying_passes_through_with_feature_and_layer",
-        "hooks/session/hook_calls.cpp",
-        'rethrow_with_context(make_context(*part->feature, answers.layer_name, "modify_tensor"));',
-        "throw;",
     ),
     Statement(
         "An observing feature that throws is switched off, recorded, and warned about once "
         "*(ours)*.",
         "RoutingTest.an_observer_that_throws_is_switched_off_recorded_and_warned_about_once",
-        "hooks/session/observer_isolation.cpp",
-        "if (!feature.observes.exchange(false)) return;",
-        "if (!feature.observes.load()) return;",
     ),
     Statement(
         "The process is never ended by a feature *(ours: the peer calls sys.exit)*.",
         "test_failing_features.py::"
         "test_an_observing_feature_that_fails_is_switched_off_and_warned_about_once",
-        "hooks/session/observer_isolation.cpp",
-        "  if (!feature.observes.exchange(false)) return;\n",
-        "  std::exit(1);\n",
     ),
     Statement(
         "A name that is taken is an error that names both owners.",
         "Descriptions.a_second_feature_of_a_name_is_an_error_that_names_both_owners",
-        "hooks/config/feature_description.cpp",
-        "if (const auto other = find(description.feature_namespace, name)) {",
-        "if (const auto other = find(description.feature_namespace, name); other && false) {",
     ),
     Statement(
         "The same class, registered again, replaces itself.",
         CLASSES + "test_a_class_registered_again_replaces_itself",
-        REGISTRY,
-        "            _C.unregister_features(owner)\n"
-        "            feature = build(feature_class, owner)\n",
-        "            feature = build(feature_class, owner)\n",
     ),
     Statement(
         "A class whose constructor raises is named with its file, a file that fails with its path "
         "*(ours)*.",
         MISTAKES + "test_a_class_whose_constructor_raises_is_named_with_its_file",
-        "python/telens/debug/feature_checks.py",
-        'f"{owner} ({_file_of(registered)}): a registered',
-        'f"{owner}: a registered',
     ),
     Statement(
         "A call that no layer makes, and half of a pair of calls, is warned of when the class is "
         "registered, with the nearest name *(ours)*.",
         MISTAKES + "test_a_call_that_never_comes_is_warned_of",
-        "python/telens/debug/feature_checks.py",
-        "if switch in calls and call not in calls:",
-        "if False:",
     ),
     Statement(
         "A list counts as the pair; an answer that is neither a bool nor a pair is an error that "
         "names class and call *(ours)*.",
         MISTAKES + "test_a_pair_may_be_a_list_and_its_numbers_numpys",
-        "python/telens/debug/feature_checks.py",
-        "pair = tuple(answer) if isinstance(answer, tuple | list) else (answer, None)",
-        "pair = tuple(answer) if isinstance(answer, tuple) else (answer, None)",
     ),
     Statement(
         "GEMMs, tensors and structs of a class that `TEConfigAPIMapper` parses are checked when "
         "its configuration is loaded *(ours)*.",
         MISTAKES + "test_names_and_structs_of_a_class_are_checked_when_its_configuration_is_loaded",
-        "python/telens/debug/parameters.py",
-        "        if name not in names:",
-        "        if False:",
     ),
     Statement(
         "A class may declare its parameters: keys, types and defaults are checked and filled in "
         "when its configuration is loaded *(ours)*.",
         MISTAKES + "test_declared_parameters_are_checked_when_they_are_loaded",
-        "python/telens/debug/parameters.py",
-        "if not declared[key].fits(value):",
-        "if False:",
     ),
     Statement(
         "A plugin in Python and the same in C++ record the same *(ours)*.",
         CLASSES + "test_the_sample_plugin_logs_the_same_in_python_and_in_cpp",
-        "samples/plugins/log_outliers/log_outliers.py",
-        "iteration - iteration % freq + freq",
-        "iteration - iteration % freq + 2 * freq",
     ),
     Statement(
         "A plugin in C++ that was built for another telens or torch is refused unopened, and both "
         "versions are named *(ours)*.",
         "PluginTest.a_plugin_for_other_versions_is_refused_unopened_and_both_are_named",
-        "hooks/plugin_loader.cpp",
-        "  if (*theirs != ours) {",
-        "  if (false) {",
     ),
     Statement(
         "`TEDefaultFeatures` has the seven calls with their defaults, for a class to hand on to.",
         CLASSES + "test_the_defaults_are_those_of_the_contract",
-        "python/telens/debug/features/defaults.py",
-        "        return True, None",
-        "        return False, None",
     ),
 )

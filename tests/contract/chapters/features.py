@@ -2,13 +2,6 @@
 
 from statement import Statement
 
-OPTIONS = "features/log_stats/log_stats_options.cpp"
-ENGINE = "features/engine/one_pass_engine.cpp"
-RUNNING = "features/engine/running_cast.cpp"
-SCALING = "features/per_tensor_scaling/per_tensor_scaling.cpp"
-COPIES = "features/engine/block_copies.cpp"
-QUANTIZERS = "features/engine/block_quantizers.cpp"
-REQUESTS = "features/statistics/requests.cpp"
 FEATURES = "test_contract_features.py::"
 BLOCKS = "test_block_statistics.py::"
 FAKE = "test_fake_quant.py::"
@@ -20,426 +13,250 @@ STATEMENTS = (
     Statement(
         "LogTensorStats logs statistics of the high-precision tensor, of all six tensors.",
         "ObservedTrainingTest.recorded_values_are_those_of_a_double_precision_reference",
-        "features/log_stats/log_stats.cpp",
-        "  const auto left_out = reading.want(*requests_",
-        "  if (call.tensor_name == TensorName::wgrad) return;\n"
-        "  const auto left_out = reading.want(*requests_",
     ),
     Statement(
         "LogFp8TensorStats logs statistics of the quantized tensor under the running recipe.",
         FEATURES + "test_statistics_of_the_running_recipe_are_those_of_the_tensors_cast",
-        RUNNING,
-        "return running->scale_for(x_);",
-        "return running->scale_for(x_) * 2;",
     ),
     Statement(
         "It serves activation, weight and gradient, and an attention's tensors but `scores`.",
         "OptionMistakes.say_what_is_right",
-        OPTIONS,
-        ".tensors = config::with_attention(config::gemm_input_names(), /*scores=*/false),\n"
-        "      .can_be_kept = true,\n"
-        "      .names_evaluation = true,\n"
-        "  };\n"
-        "  describe_statistics(\n"
-        "      description,\n"
-        '      {.feature = "LogFp8TensorStats",',
-        ".tensors = config::with_attention(config::all_tensor_names(), /*scores=*/false),\n"
-        "      .can_be_kept = true,\n"
-        "      .names_evaluation = true,\n"
-        "  };\n"
-        "  describe_statistics(\n"
-        "      description,\n"
-        '      {.feature = "LogFp8TensorStats",',
     ),
     Statement(
         "Where a layer runs unquantized it skips with a warning, one for all tensors *(ours)*; "
         "the log names each.",
         FEATURES + "test_an_unquantized_layer_is_left_out_with_one_warning",
-        "features/log_stats/log_stats.cpp",
-        "const bool first = !warned_.exchange(true);",
-        "const bool first = warned_.exchange(true);",
     ),
     Statement(
         "If only one of a tensor's GEMMs is quantized, that copy is measured *(ours: the peer "
         "fails)*.",
         FEATURES + "test_where_one_gemm_is_disabled_the_other_ones_copy_is_measured",
-        RUNNING,
-        "  return {quantized_or_null(call.columnwise), call.columnwise_modified};",
-        "  return {};",
     ),
     Statement(
         "Under a block recipe it reads the codes and scales that the layer's GEMMs get.",
         BLOCKS + "test_a_training_step_has_the_statistics_of_its_recipe_and_of_others",
-        COPIES,
-        "copies.push_back(get_copy(*running, cast.columnwise, matrix));",
-        "copies.push_back(get_copy(*running, false, matrix));",
     ),
     Statement(
         "Of a block recipe with one GEMM disabled, the copy of the other one is measured *(ours)*.",
         BLOCKS + "test_where_one_gemm_is_disabled_the_other_ones_copy_is_measured",
-        REQUESTS,
-        "name.columnwise || (runs && !running->rowwise)",
-        "name.columnwise",
     ),
     Statement(
         "LogNvfp4TensorStats logs `underflows%` and `mse` of the tensor in NVFP4, as "
         "`nvfp4_<stat>`.",
         "LogNvfp4TensorStatsOptions.are_logged_with_the_recipe_before_the_name",
-        OPTIONS,
-        ".implied = RecipeId::nvfp4},",
-        ".implied = std::nullopt},",
     ),
     Statement(
         "It serves activation, weight and gradient, with the statistics of Transformer Engine; "
         "another name is an error that says who has it.",
         "OptionMistakes.say_what_is_right",
-        OPTIONS,
-        'statistics_named({"underflows%", "mse"})',
-        'statistics_named({"underflows%", "mse", "scale_inv_min"})',
     ),
     Statement(
         "Where NVFP4 does not run it says what NVFP4 would have done *(ours: the peer needs the "
         "recipe, and a Blackwell GPU)*.",
         BLOCKS + "test_a_training_step_has_the_statistics_of_its_recipe_and_of_others",
-        QUANTIZERS,
-        "recipe->make_quantizer(role, nullptr)",
-        "recipe->make_quantizer(role == TensorRole::weight ? TensorRole::input : role, nullptr)",
     ),
     Statement(
         "What-if questions draw no random numbers: watching NVFP4, whose gradients are rounded by "
         "chance, changes no bit.",
         "ObservedTrainingTest.observing_everything_changes_no_bit",
-        QUANTIZERS,
-        "  recipe->round_to_nearest();\n",
-        "",
     ),
     Statement(
         "Its gradients are those of the tensors that it was given *(ours)*.",
         "test_attention_watched.py::test_tensors_and_gradients_are_those_that_were_given",
-        "core/modules/attention/attention_shown.h",
-        "call.show_gradient(TensorName::key_gradient, heads.key, key);",
-        "call.show_gradient(TensorName::key_gradient, heads.value, key);",
     ),
     Statement(
         "A forward that a checkpoint computes again is recorded once, of an attention by any "
         "checkpoint *(ours)*.",
         "test_attention_watched.py::test_a_forward_that_is_computed_again_is_recorded_once",
-        "core/modules/attention/attention_layer.cpp",
-        "context.recomputation = torch::autograd::get_current_graph_task_id() != -1;",
-        "context.recomputation = false;",
     ),
     Statement(
         "Attention is left alone where no feature names one of its tensors, whatever `layers` "
         "selects *(ours)*.",
         "test_attention_watched.py::"
         "test_a_section_that_selects_attention_and_names_none_of_its_tensors_watches_nothing",
-        "hooks/session/layer_listener.cpp",
-        "if (std::ranges::none_of(features_.all(), names_attention)) return {};",
-        "if (std::ranges::none_of(features_.all(), names_attention)) return "
-        "features_.all_for(name);",
     ),
     Statement(
         "The statistics of `scores` are those of the softmax's argument in FP64 to FP32's rounding "
         "*(ours)*.",
         "test_attention_watched.py::"
         "test_statistics_of_scores_are_those_of_fp64_for_every_mask_bias_and_softmax",
-        "core/ops/attention_statistics.cpp",
-        "if (of_.is_causal) {",
-        "if (!of_.is_causal) {",
     ),
     Statement(
         "`LogFp8Stats` is LogFp8TensorStats.",
         "LogFp8TensorStatsOptions.take_every_statistic_of_a_cast_with_and_without_recipe",
-        OPTIONS,
-        '.aliases = {"LogFp8Stats"},',
-        '.aliases = {"LogFP8Stats"},',
     ),
     Statement(
         "FakeQuant quantizes and dequantizes chosen tensors of chosen GEMMs.",
         "AlteringFeaturesTest.fake_quant_gives_the_gemm_fake_quantized_operands",
-        "features/fake_quant/fake_quant.cpp",
-        "fake_quantize(call.tensor, options.value(),",
-        "fake_quantize(call.tensor * 2, options.value(),",
     ),
     Statement(
         "It answers False to `fp8_gemm_enabled` for each of its GEMMs, also where it alters both "
         "operands.",
         "test_contract_calls.py::"
         "test_fake_quant_answers_false_for_each_of_its_gemms_also_where_it_alters_both_operands",
-        "hooks/session/layer_routing.cpp",
-        "request.asks_of_modified_gemms ||",
-        "false ||",
     ),
     Statement(
         "Its GEMMs run in high precision, the others stay as they are.",
         "AlteringFeaturesTest.gemms_that_fake_quant_does_not_select_stay_as_they_are",
-        "features/fake_quant/fake_quant.cpp",
-        "{.modify = true, .disable_fp8_gemm = true}",
-        "{.modify = true, .disable_fp8_gemm = false}",
     ),
     Statement(
         "Its values are those of a plain cast and back, in any shape and dtype.",
         "FakeQuantize.gives_the_values_of_a_plain_cast_and_back_in_any_shape_and_dtype",
-        "features/fake_quant/fake_quant.cpp",
-        "x.scalar_type());",
-        "at::kFloat);",
     ),
     Statement(
         "It alters all six tensors.",
         "AlteringFeaturesTest.fake_quant_alters_outputs_too",
-        "core/modules/layer/gemm_with_hooks.cpp",
-        "  if (plan.modifies(gemm, name)) {",
-        "  if (plan.modifies(gemm, name) && name != TensorName::dgrad) {",
     ),
     Statement(
         "`quant_format` is FP8E4M3, FP8E5M2, MXFP8E4M3 or MXFP8E5M2, *(ours)* also FP8BLOCKE4M3 or "
         "FP8BLOCKE5M2 (128-blocks) or NVFP4; another one is an error with the nearest name.",
         "OptionMistakes.say_what_is_right",
-        "features/fake_quant/fake_quant_options.cpp",
-        "config::suggestion(text, names)",
-        '""',
     ),
     Statement(
         "Of a block format the blocks lie along the dimension that the GEMM sums over, so a tensor "
         "has other values in its second GEMM than in its first.",
         FAKE + "test_each_gemm_gets_the_operands_of_the_reference",
-        "features/fake_quant/fake_quant.cpp",
-        "const bool rowwise = gemm == get_gemms(tensor).first;",
-        "const bool rowwise = true;",
     ),
     Statement(
         "Blocks are those of the recipe's defaults for such a tensor: of weights squares, of "
         "128x128 or, in NVFP4, of 16x16.",
         FAKE + "test_each_gemm_gets_the_operands_of_the_reference",
-        "core/quantization/float8_block_scaling.h",
-        "std::int64_t w_block_scaling_dim = 2;",
-        "std::int64_t w_block_scaling_dim = 1;",
     ),
     Statement(
         "Outputs are quantized along their rows.",
         FAKE + "test_outputs_are_quantized_along_their_rows",
-        "features/fake_quant/fake_quant.cpp",
-        "const bool rowwise = gemm == get_gemms(tensor).first;",
-        "const bool rowwise = is_gemm_input(tensor) && gemm == get_gemms(tensor).first;",
     ),
     Statement(
         "A shape that a block format cannot take is an error with layer, tensor, GEMM, shape and "
         "what is needed.",
         FAKE + "test_a_shape_that_a_block_format_cannot_take_is_an_error_that_names_it",
-        "features/fake_quant/fake_quant.cpp",
-        "if ((has_tokens || matrix.size(0) % alignment == 0) && ",
-        "if (",
     ),
     Statement(
         "A weight that is kept over micro-batches is filled at its update, in every format.",
         FAKE + "test_a_kept_weight_is_that_of_its_minibatch_in_every_micro_batch",
-        "core/hook_points.cpp",
-        "    std::get<at::Tensor>(*out).copy_(std::get<at::Tensor>(value));\n",
-        "",
     ),
     Statement(
         "A weight that is kept over micro-batches is fake-quantized in every one of them "
         "*(ours: the peer fails at its first update)*.",
         "AlteringFeaturesTest.a_kept_weight_is_fake_quantized_in_every_micro_batch",
-        "core/modules/layer/weight_cache.cpp",
-        "clone_if_aliases(operands, weight);",
-        "clone_if_aliases({weight, operands.second}, weight);",
     ),
     Statement(
         "PerTensorScaling quantizes chosen tensors of chosen GEMMs under scales from their own "
         "amaxes, within delayed scaling; the GEMM runs in FP8, in the recipe's formats.",
         "PerTensorScalingTest.of_all_tensors_gives_the_bits_of_current_scaling",
-        SCALING,
-        "current.scale_for(call.tensor)",
-        "delayed.known_scale()",
     ),
     Statement(
         "What it does not choose keeps delayed scaling.",
         "PerTensorScalingTest.leaves_other_tensors_and_gemms_to_delayed_scaling",
-        "features/per_tensor_scaling/per_tensor_scaling.h",
-        "{.modify = true}",
-        "{.modify = true, .disable_fp8_gemm = true}",
     ),
     Statement(
         "PerTensorScaling serves activation, weight and gradient.",
         "PerTensorScalingTest.of_outputs_is_refused_at_load",
-        "features/per_tensor_scaling/per_tensor_scaling_options.cpp",
-        ".tensors = config::gemm_input_names(),",
-        ".tensors = config::all_tensor_names(),",
     ),
     Statement(
         "A weight that it quantizes and a layer keeps is filled at its update.",
         "PerTensorScalingTest.fills_what_is_kept_of_a_weight",
-        "core/hook_points.cpp",
-        "    kept.columnwise.fill(quantized->columnwise);\n",
-        "",
     ),
     Statement(
         "Outside of fp8_autocast, also while calibrating, and under another recipe it is an error "
         "that says what runs.",
         "PerTensorScalingTest.outside_of_delayed_scaling_is_an_error_that_says_what_runs",
-        "core/modules/shared/forward_context.h",
-        "return quantizes() ? quantizers[role].get() : nullptr;",
-        "return recipe ? quantizers[role].get() : nullptr;",
     ),
     Statement(
         "It takes a schedule, after which delayed scaling goes on with a history that was kept up "
         "*(ours: the peer's stands still meanwhile)*.",
         "PerTensorScalingTest.follows_a_schedule_after_which_delayed_scaling_goes_on",
-        SCALING,
-        "{scale, delayed.running_amax(), delayed.format()}",
-        "{scale, {}, delayed.format()}",
     ),
     Statement(
         "Statistics of a tensor that a feature quantized under a scale of its own are those of the "
         "codes that ran.",
         "test_per_tensor_scaling.py::test_statistics_are_those_of_the_codes_that_ran",
-        RUNNING,
-        "  running.altered = shown.modified || format != running.format;\n",
-        "",
     ),
     Statement(
         "DisableFP8GEMM (also `DisableQuantizationGEMM`) runs chosen GEMMs in high precision.",
         "AlteringFeaturesTest.a_disabled_gemm_leaves_the_others_in_fp8",
-        "features/disable_fp8/disable_fp8_options.cpp",
-        '.aliases = {"DisableQuantizationGEMM"},',
-        "",
     ),
     Statement(
         "DisableFP8Layer (also `DisableQuantizationLayer`) runs a whole layer in high precision.",
         "AlteringFeaturesTest.a_disabled_layer_gives_the_bits_of_high_precision_under_a_recipe",
-        "features/disable_fp8/disable_fp8.cpp",
-        "ScheduledFeature(entry, {.disable_fp8_gemm = true})",
-        "ScheduledFeature(entry, {.disable_fp8_gemm = false})",
     ),
     Statement(
         "Weights that are stored in FP8 can be modified like others *(ours)*.",
         "test_feature_classes.py::test_a_weight_that_is_stored_in_fp8_can_be_modified",
-        "core/modules/layer/gemm_operands.cpp",
-        "if (weight_modify_mask(context) == 0) return operands;",
-        "return operands;",
     ),
     Statement(
         "Of weights that are stored in FP8, statistics that need the original are refused with "
         "the reason.",
         FEATURES
         + "test_of_weights_stored_in_fp8_what_needs_the_original_is_refused_with_the_reason",
-        ENGINE,
-        "(stored_ && needs_no_original(name));",
-        "(stored_ && (needs_no_original(name) || true));",
     ),
     Statement(
         "The base LogTensorStats, driven by `log_tensor_stats(layer_name, *, tensor_name, "
         "tensor)`, logs at once the lines of the peer, for tensors of any name.",
         PEER + "test_statistics_of_a_scripts_own_tensors_and_their_lines_are_the_peers",
-        "hooks/session/session.cpp",
-        "{.layer = layer_name, .tensor = tensor_name, .statistic = each.name",
-        "{.layer = tensor_name, .tensor = layer_name, .statistic = each.name",
     ),
     Statement(
         "It returns {statistic: 0-dim float tensor}, {} where the tensor is not selected or not "
         "due.",
         PEER + "test_statistics_of_a_scripts_own_tensors_and_their_lines_are_the_peers",
-        "python/bindings/debug.cpp",
-        "at::scalar_tensor(value, at::kFloat)",
-        "at::scalar_tensor(value, at::kDouble)",
     ),
     Statement(
         "Without a group it logs statistics of the whole world, on the last rank.",
         "test_distributed.py::test_statistics_of_ones_own_tensors_follow_the_groups",
-        "hooks/session/session.cpp",
-        "options_.rank + 1 == options_.world_size);",
-        "options_.rank == 0);",
     ),
     Statement(
         "With `skip_reduction` each rank logs its own; `reduction_group` and `iteration` are taken "
         "for one call.",
         "test_distributed.py::test_statistics_of_ones_own_tensors_follow_the_groups",
-        "hooks/session/reduction_groups.cpp",
-        "  if (options.skip_reduction) return {};",
-        "",
     ),
     Statement(
         "Its statistics may be written in any case.",
         PEER + "test_names_of_base_statistics_are_taken_in_any_case",
-        OPTIONS,
-        ".any_case = true},",
-        ".any_case = false},",
     ),
     Statement(
         "DumpTensors writes <log_dir>/tensor_dumps/rank_<r>/iter_<000000>/<layer>_<tensor>, HDF5 "
         "instead of a pickle *(ours)*.",
         "test_gemm_configs.py::"
         "test_dump_one_gemm_writes_the_six_tensors_of_one_layer_in_one_iteration",
-        "features/record/tensor_dump.cpp",
-        "tensor_dumps/rank_{}/iter_{:06}",
-        "tensor_dumps/rank_{}/iter_{:05}",
     ),
     Statement(
         "Colliding names and later micro-batches get a suffix *(ours)*.",
         "test_dump_tensors.py::test_colliding_names_and_later_micro_batches_get_a_suffix",
-        "features/record/tensor_dump.cpp",
-        "if (errno == EEXIST) return false;",
-        "if (errno == EEXIST) return true;",
     ),
     Statement(
         "high_precision_tensor and quantized_tensor are False by default; without either nothing "
         "is written.",
         "test_dump_tensors.py::test_without_either_tensor_nothing_is_written_and_the_log_says_so",
-        "features/dump_tensors/dump_tensors_options.cpp",
-        ".default_value = false,",
-        ".default_value = true,",
     ),
     Statement(
         "RankAgreement *(ours)* names the first layer, tensor and rank that differs in a bit from "
         "what the ranks have that have to have the same.",
         AGREEMENT + "test_the_first_layer_tensor_and_rank_that_differs_is_named",
-        "features/engine/compared_items.cpp",
-        "if (by_digest.size() < 2) continue;",
-        "if (by_digest.size() < 3) continue;",
     ),
     Statement(
         "A divided weight is compared with the same part on other ranks, and with nothing else.",
         AGREEMENT + "test_a_divided_weight_is_no_replica_and_a_copy_is",
-        "features/rank_agreement/rank_agreement.cpp",
-        "? select_part(rank_in(*group), size) : kWhole;",
-        "? kWhole : kWhole;",
     ),
     Statement(
         "An activation or a gradient that each rank of tp_group has whole is compared, so that "
         "ranks that were given other batches are found.",
         AGREEMENT + "test_an_input_that_the_ranks_of_tp_group_do_not_have_alike_is_found",
-        "features/rank_agreement/rank_agreement.cpp",
-        "const bool is_replica = call.replicated && group != nullptr && size > 1;",
-        "const bool is_replica = false;",
     ),
     Statement(
         "A rank that does not come to the comparison is named, and the others go on recording.",
         AGREEMENT + "test_a_rank_that_does_not_come_is_named_and_the_others_go_on",
-        "hooks/session/rank_checks.cpp",
-        "      missing = check_ins.missing();\n",
-        "",
     ),
     Statement(
         "CollectiveCheck *(ours)* finds a NaN that a collective loses, a result that is not what "
         "ranks sent, and other groups.",
         COLLECTIVES + "test_a_collective_that_brings_something_else_is_found",
-        "features/collective_check/collective_verdict.cpp",
-        "return lost > 0 ? static_cast<std::int64_t>(lost) : 0;",
-        "return lost < 0 ? static_cast<std::int64_t>(lost) : 0;",
     ),
     Statement(
         "Of a reduce-scatter it compares the rows that each rank got, and the total of all ranks.",
         "CollectiveVerdict.a_scattered_sum_of_the_other_ranks_rows",
-        "features/collective_check/seen_collective.h",
-        "return {seen.rank * size, size};",
-        "return {(seen.ranks - 1 - seen.rank) * size, size};",
     ),
     Statement(
         "It names the parameter whose gradient was not reduced, and the rank.",
         COLLECTIVES + "test_a_gradient_that_was_not_reduced_is_named",
-        "python/telens/debug/model_state.py",
-        'yield "gradient", name, layer, "wgrad", value, part',
-        'yield "gradient", name, layer, "wgrad", value * 0, part',
     ),
 )

@@ -2,126 +2,76 @@
 
 from statement import Statement
 
-LAYER_NAMES = "python/telens/debug/layer_names.py"
-
 STATEMENTS = (
     Statement(
         "A layer is called by its `name=`.",
         "test_debug_session.py::test_a_session_hands_statistics_to_the_logger_with_their_iteration",
-        "core/hook_points.cpp",
-        "    name_ = std::move(name);\n    // Another name",
-        "    // Another name",
     ),
     Statement(
         "Without one it is `Layer_<n>`, counted from 1 in the order of first forwards.",
         "SessionTest.sessions_in_sequence_share_no_files_messages_or_numbers_of_layers",
-        "hooks/session/layer_listener.cpp",
-        'fmt::format("Layer_{}", ++unnamed_layers_)',
-        'fmt::format("Layer_{}", unnamed_layers_++)',
     ),
     Statement(
         "The two layers of an unnamed LayerNormMLP share their number: `Layer_2.fc1`, "
         "`Layer_2.fc2`.",
         "test_feature_classes.py::test_parts_of_an_unnamed_layer_share_its_automatic_name",
-        "core/modules/module/named_layers.cpp",
-        "operation.hooks().share_automatic_name(first.hooks(), suffix);",
-        "operation.hooks().share_automatic_name(operation.hooks(), suffix);",
     ),
     Statement(
         "A LayerNormMLP is two layers, `<name>.fc1` and `<name>.fc2`.",
         "test_contract_layer_names.py::test_a_layernorm_mlp_is_two_layers",
-        "core/modules/fused/layer_norm_mlp.cpp",
-        'fc2_(layers_.add(".fc2")) {',
-        'fc2_(layers_.add(".fc3")) {',
     ),
     Statement(
         "A GroupedLinear is as many layers as it has GEMMs, `<name>.gemm_<i>`, each with sections "
         "of its own.",
         "test_grouped_linear.py::test_a_section_may_be_about_one_of_its_gemms",
-        "core/modules/linear/grouped_linear.cpp",
-        'fmt::format(".gemm_{}"',
-        'fmt::format(".gemm{}"',
     ),
     Statement(
         "One through which no rows go is shown to no feature *(ours)*.",
         "test_grouped_linear.py::test_its_gemms_are_layers_and_one_without_rows_records_nothing",
-        "core/modules/layer/linear_layer.cpp",
-        "if (input.numel() != 0) context.plan =",
-        "context.plan =",
     ),
     Statement(
         "A named TransformerLayer passes its name on to its attention and its MLP.",
         "test_contract_layer_names.py::test_a_named_transformer_layer_passes_its_name_on",
-        "core/modules/transformer/transformer_layer.cpp",
-        'name + ".layernorm_mlp"',
-        'name + ".mlp"',
     ),
     Statement(
         "In a named attention the layers are `.layernorm_linear_qkv`, `.linear_qkv`, "
         "`.layernorm_linear_q`, `.linear_q`, `.linear_kv` and `.proj`.",
         "test_contract_layer_names.py::test_a_named_attention_passes_its_name_on",
-        "core/modules/transformer/multihead_attention.cpp",
-        'name + ".linear_kv"',
-        'name + ".key_value"',
     ),
     Statement(
         "`infer_and_assign_layer_names(model)` calls the root `model` and the others by their "
         "attributes, as the peer does.",
         "test_contract_layer_names.py::test_inferred_names_are_those_of_the_peer",
-        LAYER_NAMES,
-        "for layer, name in _named(tree, each, root, keep_names):",
-        'for layer, name in _named(tree, each, "root", keep_names):',
     ),
     Statement(
         "With `keep_names=True` a named layer keeps its name, under a parent without one too "
         "*(ours)*.",
         "test_contract_layer_names.py::test_layers_that_have_a_name_keep_it_if_so_wished",
-        LAYER_NAMES,
-        "        name = layer.name or name\n",
-        "        pass\n",
     ),
     Statement(
         "A child of a ModuleList is called by its `layer_number` if that is not None, else by its "
         "index.",
         "test_debug_session.py::test_layer_names_follow_the_structure_of_the_model",
-        LAYER_NAMES,
-        "{number if by_number else key}",
-        "{key}",
     ),
     Statement(
         "`layer_number=None` counts as none *(ours: the peer calls all such children `None`)*.",
         "test_contract_layer_names.py::test_a_layer_number_of_none_counts_as_none",
-        LAYER_NAMES,
-        "isinstance(layer, tree.layer_list) and number is not None",
-        'isinstance(layer, tree.layer_list) and hasattr(child, "layer_number")',
     ),
     Statement(
         "A DotProductAttention is a layer, in a named attention `<name>.core_attention` *(ours)*.",
         "test_attention_watched.py::"
         "test_attention_is_named_after_its_module_and_stands_beside_the_linear_layers",
-        "core/modules/transformer/multihead_attention.cpp",
-        'core_attention_->set_debug_name(name + ".core_attention");',
-        "core_attention_->set_debug_name(name);",
     ),
     Statement(
         "Without a name it is `Attention_<n>`, which takes no number of a linear layer *(ours)*.",
         "test_attention_watched.py::test_attentions_without_names_take_no_numbers_of_linear_layers",
-        "hooks/session/layer_listener.cpp",
-        'fmt::format("Attention_{}", ++unnamed_attentions_)',
-        'fmt::format("Attention_{}", ++unnamed_layers_)',
     ),
     Statement(
         "It takes a list of models, each named as one would be.",
         "test_contract_layer_names.py::test_a_list_of_models_is_named_one_by_one",
-        LAYER_NAMES,
-        "models = list(model)",
-        "models = list(model)[:1]",
     ),
     Statement(
         "A wrapper such as DistributedDataParallel adds `.module`.",
         "test_contract_layer_names.py::test_a_wrapper_adds_module",
-        LAYER_NAMES,
-        "    for key, child in layer.named_children():",
-        '    for key, child in getattr(layer, "module", layer).named_children():',
     ),
 )

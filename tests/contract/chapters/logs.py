@@ -2,7 +2,6 @@
 
 from statement import Statement
 
-TEXT_LOG = "hooks/session/text_log.cpp"
 PEER = "test_against_peer.py::"
 ENVIRONMENT = PEER + "test_the_environment_means_what_it_means_to_the_peer"
 
@@ -11,118 +10,70 @@ STATEMENTS = (
         "Statistics are in "
         "`<log_dir>/nvdlfw_inspect_statistics_logs/nvdlfw_inspect_globalrank-<rank>.log`.",
         ENVIRONMENT,
-        TEXT_LOG,
-        '"nvdlfw_inspect_statistics_logs"',
-        '"nvdlfw_inspect_statistics_log"',
     ),
     Statement(
         "One line a value: `<date time,ms> - INFO - <layer>_<tensor>_<stat> \\t\\t\\t\\t "
         "iteration=%06d \\t\\t\\t\\t value=%.4f`, space, four tabs, space.",
         "SessionTest.lines_of_the_statistics_log_have_the_peers_form",
-        TEXT_LOG,
-        "{} \\t\\t\\t\\t iteration",
-        "{}\\t\\t\\t\\t iteration",
     ),
     Statement(
         "The lines are the peer's, but for the last digits.",
         PEER + "test_statistics_of_a_scripts_own_tensors_and_their_lines_are_the_peers",
-        TEXT_LOG,
-        "value={:.4f}",
-        "value={:.5f}",
     ),
     Statement(
         "The iteration is the one that was seen, not the one after `step()`.",
         "SessionTest.loggers_get_rows_in_step_with_the_iteration_they_belong_to",
-        "hooks/session/sink_fanout.cpp",
-        "logger.log_scalar(row.series->logged_as(), row.value, row.iteration);",
-        "logger.log_scalar(row.series->logged_as(), row.value, iteration());",
     ),
     Statement(
         "Full precision is in the run file *(ours)*.",
         "test_debug_session.py::test_the_run_is_read_back_as_tables",
-        "features/run_file_sink.cpp",
-        "record(*row.series, row.iteration, row.value)",
-        "record(*row.series, row.iteration, std::round(row.value * 1e4) / 1e4)",
     ),
     Statement(
         "A `statistics_logger` gets `log_scalar(name, value, iteration)`.",
         "test_debug_session.py::test_a_session_hands_statistics_to_the_logger_with_their_iteration",
-        "python/bindings/debug.cpp",
-        'scalar_logger(statistics_logger, "log_scalar")',
-        'scalar_logger(py::none(), "log_scalar")',
     ),
     Statement(
         "A `tb_writer` gets `add_scalar(name, value, iteration)`.",
         "test_debug_session.py::test_a_tensorboard_writer_gets_add_scalar",
-        "python/bindings/debug.cpp",
-        'scalar_logger(tb_writer, "add_scalar")',
-        'scalar_logger(py::none(), "add_scalar")',
     ),
     Statement(
         "Messages are in the file of the same name under `nvdlfw_inspect_logs/`.",
         ENVIRONMENT,
-        TEXT_LOG,
-        '"nvdlfw_inspect_logs"',
-        '"nvdlfw_inspect_log"',
     ),
     Statement(
         "A layer's plan is a message for each input of each GEMM: `LAYER=<layer>: Tensor: "
         "activation, gemm fprop - Quantize`, `High Precision` or `modify_tensor()`.",
         "SessionTest.plans_are_logged_once_for_each_input_of_each_gemm",
-        "hooks/session/layer_listener.cpp",
-        '{"Quantize", "High Precision",',
-        '{"FP8 Quantize", "High Precision",',
     ),
     Statement(
         "A message of a layer begins with `LAYER=<layer>: `.",
         PEER + "test_texts_of_one_calling_line_are_all_written",
-        TEXT_LOG,
-        'fmt::format("LAYER={}: {}", printable(layer_name), text)',
-        'fmt::format("LAYER {}: {}", printable(layer_name), text)',
     ),
     Statement(
         "WARNING and above are also on stderr, after `NVDLFW INSPECT - `.",
         "test_contract_logs.py::test_warnings_are_on_stderr_too_behind_the_peers_words",
-        TEXT_LOG,
-        "  if (level >= LogLevel::warning) {",
-        "  if (level > LogLevel::warning) {",
     ),
     Statement(
         "`NVDLFW_INSPECT_LOG_LEVEL` (INFO) is the least level of messages, in any case of "
         "letters; statistics are written all the same.",
         ENVIRONMENT,
-        TEXT_LOG,
-        "std::toupper(static_cast<unsigned char>(c))",
-        "c",
     ),
     Statement(
         "`NVDLFW_INSPECT_ENABLE_LOG_OVERWRITE`: 1 (the default) truncates, 0 appends.",
         ENVIRONMENT,
-        TEXT_LOG,
-        "flag(kOverwriteVariable, true)",
-        "flag(kOverwriteVariable, false)",
     ),
     Statement(
         "`NVDLFW_INSPECT_ENABLE_LOG_TIMESTAMP`: 1 puts a stamp into the names, which is taken "
         "from `NVDLFW_INSPECT_LOG_TIMESTAMP`.",
         ENVIRONMENT,
-        TEXT_LOG,
-        "flag(kStampVariable, false)",
-        "flag(kStampVariable, true)",
     ),
     Statement(
         "The stamp `<YYYYmmdd_HHMMSS>` is put into that variable if it is not set.",
         PEER + "test_the_time_stamp_is_put_into_the_environment_for_others",
-        TEXT_LOG,
-        "  setenv(kStampValueVariable, stamp.c_str(), 0);\n",
-        "",
     ),
     Statement(
         "A folder that cannot be written stops the logs with one line, and not the training "
         "*(ours)*.",
         "SessionTest.a_folder_that_cannot_be_written_stops_recording_but_not_training",
-        TEXT_LOG,
-        "std::filesystem::create_directories(path.parent_path(), no_folder);",
-        "std::filesystem::create_directories(path.parent_path());",
     ),
 )

@@ -3,37 +3,18 @@
 from statement import Statement
 
 RUN_AS_TE = "test_run_as_te.py::"
-NAMES = "python/telens/run_as_te/names.py"
-WATCHING = "python/telens/run_as_te/watching.py"
-MAIN = "python/telens/run_as_te/__main__.py"
 STATE = "test_transformer_engine_state.py::"
-READER = "python/telens/pytorch/transformer_engine_state.py"
-PICKLE = "python/telens/pytorch/transformer_engine_pickle.py"
 TRACKER = "test_rng_tracker.py::"
-RNG = "python/telens/pytorch/rng_tracker.py"
-MODULE = "python/telens/pytorch/module.py"
-CHECKPOINT = "python/telens/pytorch/checkpointing.py"
 OFFLOAD = "test_cpu_offload.py::"
-OFFLOADING = "python/telens/pytorch/cpu_offload.py"
 GRAPHED = "test_graphed_callables.py::"
 GRAPHED_CALLS = "test_graphed_calls.py::"
 GRAPHED_WGRADS = "test_graphed_wgrads.py::"
 GRAPHED_PENDING = "test_graphed_pending.py::"
 GRAPHED_MAIN_GRADS = "test_graphed_main_grads.py::"
-GRAPH = "python/telens/pytorch/graph_runner.py"
-PENDING = "python/telens/pytorch/graph_pending.py"
-WGRADS = "python/telens/pytorch/graph_wgrads.py"
-CAPTURE = "python/telens/pytorch/graph_capture.py"
-CAPTURED = "python/telens/pytorch/captured.py"
 RECORDED = "test_recorded_graphs.py::"
-EXPORT = "python/telens/pytorch/transformer_engine_export.py"
 PERMUTED = "test_permutation.py::"
-PERMUTATION = "python/telens/pytorch/permutation.py"
-MAPS = "core/modules/moe/moe_permutation.cpp"
 ATTENTION = "test_attention.py::"
 CACHED = "test_inference_params.py::test_new_tokens_are_those_of_a_recomputation_of_the_whole"
-CACHES = "python/telens/pytorch/inference_params.py"
-MASKS = "core/modules/attention/mask_rule.cpp"
 DRAWN = ATTENTION + "test_drawn_cases_are_those_of_fp64"
 
 STATEMENTS = (
@@ -41,445 +22,265 @@ STATEMENTS = (
         "Under `python -m telens.run_as_te`, `transformer_engine`, `nvdlfw_inspect` and their "
         "modules are ours, installed or not.",
         RUN_AS_TE + "test_names_of_transformer_engine_are_ours",
-        NAMES,
-        "sys.meta_path.insert(0, _Finder())",
-        "sys.meta_path.append(_Finder())",
     ),
     Statement(
         "The script has its own arguments, its folder in the path, and is `__main__`; its exit "
         "status is the command's.",
         RUN_AS_TE + "test_a_script_runs_as_python_runs_it",
-        MAIN,
-        "    sys.path[0] = os.path.dirname(os.path.abspath(path))\n",
-        "",
     ),
     Statement(
         "Libraries that ask importlib.metadata find both packages, in the version whose names are "
         "followed.",
         RUN_AS_TE + "test_whoever_asks_finds_the_packages_installed",
-        NAMES,
-        'f"{PACKAGES[package]}+telens.{__version__}"',
-        "__version__",
     ),
     Statement(
         "A name that is not there is an ImportError that says which is nearest, or what to use.",
         RUN_AS_TE + "test_a_name_that_is_not_there_is_an_import_error_with_the_nearest_one",
-        NAMES,
-        "            raise ModuleNotFoundError(_lacks(fullname))",
-        "            return None",
     ),
     Statement(
         "With `--config`, `step()` of the script's optimizer ends an iteration.",
         RUN_AS_TE + "test_an_optimizers_step_ends_an_iteration_and_gradients_are_accumulated_"
         "before_it",
-        WATCHING,
-        "        self.count += 1\n        debug.step()\n",
-        "        self.count += 1\n",
     ),
     Statement(
         "Of several optimizers that take turns, the first to step ends iterations.",
         RUN_AS_TE + "test_of_several_optimizers_the_first_ends_iterations",
-        WATCHING,
-        "        elif leader is not optimizer:\n            return\n",
-        "",
     ),
     Statement(
         "A script that calls `nvdlfw_inspect.api.step()` is the only one that steps from there on.",
         RUN_AS_TE + "test_a_script_that_steps_itself_is_the_only_one_that_does",
-        WATCHING,
-        "        self._script_steps = True\n",
-        "",
     ),
     Statement(
         "Layers are named after their place in the model that is called first, unless the script "
         "names them.",
         RUN_AS_TE + "test_names_that_a_script_gives_stay",
-        WATCHING,
-        "if not layers or any(each.name for each in layers):",
-        "if not layers:",
     ),
     Statement(
         "Hugging Face accelerate's Transformer Engine backend trains in FP8, watched by a config.",
         RUN_AS_TE + "test_accelerates_transformer_engine_backend_trains_in_fp8_and_is_watched",
-        NAMES,
-        "if asked is None or asked.replace",
-        "if asked is not None and not asked.replace",
     ),
     Statement(
         "Scales and amax histories of a checkpoint of Transformer Engine are taken over.",
         STATE + "test_a_module_takes_scales_and_histories_over",
-        READER,
-        "torch.cat([history[:1], history[1:].flip(0)])",
-        "history.clone()",
     ),
     Statement(
         "Those of a GroupedLinear of before 2.4 are put into today's order.",
         STATE + "test_an_old_grouped_linear_whose_slots_are_ordered_by_role_is_taken_over",
-        READER,
-        "return gemms > 1 and not by_role.any().item()",
-        "return gemms > 9 and not by_role.any().item()",
     ),
     Statement(
         "Nothing that such a pickle names is executed *(ours)*.",
         STATE + "test_what_is_no_state_is_refused_and_nothing_of_it_runs",
-        PICKLE,
-        '        raise UnreadablePickle(f"the name {module}.{name}, of which nothing was called")',
-        "        return super().find_class(module, name)",
     ),
     Statement(
         "What cannot be carried over is said.",
         STATE + "test_what_cannot_be_carried_over_is_said",
-        READER,
-        "    if found.left_out:\n",
-        "    if found.left_out and not found.scale:\n",
     ),
     Statement(
         "`telens.pytorch.to_transformer_engine_state_dict` writes what Transformer Engine reads "
         "*(ours)*.",
         STATE + "test_transformer_engine_reads_what_is_written_for_it",
-        EXPORT,
-        '"margin": recipe.margin,',
-        '"margin": 0,',
     ),
     Statement(
         "`CudaRNGStatesTracker`: what is drawn inside `fork(name)` continues that state alone, on "
         "any device *(ours)*.",
         TRACKER + "test_forks_continue_one_stream_and_leave_the_default_one_untouched",
-        RNG,
-        "            self.states_[name] = self._state()\n            self._set_state(before)",
-        "            self._set_state(before)",
     ),
     Statement(
         "Weights are drawn inside the fork of a module's `get_rng_state_tracker`.",
         TRACKER + "test_weights_are_drawn_inside_the_fork",
-        MODULE,
-        "        with fork_of(given):\n",
-        "        with fork_of({}):\n",
     ),
     Statement(
         "So is the dropout of attention, alone and inside a TransformerLayer, but not under "
         "sequence parallelism, where the caller forks.",
         TRACKER + "test_inside_a_transformer_layer_attention_forks_and_hidden_dropout_does_not",
-        MODULE,
-        '                    fork_dropout(module, given["get_rng_state_tracker"])',
-        "                    pass",
     ),
     Statement(
         "`checkpoint` restores a tracker's states for the recomputation, and the present ones "
         "after it.",
         TRACKER + "test_recomputation_drops_the_same_elements_and_changes_no_state",
-        CHECKPOINT,
-        "        self._noted.tracker.set_states(self._noted.states)\n",
-        "",
     ),
     Statement(
         "`checkpoint(use_reentrant=True)` runs its forward without a graph.",
         TRACKER + "test_a_reentrant_checkpoint_runs_its_forward_without_a_graph",
-        CHECKPOINT,
-        "    if not reentrant:\n",
-        "    if True:\n",
     ),
     Statement(
         "`get_cpu_offload_context` frees a layer's saved tensors when Transformer Engine's "
         "schedule says.",
         OFFLOAD + "test_places_are_free_when_the_schedule_says",
-        OFFLOADING,
-        "2 if layers is None else layers - offloaded",
-        "2 if layers is None else layers",
     ),
     Statement(
         "They come back when it says, and gradients have the same bits.",
         OFFLOAD + "test_ways_back_begin_in_the_backward_of_the_layer_that_the_schedule_says",
-        OFFLOADING,
-        "self._of_layer(layer - self._distance + 1, saved)",
-        "self._of_layer(layer - self._distance, saved)",
     ),
     Statement(
         "`make_graphed_callables` on a CPU: layers train as without it, in fixed buffers.",
         GRAPHED + "test_outputs_are_buffers_that_the_next_call_overwrites",
-        GRAPH,
-        "        if self._outputs is None:\n",
-        "        if True:\n",
     ),
     Statement(
         "Warming up leaves random states, amax histories, scales and gradients as they were.",
         GRAPHED + "test_warming_up_leaves_random_states_histories_and_gradients_as_they_were",
-        "python/telens/pytorch/graph_warm_up.py",
-        "            layer.set_extra_state(empty if state is None else state)",
-        "            pass",
     ),
     Statement(
         "On a GPU they are captured, and what a replay skips is done outside of it: amaxes and "
         "scales are updated where the autocast ends. Rehearsed with recorded operators on a CPU.",
         RECORDED + "test_layers_train_as_without_graphs",
-        CAPTURED,
-        "                layer.join_region()",
-        "                pass",
     ),
     Statement(
         "Quantized weights that later micro-batches keep have graphs of their own.",
         RECORDED + "test_kept_weights_have_graphs_of_their_own",
-        CAPTURE,
-        "own = graphs.new_pool() if firsts else None",
-        "own = pool",
     ),
     Statement(
         "`backward_dw` of graphed callables replays a graph and adds to `.grad` or `main_grad`, as "
         "that of the module does.",
         GRAPHED_WGRADS + "test_layers_train_as_without_graphs",
-        CAPTURED,
-        "        for parameter, buffer in self._wgrads:\n",
-        "        for parameter, buffer in self._wgrads[1:]:\n",
     ),
     Statement(
         "An `_order` says by fractions where a pipeline makes weights' gradients.",
         GRAPHED_WGRADS + "test_an_order_says_where_they_are_made",
-        CAPTURE,
-        "            others[index].capture_weight_gradients(pool)\n",
-        "            pass\n",
     ),
     Statement(
         "A `backward_dw` that is missing, or in another order than the backwards, is an error "
         "*(ours)*.",
         GRAPHED_WGRADS + "test_one_that_is_missing_or_comes_in_another_order_is_an_error",
-        PENDING,
-        "        if due is None or due.owner is not self:\n",
-        "        if due is None:\n",
     ),
     Statement(
         "So is a forward, or a backward, of any callable that would overwrite what a `backward_dw` "
         "still needs: a pass captured before the backward that left it, or behind the place that "
         "an `_order` has for the `backward_dw` *(ours)*.",
         GRAPHED_PENDING + "test_a_forward_whose_memory_another_callable_needs_is_an_error",
-        PENDING,
-        "if each.owner is self or self._overwrites(what, flag, each):",
-        "if each.owner is self:",
     ),
     Statement(
         "A failed `make_graphed_callables` leaves no weight's gradient to a later `backward_dw`.",
         GRAPHED_PENDING + "test_what_a_failed_call_left_is_no_later_gradient",
-        "python/telens/pytorch/graph.py",
-        "            stack.callback(wgrads.drop)\n",
-        "            pass\n",
     ),
     Statement(
         "Outside of the mode of its graphs a module's `backward_dw` is its own.",
         GRAPHED_PENDING + "test_in_the_other_mode_backward_dw_is_that_of_the_module",
-        GRAPH,
-        "            if not self.pending_wgrads.is_any() and self.wgrads.wait():\n",
-        "            if False:\n",
     ),
     Statement(
         "Making callables leaves `main_grad` as it was, also under `overwrite_main_grad`.",
         GRAPHED_MAIN_GRADS + "test_making_callables_leaves_it_as_it_was",
-        WGRADS,
-        "                    buffer.copy_(value)\n",
-        "                    pass\n",
     ),
     Statement(
         "A `main_grad` that is another than when it was captured is an error *(ours)*.",
         GRAPHED_MAIN_GRADS + "test_another_one_after_the_capture_is_an_error_or_is_filled",
-        CAPTURED,
-        "        if self._runner.wgrads.main_grad_places() != self._main_grads:\n",
-        "        if False:\n",
     ),
     Statement(
         "Hooks of parameters are called with each gradient of a call, and not in a warm-up.",
         GRAPHED_WGRADS
         + "test_hooks_of_parameters_are_called_with_each_gradient_and_not_in_a_warm_up",
-        WGRADS,
-        "        hooks.clear()\n",
-        "        pass\n",
     ),
     Statement(
         "After its `reset()` a graphed module runs as before, and a function of an `_order` no "
         "more.",
         GRAPHED_CALLS + "test_a_function_of_an_order_is_no_more_after_its_reset",
-        GRAPH,
-        "        self._is_reset = True\n",
-        "        self._is_reset = False\n",
     ),
     Statement(
         "`capture_time_hooks` are called around warm-ups and captures, in no graph.",
         GRAPHED_CALLS + "test_hooks_run_around_warm_ups_and_captures",
-        CAPTURED,
-        '            runner.hooks.around("forward"),\n',
-        "            contextlib.nullcontext(),\n",
     ),
     Statement(
         "`cuda_graph_stream` of a call is the stream of its replays, and `cuda_graph_event` what "
         "the caller waits for.",
         GRAPHED_CALLS + "test_a_call_may_name_the_stream_of_its_replays",
-        "python/telens/pytorch/graph_stream.py",
-        "        self.stream.wait_stream(caller)\n",
-        "",
     ),
     Statement(
         "What a graph cannot hold is refused by name.",
         RECORDED + "test_what_no_graph_holds_is_refused_by_name",
-        CAPTURED,
-        "        if not torch.equal(torch.get_rng_state(), random):\n",
-        "        if False:\n",
     ),
     Statement(
         "A parameter that moves after a capture is an error of the next call; of a weight that is "
         "stored as codes, its codes and scales count.",
         RECORDED + "test_stored_weights_that_move_after_the_capture_are_an_error",
-        CAPTURED,
-        "    if not isinstance(parameter, QuantizedTensor):\n",
-        "    if True:\n",
     ),
     Statement(
         "An `_order` that no pipeline has is an error that names the place.",
         GRAPHED + "test_an_order_that_no_pipeline_has_is_an_error",
-        "python/telens/pytorch/graph_order.py",
-        "        if what in needs and done[chunk, what] > done[chunk, needs[what]]:\n",
-        "        if False:\n",
     ),
     Statement(
         "`moe_permute` makes the `row_id_map` of Transformer Engine, by mask and by index.",
         PERMUTED + "test_a_mask_has_the_row_id_map_of_transformer_engine",
-        MAPS,
-        "routed.flip({1}).cumsum(1).flip({1})",
-        "routed.cumsum(1)",
     ),
     Statement(
         "`moe_permute` and `moe_sort_chunks_by_index` copy rows bit for bit.",
         PERMUTED + "test_rows_are_bit_equal_copies",
-        "core/kernels/cpu/permutation/row_exchange.cpp",
-        "std::memcpy(to + row * bytes, from + token * bytes, static_cast<std::size_t>(bytes));",
-        "std::memcpy(to + row * bytes, from + token * bytes, static_cast<std::size_t>(bytes) / 2);",
     ),
     Statement(
         "`moe_unpermute` adds a token's rows in FP32 and rounds once.",
         PERMUTED + "test_unpermuting_adds_a_tokens_rows_in_fp32_and_rounds_once",
-        "core/kernels/cpu/permutation/row_exchange.cpp",
-        "sum[j] += factor * static_cast<Sum<T>>(values[j]);",
-        "sum[j] = static_cast<T>(sum[j] + factor * static_cast<Sum<T>>(values[j]));",
     ),
     Statement(
         "Gradients of both, of the probabilities too, can be differentiated again *(ours)*.",
         PERMUTED + "test_gradients_are_those_of_finite_differences_and_so_are_theirs",
-        "core/modules/moe/row_exchange_autograd.cpp",
-        "dweights = ops::row_products(saved[2], grads[0], saved[0]);",
-        "dweights = ops::row_products(saved[2], grads[0], saved[0]) * 2;",
     ),
     Statement(
         "`moe_permute_and_pad_with_probs` pads each expert's rows, and `moe_unpermute` leaves the "
         "padding out.",
         PERMUTED + "test_padded_rows_are_zero_and_unpermuting_leaves_them_out",
-        PERMUTATION,
-        "lengths.cumsum(0) - lengths",
-        "lengths.cumsum(0)",
     ),
     Statement(
         "`MoEDispatcher` *(ours)* brings the experts of a rank the rows that one process with all "
         "experts gives them, bit for bit, and each token the same sum and gradients.",
         "test_moe_dispatcher.py::test_ranks_that_share_the_experts_compute_what_one_process_does",
-        "core/modules/moe/moe_dispatcher.cpp",
-        "view(chunk_sizes.sizes()).t().reshape({-1})",
-        "view(chunk_sizes.sizes()).reshape({-1})",
     ),
     Statement(
         "`Fp8Padding` and `Fp8Unpadding` pad parts to 16 rows, to 32 under MXFP8.",
         PERMUTED + "test_parts_of_a_grouped_gemm_are_padded_and_unpadded",
-        "python/telens/common/block_recipes.py",
-        "_row_multiple = 32",
-        "_row_multiple = 16",
     ),
     Statement(
         "Attention takes `window_size`, with every mask.",
         DRAWN,
-        MASKS,
-        "if (left_ >= 0) hide(keys < queries - std::min(left_, kFar / 2));",
-        "",
     ),
     Statement(
         "`bottom_right_diagonal` moves the diagonal of windows and ALiBi, by each sample's lengths "
         "under padding.",
         DRAWN,
-        MASKS,
-        "own_key.sum(3, /*keepdim=*/true) - own_query.sum(2, /*keepdim=*/true)",
-        "own_key.size(3) - own_query.size(2)",
     ),
     Statement(
         "`core_attention_bias_type` is pre_scale_bias, post_scale_bias or alibi, with slopes of "
         "one's own.",
         DRAWN,
-        "core/modules/attention/attention_bias.cpp",
-        '== "pre_scale_bias" ? scale : 1;',
-        '== "pre_scale_bias" ? 1 : 1;',
     ),
     Statement(
         "A bias has the digits of FP32 beside tensors in BF16 *(ours)*.",
         ATTENTION + "test_a_bias_keeps_its_digits_beside_tensors_in_bf16",
-        "core/modules/attention/attention_scores.cpp",
-        "return query.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;",
-        "return query.scalar_type();",
     ),
     Statement(
         "`softmax_type` is vanilla, off-by-one or learnable, whose `softmax_offset` is trained.",
         DRAWN,
-        "core/modules/attention/attention_scores.cpp",
-        "how.offset ? how.offset->to(mask.scalar_type())",
-        "false ? how.offset->to(mask.scalar_type())",
     ),
     Statement(
         "Packed sequences (thd) are attended one by one, with and without gaps between them.",
         DRAWN,
-        "core/modules/attention/packed_sequences.cpp",
-        "(starts ? *starts : cu_seqlens).narrow(0, 0, batch).unsqueeze(1)",
-        "cu_seqlens.narrow(0, 0, batch).unsqueeze(1)",
     ),
     Statement(
         "`return_max_logit` returns each head's largest score that a query sees.",
         DRAWN,
-        "core/modules/attention/attention_rules.cpp",
-        "return hidden.defined() ? scores.masked_fill_(hidden, kUnseen) : scores;",
-        "return scores;",
     ),
     Statement(
         "`checkpoint_core_attention` changes no bit, with dropout.",
         ATTENTION + "test_checkpointed_attention_draws_the_same_dropout_and_has_the_same_bits",
-        "core/modules/shared/checkpointed_call.cpp",
-        "set_state(generator_, state);",
-        "",
     ),
     Statement(
         "`qk_norm_type` normalizes each head of query and key, before or after the rotary "
         "embedding.",
         "test_multihead_attention.py::test_query_and_key_are_normalized_head_by_head",
-        "core/modules/transformer/multihead_attention.cpp",
-        "if (options_.qk_norm_before_rope) normalize(qkv);",
-        "normalize(qkv);",
     ),
     Statement(
         "`drop_path_rate` drops whole branches for an index of the first dimension, in training.",
         "test_transformer_attention.py::test_a_path_is_dropped_for_whole_positions_and_only_in_training",
-        "core/modules/transformer/transformer_layer.cpp",
-        "sizes[0] = x.size(0);",
-        "sizes[1] = x.size(1);",
     ),
     Statement(
         "Generation with `InferenceParams`, paged or not, is that of a full recomputation, while "
         "sequences end and others begin.",
         CACHED,
-        CACHES,
-        "pages[:, places // self.page_size]",
-        "pages[:, 0 * places]",
     ),
     Statement(
         "Rotary embeddings of new tokens are those of their place in the sequence.",
         CACHED,
-        CACHES,
-        "torch.arange(count, device=angles.device)[:, None] + first",
-        "torch.arange(count, device=angles.device)[:, None] + 0 * first",
     ),
     Statement(
         "`m_splits` of GroupedLinear is a list or a tensor.",
         "test_grouped_linear.py::test_m_splits_may_be_a_tensor",
-        "python/bindings/fields.h",
-        'value.attr("tolist")()',
-        'value.attr("tolist")()[py::int_(0)]',
     ),
 )
