@@ -7,6 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
+from gpu_checks.kernel_code import kernel_digests
 from gpu_checks.prebuilt import digest_of_files
 
 # Folders of one machine do not belong into a committed result.
@@ -72,7 +73,7 @@ class Report:
         self.machine = machine
         self.root = root
         self.sources = {"digest": digest_of_sources(root), "commit": commit_of(root)}
-        self.sources |= {"prebuilt": prebuilt}
+        self.sources |= {"prebuilt": prebuilt, "kernels": kernel_digests(root)}
         self.steps: dict[str, dict] = {}
         earlier = None if afresh else self.earlier()
         self.calls = 1
