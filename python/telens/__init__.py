@@ -30,6 +30,8 @@ def __getattr__(name: str) -> object:
     # `import telens` and then telens.pytorch, as with Transformer Engine; they take time to import.
     if name in ("common", "debug", "paddle", "pytorch"):
         return importlib.import_module(f"telens.{name}")
+    if name == "summary":
+        return importlib.import_module("telens.pytorch.model_summary").summary
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

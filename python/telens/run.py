@@ -51,11 +51,29 @@ def open_run(path: str | os.PathLike) -> Run:
     return Run(path)
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 class Run:
     """A recorded run; the files of its ranks and segments are joined."""
 
     def __init__(self, path: str | os.PathLike) -> None:
         self._reader = _C.RunReader(os.fsencode(path))
+        self._path = os.fsdecode(path)
+
+    def __repr__(self) -> str:
+        try:
+            files = self._reader.segments()
+        except _C.RecordError:  # its files are gone
+            return f"Run({self._path!r})"
+        ranks = len({each["rank"] for each in files})
+        records = sum(each["records"] for each in files)
+        layers = len(self._reader.names(_C.Dictionary.layer))
+        return (
+            f"Run({self._path!r}: {_counted(ranks, 'rank')}, {_counted(layers, 'layer')}, "
+            f"{_counted(records, 'record')})"
+        )
 
     @property
     def config(self) -> str:

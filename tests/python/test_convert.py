@@ -309,7 +309,7 @@ def test_output_heads_stay_and_the_report_says_why(capsys):
     report = te.conversion_report(model)
     (left,) = report.left
     assert (left.name, left.kind) == ("lm_head", "Linear")
-    assert "its weight is that of transformer.wte too; a filter= that returns True" in left.reason
+    assert "it shares its weight with transformer.wte; a filter= that returns" in left.reason
     counts = collections.Counter((each.was, each.now) for each in report.converted)
     assert counts == {("Conv1D", "Conv1D"): 8, ("LayerNorm", "LayerNorm"): 5}
     printed = capsys.readouterr().out
@@ -320,7 +320,7 @@ def test_output_heads_stay_and_the_report_says_why(capsys):
 def test_a_head_with_a_weight_of_its_own_stays_too_and_a_filter_takes_it():
     llama = transformers.AutoModelForCausalLM.from_config(CONFIGS["llama"]())
     assert type(te.convert(llama).lm_head) is torch.nn.Linear
-    assert "it makes the logits" in te.conversion_report(llama).left[0].reason
+    assert "get_output_embeddings() returns it" in te.conversion_report(llama).left[0].reason
     te.convert(llama, filter=lambda module, name: name == "lm_head")
     assert type(llama.lm_head) is te.Linear
 
@@ -337,9 +337,9 @@ def test_the_report_names_what_else_multiplies_and_what_the_filter_left():
     model = torch.nn.ModuleDict(parts | {"patched": patched, "fc": torch.nn.Linear(16, 16)})
     te.convert(model, filter=lambda module, name: name != "fc")
     reasons = {each.name: each.reason for each in te.conversion_report(model).left}
-    assert "own parameter gate_up_proj [4, 32, 64]" in reasons["experts"]
+    assert "its parameter gate_up_proj [4, 32, 64]" in reasons["experts"]
     assert "in_proj_weight" in reasons["attention"]
-    assert "a class of its own" in reasons["attention.out_proj"]
+    assert "a subclass of nn.Linear" in reasons["attention.out_proj"]
     assert reasons["patched"] == "its forward was replaced on the object"
     assert reasons["fc"] == "filter"
 
@@ -484,4 +484,8 @@ def test_a_model_with_adapters_is_converted_and_computes_the_same():
     expected = model(tokens).logits
     te.convert(model)
     torch.testing.assert_close(model(tokens).logits, expected, rtol=1e-3, atol=1e-4)
-    assert sum(isinstance(m, te.Linear) for m in model.modules()) == 14 + 8
+    assert sum(isinstance(m, te.Linear) for m in model.modules()) == 14
+    # A rank of 8 is not a multiple of 16, so the adapters stay torch's and the model runs in FP8.
+    left = {each.name for each in te.conversion_report(model).left}
+    assert sum("lora_" in name for name in left) == 8
+    fp8_step(model)

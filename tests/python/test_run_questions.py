@@ -26,6 +26,13 @@ def run(tmp_path) -> telens.Run:
     return telens.open_run(tmp_path)
 
 
+def test_repr_of_a_run_names_its_path_and_contents(tmp_path):
+    record(tmp_path)
+    run = telens.open_run(tmp_path)
+    # Three iterations of two tensors with the statistics max and std.
+    assert repr(run) == f"Run({str(tmp_path)!r}: 1 rank, 1 layer, {len(run.records())} records)"
+
+
 def refused(text: str):
     return pytest.raises(telens.UsageError, match=text)
 

@@ -14,6 +14,7 @@ from telens.pytorch import (
     graph,
     hugging_face,
     inference_params,
+    model_summary,
     modules,
     moe_dispatcher,
     permutation,
@@ -35,6 +36,7 @@ from telens.pytorch.cross_entropy import *  # noqa: F403
 from telens.pytorch.graph import *  # noqa: F403
 from telens.pytorch.hugging_face import *  # noqa: F403
 from telens.pytorch.inference_params import *  # noqa: F403
+from telens.pytorch.model_summary import *  # noqa: F403
 from telens.pytorch.module import Module
 from telens.pytorch.modules import *  # noqa: F403
 from telens.pytorch.moe_dispatcher import *  # noqa: F403
@@ -65,6 +67,7 @@ __all__ = [
     *graph.__all__,
     *hugging_face.__all__,
     *inference_params.__all__,
+    *model_summary.__all__,
     *moe_dispatcher.__all__,
     *permutation.__all__,
     *quantization.__all__,

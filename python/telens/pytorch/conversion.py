@@ -1,15 +1,17 @@
-"""Puts our modules in the place of torch's and Hugging Face's in any model."""
+"""Replaces the linear layers and norms of torch and Hugging Face in any model by TELens's."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import warnings
 from collections.abc import Callable
 
 import torch
 
 from telens._names import refusal
+from telens.common.recipe import Recipe
 from telens.pytorch.conversion_notes import ConversionReport, keep_report, parameters_by_owner
 from telens.pytorch.module import Module
 from telens.pytorch.modules import LayerNorm, Linear, RMSNorm
@@ -21,20 +23,33 @@ __all__ = ["convert"]
 Filter = Callable[[torch.nn.Module, str], bool]
 
 
-def convert(model: torch.nn.Module, filter: Filter | None = None) -> torch.nn.Module:
-    """Replaces linear layers and norms by ours, prints what became of them, returns the model.
+def convert(
+    model: torch.nn.Module, filter: Filter | None = None, recipe: Recipe | None = None
+) -> torch.nn.Module:
+    """Replaces linear layers and norms by TELens's, prints what it did, returns the model.
 
-    It takes ``nn.Linear``, ``nn.LayerNorm`` and ``nn.RMSNorm``, and of Hugging Face's transformers
-    ``Conv1D`` and every norm whose own forward computes RMSNorm with ``weight`` or ``1 + weight``.
+    It converts ``nn.Linear``, ``nn.LayerNorm`` and ``nn.RMSNorm``, and of Hugging Face's
+    transformers ``Conv1D`` and every norm whose own forward computes RMSNorm with ``weight`` or
+    ``1 + weight``. Two kinds of linear layers stay as they are, so that the converted model runs in
+    FP8:
+
+    * output heads, whose GEMM computes the logits and usually stays in high precision: a linear
+      layer that ``get_output_embeddings()`` returns, that shares its weight with another module,
+      that is called ``head`` or ``*_head``, or the last one of the model if it is in a module of
+      such a name or has as many outputs as an embedding has rows
+    * layers whose dimensions FP8 GEMMs cannot take: multiples of 16, or of 32 for MXFP8. The recipe
+      of the training is not known here, so without ``recipe`` the multiple is 16, which all recipes
+      but MXFP8 take
+
     ``conversion_report(model)`` names each module that was converted, and each that was left, with
-    the reason.
+    the reason. ``telens.summary(model)`` shows what each layer runs in.
 
-    The parameters stay the same objects, so optimizers, tied weights and checkpoints go on working;
+    The parameters stay the same objects, so optimizers, tied weights and checkpoints keep working;
     pruned modules stay pruned. Subclasses of the classes above are left alone, since they may
-    compute something else (the projections inside ``nn.MultiheadAttention`` are of that kind).
+    compute something else (such as the projections inside ``nn.MultiheadAttention``).
 
     ``nn.TransformerEncoderLayer`` has a fused kernel for evaluation that reads its children's
-    weights without calling them; it is switched off where a child was replaced, so that evaluation
+    weights without calling them. It is switched off if a child was replaced, so that evaluation
     runs the modules that training runs.
 
     Parameters
@@ -42,15 +57,20 @@ def convert(model: torch.nn.Module, filter: Filter | None = None) -> torch.nn.Mo
     model
         any module; if it is itself one of those, its replacement is returned
     filter
-        ``filter(module, name)`` tells whether a module is to be replaced. Without one all are, but
-        for output heads: a linear layer that ``get_output_embeddings()`` names, or whose weight
-        another module has too. Their GEMM makes the logits, which usually stay in high precision
+        ``filter(module, name)`` returns whether to replace a module. It decides alone: output heads
+        and layers with other dimensions are converted too if it returns True. They can be watched,
+        but fail inside of ``fp8_autocast``
+    recipe
+        the recipe of the training. Layers whose dimensions it cannot take are left, also if
+        ``filter`` returns True
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"convert: model must be a torch.nn.Module, not {type(model).__name__}")
     if filter is not None and not callable(filter):
         raise refusal("convert", "filter", "a function of (module, name)", filter)
-    conversion = _Conversion(model, filter)
+    if recipe is not None and not isinstance(recipe, Recipe):
+        raise refusal("convert", "recipe", "a recipe of telens.common.recipe", recipe)
+    conversion = _Conversion(model, filter, recipe)
     converted = conversion.run()
     keep_report(converted, conversion.report)
     _warn_of_states_left_behind(converted)
@@ -58,7 +78,7 @@ def convert(model: torch.nn.Module, filter: Filter | None = None) -> torch.nn.Mo
 
 
 def _warn_of_states_left_behind(model: torch.nn.Module) -> None:
-    """Of what from_pretrained has read as plain modules of torch, from what ours had written."""
+    """Warns if the model comes from a checkpoint whose FP8 state from_pretrained did not read."""
     folder = getattr(getattr(model, "config", None), "_name_or_path", None)
     if not isinstance(folder, str) or not os.path.isdir(folder):
         return
@@ -70,26 +90,73 @@ def _warn_of_states_left_behind(model: torch.nn.Module) -> None:
         warnings.warn(
             f"convert: the checkpoint {folder} has amax histories and scales of {count} layers, "
             "which from_pretrained has left out; telens.pytorch.load_fp8_state(model, "
-            f"{folder!r}) restores them, without it they start anew",
+            f"{folder!r}) restores them, without it they start empty",
             UserWarning,
             stacklevel=3,
         )
 
 
-class _Conversion:
-    def __init__(self, model: torch.nn.Module, filter: Filter | None) -> None:
-        self._model = model
-        self._filter = filter or self._is_no_head
-        self._filter_is_ours = filter is None
+# The multiple that both dimensions of a weight have to be of, for every recipe but MXFP8.
+MULTIPLE = 16
+
+
+class Candidates:
+    """Decides which modules of a model ``convert`` replaces, and why it leaves others."""
+
+    def __init__(
+        self, model: torch.nn.Module, filter: Filter | None = None, recipe: Recipe | None = None
+    ) -> None:
+        self._filter = filter
+        if recipe is not None:
+            self._multiple = recipe._row_multiple
+        else:
+            self._multiple = MULTIPLE if filter is None else 1
         self._heads = _output_heads(model)
-        self._owners = parameters_by_owner(model)
-        self._done: dict[int, torch.nn.Module] = {}  # a module that stands in two places stays one
+        self.owners = parameters_by_owner(model)
+
+    def refusal(self, module: torch.nn.Module, name: str) -> str:
+        """Returns why a module of a class that convert knows is left; "" if it is replaced."""
+        if self._filter is None:
+            head = self._head_reason(module)
+            if head:
+                return f"an output head: {head}; a filter= that returns True converts it"
+        elif not self._filter(module, name):
+            return "filter"
+        if "forward" in module.__dict__:
+            return "its forward was replaced on the object"
+        return self._shape_reason(module)
+
+    def _head_reason(self, module: torch.nn.Module) -> str:
+        if not is_linear(module):
+            return ""
+        weight = module._parameters.get("weight")
+        others = [n for owner, n in self.owners.get(id(weight), []) if owner is not module]
+        if others:
+            return f"it shares its weight with {others[0]}"
+        return self._heads.get(id(module), "")
+
+    def _shape_reason(self, module: torch.nn.Module) -> str:
+        weight = module._parameters.get("weight", getattr(module, "weight", None))
+        if not is_linear(module) or weight is None or torch.nn.parameter.is_lazy(weight):
+            return ""
+        if all(size % self._multiple == 0 for size in weight.shape):
+            return ""
+        return f"weight {list(weight.shape)}: FP8 GEMMs need multiples of {self._multiple}"
+
+
+class _Conversion:
+    def __init__(
+        self, model: torch.nn.Module, filter: Filter | None, recipe: Recipe | None
+    ) -> None:
+        self._model = model
+        self._candidates = Candidates(model, filter, recipe)
+        self._done: dict[int, torch.nn.Module] = {}  # one replacement for each module object
         self.report = ConversionReport()
 
     def run(self) -> torch.nn.Module:
         for parent_name, parent in list(self._model.named_modules()):
             if isinstance(parent, Module):
-                continue  # its children are ours already, or the user's own choice
+                continue  # its children are TELens's already, or the user's own choice
             for name, child in list(parent._modules.items()):
                 if child is None:
                     continue
@@ -111,15 +178,13 @@ class _Conversion:
         return self._done[id(module)]
 
     def _made(self, module: torch.nn.Module, name: str) -> Module | None:
-        make = _maker_of(module)
+        make = maker_of(module)
         if make is None:
-            self.report.note_left(module, name, self._owners)
+            self.report.note_left(module, name)
             return None
-        if not self._filter(module, name):
-            self.report.leave(module, name, self._why_filtered(module, name))
-            return None
-        if "forward" in module.__dict__:
-            self.report.leave(module, name, "its forward was replaced on the object")
+        refused = self._candidates.refusal(module, name)
+        if refused:
+            self.report.leave(module, name, refused)
             return None
         made, reason = make(module)
         if made is None:
@@ -131,22 +196,6 @@ class _Conversion:
         made.train(module.training)
         self.report.convert(module, name, made)
         return made
-
-    def _is_no_head(self, module: torch.nn.Module, name: str) -> bool:
-        return not _is_linear(module) or not (
-            id(module) in self._heads or self._sharers_of_weight(module)
-        )
-
-    def _why_filtered(self, module: torch.nn.Module, name: str) -> str:
-        if not self._filter_is_ours:
-            return "filter"
-        others = self._sharers_of_weight(module)
-        what = f"its weight is that of {others[0]} too" if others else "it makes the logits"
-        return f"an output head, {what}; a filter= that returns True converts it"
-
-    def _sharers_of_weight(self, module: torch.nn.Module) -> list[str]:
-        owners = self._owners.get(id(module._parameters.get("weight")), [])
-        return [name for owner, name in owners if owner is not module]
 
 
 _HOOKS = (
@@ -163,7 +212,8 @@ _HOOKS = (
 _Made = tuple[Module | None, str]
 
 
-def _is_linear(module: torch.nn.Module) -> bool:
+def is_linear(module: torch.nn.Module) -> bool:
+    """Whether convert replaces the module by a layer with a GEMM, if anything."""
     return isinstance(module, torch.nn.Linear) or _is_conv1d(module)
 
 
@@ -180,17 +230,36 @@ def _is_conv1d(module: torch.nn.Module) -> bool:
     )
 
 
-def _output_heads(model: torch.nn.Module) -> set[int]:
-    heads = set()
+_HEAD = re.compile(r"(^|_)head$")
+
+
+def _output_heads(model: torch.nn.Module) -> dict[int, str]:
+    """Returns, by the id of each output head, how it is recognized."""
+    heads = {}
     for module in model.modules():
         if not callable(getattr(module, "get_output_embeddings", None)):
             continue
         with contextlib.suppress(NotImplementedError, AttributeError):  # a model without one
-            heads.add(id(module.get_output_embeddings()))
+            head = module.get_output_embeddings()
+            if head is not None:
+                heads[id(head)] = "get_output_embeddings() returns it"
+    linears = [(name, module) for name, module in model.named_modules() if is_linear(module)]
+    for name, module in linears:
+        if _HEAD.search(name.rpartition(".")[2]):
+            heads.setdefault(id(module), "its name says so")
+    if linears and not heads:
+        name, last = linears[-1]
+        rows = [e.num_embeddings for e in model.modules() if isinstance(e, torch.nn.Embedding)]
+        outputs = last.nf if _is_conv1d(last) else last.out_features
+        if any(_HEAD.search(part) for part in name.split(".")):
+            heads[id(last)] = "its name says so"
+        elif outputs in rows and last is not model:
+            heads[id(last)] = f"it has {outputs} outputs, and an embedding as many rows"
     return heads
 
 
-def _maker_of(module: torch.nn.Module) -> Callable[[torch.nn.Module], _Made] | None:
+def maker_of(module: torch.nn.Module) -> Callable[[torch.nn.Module], _Made] | None:
+    """Returns what builds the replacement; None if convert does not know the class."""
     if type(module) in _MAKERS:
         return _MAKERS[type(module)]
     if _is_conv1d(module):

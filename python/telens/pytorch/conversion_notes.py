@@ -57,23 +57,11 @@ class ConversionReport:
         """Notes a module that stays."""
         self.left.append(Left(name, type(module).__name__, reason))
 
-    def note_left(self, module: torch.nn.Module, name: str, owners: Owners) -> None:
+    def note_left(self, module: torch.nn.Module, name: str) -> None:
         """Notes a module of a class that is not replaced, if it multiplies or normalizes."""
-        if isinstance(module, (Module, *_OTHERS)):
-            return
-        kind = type(module).__name__
-        own = module._parameters
-        if isinstance(module, torch.nn.Linear):
-            reason = "a class of its own, which may compute something else than nn.Linear"
-        elif "Norm" in kind and any(p is not None for p in own.values()):
-            reason = "its class is none that convert knows"
-        else:
-            matrices = [key for key, p in own.items() if p is not None and p.dim() >= 2]
-            if not matrices:
-                return
-            shape = list(own[matrices[0]].shape)
-            reason = f"a GEMM with its own parameter {matrices[0]} {shape} would not be ours"
-        self.leave(module, name, reason)
+        reason = reason_of_other_class(module)
+        if reason:
+            self.leave(module, name, reason)
 
     def __str__(self) -> str:
         kinds = Counter(
@@ -92,8 +80,28 @@ class ConversionReport:
         return "\n".join(lines)
 
 
+def reason_of_other_class(module: torch.nn.Module) -> str:
+    """Returns why a module of a class that convert does not know is left.
+
+    "" if it is a module of TELens, or neither multiplies nor normalizes.
+    """
+    if isinstance(module, (Module, *_OTHERS)):
+        return ""
+    kind = type(module).__name__
+    own = module._parameters
+    if isinstance(module, torch.nn.Linear):
+        return "a subclass of nn.Linear, which may compute something else"
+    if "Norm" in kind and any(p is not None for p in own.values()):
+        return "convert does not know its class"
+    matrices = [key for key, p in own.items() if p is not None and p.dim() >= 2]
+    if not matrices:
+        return ""
+    shape = list(own[matrices[0]].shape)
+    return f"it multiplies by its parameter {matrices[0]} {shape} itself"
+
+
 def conversion_report(model: torch.nn.Module) -> ConversionReport:
-    """What the last ``convert`` of this model did. Throws UsageError where there was none."""
+    """Returns what the last ``convert`` of this model did. Throws UsageError if there was none."""
     report = vars(model).get(_KEY)
     if report is None:
         raise _C.UsageError(

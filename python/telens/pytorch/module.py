@@ -232,6 +232,10 @@ class Module(WithContextParallel, torch.nn.Module):
 
     # ------------------------------------------------------------------ texts
 
+    def _get_name(self) -> str:
+        # What repr() begins with: "Linear" would read as torch's.
+        return f"telens.{type(self).__name__}"
+
     def set_debug_name(self, name: str) -> None:
         """Names the layer for debug configurations, as the argument ``name`` does."""
         self._telens_adapter.set_debug_name(name)
