@@ -57,10 +57,9 @@ setup-build: setup-debian
 command-first: setup-debian
 	@[ -f build/build.ninja -o -f .venv/telens-python-packages.txt ] || { \
 	  mkdir -p build/setup; touch build/setup/without-torch; \
-	  echo '== compiling what needs no LibTorch meanwhile (build/setup/command.log)' >&2; \
-	  { cmake --preset release -DTELENS_TORCH=OFF -DTELENS_PYTHON=OFF && \
-	    nice cmake --build build --parallel $(JOBS) --target telens_command; } \
-	    >build/setup/command.log 2>&1 || \
+	  cmake/setup/progress.sh 'compiling what needs no LibTorch' build/setup/command.log \
+	    sh -c 'cmake --preset release -DTELENS_TORCH=OFF -DTELENS_PYTHON=OFF && \
+	      nice cmake --build build --parallel $(JOBS) --target telens_command' || \
 	    echo 'warning: that failed (build/setup/command.log); it is built with the rest' >&2; }
 
 configure:

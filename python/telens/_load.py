@@ -23,6 +23,15 @@ def check_torch_version(built_with: str, found: str) -> None:
 
 
 def load_extension() -> None:
-    """Imports telens._C. Raises ImportError beside another torch than it was built with."""
+    """Imports telens._C. Raises ImportError if it is not built, or was built with another torch."""
     check_torch_version(_build.TORCH_VERSION, torch.__version__)
-    importlib.import_module("telens._C")
+    try:
+        importlib.import_module("telens._C")
+    except ModuleNotFoundError as error:
+        if error.name != "telens._C":
+            raise
+        raise ModuleNotFoundError(
+            "telens: its compiled module telens._C is not built (`make demo` leaves it out); in the "
+            "source tree run cmake --build build --target telens_python",
+            name=error.name,
+        ) from None

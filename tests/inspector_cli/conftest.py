@@ -21,6 +21,19 @@ WRITE_LINES = os.environ.get("TELENS_WRITE_LINES", str(ROOT / "build/tests/write
 WRITE_RUN = os.environ.get("TELENS_WRITE_RUN", str(ROOT / "build/tests/write_run"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def built_programs():
+    """Ends the tests if a program that they call is not built, with the command that builds all."""
+    programs = [COMMAND, WRITE_HISTOGRAMS, WRITE_LINES, WRITE_RUN]
+    missing = [path for path in programs if not pathlib.Path(path).is_file()]
+    if missing:
+        pytest.exit(
+            f"not built: {', '.join(missing)}; run cmake --build build --target telens_command "
+            "write_histograms write_lines write_run",
+            returncode=2,
+        )
+
+
 @pytest.fixture(scope="session")
 def write_run(tmp_path_factory):
     """Writes a run in a new log_dir and returns the log_dir."""

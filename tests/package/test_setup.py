@@ -255,7 +255,7 @@ esac"""
 @pytest.fixture
 def with_make(debian):
     shutil.copy(ROOT / "Makefile", debian.root)
-    for name in ("make", "nice", "awk", "nproc", "rm", "sleep"):
+    for name in ("make", "nice", "awk", "nproc", "rm", "sh", "sleep", "tail", "tr"):
         (debian.bin / name).symlink_to(shutil.which(name))
     debian.add_command("cmake", CMAKE)
 
@@ -321,3 +321,25 @@ def test_a_build_that_is_to_be_without_torch_stays_so(with_make):
     (debian.root / "build").mkdir()
     (debian.root / "build" / "build.ninja").write_text("telens_command\n")
     assert cmake_calls(configure()) == []
+
+
+# ---- progress.sh
+
+
+def test_progress_is_printed_while_a_command_runs(tmp_path):
+    done = tmp_path / "done"
+    command = f"echo '[3/7] Building'; until [ -e {done} ]; do sleep 0.05; done; exit 4"
+    process = subprocess.Popen(
+        [ROOT / "cmake/setup/progress.sh", "compiling", "x/build.log", "sh", "-c", command],
+        cwd=tmp_path,
+        env=os.environ | {"TELENS_PROGRESS_SECONDS": "0.05"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr.readline() == "== compiling, 0 s; log: x/build.log\n"
+    for line in process.stderr:
+        if line.startswith("== compiling, 3 of 7, "):
+            done.touch()
+    assert done.exists()
+    assert process.wait() == 4
+    assert (tmp_path / "x/build.log").read_text() == "[3/7] Building\n"
