@@ -31,7 +31,7 @@ def load_extension() -> None:
         if error.name != "telens._C":
             raise
         raise ModuleNotFoundError(
-            "telens: its compiled module telens._C is not built (`make demo` leaves it out); in the "
-            "source tree run cmake --build build --target telens_python",
+            "telens: its compiled module telens._C is not built (`make demo` leaves it out); in "
+            "the source tree run cmake --build build --target telens_python",
             name=error.name,
         ) from None
