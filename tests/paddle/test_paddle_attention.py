@@ -171,6 +171,17 @@ def test_softmax_calls_the_mask_function_that_it_was_given():
     assert (out.numpy() == 0.25).all()
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("mask_type", ["causal", "no_mask", "padding"])
+def test_softmax_of_16_bits_runs_on_a_cpu(dtype, mask_type):
+    scores = helpers.randoms(1, 2, 4, 4).astype(dtype)
+    mask = padding_mask(1, 4, 4) if mask_type == "padding" else None
+    short = te.FusedScaleMaskSoftmax(mask_type, None, softmax_in_fp32=False)(scores, mask)
+    assert short.dtype == scores.dtype
+    precise = te.FusedScaleMaskSoftmax(mask_type, None)(scores, mask)
+    assert helpers.bits(short) == helpers.bits(precise)
+
+
 def test_softmax_refuses_other_shapes_and_a_scale_in_16_bits():
     with pytest.raises(ValueError, match="4 dimensions"):
         te.FusedScaleMaskSoftmax("causal", None)(helpers.randoms(4, 8, 8), None)

@@ -9,7 +9,9 @@ import paddle_helpers as helpers
 import pytest
 from paddle.distributed.fleet.meta_parallel import get_rng_state_tracker
 
+import telens
 import telens.paddle as te
+from telens.paddle import tensor_parallel
 
 WORKER = Path(__file__).parent / "parallel_worker.py"
 
@@ -81,6 +83,29 @@ def test_a_group_that_is_given_decides_the_part(random_states):
     assert (heads.qkv.weight.shape, heads.proj.weight.shape) == ([48, 32], [32, 16])
     layer = te.TransformerLayer(32, 64, 4, set_parallel_mode=True, **parts)
     assert layer.layernorm_mlp.fc1_weight.shape == [32, 32]
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: te.Linear(32, 48, parallel_mode="Column", tp_group=TwoRanks()),
+        lambda: te.LayerNormMLP(32, 64, set_parallel_mode=True, tp_group=TwoRanks()),
+    ],
+    ids=["Linear", "LayerNormMLP"],
+)
+def test_parallel_layers_without_fleets_random_state_name_the_call(layer):
+    with pytest.raises(
+        telens.UsageError, match=r"'model_parallel_rng'.*model_parallel_random_seed"
+    ):
+        layer()
+
+
+def test_a_missing_random_state_of_a_name_names_the_call(random_states):
+    with (
+        pytest.raises(telens.UsageError, match=r"add\('local_seed', seed\)"),
+        tensor_parallel.random_state(parallel=True, name="local_seed"),
+    ):
+        pass
 
 
 def test_a_group_divides_the_heads_of_attention():

@@ -197,6 +197,13 @@ def test_wrong_modules_and_inputs_are_errors_by_name():
         layer(torch.zeros(4, 8), 3)
 
 
+@pytest.mark.parametrize("iterations", [-1, 1.5, True, None])
+def test_a_number_of_warm_ups_below_0_is_refused_on_every_device(iterations):
+    sample = (torch.zeros(4, 8),)
+    with pytest.raises(telens.UsageError, match="num_warmup_iters must be a number of iterations"):
+        te.make_graphed_callables(torch.nn.Linear(8, 8), sample, num_warmup_iters=iterations)
+
+
 def test_names_and_defaults_are_those_of_the_documentation():
     import inspect
 

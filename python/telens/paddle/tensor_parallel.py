@@ -19,6 +19,9 @@ from telens.paddle.process_group import to_torch_group
 
 __all__ = ["LinearParallel", "divide", "random_state", "settle_group"]
 
+# Fleet's name of the state that it draws weights of divided layers from.
+MODEL_PARALLEL_RNG = "model_parallel_rng"
+
 
 def settle_group(owner: str, tp_group: Any, parallel: bool) -> tuple[Any, int]:
     """The group and its size: fleet's model-parallel group where none is given; (None, 1) for none.
@@ -47,12 +50,26 @@ def divide(owner: str, name: str, size: int, parts: int) -> int:
 
 @contextlib.contextmanager
 def random_state(parallel: bool, name: str | None = None) -> Iterator[None]:
-    """Paddle draws from the named state of fleet's tracker inside, where ranks are parallel."""
+    """Inside, Paddle draws from the named state of fleet's tracker if ranks are parallel.
+
+    Raises UsageError if the tracker has no such state.
+    """
     if not parallel:
         yield
         return
     tracker = get_rng_state_tracker()
-    with tracker.rng_state() if name is None else tracker.rng_state(name):
+    name = MODEL_PARALLEL_RNG if name is None else name
+    if name not in tracker.states_:
+        call = (
+            "paddle.distributed.fleet.meta_parallel.model_parallel_random_seed(seed)"
+            if name == MODEL_PARALLEL_RNG
+            else f"get_rng_state_tracker().add({name!r}, seed)"
+        )
+        raise _C.UsageError(
+            f"fleet's tracker has no random state {name!r}, from which tensor-parallel layers draw; "
+            f"call {call} on every rank before the first layer is created"
+        )
+    with tracker.rng_state(name):
         yield
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from telens import _C
+from telens._names import refusal
+from telens.common.field_types import is_integer
 from telens.common.recipe import Recipe
 from telens.pytorch.cuda_graphs import CudaGraphs
 from telens.pytorch.graph_capture import capture_all, check_can_be_captured
@@ -85,9 +87,9 @@ def make_graphed_callables(
         it will be called with, all on the device of the modules; values that are no tensors stay as
         they are here, and are compared with each call's by ``==``
     num_warmup_iters
-        forwards and backwards before, on a GPU at least one, which leave random states, amax
-        histories and scales as they were; ``pre_warmup_hook`` and ``post_warmup_hook`` are called
-        around them
+        number of forwards and backwards before the capture: 0 or more, on a GPU 1 or more. They
+        leave random states, amax histories and scales as they were; ``pre_warmup_hook`` and
+        ``post_warmup_hook`` are called around them
     allow_unused_input
         inputs, and parameters too, may have no gradient
     enabled, calibrating, recipe, amax_reduction_group
@@ -124,6 +126,9 @@ def make_graphed_callables(
     all_modules = (modules,) if single else modules
     check_modules(all_modules)
     check_reuse(_reuse_graph_input_output_buffers, _order is not None, all_modules)
+    if not is_integer(num_warmup_iters) or num_warmup_iters < 0:
+        expected = "a number of iterations, 0 or more"
+        raise refusal("make_graphed_callables", "num_warmup_iters", expected, num_warmup_iters)
     args = (sample_args,) if single and _order is None else tuple(sample_args)
     kwargs = kwargs_for(sample_kwargs, len(args))
     owners = callables_by_order(all_modules, len(args), _order, _num_layers_per_chunk)

@@ -322,7 +322,11 @@ def _int32(function: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
     _check_whole_numbers(function, name, tensor, "whole numbers, best int32")
     if tensor.dtype == torch.int32:
         return tensor
-    warnings.warn(f"{function}: {name} is {tensor.dtype}; int32 is not converted", stacklevel=3)
+    warnings.warn(
+        f"{function}: {name} is {tensor.dtype} and is converted to torch.int32 in every call; pass "
+        "torch.int32",
+        stacklevel=3,
+    )
     return tensor.to(torch.int32)
 
 

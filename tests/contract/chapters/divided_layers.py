@@ -15,7 +15,8 @@ SHARDED = "test_fsdp_of_codes.py::test_sharded_codes_train_as_whole_ones_do"
 STATEMENTS = (
     Statement(
         "`parallel_mode` and `sequence_parallel` divide Linear over the ranks of `tp_group`: "
-        "output and gradients are those of the whole layer, under every recipe.",
+        "under every recipe output and gradients are those of the whole layer, quantized with the "
+        "scales of each rank's part of the weight.",
         DIVIDED,
     ),
     Statement(
@@ -49,7 +50,7 @@ STATEMENTS = (
     ),
     Statement(
         "`set_parallel_mode` divides the heads of MultiheadAttention and both blocks of "
-        "TransformerLayer: outputs and gradients are those of the whole layer.",
+        "TransformerLayer: outputs and gradients are those of the whole layer, quantized likewise.",
         "test_parallel_transformer.py::"
         "test_divided_attention_and_transformer_layers_are_the_whole_ones_on_2_ranks",
     ),
