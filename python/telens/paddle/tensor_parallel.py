@@ -66,8 +66,8 @@ def random_state(parallel: bool, name: str | None = None) -> Iterator[None]:
             else f"get_rng_state_tracker().add({name!r}, seed)"
         )
         raise _C.UsageError(
-            f"fleet's tracker has no random state {name!r}, from which tensor-parallel layers draw; "
-            f"call {call} on every rank before the first layer is created"
+            f"fleet's tracker has no random state {name!r}, from which tensor-parallel layers "
+            f"draw; call {call} on every rank before the first layer is created"
         )
     with tracker.rng_state(name):
         yield
