@@ -1,5 +1,6 @@
 """The session API from Python, and reading what was recorded."""
 
+import json
 import logging
 import pathlib
 import subprocess
@@ -118,6 +119,26 @@ def test_a_yaml_file_may_be_given_as_str_or_path(tmp_path, layer, x):
         ):
             train(layer, x)
         assert [name for name, _, _ in scalars.rows] == ["fc_activation_max"]
+
+
+@pytest.mark.parametrize("config", ["", None])
+def test_a_session_without_a_configuration_records_losses(tmp_path, layer, x, config):
+    debug.initialize(config, log_dir=tmp_path)
+    layer(x).sum().backward()
+    debug.step(0.5)
+    debug.end_debug()
+    run = telens.open_run(tmp_path)
+    assert run.config == ""
+    assert list(run.losses) == [0.5]
+
+
+def test_none_lets_the_environment_name_the_configuration(tmp_path, layer, x, monkeypatch):
+    (tmp_path / "debug.json").write_text(json.dumps(CONFIG))
+    monkeypatch.setenv("TELENS_CONFIG", str(tmp_path / "debug.json"))
+    with debug.session(None, log_dir=tmp_path):
+        layer(x).sum().backward()
+        debug.step()
+    assert set(telens.open_run(tmp_path).names("layer")) == {"fc"}
 
 
 def test_all_mistakes_of_a_configuration_come_at_once_with_their_places(tmp_path):

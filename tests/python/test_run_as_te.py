@@ -33,6 +33,54 @@ def train(model=model, optimizer=optimizer):
     optimizer.step()
 """
 
+# The same of torch's own modules.
+PLAIN = """\
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 16))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+weight = model[0].weight
+before = weight.detach().clone()
+for _ in range(2):
+    model(torch.ones(16, 16)).sum().backward()
+    optimizer.step()
+moved = bool((weight != before).any())
+print([type(m).__module__ for m in model], model[0].weight is weight, moved)
+"""
+
+# What scripts for a GPU do with it; prints the devices of what it makes.
+CUDA = """\
+import io, torch
+import transformer_engine.pytorch as te
+assert not torch.cuda.is_available()
+torch.cuda.set_device(0)
+devices = set()
+x = torch.randn(4, 16, device="cuda").cuda(non_blocking=True).to("cuda:0").to(0).pin_memory()
+devices |= {x.device, torch.zeros_like(x, device="cuda").device, x.new_ones(2, device=0).device}
+for layer in (torch.nn.Linear(16, 16, device="cuda"), te.Linear(16, 16, device="cuda").cuda()):
+    layer = layer.to(torch.device("cuda", 0)).to(device="cuda", dtype=torch.bfloat16)
+    devices |= {layer.weight.device, layer(x.bfloat16()).device}
+generator = torch.Generator(device="cuda").manual_seed(1)
+devices |= {generator.device, torch.rand(2, generator=generator, device="cuda").device}
+for region in (
+    torch.autocast("cuda", dtype=torch.bfloat16),
+    torch.autocast(device_type="cuda", dtype=torch.bfloat16),
+    torch.cuda.amp.autocast(dtype=torch.bfloat16),
+):
+    with region:
+        assert (x @ x.t()).dtype == torch.bfloat16
+scaler = torch.amp.GradScaler()
+assert scaler.is_enabled()
+start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+with torch.cuda.stream(torch.cuda.Stream()):
+    start.record(); end.record(); torch.cuda.synchronize()
+assert start.elapsed_time(end) >= 0
+file = io.BytesIO(); torch.save(x, file); file.seek(0)
+devices.add(torch.load(file, map_location="cuda").device)
+with torch.device("cuda"):
+    devices.add(torch.nn.Linear(2, 2).weight.device)
+print(*devices)
+"""
+
 SCRIPTS = {
     "names.py": """\
 import importlib.metadata, importlib.util, inspect, json, sys
@@ -88,6 +136,10 @@ refused("te.Linaer")
     "without_optimizer.py": TRAINING + "model(torch.ones(16, 16))\n",
     "begins_another.py": "import nvdlfw_inspect.api as api\napi.initialize()\n",
     "fails.py": TRAINING + "train()\nraise SystemExit(5)\n",
+    "plain.py": PLAIN,
+    "plain_fails.py": PLAIN + "raise RuntimeError('on purpose')\n",
+    "one_layer.py": "import torch\ntorch.nn.Linear(16, 16)(torch.ones(16, 16)).sum().backward()\n",
+    "cuda.py": CUDA,
 }
 
 
@@ -100,6 +152,10 @@ def run_python(*arguments: str, folder: Path, packages: str = "") -> subprocess.
         capture_output=True,
         text=True,
     )
+
+
+def watched(name: str) -> list[str]:
+    return ["--config", "debug.yaml", "--log-dir", f"logs/{name}"]
 
 
 @pytest.fixture(scope="module")
@@ -116,10 +172,14 @@ def ran(tmp_path_factory):
         "nowhere": ["nowhere.py"],
         "wrong_config": ["--config", "nowhere.yaml", "trains.py"],
         "log_dir_alone": ["--log-dir", "logs", "nowhere.py"],
+        "converted": ["--convert", "--recipe", "current", *watched("converted"), "plain.py"],
+        "convert_one_layer": ["--convert", "one_layer.py"],
+        "unknown_recipe": ["--recipe", "mxfp", "plain.py"],
+        "cuda.py": ["--device", "cpu", "cuda.py"],
     }
     for name in SCRIPTS:
         if name not in ("beside.py", *command_lines):
-            command_lines[name] = ["--config", "debug.yaml", "--log-dir", f"logs/{name}", name]
+            command_lines[name] = [*watched(name), name]
     done = run_python(
         str(CLIENTS / "run_scripts.py"), json.dumps([*command_lines.values()]), folder=folder
     )
@@ -133,6 +193,12 @@ def recorded(ran, name: str):
     folder, results = ran
     assert results[name]["status"] == 0, results[name]["err"]
     return telens.open_run(folder / "logs" / name).records(tensor="activation")
+
+
+def messages(ran, name: str) -> str:
+    """The message log of a script's session."""
+    folder = ran[0] / "logs" / name / "nvdlfw_inspect_logs"
+    return (folder / "nvdlfw_inspect_globalrank-0.log").read_text()
 
 
 def test_names_of_transformer_engine_are_ours(ran):
@@ -235,13 +301,56 @@ def test_what_cannot_be_stepped_or_begun_is_said(ran):
     assert told not in ran[1]["as_module"]["err"]
 
 
+# ---------------------------------------------------------------------- plain PyTorch scripts
+
+
+def test_convert_replaces_layers_and_the_optimizer_keeps_its_parameters(ran):
+    result = ran[1]["converted"]
+    assert result["status"] == 0, result["err"]
+    out = result["out"].splitlines()
+    assert out[0] == "telens.convert: converted 2 modules: 2 Linear"
+    ours, torchs = "telens.pytorch.modules", "torch.nn.modules.activation"
+    assert out[-1] == f"{[ours, torchs, ours]} True True"
+    rows = recorded(ran, "converted")
+    assert sorted(set(rows["iteration"])) == [0, 1]
+    assert set(rows["layer"]) == {"model.0", "model.2"}
+
+
+def test_recipe_runs_every_forward_in_fp8(ran):
+    log = messages(ran, "converted")
+    assert "LAYER=model.0: Tensor: activation, gemm fprop - Quantize" in log
+    assert "no layer of TELens ran" not in log
+
+
+def test_convert_says_what_it_cannot_convert(ran):
+    assert (
+        "--convert: a model is not converted: the script calls the layer itself"
+        in (ran[1]["convert_one_layer"]["err"])
+    )
+
+
+def test_an_unknown_recipe_is_refused_with_the_nearest_one(ran):
+    assert ran[1]["unknown_recipe"] == {
+        "out": "",
+        "err": "telens.run_as_te: --recipe: there is no recipe 'mxfp' (did you mean 'mxfp8'?); it "
+        "is one of delayed, current, mxfp8, block, nvfp4\n",
+        "status": 2,
+    }
+
+
+def test_cuda_is_the_cpu_with_device_cpu(ran):
+    assert ran[1]["cuda.py"] == {"out": "cpu\n", "err": "", "status": 0}
+
+
 # ---------------------------------------------------------------------- clients that others wrote
 
 
-def run_client(name: str, tmp_path: Path, packages: str = "") -> tuple[dict, object]:
+def run_client(
+    name: str, tmp_path: Path, packages: str = "", options: tuple[str, ...] = ()
+) -> tuple[dict, object]:
     (tmp_path / "debug.yaml").write_text(CONFIG)
     done = run_python(
-        *("-m", "telens.run_as_te", "--config", "debug.yaml", "--log-dir", "logs"),
+        *("-m", "telens.run_as_te", "--config", "debug.yaml", "--log-dir", "logs", *options),
         str(CLIENTS / name),
         folder=tmp_path,
         packages=packages,
@@ -281,3 +390,24 @@ def test_pefts_lora_of_transformer_engine_layers_trains(tmp_path):
     printed, rows = run_client("peft_client.py", tmp_path)
     assert printed["losses"][-1] < printed["losses"][0]
     assert len(set(rows["iteration"])) == 4
+
+
+def test_the_trainer_of_transformers_records_loss_rate_and_norm(tmp_path):
+    pytest.importorskip("transformers")
+    printed, rows = run_client("trainer_client.py", tmp_path, options=("--convert",))
+    assert printed["layer"] == "telens.pytorch.modules"
+    assert sorted(set(rows["iteration"])) == [0, 1, 2]
+    scalars = telens.open_run(tmp_path / "logs").scalars
+    for column, name in enumerate(("loss", "grad_norm", "lr")):
+        values = scalars["value"][scalars["name"] == name].tolist()
+        assert values == pytest.approx([each[column] for each in printed["logged"]], rel=1e-6)
+
+
+def test_a_nano_gpt_for_a_gpu_trains_in_fp8_on_the_cpu(tmp_path):
+    options = ("--convert", "--recipe", "delayed", "--device", "cpu")
+    printed, rows = run_client("nano_gpt_client.py", tmp_path, options=options)
+    assert printed["losses"][-1] < printed["losses"][0]
+    assert (printed["device"], printed["head"]) == ("cpu", "torch.nn.modules.linear")
+    assert printed["layer"] == "telens.pytorch.modules"
+    assert printed["scale"][0] != 1
+    assert sorted(set(rows["iteration"])) == [0, 1, 2, 3]

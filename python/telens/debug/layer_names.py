@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -45,9 +48,12 @@ def assign_layer_names(
 ) -> None:
     """``infer_and_assign_layer_names`` with another name than "model" in front."""
     _forget_models_of_ended_session()
+    logs = _C.debug.is_initialized()
     for each in models:
         tree = _tree_of(each)
         for layer, name in _named(tree, each, root, keep_names):
+            if logs:  # the line by which tools of nvdlfw_inspect find a model's layers
+                _C.debug.log_message(f"Assigned layer name: {name}", "", logging.INFO, "")
             model_state.note_module(layer, name)
             if isinstance(layer, tree.own_layer):
                 layer.set_debug_name(name)
@@ -62,6 +68,46 @@ def assign_layer_names(
 _foreign: list[weakref.ref[Any]] = []
 # True if those models belong to a session that has ended, and to none that runs.
 _are_of_ended_session = False
+
+
+# Linear layers of torch that ran under run_as_te, by class.
+_ran_plain: Counter[str] = Counter()
+
+
+def note_plain_layers(modules: Iterable[torch.nn.Module]) -> None:
+    """Modules of a model that runs: what the end of a session that watched no layer reports."""
+    _ran_plain.update(_kind(each) for each in modules if _is_plain_linear(each))
+
+
+def no_layer_message() -> str:
+    """Returns what to say at the end of a session in which no layer of TELens ran."""
+    message = "no layer of TELens ran in this session, so none was watched"
+    named = Counter(_kind(layer) for layer in (ref() for ref in _foreign) if layer is not None)
+    if _ran_plain:
+        message += f": {_counted(_ran_plain)} ran instead"
+    elif named:
+        message += f": the model that was named has {_counted(named)}"
+    else:
+        alive = (each for each in gc.get_objects() if issubclass(type(each), torch.nn.Linear))
+        found = Counter(_kind(each) for each in alive if _is_plain_linear(each))
+        message += f": the program has {_counted(found)}" if found else ""
+    return (
+        f"{message}; call telens.pytorch.convert(model) once the model is built, or start the "
+        "script with `python -m telens.run_as_te --convert`"
+    )
+
+
+def _is_plain_linear(module: torch.nn.Module) -> bool:
+    return TREES[0].is_linear(module) and not isinstance(module, TREES[0].own_layer)
+
+
+def _kind(layer: Any) -> str:
+    package = type(layer).__module__.partition(".")[0]
+    return f"{'torch.nn' if package == 'torch' else package}.{type(layer).__name__}"
+
+
+def _counted(kinds: Counter[str]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
 
 
 def note_beginning() -> None:
@@ -82,6 +128,7 @@ def note_end() -> None:
     """A session has ended."""
     global _are_of_ended_session
     _are_of_ended_session = True
+    _ran_plain.clear()
 
 
 def _forget_models_of_ended_session() -> None:

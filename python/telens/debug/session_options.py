@@ -22,7 +22,7 @@ def options_of(
 ) -> dict[str, Any]:
     """Arguments of ``initialize``, checked, under the core's names."""
     call = "debug.initialize"
-    path, text = source_of(call, config_file)
+    path, text = source_of(call, "" if config_file is None else config_file)
     folders = folders_of(feature_dirs)
     block_when_full, max_size = _recording_options({} if recording is None else recording)
     return {

@@ -52,7 +52,7 @@ _session_owners: list[str] = []
 
 
 def initialize(
-    config_file: str | os.PathLike | dict = "",
+    config_file: str | os.PathLike | dict | None = "",
     feature_dirs: str | os.PathLike | Iterable[str | os.PathLike] | None = None,
     statistics_logger: Any = None,
     log_dir: str | os.PathLike = ".",
@@ -67,7 +67,7 @@ def initialize(
     Parameters
     ----------
     config_file
-        path of the YAML file, the configuration as a dict, or "" for none
+        path of the YAML file, or the configuration as a dict; "" or None: no configuration
     feature_dirs
         folders that are walked for feature classes (.py) and plugins (.so); "" is none
     statistics_logger

@@ -15,14 +15,17 @@ from telens import ConfigError, UsageError
 from telens.run_as_te.names import install
 
 _DESCRIPTION = """\
-Runs a script written for NVIDIA's Transformer Engine on telens: transformer_engine,
-nvdlfw_inspect and their modules are names of ours while it runs. Processes that the script spawns
-(and does not fork) are not changed: start each of several ranks through this module, as in
+Runs a training script unchanged with telens. Scripts for NVIDIA's Transformer Engine find
+transformer_engine and nvdlfw_inspect in telens; plain PyTorch scripts train in FP8 with
+--convert --recipe NAME. Processes that the script spawns (and does not fork) are not changed:
+start each of several ranks through this module, as in
 `torchrun -m telens.run_as_te script.py`."""
 _EPILOG = """\
 With --config a session watches the script's layers. It names them at a model's first forward,
-ends an iteration after each step() of the first torch optimizer that steps, and ends with the
-script."""
+ends an iteration after each step() of the first torch optimizer that steps, records loss,
+learning rate and gradient norm of a Hugging Face Trainer, and ends with the script.
+
+Example: python -m telens.run_as_te --convert --recipe delayed --config debug.yaml train.py"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,6 +41,9 @@ def main(arguments: list[str] | None = None) -> int:
         return _refuse(f"there is no script {options.script}")
     with contextlib.ExitStack() as stack:
         try:
+            # Models are converted before the session names their layers.
+            stack.enter_context(_device_of(options))
+            stack.enter_context(_conversion_of(options))
             stack.enter_context(session)
         except (ConfigError, UsageError) as error:
             return _refuse(error)
@@ -62,6 +68,21 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="folder of feature classes or plugins; may be given several times",
     )
+    parser.add_argument(
+        "--convert",
+        action="store_true",
+        help="replace each model's linear layers and norms by telens's at its first forward",
+    )
+    parser.add_argument(
+        "--recipe",
+        metavar="NAME",
+        help="run each model's forward in FP8: delayed, current, mxfp8, block or nvfp4",
+    )
+    parser.add_argument(
+        "--device",
+        choices=["cpu"],
+        help="cpu: every CUDA device that the script names is the CPU",
+    )
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, not a file")
     parser.add_argument("script", help="the script, or with -m the module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
@@ -71,6 +92,23 @@ def _parser() -> argparse.ArgumentParser:
 def _refuse(reason: object) -> int:
     print(f"telens.run_as_te: {reason}", file=sys.stderr)
     return 2
+
+
+def _device_of(options: argparse.Namespace) -> contextlib.AbstractContextManager[None]:
+    if options.device is None:
+        return contextlib.nullcontext()
+    from telens.run_as_te.device import cuda_is_cpu
+
+    return cuda_is_cpu()
+
+
+def _conversion_of(options: argparse.Namespace) -> contextlib.AbstractContextManager[None]:
+    if not options.convert and options.recipe is None:
+        return contextlib.nullcontext()
+    from telens.run_as_te.converting import converting, recipe_named
+
+    recipe = None if options.recipe is None else recipe_named(options.recipe)
+    return converting(recipe, converts=options.convert)
 
 
 def _session_of(options: argparse.Namespace) -> contextlib.AbstractContextManager[None]:

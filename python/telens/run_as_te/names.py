@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.abc
@@ -11,14 +12,14 @@ import importlib.util
 import os
 import sys
 import types
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from telens import _C, __version__
 from telens._names import nearest
 from telens.run_as_te.table import ADVICE, MODULES, PACKAGES
 
-__all__ = ["install"]
+__all__ = ["after_import", "install"]
 
 
 def install() -> None:
@@ -147,6 +148,58 @@ class _Distribution(importlib.metadata.Distribution):
 
     def locate_file(self, path: Any) -> Any:
         raise FileNotFoundError(f"{self._package}: telens stands for it, which has no such files")
+
+
+class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Calls a function once a module has been imported by those who find it."""
+
+    def __init__(self, name: str, act: Callable[[], None]) -> None:
+        self._name = name
+        self._act = act
+        self._loader: importlib.abc.Loader | None = None
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        found = (
+            finder.find_spec(fullname, path, target)
+            for finder in sys.meta_path
+            if finder is not self and hasattr(finder, "find_spec")
+        )
+        spec = next(filter(None, found), None)
+        if spec is not None and spec.loader is not None:
+            self._loader, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._act()
+
+
+@contextlib.contextmanager
+def after_import(name: str, act: Callable[[], Callable[[], None]]) -> Iterator[None]:
+    """Runs the block; if it imports a module of this name, or if it is imported, calls ``act``.
+
+    What ``act`` returns is called at the end of the block.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def run() -> None:
+            stack.callback(act())
+
+        if name in sys.modules:
+            run()
+        else:
+            finder = _AfterImport(name, run)
+            sys.meta_path.insert(0, finder)
+            stack.callback(sys.meta_path.remove, finder)
+        yield
 
 
 def _version(package: str) -> str:

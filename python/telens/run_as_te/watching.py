@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +15,9 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from telens import _C, debug
-from telens.debug.layer_names import assign_layer_names
+from telens.debug.layer_names import assign_layer_names, note_plain_layers
 from telens.pytorch.module import Module
+from telens.run_as_te.names import after_import
 
 __all__ = ["SessionOptions", "watching"]
 
@@ -40,6 +41,9 @@ def watching(options: SessionOptions) -> Iterator[None]:
     **Names.** A model's first forward names its layers, as ``infer_and_assign_layer_names`` does
     (``model``, a second one ``model_2``), unless some of its layers have names already.
 
+    **Numbers.** Each Trainer of Hugging Face's transformers gets a ``RecordingCallback``, which
+    records loss, learning rate and gradient norm.
+
     **Steps.** After each ``step()`` of the first ``torch.optim.Optimizer`` that steps: forwards and
     backwards that accumulate gradients are one iteration, and so are those for several optimizers
     that take turns. From the script's own first ``nvdlfw_inspect.api.step()`` on, that one alone
@@ -50,17 +54,15 @@ def watching(options: SessionOptions) -> Iterator[None]:
     )
     steps = _Steps()
     names = _Names()
-    api = importlib.import_module("nvdlfw_inspect.api")
     try:
         with contextlib.ExitStack() as hooks:
             hooks.callback(register_optimizer_step_post_hook(steps.note_step).remove)
             hooks.callback(register_module_forward_pre_hook(names.note_forward).remove)
-            api.step, api.initialize = steps.step_of_script, _refuse_another
-            hooks.callback(api.__dict__.pop, "step")
-            hooks.callback(api.__dict__.pop, "initialize")
+            hooks.enter_context(after_import("nvdlfw_inspect.api", steps.take_over_api))
+            hooks.enter_context(after_import("transformers.trainer", _record_trainers))
             yield
     finally:
-        if steps.count == 0 and sys.exc_info()[1] is None:
+        if steps.count == 0 and names.watches and sys.exc_info()[1] is None:
             print(
                 "telens.run_as_te: no optimizer of torch.optim stepped, so what was recorded is "
                 "one iteration; have the script call nvdlfw_inspect.api.step() once an iteration",
@@ -96,6 +98,16 @@ class _Steps:
         self.count += 1
         debug.step()
 
+    def take_over_api(self) -> Callable[[], None]:
+        """Puts its own functions in the place of the API's; returns what undoes that."""
+        api = sys.modules["nvdlfw_inspect.api"]
+        api.step, api.initialize = self.step_of_script, _refuse_another
+
+        def undo() -> None:
+            del api.step, api.initialize
+
+        return undo
+
     def step_of_script(self, *args: Any, **kwargs: Any) -> None:
         """The script's own call, in place of ``telens.debug.step``."""
         # The optimizer's step just before the first call has ended this iteration.
@@ -105,10 +117,16 @@ class _Steps:
         self._script_steps = True
 
 
+def _record_trainers() -> Callable[[], None]:
+    trainers = importlib.import_module("telens.pytorch.hugging_face_trainer")
+    return trainers.add_to_every_trainer()
+
+
 class _Names:
     """Names the layers of models that are called."""
 
     def __init__(self) -> None:
+        self.watches = False  # a model with layers of TELens ran
         self._seen: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._models = 0
 
@@ -116,8 +134,11 @@ class _Names:
         """Before a forward: the outermost one of a model comes first."""
         if module in self._seen:
             return
-        self._seen.update(module.modules())
+        inside = [each for each in module.modules() if each not in self._seen]
+        self._seen.update(inside)
         layers = [each for each in module.modules() if isinstance(each, Module)]
+        self.watches |= bool(layers)
+        note_plain_layers(inside)
         if not layers or any(each.name for each in layers):
             return
         while isinstance(module, _WRAPPERS):

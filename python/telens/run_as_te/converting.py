@@ -1,0 +1,107 @@
+"""Converts the models of a script that knows nothing of FP8, and runs them under a recipe."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from telens import _C
+from telens._names import nearest
+from telens.common import recipe as recipes
+from telens.pytorch.conversion import convert
+from telens.pytorch.module import Module
+from telens.pytorch.quantization import autocast
+
+__all__ = ["RECIPES", "converting", "recipe_named"]
+
+# Names of --recipe.
+RECIPES: dict[str, Callable[[], recipes.Recipe]] = {
+    "delayed": recipes.DelayedScaling,
+    "current": recipes.Float8CurrentScaling,
+    "mxfp8": recipes.MXFP8BlockScaling,
+    "block": recipes.Float8BlockScaling,
+    "nvfp4": recipes.NVFP4BlockScaling,
+}
+
+
+def recipe_named(name: str) -> recipes.Recipe:
+    """Returns the recipe of a name. Throws UsageError with the nearest one."""
+    if name not in RECIPES:
+        raise _C.UsageError(
+            f"--recipe: there is no recipe {name!r}{nearest(name, RECIPES)}; it is one of "
+            f"{', '.join(RECIPES)}"
+        )
+    return RECIPES[name]()
+
+
+@contextlib.contextmanager
+def converting(recipe: recipes.Recipe | None, *, converts: bool) -> Iterator[None]:
+    """Runs the block with hooks on all forwards.
+
+    With ``converts`` the first forward of a model converts it, as ``telens.pytorch.convert`` does;
+    an optimizer that was built before keeps its parameters. With a recipe every outermost forward
+    runs inside of ``autocast(recipe=recipe)``, unless the script has entered a region itself.
+    """
+    forwards = _Forwards(recipe, converts)
+    with contextlib.ExitStack() as hooks:
+        hooks.callback(register_module_forward_pre_hook(forwards.begin).remove)
+        hooks.callback(register_module_forward_hook(forwards.end, always_call=True).remove)
+        yield
+
+
+class _Forwards:
+    def __init__(self, recipe: recipes.Recipe | None, converts: bool) -> None:
+        self._recipe = recipe
+        self._converts = converts
+        self._seen: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self._outermost: torch.nn.Module | None = None
+        self._depth = 0  # forwards of the outermost module inside of each other
+        self._region: contextlib.AbstractContextManager | None = None
+
+    def begin(self, module: torch.nn.Module, args: Any) -> None:
+        if self._outermost is not None:
+            self._depth += module is self._outermost
+            return
+        if self._converts and module not in self._seen:
+            self._convert(module)
+        # A forward inside of a backward recomputes one that has run in its own region.
+        if torch._C._current_graph_task_id() != -1:
+            return
+        self._outermost, self._depth = module, 1
+        if self._recipe is not None:
+            self._region = autocast(recipe=self._recipe)
+            self._region.__enter__()
+
+    def end(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        if module is not self._outermost:
+            return
+        self._depth -= 1
+        if self._depth > 0:
+            return
+        self._outermost = None
+        if self._region is not None:
+            region, self._region = self._region, None
+            region.__exit__(None, None, None)
+
+    def _convert(self, model: torch.nn.Module) -> None:
+        if any(type(each).__name__ == "FullyShardedDataParallel" for each in model.modules()):
+            self._refuse("FullyShardedDataParallel has taken its parameters")
+        elif not isinstance(model, Module) and any(True for _ in model.children()):
+            convert(model, recipe=self._recipe)
+        elif isinstance(model, torch.nn.Linear) and not isinstance(model, Module):
+            self._refuse("the script calls the layer itself, whose place is not known")
+        self._seen.update(model.modules())
+
+    @staticmethod
+    def _refuse(reason: str) -> None:
+        print(
+            f"telens.run_as_te: --convert: a model is not converted: {reason}; call "
+            "telens.pytorch.convert(model) in the script, right after it builds the model",
+            file=sys.stderr,
+        )

@@ -1,0 +1,213 @@
+"""Runs a script that is written for a GPU on the CPU: "cuda" means the CPU in all that it calls."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed
+from torch.overrides import TorchFunctionMode
+
+from telens.pytorch.module import Module
+
+__all__ = ["cuda_is_cpu"]
+
+_CPU = torch.device("cpu")
+
+
+@contextlib.contextmanager
+def cuda_is_cpu() -> Iterator[None]:
+    """Runs the block with every CUDA device replaced by the CPU.
+
+    It covers ``.cuda()`` and ``.to("cuda")`` of tensors and modules, ``device=`` of functions that
+    create tensors, ``torch.device`` objects, ``torch.Generator``, ``torch.autocast``, gradient
+    scalers, ``torch.load``, streams, events, and the backend ``nccl``, which becomes ``gloo``.
+    ``torch.cuda.is_available()`` stays False. It covers the calling thread.
+    """
+    with contextlib.ExitStack() as stack:
+        for owner, name, replacement in _replacements():
+            stack.enter_context(mock.patch.object(owner, name, replacement))
+        stack.enter_context(_OnTheCpu())
+        yield
+
+
+def _is_cuda(value: Any) -> bool:
+    if isinstance(value, torch.device):
+        return value.type == "cuda"
+    return isinstance(value, str) and value.partition(":")[0] == "cuda"
+
+
+def _mapped(value: Any) -> Any:
+    if not _is_cuda(value):
+        return value
+    return "cpu" if isinstance(value, str) else _CPU
+
+
+def _mapped_call(args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    if any(_is_cuda(each) for each in args):
+        args = tuple(map(_mapped, args))
+    if any(_is_cuda(each) or name == "device" for name, each in kwargs.items()):
+        kwargs = {name: _mapped_keyword(name, each) for name, each in kwargs.items()}
+    return args, kwargs
+
+
+def _mapped_keyword(name: str, value: Any) -> Any:
+    # The number of a GPU is a device, too.
+    if name == "device" and isinstance(value, int) and not isinstance(value, bool):
+        return _CPU
+    return _mapped(value)
+
+
+class _OnTheCpu(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.device:
+            first = next(iter([*args, *kwargs.values()]), "cpu")
+            return _CPU if _is_cuda(first) or type(first) is int else func(*args, **kwargs)
+        if func is torch.Tensor.cuda:
+            # Copies nothing, as for a tensor that is on its GPU.
+            memory_format = kwargs.get("memory_format", torch.preserve_format)
+            return args[0].to(memory_format=memory_format)
+        if func is torch.Tensor.pin_memory:
+            return args[0]
+        args, kwargs = _mapped_call(args, kwargs)
+        if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
+            args = (args[0], _CPU, *args[2:])
+        return func(*args, **kwargs)
+
+
+def _mapping(function: Callable) -> Callable:
+    """The function with CUDA devices among its arguments replaced."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = _mapped_call(args, kwargs)
+        return function(*args, **kwargs)
+
+    return call
+
+
+class _CpuGenerator(torch.Generator):
+    def __new__(cls, device: Any = None) -> torch.Generator:
+        return super().__new__(cls, device=_mapped_keyword("device", device))
+
+
+class _CpuEvent:
+    """Takes the time, as an event of a GPU whose stream is always done."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._seconds = 0.0
+
+    def record(self, stream: Any = None) -> None:
+        self._seconds = time.perf_counter()
+
+    def elapsed_time(self, end_event: _CpuEvent) -> float:
+        """In milliseconds."""
+        return 1000 * (end_event._seconds - self._seconds)
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+    def wait(self, stream: Any = None) -> None:
+        pass
+
+
+class _CpuStream:
+    """The order in which the CPU runs; also a context, as ``torch.cuda.stream(...)`` is."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __enter__(self) -> _CpuStream:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        pass
+
+    def record_event(self, event: _CpuEvent | None = None) -> _CpuEvent:
+        event = event or _CpuEvent()
+        event.record()
+        return event
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        pass
+
+    def wait_event(self, event: Any) -> None:
+        pass
+
+    def wait_stream(self, stream: Any) -> None:
+        pass
+
+
+def _load(load: Callable) -> Callable:
+    @functools.wraps(load)
+    def call(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        # What was saved on a GPU has to be loaded to another place.
+        location = _CPU if map_location is None or _is_cuda(map_location) else map_location
+        return load(f, location, *args, **kwargs)
+
+    return call
+
+
+def _join(init_process_group: Callable) -> Callable:
+    @functools.wraps(init_process_group)
+    def call(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(backend, str) and "nccl" in backend:
+            backend = "gloo"
+        kwargs.pop("device_id", None)
+        return init_process_group(backend, *args, **kwargs)
+
+    return call
+
+
+def _scaler(init: Callable) -> Callable:
+    @functools.wraps(init)
+    def call(self: torch.amp.GradScaler, device: str = "cuda", *args: Any, **kwargs: Any) -> None:
+        init(self, _mapped(device), *args, **kwargs)
+
+    return call
+
+
+def _returning(make: Callable[[], Any]) -> Callable:
+    """A function of any arguments. A new one each time: torch.compile tells functions by identity.
+
+    None is right for what waits: the CPU has no queue; 0 for the memory of a GPU.
+    """
+    return lambda *args, **kwargs: make()
+
+
+def _replacements() -> Iterator[tuple[Any, str, Any]]:
+    """(owner, name, replacement) of what does not pass a TorchFunctionMode."""
+    yield torch, "Generator", _CpuGenerator
+    yield torch, "load", _load(torch.load)
+    yield torch, "set_default_device", _mapping(torch.set_default_device)
+    yield torch.amp.autocast, "__init__", _mapping(torch.amp.autocast.__init__)
+    yield torch.amp.GradScaler, "__init__", _scaler(torch.amp.GradScaler.__init__)
+    yield torch.cuda.amp, "autocast", functools.partial(torch.amp.autocast, "cpu")
+    yield torch.cuda.amp, "GradScaler", functools.partial(torch.amp.GradScaler, "cpu")
+    yield Module, "__init__", _mapping(Module.__init__)
+    if torch.distributed.is_available():
+        yield torch.distributed, "init_process_group", _join(torch.distributed.init_process_group)
+    for name in ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats"):
+        yield torch.cuda, name, _returning(lambda: None)
+    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "current_device"):
+        yield torch.cuda, name, _returning(int)
+    yield torch.cuda, "Event", _CpuEvent
+    yield torch.cuda, "Stream", _CpuStream
+    for name in ("stream", "current_stream", "default_stream", "device"):
+        yield torch.cuda, name, _returning(_CpuStream)
+    for name in ("range_push", "range_pop", "mark"):
+        yield torch.cuda.nvtx, name, _returning(lambda: None)
