@@ -1,7 +1,8 @@
 """Reads Transformer Engine's pickles without executing anything that they ask for.
 
-A pickle is a program that calls what it names. This reader knows few names, and puts containers in
-their place: of tensors, of their storages, of recipes. Any other name ends the reading.
+Containers take the place of what a pickle names: of tensors, of their storages, of recipes. Any
+other name ends the reading, and so does a pickle that needs more bytes, objects or time than a
+state has (``pickle_machine``).
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from telens.common import recipe
+from telens.pytorch.pickle_machine import PickleMachine, UnreadablePickle
 
 __all__ = [
     "Record",
@@ -26,50 +28,43 @@ __all__ = [
     "write_pickle",
 ]
 
-
-def _is_recipe(thing: Any) -> bool:
-    return isinstance(thing, type) and issubclass(thing, recipe.Recipe)
-
-
 RECIPE_MODULE = "transformer_engine.common.recipe"
 _PICKLE_MAGIC = b"\x80"
 _ZIP_MAGIC = b"PK"
-# Classes of recipes, which have the names of ours, and of what recipes hold, for torch's own
-# restricted reader.
-_RECIPE_CLASSES = [
-    *(name for name in recipe.__all__ if _is_recipe(getattr(recipe, name))),
-    "Format",
-    "MMParams",
-    "QParams",
-    "_FormatHelper",
-    "_OverrideLinearPrecision",
-]
+# Bytes of all tensors and storages of one state together.
+_MOST_BYTES = 64 << 20
+_MOST_DIMENSIONS = 8
+# Lists and dictionaries in one another; recipes have two.
+_MOST_LEVELS = 50
+# Members of a file of torch.save, which has one a storage and five of its own.
+_MOST_MEMBERS = 1000
 
-
-class UnreadablePickle(Exception):
-    """What was met that is no part of Transformer Engine's state."""
+# By the name with which torch.save writes a storage's class.
+_DTYPES = {
+    "FloatStorage": torch.float32,
+    "DoubleStorage": torch.float64,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "ByteStorage": torch.uint8,
+    "CharStorage": torch.int8,
+    "ShortStorage": torch.int16,
+    "IntStorage": torch.int32,
+    "LongStorage": torch.int64,
+    "BoolStorage": torch.bool,
+}
 
 
 class Record:
     """An object of a class of Transformer Engine's recipes: its arguments and attributes."""
 
-    def __new__(cls, *args: Any) -> Record:
-        record = super().__new__(cls)
-        record.args = args
-        return record
-
     def __init__(self, *args: Any) -> None:
-        pass
+        self.args = args
 
-    def __setstate__(self, state: Any) -> None:
+    def _set_state(self, state: Any) -> None:
         # (attributes, slots) of a class that has slots.
         for values in state if isinstance(state, tuple) else (state,):
             if isinstance(values, dict):
                 self.__dict__.update({str(name): value for name, value in values.items()})
-
-
-def _class_of_record(name: str) -> type[Record]:
-    return type(name, (Record,), {"__module__": RECIPE_MODULE})
 
 
 class _Storage:
@@ -79,16 +74,65 @@ class _Storage:
         self.values = values
 
 
-class _Tensor:
-    """A tensor that nothing can be done to while the pickle is read."""
+class _Load:
+    """What the names of one pickle stand for, and how many bytes their values may still have."""
 
-    def __init__(self, storage: Any, offset: Any, size: Any, stride: Any, *rest: Any) -> None:
+    def __init__(self, members: Callable[[str], bytes] | None = None) -> None:
+        self._left = _MOST_BYTES
+        self._members = members
+
+    def run(self, data: bytes) -> Any:
+        persistent = self._storage_of_member if self._members is not None else None
+        return _plain(PickleMachine(self._find, self._build, persistent).load(data), {}, 0)
+
+    def _find(self, module: str, name: str) -> Callable[[list[Any]], Any]:
+        known = {
+            ("collections", "OrderedDict"): self._ordered_dict,
+            ("torch._utils", "_rebuild_tensor_v2"): self._tensor,
+            ("torch.storage", "_load_from_bytes"): self._storage_from_bytes,
+            # How some versions of Python pickle a member of an enumeration.
+            ("builtins", "getattr"): self._member_of_record,
+        }
+        if (module, name) in known:
+            return known[module, name]
+        if module == "torch" and name in _DTYPES:
+            return _StorageClass(_DTYPES[name])
+        if module == RECIPE_MODULE and name.isidentifier():
+            return _RecordClass(name)
+        raise UnreadablePickle(f"the name {module}.{name}, of which nothing was called")
+
+    @staticmethod
+    def _build(value: Any, state: Any) -> None:
+        if not isinstance(value, Record):
+            raise UnreadablePickle(f"attributes of a {type(value).__name__}")
+        value._set_state(state)
+
+    def _ordered_dict(self, arguments: list[Any]) -> OrderedDict:
+        if arguments:
+            raise UnreadablePickle("an OrderedDict with arguments")
+        return OrderedDict()
+
+    def _member_of_record(self, arguments: list[Any]) -> Any:
+        owner, name = arguments
+        made = getattr(owner, "call", None)
+        if not isinstance(made, _RecordClass) or not isinstance(name, str):
+            raise UnreadablePickle("an attribute of something else than a recipe's class")
+        return made([name])
+
+    def _spend(self, bytes_: int) -> None:
+        self._left -= bytes_
+        if self._left < 0:
+            raise UnreadablePickle(f"tensors of more than {_MOST_BYTES >> 20} MB")
+
+    def _tensor(self, arguments: list[Any]) -> torch.Tensor:
+        storage, offset, size, stride = arguments[:4]
         sizes = [size, stride] if isinstance(size, tuple) and isinstance(stride, tuple) else None
         if (
             not isinstance(storage, _Storage)
             or sizes is None
             or not all(type(each) is int and each >= 0 for each in (offset, *size, *stride))
             or len(size) != len(stride)
+            or len(size) > _MOST_DIMENSIONS
         ):
             raise UnreadablePickle("a tensor that is none")
         last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
@@ -96,40 +140,75 @@ class _Tensor:
             raise UnreadablePickle("a tensor that is larger than its storage")
         if math.prod(size) > storage.values.numel():
             raise UnreadablePickle("a tensor of more elements than its storage has")
-        self.value = storage.values.as_strided(size, stride, offset).clone()
+        self._spend(math.prod(size) * storage.values.element_size())
+        return storage.values.as_strided(size, stride, offset).clone()
+
+    def _storage_from_bytes(self, arguments: list[Any]) -> _Storage:
+        """In the place of torch.storage._load_from_bytes: a file of torch.save's older format.
+
+        It is five pickles (a number, the version, the writer's sizes of types, a reference to the
+        storage, and the keys of all storages), then the count of elements and the elements.
+        """
+        (data,) = arguments
+        if not isinstance(data, bytes):
+            raise UnreadablePickle("a storage that is no bytes")
+        self._spend(len(data))
+        values = []
+        for _ in range(5):
+            machine = PickleMachine(self._find, self._build, _identity)
+            values.append(machine.load(data))
+            data = data[machine.consumed :]
+        magic, _, _, (kind, key, count), keys = values
+        if magic != torch.serialization.MAGIC_NUMBER or keys != [key]:
+            raise UnreadablePickle("a storage that is none")
+        if len(data) < 8 or int.from_bytes(data[:8], "little") != count:
+            raise UnreadablePickle("a storage of another size than its elements need")
+        return self._storage(kind, count, data[8:])
+
+    def _storage_of_member(self, reference: Any) -> _Storage:
+        kind, key, count = _identity(reference)
+        return self._storage(kind, count, self._members(f"data/{key}"))
+
+    def _storage(self, kind: _StorageClass, count: int, content: bytes) -> _Storage:
+        self._spend(len(content))
+        if len(content) != count * kind.dtype.itemsize:
+            raise UnreadablePickle("a storage of another size than its elements need")
+        if not content:
+            return _Storage(torch.empty(0, dtype=kind.dtype))
+        values = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        return _Storage(values.view(kind.dtype))
 
 
-def _storage_from_bytes(data: Any) -> _Storage:
-    """In the place of torch.storage._load_from_bytes, by torch's restricted reader."""
-    if not isinstance(data, bytes):
-        raise UnreadablePickle("a storage that is no bytes")
-    storage = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    if not isinstance(storage, torch.storage.TypedStorage):
-        raise UnreadablePickle("a storage that is none")
-    return _Storage(torch.empty(0, dtype=storage.dtype).set_(storage._untyped_storage))
-
-
-_KNOWN: dict[tuple[str, str], Callable[..., Any]] = {
-    ("collections", "OrderedDict"): OrderedDict,
-    ("torch._utils", "_rebuild_tensor_v2"): _Tensor,
-    ("torch.storage", "_load_from_bytes"): _storage_from_bytes,
-    # How some versions of Python pickle a member of an enumeration.
-    ("builtins", "getattr"): lambda owner, name: (
-        owner(str(name)) if isinstance(owner, type) and issubclass(owner, Record) else None
-    ),
-}
-
-
-class _Reader(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _KNOWN:
-            return _KNOWN[module, name]
-        if module == RECIPE_MODULE and name.isidentifier():
-            return _class_of_record(name)
-        raise UnreadablePickle(f"the name {module}.{name}, of which nothing was called")
-
-    def persistent_load(self, pid: Any) -> Any:
+def _identity(reference: Any) -> tuple[_StorageClass, str, int]:
+    """Of torch.save's reference to a storage: ("storage", class, key, device, elements[, view])."""
+    if not isinstance(reference, tuple) or reference[:1] != ("storage",):
         raise UnreadablePickle("a reference to something outside")
+    if len(reference) not in (5, 6) or reference[5:] not in ((), (None,)):
+        raise UnreadablePickle("a storage that is a part of another")
+    kind, key, count = getattr(reference[1], "call", None), reference[2], reference[4]
+    if not isinstance(kind, _StorageClass) or type(key) is not str or type(count) is not int:
+        raise UnreadablePickle("a storage that is none")
+    return kind, key, count
+
+
+class _RecordClass:
+    """Makes records of one class of the recipes."""
+
+    def __init__(self, name: str) -> None:
+        self._made = type(name, (Record,), {"__module__": RECIPE_MODULE})
+
+    def __call__(self, arguments: list[Any]) -> Record:
+        return self._made(*arguments)
+
+
+class _StorageClass:
+    """A class of storages, which a pickle names and never calls."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+
+    def __call__(self, arguments: list[Any]) -> Any:
+        raise UnreadablePickle("a storage without its bytes")
 
 
 def read_pickle(data: bytes) -> Any:
@@ -141,7 +220,7 @@ def read_pickle(data: bytes) -> Any:
         if data.startswith(_ZIP_MAGIC):
             return _read_torch_file(data)
         if data.startswith(_PICKLE_MAGIC):
-            return _plain(_Reader(io.BytesIO(data)).load())
+            return _Load().run(data)
     except UnreadablePickle:
         raise
     except Exception as error:
@@ -151,20 +230,47 @@ def read_pickle(data: bytes) -> Any:
 
 
 def _read_torch_file(data: bytes) -> Any:
-    known = [(_class_of_record(name), f"{RECIPE_MODULE}.{name}") for name in _RECIPE_CLASSES]
-    with torch.serialization.safe_globals(known):
-        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    with zipfile.ZipFile(io.BytesIO(data)) as file:
+        members = {info.filename.partition("/")[2]: info for info in file.infolist()}
+        if len(members) > _MOST_MEMBERS or "data.pkl" not in members:
+            raise UnreadablePickle("no file of torch.save")
+
+        def read(name: str) -> bytes:
+            info = members.get(name)
+            # torch.save compresses nothing.
+            if info is None or info.compress_type != zipfile.ZIP_STORED:
+                raise UnreadablePickle(f"no member {name} of a file of torch.save")
+            return file.read(info)
+
+        if "byteorder" in members and read("byteorder") != b"little":
+            raise UnreadablePickle("numbers that are not little-endian")
+        return _Load(read).run(read("data.pkl"))
 
 
-def _plain(value: Any) -> Any:
-    """The tensors themselves, in dicts and lists of any depth."""
-    if isinstance(value, _Tensor):
-        return value.value
+def _plain(value: Any, known: dict[int, Any], level: int) -> Any:
+    """The value without this reader's own objects. What is shared stays shared."""
+    if not isinstance(value, dict | list | tuple):
+        if isinstance(value, _PLAIN) or value is None:
+            return value
+        raise UnreadablePickle(f"a {type(value).__name__.lstrip(chr(95))} as a value")
+    if level > _MOST_LEVELS:
+        raise UnreadablePickle(f"more than {_MOST_LEVELS} lists in one another")
+    if id(value) in known:
+        made = known[id(value)]
+        if made is _UNDER_WAY:
+            raise UnreadablePickle("a list that holds itself")
+        return made
+    known[id(value)] = _UNDER_WAY
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
-    return value
+        made = {name: _plain(each, known, level + 1) for name, each in value.items()}
+    else:
+        made = type(value)(_plain(each, known, level + 1) for each in value)
+    known[id(value)] = made
+    return made
+
+
+_UNDER_WAY = object()
+_PLAIN = (bool, int, float, complex, str, bytes, bytearray, torch.Tensor, Record)
 
 
 def write_pickle(values: dict[str, Any], records: dict[str, bytes]) -> bytes:

@@ -10,6 +10,7 @@ from the newest to the oldest here.
 from __future__ import annotations
 
 import io
+import math
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,7 +44,8 @@ _OF_THE_PROCESS = frozenset(
         "scaling_bwd",
     ]
 )
-_SLOTS_OF_GEMM = {"fwd": 3, "bwd": 2}
+_ROLES = {"fwd": ("input", "weight", "output"), "bwd": ("grad_output", "grad_input")}
+_SLOTS_OF_GEMM = {direction: len(roles) for direction, roles in _ROLES.items()}
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,43 @@ def restore_transformer_engine_state(module: torch.nn.Module, state: Any) -> Non
             f"{wanted}; amax histories and scales start anew"
         )
         return
+    problem = _impossible_value(found)
+    if problem:
+        _warn(
+            f"{owner}: in Transformer Engine's checkpoint {problem}; amax histories and scales "
+            "start anew"
+        )
+        return
+    _warn_of_nan(owner, found)
     adapter.set_amax_windows(*(_window(found, each, adapter.num_gemms) for each in wanted))
+
+
+def _slot_name(direction: str, slot: int) -> str:
+    roles = _ROLES[direction]
+    name = roles[slot % len(roles)]
+    return name if slot < len(roles) else f"{name} of GEMM {slot // len(roles)}"
+
+
+def _impossible_value(state: TransformerEngineState) -> str:
+    """The first scale or amax that no training can have had, with its tensor; empty: none."""
+    for direction, scales in state.scale.items():
+        for slot, scale in enumerate(scales.tolist()):
+            if not (math.isfinite(scale) and scale > 0):
+                name = _slot_name(direction, slot)
+                return f"the scale of {name} is {scale}, which is not positive and finite"
+        for slot in (state.amax_history[direction] < 0).any(dim=0).nonzero().flatten().tolist():
+            return f"the amax history of {_slot_name(direction, slot)} has a negative amax"
+    return ""
+
+
+def _warn_of_nan(owner: str, state: TransformerEngineState) -> None:
+    for direction, history in state.amax_history.items():
+        for slot in history.isnan().any(dim=0).nonzero().flatten().tolist():
+            _warn(
+                f"{owner}: in Transformer Engine's checkpoint the amax history of "
+                f"{_slot_name(direction, slot)} has an amax that is NaN; the scale stays as it is "
+                "until that has left the history"
+            )
 
 
 def _warn(message: str) -> None:

@@ -11,6 +11,12 @@ import numpy as np
 import torch
 
 from telens import RecordError, UsageError
+from telens.replay.dump_structure import (
+    check_elements,
+    check_regular_file,
+    check_structure,
+    is_dump,
+)
 
 # How the elements of a dataset of each format lie in the file, and the torch dtype that takes them.
 _STORED = {
@@ -28,9 +34,12 @@ PLAIN = ("BF16", "FP16", "FP32", "FP64")
 
 @contextlib.contextmanager
 def opened(path: pathlib.Path) -> Iterator[h5py.File]:
-    """The file; whatever HDF5 or its contents raise becomes a RecordError that names it."""
+    """The file, its structure checked; any error of HDF5 becomes a RecordError that names it."""
+    check_regular_file(path)
     try:
         with h5py.File(path, "r") as file:
+            if is_dump(file):
+                check_structure(file)
             yield file
     except (RecordError, UsageError, MemoryError):
         raise
@@ -80,6 +89,7 @@ def read_tensor(file: h5py.File, path: str, formats: tuple[str, ...]) -> tuple[t
     if dataset.id.get_storage_size() != dataset.size * stored.itemsize:
         raise RecordError(f"{file.filename}: {path} has not as many bytes as its shape needs")
     array = np.ascontiguousarray(dataset[()]).reshape(dataset.shape)
+    check_elements(dataset, array)
     if format == "BF16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16), format
     return torch.from_numpy(array).to(dtype), format

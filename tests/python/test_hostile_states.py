@@ -1,0 +1,126 @@
+"""Saved states made to do harm: bounded work, nothing that outlives a load, impossible scales."""
+
+import pickle
+import resource
+import struct
+import time
+import warnings
+
+import pytest
+import torch
+
+import telens
+import telens.pytorch as te
+
+SECONDS = 5.0  # a load has 2 s
+
+
+def text(value):
+    return b"X" + struct.pack("<I", len(value)) + value.encode()
+
+
+def name(module, word):
+    return b"c" + module.encode() + b"\n" + word.encode() + b"\n"
+
+
+def nested(opcode, levels=45):
+    """Containers that hold the one before twice: 2^levels leaves."""
+    steps = (b"0" + opcode(bytes([i - 1])) + b"q" + bytes([i]) for i in range(1, levels + 1))
+    return b"".join(steps)
+
+
+def laughing_lists():
+    return b"]q\x00" + nested(lambda inner: b"](h" + inner + b"h" + inner + b"e")
+
+
+def laughing_tuples():
+    return b")q\x00" + nested(lambda inner: b"h" + inner + b"h" + inner + b"\x86")
+
+
+HOSTILE = {
+    "lists that refer to one another": b"}" + text("x") + laughing_lists() + b"s",
+    "tuples that refer to one another": b"}" + text("x") + laughing_tuples() + b"s",
+    "a key whose hash has no end": b"}" + laughing_tuples() + b"Ns",
+    "a million names": name("transformer_engine.common.recipe", "A") * 200_000,
+    "classes without end": b"".join(
+        name("transformer_engine.common.recipe", f"A{i}") for i in range(5000)
+    ),
+    "a list that holds itself": b"}" + text("x") + b"]q\x00h\x00as",
+    "lists 10,000 deep": b"}" + text("x") + b"]" * 10_000 + b"a" * 9_999 + b"s",
+    "attributes of a function": name("torch._utils", "_rebuild_tensor_v2") + b"N}\x86b",
+    "attributes of a class": name("collections", "OrderedDict") + b"}b",
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_pickle_costs_no_time_and_no_memory(case):
+    data = b"\x80\x04" + HOSTILE[case] + b"."
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begin = time.process_time()
+    with pytest.raises(telens.UsageError, match="no _extra_state of Transformer Engine"):
+        te.read_transformer_engine_state(data)
+    assert time.process_time() - begin < SECONDS
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 200_000  # kilobytes
+
+
+def test_views_of_one_storage_are_bounded_in_bytes():
+    storage = pickle.dumps(torch.ones(1 << 20), 3)[2:-1]  # 4 MB
+    rebuild = name("torch._utils", "_rebuild_tensor_v2")
+    begin = storage.index(name("torch.storage", "_load_from_bytes"))
+    end = storage.index(b"R", begin + len(storage) - begin - 200)
+    stored = storage[begin : end + 1]
+    view = rebuild + b"(h\xffK\x00J" + struct.pack("<i", 1 << 20) + b"\x85K\x01\x85tR"
+    data = b"\x80\x04" + stored + b"q\xff0](" + view * 40 + b"e."
+    with pytest.raises(telens.UsageError, match="tensors of more than 64 MB"):
+        te.read_transformer_engine_state(data)
+
+
+def honest(**values):
+    state = {
+        "scale_fwd": torch.ones(3),
+        "amax_history_fwd": torch.ones(2, 3),
+        "scale_bwd": torch.ones(2),
+        "amax_history_bwd": torch.ones(2, 2),
+    }
+    return pickle.dumps(state | values)
+
+
+def test_a_refused_pickle_changes_nothing_for_the_next_one():
+    recipe = name("transformer_engine.common.recipe", "DelayedScaling")
+    for target in (name("torch._utils", "_rebuild_tensor_v2"), name("collections", "OrderedDict")):
+        hostile = b"\x80\x04" + target + b"N}" + text("__init__") + recipe + b"s\x86b."
+        with pytest.raises(telens.UsageError):
+            te.read_transformer_engine_state(hostile)
+        assert sorted(te.read_transformer_engine_state(honest()).scale) == ["bwd", "fwd"]
+
+
+IMPOSSIBLE = [float("nan"), 0.0, -1.0, float("inf")]
+
+
+@pytest.mark.parametrize("value", IMPOSSIBLE)
+def test_an_impossible_scale_of_theirs_is_named_and_not_taken(value):
+    scales = torch.tensor([2.0, value, 2.0])
+    layer = te.Linear(16, 16)
+    with pytest.warns(UserWarning, match="the scale of weight is .*histories and scales start"):
+        layer.set_extra_state(
+            torch.frombuffer(bytearray(honest(scale_fwd=scales)), dtype=torch.uint8)
+        )
+    assert layer.get_extra_state().numel() == 0
+
+
+def test_an_amax_of_theirs_may_be_nan_but_not_negative():
+    def load(history):
+        layer = te.Linear(16, 16)
+        data = bytearray(honest(amax_history_bwd=history))
+        layer.set_extra_state(torch.frombuffer(data, dtype=torch.uint8))
+        return layer
+
+    negative = torch.tensor([[1.0, 1.0], [-1.0, 1.0]])
+    with pytest.warns(UserWarning, match="amax history of grad_output has a negative amax"):
+        assert load(negative).get_extra_state().numel() == 0
+    with pytest.warns(UserWarning, match="amax history of grad_output has an amax that is NaN"):
+        assert load(-negative.log()).get_extra_state().numel() > 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(torch.tensor([[1.0, float("inf")], [0.0, 1.0]]))
