@@ -95,10 +95,10 @@ test-python: setup build  ## the Python tests
 	@$(PYTHON) -m pytest -q tests/python tests/samples
 
 # Beside .venv and not in it, where only these tests look: torch and the like are those of .venv.
-test-clients: setup build  ## install Lightning into build/clients, train by other libraries' code
+test-clients: setup build  ## install Lightning, Megatron-Core in build/clients, train by their code
 	@$(PYTHON) -m pip install -q --no-deps --upgrade --target build/clients \
 	  -r tests/python/clients/requirements.txt
-	@$(PYTHON) -m pytest -q tests/python/test_run_as_te.py
+	@$(PYTHON) -m pytest -q tests/python/test_run_as_te.py tests/python/test_megatron.py
 
 # Beside .venv, too: with pyarrow pandas keeps texts in another way, here in all that read runs.
 test-tables: setup build  ## install pyarrow, DuckDB in build/tables (80 MB), test what reads runs

@@ -162,7 +162,10 @@ void bind_storage(py::module_& module) {
 }  // namespace
 
 void bind_quantized_tensor(py::module_& module) {
-  py::enum_<FormatId>(module, "DType", "Low-precision formats, under Transformer Engine's names.")
+  py::enum_<FormatId>(module, "DType", "Formats of elements, under Transformer Engine's names.")
+      .value("kFloat32", FormatId::fp32)
+      .value("kFloat16", FormatId::fp16)
+      .value("kBFloat16", FormatId::bf16)
       .value("kFloat8E4M3", FormatId::e4m3)
       .value("kFloat8E5M2", FormatId::e5m2)
       .value("kFloat4E2M1", FormatId::e2m1);

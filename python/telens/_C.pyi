@@ -11,6 +11,9 @@ class RecordError(Error): ...
 class RunStopped(Error): ...
 
 class DType:
+    kFloat32: DType
+    kFloat16: DType
+    kBFloat16: DType
     kFloat8E4M3: DType
     kFloat8E5M2: DType
     kFloat4E2M1: DType

@@ -172,7 +172,10 @@ def test_what_is_saved_twice_moves_once():
 
 
 def test_switched_off_it_does_nothing():
-    context, synchronize = get_cpu_offload_context(False)
+    # Frameworks pass 0 layers while it is off.
+    context, synchronize = get_cpu_offload_context(
+        False, 0, 2, True, False, False, manual_synchronization=True, offload_stream="none"
+    )
     _, out, _ = run(2, context, synchronize)
     assert order == []
     assert synchronize(out) is out
@@ -183,6 +186,7 @@ def test_what_cannot_be_is_an_error_by_name(tmp_path):
         ({"num_layers": 4, "model_layers": 4}, "num_layers is 4; expected at most 3"),
         ({"offload_activations": False}, "offload_activations must be True"),
         ({"num_layers": 0}, "num_layers must be an integer from 1 on"),
+        ({"manual_synchronization": True}, "manual_synchronization is given; expected its default"),
     ):
         with pytest.raises(telens.UsageError, match=message):
             get_cpu_offload_context(True, **arguments)

@@ -160,7 +160,7 @@ WRONG = {
     "parallel_mode": "diagonal", "sequence_parallel": "yes", "set_parallel_mode": 1,
     "return_layernorm_output_gathered": "no", "get_rng_state_tracker": 3, "sm_margin": -1,
     "attention_type": "both", "cp_comm_type": "all_gather", "cp_group": object(), "num_splits": 0,
-    "tp_size": 2, "tp_group": object(), "pad_between_seqs": "yes", "checkpoint": "yes",
+    "tp_size": 0, "tp_group": object(), "pad_between_seqs": "yes", "checkpoint": "yes",
     "save_original_input": "yes", "use_grouped_tensor": "yes", "bf16_backward": "yes",
 }  # fmt: skip
 # Arguments that take any value, each by itself.

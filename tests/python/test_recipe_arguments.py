@@ -113,6 +113,11 @@ def test_an_interval_is_taken_by_name_and_all_but_1_are_warned_of():
     assert caught[0].filename == __file__
 
 
+def test_arguments_that_megatron_passes_with_its_modules_change_nothing():
+    given = DelayedScaling(margin=1, params_dtype=torch.bfloat16, device="cpu")
+    assert given == DelayedScaling(margin=1)
+
+
 def test_an_interval_in_second_place_is_an_error_that_says_so():
     with pytest.raises(
         telens.UsageError, match=r"fp8_format must be a Format, not 1; .* by name: interval=1"

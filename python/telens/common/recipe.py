@@ -95,6 +95,8 @@ class DelayedScaling(Recipe):
         scale = 2^(floor(log2(largest value / amax)) - margin), as Transformer Engine had it first
     fp8_gemm_fprop, fp8_gemm_dgrad, fp8_gemm_wgrad
         ``MMParams`` of the three GEMMs; Transformer Engine has the defaults alone
+    params_dtype, device
+        no effect; Megatron-LM passes them with the arguments of its modules
     interval
         without effect, and to be left out: scales are updated in every iteration. Once Transformer
         Engine's second argument, now taken by name
@@ -119,8 +121,15 @@ class DelayedScaling(Recipe):
     fp8_gemm_dgrad: MMParams = SPLIT_ACCUMULATOR
     fp8_gemm_wgrad: MMParams = SPLIT_ACCUMULATOR
     interval: InitVar[int] = 1
+    params_dtype: InitVar[torch.dtype | None] = None
+    device: InitVar[torch.device | str | int | None] = None
 
-    def __post_init__(self, interval: int) -> None:
+    def __post_init__(
+        self,
+        interval: int,
+        params_dtype: torch.dtype | None,
+        device: torch.device | str | int | None,
+    ) -> None:
         if interval != 1:
             warnings.warn(
                 f"DelayedScaling: interval={interval!r} is without effect: scales are updated in "

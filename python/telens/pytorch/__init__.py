@@ -1,5 +1,8 @@
 """The FP8 modules, autocast and their tools for PyTorch."""
 
+import importlib
+from typing import Any
+
 from telens import common
 from telens._C import DType
 from telens.pytorch import (
@@ -49,6 +52,20 @@ from telens.pytorch.tensor import *  # noqa: F403
 from telens.pytorch.transformer_engine_export import *  # noqa: F403
 from telens.pytorch.transformer_engine_state import *  # noqa: F403
 from telens.pytorch.userbuffers import *  # noqa: F403
+
+# Submodules that are imported when they are asked for.
+_LATE = {
+    "ops": "telens.pytorch.compat.ops",
+    "optimizers": "telens.pytorch.optimizers",
+    "router": "telens.pytorch.compat.router",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATE:
+        return importlib.import_module(_LATE[name])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "DType",

@@ -29,6 +29,9 @@ def get_cpu_offload_context(
     offload_activations: bool = True,
     offload_weights: bool = False,
     double_buffering: bool = False,
+    manual_synchronization: bool = False,
+    retain_pinned_cpu_buffers: bool = False,
+    offload_stream: torch.Stream | None = None,
 ) -> tuple[AbstractContextManager[Any], Synchronize]:
     """A context for each layer's forward, and a function to be called after it.
 
@@ -61,17 +64,29 @@ def get_cpu_offload_context(
         without effect: parameters stay
     double_buffering
         without effect: what comes back gets memory of its own
+    manual_synchronization, offload_stream
+        must keep their defaults where enabled: transfers begin and end with the layers
+    retain_pinned_cpu_buffers
+        without effect: torch caches pinned memory
+
+    Nothing is checked unless ``enabled``.
 
     Returns
     -------
     (context, synchronize): ``synchronize(output)`` returns the output, whose backward then begins
     the ways back; without an argument a tensor comes back when it is used.
     """
+    if not enabled:
+        return contextlib.nullcontext(), lambda output=None: output
     for name, value in (("num_layers", num_layers), ("model_layers", model_layers)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise refusal("get_cpu_offload_context", name, "an integer from 1 on", value)
-    if not enabled:
-        return contextlib.nullcontext(), lambda output=None: output
+    if manual_synchronization or offload_stream is not None:
+        name = "manual_synchronization" if manual_synchronization else "offload_stream"
+        raise _C.UsageError(
+            f"get_cpu_offload_context: {name} is given; expected its default: transfers begin and "
+            "end with the layers, and no controller is returned"
+        )
     if offload_weights:
         warnings.warn(
             "get_cpu_offload_context: offload_weights is without effect: parameters stay where "

@@ -13,8 +13,28 @@ __all__: list[str] = []
 _HOOKS = "_telens_wgrad_hooks"
 
 
+class WeightGradStore:
+    """The gradients that a layer's backwards left, under Transformer Engine's name."""
+
+    def __init__(self, layer: WithDelayedWgrads) -> None:
+        self._layer = layer
+
+    def delay_wgrad_compute(self) -> bool:
+        """Returns whether the backward leaves the weights' gradients."""
+        return self._layer.need_backward_dw()
+
+    def is_empty(self) -> bool:
+        """Returns whether no backward waits for its weights' gradients."""
+        return not self._layer._telens_adapter.has_delayed_wgrads()
+
+
 class WithDelayedWgrads:
     """Transformer Engine's methods for schedules that make weights' gradients later."""
+
+    @property
+    def wgrad_store(self) -> WeightGradStore:
+        """The weights' gradients that are yet to be made."""
+        return WeightGradStore(self)
 
     def need_backward_dw(self) -> bool:
         """Whether the backward leaves the weights' gradients to ``backward_dw``."""

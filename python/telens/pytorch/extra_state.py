@@ -8,6 +8,7 @@ import torch
 
 from telens import _C
 from telens._names import refusal
+from telens.pytorch.compat.read_attributes import ReadAttributes
 from telens.pytorch.fp8_meta import fp8_meta_of, quantizers_of
 from telens.pytorch.transformer_engine_state import (
     is_transformer_engine_state,
@@ -19,7 +20,7 @@ __all__ = ["EXTRA_STATE", "WithExtraState"]
 EXTRA_STATE = "_extra_state"
 
 
-class WithExtraState:
+class WithExtraState(ReadAttributes):
     """What modules with amax histories and scales have besides."""
 
     @property

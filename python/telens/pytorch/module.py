@@ -11,6 +11,8 @@ import torch
 from telens import _C
 from telens.pytorch._compile import mark_graph_break
 from telens.pytorch.checkpointing import checkpoint
+from telens.pytorch.compat.heads_of_rank import heads_of_rank, note_all_heads
+from telens.pytorch.compat.read_attributes import note_forward
 from telens.pytorch.context_parallel import (
     ATTRIBUTES,
     WithContextParallel,
@@ -60,12 +62,14 @@ class Module(WithContextParallel, torch.nn.Module):
         # their parameters here.
         torch.nn.Module.__init__(self)
         owner = self._type.name
-        names = (field.name for field in self._type.options)
+        names = [field.name for field in self._type.options]
         by_position = dict(zip(names, args, strict=False))
         warn_of_positions(owner, self._type.options, args)
         kwargs = without_aliases(owner, by_position, kwargs)
         given = kwargs
         kwargs = take(owner, self._neutral_arguments, kwargs)
+        if owner == "DotProductAttention":
+            args, kwargs = heads_of_rank(names, args, kwargs, given)
         device = torch.get_default_device()  # follows torch.device(...) as a context
         if device.type != "cpu" and _takes(self._type.options[len(args) :], "device"):
             kwargs.setdefault("device", device)
@@ -76,6 +80,10 @@ class Module(WithContextParallel, torch.nn.Module):
             self._adopt(self._type.construct(*args, **kwargs))
         if "layer_number" in self._neutral_arguments:
             self.__dict__["layer_number"] = given.get("layer_number")
+        if owner == "DotProductAttention":
+            note_all_heads(self, given)
+        if "save_original_input" in given:
+            self.save_original_input = given["save_original_input"]
         if given.get("cp_group") is not None:
             self.set_context_parallel_group(
                 *(given.get(name, default) for name, default in ATTRIBUTES.items())
@@ -97,6 +105,7 @@ class Module(WithContextParallel, torch.nn.Module):
                 with cached(self, args, kwargs) as (args, kwargs):
                     return self.forward(*args, **kwargs)
             kwargs = take(f"{self._type.name}.forward", self._neutral_of_forward, kwargs)
+        note_forward(self, args, kwargs)
         return self._telens_call(self, args, kwargs)
 
     # ------------------------------------------------------------------ construction
@@ -268,6 +277,9 @@ _LIKE_TORCH = {
     "LayerNorm": (torch.nn.LayerNorm, {"elementwise_affine": True}),
     "RMSNorm": (torch.nn.RMSNorm, {"elementwise_affine": True}),
 }
+# Layers whose attribute save_original_input frameworks set. It has no effect: the backward keeps
+# the quantized input.
+_SAVING_INPUT = ("Linear", "LayerNormLinear", "GroupedLinear")
 
 
 _classes: dict[str, type[Module]] = {}
@@ -290,6 +302,7 @@ def make_class(module_type: _C.ModuleType, module_name: str) -> type[Module]:
             | (_SCORE_MOD if _takes(module_type.inputs, "score_mod") else frozenset()),
             "__module__": module_name,
             "__doc__": _documentation(module_type),
+            **({"save_original_input": False} if module_type.name in _SAVING_INPUT else {}),
             **attributes,
         },
     )

@@ -2,7 +2,8 @@
 
 Some are heeded in Python: get_rng_state_tracker and rng_tracker_name (rng_tracker.py), cp_group and
 its like (context_parallel.py), qkv_layer and kv_layer (packed_heads.py), score_mod
-(score_graph.py), and LayerNormMLP's checkpoint (module.py).
+(score_graph.py), tp_size and tp_group of DotProductAttention (compat/heads_of_rank.py), and
+LayerNormMLP's checkpoint (module.py).
 
 A script that spells out a default, or that asks for parallelism on one rank, runs as it is; one
 that asks for more is told which argument it was, what works and what does not yet.
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from telens import _C
+from telens.pytorch.compat.heads_of_rank import is_tensor_parallel_group
 from telens.pytorch.context_parallel import COMM_TYPES, is_context_group
 
 __all__ = [
@@ -80,13 +82,12 @@ def _is_comm_type(value: Any, given: Given) -> bool:
     return given.get("cp_group") is None or value in COMM_TYPES
 
 
-def _is_one_rank_alone(value: Any, given: Given) -> bool:
-    return value is not None and callable(getattr(value, "size", None)) and value.size() == 1
+def _is_tensor_parallel_group(value: Any, given: Given) -> bool:
+    return is_tensor_parallel_group(value)
 
 
 _A = NeutralArgument
 _OVERLAP = "a grouped GEMM overlaps with no communication"
-_HEADS = "give it the heads of this rank, num_attention_heads / tp_size"
 _CONTEXT = "it is no process group"
 
 _ALL = [
@@ -125,8 +126,10 @@ _ALL = [
     _A("layer_number", None, "any value: it is only a name", "", (), _any_value),
     _A("attention_type", "self", "self or cross", "there is no other", ("cross",)),
     _A("name", None, "any value: the module has no GEMMs to watch", "", (), _any_value),
-    _A("tp_size", 1, "1: the heads of this rank are all there are", _HEADS),
-    _A("tp_group", None, "None, or a group of one rank", _HEADS, (), _is_one_rank_alone),
+    _A("tp_size", 1, "an integer from 1 on", "it counts the ranks that divide the heads", (),
+       _is_count),
+    _A("tp_group", None, "None, or a process group", "it is no process group", (),
+       _is_tensor_parallel_group),
     _A("cp_group", None, "None, a process group, or for a2a+p2p a list of two", _CONTEXT, (),
        _is_context_group),
     _A("cp_global_ranks", None, "any value: the group knows its ranks", "", (), _any_value),

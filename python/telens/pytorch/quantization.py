@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import torch
 
 from telens import _C
-from telens.common.recipe import DelayedScaling, Recipe
+from telens.common.recipe import DelayedScaling, QuantizerRole, Recipe
 from telens.pytorch import availability
 from telens.pytorch.availability import *  # noqa: F403
+from telens.pytorch.compat.missing import missing_function
 from telens.pytorch.quantizer_requests import DelayedScalingRequest, QuantizerRequest
 from telens.pytorch.recipes_in_use import remember, running
 from telens.pytorch.tensor import model_init
@@ -19,6 +20,7 @@ __all__ = [
     "DelayedScalingRequest",
     "FP8GlobalStateManager",
     "QuantizerRequest",
+    "QuantizerRole",
     "autocast",
     "fp8_autocast",
     "get_default_fp8_recipe",
@@ -98,6 +100,10 @@ def fp8_autocast(
     return autocast(enabled, calibrating, fp8_recipe, fp8_group, _graph)
 
 
+_MANAGER = "transformer_engine.pytorch.fp8.FP8GlobalStateManager"
+_GRAPHS = "autocast regions reduce and update; capture graphs with make_graphed_callables"
+
+
 class FP8GlobalStateManager:
     """What scripts for Transformer Engine ask and reset by this name."""
 
@@ -136,6 +142,23 @@ class FP8GlobalStateManager:
         return model_init.recipe is not None and model_init.preserve
 
     @staticmethod
+    def set_skip_fp8_weight_update_tensor(skip: bool) -> None:
+        """Does nothing for False, since weights are quantized when ``is_first_microbatch`` says so.
+
+        Raises UsageError for True.
+        """
+        if skip:
+            raise _C.UsageError(
+                "set_skip_fp8_weight_update_tensor: skip=True is not supported: no graph reads a "
+                "flag that skips the quantization of weights; capture with make_graphed_callables, "
+                "whose replays accept is_first_microbatch"
+            )
+
+    @staticmethod
+    def get_skip_fp8_weight_update_tensor() -> None:
+        """Returns None: there is no such flag."""
+
+    @staticmethod
     def fp8_graph_capturing() -> bool:
         """True if this thread's innermost autocast has ``_graph``."""
         return bool(running.regions) and running.regions[-1][2]
@@ -144,6 +167,13 @@ class FP8GlobalStateManager:
     def get_meta_tensor_key(forward: bool = True) -> str:
         """The key of a direction in a module's ``fp8_meta`` and ``quantizers``."""
         return "scaling_fwd" if forward else "scaling_bwd"
+
+    add_fp8_tensors_to_global_buffer = staticmethod(
+        missing_function(f"{_MANAGER}.add_fp8_tensors_to_global_buffer", _GRAPHS)
+    )
+    reduce_and_update_fp8_tensors = staticmethod(
+        missing_function(f"{_MANAGER}.reduce_and_update_fp8_tensors", _GRAPHS)
+    )
 
     # Pairs (True, how), as in Transformer Engine.
     is_fp8_available = staticmethod(availability.check_fp8_support)

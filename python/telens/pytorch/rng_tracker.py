@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -14,6 +15,9 @@ from telens._names import nearest, refusal
 __all__ = ["CudaRNGStatesTracker"]
 
 DEFAULT_NAME = "model-parallel-rng"
+
+# Every tracker of the process that lives.
+all_trackers: weakref.WeakSet[CudaRNGStatesTracker] = weakref.WeakSet()
 
 
 class CudaRNGStatesTracker:
@@ -31,6 +35,7 @@ class CudaRNGStatesTracker:
     def __init__(self, device: torch.device | str | None = None) -> None:
         kind = "cuda" if torch.cuda.is_available() else "cpu"
         self._device = torch.device(kind if device is None else device)
+        all_trackers.add(self)
         self.reset()
 
     def reset(self) -> None:

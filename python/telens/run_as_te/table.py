@@ -14,6 +14,7 @@ PACKAGES = {
 _LAYERS = "telens.pytorch.modules"
 _TENSOR = "telens.pytorch.tensor"
 _USERBUFFERS = "telens.pytorch.userbuffers"
+_COMPAT = "telens.pytorch.compat"
 _API = "telens.debug"
 
 # Module of theirs -> modules of ours that answer for it, the first that has a name first. A module
@@ -40,14 +41,17 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "transformer_engine.pytorch.attention.rope": ("telens.pytorch.attention.rope",),
     "transformer_engine.pytorch.constants": ("telens.pytorch.constants", "telens.pytorch"),
+    "transformer_engine.pytorch.cpp_extensions": (f"{_COMPAT}.gemm",),
+    "transformer_engine.pytorch.cpp_extensions.gemm": (f"{_COMPAT}.gemm",),
     "transformer_engine.pytorch.cpu_offload": ("telens.pytorch.cpu_offload",),
     "transformer_engine.pytorch.cross_entropy": ("telens.pytorch.cross_entropy",),
     "transformer_engine.pytorch.custom_recipes": ("telens.pytorch.custom_recipes",),
     "transformer_engine.pytorch.custom_recipes.gemm": ("telens.pytorch.custom_recipes.gemm",),
-    "transformer_engine.pytorch.distributed": ("telens.pytorch.distributed",),
+    "transformer_engine.pytorch.distributed": ("telens.pytorch.distributed", f"{_COMPAT}.ranks"),
+    "transformer_engine.pytorch.ep": (f"{_COMPAT}.expert_parallel",),
     "transformer_engine.pytorch.float8_tensor": (f"{_TENSOR}.float8_tensor",),
     "transformer_engine.pytorch.fp8": ("telens.pytorch.fp8",),
-    "transformer_engine.pytorch.graph": ("telens.pytorch.graph",),
+    "transformer_engine.pytorch.graph": ("telens.pytorch.graph", f"{_COMPAT}.graph_state"),
     "transformer_engine.pytorch.module": (_LAYERS, _USERBUFFERS),
     "transformer_engine.pytorch.module.base": ("telens.pytorch.module_base", _USERBUFFERS),
     "transformer_engine.pytorch.module.fp8_padding": ("telens.pytorch.permutation",),
@@ -58,6 +62,15 @@ MODULES: dict[str, tuple[str, ...]] = {
     "transformer_engine.pytorch.module.layernorm_mlp": (_LAYERS,),
     "transformer_engine.pytorch.module.linear": (_LAYERS,),
     "transformer_engine.pytorch.module.rmsnorm": (_LAYERS,),
+    "transformer_engine.pytorch.ops": (f"{_COMPAT}.ops",),
+    "transformer_engine.pytorch.ops.basic": (f"{_COMPAT}.ops",),
+    "transformer_engine.pytorch.ops.basic.grouped_linear": (f"{_COMPAT}.ops",),
+    "transformer_engine.pytorch.optimizers": ("telens.pytorch.optimizers",),
+    "transformer_engine.pytorch.optimizers.fused_adam": ("telens.pytorch.optimizers.fused_adam",),
+    "transformer_engine.pytorch.optimizers.fused_sgd": ("telens.pytorch.optimizers.fused_sgd",),
+    "transformer_engine.pytorch.optimizers.multi_tensor_apply": (
+        "telens.pytorch.optimizers.multi_tensor",
+    ),
     "transformer_engine.pytorch.permutation": ("telens.pytorch.permutation",),
     "transformer_engine.pytorch.quantization": (
         "telens.pytorch.quantization",
@@ -66,18 +79,25 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "transformer_engine.pytorch.quantized_tensor": ("telens.pytorch.quantized_tensor",),
     "transformer_engine.pytorch.rope": ("telens.pytorch.rotary",),
+    "transformer_engine.pytorch.router": (f"{_COMPAT}.router",),
     "transformer_engine.pytorch.tensor": (_TENSOR,),
     "transformer_engine.pytorch.tensor.float8_blockwise_tensor": (
         f"{_TENSOR}.float8_blockwise_tensor",
     ),
     "transformer_engine.pytorch.tensor.float8_tensor": (f"{_TENSOR}.float8_tensor",),
+    "transformer_engine.pytorch.tensor.grouped_tensor": (f"{_COMPAT}.expert_parallel",),
     "transformer_engine.pytorch.tensor.identity_tensor": (f"{_TENSOR}.identity_tensor",),
     "transformer_engine.pytorch.tensor.mxfp8_tensor": (f"{_TENSOR}.mxfp8_tensor",),
     "transformer_engine.pytorch.tensor.nvfp4_tensor": (f"{_TENSOR}.nvfp4_tensor",),
     "transformer_engine.pytorch.tensor.quantized_tensor": (f"{_TENSOR}.quantized_tensor",),
+    "transformer_engine.pytorch.tensor.utils": (f"{_COMPAT}.master_weights",),
     "transformer_engine.pytorch.transformer": ("telens.pytorch.transformer",),
-    "transformer_engine.pytorch.utils": ("telens.pytorch.availability",),
-    "transformer_engine_torch": ("telens.pytorch.constants",),
+    "transformer_engine.pytorch.utils": ("telens.pytorch.availability", f"{_COMPAT}.utils"),
+    "transformer_engine_torch": (
+        "telens.pytorch.constants",
+        "telens.pytorch.optimizers.multi_tensor",
+        f"{_COMPAT}.ranks",
+    ),
     "nvdlfw_inspect": (),
     "nvdlfw_inspect.api": (_API,),
     "nvdlfw_inspect.base": (f"{_API}.base",),
@@ -88,18 +108,12 @@ MODULES: dict[str, tuple[str, ...]] = {
     "nvdlfw_inspect.utils": (f"{_API}.utils",),
 }
 
-_OPTIMIZERS = (
-    "torch.optim has them: AdamW(fused=True) for adam_w_mode=True, Adam(fused=True) without it, "
-    "and SGD(fused=True)"
-)
+_OPTIMIZERS = "it is in transformer_engine.pytorch.optimizers"
 
 # Advice for names that they have and we lack.
 ADVICE = {
     "FusedAdam": _OPTIMIZERS,
     "FusedSGD": _OPTIMIZERS,
-    "optimizers": _OPTIMIZERS,
-    "ops": "its fusible operations are not there; torch.nn.Sequential takes the modules of "
-    "telens.pytorch, of which LayerNormLinear and LayerNormMLP are fused",
     "onnx_export": "export to ONNX is not there",
     "export": "export to ONNX is not there",
     "jax": "telens has a front end for PyTorch",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from telens import _C
@@ -9,7 +11,11 @@ from telens._names import among, refusal
 from telens.pytorch.context_places import packed_places_of_rank, places_of_rank
 from telens.pytorch.rotary import RotaryPositionEmbedding
 
-__all__ = ["RotaryPositionEmbedding", "apply_rotary_pos_emb"]
+__all__ = [
+    "RotaryPositionEmbedding",
+    "apply_fused_qkv_rotary_pos_emb",
+    "apply_rotary_pos_emb",
+]
 
 _OWNER = "apply_rotary_pos_emb"
 
@@ -69,6 +75,57 @@ def apply_rotary_pos_emb(
     if start_positions is not None:
         freqs = _shifted(freqs, start_positions, t.size(1 - batch_dim), t.size(batch_dim))
     return _C.apply_rotary_embedding(t, freqs, batch_dim, interleaved)
+
+
+def apply_fused_qkv_rotary_pos_emb(
+    qkv: torch.Tensor,
+    q_freqs: torch.Tensor,
+    k_freqs: torch.Tensor,
+    qkv_split_arg_list: Sequence[int],
+    tensor_format: str = "sbhd",
+    start_positions: torch.Tensor | None = None,
+    interleaved: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    cp_size: int = 1,
+    cp_rank: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Splits a fused projection into query, key and value, and rotates the first two.
+
+    Parameters
+    ----------
+    qkv
+        [seq, batch, groups, channels] ("sbhd") or [batch, seq, groups, channels] ("bshd")
+    qkv_split_arg_list
+        channels of a group's queries, its key and its value; the first is a multiple of the second
+    q_freqs, k_freqs, start_positions, interleaved, cp_size, cp_rank
+        as of ``apply_rotary_pos_emb``
+    cu_seqlens
+        must be None: packed sequences are not supported
+
+    Returns
+    -------
+    (query [..., heads, channels], key [..., groups, channels], value [..., groups, channels])
+    """
+    owner = "apply_fused_qkv_rotary_pos_emb"
+    among(owner, "tensor_format", tensor_format, ["sbhd", "bshd"])
+    if cu_seqlens is not None:
+        raise refusal(owner, "cu_seqlens", "None: only whole sequences are split", cu_seqlens)
+    queries, channels, values = qkv_split_arg_list
+    if queries % channels != 0 or queries + channels + values != qkv.size(-1):
+        raise _C.ShapeError(
+            f"{owner}: qkv_split_arg_list is {list(qkv_split_arg_list)} for {qkv.size(-1)} "
+            "channels; expected parts with this sum, the first a multiple of the second"
+        )
+    query, key, value = qkv.split([queries, channels, values], dim=-1)
+    query = query.reshape(*qkv.shape[:2], -1, channels)
+    options = {"start_positions": start_positions, "interleaved": interleaved}
+    query, key = (
+        apply_rotary_pos_emb(
+            each, freqs, tensor_format, **options, cp_size=cp_size, cp_rank=cp_rank
+        )
+        for each, freqs in ((query, q_freqs), (key, k_freqs))
+    )
+    return query, key, value
 
 
 def _angles_of(freqs: torch.Tensor, places: torch.Tensor) -> torch.Tensor:

@@ -38,15 +38,20 @@ from telens.pytorch.tensor.sharded_codes import WithShardedCodes, answer, answer
 __all__ = [
     "Float8BlockQuantizer",
     "Float8BlockwiseQTensor",
+    "Float8BlockwiseQTensorStorage",
     "Float8CurrentScalingQuantizer",
     "Float8Quantizer",
     "Float8Tensor",
+    "Float8TensorStorage",
     "IdentityQuantizer",
     "MXFP8Quantizer",
     "MXFP8Tensor",
+    "MXFP8TensorStorage",
     "NVFP4Quantizer",
     "NVFP4Tensor",
+    "NVFP4TensorStorage",
     "QuantizedTensor",
+    "QuantizedTensorStorage",
     "Quantizer",
     "fp8_model_init",
     "quantized_model_init",
@@ -193,6 +198,29 @@ class Float8Tensor(WithShardedCodes, OneScaleData, QuantizedTensor):
     """FP8 with one scale."""
 
     @classmethod
+    def make_like(
+        cls, tensor: Float8Tensor, *, data: torch.Tensor | None = None, requires_grad: bool = False
+    ) -> Float8Tensor:
+        """Returns a tensor with the scale and format of another, and with ``data`` as its codes.
+
+        None: the other's codes, shared.
+        """
+        storage = tensor._storage
+        if data is not None:
+            storage = _C.QuantizedStorage(
+                data,
+                tensor._scale_inv,
+                None,
+                None,
+                storage.fp8_dtype,
+                storage.mode,
+                storage.dtype,
+                list(data.shape),
+            )
+            storage.blocks = tensor._storage.blocks
+        return cls(storage, requires_grad, tensor._quantizer)
+
+    @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         answered = answer(func, args, kwargs or {})
         return (
@@ -224,6 +252,13 @@ class NVFP4Tensor(BlockData, QuantizedTensor):
     def _row_scaled_nvfp4(self) -> bool:
         return self._storage.blocks[8]
 
+
+# Transformer Engine's classes of codes and scales without autograd: here each is a tensor too.
+Float8TensorStorage = Float8Tensor
+Float8BlockwiseQTensorStorage = Float8BlockwiseQTensor
+MXFP8TensorStorage = MXFP8Tensor
+NVFP4TensorStorage = NVFP4Tensor
+QuantizedTensorStorage = QuantizedTensor
 
 _CLASSES = {
     _C.ScalingMode.tensor: Float8Tensor,

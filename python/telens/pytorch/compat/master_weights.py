@@ -1,0 +1,228 @@
+"""``transformer_engine.pytorch.tensor.utils``: quantized weights under distributed optimizers.
+
+Each rank has parts of the high-precision master weights and the whole quantized weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from telens import _C
+from telens._names import refusal
+from telens.pytorch.tensor import MXFP8Tensor, NVFP4Tensor, QuantizedTensor, wrap
+
+__all__ = [
+    "cast_master_weights_to_fp8",
+    "post_all_gather_processing",
+    "quantize_master_weights",
+    "replace_raw_data",
+]
+
+
+def replace_raw_data(tensor: QuantizedTensor, new_raw_data: torch.Tensor) -> None:
+    """Moves a tensor's codes into memory of the caller, such as a part of one buffer.
+
+    Values, scales and type stay. Later casts into the tensor write into that memory, and what is
+    written there becomes the tensor's codes (``post_all_gather_processing``).
+
+    Raises UsageError for an MXFP8Tensor, whose two orientations have codes of their own, and for
+    memory of another shape or dtype.
+    """
+    _check_quantized("replace_raw_data", tensor)
+    if isinstance(tensor, MXFP8Tensor):
+        raise _C.UsageError(
+            "replace_raw_data: an MXFP8Tensor has other codes for its rows than for its columns; "
+            "expected one of the other formats: gather its _rowwise_data and _columnwise_data"
+        )
+    storage = tensor._storage
+    rows, columns = storage.rowwise_data, storage.columnwise_data
+    if rows is None:
+        raise _C.UsageError("replace_raw_data: the tensor keeps no codes of its rows")
+    if new_raw_data.dtype != rows.dtype or new_raw_data.shape != rows.shape:
+        raise _C.UsageError(
+            f"replace_raw_data: new_raw_data is {new_raw_data.dtype} of shape "
+            f"{tuple(new_raw_data.shape)}; expected {rows.dtype} of shape {tuple(rows.shape)}"
+        )
+    moved = new_raw_data.detach()
+    moved.copy_(rows)
+    # Columns that are a view of the rows follow them.
+    follows = columns is not None and _share_memory(rows, columns)
+
+    made = _C.QuantizedStorage(
+        moved,
+        storage.rowwise_scale_inv,
+        moved.t() if follows else columns,
+        storage.columnwise_scale_inv,
+        storage.fp8_dtype,
+        storage.mode,
+        storage.dtype,
+        storage.sizes,
+        storage.rowwise_tensor_scale,
+        storage.columnwise_tensor_scale,
+    )
+    made.blocks = storage.blocks
+    tensor.data = wrap(made, quantizer=tensor._quantizer)
+
+
+def quantize_master_weights(
+    model_weights: Sequence[QuantizedTensor],
+    master_weights: Sequence[torch.Tensor | None],
+    start_offsets: Sequence[int | None],
+    group: torch.distributed.ProcessGroup | None,
+    fsdp_shard_model_weights: Sequence[Any] | None = None,
+    manual_post_all_gather_processing: bool = False,
+) -> None:
+    """Quantizes master weights, of which each rank has a part, into the model's weights.
+
+    The parts of one weight are exchanged in the weight's dtype, one weight at a time; then every
+    rank quantizes the whole weight. The result is ``weight.quantize_(master)`` on all ranks, for
+    every format. ``_high_precision_init_val`` is cleared.
+
+    Parameters
+    ----------
+    model_weights
+        the quantized weights, on all ranks in one order
+    master_weights
+        this rank's part of each weight, a run of its elements; None if it has none
+    start_offsets
+        where each part begins among the weight's elements
+    group
+        of the ranks that have the parts; None: the default group, or this process alone
+    fsdp_shard_model_weights
+        memory of codes for each part (MXFP8: two, for rows and columns), written instead of the
+        model weight's codes; scales are still the model weight's
+    manual_post_all_gather_processing
+        no effect: all ranks have all codes when the function returns
+
+    Raises UsageError unless the parts of all ranks cover each weight exactly once.
+    """
+    shards = fsdp_shard_model_weights or [None] * len(model_weights)
+    weights = list(zip(model_weights, master_weights, start_offsets, shards, strict=True))
+    for weight, master, start, _ in weights:
+        _check_quantized("quantize_master_weights", weight)
+        if master is not None:
+            _check_part(weight, master, start)
+    is_alone = not torch.distributed.is_initialized()
+    if not is_alone:
+        _check_cover(weights, group)
+    with torch.no_grad():
+        for weight, master, start, shard in weights:
+            if hasattr(weight, "clear_high_precision_init_val"):
+                weight.clear_high_precision_init_val()
+            # An even number, so that BF16 can be summed as int32: sums of bits with zeros keep all
+            # of them (-0, NaN), and gloo has no int16.
+            count = weight.numel()
+            whole = torch.zeros(count + count % 2, dtype=weight.dtype, device=weight.device)
+            if master is not None:
+                whole[start : start + master.numel()] = master.detach().reshape(-1)
+            if not is_alone:
+                torch.distributed.all_reduce(whole.view(torch.int32), group=group)
+            whole = whole[:count].view(weight.shape)
+            if shard is None:
+                weight.quantize_(whole)
+            else:
+                _quantize_shard(weight, whole, master, start, shard)
+
+
+def cast_master_weights_to_fp8(
+    model_weights: Sequence[QuantizedTensor],
+    master_weights: Sequence[torch.Tensor | None],
+    start_offsets: Sequence[int | None],
+    group: torch.distributed.ProcessGroup | None,
+    fsdp_shard_model_weights: Sequence[Any] | None = None,
+    manual_post_all_gather_processing: bool = False,
+) -> None:
+    """``quantize_master_weights`` under its former name."""
+    quantize_master_weights(
+        model_weights,
+        master_weights,
+        start_offsets,
+        group,
+        fsdp_shard_model_weights,
+        manual_post_all_gather_processing,
+    )
+
+
+@torch.no_grad()
+def post_all_gather_processing(model_weights: QuantizedTensor | Sequence[QuantizedTensor]) -> None:
+    """Computes the codes of columns from those of rows, after these were written as bytes.
+
+    Weights whose columns share memory with their rows, and those whose columns have codes of their
+    own (MXFP8, NVFP4), stay as they are.
+    """
+    weights = [model_weights] if isinstance(model_weights, torch.Tensor) else model_weights
+    for weight in weights:
+        _check_quantized("post_all_gather_processing", weight)
+        rows, columns = weight._storage.rowwise_data, weight._storage.columnwise_data
+        if rows is None or columns is None or isinstance(weight, MXFP8Tensor | NVFP4Tensor):
+            continue
+        if not _share_memory(rows, columns):
+            columns.copy_(rows.t())
+
+
+def _quantize_shard(
+    weight: QuantizedTensor,
+    whole: torch.Tensor,
+    master: torch.Tensor | None,
+    start: int | None,
+    shard: Any,
+) -> None:
+    made = weight._get_quantizer().quantize(whole)._storage
+    for name in ("scale_inv", "tensor_scale"):
+        for orientation in ("rowwise", "columnwise"):
+            scales = getattr(weight._storage, f"{orientation}_{name}")
+            if scales is not None:
+                scales.copy_(getattr(made, f"{orientation}_{name}"))
+    if master is None:
+        return
+    # Elements of one byte of codes: 2 of E2M1.
+    per_byte = weight.numel() // made.rowwise_data.numel()
+    end = start + master.numel()
+    both = isinstance(shard, tuple | list)
+    for memory, codes in zip(
+        shard if both else [shard], (made.rowwise_data, made.columnwise_data), strict=False
+    ):
+        flat = codes if codes is made.rowwise_data else codes.t()
+        part = flat.reshape(-1)[start // per_byte : end // per_byte]
+        memory.view(torch.uint8).view(-1)[: part.numel()].copy_(part)
+
+
+def _check_quantized(owner: str, tensor: Any) -> None:
+    if not isinstance(tensor, QuantizedTensor):
+        expected = "a quantized tensor, as quantized_model_init makes weights"
+        raise refusal(owner, "a weight", expected, tensor)
+
+
+def _check_part(weight: QuantizedTensor, master: torch.Tensor, start: int | None) -> None:
+    end = None if start is None else start + master.numel()
+    if start is None or start < 0 or end > weight.numel():
+        raise _C.UsageError(
+            f"quantize_master_weights: a part of {master.numel()} elements begins at {start}; "
+            f"expected an offset of a part of the weight's {weight.numel()} elements"
+        )
+
+
+def _check_cover(weights: Sequence[tuple], group: torch.distributed.ProcessGroup | None) -> None:
+    """Raises on all ranks unless the parts have as many elements as their weights."""
+    if not weights:
+        return
+    device = weights[0][0].device
+    counts = [0 if master is None else master.numel() for _, master, _, _ in weights]
+    found = torch.tensor(counts, dtype=torch.int64, device=device)
+    torch.distributed.all_reduce(found, group=group)
+    for index, (weight, count) in enumerate(
+        zip([each[0] for each in weights], found.tolist(), strict=True)
+    ):
+        if count != weight.numel():
+            raise _C.UsageError(
+                f"quantize_master_weights: the ranks' parts of weight {index} have {count} "
+                f"elements together; expected its {weight.numel()}: give the group whose ranks "
+                "have the parts"
+            )
+
+
+def _share_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
+    return first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
