@@ -20,8 +20,10 @@ say ''
 command=$!
 trap 'kill "$command" 2>/dev/null' EXIT
 while
-  sleep "${TELENS_PROGRESS_SECONDS:-10}" &
-  wait -n "$command" $! 2>/dev/null
+  sleep "${TELENS_PROGRESS_SECONDS:-10}" >/dev/null 2>&1 &
+  timer=$!
+  wait -n "$command" "$timer" 2>/dev/null
+  kill "$timer" 2>/dev/null
   kill -0 "$command" 2>/dev/null
 do
   steps=$(grep -oE '^\[[0-9]+/[0-9]+\]' "$log" | tail -n 1 | tr -d '[]')
