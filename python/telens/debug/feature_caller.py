@@ -10,6 +10,7 @@ from typing import Any
 from telens import _C
 from telens.debug.feature_checks import checked_answer
 from telens.debug.features.api import TEConfigAPIMapper
+from telens.debug.offered_statistics import offered
 
 # Calls whose configuration is that of a GEMM.
 _GEMM_CALLS = {"fp8_gemm_enabled", "modify_tensor_enabled", "modify_tensor"}
@@ -28,8 +29,12 @@ class FeatureCaller:
         self._keywords: dict[str, set[str] | None] = {
             name: _declared_keywords(getattr(feature, name)) for name in calls_of(type(feature))
         }
-        self.asks_for_statistics = "inspect_tensor" in self._keywords and (
+        self._names_statistics = "inspect_tensor" in self._keywords and (
             "statistics" in inspect.signature(feature.inspect_tensor).parameters
+        )
+        # A class that inherits one of features.wanted_statistics reads them in that one's method.
+        self.asks_for_statistics = self._names_statistics or (
+            "inspect_tensor" in self._keywords and getattr(feature, "reads_statistics", False)
         )
 
         self.may_watch_wgrad = self._may_watch_wgrad()
@@ -120,21 +125,22 @@ class FeatureCaller:
         ``statistics`` is for a method that names it; ``**kwargs``, which may be handed on to code
         that knows the contract's keywords alone, are spared it.
         """
-        self._observe(
-            "inspect_tensor",
-            layer_name,
-            {
-                "tensor_name": tensor_name,
-                "tensor": tensor,
-                "iteration": iteration,
-                "tp_group": tp_group,
-                "tp_size": tp_size,
-                "rowwise_quantized_tensor": rowwise_quantized_tensor,
-                "columnwise_quantized_tensor": columnwise_quantized_tensor,
-                "quantizer": quantizer,
-            },
-            {"statistics": statistics} if self.asks_for_statistics else {},
-        )
+        with offered(statistics if self.asks_for_statistics else None):
+            self._observe(
+                "inspect_tensor",
+                layer_name,
+                {
+                    "tensor_name": tensor_name,
+                    "tensor": tensor,
+                    "iteration": iteration,
+                    "tp_group": tp_group,
+                    "tp_size": tp_size,
+                    "rowwise_quantized_tensor": rowwise_quantized_tensor,
+                    "columnwise_quantized_tensor": columnwise_quantized_tensor,
+                    "quantizer": quantizer,
+                },
+                {"statistics": statistics} if self._names_statistics else {},
+            )
 
     def inspect_tensor_postquantize(
         self, layer_name, gemm, tensor_name, tensor, iteration, tp_group, tp_size, rowwise

@@ -16,6 +16,19 @@ _TENSOR = "telens.pytorch.tensor"
 _USERBUFFERS = "telens.pytorch.userbuffers"
 _COMPAT = "telens.pytorch.compat"
 _API = "telens.debug"
+# Modules of one feature class each.
+_FEATURES = (
+    "disable_fp8_gemm",
+    "disable_fp8_layer",
+    "disable_quantization_gemm",
+    "disable_quantization_layer",
+    "dump_tensors",
+    "fake_quant",
+    "log_fp8_tensor_stats",
+    "log_nvfp4_tensor_stats",
+    "log_tensor_stats",
+    "per_tensor_scaling",
+)
 
 # Module of theirs -> modules of ours that answer for it, the first that has a name first. A module
 # of ours that does not exist (yet) answers for nothing.
@@ -26,6 +39,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     "transformer_engine.debug": ("telens.debug",),
     "transformer_engine.debug.features": ("telens.debug.features",),
     "transformer_engine.debug.features.api": ("telens.debug.features.api",),
+    **{
+        f"transformer_engine.debug.features.{each}": (f"{_API}.features.{each}",)
+        for each in _FEATURES
+    },
     "transformer_engine.debug.features.utils": ("telens.debug.features.utils",),
     "transformer_engine.pytorch": ("telens.pytorch",),
     "transformer_engine.pytorch.attention": ("telens.pytorch.attention",),
