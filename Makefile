@@ -98,6 +98,8 @@ test-python: setup build  ## the Python tests
 test-clients: setup build  ## install Lightning, Megatron-Core in build/clients, train by their code
 	@$(PYTHON) -m pip install -q --no-deps --upgrade --target build/clients \
 	  -r tests/python/clients/requirements.txt
+	@$(PYTHON) -m pip install -q --no-deps --upgrade --target build/clients/megatron-core-0.19.2 \
+	  --python-version 3.12 --ignore-requires-python --only-binary=:all: megatron-core==0.19.2
 	@$(PYTHON) -m pytest -q tests/python/test_run_as_te.py tests/python/test_megatron.py
 
 # Beside .venv, too: with pyarrow pandas keeps texts in another way, here in all that read runs.
