@@ -74,6 +74,42 @@ def test_an_index_has_the_rows_of_all_first_choices_then_of_all_second_ones():
     assert row_id_map.tolist() == [NOTHING, 1, NOTHING, 0, 2, 3]
 
 
+def test_an_empty_slot_of_an_index_takes_no_row():
+    x = torch.arange(1.0, 5.0).view(4, 1).repeat(1, 16).requires_grad_()
+    slots = torch.tensor([[0, 1], [1, -1], [2, 0], [-1, 2]], dtype=torch.int32)
+    for count in (6, -1, 0, 8):
+        rows, row_id_map = te.moe_permute(x, slots, num_out_tokens=count, map_type="index")
+        made = 6 if count == 6 else 8  # without a number: a row for each slot, the last ones 0
+        assert rows[:, 0].tolist() == [1, 3, 1, 2, 3, 4, 0, 0][:made]
+        assert row_id_map.tolist() == [0, 3, 4, NOTHING, 2, NOTHING, 1, 5]
+        back = te.moe_unpermute(rows, row_id_map, torch.ones(4, 2), map_type="index")
+        assert back[:, 0].tolist() == [2, 2, 6, 4]
+    back.sum().backward()
+    assert x.grad[:, 0].tolist() == [2, 1, 2, 1]
+
+
+def test_tokens_without_experts_of_an_index_are_zero():
+    none = torch.full((3, 2), -1, dtype=torch.int32)
+    rows, row_id_map = te.moe_permute(torch.randn(3, 8), none, map_type="index")
+    assert rows.eq(0).all()
+    assert row_id_map.tolist() == [NOTHING] * 6
+    assert te.moe_unpermute(rows, row_id_map, torch.ones(3, 2), map_type="index").eq(0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.int8])
+def test_a_negative_entry_of_a_mask_routes_nothing(dtype):
+    mask = torch.where(ROUTING, 1, NOTHING).to(dtype)
+    x, probs = torch.randn(TOKENS, HIDDEN), torch.rand(TOKENS, EXPERTS)
+    expected = te.moe_permute_with_probs(x, probs, ROUTING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for count in (-1, int(ROUTING.sum())):
+            for made, whole in zip(
+                te.moe_permute_with_probs(x, probs, mask, count), expected, strict=True
+            ):
+                assert torch.equal(made, whole)
+
+
 # ---------------------------------------------------------------- copies
 
 
@@ -123,6 +159,18 @@ def test_chunks_are_sorted_as_cat_sorts_them(dtype):
     assert torch.equal(bits(rows), expected)
     parts = probs.split(sizes.tolist())
     assert torch.equal(row_probs, torch.cat([parts[i] for i in order]))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "order", "match"),
+    [
+        ([3, -1, 1], [0, 1, 2], "split_sizes has -1; expected 0 or more"),
+        ([1, 2], [0, -1], r"sorted_index is \[0, -1\]; expected each chunk's number once"),
+    ],
+)
+def test_sentinels_in_chunks_are_refused_by_name(sizes, order, match):
+    with pytest.raises(telens.UsageError, match=match):
+        te.moe_sort_chunks_by_index(torch.randn(3, 4), torch.tensor(sizes), torch.tensor(order))
 
 
 def test_sizes_that_do_not_fit_are_refused():

@@ -125,7 +125,7 @@ at::Tensor MoEDispatcher::counts_of_ranks(const at::Tensor& own,
 DispatchedTokens MoEDispatcher::dispatch(const at::Tensor& hidden, const at::Tensor& routing_map,
                                          const std::optional<at::Tensor>& probs) {
   check(hidden, routing_map);
-  const at::Tensor routed = routing_map.to(at::kBool);
+  const at::Tensor routed = routing_map.gt(0);  // negative: an empty slot
   const at::Tensor counts = counts_of_ranks(routed.sum(0), dispatch_claims(hidden, probs));
   const std::int64_t rank = group_ ? rank_in(*group_) : 0;
   const at::Tensor own = counts[rank].view({ranks_, num_local_experts()});

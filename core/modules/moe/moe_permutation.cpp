@@ -5,6 +5,7 @@
 // entries are its rows from the last to the first, entries experts .. experts + n those rows'
 // experts, and the last entry is n.
 // index: row_id_map [top_k * tokens], the rows of all first choices, then of all second ones.
+// A negative entry of a routing map is an empty slot, such as an expert of another rank.
 //
 // Maps are made of LibTorch's operators, which run on every device: they hold a few integers a
 // token, where the rows hold thousands of values. No operator waits for the device but where
@@ -23,6 +24,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
+#include <limits>
 #include <optional>
 #include <tuple>
 
@@ -40,6 +42,9 @@ void check_tokens(const char* operation, const char* name, const at::Tensor& tab
   }
 }
 
+// bool [tokens, experts] of a mask in any dtype.
+at::Tensor routed_by(const at::Tensor& routing_map) { return routing_map.gt(0); }
+
 at::Tensor count_up(std::int64_t end, const at::Tensor& like) {
   return at::arange(end, like.options().dtype(at::kLong));
 }
@@ -51,7 +56,7 @@ at::Tensor mask_row_id_map(const at::Tensor& routing_map, std::int64_t rows) {
   if (tokens == 0 || experts == 0) {
     return at::zeros({tokens, 2 * experts + 1}, routing_map.options().dtype(at::kInt));
   }
-  const at::Tensor routed = routing_map.to(at::kBool);
+  const at::Tensor routed = routed_by(routing_map);
   const at::Tensor pairs = at::nonzero_static(routed.t(), rows);
   // Pairs beyond the routed ones are -1: they go to a row behind the last token.
   const at::Tensor expert = pairs.select(1, 0).clamp_min(0);
@@ -116,7 +121,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> moe_permute_mask(
     std::int64_t padded_rows) {
   check_tokens("moe_permute", "routing_map", routing_map, inp);
   const std::int64_t rows =
-      num_out_tokens >= 0 ? num_out_tokens : routing_map.to(at::kBool).sum().item<std::int64_t>();
+      num_out_tokens >= 0 ? num_out_tokens : routed_by(routing_map).sum().item<std::int64_t>();
   const at::Tensor row_id_map = mask_row_id_map(routing_map, rows);
   const MaskPlaces places = mask_places(row_id_map, pad_offsets);
   const std::int64_t made = padded_rows >= 0 ? padded_rows : rows;
@@ -144,11 +149,14 @@ std::tuple<at::Tensor, at::Tensor> moe_permute_index(const at::Tensor& inp, cons
   check_tokens("moe_permute", "routing_map", index, inp);
   const std::int64_t all = index.numel();
   const std::int64_t rows = num_out_tokens > 0 ? num_out_tokens : all;
-  const at::Tensor order =
-      std::get<1>(at::sort(index.flatten(), /*stable=*/std::optional(true), 0));
+  const at::Tensor expert = index.flatten();
+  // Empty slots sort behind all experts.
+  const at::Tensor key =
+      at::where(expert < 0, std::numeric_limits<std::int32_t>::max(), expert.to(at::kLong));
+  const at::Tensor order = std::get<1>(at::sort(key, /*stable=*/std::optional(true), 0));
   at::Tensor row = at::empty({all}, index.options().dtype(at::kLong));
   row.scatter_(0, order, count_up(all, index));
-  row = at::where(row < rows, row, -1).to(at::kInt);
+  row = at::where((row < rows).logical_and(expert >= 0), row, -1).to(at::kInt);
   const at::Tensor row_id_map = row.view(index.sizes()).t().contiguous().flatten();
   return {ops::spread_rows(inp, index_places(row_id_map, index.size(1)), std::nullopt, rows),
           row_id_map};
@@ -185,7 +193,9 @@ void check_chunks(const at::Tensor& split_sizes, const at::Tensor& sorted_index)
         "each for every chunk",
         c10::str(split_sizes.sizes()), c10::str(sorted_index.sizes()));
   }
-  // A GPU finds it when it comes to it: nothing waits here.
+  // Checked on the device: the host does not wait.
+  at::_assert_async(split_sizes.ge(0).all(),
+                    "moe_sort_chunks_by_index: split_sizes must be 0 or more");
   const at::Tensor in_order = std::get<0>(sorted_index.to(at::kLong).sort());
   at::_assert_async(in_order.eq(count_up(sorted_index.numel(), in_order)).all(),
                     "moe_sort_chunks_by_index: sorted_index must have each chunk's number once");

@@ -39,7 +39,15 @@ def is_integer(value: Any) -> bool:
         operator.index(value)
     except TypeError:
         return False
-    return not isinstance(value, bool)
+    # NumPy's bools and tensors of one convert to an index, too.
+    return not isinstance(value, bool) and "bool" not in str(getattr(value, "dtype", ""))
+
+
+def check_sizes(owner: str, **sizes: Any) -> None:
+    """Raises UsageError for an argument that is no integer: a bool is not a size."""
+    for name, value in sizes.items():
+        if not is_integer(value):
+            raise refusal(owner, name, "an integer", value)
 
 
 def is_number(value: Any) -> bool:

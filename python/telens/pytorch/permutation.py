@@ -14,6 +14,7 @@ import torch
 
 from telens import _C
 from telens._names import among, refusal
+from telens.common.field_types import check_sizes
 from telens.pytorch.quantization import FP8GlobalStateManager
 from telens.pytorch.tensor import QuantizedTensor, wrap
 
@@ -51,13 +52,15 @@ def moe_permute(
         its rows are copied.
     routing_map
         map_type "mask": [tokens, experts], 1 (True) where a token goes to an expert;
-        "index": [tokens, top_k] numbers of experts, int32 (others are converted, with a warning)
+        "index": [tokens, top_k] numbers of experts, int32 (others are converted, with a warning).
+        A negative entry of either is an empty slot: no row is made for it
     num_out_tokens
         how many rows to make; rows beyond the routed ones are 0. Fewer than are routed drop the
         last ones, whose tokens then lack an expert: "index" means to, by a mask it is a mistake
         (Transformer Engine writes past its output). A warning tells of it, once, where the mask is
         on the CPU; for a mask on a GPU nothing tells, as counting would wait for it. -1: as many
-        as are routed, which waits for the GPU to count them ("index": also 0)
+        as are routed, which waits for the GPU to count them ("index": also 0, and one for each
+        slot, empty ones included; those rows are 0 and come last)
     max_token_num
         taken, without effect: nothing is kept between calls
     map_type
@@ -68,6 +71,7 @@ def moe_permute(
     (rows, row_id_map), the latter for `moe_unpermute`
     """
     among("moe_permute", "map_type", map_type, _MAP_TYPES)
+    _check_count("moe_permute", num_out_tokens)
     if map_type == "index":
         index = _int32("moe_permute", "routing_map", routing_map)
 
@@ -93,6 +97,7 @@ def moe_permute_with_probs(
 
     ``probs``: [tokens, experts], of any dtype. Returns (rows, the rows' probabilities, row_id_map).
     """
+    _check_count("moe_permute_with_probs", num_out_tokens)
     _check_mask("moe_permute_with_probs", routing_map, num_out_tokens)
 
     def permute(rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -114,6 +119,7 @@ def moe_permute_and_pad_with_probs(
     probabilities, row_id_map, pad_offsets, padded rows of each expert); pad_offsets are for
     `moe_unpermute`, and None where nothing was padded.
     """
+    check_sizes("moe_permute_and_pad_with_probs", align_size=align_size)
     if align_size < 1:
         raise refusal("moe_permute_and_pad_with_probs", "align_size", "1 or more", align_size)
     _check_mask("moe_permute_and_pad_with_probs", routing_map, -1)
@@ -223,6 +229,7 @@ class _RowsOfSplits(torch.nn.Module):
         self.num_gemms = num_gemms
         if align_size is None:
             align_size = FP8GlobalStateManager.get_fp8_recipe()._row_multiple
+        check_sizes(type(self).__name__, num_gemms=num_gemms, align_size=align_size)
         self.align_size = align_size
 
     def _padded(self, m_splits: Sequence[int]) -> list[int]:
@@ -302,6 +309,12 @@ def _check_whole_numbers(function: str, name: str, tensor: torch.Tensor, expecte
         )
 
 
+def _check_count(function: str, num_out_tokens: int) -> None:
+    # Nothing else is looked at: torch.compile traces through numbers of other types.
+    if isinstance(num_out_tokens, bool):
+        raise refusal(function, "num_out_tokens", "an integer", num_out_tokens)
+
+
 def _check_mask(function: str, routing_map: torch.Tensor, num_out_tokens: int) -> None:
     expected = "bool or whole numbers, 1 where a token goes to an expert"
     _check_whole_numbers(function, "routing_map", routing_map, expected)
@@ -309,7 +322,7 @@ def _check_mask(function: str, routing_map: torch.Tensor, num_out_tokens: int) -
     is_known = routing_map.device.type == "cpu" and type(routing_map) is torch.Tensor
     if num_out_tokens < 0 or not is_known or torch.compiler.is_compiling():
         return
-    if num_out_tokens < int(torch.count_nonzero(routing_map)):
+    if num_out_tokens < int((routing_map > 0).sum()):
         # Without counts, which are others in each step: one text is shown once.
         warnings.warn(
             f"{function}: num_out_tokens is less than the rows that routing_map routes, and the "
@@ -336,13 +349,29 @@ def _chunks(
     sorted_index: torch.Tensor | Sequence[int],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     sizes = torch.as_tensor(split_sizes, dtype=torch.int64)
+    order = torch.as_tensor(sorted_index, dtype=torch.int64)
+    _check_chunks(sizes, order)
     # Those on a GPU are not read: that would wait for it.
     if sizes.device.type == "cpu" and int(sizes.sum()) != inp.size(0):
         raise _C.ShapeError(
             f"moe_sort_chunks_by_index: split_sizes are {int(sizes.sum())} rows in all; inp has "
             f"{inp.size(0)}"
         )
-    return sizes, torch.as_tensor(sorted_index, dtype=torch.int64)
+    return sizes, order
+
+
+def _check_chunks(sizes: torch.Tensor, order: torch.Tensor) -> None:
+    """Raises UsageError for a sentinel; those on a GPU fail there, without a name."""
+    if sizes.device.type == "cpu" and bool((sizes < 0).any()):
+        raise _C.UsageError(
+            f"moe_sort_chunks_by_index: split_sizes has {int(sizes.min())}; expected 0 or more: an "
+            "empty chunk has 0 rows"
+        )
+    if order.device.type == "cpu" and order.sort().values.tolist() != list(range(order.numel())):
+        raise _C.UsageError(
+            f"moe_sort_chunks_by_index: sorted_index is {order.tolist()}; expected each chunk's "
+            f"number once, from 0 to {order.numel() - 1}: drop chunks by a size of 0, not by -1"
+        )
 
 
 def _on_rows(
