@@ -99,7 +99,8 @@ void Autocast::exit() {
   }
   const AutocastState left = std::move(stack().back());
   stack().pop_back();
-  if (stack().empty() && left.options.updates_scales && c10::GradMode::is_enabled()) {
+  const bool trained = c10::GradMode::is_enabled() || left.region->has_trained();
+  if (stack().empty() && left.options.updates_scales && trained) {
     const c10::AutoGradMode no_grad(false);
     announce(left);
     left.region->update(/*backward=*/false);

@@ -1,8 +1,9 @@
 // fp8_autocast: the region in which layers run in FP8, and when their scales are updated.
 //
-// Forward amaxes and scales update when the outermost region ends with gradients enabled; gradient
-// amaxes once, when the backward of the region's first layer ends; evaluation updates nothing, nor
-// does a region that an exception leaves.
+// Forward amaxes and scales update when the outermost region ends, if gradients are enabled or a
+// layer ran in it as part of a training step (the first forward of a reentrant checkpoint disables
+// gradients). Gradient amaxes update once, when the backward of the region's first layer ends.
+// Evaluation updates nothing, nor does a region that an exception leaves.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,6 +36,10 @@ class Region {
   void add(const std::shared_ptr<LayerQuantization>& layer,
            const std::shared_ptr<const DelayedScaling>& recipe, const ProcessGroupPtr& group);
 
+  // A layer ran as part of a training step, whatever the gradient mode at the region's end is.
+  void note_training() { has_trained_ = true; }
+  bool has_trained() const { return has_trained_; }
+
   // True for the first caller: the layer whose backward ends last.
   bool claim_first() { return !std::exchange(first_claimed_, true); }
 
@@ -52,6 +57,7 @@ class Region {
   };
   std::vector<Member> members_;
   bool first_claimed_ = false;
+  bool has_trained_ = false;
 };
 
 // The innermost region of this thread.

@@ -105,6 +105,22 @@ def test_a_checkpoints_first_forward_is_training(tmp_path, layer, x, training):
     assert recorded(tmp_path) == {"max": [pytest.approx(x.max().item())] * 2}
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_in_an_evaluation_is_evaluation(tmp_path, layer, x, reentrant):
+    layer.eval()
+    histories = []
+    with debug.session(config("both"), log_dir=tmp_path):
+        for training in (True, False):
+            with torch.set_grad_enabled(training), te.autocast(recipe=DelayedScaling()):
+                out = te.checkpoint(layer, x, use_reentrant=reentrant)
+            if training:
+                out.sum().backward()
+                debug.step()
+            histories.append(layer.fp8_meta["scaling_fwd"].amax_history.clone())
+    assert torch.equal(*histories)
+    assert recorded(tmp_path).keys() == {"max", "max_eval"}
+
+
 def test_a_model_that_is_only_evaluated_is_told_of_once(tmp_path, layer, x):
     with debug.session(config(), log_dir=tmp_path):
         for _ in range(3):

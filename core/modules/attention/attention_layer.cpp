@@ -73,7 +73,7 @@ bool AttentionLayer::is_evaluation(const Request& request) {
     state_->has_trained = true;
     return false;
   }
-  if (recomputation::is_active()) return false;
+  if (recomputation::is_training()) return false;
   return !at::GradMode::is_enabled() || (state_->has_trained && request.query.requires_grad());
 }
 

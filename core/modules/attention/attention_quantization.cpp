@@ -53,8 +53,7 @@ Fp8Attention AttentionQuantization::begin(const ForwardContext& context,
                                           const AutocastOptions& options, const at::Device& device,
                                           bool asks_gradient, const std::string& name) {
   make_groups();
-  // Evaluation leaves no trace. A checkpoint's first forward is training, if without gradients.
-  const bool trains = at::GradMode::is_enabled() || recomputation::is_active();
+  const bool trains = recomputation::trains();  // evaluation leaves no trace
   Contexts contexts;
   for (std::size_t group = 0; group < groups_.size(); ++group) {
     ForwardContext& own = contexts[group];
@@ -62,10 +61,12 @@ Fp8Attention AttentionQuantization::begin(const ForwardContext& context,
     own.region = context.region;
     own.quantizers = groups_[group]->quantizers(context.recipe, device, trains, name);
     const auto& delayed = groups_[group]->followed();
-    if (trains && delayed != nullptr) context.region->add(groups_[group], delayed, options.group);
+    if (!trains || delayed == nullptr) continue;
+    context.region->add(groups_[group], delayed, options.group);
+    context.region->note_training();
   }
   if (context.recipe->as_delayed_scaling() != nullptr &&
-      (asks_gradient || recomputation::is_active())) {
+      (asks_gradient || recomputation::hides_gradients())) {
     contexts[0].first_in_region = context.region->claim_first();
   }
   for (std::size_t group = 0; group < groups_.size() && recomputation::is_active(); ++group) {

@@ -192,8 +192,7 @@ void LinearLayer::State::enter_recipe(ForwardContext& context, const AutocastOpt
                                       const at::Device& device) {
   context.recipe = options.recipe;
   context.calibrating = !options.enabled;
-  // Evaluation leaves no trace. A checkpoint's first forward is training, if without gradients.
-  const bool trains = at::GradMode::is_enabled() || recomputation::is_active();
+  const bool trains = recomputation::trains();  // evaluation leaves no trace
   const bool collects_amax = trains || context.calibrating;
   context.quantizers =
       quantization->quantizers(context.recipe, device, collects_amax, layer.hooks.name());
@@ -211,6 +210,7 @@ void LinearLayer::State::enter_recipe(ForwardContext& context, const AutocastOpt
     check_shared_scales(name(), layer.parallel, *context.delayed, options.group, compared_groups_);
   }
   region->add(quantization, context.delayed, options.group);
+  if (trains) region->note_training();
 }
 
 void LinearLayer::State::follow_casts(LayerQuantizers& quantizers) const {
@@ -223,15 +223,15 @@ void LinearLayer::State::follow_casts(LayerQuantizers& quantizers) const {
 
 // Evaluations are recorded apart from the training. Eval mode alone does not tell: frozen parts of
 // a model are in eval mode inside a training, and some programs train in eval mode throughout,
-// since they have no dropout. So a forward in eval mode belongs to an evaluation where it makes no
-// graph, or where the layer, whose weight is trained, has been in training mode before. A
-// checkpoint's first forward makes no graph either.
+// since they have no dropout. So a forward in eval mode belongs to an evaluation if it makes no
+// graph, or if the layer, whose weight is trained, has been in training mode before. The first
+// forward of a checkpoint makes no graph either, but is training if its caller has gradients on.
 bool LinearLayer::State::is_evaluation(const LinearCall& call, const at::Tensor& weight) {
   if (call.training) {
     has_trained_ = true;
     return false;
   }
-  if (recomputation::is_active()) return false;
+  if (recomputation::is_training()) return false;
   return !at::GradMode::is_enabled() || (has_trained_ && weight.requires_grad());
 }
 
@@ -243,7 +243,8 @@ at::Tensor LinearLayer::State::run_forward(LinearArguments arguments) {
 }
 
 void LinearLayer::State::announce(ForwardContext& context, bool asks_gradient) {
-  if (context.region && !context.recomputation && (asks_gradient || recomputation::is_active())) {
+  if (context.region && !context.recomputation &&
+      (asks_gradient || recomputation::hides_gradients())) {
     context.first_in_region = context.region->claim_first();
   }
   if (recomputation::is_active() && !context.recomputation) {

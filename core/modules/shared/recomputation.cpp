@@ -1,5 +1,7 @@
 #include "core/modules/shared/recomputation.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -9,6 +11,7 @@ namespace {
 struct ActiveScope {
   std::shared_ptr<RecomputationTape> tape;
   RecomputationScope::Mode mode;
+  bool hides_gradients;  // the checkpoint itself disabled them
 };
 
 std::vector<ActiveScope>& scopes() {
@@ -17,6 +20,8 @@ std::vector<ActiveScope>& scopes() {
 }
 
 bool replays(const ActiveScope& scope) { return scope.mode == RecomputationScope::Mode::replay; }
+bool is_of_training(const ActiveScope& scope) { return scope.tape->trains(); }
+bool hides(const ActiveScope& scope) { return scope.hides_gradients; }
 
 // Quantizers whose scales stay as they are now, and which add nothing to an amax history.
 LayerQuantizers frozen(const LayerQuantizers& quantizers) {
@@ -29,6 +34,8 @@ LayerQuantizers frozen(const LayerQuantizers& quantizers) {
 }
 
 }  // namespace
+
+RecomputationTape::RecomputationTape() : trains_(at::GradMode::is_enabled()) {}
 
 void RecomputationTape::append(const void* layer, ForwardContext context) {
   entries_.push_back({layer, std::move(context)});
@@ -48,7 +55,8 @@ RecomputationScope::RecomputationScope(std::shared_ptr<RecomputationTape> tape, 
   if (mode == Mode::replay) {
     tape->rewind();
   }
-  scopes().push_back({std::move(tape), mode});
+  const bool hides_gradients = tape->trains() && !at::GradMode::is_enabled();
+  scopes().push_back({std::move(tape), mode, hides_gradients});
   recomputation::all_scopes.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -64,6 +72,12 @@ std::atomic<int> all_scopes{0};
 bool is_active_here() { return !scopes().empty(); }
 
 bool is_replaying_here() { return std::any_of(scopes().begin(), scopes().end(), replays); }
+
+bool is_training_here() { return std::any_of(scopes().begin(), scopes().end(), is_of_training); }
+
+bool hides_gradients_here() { return std::any_of(scopes().begin(), scopes().end(), hides); }
+
+bool trains() { return at::GradMode::is_enabled() || hides_gradients(); }
 
 ForwardContext replay_context(const void* layer, const std::string& name) {
   const auto innermost = std::find_if(scopes().rbegin(), scopes().rend(), replays);

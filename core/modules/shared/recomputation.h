@@ -12,14 +12,19 @@
 
 namespace telens {
 
-// The contexts of the layers that ran inside one checkpointed function, in order.
+// The contexts of the layers that ran inside one checkpointed function, in order. Constructed where
+// the checkpoint is called, in the caller's gradient mode.
 class TELENS_EXPORT RecomputationTape {
  public:
+  RecomputationTape();
+
   void append(const void* layer, ForwardContext context);
   // The context of the next layer in order. Throws UsageError if another layer was there the first
   // time.
   ForwardContext next(const void* layer, const std::string& name);
   void rewind() { position_ = 0; }
+  // Gradients were enabled at the call: the function belongs to a training step.
+  bool trains() const { return trains_; }
 
  private:
   struct Entry {
@@ -28,6 +33,7 @@ class TELENS_EXPORT RecomputationTape {
   };
   std::vector<Entry> entries_;
   std::size_t position_ = 0;
+  bool trains_;
 };
 
 // While it lives, this thread's layers write their contexts to the tape, or take them from it.
@@ -47,6 +53,8 @@ namespace recomputation {
 extern std::atomic<int> all_scopes;
 bool is_active_here();
 bool is_replaying_here();
+bool is_training_here();
+bool hides_gradients_here();
 
 // True inside any scope of this thread; true inside a replaying one.
 inline bool is_active() {
@@ -55,6 +63,21 @@ inline bool is_active() {
 inline bool is_replaying() {
   return all_scopes.load(std::memory_order_relaxed) != 0 && is_replaying_here();
 }
+
+// True inside a checkpoint that was called with gradients enabled.
+inline bool is_training() {
+  return all_scopes.load(std::memory_order_relaxed) != 0 && is_training_here();
+}
+
+// True in the first forward of a reentrant checkpoint of a training step: gradients are disabled
+// though a backward follows.
+inline bool hides_gradients() {
+  return all_scopes.load(std::memory_order_relaxed) != 0 && hides_gradients_here();
+}
+
+// True if this forward belongs to a training step: a missing gradient mode alone does not make it
+// an evaluation.
+bool trains();
 
 // The context that the innermost replaying scope has for the layer. `layer`: its identity.
 ForwardContext replay_context(const void* layer, const std::string& name);
