@@ -140,3 +140,52 @@ def test_on_a_cpu_the_stream_is_without_effect():
     te.make_graphed_callables(layer, sample())
     x = torch.randn(4, 8)
     assert torch.equal(layer(x, cuda_graph_stream=object(), cuda_graph_event=object()), plain(x))
+
+
+def test_keywords_at_their_defaults_may_differ_from_the_sample():
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = te.Linear(16, 16, device="cpu")
+
+        def forward(self, x, mask=None, factor=1.0, *, kept=None):
+            y = self.linear(x) * factor
+            return y if mask is None else y * mask
+
+    layer, x = Layer(), torch.randn(8, 16)
+    expected = layer(x)
+    graphed = te.make_graphed_callables(
+        layer, (torch.randn(8, 16),), sample_kwargs={"factor": 1.0, "kept": None}
+    )
+    for keywords in ({}, {"mask": None}, {"factor": 1.0}, {"kept": None, "factor": 1.0}):
+        assert torch.equal(graphed(x, **keywords), expected)
+    with pytest.raises(telens.UsageError, match="called with mask, which its sample does not have"):
+        graphed(x, mask=torch.ones(16))
+    with pytest.raises(telens.UsageError, match=r"an argument is 2.0; expected 1.0"):
+        graphed(x, factor=2.0)
+
+
+def test_a_single_module_with_an_order_is_as_a_tuple_of_it():
+    layer, x = te.Linear(16, 16, device="cpu"), torch.randn(8, 16)
+    sample = (torch.randn(8, 16),)
+    (of_tuple,) = te.make_graphed_callables((layer,), (sample,), _order=[1, -1])
+    alone = te.make_graphed_callables(layer, sample, _order=[1, -1])
+    assert torch.equal(alone(x), of_tuple(x))
+    both = te.make_graphed_callables(layer, (sample, sample), _order=[1, 1, -1, -1])
+    assert torch.equal(both[1](x), layer(x))
+
+
+def test_an_input_changed_in_place_is_changed_for_the_caller():
+    class Counter(torch.nn.Module):
+        def forward(self, x):
+            x.copy_(x + 1)
+            return x * 2
+
+    counter = Counter().eval()
+    first, sample_input = torch.zeros(4), torch.zeros(4)
+    with torch.no_grad():
+        te.make_graphed_callables(counter, (sample_input,), allow_unused_input=True)
+        assert sample_input.eq(0).all()
+        for step in range(1, 4):
+            assert counter(first).eq(2 * step).all()
+            assert first.eq(step).all()

@@ -21,6 +21,7 @@ from telens.pytorch.graph_options import (
     check_wgrads_in_order,
     flags_by_module,
     kwargs_for,
+    samples_of,
     without_former_names,
 )
 from telens.pytorch.graph_order import callables_by_order, schedule_by_order
@@ -129,7 +130,7 @@ def make_graphed_callables(
     if not is_integer(num_warmup_iters) or num_warmup_iters < 0:
         expected = "a number of iterations, 0 or more"
         raise refusal("make_graphed_callables", "num_warmup_iters", expected, num_warmup_iters)
-    args = (sample_args,) if single and _order is None else tuple(sample_args)
+    args = samples_of(sample_args, single, _order is not None)
     kwargs = kwargs_for(sample_kwargs, len(args))
     owners = callables_by_order(all_modules, len(args), _order, _num_layers_per_chunk)
     flags = flags_by_module(options.pop("enabled"), len(all_modules))
@@ -160,7 +161,8 @@ def make_graphed_callables(
         if graphs is not None:
             capture_all(runners, schedule, graphs, pool)
     if _order is not None:
-        return tuple(runner.as_function() for runner in runners)
+        functions = tuple(runner.as_function() for runner in runners)
+        return functions[0] if single and args[0] is sample_args else functions
     for runner in runners:
         runner.take_over()
     return modules

@@ -18,6 +18,7 @@ __all__ = [
     "check_wgrads_in_order",
     "flags_by_module",
     "kwargs_for",
+    "samples_of",
     "without_former_names",
 ]
 
@@ -47,6 +48,15 @@ def without_former_names(given: dict[str, Any]) -> dict[str, Any]:
         value = given[new] if given[old] is None else given[old]
         options[new] = default if value is None else value
     return options
+
+
+def samples_of(sample_args: Any, single: bool, has_order: bool) -> tuple[Any, ...]:
+    """The arguments of each sample.
+
+    One module has one sample; with an ``_order`` it may have one for each of its forwards.
+    """
+    is_list = has_order and all(isinstance(each, tuple) for each in sample_args)
+    return (sample_args,) if single and not is_list else tuple(sample_args)
 
 
 def kwargs_for(

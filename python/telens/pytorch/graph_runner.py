@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -24,6 +25,7 @@ __all__ = ["CallOptions", "Flag", "Passes", "Runner"]
 
 _FLAG = "is_first_microbatch"
 Flag = bool | None  # the value of is_first_microbatch; None: the module is not told
+_MISSING = object()
 _TENSOR = object()  # in place of a tensor among the leaves of a result
 _TAKEN_OVER = ("forward", "backward_dw", "reset")  # attributes of a graphed module
 
@@ -79,6 +81,7 @@ class Runner:
         self.wgrads = WeightGradients(module)
         self._forward = module.forward
         self.region = functools.partial(autocast, enabled=enabled, **options.autocast)
+        self._sample_kwargs = kwargs
         self._leaves, self._structure = tree_flatten((args, kwargs))
         tensors = [each for each in self._leaves if isinstance(each, torch.Tensor)]
         _check_constants(self._leaves)
@@ -89,6 +92,7 @@ class Runner:
         flagged = options.needs_flag and isinstance(module, Module)
         self.flags: tuple[Flag, ...] = (True, False) if flagged else (None,)
         self.passes: dict[Flag, Passes] = {flag: Called(self, flag) for flag in self.flags}
+        self._written: set[int] = set()  # places of inputs that the module changes in place
         self._newest = 0  # the number of the newest forward
         self._is_reset = False
 
@@ -176,7 +180,7 @@ class Runner:
         on = ReplayStream.take(kwargs)
         flag = self._take_flag(kwargs)
         self.pending_wgrads.check_pass(self.name, Pass.forward, flag)
-        leaves, structure = tree_flatten((args, kwargs))
+        leaves, structure = tree_flatten((args, self._kwargs_like_sample(kwargs)))
         if structure != self._structure:
             raise _C.UsageError(
                 f"{self.name}: called with other arguments than its sample: a graph takes those "
@@ -192,7 +196,36 @@ class Runner:
                     "sample: in a graph it is a constant"
                 )
         tensors = _Replay.apply(self, flag, on, *inputs, *self.parameters)
+        with torch.no_grad():
+            for place in self._written:
+                inputs[place].copy_(self.inputs[place])
         return self._result(tensors)
+
+    def _kwargs_like_sample(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The keywords of the sample, in its order.
+
+        Those at their defaults need not be in both; UsageError names one that only the call has.
+        """
+        defaults = self._defaults
+        found = {
+            name: kwargs.get(name, sample if _is_default(name, sample, defaults) else _MISSING)
+            for name, sample in self._sample_kwargs.items()
+        }
+        for name, value in kwargs.items():
+            if name not in found and not _is_default(name, value, defaults):
+                raise _C.UsageError(
+                    f"{self.name}: called with {name}, which its sample does not have: a graph "
+                    f"takes the sample's arguments only; give it in sample_kwargs"
+                )
+        return {name: value for name, value in found.items() if value is not _MISSING}
+
+    @functools.cached_property
+    def _defaults(self) -> dict[str, Any]:
+        """Of the keywords of the module's forward."""
+        if isinstance(self.module, Module) and type(self.module).forward is Module.forward:
+            return {field.name: field.default for field in self.module._type.inputs}
+        parameters = inspect.signature(self._forward).parameters
+        return {name: each.default for name, each in parameters.items()}
 
     def _check_input(self, given: Any, sample: torch.Tensor) -> torch.Tensor:
         if not isinstance(given, torch.Tensor) or given.shape != sample.shape:
@@ -240,7 +273,11 @@ class Runner:
         args, kwargs = tree_unflatten(leaves, self._structure)
         if flag is not None:
             kwargs = {**kwargs, _FLAG: flag}
+        versions = [each._version for each in self.inputs]
         result, self._output_structure = tree_flatten(self._forward(*args, **kwargs))
+        for place, (each, version) in enumerate(zip(self.inputs, versions, strict=True)):
+            if each._version != version:
+                self._written.add(place)
         made = [each for each in result if isinstance(each, torch.Tensor)]
         self._output_leaves = [
             _TENSOR if isinstance(each, torch.Tensor) else each for each in result
@@ -360,6 +397,11 @@ def _check_constants(leaves: Sequence[Any]) -> None:
                 "compare to True or False; expected tensors, numbers, strings and their like: "
                 "give it as a tensor"
             )
+
+
+def _is_default(name: str, value: Any, defaults: dict[str, Any]) -> bool:
+    """None counts as a default of every keyword: a call without it means the same."""
+    return value is None or (name in defaults and _are_equal(value, defaults[name]))
 
 
 def _are_equal(given: Any, sample: Any) -> bool:
