@@ -50,7 +50,7 @@ STEPS = [
 
 @pytest.mark.parametrize("is_paged", [False, True])
 @pytest.mark.parametrize("layout", ["sbhd", "bshd"])
-def test_new_tokens_are_those_of_a_recomputation_of_the_whole(layout, is_paged):
+def test_cached_steps_equal_recomputing_whole_sequences(layout, is_paged):
     torch.manual_seed(1)
     model = Model(layout).eval()
     params = caches(is_paged)
@@ -118,6 +118,85 @@ def test_what_does_not_fit_is_refused():
         params.step(1, key, key.clone().requires_grad_(), "bshd")
 
 
+@pytest.mark.parametrize("gap", [0, 2])
+@pytest.mark.parametrize("is_paged", [False, True])
+@pytest.mark.parametrize("norm", [None, "RMSNorm"])
+def test_packed_steps_equal_recomputing_whole_sequences(is_paged, gap, norm):
+    """``gap``: tokens of padding after each sequence."""
+    torch.manual_seed(1)
+    layer = te.TransformerLayer(
+        HIDDEN, 64, HEADS, num_gqa_groups=GROUPS, attn_input_format="thd", layer_number=1,
+        self_attn_mask_type="padding_causal", qk_norm_type=norm, device="cpu",
+        init_method=lambda weight: torch.nn.init.normal_(weight, std=0.3),
+    ).eval()  # fmt: skip
+    angles = te.RotaryPositionEmbedding(HIDDEN // HEADS)(LONGEST)
+    params = caches(is_paged, qkv_format="thd", max_ctx_len=LONGEST)
+    tokens = {name: torch.randn(LONGEST, HIDDEN) for name in "abcd"}
+    seen = dict.fromkeys(tokens, 0)
+    for step in STEPS:
+        params.pre_step(step)
+        lengths = torch.tensor([0, *step.values()])
+        sums, starts = lengths.cumsum(0).int(), (lengths + gap).cumsum(0).int() - gap
+        packed = torch.randn(int(starts[-1]) + gap, HIDDEN)
+        for start, (name, count) in zip(starts.tolist(), step.items(), strict=False):
+            packed[start : start + count] = tokens[name][seen[name] : seen[name] + count]
+        padded = {"cu_seqlens_q_padded": starts, "cu_seqlens_kv_padded": starts} if gap else {}
+        with torch.no_grad():
+            out = layer(
+                packed, inference_params=params, rotary_pos_emb=angles, cu_seqlens_q=sums,
+                cu_seqlens_kv=sums, max_seqlen_q=LONGEST, max_seqlen_kv=LONGEST, **padded,
+            )  # fmt: skip
+        for start, (name, count) in zip(starts.tolist(), step.items(), strict=False):
+            seen[name] += count
+            whole = torch.tensor([0, seen[name]], dtype=torch.int32)
+            with torch.no_grad():
+                expected = layer(
+                    tokens[name][: seen[name]], rotary_pos_emb=angles, cu_seqlens_q=whole
+                )[-count:]
+            torch.testing.assert_close(out[start : start + count], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_subclass_wraps_a_cached_forward_once():
+    class Wrapped(te.TransformerLayer):
+        def forward(self, *args, **kwargs):
+            return (super().forward(*args, **kwargs),)
+
+    layer = Wrapped(HIDDEN, 64, HEADS, num_gqa_groups=GROUPS, device="cpu").eval()
+    params = caches()
+    params.pre_step({"a": 2})
+    with torch.no_grad():
+        out = layer(torch.randn(2, 1, HIDDEN), inference_params=params)
+    assert isinstance(out, tuple)
+    assert isinstance(out[0], torch.Tensor)
+
+
+def test_cache_manager_holds_keys_by_layer_and_takes_reordered_ones():
+    from telens.pytorch.attention.inference import NonPagedKVCacheManager, PagedKVCacheManager
+
+    assert isinstance(caches(is_paged=True).cache_manager, PagedKVCacheManager)
+    params = caches()
+    assert isinstance(params.cache_manager, NonPagedKVCacheManager)
+    key, value = torch.randn(2, 2, 4, GROUPS, 8)
+    params.pre_step({"a": 4, "b": 4})
+    params.step(1, key, value, "bshd")
+    keys, values = params.cache_manager.cache[1]
+    assert keys.shape == values.shape == (3, LONGEST, GROUPS, 8)
+    assert torch.equal(keys[:2, :4], key)
+    order = torch.tensor([1, 0])  # as a beam search does
+    params.cache_manager.cache[1] = (keys.index_select(0, order), values.index_select(0, order))
+    params.pre_step({"a": 1, "b": 1})
+    kept, _ = params.step(1, key[:, :1], value[:, :1], "bshd")
+    assert torch.equal(kept[:, :4], key[[1, 0]])
+
+
+@pytest.mark.parametrize("argument", ["num_heads_kv", "head_dim_k"])
+def test_a_bool_is_not_a_size_of_a_cache(argument):
+    with pytest.raises(telens.UsageError, match=f"{argument} must be an integer"):
+        te.InferenceParams(
+            3, LONGEST, **{"num_heads_kv": 2, "head_dim_k": 8, argument: True}, dtype=torch.float32
+        )
+
+
 def test_dot_product_attention_alone_has_the_caches_too():
     torch.manual_seed(3)
     attention = te.DotProductAttention(HEADS, 8, GROUPS, layer_number=7)
@@ -132,18 +211,31 @@ def test_dot_product_attention_alone_has_the_caches_too():
     torch.testing.assert_close(out, attention(query, key, value)[5:], rtol=1e-5, atol=1e-5)
 
 
-def test_a_mask_of_ones_own_is_refused():
+def test_masks_and_lengths_that_agree_with_pre_step_are_accepted():
     model = te.MultiheadAttention(HIDDEN, HEADS, num_gqa_groups=GROUPS, device="cpu").eval()
-    params = caches()
-    params.pre_step({"a": 2})
-    x, mask = torch.randn(2, 1, HIDDEN), torch.zeros(1, 1, 1, 2, dtype=torch.bool)
+    x = torch.randn(2, 1, HIDDEN)
+
+    def run(**arguments):
+        params = caches()
+        params.pre_step({"a": 2})
+        with torch.no_grad():
+            return model(x, inference_params=params, **arguments)
+
+    mask = torch.zeros(1, 1, 1, 2, dtype=torch.bool)
+    expected = run()
     for arguments in (
-        {"attention_mask": mask},
-        {"attn_mask_type": "arbitrary", "attention_mask": mask},
+        {"attn_mask_type": "padding_causal", "attention_mask": mask},
         {"cu_seqlens_q": torch.tensor([0, 2], dtype=torch.int32)},
+        {"cu_seqlens_q": torch.tensor([0, 2, 2, 2], dtype=torch.int32)},  # of a fixed batch size
     ):
-        with torch.no_grad(), pytest.raises(telens.UsageError, match="do not go with inference"):
-            model(x, inference_params=params, **arguments)
+        assert torch.equal(run(**arguments), expected)
+    for arguments in (
+        {"attn_mask_type": "padding", "attention_mask": mask.logical_not()},
+        {"attn_mask_type": "arbitrary", "attention_mask": mask},
+        {"cu_seqlens_q": torch.tensor([0, 1], dtype=torch.int32)},
+    ):
+        with pytest.raises(telens.UsageError, match="lengths of sequences are those of pre_step"):
+            run(**arguments)
 
 
 def test_angles_of_too_few_positions_are_refused():

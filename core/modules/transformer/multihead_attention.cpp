@@ -257,6 +257,11 @@ MultiheadAttention::QueryKeyValue MultiheadAttention::project(
 at::Tensor MultiheadAttention::rotate_packed(const at::Tensor& t, const at::Tensor& angles,
                                              const std::optional<at::Tensor>& cu_seqlens,
                                              const std::optional<at::Tensor>& starts) const {
+  // [1, tokens, 1, channels]: each token's own angles, as generation with a cache has them.
+  if (angles.dim() == 4 && angles.size(0) == 1 && angles.size(1) == t.size(0)) {
+    return apply_rotary_embedding(t.unsqueeze(0), angles, /*batch_dim=*/1, rotary_pairs())
+        .squeeze(0);
+  }
   if (!cu_seqlens) {
     raise<UsageError>("MultiheadAttention: rotary_pos_emb in thd needs cu_seqlens_q");
   }

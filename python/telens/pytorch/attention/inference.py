@@ -1,5 +1,6 @@
-"""``telens.pytorch.InferenceParams`` where Transformer Engine has it."""
+"""Key-value caches at Transformer Engine's path."""
 
 from telens.pytorch.inference_params import InferenceParams
+from telens.pytorch.kv_cache import KVCacheManager, NonPagedKVCacheManager, PagedKVCacheManager
 
-__all__ = ["InferenceParams"]
+__all__ = ["InferenceParams", "KVCacheManager", "NonPagedKVCacheManager", "PagedKVCacheManager"]
