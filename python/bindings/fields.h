@@ -39,6 +39,13 @@ namespace py = pybind11;
 // Raises TypeError: an argument of the wrong type.
 [[noreturn]] void raise_wrong_type(const char* name, const std::string& expected, py::handle given);
 
+// Raises TypeError: more arguments by position than `at_most`; `next` is the first one too many.
+[[noreturn]] void raise_too_many_positions(const std::string& owner, Py_ssize_t at_most,
+                                           Py_ssize_t given, const std::string& next);
+// A Python bool, one of NumPy, or a tensor of them: no size and no factor, though each of them
+// converts to a number.
+bool is_bool(py::handle value);
+
 // The Python name of a field's type, as it stands in signatures and stubs.
 template <typename T>
 std::string python_type_name() {
@@ -115,14 +122,35 @@ bool must_be_given(const T& initial) {
   }
 }
 
+template <typename T>
+constexpr bool kIsNumber =
+    (std::is_integral_v<T> && !std::is_same_v<T, bool>) || std::is_floating_point_v<T>;
+template <typename T>
+constexpr bool kIsNumber<std::optional<T>> = kIsNumber<T>;
+
 // value.cast<T>(), with a TypeError that names the argument.
 template <typename T>
 T cast_argument(const char* name, const std::string& expected, py::handle value) {
+  if constexpr (kIsNumber<T>) {
+    if (is_bool(value)) raise_wrong_type(name, expected, value);
+  }
   try {
     return value.cast<T>();
   } catch (const py::cast_error&) {
     raise_wrong_type(name, expected, value);
   }
+}
+
+// A list of sizes, none of which is a bool.
+template <typename T>
+T cast_sizes(const char* name, py::handle value) {
+  if (is_bool(value)) raise_wrong_type(name, python_type_name<T>(), value);
+  if (PyList_Check(value.ptr()) || PyTuple_Check(value.ptr())) {
+    for (const py::handle each : value) {
+      if (is_bool(each)) raise_wrong_type(name, python_type_name<T>(), each);
+    }
+  }
+  return cast_argument<T>(name, python_type_name<T>(), value);
 }
 
 template <typename T>
@@ -149,7 +177,9 @@ void read_field(const char* name, py::handle value, T& field) {
                                    ? value.attr("tolist")()
                                    : py::reinterpret_borrow<py::object>(value);
     const bool one = PyLong_Check(numbers.ptr());
-    field = cast(std::type_identity<T>{}, one ? py::object(py::make_tuple(numbers)) : numbers);
+    field = cast_sizes<T>(name, one ? py::object(py::make_tuple(numbers)) : numbers);
+  } else if constexpr (std::is_same_v<T, std::optional<std::vector<std::int64_t>>>) {
+    field = cast_sizes<T>(name, value);
   } else if constexpr (std::is_same_v<T, std::vector<at::Tensor>>) {
     const bool one = THPVariable_Check(value.ptr());
     field = value.is_none()
@@ -171,6 +201,10 @@ void read_field(const char* name, py::handle value, T& field) {
     }
   } else if constexpr (std::is_same_v<T, std::map<std::string, double>>) {
     field = value.is_none() ? T() : cast(std::type_identity<T>{}, value);
+    for (const auto& [key, number] : value.is_none() ? py::dict() : value.cast<py::dict>()) {
+      const std::string of_key = fmt::format("{}['{}']", name, key.template cast<std::string>());
+      if (is_bool(number)) raise_wrong_type(of_key.c_str(), "float", number);
+    }
   } else if constexpr (std::is_same_v<T, std::string>) {
     field = value.is_none() ? std::string() : cast(std::type_identity<T>{}, value);
   } else {
@@ -248,10 +282,11 @@ std::vector<FieldInfo> describe_fields() {
 }
 
 // Fills a struct from positional (a tuple) and keyword arguments (a dict or nullptr), in the order
-// of describe(). Raises TypeError as a Python function would, with the nearest name for a
-// misspelt one.
+// of describe(); those after the first `at_most` are keyword-only. Raises TypeError as a Python
+// function would, with the nearest name for a misspelt one.
 template <typename Struct>
-Struct read_arguments(const char* owner, PyObject* args, PyObject* kwargs) {
+Struct read_arguments(const char* owner, PyObject* args, PyObject* kwargs,
+                      Py_ssize_t at_most = PY_SSIZE_T_MAX) {
   Struct object{};
   const Py_ssize_t positional = PyTuple_GET_SIZE(args);
   const Py_ssize_t keywords = kwargs == nullptr ? 0 : PyDict_GET_SIZE(kwargs);
@@ -264,6 +299,7 @@ Struct read_arguments(const char* owner, PyObject* args, PyObject* kwargs) {
       keywords_read += value != nullptr;
     }
     if (index < positional) {
+      if (index >= at_most) raise_too_many_positions(owner, at_most, positional, name);
       if (value != nullptr) {
         throw py::type_error(fmt::format("{}: got two values for argument '{}'", owner, name));
       }

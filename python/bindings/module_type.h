@@ -27,6 +27,9 @@ class ModuleType {
   virtual std::vector<FieldInfo> option_fields() const = 0;
   virtual std::vector<FieldInfo> input_fields() const = 0;
   virtual bool has_extra_state() const = 0;
+  // How many arguments of forward may be given by position; the others are keyword-only.
+  Py_ssize_t forward_positions() const { return forward_positions_; }
+  void set_forward_positions(Py_ssize_t positions) { forward_positions_ = positions; }
   // True if the outputs after the first one are one list.
   virtual bool lists_biases() const = 0;
 
@@ -40,6 +43,7 @@ class ModuleType {
  private:
   std::string name_;
   std::string doc_;
+  Py_ssize_t forward_positions_ = PY_SSIZE_T_MAX;
 };
 
 // The adapter of a module of any registered class. Throws Error naming the class otherwise.
@@ -58,7 +62,8 @@ class TypedAdapter final : public ModuleAdapter {
 
  protected:
   Outputs forward(PyObject* args, PyObject* kwargs) override {
-    const auto inputs = read_arguments<Inputs>(type().name().c_str(), args, kwargs);
+    const auto inputs =
+        read_arguments<Inputs>(type().name().c_str(), args, kwargs, type().forward_positions());
     const WithoutGil no_gil;
     return typed_->forward(inputs);
   }

@@ -79,6 +79,9 @@ void bind_module_type(py::module_& module) {
       .def_property_readonly("options", &ModuleType::option_fields)
       .def_property_readonly("inputs", &ModuleType::input_fields)
       .def_property_readonly("has_extra_state", &ModuleType::has_extra_state)
+      .def_property("forward_positions", &ModuleType::forward_positions,
+                    &ModuleType::set_forward_positions,
+                    "How many arguments of forward may be given by position.")
       .def(
           "construct",
           [](const ModuleType& type, const py::args& args, const py::kwargs& kwargs) {

@@ -15,6 +15,7 @@ from telens.pytorch.neutral_arguments import (
     forward_arguments,
 )
 from telens.pytorch.packed_heads import REPLACEABLE
+from telens.pytorch.positional_arguments import constructor_positions, forward_positions
 
 _HEADER = """\
 # Written by telens._stubs from core/modules; do not edit.
@@ -41,11 +42,16 @@ def _class(module_type: _C.ModuleType) -> str:
     lines += [
         f"    {field.name}: {field.type}" for field in module_type.options if _is_attribute(field)
     ]
+    if any(field.name == "bias" for field in module_type.options):
+        lines += ["    use_bias: bool"]
     lines += ["    def __init__("]
     neutral = constructor_arguments(module_type.name)
-    lines += [f"        {argument}," for argument in _arguments(module_type.options, neutral)]
+    positions = constructor_positions(module_type.name)
+    options = _arguments(module_type.options, neutral, positions)
+    lines += [f"        {argument}," for argument in options]
     lines += ["    ) -> None: ...", "    def forward("]
-    inputs = _arguments(module_type.inputs, forward_arguments(module_type.name))
+    neutral, positions = forward_arguments(module_type.name), forward_positions(module_type.name)
+    inputs = _arguments(module_type.inputs, neutral, positions)
     lines += [f"        {argument}," for argument in inputs]
     lines += ["    ) -> Any: ...", "    def __call__("]
     lines += [f"        {argument}," for argument in inputs]
@@ -59,15 +65,19 @@ def _is_attribute(field: _C.FieldInfo) -> bool:
     return field.name not in ("bias", *placement) and not field.type.startswith("Callable")
 
 
-def _arguments(fields: list[_C.FieldInfo], neutral: dict[str, NeutralArgument]) -> list[str]:
+def _arguments(
+    fields: list[_C.FieldInfo], neutral: dict[str, NeutralArgument], positions: int
+) -> list[str]:
     arguments = ["self"]
     replaceable = REPLACEABLE if "qkv_layer" in neutral else ()
-    for field in fields:
+    for place, field in enumerate(fields):
+        if place == positions:
+            arguments.append("*")
         default = "" if field.default is ... else f" = {field.default!r}".replace("'", '"')
         if field.name in replaceable:
             default = " | None = None"
         arguments.append(f"{field.name}: {field.type}{default}")
-    if neutral:
+    if neutral and len(fields) <= positions:
         arguments.append("*")
     for each in neutral.values():
         default = repr(each.default).replace("'", '"')

@@ -273,7 +273,7 @@ ONE = torch.ones(1)
         (lambda: te.fp8_model_init(enabled="no").__enter__(), "enabled must be a boolean"),
         (lambda: te.fp8_model_init(recipe="x").__enter__(), "recipe must be one of telens.common"),
         (lambda: te.checkpoint(3, ONE), "checkpoint: function must be a function or a module"),
-        (lambda: te.RotaryPositionEmbedding("a"), "RotaryPositionEmbedding: takes"),
+        (lambda: te.RotaryPositionEmbedding("a"), "PositionEmbedding: dim must be an integer"),
         (lambda: te.Linear(16, 16).set_debug_name(3), "set_debug_name: takes"),
         (lambda: te.convert(torch.nn.Linear(16, 16), filter="mlp"), "filter must be a function"),
         (lambda: debug.set_weight_tensor_tp_group_reduce("x"), "debug.set_weight_tensor_tp_group"),

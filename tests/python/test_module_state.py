@@ -223,3 +223,37 @@ def test_tied_weights_stay_tied():
     with torch.no_grad():
         first.weight.zero_()
     assert torch.equal(second(torch.ones(4, 16)), second.bias.expand(4, 16))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **o: te.Linear(16, 16, **o),
+        lambda **o: te.LayerNormLinear(16, 16, **o),
+        lambda **o: te.LayerNormMLP(16, 32, **o),
+        lambda **o: te.GroupedLinear(2, 16, 16, **o),
+        lambda **o: te.MultiheadAttention(16, 2, **o),
+        lambda **o: te.TransformerLayer(16, 32, 2, **o),
+    ],
+)
+def test_bias_is_a_tensor_and_use_bias_the_option(make, bias):
+    module = make(bias=bias)
+    for each in (module, copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert each.use_bias is bias
+        assert not isinstance(getattr(each, "bias", None), bool)
+    state = module.__getstate__() | {"bias": bias}  # as former pickles have it
+    former = type(module).__new__(type(module))
+    former.__setstate__({name: v for name, v in state.items() if name != "use_bias"})
+    assert former.use_bias is bias
+    assert not isinstance(getattr(former, "bias", None), bool)
+
+
+def test_initialization_by_class_name_finds_no_flags():
+    """Hugging Face's models zero ``bias`` of every module with LayerNorm in its name."""
+
+    def initialize(module: torch.nn.Module) -> None:
+        if "LayerNorm" in type(module).__name__ and getattr(module, "bias", None) is not None:
+            torch.nn.init.zeros_(module.bias)
+
+    te.TransformerLayer(16, 32, 2).apply(initialize)

@@ -1,7 +1,6 @@
 """Arguments of Transformer Engine that change nothing are taken, and others refused by name."""
 
 import inspect
-import warnings
 
 import pytest
 import torch
@@ -275,24 +274,116 @@ def test_two_names_of_one_argument_are_one_too_many(norm, by_position, arguments
         norm(*by_position, **arguments)
 
 
+# The arguments that may be given by position, as many as Transformer Engine has in this order.
+BY_POSITION = {
+    te.Linear: (16, 16, True),
+    te.GroupedLinear: (2, 16, 16),
+    te.LayerNormLinear: (16, 16, 1e-5),
+    te.LayerNormMLP: (16, 32, 1e-5),
+    te.LayerNorm: (16, 1e-5),
+    te.RMSNorm: (16, 1e-5),
+    te.DotProductAttention: (2, 8, 2, 0.0, "bshd", "causal"),
+    te.MultiheadAttention: (16, 2, 8, 0.0, 1e-5, None, None, 1, "no_mask"),
+    te.TransformerLayer: (16, 32, 2, 2, 1e-5, 0.0, 0.0, None, None, 1, 8, "no_mask"),
+}
+
+
+@pytest.mark.parametrize("module", BY_POSITION)
+def test_later_arguments_are_keyword_only(module):
+    agreed = BY_POSITION[module]
+    module(*agreed)
+    with pytest.raises(TypeError, match=f"at most {len(agreed)} arguments by position"):
+        module(*agreed, None)
+    kinds = [each.kind for each in inspect.signature(module).parameters.values()]
+    assert kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD) == len(agreed)
+
+
+@pytest.mark.parametrize("module", [te.LayerNormLinear, te.LayerNormMLP, te.GroupedLinear])
+def test_a_bool_by_position_names_both_meanings(module):
+    for value in (True, False):
+        with pytest.raises(TypeError, match=f"bias={value} or sequence_parallel={value}"):
+            module(*BY_POSITION[module], value)
+
+
+def test_init_method_by_position_fills_all_but_output_weights():
+    def ones(weight):
+        weight.fill_(1.0)
+
+    layer = te.TransformerLayer(16, 32, 2, None, 1e-5, 0.0, 0.0, ones, device="cpu")
+    filled = {name for name, p in layer.named_parameters() if (p == 1).all() and p.dim() == 2}
+    assert filled == {
+        "self_attention.layernorm_qkv.query_weight",
+        "self_attention.layernorm_qkv.key_weight",
+        "self_attention.layernorm_qkv.value_weight",
+        "layernorm_mlp.fc1_weight",
+    }
+    attention = te.MultiheadAttention(16, 2, 8, 0.0, 1e-5, ones, ones, device="cpu")
+    assert all((p == 1).all() for p in attention.parameters() if p.dim() == 2)
+
+
+def test_later_arguments_of_forward_are_keyword_only():
+    layer = te.TransformerLayer(16, 32, 2, device="cpu")
+    x = torch.randn(4, 1, 16)
+    layer(x, None, "no_mask")
+    with pytest.raises(TypeError, match=r"at most 3 arguments by position, got 4.*encoder_output="):
+        layer(x, None, "no_mask", (-1, -1))
+
+
 @pytest.mark.parametrize(
-    ("make", "agreed", "behind", "name"),
+    ("make", "argument"),
     [
-        (te.LayerNormMLP, (16, 16, 1e-5), True, "return_bias"),
-        (te.Linear, (16, 16, True), False, "return_bias"),
-        (te.LayerNorm, (16, 1e-5), True, "zero_centered_gamma"),
+        (lambda: te.Linear(16, True), "out_features"),
+        (lambda: te.Linear(16, 16, tp_size=True), "tp_size"),
+        (lambda: te.GroupedLinear(64, 64, True), "out_features"),
+        (lambda: te.GroupedLinear(2, 16, 16)(torch.ones(3, 16), [2, True]), "m_splits"),
+        (lambda: te.LayerNormLinear(16, 16, True), "eps"),
+        (lambda: te.LayerNorm(True), "normalized_shape"),
+        (lambda: te.LayerNorm([2, True]), "normalized_shape"),
+        (lambda: te.DotProductAttention(2, True), "kv_channels"),
+        (lambda: te.DotProductAttention(2, 8, window_size=(True, 0)), "window_size"),
+        (lambda: te.MultiheadAttention(16, 2, num_gqa_groups=True), "num_gqa_groups"),
+        (lambda: te.TransformerLayer(16, True, 2), "ffn_hidden_size"),
+        (lambda: te.Linear(16, torch.tensor(True)), "out_features"),
+        (lambda: te.Linear(16, 16, parameters_split={"a": 15, "b": True}), "parameters_split"),
     ],
 )
-def test_a_bool_by_position_where_others_have_another_argument_is_warned_of(
-    make, agreed, behind, name
-):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        make(*agreed, device="cpu")
-        make(*agreed, device="cpu", **{name: behind})
-    with pytest.warns(UserWarning, match=f"{behind} was given by position for {name}") as caught:
-        make(*agreed, behind, device="cpu")
-    assert caught[0].filename == __file__
+def test_a_bool_is_not_a_size(make, argument):
+    with pytest.raises(TypeError, match=f"argument '{argument}.*' must be .*, not "):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "argument"),
+    [
+        (lambda: te.RotaryPositionEmbedding(True), "dim"),
+        (lambda: te.Fp8Padding(True), "num_gemms"),
+        (lambda: te.Fp8Unpadding(2, True), "align_size"),
+        (lambda: te.MoEDispatcher(True), "num_experts"),
+        (
+            lambda: te.moe_permute(torch.ones(2, 4), torch.ones(2, 2, dtype=torch.int32), True),
+            "num_out_tokens",
+        ),
+        (lambda: te.get_cpu_offload_context(True, True), "num_layers"),
+    ],
+)
+def test_a_bool_is_not_a_size_of_a_utility(make, argument):
+    with pytest.raises(telens.UsageError, match=f"{argument} must be an integer"):
+        make()
+
+
+@pytest.mark.parametrize("module", [te.Linear, te.LayerNormLinear])
+@pytest.mark.parametrize("split", [{"query_": 8, "key_": 4, "value": 4}, ("query_", "key")])
+def test_parts_lose_trailing_underscores(module, split):
+    layer = module(16, 16, parameters_split=split, device="cpu")
+    names = [name for name, _ in layer.named_parameters() if not name.startswith("layer_norm")]
+    bare = [part.rstrip("_") for part in split]
+    assert sorted(names) == sorted(f"{part}_{kind}" for part in bare for kind in ("weight", "bias"))
+    assert layer(torch.ones(2, 16)).shape == (2, 16)
+
+
+def test_two_parts_of_one_name_are_refused():
+    with pytest.raises(telens.UsageError, match="has the part 'query' twice"):
+        te.Linear(16, 16, parameters_split=("query", "query_"))
 
 
 def test_modules_stand_where_scripts_import_them_from():

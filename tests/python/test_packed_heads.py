@@ -83,12 +83,14 @@ def test_none_in_the_place_of_what_is_packed_is_nothing(masked):
     torch.manual_seed(94)
     module = attention(qkv_format="bshd")
     hides = torch.ones(TOKENS, TOKENS, dtype=torch.bool).triu(2)
-    rest = (hides, "bshd", "arbitrary") if masked else ()
+    rest = (hides, "bshd") if masked else ()
+    mask = {"attn_mask_type": "arbitrary"} if masked else {}
     query, tensor = torch.randn(BATCH, TOKENS, HEADS, SIZE), packed("bshd", 3, -3)
-    expected = module(*tensor.unbind(-3), *rest)
-    assert torch.equal(module(None, None, None, *rest, qkv_layer=tensor), expected)
-    expected = module(query, *tensor[:, :, 1:].unbind(-3), *rest)
-    assert torch.equal(module(query, None, None, *rest, kv_layer=tensor[:, :, 1:]), expected)
+    expected = module(*tensor.unbind(-3), *rest, **mask)
+    assert torch.equal(module(None, None, None, *rest, qkv_layer=tensor, **mask), expected)
+    key_value = tensor[:, :, 1:]
+    expected = module(query, *key_value.unbind(-3), *rest, **mask)
+    assert torch.equal(module(query, None, None, *rest, kv_layer=key_value, **mask), expected)
 
 
 def test_a_module_without_packed_tensors_says_so():

@@ -225,8 +225,8 @@ def test_weights_on_a_gpu_initialize_torch_cuda_before_they_are_drawn(monkeypatc
     for device in ("cuda", "cuda:0", torch.device("cuda")):
         with pytest.raises(Initialized):
             te.Linear(8, 8, device=device)
-    with pytest.warns(UserWarning, match="by position"), pytest.raises(Initialized):
-        te.LayerNorm(8, 1e-5, False, None, "cuda")
+    with pytest.raises(Initialized):
+        te.LayerNorm(8, 1e-5, device="cuda")
     for device in ("cpu", "meta"):
         te.Linear(8, 8, device=device)
 

@@ -108,6 +108,17 @@ print(json.dumps({
               and n.startswith(("transformer_engine.", "nvdlfw_inspect."))],
 }))
 """,
+    "classes.py": """\
+import json, pickle
+import transformer_engine.pytorch as te
+layers = [te.Linear(16, 16), te.LayerNormLinear(16, 16), te.LayerNormMLP(16, 32), te.LayerNorm(16),
+          te.RMSNorm(16), te.GroupedLinear(2, 16, 16), te.TransformerLayer(16, 32, 2)]
+modules = [m for layer in layers for m in layer.modules() if type(m).__name__ in dir(te)]
+print(json.dumps({
+    "modules": sorted({m.__module__ for m in modules}),
+    "pickled": all(type(pickle.loads(pickle.dumps(m))) is type(m) for m in modules),
+}))
+""",
     "beside.py": "ANSWER = 42\n",
     "missing.py": """\
 def refused(statement):
@@ -171,6 +182,7 @@ def ran(tmp_path_factory):
         (folder / name).write_text(text)
     command_lines = {
         "names.py": ["names.py", "--lr", "1"],
+        "classes.py": ["classes.py"],
         "missing.py": ["missing.py"],
         "as_module": ["-m", "trains"],
         "nowhere": ["nowhere.py"],
@@ -205,11 +217,18 @@ def messages(ran, name: str) -> str:
     return (folder / "nvdlfw_inspect_globalrank-0.log").read_text()
 
 
+def test_layers_name_transformer_engines_modules(ran):
+    found = json.loads(ran[1]["classes.py"]["out"])
+    assert len(found["modules"]) == 9
+    assert all(name.startswith("transformer_engine.pytorch.") for name in found["modules"])
+    assert found["pickled"]
+
+
 def test_names_of_transformer_engine_are_ours(ran):
     found = json.loads(ran[1]["names.py"]["out"])
     assert found["classes"] == [
-        "telens.pytorch.modules",
-        "telens.pytorch.modules",
+        "transformer_engine.pytorch.module.linear",
+        "transformer_engine.pytorch.module.linear",
         "telens.common.recipe",
         "telens.debug.registry",
     ]
@@ -309,7 +328,7 @@ def test_convert_replaces_layers_and_the_optimizer_keeps_its_parameters(ran):
     assert result["status"] == 0, result["err"]
     out = result["out"].splitlines()
     assert out[0] == "telens.convert: converted 2 modules: 2 Linear"
-    ours, torchs = "telens.pytorch.modules", "torch.nn.modules.activation"
+    ours, torchs = "transformer_engine.pytorch.module.linear", "torch.nn.modules.activation"
     assert out[-1] == f"{[ours, torchs, ours]} True True"
     rows = recorded(ran, "converted")
     assert sorted(set(rows["iteration"])) == [0, 1]
@@ -365,7 +384,7 @@ def check_training(printed: dict, rows) -> None:
     assert sum(printed["losses"][-2:]) < sum(printed["losses"][:2])
     assert printed["history"] == [4, 3]
     assert printed["scale"][0] != 1
-    assert set(printed["layers"].values()) >= {"telens.pytorch.modules"}
+    assert any(name.startswith("transformer_engine.") for name in printed["layers"].values())
     assert sorted(set(rows["iteration"])) == [*range(6)]
     assert len(set(rows["layer"])) == 2
 
@@ -395,7 +414,7 @@ def test_pefts_lora_of_transformer_engine_layers_trains(tmp_path):
 def test_the_trainer_of_transformers_records_loss_rate_and_norm(tmp_path):
     pytest.importorskip("transformers")
     printed, rows = run_client("trainer_client.py", tmp_path, options=("--convert",))
-    assert printed["layer"] == "telens.pytorch.modules"
+    assert printed["layer"] == "transformer_engine.pytorch.module.linear"
     assert sorted(set(rows["iteration"])) == [0, 1, 2]
     scalars = telens.open_run(tmp_path / "logs").scalars
     for column, name in enumerate(("loss", "grad_norm", "lr")):

@@ -103,7 +103,7 @@ MODULES = {
 # How many arguments come first and in this order, so that they may be given by position.
 BY_POSITION = {
     "Linear": 3,
-    "GroupedLinear": 4,
+    "GroupedLinear": 3,
     "LayerNorm": 2,
     "RMSNorm": 2,
     "LayerNormLinear": 3,

@@ -7,6 +7,8 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 
 namespace telens {
 namespace {
@@ -86,10 +88,25 @@ void check_split(const char* module, const std::vector<ParameterPart>& split,
   }
 }
 
+// Older scripts name parts "query_", to which "weight" was appended; checkpoints have query_weight.
+void strip_underscores(const char* module, std::vector<ParameterPart>& split) {
+  std::set<std::string_view> names;
+  for (ParameterPart& part : split) {
+    part.name.erase(part.name.find_last_not_of('_') + 1);
+    if (part.name.empty() || !names.insert(part.name).second) {
+      raise<UsageError>(
+          "{}: parameters_split has the part '{}' {}, trailing underscores aside; give each part a "
+          "name of its own",
+          module, part.name, part.name.empty() ? "without a name" : "twice");
+    }
+  }
+}
+
 }  // namespace
 
 void settle_split(const char* module, std::vector<ParameterPart>& split,
                   std::int64_t out_features) {
+  strip_underscores(module, split);
   const auto shares = [](const ParameterPart& part) { return !part.out_features; };
   if (split.empty() || !std::ranges::all_of(split, shares)) {
     return check_split(module, split, out_features);

@@ -26,9 +26,10 @@ struct LinearParametersOptions {
   std::vector<ParameterPart> split = {};  // empty: one `weight` and one `bias`
 };
 
-// Gives parts without a number of rows equal shares of out_features. Throws UsageError naming the
-// module where they do not divide it, where some parts have a number and others none, and where the
-// numbers are not out_features together.
+// Strips trailing underscores from the names of parts, and gives parts without a number of rows
+// equal shares of out_features. Throws UsageError naming the module if two parts have one name, if
+// the shares do not divide out_features, if only some parts have a number, or if the numbers do not
+// add up to out_features.
 void settle_split(const char* module, std::vector<ParameterPart>& split, std::int64_t out_features);
 
 // This rank's part of a divided map; each part of a split weight is divided by itself. Throws

@@ -50,8 +50,16 @@ struct ParameterOptions {
   template <typename Owner, typename Visitor>
   static void describe_in(Visitor&& visit, ParameterOptions Owner::*member) {
     describe_placement_in<Owner>(visit, member);
+    describe_init_method_in<Owner>(visit, member);
+    describe_accumulation_in<Owner>(visit, member);
+  }
+  template <typename Owner, typename Visitor>
+  static void describe_init_method_in(Visitor&& visit, ParameterOptions Owner::*member) {
     visit.nested("init_method", member, &ParameterOptions::init_method,
                  "fills a weight in place; default: normal with mean 0 and deviation 0.023");
+  }
+  template <typename Owner, typename Visitor>
+  static void describe_accumulation_in(Visitor&& visit, ParameterOptions Owner::*member) {
     visit.nested("fuse_wgrad_accumulation", member, &ParameterOptions::fuse_wgrad_accumulation,
                  "the gradients of weights are added to their main_grad, a tensor that you make; "
                  ".grad stays None. FP32: inside the GEMM; BF16, FP16: a product in FP32 is "

@@ -58,6 +58,7 @@ struct MultiheadAttentionOptions {
     visit("attention_dropout", &Self::attention_dropout,
           "probability of dropping an attention weight in training");
     visit("layernorm_epsilon", &Self::layernorm_epsilon, "added to the variance");
+    ParameterOptions::describe_init_method_in<Self>(visit, &Self::parameters);
     visit("output_layer_init_method", &Self::output_layer_init_method,
           "fills the output projection's weight in place; default: as init_method's default");
     visit("layer_number", &Self::layer_number, "place in the model, in debug names");
@@ -91,7 +92,8 @@ struct MultiheadAttentionOptions {
     visit("rotary_pos_interleaved", &Self::rotary_pos_interleaved,
           "the rotary embedding turns pairs of neighboring channels; False: a channel of the first "
           "half with one of the second");
-    ParameterOptions::describe_in<Self>(visit, &Self::parameters);
+    ParameterOptions::describe_placement_in<Self>(visit, &Self::parameters);
+    ParameterOptions::describe_accumulation_in<Self>(visit, &Self::parameters);
     visit("name", &Self::name, "name in debug configurations");
     ParameterOptions::describe_sequence_parallel_in<Self>(visit, &Self::parameters);
     visit("set_parallel_mode", &Self::set_parallel_mode,

@@ -69,6 +69,7 @@ struct TransformerLayerOptions {
           "probability of dropping an element before it is added to the residual");
     visit("attention_dropout", &Self::attention_dropout,
           "probability of dropping an attention weight in training");
+    ParameterOptions::describe_init_method_in<Self>(visit, &Self::parameters);
     visit("output_layer_init_method", &Self::output_layer_init_method,
           "fills the weights of proj and fc2 in place; default: as init_method's default");
     visit("layer_number", &Self::layer_number, "place in the model, in debug names");
@@ -110,7 +111,8 @@ struct TransformerLayerOptions {
         "drop_path_rate", &Self::drop_path_rate,
         "probability of dropping, in training, what self attention and MLP add, for each index of "
         "the first dimension");
-    ParameterOptions::describe_in<Self>(visit, &Self::parameters);
+    ParameterOptions::describe_placement_in<Self>(visit, &Self::parameters);
+    ParameterOptions::describe_accumulation_in<Self>(visit, &Self::parameters);
     visit("name", &Self::name, "name in debug configurations");
     ParameterOptions::describe_sequence_parallel_in<Self>(visit, &Self::parameters);
     visit("set_parallel_mode", &Self::set_parallel_mode,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import inspect
 from typing import Any, ClassVar
 
@@ -22,7 +24,8 @@ from telens.pytorch.context_parallel import (
 from telens.pytorch.delayed_wgrads import WithDelayedWgrads
 from telens.pytorch.extra_state import EXTRA_STATE, WithExtraState
 from telens.pytorch.grouped_parameters import arrange
-from telens.pytorch.inference_params import cached
+from telens.pytorch.inference_params import call_with_cache
+from telens.pytorch.initialization import reset_own_parameters
 from telens.pytorch.neutral_arguments import (
     NeutralArgument,
     constructor_arguments,
@@ -31,14 +34,20 @@ from telens.pytorch.neutral_arguments import (
     without_aliases,
 )
 from telens.pytorch.packed_heads import is_packed, unpacked
-from telens.pytorch.positional_arguments import warn_of_positions
+from telens.pytorch.positional_arguments import (
+    check_constructor_positions,
+    constructor_positions,
+    forward_positions,
+)
 from telens.pytorch.rng_tracker import apply_seed, fork_dropout, fork_of
 from telens.pytorch.score_graph import ARGUMENTS, with_score_mod
 from telens.pytorch.tensor import initial_parameter
 
 _SCORE_MOD = frozenset(ARGUMENTS)
-# Options that say where parameters are made; later on the parameters themselves tell.
+# Options that place parameters; later the parameters themselves have a device and a dtype.
 _PLACEMENT = ("device", "params_dtype")
+# `bias` is a tensor or None to everyone who reads it from a module; the option is `use_bias`.
+_NOT_ATTRIBUTES = (*_PLACEMENT, "bias")
 
 
 class Module(WithContextParallel, torch.nn.Module):
@@ -64,7 +73,7 @@ class Module(WithContextParallel, torch.nn.Module):
         owner = self._type.name
         names = [field.name for field in self._type.options]
         by_position = dict(zip(names, args, strict=False))
-        warn_of_positions(owner, self._type.options, args)
+        check_constructor_positions(owner, self._type.options, args)
         kwargs = without_aliases(owner, by_position, kwargs)
         given = kwargs
         kwargs = take(owner, self._neutral_arguments, kwargs)
@@ -76,8 +85,13 @@ class Module(WithContextParallel, torch.nn.Module):
         apply_seed((by_position | kwargs).get("device"))
         if given.get("checkpoint"):
             self.__dict__["checkpoint"] = True
-        with fork_of(given):
+        fork = fork_of(given)
+        with fork():
             self._adopt(self._type.construct(*args, **kwargs))
+        if given.get("get_rng_state_tracker") is not None:
+            for module in self.modules():
+                if isinstance(module, Module):
+                    module.__dict__["_telens_fork"] = fork
         if "layer_number" in self._neutral_arguments:
             self.__dict__["layer_number"] = given.get("layer_number")
         if owner == "DotProductAttention":
@@ -102,8 +116,7 @@ class Module(WithContextParallel, torch.nn.Module):
             if "qkv_layer" in self._neutral_of_forward and is_packed(kwargs):
                 args, kwargs = unpacked(f"{self._type.name}.forward", args, kwargs)
             if kwargs.get("inference_params") is not None:
-                with cached(self, args, kwargs) as (args, kwargs):
-                    return self.forward(*args, **kwargs)
+                return call_with_cache(self, functools.partial(Module.forward, self), args, kwargs)
             kwargs = take(f"{self._type.name}.forward", self._neutral_of_forward, kwargs)
         note_forward(self, args, kwargs)
         return self._telens_call(self, args, kwargs)
@@ -129,8 +142,10 @@ class Module(WithContextParallel, torch.nn.Module):
             self.register_parameter("bias", None)
         self.name = options.get("name") or None
         self._note_context()
+        if "bias" in options:
+            self.__dict__["use_bias"] = options["bias"]
         for name, value in options.items():
-            if not (hasattr(self, name) or callable(value) or name in _PLACEMENT):
+            if not (hasattr(self, name) or callable(value) or name in _NOT_ATTRIBUTES):
                 self.__dict__[name] = value
 
     def _attach(self, adapter: _C.ModuleAdapter) -> None:
@@ -139,18 +154,25 @@ class Module(WithContextParallel, torch.nn.Module):
         call = adapter.make_call()
         self.__dict__["_telens_call"] = _recomputed(call) if "checkpoint" in self.__dict__ else call
 
-    def reset_parameters(self) -> None:
-        """Fills the parameters anew by the module's own initialization, on the device they are on.
+    def reset_parameters(self, defer_init: bool = False) -> None:
+        """Fills the parameters of the module and its children in place with initial values.
 
-        After ``to_empty`` of a model that was made on "meta", for example.
+        Parameters on the device "meta" are first allocated on the default device of modules; those
+        that FSDP2 has sharded stay shards of one whole initialization, for which all ranks need the
+        same random state.
+
+        Parameters
+        ----------
+        defer_init
+            True: does nothing
         """
-        devices = {tensor.device for tensor in self.parameters()}
-        options = self._telens_adapter.options() | {"device": next(iter(devices), None)}
-        fresh = type(self)(**options)
-        with torch.no_grad():
-            for name, tensor in fresh.state_dict(keep_vars=True).items():
-                if isinstance(tensor, torch.nn.Parameter):
-                    self.get_parameter(name).copy_(tensor)
+        if defer_init:
+            return
+        with self.__dict__.get("_telens_fork", contextlib.nullcontext)():
+            reset_own_parameters(self)
+        for child in self.children():
+            if isinstance(child, Module):
+                child.reset_parameters()
 
     # ------------------------------------------------------------------ copies and pickles
 
@@ -162,6 +184,8 @@ class Module(WithContextParallel, torch.nn.Module):
         state.pop("_telens_fp8_meta", None)
         state.pop("_telens_get_tracker", None)
         state.pop("_telens_forks", None)
+        state.pop("_telens_fork", None)
+        state.pop("fsdp_group", None)
         if state.get("tp_group") is not None:
             state["tp_group"] = None
         without_context(state)
@@ -178,8 +202,9 @@ class Module(WithContextParallel, torch.nn.Module):
         memo[id(self)] = copied
         copied.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         # A copy stays in the process, and draws from the same tracker.
-        if "_telens_get_tracker" in self.__dict__:
-            copied.__dict__["_telens_get_tracker"] = self.__dict__["_telens_get_tracker"]
+        for name in ("_telens_get_tracker", "_telens_fork"):
+            if name in self.__dict__:
+                copied.__dict__[name] = self.__dict__[name]
         copy_context(self, copied)
         return copied
 
@@ -189,6 +214,8 @@ class Module(WithContextParallel, torch.nn.Module):
         if "device" in options:  # on "meta" the C++ module allocates and draws nothing
             options["device"] = "meta"
         extra_state = state.pop("_telens_extra_state")
+        if isinstance(state.get("bias"), bool):  # pickled when the option had this name
+            state["use_bias"] = state.pop("bias")
         super().__setstate__(state)
         self._reattach(self._type.construct(**options), extra_state)
 
@@ -306,7 +333,8 @@ def make_class(module_type: _C.ModuleType, module_name: str) -> type[Module]:
             **attributes,
         },
     )
-    made.__signature__ = _signature(module_type.options, made._neutral_arguments)
+    module_type.forward_positions = forward_positions(module_type.name)
+    made.__signature__ = _signature(module_type, made._neutral_arguments)
     _classes[module_type.name] = made
     return made
 
@@ -325,16 +353,19 @@ def _takes(fields: list[_C.FieldInfo], name: str) -> bool:
 
 
 def _signature(
-    fields: list[_C.FieldInfo], neutral: dict[str, NeutralArgument]
+    module_type: _C.ModuleType, neutral: dict[str, NeutralArgument]
 ) -> inspect.Signature:
+    positions = constructor_positions(module_type.name)
     own = [
         inspect.Parameter(
             field.name,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD
+            if place < positions
+            else inspect.Parameter.KEYWORD_ONLY,
             default=inspect.Parameter.empty if field.default is ... else field.default,
             annotation=field.type,
         )
-        for field in fields
+        for place, field in enumerate(module_type.options)
     ]
     others = [
         inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default)

@@ -39,11 +39,13 @@ class Linear(Module):
     ub_bulk_dgrad: bool
     ub_bulk_wgrad: bool
     ub_name: str | None
+    use_bias: bool
     def __init__(
         self,
         in_features: int,
         out_features: int,
         bias: bool = True,
+        *,
         return_bias: bool = False,
         params_dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
@@ -63,7 +65,6 @@ class Linear(Module):
         ub_bulk_dgrad: bool = False,
         ub_bulk_wgrad: bool = False,
         ub_name: str | None = None,
-        *,
         get_rng_state_tracker: Any = None,
         rng_tracker_name: Any = None,
         save_original_input: Any = False,
@@ -100,11 +101,13 @@ class GroupedLinear(Module):
     first_gemm: int | None
     single_grouped_weight: bool
     single_grouped_bias: bool
+    use_bias: bool
     def __init__(
         self,
         num_gemms: int,
         in_features: int,
         out_features: int,
+        *,
         bias: bool = True,
         return_bias: bool = False,
         params_dtype: torch.dtype | None = None,
@@ -120,7 +123,6 @@ class GroupedLinear(Module):
         first_gemm: int | None = None,
         single_grouped_weight: bool = False,
         single_grouped_bias: bool = False,
-        *,
         get_rng_state_tracker: Any = None,
         rng_tracker_name: Any = None,
         ub_overlap_ag: Any = False,
@@ -157,11 +159,11 @@ class LayerNorm(Module):
         self,
         normalized_shape: int | Sequence[int],
         eps: float = 1e-05,
+        *,
         zero_centered_gamma: bool = False,
         params_dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         sequence_parallel: bool | None = None,
-        *,
         sm_margin: Any = 0,
     ) -> None: ...
     def forward(
@@ -184,11 +186,11 @@ class RMSNorm(Module):
         self,
         normalized_shape: int | Sequence[int],
         eps: float = 1e-05,
+        *,
         zero_centered_gamma: bool = False,
         params_dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         sequence_parallel: bool | None = None,
-        *,
         sm_margin: Any = 0,
     ) -> None: ...
     def forward(
@@ -226,11 +228,13 @@ class LayerNormLinear(Module):
     ub_bulk_dgrad: bool
     ub_bulk_wgrad: bool
     ub_name: str | None
+    use_bias: bool
     def __init__(
         self,
         in_features: int,
         out_features: int,
         eps: float = 1e-05,
+        *,
         normalization: str = "LayerNorm",
         bias: bool = True,
         return_bias: bool = False,
@@ -255,7 +259,6 @@ class LayerNormLinear(Module):
         ub_bulk_dgrad: bool = False,
         ub_bulk_wgrad: bool = False,
         ub_name: str | None = None,
-        *,
         get_rng_state_tracker: Any = None,
     ) -> None: ...
     def forward(
@@ -299,11 +302,13 @@ class LayerNormMLP(Module):
     ub_overlap_rs_dgrad: bool
     ub_bulk_dgrad: bool
     ub_bulk_wgrad: bool
+    use_bias: bool
     def __init__(
         self,
         hidden_size: int,
         ffn_hidden_size: int,
         eps: float = 1e-05,
+        *,
         return_bias: bool = False,
         bias: bool = True,
         normalization: str = "LayerNorm",
@@ -329,7 +334,6 @@ class LayerNormMLP(Module):
         ub_overlap_rs_dgrad: bool = False,
         ub_bulk_dgrad: bool = False,
         ub_bulk_wgrad: bool = False,
-        *,
         get_rng_state_tracker: Any = None,
         seq_length: Any = None,
         micro_batch_size: Any = None,
@@ -368,13 +372,13 @@ class DotProductAttention(Module):
         attention_dropout: float = 0.0,
         qkv_format: str = "sbhd",
         attn_mask_type: str = "causal",
+        *,
         softmax_scale: float | None = None,
         window_size: Sequence[int] | None = None,
         bottom_right_diagonal: bool | None = None,
         softmax_type: str = "vanilla",
         return_max_logit: bool = False,
         device: torch.device | str | None = None,
-        *,
         get_rng_state_tracker: Any = None,
         sequence_parallel: Any = False,
         tp_size: Any = 1,
@@ -394,6 +398,7 @@ class DotProductAttention(Module):
         value_layer: torch.Tensor | None = None,
         attention_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
         qkv_format: str | None = None,
+        *,
         attn_mask_type: str | None = None,
         window_size: Sequence[int] | None = None,
         bottom_right_diagonal: bool | None = None,
@@ -410,7 +415,6 @@ class DotProductAttention(Module):
         score_mod: Callable[..., torch.Tensor] | None = None,
         score_mod_bprop: Callable[..., torch.Tensor] | None = None,
         fp8_output: bool = False,
-        *,
         fast_zero_fill: Any = True,
         inference_params: Any = None,
         pad_between_seqs: Any = None,
@@ -429,6 +433,7 @@ class DotProductAttention(Module):
         value_layer: torch.Tensor | None = None,
         attention_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
         qkv_format: str | None = None,
+        *,
         attn_mask_type: str | None = None,
         window_size: Sequence[int] | None = None,
         bottom_right_diagonal: bool | None = None,
@@ -445,7 +450,6 @@ class DotProductAttention(Module):
         score_mod: Callable[..., torch.Tensor] | None = None,
         score_mod_bprop: Callable[..., torch.Tensor] | None = None,
         fp8_output: bool = False,
-        *,
         fast_zero_fill: Any = True,
         inference_params: Any = None,
         pad_between_seqs: Any = None,
@@ -498,6 +502,7 @@ class MultiheadAttention(Module):
     ub_overlap_rs_dgrad: bool
     ub_bulk_dgrad: bool
     ub_bulk_wgrad: bool
+    use_bias: bool
     def __init__(
         self,
         hidden_size: int,
@@ -505,9 +510,11 @@ class MultiheadAttention(Module):
         kv_channels: int | None = None,
         attention_dropout: float = 0.1,
         layernorm_epsilon: float = 1e-05,
+        init_method: Callable[[torch.Tensor], object] | None = None,
         output_layer_init_method: Callable[[torch.Tensor], object] | None = None,
         layer_number: int | None = None,
         attn_mask_type: str = "causal",
+        *,
         num_gqa_groups: int | None = None,
         return_bias: bool = False,
         return_layernorm_output: bool = False,
@@ -529,7 +536,6 @@ class MultiheadAttention(Module):
         rotary_pos_interleaved: bool = False,
         params_dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
-        init_method: Callable[[torch.Tensor], object] | None = None,
         fuse_wgrad_accumulation: bool = False,
         name: str | None = None,
         tp_group: torch.distributed.ProcessGroup | None = None,
@@ -542,7 +548,6 @@ class MultiheadAttention(Module):
         ub_overlap_rs_dgrad: bool = False,
         ub_bulk_dgrad: bool = False,
         ub_bulk_wgrad: bool = False,
-        *,
         get_rng_state_tracker: Any = None,
         seq_length: Any = None,
         micro_batch_size: Any = None,
@@ -553,6 +558,7 @@ class MultiheadAttention(Module):
         attention_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
         encoder_output: torch.Tensor | None = None,
         attn_mask_type: str | None = None,
+        *,
         is_first_microbatch: bool | None = None,
         rotary_pos_emb: torch.Tensor | Sequence[torch.Tensor] | None = None,
         window_size: Sequence[int] | None = None,
@@ -567,7 +573,6 @@ class MultiheadAttention(Module):
         cu_seqlens_kv_padded: torch.Tensor | None = None,
         max_seqlen_q: int | None = None,
         max_seqlen_kv: int | None = None,
-        *,
         fast_zero_fill: Any = True,
         inference_params: Any = None,
         pad_between_seqs: Any = None,
@@ -578,6 +583,7 @@ class MultiheadAttention(Module):
         attention_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
         encoder_output: torch.Tensor | None = None,
         attn_mask_type: str | None = None,
+        *,
         is_first_microbatch: bool | None = None,
         rotary_pos_emb: torch.Tensor | Sequence[torch.Tensor] | None = None,
         window_size: Sequence[int] | None = None,
@@ -592,7 +598,6 @@ class MultiheadAttention(Module):
         cu_seqlens_kv_padded: torch.Tensor | None = None,
         max_seqlen_q: int | None = None,
         max_seqlen_kv: int | None = None,
-        *,
         fast_zero_fill: Any = True,
         inference_params: Any = None,
         pad_between_seqs: Any = None,
@@ -647,6 +652,7 @@ class TransformerLayer(Module):
     ub_overlap_rs_dgrad: bool
     ub_bulk_dgrad: bool
     ub_bulk_wgrad: bool
+    use_bias: bool
     def __init__(
         self,
         hidden_size: int,
@@ -656,10 +662,12 @@ class TransformerLayer(Module):
         layernorm_epsilon: float = 1e-05,
         hidden_dropout: float = 0.1,
         attention_dropout: float = 0.1,
+        init_method: Callable[[torch.Tensor], object] | None = None,
         output_layer_init_method: Callable[[torch.Tensor], object] | None = None,
         layer_number: int | None = None,
         kv_channels: int | None = None,
         self_attn_mask_type: str = "causal",
+        *,
         enc_dec_attn_mask_type: str = "no_mask",
         apply_residual_connection_post_layernorm: bool = False,
         output_layernorm: bool = False,
@@ -685,7 +693,6 @@ class TransformerLayer(Module):
         drop_path_rate: float = 0.0,
         params_dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
-        init_method: Callable[[torch.Tensor], object] | None = None,
         fuse_wgrad_accumulation: bool = False,
         name: str | None = None,
         tp_group: torch.distributed.ProcessGroup | None = None,
@@ -700,7 +707,6 @@ class TransformerLayer(Module):
         ub_overlap_rs_dgrad: bool = False,
         ub_bulk_dgrad: bool = True,
         ub_bulk_wgrad: bool = True,
-        *,
         get_rng_state_tracker: Any = None,
         seq_length: Any = None,
         micro_batch_size: Any = None,
@@ -710,6 +716,7 @@ class TransformerLayer(Module):
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
         self_attn_mask_type: str | None = None,
+        *,
         encoder_output: torch.Tensor | None = None,
         enc_dec_attn_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
         enc_dec_attn_mask_type: str | None = None,
@@ -729,7 +736,6 @@ class TransformerLayer(Module):
         max_seqlen_kv: int | None = None,
         enc_dec_window_size: Sequence[int] | None = None,
         enc_dec_bottom_right_diagonal: bool | None = None,
-        *,
         fast_zero_fill: Any = True,
         inference_params: Any = None,
         pad_between_seqs: Any = None,
@@ -739,6 +745,7 @@ class TransformerLayer(Module):
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
         self_attn_mask_type: str | None = None,
+        *,
         encoder_output: torch.Tensor | None = None,
         enc_dec_attn_mask: torch.Tensor | Sequence[torch.Tensor] | None = None,
         enc_dec_attn_mask_type: str | None = None,
@@ -758,7 +765,6 @@ class TransformerLayer(Module):
         max_seqlen_kv: int | None = None,
         enc_dec_window_size: Sequence[int] | None = None,
         enc_dec_bottom_right_diagonal: bool | None = None,
-        *,
         fast_zero_fill: Any = True,
         inference_params: Any = None,
         pad_between_seqs: Any = None,

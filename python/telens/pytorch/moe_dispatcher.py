@@ -6,6 +6,7 @@ import torch
 
 from telens import _C
 from telens._names import refusal
+from telens.common.field_types import check_sizes
 from telens.pytorch.tensor import QuantizedTensor
 
 __all__ = ["MoEDispatcher"]
@@ -36,14 +37,13 @@ class MoEDispatcher:
     def __init__(
         self, num_experts: int, ep_group: torch.distributed.ProcessGroup | None = None
     ) -> None:
+        check_sizes("MoEDispatcher", num_experts=num_experts)
         try:
             self._dispatcher = _C.MoEDispatcher(num_experts, ep_group)
         except TypeError:
-            if isinstance(num_experts, int):
-                raise refusal(
-                    "MoEDispatcher", "ep_group", "a group that this rank belongs to", ep_group
-                ) from None
-            raise refusal("MoEDispatcher", "num_experts", "an integer", num_experts) from None
+            raise refusal(
+                "MoEDispatcher", "ep_group", "a group that this rank belongs to", ep_group
+            ) from None
         self.num_experts = num_experts
         self.ep_group = ep_group
         self._way_back: _C.WayBack | None = None

@@ -160,12 +160,15 @@ def apply_seed(device: torch.device | str | int | None) -> None:
         torch.cuda.init()
 
 
-def fork_of(arguments: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
-    """The fork in which a module's weights are drawn, by its keyword arguments."""
+def fork_of(
+    arguments: Mapping[str, Any],
+) -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """What forks before a module's weights are drawn, by its keyword arguments."""
     get_tracker = arguments.get("get_rng_state_tracker")
     if get_tracker is None:
-        return contextlib.nullcontext()
-    return get_tracker().fork(arguments.get("rng_tracker_name") or DEFAULT_NAME)
+        return contextlib.nullcontext
+    name = arguments.get("rng_tracker_name") or DEFAULT_NAME
+    return lambda: get_tracker().fork(name)
 
 
 def fork_dropout(attention: torch.nn.Module, get_tracker: Callable[[], Any]) -> None:

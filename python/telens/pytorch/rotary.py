@@ -6,6 +6,7 @@ import torch
 
 from telens import _C
 from telens._names import refusal
+from telens.common.field_types import check_sizes
 
 __all__ = ["RotaryPositionEmbedding"]
 
@@ -40,6 +41,7 @@ class RotaryPositionEmbedding(torch.nn.Module):
     ) -> None:
         super().__init__()
         owner = "RotaryPositionEmbedding"
+        check_sizes(owner, dim=dim)
         if not 0 < rotary_percent <= 1:
             raise refusal(owner, "rotary_percent", "above 0 and at most 1", rotary_percent)
         for name, value in (

@@ -12,6 +12,7 @@ import torch
 
 from telens import _C
 from telens._names import refusal
+from telens.common.field_types import check_sizes
 
 __all__ = ["UserBufferQuantizationMode", "destroy_ub", "initialize_ub"]
 
@@ -88,6 +89,7 @@ def initialize_ub(
             "torch.distributed.init_process_group first"
         )
     _check_backend(bootstrap_backend)
+    check_sizes("initialize_ub", tp_size=tp_size)
     if not is_ub_initialized():
         text = f"has shape={shape}, tp_size={tp_size} and {_in_words(settings)}"
         _C.compare_ub(text, torch.distributed.group.WORLD)

@@ -17,7 +17,7 @@ from typing import Any
 
 from telens import _C, __version__
 from telens._names import nearest
-from telens.run_as_te.table import ADVICE, MODULES, PACKAGES
+from telens.run_as_te.table import ADVICE, CLASSES, MODULES, PACKAGES
 
 __all__ = ["after_import", "install"]
 
@@ -56,6 +56,16 @@ class _Alias(types.ModuleType):
 
     def __dir__(self) -> Iterable[str]:
         return sorted(_names_in(self.__name__) | {"__version__"})
+
+
+def _name_classes() -> None:
+    """Gives classes of layers the modules that they have in Transformer Engine.
+
+    Models look there to tell its layers from others, and so do pickles.
+    """
+    layers = importlib.import_module("telens.pytorch.modules")
+    for name, path in CLASSES.items():
+        getattr(layers, name).__module__ = path
 
 
 def _has_answer(path: str) -> bool:
@@ -122,6 +132,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if module.__name__ == "transformer_engine":  # `import transformer_engine` loads these
             for name in ("common", "pytorch"):
                 setattr(module, name, importlib.import_module(f"{module.__name__}.{name}"))
+        if module.__name__ == "transformer_engine.pytorch":
+            _name_classes()
 
     def find_distributions(
         self, context: importlib.metadata.DistributionFinder.Context | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ADVICE", "MODULES", "PACKAGES"]
+__all__ = ["ADVICE", "CLASSES", "MODULES", "PACKAGES"]
 
 # Packages by the name of their distribution, with the version whose names are followed.
 PACKAGES = {
@@ -123,6 +123,20 @@ MODULES: dict[str, tuple[str, ...]] = {
     "nvdlfw_inspect.logging": (f"{_API}.logging",),
     "nvdlfw_inspect.registry": (f"{_API}.registry",),
     "nvdlfw_inspect.utils": (f"{_API}.utils",),
+}
+
+# Classes of layers -> modules of theirs.
+_PYTORCH = "transformer_engine.pytorch"
+CLASSES = {
+    "DotProductAttention": f"{_PYTORCH}.attention.dot_product_attention",
+    "GroupedLinear": f"{_PYTORCH}.module.grouped_linear",
+    "LayerNorm": f"{_PYTORCH}.module.layernorm",
+    "LayerNormLinear": f"{_PYTORCH}.module.layernorm_linear",
+    "LayerNormMLP": f"{_PYTORCH}.module.layernorm_mlp",
+    "Linear": f"{_PYTORCH}.module.linear",
+    "MultiheadAttention": f"{_PYTORCH}.attention.multi_head_attention",
+    "RMSNorm": f"{_PYTORCH}.module.rmsnorm",
+    "TransformerLayer": f"{_PYTORCH}.transformer",
 }
 
 _OPTIMIZERS = "it is in transformer_engine.pytorch.optimizers"

@@ -94,9 +94,52 @@ STATEMENTS = (
         "test_backward_override.py::test_a_kept_weight_serves_no_recipe_of_another_override",
     ),
     Statement(
-        "A bool by position, where Transformer Engine has another argument, is warned of *(ours)*.",
-        "test_neutral_arguments.py::"
-        "test_a_bool_by_position_where_others_have_another_argument_is_warned_of",
+        "Arguments have Transformer Engine's positions as far as the orders agree; later ones are "
+        "keyword-only *(ours)*.",
+        "test_neutral_arguments.py::test_later_arguments_are_keyword_only",
+    ),
+    Statement(
+        "A fourth argument of LayerNormLinear, LayerNormMLP or GroupedLinear that is a bool is an "
+        "error that names bias and sequence_parallel *(ours)*.",
+        "test_neutral_arguments.py::test_a_bool_by_position_names_both_meanings",
+    ),
+    Statement(
+        "A bool is no size and no factor *(ours)*.",
+        "test_neutral_arguments.py::test_a_bool_is_not_a_size",
+    ),
+    Statement(
+        "`parameters_split` strips trailing underscores from names of parts.",
+        "test_neutral_arguments.py::test_parts_lose_trailing_underscores",
+    ),
+    Statement(
+        "A module has `use_bias`; its `bias` is a parameter, None or absent.",
+        "test_module_state.py::test_bias_is_a_tensor_and_use_bias_the_option",
+    ),
+    Statement(
+        "`reset_parameters` fills parameters in place with what the constructor makes, and those "
+        "on meta on the default device.",
+        "test_initialization.py::test_parameters_become_what_the_constructor_makes",
+    ),
+    Statement(
+        "After `fully_shard`, `reset_parameters` gives each rank its shard of one initialization.",
+        "test_initialization.py::test_shards_of_fsdp2_are_those_of_one_initialization",
+    ),
+    Statement(
+        "`prepare_te_modules_for_fsdp` changes no value.",
+        "test_initialization.py::test_prepare_te_modules_for_fsdp_changes_no_value",
+    ),
+    Statement(
+        "`te.checkpoint`, reentrant or not, leaves amax histories, scales and gradients as they "
+        "are without it, also around an autocast.",
+        "test_recomputed_scales.py::test_a_checkpoint_leaves_scales_and_gradients_as_they_are",
+    ),
+    Statement(
+        "A call of a graphed callable may add or omit keywords at their defaults *(ours)*.",
+        "test_graphed_calls.py::test_keywords_at_their_defaults_may_differ_from_the_sample",
+    ),
+    Statement(
+        "An input that a graphed module changes in place is changed for its caller.",
+        "test_graphed_calls.py::test_an_input_changed_in_place_is_changed_for_the_caller",
     ),
     Statement(
         "A CustomRecipe's factory is told the GEMMs of a GroupedLinear apart.",

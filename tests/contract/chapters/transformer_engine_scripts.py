@@ -14,7 +14,7 @@ GRAPHED_MAIN_GRADS = "test_graphed_main_grads.py::"
 RECORDED = "test_recorded_graphs.py::"
 PERMUTED = "test_permutation.py::"
 ATTENTION = "test_attention.py::"
-CACHED = "test_inference_params.py::test_new_tokens_are_those_of_a_recomputation_of_the_whole"
+CACHED = "test_inference_params.py::test_cached_steps_equal_recomputing_whole_sequences"
 DRAWN = ATTENTION + "test_drawn_cases_are_those_of_fp64"
 
 STATEMENTS = (
@@ -27,6 +27,10 @@ STATEMENTS = (
         "The script has its own arguments, its folder in the path, and is `__main__`; its exit "
         "status is the command's.",
         RUN_AS_TE + "test_a_script_runs_as_python_runs_it",
+    ),
+    Statement(
+        "Layers name Transformer Engine's modules as theirs (`__module__`).",
+        RUN_AS_TE + "test_layers_name_transformer_engines_modules",
     ),
     Statement(
         "Libraries that ask importlib.metadata find both packages, in the version whose names are "
@@ -198,6 +202,10 @@ STATEMENTS = (
         GRAPHED + "test_an_order_that_no_pipeline_has_is_an_error",
     ),
     Statement(
+        "A negative entry of an index map or a mask is an empty slot, which takes no row.",
+        "test_permutation.py::test_an_empty_slot_of_an_index_takes_no_row",
+    ),
+    Statement(
         "`moe_permute` makes the `row_id_map` of Transformer Engine, by mask and by index.",
         PERMUTED + "test_a_mask_has_the_row_id_map_of_transformer_engine",
     ),
@@ -278,6 +286,14 @@ STATEMENTS = (
     Statement(
         "Rotary embeddings of new tokens are those of their place in the sequence.",
         CACHED,
+    ),
+    Statement(
+        "Packed sequences (thd) are cached too, with gaps between them.",
+        "test_inference_params.py::test_packed_steps_equal_recomputing_whole_sequences",
+    ),
+    Statement(
+        "`cache_manager.cache` has the keys and values of each layer, and takes reordered ones.",
+        "test_inference_params.py::test_cache_manager_holds_keys_by_layer_and_takes_reordered_ones",
     ),
     Statement(
         "`m_splits` of GroupedLinear is a list or a tensor.",

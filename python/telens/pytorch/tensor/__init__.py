@@ -405,11 +405,19 @@ def initial_parameter(tensor: torch.Tensor, is_gemm_weight: bool) -> torch.nn.Pa
     quantizer = model_init.recipe._native().make_weight_quantizer()
     if quantizer is None:  # a custom recipe leaves weights as they are
         return torch.nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad)
+    made = quantized_parameter(tensor.detach(), quantizer, model_init.preserve)
+    return made.requires_grad_(tensor.requires_grad)
+
+
+def quantized_parameter(
+    values: torch.Tensor, quantizer: Quantizer, preserve: bool
+) -> torch.nn.Parameter:
+    """A weight stored quantized. ``preserve``: its high-precision values stay on the CPU."""
     quantizer.set_usage(rowwise=True, columnwise=torch.is_grad_enabled())
-    made = quantizer(tensor.detach())
+    made = quantizer(values)
     quantizer.set_usage(rowwise=True, columnwise=True)
     made._quantizer = quantizer
-    parameter = torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
-    if model_init.preserve:
-        keep_high_precision_init_val(parameter, tensor.detach().cpu())
+    parameter = torch.nn.Parameter(made, requires_grad=False)
+    if preserve:
+        keep_high_precision_init_val(parameter, values if values.is_meta else values.cpu())
     return parameter
