@@ -265,6 +265,21 @@ void log_message(std::string_view message, std::string_view layer_name, LogLevel
   session_for("log_message")->log_message(message, layer_name, level, once_per);
 }
 
+void add_logger(std::shared_ptr<ScalarLogger> logger) {
+  session_for("add_logger")->add_logger(std::move(logger));
+}
+
+bool any_layer_ran() {
+  const std::shared_ptr<Session> session = session_for("any_layer_ran");
+  return session->any_layer_ran() || !session->has_sections();
+}
+
+std::vector<const config::FeatureEntry*> entries_for(std::string_view layer_name) {
+  return session_for("entries_for")->entries_for(layer_name);
+}
+
+void set_terminal_prefix(std::string prefix) { MessageLog::set_prefix(std::move(prefix)); }
+
 std::vector<std::string> list_features() {
   return qualified_names(session_for("list_features")->descriptions());
 }

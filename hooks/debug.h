@@ -16,6 +16,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -35,6 +36,9 @@ namespace telens {
 struct ModelTensor;
 struct ProgramCollective;
 struct SessionParts;
+namespace config {
+struct FeatureEntry;
+}
 }  // namespace telens
 
 namespace telens::debug {
@@ -128,6 +132,21 @@ TELENS_EXPORT void log_scalar(std::string_view name, double value, std::int64_t 
 TELENS_EXPORT std::vector<std::pair<std::string, double>> log_tensor_stats(
     std::string_view layer_name, std::string_view tensor_name, const at::Tensor& tensor,
     const LogTensorStatsOptions& options = {});
+
+// Has the logger called too, beside those that initialize() was given, from the next step() on.
+TELENS_EXPORT void add_logger(std::shared_ptr<ScalarLogger> logger);
+
+// True once a layer has run in the session, or a script has passed a tensor to log_tensor_stats();
+// true also if the configuration has no sections, which then watch nothing on purpose.
+TELENS_EXPORT bool any_layer_ran();
+
+// Returns the enabled features of the running sections that select the layer. The entries live as
+// long as the session.
+TELENS_EXPORT std::vector<const config::FeatureEntry*> entries_for(std::string_view layer_name);
+
+// Begins each line of the message log that goes to stderr, in all sessions of the process; default
+// "telens: ".
+TELENS_EXPORT void set_terminal_prefix(std::string prefix);
 
 // Writes a message into the log, once per text, layer and `once_per`. WARNING and above also go to
 // stderr.

@@ -119,6 +119,11 @@ void LayerListener::note_script(std::string_view layer_name) {
   names_.enter_script(layer_name);
 }
 
+bool LayerListener::any_ran() {
+  const std::lock_guard lock(layers_mutex_);
+  return names_.any();
+}
+
 std::vector<std::string> LayerListener::idle_sections(const config::Config& config) {
   const std::lock_guard lock(layers_mutex_);
   return names_.idle_sections(config);

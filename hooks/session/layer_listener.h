@@ -57,6 +57,8 @@ class LayerListener final : public HookListener {
 
   // A script hands over tensors of a layer that it calls so.
   void note_script(std::string_view layer_name);
+  // True once a layer has run, or a script has passed a tensor.
+  bool any_ran();
   // A sentence for each section that selects none of the layers that ran.
   std::vector<std::string> idle_sections(const config::Config& config);
   // At the end of a session: a sentence where step() was forgotten.

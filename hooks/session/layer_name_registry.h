@@ -26,6 +26,8 @@ class LayerNameRegistry {
   // A script hands over tensors of a layer that it calls so.
   void enter_script(std::string_view name) { present_.try_emplace(std::string(name)); }
 
+  bool any() const { return !present_.empty(); }
+
   // A sentence for each section that selects none of them, though layers ran.
   std::vector<std::string> idle_sections(const config::Config& config) const;
 

@@ -123,6 +123,18 @@ void Session::note_foreign_layer(std::string_view layer_name, std::string_view k
   }
 }
 
+void Session::add_logger(std::shared_ptr<ScalarLogger> logger) {
+  in_turn([&] { sinks_->add_logger(std::move(logger)); });
+}
+
+std::vector<const config::FeatureEntry*> Session::entries_for(std::string_view layer_name) const {
+  std::vector<const config::FeatureEntry*> entries;
+  for (const FeatureInstance* each : features_.running_for(layer_name)) {
+    entries.push_back(each->entry);
+  }
+  return entries;
+}
+
 void Session::show_model(std::span<const ModelTensor> tensors) {
   in_turn([&] { rank_checks_.look_at(iteration(), tensors); });
 }

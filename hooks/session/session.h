@@ -56,6 +56,12 @@ class Session final : private FeatureServices {
   void log_message(std::string_view message, std::string_view layer_name, LogLevel level,
                    std::string_view once_per);
   void note_foreign_layer(std::string_view layer_name, std::string_view kind);
+  void add_logger(std::shared_ptr<ScalarLogger> logger);
+  // Returns the entries of all running sections that select the layer. Throws ConfigError if two
+  // sections select it that must not.
+  std::vector<const config::FeatureEntry*> entries_for(std::string_view layer_name) const;
+  bool any_layer_ran() { return layers_.any_ran(); }
+  bool has_sections() const { return !config_.sections().empty(); }
   RankChecks& rank_checks() { return rank_checks_; }
   std::optional<std::chrono::seconds> longest_wait_for_ranks() const {
     return rank_checks_.longest_wait(groups_.world());

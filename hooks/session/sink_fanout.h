@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hooks/session/pending_records.h"
@@ -24,6 +25,9 @@ class SinkFanout {
   // The run file gets all of it, the loggers scalars and the statistics that were asked for.
   // Interruptions pass.
   void deliver(const RecordedIteration& recorded);
+
+  // Calls this logger too, from the next delivery on.
+  void add_logger(std::shared_ptr<ScalarLogger> logger) { loggers_.push_back(std::move(logger)); }
 
   // Calls no logger from here on.
   void let_go_of_loggers() { loggers_.clear(); }

@@ -91,6 +91,28 @@ LogLevel level_of_environment() {
   return LogLevel::info;
 }
 
+class Prefix {
+ public:
+  std::string get() {
+    const std::lock_guard lock(mutex_);
+    return text_;
+  }
+  void set(std::string text) {
+    const std::lock_guard lock(mutex_);
+    text_ = std::move(text);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string text_ = "telens: ";
+};
+
+// Never destroyed: sessions may end while the process exits.
+Prefix& terminal_prefix() {
+  static auto& instance = *new Prefix;
+  return instance;
+}
+
 }  // namespace
 
 std::string_view LogClock::now() {
@@ -195,6 +217,8 @@ bool SeenTexts::add(std::string text) {
 
 MessageLog::MessageLog() : level_(level_of_environment()) {}
 
+void MessageLog::set_prefix(std::string prefix) { terminal_prefix().set(std::move(prefix)); }
+
 void MessageLog::open(const std::string& log_dir, int rank) {
   const std::lock_guard lock(mutex_);
   file_.emplace(log_dir, "nvdlfw_inspect_logs", rank);
@@ -222,7 +246,7 @@ bool MessageLog::write(std::string_view message, std::string_view layer_name, Lo
   }
   if (level >= LogLevel::warning) {
     flush();
-    if (on_stderr) std::cerr << "NVDLFW INSPECT - " + line + '\n';
+    if (on_stderr) std::cerr << terminal_prefix().get() + line + '\n';
   }
   return true;
 }

@@ -88,6 +88,9 @@ class MessageLog {
              std::string_view once_per = {}, bool on_stderr = true);
   void flush();
 
+  // Begins the lines on stderr of all logs of the process; "telens: " if never called. Any thread.
+  static void set_prefix(std::string prefix);
+
  private:
   std::optional<LogFile> file_;
   LogLevel level_;

@@ -15,8 +15,10 @@
 #include <vector>
 
 #include "core/hook_points.h"
+#include "hooks/config/config.h"
 #include "hooks/debug.h"
 #include "hooks/rank_checker.h"
+#include "python/bindings/config_value.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/gil_object.h"
 #include "python/bindings/interruptions.h"
@@ -144,6 +146,16 @@ py::dict log_tensor_stats(const std::string& layer_name, const std::string& tens
   return values;
 }
 
+std::vector<std::tuple<std::string, std::string, py::object>> features_of_layer(
+    const std::string& layer_name) {
+  std::vector<std::tuple<std::string, std::string, py::object>> features;
+  for (const config::FeatureEntry* entry : debug::entries_for(layer_name)) {
+    features.emplace_back(entry->description->feature_namespace, entry->description->name,
+                          to_python(entry->config));
+  }
+  return features;
+}
+
 std::vector<std::string> findings() {
   std::vector<std::string> texts;
   for (debug::Finding& each : debug::findings()) texts.push_back(std::move(each.json));
@@ -234,6 +246,20 @@ void bind_debug(py::module_& parent) {
   module.def("show_model", &show_model, py::arg("tensors"));
   module.def("check_collective", &check_collective, py::arg("name"), py::arg("kind"),
              py::arg("sent"), py::arg("result"), py::arg("group"));
+  module.def(
+      "add_logger",
+      [](const py::object& logger) {
+        const std::shared_ptr<debug::ScalarLogger> added = scalar_logger(logger, "log_scalar");
+        const WithoutGil released;
+        debug::add_logger(added);
+      },
+      py::arg("logger"), "Of an object with log_scalar.");
+  module.def("any_layer_ran", &debug::any_layer_ran,
+             "Or a script's tensor was logged, or there are no sections.");
+  module.def("features_of_layer", &features_of_layer, py::arg("layer_name"),
+             "The running features of a layer: (namespace, name, configuration) each.");
+  module.def("set_terminal_prefix", &debug::set_terminal_prefix, py::arg("prefix"),
+             "Begins each message on stderr.");
   module.def("list_features", &debug::list_features);
   module.def("explain_features", &debug::explain_features, py::arg("names"));
   module.def(

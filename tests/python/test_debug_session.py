@@ -121,6 +121,36 @@ def test_a_yaml_file_may_be_given_as_str_or_path(tmp_path, layer, x):
         assert [name for name, _, _ in scalars.rows] == ["fc_activation_max"]
 
 
+def warnings_in(folder) -> list[str]:
+    log = folder / "nvdlfw_inspect_logs" / "nvdlfw_inspect_globalrank-0.log"
+    return [line for line in log.read_text().splitlines() if " - WARNING - " in line]
+
+
+def test_a_session_that_watched_no_layer_says_what_the_model_has(tmp_path):
+    def run():
+        model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Linear(16, 16))
+        debug.infer_and_assign_layer_names(model)
+        model(torch.ones(2, 16)).sum().backward()
+        debug.step()
+
+    with debug.session(CONFIG, log_dir=tmp_path):
+        run()
+    (line,) = warnings_in(tmp_path)
+    assert "no layer of TELens ran" in line
+    assert "the named model has 2 torch.nn.Linear; call telens.pytorch.convert(model)" in line
+
+
+def test_a_session_without_sections_or_with_a_failure_does_not_miss_layers(tmp_path):
+    with debug.session("", log_dir=tmp_path / "a"):
+        debug.step()
+    with (
+        pytest.raises(ValueError, match="on purpose"),
+        debug.session(CONFIG, log_dir=tmp_path / "b"),
+    ):
+        raise ValueError("on purpose")
+    assert warnings_in(tmp_path / "a") == warnings_in(tmp_path / "b") == []
+
+
 @pytest.mark.parametrize("config", ["", None])
 def test_a_session_without_a_configuration_records_losses(tmp_path, layer, x, config):
     debug.initialize(config, log_dir=tmp_path)

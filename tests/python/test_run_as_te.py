@@ -341,6 +341,21 @@ def test_recipe_runs_every_forward_in_fp8(ran):
     assert "no layer of TELens ran" not in log
 
 
+def test_a_session_without_any_telens_layer_says_so_at_its_end(ran):
+    (line,) = [line for line in messages(ran, "plain.py").splitlines() if "no layer" in line]
+    assert line.endswith(
+        "WARNING - no layer of TELens ran in this session, so none was watched: 2 torch.nn.Linear "
+        "ran instead; call telens.pytorch.convert(model) once the model is built, or start the "
+        "script with `python -m telens.run_as_te --convert`"
+    )
+    assert "no optimizer" not in ran[1]["plain.py"]["err"]
+
+
+def test_a_script_that_failed_is_not_told_to_convert(ran):
+    assert "on purpose" in ran[1]["plain_fails.py"]["err"]
+    assert "no layer of TELens ran" not in messages(ran, "plain_fails.py")
+
+
 def test_convert_says_what_it_cannot_convert(ran):
     assert (
         "--convert: a model is not converted: the script calls the layer itself"

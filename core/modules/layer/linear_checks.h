@@ -31,9 +31,11 @@ void check_dtypes(const std::string& layer, const ActivationMeta& input, const a
 void check_shapes(const std::string& layer, const ActivationMeta& input, const at::Tensor& weight);
 
 // FP8 GEMMs on GPUs take features in multiples of 16, and a run that works here works there. Tokens
-// may be any number: the GEMM pads them (core/quantization/token_padding.h).
-void check_fp8_shapes(const std::string& layer, const ForwardContext& context,
-                      const ActivationMeta& input, const at::Tensor& weight);
+// may be any number: the GEMM pads them (core/quantization/token_padding.h). `debug_name`: the
+// layer's in debug configurations, "" if it has none.
+void check_fp8_shapes(const std::string& layer, const std::string& debug_name,
+                      const ForwardContext& context, const ActivationMeta& input,
+                      const at::Tensor& weight);
 
 void check_tensor_parallel(const std::string& layer, const TensorParallel& tensor_parallel);
 

@@ -134,7 +134,9 @@ ForwardContext LinearLayer::State::begin_checked_forward(const ActivationMeta& i
       layer.parallel.overlap->compare(name(), layer.parallel.group);
     }
   }
-  if (context.quantizes()) check_fp8_shapes(name(), context, input, weight);
+  if (context.quantizes()) {
+    check_fp8_shapes(name(), layer.hooks.name(), context, input, weight);
+  }
   return context;
 }
 

@@ -10,8 +10,11 @@ for batch in batches:
 debug.end_debug()
 """
 
+from typing import Any
+
 from telens.debug import (
     base,
+    debug_manager,
     diagnosis,
     layer_names,
     logging,
@@ -37,11 +40,15 @@ from telens.debug.sessions import *  # noqa: F403
 from telens.debug.utils import *  # noqa: F403
 
 
-def __getattr__(name: str) -> base.BaseNamespaceAPI:
+def __getattr__(name: str) -> Any:
+    if name == "DEBUG_MANAGER":  # None outside of a session
+        return debug_manager.running()
     api = registry.Registry.namespace_api(name)
-    if api is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return api
+    if api is not None:
+        return api
+    if any(name in each.calls for each in registry.Registry.features_of("base")):
+        return getattr(base, name)  # a call of the namespace base needs no namespace
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [

@@ -61,24 +61,30 @@ def run_feature_files(folder: pathlib.Path) -> None:
     Raises ``telens.UsageError`` where a file raises, or registers with the peer.
     """
     for path in sorted(folder.rglob("*.py")):
-        # The path makes the name unique, so that files of one name in two folders both run.
-        name = "telens_features." + "_".join(path.resolve().with_suffix("").parts[1:])
-        spec = importlib.util.spec_from_file_location(name, path)
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException as error:
-            del sys.modules[name]
-            if not isinstance(error, Exception):
-                raise
-            raise _C.UsageError(
-                f"debug.initialize: feature_dirs: {path} raised {type(error).__name__}: {error}"
-                + (f"; {_IMPORT_RULE}" if _is_about_the_peer(error) else "")
-            ) from error
-        if getattr(vars(module).get("Registry"), "__module__", "").startswith("nvdlfw_inspect"):
-            del sys.modules[name]
-            raise _C.UsageError(
-                f"debug.initialize: feature_dirs: {path} registers its classes with "
-                f"nvdlfw_inspect, not with telens; {_IMPORT_RULE}"
-            )
+        run_feature_file(path, "debug.initialize: feature_dirs")
+
+
+def run_feature_file(path: pathlib.Path, call: str) -> None:
+    """Imports a file of feature classes; raises as ``run_feature_files`` does, in the name of
+    ``call``."""
+    # The path makes the name unique, so that files of one name in two folders both run.
+    name = "telens_features." + "_".join(path.resolve().with_suffix("").parts[1:])
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if not isinstance(error, Exception):
+            raise
+        raise _C.UsageError(
+            f"{call}: {path} raised {type(error).__name__}: {error}"
+            + (f"; {_IMPORT_RULE}" if _is_about_the_peer(error) else "")
+        ) from error
+    if getattr(vars(module).get("Registry"), "__module__", "").startswith("nvdlfw_inspect"):
+        del sys.modules[name]
+        raise _C.UsageError(
+            f"{call}: {path} registers its classes with nvdlfw_inspect, not with telens; "
+            f"{_IMPORT_RULE}"
+        )

@@ -61,6 +61,7 @@ def assign_layer_names(
             setattr(layer, tree.name_attribute, name)
             if tree.is_linear(layer):
                 _foreign.append(weakref.ref(layer))
+                _named_plain[name] = _kind(layer)
     _tell_of_foreign_layers()
 
 
@@ -70,8 +71,10 @@ _foreign: list[weakref.ref[Any]] = []
 _are_of_ended_session = False
 
 
-# Linear layers of torch that ran under run_as_te, by class.
+# Linear layers of torch that ran under run_as_te, by class; and the classes of those that were
+# named, by name: the layers may be gone by the end of the session.
 _ran_plain: Counter[str] = Counter()
+_named_plain: dict[str, str] = {}
 
 
 def note_plain_layers(modules: Iterable[torch.nn.Module]) -> None:
@@ -82,11 +85,10 @@ def note_plain_layers(modules: Iterable[torch.nn.Module]) -> None:
 def no_layer_message() -> str:
     """Returns what to say at the end of a session in which no layer of TELens ran."""
     message = "no layer of TELens ran in this session, so none was watched"
-    named = Counter(_kind(layer) for layer in (ref() for ref in _foreign) if layer is not None)
     if _ran_plain:
         message += f": {_counted(_ran_plain)} ran instead"
-    elif named:
-        message += f": the model that was named has {_counted(named)}"
+    elif _named_plain:
+        message += f": the named model has {_counted(Counter(_named_plain.values()))}"
     else:
         alive = (each for each in gc.get_objects() if issubclass(type(each), torch.nn.Linear))
         found = Counter(_kind(each) for each in alive if _is_plain_linear(each))
@@ -135,6 +137,7 @@ def _forget_models_of_ended_session() -> None:
     global _are_of_ended_session
     if _are_of_ended_session:
         _foreign.clear()
+        _named_plain.clear()
     _are_of_ended_session = False
 
 

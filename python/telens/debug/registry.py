@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from telens import _C
 from telens.debug.base import BaseNamespaceAPI
@@ -27,16 +29,57 @@ from telens.debug.statistic_caller import StatisticCaller
 __all__ = ["Registry", "api_method"]
 
 
+@dataclass(frozen=True)
+class RegisteredFeature:
+    """A feature class that is registered."""
+
+    namespace: str
+    name: str
+    feature: Any  # its instance
+    calls: frozenset[str]
+    check: ConfigCheck
+
+
+@dataclass
+class NamespaceData:
+    """What ``Registry.data`` has of a namespace."""
+
+    name: str
+    api: BaseNamespaceAPI | None
+    features: dict[str, Any] = field(default_factory=dict)  # instances by name
+    feat_api_to_features: dict[str, list[str]] = field(default_factory=dict)  # names by call
+    deferred_features: list[type] = field(default_factory=list)  # always empty here
+
+
+class _RegistryType(type):
+    @property
+    def data(cls) -> dict[str, NamespaceData]:
+        """The feature classes and namespaces that are registered, by namespace."""
+        found: dict[str, NamespaceData] = {}
+        for api in cls._namespaces.values():
+            found[api.name] = NamespaceData(api.name, api)
+        for each in cls._features.values():
+            data = found.setdefault(each.namespace, NamespaceData(each.namespace, None))
+            data.features[each.name] = each.feature
+            for call in each.calls:
+                data.feat_api_to_features.setdefault(call, []).append(each.name)
+        return found
+
+
 def api_method(function: Callable) -> Callable:
     """Marks a method of a feature class as one of the calls that layers make."""
     function.is_api = True
     return function
 
 
-class Registry:
+class Registry(metaclass=_RegistryType):
     """Where feature classes are registered."""
 
-    _namespaces: dict[str, BaseNamespaceAPI] = {}  # noqa: RUF012  # by owner
+    # Both by owner.
+    _namespaces: dict[str, BaseNamespaceAPI] = {}  # noqa: RUF012
+    _features: dict[str, RegisteredFeature] = {}  # noqa: RUF012
+    # A script has called a feature class itself in this session.
+    was_asked = False
 
     @classmethod
     def register_feature(
@@ -80,6 +123,13 @@ class Registry:
                 doc=described(documentation, parameters),
                 owner=owner,
                 make_caller=make_caller,
+            )
+            cls._features[owner] = RegisteredFeature(
+                namespace,
+                feature_class.__name__,
+                feature,
+                frozenset(calls_of(feature_class)),
+                check,
             )
             _registered_now.append(owner)
             return feature_class
@@ -131,9 +181,48 @@ class Registry:
         return found[-1] if found else None
 
     @classmethod
+    def namespaces(cls) -> list[BaseNamespaceAPI]:
+        """The APIs of all namespaces of one's own."""
+        return list(cls._namespaces.values())
+
+    @classmethod
+    def features_of(cls, namespace: str) -> list[RegisteredFeature]:
+        """The feature classes that are registered in a namespace."""
+        return [each for each in cls._features.values() if each.namespace == namespace]
+
+    @classmethod
+    def enabled_features(
+        cls, namespace: str, layer_name: str
+    ) -> list[tuple[RegisteredFeature, dict]]:
+        """The feature classes of a namespace that the session enables for a layer.
+
+        Each comes with its own copy of the configuration. Empty without a session.
+        """
+        if not _C.debug.is_initialized():
+            return []
+        cls.was_asked = True
+        registered = {each.name: each for each in cls.features_of(namespace)}
+        return [
+            (registered[name], registered[name].check.checked(config))
+            for owner, name, config in _C.debug.features_of_layer(layer_name)
+            if owner == namespace and name in registered
+        ]
+
+    @classmethod
+    def validate_and_init(cls) -> None:
+        """Nothing: classes are checked when they are registered."""
+
+    @classmethod
+    def reset(cls) -> None:
+        """Forgets all feature classes and namespaces."""
+        for owner in [*cls._features, *cls._namespaces]:
+            cls.forget(owner)
+
+    @classmethod
     def forget(cls, owner: str) -> None:
         """Forgets what a class registered."""
         cls._namespaces.pop(owner, None)
+        cls._features.pop(owner, None)
         _C.unregister_features(owner)
         _C.unregister_statistics(owner)
 

@@ -7,6 +7,7 @@ import difflib
 import logging
 import os
 import pathlib
+import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -16,6 +17,7 @@ import torch.distributed
 
 from telens import _C
 from telens.debug import arguments, exits, layer_names, model_state, ranks
+from telens.debug import logging as loggers
 from telens.debug.calls import LayerCalls
 from telens.debug.feature_folders import run_feature_files
 from telens.debug.logging import get_logger
@@ -97,6 +99,8 @@ def initialize(
             "debug.initialize: there is a session already; call debug.end_debug() first"
         )
     take_registered()
+    if "nvdlfw_inspect" in sys.modules:
+        _C.debug.set_terminal_prefix("NVDLFW INSPECT - ")  # what its users look for
     try:
         with _refusing_for_all(group):
             check_loggers(statistics_logger, tb_writer)
@@ -110,7 +114,7 @@ def initialize(
                 run_feature_files(pathlib.Path(folder))
             core_options = _C.debug.InitializeOptions(
                 **options,
-                statistics_logger=statistics_logger,
+                statistics_logger=loggers.first_logger(statistics_logger, tb_writer),
                 tb_writer=tb_writer,
                 default_logging_enabled=default_logging_enabled,
                 rank=rank,
@@ -123,6 +127,7 @@ def initialize(
         _session_owners.extend(take_registered())
         _forget_session_features()
         raise
+    loggers.note_beginning(statistics_logger, tb_writer)
     ranks.note_beginning(group)
     ranks.begin_comparisons(group)
     model_state.begin()
@@ -149,6 +154,9 @@ def step(loss: float | torch.Tensor | None = None, **scalars: float | torch.Tens
                     UserWarning,
                     stacklevel=2,
                 )
+        loggers.attach_new_loggers()
+        for namespace in Registry.namespaces():
+            namespace.step()
     exits.note_step()
     layer_names.note_step()
     ranks.tell_of_a_late_group()
@@ -166,17 +174,42 @@ def end_debug() -> None:
 
     Where an exception is just leaving the script, the run says that this one has ended it.
     """
-    global _weights_are_reduced
     if _C.debug.is_initialized():
+        loggers.attach_new_loggers()
+        _warn_if_no_layer_ran()
         layer_names.note_step()
         layer_names.note_end()
         ranks.end_comparisons()
         model_state.end()
     try:
+        _end_namespaces()
+    finally:
+        _end_core()
+
+
+def _warn_if_no_layer_ran() -> None:
+    # A program that failed may not have come to its first forward.
+    if _C.debug.any_layer_ran() or Registry.was_asked or exits.leaving_exception():
+        return
+    level = logging.WARNING if ranks.rank() == 0 else logging.INFO
+    _C.debug.log_message(layer_names.no_layer_message(), "", level, "")
+
+
+def _end_namespaces() -> None:
+    if _C.debug.is_initialized():
+        for namespace in Registry.namespaces():
+            namespace.end_debug()
+
+
+def _end_core() -> None:
+    global _weights_are_reduced
+    try:
         _C.debug.end_debug(exits.leaving_exception())
     finally:
         _weights_are_reduced = True
+        Registry.was_asked = False
         exits.note_end()
+        loggers.note_end()
         _forget_session_features()
         transformer_engine.forget()
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import logging
+import os
+import pathlib
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+import torch.distributed
 
+# The names of nvdlfw_inspect.utils that its scripts import. Its other names are below, too.
 __all__ = ["append_parent_docstring", "gather_along_first_dim"]
 
 
@@ -19,6 +26,18 @@ def append_parent_docstring(parent: type) -> Callable[[type], type]:
         return cls
 
     return append
+
+
+def get_distributed_world_size(group: torch.distributed.ProcessGroup | None = None) -> int:
+    """Returns the number of ranks of a group, or of all; 1 without torch.distributed."""
+    if not torch.distributed.is_initialized():
+        return 1
+    return torch.distributed.get_world_size(group=group)
+
+
+def get_distributed_rank(group: torch.distributed.ProcessGroup | None = None) -> int:
+    """Returns the rank of this process in a group, or among all; 0 without torch.distributed."""
+    return torch.distributed.get_rank(group=group) if torch.distributed.is_initialized() else 0
 
 
 def gather_along_first_dim(
@@ -38,3 +57,85 @@ def gather_along_first_dim(
         joined, input_.contiguous(), group=process_group, async_op=async_op
     )
     return joined, handle
+
+
+def gather_tensor_on_last_rank(
+    input_: torch.Tensor,
+    process_group: torch.distributed.ProcessGroup | None = None,
+    async_op: bool = False,
+) -> tuple[torch.Tensor | None, Any]:
+    """All ranks' tensors of one shape joined along the first dimension, on the last rank only.
+
+    Returns (None, handle) on the other ranks, and the tensor itself if there is one rank. Without a
+    group it gathers over all ranks. With ``async_op`` the last rank returns the list of tensors,
+    which is complete when the handle is.
+    """
+    size = get_distributed_world_size(process_group)
+    if size == 1:
+        return input_, None
+    is_last = get_distributed_rank(process_group) == size - 1
+    parts = [torch.empty_like(input_) for _ in range(size)] if is_last else None
+    handle = torch.distributed.gather(
+        input_.contiguous(),
+        parts,
+        group=process_group,
+        group_dst=size - 1,
+        async_op=async_op,
+    )
+    if parts is None or async_op:
+        return parts, handle
+    return torch.cat(parts), handle
+
+
+def import_and_exec_module(module_path: str | os.PathLike) -> None:
+    """Imports a file of feature classes. Throws UsageError if it raises."""
+    folders = importlib.import_module("telens.debug.feature_folders")
+    folders.run_feature_file(pathlib.Path(module_path), "import_and_exec_module")
+
+
+class APICacheIdentifier:
+    """Where a script made its last call, for keys of caches."""
+
+    _call_details = ""
+
+    @classmethod
+    def save_call_details(cls) -> None:
+        """Notes the file and line of the caller's caller."""
+        frame = sys._getframe(2)
+        cls._call_details = f"{frame.f_code.co_filename}.{frame.f_lineno}"
+
+    @classmethod
+    def get_call_details(cls) -> str:
+        """Returns what ``save_call_details`` noted last."""
+        return cls._call_details
+
+    @classmethod
+    def get_unique_identifier(
+        cls, cacheable_apis: dict[str, list[str]], layer_name: str, api_name: str, **kwargs: Any
+    ) -> str | None:
+        """Returns a key of the call by the arguments that ``cacheable_apis`` lists for it.
+
+        None if it lists none.
+        """
+        if api_name not in cacheable_apis:
+            return None
+        values = (str(kwargs.get(name, 0)) for name in cacheable_apis[api_name])
+        return ".".join([cls._call_details, layer_name, api_name, *values])
+
+
+class SingleMessageLogger:
+    """Logs a message once, as ``telens.debug.log_message`` does."""
+
+    logged_messages: ClassVar[set] = set()  # the session keeps its own
+
+    @classmethod
+    def log_message_once(
+        cls,
+        message: str,
+        layer_name: str | None = None,
+        level: int | str = logging.INFO,
+        extra_cachable_args: Any = None,
+    ) -> None:
+        """Logs a message once per text, layer and extra arguments."""
+        logger = importlib.import_module("telens.debug.logging").get_logger()
+        logger.log_message(message, layer_name, level, extra_cachable_args)

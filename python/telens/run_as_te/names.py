@@ -127,6 +127,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: types.ModuleType) -> None:
         package = module.__name__.partition(".")[0]
+        if package == "nvdlfw_inspect":
+            _C.debug.set_terminal_prefix("NVDLFW INSPECT - ")  # what its users look for
         module.__version__ = _version(package)
         module.__file__ = module.__spec__.origin
         if module.__name__ == "transformer_engine":  # `import transformer_engine` loads these

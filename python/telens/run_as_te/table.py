@@ -44,6 +44,8 @@ MODULES: dict[str, tuple[str, ...]] = {
         for each in _FEATURES
     },
     "transformer_engine.debug.features.utils": ("telens.debug.features.utils",),
+    "transformer_engine.debug.pytorch": ("telens.debug.pytorch",),
+    "transformer_engine.debug.pytorch.debug_state": ("telens.debug.pytorch.debug_state",),
     "transformer_engine.pytorch": ("telens.pytorch",),
     "transformer_engine.pytorch.attention": ("telens.pytorch.attention",),
     "transformer_engine.pytorch.attention.dot_product_attention": (
@@ -118,8 +120,13 @@ MODULES: dict[str, tuple[str, ...]] = {
     "nvdlfw_inspect": (),
     "nvdlfw_inspect.api": (_API,),
     "nvdlfw_inspect.base": (f"{_API}.base",),
+    "nvdlfw_inspect.config_manager": (f"{_API}.config_manager",),
     "nvdlfw_inspect.debug_features": (f"{_API}.debug_features",),
+    "nvdlfw_inspect.debug_features.generic_feature_api": (
+        f"{_API}.debug_features.generic_feature_api",
+    ),
     "nvdlfw_inspect.debug_features.log_tensor_stats": (f"{_API}.debug_features.log_tensor_stats",),
+    "nvdlfw_inspect.debug_manager": (f"{_API}.debug_manager",),
     "nvdlfw_inspect.logging": (f"{_API}.logging",),
     "nvdlfw_inspect.registry": (f"{_API}.registry",),
     "nvdlfw_inspect.utils": (f"{_API}.utils",),
@@ -148,5 +155,4 @@ ADVICE = {
     "onnx_export": "export to ONNX is not there",
     "export": "export to ONNX is not there",
     "jax": "telens has a front end for PyTorch",
-    "TEDebugState": "the session's state is reset by telens.debug.end_debug()",
 }

@@ -73,6 +73,16 @@ STATEMENTS = (
         FILES + "test_a_modifying_feature_alters_the_gemm_and_logs_under_names_of_its_own",
     ),
     Statement(
+        "`MetricLogger.add_logger(logger)` adds a logger before or during a session; "
+        "`wrap_tensorboard_writer(writer)` makes one of a SummaryWriter.",
+        "test_peer_names.py::test_added_loggers_get_every_statistic_from_the_next_step",
+    ),
+    Statement(
+        "Every public name of nvdlfw-inspect resolves; one without its function here raises when "
+        "it is used.",
+        "test_peer_names.py::test_a_public_name_of_the_peer_resolves",
+    ),
+    Statement(
         "A value named `<layer>_<tensor>_<statistic>` is a record like any other *(ours)*.",
         FILES + "test_the_custom_feature_of_the_documentation_logs_its_statistic",
     ),
@@ -84,6 +94,11 @@ STATEMENTS = (
         '`@Registry.register_namespace_api(namespace="mine")` on a BaseNamespaceAPI makes a '
         "namespace known to configurations, and its instance `telens.debug.mine`.",
         CLASSES + "test_a_namespace_of_ones_own_is_known_to_configurations",
+    ),
+    Statement(
+        "`telens.debug.mine.<call>(layer_name, ...)` runs the `@api_method` of that name of the "
+        "feature that the configuration enables for the layer, else that of `_default_api_impl`.",
+        "test_peer_names.py::test_calls_of_an_own_namespace_go_to_the_enabled_feature",
     ),
     Statement(
         "`append_parent_docstring` adds a parent's documentation, for `explain_features`.",

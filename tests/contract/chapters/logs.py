@@ -50,8 +50,19 @@ STATEMENTS = (
         PEER + "test_texts_of_one_calling_line_are_all_written",
     ),
     Statement(
-        "WARNING and above are also on stderr, after `NVDLFW INSPECT - `.",
-        "test_contract_logs.py::test_warnings_are_on_stderr_too_behind_the_peers_words",
+        "WARNING and above are also on stderr, after `telens: `, or `NVDLFW INSPECT - ` if the "
+        "script has imported nvdlfw_inspect.",
+        "test_contract_logs.py::test_warnings_are_on_stderr_after_a_prefix",
+    ),
+    Statement(
+        "A message `Assigned layer name: <name>` has each module that "
+        "`infer_and_assign_layer_names` names in a session.",
+        "test_peer_names.py::test_every_named_layer_has_a_line_in_the_message_log",
+    ),
+    Statement(
+        "A session in which no layer of TELens ran ends with a WARNING that names what ran instead "
+        "*(ours)*.",
+        "test_run_as_te.py::test_a_session_without_any_telens_layer_says_so_at_its_end",
     ),
     Statement(
         "`NVDLFW_INSPECT_LOG_LEVEL` (INFO) is the least level of messages, in any case of "

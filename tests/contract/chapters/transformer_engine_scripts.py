@@ -60,6 +60,15 @@ STATEMENTS = (
         RUN_AS_TE + "test_names_that_a_script_gives_stay",
     ),
     Statement(
+        "With `--convert` a model's first forward converts it, with `--recipe NAME` its forwards "
+        "run in FP8, and with `--device cpu` CUDA devices are the CPU *(ours)*.",
+        RUN_AS_TE + "test_a_nano_gpt_for_a_gpu_trains_in_fp8_on_the_cpu",
+    ),
+    Statement(
+        "Loss, learning rate and gradient norm of a Trainer of Hugging Face are recorded *(ours)*.",
+        RUN_AS_TE + "test_the_trainer_of_transformers_records_loss_rate_and_norm",
+    ),
+    Statement(
         "Hugging Face accelerate's Transformer Engine backend trains in FP8, watched by a config.",
         RUN_AS_TE + "test_accelerates_transformer_engine_backend_trains_in_fp8_and_is_watched",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from typing import Any
 
@@ -32,6 +33,11 @@ class TransformerEngineAPI(BaseNamespaceAPI):
 
     def __init__(self) -> None:
         self._default_api_impl = TEDefaultFeatures()
+
+    def route_api(self, layer_name: str, api_name: str, **kwargs: Any) -> Any:
+        """Answers a call as ``debug.transformer_engine`` does, also of built-in features."""
+        sessions = importlib.import_module("telens.debug.sessions")
+        return getattr(sessions.transformer_engine, api_name)(layer_name, **kwargs)
 
     def is_multiple_feature_invocation_allowed(self, api_name: str) -> bool:
         """Whether several features may answer one call: all but those that modify."""
