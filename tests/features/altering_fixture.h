@@ -38,7 +38,8 @@ class AlteringTest : public SessionTest {
 
   struct Layer {
     std::shared_ptr<Linear> layer;
-    at::Tensor& weight() { return layer->named_parameters()["weight"]; }
+    // By value: named_parameters() returns a temporary.
+    at::Tensor weight() const { return layer->named_parameters()["weight"]; }
   };
   Layer& linear() { return layer_; }
 
