@@ -37,7 +37,7 @@
 #include "inspector_cli/terminal/json.h"
 #include "tests/fuzz/content.h"
 
-// main.cpp of the command, under this name: see CMakeLists.txt.
+// The command's main(): see tests/inspector_cli/CMakeLists.txt.
 int telens_main(int argc, char** argv);
 
 namespace telens {

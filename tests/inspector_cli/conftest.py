@@ -5,6 +5,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
 
 import pytest
 from recorded_training import Training
@@ -14,6 +15,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COMMAND = os.environ.get("TELENS_COMMAND", str(ROOT / "build/bin/telens"))
+# Runs the command and counts the bytes that it reads of run files: count_reads.cpp.
+COUNT_READS = os.environ.get("TELENS_COUNT_READS", str(ROOT / "build/tests/count_reads"))
 WRITE_HISTOGRAMS = os.environ.get(
     "TELENS_WRITE_HISTOGRAMS", str(ROOT / "build/tests/write_histograms")
 )
@@ -24,14 +27,20 @@ WRITE_RUN = os.environ.get("TELENS_WRITE_RUN", str(ROOT / "build/tests/write_run
 @pytest.fixture(scope="session", autouse=True)
 def built_programs():
     """Ends the tests if a program that they call is not built, with the command that builds all."""
-    programs = [COMMAND, WRITE_HISTOGRAMS, WRITE_LINES, WRITE_RUN]
+    programs = [COMMAND, COUNT_READS, WRITE_HISTOGRAMS, WRITE_LINES, WRITE_RUN]
     missing = [path for path in programs if not pathlib.Path(path).is_file()]
     if missing:
         pytest.exit(
             f"not built: {', '.join(missing)}; run cmake --build build --target telens_command "
-            "write_histograms write_lines write_run",
+            "count_reads write_histograms write_lines write_run",
             returncode=2,
         )
+
+
+def bytes_counted(file):
+    """What COUNT_READS has counted so far in its file; 0 before it has begun."""
+    content = file.read_bytes() if file.exists() else b""
+    return int.from_bytes(content, sys.byteorder)
 
 
 @pytest.fixture(scope="session")

