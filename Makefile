@@ -1,7 +1,8 @@
 # TELens. `make demo` and `make test` each work by themselves on a fresh Debian or Ubuntu machine.
 #
 #   make demo       train a small language model in FP8 and show what was seen inside its GEMMs
-#   make test       every test and check
+#   make test       one build, and the C++, Python, command and structure tests
+#   make test-more  sanitizers, Paddle, packages, benchmarks
 #   make help       the other targets
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -32,11 +33,11 @@ DEMO_BELOW  ?= 0.1
 FUZZ_SECONDS ?= 600
 FUZZ_FILES   ?= 20000
 
-.PHONY: help setup setup-debian setup-build command-first configure build demo test \
-        test-structure test-cpp test-python test-package test-cuda-build test-clients test-tables \
-        test-paddle bench bench-quick portable-dependencies gpu-prebuilt gpu-check \
-        gpu-rehearsal faults fuzz \
-        fuzz-files format lint tidy asan tsan tsan-quick install clean
+.PHONY: help setup setup-debian setup-build command-first configure build demo test test-more \
+        test-structure test-cpp test-python test-samples test-long test-package test-cuda-build \
+        test-clients test-tables test-paddle bench bench-quick benchmarks portable-dependencies \
+        gpu-prebuilt gpu-check gpu-rehearsal faults fuzz fuzz-files memcheck format lint tidy asan \
+        tsan tsan-quick install clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -68,7 +69,7 @@ configure:
 	  cmake --preset release -DTELENS_TORCH=ON -DTELENS_PYTHON=ON $(CUDA:%=-DTELENS_CUDA=%) && \
 	  rm -f build/setup/without-torch; }
 
-build: configure  ## compile all into build/ (CUDA=ON: for GPUs too), as build/bin/telens
+build: configure  ## compile all but benchmarks into build/ (CUDA=ON: for GPUs too)
 	@cmake --build build --parallel $(JOBS)
 
 demo: configure  ## train a small language model in FP8, watch its GEMMs, show what was seen
@@ -82,17 +83,30 @@ demo: configure  ## train a small language model in FP8, watch its GEMMs, show w
 	build/bin/telens plot $(DEMO_RUN) --tensor gradient --stat underflows% \
 	  --out $(DEMO_RUN)/underflows.html
 
-test: setup  ## every test and check, as CI runs it
-	@tests/run.sh $(JOBS)
+test: setup  ## one build, C++, Python, command and structure tests, short samples
+	@tests/run.sh test $(JOBS)
+
+test-more: setup  ## the other checks of CI: sanitizers, demo, Paddle, packages, benchmarks
+	@tests/run.sh test-more $(JOBS)
 
 test-structure: setup  ## include arrows, formatting, machine paths
 	@$(PYTHON) -m pytest -q tests/structure
 
-test-cpp: setup build  ## the C++ tests
+test-cpp: setup build  ## the C++ tests and those of the command
 	@ctest --preset release --parallel $(JOBS)
 
-test-python: setup build  ## the Python tests
-	@$(PYTHON) -m pytest -q tests/python tests/samples
+# Runs test files in parallel, one more than there are processors: many tests wait for a process.
+# Threads of one test that wait for each other yield the processor.
+PYTEST = GOMP_SPINCOUNT=0 $(PYTHON) -m pytest -q --durations=5 -n $$(( $(JOBS) + 1 )) \
+  --dist loadfile
+test-python: setup build  ## the Python tests, except long ones
+	@$(PYTEST) -m "not long" tests/python
+
+test-samples: setup build  ## the tests of the samples, except long ones
+	@$(PYTEST) -m "not long" tests/samples
+
+test-long: setup build  ## the Python tests and samples that take half a minute or more each
+	@$(PYTEST) -m long tests/python tests/samples
 
 # Beside .venv and not in it, where only these tests look: torch and the like are those of .venv.
 test-clients: setup build  ## install Lightning, Megatron-Core in build/clients, train by their code
@@ -131,10 +145,17 @@ tsan: setup  ## the C++ tests of threads of our own that need no LibTorch, under
 tsan-quick:  ## those of them that take seconds, as CI does
 	@$(MAKE) --no-print-directory tsan TSAN_TESTS=threads_quick
 
-bench: setup build  ## every benchmark against its target; writes benchmarks/results/<machine>.json
+MEMCHECK ?=
+memcheck: setup build  ## the C++ tests with LibTorch under valgrind (MEMCHECK="names")
+	@tests/memcheck.sh $(MEMCHECK)
+
+benchmarks: setup build
+	@cmake --build build --parallel $(JOBS) --target telens_benchmarks
+
+bench: benchmarks  ## every benchmark against its target; writes benchmarks/results/<machine>.json
 	@$(PYTHON) benchmarks/run.py
 
-bench-quick: setup build  ## every benchmark, briefly, judging nothing
+bench-quick: benchmarks  ## every benchmark, briefly, judging nothing
 	@$(PYTHON) benchmarks/run.py --quick
 
 # No GPU is needed to compile and link the kernels, and what the CPU promises holds there too. In

@@ -1,17 +1,21 @@
 #!/usr/bin/env bash
-# Every check of the project, the quick ones first: tests/run.sh [JOBS]. Goes on after a failure
-# (but does not test what was not built), and lists at the end what passed and what failed.
+# The checks of the project: tests/run.sh test|test-more [JOBS]
+#
+# `test` has one build and the tests of it; `test-more` has the checks that need other builds, other
+# environments or more time. CI runs both (.ci/run). Each stage is a target of make. A failed stage
+# does not stop the others, but nothing is tested that was not built. The summary lists every stage,
+# and how to run only the failed ones.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-jobs=${1:-$(nproc)}
-python=.venv/bin/python
-# With the kernels for GPUs where there is an nvcc: no GPU is needed to compile and link them, and what
+suite=${1:-}
+jobs=${2:-$(nproc)}
+# With the kernels for GPUs if there is an nvcc: no GPU is needed to compile and link them, and what
 # the CPU promises holds in a build that has them. The packages are built without.
 cuda=OFF
 if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
   cuda=ON
 fi
-# So many GB fill up beside .venv: what is built, with precompiled headers of half a GB each, and ccache.
+# GB next to .venv: builds, with precompiled headers of half a GB each, and ccache.
 needed=8
 free=$(($(df --output=avail -k . | tail -n 1) / 1000000))
 if [ ! -d build ] && [ "$free" -lt "$needed" ]; then
@@ -19,55 +23,67 @@ if [ ! -d build ] && [ "$free" -lt "$needed" ]; then
     "$PWD" "$free" "$needed" >&2
   exit 2
 fi
-pytest=("$python" -m pytest -q --durations=5)
 results=()
-failed=0
+failed=()
 
-# stage NAME COMMAND...: runs a stage and notes how it ended.
+# stage NAME TARGET [VARIABLE=VALUE]: makes a target and records how it ended.
 stage() {
   local name=$1 start=$SECONDS outcome=passed
   shift
   printf '\n== %s\n' "$name"
-  "$@" </dev/null || { outcome=FAILED failed=1; }
+  make --no-print-directory "$@" JOBS="$jobs" </dev/null || {
+    outcome=FAILED
+    failed+=("make $*")
+  }
   results+=("$(printf '%-7s %5d s  %s' "$outcome" $((SECONDS - start)) "$name")")
   [ "$outcome" = passed ]
 }
 
-# drop FOLDER: removes what no later stage reads, where there is no next run; a developer keeps it.
+# drop FOLDER: in CI, removes a build that no later stage needs.
 drop() {
   if [ "${CI:-}" = true ]; then
     rm -rf "$1"
   fi
 }
 
-# Files side by side; threads of one test that wait for each other leave the processor to the other.
-side_by_side() {
-  GOMP_SPINCOUNT=0 "${pytest[@]}" -n "$jobs" --dist loadfile "$@"
-}
-
-stage "structure: include arrows, formatting, machine paths" "${pytest[@]}" tests/structure
-stage "C++ tests under AddressSanitizer and UBSan (without LibTorch)" \
-  make --no-print-directory asan JOBS="$jobs"
-drop build-asan
-stage "C++ tests of threads under ThreadSanitizer (without LibTorch)" \
-  make --no-print-directory tsan-quick JOBS="$jobs"
-drop build-tsan
-if stage "build, CUDA $cuda" make --no-print-directory build CUDA="$cuda" JOBS="$jobs"; then
-  stage "C++ tests" ctest --preset release --parallel "$jobs"
-  TELENS_CUDA="$cuda" stage "Python tests" side_by_side tests/python
-  stage "Parquet, with pyarrow and DuckDB beside .venv" make --no-print-directory test-tables
-  stage "samples" side_by_side tests/samples
-  # Two minutes on two cores, of which the installation takes one.
-  stage "telens.paddle, in an environment of its own" make --no-print-directory test-paddle
-  drop build-paddle
-  stage "packages: find_package(telens), pip install" "${pytest[@]}" tests/package
-  drop build-wheel
-  stage "benchmarks, briefly" make --no-print-directory bench-quick
-fi
+case "$suite" in
+  test)
+    stage "structure: include arrows, formatting, machine paths" test-structure
+    if stage "build, CUDA $cuda" build CUDA="$cuda"; then
+      stage "C++ and command tests" test-cpp
+      TELENS_CUDA="$cuda" stage "Python tests" test-python
+      stage "samples" test-samples
+    fi
+    ;;
+  test-more)
+    if stage "build, CUDA $cuda" build CUDA="$cuda"; then
+      stage "demo: the sample learns in FP8 and is recorded" demo
+      stage "long Python and sample tests" test-long
+      stage "Parquet, with pyarrow and DuckDB in build/tables" test-tables
+      stage "telens.paddle, in its own environment" test-paddle
+      drop build-paddle
+      stage "packages: find_package(telens), pip install" test-package
+      drop build-wheel
+      stage "benchmarks, briefly" bench-quick
+    fi
+    stage "C++ and command tests under AddressSanitizer and UBSan (without LibTorch)" asan
+    drop build-asan
+    stage "C++ tests of threads under ThreadSanitizer (without LibTorch)" tsan-quick
+    drop build-tsan
+    ;;
+  *)
+    printf 'tests/run.sh %s: expected test or test-more\n' "$suite" >&2
+    exit 2
+    ;;
+esac
 if [ "$cuda" = ON ]; then
   make --no-print-directory configure CUDA=OFF >/dev/null
 fi
 
-printf '\n== summary (%d s)\n' "$SECONDS"
+printf '\n== summary of make %s (%d s)\n' "$suite" "$SECONDS"
 printf '%s\n' "${results[@]}"
-exit "$failed"
+if [ ${#failed[@]} -gt 0 ]; then
+  printf '\nRun only what failed:\n'
+  printf '  %s\n' "${failed[@]}"
+  exit 1
+fi
