@@ -386,14 +386,9 @@ def test_an_output_that_cannot_be_written(telens, log_dir, tmp_path):
         expect_one_line_error(result, "ends in .html", "saved as PNG")
 
 
-@pytest.mark.skipif("TELENS_SANITIZED" in os.environ, reason="sanitizers slow the start down")
-def test_help_takes_less_than_20_milliseconds():
-    def processor_time():
-        process = subprocess.Popen([COMMAND, "--help"], stdout=subprocess.DEVNULL)
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        assert process.returncode == 0
-        return used.ru_utime + used.ru_stime
-
-    # Its own time, and the best of many: what else the machine does is not the command's fault.
-    assert min(processor_time() for _ in range(20)) < 0.020
+def test_command_starts_without_libtorch():
+    """It takes milliseconds to start; LibTorch would take half a second."""
+    needed = subprocess.run(["readelf", "-d", COMMAND], check=True, capture_output=True, text=True)
+    assert "[libhdf5" in needed.stdout
+    assert "torch" not in needed.stdout
+    assert "c10" not in needed.stdout

@@ -65,11 +65,11 @@ def test_a_region_that_an_exception_leaves_is_no_longer_there():
 
 def one_rank_raises(rank: int) -> None:
     layer = make_layer()
-    group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=4))
+    group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=60))
     if rank == 0:
         begin = time.monotonic()
         break_off(layer, torch.ones(16, 32), amax_reduction_group=group)
-        assert time.monotonic() - begin < 2, "it waited for the other rank"
+        assert time.monotonic() - begin < 40, "it waited for the other rank"
     dist.barrier()
     # The group is in step: the next reduction is the first of both ranks.
     with fp8_autocast(fp8_recipe=DelayedScaling(), fp8_group=group):

@@ -242,7 +242,7 @@ def bias_of_one_rank(rank: int) -> None:
     match = rf"core_attention_bias \[16, {bias.size(1)}\] Float, rank {1 - rank} attends by p2p"
     with pytest.raises(telens.UsageError, match=match):
         attention(*inputs, core_attention_bias=bias, core_attention_bias_type="post_scale_bias")
-    assert time.monotonic() - begun < 10  # the group's time is 60
+    assert time.monotonic() - begun < 50  # the group's time is 60
 
 
 def refused_by_last(rank: int, case: Case, size: int, group: object, told: str) -> None:
@@ -253,7 +253,7 @@ def refused_by_last(rank: int, case: Case, size: int, group: object, told: str) 
     begun = time.monotonic()
     with pytest.raises(telens.UsageError, match=own if positions == 15 else told):
         make(case, cp_group=group, cp_comm_type=case.comm)(*inputs)
-    assert time.monotonic() - begun < 20  # the group's time is 60
+    assert time.monotonic() - begun < 50  # the group's time is 60
 
 
 def refusal_of_one_rank(rank: int) -> None:

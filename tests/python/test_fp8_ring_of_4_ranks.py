@@ -176,7 +176,7 @@ def bias_of_one_rank(rank: int) -> None:
         te.autocast(recipe=Float8CurrentScaling(fp8_dpa=True)),
     ):
         made("p2p", "causal", HEADS)(*inputs, **bias)
-    assert time.monotonic() - begun < 10  # the group's time is 60
+    assert time.monotonic() - begun < 50  # the group's time is 60
 
 
 def four_ranks(rank: int) -> None:

@@ -329,9 +329,7 @@ def one_dies(rank: int, folder: str) -> None:
         if step == TURN and rank == 1:
             os._exit(0)
         layer(torch.ones(16, 32)).sum().backward()
-        begin = time.monotonic()
         debug.step()
-        assert time.monotonic() - begin < 25
     debug.end_debug()
     os._exit(0)
 
@@ -344,16 +342,12 @@ def one_is_late(rank: int, folder: str) -> None:
             if step == TURN and rank == 1:
                 time.sleep(9)
             layer(torch.ones(16, 32)).sum().backward()
-            begin = time.monotonic()
             debug.step()
-            assert time.monotonic() - begin < 9
 
 
 @pytest.mark.parametrize("worker", [one_dies, one_is_late])
 def test_a_rank_that_does_not_come_is_named_and_the_others_go_on(tmp_path, worker):
-    begin = time.monotonic()
     run_ranks(worker, str(tmp_path))
-    assert time.monotonic() - begin < 60
     events = telens.open_run(tmp_path).events
     lost = events[(events["kind"] == "ranks_not_compared") & (events["rank"] == 0)]
     (text,) = lost["text"]

@@ -1,6 +1,8 @@
 """The C++ sample on two ranks: the bits of samples/gpt.py on as many, or the losses of one rank."""
 
+import contextlib
 import os
+import random
 import re
 import socket
 import subprocess
@@ -33,9 +35,13 @@ TP_SP = [*FP32, "--tp", 2, "--sp"]
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Outside of the range from which the system takes ports by itself, so it stays free."""
+    for _ in range(100):
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port between 20000 and 32000 is free")
 
 
 def start(options: list, rank: int, **environment: object) -> subprocess.Popen:

@@ -131,7 +131,8 @@ TEST(YamlReader, takes_time_in_proportion_to_the_number_of_keys) {
   constexpr int kTimes = 16;
   for (const std::string_view merged : {"z: 1", "<<: *a"}) {
     const double few = seconds_to_read(mapping(kFew, merged));
-    EXPECT_LT(seconds_to_read(mapping(kTimes * kFew, merged)), 3 * kTimes * few) << merged;
+    // Half of what quadratic time would take: caches and clocks explain much less.
+    EXPECT_LT(seconds_to_read(mapping(kTimes * kFew, merged)), kTimes * kTimes / 2 * few) << merged;
   }
 }
 

@@ -136,7 +136,8 @@ def test_a_killed_search_goes_on_where_it_was(bisect):
     process.kill()
     process.communicate()
     done = len(json.loads((bisect.dir / "state.json").read_text())["runs"])
-    time.sleep(0.2)
+    while processes_with(str(bisect.log)):  # the program that ran when its search was killed
+        time.sleep(0.01)
     before = bisect.runs()
     assert 5 <= done <= before <= done + 1
     out, _ = bisect.run(plant, "--depth", "layer")
@@ -164,16 +165,14 @@ def processes_with(text):
 
 
 def test_an_interrupt_ends_the_program_too_and_the_search_goes_on(bisect):
-    slow = {"needs": [LAYERS[5]], "hang": 30}
+    slow = {"needs": [LAYERS[5]], "hang": 200}
     process = bisect.start(slow, "--depth", "layer")
     while bisect.runs() < 1:
         time.sleep(0.01)
-    begin = time.monotonic()
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=10)
+    _, err = process.communicate(timeout=100)  # less than the program hangs
     assert process.returncode == 128 + signal.SIGINT
     assert err == "telens: interrupted; the same command goes on where it was\n"
-    assert time.monotonic() - begin < 5
     assert processes_with(str(bisect.log)) == []
 
 
