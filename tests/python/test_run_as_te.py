@@ -52,6 +52,7 @@ CUDA = """\
 import io, torch
 import transformer_engine.pytorch as te
 assert not torch.cuda.is_available()
+assert torch.cuda.get_device_capability() >= (8, 9)
 torch.cuda.set_device(0)
 devices = set()
 x = torch.randn(4, 16, device="cuda").cuda(non_blocking=True).to("cuda:0").to(0).pin_memory()

@@ -205,6 +205,9 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
         yield torch.cuda, name, _returning(lambda: None)
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "current_device"):
         yield torch.cuda, name, _returning(int)
+    # The newest generation whose recipes there are: all of them run on the CPU.
+    yield torch.cuda, "get_device_capability", _returning(lambda: (10, 0))
+    yield torch.cuda, "get_device_name", _returning(lambda: "cpu")
     yield torch.cuda, "Event", _CpuEvent
     yield torch.cuda, "Stream", _CpuStream
     for name in ("stream", "current_stream", "default_stream", "device"):
