@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <utility>
 
 namespace telens::config {
 namespace {
@@ -52,6 +53,7 @@ std::size_t edit_distance(std::string_view a_text, std::string_view b_text) {
 std::vector<std::string> nearest_names(std::string_view written, std::span<const std::string> names,
                                        std::size_t count) {
   struct Candidate {
+    bool continues_written;  // "gradient" for "grad": an abbreviation, not a typing error
     std::size_t distance;
     std::string name;
   };
@@ -61,10 +63,14 @@ std::vector<std::string> nearest_names(std::string_view written, std::span<const
     const std::size_t distance = edit_distance(written, name);
     const std::size_t allowed = std::max(written.size(), name.size()) / 3;
     if (distance <= allowed || contains_either(lower_written, lower(name))) {
-      candidates.push_back({distance, name});
+      const bool continues =
+          written.size() >= kTellingLength && lower(name).starts_with(lower_written);
+      candidates.push_back({continues, distance, name});
     }
   }
-  std::ranges::stable_sort(candidates, {}, &Candidate::distance);
+  std::ranges::stable_sort(candidates, {}, [](const Candidate& each) {
+    return std::pair(!each.continues_written, each.distance);
+  });
   if (candidates.size() > count) candidates.resize(count);
   std::vector<std::string> nearest;
   for (Candidate& candidate : candidates) nearest.push_back(std::move(candidate.name));

@@ -13,8 +13,8 @@ namespace telens::config {
 // alignment); letters of either case are equal.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
-// The names close enough to be what was meant (at most a third of the letters differ, or one is
-// the beginning of the other), nearest first, at most `count`.
+// The names close enough to be what was meant (at most a third of the letters differ, or one
+// contains the other), at most `count`: first those that `written` abbreviates, then the nearest.
 std::vector<std::string> nearest_names(std::string_view written, std::span<const std::string> names,
                                        std::size_t count = 3);
 

@@ -39,6 +39,13 @@ def test_an_option_before_its_subcommand_is_told_where_it_belongs(telens, writte
     )
 
 
+def test_an_abbreviation_gets_the_name_that_it_begins(telens, lines, tmp_path):
+    for tensor in ("dgrad", "wgrad", "gradient"):
+        lines.record(0, "fc1", tensor, "max", 1)
+    result = telens("stats", lines.write(tmp_path), "--tensor", "grad")
+    expect_one_line_error(result, "no tensor 'grad' (did you mean 'gradient'?)")
+
+
 def test_what_is_missing_or_too_much_is_named_with_its_subcommand(telens):
     expect_one_line_error(telens("info"), "info: RUN is required; `telens info --help`")
     expect_one_line_error(telens("info", "one", "two"), "info: ", "not expected: two")
