@@ -53,11 +53,12 @@ def test_is_it_really_fp8_stops_a_run_that_is_not(tmp_path, model):
 
 
 def test_dump_one_gemm_writes_the_six_tensors_of_one_layer_in_one_iteration(tmp_path, model):
-    run("dump_one_gemm", model, tmp_path, 100)
+    run("dump_one_gemm", model, tmp_path, 10)
     files = sorted(tmp_path.glob("tensor_dumps/*/*/*"))
-    stem = "rank_0/iter_000100/model_layers_0_layernorm_mlp_fc1"
-    tensors = sorted(["activation", "weight", "gradient", "output", "wgrad", "dgrad"])
-    assert files == [tmp_path / f"tensor_dumps/{stem}_{tensor}.h5" for tensor in tensors]
+    stem = "rank_0/iter_000010/model_layers_0_layernorm_mlp_fc1"
+    tensors = ["activation", "weight", "gradient", "output", "wgrad", "dgrad"]
+    names = sorted([*tensors, *(f"{gemm}_gemm" for gemm in ("fprop", "dgrad", "wgrad"))])
+    assert files == [tmp_path / f"tensor_dumps/{stem}_{name}.h5" for name in names]
     with h5py.File(files[0]) as file:
         assert file["rowwise/codes"].attrs["format"] == b"E4M3"
 

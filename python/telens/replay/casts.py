@@ -165,6 +165,15 @@ def _title(dump: Dump, what: str) -> str:
     )
 
 
+def _describe_kernel(dump: Dump) -> str:
+    """Return the kernel as a reader asks for it: dumps name the arithmetic of the emulation."""
+    emulated = " GEMM of decoded operands"
+    if emulated not in dump.kernel:
+        return dump.kernel
+    formats = {operand.cast.format for operand in dump.operands}
+    return ("FP4" if "E2M1" in formats else "FP8") + ", emulated on this CPU"
+
+
 def recorded(dump: Dump) -> Gemm:
     """The GEMM as it ran. Raises UsageError for a dump without what its error is measured by."""
     notes: list[str] = []
@@ -184,7 +193,7 @@ def recorded(dump: Dump) -> Gemm:
             "the files of tensors do not tell the kernel, and a feature may have modified the "
             "result; `operands: True` dumps a GEMM as it ran"
         )
-    kernel = f", {dump.kernel}" if dump.kernel else ""
+    kernel = f", {_describe_kernel(dump)}" if dump.kernel else ""
     reason = f" ({dump.kernel_reason})" if dump.kernel_reason else ""
     return Gemm(
         title=_title(dump, f"{dump.recipe}{kernel}{reason}"),

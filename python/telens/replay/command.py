@@ -167,6 +167,7 @@ class _Replay:
         self._given = given
         self._printed = 0
         self._refusals: list[str] = []
+        self._noted: set[str] = set()  # a note that holds for all GEMMs is printed once
         self.objects: list[dict] = []
         self.gemms: list[gemm_error.Gemm] = []  # for a reproducer
 
@@ -211,7 +212,9 @@ class _Replay:
         print("\n" if self._printed else "", gemm_error.text(gemm), sep="")
         self._printed += 1
         for note in gemm.notes:
-            _note(note)
+            if note not in self._noted:
+                _note(note)
+            self._noted.add(note)
 
 
 def _replay(given: argparse.Namespace) -> int:
