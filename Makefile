@@ -82,6 +82,10 @@ demo: configure  ## train a small language model in FP8, watch its GEMMs, show w
 	build/bin/telens plot $(DEMO_RUN) --tensor gradient --stat underflows%
 	build/bin/telens plot $(DEMO_RUN) --tensor gradient --stat underflows% \
 	  --out $(DEMO_RUN)/underflows.html
+	@echo
+	@echo 'next: build/bin/telens diagnose $(DEMO_RUN)'
+	@echo '      build/bin/telens report $(DEMO_RUN) --out $(DEMO_RUN)/report.html'
+	@echo '      docs/getting_started.md: watch a model of your own'
 
 test: setup  ## one build, C++, Python, command and structure tests, short samples
 	@tests/run.sh test $(JOBS)

@@ -1,4 +1,4 @@
-// The `telens` command: says what a run file holds.
+// The `telens` command: inspects run files and explains what went wrong.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -6,12 +6,14 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <string>
 #include <string_view>
 #include <system_error>
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
 #include "core/base/version.h"
+#include "inspector_cli/commands/help_text.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/commands/wrong_use.h"
 #include "inspector_cli/terminal/interrupt.h"
@@ -27,10 +29,25 @@ constexpr int kBadInput = 2;
 constexpr int kSignal = 128;  // as a shell tells of a process that a signal ended
 constexpr int kReaderLeft = kSignal + SIGPIPE;
 
-constexpr std::array kSubcommands{add_info,     add_stats,      add_plot,   add_repair, add_plan,
-                                  add_features, add_new_plugin, add_ledger, add_blocks, add_whatif,
-                                  add_diagnose, add_diff,       add_replay, add_report, add_bisect,
-                                  add_watch,    add_serve};
+struct Command {
+  const char* group;
+  void (*add)(CLI::App& app);
+};
+
+constexpr const char* kInspect = "Inspect a run";
+constexpr const char* kExplain = "Explain a problem";
+constexpr const char* kPrepare = "Prepare and maintain";
+
+// All commands, in the order of `telens --help`.
+constexpr std::array kCommands{Command{kInspect, add_info},     Command{kInspect, add_stats},
+                               Command{kInspect, add_plot},     Command{kInspect, add_report},
+                               Command{kInspect, add_watch},    Command{kInspect, add_serve},
+                               Command{kExplain, add_diagnose}, Command{kExplain, add_diff},
+                               Command{kExplain, add_ledger},   Command{kExplain, add_blocks},
+                               Command{kExplain, add_whatif},   Command{kExplain, add_replay},
+                               Command{kExplain, add_bisect},   Command{kPrepare, add_plan},
+                               Command{kPrepare, add_features}, Command{kPrepare, add_new_plugin},
+                               Command{kPrepare, add_repair}};
 
 int refused(std::string_view message) {
   note(message);
@@ -71,16 +88,22 @@ int answer(CLI::App& app, int argc, char** argv) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Finds where low-precision training goes wrong: reads what TELens recorded.",
-               "telens");
-  app.set_version_flag("--version", fmt::format("telens {}", kVersion));
+  CLI::App app("Find where low-precision training goes wrong in what TELens recorded.", "telens");
+  app.formatter_fn([](const CLI::App* shown, const std::string& name, CLI::AppFormatMode /*mode*/) {
+    return help_text(*shown, name);
+  });
+  app.set_help_flag("-h,--help", "Print this help");
+  app.set_version_flag("--version", fmt::format("telens {}", kVersion), "Print the version");
   app.require_subcommand(1);
+  for (const Command& command : kCommands) {
+    command.add(app);
+    app.get_subcommands({}).back()->group(command.group);
+  }
   app.footer(
-      "RUN is a run's folder (<log_dir>/telens/<run id>), one of its .h5 files, or a log_dir: of "
-      "several runs in it the newest (`repair` wants to be told which).\nExit codes: 0 fine, 1 "
-      "only from commands that judge a run, 2 wrong use, "
-      "bad input or an output that could not be written.");
-  for (const auto add : kSubcommands) add(app);
+      "RUN is a run's folder (LOG_DIR/telens/RUN_ID), one of its .h5 files, or a log_dir, which "
+      "means its newest run.\n"
+      "Exit codes: 0 no problem, 1 problem found, 2 wrong use, bad input or failed output.\n"
+      "`telens COMMAND --help` shows a command's options and examples.");
   try {
     const int code = answer(app, argc, argv);
     flush_stdout();

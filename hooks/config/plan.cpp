@@ -80,7 +80,7 @@ std::string PlanRow::tensor() const {
 }
 
 std::string PlanRow::when() const {
-  if (!selection) return "as it decides itself";
+  if (!selection) return "decided at run time";
   if (idle()) return fmt::format("never: {} has no {}", gemm(), tensor());
   const SectionKeys& keys = *entry->keys;
   return fmt::format(

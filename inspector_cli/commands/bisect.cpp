@@ -243,39 +243,51 @@ void add_bisect(CLI::App& app) {
   auto options = std::make_shared<BisectOptions>();
   CLI::App* command = app.add_subcommand(
       "bisect",
-      "Which GEMMs have to stay in high precision for a training to go well: runs COMMAND under\n"
-      "configurations of its own and halves. Exit code 1 if there is no such set.");
+      "Find a minimal set of GEMMs that need high precision.\n\n"
+      "Runs COMMAND again and again under generated configs, and halves the set of GEMMs in "
+      "question each time. The same command continues an interrupted search. Exit code 1 if no set "
+      "makes the training pass.");
   command
       ->add_option("COMMAND", options->command,
-                   "The program and its arguments, behind --; `{config}` and `{log_dir}` in them "
-                   "are replaced, and TELENS_CONFIG and TELENS_LOG_DIR are set to the same")
+                   "The program and its arguments, after --. `{config}` and `{log_dir}` in them "
+                   "are replaced; TELENS_CONFIG and TELENS_LOG_DIR have the same values")
       ->required();
-  command->add_option("--check", options->check,
-                      "A line of the shell that judges a run that ended well: 0 is good");
-  command->add_option("--reference", options->reference,
-                      "A run that went well: the loss at the end decides");
+  command
+      ->add_option("--check", options->check,
+                   "A shell command that judges a finished run; exit code 0 means good")
+      ->type_name("COMMAND");
+  command
+      ->add_option("--reference", options->reference,
+                   "A good run; a run passes if its final loss is close to the reference")
+      ->type_name("RUN");
   command
       ->add_option("--tolerance", options->tolerance,
-                   "By how much the loss may be above the reference, as a part of it")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--timeout", options->timeout, "Seconds after which a run has failed")
+                   "How far the loss may be above the reference, relative to it")
+      ->type_name("X")
+      ->check(CLI::Validator(CLI::NonNegativeNumber).description(""));
+  command->add_option("--timeout", options->timeout, "Seconds after which a run counts as failed")
+      ->type_name("SECONDS")
       ->check(seconds_up_to(kLongestTimeout));
   add_choice<Depth>(
       *command, "--depth", options->depth,
       {{"layer", Depth::layer}, {"gemm", Depth::gemm}, {"tensor", Depth::tensor}},
-      "How far to go: layers, their GEMMs, or the operands of these; default: tensor");
-  command->add_option("--layers", options->layers,
-                      "The layers in question: a file with one name a line, - for standard input, "
-                      "or a run; default: those that the first run recorded");
-  command->add_option("--config", options->config,
-                      "Sections that all runs get, as a Trigger that stops at a NaN");
-  command->add_option("--dir", options->folder,
-                      "Where runs, state and result go; the same search goes on there");
+      "How fine the result is: layers, their GEMMs, or operands of GEMMs (default: tensor)");
+  command
+      ->add_option("--layers", options->layers,
+                   "The layers in question: a file with one name per line, - for standard input, "
+                   "or a run (default: the layers of the first run)")
+      ->type_name("LAYERS");
+  command
+      ->add_option("--config", options->config,
+                   "Sections that all runs get, such as a Trigger that stops at a NaN")
+      ->type_name("FILE");
+  command->add_option("--dir", options->folder, "The folder of runs, state and result")
+      ->type_name("FOLDER");
   command->footer(
       "Examples:\n"
       "  telens bisect -- python train.py --steps 200\n"
       "  telens bisect --reference logs_bf16 --tolerance 0.01 -- python train.py\n"
-      "  telens bisect --check 'python judge.py {log_dir}' --timeout 600 -- torchrun train.py");
+      "  telens bisect --check 'python judge.py {log_dir}' -- torchrun train.py");
   command->callback([options] { run_bisect(*options); });
 }
 

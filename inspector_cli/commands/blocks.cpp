@@ -50,15 +50,19 @@ void add_blocks(CLI::App& app) {
   auto options = std::make_shared<BlocksOptions>();
   CLI::App* command = app.add_subcommand(
       "blocks",
-      "The worst blocks of tensors under a block recipe, those of each statistic apart, the worst\n"
-      "first; of runs with BlockTelemetry. Rows and columns count blocks of the tensor as a "
-      "matrix;\n'iteration' is the one of the value, 'iterations' how many times the block was "
-      "among the worst.");
-  command->add_option("RUN", options->run, "The run")->required();
+      "List the worst blocks of tensors under a block recipe.\n\n"
+      "Sorts the blocks of each statistic separately, worst first. The run must have recorded "
+      "telens.BlockTelemetry. 'row' and 'column' count blocks of the tensor as a matrix. "
+      "'iteration' is when the value occurred, 'iterations' how often the block ranked among the "
+      "worst.");
+  add_run(*command, options->run);
   add_tensor_selection(*command, options->selection);
-  command->add_option("--stat", options->selection.statistics,
-                      "Only this statistic of blocks, as block_mse; may be repeated");
+  command
+      ->add_option("--stat", options->selection.statistics,
+                   "Only this block statistic, such as block_mse; may be repeated")
+      ->type_name("NAME");
   add_table_options(*command, options->table);
+  command->footer("Example:\n  telens blocks logs --stat block_mse --top 10");
   command->callback([options] { run_blocks(*options); });
 }
 

@@ -12,6 +12,7 @@
 #include "features/diagnosis/finding_json.h"
 #include "features/diagnosis/rules.h"
 #include "inspector_cli/commands/choice.h"
+#include "inspector_cli/commands/selection.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/diagnosis_text.h"
 #include "inspector_cli/report/run_choice.h"
@@ -29,6 +30,7 @@ struct DiagnoseOptions {
   std::string run;
   Format format = Format::table;
   bool rules = false;
+  bool missing = false;  // list skipped rules
 };
 
 void run_diagnose(const DiagnoseOptions& options) {
@@ -54,6 +56,7 @@ void run_diagnose(const DiagnoseOptions& options) {
     }
     print_notes(notes, width);
     print_diagnosis(found, facts, name, width);
+    print_skipped_rules(found, run.config_text(), options.missing, width);
   }
   if (!found.findings.empty()) throw BadRun();
 }
@@ -64,14 +67,21 @@ void add_diagnose(CLI::App& app) {
   auto options = std::make_shared<DiagnoseOptions>();
   CLI::App* command = app.add_subcommand(
       "diagnose",
-      "What went wrong first, where, why, and what to do; configs/flight_recorder.yaml records\n"
-      "what it reads. Exit code 1 if there are findings.");
-  command->add_option("RUN", options->run, "The run");
+      "Find what went wrong first, and suggest a fix.\n\n"
+      "Names the layer, tensor and iteration of each problem, with evidence and next steps. "
+      "configs/flight_recorder.yaml records the data of all rules. Exit code 1 if there are "
+      "findings.");
+  command->add_option("RUN", options->run, kRunDoc);
   add_choice<Format>(*command, "--format", options->format,
                      {{"table", Format::table}, {"json", Format::json}},
                      "table, or json for programs (docs/diagnosis.md)");
-  command->add_flag("--rules", options->rules,
-                    "Print what it looks for, as Markdown or JSON; no RUN");
+  command->add_flag("--missing", options->missing,
+                    "List each skipped rule with the data that it needs");
+  command->add_flag("--rules", options->rules, "List all rules, as Markdown or JSON; needs no RUN");
+  command->footer(
+      "Examples:\n"
+      "  telens diagnose logs\n"
+      "  telens diagnose logs --missing");
   command->callback([options] { run_diagnose(*options); });
 }
 

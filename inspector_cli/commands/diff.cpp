@@ -173,19 +173,27 @@ void add_diff(CLI::App& app) {
   auto options = std::make_shared<DiffOptions>();
   CLI::App* command = app.add_subcommand(
       "diff",
-      "Where two runs part first, beyond what their formats and chance explain, and what it\n"
-      "spreads to. Exit code 1 if they do.");
-  command->add_option("A", options->a, "The run that is trusted")->required();
-  command->add_option("B", options->b, "The other run")->required();
-  command->add_option("--spread", options->spread,
-                      "A third run, as A but for its seed: how far it is from A is chance");
-  command->add_option(
-      "--map", options->map,
-      "FROM=TO: layers of A with FROM in their names are those of B with TO; may be "
-      "repeated");
+      "Find where two runs first diverge beyond expected rounding.\n\n"
+      "Compares losses, tensor norms and quantization errors of both runs, and lists the layers to "
+      "which the divergence spreads. Exit code 1 if the runs diverge.");
+  command->add_option("A", options->a, "The trusted run")->required();
+  command->add_option("B", options->b, "The run to compare")->required();
+  command
+      ->add_option("--spread", options->spread,
+                   "A run like A with another seed; its distance from A counts as chance")
+      ->type_name("RUN");
+  command
+      ->add_option("--map", options->map,
+                   "FROM in A's layer names corresponds to TO in B's; may be repeated")
+      ->type_name("FROM=TO");
   add_choice<Format>(*command, "--format", options->format,
                      {{"table", Format::table}, {"json", Format::json}}, "table, or json");
-  command->add_option("--top", options->top, "Rows of the table; 0: all");
+  command->add_option("--top", options->top, "Only the first N rows; 0: all (default: 20)")
+      ->type_name("N");
+  command->footer(
+      "Examples:\n"
+      "  telens diff logs_bf16 logs_fp8\n"
+      "  telens diff logs_bf16 logs_fp8 --spread logs_bf16_seed2 --map model.=");
   command->callback([options] { run_diff(*options); });
 }
 

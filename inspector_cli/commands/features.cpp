@@ -85,12 +85,13 @@ void run_features(const FeaturesOptions& options, bool format_given) {
 
 void add_features(CLI::App& app) {
   auto options = std::make_shared<FeaturesOptions>();
-  CLI::App* command = app.add_subcommand(
-      "features", "The built-in features of a debug config: what they do, take and look like.");
+  CLI::App* command =
+      app.add_subcommand("features", "List the features of a debug config and their parameters.");
   command->add_option("NAME", options->name,
                       "Only this feature, with all its parameters and an example");
   add_table_options(*command, options->table);
-  command->add_flag("--markdown", options->markdown, "All features as the page docs/features.md")
+  command
+      ->add_flag("--markdown", options->markdown, "Print all features as the page docs/features.md")
       ->excludes("NAME")
       ->excludes("--format");
   command->footer(

@@ -1,5 +1,6 @@
-// telens info: what a run is, how it ended, and what is worth saying of it.
+// telens info: a summary of a run, its contents, status and first problems.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "core/base/printable.h"
 #include "core/base/rank_words.h"
 #include "features/diagnosis/rank_coverage.h"
+#include "inspector_cli/commands/selection.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/events.h"
 #include "inspector_cli/report/first_trouble.h"
@@ -115,26 +117,25 @@ void print_files(const record::RunReader& run) {
       text += fmt::format(", iterations {} to {}", segment.first_iteration, segment.last_iteration);
     }
     if (segment.superseded_from <= segment.last_iteration && segment.records > 0) {
-      text += fmt::format(" (from {} on done again after a restart)", segment.superseded_from);
+      text += fmt::format(" (repeated from {} on after a restart)", segment.superseded_from);
     }
     line("file", text);
     paragraph("", get_state(segment));
     if (thinned.iterations_seen > 0) {
-      paragraph("", {fmt::format("thinned for max_size: of the first {} iterations the records of "
-                                 "{} are left",
-                                 thinned.iterations_seen, thinned.iterations_left),
+      paragraph("", {fmt::format("thinned for max_size: {} of the first {} iterations are left",
+                                 thinned.iterations_left, thinned.iterations_seen),
                      Colour::yellow});
     }
     if (segment.dropped > 0) {
-      paragraph("", {fmt::format("incomplete: {} rows dropped, the disk was too slow or the file "
-                                 "removed",
+      paragraph("", {fmt::format("incomplete: {} rows dropped because the disk was too slow or the "
+                                 "file was removed",
                                  segment.dropped),
                      Colour::red});
     }
     if (segment.lost > 0) {
-      paragraph("",
-                {fmt::format("incomplete: {} rows lost since the disk took no more", segment.lost),
-                 Colour::red});
+      paragraph("", {fmt::format("incomplete: {} rows lost because writes to the disk failed",
+                                 segment.lost),
+                     Colour::red});
     }
   }
 }
@@ -158,6 +159,17 @@ void print_ranks(const record::RunReader& run) {
   }
 }
 
+// "mean, tail%", or the first ones and how many more there are.
+std::string list_first(const std::vector<std::string>& names) {
+  constexpr std::size_t kMost = 12;
+  const std::size_t shown = names.size() > kMost + 1 ? kMost : names.size();
+  const std::vector<std::string> first(names.begin(),
+                                       names.begin() + static_cast<std::ptrdiff_t>(shown));
+  const std::size_t more = names.size() - shown;
+  return fmt::format("{}{}", fmt::join(first, ", "),
+                     more > 0 ? fmt::format(" and {} more", more) : std::string());
+}
+
 void print_totals(const record::RunReader& run) {
   std::uint64_t bytes = 0;
   for (const Segment& segment : run.segments()) bytes += segment.bytes;
@@ -166,9 +178,12 @@ void print_totals(const record::RunReader& run) {
                       ? std::string("none")
                       : fmt::format("{}, {:.1f} bytes each", records,
                                     static_cast<double>(bytes) / static_cast<double>(records)));
-  line("watched", fmt::format("{}, {}, {}", counted(run.names(Dictionary::layer).size(), "layer"),
-                              counted(run.names(Dictionary::tensor).size(), "tensor"),
-                              counted(run.names(Dictionary::statistic).size(), "statistic")));
+  const auto& statistics = run.names(Dictionary::statistic);
+  paragraph("watched",
+            {fmt::format("{}, {}, {}{}{}", counted(run.names(Dictionary::layer).size(), "layer"),
+                         counted(run.names(Dictionary::tensor).size(), "tensor"),
+                         counted(statistics.size(), "statistic"), statistics.empty() ? "" : ": ",
+                         list_first(statistics))});
 }
 
 void print_scalars(const record::RunReader& run) {
@@ -200,7 +215,7 @@ void print_events(const record::RunReader& run, bool all) {
       }
       const auto& [event, ranks] = events[i];
       const std::string said_by =
-          ranks.size() > 1 ? fmt::format(" ({} say it)", ranks_in_words(ranks)) : "";
+          ranks.size() > 1 ? fmt::format(" (reported by {})", ranks_in_words(ranks)) : "";
       line(printable(kind),
            fmt::format("iteration {}: {}{}", event.iteration, get_event_text(event, run), said_by));
     }
@@ -278,13 +293,20 @@ void run_info(const InfoOptions& options) {
 
 void add_info(CLI::App& app) {
   auto options = std::make_shared<InfoOptions>();
-  CLI::App* command =
-      app.add_subcommand("info", "What a run is, how it ended, and what is worth a look in it.");
-  command->add_option("RUN", options->run, "The run")->required();
+  CLI::App* command = app.add_subcommand(
+      "info",
+      "Summarize a run: contents, status, first problems.\n\n"
+      "Prints how the run ended, its files, what it recorded, its losses and events, and the other "
+      "runs of the log_dir.");
+  add_run(*command, options->run);
   auto* config = command->add_flag("--config", options->config, "Print the run's debug config");
   command->add_flag("--environment", options->environment, "Print the run's environment")
       ->excludes(config);
-  command->add_flag("--events", options->events, "Show all events, not the first ones of a kind");
+  command->add_flag("--events", options->events, "List all events, not only the first of a kind");
+  command->footer(
+      "Examples:\n"
+      "  telens info logs\n"
+      "  telens info logs --config > debug.yaml");
   command->callback([options] { run_info(*options); });
 }
 

@@ -1,4 +1,4 @@
-// telens ledger: what each GEMM really ran in, and why it was not what was asked for.
+// telens ledger: the precision and kernel of each GEMM, and the reason for every fallback.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -83,8 +83,8 @@ Ledger read_ledger(const record::RunReader& run, const record::RecordQuery& quer
   return ledger;
 }
 
-// An operand of a GEMM, with what it ran as.
-struct OperandRow {
+// An operand of a GEMM and its precision; in a table for people, all operands of a GEMM.
+struct LedgerEntry {
   std::string layer, gemm, tensor, recipe, requested, ran, reason, kernel;
   std::set<int> ranks;
   std::int64_t first_iteration = 0;
@@ -103,30 +103,101 @@ std::string get_kernel(const GemmState& state) {
          (overlap.empty() ? "" : fmt::format(", overlaps: {}", overlap));
 }
 
-OperandRow make_row(const GemmState& state, const std::string& tensor,
-                    const record::RunReader& run) {
-  OperandRow row{.layer = name_or_empty(run, Dictionary::layer, state.layer),
-                 .gemm = name_or_empty(run, Dictionary::gemm, state.gemm),
-                 .tensor = tensor,
-                 .recipe = state.detail("recipe"),
-                 .requested = state.detail(tensor + " requested"),
-                 .ran = state.detail(tensor + " ran"),
-                 .reason = state.detail(tensor + " cause"),
-                 .kernel = get_kernel(state),
-                 .ranks = {state.rank},
-                 .first_iteration = state.iteration,
-                 .fallback = state.entries.contains(tensor + " fallback")};
+LedgerEntry make_row(const GemmState& state, const std::string& tensor,
+                     const record::RunReader& run) {
+  LedgerEntry row{.layer = name_or_empty(run, Dictionary::layer, state.layer),
+                  .gemm = name_or_empty(run, Dictionary::gemm, state.gemm),
+                  .tensor = tensor,
+                  .recipe = state.detail("recipe"),
+                  .requested = state.detail(tensor + " requested"),
+                  .ran = state.detail(tensor + " ran"),
+                  .reason = state.detail(tensor + " cause"),
+                  .kernel = get_kernel(state),
+                  .ranks = {state.rank},
+                  .first_iteration = state.iteration,
+                  .fallback = state.entries.contains(tensor + " fallback")};
   if (row.fallback) row.reason = state.detail(tensor + " fallback");
+  return row;
+}
+
+// "E4M3 under tensor scaling" in two parts; the second one is empty for BF16.
+std::pair<std::string, std::string> split_precision(const std::string& precision) {
+  constexpr std::string_view kUnder = " under ";
+  const auto at = precision.find(kUnder);
+  if (at == std::string::npos) return {precision, ""};
+  return {precision.substr(0, at), precision.substr(at + kUnder.size())};
+}
+
+using Field = std::string LedgerEntry::*;
+
+bool is_common(const std::vector<LedgerEntry>& operands, Field field) {
+  return std::ranges::all_of(
+      operands, [&](const LedgerEntry& each) { return each.*field == operands.front().*field; });
+}
+
+// "activation E4M3, weight E4M3, tensor scaling": the scaling once if all operands have the same.
+std::string join_precisions(const std::vector<LedgerEntry>& operands, Field field) {
+  const auto [format, scaling] = split_precision(operands.front().*field);
+  if (scaling.empty() && is_common(operands, field)) return format;
+  const bool has_one_scaling = std::ranges::all_of(operands, [&](const LedgerEntry& each) {
+    return split_precision(each.*field).second == scaling;
+  });
+  std::string text;
+  for (const LedgerEntry& each : operands) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", each.tensor,
+                        has_one_scaling ? split_precision(each.*field).first : each.*field);
+  }
+  return has_one_scaling && !scaling.empty() ? fmt::format("{}, {}", text, scaling) : text;
+}
+
+// The reason once if all operands have the same, else each with its operand.
+std::string join_reasons(const std::vector<LedgerEntry>& operands) {
+  if (is_common(operands, &LedgerEntry::reason)) return operands.front().reason;
+  std::string text;
+  for (const LedgerEntry& each : operands) {
+    if (each.reason.empty()) continue;
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", each.tensor, each.reason);
+  }
+  return text;
+}
+
+// Run files name the arithmetic of the emulation; a reader asks whether the GEMM was FP8.
+std::string describe_kernel(const std::string& kernel, const std::string& ran) {
+  constexpr std::string_view kEmulated = " GEMM of decoded operands";
+  const auto at = kernel.find(kEmulated);
+  if (at == std::string::npos) return kernel;
+  return fmt::format("{}, emulated on this CPU{}",
+                     ran.find("E2M1") != std::string::npos ? "FP4" : "FP8",
+                     kernel.substr(at + kEmulated.size()));
+}
+
+std::string describe_reason(const std::string& reason) {
+  constexpr std::string_view kRecipe = "the recipe wants it so";
+  if (!reason.starts_with(kRecipe)) return reason;
+  return fmt::format("as the recipe specifies{}", reason.substr(kRecipe.size()));
+}
+
+// One row for the GEMM, from those of its operands.
+LedgerEntry join_operands(const std::vector<LedgerEntry>& operands) {
+  LedgerEntry row = operands.front();
+  row.tensor.clear();
+  const bool ran_as_requested = std::ranges::all_of(
+      operands, [](const LedgerEntry& each) { return each.requested == each.ran; });
+  row.requested = ran_as_requested ? "" : join_precisions(operands, &LedgerEntry::requested);
+  row.ran = join_precisions(operands, &LedgerEntry::ran);
+  row.fallback = std::ranges::any_of(operands, &LedgerEntry::fallback);
+  row.reason = describe_reason(join_reasons(operands));
+  row.kernel = describe_kernel(row.kernel, row.ran);
   return row;
 }
 
 // Collects each (layer, GEMM, tensor, what it ran as) once, or once a rank, with the first
 // iteration on any of its ranks.
-class OperandRows {
+class LedgerEntries {
  public:
-  explicit OperandRows(bool by_rank) : by_rank_(by_rank) {}
+  explicit LedgerEntries(bool by_rank) : by_rank_(by_rank) {}
 
-  void add(OperandRow row) {
+  void add(LedgerEntry row) {
     row.place = rows_.size();
     const int rank = by_rank_ ? *row.ranks.begin() : 0;
     const auto [known, is_new] =
@@ -134,15 +205,29 @@ class OperandRows {
                                 row.ran, row.reason, row.kernel),
                             rows_.size());
     if (is_new) return rows_.push_back(std::move(row));
-    OperandRow& same = rows_[known->second];
+    LedgerEntry& same = rows_[known->second];
     same.ranks.merge(row.ranks);
     same.first_iteration = std::min(same.first_iteration, row.first_iteration);
   }
 
-  // Fallbacks first.
-  std::vector<OperandRow> sorted() && {
-    std::ranges::stable_sort(rows_, [](const OperandRow& a, const OperandRow& b) {
+  // Fallbacks first, then in the order of first running.
+  std::vector<LedgerEntry> by_place() && {
+    std::ranges::stable_sort(rows_, [](const LedgerEntry& a, const LedgerEntry& b) {
       return a.fallback != b.fallback ? a.fallback : a.place < b.place;
+    });
+    return std::move(rows_);
+  }
+
+  // Fallbacks first, then the GEMMs of each layer together; layers in the order of first running.
+  std::vector<LedgerEntry> by_layer() && {
+    std::map<std::string, std::size_t> layers;
+    for (const LedgerEntry& row : rows_) layers.try_emplace(row.layer, row.place);
+    const auto rank = [](const LedgerEntry& row) {
+      const auto gemm = gemm_from_name(row.gemm);
+      return gemm ? static_cast<int>(*gemm) : -1;
+    };
+    std::ranges::stable_sort(rows_, {}, [&](const LedgerEntry& row) {
+      return std::tuple(!row.fallback, layers.at(row.layer), rank(row), row.place);
     });
     return std::move(rows_);
   }
@@ -151,44 +236,51 @@ class OperandRows {
   using Key = std::tuple<int, std::string, std::string, std::string, std::string, std::string,
                          std::string, std::string, std::string>;
   bool by_rank_;
-  std::vector<OperandRow> rows_;
+  std::vector<LedgerEntry> rows_;
   std::map<Key, std::size_t> places_;
 };
 
-std::vector<OperandRow> get_rows(const Ledger& ledger, const record::RunReader& run,
-                                 const LedgerOptions& options) {
-  std::optional<config::PythonRegex> regex;  // none matches every name, that of bytes too
+std::vector<LedgerEntry> get_rows(const Ledger& ledger, const record::RunReader& run,
+                                  const LedgerOptions& options) {
+  std::optional<config::PythonRegex>
+      regex;  // empty: matches every name, also one that is not UTF-8
   if (!options.layer.empty()) regex.emplace(options.layer);
-  OperandRows rows(options.by == kByRank);
+  const bool is_table = options.table.format == Format::table;
+  LedgerEntries rows(options.by == kByRank);
   for (const GemmState& state : ledger.states) {
     if (regex && !regex->search(name_or_empty(run, Dictionary::layer, state.layer))) continue;
+    std::vector<LedgerEntry> operands;
     for (const TensorName tensor : kAllTensors) {
       const std::string name(telens::get_name(tensor));
-      if (state.entries.contains(name + " requested")) rows.add(make_row(state, name, run));
+      if (state.entries.contains(name + " requested")) {
+        operands.push_back(make_row(state, name, run));
+      }
     }
+    if (is_table && !operands.empty()) operands = {join_operands(operands)};
+    for (LedgerEntry& each : operands) rows.add(std::move(each));
   }
-  return std::move(rows).sorted();
+  return is_table ? std::move(rows).by_layer() : std::move(rows).by_place();
 }
 
 // All ranks that have an operand.
 using RanksOfOperands = std::map<std::tuple<std::string, std::string, std::string>, std::set<int>>;
 
-RanksOfOperands list_ranks(const std::vector<OperandRow>& rows) {
+RanksOfOperands list_ranks(const std::vector<LedgerEntry>& rows) {
   RanksOfOperands all;
-  for (const OperandRow& row : rows) {
+  for (const LedgerEntry& row : rows) {
     all[{row.layer, row.gemm, row.tensor}].insert(row.ranks.begin(), row.ranks.end());
   }
   return all;
 }
 
 // "0, 2": those of a row, where others that have the operand ran it otherwise.
-std::string get_ranks(const OperandRow& row, const RanksOfOperands& all) {
+std::string get_ranks(const LedgerEntry& row, const RanksOfOperands& all) {
   if (all.at({row.layer, row.gemm, row.tensor}) == row.ranks) return "";
   return format_ranks(std::vector<int>(row.ranks.begin(), row.ranks.end()));
 }
 
 // A program reads all ranks, in one form whatever the data; a table names them where they differ.
-Cell make_rank_cell(const OperandRow& row, const RanksOfOperands& all,
+Cell make_rank_cell(const LedgerEntry& row, const RanksOfOperands& all,
                     const LedgerOptions& options) {
   if (options.table.format != Format::table)
     return std::vector<std::int64_t>(row.ranks.begin(), row.ranks.end());
@@ -196,17 +288,18 @@ Cell make_rank_cell(const OperandRow& row, const RanksOfOperands& all,
   return get_ranks(row, all);
 }
 
-Table ledger_table(const std::vector<OperandRow>& rows, const LedgerOptions& options) {
+Table ledger_table(const std::vector<LedgerEntry>& rows, const LedgerOptions& options) {
   Table table({kByRank, "layer", "gemm", "tensor", "requested", "ran", "from", "fallback", "why",
                "kernel", "recipe"});
   const RanksOfOperands all = list_ranks(rows);
-  for (const OperandRow& row : rows) {
+  for (const LedgerEntry& row : rows) {
     table.add({make_rank_cell(row, all, options), row.layer, row.gemm, row.tensor, row.requested,
                row.ran, row.first_iteration, std::string(row.fallback ? "yes" : ""), row.reason,
                row.kernel, row.recipe});
   }
-  if (options.table.format == Format::table && options.by != kByRank) {
-    table.drop_where_empty(kByRank);
+  if (options.table.format == Format::table) {
+    for (const char* column : {"tensor", "requested", "fallback"}) table.drop_where_empty(column);
+    if (options.by != kByRank) table.drop_where_empty(kByRank);
   }
   table.drop_where_empty("recipe");
   table.may_lack({"from"});
@@ -235,7 +328,7 @@ void run_ledger(const LedgerOptions& options) {
         "{}: {}this run has no ledger; switch the feature PrecisionLedger on (namespace telens)",
         options.run, of_rank);
   }
-  const std::vector<OperandRow> rows = get_rows(ledger, run, options);
+  const std::vector<LedgerEntry> rows = get_rows(ledger, run, options);
   if (rows.empty() && options.layer.empty()) {
     raise<UsageError>("{}: the ledger of this run has no state of a GEMM that can be read",
                       options.run);
@@ -254,23 +347,25 @@ void run_ledger(const LedgerOptions& options) {
 
 void add_ledger(CLI::App& app) {
   auto options = std::make_shared<LedgerOptions>();
-  CLI::App* command =
-      app.add_subcommand("ledger",
-                         "What each GEMM really ran in, fallbacks first, and why, and which kernel "
-                         "each attention ran\n"
-                         "with; of runs with PrecisionLedger.\n"
-                         "Exit code 1 if an expectation of its config did not hold.");
-  command->add_option("RUN", options->run, "The run")->required();
-  command->add_option("--layer", options->layer,
-                      "Only layers in whose name this regular expression is found (Python syntax)");
-  command->add_option("--rank", options->rank, "Only this rank")->check(whole_number_from(0));
+  CLI::App* command = app.add_subcommand(
+      "ledger",
+      "Show the precision and kernel each GEMM used, and why.\n\n"
+      "Lists GEMMs that fell back to high precision first, then all GEMMs by layer, and the kernel "
+      "of each attention. The run must have recorded telens.PrecisionLedger. Exit code 1 if an "
+      "expectation of its config failed.");
+  add_run(*command, options->run);
+  add_layer_option(*command, options->layer);
+  add_rank_option(*command, options->rank);
   command
-      ->add_option(
-          "--by", options->by,
-          "rank: a row for each rank, also where all ran alike. Without it ranks are named "
-          "where they\ndiffer")
-      ->check(CLI::IsMember({kByRank}));
+      ->add_option("--by", options->by,
+                   "rank: one row per rank. By default ranks are named only where they differ")
+      ->type_name("{rank}")
+      ->check(CLI::IsMember({kByRank}).description(""));
   add_table_options(*command, options->table);
+  command->footer(
+      "Examples:\n"
+      "  telens ledger logs\n"
+      "  telens ledger logs --layer lm_head --format json");
   command->callback([options] { run_ledger(*options); });
 }
 

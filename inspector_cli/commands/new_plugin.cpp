@@ -12,6 +12,7 @@
 #include "core/base/error.h"
 #include "core/base/shell_word.h"
 #include "features/builtin_options.h"
+#include "inspector_cli/commands/installation.h"
 #include "inspector_cli/commands/plugin_templates.h"
 #include "inspector_cli/commands/reserved_names.h"
 #include "inspector_cli/commands/subcommands.h"
@@ -112,9 +113,22 @@ void make_project(const NewPluginOptions& options, const std::filesystem::path& 
   }
 }
 
+constexpr std::string_view kPackageOfPython =
+    "$(python3 -c \"import telens, pathlib; print(pathlib.Path(telens.__file__).parent)\")";
+
+// The command that configures a C++ project. If pip installed this command, it names the folders of
+// that environment.
+std::string configure() {
+  const auto package = find_pip_package();
+  if (!package) return "cmake -B build -G Ninja -DTELENS_TORCH_PYTHON=$(command -v python3)";
+  return fmt::format("cmake -B build -G Ninja {} {}",
+                     shell_word("-DTELENS_TORCH_PYTHON=" + (command_folder() / "python3").string()),
+                     shell_word("-DCMAKE_PREFIX_PATH=" + package->string()));
+}
+
 void run_new_plugin(const NewPluginOptions& options) {
   if (options.cpp == options.python) {
-    raise<UsageError>("new-plugin: say in which language: --cpp or --python");
+    raise<UsageError>("new-plugin: choose a language: --cpp or --python");
   }
   check_name(options.name);
   check_not_taken(options.name);
@@ -125,16 +139,16 @@ void run_new_plugin(const NewPluginOptions& options) {
   }
   make_project(options, project);
   fmt::print("{}\n", project.string());
-  fmt::print("next: cd {} && {}\n", shell_word(project.string()),
-             options.cpp
-                 ? "cmake -B build -G Ninja -DTELENS_TORCH_PYTHON=$(command -v python3) && cmake "
-                   "--build build && ctest --test-dir build"
-                 : "python -m pytest");
-  if (options.python) fmt::print("where pytest is missing: python -m pip install pytest\n");
-  if (options.cpp) {
+  const std::string next =
+      options.cpp ? fmt::format("{} && cmake --build build && ctest --test-dir build", configure())
+                  : std::string("python -m pytest");
+  fmt::print("next: cd {} && {}\n", shell_word(project.string()), next);
+  if (options.python) fmt::print("if pytest is missing: python -m pip install pytest\n");
+  if (options.cpp && !find_pip_package()) {
     fmt::print(
-        "CMake looks for telens in /usr and /usr/local; elsewhere add "
-        "-DCMAKE_PREFIX_PATH=<where make install put it>\n");
+        "CMake searches /usr and /usr/local. After `make install PREFIX=DIR` add "
+        "-DCMAKE_PREFIX_PATH=DIR, after `pip install` add -DCMAKE_PREFIX_PATH={}\n",
+        kPackageOfPython);
   }
 }
 
@@ -143,16 +157,15 @@ void run_new_plugin(const NewPluginOptions& options) {
 void add_new_plugin(CLI::App& app) {
   auto options = std::make_shared<NewPluginOptions>();
   CLI::App* command = app.add_subcommand(
-      "new-plugin",
-      "Writes a project for a feature of your own: source, config and a test that passes.");
+      "new-plugin", "Create a plugin project: source, config and a passing test.");
   command
       ->add_option("NAME", options->name,
-                   "The feature's name, as in LogOutliers; its folder and files become "
-                   "log_outliers")
+                   "The feature's name, such as LogOutliers; its folder becomes log_outliers")
       ->required();
-  CLI::Option* cpp = command->add_flag("--cpp", options->cpp, "A shared library in C++");
-  command->add_flag("--python", options->python, "A class in Python")->excludes(cpp);
-  command->add_option("--dir", options->folder, "Where the project's folder goes; default: here");
+  CLI::Option* cpp = command->add_flag("--cpp", options->cpp, "Write a C++ shared library");
+  command->add_flag("--python", options->python, "Write a Python class")->excludes(cpp);
+  command->add_option("--dir", options->folder, "Create the project's folder here (default: .)")
+      ->type_name("FOLDER");
   command->footer(
       "Examples:\n"
       "  telens new-plugin LogOutliers --python\n"

@@ -32,7 +32,9 @@ CLI::Validator seconds_up_to(double longest) {
 }
 
 void add_top(CLI::App& command, int& top) {
-  command.add_option("--top", top, "Only the first N rows")->check(whole_number_from(1));
+  command.add_option("--top", top, "Only the first N rows")
+      ->type_name("N")
+      ->check(whole_number_from(1));
 }
 
 }  // namespace telens::cli

@@ -1,12 +1,19 @@
-// telens plan: what a configuration would do to layers, and what it would record.
+// telens plan: a preview of what a configuration does to layers, and what it records.
 #include "hooks/config/plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "core/base/error.h"
 #include "features/builtin_options.h"
@@ -29,6 +36,7 @@ struct PlanOptions {
   std::optional<std::int64_t> iteration;
   std::vector<std::string> plugin_features;
   std::vector<std::string> plugin_statistics;
+  bool each_layer = false;
   TableOptions table;
 };
 
@@ -65,6 +73,73 @@ Table make_table(const config::Plan& plan, std::optional<std::int64_t> iteration
     if (iteration && !row.due(*iteration)) continue;
     table.add({row.layer, row.gemm(), row.tensor(), config::qualified_name(*row.entry->description),
                row.entry->section, row.when()});
+  }
+  return table;
+}
+
+// What one entry of the config does to a layer: GEMMs and tensors in the order of the plan.
+struct Effect {
+  std::vector<std::string> gemms, tensors;
+};
+
+// The effect of an entry, and all layers that have it.
+struct EffectGroup {
+  const config::PlanRow* row;  // of the first layer
+  Effect effect;
+  std::vector<std::string> layers;
+};
+
+void add_once(std::vector<std::string>& names, const std::string& name) {
+  if (!name.empty() && std::ranges::find(names, name) == names.end()) names.push_back(name);
+}
+
+// Groups rows by entry and schedule; layers with other GEMMs or tensors form a group of their own.
+std::vector<EffectGroup> group_layers(const config::Plan& plan,
+                                      std::optional<std::int64_t> iteration) {
+  using Key = std::tuple<const config::FeatureEntry*, std::string, std::string>;
+  std::map<Key, Effect> effects;
+  std::vector<std::pair<Key, const config::PlanRow*>> order;
+  for (const config::PlanRow& row : plan.rows) {
+    if (iteration && !row.due(*iteration)) continue;
+    const auto [at, is_new] = effects.try_emplace(Key{row.entry, row.when(), row.layer});
+    if (is_new) order.emplace_back(at->first, &row);
+    add_once(at->second.gemms, row.gemm());
+    add_once(at->second.tensors, row.tensor());
+  }
+  std::vector<EffectGroup> groups;
+  for (const auto& [key, row] : order) {
+    const Effect& effect = effects.at(key);
+    const auto same = std::ranges::find_if(groups, [&](const EffectGroup& group) {
+      return group.row->entry == row->entry && group.row->when() == row->when() &&
+             group.effect.gemms == effect.gemms && group.effect.tensors == effect.tensors;
+    });
+    if (same != groups.end()) {
+      same->layers.push_back(row->layer);
+    } else {
+      groups.push_back({row, effect, {row->layer}});
+    }
+  }
+  return groups;
+}
+
+// "12 of 13: model.layers.0.fc1, model.layers.0.fc2, ..."
+std::string describe_layers(const std::vector<std::string>& layers, std::size_t all) {
+  constexpr std::size_t kMost = 3;
+  if (layers.size() == all) return fmt::format("all {}", all);
+  const std::size_t shown = std::min(layers.size(), kMost);
+  const std::vector<std::string> first(layers.begin(),
+                                       layers.begin() + static_cast<std::ptrdiff_t>(shown));
+  return fmt::format("{} of {}: {}{}", layers.size(), all, fmt::join(first, ", "),
+                     shown < layers.size() ? ", ..." : "");
+}
+
+Table make_grouped_table(const config::Plan& plan, std::optional<std::int64_t> iteration) {
+  Table table({"section", "feature", "gemms", "tensors", "when", "layers"});
+  for (const EffectGroup& group : group_layers(plan, iteration)) {
+    table.add({group.row->entry->section, config::qualified_name(*group.row->entry->description),
+               fmt::format("{}", fmt::join(group.effect.gemms, ", ")),
+               fmt::format("{}", fmt::join(group.effect.tensors, ", ")), group.row->when(),
+               describe_layers(group.layers, plan.layers.size())});
   }
   return table;
 }
@@ -120,7 +195,9 @@ void run_plan(const PlanOptions& options) {
   for (const std::string& warning : plan.warnings) {
     note("warning: " + warning);
   }
-  const Table table = make_table(plan, options.iteration);
+  const bool is_grouped = options.table.format == Format::table && !options.each_layer;
+  const Table table = is_grouped ? make_grouped_table(plan, options.iteration)
+                                 : make_table(plan, options.iteration);
   if (table.size() > 0 || options.table.format == Format::csv) {
     print_table(table, options.table);
   }
@@ -131,29 +208,34 @@ void run_plan(const PlanOptions& options) {
 
 void add_plan(CLI::App& app) {
   auto options = std::make_shared<PlanOptions>();
-  CLI::App* command = app.add_subcommand(
-      "plan",
-      "What a debug config would do to layers of these names, and how much it would record.");
-  command->add_option("CONFIG", options->config, "The config, a YAML file")->required();
+  CLI::App* command =
+      app.add_subcommand("plan", "Preview what a debug config selects, and how much it records.");
+  command->add_option("CONFIG", options->config, "The debug config, a YAML file")->required();
   command
       ->add_option("--layers", options->layers,
-                   "The layers: a file with one name a line, - for standard input, or a run, for "
-                   "those that it recorded")
+                   "The layers: a file with one name per line, - for standard input, or a run")
+      ->type_name("LAYERS")
       ->required();
-  command->add_option("--iteration", options->iteration, "Only what is on in this iteration")
+  command->add_option("--iteration", options->iteration, "Only features that run in this iteration")
+      ->type_name("N")
       ->check(whole_number_from(0, INT64_MAX));
-  command->add_option(
-      "--plugin-feature", options->plugin_features,
-      "A plugin's feature that the config names, as namespace.Name; its options are "
-      "not checked; may be repeated");
-  command->add_option("--plugin-statistic", options->plugin_statistics,
-                      "A statistic that a plugin defines and the config names; may be repeated");
+  command
+      ->add_option("--plugin-feature", options->plugin_features,
+                   "A plugin's feature that the config names; its options are not checked; may be "
+                   "repeated")
+      ->type_name("NAMESPACE.NAME");
+  command
+      ->add_option("--plugin-statistic", options->plugin_statistics,
+                   "A plugin's statistic that the config names; may be repeated")
+      ->type_name("NAME");
+  command->add_flag("--each-layer", options->each_layer,
+                    "One row per layer, GEMM and tensor, as csv and json have it");
   add_table_options(*command, options->table);
   command->footer(
       "Examples:\n"
       "  telens plan debug.yaml --layers names.txt\n"
       "  telens plan debug.yaml --layers logs/telens/20260101-120000 --iteration 100\n"
-      "  printf 'layers.0.fc1\\nlayers.0.fc2\\n' | telens plan debug.yaml --layers - --format csv");
+      "  printf 'layers.0.fc1\\nlayers.1.fc1\\n' | telens plan debug.yaml --layers -");
   command->callback([options] { run_plan(*options); });
 }
 

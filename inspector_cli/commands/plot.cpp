@@ -36,16 +36,14 @@ void draw(const AnyChart& chart, const std::string& out) {
     fmt::print("{}", draw_text(chart, terminal_width()));
     return;
   }
-  fmt::print("{}\n", told(out, write_file(out, draw_html(chart))));
+  fmt::print("{}\n", write_output(out, draw_html(chart)));
 }
 
 void run_plot(const PlotOptions& options) {
   const std::string& out = options.out;
   if (!out.empty() && !out.ends_with(".html")) {
     raise<UsageError>(
-        "--out {}: a name that ends in .html was expected; each chart of the page can be saved as "
-        "PNG",
-        out);
+        "--out {}: expected a name that ends in .html; the page can save each chart as PNG", out);
   }
   const record::RunReader run = open_run(options.run);
   if (!options.histogram) {
@@ -66,19 +64,24 @@ void add_plot(CLI::App& app) {
   auto options = std::make_shared<PlotOptions>();
   CLI::App* command = app.add_subcommand(
       "plot",
-      "Statistics over iterations: lines of the worst tensors and a map of layers by iterations. "
-      "Without --stat: the gravest of nonfinite, overflows%, underflows%, mse, cur_amax.");
-  command->add_option("RUN", options->run, "The run")->required();
-  command->add_option("--out", options->out,
-                      "Write this page instead, an .html file that opens without a network");
+      "Plot statistics over iterations, in the terminal or as a page.\n\n"
+      "Draws lines of the worst tensors and a heat map of layers by iterations. Without --stat, "
+      "draws the most severe of nonfinite, overflows%, underflows%, mse and cur_amax.");
+  add_run(*command, options->run);
+  command->add_option("--out", options->out, "Write an HTML page that opens offline instead")
+      ->type_name("FILE");
   add_selection(*command, options->selection);
   command
-      ->add_flag(
-          "--histogram", options->histogram,
-          "Instead: how large the values of tensors are, of runs with telens.ValueHistogram: "
-          "exponents by iterations, or bars for one iteration")
+      ->add_flag("--histogram", options->histogram,
+                 "Plot the magnitudes that telens.ValueHistogram recorded: exponents by "
+                 "iterations, or bars for one iteration")
       ->excludes("--stat")
       ->excludes("--gemm");
+  command->footer(
+      "Examples:\n"
+      "  telens plot logs --stat underflows% --tensor gradient\n"
+      "  telens plot logs --out underflows.html\n"
+      "  telens plot logs --histogram --iterations 100");
   command->callback([options] { run_plot(*options); });
 }
 

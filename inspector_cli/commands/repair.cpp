@@ -70,10 +70,11 @@ void add_repair(CLI::App& app) {
   auto path = std::make_shared<std::string>();
   CLI::App* command = app.add_subcommand(
       "repair",
-      "Closes the files of a run that was killed, so that any HDF5 tool opens them, and takes "
-      "damaged rows out. Writes a new file and puts it in the old one's place. No other command "
-      "needs it.");
-  command->add_option("RUN", *path, "The run")->required();
+      "Close run files left open by a crash and drop damaged rows.\n\n"
+      "Any HDF5 tool can open the repaired files. The other commands of telens read a run without "
+      "it. Writes a new file first and then replaces the old one.");
+  command->add_option("RUN", *path, "A run's folder, or one of its .h5 files")->required();
+  command->footer("Example:\n  telens repair logs/telens/20260101-120000");
   command->callback([path] { run_repair(*path); });
 }
 

@@ -1,6 +1,5 @@
-// telens replay: a dumped GEMM again, and its error in parts. The work is done by the Python
-// package (telens.replay), since the casts are operators of LibTorch, which the command goes
-// without.
+// telens replay: recomputes a dumped GEMM and splits its error by source. The Python package
+// (telens.replay) does the work: quantization needs LibTorch, which the command does not load.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -16,7 +15,9 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "inspector_cli/commands/installation.h"
 #include "inspector_cli/commands/number_options.h"
+#include "inspector_cli/commands/selection.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/terminal/output.h"
 #include "inspector_cli/terminal/table.h"
@@ -26,7 +27,8 @@ namespace {
 
 constexpr const char* kPythonVariable = "TELENS_PYTHON";
 
-// The current folder is no place to import from: a file there may have any name.
+// Does not import from the current folder, where a file may have any name. The first argument is
+// a hint for a Python that lacks the package.
 constexpr const char* kProgram =
     "import sys\n"
     "sys.path = [folder for folder in sys.path if folder]\n"
@@ -35,8 +37,8 @@ constexpr const char* kProgram =
     "except ImportError as error:\n"
     "    sys.exit(print(f'telens: replay: {error} ({sys.executable}); expected a Python with the "
     "'\n"
-    "                   'package telens and h5py; name it in TELENS_PYTHON', file=sys.stderr) or "
-    "2)\n"
+    "                   'package telens and h5py; ' + sys.argv.pop(1), file=sys.stderr) or 2)\n"
+    "sys.argv.pop(1)\n"
     "sys.exit(main(sys.argv[1:]))\n";
 
 struct ReplayOptions {
@@ -46,16 +48,44 @@ struct ReplayOptions {
   Format format = Format::table;
 };
 
-// The one that TELENS_PYTHON names, the one beside the command (as in a virtual environment), or
-// that of PATH.
-std::string python() {
+struct Interpreter {
+  std::string program;
+  std::string package_path;  // to add to PYTHONPATH; may be empty
+  std::string hint;          // what to do if it lacks the package
+};
+
+// Returns, in this order, the Python that TELENS_PYTHON names, the one next to the command (as in a
+// virtual environment), that of the source tree in which the command was built, or that of PATH.
+Interpreter find_python() {
   namespace fs = std::filesystem;
+  Interpreter found{"python3", "", fmt::format("name it in {}", kPythonVariable)};
   if (const char* named = std::getenv(kPythonVariable); named != nullptr && *named != '\0') {
-    return named;
+    found.program = named;
+    return found;
   }
   std::error_code error;
-  const fs::path beside = fs::read_symlink("/proc/self/exe", error).parent_path() / "python3";
-  return !error && fs::exists(beside, error) ? beside.string() : "python3";
+  const fs::path next_to_command = command_folder() / "python3";
+  if (fs::exists(next_to_command, error)) {
+    found.program = next_to_command.string();
+    return found;
+  }
+  const auto tree = find_build_tree();
+  if (!tree) return found;
+  const fs::path python = tree->source / ".venv/bin/python";
+  if (fs::exists(python, error)) found.program = python.string();
+  if (const auto path = tree->python_path()) {
+    found.package_path = path->string();
+  } else {
+    found.hint += fmt::format(", or build the package: cmake --build {} --target telens_python",
+                              tree->build.string());
+  }
+  return found;
+}
+
+void prepend_to_python_path(const std::string& folder) {
+  const char* old = std::getenv("PYTHONPATH");
+  const std::string path = old == nullptr || *old == '\0' ? folder : folder + ":" + old;
+  ::setenv("PYTHONPATH", path.c_str(), /*replace=*/1);
 }
 
 std::vector<std::string> arguments(const ReplayOptions& options) {
@@ -80,7 +110,9 @@ void run_replay(const ReplayOptions& options) {
     raise<UsageError>("replay: DUMP '{}': expected a path; write ./ before a name that begins so",
                       options.dump);
   }
-  std::vector<std::string> command{python(), "-c", kProgram};
+  const Interpreter python = find_python();
+  if (!python.package_path.empty()) prepend_to_python_path(python.package_path);
+  std::vector<std::string> command{python.program, "-c", kProgram, python.hint};
   for (std::string& each : arguments(options)) command.push_back(std::move(each));
   std::vector<char*> words;
   for (std::string& each : command) words.push_back(each.data());
@@ -98,19 +130,19 @@ void add_replay(CLI::App& app) {
   auto options = std::make_shared<ReplayOptions>();
   CLI::App* command = app.add_subcommand(
       "replay",
-      "A dumped GEMM again, in FP64, and its error in parts: casts, scales, accumulation, output\n"
-      "cast. It runs in Python, with the package telens.");
+      "Recompute a dumped GEMM in FP64 and split its error by source.\n\n"
+      "Reports the error of casts, scales, accumulation and output cast. Runs in a Python with the "
+      "package telens, which TELENS_PYTHON may name.");
   command
       ->add_option("DUMP", options->dump,
-                   "What DumpTensors wrote: a file, or a folder with such files at any depth")
+                   "A file of telens.DumpTensors, or a folder that contains such files")
       ->required();
-  command->add_option("--layer", options->layer,
-                      "Only layers in whose name this regular expression is found (Python syntax)");
+  add_layer_option(*command, options->layer);
   command->add_option("--gemm", options->gemms, "Only this GEMM; may be repeated")
+      ->type_name("NAME")
       ->allow_extra_args(false);
-  command->add_option("--iterations", options->iterations,
-                      "Only iterations a to b, both inclusive: a:b, a:, :b or a");
-  command->add_option("--rank", options->rank, "Only this rank")->check(whole_number_from(0));
+  add_iterations_option(*command, options->iterations);
+  add_rank_option(*command, options->rank);
   const auto choose = [options](const std::string& given) {
     for (const auto& [word, format] : {std::pair{"table", Format::table}, {"json", Format::json}}) {
       if (CLI::detail::to_lower(given) != word) continue;
@@ -132,16 +164,21 @@ void add_replay(CLI::App& app) {
           [choose](const std::vector<std::string>& all) {
             for (const std::string& each : all) choose(each);
           },
-          "table, or json for programs; and what another cast would have given: to E4M3, E5M2, or "
-          "HYBRID (E5M2 for gradients). May be given for both")
+          "table, or json for programs. E4M3, E5M2 or HYBRID adds the error of another cast "
+          "(HYBRID: "
+          "E5M2 for gradients). May be repeated")
       ->type_name("{table,json,E4M3,E5M2,HYBRID}")
       ->allow_extra_args(false);
-  command->add_option("--recipe", options->recipe,
-                      "What the casts of another recipe would have given, with its default "
-                      "options; names are those in dumps, such as fp8_current_scaling");
-  command->add_option("--emit", options->reproducer,
-                      "Write FILE, a Python script that prints the same with torch alone, and its "
-                      "tensors beside it");
+  command
+      ->add_option("--recipe", options->recipe,
+                   "Add the error of another recipe with its default options, such as "
+                   "fp8_current_scaling")
+      ->type_name("NAME");
+  command
+      ->add_option("--emit", options->reproducer,
+                   "Write a Python script that prints the same table with torch only, and its "
+                   "tensors in a file next to it")
+      ->type_name("FILE");
   command->footer(
       "Examples:\n"
       "  telens replay logs/tensor_dumps --layer fc1 --gemm wgrad\n"

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/base/error.h"
+#include "inspector_cli/commands/selection.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/report_page.h"
 #include "inspector_cli/report/run_state.h"
@@ -28,15 +29,11 @@ void run_report(const ReportOptions& options) {
   if (run.record_count() == 0 && run.scalars().empty() && run.events().empty() &&
       recording_notes(run).empty()) {
     raise<RecordError>(
-        "{}: this run has no records and no events (yet); telens info says how it stands",
+        "{}: this run has no records and no events (yet); telens info shows its state",
         options.run);
   }
   const Report report = make_report(run, options.run);
-  const WrittenFile written = write_file(options.out, make_page(report.data));
-  fmt::print("{}: {}\n", told(options.out, written),
-             report.findings == 0
-                 ? "no finding"
-                 : fmt::format("{} finding{}", report.findings, report.findings == 1 ? "" : "s"));
+  fmt::print("{}: {}\n", write_output(options.out, make_page(report.data)), report.verdict);
 }
 
 }  // namespace
@@ -45,11 +42,15 @@ void add_report(CLI::App& app) {
   auto options = std::make_shared<ReportOptions>();
   CLI::App* command = app.add_subcommand(
       "report",
-      "Writes a page that opens without a network: findings, losses, heat maps of layers by\n"
-      "iterations and by ranks, histograms, blocks, what GEMMs ran in, configuration and\n"
-      "environment.");
-  command->add_option("RUN", options->run, "The run")->required();
-  command->add_option("-o,--out", options->out, "The page")->capture_default_str();
+      "Write an HTML page about a run that opens offline.\n\n"
+      "The page has the findings of `telens diagnose`, losses, heat maps of layers by iterations "
+      "and by ranks, histograms, the worst blocks, the precision of GEMMs, the configuration and "
+      "the environment.");
+  add_run(*command, options->run);
+  command->add_option("-o,--out", options->out, "The page; its folder must exist")
+      ->type_name("FILE")
+      ->capture_default_str();
+  command->footer("Example:\n  telens report logs --out report.html");
   command->callback([options] { run_report(*options); });
 }
 

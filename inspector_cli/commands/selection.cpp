@@ -127,19 +127,39 @@ void check_rank(const std::optional<int>& rank, const record::RunReader& run) {
   }
 }
 
+void add_run(CLI::App& command, std::string& run) {
+  command.add_option("RUN", run, kRunDoc)->required();
+}
+
+void add_layer_option(CLI::App& command, std::string& layer) {
+  command.add_option("--layer", layer, "Only layers whose name matches (Python syntax, searched)")
+      ->type_name("REGEX");
+}
+
+void add_iterations_option(CLI::App& command, std::string& iterations) {
+  command
+      .add_option("--iterations", iterations, "Only iterations A to B, inclusive; also A:, :B or A")
+      ->type_name("A:B");
+}
+
+void add_rank_option(CLI::App& command, std::optional<int>& rank) {
+  command.add_option("--rank", rank, "Only this rank")->type_name("N")->check(whole_number_from(0));
+}
+
 void add_selection(CLI::App& command, Selection& selection) {
   add_tensor_selection(command, selection);
-  command.add_option("--gemm", selection.gemms, "Only this GEMM; may be repeated");
-  command.add_option("--stat", selection.statistics, "Only this statistic; may be repeated");
+  command.add_option("--gemm", selection.gemms, "Only this GEMM; may be repeated")
+      ->type_name("NAME");
+  command.add_option("--stat", selection.statistics, "Only this statistic; may be repeated")
+      ->type_name("NAME");
 }
 
 void add_tensor_selection(CLI::App& command, Selection& selection) {
-  command.add_option("--layer", selection.layer,
-                     "Only layers in whose name this regular expression is found (Python syntax)");
-  command.add_option("--tensor", selection.tensors, "Only this tensor; may be repeated");
-  command.add_option("--iterations", selection.iterations,
-                     "Only iterations a to b, both inclusive: a:b, a:, :b or a");
-  command.add_option("--rank", selection.rank, "Only this rank")->check(whole_number_from(0));
+  add_layer_option(command, selection.layer);
+  command.add_option("--tensor", selection.tensors, "Only this tensor; may be repeated")
+      ->type_name("NAME");
+  add_iterations_option(command, selection.iterations);
+  add_rank_option(command, selection.rank);
 }
 
 record::RecordQuery resolve(const Selection& selection, const record::RunReader& run) {

@@ -1,4 +1,4 @@
-// Selects records: the options that stats, plot and whatif share.
+// The argument RUN and the options that select records.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -19,8 +19,18 @@ struct Selection {
   std::optional<int> rank;
 };
 
+inline constexpr const char* kRunDoc =
+    "A run's folder, one of its .h5 files, or a log_dir (its newest run)";
+
+// The required argument RUN.
+void add_run(CLI::App& command, std::string& run);
+
+void add_layer_option(CLI::App& command, std::string& layer);
+void add_iterations_option(CLI::App& command, std::string& iterations);
+void add_rank_option(CLI::App& command, std::optional<int>& rank);
+// All of them, and --tensor, --gemm and --stat.
 void add_selection(CLI::App& command, Selection& selection);
-// Without GEMMs and statistics.
+// Without --gemm and --stat.
 void add_tensor_selection(CLI::App& command, Selection& selection);
 
 // Throws UsageError where the run has no file of that rank.

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "inspector_cli/commands/number_options.h"
+#include "inspector_cli/commands/selection.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/run_choice.h"
 #include "inspector_cli/serve/live_report.h"
@@ -65,14 +66,18 @@ void add_serve(CLI::App& app) {
   auto options = std::make_shared<ServeOptions>();
   CLI::App* command = app.add_subcommand(
       "serve",
-      "Shows the page of telens report to a browser of this machine, and keeps it up to date as\n"
-      "the run grows. Prints its address, without whose token nothing is shown. Ctrl-C ends it.");
-  command->add_option("RUN", options->run, "The run")->required();
-  command->add_option("--port", options->port, "The port on 127.0.0.1; 0: one that is free")
+      "Serve the report of a running job to a local browser.\n\n"
+      "Prints a URL that contains an access token. The page updates as the run grows. Ctrl-C stops "
+      "the server.");
+  add_run(*command, options->run);
+  command->add_option("--port", options->port, "The port on 127.0.0.1; 0 picks a free one")
+      ->type_name("N")
       ->check(whole_number_from(0, kHighestPort))
       ->capture_default_str();
-  command->add_option("--interval", options->interval, "Seconds from one look to the next")
+  command->add_option("--interval", options->interval, "Seconds between updates (default: 2)")
+      ->type_name("SECONDS")
       ->check(seconds_up_to(kLongestInterval));
+  command->footer("Example:\n  telens serve logs --port 8000");
   command->callback([options] { run_serve(*options); });
 }
 

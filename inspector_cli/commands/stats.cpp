@@ -1,13 +1,16 @@
-// telens stats: which tensors look worst, or chosen statistics over the iterations.
+// telens stats: tensors by severity, or chosen statistics over the iterations.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <string_view>
 
 #include "core/base/error.h"
+#include "features/statistics/statistic_name.h"
 #include "inspector_cli/commands/selection.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/commands/table_options.h"
@@ -58,6 +61,23 @@ struct Source {
     for_each_record(run, query, *finder, use);
   }
 };
+
+// True if the run has a statistic that a column of tensor_table shows.
+bool has_tensor_columns(const record::RunReader& run) {
+  constexpr std::array<std::string_view, 7> kShown{"nonfinite", "overflows%", "underflows%", "mse",
+                                                   "cur_amax",  "min",        "max"};
+  return std::ranges::any_of(run.names(Dictionary::statistic), [&](const std::string& name) {
+    const auto parsed = parse_statistic_name(name);
+    return parsed && std::ranges::find(kShown, parsed->statistic->name) != kShown.end();
+  });
+}
+
+// All statistics of the run, as if --stat had named each.
+record::RecordQuery::Ids all_statistics(const record::RunReader& run) {
+  std::vector<std::int32_t> ids(run.names(Dictionary::statistic).size());
+  std::iota(ids.begin(), ids.end(), 0);
+  return ids;
+}
 
 Table tensor_table(const Source& source) {
   const record::RunReader& run = source.run;
@@ -185,18 +205,20 @@ Table course_table(const Source& source) {
 void run_stats(const StatsOptions& options) {
   const record::RunReader run = open_run(options.run);
   if (run.record_count() == 0) raise<RecordError>("{}: this run has no records (yet)", options.run);
-  const auto query = resolve(options.selection, run);
+  auto query = resolve(options.selection, run);
   if (options.by == kRank) {
     const Table table = rank_table(run, query);
     if (table.size() == 0) raise<UsageError>("{}: no record fits these filters", options.run);
     print_table(table, options.table);
     const bool of_two = std::ranges::find(table.columns(), kDifference) != table.columns().end();
     if (of_two && options.table.format == Format::table) {
-      fmt::print("two ranks have no outlier: `{}` is a rank's mean less that of the other\n",
+      fmt::print("two ranks have no outlier: `{}` is a rank's mean minus the other rank's mean\n",
                  kDifference);
     }
     return;
   }
+  // A plugin's statistics, or others that say nothing about FP8, are shown as they are.
+  if (!query.statistics && !has_tensor_columns(run)) query.statistics = all_statistics(run);
   const WarmUp warm_up(run);
   const bool says_trouble = options.table.format == Format::table && output_is_terminal();
   FirstTroubleFinder finder(run, warm_up);
@@ -212,19 +234,24 @@ void run_stats(const StatsOptions& options) {
 
 void add_stats(CLI::App& app) {
   auto options = std::make_shared<StatsOptions>();
-  CLI::App* command = app.add_subcommand("stats",
-                                         "Which tensors look worst: those with non-finite "
-                                         "elements, the first one first, then by what\n"
-                                         "their casts lost: how often, times how much. Warm-up of "
-                                         "delayed scaling counts for nothing.\n"
-                                         "With --stat: the course of these statistics.");
-  command->add_option("RUN", options->run, "The run")->required();
+  CLI::App* command = app.add_subcommand(
+      "stats",
+      "Rank tensors by severity, or show chosen statistics.\n\n"
+      "Tensors with NaN or Inf come first, the earliest first. Then come those that lose most when "
+      "they are quantized: how often, times how much. Iterations in which delayed scaling warms up "
+      "do not count.\n\n"
+      "With --stat, prints the minimum, mean, maximum and last value of these statistics.");
+  add_run(*command, options->run);
   add_selection(*command, options->selection);
-  command
-      ->add_option("--by", options->by,
-                   "rank: one row a rank, the rank that is most unlike the others first")
-      ->check(CLI::IsMember({kRank}));
+  command->add_option("--by", options->by, "rank: one row per rank, outliers first")
+      ->type_name("{rank}")
+      ->check(CLI::IsMember({kRank}).description(""));
   add_table_options(*command, options->table);
+  command->footer(
+      "Examples:\n"
+      "  telens stats logs --top 10\n"
+      "  telens stats logs --layer 'layers\\.0\\.' --tensor gradient --stat underflows%\n"
+      "  telens stats logs --by rank --stat cur_amax");
   command->callback([options] { run_stats(*options); });
 }
 

@@ -13,10 +13,10 @@ namespace telens::cli {
 void add_table_options(CLI::App& command, TableOptions& options) {
   add_choice<Format>(command, "--format", options.format,
                      {{"table", Format::table}, {"csv", Format::csv}, {"json", Format::json}},
-                     "table (as wide as the terminal), csv or json");
-  command.add_option("--sort", options.sort,
-                     "By this column: numbers the largest first, names in their order");
-  command.add_flag("--reverse", options.reverse, "The rows the other way round");
+                     "table fits the terminal; csv and json have all columns");
+  command.add_option("--sort", options.sort, "Sort by this column, numbers descending")
+      ->type_name("COLUMN");
+  command.add_flag("--reverse", options.reverse, "Reverse the order of rows");
   add_top(command, options.top);
 }
 

@@ -19,6 +19,7 @@
 #include "core/base/error.h"
 #include "features/record/run_paths.h"
 #include "inspector_cli/commands/number_options.h"
+#include "inspector_cli/commands/selection.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/followed_run.h"
 #include "inspector_cli/report/run_choice.h"
@@ -215,13 +216,15 @@ void add_watch(CLI::App& app) {
   auto options = std::make_shared<WatchOptions>();
   CLI::App* command = app.add_subcommand(
       "watch",
-      "A run in progress: findings, loss and worst tensors, anew as its files grow, until it ends\n"
-      "or Ctrl-C. Where stdout is no terminal: a line for each step forward, and each finding "
-      "once.");
-  command->add_option("RUN", options->run, "The run; one that is not there yet is waited for")
-      ->required();
-  command->add_option("--interval", options->interval, "Seconds from one look to the next")
+      "Follow a running job: findings, loss, worst tensors.\n\n"
+      "Updates the screen as the run grows, until the run ends or Ctrl-C. If stdout is not a "
+      "terminal, prints one line per new iteration and each finding once. Waits for a run that "
+      "does not exist yet.");
+  add_run(*command, options->run);
+  command->add_option("--interval", options->interval, "Seconds between updates (default: 2)")
+      ->type_name("SECONDS")
       ->check(seconds_up_to(kLongestInterval));
+  command->footer("Example:\n  telens watch logs");
   command->callback([options] { run_watch(*options); });
 }
 

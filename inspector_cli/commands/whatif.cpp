@@ -92,33 +92,40 @@ void add_whatif(CLI::App& app) {
   auto options = std::make_shared<WhatIfOptions>();
   CLI::App* command = app.add_subcommand(
       "whatif",
-      "What a per-tensor FP8 recipe would have done to tensors whose histograms were recorded "
-      "(telens.ValueHistogram): the worst iteration of each tensor, worst tensors first, by their\n"
-      "average SQNR.\n"
-      "Histograms of all ranks are added up. Delayed scaling takes the recorded iterations for "
-      "all that there were, and begins with the scale 1: that iteration is warm-up, which counts\n"
-      "only where there is no other.");
-  command->add_option("RUN", options->run, "The run")->required();
+      "Estimate what another FP8 recipe would have done to a run.\n\n"
+      "Applies a per-tensor recipe to the histograms that telens.ValueHistogram recorded, added up "
+      "over ranks. Shows the worst iteration of each tensor, the lowest average SQNR first.\n\n"
+      "For delayed scaling, only recorded iterations enter the amax history. The first one is "
+      "warm-up and is excluded unless it is the only one.");
+  add_run(*command, options->run);
   add_choice<Fp8Choice>(
       *command, "--fp8-format", options->cast.format,
       {{"E4M3", Fp8Choice::e4m3}, {"E5M2", Fp8Choice::e5m2}, {"HYBRID", Fp8Choice::hybrid}},
-      "HYBRID, the default: E5M2 for gradients, dgrad and wgrad, else E4M3");
+      "HYBRID uses E5M2 for gradient, dgrad and wgrad, and E4M3 for the rest (default: HYBRID)");
   WhatIfRecipe& recipe = options->cast.recipe;
-  command->add_option("--margin", recipe.margin, "The scale is divided by 2^N")
+  command->add_option("--margin", recipe.margin, "Divide the scale by 2^N (default: 0)")
+      ->type_name("N")
       ->check(whole_number_from(-kMostMargin, kMostMargin));
   add_choice<AmaxSource>(*command, "--amax", recipe.amax,
                          {{"current", AmaxSource::current},
                           {"most_recent", AmaxSource::most_recent},
                           {"max", AmaxSource::max}},
-                         "The tensor's own (current scaling, the default), or of iterations "
-                         "before (delayed scaling)");
-  command->add_option("--history", recipe.history, "With --amax max: of so many iterations [1024]")
+                         "current: the tensor's own amax (current scaling). most_recent and max: "
+                         "amax of earlier iterations (delayed scaling) (default: current)");
+  command
+      ->add_option("--history", recipe.history,
+                   "Iterations of amax history for --amax max (default: 1024)")
+      ->type_name("N")
       ->check(whole_number_from(1));
-  command->add_flag("--power-of-two", recipe.power_of_two, "Scales are powers of two");
+  command->add_flag("--power-of-two", recipe.power_of_two, "Round scales to powers of two");
   add_tensor_selection(*command, options->selection);
   command->add_flag("--each-iteration", options->each_iteration,
-                    "A row for each iteration, in their order");
+                    "One row per iteration, in their order");
   add_table_options(*command, options->table);
+  command->footer(
+      "Examples:\n"
+      "  telens whatif logs --fp8-format E4M3\n"
+      "  telens whatif logs --amax max --history 16 --tensor gradient");
   command->callback([options] { run_whatif(*options); });
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <ranges>
@@ -213,6 +214,14 @@ std::int64_t Chart::get_iteration(std::size_t bin) const {
   return static_cast<std::int64_t>(first_iteration + (bin * iterations + bins - 1) / bins);
 }
 
+std::string Chart::title() const {
+  // No loss and no record: there are no iterations.
+  if (scalars.empty() && panels.empty()) return log_dir;
+  const Wide count = distance(first_iteration, last_iteration) + 1;
+  return fmt::format("{}, {} iteration{}", log_dir, static_cast<std::uint64_t>(count),
+                     count == 1 ? "" : "s");
+}
+
 std::size_t Chart::get_bin(std::int64_t iteration) const {
   return static_cast<std::size_t>(distance(first_iteration, iteration) * bins /
                                   (distance(first_iteration, last_iteration) + 1));
@@ -287,6 +296,42 @@ Rows get_rows(const record::RunReader& run, const WarmUp& warm_up, const record:
   return rows;
 }
 
+void name_chart(Chart& chart, const record::RunReader& run) {
+  namespace fs = std::filesystem;
+  const auto& segment = run.segments().front();
+  chart.run_id = printable(segment.run_id);
+  const fs::path file = fs::absolute(segment.path).lexically_normal();
+  const fs::path runs = file.parent_path().parent_path();
+  const bool is_in_log_dir = runs.filename() == "telens" && runs.has_parent_path();
+  chart.log_dir = printable((is_in_log_dir ? runs.parent_path() : file).filename().string());
+}
+
+// Sets overflows% to 0 where the counter `saturated` says that nothing was clipped: elements beyond
+// the largest value were then only rounded to it.
+void drop_rounding(Rows& rows, std::int32_t overflows, std::int32_t saturated) {
+  for (auto& [key, row] : rows) {
+    if (key.statistic != overflows) continue;
+    const auto clips = rows.find({key.layer, key.tensor, key.gemm, saturated});
+    if (clips == rows.end()) continue;
+    const auto& counted = clips->second.bins;
+    bool any = false;
+    for (std::size_t b = 0; b < row.bins.size(); ++b) {
+      const bool clipped = !counted[b].seen() || !(counted[b].value() == 0);
+      if (row.bins[b].drawn() && !clipped) row.bins[b] = Bin(0);
+      any = any || (row.bins[b].drawn() && row.bins[b].value() > 0);
+    }
+    if (any) continue;
+    row.severity = {};
+    row.standing.severity = row.standing.beside = 0;
+  }
+}
+
+std::int32_t find_id(const record::RunReader& run, std::string_view statistic) {
+  const auto& names = run.names(Dictionary::statistic);
+  const auto found = std::ranges::find(names, statistic);
+  return found == names.end() ? record::kNoName : static_cast<std::int32_t>(found - names.begin());
+}
+
 // The common part of long names is shown once.
 void strip_layers(Chart& chart) {
   constexpr std::size_t kLong = 24;
@@ -312,7 +357,7 @@ void strip_layers(Chart& chart) {
 
 Chart make_scalar_chart(const record::RunReader& run, const ChartLimits& limits) {
   Chart chart;
-  chart.run_id = printable(run.segments().front().run_id);
+  name_chart(chart, run);
   const std::vector<record::Scalar> scalars = run.scalars();
   const WarmUp warm_up(run);
   chart.trouble = FirstTroubleFinder(run, warm_up).result({}, scalars);
@@ -329,7 +374,7 @@ Chart make_chart(const record::RunReader& run, record::RecordQuery query,
     raise<RecordError>("{}: this run has no records (yet)", run.segments().front().path);
   }
   Chart chart;
-  chart.run_id = printable(run.segments().front().run_id);
+  name_chart(chart, run);
   const std::vector<record::Scalar> scalars = run.scalars();
   set_iterations(chart, run, query, scalars, limits.bins);
   add_scalars(chart, run, query, scalars);
@@ -337,11 +382,17 @@ Chart make_chart(const record::RunReader& run, record::RecordQuery query,
   FirstTroubleFinder finder(run, warm_up);
   const bool chosen = query.statistics.has_value();
   if (!chosen) query.statistics = usual_statistics(catalogue_rows(run));
-  const Rows rows = get_rows(run, warm_up, query, chart, finder);
+  const std::vector<std::int32_t> shown = *query.statistics;
+  const std::int32_t saturated = find_id(run, "saturated");
+  const std::int32_t overflows = find_id(run, "overflows%");
+  const bool may_round = !chosen && saturated != record::kNoName && overflows != record::kNoName;
+  if (may_round) query.statistics->push_back(saturated);
+  Rows rows = get_rows(run, warm_up, query, chart, finder);
+  if (may_round) drop_rounding(rows, overflows, saturated);
   chart.trouble = finder.result(query, scalars);
   chart.headlines = sentences(chart.trouble, warm_up, run);
   if (rows.empty()) raise<UsageError>("no record fits these filters");
-  for (const std::int32_t statistic : *query.statistics) {
+  for (const std::int32_t statistic : shown) {
     Panel panel = make_panel(run, statistic, rows, limits, chart.bins);
     if (panel.layers.empty() || (!chosen && !worth_showing(panel))) continue;
     chart.panels.push_back(std::move(panel));

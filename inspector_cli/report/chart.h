@@ -14,6 +14,8 @@ namespace telens::cli {
 // not finite, that one. Those of warm-up count only where there are no others.
 class Bin {
  public:
+  Bin() = default;
+  explicit Bin(double value) { add(value); }
   void add(double value, bool warm_up = false);
   void add(const Bin& other);
   bool seen() const { return seen_; }
@@ -53,6 +55,7 @@ struct Panel {
 
 struct Chart {
   std::string run_id;
+  std::string log_dir;  // its name, or that of a file that is in none
   std::int64_t first_iteration = 0;
   std::int64_t last_iteration = 0;
   std::size_t bins = 1;
@@ -66,6 +69,8 @@ struct Chart {
   void set_bins(std::size_t most);
   std::int64_t get_iteration(std::size_t bin) const;  // the first one of the bin
   std::size_t get_bin(std::int64_t iteration) const;
+  // "logs, 30 iterations"
+  std::string title() const;
   // Round numbers for an axis.
   std::vector<std::int64_t> iteration_ticks() const;
 };

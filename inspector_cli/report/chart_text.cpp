@@ -220,7 +220,7 @@ std::string draw_text(const Chart& chart, int width) {
     add_line(fmt::format("{} of {}", coloured(panel.statistic, Colour::bold), worst.label), worst);
     text +=
         fmt::format("\n{} of each layer's worst tensor\n", coloured(panel.statistic, Colour::bold));
-    text += text_heat_map(chart, panel.layers, Scale(panel.layers), total);
+    text += text_heat_map(chart, panel.layers, Scale::of_map(panel.statistic, panel.layers), total);
   }
   return text;
 }

@@ -14,7 +14,7 @@ namespace telens::cli {
 namespace {
 
 std::string section(const diagnosis::Rule& rule) {
-  return fmt::format("## {}\n\n{}.\n\n{}\n\n- Recorded by: {}.\n- Or else: {}\n- Next: {}.\n",
+  return fmt::format("## {}\n\n{}.\n\n{}\n\n- Recorded by: {}.\n- Also possible: {}\n- Next: {}.\n",
                      rule.cause,
                      std::string(1, static_cast<char>(std::toupper(rule.title.front()))) +
                          std::string(rule.title.substr(1)),

@@ -1,6 +1,7 @@
 #include "inspector_cli/report/diagnosis_text.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <vector>
@@ -23,7 +24,7 @@ using diagnosis::Place;
 using diagnosis::Ranked;
 
 constexpr std::size_t kIndent = 3;
-constexpr std::size_t kNameWidth = 10;
+constexpr std::size_t kNameWidth = 15;
 constexpr std::size_t kMostConsequences = 4;
 
 void print_line(std::string_view name, const std::string& line) {
@@ -94,37 +95,90 @@ void print_finding(std::size_t number, const Ranked& ranked, const Facts& facts,
   for (const std::string& line : wrapped_at_blanks(head, width)) {
     fmt::print("{}\n", coloured(line, Colour::bold));
   }
-  paragraph("found", printable(finding.summary), width);
+  paragraph("observed", printable(finding.summary), width);
   paragraph("evidence", describe_evidence(finding), width);
-  paragraph("sure", fmt::format("{:.0f} %", 100 * finding.confidence), width);
-  paragraph("or else", std::string(rule.alternatives), width);
+  paragraph("confidence", fmt::format("{:.0f} %", 100 * finding.confidence), width);
+  paragraph("also possible", std::string(rule.alternatives), width);
   print_next_steps(next_steps(finding, facts, run), width);
   if (!ranked.consequences.empty())
     paragraph("follows", describe_consequences(ranked, facts), width);
   fmt::print("\n");
 }
 
-void print_unasked(const Diagnosis& diagnosis, std::size_t width) {
-  const auto print = [width](const std::string& text) {
-    for (const std::string& line : wrapped_at_blanks(printable(text), width)) {
-      fmt::print("{}\n", line);
-    }
-  };
-  for (const auto& [rule, lacks] : diagnosis.unasked) {
-    print(fmt::format("not looked for, since it was not recorded: {} ({}); {}", rule->cause,
-                      fmt::join(lacks, ", "), rule->recorded_by));
+// The features of "A (statistics) and B, or C": A and B, which are enough. Also a call such as
+// "debug.step(loss=...)".
+std::vector<std::string> first_features(std::string_view recorded_by) {
+  if (recorded_by.starts_with("debug.")) return {std::string(recorded_by)};
+  std::vector<std::string> features;
+  int depth = 0;  // of parentheses
+  for (std::size_t begin = 0; begin < recorded_by.size();) {
+    const std::size_t end = std::min(recorded_by.find(' ', begin), recorded_by.size());
+    std::string_view word = recorded_by.substr(begin, end - begin);
+    begin = end + 1;
+    const int outside = depth;
+    depth += static_cast<int>(std::ranges::count(word, '('));
+    depth -= static_cast<int>(std::ranges::count(word, ')'));
+    if (outside > 0) continue;
+    if (word == "or") break;
+    const bool is_last = word.ends_with(';');
+    while (word.ends_with(',') || word.ends_with(';')) word.remove_suffix(1);
+    const auto is_lower = [](char c) { return c >= 'a' && c <= 'z'; };
+    const auto is_upper = [](char c) { return c >= 'A' && c <= 'Z'; };
+    const bool is_feature = !word.empty() && is_upper(word.front()) &&
+                            std::ranges::count_if(word, is_upper) > 1 &&
+                            std::ranges::any_of(word, is_lower);
+    if (is_feature) features.emplace_back(word);
+    if (is_last) break;
   }
-  if (const auto& [rules, why] = diagnosis.not_compared; !rules.empty()) {
-    std::string causes;
-    for (const diagnosis::Rule* rule : rules) {
-      causes += fmt::format("{}{}", causes.empty() ? "" : ", ", rule->cause);
+  return features;
+}
+
+void add_once(std::vector<std::string>& names, std::string name) {
+  if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
+}
+
+std::string join_causes(const std::vector<const diagnosis::Rule*>& rules, std::size_t most) {
+  std::string causes;
+  for (std::size_t i = 0; i < std::min(most, rules.size()); ++i) {
+    causes += fmt::format("{}{}", i == 0 ? "" : ", ", rules[i]->cause);
+  }
+  return rules.size() > most ? causes + ", ..." : causes;
+}
+
+std::string count_rules(std::size_t count) {
+  return fmt::format("{} rule{}", count, count == 1 ? "" : "s");
+}
+
+// One line about all rules that lack data, and how to record it.
+std::string summarize_missing(const Diagnosis& diagnosis, std::string_view config) {
+  constexpr std::size_t kMostCauses = 3;
+  std::vector<const diagnosis::Rule*> rules;
+  std::vector<std::string> features;
+  for (const auto& [rule, lacks] : diagnosis.unasked) {
+    rules.push_back(rule);
+    for (const std::string& each : first_features(rule->recorded_by)) {
+      const bool is_on = config.find(each) != std::string_view::npos;
+      add_once(features, is_on ? fmt::format("more statistics of {}", each) : each);
     }
-    print(fmt::format("not looked for, since ranks were not compared: {} ({})", causes, why));
+  }
+  return fmt::format("{} skipped for missing data; add {} to check {} (--missing lists all)",
+                     count_rules(rules.size()), fmt::join(features, ", "),
+                     join_causes(rules, kMostCauses));
+}
+
+// All skipped rules, one per line.
+std::vector<std::string> list_missing(const Diagnosis& diagnosis) {
+  std::vector<std::string> lines;
+  for (const auto& [rule, lacks] : diagnosis.unasked) {
+    lines.push_back(fmt::format("skipped {}: needs {}, recorded by {}", rule->cause,
+                                fmt::join(lacks, ", "), rule->recorded_by));
   }
   for (const auto& [rule, statistics, under] : diagnosis.meaningless) {
-    print(fmt::format("not meaningful under {}: {} ({})", under, rule->cause,
-                      fmt::join(statistics, ", ")));
+    lines.push_back(fmt::format("skipped {}: {} {} no meaning under {}", rule->cause,
+                                fmt::join(statistics, ", "),
+                                statistics.size() == 1 ? "has" : "have", under));
   }
+  return lines;
 }
 
 }  // namespace
@@ -145,16 +199,37 @@ void print_diagnosis(const Diagnosis& diagnosis, const Facts& facts, const std::
   }
   if (diagnosis.first_iteration > diagnosis.last_iteration) {
     fmt::print(
-        "{} recorded that a diagnosis could read; configs/flight_recorder.yaml records what it "
-        "asks for, and telens info shows what happened\n",
-        diagnosis.findings.empty() ? "nothing was" : "nothing else was");
+        "{} to diagnose was recorded; configs/flight_recorder.yaml records what the rules need, "
+        "and "
+        "telens info shows what happened\n",
+        diagnosis.findings.empty() ? "nothing" : "nothing else");
     return;
   }
   if (diagnosis.findings.empty()) {
-    fmt::print("no finding in iterations {} to {}, by {} of {} rules\n", diagnosis.first_iteration,
-               diagnosis.last_iteration, diagnosis.asked, diagnosis.applicable());
+    fmt::print("no problems found in iterations {}-{} ({} of {} rules checked)\n",
+               diagnosis.first_iteration, diagnosis.last_iteration, diagnosis.asked,
+               diagnosis.applicable());
   }
-  print_unasked(diagnosis, width);
+}
+
+void print_skipped_rules(const Diagnosis& diagnosis, std::string_view config, bool list,
+                         std::size_t width) {
+  if (diagnosis.first_iteration > diagnosis.last_iteration && !list) return;
+  std::vector<std::string> lines;
+  if (list) {
+    lines = list_missing(diagnosis);
+  } else if (!diagnosis.unasked.empty()) {
+    lines.push_back(summarize_missing(diagnosis, config));
+  }
+  if (const auto& [rules, why] = diagnosis.not_compared; !rules.empty()) {
+    lines.push_back(fmt::format("{} skipped because ranks were not compared ({}): {}",
+                                count_rules(rules.size()), why, join_causes(rules, rules.size())));
+  }
+  for (const std::string& text : lines) {
+    for (const std::string& line : wrapped_at_blanks(printable(text), width)) {
+      fmt::print("{}\n", line);
+    }
+  }
 }
 
 }  // namespace telens::cli

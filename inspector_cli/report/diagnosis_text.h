@@ -2,16 +2,22 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "features/diagnosis/diagnosis.h"
 
 namespace telens::cli {
 
-// Paragraphs of lines of at most `width` columns, as far as words allow; `run` is what the commands
-// that are proposed are to be asked about. Prints to stdout, in color on a terminal.
+// Prints the findings to stdout, in color on a terminal, in lines of at most `width` columns if
+// words allow. `run` is the path that the proposed commands name.
 void print_diagnosis(const diagnosis::Diagnosis& diagnosis, const diagnosis::Facts& facts,
                      const std::string& run, std::size_t width);
+
+// Prints the rules that did not run: one line about those that lack data, or with `list` a line for
+// each. `config` is the run's, whose features are already on.
+void print_skipped_rules(const diagnosis::Diagnosis& diagnosis, std::string_view config, bool list,
+                         std::size_t width);
 
 // recording_notes() of the run as lines on stdout, above the findings.
 void print_notes(const std::vector<std::string>& notes, std::size_t width);

@@ -197,9 +197,9 @@ std::optional<Sentence> about_overflow(const FirstTrouble& trouble, const record
   std::string text = "overflows: " + most;
   if (const auto& first = trouble.overflow) {
     // Delayed scaling clips a few elements whenever a tensor grows: that is how it works.
-    const std::string_view what = notable || most.empty() ? "first overflow" : "clipped in passing";
-    text = fmt::format("{}: {}iteration {}, {}: {} clipped{}{}", what,
-                       what == "first overflow" ? "" : "first in ", first->iteration,
+    const std::string_view what =
+        notable || most.empty() ? "first clipping: " : "occasional clipping (harmless): first at ";
+    text = fmt::format("{}iteration {}, {}: {} clipped{}{}", what, first->iteration,
                        make_label(first->where, run), elements(first->value),
                        most.empty() ? "" : "; ", most);
   }
@@ -213,7 +213,7 @@ std::optional<Sentence> about_loss(const FirstTrouble& trouble, const record::Ru
   const double underflows = 100 * (row.lost.value() - clips);
   if (underflows < 100 * clips) return std::nullopt;  // said of the overflows
   return Sentence{
-      fmt::format("loses most: {}: {:.3g} % of its elements underflow on average, in "
+      fmt::format("largest loss: {}: {:.3g} % of its elements underflow on average, in "
                   "{} of {} iterations",
                   make_label(row, run), underflows, row.lost.persisting(), row.lost.observed()),
       Gravity::notable};
@@ -221,23 +221,23 @@ std::optional<Sentence> about_loss(const FirstTrouble& trouble, const record::Ru
 
 Sentence about_nothing(const FirstTrouble& trouble, const record::RunReader& run) {
   if (trouble.rounds_most) {
-    return {fmt::format("{}; no element was clipped: those beyond the largest value, up to {:.2g} "
-                        "% of {}, were rounded to it",
-                        trouble.nonfinite_measured ? "no non-finite value recorded"
-                                                   : "non-finite values were not measured",
-                        *trouble.rounds_most->overflows, make_label(*trouble.rounds_most, run)),
-            Gravity::plain};
+    return {
+        fmt::format("{} (up to {:.2g} % of {} rounded to the largest value)",
+                    trouble.nonfinite_measured ? "no NaN, Inf or clipping recorded"
+                                               : "no clipping recorded; NaN and Inf not measured",
+                    *trouble.rounds_most->overflows, make_label(*trouble.rounds_most, run)),
+        trouble.nonfinite_measured ? Gravity::fine : Gravity::plain};
   }
   if (trouble.nonfinite_measured && trouble.overflow_measured) {
-    return {"no non-finite value and no overflow recorded", Gravity::fine};
+    return {"no NaN, Inf or overflow recorded", Gravity::fine};
   }
   if (trouble.nonfinite_measured) {
-    return {"no non-finite value recorded; overflows were not measured", Gravity::plain};
+    return {"no NaN or Inf recorded; overflows not measured", Gravity::plain};
   }
   if (trouble.overflow_measured) {
-    return {"no overflow recorded; non-finite values were not measured", Gravity::plain};
+    return {"no overflow recorded; NaN and Inf not measured", Gravity::plain};
   }
-  return {"neither non-finite values nor overflows were measured", Gravity::plain};
+  return {"NaN, Inf and overflows not measured", Gravity::plain};
 }
 
 Colour get_color(Gravity gravity) {
@@ -363,8 +363,7 @@ std::vector<Sentence> sentences(const FirstTrouble& trouble, const WarmUp& warm_
                    Gravity::plain});
   }
   if (!warm_up.empty()) {
-    all.push_back({fmt::format("warm-up, which counts for nothing of this: {} of {} layer{}, "
-                               "without an amax history yet",
+    all.push_back({fmt::format("warm-up ignored: {} of {} layer{} (no amax history yet)",
                                describe_iterations(warm_up), warm_up.layers(),
                                warm_up.layers() == 1 ? "" : "s"),
                    Gravity::plain});
@@ -373,11 +372,10 @@ std::vector<Sentence> sentences(const FirstTrouble& trouble, const WarmUp& warm_
 }
 
 void print_pointer(const std::string& run) {
-  // A command that is wrapped cannot be copied: a path that does not fit is left to the reader.
-  std::string line =
-      fmt::format("what went wrong first, and why: telens diagnose {}", printable(shell_word(run)));
+  // A wrapped command cannot be copied: RUN replaces a path that does not fit.
+  std::string line = fmt::format("next: telens diagnose {}", printable(shell_word(run)));
   const auto width = stdout_is_terminal() ? static_cast<std::size_t>(terminal_width()) : SIZE_MAX;
-  if (line.size() > width) line = "what went wrong first, and why: telens diagnose RUN";
+  if (line.size() > width) line = "next: telens diagnose RUN";
   fmt::print("{}\n", coloured(line, Colour::dim));
 }
 

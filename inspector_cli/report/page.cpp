@@ -64,9 +64,14 @@ Json chart_json(std::string_view kind, const std::string& title, const std::vect
   }
   std::string highest = fmt::format("{:.4g}", scale.value_at(1));
   if (!scale.short_note().empty()) highest += ", " + scale.short_note();
+  std::string note = scale.note();
+  if (kind == "map") {
+    if (!note.empty()) note += "; ";
+    note += scale.is_absolute() ? "the same colors in every run" : "colors span this run's values";
+  }
   return {{"kind", kind},
           {"title", json_text(title)},
-          {"note", scale.note()},
+          {"note", std::move(note)},
           {"unit", ""},
           {"ticks", ticks_json(scale)},
           {"lowest", fmt::format("{:.4g}", scale.value_at(0))},
@@ -110,15 +115,11 @@ Json page_data(const Chart& chart, Json charts) {
   for (const std::int64_t iteration : chart.iteration_ticks()) {
     ticks.push_back({chart.get_bin(iteration), iteration});
   }
-  return {{"run", json_text(chart.run_id)},
-          {"subtitle", json_text(chart.subtitle)},
-          {"headlines", headlines_json(chart)},
-          {"iterations", std::move(iterations)},
-          {"lastIteration", chart.last_iteration},
-          {"iterationTicks", std::move(ticks)},
-          {"trouble", trouble_json(chart)},
-          {"charts", std::move(charts)},
-          {"sections", Json::array()}};
+  return {{"run", json_text(chart.run_id)},        {"title", json_text(chart.title())},
+          {"subtitle", json_text(chart.subtitle)}, {"headlines", headlines_json(chart)},
+          {"iterations", std::move(iterations)},   {"lastIteration", chart.last_iteration},
+          {"iterationTicks", std::move(ticks)},    {"trouble", trouble_json(chart)},
+          {"charts", std::move(charts)},           {"sections", Json::array()}};
 }
 
 // Beside each row, the tensors that it is made of, on an axis of their own.
@@ -155,7 +156,7 @@ void add_rank_map(Json& charts, const RankMaps& ranks, const std::string& statis
   const auto map = std::ranges::find(ranks.maps, statistic, &RankMap::statistic);
   if (map == ranks.maps.end()) return;
   charts.push_back(chart_json("map", statistic + " of layers by ranks, the worst of all iterations",
-                              map->layers, Scale(map->layers)));
+                              map->layers, Scale::of_map(statistic, map->layers)));
   charts.back()["axis"] = rank_axis(ranks);
 }
 
@@ -169,7 +170,7 @@ Json make_charts(const Chart& chart, const RankMaps& ranks = {}) {
                                 Scale(panel.worst)));
     charts.push_back(
         chart_json("map", panel.statistic + " of each layer's worst tensor" + layers_shown(panel),
-                   panel.layers, Scale(panel.layers)));
+                   panel.layers, Scale::of_map(panel.statistic, panel.layers)));
     add_tensors(charts.back(), panel);
     add_rank_map(charts, ranks, panel.statistic);
   }

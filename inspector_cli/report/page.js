@@ -43,10 +43,16 @@ function blue(place) {
 // All plots of a page begin at the same place: iteration stands above iteration.
 const labelShare = chart => chart.width >= 640 ? 0.31 : 0.36;
 const rightShare = 0.027;
-const shortLabel = (row, chart) => chart.width >= 640 ? row.label46 : row.label20;
+// The whole label if it fits, else one of 46 or 20 characters.
+function shortLabel(row, chart) {
+  const room = chart.width * labelShare(chart) - 16;
+  if (chart.ctx.measureText(row.label).width <= room) return row.label;
+  return chart.width >= 640 ? row.label46 : row.label20;
+}
 
-const binAxis = ({firsts, ticks}) => ({
+const binAxis = ({name, firsts, ticks}) => ({
   type: 'linear', min: 0, max: firsts.length, grid: {display: false},
+  title: {display: true, text: name, padding: 0},
   afterBuildTicks: axis => { axis.ticks = ticks.map(([bin]) => ({value: bin + 0.5})); },
   ticks: {maxRotation: 0, callback: value => ticks.find(([bin]) => bin === value - 0.5)[1]}
 });
@@ -136,7 +142,7 @@ function drawLines(section, chart) {
     const item = add(legend, 'li', '');
     item.title = row.label;
     add(item, 'i').style.background = lineColors[i % lineColors.length];
-    item.append(row.label46);
+    item.append(row.label.length <= 80 ? row.label : row.label46);
     item.onclick = () => {
       drawn.setDatasetVisibility(i, item.classList.toggle('hidden') === false);
       drawn.update();
@@ -189,7 +195,7 @@ function drawMap(section, chart) {
   drawKey(chart, section);
   section.classList.add('map');
   const axis = axisOf(chart);
-  const canvas = canvasIn(section, rows.length * rowHeight + 34);
+  const canvas = canvasIn(section, rows.length * rowHeight + 50);
   const about = add(section, 'p', 'cell',
                     'Point at a cell to read it; click a row to see it as lines.');
   const opened = add(section, 'div');
@@ -319,8 +325,9 @@ function drawPage() {
   for (const id of ['headlines', 'before', 'charts', 'after']) {
     document.getElementById(id).replaceChildren();
   }
-  document.title = `${data.run} - TELens`;
-  say('run', data.run);
+  document.title = `TELens: ${data.title}`;
+  say('title', document.title);
+  say('run', `run ${data.run}`);
   if (data.state) say('state', data.state.text, data.state.gravity);
   say('subtitle', data.subtitle);
   for (const {text, gravity} of data.headlines) {

@@ -1,5 +1,7 @@
 #include "inspector_cli/report/report_page.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -55,6 +57,13 @@ std::string_view get_gravity(const RunState& state) {
   return state.colour == Colour::green ? "fine" : "plain";
 }
 
+std::string describe_verdict(const diagnosis::Diagnosis& found) {
+  const std::size_t problems = found.findings.size();
+  if (problems > 0) return fmt::format("{} problem{} found", problems, problems == 1 ? "" : "s");
+  const bool is_empty = found.first_iteration > found.last_iteration;
+  return is_empty ? "nothing to diagnose" : "no problems found";
+}
+
 }  // namespace
 
 Report make_report(const record::RunReader& run, const std::string& name) {
@@ -69,7 +78,9 @@ Report make_report(const record::RunReader& run, const std::string& name) {
   const RunState state = get_state(run);
   data["state"] = {{"text", json_text(printable(state.text))}, {"gravity", get_gravity(state)}};
   data["sections"] = report_sections(run, facts, found, name);
-  return {.data = json_for_html(data), .findings = found.findings.size()};
+  std::string verdict = describe_verdict(found);
+  data["title"] = json_text(fmt::format("{}, {}", chart.title(), verdict));
+  return {.data = json_for_html(data), .verdict = std::move(verdict)};
 }
 
 }  // namespace telens::cli

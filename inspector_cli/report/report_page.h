@@ -16,8 +16,8 @@
 namespace telens::cli {
 
 struct Report {
-  std::string data;  // JSON that may stand in a page
-  std::size_t findings = 0;
+  std::string data;     // JSON that may stand in a page
+  std::string verdict;  // "no problems found"
 };
 
 // Reads all of a run, also of one that has no records yet. `name`: the run, as the commands that

@@ -64,10 +64,10 @@ Json finding_json(const diagnosis::Ranked& ranked, std::size_t number, const Fac
   const auto add = [&rows](std::string_view name, const std::string& text) {
     if (!text.empty()) rows.push_back({name, json_text(text)});
   };
-  add("found", finding.summary);
+  add("observed", finding.summary);
   add("evidence", describe_evidence(finding));
-  add("sure", fmt::format("{:.0f} %", 100 * finding.confidence));
-  add("or else", std::string(rule.alternatives));
+  add("confidence", fmt::format("{:.0f} %", 100 * finding.confidence));
+  add("also possible", std::string(rule.alternatives));
   add("next", next_step(finding, facts, run));
   add("follows", describe_consequences(ranked, facts));
   return {
@@ -101,7 +101,7 @@ Json events_section(const record::RunReader& run) {
   // They are all there is of a run that ended in its first step.
   Json events = section("Events", run.record_count() == 0 ? "before" : "after");
   if (left_out > 0) events["note"] = fmt::format("And {} more: telens info --events.", left_out);
-  events["table"] = {{"columns", {"kind", "iteration", "said by", "event"}},
+  events["table"] = {{"columns", {"kind", "iteration", "ranks", "event"}},
                      {"rows", std::move(rows)}};
   return events;
 }
@@ -113,8 +113,9 @@ Json findings_section(const diagnosis::Diagnosis& diagnosis, const Facts& facts,
       !diagnosis.findings.empty()
           ? fmt::format("{} in all, the most probable origin first.", diagnosis.findings.size())
       : diagnosis.first_iteration > diagnosis.last_iteration
-          ? "No finding: nothing was recorded that a diagnosis could read."
-          : fmt::format("No finding, by {} of {} rules.", diagnosis.asked, diagnosis.applicable());
+          ? "No problems found: nothing to diagnose was recorded."
+          : fmt::format("No problems found ({} of {} rules checked).", diagnosis.asked,
+                        diagnosis.applicable());
   findings["findings"] = Json::array();
   const std::size_t shown = std::min(kMostFindings, diagnosis.findings.size());
   for (std::size_t i = 0; i < shown; ++i) {
@@ -147,9 +148,9 @@ Json gemms_section(const Facts& facts) {
     rows.push_back({gemm, tensor, json_text(ran), json_text(cause), std::to_string(ids.size()),
                     json_text(facts.layer_name(*ids.begin())), std::to_string(first.at(key))});
   }
-  Json gemms = section("What GEMMs ran in", "after");
+  Json gemms = section("Precision of GEMMs", "after");
   gemms["table"] = {
-      {"columns", {"GEMM", "operand", "ran", "why", "layers", "the first one", "from iteration"}},
+      {"columns", {"GEMM", "operand", "ran", "why", "layers", "first layer", "from iteration"}},
       {"rows", std::move(rows)}};
   return gemms;
 }
@@ -166,10 +167,10 @@ Json unasked_section(const diagnosis::Diagnosis& diagnosis) {
   }
   for (const auto& [rule, statistics, under] : diagnosis.meaningless) {
     rows.push_back({json_text(rule->title), fmt::format("{}", fmt::join(statistics, ", ")),
-                    json_text(fmt::format("not meaningful under {}", under))});
+                    json_text(fmt::format("no meaning under {}", under))});
   }
-  Json unasked = section("Not looked for", "after");
-  unasked["table"] = {{"columns", {"what", "lacks", "recorded by"}}, {"rows", std::move(rows)}};
+  Json unasked = section("Skipped rules", "after");
+  unasked["table"] = {{"columns", {"rule", "needs", "recorded by"}}, {"rows", std::move(rows)}};
   return unasked;
 }
 

@@ -10,10 +10,9 @@ std::string choose_run(const std::string& path) {
   const auto runs = runs_beside(path);
   if (runs.empty()) return path;
   note(
-      fmt::format("{} holds {} runs; this is the newest, {}. For another name its folder, as in "
-                  "{}; `telens info "
-                  "{}` lists them",
-                  path, runs.size(), runs[0].id(), runs[1].folder, path));
+      fmt::format("using the newest of {} runs in {}: {}. To choose another, pass its folder, such "
+                  "as {}; `telens info {}` lists them",
+                  runs.size(), path, runs[0].id(), runs[1].folder, path));
   return runs.front().folder;
 }
 

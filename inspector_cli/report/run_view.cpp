@@ -134,7 +134,8 @@ RunView make_view(const record::RunReader& run) {
                                          make_label(each.finding.place, facts), each.finding.first),
                              printable(each.finding.summary)});
   }
-  view.no_finding = fmt::format("no finding, by {} of {} rules", found.asked, found.applicable());
+  view.no_finding =
+      fmt::format("no problems found ({} of {} rules checked)", found.asked, found.applicable());
   return view;
 }
 

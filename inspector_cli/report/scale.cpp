@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "features/statistics/statistic_name.h"
+
 namespace telens::cli {
 namespace {
 
@@ -69,11 +71,20 @@ Scale::Scale(const std::vector<Line>& lines) {
   }
 }
 
-Scale Scale::of_percentages() {
+Scale Scale::of_map(std::string_view statistic, const std::vector<Line>& lines) {
+  constexpr double kPale = 0.1;  // % of a tensor's elements, a tenth of what is notable
+  const auto name = parse_statistic_name(statistic);
+  const bool is_share =
+      name && (name->statistic->name == "overflows%" || name->statistic->name == "underflows%");
+  return is_share ? of_percentages(kPale) : Scale(lines);
+}
+
+Scale Scale::of_percentages(double threshold) {
   Scale scale;
   scale.kind_ = Kind::symlog;
   scale.high_ = 100;
-  scale.threshold_ = 1e-4;
+  scale.threshold_ = threshold;
+  scale.is_absolute_ = true;
   return scale;
 }
 

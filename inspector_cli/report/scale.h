@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "inspector_cli/report/chart.h"
@@ -23,8 +24,14 @@ struct Tick {
 class Scale {
  public:
   explicit Scale(const std::vector<Line>& lines);
-  // 0 to 100, down to one in a million: the same for all tensors, so that their colors compare.
-  static Scale of_percentages();
+  // 0 to 100, logarithmic above `threshold`: the same for all tensors and runs, so that their
+  // colors compare.
+  static Scale of_percentages(double threshold = 1e-4);
+  // The scale of a heat map. overflows% and underflows% have a fixed one, on which a healthy run is
+  // pale. Other statistics have no absolute range.
+  static Scale of_map(std::string_view statistic, const std::vector<Line>& lines);
+  // True if it is the same for all runs.
+  bool is_absolute() const { return is_absolute_; }
   double place(double value) const;
   double value_at(double place) const;
   std::vector<Tick> ticks() const;
@@ -44,6 +51,7 @@ class Scale {
   double low_ = 0;
   double high_ = 0;
   double threshold_ = 0;  // where symlog turns linear
+  bool is_absolute_ = false;
 };
 
 // The smallest step of 1, 2 or 5 times a power of ten that is at least so large.

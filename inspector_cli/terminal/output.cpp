@@ -103,36 +103,32 @@ void flush_stdout() {
   throw UsageError(unwritten(errno != 0 ? std::strerror(errno) : "an earlier write failed"));
 }
 
-WrittenFile write_file(const std::string& path, const std::string& text) {
+bool write_file(const std::string& path, const std::string& text) {
   std::error_code unknown;
   const fs::path linked = fs::weakly_canonical(path, unknown);
   // weakly_canonical leaves a relative path relative where nothing of it exists.
   const fs::path target = fs::absolute(unknown ? fs::path(path) : linked);
-  WrittenFile written;
-  for (fs::path folder = target.parent_path(); !fs::exists(folder, unknown) && !unknown;
-       folder = folder.parent_path()) {
-    written.new_folder = folder.string();
-  }
   std::error_code no_folder;
   fs::create_directories(target.parent_path(), no_folder);
   struct stat old {};
   const bool exists = ::stat(target.c_str(), &old) == 0;
-  written.replaces_another = exists && S_ISREG(old.st_mode);
   const bool in_place = exists && !S_ISREG(old.st_mode) && !S_ISDIR(old.st_mode);
   const int error =
       in_place ? write_in_place(target, text) : write_beside(target, text, exists ? &old : nullptr);
   // Without its folder no file can be opened; why there is none is the cause to name.
   if (error != 0) refuse(path, error == ENOENT && no_folder ? no_folder.value() : error);
-  return written;
+  return exists && S_ISREG(old.st_mode);
 }
 
-std::string told(const std::string& path, const WrittenFile& written) {
-  std::string text = fmt::format("wrote {}", printable(path));
-  if (written.replaces_another) text += " (in place of the one that was there)";
-  if (!written.new_folder.empty()) {
-    text += fmt::format(" (in the new folder {})", printable(written.new_folder));
+std::string write_output(const std::string& path, const std::string& text) {
+  const fs::path folder = fs::path(path).parent_path();
+  std::error_code unknown;
+  if (!folder.empty() && !fs::exists(folder, unknown) && !unknown) {
+    raise<UsageError>("cannot write {}: folder {} does not exist; create it first", path,
+                      folder.string());
   }
-  return text;
+  const bool replaced = write_file(path, text);
+  return fmt::format("wrote {}{}", printable(path), replaced ? " (replaced the old file)" : "");
 }
 
 }  // namespace telens::cli

@@ -19,17 +19,14 @@ void flush_stdout();
 // The message for a stdout that takes no more.
 std::string unwritten(std::string_view reason);
 
-struct WrittenFile {
-  bool replaces_another = false;
-  std::string new_folder;  // the outermost that was made for it
-};
+// Writes a file and creates its folders. The text is first written next to `path` under another
+// name and renamed when it is on disk, so that a reader sees the old or the new file as a whole.
+// Follows links; a device or a pipe is written directly. Returns true if it replaced a file. Throws
+// UsageError.
+bool write_file(const std::string& path, const std::string& text);
 
-// Writes a file, and its folders: beside its place under another name, and renamed when it is on
-// disk, so that a file is the old or the new one, whole. Through a link; a device or a pipe is
-// written to itself. Throws UsageError.
-WrittenFile write_file(const std::string& path, const std::string& text);
-
-// "wrote report.html (in the new folder runs)", or that it replaced a file.
-std::string told(const std::string& path, const WrittenFile& written);
+// Like write_file, for a path that an option such as --out names: a missing folder is a mistake,
+// and throws UsageError. Returns "wrote PATH", and whether it replaced a file.
+std::string write_output(const std::string& path, const std::string& text);
 
 }  // namespace telens::cli

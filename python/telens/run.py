@@ -42,8 +42,8 @@ def open_run(path: str | os.PathLike) -> Run:
     if runs:
         (newest, run_id), (another, _), *_ = runs
         warnings.warn(
-            f"open_run: {path} holds {len(runs)} runs; this is the newest, {run_id}. For another "
-            f"name its folder, as in {another}",
+            f"open_run: using the newest of {len(runs)} runs in {path}: {run_id}. To choose "
+            f"another, pass its folder, such as {another}",
             UserWarning,
             stacklevel=2,
         )

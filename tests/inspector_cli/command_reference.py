@@ -11,39 +11,33 @@ from conftest import COMMAND
 HEAD = """\
 # The `telens` command
 
-Made from `telens --help` and `telens SUBCOMMAND --help`; a test compares them. \
-[What the command says](command.md) explains what all subcommands have in common.
+Generated from `telens --help` and `telens COMMAND --help`. [Common behavior](command.md) of all \
+commands is on another page.
 
 """
 
 
-def text_of_help(*subcommand: str) -> str:
+def text_of_help(*command: str) -> str:
     answer = subprocess.run(
-        [COMMAND, *subcommand, "--help"], capture_output=True, text=True, check=True
+        [COMMAND, *command, "--help"], capture_output=True, text=True, check=True
     )
     return "\n".join(line.rstrip() for line in answer.stdout.splitlines()).strip("\n")
 
 
 def subcommands() -> list[str]:
-    """The names that the help lists: its lines of two leading spaces behind "Subcommands:"."""
-    listed = text_of_help().partition("\nSubcommands:\n")[2].partition("\n\n")[0]
-    return [line.split()[0] for line in listed.splitlines() if line[2] != " "]
-
-
-def footer() -> str:
-    """The paragraph that ends every help: it stands once, at the top of the page."""
-    return text_of_help().rpartition("\n\n")[2]
+    """Return the names that `telens --help` lists, which are those before its options."""
+    listed = text_of_help().partition("\nOptions:\n")[0]
+    return [line.split()[0] for line in listed.splitlines() if line.startswith("  ")]
 
 
 def section(name: str) -> str:
-    text = text_of_help(name).replace(footer(), "").rstrip()
-    return f"## telens {name}\n\n```text\n{text}\n```\n"
+    return f"## telens {name}\n\n```text\n{text_of_help(name)}\n```\n"
 
 
 def page() -> str:
     names = subcommands()
     links = "\n".join(f"- [telens {name}](#telens-{name})" for name in names)
-    head = f"{HEAD}```text\n{footer()}\n```\n\n{links}\n"
+    head = f"{HEAD}```text\n{text_of_help()}\n```\n\n{links}\n"
     return "\n".join([head, *map(section, names)])
 
 

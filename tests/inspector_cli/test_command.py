@@ -1,5 +1,6 @@
 """The telens command as a program: output and exit codes."""
 
+import contextlib
 import json
 import os
 import pty
@@ -26,9 +27,31 @@ def test_info_says_what_went_wrong_first(telens, log_dir):
     assert "first non-finite: iteration 30, layers.2.fc1 activation: 3 elements" in output
     assert "loss not finite: from iteration 33" in output
     first = "iteration 25, layers.2.fc1 activation fprop: 25 elements"
-    assert f"clipped in passing: first in {first}" in output
+    assert f"occasional clipping (harmless): first at {first}" in output
     assert "ended cleanly" in output
     assert "layers.2.fc1: activation is not finite" in output
+
+
+def test_info_names_the_statistics(telens, lines, tmp_path):
+    for name in ("mean", "tail%"):
+        lines.record(0, "fc1", "weight", name, 1)
+    watched = "1 layer, 1 tensor, 2 statistics: mean, tail%\n"
+    assert watched in telens("info", lines.write(tmp_path / "two")).stdout
+    for number in range(20):
+        lines.record(0, "fc1", "weight", f"own_{number}", 1)
+    output = telens("info", lines.write(tmp_path / "many")).stdout
+    assert "22 statistics: mean, tail%, own_0, " in output
+    assert ", own_9 and 10 more\n" in output
+
+
+def test_stats_without_fp8_statistics_shows_what_was_recorded(telens, lines, tmp_path):
+    for step in range(3):
+        lines.record(step, "fc1", "weight", "tail%", step)
+    run = lines.write(tmp_path)
+    assert telens("stats", run).stdout == telens("stats", run, "--stat", "tail%").stdout
+    heading, row = telens("stats", run).stdout.splitlines()
+    assert heading.split()[:4] == ["layer", "tensor", "gemm", "statistic"]
+    assert row.split()[:6] == ["fc1", "weight", "tail%", "0", "1", "2"]
 
 
 def test_a_tensor_that_several_ranks_have_counts_once(telens, write_run):
@@ -242,8 +265,12 @@ def test_a_terminal_gets_colours(log_dir):
     subprocess.run([COMMAND, "info", str(log_dir)], stdout=follower, check=True,
                    env={**os.environ, "TERM": "xterm", "NO_COLOR": ""})  # fmt: skip
     os.close(follower)
-    assert b"\x1b[31;1mfirst non-finite" in os.read(leader, 65536)
+    output = b""
+    with contextlib.suppress(OSError):  # the end, as a terminal without a writer has it
+        while chunk := os.read(leader, 65536):
+            output += chunk
     os.close(leader)
+    assert b"\x1b[31;1mfirst non-finite" in output
 
 
 def test_plot_on_a_terminal_marks_what_is_not_finite(telens, log_dir):
@@ -254,10 +281,10 @@ def test_plot_on_a_terminal_marks_what_is_not_finite(telens, log_dir):
 
 
 def test_plot_writes_a_page_that_needs_no_network(telens, log_dir, tmp_path):
-    out = tmp_path / "new folder/of plots/run.html"
+    out = tmp_path / "of plots/run.html"
+    out.parent.mkdir()
     result = telens("plot", log_dir, "--out", out)
-    told = f"wrote {out} (in the new folder {tmp_path / 'new folder'})\n"
-    assert (result.returncode, result.stdout, result.stderr) == (0, told, "")
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"wrote {out}\n", "")
     text = out.read_text()
     for expected in ["layers.2.fc1", "first non-finite: iteration 30", "overflows%", "loss"]:
         assert expected in text
@@ -383,7 +410,7 @@ def test_an_output_that_cannot_be_written(telens, log_dir, tmp_path):
     )
     for picture in ("x.png", "x.svg"):
         result = telens("plot", log_dir, "--out", tmp_path / picture)
-        expect_one_line_error(result, "ends in .html", "saved as PNG")
+        expect_one_line_error(result, "ends in .html", "save each chart as PNG")
 
 
 def test_command_starts_without_libtorch():

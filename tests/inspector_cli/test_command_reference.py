@@ -3,6 +3,7 @@
 import re
 
 import command_reference
+import pytest
 from conftest import ROOT
 
 
@@ -17,7 +18,26 @@ def test_the_reference_has_every_subcommand_with_its_options():
     source = (ROOT / "inspector_cli/commands/subcommands.h").read_text()
     assert len(names) == source.count("(CLI::App& app);")
     assert {"info", "stats", "diagnose"} <= set(names)
-    assert "\n  --layer TEXT" in command_reference.section("stats")
+    assert "\n  --layer REGEX" in command_reference.section("stats")
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in command_reference.subcommands())])
+def test_help_fits_80_columns_and_shows_an_example(command):
+    lines = command_reference.text_of_help(*command).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not command or any(line.startswith(f"  telens {command[0]} ") for line in lines)
+
+
+def test_the_list_of_commands_fits_one_screen_in_groups():
+    text = command_reference.text_of_help()
+    assert len(text.splitlines()) <= 40
+    groups = [line for line in text.splitlines() if line.endswith(":")]
+    assert groups == ["Inspect a run:", "Explain a problem:", "Prepare and maintain:", "Options:"]
+    names = command_reference.subcommands()
+    for name in names:
+        (line,) = re.findall(rf"^  {name} +(\S.*)$", text, re.M)
+        assert line.endswith(".")
+        assert ";" not in line
 
 
 # Words that mean another thing in each of their subcommands.
@@ -28,7 +48,9 @@ def shared_options():
     """Each option that several subcommands have, with those subcommands, in the order of --help."""
     shared = {}
     for name in command_reference.subcommands():
-        for option in re.findall(r"^  (?:-\w,)?(--[a-z-]+)", command_reference.section(name), re.M):
+        for option in re.findall(
+            r"^  (?:-\w, )?(--[a-z-]+)", command_reference.section(name), re.M
+        ):
             shared.setdefault(option, []).append(name)
     return {option: names for option, names in shared.items() if len(names) > 1}
 

@@ -217,7 +217,7 @@ def test_a_plan_of_hostile_layers_is_printable(run, tmp_path):
     config = tmp_path / "debug.yaml"
     config.write_text(CONFIG.replace("layer_types: [fc1, qkv]", "layer_types: [all]")
                       .replace("    layer_numbers: 0-1\n", ""))  # fmt: skip
-    plan = [COMMAND, "plan", config, "--layers", run]
+    plan = [COMMAND, "plan", config, "--layers", run, "--each-layer"]
     result = subprocess.run(plan, capture_output=True, check=True)
     assert "HYPERLINK" in expect_printable(result.stdout)
     config.write_text(config.read_text() + config.read_text().replace("watch:", "again:"))

@@ -20,8 +20,8 @@ def test_info_shows_what_continues_as_one_and_what_was_thinned(telens, thinned):
     output = telens("info", thinned).stdout
     assert output.count("rank00000.h5 and 1 more file") == 1
     assert "s001" not in output
-    assert "thinned for max_size: of the first 60 iterations the records of 30 are left" in output
-    assert "done again after a restart" not in output
+    assert "thinned for max_size: 30 of the first 60 iterations are left" in output
+    assert "after a restart" not in output
 
 
 def test_what_was_not_thinned_and_does_not_continue_is_shown_as_ever(telens, write_run, tmp_path):
@@ -31,4 +31,4 @@ def test_what_was_not_thinned_and_does_not_continue_is_shown_as_ever(telens, wri
     assert "rank00000.s001.h5" in output
     assert "more file" not in output
     assert "thinned for" not in output
-    assert "done again after a restart" in output
+    assert "after a restart" in output

@@ -114,7 +114,7 @@ def test_a_plan_knows_the_features_that_the_program_registered():
         }
     }
     (row,) = debug.plan(config, ["a"])
-    assert (row["feature"], row["when"]) == ("planned.Rounding", "as it decides itself")
+    assert (row["feature"], row["when"]) == ("planned.Rounding", "decided at run time")
     assert row["parameters"]["bits"] == 3
     assert debug.plan(config, ["a"]).load["not_counted"] == ["planned.Rounding"]
 

@@ -107,9 +107,7 @@ def test_of_several_runs_the_newest_is_opened_and_named(tmp_path, monkeypatch):
     for run_id, name in (("b", "first"), ("a", "second")):
         monkeypatch.setenv("TELENS_RUN_ID", run_id)
         record(tmp_path, name)
-    with pytest.warns(
-        UserWarning, match=r"holds 2 runs; this is the newest, a\. .*telens/b$"
-    ) as told:
+    with pytest.warns(UserWarning, match=r"the newest of 2 runs in .*: a\. .*telens/b$") as told:
         run = telens.open_run(tmp_path)
     assert run.names("layer") == ["second"]
     assert told[0].filename == __file__

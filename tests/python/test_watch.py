@@ -129,7 +129,7 @@ def test_the_screen_follows_the_run_and_a_finding_appears(training, terminals, w
     frame = terminal.wait_for(shows("iteration 2, loss 8"))
     assert frame[1] == "being written"
     assert frame[2] == "loss █▅▁"
-    assert any("no finding, by" in line for line in frame)
+    assert any("no problems found (" in line for line in frame)
     head = next(line for line in frame if line.startswith("layer "))
     assert head.split() == ["layer", "tensor", "amax", "nonfinite"]
     assert any(line.startswith("layers.0.fc1") for line in frame)

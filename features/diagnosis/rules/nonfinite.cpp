@@ -70,9 +70,9 @@ std::string suggest_next_step(const Place& place, std::int64_t iteration) {
           iteration);
     case TensorName::activation:
       return fmt::format(
-          "what '{{layer}}' gets in iteration {0} comes from the code in front of it: the batch, a "
-          "norm, an attention, an activation function; a forward hook on each module before it "
-          "that asserts torch.isfinite names the one; "
+          "the input of '{{layer}}' in iteration {0} comes from the code before it: the batch, a "
+          "norm, an attention, an activation function; to find it, add a forward hook that asserts "
+          "torch.isfinite to each preceding module; "
           "telens stats RUN --iterations {0} --stat nonfinite --stat cur_amax",
           iteration);
     case TensorName::gradient:
@@ -175,11 +175,9 @@ Rule nonfinite() {
       .optional = {"nan", "posinf", "neginf", "cur_amax", "l2_norm"},
       .recorded_by = "LogTensorStats (any statistic), ValueHistogram",
       .alternatives =
-          "Where the program scales its loss, single iterations with infinite gradients are "
-          "how the scale is found; those whose step was skipped do not count: weights stay, or, "
-          "where "
-          "they are recorded more seldom, are finite in the next record. Where the layer before is "
-          "none of TELens, it may have begun there.",
+          "With a loss scaler, occasional Inf gradients in skipped steps are normal and are "
+          "ignored. If the preceding module is not a TELens module, the problem may have started "
+          "there.",
       .next_step =
           "telens stats RUN --stat nonfinite --stat cur_amax --layer '{layer}'; from "
           "the last checkpoint on, configs/nan_hunt.yaml records the inputs and results of each "

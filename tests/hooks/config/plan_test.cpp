@@ -68,7 +68,7 @@ TEST(Plan, has_a_row_for_each_gemm_and_tensor_in_the_order_of_training) {
   EXPECT_THAT(texts(plan),
               ElementsAre("layers.1.fc2 [] [activation] Watch: every iteration, from 3",
                           "layers.1.fc2 [] [gradient] Watch: every 10 iterations",
-                          "layers.1.fc2 [] [] Own: as it decides itself",
+                          "layers.1.fc2 [] [] Own: decided at run time",
                           "layers.1.fc2 [fprop] [activation] Modify: every iteration",
                           "layers.1.fc2 [dgrad] [activation] Modify: never: dgrad has no "
                           "activation"));

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import resource
 
 import pytest
@@ -439,13 +440,44 @@ def test_a_person_reads_it_in_a_hundred_columns(telens, lines, training, tmp_pat
 def test_a_healthy_run_says_so_in_one_line(telens, lines, training, tmp_path):
     result = telens("diagnose", training.write(lines, tmp_path))
     assert result.returncode == 0
-    assert result.stdout.startswith(f"no finding in iterations 0 to {STEPS - 1}")
+    assert result.stdout.startswith(f"no problems found in iterations 0-{STEPS - 1} (")
+
+
+def test_skipped_rules_are_one_line_that_names_the_features(telens, lines, tmp_path):
+    for step in range(3):
+        lines.record(step, "fc1", "weight", "std", 0.1)
+    lines.config({"s": {"telens": {"LogTensorStats": {"enabled": True}}}})
+    run = lines.write(tmp_path)
+    told = " ".join(telens("diagnose", run).stdout.split())
+    skipped = len(json.loads(telens("diagnose", run, "--format", "json").stdout)["not_recorded"])
+    line = re.search(
+        r"(\d+) rules skipped for missing data; add (.*) to check (.*) \(--missing lists all\)$",
+        told,
+    )
+    assert int(line[1]) == skipped > 3
+    assert {"ScaleHealth", "PrecisionLedger", "more statistics of LogTensorStats"} <= set(
+        line[2].split(", ")
+    )
+    assert line[3].count(",") == 3  # three rules, and "..."
+    assert len(telens("diagnose", run).stdout.splitlines()) <= 5
+
+
+def test_missing_lists_each_skipped_rule_with_its_data(telens, lines, tmp_path):
+    lines.record(0, "fc1", "weight", "std", 0.1)
+    run = lines.write(tmp_path)
+    told = json.loads(telens("diagnose", run, "--format", "json").stdout)["not_recorded"]
+    listed = " ".join(telens("diagnose", run, "--missing").stdout.split())
+    for rule in told:
+        needs = ", ".join(rule["lacks"])
+        assert (
+            f"skipped {rule['cause']}: needs {needs}, recorded by {rule['recorded_by']}" in listed
+        )
 
 
 def test_a_run_of_nothing_is_no_finding(telens, write_run):
     result = telens("diagnose", write_run(iterations=0))
     assert result.returncode == 0
-    assert "nothing was recorded" in result.stdout
+    assert "nothing to diagnose was recorded" in result.stdout
 
 
 def seconds_of_diagnosis(telens, lines, folder, steps):

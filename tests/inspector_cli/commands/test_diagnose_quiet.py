@@ -233,7 +233,7 @@ def test_a_jump_of_the_loss_is_told_from_a_spike(findings, training, last, words
     ("tensor", "words"),
     [
         ("weight", "watch_optimizer"),
-        ("activation", "the code in front of it"),
+        ("activation", "the code before it"),
         ("gradient", "set_detect_anomaly"),
         ("output", "nan_hunt.yaml"),
     ],
@@ -346,6 +346,6 @@ def test_warm_up_of_a_resumed_run_is_no_span(telens, lines, tmp_path):
         lines.record(step, LAYERS[0], "activation", "cur_amax", 1.0)
     for step in (0, 1, 58):
         lines.warm_up(step, *LAYERS)
-    assert "warm-up, which counts for nothing of this: iterations 0 to 1, 58 of 4 layers" in (
+    assert "warm-up ignored: iterations 0 to 1, 58 of 4 layers" in (
         " ".join(telens("info", lines.write(tmp_path)).stdout.split())
     )

@@ -69,12 +69,12 @@ def test_scales_of_weights_that_differ_lie_under_them(diagnose):
 
 @pytest.mark.parametrize(("compared", "is_on"), [(GRADIENT, True), (WEIGHT, False)])
 def test_a_check_that_saw_no_collective_was_on(diagnose, compared, is_on):
-    told = " ".join(diagnose({compared: None}).stdout.split())
-    assert ("not recorded: wrong_collective" not in told) == is_on
+    told = diagnose({compared: None}, "--missing").stdout
+    assert ("skipped wrong_collective: " not in told) == is_on
 
 
 def test_inputs_that_were_not_compared_are_not_said_to_be_alike(diagnose):
-    assert "not recorded: unlike_inputs" in diagnose({WEIGHT: None}).stdout
+    assert "skipped unlike_inputs: " in diagnose({WEIGHT: None}, "--missing").stdout
 
 
 def test_comparisons_that_ended_are_told(telens, tmp_path):
@@ -91,14 +91,14 @@ def test_comparisons_that_ended_are_told(telens, tmp_path):
     said = " ".join(telens("diagnose", tmp_path).stdout.split())
     assert said.startswith(
         "from iteration 4 on ranks 0, 1 were compared with no other, so what differs between ranks "
-        f"from there on is not seen: {late} no finding"
+        f"from there on is not seen: {late} no problems found"
     )
     (note,) = json.loads(telens("diagnose", tmp_path, "--format", "json").stdout)["recording"]
     assert note.endswith(late)
 
 
 def test_ranks_that_were_compared_to_the_end_need_no_note(diagnose):
-    assert diagnose({WEIGHT: None}).stdout.startswith("no finding")
+    assert diagnose({WEIGHT: None}).stdout.startswith("no problems found")
 
 
 # ---- other batches, other targets
@@ -228,12 +228,12 @@ def test_ranks_under_unlike_recipes_are_named_with_both(under):
     assert "--by rank" in finding["next_step"]
     text = " ".join(under([DELAYED, "none"]).stdout.split())
     assert "rank 1 asks for no recipe" in text
-    assert "nothing was recorded" not in text
+    assert "nothing to diagnose" not in text
 
 
 def test_a_ledger_alone_is_judged(under):
     text = " ".join(under([DELAYED, DELAYED]).stdout.split())
-    assert text.startswith("no finding in iterations 0 to 0, by 5 of"), text
+    assert text.startswith("no problems found in iterations 0-0 (5 of"), text
 
 
 @pytest.mark.parametrize(

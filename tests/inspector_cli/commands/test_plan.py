@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 from command_results import expect_one_line_error, rows_of
-from conftest import COMMAND
+from conftest import COMMAND, ROOT
 from example_config import CONFIG, LAYERS
 
 
@@ -140,7 +140,7 @@ def test_a_plugins_feature_may_be_named(telens, tmp_path, layers):
     )
     arguments = ["plan", config, "--layers", layers, "--plugin-feature"]
     (row,) = rows_of(telens(*arguments, "mine.Round", "--format", "csv"))
-    assert (row["feature"], row["when"]) == ("mine.Round", "as it decides itself")
+    assert (row["feature"], row["when"]) == ("mine.Round", "decided at run time")
     assert "not counted: mine.Round" in telens(*arguments, "mine.Round").stdout
     expect_one_line_error(telens(*arguments, "Round"), "'Round'", "namespace.Name")
 
@@ -229,6 +229,41 @@ def test_bad_input_is_one_clear_line(telens, config, layers, tmp_path):
     expect_one_line_error(telens("plan", config, "--layers", empty), "holds no layer names")
     expect_one_line_error(telens("plan", config), "--layers")
     expect_one_line_error(telens("plan", config, "--layers", layers, "--iteration", -1), "-1")
+
+
+FIRST_MLP_LAYERS = [
+    "model.layers.0.layernorm_mlp.fc1",  # Transformer Engine
+    "decoder.layers.0.mlp.linear_fc1",  # Megatron
+    "model.layers.0.mlp.gate_proj",  # Llama, Qwen, Gemma of transformers
+    "transformer.h.0.mlp.c_fc",  # GPT-2, nanoGPT
+    "h.0.mlp.c_fc",
+    "model.decoder.layers.0.fc1",  # OPT
+    "bert.encoder.layer.0.intermediate.dense",
+    "gpt_neox.layers.0.mlp.dense_h_to_4h",
+    "blocks.0.mlp.fc1",  # ViT of timm
+    "encoder.block.0.layer.1.DenseReluDense.wi",  # T5
+    "model.layers.0.block_sparse_moe.experts.0.w1",  # Mixtral
+]
+OTHER_LAYERS = ["model.layers.10.mlp.gate_proj", "model.layers.0.mlp.down_proj", "lm_head"]
+
+
+def test_dump_one_gemm_selects_the_first_mlp_of_common_models(telens, tmp_path):
+    names = tmp_path / "names.txt"
+    names.write_text("\n".join(FIRST_MLP_LAYERS + OTHER_LAYERS))
+    config = ROOT / "configs/dump_one_gemm.yaml"
+    rows = rows_of(telens("plan", config, "--layers", names, "--format", "csv"))
+    assert {row["layer"] for row in rows} == set(FIRST_MLP_LAYERS)
+
+
+def test_table_groups_layers_with_the_same_effect(telens, config, layers):
+    plan = ("plan", config, "--layers", layers)
+    heading, *rows = telens(*plan).stdout.split("\n\n")[0].splitlines()
+    assert heading.split() == ["section", "feature", "gemms", "tensors", "when", "layers"]
+    assert len(rows) == 2  # LogTensorStats and DisableFP8GEMM, each in two layers
+    assert all(row.endswith("2 of 4: layers.0.fc1, layers.1.fc1") for row in rows)
+    assert "activation, gradient" in rows[0]
+    each = telens(*plan, "--each-layer").stdout.split("\n\n")[0].splitlines()
+    assert len(each) == 1 + 6
 
 
 def test_help_has_examples(telens):

@@ -38,22 +38,22 @@ def sections(page):
 
 def test_a_finding_stands_before_the_charts(report, tmp_path):
     text, told = report(training(tmp_path, bad_from=12))
-    assert "1 finding\n" in told
+    assert "1 problem found\n" in told
     findings = sections(Page(text))["Findings"]
     assert findings["place"] == "before"
     (finding,) = findings["findings"]
     assert "(nonfinite): layers.1.fc1 activation, iterations 12 to 19" in finding["head"]
     rows = dict(finding["rows"])
-    assert rows["found"].startswith("3 elements are not finite")
+    assert rows["observed"].startswith("3 elements are not finite")
     assert str(tmp_path) in rows["next"]
 
 
 def test_a_healthy_run_says_so(report, tmp_path):
     text, told = report(training(tmp_path))
-    assert told.endswith("no finding\n")
+    assert told.endswith("no problems found\n")
     findings = sections(Page(text))["Findings"]
     assert findings["findings"] == []
-    assert findings["note"].startswith("No finding, by ")
+    assert findings["note"].startswith("No problems found (")
 
 
 def test_the_page_has_charts_configuration_and_what_was_not_recorded(report, tmp_path):
@@ -61,9 +61,16 @@ def test_the_page_has_charts_configuration_and_what_was_not_recorded(report, tmp
     assert "loss" in [chart["title"] for chart in page.data["charts"]]
     assert any(chart["kind"] == "map" for chart in page.data["charts"])
     told = sections(page)
-    assert {"Configuration", "Environment", "Not looked for"} <= set(told)
-    lacking = [row[0] for row in told["Not looked for"]["table"]["rows"]]
+    assert {"Configuration", "Environment", "Skipped rules"} <= set(told)
+    lacking = [row[0] for row in told["Skipped rules"]["table"]["rows"]]
     assert "a GEMM whose error its operands do not explain" in lacking
+
+
+def test_title_names_log_dir_iterations_and_verdict(report, tmp_path):
+    page = Page(report(training(tmp_path / "sick", bad_from=12))[0])
+    assert page.data["title"] == "sick, 20 iterations, 1 problem found"
+    page = Page(report(training(tmp_path / "healthy"))[0])
+    assert page.data["title"] == "healthy, 20 iterations, no problems found"
 
 
 def test_the_page_asks_no_network(report, tmp_path):
@@ -157,9 +164,7 @@ def test_a_run_that_ended_in_its_first_step_has_a_page_of_what_happened(report, 
     first, second = told["Recording"]["table"]["rows"]
     assert "batch 0 is empty" in first[0]
     assert "likely" in second[0]
-    assert told["Findings"]["note"] == (
-        "No finding: nothing was recorded that a diagnosis could read."
-    )
+    assert told["Findings"]["note"] == ("No problems found: nothing to diagnose was recorded.")
 
 
 def test_a_run_of_nothing_has_no_page(telens, write_run, tmp_path):

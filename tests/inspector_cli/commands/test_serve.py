@@ -426,7 +426,7 @@ def test_a_port_that_is_taken_is_named(serve, log_dir, telens):
 def test_a_run_without_records_is_served_and_one_that_is_not_there_is_not(serve, write_run, telens):
     data = serve(write_run(iterations=0)).data()
     assert data["charts"] == []
-    assert "no finding" in data["sections"][0]["note"].lower()
+    assert "no problems found" in data["sections"][0]["note"].lower()
     result = telens("serve", "/nowhere")
     assert result.returncode == 2
     assert result.stderr.count("\n") == 1

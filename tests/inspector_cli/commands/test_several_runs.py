@@ -32,7 +32,7 @@ def test_the_newest_is_read_and_a_note_says_how_to_choose_another(telens, log_di
     assert result.stdout.startswith(alone.stdout)
     assert alone.stderr == ""
     (note,) = result.stderr.splitlines()
-    assert "holds 3 runs; this is the newest, beta" in note
+    assert "using the newest of 3 runs in " in note
     assert str(log_dir / "telens/gamma") in note
 
 
@@ -53,7 +53,7 @@ def test_info_lists_the_others_newest_first(telens, log_dir):
 def test_a_run_that_was_resumed_is_as_new_as_its_last_start(telens, write_run, log_dir):
     write_run("alpha", 9, log_dir)
     set_start(log_dir / "telens/alpha/rank00000.s001.h5", 4000.0)
-    assert "the newest, alpha" in telens("info", log_dir).stderr
+    assert ": alpha. To choose another" in telens("info", log_dir).stderr
 
 
 def test_a_newest_run_that_cannot_be_read_is_not_passed_over(telens, log_dir):
@@ -61,7 +61,7 @@ def test_a_newest_run_that_cannot_be_read_is_not_passed_over(telens, log_dir):
     damaged.write_bytes(b"not HDF5 at all")  # now, and the others began in 1970
     result = telens("stats", log_dir)
     assert result.returncode == 2
-    assert "the newest, gamma" in result.stderr
+    assert ": gamma. To choose another" in result.stderr
     assert f"{damaged}: not an HDF5 file" in result.stderr
     assert "cannot be read" not in telens("info", log_dir / "telens/beta").stdout
 

@@ -95,7 +95,8 @@ def test_the_terminal_and_the_page_have_the_same_axis_and_say_so(plot):
 
 def test_one_value_among_zeros_needs_no_other_axis(plot):
     page = plot(lambda iteration: 5.0 if iteration == 7 else 0.0)
-    assert all(chart["note"] == "" for chart in charts_of(page).values())
+    notes = {chart["kind"]: chart["note"] for chart in charts_of(page).values()}
+    assert notes == {"lines": "", "map": "colors span this run's values"}
 
 
 @pytest.mark.parametrize("value", [4.0, -4.0, 0.0])

@@ -1,0 +1,93 @@
+"""Commands that depend on where `telens` is installed: new-plugin and replay."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+from conftest import COMMAND
+
+PYTHON = """\
+#!/bin/sh
+echo "$0" "$PYTHONPATH"
+"""
+
+
+def installed(path):
+    """A copy of the command at `path`: it looks for Python beside its own file."""
+    path.parent.mkdir(parents=True)
+    shutil.copy2(COMMAND, path)
+    return path
+
+
+def interpreter(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(PYTHON)
+    path.chmod(0o755)
+    return path
+
+
+def run(*arguments, **environment):
+    ours = {name: value for name, value in os.environ.items() if name != "TELENS_PYTHON"}
+    return subprocess.run(
+        [*map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=ours | {"PYTHONPATH": ""} | environment,
+    )
+
+
+def new_cpp_plugin(command, tmp_path):
+    result = run(command, "new-plugin", "LogOutliers", "--cpp", "--dir", tmp_path / "plugins")
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_new_plugin_of_a_pip_install_names_its_folders(tmp_path):
+    command = installed(tmp_path / "env/bin/telens")
+    package = tmp_path / "env/lib/python3.11/site-packages/telens"
+    package.mkdir(parents=True)
+    told = new_cpp_plugin(command, tmp_path)
+    assert f"-DCMAKE_PREFIX_PATH={package}" in told
+    assert f"-DTELENS_TORCH_PYTHON={command.parent / 'python3'}" in told
+    assert "make install" not in told
+
+
+def test_new_plugin_of_another_install_explains_the_prefix(tmp_path):
+    told = new_cpp_plugin(installed(tmp_path / "prefix/bin/telens"), tmp_path)
+    assert "cmake -B build -G Ninja -DTELENS_TORCH_PYTHON=$(command -v python3) &&" in told
+    assert "after `pip install` add -DCMAKE_PREFIX_PATH=$(python3 -c" in told
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A source tree with a build folder and a virtual environment."""
+    installed(tmp_path / "build/bin/telens")
+    (tmp_path / "build/CMakeCache.txt").touch()
+    interpreter(tmp_path / ".venv/bin/python")
+    return tmp_path
+
+
+def test_replay_from_a_build_tree_uses_its_python_and_package(tree):
+    (tree / "build/python/telens").mkdir(parents=True)
+    (tree / "build/python/telens/_C.cpython-311-x86_64-linux-gnu.so").touch()
+    command = tree / "build/bin/telens"
+    python, package = tree / ".venv/bin/python", tree / "build/python"
+    assert run(command, "replay", "dump").stdout == f"{python} {package}\n"
+    assert run(command, "replay", "dump", PYTHONPATH="/own").stdout == f"{python} {package}:/own\n"
+
+
+def test_replay_from_a_tree_without_the_package_says_how_to_build_it(tree):
+    (tree / ".venv/bin/python").unlink()
+    (tree / ".venv/bin/python").symlink_to(shutil.which("python3"))
+    result = run(tree / "build/bin/telens", "replay", "dump", PYTHONNOUSERSITE="1")
+    assert result.returncode == 2
+    assert f"cmake --build {tree / 'build'} --target telens_python" in result.stderr
+
+
+def test_replay_prefers_the_python_that_is_named_or_beside_it(tree):
+    command = tree / "build/bin/telens"
+    named, beside = interpreter(tree / "named"), interpreter(command.parent / "python3")
+    assert run(command, "replay", "dump").stdout == f"{beside} \n"
+    assert run(command, "replay", "dump", TELENS_PYTHON=str(named)).stdout == f"{named} \n"
