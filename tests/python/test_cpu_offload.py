@@ -145,6 +145,16 @@ def test_parameters_small_and_marked_tensors_stay():
     assert order == []
 
 
+def test_a_context_tells_whether_a_forward_is_inside():
+    context, _ = get_cpu_offload_context(True, 1, 2)
+    assert not context.inside_context
+    with context:
+        with context:
+            pass
+        assert context.inside_context
+    assert not context.inside_context
+
+
 def test_a_tensor_with_gaps_stays_with_a_warning_and_a_transposed_one_moves():
     context, _ = get_cpu_offload_context(True, 1, 2)
     x = torch.rand(WIDE, 2 * WIDE, requires_grad=True)

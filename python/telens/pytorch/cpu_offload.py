@@ -181,6 +181,8 @@ class _Offloading:
         self._layers = layers
         self._begin()
         self._stream: torch.Stream | None = None
+        # Frameworks read whether a forward runs inside.
+        self.inside_context = False
 
     def _begin(self) -> None:
         self._layer = -1
@@ -192,6 +194,7 @@ class _Offloading:
 
     def __enter__(self) -> None:
         self._depth += 1
+        self.inside_context = True
         if self._depth == 1:
             self._begin_layer()
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
@@ -200,6 +203,7 @@ class _Offloading:
     def __exit__(self, *exception: Any) -> None:
         self._hooks.__exit__(*exception)
         self._depth -= 1
+        self.inside_context = self._depth > 0
 
     def _begin_layer(self) -> None:
         if self._in_backward or self._layer + 1 == self._layers:
