@@ -20,6 +20,8 @@ struct AmaxWindow {
   // stale history. Shared with the quantizers.
   std::shared_ptr<std::atomic<std::int64_t>> updates =
       std::make_shared<std::atomic<std::int64_t>>(0);
+  std::int64_t rows_since_update =
+      0;  // iterations since the last one, for DelayedScaling::interval
 
   bool defined() const { return scale.defined(); }
 };

@@ -13,6 +13,9 @@ void DelayedScalingState::prepare(const DelayedScaling& recipe, const at::Device
     raise<UsageError>("DelayedScaling: amax_history_len is {}; expected at least 1",
                       recipe.amax_history_len);
   }
+  if (recipe.interval < 1) {
+    raise<UsageError>("DelayedScaling: interval is {}; expected at least 1", recipe.interval);
+  }
   module_->prepare(recipe.amax_history_len, device);
   take_views();
 }
@@ -38,9 +41,11 @@ void DelayedScalingState::assign(const DelayedScalingState& other) {
       window(backward).scale.copy_(from.scale);
       window(backward).amax_history.copy_(from.amax_history);
       window(backward).updates->store(from.updates->load());
+      window(backward).rows_since_update = from.rows_since_update;
     } else {
       window(backward).scale.fill_(1);
       window(backward).amax_history.zero_();
+      window(backward).rows_since_update = 0;
     }
   }
   if (!given.defined()) windows_ = {};

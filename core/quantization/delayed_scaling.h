@@ -21,7 +21,8 @@ namespace telens {
 enum class AmaxAlgorithm : std::uint8_t { max, most_recent };
 
 struct TELENS_EXPORT DelayedScaling final : Recipe {
-  // amax_history [length, slots] -> amax [slots], both FP32.
+  // amax_history [length, slots] -> amax [slots], both FP32. Row 0 is the newest iteration, row 1
+  // the one before it.
   using AmaxFunction = std::function<at::Tensor(const at::Tensor& amax_history)>;
   // (amax [slots], old scale [slots], fp8_max [slots], recipe) -> new scale [slots].
   using ScaleFunction = std::function<at::Tensor(const at::Tensor& amax, const at::Tensor& scale,
@@ -29,6 +30,8 @@ struct TELENS_EXPORT DelayedScaling final : Recipe {
 
   std::int64_t margin = 0;  // the scale is divided by 2^margin
   std::int64_t amax_history_len = 1024;
+  // Scales are computed in every interval-th iteration; the history takes the amaxes of all.
+  std::int64_t interval = 1;
   std::variant<AmaxAlgorithm, AmaxFunction> amax_compute_algo = AmaxAlgorithm::max;
   ScaleFunction scaling_factor_compute_algo;  // empty: the formula above
   bool reduce_amax = true;                    // over the group of fp8_autocast

@@ -76,8 +76,9 @@ class ByteReader {
         "strict=False and without the _extra_state keys to begin with fresh scales",
         host_.numel());
   }
+  bool at_end() const { return position_ == host_.numel(); }
   void expect_end() const {
-    if (position_ != host_.numel()) {
+    if (!at_end()) {
       fail();
     }
   }
@@ -112,6 +113,11 @@ at::Tensor get_bytes(const DelayedScalingState& state) {
     writer.put_floats(window.amax_history);
     writer.put_floats(window.scale);
   }
+  const auto rows = [&](bool backward) { return state.window(backward).rows_since_update; };
+  if (rows(false) != 0 || rows(true) != 0) {
+    writer.put_number(rows(false));
+    writer.put_number(rows(true));
+  }
   return writer.finish();
 }
 
@@ -143,6 +149,13 @@ DelayedScalingState state_from_bytes(const at::Tensor& bytes) {
     window = {reader.floats({length, slots}), reader.floats({slots})};
     // Restored scales were computed from a history: what runs with them is no warm-up.
     if (!window.scale.eq(1).all().item<bool>()) window.updates->store(1);
+  }
+  if (!reader.at_end()) {
+    for (const bool backward : {false, true}) {
+      const std::int64_t rows = reader.number();
+      if (rows < 0) reader.fail();
+      state.window(backward).rows_since_update = rows;
+    }
   }
   reader.expect_end();
   return state;

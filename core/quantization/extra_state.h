@@ -10,8 +10,9 @@
 namespace telens {
 
 // A magic word, a version, then per direction (forward, backward) the history's length and slots
-// (int64), the history and the scales (FP32), little-endian. uint8, 1-D, on the CPU; empty if the
-// state is.
+// (int64), the history and the scales (FP32), little-endian. Under a recipe with an interval above
+// 1 two more int64 follow: the iterations since the last update of each direction, unless both are
+// 0. uint8, 1-D, on the CPU; empty if the state is.
 at::Tensor get_bytes(const DelayedScalingState& state);
 
 // The reverse. Throws UsageError on anything else.

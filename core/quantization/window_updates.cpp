@@ -1,10 +1,18 @@
 #include "core/quantization/window_updates.h"
 
 #include <ATen/ops/full_like.h>
+#include <ATen/ops/gt.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/ne.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <string_view>
 #include <utility>
 
+#include "core/distributed/warn_once.h"
 #include "core/formats/dispatch.h"
 
 namespace telens {
@@ -30,35 +38,67 @@ ops::WindowFormula get_formula(const DelayedScaling& recipe) {
           .power_of_two = recipe.power_of_2_scale};
 }
 
-// The scale by the user's functions, which may do what they like with what they get.
-at::Tensor scale_by_own_functions(const AmaxWindow& window, const DelayedScaling& recipe,
-                                  float fp8_max) {
-  const auto* function = std::get_if<DelayedScaling::AmaxFunction>(&recipe.amax_compute_algo);
-  const ops::WindowFormula formula = get_formula(recipe);
-  const at::Tensor amax = function != nullptr
-                              ? (*function)(window.amax_history.clone()).to(at::kFloat).contiguous()
-                              : ops::amax_of_history(window.amax_history, formula.algorithm);
-  const at::Tensor maxima = at::full_like(window.scale, fp8_max);
-  at::Tensor scale = window.scale.clone();
-  if (recipe.scaling_factor_compute_algo) {
-    scale.copy_(recipe.scaling_factor_compute_algo(amax, window.scale.clone(), maxima));
-  } else {
-    ops::update_scale(amax, scale, maxima, formula.margin, formula.power_of_two);
-  }
-  return scale;
+void check_result(const at::Tensor& result, std::string_view name, const at::Tensor& scale) {
+  if (result.defined() && result.sizes() == scale.sizes()) return;
+  raise<ShapeError>(
+      "DelayedScaling: {} returned a tensor of shape {}; expected [{}], one value for each slot",
+      name, result.defined() ? fmt::format("[{}]", fmt::join(result.sizes(), ", ")) : "none",
+      scale.numel());
+}
+
+// What is wrong with a scale; empty if nothing is. Few texts, since each is shown once.
+std::string_view fault_of_scale(float scale) {
+  if (std::isnan(scale)) return "NaN";
+  if (std::isinf(scale)) return "infinite";
+  if (scale == 0) return "0";
+  return scale < 0 ? "negative" : "";
+}
+
+TensorRole role_of_slot(std::int64_t slot, bool backward) {
+  return static_cast<TensorRole>(slot + (backward ? kForwardRoles : 0));
 }
 
 }  // namespace
 
+// The functions get copies, which they may change.
+WindowUpdates::OwnScale WindowUpdates::own_scale(AmaxWindow& window, const DelayedScaling& recipe,
+                                                 bool backward) {
+  const auto* function = std::get_if<DelayedScaling::AmaxFunction>(&recipe.amax_compute_algo);
+  const ops::WindowFormula formula = get_formula(recipe);
+  at::Tensor amax;
+  if (function != nullptr) {
+    amax = (*function)(window.amax_history.clone());
+    check_result(amax, "amax_compute_algo", window.scale);
+    amax = amax.to(at::kFloat).contiguous();
+  } else {
+    amax = ops::amax_of_history(window.amax_history, formula.algorithm);
+  }
+  const at::Tensor maxima = at::full_like(window.scale, largest_value(recipe, backward));
+  at::Tensor scale = window.scale.clone();
+  if (recipe.scaling_factor_compute_algo) {
+    const at::Tensor made =
+        recipe.scaling_factor_compute_algo(amax.clone(), window.scale.clone(), maxima);
+    check_result(made, "scaling_factor_compute_algo", window.scale);
+    scale.copy_(made);
+  } else {
+    ops::update_scale(amax, scale, maxima, formula.margin, formula.power_of_two);
+  }
+  return {.window = &window, .amax = amax, .scale = scale, .backward = backward};
+}
+
 void WindowUpdates::add(AmaxWindow& window, const DelayedScaling& recipe, bool backward) {
   if (!window.defined()) return;
-  const float fp8_max = largest_value(recipe, backward);
-  if (has_own_functions(recipe)) {
-    own_scales_.push_back({&window, scale_by_own_functions(window, recipe, fp8_max)});
-  } else {
-    find_group(get_formula(recipe), window.scale.device()).add(window, fp8_max);
+  if (window.rows_since_update + 1 < recipe.interval) {
+    waiting_.push_back(&window);
+    return;
   }
-  windows_.push_back(&window);
+  if (has_own_functions(recipe)) {
+    own_scales_.push_back(own_scale(window, recipe, backward));
+  } else {
+    find_group(get_formula(recipe), window.scale.device())
+        .add(window, largest_value(recipe, backward));
+  }
+  updated_.push_back(&window);
 }
 
 void WindowUpdates::Group::add(const AmaxWindow& window, float fp8_max) {
@@ -76,14 +116,41 @@ WindowUpdates::Group& WindowUpdates::find_group(const ops::WindowFormula& formul
   return groups_.emplace_back(Group{.formula = formula, .device = device, .windows = {}});
 }
 
-void WindowUpdates::run() {
-  for (const Group& group : groups_) ops::update_windows(group.windows, group.formula);
-  for (const auto& [window, scale] : own_scales_) {
-    window->scale.copy_(scale);
-    ops::advance_history(window->amax_history);
+// Waits for the device once for each window.
+void WindowUpdates::warn_of_bad_scales() const {
+  for (const OwnScale& each : own_scales_) {
+    const at::Tensor good = at::isfinite(each.scale).logical_and_(at::gt(each.scale, 0));
+    const at::Tensor bad = good.logical_not().logical_and_(at::ne(each.amax, 0));
+    if (!bad.any().item<bool>()) continue;
+    const at::Tensor scales = each.scale.cpu();
+    const at::Tensor marks = bad.cpu();
+    for (std::int64_t slot = 0; slot < scales.numel(); ++slot) {
+      if (!marks[slot].item<bool>()) continue;
+      warn_once(
+          fmt::format("DelayedScaling: scaling_factor_compute_algo returned a scale that is {} for "
+                      "the tensor {} of a layer; expected a finite number above 0. Its FP8 values "
+                      "are meaningless with this scale",
+                      fault_of_scale(scales[slot].item<float>()),
+                      get_name(role_of_slot(slot, each.backward))),
+          ShownBy::this_rank);
+    }
   }
-  for (const AmaxWindow* window : windows_) {
+}
+
+void WindowUpdates::run() {
+  warn_of_bad_scales();
+  for (const Group& group : groups_) ops::update_windows(group.windows, group.formula);
+  for (const OwnScale& own : own_scales_) {
+    own.window->scale.copy_(own.scale);
+    ops::advance_history(own.window->amax_history);
+  }
+  for (AmaxWindow* window : updated_) {
     window->updates->fetch_add(1, std::memory_order_relaxed);
+    window->rows_since_update = 0;
+  }
+  for (AmaxWindow* window : waiting_) {
+    ops::advance_history(window->amax_history);
+    ++window->rows_since_update;
   }
   *this = {};
 }

@@ -44,19 +44,18 @@ CurrentScalingOptions scaling_options(const Scaling& options) {
   return {std::get<0>(options), std::get<1>(options)};
 }
 
-std::shared_ptr<Recipe> make_delayed_scaling(Fp8Format format, std::int64_t margin,
-                                             std::int64_t amax_history_len, AmaxAlgorithm algorithm,
-                                             DelayedScaling::AmaxFunction amax_function,
-                                             DelayedScaling::ScaleFunction scale_function,
-                                             bool reduce_amax, bool power_of_2_scale,
-                                             const SplitAccumulators& split,
-                                             const Precision& gemms) {
+std::shared_ptr<Recipe> make_delayed_scaling(
+    Fp8Format format, std::int64_t margin, std::int64_t amax_history_len, std::int64_t interval,
+    AmaxAlgorithm algorithm, DelayedScaling::AmaxFunction amax_function,
+    DelayedScaling::ScaleFunction scale_function, bool reduce_amax, bool power_of_2_scale,
+    const SplitAccumulators& split, const Precision& gemms) {
   auto recipe = std::make_shared<DelayedScaling>();
   set_split_accumulators(*recipe, split);
   recipe->fp8_format = format;
   recipe->override_linear_precision = override_precision(gemms);
   recipe->margin = margin;
   recipe->amax_history_len = amax_history_len;
+  recipe->interval = interval;
   if (amax_function) {
     recipe->amax_compute_algo = std::move(amax_function);
   } else {
@@ -200,9 +199,9 @@ void bind_recipes(py::module_& module) {
       .def("make_weight_quantizer", &make_weight_quantizer,
            "What makes a weight that is stored in low precision; None: it stays as it is.");
   module.def("make_delayed_scaling", &make_delayed_scaling, py::kw_only(), py::arg("fp8_format"),
-             py::arg("margin"), py::arg("amax_history_len"), py::arg("algorithm"),
-             py::arg("amax_function"), py::arg("scale_function"), py::arg("reduce_amax"),
-             py::arg("power_of_2_scale"), py::arg("split_accumulators"),
+             py::arg("margin"), py::arg("amax_history_len"), py::arg("interval"),
+             py::arg("algorithm"), py::arg("amax_function"), py::arg("scale_function"),
+             py::arg("reduce_amax"), py::arg("power_of_2_scale"), py::arg("split_accumulators"),
              py::arg("override_linear_precision"));
   module.def("make_current_scaling", &make_current_scaling, py::kw_only(), py::arg("fp8_format"),
              py::arg("input"), py::arg("weight"), py::arg("gradient"),

@@ -190,7 +190,7 @@ FUNCTIONS = {
 # {test: fields of the recipes}
 RECIPE_FIELDS = {
     RECIPES + "test_arguments_stand_in_transformer_engines_order": "positions",
-    RECIPES + "test_an_interval_is_taken_by_name_and_all_but_1_are_warned_of": "interval",
+    RECIPES + "test_interval_is_a_field_accepted_by_name": "interval",
     RECIPES + "test_with_the_largest_margin_the_largest_value_is_not_lost": "margin",
     "test_fp8_meta.py::"
     "test_the_format_of_the_recipe_is_that_of_both_directions": "fp8_format Format",

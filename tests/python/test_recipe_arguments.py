@@ -3,7 +3,6 @@
 import dataclasses
 import inspect
 import pickle
-import warnings
 
 import numpy
 import pytest
@@ -102,15 +101,16 @@ def test_arguments_without_effect_are_taken_with_their_defaults_alone(recipe, na
         forward(made)
 
 
-def test_an_interval_is_taken_by_name_and_all_but_1_are_warned_of():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        recipe = DelayedScaling(margin=0, interval=1, fp8_format=Format.E4M3)
-    assert recipe == DelayedScaling(fp8_format=Format.E4M3)
-    assert dataclasses.replace(recipe, margin=1).margin == 1
-    with pytest.warns(UserWarning, match="interval=16 is without effect") as caught:
-        DelayedScaling(interval=16)
-    assert caught[0].filename == __file__
+def test_interval_is_a_field_accepted_by_name():
+    recipe = DelayedScaling(margin=0, interval=16, fp8_format=Format.E4M3)
+    assert recipe != DelayedScaling(fp8_format=Format.E4M3)
+    assert dataclasses.replace(recipe, margin=1).interval == 16
+
+
+@pytest.mark.parametrize("interval", [0, -1, 1.5, True, "2"])
+def test_an_interval_that_is_no_number_of_iterations_is_refused(interval):
+    with pytest.raises(telens.UsageError, match="DelayedScaling: interval must be"):
+        DelayedScaling(interval=interval)
 
 
 def test_arguments_that_megatron_passes_with_its_modules_change_nothing():

@@ -7,7 +7,6 @@ MXFP8BlockScaling heeds ``fp8_dpa``; others take them with their defaults alone.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Literal
@@ -78,10 +77,13 @@ class DelayedScaling(Recipe):
         iterations in the window
     amax_compute_algo
         ``"max"`` of the window, ``"most_recent"``, or a function
-        (amax_history [length, slots]) -> amax [slots], both FP32
+        (amax_history [length, slots]) -> amax [slots], both FP32. Row 0 is the newest iteration,
+        row 1 the one before it. (Transformer Engine also passes the newest in row 0, but then the
+        oldest in row 1.)
     scaling_factor_compute_algo
         a function (amax [slots], old scale [slots], largest values [slots], recipe) -> scale
-        [slots] in place of the formula
+        [slots] that replaces the formula. Another shape is an error; a scale that is not finite or
+        not above 0 is warned about
     reduce_amax
         amaxes are reduced over the group of the autocast
     fp8_dpa
@@ -98,8 +100,9 @@ class DelayedScaling(Recipe):
     params_dtype, device
         no effect; Megatron-LM passes them with the arguments of its modules
     interval
-        without effect, and to be left out: scales are updated in every iteration. Once Transformer
-        Engine's second argument, now taken by name
+        scales are computed in every interval-th iteration; the history takes the amaxes of all.
+        The first scales are computed after interval iterations. Once Transformer Engine's second
+        argument; accepted by name only
     """
 
     _kind = "delayed"
@@ -120,23 +123,15 @@ class DelayedScaling(Recipe):
     fp8_gemm_fprop: MMParams = ANY_ACCUMULATOR
     fp8_gemm_dgrad: MMParams = SPLIT_ACCUMULATOR
     fp8_gemm_wgrad: MMParams = SPLIT_ACCUMULATOR
-    interval: InitVar[int] = 1
+    interval: int = 1
     params_dtype: InitVar[torch.dtype | None] = None
     device: InitVar[torch.device | str | int | None] = None
 
     def __post_init__(
         self,
-        interval: int,
         params_dtype: torch.dtype | None,
         device: torch.device | str | int | None,
     ) -> None:
-        if interval != 1:
-            warnings.warn(
-                f"DelayedScaling: interval={interval!r} is without effect: scales are updated in "
-                "every iteration; leave it out",
-                UserWarning,
-                stacklevel=4,
-            )
         self._check()
 
     def _hint_at_order(self) -> str:
@@ -166,6 +161,9 @@ class DelayedScaling(Recipe):
             raise _C.UsageError(
                 f"DelayedScaling: amax_history_len must be at least 1, not {self.amax_history_len}"
             )
+        if self.interval < 1:
+            expected = "a number of iterations, 1 or more"
+            raise refusal("DelayedScaling", "interval", expected, self.interval)
 
     def _make_native(self) -> _C.Recipe:
         algorithm = self.amax_compute_algo
@@ -174,6 +172,7 @@ class DelayedScaling(Recipe):
             fp8_format=_C.Fp8Format.__members__[self.fp8_format.name],
             margin=self.margin,
             amax_history_len=self.amax_history_len,
+            interval=self.interval,
             algorithm=_C.AmaxAlgorithm.__members__.get(str(algorithm), _C.AmaxAlgorithm.max),
             amax_function=(
                 _returning_tensor("amax_compute_algo", algorithm) if callable(algorithm) else None

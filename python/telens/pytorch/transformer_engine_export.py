@@ -72,6 +72,12 @@ def _recipe_program(recipe: DelayedScaling, length: int) -> bytes:
             "Transformer Engine's defaults stand in their place",
             stacklevel=4,
         )
+    if recipe.interval != 1:
+        warnings.warn(
+            f"to_transformer_engine_state_dict: interval={recipe.interval} is not written; "
+            "Transformer Engine computes scales in every iteration",
+            stacklevel=4,
+        )
     fields = {
         "margin": recipe.margin,
         "amax_history_len": length,
