@@ -110,6 +110,16 @@ def test_torchs_own_switches_stay_off(monkeypatch):
     assert ran == {MATH}
 
 
+def test_a_variable_that_is_not_read_is_reported_once(monkeypatch, capfd):
+    attend()
+    assert "NVTE_FUSED_ATTN_BACKEND" not in capfd.readouterr().err
+    monkeypatch.setenv("NVTE_FUSED_ATTN_BACKEND", "1")
+    attend()
+    attend()
+    shown = capfd.readouterr().err
+    assert shown.count("NVTE_FUSED_ATTN_BACKEND is set but not read; NVTE_FLASH_ATTN, ") == 1
+
+
 def test_on_a_cpu_all_kernels_are_deterministic(monkeypatch):
     monkeypatch.setenv("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "0")
     first, ran = attend()

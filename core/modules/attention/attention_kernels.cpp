@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/base/error.h"
+#include "core/distributed/warn_once.h"
 #include "core/ops/device_traits.h"
 
 namespace telens {
@@ -16,6 +17,16 @@ constexpr const char* kFlash = "NVTE_FLASH_ATTN";
 constexpr const char* kFused = "NVTE_FUSED_ATTN";
 constexpr const char* kUnfused = "NVTE_UNFUSED_ATTN";
 constexpr const char* kNondeterministic = "NVTE_ALLOW_NONDETERMINISTIC_ALGO";
+
+// Transformer Engine's choice among cuDNN's kernels. LibTorch makes this choice here.
+constexpr const char* kFusedBackend = "NVTE_FUSED_ATTN_BACKEND";
+
+void warn_of_unread_variable() {
+  const char* value = std::getenv(kFusedBackend);
+  if (value == nullptr || *value == '\0') return;
+  warn_once(fmt::format("{} is set but not read; {}, {} and {} switch attention kernels on and off",
+                        kFusedBackend, kFlash, kFused, kUnfused));
+}
 
 // True without the variable.
 bool allows(const char* variable) {
@@ -55,6 +66,7 @@ void AllowedAttentionKernels::set(const Switches& switches) {
 }
 
 AllowedAttentionKernels::AllowedAttentionKernels(const at::Tensor& query) {
+  warn_of_unread_variable();
   const bool deterministic = wants_fixed_order(query);
   const bool flash = allows(kFlash) && !deterministic;
   const bool fused = allows(kFused) && !deterministic;

@@ -6,6 +6,7 @@
 #include <ATen/ops/full.h>
 #include <c10/core/DefaultDtype.h>
 
+#include "core/distributed/warn_once.h"
 #include "core/ops/backends.h"
 
 namespace telens {
@@ -24,8 +25,12 @@ at::TensorOptions get_placement(const ParameterOptions& options) {
 }  // namespace
 
 at::Device default_device(bool has_gpu) {
-  // A build without CUDA lacks the kernels, whatever LibTorch and the machine have.
-  return has_gpu && ops::runs_on(at::kCUDA) ? at::kCUDA : at::kCPU;
+  if (!has_gpu) return at::kCPU;
+  if (ops::runs_on(at::kCUDA)) return at::kCUDA;
+  warn_once(
+      "this machine has a GPU, but this build of telens has no kernels for it: modules without "
+      "`device` are created on the CPU. Build with CUDA=ON (docs/gpu.md), or pass device=\"cpu\"");
+  return at::kCPU;
 }
 
 void ParameterOptions::settle_tensor_parallel_size(const char* module) {

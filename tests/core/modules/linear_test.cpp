@@ -282,7 +282,14 @@ TEST(Linear, alone_has_its_extra_state_in_its_state_dict) {
 TEST(DefaultDevice, is_the_one_that_operators_have_kernels_for) {
   EXPECT_EQ(default_device(false), at::Device(at::kCPU));
   const bool runs_there = ops::runs_on(at::kCUDA);
+  ::testing::internal::CaptureStderr();
   EXPECT_EQ(default_device(true).is_cuda(), runs_there);
+  EXPECT_EQ(default_device(true).is_cuda(), runs_there);
+  const std::string warned = ::testing::internal::GetCapturedStderr();
+  constexpr const char* kText =
+      "no kernels for it: modules without `device` are created on the CPU";
+  EXPECT_EQ(warned.find(kText) != std::string::npos, !runs_there) << warned;
+  EXPECT_EQ(warned.find(kText), warned.rfind(kText)) << "once";
   if (runs_there) GTEST_SKIP() << "this build has CUDA kernels";
   torch::Library with_cuda(torch::Library::IMPL, "telens", c10::DispatchKey::CUDA, __FILE__,
                            __LINE__);
