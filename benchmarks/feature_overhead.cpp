@@ -19,9 +19,10 @@ using telens::benchmark::Contender;
 using telens::benchmark::SampleTraining;
 
 constexpr int kSteps = 2;  // per round
-// The same where there is a budget, which holds over a run and not over its first steps: what it
-// has learned in those is what is measured.
+// Per round with a budget, which holds over a run. Measured are the steps after those that are
+// recorded in full, of which there are kFullSteps here.
 constexpr int kStepsWithBudget = 64;
+constexpr int kFullSteps = 8;
 
 // A single round only shows that all of it runs.
 int steps_with_budget(int rounds) { return rounds == 1 ? kSteps : kStepsWithBudget; }
@@ -37,14 +38,19 @@ constexpr const char* kInputs = "tensors: [activation, weight, gradient]";
 constexpr const char* kAllGemms = "gemms: [fprop, dgrad, wgrad]";
 constexpr const char* kAllTensors = "tensors: [activation, weight, gradient, output, wgrad, dgrad]";
 
+// A section's line that ends the full recording before the measured steps.
+std::string budget_line(const std::string& share) {
+  return fmt::format("  budget: {{share: {}, full_steps: {}}}\n", share, kFullSteps);
+}
+
 std::string get_config(const FeatureSection& section) {
   // A name with a space says more than the feature's own.
   const std::string feature = section.name.substr(0, section.name.find(' '));
   return fmt::format(
       "section:\n  enabled: True\n{}  layers: {{layer_types: all}}\n  {}:\n    {}: {{enabled: "
       "True{}{}}}\n",
-      section.budget.empty() ? "" : fmt::format("  budget: {}\n", section.budget),
-      section.feature_namespace, feature, section.options.empty() ? "" : ", ", section.options);
+      section.budget.empty() ? "" : budget_line(section.budget), section.feature_namespace, feature,
+      section.options.empty() ? "" : ", ", section.options);
 }
 
 std::vector<FeatureSection> with_delayed_scaling() {
@@ -87,11 +93,11 @@ std::string to_text(const std::string& config) {
   return text;
 }
 
-// A run that was started to find a fault records every iteration.
-std::string without_budget(std::string config) {
+// The configuration with another line in place of its `budget`.
+std::string with_budget_line(std::string config, const std::string& line) {
   const auto begin = config.find("  budget:");
   if (begin == std::string::npos) telens::raise<telens::UsageError>("the file has no budget");
-  return config.erase(begin, config.find('\n', begin) + 1 - begin);
+  return config.replace(begin, config.find('\n', begin) + 1 - begin, line);
 }
 
 std::vector<FeatureSection> with_mxfp8() { return {{"BlockTelemetry", kInputs, "telens"}}; }
@@ -101,6 +107,7 @@ struct Watched {
   std::string name;
   std::string config;
   int steps;
+  int steps_before = 1;  // in the session, not measured
 };
 
 // Whatever a feature wrote beside the run file is gone after its round.
@@ -110,9 +117,9 @@ Contender contender(const Watched& watched, SampleTraining& training, const std:
           [&training, steps = watched.steps] {
             for (int i = 0; i < steps; ++i) training.step();
           },
-          [&training, config = watched.config, own] {
+          [&training, config = watched.config, own, steps = watched.steps_before] {
             telens::benchmark::begin_session(config, own);
-            training.step();
+            for (int i = 0; i < steps; ++i) training.step();
           },
           [own] {
             telens::debug::end_debug();
@@ -123,8 +130,9 @@ Contender contender(const Watched& watched, SampleTraining& training, const std:
 std::vector<Watched> all_of(const std::vector<FeatureSection>& sections, int rounds) {
   std::vector<Watched> all;
   for (const FeatureSection& section : sections) {
-    const int steps = section.budget.empty() ? kSteps : steps_with_budget(rounds);
-    all.push_back({section.name, get_config(section), steps});
+    const bool has_budget = !section.budget.empty();
+    all.push_back({section.name, get_config(section),
+                   has_budget ? steps_with_budget(rounds) : kSteps, has_budget ? kFullSteps : 1});
   }
   return all;
 }
@@ -152,11 +160,12 @@ int main(int argc, char** argv) {
       telens::benchmark::parse_arguments(argc, argv, "The sample's step, feature by feature.");
   at::manual_seed(1);
   std::vector<Watched> delayed = all_of(with_delayed_scaling(), arguments.rounds);
-  for (const char* file : {kProduction, kFlightRecorder}) {
-    delayed.push_back({file, to_text(file), steps_with_budget(arguments.rounds)});
-  }
+  const int steps = steps_with_budget(arguments.rounds);
+  delayed.push_back({kProduction, to_text(kProduction), steps});  // its budget has no full steps
+  delayed.push_back({kFlightRecorder, with_budget_line(to_text(kFlightRecorder), budget_line("3%")),
+                     steps, kFullSteps});
   delayed.push_back({fmt::format("{} without budget", kFlightRecorder),
-                     without_budget(to_text(kFlightRecorder)), kSteps});
+                     with_budget_line(to_text(kFlightRecorder), ""), kSteps});
   compare("delayed", delayed, arguments);
   compare("mxfp8", all_of(with_mxfp8(), arguments.rounds), arguments);
   return 0;

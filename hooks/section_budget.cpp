@@ -35,8 +35,13 @@ std::string in_words(std::int64_t level) {
 
 }  // namespace
 
-SectionBudget::SectionBudget(const config::Section& section, Announce announce)
-    : section_(section), announce_(std::move(announce)), longest_freq_(longest_freq(section)) {}
+SectionBudget::SectionBudget(const config::Section& section, Announce announce, Switch on_or_off)
+    : section_(section),
+      options_(*section.keys->budget),
+      announce_(std::move(announce)),
+      switch_(on_or_off),
+      longest_freq_(longest_freq(section)),
+      is_full_(options_.full_steps > 0) {}
 
 std::int64_t SectionBudget::window() const {
   return std::max(kFewestSteps, 2 * longest_freq_ << level_);
@@ -45,9 +50,14 @@ std::int64_t SectionBudget::window() const {
 void SectionBudget::end_step(std::optional<double> seconds, double waited) {
   const double charged = spent_.exchange(0);
   const bool ran = ran_.exchange(false);
-  const double hidden = ran ? durations_.hidden_cost() : 0;
-  overspent_ += charged + hidden - *section_.keys->budget * seconds.value_or(0);
-  overspent_ = std::max(0.0, overspent_);
+  if (is_full_) {
+    ++full_steps_;
+    if (!seconds) unmeasured_ += charged;
+  } else {
+    const double hidden = ran ? durations_.hidden_cost() : 0;
+    overspent_ += charged + hidden - options_.share * seconds.value_or(0);
+    overspent_ = std::max(0.0, overspent_);
+  }
   if (std::exchange(changed_in_step_, false) || !seconds) return;
   durations_.add(ran, *seconds - waited, charged);
   ++steps_;
@@ -82,15 +92,28 @@ std::int64_t SectionBudget::level_within(double share, std::int64_t lowest) cons
   return level;
 }
 
+bool SectionBudget::decides(std::int64_t) const {
+  if (is_off_) return false;
+  if (!is_full_) return steps_ >= next_decision_;
+  return full_steps_ < kFewestSteps || full_steps_ % kFewestSteps == 0 ||
+         full_steps_ >= options_.full_steps;
+}
+
+bool SectionBudget::full_recording_is_over() const {
+  return full_steps_ >= options_.full_steps || unmeasured_ + cost() >= options_.full_seconds;
+}
+
 std::int64_t SectionBudget::decide(const EndedIteration&) {
+  if (switch_ == Switch::off) return kOff;
   decided_from_ = measured_;
   decided_share_ = measured_.seconds > 0 ? cost() / measured_.seconds : 0;
   at_end_ = steps_ >= window();
-  if (measured_.runs < kFewestRuns) return 0;
+  if (is_full_ && !full_recording_is_over()) return 0;
+  if (measured_.runs < kFewestRuns) return is_full_ ? 1 : 0;
   // A run is paid for by the steps up to the next one.
   const double of_one_run = cost() / static_cast<double>(measured_.runs);
   const double part = overspent_ > of_one_run ? kPartWhileSaving : 1;
-  const double budget = part * *section_.keys->budget;
+  const double budget = part * options_.share;
   const std::int64_t wanted = level_within(budget, level_);
   const bool has_to_compare = wanted == 0 && !durations_.known();
   if (has_to_compare || wanted > level_) {
@@ -104,8 +127,15 @@ std::int64_t SectionBudget::decide(const EndedIteration&) {
 }
 
 void SectionBudget::follow(std::int64_t, std::span<const std::int64_t> wanted) {
-  const std::int64_t level = std::ranges::max(wanted) - 1;
-  if (level >= 0 && level != level_) {
+  const std::int64_t highest = std::ranges::max(wanted);
+  if (highest == kOff) {
+    is_off_ = true;
+    return;
+  }
+  const std::int64_t level = highest - 1;
+  if (is_full_) {
+    if (level >= 0) end_full_recording(level);
+  } else if (level >= 0 && level != level_) {
     change_to(level);
   } else if (!at_end_) {
     next_decision_ = std::min(2 * next_decision_, window());
@@ -114,6 +144,14 @@ void SectionBudget::follow(std::int64_t, std::span<const std::int64_t> wanted) {
     begin_window();
     if (decided_from_.runs >= kFewestRuns) measured_ = {};
   }
+}
+
+// What the full recording has cost tells how often features may run from here on. It is not saved.
+void SectionBudget::end_full_recording(std::int64_t level) {
+  is_full_ = false;
+  if (level > 0) return change_to(level);
+  begin_window();
+  if (decided_from_.runs >= kFewestRuns) measured_ = {};
 }
 
 void SectionBudget::begin_window() {
@@ -131,11 +169,12 @@ void SectionBudget::change_to(std::int64_t level) {
   begin_window();
   measured_ = {};
   thinning_.set(std::int64_t{1} << level);
-  announce_(fmt::format(
-      "budget of section '{}': {:.3g}% of {} steps on this rank, of {:.3g}%; its "
-      "features{}, before in {}",
-      section_.name, 100 * decided_share_, decided_from_.steps, 100 * *section_.keys->budget,
-      record::run_in_words(in_words(level)), in_words(before)));
+  announce_(
+      fmt::format("budget of section '{}': its overhead was {:.3g}% of the time of {} steps on "
+                  "this rank (budget "
+                  "{:.3g}%), so its features{} (before: {})",
+                  section_.name, 100 * decided_share_, decided_from_.steps, 100 * options_.share,
+                  record::run_in_words(in_words(level)), in_words(before)));
 }
 
 SharedCost::~SharedCost() {

@@ -1,5 +1,6 @@
-// `budget: 3%` of a section: its features run in every second, fourth, eighth, ... of their
-// iterations, so seldom that what they cost stays within that share of the step time.
+// `budget: 3%` of a section. Its first steps are recorded in full (config::Budget). After them its
+// features run in every second, fourth, eighth, ... of their iterations, so that their cost stays
+// within that share of the step time.
 #pragma once
 
 #include <atomic>
@@ -19,11 +20,13 @@ namespace telens {
 
 class SectionBudget final : public Decider {
  public:
-  // Told in words of every change.
+  // Called with a sentence about every change.
   using Announce = std::function<void(const std::string& text)>;
+  // `off`: this rank measures and never thins. If one rank is off, all are.
+  enum class Switch : std::uint8_t { on, off };
 
   // The section has a budget.
-  SectionBudget(const config::Section& section, Announce announce);
+  SectionBudget(const config::Section& section, Announce announce, Switch on_or_off = Switch::on);
 
   // Time that features of the section have cost. Any thread.
   void charge(double seconds) { spent_.fetch_add(seconds, std::memory_order_relaxed); }
@@ -42,11 +45,13 @@ class SectionBudget final : public Decider {
 
   // Every 2^level-th of the due iterations.
   std::int64_t level() const { return level_; }
+  // True during the first steps, which are recorded whatever they cost.
+  bool records_in_full() const { return is_full_; }
   const Thinning& thinning() const { return thinning_; }
 
-  // Iterations with features that are on, before anything is decided: from a single one nothing can
-  // tell how often those come that have a schedule of their own. So the first decision may come
-  // after two steps; before it the budget cannot hold, and what was spent is saved later on.
+  // Iterations with features that are on, before anything is decided: a single one does not show
+  // how often features with a schedule of their own run. So with `full_steps: 0` the first decision
+  // may come after two steps; what they cost beyond the budget is saved afterwards.
   static constexpr std::int64_t kFewestRuns = 2;
   // Steps of the shortest window, before whose end features are not let run more often: one of
   // eight that takes twice as long moves the share by a ninth, far less than the factor of two
@@ -70,11 +75,17 @@ class SectionBudget final : public Decider {
  private:
   // Decider. By what reads have cost, not by what they gave.
   bool looks_at_rows() const override { return false; }
-  bool decides(std::int64_t iteration) const override { return steps_ >= next_decision_; }
-  // 1 + the level that this rank would like; 0: it goes on measuring.
+  bool decides(std::int64_t iteration) const override;
+  // 1 + the level that this rank requires; 0 if it continues as it is; kOff.
   std::int64_t decide(const EndedIteration& ended) override;
-  // The highest of what ranks would like.
+  // Takes the highest value of all ranks. During the first steps any level ends the full recording.
   void follow(std::int64_t iteration, std::span<const std::int64_t> wanted) override;
+
+  static constexpr std::int64_t kOff = std::int64_t{1} << 32;  // above every level
+
+  // True if the section's first steps are over on this rank, by number or by cost.
+  bool full_recording_is_over() const;
+  void end_full_recording(std::int64_t level);
 
   struct Measured {
     std::int64_t steps = 0;
@@ -95,12 +106,18 @@ class SectionBudget final : public Decider {
   void change_to(std::int64_t level);
 
   const config::Section& section_;
+  const config::Budget& options_;
   const Announce announce_;
+  const Switch switch_;
   const std::int64_t longest_freq_;
   Thinning thinning_;
 
-  // The same on all ranks, so that they decide in the same iterations: after 2, 4, 8, ... steps of
-  // the window, and at its end.
+  // The same on all ranks, so that they decide in the same iterations: after every step of the
+  // first kFewestSteps, every kFewestSteps-th step of those recorded in full, then after 2, 4, 8,
+  // ... steps of a window and at its end.
+  bool is_off_ = false;
+  bool is_full_;
+  std::int64_t full_steps_ = 0;  // recorded in full so far
   std::int64_t level_ = 0;
   std::int64_t steps_ = 0;  // so far in the window
   std::int64_t next_decision_ = kFewestRuns;
@@ -116,7 +133,8 @@ class SectionBudget final : public Decider {
   double decided_share_ = 0;
   bool only_compares_ = false;  // the level is not 0 only to have steps without features
   StepDurations durations_;
-  double overspent_ = 0;          // seconds beyond the budget since the session began
+  double unmeasured_ = 0;         // charged in steps of unknown duration
+  double overspent_ = 0;          // seconds beyond the budget since the full recording ended
   std::atomic<double> spent_{0};  // in the running step
   std::atomic<bool> ran_{false};  // in the running step
   std::atomic<std::int64_t> reads_{0};

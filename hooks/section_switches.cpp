@@ -47,14 +47,16 @@ void SectionSwitches::add_ring(const config::Section& section, std::int64_t iter
   }
 }
 
-void SectionSwitches::make_budgets(const Announce& announce) {
+void SectionSwitches::make_budgets(const Announce& announce, SectionBudget::Switch on_or_off) {
   for (SectionState& state : states_) {
     if (!state.keys().budget) continue;
-    state.budget_ =
-        std::make_unique<SectionBudget>(*state.section_, [this, announce](const std::string& text) {
-          changed_ = true;  // layers are asked anew
+    state.budget_ = std::make_unique<SectionBudget>(
+        *state.section_,
+        [this, announce](const std::string& text) {
+          changed_ = true;  // layers are asked again
           announce(text);
-        });
+        },
+        on_or_off);
     with_budget_.push_back(&state);
   }
 }

@@ -58,9 +58,11 @@ class TELENS_EXPORT SectionSwitches {
 
   SectionState& state(std::string_view section);
 
-  // Makes the budgets, which tell of every change in words. Without any nothing is measured.
+  // Creates the budgets. `announce` receives a sentence about every change. Without a budget
+  // nothing is measured.
   using Announce = std::function<void(const std::string& text)>;
-  void make_budgets(const Announce& announce);
+  void make_budgets(const Announce& announce,
+                    SectionBudget::Switch on_or_off = SectionBudget::Switch::on);
   const std::vector<SectionState*>& with_budget() const { return with_budget_; }
   bool measures() const { return !with_budget_.empty(); }
 

@@ -41,7 +41,9 @@ def feature_row_name(recipe, feature):
     return f"sample's training step under {recipe}, freq 1: {feature}"
 
 
-WHY_OVER_BUDGET = "the budget holds over a run, and each round begins with what it has yet to learn"
+WHY_OVER_BUDGET = (
+    "the budget holds over a run; 64 steps after the full recording are too few for it"
+)
 WHY_EVERY_ITERATION = (
     "GemmError computes samples of three products of each layer in FP64 and the casts are tried "
     "under two other recipes, in a model whose own products take microseconds"

@@ -3,8 +3,10 @@
 
 namespace telens::config {
 
-// The path of a configuration, and a folder; they take the place of the program's own.
+// The path of a configuration, and a folder; they replace the program's own.
 inline constexpr const char* kConfigVariable = "TELENS_CONFIG";
 inline constexpr const char* kLogDirVariable = "TELENS_LOG_DIR";
+// "off": no section thins its features to stay within its `budget`.
+inline constexpr const char* kBudgetVariable = "TELENS_BUDGET";
 
 }  // namespace telens::config

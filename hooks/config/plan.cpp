@@ -63,6 +63,12 @@ std::vector<std::string> idle_selectors(const Config& config,
   throw ConfigError(text);
 }
 
+std::string describe(const Budget& budget) {
+  return fmt::format(
+      ", at most {:.3g}% of the time{}", 100 * budget.share,
+      budget.full_steps > 0 ? fmt::format(" after {} steps", budget.full_steps) : "");
+}
+
 }  // namespace
 
 bool PlanRow::idle() const { return selection && is_idle(*selection); }
@@ -87,7 +93,7 @@ std::string PlanRow::when() const {
       "{}{}{}{}", keys.started_by ? fmt::format("once '{}' fires: ", keys.started_by->section) : "",
       describe(selection->schedule),
       keys.kept_by ? fmt::format(", written once '{}' fires", keys.kept_by->section) : "",
-      keys.budget ? fmt::format(", at most {:.3g}% of the time", 100 * *keys.budget) : "");
+      keys.budget ? describe(*keys.budget) : "");
 }
 
 std::size_t Plan::touched_layers() const {

@@ -21,7 +21,7 @@ constexpr std::array kLinkKeys{LinkKey{kStartedBy, &SectionKeys::started_by, kSt
                                LinkKey{kKeptBy, &SectionKeys::kept_by, kWriteLast}};
 
 // "3%" as 0.03.
-std::optional<double> parse_budget(const Value& value, ErrorList& errors) {
+std::optional<double> parse_share(const Value& value, std::string_view key, ErrorList& errors) {
   const std::string text = value.is_string() ? value.as_string() : "";
   double percent = 0;
   const char* end = text.data() + text.size();
@@ -30,8 +30,49 @@ std::optional<double> parse_budget(const Value& value, ErrorList& errors) {
   if (is_percentage && percent > 0 && percent < 100) return percent / 100;
   errors.add(value.location(),
              "'{}' must be a part of the step time such as 3%, above 0% and below 100%, not {}",
-             kBudget, describe(value));
+             key, describe(value));
   return std::nullopt;
+}
+
+std::optional<Budget> parse_budget(const Value& value, ErrorList& errors) {
+  Budget budget;
+  if (!value.is_map()) {
+    const std::optional<double> share = parse_share(value, kBudget, errors);
+    if (!share) return std::nullopt;
+    budget.share = *share;
+    return budget;
+  }
+  const std::vector<std::string> keys{std::string(kShare), std::string(kFullSteps),
+                                      std::string(kFullSeconds)};
+  bool has_share = false;
+  for (const MapEntry& entry : value.as_map()) {
+    if (entry.key == kShare) {
+      has_share = true;
+      budget.share = parse_share(entry.value, kShare, errors).value_or(0);
+    } else if (entry.key == kFullSteps) {
+      if (entry.value.is_integer() && entry.value.as_integer() >= 0) {
+        budget.full_steps = entry.value.as_integer();
+      } else {
+        errors.add(entry.value.location(), "'{}' must be a number of steps, 0 or more, not {}",
+                   kFullSteps, describe(entry.value));
+      }
+    } else if (entry.key == kFullSeconds) {
+      if (entry.value.is_number() && entry.value.as_number() > 0) {
+        budget.full_seconds = entry.value.as_number();
+      } else {
+        errors.add(entry.value.location(), "'{}' must be a number of seconds above 0, not {}",
+                   kFullSeconds, describe(entry.value));
+      }
+    } else {
+      errors.add(entry.key_location, "unknown key '{}' of '{}'{}; expected one of {}", entry.key,
+                 kBudget, suggestion(entry.key, keys), quoted_list(keys));
+    }
+  }
+  if (!has_share) {
+    errors.add(value.location(), "'{}' has no '{}'; add for example '{}: 3%'", kBudget, kShare,
+               kShare);
+  }
+  return budget;
 }
 
 constexpr std::array kModes{Mode::train, Mode::eval, Mode::both};

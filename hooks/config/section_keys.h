@@ -1,5 +1,5 @@
-// The keys of a section beside its layers and features: which other section decides whether it
-// runs, or whether its records are written, and how much it may cost.
+// The keys of a section in addition to its layers and features: which other section decides whether
+// it runs or whether its records are written, and how much it may cost.
 #pragma once
 
 #include <cstdint>
@@ -36,10 +36,22 @@ struct SectionLink {
   Location location;
 };
 
+// `budget`: either the share alone ("3%") or a map with these keys.
+struct Budget {
+  double share = 0;  // of the step time that the section may cost: 0.03 for 3%
+  // The section's first steps are recorded in full and not counted against the share, as long as
+  // this has cost less than `full_seconds` in all.
+  std::int64_t full_steps = 200;
+  double full_seconds = 30;
+};
+inline constexpr std::string_view kShare = "share";
+inline constexpr std::string_view kFullSteps = "full_steps";
+inline constexpr std::string_view kFullSeconds = "full_seconds";
+
 struct SectionKeys {
   std::optional<SectionLink> started_by;  // runs only after that section's feature has fired
   std::optional<SectionLink> kept_by;     // its statistics are kept until that happens
-  std::optional<double> budget;           // as a part of the step time: 0.03 for 3%
+  std::optional<Budget> budget;
   Mode mode = Mode::train;
   Location mode_location;  // where it is written
 

@@ -1,11 +1,18 @@
 #include "hooks/session/feature_set.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string>
+#include <vector>
+
+#include "hooks/config/environment_variables.h"
+#include "hooks/config/suggestions.h"
 
 namespace telens::debug {
 namespace {
 
-// A budget makes a feature run more seldom, which must change nothing that is computed.
+// A budget makes a feature run less often, which must not change what is computed.
 void check_budget(const FeatureInstance& instance) {
   const RoutingCalls calls = instance.feature->routing_calls();
   if (instance.section->budget() == nullptr || (!calls.modify && !calls.fp8_gemm)) return;
@@ -19,11 +26,21 @@ void check_budget(const FeatureInstance& instance) {
 }  // namespace
 
 void FeatureSet::make(const config::Config& config, const FeatureRegistry& registry,
-                      FeatureServices& services, ObserverIsolation& guard, EventLog& events) {
+                      FeatureServices& services, ObserverIsolation& guard, EventLog& events,
+                      bool budgets_off) {
   config_ = &config;
   sections_.emplace(config);
   sections_->make_budgets(
-      [&events](const std::string& text) { events.announce("budget", text, {}, LogLevel::info); });
+      [&events](const std::string& text) { events.announce("budget", text, {}, LogLevel::info); },
+      budgets_off ? SectionBudget::Switch::off : SectionBudget::Switch::on);
+  if (budgets_off && !sections_->with_budget().empty()) {
+    std::vector<std::string> names;
+    for (const SectionState* state : sections_->with_budget()) names.push_back(state->name());
+    events.message_of_run(
+        fmt::format("{}=off: features run in all of their iterations, without the budget of {}",
+                    config::kBudgetVariable, config::quoted_list(names)),
+        LogLevel::warning);
+  }
   for (SectionState* state : sections_->with_budget()) {
     decisions_.add(*state->budget(), {.runs = [state] { return state->runs(); },
                                       .guard = [](const auto& decide) { decide(); }});

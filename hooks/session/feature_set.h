@@ -19,9 +19,11 @@ namespace telens::debug {
 class FeatureSet {
  public:
   // Once, before anything else. `services` may be used by features from here on; all arguments live
-  // longer. Throws ConfigError for what descriptions could not check.
+  // longer. `budgets_off`: no budget applies. Throws ConfigError for what descriptions could not
+  // check.
   void make(const config::Config& config, const FeatureRegistry& registry,
-            FeatureServices& services, ObserverIsolation& guard, EventLog& events);
+            FeatureServices& services, ObserverIsolation& guard, EventLog& events,
+            bool budgets_off);
 
   // Those that watch the layer while their section runs.
   std::vector<FeatureInstance*> all_for(std::string_view layer_name) const;

@@ -71,7 +71,7 @@ void Session::accept() {
   check_iteration("initialize, init_training_step", options_.init_training_step);
   load_plugins(options_.feature_dirs, registry_);
   config_ = load_config(options_, registry_.descriptions());
-  features_.make(config_, registry_, *this, isolation_, events_);
+  features_.make(config_, registry_, *this, isolation_, events_, budgets_are_off());
   run_file_->check(options_);
 }
 

@@ -7,6 +7,7 @@
 
 #include "core/base/absolute_path.h"
 #include "core/base/error.h"
+#include "core/base/printable.h"
 #include "hooks/config/environment_variables.h"
 #include "hooks/rank_configurations.h"
 #include "hooks/rows/event_texts.h"
@@ -41,6 +42,17 @@ InitializeOptions settled(InitializeOptions options) {
   }
   options.log_dir = absolute_path(options.log_dir);
   return options;
+}
+
+bool budgets_are_off() {
+  const std::string value = environment(config::kBudgetVariable);
+  if (value.empty()) return false;
+  if (value == "off") return true;
+  raise<UsageError>(
+      "the environment variable {} is '{}'; expected 'off' (the budgets of the configuration do "
+      "not "
+      "apply) or nothing",
+      config::kBudgetVariable, printable(value));
 }
 
 config::Config load_config(const InitializeOptions& options,

@@ -15,6 +15,9 @@ namespace telens::debug {
 // its working directory. Throws UsageError for a path with a NUL character.
 InitializeOptions settled(InitializeOptions options);
 
+// True if TELENS_BUDGET is "off". Throws UsageError for any other text.
+bool budgets_are_off();
+
 // Throws ConfigError.
 config::Config load_config(const InitializeOptions& options,
                            const config::Descriptions& descriptions);

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t kMostNotes = 4;
 
-// The last word of a section's budget on how much of the run was looked at; empty: on all of it.
+// The last change that a section's budget made; empty if features run in all iterations after it.
 std::string budget_note(const record::RunReader& run) {
   const auto& words = run.names(record::Dictionary::word);
   std::string last;
@@ -34,8 +34,8 @@ std::string budget_note(const record::RunReader& run) {
   const std::string of_all = record::run_in_words(record::kAllIterations);
   if (last.empty() || last.find(of_all) != std::string::npos) return "";
   return last +
-         "; what happened in between was not seen: take `budget` out of the configuration of a run "
-         "that looks for a fault";
+         ". Iterations in between were not recorded; to record all, remove `budget` from the "
+         "configuration or set TELENS_BUDGET=off";
 }
 
 // How far ranks were compared, where one did not come; empty: as far as they went.

@@ -3,91 +3,27 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <algorithm>
-#include <atomic>
-#include <functional>
 
-#include "hooks/clock.h"
-#include "hooks/feature_registry.h"
 #include "hooks/reductions.h"
 #include "hooks/scalar_logger.h"
 #include "hooks/section_switches.h"
-#include "hooks/session_parts.h"
 #include "tests/features/training_fixture.h"
-#include "tests/hooks/session_fixture.h"
+#include "tests/hooks/budget_fixture.h"
 
 namespace telens {
 namespace {
 
+using testing::BudgetAlone;
+using testing::BudgetTest;
 using ::testing::ElementsAre;
+using testing::fake_now;
 using testing::FakeLayer;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-using testing::Script;
+using testing::Simulation;
 using testing::stored_values;
 using testing::StoredValue;
-
-std::atomic<double> fake_now{0};
-
-// Time passes only where a test says so.
-class BudgetTest : public testing::SessionTest {
- public:
-  static std::string with_budget(const std::string& budget, const std::string& lines) {
-    std::string text = testing::section(lines);
-    return text.insert(text.find("  layers"), "  budget: " + budget + "\n");
-  }
-
- protected:
-  BudgetTest() {
-    set_clock([] { return fake_now.load(); });
-    probe.calls = RoutingCalls::none();
-    probe.calls.inspect = true;
-    probe.inspect_enabled = [](std::int64_t iteration, TensorName tensor) {
-      return RoutingAnswer{tensor == TensorName::output, iteration + 1};
-    };
-    probe.inspect = [this](const FeatureCall& at, const InspectTensorCall&) {
-      ran.push_back(at.iteration);
-      fake_now = fake_now + cost;
-    };
-    features.add("Probe", probe);
-  }
-  ~BudgetTest() override { set_clock(nullptr); }
-
-  // Steps of 0.1 seconds beside the probe's cost.
-  void run(int steps) {
-    for (int i = 0; i < steps; ++i) {
-      layer.run();
-      fake_now = fake_now + 0.1;
-      debug::step();
-    }
-  }
-
-  // Changes that the events report; "iteration:text".
-  std::vector<std::string> changes() const {
-    const record::RunReader reader(folder.str());
-    const auto& words = reader.names(record::Dictionary::word);
-    std::vector<std::string> texts;
-    for (const auto& event : reader.events()) {
-      if (words[event.kind] != "budget") continue;
-      texts.push_back(fmt::format("{}:{}", event.iteration, words[event.text]));
-    }
-    return texts;
-  }
-
-  // The iterations from `first` on in which the probe ran.
-  std::vector<std::int64_t> ran_from(std::int64_t first) const {
-    std::vector<std::int64_t> later;
-    for (const std::int64_t each : ran) {
-      if (each >= first) later.push_back(each);
-    }
-    return later;
-  }
-
-  Script probe;
-  double cost = 0.01;
-  std::vector<std::int64_t> ran;
-  FakeLayer layer;
-};
 
 TEST_F(BudgetTest, a_section_that_costs_too_much_runs_as_seldom_as_its_budget_wants) {
   debug::initialize(options(with_budget("3%", "Probe: {enabled: True}")));
@@ -97,12 +33,12 @@ TEST_F(BudgetTest, a_section_that_costs_too_much_runs_as_seldom_as_its_budget_wa
   // first three have cost is to be saved. Then it is known to be 0.6%, and may be 1.2%.
   EXPECT_THAT(ran, ElementsAre(0, 1, 2, 16, 32, 40, 48, 56));
   EXPECT_THAT(changes(),
-              ElementsAre(HasSubstr("2:budget of section 'section': 18.2% of 2 steps on this rank, "
-                                    "of 3%; its features run in 1 of 16 of their iterations, "
-                                    "before in all"),
-                          HasSubstr("35:budget of section 'section': 0.621% of 32 steps on this "
-                                    "rank, of 3%; its features run in 1 of 8 of their iterations, "
-                                    "before in 1 of 16")));
+              ElementsAre("2:budget of section 'section': its overhead was 18.2% of the time of 2 "
+                          "steps on this rank (budget 3%), so its features run in 1 of 16 of their "
+                          "iterations (before: all)",
+                          "35:budget of section 'section': its overhead was 0.621% of the time of "
+                          "32 steps on this rank (budget 3%), so its features run in 1 of 8 of "
+                          "their iterations (before: 1 of 16)"));
 }
 
 TEST_F(BudgetTest, a_section_that_has_become_cheap_runs_more_often_again) {
@@ -112,8 +48,8 @@ TEST_F(BudgetTest, a_section_that_has_become_cheap_runs_more_often_again) {
   run(60);
   debug::end_debug();
   EXPECT_THAT(ran_from(95), ElementsAre(95, 96, 97, 98, 99));
-  EXPECT_THAT(changes().back(), HasSubstr("its features run in all of their iterations, before in "
-                                          "1 of 8"));
+  EXPECT_THAT(changes().back(), HasSubstr("its features run in all of their iterations (before: "
+                                          "1 of 8)"));
 }
 
 TEST_F(BudgetTest, a_section_within_its_budget_runs_in_all_iterations_once_it_was_compared) {
@@ -122,9 +58,9 @@ TEST_F(BudgetTest, a_section_within_its_budget_runs_in_all_iterations_once_it_wa
   debug::end_debug();
   // 9.1%, counted twice, would do; but no step without the probe was seen.
   EXPECT_THAT(changes(),
-              ElementsAre(HasSubstr("18.2% of 2 steps on this rank, of 20%; its "
-                                    "features run in 1 of 2 of their iterations"),
-                          HasSubstr("run in all of their iterations, before in 1 of 2")));
+              ElementsAre(HasSubstr("18.2% of the time of 2 steps on this rank (budget 20%), so "
+                                    "its features run in 1 of 2 of their iterations"),
+                          HasSubstr("run in all of their iterations (before: 1 of 2)")));
   EXPECT_THAT(ran, ::testing::SizeIs(40 - 5));
   EXPECT_THAT(ran_from(35), ElementsAre(35, 36, 37, 38, 39));
 }
@@ -157,9 +93,9 @@ TEST_F(BudgetTest, what_costs_too_much_does_not_wait_for_the_end_of_a_long_windo
   // A window is 200 steps and more; 4.8% of the first two, counted twice, are enough to go by, and
   // so are eight runs to rise again.
   ASSERT_EQ(changes().size(), 2U);
-  EXPECT_THAT(changes()[0], HasSubstr("2:budget of section 'section': 9.52% of 2 steps"));
+  EXPECT_THAT(changes()[0], HasSubstr("overhead was 9.52% of the time of 2 steps"));
   EXPECT_THAT(changes()[0], HasSubstr("in 1 of 32 of their iterations"));
-  EXPECT_THAT(changes()[1], HasSubstr("in 1 of 8 of their iterations, before in 1 of 32"));
+  EXPECT_THAT(changes()[1], HasSubstr("in 1 of 8 of their iterations (before: 1 of 32)"));
   EXPECT_THAT(ran_from(576), ElementsAre(576, 584, 592));
 }
 
@@ -239,7 +175,7 @@ TEST_F(BudgetTest, a_section_pays_for_its_share_of_what_is_read_in_step) {
         layer, more, layer);
   };
   debug::InitializeOptions begin =
-      options(make_stats("fc1", "  budget: 5%\n") + make_stats("fc2", ""));
+      options(make_stats("fc1", "  budget: {share: 5%, full_steps: 0}\n") + make_stats("fc2", ""));
   begin.statistics_logger = std::make_shared<SlowLogger>();
   debug::initialize(begin);
   FakeLayer first("fc1"), second("fc2");
@@ -252,7 +188,8 @@ TEST_F(BudgetTest, a_section_pays_for_its_share_of_what_is_read_in_step) {
   debug::end_debug();
   // Two numbers, 0.02 seconds, of which half is its own, counted twice; and then one, all of it the
   // other's.
-  EXPECT_THAT(changes(), ElementsAre(HasSubstr("16.7% of 2 steps on this rank, of 5%")));
+  EXPECT_THAT(changes(),
+              ElementsAre(HasSubstr("16.7% of the time of 2 steps on this rank (budget 5%)")));
 }
 
 // A group of two ranks, in which this one waits a second for the other, which has just the same.
@@ -289,7 +226,7 @@ TEST_F(BudgetTest, a_section_does_not_pay_for_waiting_for_other_ranks) {
   debug::end_debug();
   EXPECT_GE(world->gathers, 10);
   // After a look at steps without it.
-  EXPECT_THAT(changes().back(), HasSubstr("run in all of their iterations, before in 1 of 2"));
+  EXPECT_THAT(changes().back(), HasSubstr("run in all of their iterations (before: 1 of 2)"));
 }
 
 TEST_F(BudgetTest, a_read_that_is_counted_by_half_when_a_step_ends_costs_no_more_than_the_step) {
@@ -331,7 +268,7 @@ TEST_F(BudgetTest, a_section_that_may_change_what_is_computed_is_refused) {
                         "watch"));
   EXPECT_THAT(get_error("DisableFP8Layer: {enabled: True}"),
               HasSubstr("DisableFP8Layer may change what is computed"));
-  for (const char* budget : {"3", "0%", "100%", "three%", "3 %", "[3%]"}) {
+  for (const char* budget : {"3", "0%", "100%", "three%", "3 %", "[3%]", "{full_steps: 3}"}) {
     EXPECT_THROW(debug::initialize(options(with_budget(budget, "Probe: {enabled: True}"))),
                  ConfigError)
         << budget;
@@ -363,30 +300,6 @@ TEST_F(BudgetTest, running_more_seldom_changes_no_bit) {
   }
 }
 
-// A section's budget without a session.
-struct BudgetAlone {
-  explicit BudgetAlone(const std::string& budget_option, int freq = 1)
-      : config(config::load_config_text(
-            BudgetTest::with_budget(budget_option,
-                                    fmt::format("LogTensorStats: {{enabled: True, tensors: output, "
-                                                "stats: max, freq: {}}}",
-                                                freq)),
-            "f.yaml", FeatureRegistry(default_parts().builtin).descriptions())) {}
-
-  const config::Section& section() const { return config.sections().front(); }
-  // One rank: what it decides is what happens.
-  void decide_and_follow(std::int64_t iteration) {
-    if (!decider.decides(iteration)) return;
-    const std::vector<std::int64_t> word{decider.decide({})};
-    decider.follow(iteration, word);
-  }
-
-  config::Config config;
-  std::vector<std::string> told;
-  SectionBudget budget{section(), [this](const std::string& text) { told.push_back(text); }};
-  Decider& decider = budget;
-};
-
 // ---- several ranks
 
 TEST_F(BudgetTest, the_rank_that_it_costs_most_decides_for_all) {
@@ -408,42 +321,6 @@ TEST_F(BudgetTest, the_rank_that_it_costs_most_decides_for_all) {
   decider.follow(1, std::vector<std::int64_t>{1, 1});
   EXPECT_EQ(budget.level(), 0);
 }
-
-// A section on one rank whose features run where they are due, in made-up time.
-struct Simulation {
-  double budget;  // as a part of the step time
-  double cost;    // seconds of a due iteration, in steps without features
-  int freq = 1;
-  double hidden = 0;  // cost that no section is charged for
-  // Seconds of an iteration without features.
-  std::function<double(int iteration)> seconds_without = [](int) { return 1.0; };
-
-  struct Result {
-    double spent = 0;  // part of all time
-    double late = 0;   // part of the second half
-    std::int64_t level = 0;
-  };
-  Result run(int iterations) const {
-    BudgetAlone section(fmt::format("{}%", 100 * budget), freq);
-    SectionBudget& own = section.budget;
-    double spent = 0, time = 0, late_spent = 0, late_time = 0;
-    for (int i = 0; i < iterations; ++i) {
-      const bool due = i % (freq << own.level()) == 0;
-      const double of_features = due ? cost + hidden : 0;
-      const double seconds = seconds_without(i) + of_features;
-      if (due) own.note_run();
-      if (due) own.charge(cost);
-      own.end_step(i == 0 ? std::nullopt : std::optional(seconds));
-      section.decide_and_follow(i);
-      spent += of_features;
-      time += seconds;
-      if (2 * i < iterations) continue;
-      late_spent += of_features;
-      late_time += seconds;
-    }
-    return {spent / time, late_spent / late_time, own.level()};
-  }
-};
 
 TEST_F(BudgetTest, a_budget_holds_whatever_features_cost_and_however_often_they_are_due) {
   for (const double budget : {0.01, 0.03, 0.1}) {

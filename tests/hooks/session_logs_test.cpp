@@ -268,19 +268,9 @@ TEST_F(SessionTest, a_message_is_written_once_per_text_layer_and_extra_arguments
   EXPECT_TRUE(std::regex_match(messages(), form)) << messages();
 }
 
-// Sets a variable of the environment while it lives.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~Variable() { unsetenv(name_); }
-
- private:
-  const char* name_;
-};
-
 TEST_F(SessionTest, the_environment_sets_level_overwriting_and_time_stamp) {
-  const Variable level("NVDLFW_INSPECT_LOG_LEVEL", "error");
-  const Variable overwrite("NVDLFW_INSPECT_ENABLE_LOG_OVERWRITE", "0");
+  const testing::EnvironmentVariable level("NVDLFW_INSPECT_LOG_LEVEL", "error");
+  const testing::EnvironmentVariable overwrite("NVDLFW_INSPECT_ENABLE_LOG_OVERWRITE", "0");
   for (const char* text : {"first", "second"}) {
     debug::initialize(options(section(kMaxOfActivation)));
     debug::log_message("no error");
@@ -293,8 +283,8 @@ TEST_F(SessionTest, the_environment_sets_level_overwriting_and_time_stamp) {
   EXPECT_THAT(messages(), HasSubstr("second"));
   EXPECT_THAT(statistics_log(), HasSubstr("layer_activation_max"));  // the level is of messages
 
-  const Variable stamp("NVDLFW_INSPECT_ENABLE_LOG_TIMESTAMP", "1");
-  const Variable value("NVDLFW_INSPECT_LOG_TIMESTAMP", "20200101_000000");
+  const testing::EnvironmentVariable stamp("NVDLFW_INSPECT_ENABLE_LOG_TIMESTAMP", "1");
+  const testing::EnvironmentVariable value("NVDLFW_INSPECT_LOG_TIMESTAMP", "20200101_000000");
   debug::initialize(options());
   debug::end_debug();
   EXPECT_TRUE(std::filesystem::exists(

@@ -1,4 +1,4 @@
-"""`budget:` of a section: what costs too much runs more seldom, on all ranks alike."""
+"""`budget:` of a section: features that cost too much run less often, on all ranks alike."""
 
 import re
 import time
@@ -40,11 +40,15 @@ def config(budget, features: dict | None = None) -> dict:
     }
 
 
+def from_first_step(share: str) -> dict:
+    return {"share": share, "full_steps": 0}
+
+
 def train(folder, steps: int = 30, feature: str = "SlowLook") -> None:
     torch.manual_seed(1)
     layer = te.Linear(32, 32, name="fc1")
     watched = {feature: {"enabled": True, "tensors": ["output"]}}
-    with debug.session(config("10%", watched), log_dir=folder):
+    with debug.session(config(from_first_step("10%"), watched), log_dir=folder):
         for _ in range(steps):
             layer(torch.ones(16, 32)).sum().backward()
             debug.step()
@@ -57,7 +61,7 @@ def test_what_costs_too_much_runs_more_seldom_and_the_run_says_so(tmp_path, regi
     texts = list(events[events["kind"] == "budget"]["text"])
     assert texts[0].startswith("budget of section 'slow': ")
     assert " run in 1 of " in texts[0]
-    assert texts[0].endswith(" of their iterations, before in all")
+    assert texts[0].endswith(" of their iterations (before: all)")
     assert texts[0] in message_log(tmp_path)
 
 
@@ -78,8 +82,9 @@ class OddLook(TEConfigAPIMapper):
 
 STEP = 0.008  # seconds
 CHANGE = re.compile(
-    r"budget of section 'slow': \S+% of \d+ steps on this rank, of 20%; its features run in "
-    r"(all|1 of \d+) of their iterations, before in (all|1 of \d+)"
+    r"budget of section 'slow': its overhead was \S+% of the time of \d+ steps on this rank "
+    r"\(budget 20%\), so its features run in (all|1 of \d+) of their iterations "
+    r"\(before: (all|1 of \d+)\)"
 )
 
 
@@ -89,7 +94,7 @@ def test_a_class_that_is_on_in_odd_iterations_runs_in_some_of_them(tmp_path, reg
     steps = 80
     layer = te.Linear(32, 32, name="fc1")
     features = {"OddLook": {"enabled": True, "tensors": ["output"]}}
-    with debug.session(config("20%", features), log_dir=tmp_path):
+    with debug.session(config(from_first_step("20%"), features), log_dir=tmp_path):
         for _ in range(steps):
             layer(torch.ones(16, 32)).sum().backward()
             time.sleep(STEP)
@@ -103,6 +108,17 @@ def test_a_class_that_is_on_in_odd_iterations_runs_in_some_of_them(tmp_path, reg
     odd = range(first + 1 + first % 2, steps, 2)
     assert 0 < len(later) < len(odd)
     assert set(OddLook.seen) <= set(range(1, steps, 2))
+
+
+def test_a_short_run_is_recorded_in_full(tmp_path):
+    features = {"LogTensorStats": {"enabled": True, "tensors": ["output"], "stats": ["max"]}}
+    layer = te.Linear(32, 32, name="fc1")
+    with debug.session(config("0.001%", features), log_dir=tmp_path):
+        for _ in range(30):
+            layer(torch.ones(16, 32)).sum().backward()
+            debug.step()
+    recorded = telens.open_run(tmp_path).records()
+    assert sorted(recorded["iteration"].unique()) == list(range(30))
 
 
 def on_ranks(rank: int, folder: str) -> None:
@@ -133,6 +149,11 @@ def test_all_ranks_follow_the_one_that_it_costs_most(tmp_path):
     [
         (3, None, "'budget' must be a part of the step time such as 3%"),
         ("120%", None, "above 0% and below 100%"),
+        ({"full_steps": 3}, None, "'budget' has no 'share'; add for example 'share: 3%'"),
+        ({"share": "3%", "full_step": 3}, None, "unknown key 'full_step' of 'budget' (did you"),
+        ({"share": "3%", "full_steps": -1}, None, "'full_steps' must be a number of steps, 0"),
+        ({"share": "3%", "full_steps": True}, None, "'full_steps' must be a number of steps, 0"),
+        ({"share": "3%", "full_seconds": 0}, None, "'full_seconds' must be a number of seconds"),
         (
             "3%",
             {"FakeQuant": {"enabled": True, "gemms": "fprop", "tensors": "weight",
