@@ -78,3 +78,21 @@ def test_rates_are_probabilities(rate):
         te.MultiheadAttention(32, 4, attention_dropout=rate, **made)
     with pytest.raises(telens.UsageError, match="expected a probability"):
         te.DotProductAttention(4, 8, attention_dropout=rate)
+
+
+def test_a_padding_mask_may_have_two_dimensions():
+    attention = te.DotProductAttention(2, 8, qkv_format="bshd", attn_mask_type="padding_causal")
+    x = torch.randn(2, 4, 2, 8)
+    mask = torch.tensor([[False, False, True, True], [False, False, False, True]])
+    expected = attention(x, x, x, attention_mask=mask[:, None, None])
+    assert torch.equal(attention(x, x, x, attention_mask=mask), expected)
+    with pytest.raises(telens.ShapeError, match=r"attention_mask of the query is"):
+        attention(x, x, x, attention_mask=mask[:, :3])
+
+
+def test_a_sentinel_in_cu_seqlens_of_a_batch_is_refused():
+    attention = te.DotProductAttention(2, 8, qkv_format="bshd", attn_mask_type="padding")
+    x = torch.randn(2, 4, 2, 8)
+    sums = torch.tensor([0, 4, -1], dtype=torch.int32)
+    with pytest.raises(telens.ShapeError, match="cu_seqlens_q: a sequence has -5 tokens"):
+        attention(x, x, x, cu_seqlens_q=sums)

@@ -173,6 +173,12 @@ def test_sentinels_in_chunks_are_refused_by_name(sizes, order, match):
         te.moe_sort_chunks_by_index(torch.randn(3, 4), torch.tensor(sizes), torch.tensor(order))
 
 
+@pytest.mark.parametrize("padding", [te.Fp8Padding(2, 16), te.Fp8Unpadding(2, 16)])
+def test_a_negative_part_is_refused_by_name(padding):
+    with pytest.raises(telens.UsageError, match="m_splits must be numbers of 0 or more, not -1"):
+        padding(torch.randn(3, 8), [4, -1])
+
+
 def test_sizes_that_do_not_fit_are_refused():
     with pytest.raises(telens.ShapeError, match=r"split_sizes are 3 rows in all; inp has 8"):
         te.moe_sort_chunks_by_index(torch.randn(8, 4), torch.tensor([1, 2]), torch.tensor([1, 0]))

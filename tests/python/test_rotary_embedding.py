@@ -65,6 +65,7 @@ def test_packed_tokens_have_the_angles_of_their_place(interleaved):
         ({"cu_seqlens": torch.tensor([0, 5])}, "cu_seqlens goes with tensor_format thd alone"),
         ({"start_positions": torch.tensor([1])}, r"start_positions must be integers \[2\]"),
         ({"start_positions": torch.tensor([0, 4])}, "the last token stands at 8"),
+        ({"start_positions": torch.tensor([0, -1])}, "start_positions must be 0 or more, not -1"),
         ({"freqs": torch.zeros(4, 1, 1, SIZE)}, "with at least 5 positions"),
     ],
 )

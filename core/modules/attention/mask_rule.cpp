@@ -31,6 +31,14 @@ void check_padding_mask(const char* of, const at::Tensor& mask, std::int64_t bat
   }
 }
 
+// [batch, 1, 1, length] of padding masks that are [batch, length].
+std::vector<at::Tensor> in_four_dimensions(std::vector<at::Tensor> masks) {
+  for (at::Tensor& mask : masks) {
+    if (mask.defined() && mask.dim() == 2) mask = mask.unsqueeze(1).unsqueeze(1);
+  }
+  return masks;
+}
+
 void check_padding_masks(const std::vector<at::Tensor>& masks, const AttentionSizes& sizes) {
   if (masks.size() == 1 && sizes.seq_q != sizes.seq_kv) {
     raise<ShapeError>(
@@ -79,9 +87,10 @@ void check_broadcast(std::string_view what, at::IntArrayRef given, const Attenti
 }
 
 MaskRule::MaskRule(const AttentionMaskType& type, const AttentionSpan& span,
-                   const std::vector<at::Tensor>& masks, const AttentionSizes& sizes,
+                   const std::vector<at::Tensor>& given, const AttentionSizes& sizes,
                    const at::Device& device, bool has_distances)
     : sizes_(sizes), device_(device), left_(span.left), right_(span.right) {
+  const std::vector<at::Tensor> masks = type.padding ? in_four_dimensions(given) : given;
   check_masks(type, masks);
   const bool bottom_right = is_bottom_right(type, span);
   if (type.causality != Causality::none) right_ = 0;

@@ -32,7 +32,8 @@ void check_values(const char* argument, const at::Tensor& cu_seqlens,
   if (least < 0 || last > tokens) {
     raise<ShapeError>(
         "{}: sequences must have lengths and places of 0 or more and end within the {} tokens; "
-        "the smallest is {}, and the last ends at {}",
+        "the smallest is {}, and the last ends at {}. Repeat the last sum for sequences without "
+        "tokens, not -1 or 0",
         argument, tokens, least, last);
   }
 }
@@ -88,7 +89,15 @@ at::Tensor pack_sequences(const at::Tensor& padded, const PackedSequences& seque
 
 at::Tensor padding_mask(const char* argument, const at::Tensor& cu_seqlens, std::int64_t length) {
   check_cu_seqlens(argument, cu_seqlens);
-  return (positions(length, cu_seqlens) >= lengths(cu_seqlens)).unsqueeze(1).unsqueeze(1);
+  const at::Tensor of_each = lengths(cu_seqlens);
+  if (ops::is_on_host(cu_seqlens) && of_each.numel() != 0 &&
+      of_each.min().item<std::int64_t>() < 0) {
+    raise<ShapeError>(
+        "{}: a sequence has {} tokens; expected sums that do not fall. Repeat the last sum for "
+        "sequences without tokens, not -1",
+        argument, of_each.min().item<std::int64_t>());
+  }
+  return (positions(length, cu_seqlens) >= of_each).unsqueeze(1).unsqueeze(1);
 }
 
 }  // namespace telens

@@ -238,6 +238,8 @@ class _RowsOfSplits(torch.nn.Module):
                 f"{type(self).__name__}: m_splits has {len(m_splits)} numbers; expected one for "
                 f"each of {self.num_gemms} GEMMs"
             )
+        if min(m_splits, default=0) < 0:
+            raise refusal(type(self).__name__, "m_splits", "numbers of 0 or more", min(m_splits))
         size = self.align_size
         return [(rows + size - 1) // size * size for rows in m_splits]
 

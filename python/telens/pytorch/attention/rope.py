@@ -146,6 +146,8 @@ def _shifted(
         shown = f"of shape {list(start_positions.shape)}"
         raise refusal(_OWNER, "start_positions", f"integers [{batch}]", shown)
     first = start_positions.to(freqs.device, torch.int64)
+    if not freqs.is_cuda and batch and int(first.min()) < 0:
+        raise refusal(_OWNER, "start_positions", "0 or more", int(first.min()))
     places = torch.arange(sequence, device=freqs.device)[:, None] + first
     if not freqs.is_cuda and places.numel() and int(places.max()) >= freqs.size(0):
         raise _C.ShapeError(
