@@ -189,6 +189,23 @@ def test_cache_manager_holds_keys_by_layer_and_takes_reordered_ones():
     assert torch.equal(kept[:, :4], key[[1, 0]])
 
 
+def test_a_custom_cache_manager_stores_the_caches():
+    from telens.pytorch.attention.inference import KVCacheManager
+
+    class Counting(KVCacheManager):
+        steps = 0
+
+        def pre_step(self, step_dict):
+            self.steps += 1
+            return super().pre_step(step_dict)
+
+    params = caches(custom_cache_manager=Counting)
+    params.pre_step({"a": 2})
+    assert (params.cache_manager.steps, params.sequences) == (1, {"a": 2})
+    with pytest.raises(telens.UsageError, match="custom_cache_manager must be None, or a subclass"):
+        caches(custom_cache_manager=int)
+
+
 @pytest.mark.parametrize("argument", ["num_heads_kv", "head_dim_k"])
 def test_a_bool_is_not_a_size_of_a_cache(argument):
     with pytest.raises(telens.UsageError, match=f"{argument} must be an integer"):
@@ -225,6 +242,7 @@ def test_masks_and_lengths_that_agree_with_pre_step_are_accepted():
     expected = run()
     for arguments in (
         {"attn_mask_type": "padding_causal", "attention_mask": mask},
+        {"attn_mask_type": "padding_causal", "attention_mask": mask[:, 0, 0]},
         {"cu_seqlens_q": torch.tensor([0, 2], dtype=torch.int32)},
         {"cu_seqlens_q": torch.tensor([0, 2, 2, 2], dtype=torch.int32)},  # of a fixed batch size
     ):

@@ -13,7 +13,7 @@ import torch
 from telens import _C
 from telens._names import among, refusal
 from telens.common.field_types import check_sizes, is_integer
-from telens.pytorch.kv_cache import NonPagedKVCacheManager, PagedKVCacheManager
+from telens.pytorch.kv_cache import KVCacheManager, NonPagedKVCacheManager, PagedKVCacheManager
 
 __all__ = ["InferenceParams"]
 
@@ -43,7 +43,10 @@ class InferenceParams:
         caches of pages of page_size tokens, which sequences take as they grow, in place of
         max_sequence_length tokens for each
     max_ctx_len, qkv_format
-        taken, without effect: tensors tell
+        accepted without effect: tensors have a length and a format
+    custom_cache_manager
+        a subclass of ``attention.inference.KVCacheManager`` that stores the caches; None: the one
+        of pages or the one without
     device
         of the caches; None: that of the first keys
     """
@@ -61,6 +64,7 @@ class InferenceParams:
         page_size: int | None = None,
         max_ctx_len: int | None = None,
         qkv_format: str = "bshd",
+        custom_cache_manager: type[KVCacheManager] | None = None,
         *,
         device: torch.device | str | None = None,
     ) -> None:
@@ -91,7 +95,12 @@ class InferenceParams:
         # A cache that is not paged has one page for each sequence.
         self.page_size = page_size if is_paged else max_sequence_length
         self.total_num_pages = total_num_pages if is_paged else max_batch_size
-        manager = PagedKVCacheManager if is_paged else NonPagedKVCacheManager
+        manager = custom_cache_manager or (
+            PagedKVCacheManager if is_paged else NonPagedKVCacheManager
+        )
+        if not (isinstance(manager, type) and issubclass(manager, KVCacheManager)):
+            expected = "None, or a subclass of attention.inference.KVCacheManager"
+            raise refusal("InferenceParams", "custom_cache_manager", expected, manager)
         self.cache_manager = manager(
             total_num_pages=self.total_num_pages,
             page_size=self.page_size,
