@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <new>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -119,6 +120,9 @@ int run(int argc, char** argv) {
     return refused(error);
   } catch (const RecordError& error) {
     return refused(error);
+  } catch (const std::bad_alloc&) {
+    return refused(
+        "there is not enough memory for this input; give the command more, or less input");
   } catch (const std::exception& error) {
     return refused(std::string_view(error.what()));
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <unordered_set>
 #include <utility>
 
 #include "hooks/config/parameter_check.h"
@@ -146,10 +147,14 @@ std::optional<StatisticName> parse_item(const Value& item, const StatisticsRules
   }
   std::optional<StatisticName> name = parse_statistic_name(text, plugin);
   if (!name) {
-    const std::vector<std::string> known = names_to_suggest(rules, plugin);
+    std::vector<std::string> known;  // empty if the error is not listed anyway
+    std::vector<std::string> taken;
+    if (errors.has_room()) {
+      known = names_to_suggest(rules, plugin);
+      taken = names_taken(rules, plugin);
+    }
     errors.add(item.location(), "unknown statistic '{}'{}; {} takes {}{}", text,
-               config::suggestion(text, known), rules.feature,
-               config::quoted_list(names_taken(rules, plugin)),
+               config::suggestion(text, known), rules.feature, config::quoted_list(taken),
                !rules.recipes.empty() ? ", each with or without a recipe before it" : "");
     return std::nullopt;
   }
@@ -172,11 +177,12 @@ std::vector<StatisticName> parse_statistics(const Value& stats, const Statistics
                                             ErrorList& errors,
                                             const config::StatisticDescriptions* plugin) {
   std::vector<StatisticName> names;
+  std::unordered_set<std::string> known;
   for (const Value& item : config::as_list(stats)) {
     auto name = parse_item(item, rules, errors, plugin);
     if (!name) continue;
     if (!name->what_if) name->what_if = rules.implied;
-    if (std::ranges::find(names, *name) == names.end()) names.push_back(*name);
+    if (known.insert(format_statistic_name(*name)).second) names.push_back(*name);
   }
   return names;
 }
@@ -185,9 +191,10 @@ std::vector<std::string> recorded_names(std::span<const StatisticName> statistic
                                         std::string_view tensor) {
   const std::optional<TensorName> known = tensor_from_name(tensor);
   std::vector<std::string> names;
+  std::unordered_set<std::string> added;
   const auto add = [&](const StatisticName& name) {
     std::string text = known ? format_statistic_name(name, *known) : format_statistic_name(name);
-    if (std::ranges::find(names, text) == names.end()) names.push_back(std::move(text));
+    if (added.insert(text).second) names.push_back(std::move(text));
   };
   std::ranges::for_each(statistics, add);
   for (const StatisticId counter : counters_from(StatisticSource::tensor)) add({counter});

@@ -11,11 +11,12 @@
 #include <variant>
 #include <vector>
 
+#include "core/base/copy_may_throw.h"
+
 namespace telens::record {
 
-using DumpAttribute =
-    std::pair<std::string,
-              std::variant<std::string, std::int64_t, double, std::vector<std::int64_t>>>;
+using DumpAttribute = std::pair<std::string, std::variant<std::string, std::int64_t, double,
+                                                          std::vector<std::int64_t>, CopyMayThrow>>;
 
 // How elements are stored; codes of formats that HDF5 does not know go as uint8 and uint16.
 enum class DumpType : std::uint8_t { uint8, uint16, int64, float16, float32, float64 };

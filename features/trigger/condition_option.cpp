@@ -121,7 +121,7 @@ class Parser {
   template <typename... Args>
   bool report(fmt::format_string<Args...> format, Args&&... args) {
     errors_.add(written_.location(), "the condition '{}' {}; {}", condition_.text,
-                fmt::format(format, std::forward<Args>(args)...), kGrammar);
+                ErrorList::message<Args...>(format, args...), kGrammar);
     return false;
   }
 

@@ -43,13 +43,19 @@ std::optional<std::int64_t> FeatureEntry::next_due_after(std::int64_t iteration)
 }
 
 void check_modifiers(const std::vector<const FeatureEntry*>& entries, ErrorList& errors) {
-  for (auto second = entries.begin(); second != entries.end(); ++second) {
-    for (auto first = entries.begin(); first != second; ++first) {
-      if (!modify_the_same(**first, **second)) continue;
-      errors.add((*second)->location,
-                 "{} and {} ({}) modify the same tensor in the same GEMM; only one may",
-                 (*second)->written_name, (*first)->written_name, to_string((*first)->location));
+  // No more than there are tensors of GEMMs: each that follows modifies one of theirs.
+  std::vector<const FeatureEntry*> modifiers;
+  for (const FeatureEntry* second : entries) {
+    if (!second->description->modifies || second->selections.empty()) continue;
+    const auto first = std::ranges::find_if(
+        modifiers, [&](const FeatureEntry* earlier) { return modify_the_same(*earlier, *second); });
+    if (first == modifiers.end()) {
+      modifiers.push_back(second);
+      continue;
     }
+    errors.add(second->location,
+               "{} and {} ({}) modify the same tensor in the same GEMM; only one may",
+               second->written_name, (*first)->written_name, to_string((*first)->location));
   }
 }
 
@@ -67,8 +73,8 @@ std::vector<const FeatureEntry*> Config::entries_for(std::string_view layer_name
       raise<ConfigError>(
           "{}: the sections '{}' ({}) and '{}' both select the layer '{}'; a layer takes one "
           "section: join the two, or narrow the 'layers' of one",
-          to_string(section.location), exclusive->name, to_string(exclusive->location),
-          section.name, layer_name);
+          to_string(section.location), quotable(exclusive->name), to_string(exclusive->location),
+          quotable(section.name), quotable(layer_name));
     }
     if (!section.may_overlap) exclusive = &section;
     for (const FeatureEntry& entry : section.features) entries.push_back(&entry);

@@ -3,33 +3,55 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <tuple>
+#include <utility>
 
 #include "core/base/error.h"
 
 namespace telens::config {
 
-void ErrorList::add_to(std::vector<Entry>& entries, const Location& where, std::string message) {
+namespace {
+
+// Of so many entries the first kListed in the order of the text are chosen: checks of links come
+// after the checks of all sections.
+constexpr std::size_t kMostKept = 1000;
+
+// The longest message in bytes, for the lists of names that some messages hold.
+constexpr std::size_t kLongestMessage = 4000;
+
+std::size_t hash_of(const Location& where, const std::string& message) {
+  return std::hash<std::string>{}(fmt::format("{}:{}:{}", where.line, where.column, message));
+}
+
+}  // namespace
+
+void ErrorList::add_to(Entries& entries, const Location& where, std::string message) {
   if (!context_.empty()) message = fmt::format("{}: {}", fmt::join(context_, ", "), message);
+  message = quotable(message, kLongestMessage);
   // A value that several items share (an anchor, a default beside a struct) is wrong once.
-  const bool known = std::ranges::any_of(entries, [&](const Entry& entry) {
-    return entry.message == message && entry.where.line == where.line &&
-           entry.where.column == where.column;
-  });
-  if (!known) entries.push_back({where, std::move(message)});
+  const bool is_new = entries.known.insert(hash_of(where, message)).second;
+  if (is_new && entries.kept.size() < kMostKept) {
+    entries.kept.push_back({where, std::move(message)});
+  }
 }
 
 std::vector<std::string> ErrorList::lines() const { return split_lines(errors_); }
 
 std::vector<std::string> ErrorList::warning_lines() const { return split_lines(warnings_); }
 
-std::vector<std::string> ErrorList::split_lines(std::vector<Entry> entries) {
-  std::ranges::stable_sort(entries, {}, [](const Entry& entry) {
+std::vector<std::string> ErrorList::split_lines(const Entries& entries) {
+  std::vector<Entry> sorted = entries.kept;
+  std::ranges::stable_sort(sorted, {}, [](const Entry& entry) {
     return std::tuple(entry.where.line, entry.where.column);
   });
+  if (sorted.size() > kListed) sorted.resize(kListed);
   std::vector<std::string> lines;
-  for (const Entry& entry : entries) {
+  for (const Entry& entry : sorted) {
     lines.push_back(fmt::format("{}: {}", to_string(entry.where), entry.message));
+  }
+  if (entries.known.size() > lines.size()) {
+    lines.push_back(fmt::format("... and {} more", entries.known.size() - lines.size()));
   }
   return lines;
 }

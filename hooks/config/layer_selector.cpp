@@ -5,6 +5,7 @@
 #include <cctype>
 #include <charconv>
 #include <limits>
+#include <unordered_set>
 
 #include "core/base/characters.h"
 #include "core/base/error.h"
@@ -194,10 +195,11 @@ void LayerSelector::find_idle(std::span<const std::string> layer_names, ErrorLis
   find_outranked(findings);
   const auto none = [&](auto fits) { return std::ranges::none_of(layer_names, fits); };
   if (exact_names_) {
+    const std::unordered_set<std::string_view> known(layer_names.begin(), layer_names.end());
     for (const LocatedName& exact : *exact_names_) {
-      if (std::ranges::find(layer_names, exact.name) != layer_names.end()) continue;
+      if (known.contains(exact.name)) continue;
       findings.add(exact.location, "no layer is called '{}'{}", exact.name,
-                   suggestion(exact.name, layer_names));
+                   findings.has_room() ? suggestion(exact.name, layer_names) : "");
     }
   } else if (regex_) {
     const auto key = std::ranges::find(keys_, kRegex, &LocatedName::name);

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
-#include <iterator>
+#include <optional>
 #include <system_error>
+#include <utility>
 
+#include "core/base/bounded_file.h"
 #include "core/base/error.h"
 #include "hooks/config/config.h"
 #include "hooks/config/suggestions.h"
@@ -279,7 +281,10 @@ std::string read_file(const std::filesystem::path& path) {
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   if (!file) refuse({errno, std::generic_category()});
-  return std::string(std::istreambuf_iterator<char>(file), {});
+  std::optional<std::string> text = read_bounded(file, kMostTextBytes);
+  if (text) return std::move(*text);
+  raise<ConfigError>("the config file '{}' is larger than {} MB; check the path", path.string(),
+                     kMostTextBytes >> 20);
 }
 
 }  // namespace

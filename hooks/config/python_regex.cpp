@@ -6,6 +6,7 @@
 #include <array>
 
 #include "core/base/error.h"
+#include "hooks/config/value.h"
 
 namespace telens::config {
 namespace {
@@ -37,7 +38,7 @@ PythonRegex::PythonRegex(std::string_view pattern) : pattern_(pattern) {
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                     PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
   if (!code) {
-    raise<UsageError>("the regular expression '{}' cannot be compiled: {}", pattern,
+    raise<UsageError>("the regular expression '{}' cannot be compiled: {}", quotable(pattern),
                       get_message(error));
   }
   code_ = std::shared_ptr<const void>(code, [](const void* owned) {
@@ -57,7 +58,7 @@ bool PythonRegex::search(std::string_view text) const {
   if (result >= 0) return true;
   if (result == PCRE2_ERROR_NOMATCH) return false;
   raise<UsageError>("the regular expression '{}' cannot be matched against '{}': {}; simplify it",
-                    pattern_, text, get_message(result));
+                    quotable(pattern_), quotable(text), get_message(result));
 }
 
 }  // namespace telens::config

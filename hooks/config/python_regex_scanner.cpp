@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "core/base/error.h"
+#include "hooks/config/value.h"
 
 namespace telens::config {
 namespace {
@@ -25,8 +26,8 @@ std::string PatternScanner::ascii_sign() const {
 }
 
 void PatternScanner::refuse(std::string_view why) const {
-  raise<UsageError>("the regular expression '{}' is refused at character {}: {}", pattern_,
-                    position_, why);
+  raise<UsageError>("the regular expression '{}' is refused at character {}: {}",
+                    quotable(pattern_), position_, quotable(why, 3 * kLongestQuote));
 }
 
 std::string PatternScanner::take_until(char end, std::string_view what) {

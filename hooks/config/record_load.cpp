@@ -24,6 +24,12 @@ constexpr std::int64_t kNoIteration = std::int64_t{1} << 40;
 // Iterations in which the busiest one is looked for behind a change of the schedules.
 constexpr std::int64_t kLongestPeriod = 10'000;
 
+// Iterations after which only the changes themselves and each schedule's first are searched.
+constexpr std::size_t kMostSearched = 100'000;
+
+// Changes times schedules up to which a load is estimated: about a second.
+constexpr std::size_t kMostCompared = 10'000'000;
+
 // Frequencies of one record that enter the average; it leaves out those beyond.
 constexpr std::size_t kMostFrequencies = 12;
 
@@ -97,10 +103,7 @@ std::int64_t get_period(const Schedules& schedules) {
 std::vector<std::int64_t> frequencies_at(const Schedules& schedules, std::int64_t iteration) {
   std::set<std::int64_t> all;
   for (const Schedule* schedule : schedules) {
-    const bool on = std::ranges::any_of(schedule->ranges(), [&](const StepRange& range) {
-      return range.first <= iteration && (!range.last || *range.last >= iteration);
-    });
-    if (on) all.insert(schedule->freq());
+    if (schedule->selects(iteration)) all.insert(schedule->freq());
   }
   std::vector<std::int64_t> frequencies;
   for (const std::int64_t each : all) {
@@ -169,7 +172,8 @@ std::set<std::int64_t> busy_iterations(const Schedules& schedules, const Changes
   for (auto change = changes.iterations.begin(); change != changes.iterations.end(); ++change) {
     const auto next = std::next(change);
     const std::int64_t length = next == changes.iterations.end() ? kNever : *next - *change;
-    for (std::int64_t i = 0; i < std::min(period, length); ++i) iterations.insert(*change + i);
+    const std::int64_t searched = iterations.size() < kMostSearched ? std::min(period, length) : 1;
+    for (std::int64_t i = 0; i < searched; ++i) iterations.insert(*change + i);
     for (const Schedule* schedule : schedules) {
       const auto due = schedule->next_due_after(*change - 1);
       if (due && *due < kNoIteration) iterations.insert(*due);
@@ -188,15 +192,14 @@ std::vector<std::string> not_counted(const Plan& plan) {
 
 std::vector<std::string> waiting_sections(const Plan& plan) {
   std::vector<std::string> sections;
+  std::set<std::string_view> known;
   for (const PlanRow& row : plan.rows) {
     if (!row.entry->keys->waits() || row.idle()) continue;
     if (row.entry->description->recorded && row.selection &&
         row.entry->description->recorded(*row.selection).empty()) {
       continue;
     }
-    if (std::ranges::find(sections, row.entry->section) == sections.end()) {
-      sections.push_back(row.entry->section);
-    }
+    if (known.insert(row.entry->section).second) sections.push_back(row.entry->section);
   }
   return sections;
 }
@@ -219,6 +222,11 @@ RecordLoad estimate_load(const Plan& plan) {
   RecordLoad load;
   load.not_counted = not_counted(plan);
   load.waiting = waiting_sections(plan);
+  if (changes.iterations.size() * schedules.size() > kMostCompared) {
+    load.refusal = fmt::format("{} schedules that change in {} iterations are too many",
+                               schedules.size(), changes.iterations.size());
+    return load;
+  }
   std::optional<std::int64_t> first_due;
   for (const std::int64_t iteration : busy_iterations(schedules, changes)) {
     const std::int64_t now = records_at(records, iteration);
@@ -250,6 +258,7 @@ std::int64_t records_in(const Plan& plan, std::int64_t iteration) {
 std::string RecordLoad::text() const {
   std::string text =
       waiting.empty() ? "nothing is recorded" : "nothing is recorded from the start on";
+  if (!refusal.empty()) text = fmt::format("the load is not estimated: {}", refusal);
   if (most > 0) {
     std::string when;
     if (last) when = fmt::format(" from {} to {}", first, *last);

@@ -26,6 +26,8 @@ struct RecordLoad {
   std::vector<std::string> not_counted;  // features of which it is not known, by qualified name
   std::vector<std::string> waiting;      // sections that record once another one's feature fires
 
+  std::string refusal;  // why nothing is estimated; empty: it is
+
   // "9.6 records (45 bytes) a step on average, at most 96 (451 bytes) in iteration 0"
   std::string text() const;
 };

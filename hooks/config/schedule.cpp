@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <string_view>
 
 namespace telens::config {
@@ -13,10 +14,35 @@ namespace {
 // A second spelling of "no end", beside null.
 constexpr std::int64_t kNoEnd = -1;
 
+// The most ranges that a description lists.
+constexpr std::size_t kMostDescribed = 20;
+
 constexpr std::int64_t kLast = std::numeric_limits<std::int64_t>::max();
 
-bool lies_in(const StepRange& range, std::int64_t iteration) {
-  return iteration >= range.first && (!range.last || iteration <= *range.last);
+bool is_reversed(const StepRange& range) { return range.last && *range.last < range.first; }
+
+std::int64_t last_of(const StepRange& range) { return range.last.value_or(kLast); }
+
+// The ranges in order, joined if they overlap or follow one another without a gap.
+std::vector<StepRange> joined(std::vector<StepRange> ranges) {
+  std::erase_if(ranges, is_reversed);
+  std::ranges::sort(ranges, {}, &StepRange::first);
+  std::vector<StepRange> disjoint;
+  for (const StepRange& range : ranges) {
+    if (disjoint.empty() ||
+        (last_of(disjoint.back()) < kLast && range.first > last_of(disjoint.back()) + 1)) {
+      disjoint.push_back(range);
+    } else if (last_of(range) > last_of(disjoint.back())) {
+      disjoint.back().last = range.last;
+    }
+  }
+  return disjoint;
+}
+
+// The first range that ends at the iteration or later.
+std::vector<StepRange>::const_iterator range_at(const std::vector<StepRange>& disjoint,
+                                                std::int64_t iteration) {
+  return std::ranges::lower_bound(disjoint, iteration, {}, last_of);
 }
 
 std::int64_t parse_first(const Value& value, std::string_view what, ErrorList& errors) {
@@ -61,8 +87,6 @@ std::vector<StepRange> parse_ranges(const Value& value, ErrorList& errors) {
   return ranges;
 }
 
-bool is_reversed(const StepRange& range) { return range.last && *range.last < range.first; }
-
 void warn_of_list(const Value& map, const Value& list, const std::vector<StepRange>& ranges,
                   ErrorList& errors) {
   for (std::size_t i = 0; i < ranges.size(); ++i) {
@@ -84,53 +108,53 @@ void warn_of_list(const Value& map, const Value& list, const std::vector<StepRan
 }  // namespace
 
 Schedule::Schedule(std::int64_t freq, std::vector<StepRange> ranges)
-    : freq_(freq), ranges_(std::move(ranges)) {}
+    : freq_(freq), ranges_(std::move(ranges)), disjoint_(joined(ranges_)) {}
+
+bool Schedule::selects(std::int64_t iteration) const {
+  const auto range = range_at(disjoint_, iteration);
+  return range != disjoint_.end() && range->first <= iteration;
+}
 
 bool Schedule::due(std::int64_t iteration, std::int64_t factor) const {
-  const auto holds = [&](const StepRange& range) { return lies_in(range, iteration); };
-  return iteration % (freq_ * factor) == 0 && std::ranges::any_of(ranges_, holds);
+  return iteration % (freq_ * factor) == 0 && selects(iteration);
 }
 
 bool Schedule::always_due_from(std::int64_t iteration, std::int64_t factor) const {
   if (freq_ * factor != 1) return false;
-  const auto holds = [&](const StepRange& range) { return lies_in(range, iteration); };
-  // One range after the other, each from where the one before has ended.
-  for (auto range = std::ranges::find_if(ranges_, holds); range != ranges_.end();
-       range = std::ranges::find_if(ranges_, holds)) {
-    if (range->last.value_or(kLast) == kLast) return true;
-    iteration = *range->last + 1;
-  }
-  return false;
+  const auto range = range_at(disjoint_, iteration);
+  return range != disjoint_.end() && range->first <= iteration && last_of(*range) == kLast;
 }
 
 std::optional<std::int64_t> Schedule::next_due_after(std::int64_t iteration,
                                                      std::int64_t factor) const {
-  std::optional<std::int64_t> next;
   if (iteration == kLast) return std::nullopt;
   const std::int64_t freq = freq_ * factor;
-  for (const StepRange& range : ranges_) {
-    const std::int64_t from = std::max({iteration + 1, range.first, std::int64_t{0}});
+  const std::int64_t earliest = std::max(iteration + 1, std::int64_t{0});
+  for (auto range = range_at(disjoint_, earliest); range != disjoint_.end(); ++range) {
+    const std::int64_t from = std::max(earliest, range->first);
     const std::int64_t wait = (freq - from % freq) % freq;
-    if (wait > range.last.value_or(kLast) - from) continue;
-    const std::int64_t multiple = from + wait;
-    if (!next || multiple < *next) next = multiple;
+    if (wait <= last_of(*range) - from) return from + wait;
   }
-  return next;
+  return std::nullopt;
 }
 
 std::string describe(const Schedule& schedule) {
   std::string text = schedule.freq() == 1 ? std::string("every iteration")
                                           : fmt::format("every {} iterations", schedule.freq());
+  const std::vector<StepRange>& all = schedule.ranges();
+  const auto is_endless = [](const StepRange& range) { return !range.last && range.first <= 0; };
+  if (std::ranges::any_of(all, is_endless)) return text;
   std::vector<std::string> ranges;
-  for (const StepRange& range : schedule.ranges()) {
+  for (const StepRange& range : std::span(all).first(std::min(all.size(), kMostDescribed))) {
     const std::int64_t first = std::max(range.first, std::int64_t{0});
     if (range.last) {
       ranges.push_back(fmt::format("{} to {}", first, *range.last));
-    } else if (first > 0) {
-      ranges.push_back(fmt::format("from {}", first));
     } else {
-      return text;  // whatever the other ranges are
+      ranges.push_back(fmt::format("from {}", first));
     }
+  }
+  if (all.size() > kMostDescribed) {
+    ranges.push_back(fmt::format("{} more", all.size() - kMostDescribed));
   }
   return fmt::format("{}, {}", text, fmt::join(ranges, " and "));
 }

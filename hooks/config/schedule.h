@@ -28,6 +28,9 @@ class Schedule {
   Schedule() = default;                                        // every iteration
   Schedule(std::int64_t freq, std::vector<StepRange> ranges);  // freq >= 1
 
+  // One of the ranges holds the iteration, whatever the frequency.
+  bool selects(std::int64_t iteration) const;
+
   bool due(std::int64_t iteration, std::int64_t factor = 1) const;
 
   // It is due in this iteration and in all that follow.
@@ -40,11 +43,14 @@ class Schedule {
   std::int64_t freq() const { return freq_; }
   const std::vector<StepRange>& ranges() const { return ranges_; }
 
-  friend bool operator==(const Schedule&, const Schedule&) = default;
+  friend bool operator==(const Schedule& a, const Schedule& b) {
+    return a.freq_ == b.freq_ && a.ranges_ == b.ranges_;
+  }
 
  private:
   std::int64_t freq_ = 1;
   std::vector<StepRange> ranges_{StepRange{}};
+  std::vector<StepRange> disjoint_{StepRange{}};  // the same iterations, sorted, with gaps between
 };
 
 // "every iteration", "every 10 iterations, 0 to 20 and from 80"

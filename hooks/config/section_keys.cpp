@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <map>
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "hooks/config/config.h"
@@ -94,19 +98,24 @@ const FeatureEntry* firing_feature(const Section& section) {
   return found == section.features.end() ? nullptr : &*found;
 }
 
-std::vector<std::string> section_names(const Value& root) {
-  std::vector<std::string> names;
-  for (const MapEntry& entry : root.as_map()) names.push_back(entry.key);
-  return names;
-}
-
 class LinkCheck {
  public:
   LinkCheck(const std::vector<Section>& sections, const Value& root,
             const Descriptions& descriptions, ErrorList& errors)
-      : sections_(sections), root_(root), descriptions_(descriptions), errors_(errors) {}
+      : sections_(sections), descriptions_(descriptions), errors_(errors) {
+    for (const Section& section : sections) by_name_.emplace(section.name, &section);
+    for (const MapEntry& entry : root.as_map()) {
+      names_.push_back(entry.key);
+      written_.insert(entry.key);
+      for (const LinkKey& key : kLinkKeys) {
+        const Value* link = entry.value.find(key.key);
+        if (link != nullptr && link->is_string()) linked_[key.key].insert(link->as_string());
+      }
+    }
+  }
 
   void run() {
+    find_circles();
     for (const Section& section : sections_) {
       const ErrorList::Context context(errors_, fmt::format("section '{}'", section.name));
       for (const LinkKey& key : kLinkKeys) {
@@ -123,18 +132,21 @@ class LinkCheck {
 
  private:
   const Section* find(std::string_view name) const {
-    const auto found = std::ranges::find(sections_, name, &Section::name);
-    return found == sections_.end() ? nullptr : &*found;
+    const auto found = by_name_.find(name);
+    return found == by_name_.end() ? nullptr : found->second;
   }
 
   // A section or feature that is switched off may be named: this one then waits for ever.
   void check_target(const SectionLink& link, const LinkKey& key) {
     const Section* target = find(link.section);
     const FeatureEntry* feature = target == nullptr ? nullptr : firing_feature(*target);
-    if (root_.find(link.section) == nullptr) {
-      const std::vector<std::string> names = section_names(root_);
-      errors_.add(link.location, "'{}': there is no section '{}'{}; the sections are {}", key.key,
-                  link.section, suggestion(link.section, names), quoted_list(names));
+    if (!written_.contains(link.section)) {
+      const std::size_t listed = std::min(names_.size(), ErrorList::kListed);
+      errors_.add(
+          link.location, "'{}': there is no section '{}'{}; the sections are {}{}", key.key,
+          link.section, errors_.has_room() ? suggestion(link.section, names_) : "",
+          quoted_list(std::span(names_).first(listed)),
+          listed < names_.size() ? fmt::format(" and {} more", names_.size() - listed) : "");
     } else if (target != nullptr && !target->fires) {
       errors_.add(link.location,
                   "'{}': the section '{}' has no feature that fires; give it a telens.Trigger",
@@ -197,10 +209,7 @@ class LinkCheck {
     for (const LinkKey& key : kLinkKeys) {
       const Value* measure = feature->config.find(key.measure);
       if (measure == nullptr) continue;
-      const bool named = std::ranges::any_of(root_.as_map(), [&](const MapEntry& other) {
-        const Value* link = other.value.find(key.key);
-        return link != nullptr && link->is_string() && link->as_string() == section.name;
-      });
+      const bool named = linked_[key.key].contains(section.name);
       const bool of_operands =
           key.measure == kWriteLast && feature->config.find(kOperands) != nullptr;
       if (named || of_operands) continue;
@@ -209,20 +218,35 @@ class LinkCheck {
     }
   }
 
-  // A section that waits, over others, for itself.
-  void check_circle(const Section& section) {
-    const Section* at = &section;
-    for (std::size_t i = 0; at != nullptr && at->keys->started_by && i < sections_.size(); ++i) {
-      at = find(at->keys->started_by->section);
-      if (at != &section) continue;
-      errors_.add(section.keys->started_by->location, "'{}': the section would wait for itself",
-                  kStartedBy);
-      return;
+  // Collects the sections that wait, over others, for themselves. Each section waits for one at
+  // most, so a walk from each to where another walk has been visits every section once.
+  void find_circles() {
+    std::unordered_map<const Section*, const Section*> walk_of;  // by its first section
+    for (const Section& first : sections_) {
+      const Section* at = &first;
+      while (at != nullptr && walk_of.try_emplace(at, &first).second) at = next(*at);
+      if (at == nullptr || walk_of[at] != &first) continue;
+      for (const Section* each = at; circular_.insert(each).second;) each = next(*each);
     }
   }
 
+  const Section* next(const Section& section) const {
+    const std::optional<SectionLink>& link = section.keys->started_by;
+    return link ? find(link->section) : nullptr;
+  }
+
+  void check_circle(const Section& section) {
+    if (!circular_.contains(&section)) return;
+    errors_.add(section.keys->started_by->location, "'{}': the section would wait for itself",
+                kStartedBy);
+  }
+
   const std::vector<Section>& sections_;
-  const Value& root_;
+  std::unordered_map<std::string_view, const Section*> by_name_;  // the first of each name
+  std::vector<std::string> names_;                                // also of disabled sections
+  std::unordered_set<std::string_view> written_;                  // the same names
+  std::map<std::string_view, std::unordered_set<std::string_view>> linked_;  // names, by LinkKey
+  std::unordered_set<const Section*> circular_;
   const Descriptions& descriptions_;
   ErrorList& errors_;
 };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <string_view>
+#include <unordered_set>
 
 #include "core/base/error.h"
 #include "hooks/config/parameter_check.h"
@@ -38,8 +40,7 @@ struct Choice {
 // tensors beside the struct, whichever way either chose them.
 Value overlay(Value map, const Value& item) {
   if (has_axis(item, kTensorAxis)) map = without_axis(map, kTensorAxis);
-  for (const MapEntry& entry : item.as_map()) map = map.with(entry.key, entry.value);
-  return Value(std::move(map), item.location());
+  return Value(map.with_all(item.as_map()), item.location());
 }
 
 // An empty list, where the feature is to do nothing.
@@ -49,20 +50,25 @@ bool chooses_nothing(const Value& map, const Axis& axis) {
   return items != nullptr && items->is_list() && items->as_list().empty();
 }
 
-// Expands one axis; of the two ways the struct wins. Malformed items are left out: the
-// validator has named them.
+// Expands one axis; of the two ways the struct wins. Skips malformed items, which the validator has
+// named, and names that came before.
 std::vector<Choice> expand(const Value& map, const Axis& axis) {
   std::vector<Choice> choices;
+  std::unordered_set<std::string_view> known;
   if (const Value* items = map.find(axis.structure)) {
     const Value outer = map.without(axis.structure);
     for (const Value& item : as_list(*items)) {
       const Value* name = item.find(axis.item);
-      if (name && name->is_string()) choices.push_back({name->as_string(), overlay(outer, item)});
+      if (name && name->is_string() && known.insert(name->as_string()).second) {
+        choices.push_back({name->as_string(), overlay(outer, item)});
+      }
     }
   } else if (const Value* names = map.find(axis.list)) {
     const Value outer = map.without(axis.list);
     for (const Value& name : as_list(*names)) {
-      if (name.is_string()) choices.push_back({name.as_string(), outer.with(axis.item, name)});
+      if (name.is_string() && known.insert(name.as_string()).second) {
+        choices.push_back({name.as_string(), outer.with(axis.item, name)});
+      }
     }
   }
   return choices;
@@ -94,7 +100,9 @@ class Resolver {
     } else if (selects_tensors(description_.selects)) {
       check_axis(config, kTensorAxis);
     }
-    std::vector<Selection> selections = select(config.without(kEnabled));
+    // Each selection holds a copy of the keys: unknown ones, of which there may be any number, have
+    // been reported.
+    std::vector<Selection> selections = select(with_known_keys(config));
     const bool has_struct = config.find(kGemmAxis.structure) || config.find(kTensorAxis.structure);
     const bool is_idle = chooses_nothing(config, kGemmAxis) || chooses_nothing(config, kTensorAxis);
     if (selections.empty() && !has_struct && !is_idle) {
@@ -131,6 +139,16 @@ class Resolver {
     for (const Parameter& parameter : description_.parameters) keys.push_back(parameter.name);
     if (description_.schedule) keys.insert(keys.end(), kScheduleKeys.begin(), kScheduleKeys.end());
     return keys;
+  }
+
+  Value with_known_keys(const Value& config) const {
+    const std::vector<std::string> keys = get_keys(Level::feature);
+    Value::Map known;
+    for (const MapEntry& entry : config.as_map()) {
+      const bool is_known = std::ranges::find(keys, entry.key) != keys.end();
+      if (is_known && entry.key != kEnabled) known.push_back(entry);
+    }
+    return Value(Value(std::move(known)), config.location());
   }
 
   // Selections with equal parameters share their options.
@@ -222,7 +240,7 @@ class Resolver {
                   axis.structure, axis.item, describe(items));
       return;
     }
-    std::vector<std::string> seen;
+    std::unordered_set<std::string_view> seen;
     for (const Value& item : items.as_list()) {
       const Value* name = item.find(axis.item);
       if (!name) {
@@ -231,11 +249,10 @@ class Resolver {
         continue;
       }
       check_name(*name, axis);
-      if (name->is_string() && std::ranges::find(seen, name->as_string()) != seen.end()) {
+      if (name->is_string() && !seen.insert(name->as_string()).second) {
         errors_.add(name->location(), "'{}' stands twice in '{}'; keep one item", name->as_string(),
                     axis.structure);
       }
-      if (name->is_string()) seen.push_back(name->as_string());
       check_level(item, axis.item == kGemmAxis.item ? Level::gemm_item : Level::tensor_item);
     }
   }
@@ -281,10 +298,6 @@ class Resolver {
         Selection selection;
         if (by_gemm) selection.gemm = gemm_from_name(gemm.name);
         if (by_tensor) selection.tensor = tensor.name;
-        const bool known = std::ranges::any_of(selections, [&](const Selection& other) {
-          return other.gemm == selection.gemm && other.tensor == selection.tensor;
-        });
-        if (known) continue;  // named twice in a plain list
         selection.parameters = complete_parameters(tensor.keys, description_, errors_);
         ErrorList reported;  // each level's schedule has been checked where it stands
         if (description_.schedule) {

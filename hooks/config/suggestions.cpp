@@ -1,11 +1,12 @@
 #include "hooks/config/suggestions.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
 #include <utility>
+
+#include "hooks/config/value.h"
 
 namespace telens::config {
 namespace {
@@ -24,6 +25,9 @@ bool contains_either(const std::string& a, const std::string& b) {
   const std::string& longer = a.size() < b.size() ? b : a;
   return shorter.size() >= kTellingLength && longer.find(shorter) != std::string::npos;
 }
+
+// The statistics that a feature takes are fewer.
+constexpr std::size_t kMostListed = 200;
 
 }  // namespace
 
@@ -57,9 +61,11 @@ std::vector<std::string> nearest_names(std::string_view written, std::span<const
     std::size_t distance;
     std::string name;
   };
+  if (written.size() > kLongestQuote) return {};
   const std::string lower_written = lower(written);
   std::vector<Candidate> candidates;
   for (const std::string& name : names) {
+    if (name.size() > kLongestQuote) continue;
     const std::size_t distance = edit_distance(written, name);
     const std::size_t allowed = std::max(written.size(), name.size()) / 3;
     if (distance <= allowed || contains_either(lower_written, lower(name))) {
@@ -83,7 +89,13 @@ std::string suggestion(std::string_view written, std::span<const std::string> na
 }
 
 std::string quoted_list(std::span<const std::string> names) {
-  return names.empty() ? "(none)" : fmt::format("'{}'", fmt::join(names, "', '"));
+  if (names.empty()) return "(none)";
+  std::string list;
+  for (const std::string& name : names.first(std::min(names.size(), kMostListed))) {
+    list += fmt::format("{}'{}'", list.empty() ? "" : ", ", quotable(name));
+  }
+  if (names.size() > kMostListed) list += fmt::format(" and {} more", names.size() - kMostListed);
+  return list;
 }
 
 }  // namespace telens::config

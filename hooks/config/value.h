@@ -2,6 +2,7 @@
 // (hooks/config/yaml_reader.h) or, by a caller that holds a dict, from the constructors.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -37,9 +38,9 @@ class Value {
   Value(std::int64_t value) : data_(value) {}
   Value(int value) : data_(std::int64_t{value}) {}
   Value(double value) : data_(value) {}
-  Value(std::string value) : data_(std::move(value)) {}
-  Value(std::string_view value) : data_(std::string(value)) {}
-  Value(const char* value) : data_(std::string(value)) {}
+  Value(std::string value);
+  Value(std::string_view value) : Value(std::string(value)) {}
+  Value(const char* value) : Value(std::string(value)) {}
   Value(List value);
   Value(Map value);
   Value(Value value, Location location) : Value(std::move(value)) {
@@ -50,23 +51,25 @@ class Value {
   bool is_bool() const { return std::holds_alternative<bool>(data_); }
   bool is_integer() const { return std::holds_alternative<std::int64_t>(data_); }
   bool is_number() const { return is_integer() || std::holds_alternative<double>(data_); }
-  bool is_string() const { return std::holds_alternative<std::string>(data_); }
-  bool is_list() const { return std::holds_alternative<std::shared_ptr<const List>>(data_); }
-  bool is_map() const { return std::holds_alternative<std::shared_ptr<const Map>>(data_); }
+  bool is_string() const { return std::holds_alternative<Shared<std::string>>(data_); }
+  bool is_list() const { return std::holds_alternative<Shared<List>>(data_); }
+  bool is_map() const { return std::holds_alternative<Shared<Map>>(data_); }
 
   // The value as the kind that the name says; another kind throws std::bad_variant_access.
   bool as_bool() const { return std::get<bool>(data_); }
   std::int64_t as_integer() const { return std::get<std::int64_t>(data_); }
   double as_number() const;  // an integer too
-  const std::string& as_string() const { return std::get<std::string>(data_); }
-  const List& as_list() const { return *std::get<std::shared_ptr<const List>>(data_); }
-  const Map& as_map() const { return *std::get<std::shared_ptr<const Map>>(data_); }
+  const std::string& as_string() const { return *std::get<Shared<std::string>>(data_); }
+  const List& as_list() const { return *std::get<Shared<List>>(data_); }
+  const Map& as_map() const { return *std::get<Shared<Map>>(data_); }
 
   // The value of a key of a map; nullptr where the key is absent or this is no map.
   const Value* find(std::string_view key) const;
 
-  // This map with the key set to (or, if present, replaced by) the value; with the key removed.
+  // This map with the key set to (or, if present, replaced by) the value; with all entries of
+  // `over` set likewise; with the key removed.
   Value with(std::string_view key, Value value) const;
+  Value with_all(const Map& over) const;
   Value without(std::string_view key) const;
 
   const Location& location() const { return location_; }
@@ -75,8 +78,13 @@ class Value {
   friend bool operator==(const Value& a, const Value& b);
 
  private:
-  std::variant<std::monostate, bool, std::int64_t, double, std::string, std::shared_ptr<const List>,
-               std::shared_ptr<const Map>>
+  template <typename T>
+  using Shared = std::shared_ptr<const T>;
+
+  // Copying never throws. libstdc++ 12 destroys the wrong alternative if copying a std::string
+  // inside a variant runs out of memory.
+  std::variant<std::monostate, bool, std::int64_t, double, Shared<std::string>, Shared<List>,
+               Shared<Map>>
       data_;
   Location location_;
 };
@@ -87,7 +95,14 @@ struct MapEntry {
   Location key_location = {};
 };
 
-// The value in words for an error message: "the list [1, 2]", "the string 'a'", "null".
+// The longest text that a message quotes, in bytes.
+inline constexpr std::size_t kLongestQuote = 100;
+
+// The text, or its first `bytes` followed by "...". Cuts no UTF-8 character.
+std::string quotable(std::string_view text, std::size_t bytes = kLongestQuote);
+
+// The value in words for an error message: "the list [1, 2]", "the string 'a'", "null". A long text
+// is cut.
 std::string describe(const Value& value);
 
 // The value as JSON, which is YAML too. Infinities and NaN are written as YAML has them (.inf).

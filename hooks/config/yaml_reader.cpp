@@ -26,6 +26,10 @@ namespace {
 // Values after the expansion of aliases; stops a text whose aliases multiply.
 constexpr std::size_t kMaxValues = 1'000'000;
 
+// Bytes of keys and texts after the expansion of aliases. Texts are shared, but messages, JSON and
+// run files hold copies.
+constexpr std::size_t kMaxBytes = 64 << 20;
+
 // Lists and mappings in one another, aliases expanded. A config needs about ten; what walks a tree
 // calls itself once a level.
 constexpr std::size_t kMaxLevels = 100;
@@ -48,6 +52,7 @@ struct RefusedYaml : YAML::Exception {
 // How large a value is, aliases expanded.
 struct TreeSize {
   std::size_t values = 1;
+  std::size_t bytes = 0;
   std::size_t levels = 0;  // lists and mappings in one another
 };
 
@@ -57,7 +62,7 @@ struct OpenNode {
   std::optional<std::size_t> bracket;  // where it stands in the text; none: a block
   Location location;
   YAML::anchor_t anchor = YAML::NullAnchor;
-  TreeSize size{1, 1};  // so far
+  TreeSize size{.levels = 1};  // so far
   Value::List items;
   Value::Map entries;
   std::unordered_map<std::string, Location> key_locations;  // by key, where it stands first
@@ -118,10 +123,10 @@ class Builder : public YAML::EventHandler {
     refuse_unclosed_quote(mark);
     const bool merge_tag = tag == kPlainTag || is_yaml_tag(tag, "merge");
     if (wants_key()) {
-      if (anchor != YAML::NullAnchor) anchors_[anchor] = {Value(text), {}};
+      if (anchor != YAML::NullAnchor) anchors_[anchor] = {Value(text), {.bytes = text.size()}};
       return take_key(text, merge_tag && text == kMergeKey, mark);
     }
-    take(Value(scalar(tag, text, mark), locate(mark)), {}, anchor, mark);
+    take(Value(scalar(tag, text, mark), locate(mark)), {.bytes = text.size()}, anchor, mark);
   }
 
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
@@ -268,9 +273,15 @@ class Builder : public YAML::EventHandler {
     }
     OpenNode& parent = open_.back();
     parent.size.values += size.values;
+    parent.size.bytes += size.bytes + (parent.key ? parent.key->size() : 0);
     parent.size.levels = std::max(parent.size.levels, size.levels + 1);
     if (parent.size.values > kMaxValues) {
       throw RefusedYaml(mark, "its aliases expand to more than a million values");
+    }
+    if (parent.size.bytes > kMaxBytes) {
+      throw RefusedYaml(mark, fmt::format("its texts, aliases expanded, are longer than {} MB; "
+                                          "shorten the texts, or use fewer aliases",
+                                          kMaxBytes >> 20));
     }
     if (!parent.is_map) {
       parent.items.push_back(std::move(value));
@@ -338,7 +349,7 @@ Value read_yaml(std::string_view yaml, std::string_view source_name, ErrorList& 
     // An empty text has no node with a place of its own.
     return first.is_null() ? Value(first, builder.locate(YAML::Mark())) : first;
   } catch (const RefusedYaml& error) {
-    errors.add(builder.locate(error.mark), "{}", error.msg);
+    errors.add(builder.locate(error.mark), "{}", std::string(error.msg));
     return {};
   } catch (const YAML::Exception& error) {
     if (const auto unclosed = builder.unclosed_bracket(error.mark)) {
@@ -350,7 +361,8 @@ Value read_yaml(std::string_view yaml, std::string_view source_name, ErrorList& 
       errors.add(builder.locate(*tab), "not valid YAML: a tab indents this line; expected blanks");
       return {};
     }
-    errors.add(builder.locate(error.mark), "not valid YAML: {}", error.msg);
+    errors.add(builder.locate(error.mark), "not valid YAML: {}",
+               quotable(error.msg, 3 * kLongestQuote));
     return {};
   }
 }

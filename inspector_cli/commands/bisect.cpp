@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/bounded_file.h"
 #include "core/base/error.h"
 #include "core/base/printable.h"
 #include "features/builtin_options.h"
@@ -45,9 +46,13 @@ std::string text_of_config(const std::string& path) {
   if (!file || std::filesystem::is_directory(path)) {
     raise<UsageError>("--config {}: expected a configuration in YAML; it cannot be read", path);
   }
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!text.empty() && text.back() != '\n') text += '\n';
-  return text;
+  std::optional<std::string> text = read_bounded(file, kMostTextBytes);
+  if (!text) {
+    raise<UsageError>("--config {} is larger than {} MB; check the path", path,
+                      kMostTextBytes >> 20);
+  }
+  if (!text->empty() && text->back() != '\n') *text += '\n';
+  return std::move(*text);
 }
 
 TrialOptions trial_options(const BisectOptions& options) {
@@ -179,14 +184,14 @@ void show_result(const SearchResult& result, const BisectOptions& options, std::
                     "entry above was checked, but a smaller set may exist",
                     each));
   }
-  fmt::print("{}\n{}", coloured(path, Colour::bold), yaml);
+  fmt::print("{}\n{}", coloured(printable(path), Colour::bold), yaml);
 }
 
 // The layers to look at, after the two runs that show that there is something to find.
 std::vector<Candidate> begin_search(Trials& trials, const BisectOptions& options) {
   const Trial first = trials.run({});
   if (first.passed) {
-    fmt::print("Nothing to find: the command passes as it is ({}).\n", first.reason);
+    fmt::print("Nothing to find: the command passes as it is ({}).\n", printable(first.reason));
     throw BadRun();
   }
   std::vector<Candidate> candidates = find_candidates(options, trials.get_log_dir(first));
@@ -199,7 +204,7 @@ std::vector<Candidate> begin_search(Trials& trials, const BisectOptions& options
         "({}). Or it does not take the configuration: expected telens.debug.initialize() in it, "
         "which reads {}, or `{{config}}` among its arguments. {} has what it printed.\n",
         candidates.size(), printable(last.reason), config::kConfigVariable,
-        trials.get_output(last));
+        printable(trials.get_output(last)));
     throw BadRun();
   }
   return candidates;
@@ -208,7 +213,7 @@ std::vector<Candidate> begin_search(Trials& trials, const BisectOptions& options
 void search(const BisectOptions& options) {
   Trials trials(trial_options(options), show_trial);
   if (trials.taken_over() > 0) {
-    fmt::print("{} runs of {} count again\n", trials.taken_over(), options.folder);
+    fmt::print("{} runs of {} count again\n", trials.taken_over(), printable(options.folder));
   }
   std::vector<Candidate> candidates;
   try {

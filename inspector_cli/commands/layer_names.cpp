@@ -4,11 +4,12 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <iterator>
+#include <optional>
 #include <sstream>
 #include <system_error>
 #include <utility>
 
+#include "core/base/bounded_file.h"
 #include "core/base/error.h"
 #include "features/record/run_reader.h"
 #include "hooks/config/text_check.h"
@@ -18,18 +19,24 @@ namespace telens::cli {
 namespace {
 
 constexpr std::string_view kBlanks = " \t\r";
+constexpr unsigned char kDelete = 0x7F;
 
 // `beginning` has been read already: a pipe gives it once.
 std::vector<std::string> from_lines(std::string beginning, std::istream& file,
                                     const std::string& path) {
-  const std::string all =
-      std::move(beginning) + std::string(std::istreambuf_iterator<char>(file), {});
+  const std::optional<std::string> rest = read_bounded(file, kMostTextBytes);
+  if (!rest) {
+    raise<UsageError>("--layers '{}' is larger than {} MB; give a file with one layer name a line",
+                      path, kMostTextBytes >> 20);
+  }
+  const std::string all = std::move(beginning) + *rest;
   if (const auto bad = config::first_bad_byte(all)) {
+    const bool is_control = bad->byte < ' ' || bad->byte == kDelete;
     raise<UsageError>(
-        "--layers '{}' is not a text in UTF-8 (byte {:#04x} in line {}); give a file with one "
-        "layer "
-        "name a line, or a run",
-        path, bad->byte, bad->line);
+        "--layers '{}' {} (byte {:#04x} in line {}); give a file with one layer name a line, or a "
+        "run",
+        path, is_control ? "holds a control character" : "is not a text in UTF-8", bad->byte,
+        bad->line);
   }
   std::istringstream text(all);
   std::vector<std::string> names;

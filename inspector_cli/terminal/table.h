@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/base/copy_may_throw.h"
 #include "inspector_cli/terminal/json.h"
 
 namespace telens::cli {
@@ -17,8 +18,8 @@ enum class Format : std::uint8_t { table, csv, json };
 
 // Nothing: an empty cell (JSON: null). Numbers are shortened in text, exact in CSV and JSON. A list
 // is one in JSON, and "0, 2" elsewhere.
-using Cell =
-    std::variant<std::monostate, std::string, std::int64_t, double, std::vector<std::int64_t>>;
+using Cell = std::variant<std::monostate, std::string, std::int64_t, double,
+                          std::vector<std::int64_t>, CopyMayThrow>;
 
 class Table {
  public:

@@ -62,4 +62,7 @@ def test_names_of_layers_that_are_no_text_are_told(plan):
         plan(CONFIG.encode(), "layers.0.fc1\n".encode("utf-16")),
         *("names.txt' is not a text in UTF-8 (byte 0xff in line 1)", "one layer name a line"),
     )
-    expect_one_line_error(plan(CONFIG.encode(), b"fc1\nfc\0"), "(byte 0x00 in line 2)")
+    expect_one_line_error(
+        plan(CONFIG.encode(), b"fc1\nfc\x1b[2J"),
+        *("names.txt' holds a control character (byte 0x1b in line 2)", "one layer name a line"),
+    )
