@@ -69,6 +69,19 @@ Lock::Lock() : lock_(mutex()) {
 
 Lock::~Lock() { H5Eset_auto2(H5E_DEFAULT, handler_, handler_data_); }
 
+namespace {
+
+// Of a failed read or write HDF5 lists 10 numbers in two lines, among them the system's message.
+std::string without_numbers(const std::string& description) {
+  constexpr std::string_view kMessage = "error message = '";
+  const std::size_t begin = description.find(kMessage);
+  if (begin == std::string::npos) return description;
+  const std::size_t end = description.find('\'', begin + kMessage.size());
+  return description.substr(begin + kMessage.size(), end - begin - kMessage.size());
+}
+
+}  // namespace
+
 std::string last_error() {
   std::string cause;
   const auto keep_description = [](unsigned, const H5E_error2_t* error, void* out) -> herr_t {
@@ -76,7 +89,7 @@ std::string last_error() {
     return 1;  // the innermost comes first
   };
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_description, &cause);
-  return cause.empty() ? "unknown cause" : cause;
+  return cause.empty() ? "unknown cause" : without_numbers(cause);
 }
 
 std::optional<std::string> last_system_error() {

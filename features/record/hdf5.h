@@ -61,7 +61,7 @@ class Handle {
   Close close_ = nullptr;
 };
 
-// The innermost cause on HDF5's error stack, such as "errno = 28, ... 'No space left on device'".
+// The innermost cause on HDF5's error stack, such as "No space left on device".
 std::string last_error();
 
 // Why the operating system refused what HDF5 did last, which says nothing about the file's bytes;

@@ -15,10 +15,15 @@
 namespace telens::record {
 namespace {
 
+// After so long the end of a recording reports that it waits.
+constexpr auto kSilentWait = std::chrono::seconds(3);
 // A row is on disk after two seconds at the latest: this long in the queue, the rest for writing.
 constexpr auto kLongestWait = std::chrono::milliseconds(1000);
 constexpr std::string_view kFreeSpace =
     "free space or set another log_dir, then start the run again to resume it";
+constexpr std::string_view kCheckDisk =
+    "check the disk or network of log_dir, or set another log_dir, then start the run again to "
+    "resume it";
 // Where not even the first file came about, as in the place of a file, or without the right to
 // write.
 constexpr std::string_view kAnotherFolder =
@@ -83,12 +88,26 @@ void RunWriter::Impl::close(End end, const std::string& reason) {
     stopping_ = true;
     work_.notify_one();
   }
+  warn_of_slow_disk();
   const std::scoped_lock joining(join_mutex_);
   if (thread_.joinable()) {
     thread_.join();
     close_stopped();
   }
   options_.claim.reset();
+}
+
+// Reports after a while that the caller waits for the writer's thread.
+void RunWriter::Impl::warn_of_slow_disk() {
+  std::uint64_t rows = 0;
+  {
+    std::unique_lock lock(mutex_);
+    if (changed_.wait_for(lock, kSilentWait, [this] { return state_ == State::off; })) return;
+    rows = queued_ + rows_taken_ - std::min(rows_taken_, counters_.written);
+  }
+  options_.on_warning(
+      fmt::format("telens: {}: the disk is slow: waiting until the last {} rows are written",
+                  first_path_, rows));
 }
 
 // How many of the wanted rows may be queued now. Waits for the least under OnFull::block; what will
@@ -140,16 +159,18 @@ void RunWriter::Impl::open_first_segment() {
     std::filesystem::create_directories(folder);
     if (options_.claim->is_exclusive()) remove_leftovers(folder, options_.rank);
     remove_leftover_dumps(options_.log_dir, options_.rank);
-    const hdf5::Lock lock;  // for what a constructor that throws has to close
     files_ = std::make_unique<SegmentSeries>(
         options_, folder, [this](const std::string& text) { warn("telens: " + text); });
     first_path_ = files_->path();
   } catch (const MaxSizeReached& cause) {
     first_path_ = folder;
     stop_recording(cause.what(), kRecordLess);
-  } catch (const std::exception& cause) {
+  } catch (const DiskFull& cause) {
     first_path_ = folder;
     stop_recording(cause.what(), kAnotherFolder);
+  } catch (const std::exception& cause) {
+    first_path_ = folder;
+    stop_recording(cause.what(), is_writable_folder(folder) ? kCheckDisk : kAnotherFolder);
   }
   const std::scoped_lock lock(mutex_);
   opened_ = true;
@@ -202,7 +223,7 @@ bool RunWriter::Impl::write_once() {
   } catch (const std::exception& cause) {
     count_rows();
     files_.reset();
-    stop_recording(cause.what(), kFreeSpace);
+    stop_recording(cause.what(), kCheckDisk);
     return false;
   }
   const std::scoped_lock lock(mutex_);

@@ -148,6 +148,7 @@ class RunWriter::Impl {
   bool end_as_failed(const std::string& cause);
   void stop_recording(const std::string& cause, std::string_view advice);
   void close_stopped();
+  void warn_of_slow_disk();
   void tell_of_drops();
   void warn(const std::string& text);
 

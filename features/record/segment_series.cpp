@@ -1,6 +1,7 @@
 #include "features/record/segment_series.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -53,19 +54,55 @@ RowCounts rows_after(const std::string& path, const RowCounts& before) {
 
 }  // namespace
 
+bool is_writable_folder(const std::string& path) {
+  std::error_code unknown;
+  return std::filesystem::is_directory(path, unknown) && ::access(path.c_str(), W_OK | X_OK) == 0;
+}
+
 SegmentSeries::SegmentSeries(const RunOptions& options, const std::string& folder, Tell tell)
     : options_(options), folder_(folder), tell_(std::move(tell)) {
-  Thinning::remove_leftovers(folder, options.rank);
+  prepare();
+  current_ = with_patience([&] {
+    const std::uint64_t others = bytes_of_segments(folder, options.rank);
+    return std::make_unique<SegmentWriter>(options, folder, others);
+  });
+  first_path_ = current_->path();
+}
+
+// Before the first file: finds those of earlier starts, and makes room for one more.
+void SegmentSeries::prepare() {
+  const hdf5::Lock lock;  // for what a constructor that throws has to close
+  Thinning::remove_leftovers(folder_, options_.rank);
   if (thins()) {
-    for (const SegmentFile& file : segments_in(folder)) {
-      if (file.rank != options.rank || is_being_written(file.path)) continue;
+    for (const SegmentFile& file : segments_in(folder_)) {
+      if (file.rank != options_.rank || is_being_written(file.path)) continue;
       ended_.push_back({file.path, size_of(file.path), false});
     }
   }
   make_room();
-  const std::uint64_t others = bytes_of_segments(folder, options.rank);
-  current_ = std::make_unique<SegmentWriter>(options, folder, others);
-  first_path_ = current_->path();
+}
+
+// Creates a file by make(), again after a pause if a write fails.
+template <typename Make>
+std::unique_ptr<SegmentWriter> SegmentSeries::with_patience(Make make) {
+  std::string cause;  // the first one
+  for (std::size_t tried = 0; tried < kPauses.size(); ++tried) {
+    std::this_thread::sleep_for(kPauses[tried]);
+    try {
+      std::unique_ptr<SegmentWriter> made = make();
+      if (tried > 0) {
+        tell_(fmt::format("{}: creating it failed ({}); try {} succeeded, and no row is lost",
+                          made->path(), cause, tried + 1));
+      }
+      return made;
+    } catch (const DiskFull&) {
+      throw;
+    } catch (const RecordError& failure) {
+      if (!is_writable_folder(folder_)) throw;  // which no pause changes
+      if (cause.empty()) cause = failure.what();
+    }
+  }
+  raise<RecordError>("a run file cannot be created: {} ({} tries in 2.6 s)", cause, kPauses.size());
 }
 
 std::uint64_t SegmentSeries::ended_bytes() const {
@@ -174,7 +211,7 @@ void SegmentSeries::go_on_after_removal() {
   std::unique_ptr<SegmentWriter> next;
   try {
     std::filesystem::create_directories(folder_);
-    next = next_file(0);
+    next = with_patience([&] { return next_file(0); });
   } catch (const std::exception& cause) {
     raise<RecordError>("{}, and recording cannot go on: {}", event, cause.what());
   }
@@ -233,7 +270,7 @@ bool SegmentSeries::make_room() {
 
 void SegmentSeries::begin_next() {
   if (!make_room()) throw MaxSizeReached(options_.max_size);
-  auto next = next_file(bytes() + share());
+  auto next = with_patience([&] { return next_file(bytes() + share()); });
   current_->finish(End::clean, "goes on in the next file");
   const std::uint64_t rows = current_->written().recorded();
   leave_current(std::move(next), rows);

@@ -22,6 +22,9 @@ namespace telens::record {
 // beside what a file takes without any record.
 inline constexpr std::uint64_t kLeastThinnedSize = 16 << 20;
 
+// False if no file can be created in it, however often that is tried.
+bool is_writable_folder(const std::string& path);
+
 class SegmentSeries {
  public:
   // Hears what was lost, and where the recording goes on.
@@ -60,6 +63,9 @@ class SegmentSeries {
   std::uint64_t share() const { return options_.max_size / kShares; }
   std::uint64_t ended_bytes() const;
   std::uint64_t current_bytes() const { return current_ ? current_->file_size() : 0; }
+  void prepare();
+  template <typename Make>
+  std::unique_ptr<SegmentWriter> with_patience(Make make);
   void write_piece(const Batch& piece);
   void write_to_current(const Batch& batch);
   void go_on_after_failure(Batch rest, RowCounts before, const std::string& cause);

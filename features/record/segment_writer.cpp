@@ -91,7 +91,8 @@ hdf5::Handle create_file(const std::string& path) {
   hdf5::check(H5Pset_file_locking(access, use_locks, ignore_where_unsupported), path);
   // Anew, also where a killed process left one behind: a link in its place is not followed.
   ::unlink(path.c_str());
-  return hdf5::checked(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access), H5Fclose, path);
+  return hdf5::checked(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access), H5Fclose,
+                       "the new file");
 }
 
 // A disk that is full has room for one row alone.
@@ -147,6 +148,7 @@ SegmentWriter::SegmentWriter(const RunOptions& options, const std::string& folde
       path_ = fmt::format("{}/{}", folder, segment_name(options.rank, segment++));
     } while (!take_name(temporary));
   } catch (...) {
+    abandon();
     ::unlink(temporary.c_str());
     throw;
   }

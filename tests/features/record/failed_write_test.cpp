@@ -10,6 +10,7 @@ using ::testing::ElementsAre;
 using testing::Fault;
 using testing::fault;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 // The disk refuses a write of HDF5 itself, as on a file system that cannot reserve space.
@@ -72,6 +73,49 @@ TEST(FailedWrite, that_stays_the_only_one_costs_no_row_wherever_it_is) {
     if (::testing::Test::HasFailure()) break;
   }
   EXPECT_GT(failures, 15);
+}
+
+// The first failing write is one of those that create the file.
+TEST(FailedWrite, while_the_file_is_created_costs_no_row) {
+  expect_in_children<long>({0, 5, 10, 15, 20}, [](long writes) {
+    SCOPED_TRACE(fmt::format("after {} writes", writes));
+    const TemporaryFolder folder;
+    RunOptions options = options_in(folder);
+    std::vector<std::string> warnings;
+    options.on_warning = [&](const std::string& line) { warnings.push_back(line); };
+    fault.arm(Fault::one_error, writes);
+    auto writer = RunWriter::open(options);
+    ASSERT_EQ(fault.kind, Fault::none);  // it failed
+    name_everything(*writer);
+    Written written;
+    write_some(*writer, 6, written);
+    writer->close();
+    EXPECT_TRUE(writer->error().empty()) << writer->error();
+    EXPECT_EQ(writer->counters().failed, 0U);
+    ASSERT_THAT(warnings, SizeIs(1));
+    EXPECT_THAT(warnings.front(), HasSubstr("creating it failed"));
+    EXPECT_THAT(warnings.front(), HasSubstr("Input/output error"));
+    EXPECT_THAT(warnings.front(), Not(HasSubstr("\n")));
+    expect_all_there(folder.path(), written);
+  });
+}
+
+TEST(FailedWrite, that_remains_while_the_file_is_created_names_the_disk) {
+  expect_in_children<long>({0}, [](long writes) {
+    const TemporaryFolder folder;
+    RunOptions options = options_in(folder);
+    std::vector<std::string> errors;
+    options.on_error = [&](const std::string& line) { errors.push_back(line); };
+    fault.arm(Fault::errors, writes);
+    auto writer = RunWriter::open(options);
+    writer->close();
+    fault.kind = Fault::none;
+    ASSERT_THAT(errors, SizeIs(1));
+    EXPECT_THAT(errors.front(), HasSubstr("cannot be created"));
+    EXPECT_THAT(errors.front(), HasSubstr("Input/output error (4 tries in 2.6 s); check the disk"));
+    EXPECT_THAT(errors.front(), Not(HasSubstr(".tmp")));
+    EXPECT_THAT(errors.front(), Not(HasSubstr("\n")));
+  });
 }
 
 // How many rows of all tables a run holds, notes of the writer itself left out.
