@@ -32,6 +32,8 @@ DEMO_RUN    := build/demo
 DEMO_BELOW  ?= 0.1
 FUZZ_SECONDS ?= 600
 FUZZ_FILES   ?= 20000
+FUZZ_DUMPS   ?= 5000
+FUZZ_STATES  ?= 2000
 
 .PHONY: help setup setup-debian setup-build command-first configure build demo test test-more \
         test-structure test-cpp test-python test-samples test-long test-package test-cuda-build \
@@ -196,11 +198,13 @@ fuzz: setup  ## made-up configs and runs for their readers (FUZZ_SECONDS each; C
 	@tests/fuzz/run.sh $(FUZZ_SECONDS) $(JOBS)
 	@$(MAKE) --no-print-directory fuzz-files
 
-fuzz-files: setup build  ## FUZZ_FILES damaged run files through all commands and Python's reader
+fuzz-files: setup build  ## read FUZZ_FILES damaged run files, FUZZ_DUMPS dumps, FUZZ_STATES states
 	@[ -f build-campaign/build.ninja ] || cmake --preset campaign
 	@cmake --build build-campaign --parallel $(JOBS) --target all_commands write_run write_histograms
 	@nice -n 10 $(PYTHON) tests/fuzz/campaign.py --build build-campaign --python build/python \
 	  --files $(FUZZ_FILES)
+	@OMP_NUM_THREADS=1 PYTHONPATH=build/python nice -n 10 $(PYTHON) tests/fuzz/dump_campaign.py \
+	  --dumps $(FUZZ_DUMPS) --states $(FUZZ_STATES) --progress build-fuzz-dumps.json
 
 format: setup  ## clang-format and ruff over the whole tree
 	@clang-format -i $(CPP_FILES)

@@ -1,10 +1,17 @@
 #include "core/quantization/extra_state.h"
 
 #include <ATen/ops/empty.h>
+#include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <string>
 #include <string_view>
+
+#include "core/base/fnv1a.h"
+#include "core/distributed/warn_once.h"
 
 namespace telens {
 namespace {
@@ -12,7 +19,15 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
 constexpr std::uint64_t kMagic = 0x3154534E454C4554;  // "TELENST1" in memory: name and version
-constexpr std::int64_t kMostParts = 1 << 20;          // a larger number is no count of states
+constexpr std::size_t kChecksumAt = sizeof(kMagic) + sizeof(std::uint32_t);
+constexpr std::int64_t kMostParts = 1 << 20;  // a larger number is no count of states
+
+// Of a state's bytes; never 0, which means that there is none.
+std::uint32_t checksum_of(std::string bytes) {
+  std::memset(bytes.data() + kChecksumAt, 0, sizeof(std::uint32_t));
+  const std::uint64_t hash = fnv1a(bytes);
+  return std::max(static_cast<std::uint32_t>(hash ^ (hash >> 32)), 1U);
+}
 
 class ByteWriter {
  public:
@@ -24,6 +39,11 @@ class ByteWriter {
   void put_floats(const at::Tensor& tensor) {
     const at::Tensor host = tensor.to(at::kCPU).contiguous();
     put(host.const_data_ptr<float>(), static_cast<std::size_t>(host.numel()) * sizeof(float));
+  }
+  // For a state: fills in the checksum.
+  void put_checksum() {
+    const std::uint32_t checksum = checksum_of({bytes_.begin(), bytes_.end()});
+    std::memcpy(bytes_.data() + kChecksumAt, &checksum, sizeof(checksum));
   }
   at::Tensor finish() const {
     at::Tensor tensor = at::empty({static_cast<std::int64_t>(bytes_.size())}, at::kByte);
@@ -82,6 +102,20 @@ class ByteReader {
       fail();
     }
   }
+  // Throws if the bytes have a checksum and it is wrong.
+  void expect_checksum() const {
+    const std::string bytes(reinterpret_cast<const char*>(host_.const_data_ptr<std::uint8_t>()),
+                            static_cast<std::size_t>(host_.numel()));
+    std::uint32_t expected = 0;
+    if (bytes.size() < kChecksumAt + sizeof(expected)) fail();
+    std::memcpy(&expected, bytes.data() + kChecksumAt, sizeof(expected));
+    if (expected == 0 || expected == checksum_of(bytes)) return;
+    raise<UsageError>(
+        "_extra_state of {} bytes is damaged: it does not match its checksum; copy the checkpoint "
+        "again, or load it with strict=False and without the _extra_state keys to begin with fresh "
+        "scales",
+        host_.numel());
+  }
 
  private:
   void take(void* to, std::size_t size) {
@@ -97,6 +131,33 @@ class ByteReader {
   at::Tensor host_;
   std::int64_t position_ = 0;
 };
+
+// Throws or warns, naming the tensor, if a training cannot have had these values.
+void check_values(const AmaxWindow& window, bool backward) {
+  constexpr std::string_view kRemedy =
+      "load the checkpoint with strict=False and without the _extra_state keys to begin with fresh "
+      "scales";
+  for (std::int64_t slot = 0; slot < window.scale.size(0); ++slot) {
+    const auto role = static_cast<TensorRole>(slot + (backward ? kForwardRoles : 0));
+    const auto scale = window.scale[slot].item<float>();
+    if (!(std::isfinite(scale) && scale > 0)) {
+      raise<UsageError>(
+          "_extra_state: the scale of {} is {}; expected a positive finite number; {}",
+          get_name(role), scale, kRemedy);
+    }
+    const at::Tensor amaxes = window.amax_history.select(1, slot);
+    if (amaxes.lt(0).any().item<bool>()) {
+      raise<UsageError>("_extra_state: the amax history of {} has a negative amax; {}",
+                        get_name(role), kRemedy);
+    }
+    if (amaxes.isnan().any().item<bool>()) {
+      warn_once(
+          fmt::format("_extra_state: the amax history of {} has an amax that is NaN; the scale "
+                      "stays as it is until that has left the history",
+                      get_name(role)));
+    }
+  }
+}
 
 }  // namespace
 
@@ -118,6 +179,7 @@ at::Tensor get_bytes(const DelayedScalingState& state) {
     writer.put_number(rows(false));
     writer.put_number(rows(true));
   }
+  writer.put_checksum();
   return writer.finish();
 }
 
@@ -139,14 +201,17 @@ DelayedScalingState state_from_bytes(const at::Tensor& bytes) {
         "_extra_state does not begin as this library's does; a Transformer Engine checkpoint's is "
         "a pickle, which is not read: load without the _extra_state keys");
   }
+  reader.expect_checksum();
+  constexpr std::int64_t kLength = 0xFFFFFFFF;  // without the checksum
   for (const bool backward : {false, true}) {
-    const std::int64_t length = reader.number();
+    const std::int64_t length = backward ? reader.number() : reader.number() & kLength;
     const std::int64_t slots = reader.number();
     if (length < 1 || slots != (backward ? kBackwardRoles : kForwardRoles)) {
       reader.fail();
     }
     AmaxWindow& window = state.window(backward);
     window = {reader.floats({length, slots}), reader.floats({slots})};
+    check_values(window, backward);
     // Restored scales were computed from a history: what runs with them is no warm-up.
     if (!window.scale.eq(1).all().item<bool>()) window.updates->store(1);
   }

@@ -10,11 +10,13 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <utility>
 
 #include "core/base/error.h"
 #include "core/base/fnv1a.h"
 #include "core/base/write_all.h"
+#include "features/record/checksum.h"
 #include "features/record/hdf5.h"
 #include "features/record/leftovers.h"
 
@@ -23,6 +25,10 @@ namespace {
 
 namespace fs = std::filesystem;
 using hdf5::Handle;
+
+// Attributes of a dataset and of the file; see docs/run_file.md.
+constexpr const char* kElementsChecksum = "crc";
+constexpr const char* kStructureChecksum = "structure_crc";
 
 // HDF5 has no name for IEEE's 16 bits: sign at 15, 5 bits of exponent from 10, 10 of mantissa.
 Handle float16_type() {
@@ -87,6 +93,74 @@ void write_attributes(hid_t object, std::span<const DumpAttribute> attributes) {
   }
 }
 
+void write_checksum(hid_t object, const std::string& name, std::uint32_t value) {
+  write_attribute(object, name, H5T_STD_U32LE, H5T_NATIVE_UINT32, {}, &value);
+}
+
+template <typename Number>
+void append_bytes(std::string& bytes, const Number& number) {
+  bytes.append(reinterpret_cast<const char*>(&number), sizeof(number));
+}
+
+std::string value_bytes(const DumpAttribute& attribute) {
+  const auto& value = attribute.second;
+  std::string bytes;
+  if (const auto* text = std::get_if<std::string>(&value)) {
+    bytes = text->substr(0, text->find_last_not_of('\0') + 1);  // HDF5 drops zeros at the end
+  } else if (const auto* number = std::get_if<std::int64_t>(&value)) {
+    append_bytes(bytes, *number);
+  } else if (const auto* real = std::get_if<double>(&value)) {
+    append_bytes(bytes, *real);
+  } else {
+    for (const std::int64_t each : std::get<std::vector<std::int64_t>>(value)) {
+      append_bytes(bytes, each);
+    }
+  }
+  return bytes;
+}
+
+// The attributes in the order of their names: of each its name, a zero byte, and its value.
+std::string attribute_bytes(std::span<const DumpAttribute> attributes) {
+  std::map<std::string_view, const DumpAttribute*> by_name;
+  for (const DumpAttribute& each : attributes) by_name[each.first] = &each;
+  std::string bytes;
+  for (const auto& [name, attribute] : by_name) {
+    bytes.append(name).push_back('\0');
+    bytes += value_bytes(*attribute);
+  }
+  return bytes;
+}
+
+std::uint32_t checksum_of(const DumpDataset& dataset) {
+  return checksum(0, dataset.data.data(), dataset.data.size());
+}
+
+// The checksum of all objects in the order of their paths: of each its path, a zero byte, and its
+// attributes; of a dataset also its shape and the checksum of its elements.
+std::uint32_t structure_checksum(const TensorDump& dump) {
+  std::map<std::string, std::string> objects{{"", attribute_bytes(dump.attributes)}};
+  const auto add = [&](const std::string& path, std::string bytes) {
+    for (std::size_t end = path.find('/'); end != path.npos; end = path.find('/', end + 1)) {
+      objects.try_emplace(path.substr(0, end));
+    }
+    objects[path] = std::move(bytes);
+  };
+  for (const auto& [path, attributes] : dump.groups) add(path, attribute_bytes(attributes));
+  for (const DumpDataset& dataset : dump.datasets) {
+    std::string bytes = attribute_bytes(dataset.attributes);
+    for (const std::uint64_t size : dataset.shape) append_bytes(bytes, size);
+    append_bytes(bytes, checksum_of(dataset));
+    add(dataset.path, std::move(bytes));
+  }
+  for (const auto& [link, target] : dump.links) add(link, objects.at(target));
+  std::string all;
+  for (const auto& [path, bytes] : objects) {
+    all.append(path).push_back('\0');
+    all += bytes;
+  }
+  return checksum(0, all.data(), all.size());
+}
+
 void write_dataset(hid_t file, const DumpDataset& dataset) {
   const Handle creates_groups = hdf5::checked(H5Pcreate(H5P_LINK_CREATE), H5Pclose, dataset.path);
   hdf5::check(H5Pset_create_intermediate_group(creates_groups, 1), dataset.path);
@@ -100,6 +174,7 @@ void write_dataset(hid_t file, const DumpDataset& dataset) {
                 dataset.path);
   }
   write_attributes(made, dataset.attributes);
+  write_checksum(made, kElementsChecksum, checksum_of(dataset));
 }
 
 // The file as it will lie on disk. It is made in memory: after a failed write HDF5 keeps a file
@@ -115,6 +190,7 @@ std::vector<std::byte> make_image(const TensorDump& dump) {
       hdf5::checked(H5Fcreate("telens tensor dump", H5F_ACC_TRUNC, H5P_DEFAULT, in_memory),
                     H5Fclose, "a file in memory");
   write_attributes(file, dump.attributes);
+  write_checksum(file, kStructureChecksum, structure_checksum(dump));
   for (const auto& [path, attributes] : dump.groups) {
     const Handle group = hdf5::checked(
         H5Gcreate2(file, path.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose, path);

@@ -2,11 +2,12 @@
 
 import os
 import shutil
+import zlib
 
 import h5py
 import numpy as np
 import pytest
-from replay_cases import RECIPES, dump_gemms, gemm_file
+from replay_cases import RECIPES, drop_checksums, dump_gemms, gemm_file
 
 import telens
 from telens.replay import dumps, found
@@ -108,3 +109,66 @@ def test_an_external_link_to_a_pipe_does_not_wait(dump, tmp_path):
         external_link(file, tmp_path / "pipe")
     with pytest.raises(telens.RecordError, match="result is a link to another place"):
         read(dump)
+
+
+def test_any_changed_byte_of_the_elements_is_reported(dump):
+    with h5py.File(dump) as file:
+        places = [file[name].id.get_offset() for name in ("result", "a/codes", "b/scale_inv")]
+    content = dump.read_bytes()
+    for place in places:
+        changed = bytearray(content)
+        changed[place + 3 if place == places[0] else place] ^= 8
+        dump.write_bytes(changed)
+        with pytest.raises(telens.RecordError, match="elements do not match their checksum"):
+            read(dump)
+
+
+def set_attribute(item, name, value):
+    """In the place of the old one, with its type."""
+    item.attrs.modify(name, value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda file: set_attribute(file, "iteration", 7),
+        lambda file: set_attribute(file["a"], "transposed", 1),
+        lambda file: file.move("bias", "bibs"),
+        lambda file: file["a"].attrs.__delitem__("amax_epsilon"),
+        lambda file: file.attrs.__delitem__("structure_crc"),
+        lambda file: file["result"].attrs.__delitem__("crc"),
+    ],
+)
+def test_a_changed_name_or_attribute_is_reported(dump, change):
+    with h5py.File(dump, "r+") as file:
+        change(file)
+    with pytest.raises(telens.RecordError, match="names, attributes or shapes differ"):
+        read(dump)
+
+
+def test_a_dump_without_checksums_is_read(dump):
+    with h5py.File(dump, "r+") as file:
+        drop_checksums(file)
+    assert read(dump)[0].gemm == "fprop"
+
+
+def test_the_checksums_are_those_of_the_documentation(dump):
+    objects = {}
+
+    def describe(name, item):
+        attributes = sorted((key.encode(), value) for key, value in item.attrs.items())
+        described = b""
+        for key, value in attributes:
+            if key not in (b"crc", b"structure_crc"):
+                described += key + b"\0"
+                described += value.rstrip(b"\0") if isinstance(value, bytes) else value.tobytes()
+        if isinstance(item, h5py.Dataset):
+            assert zlib.crc32(item[()].tobytes()) == item.attrs["crc"]
+            described += np.asarray(item.shape, "<u8").tobytes() + item.attrs["crc"].tobytes()
+        objects[name.encode()] = described
+
+    with h5py.File(dump) as file:
+        describe("", file)
+        file.visititems(describe)
+        all_bytes = b"".join(name + b"\0" + objects[name] for name in sorted(objects))
+        assert zlib.crc32(all_bytes) == file.attrs["structure_crc"]

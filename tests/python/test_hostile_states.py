@@ -11,6 +11,7 @@ import torch
 
 import telens
 import telens.pytorch as te
+from telens.common.recipe import DelayedScaling
 
 SECONDS = 5.0  # a load has 2 s
 
@@ -124,3 +125,65 @@ def test_an_amax_of_theirs_may_be_nan_but_not_negative():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         load(torch.tensor([[1.0, float("inf")], [0.0, 1.0]]))
+
+
+# ---------------------------------------------------------------------- states of ours
+
+# Behind the magic word and two numbers: the history [2, 3], then the scales of 3 tensors.
+HISTORY, SCALES = 24, 24 + 4 * 6
+
+
+def trained_state(recipe):
+    layer = te.Linear(16, 16)
+    with te.autocast(recipe=recipe):
+        layer(torch.randn(16, 16)).sum().backward()
+    return bytearray(layer.get_extra_state().numpy().tobytes())
+
+
+def without_checksum(state):
+    """As earlier versions wrote it: zeros in the upper half of the first length."""
+    return state[:12] + bytes(4) + state[16:]
+
+
+def load(state):
+    layer = te.Linear(16, 16)
+    layer.set_extra_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    return layer.get_extra_state().numpy().tobytes()
+
+
+@pytest.fixture
+def state():
+    return trained_state(DelayedScaling(amax_history_len=2))
+
+
+def test_a_state_of_an_earlier_version_is_read(state):
+    assert state[12:16] != bytes(4)
+    assert load(without_checksum(state)) == bytes(state)
+    assert load(state) == bytes(state)
+
+
+def test_any_changed_bit_of_a_state_is_reported(state):
+    for place in range(len(state)):
+        state[place] ^= 1 << place % 8
+        with pytest.raises(telens.UsageError, match="_extra_state"):
+            load(state)
+        state[place] ^= 1 << place % 8
+
+
+@pytest.mark.parametrize("value", IMPOSSIBLE)
+@pytest.mark.parametrize(("slot", "tensor"), [(0, "input"), (1, "weight"), (2, "output")])
+def test_an_impossible_scale_of_ours_is_refused_by_name(state, value, slot, tensor):
+    state = without_checksum(state)
+    struct.pack_into("<f", state, SCALES + 4 * slot, value)
+    with pytest.raises(telens.UsageError, match=f"the scale of {tensor} is .*positive finite"):
+        load(state)
+
+
+def test_a_negative_amax_of_ours_is_refused_and_nan_is_taken(state, capfd):
+    state = without_checksum(state)
+    struct.pack_into("<f", state, HISTORY + 4, -1.0)
+    with pytest.raises(telens.UsageError, match="history of weight has a negative amax"):
+        load(state)
+    struct.pack_into("<f", state, HISTORY + 4, float("nan"))
+    load(state)
+    assert "the amax history of weight has an amax that is NaN" in capfd.readouterr().err
