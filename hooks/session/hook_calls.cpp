@@ -54,6 +54,15 @@ const at::Tensor& get_data(const Operand& operand) {
   return quantized.rowwise.defined() ? quantized.rowwise.codes : quantized.columnwise.codes;
 }
 
+// Another device, "meta" among them, would fail in the GEMM, which knows no feature.
+void check_device(const Operand& result, const ModifyTensorCall& call) {
+  const at::Tensor& data = get_data(result);
+  if (!call.tensor.defined() || !data.defined() || data.device() == call.tensor.device()) return;
+  raise<UsageError>("the {} of {} came out on the device {}; expected {}, its own device",
+                    telens::get_name(call.tensor_name), telens::get_name(call.gemm),
+                    data.device().str(), call.tensor.device().str());
+}
+
 const at::Tensor& get_data(const InspectTensorCall& call) {
   if (call.scores != nullptr) return call.scores->query;
   return call.tensor != nullptr ? *call.tensor : get_data(*call.rowwise);
@@ -105,7 +114,10 @@ Operand HookCalls::modify_tensor(const RoutingPlan& plan, const ModifyTensorCall
   try {
     Operand result =
         part->feature->feature->modify_tensor({answers.layer_name, plan.iteration}, call);
-    if (call.out == nullptr) check_sizes(result, call);
+    if (call.out == nullptr) {
+      check_sizes(result, call);
+      check_device(result, call);
+    }
     return result;
   } catch (...) {
     rethrow_with_context(make_context(*part->feature, answers.layer_name, "modify_tensor"));

@@ -71,6 +71,16 @@ def test_a_result_of_another_shape_is_an_error_that_names_the_feature(
         train(layer, x)
 
 
+def test_a_result_on_another_device_is_an_error_that_names_the_feature(
+    tmp_path, register, layer, x
+):
+    register(type("Moves", (Modifies,), {"result": staticmethod(lambda tensor: tensor.to("meta"))}))
+    debug.initialize(modifying("Moves"), log_dir=tmp_path)
+    expected = r"Moves.*fc1.*came out on the device meta; expected cpu, its own device"
+    with pytest.raises(telens.UsageError, match=expected):
+        train(layer, x)
+
+
 def test_a_run_that_is_to_stop_raises_an_exception_of_its_own(tmp_path, layer, x):
     debug.initialize(stopping(), log_dir=tmp_path)
     with pytest.raises(telens.RunStopped, match="nonfinite of output"):
