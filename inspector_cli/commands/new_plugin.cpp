@@ -10,6 +10,7 @@
 
 #include "core/base/characters.h"
 #include "core/base/error.h"
+#include "core/base/printable.h"
 #include "core/base/shell_word.h"
 #include "features/builtin_options.h"
 #include "inspector_cli/commands/installation.h"
@@ -138,7 +139,7 @@ void run_new_plugin(const NewPluginOptions& options) {
     raise<UsageError>("{} exists already; choose another name or --dir", project.string());
   }
   make_project(options, project);
-  fmt::print("{}\n", project.string());
+  fmt::print("{}\n", printable(project.string()));
   const std::string next =
       options.cpp ? fmt::format("{} && cmake --build build && ctest --test-dir build", configure())
                   : std::string("python -m pytest");

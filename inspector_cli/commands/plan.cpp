@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/printable.h"
 #include "features/builtin_options.h"
 #include "features/statistics/statistic_name.h"
 #include "hooks/config/record_load.h"
@@ -175,7 +176,7 @@ Json to_json(const config::Plan& plan, std::optional<std::int64_t> iteration,
 
 void print_summary(const config::Plan& plan, std::optional<std::int64_t> iteration) {
   fmt::print("\n{} of {} layers have features\n{}\n", plan.touched_layers(), plan.layers.size(),
-             load_text(plan, iteration));
+             printable(load_text(plan, iteration)));
 }
 
 void run_plan(const PlanOptions& options) {

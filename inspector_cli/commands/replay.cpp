@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -104,6 +105,22 @@ std::vector<std::string> arguments(const ReplayOptions& options) {
   return given;
 }
 
+// An empty entry stands for the current folder, from which Python would import while it starts.
+void drop_empty_entries(const char* variable) {
+  const char* given = std::getenv(variable);
+  if (given == nullptr) return;
+  std::string kept;
+  std::istringstream entries(given);
+  for (std::string entry; std::getline(entries, entry, ':');) {
+    if (!entry.empty()) kept += (kept.empty() ? "" : ":") + entry;
+  }
+  if (kept.empty()) {
+    ::unsetenv(variable);
+  } else {
+    ::setenv(variable, kept.c_str(), 1);
+  }
+}
+
 // Does not return: Python takes the process over.
 void run_replay(const ReplayOptions& options) {
   if (options.dump.empty() || options.dump.front() == '-') {
@@ -118,6 +135,7 @@ void run_replay(const ReplayOptions& options) {
   for (std::string& each : command) words.push_back(each.data());
   words.push_back(nullptr);
   flush_stdout();
+  drop_empty_entries("PYTHONPATH");
   ::execvp(words.front(), words.data());
   raise<UsageError>(
       "replay: cannot start {}: {}; expected a Python with the package telens, which {} may name",

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/printable.h"
 #include "features/record/run_paths.h"
 #include "inspector_cli/commands/number_options.h"
 #include "inspector_cli/commands/selection.h"
@@ -191,7 +192,7 @@ void show_run(const WatchOptions& options) {
   Watched watched(options);
   if (!stdout_is_terminal()) {
     watch_as_text(watched, options);
-    fmt::print("{}\n", watched.view().state.text);
+    fmt::print("{}\n", printable(watched.view().state.text));
   } else {
     watch_on_screen(watched, options);
     // The last picture stays when the screen is the usual one again.

@@ -8,6 +8,7 @@
 
 #include "core/base/internal_error.h"
 #include "inspector_cli/report/chart.h"
+#include "inspector_cli/report/content_policy.h"
 #include "inspector_cli/report/histogram_chart.h"
 #include "inspector_cli/report/page_template.h"
 #include "inspector_cli/report/report_page.h"
@@ -206,18 +207,31 @@ Json report_data(const Chart& chart, const RankMaps& ranks, const HistogramChart
   return page_data(chart, std::move(charts));
 }
 
-std::string make_page(std::string_view data) {
-  return fmt::format("{}{}{}", kPageBegin, data, kPageEnd);
-}
+namespace {
 
-std::string make_live_page(std::string_view data) {
-  // A page from a server asks it for news; one that is a file asks no address for anything.
-  constexpr std::string_view kAsksNone = "default-src 'none';";
+// The page with its policy in the place of one that allows nothing.
+std::string with_policy(std::string_view data, const std::string& policy) {
+  constexpr std::string_view kAllowsNothing = "default-src 'none'";
   std::string begin(kPageBegin);
-  const std::size_t at = begin.find(kAsksNone);
+  const std::size_t at = begin.find(kAllowsNothing);
   if (at == std::string::npos) raise<InternalError>("the page has no policy of what it may load");
-  begin.insert(at + kAsksNone.size(), " connect-src 'self';");
+  begin.replace(at, kAllowsNothing.size(), policy);
   return fmt::format("{}{}{}", begin, data, kPageEnd);
 }
+
+}  // namespace
+
+std::string make_page(std::string_view data) {
+  // A page that is a file asks no address for anything.
+  static const std::string policy = page_policy(kPageEnd, false);
+  return with_policy(data, policy);
+}
+
+const std::string& live_page_policy() {
+  static const std::string policy = page_policy(kPageEnd, true);
+  return policy;
+}
+
+std::string make_live_page(std::string_view data) { return with_policy(data, live_page_policy()); }
 
 }  // namespace telens::cli

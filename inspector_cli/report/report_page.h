@@ -28,6 +28,8 @@ Report make_report(const record::RunReader& run, const std::string& name);
 std::string make_page(std::string_view data);
 // The same, which may ask the server that it came from.
 std::string make_live_page(std::string_view data);
+// The Content-Security-Policy of such a page, for a header.
+const std::string& live_page_policy();
 
 // A list of sections: `title`, `place` ("before" or "after" the charts), and any of `note`,
 // `findings`, `table`, `text`.

@@ -81,7 +81,11 @@ WebAnswer LiveReport::answer(std::string_view path, std::string_view after) {
   if (!is_page && path != "/data") return {};
   asked_ = Clock::now();
   const Content now = content();
-  if (is_page) return make_answer(200, "text/html; charset=utf-8", make_live_page(data_text(now)));
+  if (is_page) {
+    WebAnswer page = make_answer(200, "text/html; charset=utf-8", make_live_page(data_text(now)));
+    page.policy = live_page_policy();
+    return page;
+  }
   if (after == std::to_string(now.version)) return make_answer(204, "", "");
   return make_answer(200, "application/json", data_text(now));
 }

@@ -41,8 +41,14 @@ bool names_this_machine(std::string_view host) {
   return false;
 }
 
+// Frames are also refused by X-Frame-Options, for older browsers.
+void set_policy(httplib::Response& response, const std::string& policy) {
+  response.set_header("Content-Security-Policy", policy + "; frame-ancestors 'none'");
+}
+
 void refuse(httplib::Response& response, int status, const std::string& why) {
   response.status = status;
+  set_policy(response, "default-src 'none'");
   response.set_content("telens serve: " + why + "\n", "text/plain; charset=utf-8");
 }
 
@@ -58,6 +64,7 @@ httplib::Headers headers_of_all() {
 // As it lies in memory: a compressed one would cost more time than it saves on the way.
 void send(httplib::Response& response, const WebAnswer& answer) {
   response.status = answer.status;
+  set_policy(response, answer.policy.empty() ? "default-src 'none'" : answer.policy);
   const std::string type(answer.type);
   if (answer.body->empty()) return;
   response.set_content_provider(
@@ -128,6 +135,8 @@ class LoopbackServer::Impl {
     server_->set_payload_max_length(kLongestBody);
     server_->set_default_headers(headers_of_all());
     server_->set_pre_routing_handler([this](const auto& request, auto& response) {
+      // An answer is always whole. httplib would cut it, under the status that the answer has.
+      const_cast<httplib::Request&>(request).ranges.clear();
       answer(request, response);
       return httplib::Server::HandlerResponse::Handled;
     });
@@ -159,6 +168,9 @@ class LoopbackServer::Impl {
   }
 
   void answer(const httplib::Request& request, httplib::Response& response) const {
+    if (request.get_header_value_count("Host") > 1) {
+      return refuse(response, 400, "the request names several hosts");  // RFC 9112, 3.2
+    }
     if (!names_this_machine(request.get_header_value("Host"))) {
       return refuse(response, 403, "this host is not the one that serves");
     }

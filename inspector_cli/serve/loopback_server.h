@@ -12,6 +12,7 @@ struct WebAnswer {
   int status = 200;
   std::string_view type;  // "text/html"
   std::shared_ptr<const std::string> body;
+  std::string policy = {};  // Content-Security-Policy; empty: nothing may be loaded
 };
 
 // Listens on 127.0.0.1 and nowhere else. Each request needs the token, as ?token=..., and names

@@ -79,6 +79,29 @@ int write_beside(const fs::path& path, const std::string& text, const struct sta
   return error;
 }
 
+// True for /dev/stdout and its like, which are links to what the shell opened.
+bool is_of_process(const fs::path& path) {
+  const std::string text = path.lexically_normal().string();
+  return text.starts_with("/dev/std") || text.starts_with("/dev/fd/") || text.starts_with("/proc/");
+}
+
+// The file to write. A link to a file is replaced itself: whoever may place one in a shared folder
+// must not choose which file of the user is overwritten.
+fs::path target_of(const fs::path& path) {
+  std::error_code unknown;
+  const fs::path absolute = fs::absolute(path, unknown);
+  const bool is_link = fs::is_symlink(fs::symlink_status(absolute, unknown));
+  const fs::file_status pointed = fs::status(absolute, unknown);
+  const bool is_device = fs::exists(pointed) && !fs::is_regular_file(pointed);
+  if (is_link && !is_device && !is_of_process(absolute)) {
+    const fs::path folder = fs::weakly_canonical(absolute.parent_path(), unknown);
+    return (unknown ? absolute.parent_path() : folder) / absolute.filename();
+  }
+  // weakly_canonical leaves a relative path relative where nothing of it exists.
+  const fs::path linked = fs::weakly_canonical(path, unknown);
+  return unknown ? absolute : fs::absolute(linked);
+}
+
 }  // namespace
 
 void hold_standard_streams() {
@@ -104,20 +127,19 @@ void flush_stdout() {
 }
 
 bool write_file(const std::string& path, const std::string& text) {
-  std::error_code unknown;
-  const fs::path linked = fs::weakly_canonical(path, unknown);
-  // weakly_canonical leaves a relative path relative where nothing of it exists.
-  const fs::path target = fs::absolute(unknown ? fs::path(path) : linked);
+  const fs::path target = target_of(path);
   std::error_code no_folder;
   fs::create_directories(target.parent_path(), no_folder);
   struct stat old {};
-  const bool exists = ::stat(target.c_str(), &old) == 0;
-  const bool in_place = exists && !S_ISREG(old.st_mode) && !S_ISDIR(old.st_mode);
-  const int error =
-      in_place ? write_in_place(target, text) : write_beside(target, text, exists ? &old : nullptr);
+  const bool exists = ::lstat(target.c_str(), &old) == 0;
+  const bool is_file = exists && S_ISREG(old.st_mode);
+  const bool is_link = exists && S_ISLNK(old.st_mode);
+  const bool in_place = exists && !is_file && !is_link && !S_ISDIR(old.st_mode);
+  const int error = in_place ? write_in_place(target, text)
+                             : write_beside(target, text, is_file ? &old : nullptr);
   // Without its folder no file can be opened; why there is none is the cause to name.
   if (error != 0) refuse(path, error == ENOENT && no_folder ? no_folder.value() : error);
-  return exists && S_ISREG(old.st_mode);
+  return is_file || is_link;
 }
 
 std::string write_output(const std::string& path, const std::string& text) {

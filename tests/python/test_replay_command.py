@@ -20,6 +20,7 @@ from replay_cases import (
     RECIPES,
     Dumped,
     decoded,
+    drop_checksums,
     dump_in,
     gemm_file,
     parts_of,
@@ -201,6 +202,7 @@ def test_a_gemm_that_is_refused_costs_only_itself(dumped, replay, tmp_path):
     shutil.copytree(dumped("current"), folder)
     (folder / "torn.h5").write_bytes(gemm_file(folder, "fprop").read_bytes()[:3000])
     with h5py.File(gemm_file(folder, "dgrad"), "r+") as file:
+        drop_checksums(file)
         del file["a/high_precision"]
     answer = replay(folder, "--format", "json")
     assert answer.returncode == 2
@@ -257,3 +259,13 @@ def test_a_folder_of_micro_batches_of_tensors_is_refused(tmp_path):
         path.unlink()
     with pytest.raises(telens.UsageError, match=r"several micro-batches.*operands: True"):
         found.find(tmp_path)
+
+
+def test_an_empty_entry_of_pythonpath_imports_nothing_from_the_folder(dumped, replay, tmp_path):
+    for name in ("sitecustomize.py", "telens.py", "h5py.py"):
+        (tmp_path / name).write_text("open('executed', 'w')\n")
+    path = os.environ["PYTHONPATH"]
+    for given in (f":{path}", f"{path}:", f"{path}::{path}"):
+        answer = replay(dumped("delayed"), "--gemm", "dgrad", PYTHONPATH=given)
+        assert answer.returncode == 0, answer.stderr
+        assert not (tmp_path / "executed").exists()

@@ -7,6 +7,7 @@ import re
 import signal
 import struct
 import subprocess
+import sys
 import termios
 import threading
 import time
@@ -226,3 +227,17 @@ def test_a_folder_where_no_run_can_begin_is_named(watch, tmp_path):
     assert answer.returncode == 2
     assert answer.stderr.count("\n") == 1
     assert "none" in answer.stderr
+
+
+def test_what_ended_a_run_is_escaped(build_folder, tmp_path):
+    script = (
+        "import telens.debug as debug\n"
+        f"debug.initialize({{}}, log_dir={str(tmp_path)!r})\n"
+        "debug.step(1.0)\n"
+        "raise ValueError('\\x1b]0;title\\x07\\x1b[2J\\x1b[31mred')\n"
+    )
+    environment = os.environ | {"TELENS_RUN_ID": "run"}
+    subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True)
+    result = subprocess.run([build_folder / "bin/telens", "watch", tmp_path], capture_output=True)
+    assert b"\\x1b]0;title\\x07\\x1b[2J\\x1b[31mred" in result.stdout
+    assert b"\x1b" not in result.stdout

@@ -1,10 +1,13 @@
 """telens serve: requests that get the page, and a run that grows, is killed, damaged, removed."""
 
+import base64
 import contextlib
+import hashlib
 import http.client
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import socket
@@ -131,7 +134,14 @@ def test_the_page_is_a_report_that_may_ask_its_server_alone(serve, log_dir):
     answer, body = serve(log_dir).get("/")
     assert answer.status == 200
     assert answer.getheader("Content-Type") == "text/html; charset=utf-8"
-    assert "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'" in body
+    policy = re.search(r'Content-Security-Policy"\s+content="([^"]*)"', body)[1]
+    assert policy.startswith("default-src 'none'; connect-src 'self'; script-src 'sha256-")
+    scripts = re.findall("<script>(.*?)</script>", body, re.DOTALL)
+    digests = (hashlib.sha256(each.encode()).digest() for each in scripts)
+    hashes = [f"'sha256-{base64.b64encode(each).decode()}'" for each in digests]
+    assert len(hashes) == 2
+    assert re.search("script-src ([^;]*);", policy)[1].split() == hashes
+    assert answer.getheader("Content-Security-Policy") == policy + "; frame-ancestors 'none'"
     page = Page(body)
     assert page.tags.count("script") == 3
     assert page.data["live"] == {"version": 1, "trouble": "", "milliseconds": 100}
@@ -147,6 +157,9 @@ def test_nothing_is_kept_framed_or_told_to_others(serve, log_dir):
         assert answer.getheader("X-Content-Type-Options") == "nosniff"
         assert answer.getheader("Referrer-Policy") == "no-referrer"
         assert answer.getheader("Connection") == "close"
+        policy = answer.getheader("Content-Security-Policy")
+        assert policy.startswith("default-src 'none'")
+        assert policy.endswith("frame-ancestors 'none'")
 
 
 def test_without_its_token_nothing_is_answered(serve, log_dir):
@@ -167,6 +180,32 @@ def test_without_its_token_nothing_is_answered(serve, log_dir):
             assert server.token not in body
     assert len(server.token) == 32
     assert serve(log_dir).token != server.token
+
+
+def test_a_request_for_two_hosts_is_refused(serve, log_dir):
+    server = serve(log_dir)
+    host = f"127.0.0.1:{server.port}"
+    for hosts in ([host, "evil.example"], ["evil.example", host], [host, host]):
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        connection.putrequest("GET", f"/?token={server.token}", skip_host=True)
+        for each in hosts:
+            connection.putheader("Host", each)
+        connection.endheaders()
+        assert connection.getresponse().status == 400
+        connection.close()
+
+
+def test_an_answer_is_whole_whatever_range_is_asked_for(serve, log_dir):
+    server = serve(log_dir)
+    _, whole = server.get("/")
+    for asked in ("bytes=0-9", "bytes=5-", "bytes=-5", "bytes=0-1,4-5"):
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        connection.request("GET", f"/?token={server.token}", headers={"Range": asked})
+        answer = connection.getresponse()
+        assert answer.status == 200
+        assert answer.getheader("Content-Range") is None
+        assert answer.read().decode() == whole
+        connection.close()
 
 
 def test_a_page_of_another_site_is_refused_by_its_name(serve, log_dir):

@@ -1,7 +1,6 @@
 """Where the output cannot be written: told once, and never with the exit code 0."""
 
 import os
-import pathlib
 import signal
 import stat
 import subprocess
@@ -147,16 +146,25 @@ def test_a_page_is_written_where_a_relative_name_leads_to(log_dir, tmp_path, com
     assert written.stdout.split("wrote ")[1].split(": ")[0].rstrip() == out
 
 
-def test_a_page_takes_the_place_of_the_one_that_a_link_leads_to(telens, log_dir, tmp_path):
-    (tmp_path / "kept").mkdir()
-    target, link = tmp_path / "kept/plot.html", tmp_path / "plot.html"
-    target.write_text("the old one")
-    target.chmod(0o640)
-    link.symlink_to(target)
-    opened = target.open()
-    assert telens("plot", log_dir, "--out", link).returncode == 0
-    assert link.is_symlink()
-    assert target.read_text().endswith("</html>\n")
-    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+def test_a_page_replaces_the_old_one_whole(telens, log_dir, tmp_path):
+    page = tmp_path / "kept/plot.html"
+    page.parent.mkdir()
+    page.write_text("the old one")
+    page.chmod(0o640)
+    opened = page.open()
+    assert telens("plot", log_dir, "--out", page).returncode == 0
+    assert page.read_text().endswith("</html>\n")
+    assert stat.S_IMODE(page.stat().st_mode) == 0o640
     assert opened.read() == "the old one"  # a reader has it whole
-    assert [each.name for each in pathlib.Path(tmp_path / "kept").iterdir()] == ["plot.html"]
+    assert [each.name for each in page.parent.iterdir()] == ["plot.html"]
+
+
+@pytest.mark.parametrize("command", ["plot", "report"])
+def test_a_page_replaces_a_link_and_not_its_target(telens, log_dir, tmp_path, command):
+    target, link = tmp_path / "target", tmp_path / "page.html"
+    target.write_text("another file of the user")
+    link.symlink_to(target)
+    assert telens(command, log_dir, "--out", link).returncode == 0
+    assert not link.is_symlink()
+    assert link.read_text().endswith("</html>\n")
+    assert target.read_text() == "another file of the user"
