@@ -60,9 +60,8 @@ struct ScalingScheme {
   constexpr std::int64_t codes_per_byte() const { return packed_fp4 ? 2 : 1; }
 };
 
-// The row of a mode. A switch, since device code cannot index a table of the host. Inlined by
-// force: a large translation unit would call it, and it would be a step of every forward.
-[[gnu::always_inline]] constexpr ScalingScheme scheme(ScalingMode mode) {
+// Returns the row of a mode. A switch, since device code cannot index a table of the host.
+constexpr ScalingScheme scheme(ScalingMode mode) {
   switch (mode) {
     case ScalingMode::tensor:
       return {.name = "tensor",
