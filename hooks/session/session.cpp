@@ -340,6 +340,14 @@ void Session::stop_if_asked() {
   throw RunStopped(message);
 }
 
+// Not for a program that an exception ended: it may not have reached its layers or its first step.
+void Session::warn_of_missing_calls() {
+  // Layers of other ranks are not known here.
+  const LogLevel level = options_.world_size > 1 ? LogLevel::info : LogLevel::warning;
+  for (const std::string& text : layers_.idle_sections(config_)) events_.message(text, {}, level);
+  if (const auto text = layers_.missing_steps()) events_.message(*text, {}, LogLevel::warning);
+}
+
 // Also of a program that an exception of this name has left; "" for none.
 void Session::end(std::string_view exception) {
   {
@@ -379,17 +387,11 @@ void Session::end_in_turn() {
     isolation_.observe(*each, {}, "end", [&] { each->feature->end(); });
   }
   isolation_.close();
-  // Layers of other ranks are not known here.
-  const LogLevel level = options_.world_size > 1 ? LogLevel::info : LogLevel::warning;
-  for (const std::string& text : layers_.idle_sections(config_)) events_.message(text, {}, level);
   const std::string exception = [this] {
     const std::lock_guard lock(pending_mutex_);
     return exception_;
   }();
-  // A program that an exception leaves may be in its first iteration.
-  if (const auto text = layers_.missing_steps(); text && exception.empty()) {
-    events_.message(*text, {}, LogLevel::warning);
-  }
+  if (exception.empty()) warn_of_missing_calls();
   // The other ranks may be gone: what was not stepped stays this rank's.
   const std::exception_ptr from_a_logger =
       deliver(take_recorded(statistics_->collect(iteration(), {}, Waiting::yes).rows));

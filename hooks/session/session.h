@@ -101,6 +101,7 @@ class Session final : private FeatureServices {
   void in_turn(const Work& work);
   void step_in_turn(std::optional<double> loss);
   void end_in_turn();
+  void warn_of_missing_calls();
 
   void accept();  // throws what initialize refuses
   void flush();

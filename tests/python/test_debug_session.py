@@ -151,6 +151,17 @@ def test_a_session_without_sections_or_with_a_failure_does_not_miss_layers(tmp_p
     assert warnings_in(tmp_path / "a") == warnings_in(tmp_path / "b") == []
 
 
+def test_a_refused_layer_does_not_blame_other_sections(tmp_path, layer, x):
+    one = CONFIG["all_layers"] | {"layers": {"layer_types": ["fc"]}}
+    config = {"first": one, "second": one, "third": one | {"layers": {"layer_types": ["later"]}}}
+    refused = pytest.raises(telens.ConfigError, match="first")
+    with refused, debug.session(config, log_dir=tmp_path):
+        te.Linear(32, 32, name="other")(x)
+        layer(x)
+    log = tmp_path / "nvdlfw_inspect_logs" / "nvdlfw_inspect_globalrank-0.log"
+    assert "selects none of the layers" not in log.read_text()
+
+
 @pytest.mark.parametrize("config", ["", None])
 def test_a_session_without_a_configuration_records_losses(tmp_path, layer, x, config):
     debug.initialize(config, log_dir=tmp_path)
