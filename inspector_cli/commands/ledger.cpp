@@ -173,6 +173,7 @@ std::string describe_kernel(const std::string& kernel, const std::string& ran) {
 
 std::string describe_reason(const std::string& reason) {
   constexpr std::string_view kRecipe = "the recipe wants it so";
+  if (reason == "as it came") return "not quantized";  // an attention's operands
   if (!reason.starts_with(kRecipe)) return reason;
   return fmt::format("as the recipe specifies{}", reason.substr(kRecipe.size()));
 }

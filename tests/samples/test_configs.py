@@ -33,7 +33,7 @@ EXAMPLES = {
     "attention_health": Example("stats --stat one_key%", "core_attention"),
     "fp8_health": Example(STATS, "fp8_current_scaling"),
     "gemm_error": Example("stats --stat gemm_cosine", "wgrad"),
-    "is_it_really_fp8": Example("ledger", "E4M3 under tensor scaling"),
+    "is_it_really_fp8": Example("ledger", "weight E4M3, tensor scaling"),
     "log_all_statistics": Example("stats --stat scale_inv_max", "gradient"),
     # A learning rate with which the loss spikes.
     "loss_diverges": Example("info", "loss spikes > 1.5x", 30, ("--learning-rate", "0.5")),
