@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstddef>
 #include <cstdint>
@@ -137,6 +138,45 @@ void tell_resume(Finding& finding, const Facts& facts) {
   }
 }
 
+// True if an exception says that numbers were wrong: of an assertion, of sampling from NaN, of a
+// program that stops at a loss that is not finite.
+bool speaks_of_numbers(std::string reason) {
+  std::ranges::transform(reason, reason.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::string words = " ";
+  for (const char c : reason) words += std::isalpha(static_cast<unsigned char>(c)) != 0 ? c : ' ';
+  words += ' ';
+  constexpr std::array<std::string_view, 5> kWords{" nan ", " nans ", " inf ", " infs ", " loss "};
+  constexpr std::array<std::string_view, 7> kParts{"finite",   "infinity", "runstopped", "diverge",
+                                                   "overflow", "assert",   "probability"};
+  const auto has = [](const std::string& text) {
+    return [&text](std::string_view part) { return text.find(part) != std::string::npos; };
+  };
+  return std::ranges::any_of(kWords, has(words)) || std::ranges::any_of(kParts, has(reason));
+}
+
+// Only an exception can follow from what was recorded. Memory, signals and errors of the program
+// itself have other causes.
+bool explains(const Finding& finding, const Finding& end, const RunEnding& ending) {
+  constexpr double kTrusted = 0.6;
+  if (ending.ending != Ending::exception || finding.first > end.first) return false;
+  if (finding.confidence < kTrusted) return false;
+  if (speaks_of_numbers(ending.reason)) return true;
+  // A program that ends itself, as by sys.exit(1), gives no reason.
+  if (finding.cause == "nonfinite" && ending.reason.starts_with("SystemExit")) return true;
+  return find_rule(finding.cause).compares_ranks && speaks_of_collectives(ending.reason);
+}
+
+// An ending never comes before a cause.
+void add_ending(std::vector<Ranked>& ranked, Finding end, const RunEnding& ending) {
+  const auto origin = std::ranges::find_if(
+      ranked, [&](const Ranked& each) { return explains(each.finding, end, ending); });
+  if (origin == ranked.end()) {
+    ranked.push_back({std::move(end), {}});
+  } else {
+    origin->consequences.push_back(std::move(end));
+  }
+}
+
 }  // namespace
 
 Diagnosis diagnose(const Facts& facts) {
@@ -144,8 +184,13 @@ Diagnosis diagnose(const Facts& facts) {
                       .last_iteration = facts.last_iteration()};
   diagnosis.not_compared.why = facts.why_not_compared();
   std::vector<Finding> findings;
+  std::vector<Finding> endings;
   const auto scalings = list_scalings(facts);
   for (const Rule& rule : rules()) {
+    if (rule.stage == Stage::ending) {
+      std::ranges::move(rule.find(facts), std::back_inserter(endings));
+      continue;
+    }
     auto names = lacks(rule, facts);
     if (!names.empty()) {
       Meaningless meaningless = find_meaningless(rule, facts, scalings);
@@ -168,6 +213,7 @@ Diagnosis diagnose(const Facts& facts) {
   }
   for (Finding& finding : findings) tell_resume(finding, facts);
   diagnosis.findings = rank(std::move(findings));
+  for (Finding& end : endings) add_ending(diagnosis.findings, std::move(end), facts.ending());
   return diagnosis;
 }
 

@@ -37,7 +37,7 @@ struct Diagnosis {
   std::vector<Unasked> unasked = {};
   std::vector<Meaningless> meaningless = {};
   NotCompared not_compared = {};
-  std::size_t asked = 0;             // rules that looked
+  std::size_t asked = 0;             // rules that looked; those about the ending do not count
   std::int64_t first_iteration = 0;  // that were looked at; first > last: none
   std::int64_t last_iteration = -1;
 

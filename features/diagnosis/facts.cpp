@@ -61,7 +61,8 @@ Facts::Facts(const record::RunReader& run, std::span<const std::string_view> sta
              Iterations iterations)
     : read_(iterations),
       why_not_compared_(diagnosis::why_not_compared(run)),
-      config_text_(run.config_text()) {
+      config_text_(run.config_text()),
+      ending_(find_ending(run)) {
   read_names(run);
   read_resumes(run);
   read_world(run);

@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "features/diagnosis/rank_ends.h"
 #include "features/diagnosis/series.h"
 #include "features/record/run_reader.h"
 
@@ -93,6 +94,7 @@ class Facts {
   const std::string& config_text() const { return config_text_; }
   // Those of each rank, in the order of time.
   const std::vector<Resume>& resumes() const { return resumes_; }
+  const RunEnding& ending() const { return ending_; }
 
  private:
   using Key = std::tuple<std::int32_t, int, int, int, std::int32_t>;
@@ -135,6 +137,7 @@ class Facts {
   std::string why_not_compared_;
   std::string config_text_;
   std::vector<Resume> resumes_;
+  RunEnding ending_;
 };
 
 }  // namespace telens::diagnosis

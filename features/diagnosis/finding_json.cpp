@@ -74,6 +74,16 @@ Json meaningless_json(const Meaningless& meaningless) {
   return object;
 }
 
+Json ending_json(const RunEnding& ending) {
+  Json object;
+  object["state"] = get_name(ending.ending);
+  object["rank"] = ending.rank ? Json(*ending.rank) : Json();
+  object["iteration"] = ending.iteration ? Json(*ending.iteration) : Json();
+  object["time"] = ending.time > 0 ? json_number(ending.time) : Json();
+  object["reason"] = text_or_null(ending.reason);
+  return object;
+}
+
 }  // namespace
 
 Json ranked_json(const Ranked& ranked, const Facts& facts, const std::string& run) {
@@ -95,6 +105,7 @@ std::string diagnosis_json(const Diagnosis& diagnosis, const Facts& facts, const
   object["run"] = json_text(run);
   object["first_iteration"] = any ? Json(diagnosis.first_iteration) : Json();
   object["last_iteration"] = any ? Json(diagnosis.last_iteration) : Json();
+  object["ending"] = ending_json(facts.ending());
   object["findings"] =
       list(diagnosis.findings, [&](const Ranked& each) { return ranked_json(each, facts, run); });
   object["recording"] = list(notes, [](const std::string& note) { return json_text(note); });

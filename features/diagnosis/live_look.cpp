@@ -43,6 +43,8 @@ LiveLook::Key LiveLook::make_key(const Finding& finding, const Facts& facts) {
 
 bool LiveLook::counts(const Finding& finding, const Seen& seen) const {
   if (finding.last < seen.since) return false;
+  // This process writes the run, also if the file system has no locks that show it.
+  if (find_rule(finding.cause).stage == Stage::ending) return false;
   // The first iteration of a part of the run is no beginning of anything.
   if (seen.is_part && finding.first <= seen.facts.first_iteration()) return false;
   const std::string& layer = seen.facts.layer_name(finding.place.layer);

@@ -22,6 +22,7 @@ enum class Stage : std::uint8_t {
   values,       // the values of a tensor
   cast,         // the loss in a cast
   propagation,  // gradients and losses, which show what happened elsewhere
+  ending,       // how the program ended: never a cause of another finding
 };
 
 struct Rule {

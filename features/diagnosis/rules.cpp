@@ -57,6 +57,10 @@ std::span<const Rule> rules() {
       exploding_gradients(),
       vanishing_gradients(),
       loss_spike(),
+      exception(),
+      out_of_memory(),
+      killed(),
+      terminated(),
   };
   return kRules;
 }

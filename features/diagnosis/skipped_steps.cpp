@@ -69,6 +69,13 @@ std::set<std::int64_t> steps_skipped_by_loss_scaler(const Facts& facts) {
       if (!backward || holds_nan) others.insert(point.iteration);
     }
   }
+  // Parameters that are not recorded may be the only ones whose gradients overflow.
+  for (const Scalars& scalars : facts.scalars()) {
+    if (!scalars.name.ends_with("grad_norm")) continue;
+    for (const Point& point : scalars.points) {
+      if (std::isinf(point.value)) candidates.insert(point.iteration);
+    }
+  }
   const std::vector<const Series*> norms = norms_of_trained_weights(facts);
   std::erase_if(candidates, [&](std::int64_t iteration) {
     return others.contains(iteration) || !step_was_skipped(norms, iteration);

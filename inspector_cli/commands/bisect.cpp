@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -88,22 +90,46 @@ void tell_stage(const std::string& stage) {
   flush_stdout();
 }
 
+// Prints the last lines that the trial's program printed, and the path of all of them.
+void show_output(const Trials& trials, const Trial& trial) {
+  constexpr std::size_t kMostLines = 8;
+  constexpr std::streamoff kMostBytes = 8192;
+  const std::string path = trials.get_output(trial);
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  const std::streamoff size = file ? static_cast<std::streamoff>(file.tellg()) : 0;
+  file.seekg(std::max<std::streamoff>(0, size - kMostBytes));
+  std::deque<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    lines.push_back(std::move(line));
+    if (lines.size() > kMostLines) lines.pop_front();
+  }
+  fmt::print("{} of run {}: {}\n", lines.empty() ? "No output" : "Last output", trial.number,
+             printable(path));
+  for (const std::string& line : lines) fmt::print("  {}\n", printable(line));
+  flush_stdout();
+}
+
 // The GEMMs that the first run recorded, or those of the layers that --layers names.
-std::vector<Candidate> find_candidates(const BisectOptions& options, const std::string& log_dir) {
+std::vector<Candidate> find_candidates(const BisectOptions& options, const Trials& trials,
+                                       const Trial& first) {
+  const std::string log_dir = trials.get_log_dir(first);
   std::vector<Candidate> recorded;
-  std::string reason = "it recorded no GEMM in low precision";
+  std::string reason = "recorded no GEMM in low precision";
   try {
     recorded = candidates_in(open_run(log_dir));
   } catch (const Error&) {
-    reason = "it recorded nothing";
+    reason = "recorded nothing";
   }
   if (options.layers.empty()) {
     if (!recorded.empty()) return recorded;
+    show_output(trials, first);
     raise<UsageError>(
-        "the first run tells no layers: {} in {}; expected telens.debug.initialize() in the "
-        "program, which reads {} and {}, or `{{config}}` and `{{log_dir}}` in the command for it "
-        "to be given; or name the layers with --layers",
-        reason, log_dir, config::kConfigVariable, config::kLogDirVariable);
+        "the first run names no layers: it ended with {}, and {} in {}; expected a program that "
+        "calls telens.debug.initialize(), which reads {} and {}, or a command with `{{config}}` "
+        "and `{{log_dir}}` in it, or layers from --layers; the output of the run is in {}",
+        first.reason, reason, log_dir, config::kConfigVariable, config::kLogDirVariable,
+        trials.get_output(first));
   }
   std::vector<Candidate> named;
   const LayerNames layers = read_layer_names(options.layers);
@@ -189,22 +215,22 @@ void show_result(const SearchResult& result, const BisectOptions& options, std::
 
 // The layers to look at, after the two runs that show that there is something to find.
 std::vector<Candidate> begin_search(Trials& trials, const BisectOptions& options) {
-  const Trial first = trials.run({});
+  const Trial first = trials.run({});  // a copy: the list of trials grows
   if (first.passed) {
     fmt::print("Nothing to find: the command passes as it is ({}).\n", printable(first.reason));
     throw BadRun();
   }
-  std::vector<Candidate> candidates = find_candidates(options, trials.get_log_dir(first));
+  std::vector<Candidate> candidates = find_candidates(options, trials, first);
   const Choice all = all_of(candidates);
   if (!options.config.empty()) check_config(options, all);
   const Trial last = trials.run(all);
   if (!last.passed) {
     fmt::print(
-        "It is not low precision: the command fails also with all {} layers in high precision "
-        "({}). Or it does not take the configuration: expected telens.debug.initialize() in it, "
-        "which reads {}, or `{{config}}` among its arguments. {} has what it printed.\n",
-        candidates.size(), printable(last.reason), config::kConfigVariable,
-        printable(trials.get_output(last)));
+        "It is not low precision: the command also fails with all {} layers in high precision "
+        "({}). Or it does not read the configuration: expected telens.debug.initialize() in it, "
+        "which reads {}, or `{{config}}` among its arguments.\n",
+        candidates.size(), printable(last.reason), config::kConfigVariable);
+    show_output(trials, last);
     throw BadRun();
   }
   return candidates;

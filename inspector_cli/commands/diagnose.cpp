@@ -50,6 +50,7 @@ void run_diagnose(const DiagnoseOptions& options) {
   } else {
     const auto width =
         stdout_is_terminal() ? static_cast<std::size_t>(terminal_width()) : kPipeWidth;
+    print_ending(facts.ending(), width);
     if (!runs.empty()) {
       // Unbroken, so that it can be copied.
       fmt::print("the newest of {} runs: {}\n\n", runs.size(), printable(name));

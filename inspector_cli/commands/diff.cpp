@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -72,6 +73,7 @@ Json divergence_json(const Divergence& each) {
   object["gemm"] = each.place.gemm ? Json(telens::get_name(*each.place.gemm)) : Json();
   object["rank"] = each.place.rank == diagnosis::kAllRanks ? Json() : Json(each.place.rank);
   object["quantity"] = json_text(each.quantity);
+  object["series"] = each.series;
   object["first_iteration"] = each.first;
   object["last_iteration"] = each.last ? Json(*each.last) : Json();
   object["a"] = json_number(each.a);
@@ -79,6 +81,20 @@ Json divergence_json(const Divergence& each) {
   object["difference"] = json_number(each.difference);
   object["tolerance"] = json_number(each.tolerance);
   return object;
+}
+
+Json unmatched_json(const std::vector<Unmatched>& all) {
+  Json list = Json::array();
+  for (const Unmatched& each : all) {
+    Json object;
+    object["layer"] = json_text(each.layer);
+    object["tensor"] = each.place.tensor ? Json(telens::get_name(*each.place.tensor)) : Json();
+    object["gemm"] = each.place.gemm ? Json(telens::get_name(*each.place.gemm)) : Json();
+    object["rank"] = each.place.rank == diagnosis::kAllRanks ? Json() : Json(each.place.rank);
+    object["quantity"] = json_text(each.quantity);
+    list.push_back(std::move(object));
+  }
+  return list;
 }
 
 Json names_json(const std::vector<std::string>& names) {
@@ -97,6 +113,8 @@ void print_json(const RunDifference& difference, const DiffOptions& options) {
   for (const Divergence& each : difference.divergences) {
     object["divergences"].push_back(divergence_json(each));
   }
+  object["unmatched_in_a"] = unmatched_json(difference.unmatched_in_a);
+  object["unmatched_in_b"] = unmatched_json(difference.unmatched_in_b);
   object["only_in_a"] = names_json(difference.only_in_a);
   object["only_in_b"] = names_json(difference.only_in_b);
   fmt::print("{}\n", json_line(object));
@@ -114,8 +132,23 @@ void print_unmatched(std::string_view run, const std::vector<std::string>& layer
   fmt::print("only in {}: {}{} (--map A=B aligns other names)\n", run, names, more);
 }
 
+void print_unmatched_series(std::string_view run, const std::vector<Unmatched>& all,
+                            const diagnosis::Facts& facts) {
+  constexpr std::size_t kShown = 3;
+  if (all.empty()) return;
+  std::string names;
+  for (std::size_t i = 0; i < std::min(kShown, all.size()); ++i) {
+    names += fmt::format("{}{}, {}", i == 0 ? "" : "; ", make_label(all[i].place, facts),
+                         all[i].quantity);
+  }
+  const std::string more =
+      all.size() > kShown ? fmt::format("; and {} more", all.size() - kShown) : "";
+  fmt::print("{} series of {} have no counterpart and were not compared: {}{}\n", all.size(), run,
+             names, more);
+}
+
 void print_text(const RunDifference& difference, const diagnosis::Facts& facts,
-                const DiffOptions& options) {
+                const diagnosis::Facts& facts_of_b, const DiffOptions& options) {
   const auto& all = difference.divergences;
   if (all.empty()) {
     fmt::print("no divergence beyond the tolerance, by {} series\n", difference.compared);
@@ -142,6 +175,8 @@ void print_text(const RunDifference& difference, const diagnosis::Facts& facts,
     if (all.size() > 1)
       fmt::print("{}", table.render(Format::table, static_cast<std::size_t>(width)));
   }
+  print_unmatched_series("A", difference.unmatched_in_a, facts);
+  print_unmatched_series("B", difference.unmatched_in_b, facts_of_b);
   print_unmatched("A", difference.only_in_a);
   print_unmatched("B", difference.only_in_b);
 }
@@ -162,7 +197,7 @@ void run_diff(const DiffOptions& options) {
   if (options.format == Format::json) {
     print_json(difference, options);
   } else {
-    print_text(difference, a, options);
+    print_text(difference, a, b, options);
   }
   if (!difference.divergences.empty()) throw BadRun();
 }

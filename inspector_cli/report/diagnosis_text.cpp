@@ -9,6 +9,7 @@
 #include "core/base/printable.h"
 #include "features/diagnosis/finding_words.h"
 #include "features/diagnosis/rules.h"
+#include "inspector_cli/report/rank_ends.h"
 #include "inspector_cli/terminal/number_text.h"
 #include "inspector_cli/terminal/table_text.h"
 #include "inspector_cli/terminal/terminal.h"
@@ -96,7 +97,7 @@ void print_finding(std::size_t number, const Ranked& ranked, const Facts& facts,
     fmt::print("{}\n", coloured(line, Colour::bold));
   }
   paragraph("observed", printable(finding.summary), width);
-  paragraph("evidence", describe_evidence(finding), width);
+  if (!finding.evidence.empty()) paragraph("evidence", describe_evidence(finding), width);
   paragraph("confidence", fmt::format("{:.0f} %", 100 * finding.confidence), width);
   paragraph("also possible", std::string(rule.alternatives), width);
   print_next_steps(next_steps(finding, facts, run), width);
@@ -182,6 +183,12 @@ std::vector<std::string> list_missing(const Diagnosis& diagnosis) {
 }
 
 }  // namespace
+
+void print_ending(const diagnosis::RunEnding& ending, std::size_t width) {
+  for (const std::string& line : wrapped_at_blanks(printable(describe(ending)), width)) {
+    fmt::print("{}\n", ending.is_failure() ? coloured(line, Colour::red) : line);
+  }
+}
 
 void print_notes(const std::vector<std::string>& notes, std::size_t width) {
   for (const std::string& note : notes) {

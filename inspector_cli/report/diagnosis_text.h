@@ -19,6 +19,9 @@ void print_diagnosis(const diagnosis::Diagnosis& diagnosis, const diagnosis::Fac
 void print_skipped_rules(const diagnosis::Diagnosis& diagnosis, std::string_view config, bool list,
                          std::size_t width);
 
+// Prints how the run ended: the first line of `telens diagnose`.
+void print_ending(const diagnosis::RunEnding& ending, std::size_t width);
+
 // recording_notes() of the run as lines on stdout, above the findings.
 void print_notes(const std::vector<std::string>& notes, std::size_t width);
 

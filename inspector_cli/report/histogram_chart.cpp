@@ -15,11 +15,12 @@ namespace telens::cli {
 namespace {
 
 using record::Dictionary;
-using Course = std::map<std::int64_t, MagnitudeCounts>;  // by iteration, of all ranks together
+using CountsByIteration =
+    std::map<std::int64_t, MagnitudeCounts>;  // by iteration, of all ranks together
 
-std::map<TensorKey, Course> read_courses(const record::RunReader& run,
-                                         const record::RecordQuery& query) {
-  std::map<TensorKey, Course> courses;
+std::map<TensorKey, CountsByIteration> read_courses(const record::RunReader& run,
+                                                    const record::RecordQuery& query) {
+  std::map<TensorKey, CountsByIteration> courses;
   for_each_histogram(run, query,
                      [&](const TensorKey& key, std::int64_t iteration, const Histogram& histogram) {
                        merge(courses[key][iteration], count_magnitudes(histogram));
@@ -32,7 +33,7 @@ struct Exponents {
   int highest = -1;  // none
 };
 
-Exponents get_exponents(const Course& course) {
+Exponents get_exponents(const CountsByIteration& course) {
   Exponents range;
   for (const auto& [iteration, counts] : course) {
     if (counts.exponents.empty()) continue;
@@ -47,7 +48,8 @@ Exponents get_exponents(const Course& course) {
 
 // A row that counts something of each iteration's elements.
 template <typename Count>
-Line get_row(const Chart& frame, const Course& course, std::string label, const Count& count) {
+Line get_row(const Chart& frame, const CountsByIteration& course, std::string label,
+             const Count& count) {
   Line row{std::move(label), std::vector<Bin>(frame.bins)};
   for (const auto& [iteration, counts] : course) {
     if (counts.numel == 0) continue;
@@ -62,7 +64,8 @@ std::string row_label(int lowest, int highest) {
                            : fmt::format("2^{} .. 2^{}", lowest, highest);
 }
 
-std::vector<Line> get_rows(const Chart& frame, const Course& course, std::size_t most_rows) {
+std::vector<Line> get_rows(const Chart& frame, const CountsByIteration& course,
+                           std::size_t most_rows) {
   std::vector<Line> rows;
   const auto add_if_any = [&](const char* label, std::int64_t MagnitudeCounts::*member) {
     const auto any = [&](const auto& moment) { return moment.second.*member > 0; };
@@ -91,8 +94,8 @@ std::vector<Line> get_rows(const Chart& frame, const Course& course, std::size_t
   return rows;
 }
 
-Chart make_frame(const record::RunReader& run, const std::map<TensorKey, Course>& courses,
-                 std::size_t most_bins) {
+Chart make_frame(const record::RunReader& run,
+                 const std::map<TensorKey, CountsByIteration>& courses, std::size_t most_bins) {
   Chart frame;
   frame.run_id = printable(run.segments().front().run_id);
   frame.first_iteration = INT64_MAX;

@@ -1,5 +1,7 @@
 #include "inspector_cli/report/run_difference.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -9,8 +11,10 @@
 #include <tuple>
 
 #include "features/diagnosis/baseline.h"
+#include "inspector_cli/report/common_factor.h"
 #include "inspector_cli/report/compared_series.h"
 #include "inspector_cli/report/expected_error.h"
+#include "inspector_cli/report/seed_scatter.h"
 
 namespace telens::cli {
 namespace {
@@ -24,6 +28,7 @@ constexpr double kTimesChance = 3;     // the distance of the third run
 constexpr double kTimesSteps = 4;      // how a series varies by itself
 constexpr std::size_t kSustained = 3;  // points; a single one may be chance
 constexpr double kTimesTolerance = 3;  // in bits: a single point that is further off is no chance
+constexpr double kTimesScatter = 6;    // how far series of other seeds are apart
 constexpr std::int64_t kNearby = 2;    // iterations, over which the third run is looked at
 
 // |a - b|, of sizes over the larger one; errors are relative already.
@@ -57,6 +62,13 @@ class ByName {
       other.rank = *only_rank_;
       found = known_.find(make_key(kind, name, other));
     }
+    return found == known_.end() ? nullptr : &found->second;
+  }
+
+  // The series that this run's own quantity became.
+  const Series* find_own(const Facts& own, const Quantity& quantity) const {
+    const Place& place = quantity.series.place;
+    const auto found = known_.find(make_key(quantity.kind, own.layer_name(place.layer), place));
     return found == known_.end() ? nullptr : &found->second;
   }
 
@@ -186,45 +198,176 @@ double by_format(const ExpectedError& error, Compared kind, const Place& place) 
   return kind == Compared::cast_error ? error.unit(place.layer) : error.of_product(place.layer);
 }
 
-std::vector<Quantity> quantities_to_compare(const Facts& a) {
-  std::vector<Quantity> all = list_quantities(a);
-  if (a.has("mse")) return all;
-  for (Quantity& each : errors_of_no_cast(all)) all.push_back(std::move(each));
-  return all;
-}
+// The series of both runs, aligned, and those that have no counterpart.
+class Comparison {
+ public:
+  Comparison(const Facts& a, const Facts& b, const Facts* spread, const LayerMap& map)
+      : a_(a),
+        b_(b),
+        in_b_(b, map),
+        error_(a, b, [&](std::int32_t layer) { return in_b_.layer(a.layer_name(layer)); }),
+        error_of_a_(a, a, [](std::int32_t layer) { return layer; }),
+        error_of_b_(b, b, [](std::int32_t layer) { return layer; }),
+        quantities_(list_quantities(a)) {
+    if (spread != nullptr) in_spread_.emplace(*spread, kSameNames);
+    // Errors of casts that A did not make are zero; B may lack them too.
+    if (!a.has("mse")) {
+      for (Quantity& each : errors_of_no_cast(quantities_)) no_casts_.push_back(std::move(each));
+    }
+  }
 
-void compare_tensors(const Facts& a, const ByName& in_b, const ExpectedError& error,
-                     const Facts* spread, RunDifference& result) {
-  const LayerMap same_names;
-  std::optional<ByName> in_spread;
-  if (spread != nullptr) in_spread.emplace(*spread, same_names);
-  for (const auto& [kind, name, series] : quantities_to_compare(a)) {
-    const Series* other = in_b.find(a, kind, series.place);
-    if (other == nullptr) continue;
+  const ByName& in_b() const { return in_b_; }
+
+  void compare_tensors(RunDifference& result) {
+    find_scatter();
+    for (const Quantity& each : quantities_) {
+      if (!compare(each, result)) {
+        result.unmatched_in_a.push_back(
+            {each.series.place, a_.layer_name(each.series.place.layer), std::string(each.name)});
+      }
+    }
+    for (const Quantity& each : no_casts_) compare(each, result);
+    for (const Quantity& each : list_quantities(b_)) {
+      if (const Series* own = in_b_.find_own(b_, each); used_.contains(own)) continue;
+      result.unmatched_in_b.push_back(
+          {each.series.place, b_.layer_name(each.series.place.layer), std::string(each.name)});
+    }
+  }
+
+  // After compare_tensors(). A factor that most of its series show by themselves is told by them.
+  void compare_together(const LossFactor& loss_factor, RunDifference& result) const {
+    for (const auto& [key, indices] : group_by_tensor()) add_common(indices, loss_factor, result);
+  }
+
+ private:
+  // Without a third run other seeds are known by what the runs begin with.
+  void find_scatter() {
+    if (in_spread_) return;
+    std::vector<SizePair> pairs;
+    for (const Quantity& each : quantities_) {
+      if (each.kind != cli::Compared::size || !each.series.place.tensor) continue;
+      const Series* other = in_b_.find(a_, each.kind, each.series.place);
+      if (other != nullptr) pairs.push_back({&each.series, other});
+    }
+    if (have_other_seeds(pairs, a_, b_)) scatter_.emplace(pairs, a_);
+  }
+
+  double by_seeds(cli::Compared kind, const Series& a, std::int64_t iteration) const {
+    if (!scatter_ || kind != cli::Compared::size || !a.place.tensor) return 0;
+    return 1 - std::exp2(-kTimesScatter * scatter_->at(a, iteration));
+  }
+
+  struct Compared {
+    SeriesPair pair;
+    bool diverges = false;
+  };
+  using Indices = std::vector<std::size_t>;  // in compared_
+
+  // False if B has no series for it, or none with a common iteration.
+  bool compare(const Quantity& quantity, RunDifference& result) {
+    const auto& [kind, name, series] = quantity;
+    const Series* other = in_b_.find(a_, kind, series.place);
+    if (other == nullptr) return false;
     const auto pairs = common(series.points, *other);
-    if (pairs.empty()) continue;
+    if (pairs.empty()) return false;
+    used_.insert(other);
     ++result.compared;
-    const Series* third = in_spread ? in_spread->find(a, kind, series.place) : nullptr;
-    const double explained = by_format(error, kind, series.place);
+    const Series* third = in_spread_ ? in_spread_->find(a_, kind, series.place) : nullptr;
+    const double explained = by_format(error_, kind, series.place);
     const double by_steps = third == nullptr ? chance_by_steps(kind, series) : 0;
     auto found = first_excess(kind, pairs, [&](std::int64_t iteration) {
       const double chance =
           third != nullptr ? chance_by_run(kind, series, *third, iteration) : by_steps;
-      return std::max(explained, chance);
+      return std::max({explained, chance, by_seeds(kind, series, iteration)});
     });
-    if (!found) continue;
+    if (kind == cli::Compared::size && series.place.tensor) {
+      const SeriesPair pair{&series, other, third, error_of_a_.at(series.place),
+                            error_of_b_.at(other->place)};
+      compared_.push_back({pair, found.has_value()});
+    }
+    if (!found) return true;
     found->place = series.place;
-    found->layer = a.layer_name(series.place.layer);
+    found->layer = a_.layer_name(series.place.layer);
     found->quantity = name;
     result.divergences.push_back(std::move(*found));
+    return true;
   }
-}
+
+  // By tensor and rank, all layers and those that play the same part.
+  std::map<std::tuple<int, int, std::string>, Indices> group_by_tensor() const {
+    std::map<std::tuple<int, int, std::string>, Indices> groups;
+    for (std::size_t i = 0; i < compared_.size(); ++i) {
+      const Place& place = compared_[i].pair.a->place;
+      const int tensor = static_cast<int>(*place.tensor);
+      groups[{tensor, place.rank, ""}].push_back(i);
+      groups[{tensor, place.rank, a_.select_part(place.layer)}].push_back(i);
+    }
+    return groups;
+  }
+
+  void add_common(const Indices& indices, const LossFactor& loss_factor,
+                  RunDifference& result) const {
+    std::vector<SeriesPair> pairs;
+    for (const std::size_t i : indices) pairs.push_back(compared_[i].pair);
+    const bool backward = std::get<0>(diagnosis::get_order_in_step(pairs.front().a->place)) == 1;
+    const auto found = find_common_factor(
+        pairs, backward ? loss_factor : [](std::int64_t) { return 1.0; });
+    if (!found) return;
+    const auto is_told = [&](std::size_t i) { return compared_[indices[i]].diverges; };
+    const auto told = static_cast<std::size_t>(std::ranges::count_if(found->pairs, is_told));
+    if (2 * told >= found->pairs.size()) return;
+    const Compared& origin = compared_[indices[found->origin]];
+    Divergence divergence{
+        .place = origin.pair.a->place,
+        .layer = a_.layer_name(origin.pair.a->place.layer),
+        .quantity = fmt::format("common factor of {} root mean squares", found->pairs.size()),
+        .series = found->pairs.size(),
+        .first = found->first,
+        .last = found->last,
+        .a = 1,
+        .b = found->factor};
+    divergence.difference = distance(cli::Compared::size, 1, found->factor);
+    divergence.tolerance = distance(cli::Compared::size, 1, found->tolerance);
+    // Layers that play the same part are a part of all layers.
+    const auto is_part_of = [&](const Divergence& known) {
+      return known.series >= divergence.series && known.series > 1 &&
+             known.place.tensor == divergence.place.tensor &&
+             known.place.rank == divergence.place.rank;
+    };
+    if (std::ranges::any_of(result.divergences, is_part_of)) return;
+    result.divergences.push_back(std::move(divergence));
+  }
+
+  static const LayerMap kSameNames;
+  const Facts& a_;
+  const Facts& b_;
+  ByName in_b_;
+  std::optional<ByName> in_spread_;
+  std::optional<SeedScatter> scatter_;             // of runs with other seeds
+  ExpectedError error_, error_of_a_, error_of_b_;  // of the coarser format, and of each run
+  std::vector<Quantity> quantities_, no_casts_;
+  std::set<const Series*> used_;  // of in_b_
+  std::vector<Compared> compared_;
+};
+
+const LayerMap Comparison::kSameNames;
 
 std::optional<Series> get_loss(const Facts& facts) {
   for (const diagnosis::Scalars& each : facts.scalars()) {
     if (each.name == "loss") return Series{.place = {}, .points = each.points};
   }
   return std::nullopt;
+}
+
+// The larger of the two losses over the smaller one, in each iteration.
+LossFactor get_loss_factor(const Facts& a, const Facts& b) {
+  return [of_a = get_loss(a), of_b = get_loss(b)](std::int64_t iteration) {
+    const auto loss_a = of_a ? of_a->at(iteration) : std::nullopt;
+    const auto loss_b = of_b ? of_b->at(iteration) : std::nullopt;
+    if (!loss_a || !loss_b || !(*loss_a > 0) || !(*loss_b > 0)) return 1.0;
+    const double factor = std::max(*loss_a / *loss_b, *loss_b / *loss_a);
+    return std::isfinite(factor) ? factor : 1.0;
+  };
 }
 
 void compare_losses(const Facts& a, const Facts& b, const Facts* spread, RunDifference& result) {
@@ -263,10 +406,9 @@ diagnosis::Turn get_order_in_step(const Divergence& each) {
 RunDifference compare_runs(const Facts& a, const Facts& b, const Facts* spread,
                            const LayerMap& map) {
   RunDifference result;
-  const ByName in_b(b, map);
-  const ExpectedError error(a, b,
-                            [&](std::int32_t layer) { return in_b.layer(a.layer_name(layer)); });
-  compare_tensors(a, in_b, error, spread, result);
+  Comparison comparison(a, b, spread, map);
+  comparison.compare_tensors(result);
+  comparison.compare_together(get_loss_factor(a, b), result);
   compare_losses(a, b, spread, result);
   std::ranges::stable_sort(result.divergences, {}, [](const Divergence& each) {
     return std::tuple(each.first, get_order_in_step(each), each.place.rank);
@@ -274,7 +416,7 @@ RunDifference compare_runs(const Facts& a, const Facts& b, const Facts* spread,
   const auto of_b = get_layers(b);
   std::set<std::string> left(of_b.begin(), of_b.end());
   for (const std::string& name : get_layers(a)) {
-    if (left.erase(in_b.mapped(name)) == 0) result.only_in_a.push_back(name);
+    if (left.erase(comparison.in_b().mapped(name)) == 0) result.only_in_a.push_back(name);
   }
   result.only_in_b.assign(left.begin(), left.end());
   return result;

@@ -1,5 +1,5 @@
 // Where two runs part: their tensors aligned by layer, tensor, GEMM and iteration, against what
-// formats, depth and chance explain.
+// formats, depth and chance explain, each series by itself and all of a tensor together.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +19,7 @@ struct Divergence {
   diagnosis::Place place = {};  // in A
   std::string layer = {};       // its name in A; "": a scalar
   std::string quantity = {};    // "root mean square", "error of the cast", or the scalar's name
+  std::size_t series = 1;       // that have a common factor; then a is 1, and b the factor
   std::int64_t first = 0;       // iteration
   // The last iteration before the two agree again; nullopt: they do not.
   std::optional<std::int64_t> last = {};
@@ -27,9 +28,17 @@ struct Divergence {
   double tolerance = 0;
 };
 
+// A series of one run that the other run lacks, or has no iteration in common with.
+struct Unmatched {
+  diagnosis::Place place = {};  // in its own run
+  std::string layer = {};
+  std::string quantity = {};
+};
+
 struct RunDifference {
-  std::vector<Divergence> divergences;            // by iteration, then in the order of training
-  std::size_t compared = 0;                       // series with common iterations
+  std::vector<Divergence> divergences;  // by iteration, then in the order of training
+  std::size_t compared = 0;             // series with common iterations
+  std::vector<Unmatched> unmatched_in_a, unmatched_in_b;
   std::vector<std::string> only_in_a, only_in_b;  // layers
 };
 

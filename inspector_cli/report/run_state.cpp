@@ -61,10 +61,6 @@ std::string comparison_note(const record::RunReader& run) {
 
 }  // namespace
 
-bool ended_well(const record::Segment& segment) {
-  return segment.live || (segment.end && segment.end->state == record::End::clean);
-}
-
 std::string missing_rows(const record::Segment& segment) {
   std::string text;
   if (segment.lost > 0) text += fmt::format("; {} rows are lost", segment.lost);

@@ -23,8 +23,6 @@ RunState get_state(const record::RunReader& run);
 // The same, in color on a terminal.
 std::string state_text(const record::Segment& segment);
 
-// It ended cleanly, or is being written.
-bool ended_well(const record::Segment& segment);
 // "; 5 rows are lost; 2 rows were dropped"; "" for none.
 std::string missing_rows(const record::Segment& segment);
 

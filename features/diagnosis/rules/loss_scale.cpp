@@ -37,7 +37,8 @@ Finding make_finding(const PlaceShift& origin) {
       .first = origin.shift.first,
       .last = origin.shift.last,
       .confidence = kProbable,
-      .summary = fmt::format("the gradients change by a factor of {:.3g} from the loss on",
+      .summary = fmt::format("the gradients change by a factor of {:.3g}, already in the recorded "
+                             "layer next to the loss",
                              std::exp2(origin.settled_bits)),
       .evidence = {
           {"root mean square", origin.place, origin.shift.first, origin.shift.value, ""},

@@ -64,8 +64,8 @@ Finding make_finding(int rank, const std::vector<Point>& losses, std::size_t at)
       .last = iteration,
       .confidence = kProbable,
       .summary = fmt::format(
-          "the loss jumps from {:.4g} to {:.4g}{}; where no other finding comes first, no number "
-          "of this run explains it: look at the data {} this iteration{}",
+          "the loss jumps from {:.4g} to {:.4g}{}; if no other finding comes first, no recorded "
+          "number explains it: look at the data {} this iteration{}, and at what was not recorded",
           before.value, value, stays ? " and stays up" : end, stays ? "from" : "of",
           stays ? " on" : ""),
       .evidence = {{"loss", {}, iteration, value, ""},
@@ -81,7 +81,7 @@ Finding make_rise_finding(const Facts& facts, int rank, const LossRise& rise) {
           .confidence = kProbable,
           .summary = fmt::format(
               "the loss rises from {:.4g} to {:.4g} and stays up: in 8 steps it is above each of "
-              "the 8 before; where no other finding comes first, no number of this run explains it",
+              "the 8 before; if no other finding comes first, no recorded number explains it",
               rise.before, rise.after),
           .evidence = {{"loss", {}, rise.first, rise.after, "median of 8 from here on"},
                        {"loss", {}, rise.first, rise.smallest_after, "smallest of these"},

@@ -41,6 +41,10 @@ Rule loss_scale();
 Rule exploding_gradients();
 Rule vanishing_gradients();
 Rule loss_spike();
+Rule exception();
+Rule out_of_memory();
+Rule killed();
+Rule terminated();
 
 // How sure a finding is: as good as proven by the numbers, probable, possible.
 inline constexpr double kProven = 0.9;

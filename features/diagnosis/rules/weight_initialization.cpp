@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "features/diagnosis/baseline.h"
@@ -17,10 +18,30 @@ constexpr double kOffTheOthers = 4;  // bits, against all weights
 constexpr std::size_t kLeastOfKind = 3;
 constexpr std::int64_t kBeginning = 2;  // iterations; later it is no matter of initialization
 
+// Parts of a weight that are zero from the start. Of several weights of a kind a part counts from
+// one shard of 64 on; a weight without its kind may have zeros on purpose, as a padded vocabulary.
+constexpr double kLeastZeros = 1.0 / 64;
+constexpr double kLeastZerosAlone = 1.0 / 4;
+constexpr double kTimesUsualZeros = 8;
+// A block of zeros takes its part of the sum of squares. Pruning by size takes nearly nothing of
+// it: half of a normal distribution, the smaller one, holds 7 % of the sum.
+constexpr double kLeastLoss = 0.5;    // of what a block takes, in bits
+constexpr double kLargeSpread = 0.1;  // bits; sizes of a kind that vary more do not show the loss
+
 struct First {
   Place place;
-  Point size;  // root mean square
+  Point size;                        // root mean square
+  std::optional<double> zeros = {};  // part of the elements
 };
+
+std::optional<double> zeros_in(const Facts& facts, const Place& place, std::int64_t iteration) {
+  const Series* zeros = facts.find(place, "zeros");
+  const Series* count = facts.find(place, "numel");
+  const auto number = zeros != nullptr ? zeros->at(iteration) : std::nullopt;
+  const auto elements = count != nullptr ? count->at(iteration) : std::nullopt;
+  if (!number || !elements || !(*elements > 0)) return std::nullopt;
+  return *number / *elements;
+}
 
 std::vector<First> first_sizes(const Facts& facts) {
   std::vector<First> firsts;
@@ -28,7 +49,7 @@ std::vector<First> first_sizes(const Facts& facts) {
     if (series.points.empty()) continue;
     const Point& first = series.points.front();
     if (first.iteration > facts.first_iteration() + kBeginning) continue;
-    firsts.push_back({series.place, first});
+    firsts.push_back({series.place, first, zeros_in(facts, series.place, first.iteration)});
   }
   return firsts;
 }
@@ -45,6 +66,81 @@ double usual_size(const std::vector<First>& firsts, const Facts& facts, const st
   }
   const bool few = all < kLeastOfKind || 2 * sizes.size() <= all;
   return few ? std::nan("") : median(std::move(sizes));
+}
+
+struct OfOthers {
+  std::size_t weights = 0;
+  double zeros = 0;   // median
+  double size = 0;    // median, in bits, of those with few zeros
+  double spread = 0;  // of these sizes
+};
+
+// "layers.12.fc1" -> "layers.*.fc1"; select_part() does not tell fc1 from fc2.
+std::string get_kind(const std::string& name) {
+  std::string kind;
+  for (std::size_t begin = 0; begin <= name.size();) {
+    const std::size_t end = std::min(name.find('.', begin), name.size());
+    const std::string part = name.substr(begin, end - begin);
+    const bool is_number = part.find_first_not_of("0123456789") == std::string::npos;
+    kind += (begin > 0 ? "." : "") + (is_number ? "*" : part);
+    begin = end + 1;
+  }
+  return kind;
+}
+
+// Other weights that `is_alike` selects and whose zeros are known.
+template <typename IsAlike>
+OfOthers summarize_others(const std::vector<First>& firsts, const First& each,
+                          const IsAlike& is_alike) {
+  std::vector<double> zeros, sizes;
+  for (const First& other : firsts) {
+    if (!other.zeros || other.place == each.place || !is_alike(other)) continue;
+    zeros.push_back(*other.zeros);
+    if (*other.zeros < kLeastZeros && other.size.value > 0) sizes.push_back(bits(other.size.value));
+  }
+  OfOthers others{.weights = zeros.size()};
+  if (zeros.empty()) return others;
+  others.zeros = median(std::move(zeros));
+  others.size = median(sizes);
+  others.spread = sizes.empty() ? 0 : spread(sizes);
+  return others;
+}
+
+// nullopt: as the others, or sparse by a pattern that leaves the large elements.
+std::optional<Finding> judge_zeros(const Facts& facts, const std::vector<First>& firsts,
+                                   const First& each) {
+  if (!each.zeros || *each.zeros < kLeastZeros || *each.zeros >= 1) return std::nullopt;
+  const std::string kind = get_kind(facts.layer_name(each.place.layer));
+  OfOthers others = summarize_others(firsts, each, [&](const First& other) {
+    return get_kind(facts.layer_name(other.place.layer)) == kind;
+  });
+  const bool alone = others.weights + 1 < kLeastOfKind;
+  if (alone) others = summarize_others(firsts, each, [](const First&) { return true; });
+  if (others.weights + 1 < kLeastOfKind) return std::nullopt;
+  if (alone && *each.zeros < kLeastZerosAlone) return std::nullopt;
+  if (*each.zeros < kTimesUsualZeros * others.zeros) return std::nullopt;
+  const double loss = -std::log2(1 - *each.zeros) / 2;  // of a block, in bits of the size
+  const bool shows_loss = !alone && others.spread < std::min(kLargeSpread, loss / 2);
+  if (shows_loss && others.size - bits(each.size.value) < kLeastLoss * loss) return std::nullopt;
+  return Finding{
+      .cause = "weight_initialization",
+      .place = each.place,
+      .first = each.size.iteration,
+      .last = facts.last_iteration(),
+      .confidence = shows_loss ? kProbable : kPossible,
+      .summary = fmt::format("{:.3g} % of the elements of the weight begin as exactly 0, of {} "
+                             "{:.2g} %: a part of it was not filled, as a shard of another rank",
+                             100 * *each.zeros, alone ? "the others" : "those of its kind",
+                             100 * others.zeros),
+      .evidence = {{"zeros / numel", each.place, each.size.iteration, *each.zeros, ""},
+                   {"zeros / numel", {}, each.size.iteration, others.zeros, "usual"},
+                   {"root mean square", each.place, each.size.iteration, each.size.value, ""},
+                   {"root mean square", {}, each.size.iteration, std::exp2(others.size), "usual"}},
+      .next_step =
+          "telens stats RUN --layer '{layer}' --tensor weight --stat zeros; what fills this "
+          "weight: "
+          "reset_parameters() or the checkpoint, on every rank and for every shard "
+          "(FSDP: sync_module_states, or initialize after to_empty())"};
 }
 
 bool is_constant(const Facts& facts, const First& first) {
@@ -83,7 +179,9 @@ std::vector<Finding> find(const Facts& facts) {
   std::vector<Finding> found;
   const std::vector<First> firsts = first_sizes(facts);
   for (const First& each : firsts) {
-    if (auto finding = judged(facts, firsts, each)) found.push_back(std::move(*finding));
+    auto finding = judged(facts, firsts, each);
+    if (!finding) finding = judge_zeros(facts, firsts, each);
+    if (finding) found.push_back(std::move(*finding));
   }
   return found;
 }
@@ -97,14 +195,18 @@ Rule weight_initialization() {
               "In the first iterations the root mean square of a weight is 6 times off that of "
               "the layers that play the same part in other blocks, or 16 times off all others, or "
               "all of its elements are the same. Zeros are how residual branches and adapters "
-              "begin: they are a finding where others of their kind are not zero.",
+              "begin: they are a finding if others of their kind are not zero. So is a weight of "
+              "which a part is zero, from 1/64 on, and takes its share of the root mean square: "
+              "pruning leaves the large elements.",
           .stage = Stage::setup,
           .required = {kSizes},
-          .optional = {"numel", "mean"},
+          .optional = {"numel", "mean", "zeros"},
           .recorded_by =
               "LogTensorStats of weights (l2_norm and numel, or std and mean), from the first "
               "iteration on",
-          .alternatives = "A layer with an initialization of its own on purpose.",
+          .alternatives =
+              "A layer with an initialization of its own on purpose; rows that are padding; a "
+              "mask of pruned elements.",
           .next_step =
               "telens stats RUN --layer '{layer}' --tensor weight --stat std; "
               "reset_parameters() after to_empty(), and what a checkpoint did not hold",

@@ -25,7 +25,8 @@ STATEMENTS = (
         "OnlineDiagnosisTest.a_run_that_is_not_recorded_ends_it_and_not_the_training",
     ),
     Statement(
-        "`telens diagnose` ends with exit code 1 where it finds something, else with 0.",
+        "`telens diagnose` ends with exit code 1 if it finds something or the program failed, else "
+        "with 0.",
         "test_diagnose.py::test_a_person_reads_it_in_a_hundred_columns",
     ),
     Statement(

@@ -243,7 +243,7 @@ def expect_refusal(result, *words):
 
 def test_a_program_that_fails_in_high_precision_too_is_told_apart(bisect):
     out, _ = bisect.run({"needs": ["another"]}, code=1)
-    assert "It is not low precision: the command fails also with all 200 layers" in out
+    assert "It is not low precision: the command also fails with all 200 layers" in out
     assert "run-002/output.txt" in out
     assert bisect.runs() == 2
 
@@ -252,8 +252,21 @@ def test_without_a_session_the_layers_have_to_be_named(bisect, tmp_path):
     command = [COMMAND, "bisect", "--dir", str(bisect.dir), "--", "false"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 2
-    expect_refusal((result.stdout, result.stderr), "the first run tells no layers",
-                   "TELENS_CONFIG", "--layers")  # fmt: skip
+    expect_refusal((result.stdout, result.stderr), "the first run names no layers",
+                   "exit code 1", "TELENS_CONFIG", "--layers", "run-001/output.txt")  # fmt: skip
+
+
+def test_a_program_that_fails_shows_its_last_lines(bisect):
+    """Also if it failed before it trained."""
+    program = "for i in range(20): print('line', i)\nraise ValueError('no such file')"
+    command = [COMMAND, "bisect", "--dir", bisect.dir, "--", sys.executable, "-c", program]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2
+    first, *lines = result.stdout[result.stdout.index("Last output") :].splitlines()
+    assert first == f"Last output of run 1: {bisect.dir / 'run-001/output.txt'}"
+    assert "  line 19" in lines
+    assert "  line 0" not in lines
+    assert lines[-1] == "  ValueError: no such file"
 
 
 @pytest.mark.parametrize(("needs", "code"), [(["another"], 1), ([], 1)], ids=["fails", "passes"])

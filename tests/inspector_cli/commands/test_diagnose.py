@@ -440,7 +440,9 @@ def test_a_person_reads_it_in_a_hundred_columns(telens, lines, training, tmp_pat
 def test_a_healthy_run_says_so_in_one_line(telens, lines, training, tmp_path):
     result = telens("diagnose", training.write(lines, tmp_path))
     assert result.returncode == 0
-    assert result.stdout.startswith(f"no problems found in iterations 0-{STEPS - 1} (")
+    ending, verdict, *_ = result.stdout.splitlines()
+    assert ending.startswith("The run finished, ")
+    assert verdict.startswith(f"no problems found in iterations 0-{STEPS - 1} (")
 
 
 def test_skipped_rules_are_one_line_that_names_the_features(telens, lines, tmp_path):

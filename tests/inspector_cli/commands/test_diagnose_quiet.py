@@ -292,7 +292,7 @@ def test_a_wgrad_is_not_named_twice(telens, lines, training, tmp_path):
         training.put(step, LAYERS[1], "wgrad", 1e-3)
     training.values[20, LAYERS[1], "wgrad", "nonfinite"] = 3
     printed = telens("diagnose", training.write(lines, tmp_path)).stdout
-    assert printed.startswith(f"1. nonfinite: {LAYERS[1]} wgrad, iterations")
+    assert f"\n1. nonfinite: {LAYERS[1]} wgrad, iterations" in printed
 
 
 @pytest.mark.parametrize(
@@ -337,8 +337,10 @@ def test_of_several_runs_the_one_that_was_read_is_named(telens, write_run, tmp_p
     newest = tmp_path / "telens" / "beta"
     told = json.loads(telens("diagnose", tmp_path, "--format", "json").stdout)
     assert told["run"] == str(newest)
-    assert telens("diagnose", tmp_path).stdout.startswith(f"the newest of 2 runs: {newest}\n")
-    assert "runs" not in telens("diagnose", newest).stdout.splitlines()[0]
+    first, second, *_ = telens("diagnose", tmp_path).stdout.splitlines()
+    assert first.startswith("The run finished")
+    assert second == f"the newest of 2 runs: {newest}"
+    assert "runs" not in telens("diagnose", newest).stdout.splitlines()[1]
 
 
 def test_warm_up_of_a_resumed_run_is_no_span(telens, lines, tmp_path):

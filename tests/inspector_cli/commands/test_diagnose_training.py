@@ -216,9 +216,11 @@ def test_a_killed_run_says_so_above_its_findings(telens, tmp_path):
         assert told["recording"] == []  # it goes on
         process.kill()
     result = telens("diagnose", tmp_path)
-    assert result.stdout.startswith("the recording of rank 0: not closed (killed?)")
+    ending, notes = result.stdout.split("\n\n")[0].split("\n", 1)
+    assert ending.startswith("The run was killed")
+    assert notes.startswith("the recording of rank 0: not closed (killed?)")
     told = json.loads(telens("diagnose", tmp_path, "--format", "json").stdout)
-    assert told["recording"] == [" ".join(result.stdout.split("\n\n")[0].split())]
+    assert told["recording"] == [" ".join(notes.split())]
 
 
 def test_a_run_that_ended_well_has_no_note(telens, lines, training, tmp_path):
@@ -245,7 +247,7 @@ def test_iterations_that_a_budget_left_out_are_reported(
     lines.event(2, "budget", text.format("1 of 8"), "-")
     lines.event(9, "budget", text.format(level), "-")
     result = telens("diagnose", training.write(lines, tmp_path))
-    assert result.stdout.startswith("budget of section 's': ") == shown
+    assert ("UTC\nbudget of section 's': " in result.stdout) == shown
     said = " ".join(result.stdout.split())
     note = (
         text.format("1 of 64") + ". Iterations in between were not recorded; to record all, remove"

@@ -201,3 +201,120 @@ def test_a_cast_for_all_gemms_stands_beside_a_run_in_high_precision_too(diff, tm
     (found,) = diff(write("a", None), write("b", 0.5))["divergences"]
     assert (found["layer"], found["gemm"], found["quantity"]) == ("fc", None, "error of the cast")
     assert diff(write("c", None), write("d", 0.05))["divergences"] == []
+
+
+def deep(name, tmp_path, seed=1, layers=32, steps=4, factor=1.0, tensors=("gradient", "dgrad"),
+         layers_with=range(1000), parts_with=("qkv", "proj", "fc1", "fc2"), at=0):  # fmt: skip
+    """A run of transformer layers in E5M2, in which each iteration has another batch."""
+    draw = random.Random(seed)
+    lines = Lines()
+    for layer in range(layers):
+        for part in ("qkv", "proj", "fc1", "fc2"):
+            entries = {"activation ran": "E5M2 per tensor", "weight ran": "E5M2 per tensor"}
+            lines.ledger(0, f"layers.{layer}.{part}", "fprop", 0, entries)
+    for step in range(steps):
+        batch = math.exp(0.05 * draw.gauss(0, 1))
+        for layer in range(layers):
+            for part in ("qkv", "proj", "fc1", "fc2"):
+                for tensor in ("activation", "weight", "gradient", "dgrad", "wgrad"):
+                    noise = {"weight": 0, "activation": 0.01}.get(tensor, 0.08)
+                    rms = math.exp(noise * draw.gauss(0, 1))
+                    if tensor in ("gradient", "dgrad", "wgrad"):
+                        rms *= 1e-3 * batch
+                    victim = tensor in tensors and layer in layers_with and part in parts_with
+                    if victim and step >= at:
+                        rms *= factor
+                    named = f"layers.{layer}.{part}"
+                    lines.record(step, named, tensor, "l2_norm", rms * 64)
+                    lines.record(step, named, tensor, "numel", 4096)
+    return lines.write(tmp_path / name)
+
+
+@pytest.mark.parametrize(("layers", "factor"), [(32, 3), (32, 1 / 3), (8, 2), (8, 0.5), (32, 2)])
+def test_a_factor_in_all_gradients_is_found_at_any_depth(diff, tmp_path, layers, factor):
+    a = deep("a", tmp_path, layers=layers)
+    told = diff(a, deep("b", tmp_path, layers=layers, factor=factor))["divergences"]
+    first = told[0]
+    assert (first["tensor"], first["first_iteration"]) == ("gradient", 0)
+    assert first["series"] == 4 * layers
+    assert (first["a"], first["b"]) == (1, pytest.approx(factor, rel=0.1))
+    assert {each["tensor"] for each in told} == {"gradient", "dgrad"}
+
+
+@pytest.mark.parametrize("layers", [2, 8, 32])
+def test_another_seed_has_no_common_factor(diff, tmp_path, layers):
+    a = deep("a", tmp_path, layers=layers)
+    for seed in range(2, 7):
+        assert diff(a, deep(f"b{seed}", tmp_path, seed, layers))["divergences"] == []
+
+
+def test_a_factor_from_one_layer_on_names_that_layer(diff, tmp_path):
+    a = deep("a", tmp_path, layers=16)
+    b = deep("b", tmp_path, 2, 16, factor=2, layers_with=range(9))
+    assert {each["layer"] for each in diff(a, b)["divergences"]} == {"layers.8.fc2"}
+    b = deep("c", tmp_path, 2, 16, factor=1.8, layers_with=range(9, 16), tensors=("weight",))
+    (found,) = diff(a, b)["divergences"]
+    assert (found["layer"], found["tensor"]) == ("layers.9.qkv", "weight")
+
+
+def test_a_factor_of_one_part_of_each_layer_is_found(diff, tmp_path):
+    """As of weights whose gradients sequence parallelism adds up twice."""
+    a = deep("a", tmp_path, layers=8)
+    b = deep("b", tmp_path, 2, 8, factor=2, tensors=("wgrad",), parts_with=("qkv",))
+    (found,) = diff(a, b)["divergences"]
+    assert (found["layer"], found["tensor"], found["series"]) == ("layers.7.qkv", "wgrad", 8)
+
+
+def test_a_factor_that_begins_later_says_when(diff, tmp_path):
+    a = deep("a", tmp_path, layers=8, steps=8)
+    told = diff(a, deep("b", tmp_path, 2, 8, steps=8, factor=2, at=4))["divergences"]
+    assert {each["first_iteration"] for each in told} == {4}
+
+
+def test_series_without_a_counterpart_are_counted(diff, telens, tmp_path):
+    def write(name, tensors, iteration=0):
+        lines = Lines()
+        for layer in ("fc1", "fc2"):
+            for tensor in tensors:
+                lines.record(iteration, layer, tensor, "l2_norm", 64.0)
+                lines.record(iteration, layer, tensor, "numel", 4096)
+        lines.scalar(0, "loss", 4)
+        return lines.write(tmp_path / name)
+
+    a = write("a", ("activation", "gradient"))
+    b = write("b", ("activation", "output", "wgrad"))
+    told = diff(a, b)
+    assert [(each["layer"], each["tensor"]) for each in told["unmatched_in_a"]] == [
+        ("fc2", "gradient"), ("fc1", "gradient"),
+    ]  # fmt: skip
+    assert len(told["unmatched_in_b"]) == 4
+    text = telens("diff", a, b).stdout
+    assert "2 series of A have no counterpart and were not compared: fc" in text
+    assert "4 series of B have no counterpart and were not compared: fc" in text
+    later = diff(a, write("c", ("activation", "gradient"), iteration=7))
+    assert (len(later["unmatched_in_a"]), len(later["unmatched_in_b"])) == (4, 4)
+
+
+@pytest.mark.parametrize("layers", [1, 4, 16])
+def test_runs_with_other_weights_and_data_do_not_part(diff, tmp_path, layers):
+    """Sizes of each seed are constant, so no step of A shows how far seeds are apart."""
+
+    def write(name, seed, victim=None):
+        draw = random.Random(seed)
+        lines = Lines()
+        for layer in range(layers):
+            for part in ("qkv", "proj", "fc1", "fc2"):
+                for tensor, noise in (("weight", 0.02), ("activation", 0.02), ("gradient", 0.2)):
+                    size = math.exp(noise * draw.gauss(0, 1))
+                    for step in range(5):
+                        named = f"layers.{layer}.{part}"
+                        planted = 40 if victim == (named, tensor) and step > 1 else 1
+                        lines.record(step, named, tensor, "l2_norm", 64 * size * planted)
+                        lines.record(step, named, tensor, "numel", 4096)
+        return lines.write(tmp_path / name)
+
+    a = write("a", 1)
+    for seed in range(2, 6):
+        assert diff(a, write(f"b{seed}", seed))["divergences"] == []
+    (found,) = diff(a, write("c", 2, ("layers.0.fc1", "gradient")))["divergences"]
+    assert (found["layer"], found["first_iteration"]) == ("layers.0.fc1", 2)

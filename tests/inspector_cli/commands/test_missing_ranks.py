@@ -45,7 +45,7 @@ def test_a_rank_without_a_session_is_told_before_the_all_clear(telens, tmp_path)
     lines.event(0, "warning", ALONE, "-")
     lines.write(tmp_path, 0, 2)
     text = said(telens("diagnose", tmp_path))
-    assert text.startswith(f"since iteration 0: {ALONE} rank 1 of 2 has no file in this run")
+    assert f"UTC since iteration 0: {ALONE} rank 1 of 2 has no file in this run" in text
     assert " rules skipped because ranks were not compared (" in text
     assert "(a rank had no session when the others began, and each recorded alone): " in text
     for cause in RANK_RULES:
@@ -65,7 +65,7 @@ def test_ranks_with_another_configuration_are_told(telens, tmp_path):
         lines.event(3, "warning", UNLIKE, "-")
         lines.write(tmp_path, rank, 2)
     text = said(telens("diagnose", tmp_path))
-    assert text.startswith(f"since iteration 3: {UNLIKE} no problems found")
+    assert f"UTC since iteration 3: {UNLIKE} no problems found" in text
     assert "(the ranks ran under different configurations)" in text
     (note,) = told(telens, tmp_path)["recording"]
     assert note == f"since iteration 3: {UNLIKE}"

@@ -1,0 +1,80 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "features/diagnosis/rules/rules.h"
+
+namespace telens::diagnosis {
+namespace {
+
+constexpr std::string_view kDoc =
+    "How the program ended, if it did not end well. It is a finding of its own if no other one "
+    "explains it, and then comes last. A run that is still being written has not ended.";
+
+std::vector<Finding> find(const Facts& facts, Ending ending, std::string_view what) {
+  const RunEnding& end = facts.ending();
+  if (end.ending != ending) return {};
+  const std::int64_t iteration =
+      end.iteration.value_or(std::max<std::int64_t>(0, facts.last_iteration()));
+  std::string summary(what);
+  if (!end.reason.empty()) summary += fmt::format(": {}", end.reason);
+  return {{.cause = get_name(ending),
+           .place = {.rank = end.rank.value_or(kAllRanks)},
+           .first = iteration,
+           .last = iteration,
+           .confidence = kProven,
+           .summary = std::move(summary)}};
+}
+
+template <Ending ending, const char* what>
+Rule make_rule(std::string_view title, std::string_view alternatives, std::string_view next_step) {
+  return {.cause = get_name(ending),
+          .title = title,
+          .doc = kDoc,
+          .stage = Stage::ending,
+          .recorded_by = "every run file",
+          .alternatives = alternatives,
+          .next_step = next_step,
+          .find = [](const Facts& facts) { return find(facts, ending, what); }};
+}
+
+constexpr char kException[] = "an exception ended the program";
+constexpr char kOutOfMemory[] = "the program ran out of memory";
+constexpr char kKilled[] = "the process ended without closing its file: it was killed or crashed";
+constexpr char kTerminated[] = "SIGTERM or Ctrl-C ended the program";
+
+}  // namespace
+
+Rule exception() {
+  return make_rule<Ending::exception, kException>(
+      "a program that an exception ended",
+      "An error that the program handles outside of its session.",
+      "read the traceback in the program's output; fix the error that it names");
+}
+
+Rule out_of_memory() {
+  return make_rule<Ending::out_of_memory, kOutOfMemory>(
+      "a program that ran out of memory",
+      "Another process that uses the memory of the same device or machine.",
+      "use a smaller batch, te.checkpoint, or fewer recorded statistics; "
+      "torch.cuda.memory_summary() shows what holds the memory");
+}
+
+Rule killed() {
+  return make_rule<Ending::killed, kKilled>(
+      "a program that was killed",
+      "The kernel's OOM killer (dmesg names it), a scheduler's limit, a crash in native code, a "
+      "lost machine.",
+      "look at the end of the program's output, at dmesg and at the scheduler's log; "
+      "telens repair RUN");
+}
+
+Rule terminated() {
+  return make_rule<Ending::terminated, kTerminated>(
+      "a program that a signal ended", "A launcher that ends all ranks after one of them failed.",
+      "look for a time limit or a preemption in the scheduler's log");
+}
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,132 @@
+"""How telens diagnose reports the end of a program."""
+
+import json
+import subprocess
+
+import pytest
+from conftest import ROOT, WRITE_LINES, Lines
+from recorded_training import STEPS, Training, where
+
+SHAPE_ERROR = "ShapeError: weight has shape [65, 64]"
+
+
+def answers(telens, run):
+    """The first line of the text, the object of JSON, and the exit code of both."""
+    text, told = telens("diagnose", run), telens("diagnose", run, "--format", "json")
+    assert text.returncode == told.returncode, text.stderr + told.stderr
+    return text.stdout.splitlines()[0], json.loads(told.stdout), text.returncode
+
+
+@pytest.mark.parametrize(
+    ("reason", "state", "words"),
+    [
+        (None, "finished", "The run finished, "),
+        (SHAPE_ERROR, "exception", f"with an exception, in iteration {STEPS - 1}, "),
+        ("OutOfMemoryError: CUDA out of memory.", "out_of_memory", "out of memory (OOM)"),
+        ("MemoryError", "out_of_memory", "out of memory (OOM)"),
+        ("KeyboardInterrupt", "terminated", "was terminated"),
+        ("kill", "killed", "was killed"),
+    ],
+)
+def test_first_line_and_exit_code_report_the_ending(telens, lines, tmp_path, reason, state, words):
+    if reason == "kill":
+        Training().write(lines, tmp_path / "unused")
+        lines.kill()
+        run = lines.write(tmp_path / "run")
+    elif reason:
+        Training().write(lines, tmp_path / "unused")
+        lines.end(reason)
+        run = lines.write(tmp_path / "run")
+    else:
+        run = Training().write(lines, tmp_path / "run")
+    line, told, code = answers(telens, run)
+    assert words in line
+    assert told["ending"]["state"] == state
+    assert told["ending"]["reason"] == (None if reason in (None, "kill") else reason)
+    assert [each["cause"] for each in told["findings"]] == ([] if state == "finished" else [state])
+    assert code == (state != "finished")
+
+
+def test_a_program_that_failed_before_it_recorded_is_a_finding(telens, lines, tmp_path):
+    lines.end(SHAPE_ERROR)
+    line, told, code = answers(telens, lines.write(tmp_path))
+    assert SHAPE_ERROR in line
+    assert where(told["findings"][0])[0] == "exception"
+    assert code == 1
+
+
+def nan_from(step):
+    training = Training()
+    for each in range(step, STEPS):
+        training.values[each, "layers.0.fc1", "activation", "nonfinite"] = 3
+    return training
+
+
+@pytest.mark.parametrize("reason", ["AssertionError: loss is NaN", "SystemExit: 1"])
+def test_a_cause_explains_the_exception_that_follows(telens, lines, tmp_path, reason):
+    nan_from(20).write(lines, tmp_path / "unused")
+    lines.end(reason)
+    _, told, _ = answers(telens, lines.write(tmp_path / "run"))
+    (finding,) = told["findings"]
+    assert finding["cause"] == "nonfinite"
+    assert finding["consequences"][-1]["cause"] == "exception"
+
+
+@pytest.mark.parametrize("reason", [SHAPE_ERROR, "kill", "RuntimeError: CUDA out of memory"])
+def test_an_unexplained_ending_comes_after_a_cause(telens, lines, tmp_path, reason):
+    nan_from(20).write(lines, tmp_path / "unused")
+    lines.kill() if reason == "kill" else lines.end(reason)
+    _, told, _ = answers(telens, lines.write(tmp_path / "run"))
+    causes = [each["cause"] for each in told["findings"]]
+    assert causes[0] == "nonfinite"
+    assert causes[1:]
+    assert causes[1] in ("exception", "killed", "out_of_memory")
+
+
+def test_a_run_that_is_still_written_has_not_ended(telens, lines, tmp_path):
+    """The writer waits for more lines while its file is read."""
+    Training().write(lines, tmp_path / "unused")
+    command = [WRITE_LINES, tmp_path / "run"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as writer:
+        writer.stdin.write("\n".join(lines.lines) + "\n")
+        writer.stdin.flush()
+        while "iteration" not in telens("info", tmp_path / "run").stdout:
+            assert writer.poll() is None
+        line, told, code = answers(telens, tmp_path / "run")
+        writer.stdin.close()
+    assert line == "The run is still being written"
+    assert told["ending"] == {
+        "state": "still_being_written", "rank": None, "iteration": None, "time": None,
+        "reason": None,
+    }  # fmt: skip
+    assert (told["findings"], code) == ([], 0)
+
+
+def test_the_rank_that_failed_first_is_named(telens, tmp_path):
+    for rank, reason in ((0, "DistBackendError: NCCL timeout"), (1, SHAPE_ERROR)):
+        lines = Lines()
+        lines.record(3, "fc", "activation", "nonfinite", 0)
+        lines.end(reason)
+        lines.write(tmp_path, rank, 2)
+    line, told, _ = answers(telens, tmp_path)
+    assert "first on rank 1" in line
+    assert told["ending"]["reason"] == SHAPE_ERROR
+    assert (told["ending"]["rank"], told["ending"]["iteration"]) == (1, 3)
+
+
+def test_watch_and_report_show_the_same_ending(telens, lines, tmp_path):
+    Training().write(lines, tmp_path / "unused")
+    lines.end(SHAPE_ERROR)
+    run = lines.write(tmp_path / "run")
+    watched = telens("watch", run)
+    assert "exception: the whole run, since iteration" in watched.stdout
+    assert watched.returncode == 0
+    assert telens("report", run, "-o", tmp_path / "page.html").returncode == 0
+    assert "a program that an exception ended" in (tmp_path / "page.html").read_text()
+
+
+def test_the_documentation_has_the_states(telens):
+    documentation = (ROOT / "docs/diagnosis.md").read_text()
+    for state in ("finished", "still_being_written", "recording_stopped", "exception",
+                  "out_of_memory", "killed", "terminated"):  # fmt: skip
+        assert f"`{state}`" in documentation
