@@ -24,11 +24,21 @@ set(TELENS_SANITIZE "" CACHE STRING "Sanitizers for -fsanitize=, for example add
 
 find_program(TELENS_CCACHE ccache)
 if(TELENS_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # pch_defines and time_macros: what ccache asks for before it caches users of a precompiled
-  # header. CCACHE_BASEDIR: build folders side by side (build, build-wheel) share their results.
+  # `make` (build/) and `pip install .` (build-wheel/) share their results:
+  # - CCACHE_SLOPPINESS: ccache requires pch_defines and time_macros to cache users of a precompiled
+  #   header;
+  # - CCACHE_BASEDIR: paths are relative in the hash;
+  # - CCACHE_IGNOREOPTIONS: the wheel is built without -Werror. A cached warning is printed again;
+  # - CCACHE_COMPILER: Debian's Python has CMake call g++ by its long name. GCC only: Clang's compilers
+  #   of several languages are one program, which looks at its name.
   set(CMAKE_CXX_COMPILER_LAUNCHER
       ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros
-      CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} ${TELENS_CCACHE})
+      CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_IGNOREOPTIONS=-Werror)
+  file(REAL_PATH "${CMAKE_CXX_COMPILER}" _compiler)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND _compiler MATCHES "g\\+\\+[^/]*$")
+    list(APPEND CMAKE_CXX_COMPILER_LAUNCHER CCACHE_COMPILER=${_compiler})
+  endif()
+  list(APPEND CMAKE_CXX_COMPILER_LAUNCHER ${TELENS_CCACHE})
 endif()
 
 # What all of our own code is compiled with.

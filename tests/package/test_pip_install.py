@@ -1,6 +1,8 @@
 """`pip install --no-build-isolation .` into a fresh environment that sees this one's torch."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -11,16 +13,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def run(*command: object, **options) -> str:
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
-    # The name by which CMake calls the compiler, and not scikit-build-core: ccache then knows what
-    # the build has compiled.
-    environment.setdefault("CXX", "c++")
+def run(*command: object, environment: dict[str, str] | None = None, **options) -> str:
+    removed = ("PYTHONPATH", "PYTHONHOME")
+    inherited = {key: value for key, value in os.environ.items() if key not in removed}
     done = subprocess.run(
         [str(part) for part in command],
         capture_output=True,
         text=True,
-        env=environment,
+        env=inherited | (environment or {}),
         **options,
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
@@ -41,6 +41,43 @@ def test_pyproject_asks_for_nothing_that_its_backend_warns_of(tmp_path):
     assert "\nVersion: " in metadata.read_text()
 
 
+@pytest.fixture
+def build_folders():
+    """Two folders as deep in the tree as build/ and build-wheel/."""
+    folders = [ROOT / f"build-ccache-test-{name}" for name in ("make", "pip")]
+    yield folders
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.skipif(shutil.which("ccache") is None, reason="ccache is not installed")
+@pytest.mark.skipif(shutil.which("x86_64-linux-gnu-g++") is None, reason="needs Debian's g++")
+def test_pip_takes_from_ccache_what_make_compiled(build_folders, tmp_path):
+    make, pip = build_folders
+    cache = {"CCACHE_DIR": str(tmp_path)}
+    small = ("-DTELENS_TORCH=OFF", "-DTELENS_PYTHON=OFF")
+    run("cmake", "--preset", "release", "-B", make, *small, cwd=ROOT, environment=cache)
+    project = (ROOT / "pyproject.toml").read_text()
+    defined = re.findall(r'^(TELENS_\w+) = "(\w+)"$', project, re.MULTILINE)
+    run(
+        *("cmake", "-G", "Ninja", "-B", pip, "-DCMAKE_BUILD_TYPE=Release", *small),
+        *(f"-D{name}={value}" for name, value in defined),
+        cwd=ROOT,
+        # As Debian's Python names the compiler to scikit-build-core.
+        environment=cache | {"CXX": "x86_64-linux-gnu-g++"},
+    )
+    objects = [
+        f"core/CMakeFiles/telens_base.dir/{name}"
+        for name in ("cmake_pch.hxx.gch", "base/version.cpp.o")
+    ]
+    for folder in build_folders:
+        run("ninja", "-C", folder, *objects, environment=cache)
+    counted = run("ccache", "--print-stats", environment=cache)
+    counts = dict(line.split("\t") for line in counted.splitlines())
+    hits = int(counts["direct_cache_hit"]) + int(counts["preprocessed_cache_hit"])
+    assert (hits, int(counts["cache_miss"])) == (len(objects), len(objects))
+
+
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
     """The bin folder of an environment with telens installed."""
@@ -52,8 +89,6 @@ def environment(tmp_path_factory):
     python = folder / "bin" / "python"
     run(
         *(python, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-index"),
-        # As build/ is compiled, so that ccache has it.
-        "--config-settings=cmake.define.TELENS_WERROR=ON",
         *("--ignore-installed", ROOT),
     )
     return folder / "bin"
