@@ -69,59 +69,7 @@ endif()
 include(TelensRuntime)
 telens_share_cxx_library(telens_options)
 
-# telens_unite(<target> <file>...): has the files compiled TELENS_UNITY_BATCH at a time. A file that
-# uses LibTorch costs the compiler some eight seconds, of which six are LibTorch's headers and
-# templates; a batch pays for them once. CMake leaves out files with compile options of their own.
-# A batch holds files of one folder, or of the folders below one that sets TELENS_UNITY_ROOM.
-set(TELENS_UNITY_BATCH 12)
-function(telens_unite target)
-  if(NOT TELENS_UNITY)
-    return()
-  endif()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
-  file(RELATIVE_PATH room "${PROJECT_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}")
-  if(TELENS_UNITY_ROOM)
-    set(room "${TELENS_UNITY_ROOM}")
-  endif()
-  string(MAKE_C_IDENTIFIER "${room}" room)
-  get_property(index TARGET ${target} PROPERTY telens_united_${room})
-  foreach(file IN LISTS ARGN)
-    math(EXPR batch "(0${index}) / ${TELENS_UNITY_BATCH}")
-    math(EXPR index "0${index} + 1")
-    set_source_files_properties("${file}" TARGET_DIRECTORY ${target}
-                                PROPERTIES UNITY_GROUP "${room}_${batch}")
-  endforeach()
-  set_property(TARGET ${target} PROPERTY telens_united_${room} ${index})
-endfunction()
-
-# telens_base_sources(<file>... [ALIKE <file>...]): adds sources of the calling folder to
-# libtelens_base.a, the part without LibTorch that both the command and libtelens.so contain. Those
-# behind ALIKE are files of one shape, a rule or a feature's options each, that use the same names
-# inside: they are compiled one by one.
-function(telens_base_sources)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "ALIKE")
-  list(TRANSFORM arg_UNPARSED_ARGUMENTS PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
-  list(TRANSFORM arg_ALIKE PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
-  target_sources(telens_base PRIVATE ${arg_UNPARSED_ARGUMENTS} ${arg_ALIKE})
-  telens_unite(telens_base ${arg_UNPARSED_ARGUMENTS})
-endfunction()
-
-# telens_sources(<file>... [LIBTORCH <file>...]): adds sources of the calling folder to libtelens.so;
-# without LibTorch, does nothing. Those behind LIBTORCH see more of it than tensors and operators
-# (autograd, modules, process groups, the dispatcher), which costs the compiler seconds a file;
-# tests/structure/test_libtorch_sources.py says which stands on the wrong side.
-function(telens_sources)
-  if(NOT TARGET telens)
-    return()
-  endif()
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "LIBTORCH")
-  list(TRANSFORM arg_UNPARSED_ARGUMENTS PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
-  list(TRANSFORM arg_LIBTORCH PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
-  target_sources(telens_on_tensors PRIVATE ${arg_UNPARSED_ARGUMENTS})
-  telens_unite(telens_on_tensors ${arg_UNPARSED_ARGUMENTS})
-  target_sources(telens PRIVATE ${arg_LIBTORCH})
-  telens_unite(telens ${arg_LIBTORCH})
-endfunction()
+include(TelensSources)
 
 # The packages that libtelens.so's sources use beside LibTorch.
 set(TELENS_LIBRARY_PACKAGES fmt::fmt PkgConfig::HWY yaml-cpp::yaml-cpp PkgConfig::PCRE2 TelensHdf5)

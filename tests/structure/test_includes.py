@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import check_includes
@@ -96,3 +97,14 @@ def test_the_arrows_have_no_cycle():
 
     for name in rooms:
         reach(name, ())
+
+
+def test_every_source_is_listed_in_a_cmake_file():
+    there, listed = set(), set()
+    for room in ("core", "hooks", "features", "inspector_cli", "python"):
+        there |= {path for path in (ROOT / room).rglob("*.c*") if path.suffix in (".cpp", ".cu")}
+        for lists in (ROOT / room).rglob("CMakeLists.txt"):
+            words = lists.read_text().replace("${CMAKE_CURRENT_SOURCE_DIR}/", "")
+            listed |= {lists.parent / name for name in re.findall(r"[\w/]+\.(?:cpp|cu)\b", words)}
+    forgotten = sorted(str(path.relative_to(ROOT)) for path in there - listed)
+    assert not forgotten, "\n".join(forgotten)
