@@ -80,21 +80,22 @@ def test_weights_in_low_precision_are_told():
         assert make_linear().primary_weights_in_fp8
 
 
-def test_the_newest_forward_is_told_by_layers_and_those_inside():
+def test_layers_report_the_region_that_they_run_in():
     block = te.TransformerLayer(32, 64, 2, device="cpu")
     layers = [block.self_attention.proj, block.layernorm_mlp]
-    told = [(each.fp8, each.fp8_calibration, each.activation_dtype) for each in layers]
-    assert told == [(False, False, None)] * 2
+
+    def read():
+        return {(each.fp8, each.fp8_calibration, each.activation_dtype) for each in layers}
+
+    assert read() == {(False, False, torch.float32)}
     x = torch.randn(16, 1, 32)
     with te.autocast(recipe=DelayedScaling()):
+        assert read() == {(True, False, torch.float32)}
+        assert not layers[0].fp8_initialized
         block(x)
-    assert all(each.fp8 and each.fp8_initialized for each in layers)
-    assert layers[0].activation_dtype == torch.float32
     with te.autocast(enabled=False, calibrating=True), torch.autocast("cpu", torch.bfloat16):
-        block(x)
-    assert [(each.fp8, each.fp8_calibration) for each in layers] == [(False, True)] * 2
-    assert layers[0].activation_dtype == torch.bfloat16
-    assert layers[0].fp8_initialized
+        assert read() == {(False, True, torch.bfloat16)}
+    assert all(each.fp8_initialized for each in layers)
 
 
 def test_the_store_of_weight_gradients_tells_what_waits():

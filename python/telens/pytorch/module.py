@@ -14,7 +14,6 @@ from telens import _C
 from telens.pytorch._compile import mark_graph_break
 from telens.pytorch.checkpointing import checkpoint
 from telens.pytorch.compat.heads_of_rank import heads_of_rank, note_all_heads
-from telens.pytorch.compat.read_attributes import note_forward
 from telens.pytorch.context_parallel import (
     ATTRIBUTES,
     WithContextParallel,
@@ -118,7 +117,6 @@ class Module(WithContextParallel, torch.nn.Module):
             if kwargs.get("inference_params") is not None:
                 return call_with_cache(self, functools.partial(Module.forward, self), args, kwargs)
             kwargs = take(f"{self._type.name}.forward", self._neutral_of_forward, kwargs)
-        note_forward(self, args, kwargs)
         return self._telens_call(self, args, kwargs)
 
     # ------------------------------------------------------------------ construction

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from telens import _C
 from telens.pytorch.tensor import QuantizedTensor
 
-__all__ = ["ReadAttributes", "note_forward"]
-
-_NOTED = "_telens_noted_forward"
+__all__ = ["ReadAttributes"]
 
 
 class ReadAttributes:
-    """What layers with GEMMs tell of their parameters and of their newest forward."""
+    """Attributes that describe a layer's parameters and the region in which it runs.
 
-    # Of the newest forward: whether it was inside an enabled or a calibrating autocast, and the
-    # dtype that it computed in.
-    fp8: bool = False
-    fp8_calibration: bool = False
-    activation_dtype: torch.dtype | None = None
+    They are computed when they are read, so that a forward does not pay for them.
+    """
+
+    @property
+    def fp8(self) -> bool:
+        """Whether a forward would run in FP8 now, that is, inside of an enabled autocast."""
+        return _C.is_fp8_enabled()
+
+    @property
+    def fp8_calibration(self) -> bool:
+        """Whether a forward would calibrate now, that is, inside of a calibrating autocast."""
+        return _C.is_fp8_calibrating()
+
+    @property
+    def activation_dtype(self) -> torch.dtype:
+        """The dtype that a forward computes in now: torch's autocast, else the parameters'."""
+        first = next(iter(self.parameters()))
+        if torch.is_autocast_enabled(first.device.type):
+            return torch.get_autocast_dtype(first.device.type)
+        return first.dtype
 
     @property
     def fp8_initialized(self) -> bool:
@@ -54,20 +65,3 @@ class ReadAttributes:
 def _replaced(name: str) -> str:
     head, _, tail = name.rpartition("weight")
     return f"{head}bias{tail}"
-
-
-def note_forward(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Before a forward: sets the attributes that tell of it, also of the layers inside."""
-    first = args[0] if args else next(iter(kwargs.values()), None)
-    if not isinstance(first, torch.Tensor):
-        return
-    kind = first.device.type
-    autocast = torch.is_autocast_enabled(kind)
-    dtype = torch.get_autocast_dtype(kind) if autocast else first.dtype
-    noted = (_C.is_fp8_enabled(), _C.is_fp8_calibrating(), dtype)
-    if module.__dict__.get(_NOTED) == noted:
-        return
-    module.__dict__[_NOTED] = noted
-    for each in module.modules():
-        if isinstance(each, ReadAttributes):
-            each.fp8, each.fp8_calibration, each.activation_dtype = noted
