@@ -36,7 +36,9 @@ macro(telens_enable_cuda)
     set(CMAKE_CUDA_COMPILER "${TELENS_NVCC}" CACHE FILEPATH "The CUDA compiler")
     # Targets go to nvcc as they are: this CMake may be older than some of their names.
     set(CMAKE_CUDA_ARCHITECTURES OFF)
+    # CCACHE_COMPILER is g++, which ccache would call in place of nvcc.
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
+    list(FILTER CMAKE_CUDA_COMPILER_LAUNCHER EXCLUDE REGEX "^CCACHE_COMPILER=")
     enable_language(CUDA)
     if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know C++20 of nvcc 13
       set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
