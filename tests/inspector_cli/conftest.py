@@ -27,12 +27,12 @@ WRITE_RUN = os.environ.get("TELENS_WRITE_RUN", str(ROOT / "build/tests/write_run
 @pytest.fixture(scope="session", autouse=True)
 def built_programs():
     """Ends the tests if a program that they call is not built, with the command that builds all."""
-    programs = [COMMAND, WRITE_HISTOGRAMS, WRITE_LINES, WRITE_RUN]
+    programs = [COMMAND, COUNT_READS, WRITE_HISTOGRAMS, WRITE_LINES, WRITE_RUN]
     missing = [path for path in programs if not pathlib.Path(path).is_file()]
     if missing:
         pytest.exit(
             f"not built: {', '.join(missing)}; run cmake --build build --target telens_command "
-            "write_histograms write_lines write_run",
+            "count_reads write_histograms write_lines write_run",
             returncode=2,
         )
 
