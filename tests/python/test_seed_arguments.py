@@ -145,6 +145,9 @@ FUNCTIONS = {
         "offload_activations": True,
         "offload_weights": False,
         "double_buffering": False,
+        "manual_synchronization": False,
+        "retain_pinned_cpu_buffers": False,
+        "offload_stream": None,
     },
     "moe_permute": {
         "inp": REQUIRED,
