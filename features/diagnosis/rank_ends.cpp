@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <chrono>
+#include <cmath>
 #include <map>
 #include <string_view>
 #include <tuple>
@@ -111,6 +113,17 @@ Ending get_ending(const RankEnd& end) {
   return has_any_of(reason, kWordsOfMemory) ? Ending::out_of_memory : Ending::exception;
 }
 
+// True if a file may be written and no rank reports its end.
+bool may_continue(const std::vector<RankEnd>& ends) {
+  const bool is_reported = std::ranges::any_of(ends, [](const RankEnd& each) {
+    const auto& end = each.segment->end;
+    return each.terminated_in || (end && end->state != record::End::failed);
+  });
+  return !is_reported && std::ranges::any_of(ends, [](const RankEnd& each) {
+    return may_be_written(*each.segment);
+  });
+}
+
 double get_last_time(const record::RunReader& run) {
   double last = 0;
   for (const auto& [rank, segment] : last_segments(run)) {
@@ -129,6 +142,13 @@ int get_newest_world(const record::RunReader& run) {
 
 bool ended_well(const record::Segment& segment) {
   return segment.live || (segment.end && segment.end->state == record::End::clean);
+}
+
+bool may_be_written(const record::Segment& segment) {
+  constexpr double kRecent = 300;
+  if (segment.end) return false;
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  return std::abs(now.count() - record::time_of_change(segment.path)) < kRecent;
 }
 
 bool speaks_of_collectives(std::string_view reason) {
@@ -181,6 +201,7 @@ RunEnding find_ending(const record::RunReader& run) {
   if (ends.empty()) return {.time = get_last_time(run)};
   const RankEnd& end = ends.front();
   const Segment& segment = *end.segment;
+  if (may_continue(ends)) return {.ending = Ending::still_being_written};
   RunEnding ending{.ending = get_ending(end), .iteration = end.terminated_in, .time = end.time};
   if (world > 1) ending.rank = segment.rank;
   if (!ending.iteration && segment.records > 0) ending.iteration = segment.last_iteration;

@@ -34,6 +34,11 @@ struct RankEnd {
 // True if the file was closed cleanly or is being written.
 bool ended_well(const record::Segment& segment);
 
+// True if the file was not closed and changed in the last 5 minutes. A writer on another machine
+// holds no lock that this one sees if the file system does not share locks (NFS, Lustre), or if the
+// file is a copy.
+bool may_be_written(const record::Segment& segment);
+
 // Returns first the ends before every error that a rank itself raised, then these errors, then
 // their likely consequences, then recordings that broke off; each part by time. The ends point into
 // the reader.
@@ -61,7 +66,8 @@ enum class Ending : std::uint8_t {
 // "finished", "still_being_written", ...
 std::string_view get_name(Ending ending);
 
-// How a run ended. It has not ended while any rank is being written. If several ranks of the newest
+// How a run ended. It has not ended while any rank is being written, or while no rank reports its
+// end and a file may_be_written(). If several ranks of the newest
 // world ended badly, this is the end of the rank that likely ended first.
 struct RunEnding {
   Ending ending = Ending::finished;

@@ -77,8 +77,11 @@ std::string time_text(double seconds) {
 RunState get_state(const record::Segment& segment) {
   if (!segment.end) {
     if (segment.live) return {"being written", Colour::green};
-    return {fmt::format("not closed (killed?), written last {}; `telens repair` closes it",
-                        time_text(record::time_of_change(segment.path))),
+    return {fmt::format("not closed (killed?), written last {}; {}",
+                        time_text(record::time_of_change(segment.path)),
+                        diagnosis::may_be_written(segment)
+                            ? "a process on another machine may still write it"
+                            : "`telens repair` closes it"),
             Colour::yellow};
   }
   const record::RunEnd& end = *segment.end;

@@ -6,6 +6,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from recorded_training import Training
@@ -82,6 +83,13 @@ def two_ranks(tmp_path_factory):
     return log_dir
 
 
+def age(log_dir, rank=0, seconds=3600):
+    """Dates the last change of a rank's file back."""
+    (path,) = log_dir.glob(f"telens/*/rank{rank:05}.h5")
+    changed = time.time() - seconds
+    os.utime(path, (changed, changed))
+
+
 class Lines:
     """What a run is to hold, as write_lines.cpp reads it."""
 
@@ -123,6 +131,7 @@ class Lines:
         self.lines.append(f"end\t{reason}")
 
     def kill(self):
+        """Leaves the file open. telens diagnose reports the kill after 5 minutes: age()."""
         self.lines.append("kill")
 
     def write(self, log_dir, rank=0, ranks=1):

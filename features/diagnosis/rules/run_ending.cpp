@@ -1,6 +1,8 @@
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -11,20 +13,32 @@ namespace {
 
 constexpr std::string_view kDoc =
     "How the program ended, if it did not end well. It is a finding of its own if no other one "
-    "explains it, and then comes last. A run that is still being written has not ended.";
+    "explains it, and then comes last. A run that is still being written has not ended. A file "
+    "that "
+    "was not closed counts as being written for 5 minutes after its last change: file systems that "
+    "do not share locks, and copies, do not show whether a process writes it.";
+
+std::string describe_last_change(double time) {
+  constexpr double kYear10000 = 253402300800;
+  if (!(time > 0 && time < kYear10000)) return "";
+  return fmt::format("; the file last changed {:%Y-%m-%d %H:%M:%S} UTC",
+                     fmt::gmtime(static_cast<std::time_t>(time)));
+}
 
 std::vector<Finding> find(const Facts& facts, Ending ending, std::string_view what) {
   const RunEnding& end = facts.ending();
   if (end.ending != ending) return {};
   const std::int64_t iteration =
       end.iteration.value_or(std::max<std::int64_t>(0, facts.last_iteration()));
+  const bool is_inferred = ending == Ending::killed;  // the file does not tell
   std::string summary(what);
+  if (is_inferred) summary += describe_last_change(end.time);
   if (!end.reason.empty()) summary += fmt::format(": {}", end.reason);
   return {{.cause = get_name(ending),
            .place = {.rank = end.rank.value_or(kAllRanks)},
            .first = iteration,
            .last = iteration,
-           .confidence = kProven,
+           .confidence = is_inferred ? kProbable : kProven,
            .summary = std::move(summary)}};
 }
 
@@ -42,7 +56,7 @@ Rule make_rule(std::string_view title, std::string_view alternatives, std::strin
 
 constexpr char kException[] = "an exception ended the program";
 constexpr char kOutOfMemory[] = "the program ran out of memory";
-constexpr char kKilled[] = "the process ended without closing its file: it was killed or crashed";
+constexpr char kKilled[] = "the process did not close its file: it was killed or crashed";
 constexpr char kTerminated[] = "SIGTERM or Ctrl-C ended the program";
 
 }  // namespace
@@ -66,7 +80,7 @@ Rule killed() {
   return make_rule<Ending::killed, kKilled>(
       "a program that was killed",
       "The kernel's OOM killer (dmesg names it), a scheduler's limit, a crash in native code, a "
-      "lost machine.",
+      "lost machine; a run that continues elsewhere, if this is a copy of its file.",
       "look at the end of the program's output, at dmesg and at the scheduler's log; "
       "telens repair RUN");
 }

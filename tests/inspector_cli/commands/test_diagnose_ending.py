@@ -1,10 +1,11 @@
 """How telens diagnose reports the end of a program."""
 
 import json
+import os
 import subprocess
 
 import pytest
-from conftest import ROOT, WRITE_LINES, Lines
+from conftest import ROOT, WRITE_LINES, Lines, age
 from recorded_training import STEPS, Training, where
 
 SHAPE_ERROR = "ShapeError: weight has shape [65, 64]"
@@ -33,6 +34,7 @@ def test_first_line_and_exit_code_report_the_ending(telens, lines, tmp_path, rea
         Training().write(lines, tmp_path / "unused")
         lines.kill()
         run = lines.write(tmp_path / "run")
+        age(run)
     elif reason:
         Training().write(lines, tmp_path / "unused")
         lines.end(reason)
@@ -76,7 +78,10 @@ def test_a_cause_explains_the_exception_that_follows(telens, lines, tmp_path, re
 def test_an_unexplained_ending_comes_after_a_cause(telens, lines, tmp_path, reason):
     nan_from(20).write(lines, tmp_path / "unused")
     lines.kill() if reason == "kill" else lines.end(reason)
-    _, told, _ = answers(telens, lines.write(tmp_path / "run"))
+    run = lines.write(tmp_path / "run")
+    if reason == "kill":
+        age(run)
+    _, told, _ = answers(telens, run)
     causes = [each["cause"] for each in told["findings"]]
     assert causes[0] == "nonfinite"
     assert causes[1:]
@@ -100,6 +105,42 @@ def test_a_run_that_is_still_written_has_not_ended(telens, lines, tmp_path):
         "reason": None,
     }  # fmt: skip
     assert (told["findings"], code) == ([], 0)
+
+
+def test_unlocked_file_that_changed_lately_is_still_written(telens, lines, tmp_path):
+    """As of a run that is written on NFS by another machine, or as a copy of one."""
+    Training().write(lines, tmp_path / "unused")
+    lines.kill()
+    run = lines.write(tmp_path / "run")
+    age(run, seconds=60)
+    line, told, code = answers(telens, run)
+    assert line == "The run is still being written"
+    assert (told["ending"]["state"], told["findings"], code) == ("still_being_written", [], 0)
+    assert "may still write it" in told["recording"][0]
+    assert "telens repair" not in told["recording"][0]
+
+
+def test_unlocked_file_that_is_old_was_probably_killed(telens, lines, tmp_path):
+    lines.record(3, "fc", "activation", "nonfinite", 0)
+    lines.kill()
+    run = lines.write(tmp_path)
+    (path,) = run.glob("telens/*/rank00000.h5")
+    os.utime(path, (1_750_000_000, 1_750_000_000))
+    _, told, code = answers(telens, run)
+    (finding,) = told["findings"]
+    assert (finding["cause"], finding["confidence"], code) == ("killed", 0.7, 1)
+    assert "the file last changed 2025-06-15 15:06:40 UTC" in finding["summary"]
+
+
+def test_recent_kill_that_another_rank_reports_has_ended(telens, tmp_path):
+    for rank in (0, 1):
+        lines = Lines()
+        lines.record(3, "fc", "activation", "nonfinite", 0)
+        lines.end("RuntimeError: Connection closed by peer") if rank else lines.kill()
+        lines.write(tmp_path, rank, 2)
+    age(tmp_path, rank=0, seconds=60)
+    _, told, code = answers(telens, tmp_path)
+    assert (told["ending"]["state"], code) == ("killed", 1)
 
 
 def test_the_rank_that_failed_first_is_named(telens, tmp_path):

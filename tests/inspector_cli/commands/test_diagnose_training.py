@@ -6,7 +6,7 @@ import shlex
 import subprocess
 
 import pytest
-from conftest import WRITE_RUN
+from conftest import WRITE_RUN, age
 from recorded_training import LAYERS, STEPS, where
 
 
@@ -215,6 +215,7 @@ def test_a_killed_run_says_so_above_its_findings(telens, tmp_path):
         told = json.loads(telens("diagnose", tmp_path, "--format", "json").stdout)
         assert told["recording"] == []  # it goes on
         process.kill()
+    age(tmp_path)
     result = telens("diagnose", tmp_path)
     ending, notes = result.stdout.split("\n\n")[0].split("\n", 1)
     assert ending.startswith("The run was killed")
