@@ -132,6 +132,27 @@ double get_last_time(const record::RunReader& run) {
   return last;
 }
 
+// The last iteration of which the rank has recorded anything. A loss or a norm is often recorded in
+// iterations without records of tensors.
+std::optional<std::int64_t> get_last_iteration(const record::RunReader& run,
+                                               const Segment& segment) {
+  std::optional<std::int64_t> last;
+  record::RecordQuery query;
+  query.rank = segment.rank;
+  if (segment.records > 0) {
+    last = segment.last_iteration;
+    query.first_iteration = segment.last_iteration + 1;
+  }
+  const auto extend = [&](std::int64_t iteration) {
+    last = std::max(iteration, last.value_or(iteration));
+  };
+  for (const auto& scalar : run.rows<record::Scalar>(query)) extend(scalar.iteration);
+  for (const auto& event : run.rows<record::Event>(query)) {
+    if (!event.superseded && event.time >= segment.start_time) extend(event.iteration);
+  }
+  return last;
+}
+
 // The size of the world that began last: a rank of an older world may be gone for good.
 int get_newest_world(const record::RunReader& run) {
   const auto newest = std::ranges::max_element(run.segments(), {}, &Segment::start_time);
@@ -204,7 +225,7 @@ RunEnding find_ending(const record::RunReader& run) {
   if (may_continue(ends)) return {.ending = Ending::still_being_written};
   RunEnding ending{.ending = get_ending(end), .iteration = end.terminated_in, .time = end.time};
   if (world > 1) ending.rank = segment.rank;
-  if (!ending.iteration && segment.records > 0) ending.iteration = segment.last_iteration;
+  if (!ending.iteration) ending.iteration = get_last_iteration(run, segment);
   if (segment.end) ending.reason = segment.end->reason;
   return ending;
 }

@@ -1,6 +1,7 @@
 """How telens diagnose reports the end of a program."""
 
 import json
+import math
 import os
 import subprocess
 
@@ -72,6 +73,19 @@ def test_a_cause_explains_the_exception_that_follows(telens, lines, tmp_path, re
     (finding,) = told["findings"]
     assert finding["cause"] == "nonfinite"
     assert finding["consequences"][-1]["cause"] == "exception"
+
+
+def test_nan_between_records_explains_the_exception(telens, lines, tmp_path):
+    for step in range(106):
+        if step % 10 == 0:
+            lines.record(step, "fc", "output", "nonfinite", 0)
+        lines.scalar(step, "loss", math.nan if step == 105 else 1)
+    lines.end("ValueError: loss is NaN")
+    _, told, _ = answers(telens, lines.write(tmp_path))
+    (finding,) = told["findings"]
+    assert (finding["cause"], finding["first_iteration"]) == ("nonfinite", 105)
+    assert finding["consequences"][-1]["cause"] == "exception"
+    assert told["ending"]["iteration"] == 105
 
 
 @pytest.mark.parametrize("reason", [SHAPE_ERROR, "kill", "RuntimeError: CUDA out of memory"])
