@@ -138,38 +138,79 @@ void tell_resume(Finding& finding, const Facts& facts) {
   }
 }
 
-// True if an exception says that numbers were wrong: of an assertion, of sampling from NaN, of a
-// program that stops at a loss that is not finite.
-bool speaks_of_numbers(std::string reason) {
-  std::ranges::transform(reason, reason.begin(), [](unsigned char c) { return std::tolower(c); });
+// The letters in lower case, words between single blanks, and a blank at each end.
+std::string list_words(std::string_view text) {
   std::string words = " ";
-  for (const char c : reason) words += std::isalpha(static_cast<unsigned char>(c)) != 0 ? c : ' ';
-  words += ' ';
-  constexpr std::array<std::string_view, 5> kWords{" nan ", " nans ", " inf ", " infs ", " loss "};
-  constexpr std::array<std::string_view, 7> kParts{"finite",   "infinity", "runstopped", "diverge",
-                                                   "overflow", "assert",   "probability"};
-  const auto has = [](const std::string& text) {
-    return [&text](std::string_view part) { return text.find(part) != std::string::npos; };
-  };
-  return std::ranges::any_of(kWords, has(words)) || std::ranges::any_of(kParts, has(reason));
+  for (const char each : text) {
+    const auto c = static_cast<unsigned char>(each);
+    if (std::isalpha(c) != 0) {
+      words += static_cast<char>(std::tolower(c));
+    } else if (words.back() != ' ') {
+      words += ' ';
+    }
+  }
+  if (words.back() != ' ') words += ' ';
+  return words;
+}
+
+template <std::size_t N>
+bool has_any(std::string_view words, const std::array<std::string_view, N>& parts) {
+  return std::ranges::any_of(
+      parts, [&](std::string_view part) { return words.find(part) != std::string_view::npos; });
+}
+
+// True if an exception says that numbers were wrong, as of sampling from NaN or of a program that
+// stops at a loss that is not finite. An error of the code may name a loss ("KeyError: 'loss'"), an
+// assertion anything, and buffers overflow without any number.
+bool speaks_of_numbers(std::string_view reason) {
+  constexpr std::array<std::string_view, 9> kErrorsOfCode{
+      " attributeerror ",      " importerror ", " indexerror ", " keyerror ",         " nameerror ",
+      " modulenotfounderror ", " syntaxerror ", " typeerror ",  " unboundlocalerror "};
+  constexpr std::array<std::string_view, 19> kNumbers{
+      " nan ",        " nans ",        " isnan ",        " inf ",           " infs ",
+      " isinf ",      " finite ",      " isfinite ",     " nonfinite ",     " infinity ",
+      " infinities ", " is infinite ", " are infinite ", " infinite loss ", " diverge",
+      " explod",      " loss scale ",  " overflow ",     " overflows "};
+  constexpr std::array<std::string_view, 7> kJudgmentsOfLoss{
+      " large ", " high ", " spike", " jump", " increas", " threshold ", " invalid "};
+  constexpr std::array<std::string_view, 5> kNoNumbers{" stack overflow ", " buffer overflow ",
+                                                       " heap overflow ", " queue overflow ",
+                                                       " integer overflow "};
+  const std::string words = list_words(reason);
+  const std::string type = list_words(reason.substr(0, reason.find(':')));
+  if (has_any(type, kErrorsOfCode) || has_any(words, kNoNumbers)) return false;
+  if (has_any(words, kNumbers)) return true;
+  return words.find(" loss ") != std::string::npos && has_any(words, kJudgmentsOfLoss);
+}
+
+bool is_of_values(const Finding& finding) {
+  const Stage stage = find_rule(finding.cause).stage;
+  return stage >= Stage::values && stage <= Stage::propagation;
 }
 
 // Only an exception can follow from what was recorded. Memory, signals and errors of the program
 // itself have other causes.
-bool explains(const Finding& finding, const Finding& end, const RunEnding& ending) {
+bool explains(const Ranked& ranked, const Finding& end, const RunEnding& ending) {
   constexpr double kTrusted = 0.6;
+  const Finding& finding = ranked.finding;
   if (ending.ending != Ending::exception || finding.first > end.first) return false;
   if (finding.confidence < kTrusted) return false;
-  if (speaks_of_numbers(ending.reason)) return true;
-  // A program that ends itself, as by sys.exit(1), gives no reason.
-  if (finding.cause == "nonfinite" && ending.reason.starts_with("SystemExit")) return true;
-  return find_rule(finding.cause).compares_ranks && speaks_of_collectives(ending.reason);
+  // A feature that stopped the run judged by any of the findings.
+  if (ending.reason.find("RunStopped") != std::string::npos) return true;
+  if (find_rule(finding.cause).compares_ranks && speaks_of_collectives(ending.reason)) return true;
+  const auto leads_to = [&](const Finding& each) {
+    if (each.first > end.first || !is_of_values(each)) return false;
+    // A program that ends itself, as by sys.exit(1), gives no reason.
+    const bool gives_none = ending.reason.starts_with("SystemExit");
+    return speaks_of_numbers(ending.reason) || (gives_none && each.cause == "nonfinite");
+  };
+  return leads_to(finding) || std::ranges::any_of(ranked.consequences, leads_to);
 }
 
 // An ending never comes before a cause.
 void add_ending(std::vector<Ranked>& ranked, Finding end, const RunEnding& ending) {
-  const auto origin = std::ranges::find_if(
-      ranked, [&](const Ranked& each) { return explains(each.finding, end, ending); });
+  const auto origin =
+      std::ranges::find_if(ranked, [&](const Ranked& each) { return explains(each, end, ending); });
   if (origin == ranked.end()) {
     ranked.push_back({std::move(end), {}});
   } else {

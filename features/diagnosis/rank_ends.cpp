@@ -33,8 +33,9 @@ constexpr std::array<std::string_view, 14> kWordsOfCollectives{"connection close
                                                                "socket"};
 
 // Words of torch's, Python's and C++'s errors if memory ran out, in lower case.
-constexpr std::array<std::string_view, 5> kWordsOfMemory{
-    "outofmemory", "out of memory", "memoryerror", "bad_alloc", "can't allocate memory"};
+constexpr std::array<std::string_view, 6> kWordsOfMemory{
+    "outofmemory", "out of memory",         "memoryerror",
+    "bad_alloc",   "can't allocate memory", "cannot allocate memory"};
 
 template <std::size_t N>
 bool has_any_of(std::string_view reason, const std::array<std::string_view, N>& words) {

@@ -26,6 +26,7 @@ def answers(telens, run):
         (SHAPE_ERROR, "exception", f"with an exception, in iteration {STEPS - 1}, "),
         ("OutOfMemoryError: CUDA out of memory.", "out_of_memory", "out of memory (OOM)"),
         ("MemoryError", "out_of_memory", "out of memory (OOM)"),
+        ("OSError: [Errno 12] Cannot allocate memory", "out_of_memory", "out of memory (OOM)"),
         ("KeyboardInterrupt", "terminated", "was terminated"),
         ("kill", "killed", "was killed"),
     ],
@@ -65,7 +66,13 @@ def nan_from(step):
     return training
 
 
-@pytest.mark.parametrize("reason", ["AssertionError: loss is NaN", "SystemExit: 1"])
+@pytest.mark.parametrize("reason", [
+    "AssertionError: loss is NaN",
+    "SystemExit: 1",
+    "FloatingPointError: Minimum loss scale reached",
+    "ValueError: the loss is too high: 1e+12",
+    "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.",
+])  # fmt: skip
 def test_a_cause_explains_the_exception_that_follows(telens, lines, tmp_path, reason):
     nan_from(20).write(lines, tmp_path / "unused")
     lines.end(reason)
@@ -86,6 +93,34 @@ def test_nan_between_records_explains_the_exception(telens, lines, tmp_path):
     assert (finding["cause"], finding["first_iteration"]) == ("nonfinite", 105)
     assert finding["consequences"][-1]["cause"] == "exception"
     assert told["ending"]["iteration"] == 105
+
+
+@pytest.mark.parametrize("reason", [
+    "AssertionError",
+    "AssertionError: loss mask has shape [4, 8]",
+    "KeyError: 'loss'",
+    "AttributeError: 'Output' object has no attribute 'loss'",
+    "RecursionError: stack overflow",
+    "RuntimeError: heap-buffer-overflow",
+    "ValueError: the matrix is not positive-definite",
+    "RuntimeError: CUDA error: device-side assert triggered",
+])  # fmt: skip
+def test_error_of_the_code_is_a_finding_of_its_own(telens, lines, tmp_path, reason):
+    nan_from(20).write(lines, tmp_path / "unused")
+    lines.end(reason)
+    _, told, _ = answers(telens, lines.write(tmp_path / "run"))
+    assert [each["cause"] for each in told["findings"]] == ["nonfinite", "exception"]
+
+
+def test_finding_about_setup_alone_explains_no_exception(telens, lines, tmp_path):
+    training = Training()
+    for step in range(STEPS):
+        training.put(step, "layers.0.fc1", "weight", 0.1 * 64)
+    training.write(lines, tmp_path / "unused")
+    lines.end("ValueError: loss is NaN")
+    _, told, _ = answers(telens, lines.write(tmp_path / "run"))
+    assert told["findings"][0]["cause"] == "weight_initialization"
+    assert told["findings"][-1]["cause"] == "exception"
 
 
 @pytest.mark.parametrize("reason", [SHAPE_ERROR, "kill", "RuntimeError: CUDA out of memory"])
