@@ -23,19 +23,25 @@ std::vector<const Series*> norms_of_trained_weights(const Facts& facts) {
   return norms;
 }
 
-// No weight changed from this iteration to the next one. Where weights are recorded more seldom,
-// they are finite in the next record: a step with infinite gradients leaves none that are. false
-// where nothing was recorded after it.
-bool step_was_skipped(const std::vector<const Series*>& norms, std::int64_t iteration) {
+// How a skipped step shows in the recorded weights.
+enum class Proof : std::uint8_t {
+  kept,    // a weight is the same in the next iteration
+  finite,  // or, if it is not recorded there, finite later: infinite gradients spoil a weight
+};
+
+// Returns true if the recorded weights show by such a proof that the optimizer's step of this
+// iteration was skipped, and none contradicts it.
+bool step_was_skipped(const std::vector<const Series*>& norms, std::int64_t iteration,
+                      Proof proof) {
   bool any = false;
   for (const Series* norm : norms) {
     const auto next = std::ranges::upper_bound(norm->points, iteration, {}, &Point::iteration);
     if (next == norm->points.end()) continue;
     const auto now = norm->at(iteration);
-    const bool is_kept =
-        now && next->iteration == iteration + 1 ? next->value == *now : std::isfinite(next->value);
+    const bool is_exact = now && next->iteration == iteration + 1;
+    const bool is_kept = is_exact ? next->value == *now : std::isfinite(next->value);
     if (!is_kept) return false;
-    any = true;
+    any = any || is_exact || proof == Proof::finite;
   }
   return any;
 }
@@ -69,16 +75,22 @@ std::set<std::int64_t> steps_skipped_by_loss_scaler(const Facts& facts) {
       if (!backward || holds_nan) others.insert(point.iteration);
     }
   }
-  // Parameters that are not recorded may be the only ones whose gradients overflow.
+  // Parameters that are not recorded may be the only ones whose gradients overflow. But optimizers
+  // that clip by an infinite norm leave finite weights, too, without any loss scaler.
+  std::set<std::int64_t> by_norm_alone;
+  const bool has_scaler = std::ranges::any_of(
+      facts.scalars(), [](const Scalars& each) { return each.name.ends_with("loss_scale"); });
   for (const Scalars& scalars : facts.scalars()) {
     if (!scalars.name.ends_with("grad_norm")) continue;
     for (const Point& point : scalars.points) {
-      if (std::isinf(point.value)) candidates.insert(point.iteration);
+      const bool is_new = std::isinf(point.value) && candidates.insert(point.iteration).second;
+      if (is_new && !has_scaler) by_norm_alone.insert(point.iteration);
     }
   }
   const std::vector<const Series*> norms = norms_of_trained_weights(facts);
   std::erase_if(candidates, [&](std::int64_t iteration) {
-    return others.contains(iteration) || !step_was_skipped(norms, iteration);
+    const Proof proof = by_norm_alone.contains(iteration) ? Proof::kept : Proof::finite;
+    return others.contains(iteration) || !step_was_skipped(norms, iteration, proof);
   });
   return without_endless_search(candidates);
 }

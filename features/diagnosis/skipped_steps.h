@@ -15,7 +15,9 @@ inline constexpr std::array<std::string_view, 3> kOfSkippedSteps{"nonfinite", "n
 
 // Iterations in which a loss scaler found its scale too large: gradients alone are infinite, and
 // the optimizer's step is skipped. NaNs come of the first infinities, as their differences, in the
-// gradients behind; a first one that holds NaNs itself is no overflow.
+// gradients behind; a first one that holds NaNs itself is no overflow. An infinite norm of
+// gradients that are finite as far as recorded counts only if a weight is the same in the next
+// iteration, or the program records its loss scale.
 std::set<std::int64_t> steps_skipped_by_loss_scaler(const Facts& facts);
 
 }  // namespace telens::diagnosis

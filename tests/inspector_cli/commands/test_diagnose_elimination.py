@@ -75,6 +75,22 @@ def test_infinite_norm_of_a_skipped_step_is_a_loss_scalers(optimizer, training):
     assert optimizer({(12, "grad_norm"): math.inf}) == []
 
 
+@pytest.mark.parametrize("scaler", [False, True])
+def test_infinite_norm_between_weights_needs_a_loss_scale(telens, lines, tmp_path, scaler):
+    """The weights are recorded every 10 iterations, and finite after it."""
+    for step in range(STEPS):
+        if step % 10 == 0:
+            lines.record(step, "fc", "weight", "l2_norm", 1 + 1e-3 * step)
+        for tensor in ("activation", "gradient"):
+            lines.record(step, "fc", tensor, "nonfinite", 0)
+        lines.scalar(step, "grad_norm", math.inf if step == 12 else 1)
+        if scaler:
+            lines.scalar(step, "loss_scale", 65536 if step < 13 else 32768)
+    found = json.loads(telens("diagnose", lines.write(tmp_path), "--format", "json").stdout)
+    causes = [(each["cause"], each["first_iteration"]) for each in found["findings"]]
+    assert causes == ([] if scaler else [("nonfinite", 12)])
+
+
 @pytest.mark.parametrize("with_gradient", [False, True])
 def test_loss_of_nan_after_a_finite_output_is_the_origin(optimizer, training, with_gradient):
     training.losses[22] = math.nan
