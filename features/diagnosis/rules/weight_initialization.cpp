@@ -1,9 +1,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
+#include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "features/diagnosis/baseline.h"
@@ -69,7 +74,7 @@ double usual_size(const std::vector<First>& firsts, const Facts& facts, const st
 }
 
 struct OfOthers {
-  std::size_t weights = 0;
+  std::size_t layers = 0;
   double zeros = 0;   // median
   double size = 0;    // median, in bits, of those with few zeros
   double spread = 0;  // of these sizes
@@ -88,17 +93,21 @@ std::string get_kind(const std::string& name) {
   return kind;
 }
 
-// Other weights that `is_alike` selects and whose zeros are known.
-template <typename IsAlike>
-OfOthers summarize_others(const std::vector<First>& firsts, const First& each,
-                          const IsAlike& is_alike) {
+using Firsts = std::vector<const First*>;
+
+// The other ones of these weights, as far as their zeros are known.
+OfOthers summarize_others(const Firsts& firsts, const First& each) {
   std::vector<double> zeros, sizes;
-  for (const First& other : firsts) {
-    if (!other.zeros || other.place == each.place || !is_alike(other)) continue;
-    zeros.push_back(*other.zeros);
-    if (*other.zeros < kLeastZeros && other.size.value > 0) sizes.push_back(bits(other.size.value));
+  std::set<std::int32_t> layers;
+  for (const First* other : firsts) {
+    if (!other->zeros || other->place == each.place) continue;
+    if (other->place.layer != each.place.layer) layers.insert(other->place.layer);
+    zeros.push_back(*other->zeros);
+    if (*other->zeros < kLeastZeros && other->size.value > 0) {
+      sizes.push_back(bits(other->size.value));
+    }
   }
-  OfOthers others{.weights = zeros.size()};
+  OfOthers others{.layers = layers.size()};
   if (zeros.empty()) return others;
   others.zeros = median(std::move(zeros));
   others.size = median(sizes);
@@ -106,21 +115,62 @@ OfOthers summarize_others(const std::vector<First>& firsts, const First& each,
   return others;
 }
 
-// nullopt: as the others, or sparse by a pattern that leaves the large elements.
-std::optional<Finding> judge_zeros(const Facts& facts, const std::vector<First>& firsts,
-                                   const First& each) {
-  if (!each.zeros || *each.zeros < kLeastZeros || *each.zeros >= 1) return std::nullopt;
-  const std::string kind = get_kind(facts.layer_name(each.place.layer));
-  OfOthers others = summarize_others(firsts, each, [&](const First& other) {
-    return get_kind(facts.layer_name(other.place.layer)) == kind;
+// True if at least half of the layers have their zeros in the shards of their highest ranks only: a
+// vocabulary that was padded to a multiple of the ranks.
+bool is_like_padding(const Firsts& firsts) {
+  struct Ranks {
+    int highest_full = -1;
+    int lowest_zeros = INT_MAX;
+  };
+  std::map<std::int32_t, Ranks> layers;
+  for (const First* each : firsts) {
+    if (!each->zeros) continue;
+    Ranks& ranks = layers[each->place.layer];
+    if (*each->zeros < kLeastZeros) {
+      ranks.highest_full = std::max(ranks.highest_full, each->place.rank);
+    } else {
+      ranks.lowest_zeros = std::min(ranks.lowest_zeros, each->place.rank);
+    }
+  }
+  const auto padded = std::ranges::count_if(layers, [](const auto& entry) {
+    const Ranks& ranks = entry.second;
+    return ranks.highest_full >= 0 && ranks.lowest_zeros < INT_MAX &&
+           ranks.highest_full < ranks.lowest_zeros;
   });
-  const bool alone = others.weights + 1 < kLeastOfKind;
-  if (alone) others = summarize_others(firsts, each, [](const First&) { return true; });
-  if (others.weights + 1 < kLeastOfKind) return std::nullopt;
+  return padded > 0 && 2 * static_cast<std::size_t>(padded) >= layers.size();
+}
+
+// The weights, and those of each kind.
+struct Weights {
+  explicit Weights(const Facts& facts) : all(first_sizes(facts)) {
+    for (const First& each : all) {
+      pointers.push_back(&each);
+      kinds[get_kind(facts.layer_name(each.place.layer))].push_back(&each);
+    }
+    for (const auto& [kind, firsts] : kinds) {
+      for (const First* each : firsts) of_kind[each] = &firsts;
+    }
+  }
+
+  std::vector<First> all;
+  Firsts pointers;
+  std::map<std::string, Firsts> kinds;
+  std::unordered_map<const First*, const Firsts*> of_kind;
+};
+
+// nullopt: as the others, or sparse by a pattern that leaves the large elements.
+std::optional<Finding> judge_zeros(const Facts& facts, const Weights& weights, const First& each) {
+  if (!each.zeros || *each.zeros < kLeastZeros || *each.zeros >= 1) return std::nullopt;
+  const Firsts& kind = *weights.of_kind.at(&each);
+  OfOthers others = summarize_others(kind, each);
+  const bool alone = others.layers + 1 < kLeastOfKind;
   if (alone && *each.zeros < kLeastZerosAlone) return std::nullopt;
+  if (alone) others = summarize_others(weights.pointers, each);
+  if (others.layers + 1 < kLeastOfKind) return std::nullopt;
   if (*each.zeros < kTimesUsualZeros * others.zeros) return std::nullopt;
   const double loss = -std::log2(1 - *each.zeros) / 2;  // of a block, in bits of the size
-  const bool shows_loss = !alone && others.spread < std::min(kLargeSpread, loss / 2);
+  const bool shows_loss =
+      !alone && !is_like_padding(kind) && others.spread < std::min(kLargeSpread, loss / 2);
   if (shows_loss && others.size - bits(each.size.value) < kLeastLoss * loss) return std::nullopt;
   return Finding{
       .cause = "weight_initialization",
@@ -177,10 +227,10 @@ std::optional<Finding> judged(const Facts& facts, const std::vector<First>& firs
 
 std::vector<Finding> find(const Facts& facts) {
   std::vector<Finding> found;
-  const std::vector<First> firsts = first_sizes(facts);
-  for (const First& each : firsts) {
-    auto finding = judged(facts, firsts, each);
-    if (!finding) finding = judge_zeros(facts, firsts, each);
+  const Weights weights(facts);
+  for (const First& each : weights.all) {
+    auto finding = judged(facts, weights.all, each);
+    if (!finding) finding = judge_zeros(facts, weights, each);
     if (finding) found.push_back(std::move(*finding));
   }
   return found;

@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+from conftest import Lines
 from recorded_training import LAYERS, STEPS, where
 
 GRADIENTS = ("gradient", "wgrad")
@@ -172,6 +173,26 @@ def test_weight_of_which_a_part_is_zero_was_not_filled(telens, lines, tmp_path, 
 def test_half_of_a_weight_without_its_kind_is_possible(telens, lines, tmp_path):
     (found,) = found_in(telens, weights(lines, tmp_path, {(0, "fc1"): 1 / 2}, layers=1))
     assert (found["layer"], found["confidence"]) == ("layers.0.fc1", 0.4)
+
+
+@pytest.mark.parametrize("embeddings", [1, 4])
+def test_zeros_of_the_highest_ranks_are_at_most_possible(telens, tmp_path, embeddings):
+    """A vocabulary that is padded to a multiple of 4 ranks: half of the last shard is padding."""
+    for rank in range(4):
+        lines = Lines()
+        for step in range(STEPS):
+            for layer in [*(f"heads.{number}.out" for number in range(embeddings)), "a", "b", "c"]:
+                zeros = 2048 if rank == 3 and layer.startswith("heads") and step == 0 else 0
+                rms = 0.1 * math.sqrt(1 - zeros / 4096) * (1 + 1e-3 * step)
+                for name, value in (("l2_norm", rms * 64), ("numel", 4096), ("zeros", zeros)):
+                    lines.record(step, layer, "weight", name, value)
+        lines.write(tmp_path, rank, 4)
+    confidences = {
+        each["confidence"]
+        for each in found_in(telens, tmp_path)
+        if each["cause"] == "weight_initialization"
+    }
+    assert confidences <= {0.4}
 
 
 @pytest.mark.parametrize(
