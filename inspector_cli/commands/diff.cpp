@@ -109,6 +109,7 @@ void print_json(const RunDifference& difference, const DiffOptions& options) {
   object["a"] = json_text(options.a);
   object["b"] = json_text(options.b);
   object["compared"] = difference.compared;
+  object["other_seeds"] = difference.other_seeds;
   object["divergences"] = Json::array();
   for (const Divergence& each : difference.divergences) {
     object["divergences"].push_back(divergence_json(each));
@@ -174,6 +175,9 @@ void print_text(const RunDifference& difference, const diagnosis::Facts& facts,
     const int width = stdout_is_terminal() ? terminal_width() : 0;
     if (all.size() > 1)
       fmt::print("{}", table.render(Format::table, static_cast<std::size_t>(width)));
+  }
+  if (difference.other_seeds) {
+    fmt::print("The runs have other seeds: they began with other weights, or have other data.\n");
   }
   print_unmatched_series("A", difference.unmatched_in_a, facts);
   print_unmatched_series("B", difference.unmatched_in_b, facts_of_b);

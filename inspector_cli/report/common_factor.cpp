@@ -13,10 +13,8 @@
 namespace telens::cli {
 namespace {
 
-using diagnosis::median;
 using diagnosis::Series;
 
-constexpr std::size_t kLeastPairs = 4;
 constexpr std::size_t kLeastIterations = 3;
 constexpr std::int64_t kNearby = 2;  // iterations, within which the third run is compared
 // Seeds of small models differ by up to 0.25 in the dgrads of four neighbors, by 0.1 in all.
@@ -34,9 +32,17 @@ double log_ratio(double a, double b) {
   return known ? std::log2(b / a) : kNone;
 }
 
-double median_of_known(std::vector<double> values) {
-  std::erase_if(values, [](double value) { return std::isnan(value); });
-  return median(std::move(values));
+// Of an even count the mean of the two in the middle, so that factors and their inverses weigh
+// alike. NaN of none.
+double middle(std::vector<double> bits) {
+  if (bits.empty()) return kNone;
+  std::ranges::sort(bits);
+  return (bits[(bits.size() - 1) / 2] + bits[bits.size() / 2]) / 2;
+}
+
+double middle_of_known(std::vector<double> bits) {
+  std::erase_if(bits, [](double value) { return std::isnan(value); });
+  return middle(std::move(bits));
 }
 
 // log2 of B over A by pair and iteration; NaN if a value is missing.
@@ -67,7 +73,13 @@ struct Ratios {
     for (std::size_t i = begin; i < end; ++i) {
       if (!std::isnan(bits[i][iteration])) values.push_back(bits[i][iteration]);
     }
-    return 2 * values.size() < end - begin ? kNone : median(std::move(values));
+    return 2 * values.size() < end - begin ? kNone : middle(std::move(values));
+  }
+
+  std::size_t count_known(std::size_t begin, std::size_t end, std::size_t iteration) const {
+    std::size_t known = 0;
+    for (std::size_t i = begin; i < end; ++i) known += std::isnan(bits[i][iteration]) ? 0 : 1;
+    return known;
   }
 };
 
@@ -89,8 +101,8 @@ struct Steps {
       }
     }
     std::vector<double> commons;
-    for (auto& [iteration, steps] : by_iteration) commons.push_back(std::abs(median(steps)));
-    if (!commons.empty()) common = median(std::move(commons));
+    for (auto& [iteration, steps] : by_iteration) commons.push_back(std::abs(middle(steps)));
+    if (!commons.empty()) common = middle(std::move(commons));
     if (!all.empty()) scatter = diagnosis::spread(all);
   }
 };
@@ -136,10 +148,12 @@ Window largest_sum(const std::vector<double>& values, double half) {
   return best;
 }
 
-// Iterations [first, end) in a row in which a common factor is beyond the tolerance, to one side.
+// Iterations [first, end) in a row in which a common factor is beyond the tolerance, to one side,
+// but for those in which it is not known.
 struct Excess {
   std::size_t first = 0, end = 0;
-  std::size_t size() const { return end - first; }
+  std::size_t known = 0;
+  bool ends = false;  // before the last iteration in which it is known
 };
 
 class Search {
@@ -152,15 +166,14 @@ class Search {
         steps_(pairs) {}
 
   std::optional<CommonFactor> find() const {
-    std::optional<std::pair<Window, Excess>> earliest;
+    std::optional<CommonFactor> earliest;
     for (const Window& window : list_windows(pairs_.size())) {
       const auto excess = first_excess(window);
-      if (excess && (!earliest || excess->first < earliest->second.first)) {
-        earliest = {window, *excess};
-      }
+      if (!excess || (earliest && ratios_.iterations[excess->first] >= earliest->first)) continue;
+      CommonFactor found = describe(window, *excess);
+      if (found.pairs.size() >= kLeastPairs) earliest = std::move(found);
     }
-    if (!earliest) return std::nullopt;
-    return describe(earliest->first, earliest->second);
+    return earliest;
   }
 
  private:
@@ -171,7 +184,8 @@ class Search {
       const double growth = std::log2((1 + error_b * error_b) / (1 + error_a * error_a)) / 2;
       by_format = std::max(by_format, std::abs(growth));
     }
-    const double root = std::sqrt(static_cast<double>(window.size()));
+    const double root =
+        std::sqrt(static_cast<double>(ratios_.count_known(window.begin, window.end, iteration)));
     const double least = std::max(kLeastBits * (1 + 1 / root),
                                   kStandardErrors * kErrorOfMedian * steps_.scatter / root);
     return std::hypot(by_format, least, chance(window, iteration)) +
@@ -193,20 +207,23 @@ class Search {
     Excess excess;
     std::size_t known = 0;
     int side = 0;
-    const auto is_long = [&] { return excess.size() >= kLeastIterations; };
+    const auto is_long = [&] { return side != 0 && excess.known >= kLeastIterations; };
     for (std::size_t i = 0; i < ratios_.iterations.size(); ++i) {
+      if (ratios_.count_known(window.begin, window.end, i) < kLeastPairs) continue;
       const double common = ratios_.common(window.begin, window.end, i);
-      known += std::isnan(common) ? 0 : 1;
-      const bool beyond = std::abs(common) > tolerance(window, i);  // false for NaN
-      const int now = !beyond ? 0 : common > 0 ? 1 : -1;
+      if (std::isnan(common)) continue;
+      ++known;
+      const int now = std::abs(common) <= tolerance(window, i) ? 0 : common > 0 ? 1 : -1;
       if (now != side) {
+        excess.ends = true;
         if (is_long()) return excess;
-        excess = {i, i};
+        excess = {.first = i};
         side = now;
       }
-      if (side != 0) excess.end = i + 1;
+      excess.end = i + 1;
+      ++excess.known;
     }
-    const bool always = known > 0 && excess.size() == known;
+    const bool always = side != 0 && excess.known == known;
     return is_long() || always ? std::optional(excess) : std::nullopt;
   }
 
@@ -215,7 +232,8 @@ class Search {
     std::vector<double> usual;
     for (const std::vector<double>& row : ratios_.bits) {
       const auto begin = row.begin() + static_cast<std::ptrdiff_t>(excess.first);
-      usual.push_back(median_of_known({begin, begin + static_cast<std::ptrdiff_t>(excess.size())}));
+      usual.push_back(
+          middle_of_known({begin, begin + static_cast<std::ptrdiff_t>(excess.end - excess.first)}));
     }
     return usual;
   }
@@ -223,7 +241,7 @@ class Search {
   // The neighbors that have the factor: those whose ratios are most above half of it in sum.
   CommonFactor describe(const Window& window, const Excess& excess) const {
     const std::vector<double> usual = usual_ratios(excess);
-    const double half = median_of_known({usual.begin() + static_cast<std::ptrdiff_t>(window.begin),
+    const double half = middle_of_known({usual.begin() + static_cast<std::ptrdiff_t>(window.begin),
                                          usual.begin() + static_cast<std::ptrdiff_t>(window.end)}) /
                         2;
     const double sign = half > 0 ? 1 : -1;
@@ -235,10 +253,10 @@ class Search {
       found.pairs.push_back(i);
       factors.push_back(usual[i]);
     }
-    if (excess.end < ratios_.iterations.size()) {
+    if (excess.ends) {
       found.last = ratios_.iterations[excess.end - 1];
     }
-    found.factor = std::exp2(median(std::move(factors)));
+    found.factor = std::exp2(middle(std::move(factors)));
     found.tolerance = std::exp2(tolerance(window, excess.first));
     return found;
   }

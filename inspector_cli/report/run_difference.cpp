@@ -28,7 +28,6 @@ constexpr double kTimesChance = 3;     // the distance of the third run
 constexpr double kTimesSteps = 4;      // how a series varies by itself
 constexpr std::size_t kSustained = 3;  // points; a single one may be chance
 constexpr double kTimesTolerance = 3;  // in bits: a single point that is further off is no chance
-constexpr double kTimesScatter = 6;    // how far series of other seeds are apart
 constexpr std::int64_t kNearby = 2;    // iterations, over which the third run is looked at
 
 // |a - b|, of sizes over the larger one; errors are relative already.
@@ -219,7 +218,7 @@ class Comparison {
   const ByName& in_b() const { return in_b_; }
 
   void compare_tensors(RunDifference& result) {
-    find_scatter();
+    find_scatter(result);
     for (const Quantity& each : quantities_) {
       if (!compare(each, result)) {
         result.unmatched_in_a.push_back(
@@ -236,25 +235,28 @@ class Comparison {
 
   // After compare_tensors(). A factor that most of its series show by themselves is told by them.
   void compare_together(const LossFactor& loss_factor, RunDifference& result) const {
-    for (const auto& [key, indices] : group_by_tensor()) add_common(indices, loss_factor, result);
+    std::vector<Told> told;
+    for (const auto& [key, indices] : group_by_tensor()) {
+      add_common(indices, loss_factor, told, result);
+    }
   }
 
  private:
   // Without a third run other seeds are known by what the runs begin with.
-  void find_scatter() {
-    if (in_spread_) return;
+  void find_scatter(RunDifference& result) {
     std::vector<SizePair> pairs;
     for (const Quantity& each : quantities_) {
       if (each.kind != cli::Compared::size || !each.series.place.tensor) continue;
       const Series* other = in_b_.find(a_, each.kind, each.series.place);
       if (other != nullptr) pairs.push_back({&each.series, other});
     }
-    if (have_other_seeds(pairs, a_, b_)) scatter_.emplace(pairs, a_);
+    result.other_seeds = have_other_seeds(pairs, a_, b_);
+    if (result.other_seeds && !in_spread_) scatter_.emplace(pairs, a_);
   }
 
   double by_seeds(cli::Compared kind, const Series& a, std::int64_t iteration) const {
     if (!scatter_ || kind != cli::Compared::size || !a.place.tensor) return 0;
-    return 1 - std::exp2(-kTimesScatter * scatter_->at(a, iteration));
+    return 1 - std::exp2(-scatter_->tolerance(a, iteration));
   }
 
   struct Compared {
@@ -262,6 +264,11 @@ class Comparison {
     bool diverges = false;
   };
   using Indices = std::vector<std::size_t>;  // in compared_
+  // A common factor that was told.
+  struct Told {
+    std::set<std::size_t> series;  // in compared_
+    std::int64_t first = 0;        // iteration
+  };
 
   // False if B has no series for it, or none with a common iteration.
   bool compare(const Quantity& quantity, RunDifference& result) {
@@ -306,7 +313,7 @@ class Comparison {
   }
 
   void add_common(const Indices& indices, const LossFactor& loss_factor,
-                  RunDifference& result) const {
+                  std::vector<Told>& all_told, RunDifference& result) const {
     std::vector<SeriesPair> pairs;
     for (const std::size_t i : indices) pairs.push_back(compared_[i].pair);
     const bool backward = std::get<0>(diagnosis::get_order_in_step(pairs.front().a->place)) == 1;
@@ -329,12 +336,13 @@ class Comparison {
     divergence.difference = distance(cli::Compared::size, 1, found->factor);
     divergence.tolerance = distance(cli::Compared::size, 1, found->tolerance);
     // Layers that play the same part are a part of all layers.
-    const auto is_part_of = [&](const Divergence& known) {
-      return known.series >= divergence.series && known.series > 1 &&
-             known.place.tensor == divergence.place.tensor &&
-             known.place.rank == divergence.place.rank;
+    Told own{.series = {}, .first = found->first};
+    for (const std::size_t i : found->pairs) own.series.insert(indices[i]);
+    const auto has_all = [&](const Told& known) {
+      return known.first <= own.first && std::ranges::includes(known.series, own.series);
     };
-    if (std::ranges::any_of(result.divergences, is_part_of)) return;
+    if (std::ranges::any_of(all_told, has_all)) return;
+    all_told.push_back(std::move(own));
     result.divergences.push_back(std::move(divergence));
   }
 

@@ -38,6 +38,7 @@ struct Unmatched {
 struct RunDifference {
   std::vector<Divergence> divergences;  // by iteration, then in the order of training
   std::size_t compared = 0;             // series with common iterations
+  bool other_seeds = false;             // they began with other weights, or have other data
   std::vector<Unmatched> unmatched_in_a, unmatched_in_b;
   std::vector<std::string> only_in_a, only_in_b;  // layers
 };

@@ -18,33 +18,33 @@ struct SizePair {
   const diagnosis::Series* b = nullptr;
 };
 
-// True if the runs began with other weights, or have other data: most weights differ in their first
-// common iteration, or the first activation of the forward pass does in one of the first three.
+// True if the runs began with other weights, or have other data: most weights differ in the first
+// iteration of both runs by more than BF16 rounds them, or the first activation of the forward pass
+// does in one of the first three. False if the runs have not begun in the same iteration: training
+// moves weights apart that were equal.
 bool have_other_seeds(const std::vector<SizePair>& pairs, const diagnosis::Facts& a,
                       const diagnosis::Facts& b);
 
-// How far other series of the same tensor are from 1, by the mean of log2(b / a) over the last
-// iterations of each, so that only what lasts counts; of the first iteration its own value.
+// What other seeds explain of a series, by how far the other series of its tensor are from 1: by
+// the mean of log2(b / a) over the last iterations of each, so that only what lasts counts; of the
+// first iteration its own value. The median of the others, which a few diverging ones do not move.
 class SeedScatter {
  public:
   SeedScatter(const std::vector<SizePair>& pairs, const diagnosis::Facts& a);
 
-  // The root mean square over the other series of the layer's kind or of all layers, whichever is
-  // larger, in bits; 0 if none is known. `series`: an `a` of the pairs.
-  double at(const diagnosis::Series& series, std::int64_t iteration) const;
+  // In bits, with a floor and a cap: 6 times 1.4826 times the median over the others of the layer's
+  // kind or of all layers, whichever is larger. Fewer than 4 series show no scatter: the floor.
+  // `series`: an `a` of the pairs.
+  double tolerance(const diagnosis::Series& series, std::int64_t iteration) const;
 
  private:
-  struct Sum {
-    double squares = 0;
-    std::size_t count = 0;
-  };
   using Key = std::tuple<int, int, std::string, std::int64_t>;  // kind "": all layers
 
   Key make_key(const diagnosis::Place& place, bool of_kind, std::int64_t iteration) const;
 
   const diagnosis::Facts& facts_;
   std::map<const diagnosis::Series*, std::map<std::int64_t, double>> means_;
-  std::map<Key, Sum> sums_;
+  std::map<Key, std::vector<double>> sizes_;  // of the means, ascending
 };
 
 }  // namespace telens::cli

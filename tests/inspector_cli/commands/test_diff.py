@@ -204,8 +204,10 @@ def test_a_cast_for_all_gemms_stands_beside_a_run_in_high_precision_too(diff, tm
 
 
 def deep(name, tmp_path, seed=1, layers=32, steps=4, factor=1.0, tensors=("gradient", "dgrad"),
-         layers_with=range(1000), parts_with=("qkv", "proj", "fc1", "fc2"), at=0):  # fmt: skip
-    """A run of transformer layers in E5M2, in which each iteration has another batch."""
+         layers_with=range(1000), parts_with=("qkv", "proj", "fc1", "fc2"), at=0,
+         every=1, plant=None):  # fmt: skip
+    """A run of transformer layers in E5M2, in which each iteration has another batch; `plant`
+    returns a factor for a layer, part, tensor and iteration."""
     draw = random.Random(seed)
     lines = Lines()
     for layer in range(layers):
@@ -224,6 +226,9 @@ def deep(name, tmp_path, seed=1, layers=32, steps=4, factor=1.0, tensors=("gradi
                     victim = tensor in tensors and layer in layers_with and part in parts_with
                     if victim and step >= at:
                         rms *= factor
+                    rms *= plant(layer, part, tensor, step) if plant else 1
+                    if step % every:
+                        continue
                     named = f"layers.{layer}.{part}"
                     lines.record(step, named, tensor, "l2_norm", rms * 64)
                     lines.record(step, named, tensor, "numel", 4096)
@@ -318,3 +323,107 @@ def test_runs_with_other_weights_and_data_do_not_part(diff, tmp_path, layers):
         assert diff(a, write(f"b{seed}", seed))["divergences"] == []
     (found,) = diff(a, write("c", 2, ("layers.0.fc1", "gradient")))["divergences"]
     assert (found["layer"], found["first_iteration"]) == ("layers.0.fc1", 2)
+
+
+def seeded(name, tmp_path, seed, layers=9, plant=lambda layer, tensor, step: 1, start=0):
+    """A run of linear layers, whose sizes its seed says and no iteration changes."""
+    draw = random.Random(seed)
+    lines = Lines()
+    lines.scalar(0, "loss", 4)
+    for layer in range(layers):
+        for tensor, noise in (("weight", 0.02), ("activation", 0.02), ("gradient", 0.2)):
+            size = math.exp(noise * draw.gauss(0, 1))
+            for step in range(start, start + 5):
+                rms = size * plant(layer, tensor, step)
+                lines.record(step, f"fc{layer}", tensor, "l2_norm", 64 * rms)
+                lines.record(step, f"fc{layer}", tensor, "numel", 4096)
+    return lines.write(tmp_path / name)
+
+
+@pytest.mark.parametrize("layers", [5, 9, 37])
+def test_two_layers_that_diverge_do_not_hide_each_other(diff, tmp_path, layers):
+    def plant(layer, tensor, step):
+        return 40 if layer in (1, 3) and tensor == "gradient" else 1
+
+    a = seeded("a", tmp_path, 1, layers)
+    told = diff(a, seeded("b", tmp_path, 2, layers, plant))["divergences"]
+    assert {(each["layer"], each["tensor"]) for each in told} == {
+        ("fc1", "gradient"), ("fc3", "gradient"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_twice_the_weights_of_few_layers_are_told(diff, tmp_path, layers):
+    a = seeded("a", tmp_path, 1, layers)
+    b = seeded("b", tmp_path, 2, layers, lambda layer, tensor, step: 1 + (tensor == "weight"))
+    told = diff(a, b)["divergences"]
+    assert [(each["layer"], each["tensor"]) for each in told] == [
+        (f"fc{layer}", "weight") for layer in range(layers)
+    ]
+    for seed in range(3, 9):
+        assert diff(a, seeded(f"c{seed}", tmp_path, seed, layers))["divergences"] == []
+
+
+def test_other_seeds_are_named_in_text_and_json(diff, telens, tmp_path):
+    a, b = seeded("a", tmp_path, 1), seeded("b", tmp_path, 2)
+    assert diff(a, b)["other_seeds"] is True
+    assert "The runs have other seeds" in telens("diff", a, b).stdout
+    assert diff(a, a)["other_seeds"] is False
+    assert "other seeds" not in telens("diff", a, a).stdout
+
+
+def test_weights_rounded_to_bf16_are_of_the_same_seed(diff, tmp_path):
+    """The norm of 4096 weights moves by up to 2^-15, and by 2^-19 however many there are."""
+
+    def rounded(layer, tensor, step):
+        return 1 + 2**-15 if tensor == "weight" else 1
+
+    a = seeded("a", tmp_path, 1)
+    assert diff(a, seeded("b", tmp_path, 1, plant=rounded))["other_seeds"] is False
+
+
+def test_weights_that_trained_apart_are_of_the_same_seed(diff, tmp_path):
+    """B begins to record when training has moved its weights, and one layer's gradient is off."""
+
+    def plant(layer, tensor, step):
+        apart = 1.002 if tensor == "weight" else 1
+        return 40 if (layer, tensor) == (1, "gradient") else apart
+
+    a = seeded("a", tmp_path, 1, start=20)
+    told = diff(a, seeded("b", tmp_path, 1, plant=plant, start=20))
+    assert told["other_seeds"] is False
+    assert {each["layer"] for each in told["divergences"]} == {"fc1"}
+
+
+@pytest.mark.parametrize("every", [2, 10])
+def test_a_factor_is_found_where_one_run_recorded_seldom(diff, tmp_path, every):
+    a = deep("a", tmp_path, layers=8, steps=40)
+    b = deep("b", tmp_path, 2, 8, steps=40, factor=2, every=every)
+    told = diff(a, b)["divergences"]
+    assert {(each["tensor"], each["first_iteration"], each["last_iteration"]) for each in told} == {
+        ("gradient", 0, None), ("dgrad", 0, None),
+    }  # fmt: skip
+
+
+def test_a_later_factor_of_more_layers_does_not_hide_an_earlier_one(diff, tmp_path):
+    def plant(layer, part, tensor, step):
+        if tensor != "wgrad":
+            return 1
+        if layer >= 4:
+            return 2.2 if step >= 8 else 1
+        return 3 if part == "qkv" else 1
+
+    a = deep("a", tmp_path, layers=8, steps=12)
+    told = diff(a, deep("b", tmp_path, 2, 8, steps=12, plant=plant))["divergences"]
+    assert {(each["layer"], each["series"], each["first_iteration"]) for each in told} == {
+        ("layers.3.qkv", 4, 0), ("layers.7.fc2", 16, 8),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("factor", [2.5, 0.4])
+def test_two_of_four_series_have_nothing_in_common(diff, tmp_path, factor):
+    def plant(layer, part, tensor, step):
+        return factor if tensor == "wgrad" and part in ("qkv", "fc1") else 1
+
+    a = deep("a", tmp_path, layers=1)
+    assert diff(a, deep("b", tmp_path, 2, 1, plant=plant))["divergences"] == []
