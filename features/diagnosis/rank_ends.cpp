@@ -1,5 +1,7 @@
 #include "features/diagnosis/rank_ends.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -125,6 +127,15 @@ bool may_continue(const std::vector<RankEnd>& ends) {
   });
 }
 
+// True if rank 0 ran on this machine, where a free lock proves that its process has ended.
+bool ran_here(const record::RunReader& run) {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return false;
+  return std::ranges::any_of(run.environment(), [&](const auto& entry) {
+    return entry.first == "host" && entry.second == name.data();
+  });
+}
+
 double get_last_time(const record::RunReader& run) {
   double last = 0;
   for (const auto& [rank, segment] : last_segments(run)) {
@@ -223,7 +234,7 @@ RunEnding find_ending(const record::RunReader& run) {
   if (ends.empty()) return {.time = get_last_time(run)};
   const RankEnd& end = ends.front();
   const Segment& segment = *end.segment;
-  if (may_continue(ends)) return {.ending = Ending::still_being_written};
+  if (may_continue(ends) && !ran_here(run)) return {.ending = Ending::still_being_written};
   RunEnding ending{.ending = get_ending(end), .iteration = end.terminated_in, .time = end.time};
   if (world > 1) ending.rank = segment.rank;
   if (!ending.iteration) ending.iteration = get_last_iteration(run, segment);

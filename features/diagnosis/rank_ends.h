@@ -66,9 +66,10 @@ enum class Ending : std::uint8_t {
 // "finished", "still_being_written", ...
 std::string_view get_name(Ending ending);
 
-// How a run ended. It has not ended while any rank is being written, or while no rank reports its
-// end and a file may_be_written(). If several ranks of the newest
-// world ended badly, this is the end of the rank that likely ended first.
+// How a run ended. It has not ended while any rank is being written. If it was recorded on another
+// machine, it has not ended either while no rank reports its end and a file may_be_written(). If
+// several ranks of the newest world ended badly, this is the end of the rank that likely ended
+// first.
 struct RunEnding {
   Ending ending = Ending::finished;
   std::optional<int> rank = {};                // of a run of several ranks, if it ended badly

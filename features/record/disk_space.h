@@ -10,6 +10,12 @@
 
 namespace telens::record {
 
+// The system refused to create, read or write a file. The text ends with the system's message.
+class SystemError : public RecordError {
+ public:
+  using RecordError::RecordError;
+};
+
 // Thrown before anything is written.
 class DiskFull : public RecordError {
  public:

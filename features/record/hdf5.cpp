@@ -7,6 +7,7 @@
 #include <new>
 
 #include "core/base/error.h"
+#include "features/record/disk_space.h"
 
 namespace telens::record::hdf5 {
 
@@ -71,25 +72,39 @@ Lock::~Lock() { H5Eset_auto2(H5E_DEFAULT, handler_, handler_data_); }
 
 namespace {
 
-// Of a failed read or write HDF5 lists 10 numbers in two lines, among them the system's message.
-std::string without_numbers(const std::string& description) {
+// The innermost description on HDF5's error stack; empty if there is none.
+std::string innermost_description() {
+  std::string cause;
+  const auto keep_description = [](unsigned, const H5E_error2_t* error, void* out) -> herr_t {
+    if (error->desc != nullptr) *static_cast<std::string*>(out) = error->desc;
+    return 1;  // the innermost comes first
+  };
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_description, &cause);
+  return cause;
+}
+
+// The system's message, which HDF5 lists among 10 numbers in two lines if the system refused a
+// call; nullopt for other errors.
+std::optional<std::string> system_message(const std::string& description) {
   constexpr std::string_view kMessage = "error message = '";
   const std::size_t begin = description.find(kMessage);
-  if (begin == std::string::npos) return description;
+  if (begin == std::string::npos) return std::nullopt;
   const std::size_t end = description.find('\'', begin + kMessage.size());
   return description.substr(begin + kMessage.size(), end - begin - kMessage.size());
+}
+
+[[noreturn]] void raise_failure(std::string_view what) {
+  if (const auto message = system_message(innermost_description())) {
+    raise<SystemError>("{}: {}", what, *message);
+  }
+  raise<RecordError>("{}: {}", what, last_error());
 }
 
 }  // namespace
 
 std::string last_error() {
-  std::string cause;
-  const auto keep_description = [](unsigned, const H5E_error2_t* error, void* out) -> herr_t {
-    *static_cast<std::string*>(out) = error->desc != nullptr ? error->desc : "";
-    return 1;  // the innermost comes first
-  };
-  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_description, &cause);
-  return cause.empty() ? "unknown cause" : without_numbers(cause);
+  const std::string cause = innermost_description();
+  return cause.empty() ? "unknown cause" : system_message(cause).value_or(cause);
 }
 
 std::optional<std::string> last_system_error() {
@@ -104,11 +119,11 @@ std::optional<std::string> last_system_error() {
 }
 
 void check(herr_t status, std::string_view what) {
-  if (status < 0) raise<RecordError>("{}: {}", what, last_error());
+  if (status < 0) raise_failure(what);
 }
 
 Handle checked(hid_t id, Handle::Close close, std::string_view what) {
-  if (id < 0) raise<RecordError>("{}: {}", what, last_error());
+  if (id < 0) raise_failure(what);
   return {id, close};
 }
 

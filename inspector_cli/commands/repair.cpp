@@ -4,11 +4,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <charconv>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <system_error>
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
@@ -20,27 +18,16 @@
 namespace telens::cli {
 namespace {
 
-// The system's error in HDF5's words for a file that it could not make or write; 0: none.
-int system_error_in(std::string_view text) {
-  constexpr std::string_view kErrno = "errno = ";
-  const std::size_t at = text.find(kErrno);
-  if (at == std::string_view::npos) return 0;
-  int error = 0;
-  const std::string_view number = text.substr(at + kErrno.size());
-  std::from_chars(number.data(), number.data() + number.size(), error);
-  return error;
-}
-
-// With the file's name, and the system's own words where the repaired file could not be written.
+// Names the file, and says what the folder must allow if the repaired file could not be written.
 std::string describe_failure(const std::string& file, const RecordError& error) {
   const std::string text = error.what();
-  const int cause = system_error_in(text);
-  const bool is_of_disk = cause != 0 || dynamic_cast<const record::DiskFull*>(&error) != nullptr;
+  const bool is_of_disk = dynamic_cast<const record::SystemError*>(&error) != nullptr ||
+                          dynamic_cast<const record::DiskFull*>(&error) != nullptr;
   if (!is_of_disk) return text.starts_with(file) ? text : fmt::format("{}: {}", file, text);
   return fmt::format(
       "{}: cannot be repaired and was left as it is: {}; the repaired file is written beside it, "
       "so its folder must let you write and have as much room again",
-      file, cause == 0 ? text : std::generic_category().message(cause));
+      file, text);
 }
 
 // One file that cannot be repaired leaves the others to be.

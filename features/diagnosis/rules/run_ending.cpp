@@ -13,10 +13,11 @@ namespace {
 
 constexpr std::string_view kDoc =
     "How the program ended, if it did not end well. It is a finding of its own if no other one "
-    "explains it, and then comes last. A run that is still being written has not ended. A file "
-    "that "
-    "was not closed counts as being written for 5 minutes after its last change: file systems that "
-    "do not share locks, and copies, do not show whether a process writes it.";
+    "explains it, and then comes last. A run that is still being written has not ended. A file of "
+    "another machine that was not closed counts as being written for 5 minutes after its last "
+    "change: file systems that do not share locks, and copies, do not show whether a process "
+    "writes "
+    "it.";
 
 std::string describe_last_change(double time) {
   constexpr double kYear10000 = 253402300800;
