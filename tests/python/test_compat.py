@@ -130,6 +130,19 @@ def test_general_gemm_multiplies_in_each_layout(layout):
     assert low.dtype == torch.bfloat16
 
 
+def test_general_gemm_computes_in_fp32_inside_autocast():
+    a, b = torch.randn(64, 64), torch.randn(64, 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        product, *_ = gemm.general_gemm(a, b, layout="TN")
+    assert torch.equal(product, b @ a.t())
+
+
+def test_general_gemm_flattens_the_tokens_of_both_operands():
+    a, b = torch.randn(5, 2, 8), torch.randn(5, 2, 12)
+    product, *_ = gemm.general_gemm(a, b, layout="NT")
+    assert torch.equal(product, b.flatten(0, 1).t() @ a.flatten(0, 1))
+
+
 def test_general_gemm_takes_codes_and_gives_a_bias_its_gradient():
     torch.manual_seed(1)
     quantizer = te.Float8CurrentScalingQuantizer(te.DType.kFloat8E4M3, "cpu")

@@ -93,6 +93,20 @@ def test_remainders_hold_the_bits_of_fp32_master_weights():
         assert torch.equal(bits.view(torch.float32), first.state[other]["master_param"])
 
 
+@pytest.mark.parametrize("stored", [True, False])
+def test_remainders_do_not_load_as_fp32_masters_or_vice_versa(stored):
+    params = make_parameters(torch.bfloat16)
+
+    def make(remainders):
+        return optimizers.FusedAdam(params, master_weights=True, store_param_remainders=remainders)
+
+    saved = make(stored)
+    run(saved, params)
+    with pytest.raises(telens.UsageError, match="store_param_remainders"):
+        make(not stored).load_state_dict(saved.state_dict())
+    make(stored).load_state_dict(saved.state_dict())
+
+
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
     [(torch.float16, 1e-3), (torch.bfloat16, 1e-2), (torch.uint8, 0.1)],

@@ -93,8 +93,10 @@ def general_gemm(
             raise refusal(owner, name, "its default: only a product is computed", value)
     if accumulate and out is None:
         raise _C.UsageError(f"{owner}: accumulate=True without out; give the tensor to add to")
-    with torch.no_grad():
+    with torch.no_grad(), torch.autocast(A.device.type, enabled=False):
         a, b = _plain(A), _plain(B)
+        if layout == "NT":  # wgrad: [tokens, K] and [tokens, N]
+            a = a.flatten(0, -2)
         product = (b.flatten(0, -2).t() if layout[1] == "T" else b) @ (
             a.t() if layout[0] == "T" else a
         )

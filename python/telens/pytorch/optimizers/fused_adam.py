@@ -206,7 +206,12 @@ class FusedAdam(torch.optim.Optimizer):
         return saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads what ``state_dict`` returned, into the dtypes of this optimizer's states."""
+        """Loads what ``state_dict`` returned, into the dtypes of this optimizer's states.
+
+        Raises UsageError if only one of both optimizers stores remainders: an int16 remainder is no
+        FP32 master weight.
+        """
+        self._check_remainders(state_dict)
         super().load_state_dict(state_dict)
         parameters = chain.from_iterable(group["params"] for group in self.param_groups)
         for index, param in zip(_indices(state_dict), parameters, strict=True):
@@ -220,6 +225,25 @@ class FusedAdam(torch.optim.Optimizer):
                     value = _local(value)
                     remainder = value.dtype == torch.int16
                     self.set_scaled_state(param, name, value if remainder else value.float())
+
+    def _stores_remainder(self, param: torch.nn.Parameter) -> bool:
+        is_plain = param.dtype == torch.bfloat16 and not isinstance(_local(param), QuantizedTensor)
+        return self.store_param_remainders and is_plain
+
+    def _check_remainders(self, state_dict: dict[str, Any]) -> None:
+        parameters = chain.from_iterable(group["params"] for group in self.param_groups)
+        for index, param in zip(_indices(state_dict), parameters, strict=False):
+            master = state_dict["state"].get(index, {}).get("master_param")
+            if master is None:
+                continue
+            stored = _local(master).dtype == torch.int16
+            if stored != self._stores_remainder(param):
+                raise _C.UsageError(
+                    f"FusedAdam.load_state_dict: the master weight of parameter {index} is "
+                    f"{'an int16 remainder' if stored else 'in FP32'}, but this optimizer has "
+                    f"store_param_remainders={self.store_param_remainders}; give the optimizer the "
+                    "option that the checkpoint was saved with"
+                )
 
     # ------------------------------------------------------------------ steps
 
@@ -276,9 +300,7 @@ class FusedAdam(torch.optim.Optimizer):
                     "FusedAdam: a parameter is quantized, and a step on its codes would be lost in "
                     "their rounding; give master_weights=True"
                 )
-            remainders = (
-                self.store_param_remainders and param.dtype == torch.bfloat16 and not quantized
-            )
+            remainders = self._stores_remainder(param)
             if not self.state[param]:
                 self.initialize_state(param, remainders)
             key = (quantized, remainders, param.dtype, _local(param).device)
