@@ -309,8 +309,8 @@ void RunWriter::Impl::tell_of_drops() {
   if (!drops_to_tell_ || !drops_to_tell_.exchange(false)) return;
   warn(fmt::format(
       "telens: {}: the disk is slower than what is recorded, and rows are dropped; they are "
-      "counted "
-      "in the file. Record less, or set recording={{\"on_full\": \"block\"}} to wait for the disk",
+      "counted in the file. Record less, or set recording={{\"on_full\": \"block\"}} to wait for "
+      "the disk",
       first_path_));
 }
 

@@ -50,8 +50,7 @@ bool budgets_are_off() {
   if (value == "off") return true;
   raise<UsageError>(
       "the environment variable {} is '{}'; expected 'off' (the budgets of the configuration do "
-      "not "
-      "apply) or nothing",
+      "not apply) or nothing",
       config::kBudgetVariable, printable(value));
 }
 

@@ -183,8 +183,7 @@ void add_replay(CLI::App& app) {
             for (const std::string& each : all) choose(each);
           },
           "table, or json for programs. E4M3, E5M2 or HYBRID adds the error of another cast "
-          "(HYBRID: "
-          "E5M2 for gradients). May be repeated")
+          "(HYBRID: E5M2 for gradients). May be repeated")
       ->type_name("{table,json,E4M3,E5M2,HYBRID}")
       ->allow_extra_args(false);
   command

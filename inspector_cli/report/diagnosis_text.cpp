@@ -207,8 +207,7 @@ void print_diagnosis(const Diagnosis& diagnosis, const Facts& facts, const std::
   if (diagnosis.first_iteration > diagnosis.last_iteration) {
     fmt::print(
         "{} to diagnose was recorded; configs/flight_recorder.yaml records what the rules need, "
-        "and "
-        "telens info shows what happened\n",
+        "and telens info shows what happened\n",
         diagnosis.findings.empty() ? "nothing" : "nothing else");
     return;
   }

@@ -44,8 +44,7 @@ struct ParameterOptions {
                  "dtype of the parameters; default: torch's default dtype");
     visit.nested("device", member, &ParameterOptions::device,
                  "where the parameters are made; default: cuda if there is one and this build has "
-                 "kernels for "
-                 "it, else cpu");
+                 "kernels for it, else cpu");
   }
   template <typename Owner, typename Visitor>
   static void describe_in(Visitor&& visit, ParameterOptions Owner::*member) {

@@ -152,8 +152,7 @@ Rule loss_spike() {
       .alternatives = "Other data; a learning rate near the limit; what was not recorded.",
       .next_step =
           "a loss that falls again: look at the batch of this iteration; one that stays up: at "
-          "what "
-          "else is different from there on",
+          "what else is different from there on",
       .find = find};
 }
 

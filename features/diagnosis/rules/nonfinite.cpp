@@ -165,9 +165,8 @@ std::string suggest_next_step(const Facts& facts, const Place& place, std::int64
       return fmt::format(
           "the input of '{{layer}}' in iteration {0} comes from the code before it: the batch, a "
           "norm, an attention, an activation function{1}; to find it, add a forward hook that "
-          "asserts "
-          "torch.isfinite to each preceding module; "
-          "telens stats RUN --iterations {0} --stat nonfinite --stat cur_amax",
+          "asserts torch.isfinite to each preceding module; telens stats RUN --iterations {0} "
+          "--stat nonfinite --stat cur_amax",
           iteration, others ? "" : ", or a layer whose output was not recorded");
     }
     case TensorName::gradient:

@@ -16,8 +16,7 @@ constexpr std::string_view kDoc =
     "explains it, and then comes last. A run that is still being written has not ended. A file of "
     "another machine that was not closed counts as being written for 5 minutes after its last "
     "change: file systems that do not share locks, and copies, do not show whether a process "
-    "writes "
-    "it.";
+    "writes it.";
 
 std::string describe_last_change(double time) {
   constexpr double kYear10000 = 253402300800;

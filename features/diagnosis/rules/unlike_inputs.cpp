@@ -47,8 +47,8 @@ bool has_compared_inputs(const Facts& facts, int rank) {
 std::string describe(const Facts& facts, const Place& place) {
   if (place.tensor == TensorName::gradient && has_compared_inputs(facts, place.rank)) {
     return "its gradient is not the one that the other ranks of its tp_group have, and all "
-           "compared "
-           "inputs are: other targets or losses do that, or code between this layer and the loss";
+           "compared inputs are: other targets or losses do that, or code between this layer and "
+           "the loss";
   }
   if (place.tensor == TensorName::gradient) {
     return "its gradient is not the one that the other ranks of its tp_group have: other batches, "

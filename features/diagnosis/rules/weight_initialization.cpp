@@ -188,9 +188,8 @@ std::optional<Finding> judge_zeros(const Facts& facts, const Weights& weights, c
                    {"root mean square", {}, each.size.iteration, std::exp2(others.size), "usual"}},
       .next_step =
           "telens stats RUN --layer '{layer}' --tensor weight --stat zeros; what fills this "
-          "weight: "
-          "reset_parameters() or the checkpoint, on every rank and for every shard "
-          "(FSDP: sync_module_states, or initialize after to_empty())"};
+          "weight: reset_parameters() or the checkpoint, on every rank and for every shard (FSDP: "
+          "sync_module_states, or initialize after to_empty())"};
 }
 
 bool is_constant(const Facts& facts, const First& first) {

@@ -104,8 +104,7 @@ TEST(ShapeOfAGemm, whose_features_fp8_cannot_take_is_refused_with_layer_shape_an
       ThrowsMessage<ShapeError>(HasSubstr(
           "layers.0.fc1: weight has shape [24, 64]; FP8 GEMMs need both of its dimensions "
           "divisible by 16; give the layer such features, run it outside fp8_autocast, or, if it "
-          "was "
-          "converted, leave it to torch: te.convert(model, filter=lambda module, name: name != "
+          "was converted, leave it to torch: te.convert(model, filter=lambda module, name: name != "
           "\"layers.0.fc1\")")));
   Linear linear(linear_options(64, 48, at::kFloat));
   EXPECT_THAT(running<MXFP8BlockScaling>(linear, {32, 64}),
