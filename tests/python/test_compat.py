@@ -130,6 +130,13 @@ def test_general_gemm_multiplies_in_each_layout(layout):
     assert low.dtype == torch.bfloat16
 
 
+def test_gathers_and_reductions_of_one_process_return_the_tensor():
+    assert not torch.distributed.is_initialized()
+    x = torch.randn(4, 3)
+    assert ranks.gather_along_first_dim(x, None) == (x, None)
+    assert ranks.reduce_scatter_along_first_dim(x, None) == (x, None)
+
+
 def test_general_gemm_computes_in_fp32_inside_autocast():
     a, b = torch.randn(64, 64), torch.randn(64, 64)
     with torch.autocast("cpu", torch.bfloat16):

@@ -87,5 +87,10 @@ def test_a_resumed_training_continues_the_iterations(tmp_path):
     assert telens.open_run(tmp_path).losses.to_dict() == {7: 0.5}
 
 
-def test_without_a_session_the_callback_records_nothing(tmp_path):
+def test_without_a_session_the_callback_records_nothing(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("recorded")
+
+    monkeypatch.setattr(debug, "record", refuse)
     make_trainer(tmp_path, RecordingCallback()).train()
+    assert not list(tmp_path.rglob("*.h5"))

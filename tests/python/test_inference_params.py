@@ -189,6 +189,18 @@ def test_cache_manager_holds_keys_by_layer_and_takes_reordered_ones():
     assert torch.equal(kept[:, :4], key[[1, 0]])
 
 
+def test_a_cache_that_is_not_contiguous_is_refused():
+    params = caches()
+    key = torch.randn(1, 2, GROUPS, 8)
+    params.pre_step({"a": 2})
+    params.step(1, key, key, "bshd")
+    keys, values = params.cache_manager.cache[1]
+    params.cache_manager.cache[1] = (keys.mT.contiguous().mT, values)
+    params.pre_step({"a": 2})
+    with pytest.raises(telens.ShapeError, match="cache of layer 1 is not contiguous"):
+        params.step(1, key, key, "bshd")
+
+
 def test_a_custom_cache_manager_stores_the_caches():
     from telens.pytorch.attention.inference import KVCacheManager
 

@@ -47,6 +47,13 @@ def test_convert_leaves_the_last_linear_inside_of_a_head_module():
     assert type(model["cls_head"][0]) is te.Linear
 
 
+def test_an_embedding_of_positions_makes_no_head():
+    model = Tagger("proj", outputs=64, rows=100)
+    model.positions = torch.nn.Embedding(64, 32)
+    te.convert(model)
+    assert left_by(model) == {}
+
+
 def test_convert_takes_a_last_linear_that_is_not_a_head():
     model = te.convert(Tagger("overhead_proj", 48))
     assert type(model.overhead_proj) is te.Linear

@@ -253,7 +253,7 @@ def _output_heads(model: torch.nn.Module) -> dict[int, str]:
         outputs = last.nf if _is_conv1d(last) else last.out_features
         if any(_HEAD.search(part) for part in name.split(".")):
             heads[id(last)] = "its name says so"
-        elif outputs in rows and last is not model:
+        elif outputs == max(rows, default=0) and last is not model:
             heads[id(last)] = f"it has {outputs} outputs, and an embedding as many rows"
     return heads
 

@@ -202,7 +202,13 @@ class InferenceParams:
         kept = []
         with torch.no_grad():
             for pages, tensor in zip(self.cache_manager.cache[layer_number], new, strict=True):
-                cache = pages.flatten(0, 1)  # a view: replaced caches must be contiguous
+                if not pages.is_contiguous():
+                    raise _C.ShapeError(
+                        f"InferenceParams.step: the cache of layer {layer_number} is not "
+                        "contiguous, so tokens cannot be written to it; replace it by a contiguous "
+                        "tensor"
+                    )
+                cache = pages.view(-1, *pages.shape[2:])
                 cache[new_rows] = tensor[sequence, place].to(cache.dtype)
                 kept.append(cache[rows].masked_fill_(behind, 0))
         return kept[0], kept[1]

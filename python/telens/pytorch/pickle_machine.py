@@ -1,30 +1,29 @@
-"""A machine for pickles of strangers: it calls nothing that a pickle names.
+"""Interprets untrusted pickles without calling what they name.
 
-``pickle.Unpickler`` imports classes, calls them, and sets attributes of what it got; a hostile
-pickle can make it grow or run for ever, or change a class of this process. This machine executes
-the opcodes itself. Each name that a pickle uses stands for a function of the caller, made for this
-load; keys of dictionaries are texts and numbers; opcodes, bytes and time are bounded.
+``pickle.Unpickler`` imports classes, calls them, and sets attributes of the results. A hostile
+pickle can make it run or grow without end, or change a class of this process. This interpreter
+executes the opcodes itself. The caller maps each name in a pickle to a function made for this load.
+Dictionary keys are strings and numbers. Opcodes and bytes are bounded, not time: the ranks of a job
+must agree about which state loads.
 """
 
 from __future__ import annotations
 
 import pickletools
-import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["PickleMachine", "UnreadablePickle"]
+__all__ = ["PickleMachine", "UnreadablePickle", "Work"]
 
 # An _extra_state of Transformer Engine has about 300 opcodes and 20 KB, one of a GroupedLinear with
 # 256 GEMMs and a history of 1,024 rows 6 MB.
 _MOST_OPCODES = 100_000
 _MOST_BYTES = 64 << 20
-_MOST_SECONDS = 2.0
 _MOST_NAMES = 100
 
 
 class UnreadablePickle(Exception):
-    """What was met that the reader does not accept."""
+    """Raised for a pickle that the reader rejects."""
 
 
 class _Mark:
@@ -44,6 +43,13 @@ _VALUES = frozenset(
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 
 
+class Work:
+    """How many more opcodes one load may execute, over all pickles inside of it."""
+
+    def __init__(self) -> None:
+        self.left = _MOST_OPCODES
+
+
 class PickleMachine:
     """Executes one pickle.
 
@@ -51,7 +57,8 @@ class PickleMachine:
     and NEWOBJ call with the arguments as a list. It raises UnreadablePickle for a name that is not
     accepted.
     ``build``: called with an object and its state by BUILD.
-    ``persistent``: called with the value of a persistent id; None: they are not accepted.
+    ``persistent``: called with the value of a persistent id. None if ids are not accepted.
+    ``work``: shared by the machines of one load. None for a load of one pickle.
     """
 
     def __init__(
@@ -59,27 +66,27 @@ class PickleMachine:
         find: Callable[[str, str], Callable[[list[Any]], Any]],
         build: Callable[[Any, Any], None],
         persistent: Callable[[Any], Any] | None = None,
+        work: Work | None = None,
     ) -> None:
         self._find, self._build, self._persistent = find, build, persistent
+        self._work = work or Work()
         self.consumed = 0
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
         self._names: dict[tuple[str, str], _Function] = {}
 
     def load(self, data: bytes) -> Any:
-        """The value that the pickle makes. Raises UnreadablePickle.
+        """Returns the pickle's value. Raises UnreadablePickle.
 
-        Afterwards ``consumed`` is the length of the pickle, which may be followed by other bytes.
+        Sets ``consumed`` to the length of the pickle; other bytes may follow it.
         """
         if len(data) > _MOST_BYTES:
             raise UnreadablePickle(f"{len(data)} bytes; expected at most {_MOST_BYTES}")
-        end = time.monotonic() + _MOST_SECONDS
         try:
-            for count, (opcode, argument, place) in enumerate(pickletools.genops(data)):
-                if count >= _MOST_OPCODES:
+            for opcode, argument, place in pickletools.genops(data):
+                if self._work.left == 0:
                     raise UnreadablePickle(f"more than {_MOST_OPCODES} instructions")
-                if count % 256 == 0 and time.monotonic() > end:
-                    raise UnreadablePickle(f"more work than {_MOST_SECONDS:.0f} s")
+                self._work.left -= 1
                 if opcode.name == "STOP":
                     self.consumed = place + 1
                     return self._pop()

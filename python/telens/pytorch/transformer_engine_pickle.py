@@ -1,8 +1,7 @@
-"""Reads Transformer Engine's pickles without executing anything that they ask for.
+"""Reads Transformer Engine's pickles without executing anything that they name.
 
-Containers take the place of what a pickle names: of tensors, of their storages, of recipes. Any
-other name ends the reading, and so does a pickle that needs more bytes, objects or time than a
-state has (``pickle_machine``).
+Containers represent the tensors, storages and recipes of a pickle. Any other name is rejected, and
+so is a pickle with more bytes or opcodes than a state has (``pickle_machine``).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 
 import torch
 
-from telens.pytorch.pickle_machine import PickleMachine, UnreadablePickle
+from telens.pytorch.pickle_machine import PickleMachine, UnreadablePickle, Work
 
 __all__ = [
     "Record",
@@ -34,7 +33,7 @@ _ZIP_MAGIC = b"PK"
 # Bytes of all tensors and storages of one state together.
 _MOST_BYTES = 64 << 20
 _MOST_DIMENSIONS = 8
-# Lists and dictionaries in one another; recipes have two.
+# Nested lists and dictionaries; recipes have two levels.
 _MOST_LEVELS = 50
 # Members of a file of torch.save, which has one a storage and five of its own.
 _MOST_MEMBERS = 1000
@@ -75,15 +74,19 @@ class _Storage:
 
 
 class _Load:
-    """What the names of one pickle stand for, and how many bytes their values may still have."""
+    """Maps the names of one pickle, and bounds the bytes of their values."""
 
     def __init__(self, members: Callable[[str], bytes] | None = None) -> None:
         self._left = _MOST_BYTES
+        self._work = Work()
         self._members = members
 
     def run(self, data: bytes) -> Any:
         persistent = self._storage_of_member if self._members is not None else None
-        return _plain(PickleMachine(self._find, self._build, persistent).load(data), {}, 0)
+        return _plain(self._machine(persistent).load(data), {}, 0)
+
+    def _machine(self, persistent: Callable[[Any], Any] | None) -> PickleMachine:
+        return PickleMachine(self._find, self._build, persistent, self._work)
 
     def _find(self, module: str, name: str) -> Callable[[list[Any]], Any]:
         known = {
@@ -134,7 +137,7 @@ class _Load:
             or len(size) != len(stride)
             or len(size) > _MOST_DIMENSIONS
         ):
-            raise UnreadablePickle("a tensor that is none")
+            raise UnreadablePickle("an invalid tensor")
         last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
         if 0 not in size and last >= storage.values.numel():
             raise UnreadablePickle("a tensor that is larger than its storage")
@@ -151,18 +154,18 @@ class _Load:
         """
         (data,) = arguments
         if not isinstance(data, bytes):
-            raise UnreadablePickle("a storage that is no bytes")
+            raise UnreadablePickle("a storage that is not bytes")
         self._spend(len(data))
         values = []
         for _ in range(5):
-            machine = PickleMachine(self._find, self._build, _identity)
+            machine = self._machine(_identity)
             values.append(machine.load(data))
             data = data[machine.consumed :]
         magic, _, _, (kind, key, count), keys = values
         if magic != torch.serialization.MAGIC_NUMBER or keys != [key]:
-            raise UnreadablePickle("a storage that is none")
+            raise UnreadablePickle("an invalid storage")
         if len(data) < 8 or int.from_bytes(data[:8], "little") != count:
-            raise UnreadablePickle("a storage of another size than its elements need")
+            raise UnreadablePickle("a storage whose size does not fit its elements")
         return self._storage(kind, count, data[8:])
 
     def _storage_of_member(self, reference: Any) -> _Storage:
@@ -172,7 +175,7 @@ class _Load:
     def _storage(self, kind: _StorageClass, count: int, content: bytes) -> _Storage:
         self._spend(len(content))
         if len(content) != count * kind.dtype.itemsize:
-            raise UnreadablePickle("a storage of another size than its elements need")
+            raise UnreadablePickle("a storage whose size does not fit its elements")
         if not content:
             return _Storage(torch.empty(0, dtype=kind.dtype))
         values = torch.frombuffer(bytearray(content), dtype=torch.uint8)
@@ -187,7 +190,7 @@ def _identity(reference: Any) -> tuple[_StorageClass, str, int]:
         raise UnreadablePickle("a storage that is a part of another")
     kind, key, count = getattr(reference[1], "call", None), reference[2], reference[4]
     if not isinstance(kind, _StorageClass) or type(key) is not str or type(count) is not int:
-        raise UnreadablePickle("a storage that is none")
+        raise UnreadablePickle("an invalid storage")
     return kind, key, count
 
 
@@ -226,14 +229,14 @@ def read_pickle(data: bytes) -> Any:
     except Exception as error:
         lines = str(error).splitlines()
         raise UnreadablePickle(lines[0] if lines else type(error).__name__) from error
-    raise UnreadablePickle("no pickle")
+    raise UnreadablePickle("not a pickle")
 
 
 def _read_torch_file(data: bytes) -> Any:
     with zipfile.ZipFile(io.BytesIO(data)) as file:
         members = {info.filename.partition("/")[2]: info for info in file.infolist()}
         if len(members) > _MOST_MEMBERS or "data.pkl" not in members:
-            raise UnreadablePickle("no file of torch.save")
+            raise UnreadablePickle("not a file of torch.save")
 
         def read(name: str) -> bytes:
             info = members.get(name)
@@ -254,7 +257,7 @@ def _plain(value: Any, known: dict[int, Any], level: int) -> Any:
             return value
         raise UnreadablePickle(f"a {type(value).__name__.lstrip(chr(95))} as a value")
     if level > _MOST_LEVELS:
-        raise UnreadablePickle(f"more than {_MOST_LEVELS} lists in one another")
+        raise UnreadablePickle(f"more than {_MOST_LEVELS} nested lists")
     if id(value) in known:
         made = known[id(value)]
         if made is _UNDER_WAY:

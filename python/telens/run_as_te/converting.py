@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from telens.common import recipe as recipes
 from telens.pytorch.conversion import convert
 from telens.pytorch.module import Module
 from telens.pytorch.quantization import autocast
+from telens.pytorch.recipes_in_use import running
 
 __all__ = ["RECIPES", "converting", "recipe_named"]
 
@@ -46,7 +48,8 @@ def converting(recipe: recipes.Recipe | None, *, converts: bool) -> Iterator[Non
 
     With ``converts`` the first forward of a model converts it, as ``telens.pytorch.convert`` does;
     an optimizer that was built before keeps its parameters. With a recipe every outermost forward
-    runs inside of ``autocast(recipe=recipe)``, unless the script has entered a region itself.
+    runs inside of ``autocast(recipe=recipe)``, unless the script has entered a region itself, also
+    one with ``enabled=False``.
     """
     forwards = _Forwards(recipe, converts)
     with contextlib.ExitStack() as hooks:
@@ -55,38 +58,49 @@ def converting(recipe: recipes.Recipe | None, *, converts: bool) -> Iterator[Non
         yield
 
 
+class _Outermost(threading.local):
+    """The outermost forward that runs on this thread."""
+
+    module: torch.nn.Module | None = None
+    depth = 0  # forwards of this module inside of each other
+    region: contextlib.AbstractContextManager | None = None
+
+
 class _Forwards:
     def __init__(self, recipe: recipes.Recipe | None, converts: bool) -> None:
         self._recipe = recipe
         self._converts = converts
         self._seen: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-        self._outermost: torch.nn.Module | None = None
-        self._depth = 0  # forwards of the outermost module inside of each other
-        self._region: contextlib.AbstractContextManager | None = None
+        self._outermost = _Outermost()
+        self._lock = threading.Lock()
 
     def begin(self, module: torch.nn.Module, args: Any) -> None:
-        if self._outermost is not None:
-            self._depth += module is self._outermost
+        outermost = self._outermost
+        if outermost.module is not None:
+            outermost.depth += module is outermost.module
             return
-        if self._converts and module not in self._seen:
-            self._convert(module)
+        if self._converts:
+            with self._lock:
+                if module not in self._seen:
+                    self._convert(module)
         # A forward inside of a backward recomputes one that has run in its own region.
         if torch._C._current_graph_task_id() != -1:
             return
-        self._outermost, self._depth = module, 1
-        if self._recipe is not None:
-            self._region = autocast(recipe=self._recipe)
-            self._region.__enter__()
+        outermost.module, outermost.depth = module, 1
+        if self._recipe is not None and not running.regions:
+            outermost.region = autocast(recipe=self._recipe)
+            outermost.region.__enter__()
 
     def end(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        if module is not self._outermost:
+        outermost = self._outermost
+        if module is not outermost.module:
             return
-        self._depth -= 1
-        if self._depth > 0:
+        outermost.depth -= 1
+        if outermost.depth > 0:
             return
-        self._outermost = None
-        if self._region is not None:
-            region, self._region = self._region, None
+        outermost.module = None
+        if outermost.region is not None:
+            region, outermost.region = outermost.region, None
             region.__exit__(None, None, None)
 
     def _convert(self, model: torch.nn.Module) -> None:

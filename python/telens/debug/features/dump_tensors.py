@@ -12,32 +12,18 @@ from typing import Any
 import torch
 
 from telens import _C
-from telens.debug.features.api import TEConfigAPIMapper
-from telens.debug.features.utils import next_enabled_iter
+from telens.debug.features.scheduled import Scheduled
 from telens.debug.registry import api_method
 
 __all__ = ["DumpTensors"]
 
 
-class DumpTensors(TEConfigAPIMapper):
-    """Saves tensors with ``torch.save`` beside the run file, one file for each.
+class DumpTensors(Scheduled):
+    """Saves tensors with ``torch.save`` in the run's folder, one file per tensor.
 
     ``tensor_dumps/rank_0/iter_000100/<layer>_<tensor>.pt`` has a dictionary: ``high_precision``
     if ``high_precision_tensor`` is set, ``quantized`` if ``quantized_tensor`` is.
     """
-
-    @api_method
-    def inspect_tensor_enabled(
-        self, config: dict, layer_name: str, tensor_name: str, iteration: int
-    ) -> tuple[bool, int | None]:
-        """Returns whether the schedule has the iteration, and the next one that it has."""
-        return next_enabled_iter(
-            config.get("start_step"),
-            config.get("end_step"),
-            config.get("start_end_list"),
-            config.get("freq", 1),
-            iteration,
-        )
 
     @api_method
     def inspect_tensor(

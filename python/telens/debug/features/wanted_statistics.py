@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from telens import _C
-from telens.debug.features.api import TEConfigAPIMapper
-from telens.debug.features.utils import next_enabled_iter
+from telens.debug.features.scheduled import Scheduled
 from telens.debug.logging import get_logger
 from telens.debug.offered_statistics import here
 from telens.debug.registry import api_method
@@ -16,7 +15,7 @@ from telens.debug.registry import api_method
 __all__ = ["LogsStatistics"]
 
 
-class LogsStatistics(TEConfigAPIMapper):
+class LogsStatistics(Scheduled):
     """Records ``stats`` of the selected tensors on a schedule, over micro-batches and ranks.
 
     A subclass may override ``inspect_tensor`` and call it by ``super()`` with the arguments that
@@ -29,19 +28,6 @@ class LogsStatistics(TEConfigAPIMapper):
     def _names_of(self, stats: list[Any]) -> list[str]:
         """Returns the names under which the session knows the statistics of a configuration."""
         return [each if isinstance(each, str) else _name_of_mapping(each) for each in stats]
-
-    @api_method
-    def inspect_tensor_enabled(
-        self, config: dict, layer_name: str, tensor_name: str, iteration: int
-    ) -> tuple[bool, int | None]:
-        """Returns whether the schedule has the iteration, and the next one that it has."""
-        return next_enabled_iter(
-            config.get("start_step"),
-            config.get("end_step"),
-            config.get("start_end_list"),
-            config.get("freq", 1),
-            iteration,
-        )
 
     @api_method
     def inspect_tensor(

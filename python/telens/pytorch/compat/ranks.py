@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from telens import _C
+from telens.debug.utils import get_distributed_world_size
 from telens.pytorch.compat.missing import missing_class
 from telens.pytorch.context_places import places_of_rank
 from telens.pytorch.rng_tracker import all_trackers
@@ -52,7 +53,7 @@ def gather_along_first_dim(
     (tensor, handle to wait for): no handle unless ``async_op``, and none for one rank
     """
     values = inp.dequantize() if isinstance(inp, QuantizedTensor) else inp
-    ranks = torch.distributed.get_world_size(process_group)
+    ranks = get_distributed_world_size(process_group)
     if ranks == 1:
         if quantizer is None or isinstance(inp, QuantizedTensor):
             return inp, None
@@ -77,7 +78,7 @@ def reduce_scatter_along_first_dim(
     Raises ShapeError for a first dimension that the ranks cannot divide. The second value is a
     handle if ``async_op``.
     """
-    ranks = torch.distributed.get_world_size(tp_group)
+    ranks = get_distributed_world_size(tp_group)
     if ranks == 1:
         return inp, None
     if inp.size(0) % ranks != 0:
