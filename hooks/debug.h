@@ -133,7 +133,7 @@ TELENS_EXPORT std::vector<std::pair<std::string, double>> log_tensor_stats(
     std::string_view layer_name, std::string_view tensor_name, const at::Tensor& tensor,
     const LogTensorStatsOptions& options = {});
 
-// Has the logger called too, beside those that initialize() was given, from the next step() on.
+// Adds a logger, in addition to those of initialize(). Takes effect at the next step().
 TELENS_EXPORT void add_logger(std::shared_ptr<ScalarLogger> logger);
 
 // True once a layer has run in the session, or a script has passed a tensor to log_tensor_stats();

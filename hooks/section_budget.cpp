@@ -146,7 +146,7 @@ void SectionBudget::follow(std::int64_t, std::span<const std::int64_t> wanted) {
   }
 }
 
-// What the full recording has cost tells how often features may run from here on. It is not saved.
+// Sets the frequency from the cost of the full recording, which itself is not charged.
 void SectionBudget::end_full_recording(std::int64_t level) {
   is_full_ = false;
   if (level > 0) return change_to(level);

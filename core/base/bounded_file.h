@@ -1,4 +1,4 @@
-// Reads a file whose size nobody has checked: /dev/zero has no end.
+// Reads a file of unknown size: /dev/zero has no end.
 #pragma once
 
 #include <cstddef>

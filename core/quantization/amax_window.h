@@ -20,8 +20,8 @@ struct AmaxWindow {
   // stale history. Shared with the quantizers.
   std::shared_ptr<std::atomic<std::int64_t>> updates =
       std::make_shared<std::atomic<std::int64_t>>(0);
-  std::int64_t rows_since_update =
-      0;  // iterations since the last one, for DelayedScaling::interval
+  // Iterations since the last update, for DelayedScaling::interval.
+  std::int64_t rows_since_update = 0;
 
   bool defined() const { return scale.defined(); }
 };

@@ -97,7 +97,7 @@ const RankEnd* find_first(const std::vector<RankEnd>& ends, EndKind kind) {
   return first;
 }
 
-// The part of the list in which an end stands.
+// The sort group of an end.
 int get_part(const RankEnd& end, const RankEnd* error) {
   if (end.kind == EndKind::recording) return 3;
   if (error == nullptr) return 0;

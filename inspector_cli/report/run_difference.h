@@ -19,8 +19,9 @@ struct Divergence {
   diagnosis::Place place = {};  // in A
   std::string layer = {};       // its name in A; "": a scalar
   std::string quantity = {};    // "root mean square", "error of the cast", or the scalar's name
-  std::size_t series = 1;       // that have a common factor; then a is 1, and b the factor
-  std::int64_t first = 0;       // iteration
+  // The number of series that share a factor. If it is above 1, `a` is 1 and `b` is the factor.
+  std::size_t series = 1;
+  std::int64_t first = 0;  // iteration
   // The last iteration before the two agree again; nullopt: they do not.
   std::optional<std::int64_t> last = {};
   double a = 0, b = 0;    // in that iteration

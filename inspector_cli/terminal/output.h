@@ -21,8 +21,8 @@ std::string unwritten(std::string_view reason);
 
 // Writes a file and creates its folders. The text is first written next to `path` under another
 // name and renamed when it is on disk, so that a reader sees the old or the new file as a whole.
-// Follows links; a device or a pipe is written directly. Returns true if it replaced a file. Throws
-// UsageError.
+// Replaces a link to a file, not its target; a device or a pipe is written directly. Returns true
+// if it replaced a file. Throws UsageError.
 bool write_file(const std::string& path, const std::string& text);
 
 // Like write_file, for a path that an option such as --out names: a missing folder is a mistake,

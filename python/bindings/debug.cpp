@@ -253,9 +253,9 @@ void bind_debug(py::module_& parent) {
         const WithoutGil released;
         debug::add_logger(added);
       },
-      py::arg("logger"), "Of an object with log_scalar.");
+      py::arg("logger"), "Adds a logger, an object with log_scalar.");
   module.def("any_layer_ran", &debug::any_layer_ran,
-             "Or a script's tensor was logged, or there are no sections.");
+             "Returns true if a layer ran, a script logged a tensor, or there are no sections.");
   module.def("features_of_layer", &features_of_layer, py::arg("layer_name"),
              "The running features of a layer: (namespace, name, configuration) each.");
   module.def("set_terminal_prefix", &debug::set_terminal_prefix, py::arg("prefix"),

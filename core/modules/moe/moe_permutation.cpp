@@ -150,7 +150,7 @@ std::tuple<at::Tensor, at::Tensor> moe_permute_index(const at::Tensor& inp, cons
   const std::int64_t all = index.numel();
   const std::int64_t rows = num_out_tokens > 0 ? num_out_tokens : all;
   const at::Tensor expert = index.flatten();
-  // Empty slots sort behind all experts.
+  // Empty slots sort after all experts.
   const at::Tensor key =
       at::where(expert < 0, std::numeric_limits<std::int32_t>::max(), expert.to(at::kLong));
   const at::Tensor order = std::get<1>(at::sort(key, /*stable=*/std::optional(true), 0));

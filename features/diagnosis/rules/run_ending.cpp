@@ -30,7 +30,7 @@ std::vector<Finding> find(const Facts& facts, Ending ending, std::string_view wh
   if (end.ending != ending) return {};
   const std::int64_t iteration =
       end.iteration.value_or(std::max<std::int64_t>(0, facts.last_iteration()));
-  const bool is_inferred = ending == Ending::killed;  // the file does not tell
+  const bool is_inferred = ending == Ending::killed;  // the file does not say it
   std::string summary(what);
   if (is_inferred) summary += describe_last_change(end.time);
   if (!end.reason.empty()) summary += fmt::format(": {}", end.reason);

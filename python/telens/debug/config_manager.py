@@ -13,7 +13,7 @@ _READER = "a session reads its own configuration; `telens plan` shows what it se
 
 
 class ConfigManager:
-    """What the running session's configuration says of layers."""
+    """Looks up the running session's configuration by layer."""
 
     configs: ClassVar[list] = []
     constraints: ClassVar[dict] = {}

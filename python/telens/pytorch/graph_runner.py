@@ -202,7 +202,7 @@ class Runner:
         return self._result(tensors)
 
     def _kwargs_like_sample(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The keywords of the sample, in its order.
+        """Returns the keywords of the sample, in its order.
 
         Those at their defaults need not be in both; UsageError names one that only the call has.
         """

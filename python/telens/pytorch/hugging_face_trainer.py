@@ -100,7 +100,7 @@ def _callbacks_of(trainer: Trainer) -> list[RecordingCallback]:
 
 
 def _note_losses() -> None:
-    """Has training_step, which alone knows the loss of each step, tell the callbacks."""
+    """Wraps training_step to pass the loss of each micro-batch to the callbacks."""
     training_step = Trainer.training_step
 
     @functools.wraps(training_step)

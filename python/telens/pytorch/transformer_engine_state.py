@@ -158,7 +158,7 @@ def restore_transformer_engine_state(module: torch.nn.Module, state: Any) -> Non
     try:
         found = read_transformer_engine_state(state)
     except _C.UsageError as error:
-        _warn(f"{owner}: {error}; amax histories and scales start anew")
+        _warn(f"{owner}: {error}; amax histories and scales start from their initial values")
         return
     if found.left_out:
         _warn(
@@ -173,14 +173,14 @@ def restore_transformer_engine_state(module: torch.nn.Module, state: Any) -> Non
     if slots != wanted:
         _warn(
             f"{owner}: Transformer Engine's checkpoint has {slots} scales, and this module has "
-            f"{wanted}; amax histories and scales start anew"
+            f"{wanted}; amax histories and scales start from their initial values"
         )
         return
     problem = _impossible_value(found)
     if problem:
         _warn(
             f"{owner}: in Transformer Engine's checkpoint {problem}; amax histories and scales "
-            "start anew"
+            "start from their initial values"
         )
         return
     _warn_of_nan(owner, found)

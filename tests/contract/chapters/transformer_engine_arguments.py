@@ -104,7 +104,7 @@ STATEMENTS = (
         "test_neutral_arguments.py::test_a_bool_by_position_names_both_meanings",
     ),
     Statement(
-        "A bool is no size and no factor *(ours)*.",
+        "A bool is refused as a size or a factor *(ours)*.",
         "test_neutral_arguments.py::test_a_bool_is_not_a_size",
     ),
     Statement(
