@@ -2,14 +2,11 @@
 
 import os
 import pty
-import statistics
 import subprocess
+import time
 
 import pytest
 from conftest import COUNT_READS, Lines, bytes_counted
-
-# In some runs of a sanitized command the count differs by 187 KB; the cause is not known.
-pytestmark = pytest.mark.skipif("TELENS_SANITIZED" in os.environ, reason="counts vary there")
 
 
 def bytes_read(folder, on_terminal, *arguments):
@@ -30,9 +27,7 @@ def bytes_read(folder, on_terminal, *arguments):
         pass
     os.close(leader)
     assert process.wait(timeout=60) == 0
-    counts = bytes_counted(counted)
-    counted.unlink()
-    return counts
+    return bytes_counted(counted)
 
 
 @pytest.fixture(scope="module")
@@ -47,17 +42,16 @@ def runs(tmp_path_factory):
                 lines.record(iteration, "fc1", "activation", statistic, value, "fprop")
         return lines.write(tmp_path_factory.mktemp("run"))
 
-    return write(2000), write(20000)
+    both = write(2000), write(20000)
+    # A process checks a file again at each opening until its last change is 3 s old.
+    time.sleep(4)
+    return both
 
 
 @pytest.fixture
 def bytes_of_records(runs, tmp_path):
     def measure(on_terminal, *command):
-        def count(run):
-            counts = [bytes_read(tmp_path, on_terminal, *command, run) for _ in range(3)]
-            return statistics.median(counts)
-
-        short, long = map(count, runs)
+        short, long = (bytes_read(tmp_path, on_terminal, *command, run) for run in runs)
         return long - short
 
     return measure
