@@ -32,6 +32,8 @@ void raise_too_many_positions(const std::string& owner, Py_ssize_t at_most, Py_s
 }
 
 bool is_bool(py::handle value) {
+  // First, since a GroupedLinear passes a size per expert in every forward.
+  if (PyLong_CheckExact(value.ptr()) || PyFloat_CheckExact(value.ptr())) return false;
   if (PyBool_Check(value.ptr())) return true;
   if (THPVariable_Check(value.ptr())) {
     return THPVariable_Unpack(value.ptr()).scalar_type() == at::kBool;
