@@ -1,4 +1,4 @@
-"""Fills in docs/status.md and docs/performance.md what committed GPU reports say.
+"""Fill the tables of docs/internals/{status,performance}.md from committed GPU reports.
 
   python benchmarks/gpu_pages.py    rewrites the tables of both pages
 
@@ -14,8 +14,8 @@ from gpu_checks.kernel_code import changed_files, changed_operators
 from gpu_rows.groups import GROUPS, rows_of
 
 ROOT = Path(__file__).resolve().parents[1]
-STATUS = ROOT / "docs/status.md"
-PERFORMANCE = ROOT / "docs/performance.md"
+STATUS = ROOT / "docs/internals/status.md"
+PERFORMANCE = ROOT / "docs/internals/performance.md"
 
 NOT_RUN = "not yet run on a GPU"
 BEFORE = ", before a change"

@@ -16,7 +16,8 @@
 
 namespace telens::features {
 
-// It reads the tensor by itself, beside the one read for statistics: docs/decisions/statistics.md.
+// It reads the tensor itself, in addition to the one read for statistics; the reason is in
+// docs/internals/decisions/statistics.md.
 class ValueHistogram final : public ScheduledFeature {
  public:
   ValueHistogram(const config::FeatureEntry& entry, FeatureServices& services);

@@ -1,7 +1,8 @@
 """Each argument of the PyTorch modules, each function and each recipe field, with a test of it.
 
-A test is named once, with all that it is about. `contract.py` makes docs/contract_arguments.md of
-it; tests/structure/test_contract_arguments.py holds it against the modules' stubs.
+Each test is listed once with all names that it covers. `contract.py` generates
+docs/internals/contract_arguments.md from it. tests/structure/test_contract_arguments.py compares
+the list with the modules' stubs.
 """
 
 MODULES = "test_modules.py::"

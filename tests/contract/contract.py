@@ -1,6 +1,6 @@
 """The contract, chapter by chapter. Two pages of docs are generated from these lists:
 
-python tests/contract/contract.py     writes docs/contract.md and docs/contract_arguments.md
+python tests/contract/contract.py     writes contract.md and contract_arguments.md in docs/internals
 """
 
 import sys
@@ -34,8 +34,8 @@ from chapters import (
 from find_tests import ROOT, find_test
 from statement import Statement
 
-PROMISES_PAGE = ROOT / "docs" / "contract.md"
-ARGUMENTS_PAGE = ROOT / "docs" / "contract_arguments.md"
+PROMISES_PAGE = ROOT / "docs/internals/contract.md"
+ARGUMENTS_PAGE = ROOT / "docs/internals/contract_arguments.md"
 
 PROMISES_INTRODUCTION = """\
 # The contract
@@ -47,7 +47,7 @@ debugging finds here. **Import lines change by one rule**, and nothing else does
 
 Where it says *(ours)*, we differ on purpose from the peer (nvdlfw-inspect 0.2.2 with Transformer
 Engine 2.20), which has a defect or a hole there. Each promise has a test that fails if it is
-broken; [tests/contract](../tests/contract) names it.
+broken; [tests/contract](../../tests/contract) names it.
 """
 
 ARGUMENTS_INTRODUCTION = """\
@@ -55,7 +55,7 @@ ARGUMENTS_INTRODUCTION = """\
 
 For developers: each argument of the PyTorch modules, each function and each recipe field, with a
 test that uses it. The page is generated: edit
-[tests/contract/arguments.py](../tests/contract/arguments.py) and run
+[tests/contract/arguments.py](../../tests/contract/arguments.py) and run
 `python tests/contract/contract.py`.
 """
 ARGUMENT_TABLES = {
@@ -106,7 +106,7 @@ def render_arguments() -> str:
     for title, table in ARGUMENT_TABLES.items():
         lines = [f"## {title}", "", "| name | test |", "|---|---|"]
         for name, test in sorted(arguments.tests_of(table).items()):
-            lines.append(f"| `{name}` | [`{test.split('::')[-1]}`](../{find_test(test)}) |")
+            lines.append(f"| `{name}` | [`{test.split('::')[-1]}`](../../{find_test(test)}) |")
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 

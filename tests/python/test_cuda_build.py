@@ -144,7 +144,7 @@ def test_machine_code_of_hot_kernels_keeps_its_limits(figures):
 
 
 def test_the_documented_figures_of_hot_kernels_are_those_of_their_machine_code(figures):
-    page = (ROOT / "docs/performance.md").read_text()
+    page = (ROOT / "docs/internals/performance.md").read_text()
     for line in sass_limits.table(figures):
         assert line in page.splitlines(), "copy what benchmarks/sass_limits.py prints"
 

@@ -147,7 +147,7 @@ def test_an_output_in_fp8_has_codes_near_those_of_the_cpu(recipe):
     (ours, magnitudes), (theirs, _) = made(DEVICE), made("cpu")
     apart = (ours - theirs).abs()
     # Tensor cores cut 33 terms of each 32 products to 13 bits behind the largest one's first
-    # (docs/performance.md); the sums are rounded to BF16 on both devices.
+    # (docs/internals/performance.md); the sums are rounded to BF16 on both devices.
     products = WIDTH / 32 * 33 * 2**-13 * magnitudes + 2**-8 * theirs.abs()
     # One code is an eighth of the value at most; numbers near zero lie on a grid of their own.
     codes = 0.13 * torch.maximum(ours.abs(), theirs.abs()) + theirs.abs().max() * 2**-14

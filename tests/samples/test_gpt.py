@@ -105,7 +105,7 @@ def test_it_learns_on_a_gpu_as_on_the_cpu(tmp_path, recipe):
 def test_fp8_learns_as_bf16_does_and_is_not_bf16(tmp_path):
     last = {}
     # At the sample's own learning rate two seeds differ by more than 1 %, and so do two recipes
-    # (measured: docs/decisions/modules.md).
+    # (measured: docs/internals/decisions/modules.md).
     common = ("--steps", "300", "--learning-rate", "1e-3")
     for recipe in ("delayed", "bf16"):
         losses, _ = train(tmp_path, *common, "--recipe", recipe, name=recipe)

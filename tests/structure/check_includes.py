@@ -107,7 +107,7 @@ EVERYTHING = (
     + " ".join((MODULES, *(each.name for each in GPU_ROOMS)))
 )
 
-# docs/architecture.md draws this table; design and picture change with it.
+# docs/internals/architecture.md draws this table; design and picture change with it.
 ROOMS = (
     # core
     room("base", "core/base/*"),

@@ -1,12 +1,12 @@
-"""The index of the decisions: docs/decisions.md is made from docs/decisions/*.md.
+"""The index docs/internals/decisions.md, generated from docs/internals/decisions/*.md.
 
-python tests/structure/decisions_index.py     writes docs/decisions.md
+python tests/structure/decisions_index.py     writes docs/internals/decisions.md
 """
 
 import re
 from pathlib import Path
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs/internals"
 PAGE = DOCS / "decisions.md"
 
 # In the order of the house (architecture.md).

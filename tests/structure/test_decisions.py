@@ -1,4 +1,4 @@
-"""docs/decisions.md lists every decision of docs/decisions, and each has words to be listed by."""
+"""docs/internals/decisions.md lists the title of every decision."""
 
 import decisions_index
 

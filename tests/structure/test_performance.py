@@ -1,4 +1,4 @@
-"""docs/performance.md has each row of benchmarks/gpu.py, with its peer and target."""
+"""docs/internals/performance.md has each row of benchmarks/gpu.py, with its peer and target."""
 
 import re
 import sys
@@ -14,7 +14,7 @@ CELLS = re.compile(r"^\| ([^|`]+) \| ([^|]+) \| ([^|]*peer's[^|]*) \| [^|]+ \|$"
 
 def documented() -> dict[str, tuple[str, str]]:
     """Peer and target of each row."""
-    cells = CELLS.findall((ROOT / "docs/performance.md").read_text())
+    cells = CELLS.findall((ROOT / "docs/internals/performance.md").read_text())
     return {name: (peer, target) for name, peer, target in cells}
 
 

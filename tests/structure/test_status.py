@@ -1,5 +1,5 @@
-"""docs/status.md lists every CUDA operator; every CUDA source is in its list in CMake; both GPU
-pages say what the committed reports say."""
+"""docs/internals/status.md lists every CUDA operator, CMake lists every CUDA source, and both GPU
+pages match the committed reports."""
 
 import re
 import shutil
@@ -22,7 +22,7 @@ def cuda_operators() -> set[str]:
 
 
 def test_status_page_has_a_row_for_every_cuda_operator():
-    page = (ROOT / "docs/status.md").read_text()
+    page = (ROOT / "docs/internals/status.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \|[^|]*\|[^|]*\|$", page, re.MULTILINE)
     assert set(rows) == cuda_operators()
 

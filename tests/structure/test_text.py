@@ -90,7 +90,7 @@ def test_no_file_names_a_folder_of_one_machine_a_loan_or_the_host_of_a_package_r
     assert not found, "\n".join(found)
 
 
-# A difference between devices belongs into an operator's kernels (docs/architecture.md).
+# A difference between devices belongs into an operator's kernels (docs/internals/architecture.md).
 ASKS_FOR_THE_DEVICE = re.compile(r"\bis_(?:cpu|cuda)\(|\bdevice_type\(")
 
 

@@ -41,8 +41,8 @@ class MMParams:
     use_split_accumulator
         False: a GPU may add products of FP8 in fewer bits than FP32's where that is faster, as
         Hopper does under one scale a tensor: an error up to (K/32) x 33 x 2^-13 x sum |a||b| in
-        place of 4 x 33 x 2^-13 x sum |a||b| (docs/performance.md says what was measured). Products
-        of block formats, other cards and the CPU sum as if it were True
+        place of 4 x 33 x 2^-13 x sum |a||b| (measured: docs/internals/performance.md).
+        Products of block formats, other cards and the CPU sum as if it were True
     """
 
     use_split_accumulator: bool = True
