@@ -8,8 +8,8 @@
 Every row is the median of CUDA-event times (of the host's where a row is about the host) over fresh
 normal random data, contenders in turn. Bytes are those that the operation must move: each input
 read once, each output written once. docs/internals/performance.md lists the rows with their
-targets. An existing file keeps its rows, except those that are measured again. Exits with 1 if a row failed, with 2 if
-there is no GPU; a target that is missed is no failure.
+targets. An existing file keeps its rows, except those that are measured again. Exits with 1 if a
+row failed and with 2 if there is no GPU; a missed target is not a failure.
 """
 
 import argparse
