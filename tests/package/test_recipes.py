@@ -1,6 +1,7 @@
-"""CONTRIBUTING.md's recipes for a statistic and a subcommand, followed in a copy of the tree.
+"""Follows CONTRIBUTING.md's recipes for a statistic and a subcommand in a copy of the tree.
 
-Only the product files of a recipe's table are changed, and `telens` must then have what it makes.
+The tests change only the product files of a recipe's table, at the code of its last column, and
+build the command.
 """
 
 import re
@@ -21,47 +22,48 @@ SUBCOMMAND = """#include <fmt/core.h>
 namespace telens::cli {
 
 void add_probe(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("probe", "Says that it is there.");
-  command->callback([] { fmt::print("it is there\\n"); });
+  CLI::App* command = app.add_subcommand("probe", "Print a fixed line.");
+  command->callback([] { fmt::print("probe ran\\n"); });
 }
 
 }  // namespace telens::cli
 """
 
 
-def product_files(recipe: str) -> list[str]:
+def product_files(recipe: str) -> dict[str, str]:
+    """Returns the product files of the recipe's table, each with the code of its last column."""
     section = (ROOT / "CONTRIBUTING.md").read_text().partition(f"\n### {recipe}\n")[2]
-    rows = re.findall(r"^\| ([\w./]+) \|", section.partition("\n### ")[0], re.MULTILINE)
-    return [file for file in rows if file.startswith(PRODUCT)]
+    rows = re.findall(
+        r"^\| ([\w./]+) \|.*\| `([^`]+)` \|$", section.partition("\n### ")[0], re.MULTILINE
+    )
+    return {file: code for file, code in rows if file.startswith(PRODUCT)}
 
 
-def write_again(path: Path, example: str, old: str, new: str) -> None:
-    """Puts a copy of the example, with another name, behind it."""
+def append_copy(path: Path, example: str, old: str, new: str) -> None:
+    """Finds the regular expression `example` and inserts a renamed copy after it."""
     text = path.read_text()
     found = re.search(example, text)
     assert found, f"{path} has no {example}"
-    copy = found.group().replace(old, new)
+    copy = "\n" + found.group().replace(old, new)
     path.write_text(text[: found.end()] + copy + text[found.end() :])
 
 
 def follow_statistic(tree: Path) -> None:
-    (catalogue,) = product_files("A statistic")
-    write_again(
-        tree / catalogue, r'\n +\{\.name = "rms",(?:.*\n)+?.*\}\)\},', '"rms"', '"probe_rms"'
-    )
+    ((catalogue, code),) = product_files("A statistic").items()
+    row = rf"(?m)^ +{re.escape(code)}(?:.*\n)+?.*\}}\)\}},"
+    append_copy(tree / catalogue, row, '"rms"', '"probe_rms"')
 
 
 def follow_subcommand(tree: Path) -> None:
-    source, *others = product_files("A subcommand")
+    (source, _), *others = product_files("A subcommand").items()
     (tree / source.replace("blocks", "probe")).write_text(SUBCOMMAND)
-    for file in others:
-        example = r"\s(?:void )?(?:add_)?blocks(?:\.cpp|,|\(CLI::App& app\);)"
-        write_again(tree / file, example, "blocks", "probe")
+    for file, code in others:
+        append_copy(tree / file, rf"(?<!\w){re.escape(code)}", "blocks", "probe")
 
 
 @pytest.fixture(scope="module")
 def telens(tmp_path_factory) -> Path:
-    """The command of a copy of the tree in which both recipes have been followed."""
+    """Returns the command, built from a copy of the tree with both recipes applied."""
     tree = tmp_path_factory.mktemp("recipes")
     listed = run("git", "-C", ROOT, "ls-files", "-coz", "--exclude-standard")
     for file in listed.rstrip("\0").split("\0"):
@@ -71,16 +73,16 @@ def telens(tmp_path_factory) -> Path:
     follow_statistic(tree)
     follow_subcommand(tree)
     build = tree / "build"
-    left_out = [f"-DTELENS_{part}=OFF" for part in ("TORCH", "TESTS", "BENCHMARKS", "INSTALL")]
-    run("cmake", "-S", tree, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", *left_out)
+    disabled = [f"-DTELENS_{part}=OFF" for part in ("TORCH", "TESTS", "BENCHMARKS", "INSTALL")]
+    run("cmake", "-S", tree, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", *disabled)
     run("cmake", "--build", build, "--target", "telens_command")
     return build / "bin" / "telens"
 
 
-def test_a_statistic_by_the_recipe_is_one_that_a_feature_takes(telens):
+def test_statistic_recipe_adds_a_statistic(telens):
     assert "probe_rms: root of the mean of x^2;" in run(telens, "features", "LogTensorStats")
 
 
-def test_a_subcommand_by_the_recipe_is_listed_and_runs(telens):
-    assert re.search(r"^ +probe +Says that it is there", run(telens, "--help"), re.MULTILINE)
-    assert run(telens, "probe") == "it is there\n"
+def test_subcommand_recipe_adds_a_subcommand(telens):
+    assert re.search(r"^ +probe +Print a fixed line", run(telens, "--help"), re.MULTILINE)
+    assert run(telens, "probe") == "probe ran\n"
