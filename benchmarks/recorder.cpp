@@ -10,7 +10,7 @@
 #include "benchmarks/side_by_side.h"
 #include "core/modules/linear/linear.h"
 #include "core/quantization/autocast.h"
-#include "features/record/run_writer.h"
+#include "record/run_writer.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include "benchmarks/sample_training.h"
 #include "benchmarks/sessions.h"
 #include "benchmarks/side_by_side.h"
-#include "features/record/run_reader.h"
+#include "record/run_reader.h"
 
 namespace {
 

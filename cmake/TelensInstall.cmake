@@ -12,7 +12,8 @@ set_target_properties(telens_base PROPERTIES EXPORT_NAME base)
 install(TARGETS telens_base EXPORT telensBase ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(EXPORT telensBase NAMESPACE telens:: DESTINATION "${_telens_cmake_dir}")
 
-set(_telens_header_folders core/base core/formats hooks/config features)
+set(_telens_header_folders core/base core/formats record hooks/config hooks/statistics analysis
+    features)
 set(_telens_modules TelensDependencies.cmake)
 if(TELENS_TORCH)
   # libtelens.so finds LibTorch where it was built with it; in a wheel, which travels, beside its own
@@ -25,7 +26,7 @@ if(TELENS_TORCH)
   install(TARGETS telens EXPORT telensTorch LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
   install(EXPORT telensTorch NAMESPACE telens:: DESTINATION "${_telens_cmake_dir}")
   # The C++ sample says with it what is wrong on its command line.
-  set(_telens_header_folders core hooks features inspector_cli/command_line)
+  set(_telens_header_folders core record hooks analysis features inspector_cli/command_line)
   list(APPEND _telens_modules FindLibTorch.cmake)
 endif()
 
@@ -39,6 +40,27 @@ foreach(_folder IN LISTS _telens_header_folders)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/${_folder}/"
           DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/telens/${_folder}"
           FILES_MATCHING PATTERN "*.h" PATTERN "precompiled*.h" EXCLUDE)
+endforeach()
+
+# Headers at the paths of the last release, which include those of this one.
+file(STRINGS "${PROJECT_SOURCE_DIR}/cmake/ForwardedHeaders.txt" _telens_forwarded REGEX "^[^#]")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS cmake/ForwardedHeaders.txt)
+foreach(_row IN LISTS _telens_forwarded)
+  string(REPLACE " " ";" _row "${_row}")
+  list(POP_FRONT _row _old)
+  list(GET _row 0 _new)
+  string(REGEX MATCH "^[^/]+(/[^/]+)?" _folder "${_new}")
+  string(REGEX MATCH "^[^/]+" _top "${_new}")
+  if(NOT _folder IN_LIST _telens_header_folders AND NOT _top IN_LIST _telens_header_folders)
+    continue()  # needs LibTorch, which this build does not have
+  endif()
+  set(_forwarding "${PROJECT_BINARY_DIR}/forwarded/${_old}")
+  list(TRANSFORM _row PREPEND "#include \"")
+  list(TRANSFORM _row APPEND "\"\n")
+  string(JOIN "" _includes ${_row})
+  file(CONFIGURE OUTPUT "${_forwarding}" CONTENT "#pragma once\n${_includes}" @ONLY)
+  cmake_path(GET _old PARENT_PATH _folder)
+  install(FILES "${_forwarding}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/telens/${_folder}")
 endforeach()
 
 # In a folder of their own: find_package() would take the build folder for an installed one.

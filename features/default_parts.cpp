@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "features/builtin_features.h"
-#include "features/engine/make_statistics_engine.h"
 #include "features/run_file_sink.h"
+#include "hooks/engine/make_statistics_engine.h"
 
 namespace telens {
 namespace {

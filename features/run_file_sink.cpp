@@ -13,10 +13,10 @@
 #include <variant>
 
 #include "core/base/version.h"
-#include "features/record/run_paths.h"
-#include "features/statistics/catalogue.h"
 #include "hooks/gather_over_ranks.h"
 #include "hooks/reductions.h"
+#include "hooks/statistics/catalogue.h"
+#include "record/run_paths.h"
 
 namespace telens::features {
 namespace {

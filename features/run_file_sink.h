@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "features/record/run_writer.h"
-#include "hooks/rows/name_table.h"
 #include "hooks/sink.h"
+#include "record/rows/name_table.h"
+#include "record/run_writer.h"
 
 namespace telens::features {
 

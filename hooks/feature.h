@@ -76,7 +76,7 @@ class FeatureServices {
   // A value of one's own, handed to the sinks at the next step(). Any thread.
   virtual void record(const Row& row) = 0;
 
-  // The same for a histogram, and for rows of a table of hooks/rows, whose names are ids of
+  // The same for a histogram, and for rows of a table of record/rows, whose names are ids of
   // names(). They go to the run file alone; scalars go to the loggers too.
   virtual void record_histogram(HistogramRow histogram) = 0;
   virtual void record_rows(const record::SomeRows& rows) = 0;

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <utility>
 
-#include "hooks/rows/event_texts.h"
+#include "record/rows/event_texts.h"
 
 namespace telens {
 namespace {

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "hooks/rows/histogram_bin.h"
-#include "hooks/rows/name_table.h"
-#include "hooks/rows/tables.h"
+#include "record/rows/histogram_bin.h"
+#include "record/rows/name_table.h"
+#include "record/rows/tables.h"
 
 namespace telens {
 
@@ -100,7 +100,7 @@ struct HistogramRow {
 };
 
 // All that a session records, in the order in which an iteration's rows are handed over: rows of
-// statistics, histograms, and the tables of hooks/rows.
+// statistics, histograms, and the tables of record/rows.
 using SessionRows =
     decltype(std::tuple_cat(std::tuple<Row, HistogramRow>(), record::RecordedRows()));
 // Rows of one of these kinds.

@@ -1,5 +1,5 @@
 // Features ask for statistics; the engine computes them. This is the interface;
-// features/engine/one_pass_engine.h implements it.
+// hooks/engine/one_pass_engine.h implements it.
 #pragma once
 
 #include <functional>

@@ -24,7 +24,7 @@ MEND = "run make gpu-prebuilt and carry dist/prebuilt anew, or leave it out"
 
 # Sources of the library and of the programs beside it. Python, tests and documentation are
 # not: a changed test must not make a library stale that it could be run with.
-FOLDERS = ("core", "hooks", "features", "inspector_cli", "samples/gpt")
+FOLDERS = ("core", "record", "hooks", "analysis", "features", "inspector_cli", "samples/gpt")
 SUFFIXES = (".cpp", ".cu", ".cuh", ".h", ".in", ".txt")
 BUILD_FILES = ("CMakeLists.txt", "cmake/*.cmake", "cmake/prebuilt/build.sh")
 

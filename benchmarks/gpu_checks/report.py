@@ -15,7 +15,18 @@ MACHINE_FOLDERS = re.compile(r"(?<![\w.$}~*])/(?:home|root|Users|work|opt|mnt|sr
 # Without these steps a check has shown nothing, whatever else passed.
 ESSENTIAL = "CUDA against CPU"
 # The parts of a source tree that decide about results. Documentation does not.
-SOURCES = ("core", "hooks", "features", "python", "samples", "configs", "tests", "benchmarks")
+SOURCES = (
+    "core",
+    "record",
+    "hooks",
+    "analysis",
+    "features",
+    "python",
+    "samples",
+    "configs",
+    "tests",
+    "benchmarks",
+)
 SOURCE_FILES = ("CMakeLists.txt", "cmake/*.cmake")
 NO_SOURCES = ("__pycache__", "results", ".pytest_cache")
 

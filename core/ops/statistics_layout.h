@@ -7,7 +7,7 @@
 //   min, max, smallest_nonzero                      over all elements that are not NaN
 //   sum, l1, sum_squares, m2, moments               over the finite elements only
 // So no information is lost to one bad element, and a finished statistic still says what IEEE
-// arithmetic over all elements says (features/statistics/finish.h): with a NaN, everything but the
+// arithmetic over all elements says (hooks/statistics/finish.h): with a NaN, everything but the
 // counters is NaN; with an Inf, l1_norm and l2_norm are Inf, mean is that Inf (NaN if both signs
 // occur) and std is NaN.
 #pragma once

@@ -10,7 +10,7 @@
 #include "core/ops/block_errors.h"
 #include "core/quantization/operand.h"
 #include "features/block_telemetry/block_telemetry_options.h"
-#include "features/statistics/accumulator.h"
+#include "hooks/statistics/accumulator.h"
 
 namespace telens::features {
 namespace {

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "core/ops/block_errors_layout.h"
-#include "features/engine/block_copies.h"
-#include "features/statistics/block_sums.h"
+#include "hooks/engine/block_copies.h"
 #include "hooks/feature_registration.h"
 #include "hooks/host_copy.h"
 #include "hooks/scheduled_feature.h"
+#include "hooks/statistics/block_sums.h"
 
 namespace telens::features {
 

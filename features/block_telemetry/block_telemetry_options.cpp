@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "features/statistics/block_sums.h"
+#include "hooks/statistics/block_sums.h"
 
 namespace telens::features {
 namespace {

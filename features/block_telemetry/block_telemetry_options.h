@@ -10,7 +10,7 @@
 
 namespace telens::features {
 
-// Beside kBlockStatistics (features/statistics/block_sums.h), of the two copies together.
+// Beside kBlockStatistics (hooks/statistics/block_sums.h), of the two copies together.
 inline constexpr std::string_view kCopiesDiffer = "copies_differ%";
 inline constexpr std::string_view kCopiesRelativeDifference = "copies_relative_difference";
 

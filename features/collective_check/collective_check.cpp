@@ -4,8 +4,8 @@
 
 #include "core/base/fnv1a.h"
 #include "core/distributed/collectives.h"
-#include "features/engine/tensor_digest.h"
 #include "features/rank_agreement/rank_agreement.h"
+#include "hooks/engine/tensor_digest.h"
 
 namespace telens::features {
 

@@ -9,7 +9,7 @@
 
 #include "features/collective_check/collective_check_options.h"
 #include "features/collective_check/watched_collectives.h"
-#include "features/engine/compared_items.h"
+#include "hooks/engine/compared_items.h"
 #include "hooks/feature_registration.h"
 #include "hooks/rank_checker.h"
 

@@ -5,7 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "core/base/fnv1a.h"
-#include "features/engine/tensor_digest.h"
+#include "hooks/engine/tensor_digest.h"
 
 namespace telens::features {
 namespace {

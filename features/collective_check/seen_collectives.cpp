@@ -11,8 +11,8 @@
 #include "core/distributed/collectives.h"
 #include "features/collective_check/collective_verdict.h"
 #include "features/collective_check/exchange_words.h"
-#include "features/engine/compared_items.h"
-#include "features/engine/tensor_digest.h"
+#include "hooks/engine/compared_items.h"
+#include "hooks/engine/tensor_digest.h"
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 

@@ -8,7 +8,7 @@
 #include "core/quantization/recipe.h"
 #include "features/dump_tensors/kept_operands.h"
 #include "features/dump_tensors/pending_dump.h"
-#include "features/record/tensor_dump.h"
+#include "record/tensor_dump.h"
 
 namespace telens::features {
 namespace {

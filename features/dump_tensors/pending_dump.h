@@ -12,7 +12,7 @@
 
 #include "core/base/names.h"
 #include "core/quantization/operand.h"
-#include "features/record/tensor_dump.h"
+#include "record/tensor_dump.h"
 
 namespace telens::features {
 

@@ -5,7 +5,7 @@
 #include "core/ops/quantize.h"
 #include "core/quantization/current_scaling.h"
 #include "core/quantization/role.h"
-#include "features/engine/block_quantizers.h"
+#include "hooks/engine/block_quantizers.h"
 
 namespace telens::features {
 

@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "core/formats/format_id.h"
-#include "features/statistics/statistic_name.h"
 #include "hooks/config/feature_description.h"
+#include "hooks/statistics/statistic_name.h"
 
 namespace telens::features {
 

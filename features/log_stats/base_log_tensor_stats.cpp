@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "features/engine/statistics_list.h"
 #include "features/log_stats/log_stats_options.h"
+#include "hooks/engine/statistics_list.h"
 
 namespace telens::features {
 namespace {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "features/engine/statistics_list.h"
+#include "hooks/engine/statistics_list.h"
 #include "hooks/feature_registration.h"
 #include "hooks/scheduled_feature.h"
 

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "features/statistics/statistic_name.h"
 #include "hooks/config/feature_description.h"
+#include "hooks/statistics/statistic_name.h"
 
 namespace telens::features {
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "features/diagnosis/live_look.h"
+#include "analysis/live_look.h"
 #include "hooks/finding.h"
 
 namespace telens::features {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "features/diagnosis/rules.h"
+#include "analysis/rules.h"
 #include "hooks/config/selection.h"
 #include "hooks/config/suggestions.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "features/diagnosis/live_look.h"
+#include "analysis/live_look.h"
 #include "hooks/config/feature_description.h"
 
 namespace telens::features {

@@ -11,7 +11,7 @@
 #include "core/base/fnv1a.h"
 #include "core/quantization/autocast.h"
 #include "core/quantization/operand.h"
-#include "features/engine/tensor_digest.h"
+#include "hooks/engine/tensor_digest.h"
 #include "hooks/running_iteration.h"
 
 namespace telens::features {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "features/engine/compared_items.h"
 #include "features/rank_agreement/rank_agreement_options.h"
+#include "hooks/engine/compared_items.h"
 #include "hooks/feature_registration.h"
 #include "hooks/rank_checker.h"
 #include "hooks/scheduled_feature.h"

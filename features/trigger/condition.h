@@ -8,7 +8,7 @@
 #include <string>
 
 #include "core/base/names.h"
-#include "features/statistics/statistic_name.h"
+#include "hooks/statistics/statistic_name.h"
 
 namespace telens {
 

@@ -9,9 +9,9 @@
 
 #include "core/base/version.h"
 #include "core/formats/philox.h"
-#include "features/record/tensor_dump.h"
 #include "features/sample_seed.h"
 #include "hooks/host_copy.h"
+#include "record/tensor_dump.h"
 
 namespace telens::features {
 namespace {

@@ -9,7 +9,7 @@
 #include <memory>
 #include <utility>
 
-#include "features/record/tensor_dump.h"
+#include "record/tensor_dump.h"
 
 namespace telens::features {
 namespace {

@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "features/engine/statistics_list.h"
 #include "features/trigger/operand_samples.h"
 #include "features/trigger/trigger_options.h"
 #include "hooks/decisions.h"
+#include "hooks/engine/statistics_list.h"
 #include "hooks/feature_registration.h"
 
 namespace telens::features {

@@ -9,10 +9,10 @@
 #include <tuple>
 #include <vector>
 
-#include "features/statistics/histogram_name.h"
 #include "hooks/feature_registration.h"
 #include "hooks/host_copy.h"
 #include "hooks/scheduled_feature.h"
+#include "hooks/statistics/histogram_name.h"
 
 namespace telens::features {
 

@@ -1,8 +1,8 @@
 // ValueHistogram: how a tensor's values are distributed. Options and description; no LibTorch.
 #pragma once
 
-#include "features/statistics/histogram_name.h"
 #include "hooks/config/feature_description.h"
+#include "hooks/statistics/histogram_name.h"
 
 namespace telens::features {
 

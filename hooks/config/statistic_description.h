@@ -1,5 +1,5 @@
 // A statistic's description of itself: one row, for those of TELens
-// (features/statistics/catalogue) and for those of plugins and programs. Configurations, the
+// (hooks/statistics/catalogue) and for those of plugins and programs. Configurations, the
 // engine, ranks and the command know a statistic by the address of its row.
 #pragma once
 
@@ -19,7 +19,7 @@ namespace telens {
 struct TensorSums;  // core/ops/statistics_layout.h, as the next two
 struct CastSums;
 struct BlockRanges;
-struct ScaleSums;           // features/statistics/scale_sums.h
+struct ScaleSums;           // hooks/statistics/scale_sums.h
 struct ScoreSums;           // core/ops/attention_statistics_layout.h
 class StatisticDefinition;  // hooks/statistic_definition.h
 

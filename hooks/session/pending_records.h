@@ -6,8 +6,8 @@
 #include <string_view>
 #include <utility>
 
-#include "hooks/rows/row_lists.h"
 #include "hooks/sink.h"
+#include "record/rows/row_lists.h"
 
 namespace telens::debug {
 

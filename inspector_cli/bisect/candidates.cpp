@@ -4,9 +4,9 @@
 #include <array>
 #include <set>
 
+#include "analysis/facts.h"
+#include "analysis/rules/precision_names.h"
 #include "core/formats/scheme.h"
-#include "features/diagnosis/facts.h"
-#include "features/diagnosis/rules/precision_names.h"
 #include "features/fake_quant/fake_quant_options.h"
 #include "features/precision_ledger/precision_ledger_options.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/base/names.h"
-#include "features/record/run_reader.h"
+#include "record/run_reader.h"
 
 namespace telens::cli {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "features/diagnosis/series.h"
+#include "analysis/series.h"
 
 namespace telens::cli {
 

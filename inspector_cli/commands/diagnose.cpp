@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "analysis/diagnosis.h"
+#include "analysis/finding_json.h"
+#include "analysis/rules.h"
 #include "core/base/error.h"
 #include "core/base/printable.h"
-#include "features/diagnosis/diagnosis.h"
-#include "features/diagnosis/finding_json.h"
-#include "features/diagnosis/rules.h"
 #include "inspector_cli/commands/choice.h"
 #include "inspector_cli/commands/selection.h"
 #include "inspector_cli/commands/subcommands.h"

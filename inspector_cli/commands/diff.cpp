@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "analysis/facts.h"
+#include "analysis/finding_words.h"
 #include "core/base/error.h"
 #include "core/base/printable.h"
-#include "features/diagnosis/facts.h"
-#include "features/diagnosis/finding_words.h"
 #include "inspector_cli/commands/choice.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/compared_series.h"

@@ -7,9 +7,9 @@
 
 #include "core/base/error.h"
 #include "features/builtin_options.h"
-#include "features/statistics/catalogue.h"
 #include "hooks/config/feature_page.h"
 #include "hooks/config/suggestions.h"
+#include "hooks/statistics/catalogue.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/commands/table_options.h"
 #include "inspector_cli/terminal/table.h"

@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "analysis/rank_coverage.h"
 #include "core/base/printable.h"
 #include "core/base/rank_words.h"
-#include "features/diagnosis/rank_coverage.h"
 #include "inspector_cli/commands/selection.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/events.h"

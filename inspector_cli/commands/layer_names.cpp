@@ -11,9 +11,9 @@
 
 #include "core/base/bounded_file.h"
 #include "core/base/error.h"
-#include "features/record/run_reader.h"
 #include "hooks/config/text_check.h"
 #include "inspector_cli/report/series.h"
+#include "record/run_reader.h"
 
 namespace telens::cli {
 namespace {

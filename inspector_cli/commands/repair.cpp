@@ -1,5 +1,5 @@
 // telens repair: closes the files of a run that was killed, and takes damaged rows out.
-#include "features/record/repair.h"
+#include "record/repair.h"
 
 #include <fmt/format.h>
 
@@ -10,10 +10,10 @@
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
-#include "features/record/disk_space.h"
-#include "features/record/run_reader.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/terminal/terminal.h"
+#include "record/disk_space.h"
+#include "record/run_reader.h"
 
 namespace telens::cli {
 namespace {

@@ -7,9 +7,9 @@
 #include "core/base/error.h"
 #include "core/base/names.h"
 #include "core/base/printable.h"
-#include "features/statistics/histogram_name.h"
 #include "hooks/config/python_regex.h"
 #include "hooks/config/suggestions.h"
+#include "hooks/statistics/histogram_name.h"
 #include "inspector_cli/commands/number_options.h"
 
 namespace telens::cli {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "features/record/run_reader.h"
+#include "record/run_reader.h"
 
 namespace telens::cli {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "core/base/error.h"
-#include "features/statistics/statistic_name.h"
+#include "hooks/statistics/statistic_name.h"
 #include "inspector_cli/commands/selection.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/commands/table_options.h"

@@ -18,7 +18,6 @@
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
-#include "features/record/run_paths.h"
 #include "inspector_cli/commands/number_options.h"
 #include "inspector_cli/commands/selection.h"
 #include "inspector_cli/commands/subcommands.h"
@@ -28,6 +27,7 @@
 #include "inspector_cli/terminal/interrupt.h"
 #include "inspector_cli/terminal/output.h"
 #include "inspector_cli/terminal/terminal.h"
+#include "record/run_paths.h"
 
 namespace telens::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include <tuple>
 #include <utility>
 
-#include "features/diagnosis/baseline.h"
+#include "analysis/baseline.h"
 
 namespace telens::cli {
 namespace {

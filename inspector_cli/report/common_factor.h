@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "features/diagnosis/series.h"
+#include "analysis/series.h"
 
 namespace telens::cli {
 

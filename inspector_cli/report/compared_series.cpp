@@ -4,8 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "analysis/sizes.h"
 #include "core/base/names.h"
-#include "features/diagnosis/sizes.h"
 
 namespace telens::cli {
 namespace {

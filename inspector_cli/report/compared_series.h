@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "features/diagnosis/facts.h"
+#include "analysis/facts.h"
 
 namespace telens::cli {
 

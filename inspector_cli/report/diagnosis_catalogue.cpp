@@ -5,9 +5,9 @@
 #include <string>
 #include <utility>
 
+#include "analysis/finding_json.h"
+#include "analysis/rules.h"
 #include "core/base/json.h"
-#include "features/diagnosis/finding_json.h"
-#include "features/diagnosis/rules.h"
 #include "inspector_cli/report/diagnosis_text.h"
 
 namespace telens::cli {

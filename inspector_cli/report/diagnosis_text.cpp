@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "analysis/finding_words.h"
+#include "analysis/rules.h"
 #include "core/base/printable.h"
-#include "features/diagnosis/finding_words.h"
-#include "features/diagnosis/rules.h"
 #include "inspector_cli/report/rank_ends.h"
 #include "inspector_cli/terminal/number_text.h"
 #include "inspector_cli/terminal/table_text.h"

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "features/diagnosis/diagnosis.h"
+#include "analysis/diagnosis.h"
 
 namespace telens::cli {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "features/record/run_reader.h"
+#include "record/run_reader.h"
 
 namespace telens::cli {
 

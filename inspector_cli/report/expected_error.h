@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "features/diagnosis/facts.h"
+#include "analysis/facts.h"
 
 namespace telens::cli {
 

@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "analysis/skipped_steps.h"
 #include "core/base/printable.h"
 #include "core/base/shell_word.h"
-#include "features/diagnosis/skipped_steps.h"
-#include "features/statistics/from_histogram.h"
-#include "features/statistics/statistic_name.h"
+#include "hooks/statistics/from_histogram.h"
+#include "hooks/statistics/statistic_name.h"
 #include "inspector_cli/report/histograms.h"
 #include "inspector_cli/terminal/table_text.h"
 #include "inspector_cli/terminal/terminal.h"

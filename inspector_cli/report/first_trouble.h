@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "features/record/run_reader.h"
 #include "inspector_cli/report/series.h"
 #include "inspector_cli/report/tensor_summary.h"
+#include "record/run_reader.h"
 
 namespace telens::cli {
 

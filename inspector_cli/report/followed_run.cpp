@@ -5,8 +5,8 @@
 #include <system_error>
 #include <utility>
 
-#include "features/record/disk_space.h"
-#include "features/record/run_reader.h"
+#include "record/disk_space.h"
+#include "record/run_reader.h"
 
 namespace telens::cli {
 namespace {

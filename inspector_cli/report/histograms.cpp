@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "features/statistics/histogram_name.h"
+#include "hooks/statistics/histogram_name.h"
 
 namespace telens::cli {
 

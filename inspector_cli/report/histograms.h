@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <functional>
 
-#include "features/record/run_reader.h"
-#include "features/statistics/from_histogram.h"
+#include "hooks/statistics/from_histogram.h"
+#include "record/run_reader.h"
 
 namespace telens::cli {
 

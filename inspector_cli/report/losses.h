@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "features/diagnosis/series.h"
-#include "features/record/run_reader.h"
+#include "analysis/series.h"
+#include "record/run_reader.h"
 
 namespace telens::cli {
 

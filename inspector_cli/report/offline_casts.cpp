@@ -9,7 +9,7 @@
 #include <tuple>
 
 #include "core/base/names.h"
-#include "features/statistics/catalogue.h"
+#include "hooks/statistics/catalogue.h"
 #include "inspector_cli/report/histograms.h"
 #include "inspector_cli/report/series.h"
 

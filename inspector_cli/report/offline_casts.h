@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "core/formats/format_id.h"
-#include "features/record/run_reader.h"
-#include "features/statistics/from_histogram.h"
-#include "features/statistics/what_if_scale.h"
+#include "hooks/statistics/from_histogram.h"
+#include "hooks/statistics/what_if_scale.h"
 #include "inspector_cli/report/severity.h"
+#include "record/run_reader.h"
 
 namespace telens::cli {
 

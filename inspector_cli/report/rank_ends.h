@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "features/diagnosis/rank_ends.h"
+#include "analysis/rank_ends.h"
 
 namespace telens::cli {
 

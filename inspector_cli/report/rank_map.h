@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "features/record/run_reader.h"
 #include "inspector_cli/report/chart.h"
+#include "record/run_reader.h"
 
 namespace telens::cli {
 

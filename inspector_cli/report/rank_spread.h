@@ -9,9 +9,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "features/record/run_reader.h"
 #include "inspector_cli/report/series.h"
 #include "inspector_cli/terminal/table.h"
+#include "record/run_reader.h"
 
 namespace telens::cli {
 

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "analysis/rules.h"
 #include "core/base/error.h"
 #include "core/base/printable.h"
-#include "features/diagnosis/rules.h"
 #include "inspector_cli/report/run_state.h"
 
 namespace telens::cli {

@@ -6,12 +6,12 @@
 #include <string>
 #include <string_view>
 
-#include "features/diagnosis/diagnosis.h"
-#include "features/record/run_reader.h"
+#include "analysis/diagnosis.h"
 #include "inspector_cli/report/chart.h"
 #include "inspector_cli/report/histogram_chart.h"
 #include "inspector_cli/report/rank_map.h"
 #include "inspector_cli/terminal/json.h"
+#include "record/run_reader.h"
 
 namespace telens::cli {
 

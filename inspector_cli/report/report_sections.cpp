@@ -7,9 +7,9 @@
 #include <set>
 #include <tuple>
 
+#include "analysis/finding_words.h"
+#include "analysis/rules.h"
 #include "core/base/rank_words.h"
-#include "features/diagnosis/finding_words.h"
-#include "features/diagnosis/rules.h"
 #include "inspector_cli/report/events.h"
 #include "inspector_cli/report/report_page.h"
 #include "inspector_cli/report/run_state.h"

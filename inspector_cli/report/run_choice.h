@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "features/record/runs_beside.h"
+#include "record/runs_beside.h"
 
 namespace telens::cli {
 

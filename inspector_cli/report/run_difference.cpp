@@ -10,7 +10,7 @@
 #include <set>
 #include <tuple>
 
-#include "features/diagnosis/baseline.h"
+#include "analysis/baseline.h"
 #include "inspector_cli/report/common_factor.h"
 #include "inspector_cli/report/compared_series.h"
 #include "inspector_cli/report/expected_error.h"

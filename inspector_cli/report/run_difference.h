@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "features/diagnosis/facts.h"
+#include "analysis/facts.h"
 
 namespace telens::cli {
 

@@ -11,11 +11,11 @@
 #include <set>
 #include <utility>
 
+#include "analysis/rank_coverage.h"
 #include "core/base/rank_words.h"
-#include "features/diagnosis/rank_coverage.h"
-#include "features/record/file_status.h"
-#include "hooks/rows/event_texts.h"
 #include "inspector_cli/report/rank_ends.h"
+#include "record/file_status.h"
+#include "record/rows/event_texts.h"
 
 namespace telens::cli {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "features/record/run_reader.h"
 #include "inspector_cli/terminal/terminal.h"
+#include "record/run_reader.h"
 
 namespace telens::cli {
 

@@ -11,12 +11,12 @@
 #include <sstream>
 #include <utility>
 
+#include "analysis/diagnosis.h"
+#include "analysis/facts.h"
+#include "analysis/finding_words.h"
+#include "analysis/rules.h"
 #include "core/base/printable.h"
 #include "core/base/shell_word.h"
-#include "features/diagnosis/diagnosis.h"
-#include "features/diagnosis/facts.h"
-#include "features/diagnosis/finding_words.h"
-#include "features/diagnosis/rules.h"
 #include "inspector_cli/report/losses.h"
 #include "inspector_cli/report/series.h"
 #include "inspector_cli/report/tensor_summary.h"

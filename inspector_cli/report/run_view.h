@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "features/diagnosis/series.h"
-#include "features/record/run_reader.h"
+#include "analysis/series.h"
 #include "inspector_cli/report/run_state.h"
 #include "inspector_cli/terminal/table.h"
 #include "inspector_cli/terminal/terminal.h"
+#include "record/run_reader.h"
 
 namespace telens::cli {
 

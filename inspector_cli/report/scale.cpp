@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "features/statistics/statistic_name.h"
+#include "hooks/statistics/statistic_name.h"
 
 namespace telens::cli {
 namespace {

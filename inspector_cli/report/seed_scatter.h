@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "features/diagnosis/facts.h"
+#include "analysis/facts.h"
 
 namespace telens::cli {
 

@@ -7,7 +7,7 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "features/record/run_reader.h"
+#include "record/run_reader.h"
 
 namespace telens::cli {
 

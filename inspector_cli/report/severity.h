@@ -7,7 +7,7 @@
 #include <tuple>
 #include <vector>
 
-#include "features/statistics/catalogue.h"
+#include "hooks/statistics/catalogue.h"
 #include "inspector_cli/report/series.h"
 
 namespace telens::cli {

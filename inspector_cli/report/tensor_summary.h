@@ -8,11 +8,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "features/record/run_reader.h"
-#include "features/statistics/statistic_name.h"
+#include "hooks/statistics/statistic_name.h"
 #include "inspector_cli/report/series.h"
 #include "inspector_cli/report/severity.h"
 #include "inspector_cli/report/warm_up.h"
+#include "record/run_reader.h"
 
 namespace telens::cli {
 

@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include "features/record/run_reader.h"
+#include "record/run_reader.h"
 
 namespace telens::cli {
 

@@ -6,8 +6,8 @@
 #include <set>
 #include <vector>
 
-#include "features/record/run_reader.h"
 #include "inspector_cli/terminal/table.h"
+#include "record/run_reader.h"
 
 namespace telens::cli {
 

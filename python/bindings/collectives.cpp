@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/distributed/compare_ranks.h"
-#include "features/engine/tensor_digest.h"
+#include "hooks/engine/tensor_digest.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/module.h"
 #include "python/bindings/process_group.h"

@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "features/record/run_reader.h"
-#include "features/record/runs_beside.h"
-#include "hooks/rows/row_lists.h"
-#include "hooks/rows/table.h"
 #include "python/bindings/gil.h"
+#include "record/rows/row_lists.h"
+#include "record/rows/table.h"
+#include "record/run_reader.h"
+#include "record/runs_beside.h"
 
 namespace telens::python {
 

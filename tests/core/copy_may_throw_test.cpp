@@ -8,9 +8,9 @@
 #include <string>
 #include <variant>
 
-#include "features/record/tensor_dump.h"
 #include "hooks/config/value.h"
 #include "inspector_cli/terminal/table.h"
+#include "record/tensor_dump.h"
 
 namespace {
 bool out_of_memory = false;

@@ -14,7 +14,7 @@
 #include "core/formats/dispatch.h"
 #include "core/kernels/cpu/simd_target.h"
 #include "core/ops/statistics_layout.h"
-#include "features/statistics/accumulator.h"
+#include "hooks/statistics/accumulator.h"
 #include "tests/core/block_casts.h"
 #include "tests/core/matrix_data.h"
 #include "tests/core/statistics_checks.h"

@@ -10,7 +10,7 @@
 #include "core/kernels/cpu/simd_target.h"
 #include "core/ops/statistics.h"
 #include "core/ops/statistics_layout.h"
-#include "features/statistics/accumulator.h"
+#include "hooks/statistics/accumulator.h"
 #include "tests/core/statistics_checks.h"
 
 namespace telens {

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "core/ops/statistics_layout.h"
-#include "features/statistics/accumulator.h"
+#include "hooks/statistics/accumulator.h"
 #include "tests/core/special_values.h"
 
 namespace telens::testing {

@@ -12,7 +12,7 @@
 #include "core/kernels/cpu/simd_target.h"
 #include "core/ops/statistics_block_casts.h"
 #include "core/ops/statistics_layout.h"
-#include "features/statistics/accumulator.h"
+#include "hooks/statistics/accumulator.h"
 #include "tests/core/matrix_data.h"
 #include "tests/core/statistics_checks.h"
 #include "tests/core/what_if_casts.h"

@@ -10,7 +10,7 @@
 
 #include "features/block_telemetry/block_telemetry.h"
 #include "features/block_telemetry/block_telemetry_options.h"
-#include "features/record/run_reader.h"
+#include "record/run_reader.h"
 #include "tests/features/training_fixture.h"
 #include "tests/hooks/late_copies.h"
 #include "tests/hooks/session_fixture.h"

@@ -7,8 +7,8 @@
 
 #include "core/formats/convert.h"
 #include "core/ops/histogram_layout.h"
-#include "features/statistics/catalogue.h"
-#include "features/statistics/from_histogram.h"
+#include "hooks/statistics/catalogue.h"
+#include "hooks/statistics/from_histogram.h"
 #include "tests/features/training_fixture.h"
 #include "tests/hooks/session_fixture.h"
 

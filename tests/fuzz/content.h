@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <string>
 
-#include "features/record/run_reader.h"
+#include "record/run_reader.h"
 
 namespace telens::testing {
 

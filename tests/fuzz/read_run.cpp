@@ -3,7 +3,7 @@
 #include <fstream>
 
 #include "core/base/error.h"
-#include "features/record/run_reader.h"
+#include "record/run_reader.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/temporary_folder.h"
 

@@ -306,7 +306,7 @@ def metadata_changed(content, signature, change):
     return content
 
 
-# Places are those of HDF5's file format; features/record/metadata_limits.cpp has the limits.
+# Places are those of HDF5's file format; record/metadata_limits.cpp has the limits.
 @pytest.mark.parametrize(
     ("signature", "place", "kind", "value"),
     [

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "core/hook_points.h"
-#include "features/record/run_reader.h"
 #include "hooks/debug.h"
 #include "hooks/feature_registry.h"
+#include "record/run_reader.h"
 #include "tests/temporary_folder.h"
 
 namespace telens::testing {

@@ -8,8 +8,8 @@
 
 #include "core/formats/convert.h"
 #include "core/ops/histogram_layout.h"
-#include "features/record/run_writer.h"
-#include "features/statistics/histogram_name.h"
+#include "hooks/statistics/histogram_name.h"
+#include "record/run_writer.h"
 
 namespace {
 

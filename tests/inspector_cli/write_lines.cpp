@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "features/record/run_writer.h"
-#include "hooks/rows/block_row.h"
-#include "hooks/rows/ledger_row.h"
+#include "record/rows/block_row.h"
+#include "record/rows/ledger_row.h"
+#include "record/run_writer.h"
 
 namespace {
 

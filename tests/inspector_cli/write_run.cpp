@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "features/record/run_writer.h"
+#include "record/run_writer.h"
 
 namespace {
 

@@ -12,7 +12,7 @@ import pytest
 from programs import run
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("core/", "hooks/", "features/", "inspector_cli/", "python/")
+PRODUCT = ("core/", "record/", "hooks/", "analysis/", "features/", "inspector_cli/", "python/")
 SUBCOMMAND = """#include <fmt/core.h>
 
 #include "inspector_cli/commands/subcommands.h"

@@ -102,8 +102,8 @@ MODULES = (
 
 EVERYTHING = (
     "precompiled formats ops_layouts ops kernels_cpu collectives quantization gemm distributed "
-    "hook_points modules hooks_config hooks_rows hooks options hooks_session statistics record "
-    "diagnosis engine features command_line "
+    "hook_points modules hooks_config record_rows hooks options hooks_session statistics record "
+    "analysis engine features command_line "
     + " ".join((MODULES, *(each.name for each in GPU_ROOMS)))
 )
 
@@ -190,46 +190,46 @@ ROOMS = (
         LIBTORCH,
     ),
     room("modules", "core/modules/*", MODULES, LIBTORCH),
+    # The run file: rows (one struct a table), writer, reader, repair, dumps.
+    room("record_rows", "record/rows/*"),
+    room("record", "record/*", "formats record_rows", HDF5),
     # hooks
     room("hooks_config", "hooks/config/*", "formats", YAML + REGEX),
-    # The rows of the run file: what features record and sinks write.
-    room("hooks_rows", "hooks/rows/*"),
-    # The session and its API; features, plugins and what they include know nothing of it.
+    room("statistics", "hooks/statistics/*", "formats ops_layouts hooks_config"),
+    room(
+        "engine",
+        "hooks/engine/*",
+        "formats ops ops_layouts collectives quantization distributed hooks_config hooks "
+        "statistics",
+        LIBTORCH,
+    ),
+    # The session and its API. Features and plugins do not include it.
     room(
         "hooks_session",
         "hooks/session/* hooks/debug.*",
-        "formats ops ops_layouts collectives quantization hook_points hooks_config hooks_rows "
+        "formats ops ops_layouts collectives quantization hook_points hooks_config record_rows "
         "hooks",
         LIBTORCH,
     ),
     room(
         "hooks",
         "hooks/*",
-        "formats ops ops_layouts collectives quantization hook_points hooks_config hooks_rows",
+        "formats ops ops_layouts collectives quantization hook_points hooks_config record_rows",
         LIBTORCH,
     ),
+    # Facts of a run and the rules that judge them. Reads runs only through record.
+    room("analysis", "analysis/*", "record statistics hooks_config record_rows"),
     # features
     room(
         "options",
         "features/*_options.* features/*_option.* features/trigger/condition.*",
-        "formats hooks_config statistics record diagnosis",
-    ),
-    room("statistics", "features/statistics/*", "formats ops_layouts hooks_config"),
-    room("record", "features/record/*", "formats hooks_rows", HDF5),
-    # A run's facts and what they mean: the run reader alone.
-    room("diagnosis", "features/diagnosis/*", "record statistics hooks_config hooks_rows"),
-    room(
-        "engine",
-        "features/engine/*",
-        "formats ops ops_layouts collectives quantization distributed hooks_config hooks "
-        "statistics",
-        LIBTORCH,
+        "formats hooks_config statistics record analysis",
     ),
     room(
         "features",
         "features/*",
-        "formats ops ops_layouts collectives quantization distributed hooks_config hooks_rows "
-        "hooks options statistics record diagnosis engine",
+        "formats ops ops_layouts collectives quantization distributed hooks_config record_rows "
+        "hooks options statistics record analysis engine",
         LIBTORCH,
     ),
     # command: text and tables know nothing of runs, reports nothing of the command line
@@ -237,20 +237,20 @@ ROOMS = (
     room(
         "cli_report",
         "inspector_cli/report/*",
-        "formats hooks_config hooks_rows statistics record diagnosis cli_terminal",
+        "formats hooks_config record_rows statistics record analysis cli_terminal",
     ),
     # Runs of the user's program, and the search among them: nothing of the command line.
     room(
         "cli_bisect",
         "inspector_cli/bisect/*",
-        "formats hooks_config hooks_rows options statistics record diagnosis cli_report "
+        "formats hooks_config record_rows options statistics record analysis cli_report "
         "cli_terminal",
     ),
     # The report for a browser: a server of this machine, nothing of the command line.
     room(
         "cli_serve",
         "inspector_cli/serve/*",
-        "hooks_rows record diagnosis cli_report cli_terminal",
+        "record_rows record analysis cli_report cli_terminal",
         HTTP,
     ),
     # Messages about a command line, for any program that parses one.
@@ -258,7 +258,7 @@ ROOMS = (
     room(
         "inspector_cli",
         "inspector_cli/*",
-        "formats hooks_config hooks_rows options statistics record diagnosis cli_report "
+        "formats hooks_config record_rows options statistics record analysis cli_report "
         "cli_terminal cli_bisect cli_serve command_line",
         COMMAND_LINE,
     ),
@@ -282,11 +282,11 @@ WITHOUT_LIBTORCH = frozenset(
         "formats",
         "ops_layouts",
         "hooks_config",
-        "hooks_rows",
+        "record_rows",
         "options",
         "statistics",
         "record",
-        "diagnosis",
+        "analysis",
         "cli_terminal",
         "cli_report",
         "cli_bisect",

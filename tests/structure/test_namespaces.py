@@ -28,9 +28,9 @@ def namespaces(text):
     [
         ("hooks", "telens"),
         ("hooks/config", "telens::config"),
-        ("hooks/rows", "telens::record"),
+        ("record/rows", "telens::record"),
         ("hooks/session", "telens::debug"),
-        ("features/record", "telens::record"),
+        ("record", "telens::record"),
     ],
 )
 def test_a_folder_has_one_namespace(folder, namespace):

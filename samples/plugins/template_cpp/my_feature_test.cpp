@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/modules/linear/linear.h"
-#include "features/record/run_reader.h"
 #include "hooks/debug.h"
+#include "record/run_reader.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include "core/kernels/cuda/statistics/cast_tensors.h"
 #include "core/kernels/cuda/statistics/merge.cuh"
 #include "core/ops/block_errors.h"
-#include "features/statistics/accumulator.h"
+#include "hooks/statistics/accumulator.h"
 #include "tests/core/block_casts.h"
 #include "tests/core/cuda/block_data.h"
 #include "tests/core/cuda/host_grid.h"

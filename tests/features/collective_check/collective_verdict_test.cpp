@@ -8,7 +8,7 @@
 
 #include "features/collective_check/exchange_words.h"
 #include "features/collective_check/seen_collectives.h"
-#include "features/engine/tensor_digest.h"
+#include "hooks/engine/tensor_digest.h"
 
 namespace telens::features {
 namespace {

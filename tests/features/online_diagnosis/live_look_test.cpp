@@ -1,5 +1,5 @@
 // LiveLook: the rules over a run that grows, each finding once.
-#include "features/diagnosis/live_look.h"
+#include "analysis/live_look.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "features/diagnosis/finding_json.h"
-#include "features/diagnosis/rules.h"
-#include "tests/features/record/record_fixture.h"
+#include "analysis/finding_json.h"
+#include "analysis/rules.h"
+#include "tests/record/record_fixture.h"
 
 namespace telens::diagnosis {
 namespace {

@@ -1,0 +1,192 @@
+#include "analysis/baseline.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <ranges>
+
+namespace telens::diagnosis {
+namespace {
+
+constexpr double kBitsOfNothing = -200;  // below any FP32 number: 2^-149 is the smallest one
+constexpr double kSpreads = 4;
+constexpr double kSteps = 3;
+
+// Summary of the last points before a place.
+struct Past {
+  double usual = 0;
+  double spread = 0;        // taken over the steps
+  double largest_step = 0;  // but for a spike
+};
+
+// The largest distance; of many the third largest: a spike of one point takes two steps.
+double largest_but_a_spike(const std::vector<double>& steps) {
+  constexpr std::size_t kMany = 8;
+  std::vector<double> sizes;
+  for (const double step : steps) sizes.push_back(std::abs(step));
+  std::ranges::sort(sizes, std::greater());
+  if (sizes.empty()) return 0;
+  return sizes.size() < kMany ? sizes.front() : sizes[2];
+}
+
+Past summarize_past(std::span<const double> values) {
+  // The newest ones, and how steps vary: gradients fall by a factor of 10 while training begins.
+  constexpr std::size_t kNewest = 5;
+  const auto newest = values.last(std::min(kNewest, values.size()));
+  Past past{.usual = median({newest.begin(), newest.end()})};
+  std::vector<double> steps;
+  for (std::size_t i = 1; i < values.size(); ++i) {
+    steps.push_back(values[i] - values[i - 1]);
+  }
+  past.spread = spread(steps);
+  past.largest_step = largest_but_a_spike(steps);
+  return past;
+}
+
+struct Sizes {
+  std::vector<Point> points;
+  std::vector<double> bits;  // log2 of each point
+};
+
+Sizes finite(std::span<const Point> all) {
+  Sizes sizes;
+  for (const Point& point : all) {
+    if (!std::isfinite(point.value)) continue;
+    sizes.points.push_back(point);
+    sizes.bits.push_back(bits(point.value));
+  }
+  return sizes;
+}
+
+// How many points a ramp takes that begins at `first`, until it is least_bits away from `usual`; 0:
+// there is none. Each point lies beyond `edge` and not before the last one. A step that makes good
+// what the one before it went back counts from where the ramp was.
+std::size_t ramp_length(std::span<const double> values, std::size_t first, double edge,
+                        double usual, const RampOptions& options) {
+  constexpr double kLargestStep = 0.4;  // times least_bits: a larger one is a shift
+  const std::size_t end = std::min(values.size(), first + options.within);
+  std::size_t highest = first - 1;
+  for (std::size_t i = first; i < end; ++i) {
+    if (values[i] <= edge) return 0;
+    if (i > first && values[i] - values[i - 1] < -options.back) return 0;
+    const double step = (values[i] - values[highest]) / static_cast<double>(i - highest);
+    if (step > kLargestStep * options.least_bits) return 0;
+    if (values[i] > values[highest]) highest = i;
+    if (values[i] - usual >= options.least_bits) return i - first + 1;
+  }
+  return 0;
+}
+
+// A factor that is applied again in each iteration makes a straight line of bits. Where the line
+// bends by a third of the rise, what crept along before the bend is training's own.
+std::size_t onset(std::span<const double> values, std::size_t first, std::size_t length) {
+  constexpr double kOfRise = 1.0 / 3;
+  const std::size_t before = first - 1;
+  const double rise = values[before + length] - values[before];
+  double deepest = kOfRise * rise;
+  std::size_t bend = before;
+  for (std::size_t i = 1; i < length; ++i) {
+    const double line = rise * static_cast<double>(i) / static_cast<double>(length);
+    const double below = line - (values[before + i] - values[before]);
+    if (below <= deepest) continue;
+    deepest = below;
+    bend = before + i;
+  }
+  return bend + 1;
+}
+
+}  // namespace
+
+double median(std::vector<double> values) {
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+double spread(const std::vector<double>& values) {
+  constexpr double kOfNormal = 1.4826;
+  const double usual = median(values);
+  std::vector<double> distances;
+  for (const double value : values) distances.push_back(std::abs(value - usual));
+  return kOfNormal * median(std::move(distances));
+}
+
+double bits(double size) {
+  if (!(size > 0)) return kBitsOfNothing;
+  return std::isfinite(size) ? std::max(kBitsOfNothing, std::log2(size)) : -kBitsOfNothing;
+}
+
+std::optional<Shift> first_shift(std::span<const Point> all, const ShiftOptions& options) {
+  const auto [sizes, values] = finite(all);
+  for (std::size_t i = options.least_past; i < values.size(); ++i) {
+    const std::size_t begin = i > options.window ? i - options.window : 0;
+    const Past past = summarize_past(std::span(values).subspan(begin, i - begin));
+    const double away = std::max(options.least_bits, kSpreads * past.spread);
+    const auto is_away = [&](std::size_t at, double least) {
+      const double distance = values[at] - past.usual;
+      return std::abs(distance) >= least && (distance > 0) == (values[i] > past.usual);
+    };
+    const auto leaves = [&](std::size_t at) { return is_away(at, away); };
+    if (!leaves(i)) continue;
+    if (std::abs(values[i] - values[i - 1]) < kSteps * past.largest_step) continue;
+    std::size_t end = i;
+    while (end < values.size() && leaves(end)) ++end;
+    const std::size_t stays = end - i;
+    // The end of a burst goes back to where the window mostly was.
+    const auto window = std::span(values).subspan(begin, i - begin);
+    const double from_window = values[i] - median({window.begin(), window.end()});
+    const bool beyond =
+        from_window * (values[i] - past.usual) > 0 && std::abs(from_window) >= away / 2;
+    if (options.passing > 0 && !beyond) continue;
+    std::size_t back = end;
+    while (back < values.size() && is_away(back, away / 2)) ++back;
+    if (back < values.size() && back - i < options.passing) continue;
+    // It has to stay, but for one of these points.
+    const auto first_points = std::views::iota(i, std::min(values.size(), i + options.passing));
+    if (std::ranges::count_if(first_points, std::not_fn(leaves)) > 1) continue;
+    // A spike before a shift is none of it.
+    const bool goes_on = stays > 1 && std::abs(values[i + 1] - past.usual) >=
+                                          std::abs(values[i] - past.usual) + options.least_bits;
+    if (goes_on) continue;
+    if (stays < options.sustained) {
+      // A shift that the end of the run, or the last finite value, cuts short must be larger.
+      const auto missing = static_cast<double>(options.sustained - stays);
+      const double enough = options.least_bits * (1 + missing / 2);
+      if (end < values.size() || std::abs(values[i] - past.usual) < enough) continue;
+    }
+    return Shift{.first = sizes[i].iteration,
+                 .last = sizes[end - 1].iteration,
+                 .bits = values[i] - past.usual,
+                 .usual = std::exp2(past.usual),
+                 .value = sizes[i].value};
+  }
+  return std::nullopt;
+}
+
+std::optional<Shift> first_ramp(std::span<const Point> all, int sign, const RampOptions& options) {
+  constexpr double kLeastEdge = 0.03;  // bits beyond the past
+  auto [sizes, values] = finite(all);
+  for (double& value : values) value *= sign;
+  for (std::size_t i = options.least_past; i < values.size(); ++i) {
+    const auto past = std::span(values).subspan(i - options.least_past, options.least_past);
+    const auto [smallest, largest] = std::ranges::minmax(past);
+    if (largest - smallest > options.steady) continue;
+    const double edge = largest + std::max(kLeastEdge, (largest - smallest) / 4);
+    const double usual = median({past.begin(), past.end()});
+    const std::size_t length = ramp_length(values, i, edge, usual, options);
+    if (length == 0) continue;
+    std::size_t end = i + length;
+    while (end < values.size() && values[end] > edge) ++end;
+    const Point& reached = sizes[i + length - 1];
+    return Shift{.first = sizes[onset(values, i, length)].iteration,
+                 .last = sizes[end - 1].iteration,
+                 .bits = sign * (values[i + length - 1] - usual),
+                 .usual = std::exp2(sign * usual),
+                 .value = reached.value};
+  }
+  return std::nullopt;
+}
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,60 @@
+// The usual values of a series, and where it leaves them: medians, which single values do not move.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "analysis/series.h"
+
+namespace telens::diagnosis {
+
+double median(std::vector<double> values);  // NaN of none
+// The median of the distances from the median, times 1.4826: the standard deviation where values
+// are normally distributed.
+double spread(const std::vector<double>& values);
+
+// log2 of a size; what is 0 or less, or no number, is 2^-200.
+double bits(double size);
+
+// A series of sizes, in bits.
+struct Shift {
+  std::int64_t first = 0;  // iteration
+  std::int64_t last = 0;   // up to which it stays away
+  double bits = 0;         // above the usual, negative below it
+  double usual = 0;        // size
+  double value = 0;        // in `first`
+};
+
+struct ShiftOptions {
+  double least_bits = 3;       // less is no shift
+  std::size_t least_past = 4;  // points that make a past
+  std::size_t sustained = 3;   // consecutive points that stay away; fewer at the end of the run
+  // A shift that goes back by half before so many points is a burst, and so is one that is not away
+  // in two of them.
+  std::size_t passing = 0;
+  std::size_t window = 16;  // number of past points
+};
+
+// The first shift of a series of sizes: away from the median of the last points by least_bits and
+// by 4 spreads of the steps in the past, and by a step of 3 times the largest one of these but for
+// a spike, so that a steady growth is none. A shift that lasts for fewer points than `sustained`,
+// since the run ends or holds no number any more, has to be larger.
+std::optional<Shift> first_shift(std::span<const Point> sizes, const ShiftOptions& options);
+
+struct RampOptions {
+  double least_bits = 4;
+  double steady = 0.5;         // bits between the largest and the smallest of the past
+  std::size_t least_past = 6;  // points
+  std::size_t within = 16;     // points from the first one to that which is least_bits away
+  double back = 0.1;           // bits that a step may go back
+};
+
+// The first departure from a steady past that goes on in one direction until it is least_bits away,
+// as of a factor that is applied again in each iteration, in steps of 0.4 least_bits at the most.
+// `sign`: 1 up, -1 down.
+std::optional<Shift> first_ramp(std::span<const Point> sizes, int sign, const RampOptions& options);
+
+}  // namespace telens::diagnosis

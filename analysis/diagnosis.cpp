@@ -1,0 +1,261 @@
+#include "analysis/diagnosis.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "analysis/ranking.h"
+#include "analysis/rules.h"
+#include "analysis/rules/precision_names.h"
+#include "hooks/statistics/catalogue.h"
+
+namespace telens::diagnosis {
+namespace {
+
+std::vector<std::string> lacks(const Rule& rule, const Facts& facts) {
+  std::vector<std::string> names;
+  for (const std::string_view entry : rule.required) {
+    const auto names_of_entry = alternatives_in(entry);
+    const bool has_any = std::ranges::any_of(
+        names_of_entry, [&](std::string_view statistic) { return facts.has(statistic); });
+    if (!has_any) names.emplace_back(names_of_entry.front());
+  }
+  const auto recorded = [&](std::string_view statistic) { return facts.has(statistic); };
+  const bool has_other = std::ranges::any_of(rule.instead_of_ledger, recorded);
+  if (rule.needs_ledger && facts.gemm_states().empty() && !has_other) {
+    names.emplace_back("a ledger");
+  }
+  return names;
+}
+
+// The scalings that GEMMs ran in, by the ledger.
+std::set<std::string_view> list_scalings(const Facts& facts) {
+  std::set<std::string_view> scalings;
+  for (const GemmState& state : facts.gemm_states()) {
+    for (const auto& [entry, detail] : state.entries) {
+      if (!entry.ends_with(" ran")) continue;
+      const std::string_view scaling = scaling_in(detail);
+      if (!scaling.empty()) scalings.insert(scaling);
+    }
+  }
+  return scalings;
+}
+
+// Empty: the statistic has a meaning in this run, for all that is known of it. Else the precision
+// in which it has none: a scale needs a cast, and one scale of a tensor a cast that has one.
+std::string no_meaning_under(std::string_view statistic, const Facts& facts,
+                             const std::set<std::string_view>& scalings) {
+  using config::StatisticSource;
+  const StatisticId row = find_statistic(statistic);
+  if (row == nullptr || facts.gemm_states().empty()) return "";
+  const bool is_of_scale = row->source() == StatisticSource::scale;
+  if (!is_of_scale && row->source() != StatisticSource::cast) return "";
+  if (scalings.empty()) return "high precision";
+  if (!is_of_scale || scalings.contains(kTensorScaling)) return "";
+  return fmt::format("{} scaling", fmt::join(scalings, " and "));
+}
+
+// Those of the statistics that a rule lacks which no feature would have recorded.
+Meaningless find_meaningless(const Rule& rule, const Facts& facts,
+                             const std::set<std::string_view>& scalings) {
+  Meaningless meaningless{&rule, {}, {}};
+  for (const std::string_view entry : rule.required) {
+    std::string under;
+    const auto has_none = [&](std::string_view statistic) {
+      under = no_meaning_under(statistic, facts, scalings);
+      return !under.empty() && !facts.has(statistic);
+    };
+    const auto names = alternatives_in(entry);
+    if (!std::ranges::all_of(names, has_none)) continue;
+    meaningless.statistics.emplace_back(names.front());
+    meaningless.under = under;
+  }
+  return meaningless;
+}
+
+bool asks_for_attention(const Rule& rule) {
+  return std::ranges::any_of(rule.required, [](std::string_view entry) {
+    const StatisticId row = find_statistic(alternatives_in(entry).front());
+    return row != nullptr && row->source() == config::StatisticSource::scores;
+  });
+}
+
+// By what was recorded of one, or by the name of a layer.
+bool has_attention(const Facts& facts) {
+  for (const std::string_view statistic : statistics_of_rules()) {
+    for (const Series* series : facts.with(statistic)) {
+      if (series->place.tensor && is_of_attention(*series->place.tensor)) return true;
+    }
+  }
+  for (std::size_t layer = 0; layer < facts.layers(); ++layer) {
+    std::string name = facts.layer_name(static_cast<std::int32_t>(layer));
+    std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+    for (const std::string_view part : {"attention", "attn", "qkv"}) {
+      if (name.find(part) != std::string::npos) return true;
+    }
+  }
+  return false;
+}
+
+// Something kept the ranks from being compared, and no two of them have what the rule reads.
+bool lacks_ranks(const Rule& rule, const Facts& facts) {
+  if (!rule.compares_ranks || facts.why_not_compared().empty()) return false;
+  std::set<int> ranks;
+  for (const std::string_view entry : rule.required) {
+    for (const std::string_view statistic : alternatives_in(entry)) {
+      for (const Series* series : facts.with(statistic)) ranks.insert(series->place.rank);
+    }
+  }
+  if (rule.needs_ledger) {
+    for (const GemmState& state : facts.gemm_states()) ranks.insert(state.place.rank);
+  }
+  return ranks.size() < 2;
+}
+
+// A run of one rank lacks nothing for a comparison of ranks, nor one without attention its scores.
+bool could_have(const Rule& rule, const Facts& facts) {
+  if (rule.compares_ranks) return facts.ranks() > 1;
+  return !asks_for_attention(rule) || has_attention(facts);
+}
+
+// A finding that begins with a process that goes on with the run may come from its checkpoint.
+void tell_resume(Finding& finding, const Facts& facts) {
+  constexpr std::int64_t kSteps = 2;
+  for (const Resume& resume : facts.resumes()) {
+    if (finding.first < resume.first || finding.first > resume.first + kSteps) continue;
+    finding.summary += fmt::format("; the run was resumed at iteration {}", resume.first);
+    return;
+  }
+}
+
+// The letters in lower case, words between single blanks, and a blank at each end.
+std::string list_words(std::string_view text) {
+  std::string words = " ";
+  for (const char each : text) {
+    const auto c = static_cast<unsigned char>(each);
+    if (std::isalpha(c) != 0) {
+      words += static_cast<char>(std::tolower(c));
+    } else if (words.back() != ' ') {
+      words += ' ';
+    }
+  }
+  if (words.back() != ' ') words += ' ';
+  return words;
+}
+
+template <std::size_t N>
+bool has_any(std::string_view words, const std::array<std::string_view, N>& parts) {
+  return std::ranges::any_of(
+      parts, [&](std::string_view part) { return words.find(part) != std::string_view::npos; });
+}
+
+// True if an exception says that numbers were wrong, as of sampling from NaN or of a program that
+// stops at a loss that is not finite. An error of the code may name a loss ("KeyError: 'loss'"), an
+// assertion anything, and buffers overflow without any number.
+bool speaks_of_numbers(std::string_view reason) {
+  constexpr std::array<std::string_view, 9> kErrorsOfCode{
+      " attributeerror ",      " importerror ", " indexerror ", " keyerror ",         " nameerror ",
+      " modulenotfounderror ", " syntaxerror ", " typeerror ",  " unboundlocalerror "};
+  constexpr std::array<std::string_view, 19> kNumbers{
+      " nan ",        " nans ",        " isnan ",        " inf ",           " infs ",
+      " isinf ",      " finite ",      " isfinite ",     " nonfinite ",     " infinity ",
+      " infinities ", " is infinite ", " are infinite ", " infinite loss ", " diverge",
+      " explod",      " loss scale ",  " overflow ",     " overflows "};
+  constexpr std::array<std::string_view, 7> kJudgmentsOfLoss{
+      " large ", " high ", " spike", " jump", " increas", " threshold ", " invalid "};
+  constexpr std::array<std::string_view, 5> kNoNumbers{" stack overflow ", " buffer overflow ",
+                                                       " heap overflow ", " queue overflow ",
+                                                       " integer overflow "};
+  const std::string words = list_words(reason);
+  const std::string type = list_words(reason.substr(0, reason.find(':')));
+  if (has_any(type, kErrorsOfCode) || has_any(words, kNoNumbers)) return false;
+  if (has_any(words, kNumbers)) return true;
+  return words.find(" loss ") != std::string::npos && has_any(words, kJudgmentsOfLoss);
+}
+
+bool is_of_values(const Finding& finding) {
+  const Stage stage = find_rule(finding.cause).stage;
+  return stage >= Stage::values && stage <= Stage::propagation;
+}
+
+// Only an exception can follow from what was recorded. Memory, signals and errors of the program
+// itself have other causes.
+bool explains(const Ranked& ranked, const Finding& end, const RunEnding& ending) {
+  constexpr double kTrusted = 0.6;
+  const Finding& finding = ranked.finding;
+  if (ending.ending != Ending::exception || finding.first > end.first) return false;
+  if (finding.confidence < kTrusted) return false;
+  // A feature that stopped the run judged by any of the findings.
+  if (ending.reason.find("RunStopped") != std::string::npos) return true;
+  if (find_rule(finding.cause).compares_ranks && speaks_of_collectives(ending.reason)) return true;
+  const auto leads_to = [&](const Finding& each) {
+    if (each.first > end.first || !is_of_values(each)) return false;
+    // A program that ends itself, as by sys.exit(1), gives no reason.
+    const bool gives_none = ending.reason.starts_with("SystemExit");
+    return speaks_of_numbers(ending.reason) || (gives_none && each.cause == "nonfinite");
+  };
+  return leads_to(finding) || std::ranges::any_of(ranked.consequences, leads_to);
+}
+
+// An ending never comes before a cause.
+void add_ending(std::vector<Ranked>& ranked, Finding end, const RunEnding& ending) {
+  const auto origin =
+      std::ranges::find_if(ranked, [&](const Ranked& each) { return explains(each, end, ending); });
+  if (origin == ranked.end()) {
+    ranked.push_back({std::move(end), {}});
+  } else {
+    origin->consequences.push_back(std::move(end));
+  }
+}
+
+}  // namespace
+
+Diagnosis diagnose(const Facts& facts) {
+  Diagnosis diagnosis{.first_iteration = facts.first_iteration(),
+                      .last_iteration = facts.last_iteration()};
+  diagnosis.not_compared.why = facts.why_not_compared();
+  std::vector<Finding> findings;
+  std::vector<Finding> endings;
+  const auto scalings = list_scalings(facts);
+  for (const Rule& rule : rules()) {
+    if (rule.stage == Stage::ending) {
+      std::ranges::move(rule.find(facts), std::back_inserter(endings));
+      continue;
+    }
+    auto names = lacks(rule, facts);
+    if (!names.empty()) {
+      Meaningless meaningless = find_meaningless(rule, facts, scalings);
+      if (!meaningless.statistics.empty()) {
+        diagnosis.meaningless.push_back(std::move(meaningless));
+      } else if (lacks_ranks(rule, facts)) {
+        diagnosis.not_compared.rules.push_back(&rule);
+      } else if (could_have(rule, facts)) {
+        diagnosis.unasked.push_back({&rule, std::move(names)});
+      }
+      continue;
+    }
+    std::vector<Finding> found = rule.find(facts);
+    if (found.empty() && lacks_ranks(rule, facts)) {
+      diagnosis.not_compared.rules.push_back(&rule);
+      continue;
+    }
+    ++diagnosis.asked;
+    std::ranges::move(found, std::back_inserter(findings));
+  }
+  for (Finding& finding : findings) tell_resume(finding, facts);
+  diagnosis.findings = rank(std::move(findings));
+  for (Finding& end : endings) add_ending(diagnosis.findings, std::move(end), facts.ending());
+  return diagnosis;
+}
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,143 @@
+// The contents of a run, as rules ask for them: series by statistic, scalars, states of GEMMs,
+// warm-up.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "analysis/rank_ends.h"
+#include "analysis/series.h"
+#include "record/run_reader.h"
+
+namespace telens::diagnosis {
+
+// The precision in which a GEMM ran from an iteration on; `entries` are those of docs/run_file.md.
+struct GemmState {
+  Place place;
+  std::int64_t iteration = 0;
+  std::map<std::string, std::string> entries;
+
+  std::string detail(const std::string& entry) const;
+};
+
+// A loss, or another number of the program.
+struct Scalars {
+  std::string name;
+  int rank = 0;
+  std::vector<Point> points;
+};
+
+// Another process goes on with the run; what it repeats counts as its own.
+struct Resume {
+  std::int64_t last_before = INT64_MIN;  // iteration; not known where the files before are gone
+  std::int64_t first = 0;                // iteration that it recorded
+};
+
+// When a tensor comes up within an iteration: forward through the layers in the order of their ids,
+// then backward.
+using Turn = std::tuple<int, std::int32_t, int>;
+Turn get_order_in_step(const Place& place);
+
+// Both ends are included.
+struct Iterations {
+  std::int64_t first = INT64_MIN;
+  std::int64_t last = INT64_MAX;
+};
+
+class Facts {
+ public:
+  // Reads the series of these statistics alone, and everything else, of these iterations; the state
+  // of a GEMM counts from before them on. Histograms tell of elements that are not finite as
+  // records do. Throws RecordError.
+  Facts(const record::RunReader& run, std::span<const std::string_view> statistics,
+        Iterations iterations = {});
+
+  // In the order of their turns, then of ranks.
+  std::vector<const Series*> with(std::string_view statistic) const;
+  // Another statistic of the same tensor, layer and rank: for the same GEMM, else of the tensor
+  // itself, else for any GEMM. nullptr: not recorded.
+  const Series* beside(const Series& series, std::string_view statistic) const;
+  const Series* find(const Place& place, std::string_view statistic) const;
+  bool has(std::string_view statistic) const { return !with(statistic).empty(); }
+
+  const std::vector<Scalars>& scalars() const { return scalars_; }
+  // By rank, layer and GEMM, then as they followed each other.
+  const std::vector<GemmState>& gemm_states() const { return gemm_states_; }
+
+  // Iterations of a layer in which delayed scaling had no amax history.
+  const std::set<std::int64_t>& warm_up(std::int32_t layer) const;
+  bool is_warm_up(std::int32_t layer, std::int64_t iteration) const {
+    return warm_up(layer).contains(iteration);
+  }
+
+  const std::string& layer_name(std::int32_t layer) const;
+  std::size_t layers() const { return layer_names_.size(); }
+  // The name with a * for each number: layers that have it in common play the same part.
+  const std::string& select_part(std::int32_t layer) const { return parts_[layer]; }
+  std::int64_t first_iteration() const { return first_; }
+  std::int64_t last_iteration() const { return last_; }
+  int ranks() const { return ranks_; }
+  // The last iteration of which a rank has recorded anything; nothing: its last file is of a world
+  // of another size than the newest one, and the run has gone on without it.
+  std::optional<std::int64_t> last_of_rank(int rank) const;
+  // A clause (analysis/rank_coverage.h); empty: nothing kept ranks from being compared.
+  const std::string& why_not_compared() const { return why_not_compared_; }
+  // The configuration of the run as it stands in its file; empty: none was recorded.
+  const std::string& config_text() const { return config_text_; }
+  // Those of each rank, in the order of time.
+  const std::vector<Resume>& resumes() const { return resumes_; }
+  const RunEnding& ending() const { return ending_; }
+
+ private:
+  using Key = std::tuple<std::int32_t, int, int, int, std::int32_t>;
+  struct KeyHash {
+    std::size_t operator()(const Key& key) const;
+  };
+  static Key make_key(const Place& place, std::int32_t statistic);
+
+  record::RecordQuery query() const;
+  void read_names(const record::RunReader& run);
+  void read_resumes(const record::RunReader& run);
+  void read_world(const record::RunReader& run);
+  void read_warm_up(const record::RunReader& run);
+  void read_series(const record::RunReader& run, std::span<const std::string_view> statistics);
+  void read_histograms(const record::RunReader& run, std::span<const std::string_view> statistics);
+  // A statistic says nothing under a scale of 1, which no recipe has chosen yet: always, unless it
+  // is a weight's, or never.
+  enum class InWarmUp { meaningless, meaningful_of_weights, meaningful };
+  static InWarmUp judge_in_warm_up(std::string_view statistic);
+  void add_point(const Place& place, std::int32_t statistic, const Point& point, InWarmUp warm_up);
+  void read_scalars(const record::RunReader& run);
+  void read_ledger(const record::RunReader& run);
+  void put_in_order();
+  const Series* find(const Place& place, std::int32_t statistic) const;
+
+  Iterations read_;
+  std::vector<std::string> layer_names_;
+  std::vector<std::string> parts_;
+  std::unordered_map<std::string, std::int32_t> statistics_;
+  std::vector<Series> series_;
+  std::unordered_map<Key, std::size_t, KeyHash> index_;
+  std::unordered_map<std::int32_t, std::vector<std::size_t>> by_statistic_;
+  std::vector<Scalars> scalars_;
+  std::vector<GemmState> gemm_states_;
+  std::map<std::int32_t, std::set<std::int64_t>> warm_up_;
+  std::int64_t first_ = INT64_MAX;
+  std::int64_t last_ = INT64_MIN;
+  int ranks_ = 0;
+  std::map<int, std::int64_t> last_of_ranks_;  // ranks of the newest world alone
+  std::string why_not_compared_;
+  std::string config_text_;
+  std::vector<Resume> resumes_;
+  RunEnding ending_;
+};
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,21 @@
+// A diagnosis as a program reads it; docs/diagnosis.md has the schema.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "analysis/diagnosis.h"
+#include "core/base/json.h"
+
+namespace telens::diagnosis {
+
+inline constexpr int kSchemaVersion = 1;
+
+// One line; `run` is the run as it was named, `notes` what broke off its recording.
+std::string diagnosis_json(const Diagnosis& diagnosis, const Facts& facts, const std::string& run,
+                           const std::vector<std::string>& notes = {});
+
+// An entry of its `findings`.
+Json ranked_json(const Ranked& ranked, const Facts& facts, const std::string& run);
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,84 @@
+// The rules over a run that is still being recorded, again and again: tells each finding once.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "analysis/diagnosis.h"
+
+namespace telens::diagnosis {
+
+// The reaction to a finding, each more than the one before.
+enum class Action : std::uint8_t { ignore, tell, veto, stop };
+
+struct LiveLookOptions {
+  std::string path;  // that is read: the run's folder, or one of its files
+  std::string run;   // the run as commands are to name it
+  std::function<Action(std::string_view cause)> get_action;
+  std::function<bool(const std::string& layer)> selects;
+  // If the run has more records the last iterations alone are read, about so many records: a look
+  // at a long run must not take longer and longer.
+  std::uint64_t most_records = 500'000;
+};
+
+// A finding that is new, with the reaction that it asks for: the strongest of its own and of those
+// that follow from it.
+struct LiveFinding {
+  Action action = Action::tell;
+  std::string cause;
+  std::string layer;  // "": of no single one
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+  double confidence = 0;
+  std::string text;  // a line: cause, place, iterations, summary, next step
+  std::string json;  // an entry of `findings` of docs/diagnosis.md
+};
+
+struct LiveFindings {
+  std::vector<LiveFinding> found = {};
+  bool vetoes = false;  // now, by findings that are told or not
+};
+
+class LiveLook {
+ public:
+  explicit LiveLook(LiveLookOptions options) : options_(std::move(options)) {}
+
+  struct Request {
+    std::int64_t last = INT64_MAX;   // iteration up to which the run is read
+    std::int64_t since = INT64_MIN;  // findings that ended before this iteration are not told
+    // A finding that began in the last recorded iteration is told by the next look, as some rules
+    // judge an iteration by the one behind it. At the end there is none, and it is told at once.
+    bool at_end = false;
+  };
+  // Throws RecordError.
+  LiveFindings look(const Request& request);
+
+ private:
+  // Cause, layer, tensor, gemm, rank.
+  using Key = std::tuple<std::string, std::string, int, int, int>;
+  static Key make_key(const Finding& finding, const Facts& facts);
+
+  // The run as a look sees it.
+  struct Seen {
+    const Facts& facts;
+    std::int64_t since = INT64_MIN;
+    bool is_part = false;  // earlier iterations were left out
+    std::int64_t settled = 0;
+  };
+  bool counts(const Finding& finding, const Seen& seen) const;
+  bool vetoes(const Ranked& ranked, const Seen& seen) const;
+  std::optional<Action> new_action(const Ranked& ranked, const Seen& seen);
+  LiveFinding told(const Ranked& ranked, Action action, const Facts& facts) const;
+
+  const LiveLookOptions options_;
+  std::set<Key> known_;
+};
+
+}  // namespace telens::diagnosis

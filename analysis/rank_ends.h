@@ -1,0 +1,84 @@
+// How a run and its ranks ended: which rank ended first, and which ends are likely its consequence.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "record/run_reader.h"
+
+namespace telens::diagnosis {
+
+// Seconds. Clocks of machines differ by seconds, and a rank that loses another one may close its
+// file first.
+inline constexpr double kMostBefore = 10;
+
+// The cause of a rank's end, as far as its file tells.
+enum class EndKind : std::uint8_t {
+  error,       // an exception that the rank itself raised
+  unknown,     // a file that was not closed, an interrupt: the machine, a person or a launcher
+  by_another,  // an error of a collective, a signal of the launcher: what another rank's end causes
+  recording,   // only the recording ended, as on a full disk, and the process continued
+};
+
+// The last file of a rank, without a clean end.
+struct RankEnd {
+  const record::Segment* segment = nullptr;  // the reader's
+  EndKind kind = EndKind::unknown;
+  double time = 0;  // seconds since 1970; if the file was not closed: its last write
+  std::optional<std::int64_t> terminated_in = {};  // the iteration in which SIGTERM came
+};
+
+// True if the file was closed cleanly or is being written.
+bool ended_well(const record::Segment& segment);
+
+// True if the file was not closed and changed in the last 5 minutes. A writer on another machine
+// holds no lock that this one sees if the file system does not share locks (NFS, Lustre), or if the
+// file is a copy.
+bool may_be_written(const record::Segment& segment);
+
+// Returns first the ends before every error that a rank itself raised, then these errors, then
+// their likely consequences, then recordings that broke off; each part by time. The ends point into
+// the reader.
+std::vector<RankEnd> list_rank_ends(const record::RunReader& run);
+
+// The end in the list that likely caused those of kind `by_another`; nullptr if the list has none.
+const RankEnd* find_origin(const std::vector<RankEnd>& ends);
+
+// The first rank whose recording ended cleanly; nullptr if there is none.
+const record::Segment* find_first_clean(const record::RunReader& run);
+
+// True if an exception's text names a collective or its transport.
+bool speaks_of_collectives(std::string_view reason);
+
+enum class Ending : std::uint8_t {
+  finished,
+  still_being_written,
+  recording_stopped,  // the program continued, and its end is not known
+  exception,
+  out_of_memory,
+  killed,      // the file was not closed
+  terminated,  // by SIGTERM or Ctrl-C
+};
+
+// "finished", "still_being_written", ...
+std::string_view get_name(Ending ending);
+
+// How a run ended. It has not ended while any rank is being written. If it was recorded on another
+// machine, it has not ended either while no rank reports its end and a file may_be_written(). If
+// several ranks of the newest world ended badly, this is the end of the rank that likely ended
+// first.
+struct RunEnding {
+  Ending ending = Ending::finished;
+  std::optional<int> rank = {};                // of a run of several ranks, if it ended badly
+  std::optional<std::int64_t> iteration = {};  // the last recorded one; of SIGTERM: when it came
+  double time = 0;                             // seconds since 1970; 0 if it has not ended
+  std::string reason = {};                     // the exception, or why the recording stopped
+
+  bool is_failure() const { return ending >= Ending::exception; }
+};
+RunEnding find_ending(const record::RunReader& run);
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,95 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "analysis/rules/rules.h"
+#include "analysis/sizes.h"
+
+namespace telens::diagnosis {
+namespace {
+
+// By a factor in each iteration: 2^4 within 16 of them, after none.
+constexpr RampOptions kGrowth{.least_bits = 4};
+
+// The elements spread as before: a mean that drifts, which has a rule of its own.
+bool is_mean_alone(const Facts& facts, const Place& place, const Shift& ramp) {
+  const Series* deviation = facts.find(place, "std");
+  if (deviation == nullptr) return false;
+  const Point* before = deviation->before(ramp.first);
+  const Point* after = deviation->before(ramp.last + 1);
+  return before != nullptr && after != nullptr &&
+         bits(after->value) - bits(before->value) < ramp.bits / 3;
+}
+
+// The first in the order of training of those that begin to grow together.
+std::optional<Finding> growth(const Facts& facts, const std::vector<Series>& sizes) {
+  std::optional<Finding> found;
+  for (const Series& series : sizes) {
+    const auto ramp = first_ramp(series.points, 1, kGrowth);
+    if (!ramp || (found && found->first <= ramp->first + 1)) continue;
+    if (is_mean_alone(facts, series.place, *ramp)) continue;
+    found = Finding{
+        .cause = "activation_jump",
+        .place = series.place,
+        .first = ramp->first,
+        .last = ramp->last,
+        .confidence = kProbable,
+        .summary =
+            fmt::format("the root mean square grows in each iteration, from {:.3g} to {:.3g}",
+                        ramp->usual, ramp->value),
+        .evidence = {{"root mean square", series.place, ramp->first - 1, ramp->usual, "usual"}},
+        .gradual = true};
+  }
+  return found;
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  std::vector<Series> sizes = root_mean_squares(facts, TensorName::activation);
+  std::ranges::move(root_mean_squares(facts, TensorName::output), std::back_inserter(sizes));
+  std::ranges::stable_sort(sizes, {},
+                           [](const Series& series) { return get_order_in_step(series.place); });
+  std::vector<Finding> found;
+  for (const auto& together : shifts_together(sizes, 1, kActivationShift)) {
+    const PlaceShift& origin = together.front();
+    if (crest_change(facts, origin.place, origin.shift) > kOfOutliers) continue;
+    found.push_back({.cause = "activation_jump",
+                     .place = origin.place,
+                     .first = origin.shift.first,
+                     .last = origin.shift.last,
+                     .confidence = kProbable,
+                     .summary = fmt::format("the root mean square goes from {:.3g} to {:.3g}{}",
+                                            origin.shift.usual, origin.shift.value,
+                                            and_others(together.size() - 1, "tensor")),
+                     .evidence = {{"root mean square", origin.place, origin.shift.first,
+                                   origin.shift.value, ""},
+                                  {"root mean square", origin.place, origin.shift.first - 1,
+                                   origin.shift.usual, "usual"}}});
+  }
+  if (found.empty()) {
+    if (auto growing = growth(facts, sizes)) found.push_back(std::move(*growing));
+  }
+  return found;
+}
+
+}  // namespace
+
+Rule activation_jump() {
+  return {.cause = "activation_jump",
+          .title = "activations or logits that explode",
+          .doc =
+              "The root mean square of an activation or an output goes up 6 times and more "
+              "within an iteration and stays there; the first one in the order of training is "
+              "the origin. So is one that was steady and then grows 16 times within 16 iterations. "
+              "A slower growth is no finding.",
+          .stage = Stage::values,
+          .required = {kSizes},
+          .optional = {"numel", "mean"},
+          .recorded_by =
+              "LogTensorStats of activations and outputs (l2_norm and numel, or std and mean)",
+          .alternatives = "Other data from here on; a weight that was changed and is not recorded.",
+          .next_step = "telens plot RUN --layer '{layer}' --stat l2_norm --stat cur_amax",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

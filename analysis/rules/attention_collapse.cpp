@@ -1,0 +1,79 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "analysis/rules/rules.h"
+#include "analysis/sizes.h"
+
+namespace telens::diagnosis {
+namespace {
+
+// Percent of the largest entropy that there can be.
+constexpr double kCollapsed = 15;
+constexpr ShiftOptions kFall{.least_bits = 1.5};
+// Percent of the queries whose one key is not an attention sink.
+constexpr double kLeastChosen = 30;
+
+// Queries that look at one key alone which is not the first one: sinks are healthy.
+std::optional<double> chosen(const Facts& facts, const Place& place, std::int64_t iteration) {
+  const auto value = [&](std::string_view statistic) -> std::optional<double> {
+    const Series* series = facts.find(place, statistic);
+    return series != nullptr ? series->at(iteration) : std::nullopt;
+  };
+  const auto one = value("one_key%");
+  const auto first = value("first_key%");
+  if (!one || !first) return std::nullopt;
+  return *one - *first;
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  std::vector<Series> entropies;
+  for (const Series* series : facts.with("attention_entropy%")) entropies.push_back(*series);
+  std::vector<Finding> found;
+  for (const auto& together : shifts_together(entropies, -1, kFall)) {
+    const auto& [place, shift, settled] = together.front();
+    if (shift.value > kCollapsed) continue;
+    const auto share = chosen(facts, place, shift.first);
+    if (!share || *share < kLeastChosen) continue;
+    found.push_back(
+        {.cause = "attention_collapse",
+         .place = place,
+         .first = shift.first,
+         .last = shift.last,
+         .confidence = kProbable,
+         .summary = fmt::format("the entropy falls from {:.3g} to {:.3g} % of the largest, and "
+                                "{:.3g} % of the queries look at one key alone{}",
+                                shift.usual, shift.value, *share,
+                                and_others(together.size() - 1, "attention")),
+         .evidence = {{"attention_entropy%", place, shift.first, shift.value, ""},
+                      {"attention_entropy%", place, shift.first - 1, shift.usual, "usual"},
+                      {"one_key% - first_key%", place, shift.first, *share, ""}}});
+  }
+  return found;
+}
+
+}  // namespace
+
+Rule attention_collapse() {
+  return {
+      .cause = "attention_collapse",
+      .title = "attention whose entropy collapses",
+      .doc =
+          "The entropy of an attention falls to a third and less within an iteration, to at "
+          "most 15 % of the largest that there can be, and stays there, and 30 % of the "
+          "queries and more look at one key alone that is not the first one they see. "
+          "Attention sinks, which take the first key, are no finding, nor is an entropy that "
+          "falls slowly, as attention learns.",
+      .stage = Stage::propagation,
+      .required = {"attention_entropy%", "one_key%", "first_key%"},
+      .recorded_by = "LogTensorStats of `scores` (attention_entropy%, one_key%, first_key%)",
+      .alternatives =
+          "Logits that explode (attention_logits); keys or a bias that were changed, so that "
+          "one position wins for every query.",
+      .next_step = "telens plot RUN --layer '{layer}' --tensor scores --stat attention_entropy%",
+      .find = find};
+}
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,92 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "analysis/rules/rules.h"
+#include "analysis/sizes.h"
+
+namespace telens::diagnosis {
+namespace {
+
+// Attention that works has logits of some tens at the most. From about 100 on one key wins of any
+// number of keys that are not equal, and the gradient of the softmax is nothing but rounding.
+constexpr double kLeastLogit = 30;
+// Smaller ones count as this, so that what attention learns while its logits are small is no shift.
+constexpr double kUsualLogit = 10;
+constexpr ShiftOptions kJump{.least_bits = 1.5};
+constexpr RampOptions kGrowth{.least_bits = 3, .within = 32};
+
+std::vector<Series> largest_logits(const Facts& facts) {
+  std::vector<Series> all;
+  for (const Series* series : facts.with("max")) {
+    if (series->place.tensor != TensorName::scores) continue;
+    for (Point& point : all.emplace_back(*series).points) {
+      point.value = std::max(point.value, kUsualLogit);
+    }
+  }
+  return all;
+}
+
+Finding make_finding(const Facts& facts, const Place& place, const Shift& shift,
+                     std::size_t others) {
+  const Point* before = facts.find(place, "max")->before(shift.first);
+  Finding finding{
+      .cause = "attention_logits",
+      .place = place,
+      .first = shift.first,
+      .last = shift.last,
+      .confidence = kProbable,
+      .summary = fmt::format("the largest logit goes from {:.3g} to {:.3g}{}", before->value,
+                             shift.value, and_others(others, "attention")),
+      .evidence = {{"max", place, shift.first, shift.value, ""},
+                   {"max", place, before->iteration, before->value, "before"}}};
+  const Series* one_key = facts.find(place, "one_key%");
+  const auto share = one_key != nullptr ? one_key->at(shift.first) : std::nullopt;
+  if (share) finding.evidence.push_back({"one_key%", place, shift.first, *share, ""});
+  return finding;
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  const std::vector<Series> logits = largest_logits(facts);
+  std::vector<Finding> found;
+  for (const auto& together : shifts_together(logits, 1, kJump)) {
+    const PlaceShift& origin = together.front();
+    if (origin.shift.value < kLeastLogit) continue;
+    found.push_back(make_finding(facts, origin.place, origin.shift, together.size() - 1));
+  }
+  if (!found.empty()) return found;
+  for (const Series& series : logits) {
+    const auto ramp = first_ramp(series.points, 1, kGrowth);
+    if (!ramp || ramp->value < kLeastLogit) continue;
+    if (found.empty() || ramp->first < found.front().first) {
+      found = {make_finding(facts, series.place, *ramp, 0)};
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+Rule attention_logits() {
+  return {.cause = "attention_logits",
+          .title = "attention logits that explode",
+          .doc =
+              "The largest score of an attention goes up 3 times and more within an iteration and "
+              "stays there, or was steady and then grows 8 times within 32 iterations, to 30 and "
+              "more; scores below 10 count as 10. The growth of a training that learns to attend "
+              "is slower, or ends below.",
+          .stage = Stage::values,
+          .required = {"max", "one_key%"},
+          .recorded_by = "LogTensorStats of `scores` (max, one_key%)",
+          .alternatives =
+              "A learning rate that is too high for the weights of queries and keys; queries and "
+              "keys without a norm of their own.",
+          .next_step =
+              "telens plot RUN --layer '{layer}' --tensor scores --stat max; qk_norm_type of "
+              "MultiheadAttention bounds the logits",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

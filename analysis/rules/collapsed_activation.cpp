@@ -1,0 +1,53 @@
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "analysis/baseline.h"
+#include "analysis/rules/rules.h"
+
+namespace telens::diagnosis {
+namespace {
+
+// A healthy standard deviation differs little from one iteration to the next.
+constexpr ShiftOptions kShift{.least_bits = 5};
+
+std::vector<Finding> find(const Facts& facts) {
+  std::vector<Finding> found;
+  for (const Series* deviation : facts.with("std")) {
+    const auto tensor = deviation->place.tensor;
+    if (tensor != TensorName::activation && tensor != TensorName::output) continue;
+    const auto shift = first_shift(deviation->points, kShift);
+    if (!shift || shift->bits > 0) continue;
+    found.push_back(
+        {.cause = "collapsed_activation",
+         .place = deviation->place,
+         .first = shift->first,
+         .last = shift->last,
+         .confidence = kProven,
+         .summary = fmt::format("all elements are nearly the same: a standard "
+                                "deviation of {:.3g}, {:.3g} before",
+                                shift->value, shift->usual),
+         .evidence = {{"std", deviation->place, shift->first, shift->value, ""},
+                      {"std", deviation->place, shift->first - 1, shift->usual, "usual"}}});
+  }
+  return found;
+}
+
+}  // namespace
+
+Rule collapsed_activation() {
+  return {.cause = "collapsed_activation",
+          .title = "an activation that holds one value, or nothing",
+          .doc =
+              "The standard deviation of an activation or an output falls 32 times within an "
+              "iteration and stays there. Zeros of ReLU and of padding do that to no "
+              "standard deviation.",
+          .stage = Stage::values,
+          .required = {"std"},
+          .recorded_by = "LogTensorStats (std)",
+          .alternatives = "Inputs without content: a batch of padding.",
+          .next_step = "telens plot RUN --layer '{layer}' --stat std --stat mean",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,67 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "analysis/baseline.h"
+#include "analysis/rules/rules.h"
+
+namespace telens::diagnosis {
+namespace {
+
+// The share of elements that are not zero, which a ReLU holds within a few percent.
+constexpr ShiftOptions kShift{.least_bits = 0.7, .sustained = 4};
+
+Series live_shares(const Series& zeros, const Series& count) {
+  Series live{.place = zeros.place};
+  for (const auto& [iteration, value] : zeros.points) {
+    const auto elements = count.at(iteration);
+    if (elements && *elements > 0) live.points.push_back({iteration, 1 - value / *elements});
+  }
+  return live;
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  std::vector<Finding> found;
+  for (const Series* zeros : facts.with("zeros")) {
+    const Series* count = facts.beside(*zeros, "numel");
+    if (zeros->place.tensor != TensorName::activation || count == nullptr) continue;
+    const auto shift = first_shift(live_shares(*zeros, *count).points, kShift);
+    // All of them are zero: that is a collapse.
+    if (!shift || shift->bits > 0 || !(shift->value > 0)) continue;
+    found.push_back(
+        {.cause = "dead_units",
+         .place = zeros->place,
+         .first = shift->first,
+         .last = shift->last,
+         .confidence = kProbable,
+         .summary = fmt::format("{:.3g} % of the elements are zero, {:.3g} % before",
+                                100 * (1 - shift->value), 100 * (1 - shift->usual)),
+         .evidence = {
+             {"zeros / numel", zeros->place, shift->first, 1 - shift->value, ""},
+             {"zeros / numel", zeros->place, shift->first - 1, 1 - shift->usual, "usual"}}});
+  }
+  return found;
+}
+
+}  // namespace
+
+Rule dead_units() {
+  return {.cause = "dead_units",
+          .title = "units that give zero from some iteration on",
+          .doc =
+              "The share of a layer's inputs that are not zero falls to 60 % of what it was and "
+              "less, within an iteration, and stays there. The zeros that ReLU, dropout and "
+              "padding make from the start are no finding.",
+          .stage = Stage::update,  // before the jump of the sums that made them so
+          .required = {"zeros", "numel"},
+          .recorded_by = "LogTensorStats of activations (numel)",
+          .alternatives = "More padding, or more dropout, from here on; pruning.",
+          .next_step =
+              "telens plot RUN --layer '{layer}' --tensor activation --stat zeros; look at the "
+              "bias and the weight of the layer before",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

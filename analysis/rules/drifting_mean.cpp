@@ -1,0 +1,109 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <vector>
+
+#include "analysis/baseline.h"
+#include "analysis/rules/rules.h"
+
+namespace telens::diagnosis {
+namespace {
+
+constexpr double kCentered = 0.5;  // |mean| / std of a past that can drift
+constexpr double kFar = 2;         // after the drift
+constexpr std::size_t kLeastPast = 5;
+constexpr std::size_t kWithin = 16;    // points
+constexpr std::size_t kSustained = 3;  // points
+constexpr double kLeavesPast = 1.25;   // times the largest ratio of the past
+constexpr double kLeastDeparture = 0.1;
+
+Series ratios(const Series& mean, const Series& deviation) {
+  Series series{.place = mean.place};
+  for (const auto& [iteration, value] : mean.points) {
+    const auto width = deviation.at(iteration);
+    if (!width || !(*width > 0) || !std::isfinite(value) || !std::isfinite(*width)) continue;
+    series.points.push_back({iteration, std::abs(value) / *width});
+  }
+  return series;
+}
+
+struct Drift {
+  Point first, reached;
+  double usual = 0;
+};
+
+std::optional<Drift> first_drift(const std::vector<Point>& points) {
+  const auto is_far = [](const Point& point) { return point.value >= kFar; };
+  const auto far = std::ranges::find_if(points, is_far);
+  if (far == points.end()) return std::nullopt;
+  const auto rest = static_cast<std::size_t>(points.end() - far);
+  if (rest < kSustained || !std::all_of(far, far + kSustained, is_far)) return std::nullopt;
+  const auto reached = static_cast<std::size_t>(far - points.begin());
+  // Back to where it left its past.
+  for (std::size_t first = reached > kWithin ? reached - kWithin : 0; first <= reached; ++first) {
+    if (first < kLeastPast) continue;
+    std::vector<double> past;
+    for (std::size_t i = first - kLeastPast; i < first; ++i) past.push_back(points[i].value);
+    const double largest = *std::ranges::max_element(past);
+    if (largest > kCentered) return std::nullopt;
+    const double edge = std::max(kLeavesPast * largest, largest + kLeastDeparture);
+    const auto leaves = [&](const Point& point) { return point.value > edge; };
+    if (std::all_of(points.begin() + static_cast<std::ptrdiff_t>(first), far, leaves) &&
+        leaves(points[first])) {
+      return Drift{points[first], *far, median(std::move(past))};
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  std::vector<Finding> found;
+  for (const Series* mean : facts.with("mean")) {
+    const auto tensor = mean->place.tensor;
+    if (tensor != TensorName::activation && tensor != TensorName::weight &&
+        tensor != TensorName::output) {
+      continue;
+    }
+    const Series* deviation = facts.beside(*mean, "std");
+    if (deviation == nullptr) continue;
+    const auto drift = first_drift(ratios(*mean, *deviation).points);
+    if (!drift) continue;
+    found.push_back(
+        {.cause = "drifting_mean",
+         .place = mean->place,
+         .first = drift->first.iteration,
+         .last = facts.last_iteration(),
+         .confidence = kProbable,
+         .summary = fmt::format("the mean goes to {:.3g} standard deviations from zero, "
+                                "{:.2g} before",
+                                drift->reached.value, drift->usual),
+         .evidence = {
+             {"|mean| / std", mean->place, drift->reached.iteration, drift->reached.value, ""},
+             {"|mean| / std", mean->place, drift->first.iteration - 1, drift->usual, "usual"}}});
+  }
+  return found;
+}
+
+}  // namespace
+
+Rule drifting_mean() {
+  return {.cause = "drifting_mean",
+          .title = "a mean or a bias that drifts away from zero",
+          .doc =
+              "The mean of an activation, an output or a weight, within half a standard deviation "
+              "of zero "
+              "before, goes to 2 and more within 16 iterations, and stays for 3 and more. A format "
+              "without an "
+              "offset spends its range on the mean then. Inputs that have a mean from the start, "
+              "as behind ReLU, are no finding.",
+          .stage = Stage::values,
+          .required = {"mean", "std"},
+          .recorded_by = "LogTensorStats (mean, std)",
+          .alternatives = "Other data from here on; a bias without weight decay.",
+          .next_step = "telens plot RUN --layer '{layer}' --stat mean --stat std",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

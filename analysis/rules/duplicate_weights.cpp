@@ -1,0 +1,122 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <map>
+#include <vector>
+
+#include "analysis/rules/rules.h"
+
+namespace telens::diagnosis {
+namespace {
+
+constexpr std::array<std::string_view, 4> kDigest{"l2_norm", "mean", "std", "cur_amax"};
+constexpr std::int64_t kSameIteration = 1;
+
+using Digest = std::array<double, kDigest.size()>;
+
+// Statistics that tell weights apart in an iteration; nullopt where one of them is missing or all
+// elements are the same.
+std::optional<Digest> digest(const Facts& facts, const Series& norm, std::int64_t iteration) {
+  Digest values{};
+  for (std::size_t i = 0; i < kDigest.size(); ++i) {
+    const Series* series = facts.beside(norm, kDigest[i]);
+    const auto value = series != nullptr ? series->at(iteration) : std::nullopt;
+    if (!value) return std::nullopt;
+    values[i] = *value;
+  }
+  return values[2] > 0 ? std::optional(values) : std::nullopt;
+}
+
+std::vector<std::int64_t> equal_iterations(const Facts& facts, const Series& a, const Series& b) {
+  std::vector<std::int64_t> equal;
+  for (const Point& point : a.points) {
+    if (b.at(point.iteration) != point.value) continue;  // spares the others
+    const auto of_a = digest(facts, a, point.iteration);
+    if (of_a && of_a == digest(facts, b, point.iteration)) equal.push_back(point.iteration);
+  }
+  return equal;
+}
+
+// How far a weight went in the step before it was equal; 0: it was not recorded before.
+double change_before(const Facts& facts, const Series& norm, std::int64_t first) {
+  const Point* before = norm.before(first);
+  if (before == nullptr) return 0;
+  const auto was = digest(facts, norm, before->iteration);
+  const auto is = digest(facts, norm, first);
+  double change = 0;
+  for (std::size_t i = 0; was && is && i < kDigest.size(); ++i) {
+    if ((*was)[i] == 0) continue;
+    change += std::abs((*is)[i] - (*was)[i]) / std::abs((*was)[i]);
+  }
+  return change;
+}
+
+Finding make_finding(const Facts& facts, const Series& a, const Series& b, std::int64_t first,
+                     std::int64_t last) {
+  const double change_of_a = change_before(facts, a, first);
+  const double change_of_b = change_before(facts, b, first);
+  const bool is_known = change_of_a != change_of_b;  // one of them is the copy
+  const Series& copy = change_of_a > change_of_b ? a : b;
+  const Series& other = &copy == &a ? b : a;
+  const std::string& name = facts.layer_name(other.place.layer);
+  return {.cause = "duplicate_weights",
+          .place = copy.place,
+          .first = first,
+          .last = last,
+          .confidence = kProven,
+          .summary = is_known ? fmt::format("the weight is a copy of that of {}, which went on as "
+                                            "before while this one jumped to it",
+                                            name)
+                              : fmt::format("the weight is the same as that of {}; either may be "
+                                            "the copy",
+                                            name),
+          .evidence = {{"l2_norm", copy.place, first, *copy.at(first), ""},
+                       {"l2_norm", other.place, first, *other.at(first), "of " + name}}};
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  // Weights that are equal once: by their norms, so that not every pair is compared.
+  std::map<std::tuple<int, std::int64_t, double>, const Series*> known;
+  std::map<const Series*, const Series*> pairs;
+  for (const Series* norm : facts.with("l2_norm")) {
+    if (norm->place.tensor != TensorName::weight) continue;
+    for (const Point& point : norm->points) {
+      const auto [at, is_new] =
+          known.try_emplace({norm->place.rank, point.iteration, point.value}, norm);
+      if (!is_new && at->second->place.layer != norm->place.layer) pairs.emplace(norm, at->second);
+    }
+  }
+  std::vector<Finding> found;
+  for (const auto& [norm, other] : pairs) {
+    const auto equal = equal_iterations(facts, *other, *norm);
+    if (equal.empty()) continue;
+    // Equal throughout: shared on purpose.
+    const std::int64_t first_seen = norm->points.front().iteration;
+    const bool from_start = equal.front() <= first_seen + kSameIteration;
+    if (from_start && equal.back() == norm->points.back().iteration) continue;
+    found.push_back(make_finding(facts, *other, *norm, equal.front(), equal.back()));
+  }
+  return found;
+}
+
+}  // namespace
+
+Rule duplicate_weights() {
+  return {.cause = "duplicate_weights",
+          .title = "two layers with the same weight",
+          .doc =
+              "Norm, mean, standard deviation and amax of two weights agree in all digits, at "
+              "the beginning or from some iteration on, and not always: layers that share a "
+              "weight agree throughout.",
+          .stage = Stage::setup,
+          .required = {"l2_norm", "mean", "std", "cur_amax"},
+          .recorded_by = "LogTensorStats of weights (l2_norm, mean, std, cur_amax)",
+          .alternatives = "Weights that are tied for a while on purpose.",
+          .next_step =
+              "look for copy.deepcopy of an initialized block, [block] * n, one seed for "
+              "each layer, or a checkpoint with wrong names",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

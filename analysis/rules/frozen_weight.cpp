@@ -1,0 +1,108 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "analysis/rules/rules.h"
+
+namespace telens::diagnosis {
+namespace {
+
+constexpr std::size_t kLeastSteps = 5;  // on end that leave the weight as it was
+constexpr double kMost = 0.5;           // the share of weights that move in such a step
+
+// The points at the end of the run in which the weight is the same: two at least, or none.
+std::span<const Point> still_at_end(const Facts& facts, const Series& norm) {
+  const Series* mean = facts.beside(norm, "mean");
+  const auto is_same = [&](const Point& a, const Point& b) {
+    return a.value == b.value &&
+           (mean == nullptr || mean->at(a.iteration) == mean->at(b.iteration));
+  };
+  std::size_t first = norm.points.size();
+  while (first > 1 && is_same(norm.points[first - 2], norm.points.back())) --first;
+  if (first == norm.points.size()) return {};
+  return std::span(norm.points).subspan(first - 1);
+}
+
+// How many of these iterations had a gradient of the weight that an optimizer could have used.
+std::size_t with_gradient(const Series* gradient, std::span<const Point> still) {
+  if (gradient == nullptr) return 0;
+  return static_cast<std::size_t>(std::ranges::count_if(
+      still, [&](const Point& point) { return gradient->at(point.iteration).value_or(0) > 0; }));
+}
+
+Evidence largest_gradient(const Series& gradient, std::span<const Point> still) {
+  const auto size = [&](const Point& point) { return gradient.at(point.iteration).value_or(0); };
+  const Point& largest = *std::ranges::max_element(still, {}, size);
+  return {"l2_norm", gradient.place, largest.iteration, size(largest), "of its gradient, largest"};
+}
+
+// Most other weights move from each of these points to the next one.
+bool others_move(const std::vector<const Series*>& norms, std::span<const Point> still) {
+  for (std::size_t i = 1; i < still.size(); ++i) {
+    const auto moved = std::ranges::count_if(norms, [&](const Series* norm) {
+      const auto before = norm->at(still[i - 1].iteration);
+      const auto after = norm->at(still[i].iteration);
+      return before && after && *before != *after;
+    });
+    if (static_cast<double>(moved) <= kMost * static_cast<double>(norms.size())) return false;
+  }
+  return true;
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  std::vector<const Series*> norms = facts.with("l2_norm");
+  std::erase_if(norms, [](const Series* norm) { return norm->place.tensor != TensorName::weight; });
+  std::vector<Finding> found;
+  for (const Series* norm : norms) {
+    const auto still = still_at_end(facts, *norm);
+    if (still.size() <= kLeastSteps || !std::isfinite(still.front().value)) continue;
+    Place of_gradient = norm->place;
+    of_gradient.tensor = TensorName::wgrad;
+    const Series* gradient = facts.find(of_gradient, "l2_norm");
+    if (with_gradient(gradient, still) < kLeastSteps) continue;
+    if (!others_move(norms, still)) continue;
+    const std::int64_t first = still.front().iteration;
+    found.push_back(
+        {.cause = "frozen_weight",
+         .place = norm->place,
+         .first = first,
+         .last = still.back().iteration,
+         .confidence = kProven,
+         .summary = fmt::format("the weight has a gradient, and {} steps of the optimizer change "
+                                "nothing of it, while other weights move",
+                                still.size() - 1),
+         .evidence = {
+             {"l2_norm", norm->place, first, still.front().value, ""},
+             {"l2_norm", norm->place, still.back().iteration, still.back().value, "unchanged"},
+             largest_gradient(*gradient, still)}});
+  }
+  return found;
+}
+
+}  // namespace
+
+Rule frozen_weight() {
+  return {.cause = "frozen_weight",
+          .title = "a weight that gets a gradient and is not trained",
+          .doc =
+              "Norm and mean of a weight keep all their digits in the last 5 steps and more, while "
+              "its gradient (wgrad) is not zero and most other weights move. A weight without "
+              "a gradient is frozen on purpose, and no finding.",
+          .stage = Stage::update,
+          .required = {"l2_norm"},
+          .optional = {"mean"},
+          .recorded_by = "LogTensorStats of weights and wgrads (l2_norm, mean)",
+          .alternatives =
+              "A parameter that is left out of the optimizer on purpose; steps so small that they "
+              "vanish when the weight is rounded, as in BF16.",
+          .next_step =
+              "look for the weight of '{layer}' in the optimizer's param_groups: it may have been "
+              "replaced after the optimizer was made, or its .grad is reset before the step",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

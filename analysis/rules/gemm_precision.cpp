@@ -1,0 +1,211 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "analysis/rules/precision_names.h"
+#include "analysis/rules/rules.h"
+
+namespace telens::diagnosis {
+namespace {
+
+// One operand in one state of a GEMM.
+struct OperandState {
+  TensorName tensor{};
+  std::string requested, ran, reason;
+
+  bool is_low() const { return !is_high_precision(ran); }
+};
+
+std::vector<OperandState> get_operands(const GemmState& state) {
+  std::vector<OperandState> operands;
+  for (const TensorName tensor : kAllTensors) {
+    const std::string name(get_name(tensor));
+    if (!is_gemm_input(tensor) || !state.entries.contains(name + " ran")) continue;
+    const bool fallback = state.entries.contains(name + " fallback");
+    operands.push_back({tensor, state.detail(name + " requested"), state.detail(name + " ran"),
+                        state.detail(name + (fallback ? " fallback" : " cause"))});
+  }
+  return operands;
+}
+
+bool is_low(const GemmState& state) {
+  return std::ranges::any_of(get_operands(state), &OperandState::is_low);
+}
+
+// A section of the configuration, or the recipe itself, wants it so.
+bool is_on_purpose(const OperandState& operand) {
+  return operand.reason.find("in section `") != std::string::npos ||
+         operand.reason.starts_with("override_linear_precision") ||
+         operand.reason.starts_with("backward_override=") ||
+         operand.reason.starts_with("the recipe wants it so") ||
+         operand.reason.starts_with("not a layer of TELens");
+}
+
+Finding make_finding(const Facts& facts, const GemmState& state, const OperandState& operand,
+                     std::string summary, double confidence) {
+  Place place = state.place;
+  place.tensor = operand.tensor;
+  return {.cause = "gemm_precision",
+          .place = place,
+          .first = state.iteration,
+          .last = facts.last_iteration(),
+          .confidence = confidence,
+          .summary = std::move(summary),
+          .evidence = {{"ledger: ran " + operand.ran, place, state.iteration, 0, operand.reason}}};
+}
+
+// Low precision is asked for and not given, or it was given and is not any more.
+std::vector<Finding> fallen_back(const Facts& facts) {
+  std::vector<Finding> found;
+  const GemmState* last = nullptr;
+  for (const GemmState& state : facts.gemm_states()) {
+    const bool same_gemm = last != nullptr && last->place == state.place;
+    for (const OperandState& operand : get_operands(state)) {
+      if (operand.is_low() || is_on_purpose(operand)) continue;
+      const bool refused = !is_high_precision(operand.requested) && operand.requested != "unknown";
+      const bool changed = same_gemm && is_low(*last);
+      if (!refused && !changed) continue;
+      found.push_back(
+          make_finding(facts, state, operand,
+                       changed ? fmt::format("it ran in {}, and in low precision before: {}",
+                                             operand.ran, operand.reason)
+                               : fmt::format("{} was asked for, it ran in {}: {}",
+                                             operand.requested, operand.ran, operand.reason),
+                       kProven));
+      break;
+    }
+    last = &state;
+  }
+  return found;
+}
+
+// The number of a layer's block: "layers.12.fc1" -> 12, -1 without one.
+int get_block(const std::string& name) {
+  const auto digit = name.find_first_of("0123456789");
+  return digit == std::string::npos ? -1 : std::atoi(name.c_str() + digit);
+}
+
+// Runs in high precision from the start, where most layers that play the same part do not. The
+// first and the last blocks are often left out on purpose, and so are whole blocks.
+std::vector<Finding> odd_ones(const Facts& facts) {
+  struct Part {
+    std::vector<const GemmState*> low, high;
+  };
+  std::map<std::pair<std::string, std::optional<Gemm>>, Part> parts;
+  std::map<int, std::set<bool>> precisions_of_block;
+  int last_block = -1;
+  std::set<std::tuple<int, std::int32_t, std::optional<Gemm>>> seen;
+  for (const GemmState& state : facts.gemm_states()) {
+    if (!seen.insert({state.place.rank, state.place.layer, state.place.gemm}).second) continue;
+    const bool low = is_low(state);
+    auto& part = parts[{facts.select_part(state.place.layer), state.place.gemm}];
+    (low ? part.low : part.high).push_back(&state);
+    const int block = get_block(facts.layer_name(state.place.layer));
+    precisions_of_block[block].insert(low);
+    last_block = std::max(last_block, block);
+  }
+  std::vector<Finding> found;
+  for (const auto& [name, part] : parts) {
+    if (part.low.size() < 2 * part.high.size() || part.high.empty()) continue;
+    for (const GemmState* state : part.high) {
+      const auto operands = get_operands(*state);
+      if (operands.empty()) continue;
+      const OperandState& operand = operands.front();
+      if (is_on_purpose(operand)) continue;
+      const int block = get_block(facts.layer_name(state->place.layer));
+      const bool whole = precisions_of_block[block].size() == 1;
+      if (whole && (block == 0 || block == last_block)) continue;
+      found.push_back(
+          make_finding(facts, *state, operand,
+                       fmt::format("it runs in {}, {} layers of its kind in low precision: {}",
+                                   operand.ran, part.low.size(), operand.reason),
+                       kProbable));
+    }
+  }
+  return found;
+}
+
+constexpr std::array<std::string_view, 4> kOfCasts{"scale_inv_max", "underflows%", "mse",
+                                                   "scale_staleness"};
+constexpr std::array<std::string_view, 3> kOfTensors{"cur_amax", "l2_norm", "std"};
+constexpr std::ptrdiff_t kLeastMissing = 3;  // reads
+
+// Reads of the tensor itself after the last one of its cast.
+std::span<const Point> reads_without_cast(const Facts& facts, const Series& cast) {
+  for (const std::string_view name : kOfTensors) {
+    const Series* tensor = facts.beside(cast, name);
+    if (tensor == nullptr) continue;
+    const auto after = std::ranges::upper_bound(tensor->points, cast.points.back().iteration, {},
+                                                &Point::iteration);
+    return {after, tensor->points.end()};
+  }
+  return {};
+}
+
+// Without a ledger: a layer whose casts are not seen any more while those of others are.
+std::vector<Finding> casts_that_end(const Facts& facts) {
+  std::vector<Finding> found;
+  for (const std::string_view name : kOfCasts) {
+    for (const Series* cast : facts.with(name)) {
+      const bool is_input = cast->place.tensor == TensorName::activation;
+      if (!is_input || cast->points.back().iteration >= facts.last_iteration()) continue;
+      const auto missing = reads_without_cast(facts, *cast);
+      if (std::ssize(missing) < kLeastMissing) continue;
+      const std::int64_t end = missing.back().iteration;
+      const bool others_go_on = std::ranges::any_of(facts.with(name), [&](const Series* other) {
+        return other->points.back().iteration >= end;
+      });
+      if (!others_go_on) continue;
+      found.push_back({.cause = "gemm_precision",
+                       .place = cast->place,
+                       .first = missing.front().iteration,
+                       .last = end,
+                       .confidence = kProbable,
+                       .summary = "its input is not cast any more, those of other layers are",
+                       .evidence = {{std::string(name), cast->place, cast->points.back().iteration,
+                                     cast->points.back().value, "the last one"}},
+                       .next_step = "add PrecisionLedger to the configuration "
+                                    "(configs/is_it_really_fp8.yaml): a ledger names the cause"});
+    }
+    if (!found.empty()) break;
+  }
+  return found;
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  if (facts.gemm_states().empty()) return casts_that_end(facts);
+  std::vector<Finding> found = fallen_back(facts);
+  return found.empty() ? odd_ones(facts) : found;
+}
+
+}  // namespace
+
+Rule gemm_precision() {
+  return {
+      .cause = "gemm_precision",
+      .title = "a GEMM that runs in another precision than asked for",
+      .doc =
+          "By the ledger: low precision was asked for and high precision ran, a GEMM left "
+          "low precision in the middle of a training, or a layer runs in high precision "
+          "where those of its kind do not. What a section of the configuration or the "
+          "recipe wants is no finding, nor are whole first and last blocks. Without a ledger: a "
+          "layer whose casts are recorded up to some iteration, and its tensors longer.",
+      .stage = Stage::setup,
+      .optional = {"scale_inv_max", "underflows%", "mse", "scale_staleness", "cur_amax", "l2_norm",
+                   "std"},
+      .needs_ledger = true,
+      .instead_of_ledger = {kOfCasts.begin(), kOfCasts.end()},
+      .recorded_by = "PrecisionLedger, or LogFp8TensorStats beside LogTensorStats",
+      .alternatives = "A layer that was left out of fp8_autocast on purpose.",
+      .next_step =
+          "telens ledger RUN --layer '{layer}'; configs/is_it_really_fp8.yaml stops a "
+          "run in which this happens",
+      .find = find};
+}
+
+}  // namespace telens::diagnosis

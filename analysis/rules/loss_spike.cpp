@@ -1,0 +1,159 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "analysis/baseline.h"
+#include "analysis/rules/loss_level.h"
+#include "analysis/rules/rules.h"
+
+namespace telens::diagnosis {
+namespace {
+
+constexpr double kSpreads = 5;
+constexpr double kLeastRise = 0.25;  // as a part of the loss before
+constexpr double kHigh = 1.7;        // times the loss before
+constexpr std::size_t kWindow = 12;  // steps of the past
+constexpr std::size_t kLeastPast = 5;
+
+enum class Course : std::uint8_t { falls_again, stays_up, open };
+
+// It stays up where over half of the rise is there in most of the next steps.
+Course summarize_course(const std::vector<Point>& losses, std::size_t at) {
+  constexpr std::size_t kNext = 5;
+  constexpr std::size_t kLeastNext = 2;
+  const std::size_t next = std::min(kNext, losses.size() - at - 1);
+  if (next < kLeastNext) return Course::open;
+  const double middle = (losses[at].value + losses[at - 1].value) / 2;
+  const auto begin = losses.begin() + static_cast<std::ptrdiff_t>(at + 1);
+  const auto above = std::count_if(begin, begin + static_cast<std::ptrdiff_t>(next),
+                                   [&](const Point& point) { return point.value > middle; });
+  return 2 * static_cast<std::size_t>(above) > next ? Course::stays_up : Course::falls_again;
+}
+
+std::string suggest_next_step(std::int64_t iteration, Course course) {
+  if (course == Course::stays_up) {
+    return fmt::format(
+        "what else is different from iteration {} on: the source of the data, the loss function, "
+        "the learning rate (debug.watch_optimizer(optimizer) records it); compare it "
+        "with a run that does not have it: telens diff RUN OTHER",
+        iteration);
+  }
+  return fmt::format(
+      "print the batch of iteration {}, and the loss of each of its rows; skip it and go on from "
+      "the last checkpoint: the same spike without it is none of the data's",
+      iteration);
+}
+
+Finding make_finding(int rank, const std::vector<Point>& losses, std::size_t at) {
+  const auto& [iteration, value] = losses[at];
+  const Point& before = losses[at - 1];
+  const Course course = summarize_course(losses, at);
+  const bool stays = course == Course::stays_up;
+  const std::string_view end = course == Course::falls_again ? " and falls again" : "";
+  return {
+      .cause = "loss_spike",
+      .place = {.rank = rank},
+      .first = iteration,
+      .last = iteration,
+      .confidence = kProbable,
+      .summary = fmt::format(
+          "the loss jumps from {:.4g} to {:.4g}{}; if no other finding comes first, no recorded "
+          "number explains it: look at the data {} this iteration{}, and at what was not recorded",
+          before.value, value, stays ? " and stays up" : end, stays ? "from" : "of",
+          stays ? " on" : ""),
+      .evidence = {{"loss", {}, iteration, value, ""},
+                   {"loss", {}, before.iteration, before.value, "before"}},
+      .next_step = suggest_next_step(iteration, course)};
+}
+
+Finding make_rise_finding(const Facts& facts, int rank, const LossRise& rise) {
+  return {.cause = "loss_spike",
+          .place = {.rank = rank},
+          .first = rise.first,
+          .last = facts.last_iteration(),
+          .confidence = kProbable,
+          .summary = fmt::format(
+              "the loss rises from {:.4g} to {:.4g} and stays up: in 8 steps it is above each of "
+              "the 8 before; if no other finding comes first, no recorded number explains it",
+              rise.before, rise.after),
+          .evidence = {{"loss", {}, rise.first, rise.after, "median of 8 from here on"},
+                       {"loss", {}, rise.first, rise.smallest_after, "smallest of these"},
+                       {"loss", {}, rise.first - 1, rise.before, "median of 8 before"},
+                       {"loss", {}, rise.first - 1, rise.largest_before, "largest of these"}},
+          .next_step = suggest_next_step(rise.first, Course::stays_up)};
+}
+
+// The first steps of a process that goes on with the run: what a checkpoint lost shows there, and
+// takes the loss back to heights that it had.
+bool is_resumed(const Facts& facts, std::int64_t iteration) {
+  constexpr std::int64_t kSteps = 2;
+  return std::ranges::any_of(facts.resumes(), [&](const Resume& resume) {
+    return iteration >= resume.first && iteration <= resume.first + kSteps;
+  });
+}
+
+// A training at a high learning rate goes back to losses that it had before.
+bool is_new_height(const std::vector<Point>& losses, std::size_t at) {
+  const auto now = losses.begin() + static_cast<std::ptrdiff_t>(at);
+  const auto largest = std::ranges::max_element(losses.begin(), now, {}, &Point::value);
+  return now->value > largest->value || now->value > kHigh * std::prev(now)->value;
+}
+
+std::optional<Finding> jump_in(const Facts& facts, const Scalars& scalars) {
+  std::vector<double> steps;
+  for (std::size_t i = 1; i < scalars.points.size(); ++i) {
+    const double value = scalars.points[i].value;
+    const double before = scalars.points[i - 1].value;
+    const double step = value - before;
+    if (steps.size() >= kLeastPast && step > kLeastRise * std::abs(before) &&
+        step > kSpreads * spread(steps) &&
+        (is_new_height(scalars.points, i) || is_resumed(facts, scalars.points[i].iteration))) {
+      return make_finding(scalars.rank, scalars.points, i);
+    }
+    steps.push_back(step);
+    if (steps.size() > kWindow) steps.erase(steps.begin());
+  }
+  return std::nullopt;
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  for (const Scalars& scalars : facts.scalars()) {
+    if (scalars.name != "loss") continue;
+    if (auto jump = jump_in(facts, scalars)) return {std::move(*jump)};
+    if (const auto rise = first_rise_that_stays(scalars.points)) {
+      return {make_rise_finding(facts, scalars.rank, *rise)};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Rule loss_spike() {
+  return {
+      .cause = "loss_spike",
+      .title = "a spike or a jump of the loss",
+      .doc =
+          "The loss rises by a quarter and by 5 spreads of its steps within an iteration, above "
+          "all losses before or to 1.7 times the last one: trainings at a high learning rate go "
+          "back to losses that they had. In the first steps of a resumed run any such rise counts. "
+          "So does one that rises by a fifth, by a jump or step by step, and stays for 8 steps "
+          "above each of the 8 before. As a finding of its own it has no numeric cause in what was "
+          "recorded.",
+      .stage = Stage::propagation,
+      .recorded_by = "debug.step(loss=...)",
+      .alternatives = "Other data; a learning rate near the limit; what was not recorded.",
+      .next_step =
+          "a loss that falls again: look at the batch of this iteration; one that stays up: at "
+          "what else is different from there on",
+      .find = find};
+}
+
+}  // namespace telens::diagnosis

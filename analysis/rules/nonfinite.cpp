@@ -1,0 +1,396 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "analysis/rules/rules.h"
+#include "analysis/skipped_steps.h"
+
+namespace telens::diagnosis {
+namespace {
+
+// The first count above zero, by iteration and then by turn.
+const Series* first_nonfinite(const Facts& facts, std::int64_t& iteration) {
+  const std::set<std::int64_t> skipped = steps_skipped_by_loss_scaler(facts);
+  const Series* origin = nullptr;
+  for (const Series* series : facts.with("nonfinite")) {  // by turn
+    for (const Point& point : series->points) {
+      if (!(point.value > 0) || skipped.contains(point.iteration)) continue;
+      if (origin == nullptr || point.iteration < iteration) {
+        origin = series;
+        iteration = point.iteration;
+      }
+      break;
+    }
+  }
+  return origin;
+}
+
+// The product of finite operands is the GEMM's own doing.
+std::optional<Gemm> gemm_that_made(const Series& origin) {
+  switch (*origin.place.tensor) {
+    case TensorName::output:
+      return Gemm::fprop;
+    case TensorName::dgrad:
+      return Gemm::dgrad;
+    case TensorName::wgrad:
+      return Gemm::wgrad;
+    default:
+      return origin.place.gemm;
+  }
+}
+
+bool is_backward(const Place& place) { return std::get<0>(get_order_in_step(place)) == 1; }
+
+// True if the tensor was recorded in the iteration, and all of its elements were finite.
+bool was_finite(const Facts& facts, Place place, TensorName tensor, std::int64_t iteration) {
+  place.tensor = tensor;
+  place.gemm.reset();
+  const Series* series = facts.find(place, "nonfinite");
+  return series != nullptr && series->at(iteration) == 0.0;
+}
+
+// The last tensor of the forward pass, or of the backward pass, that was recorded in the iteration.
+const Series* last_recorded(const Facts& facts, bool backward, std::int64_t iteration) {
+  const Series* last = nullptr;
+  for (const Series* series : facts.with("nonfinite")) {  // by turn
+    const bool counts = is_backward(series->place) == backward &&
+                        series->place.tensor != TensorName::weight && series->at(iteration);
+    if (counts) last = series;
+  }
+  return last;
+}
+
+const Scalars* find_scalars(const Facts& facts, std::string_view name, int rank) {
+  const auto found = std::ranges::find_if(
+      facts.scalars(), [&](const Scalars& each) { return each.name == name && each.rank == rank; });
+  return found == facts.scalars().end() ? nullptr : &*found;
+}
+
+std::optional<double> value_at(const Scalars* scalars, std::int64_t iteration) {
+  if (scalars == nullptr) return std::nullopt;
+  const auto found = std::ranges::find(scalars->points, iteration, &Point::iteration);
+  return found == scalars->points.end() ? std::nullopt : std::optional(found->value);
+}
+
+// When a scalar is known within a step; those of other names are the program's own.
+enum class Moment : std::uint8_t { loss, program, before_update, after_update };
+
+struct BadScalar {
+  const Scalars* scalars = nullptr;
+  Point point;
+  Moment moment = Moment::program;
+};
+
+Moment get_moment(std::string_view name) {
+  if (name == "loss") return Moment::loss;
+  name.remove_prefix(name.rfind('.') == std::string_view::npos ? 0 : name.rfind('.') + 1);
+  if (name == "grad_norm") return Moment::before_update;
+  return name == "update_to_weight" ? Moment::after_update : Moment::program;
+}
+
+// The first one, by iteration and then by its moment in the step.
+std::optional<BadScalar> first_bad_scalar(const Facts& facts) {
+  const std::set<std::int64_t> skipped = steps_skipped_by_loss_scaler(facts);
+  std::optional<BadScalar> first;
+  for (const Scalars& scalars : facts.scalars()) {
+    const Moment moment = get_moment(scalars.name);
+    for (const Point& point : scalars.points) {
+      if (std::isfinite(point.value)) continue;
+      if (moment != Moment::loss && skipped.contains(point.iteration)) continue;
+      const auto is_before = [&](const BadScalar& known) {
+        return std::tuple(known.point.iteration, known.moment) <=
+               std::tuple(point.iteration, moment);
+      };
+      if (!first || !is_before(*first)) first = {&scalars, point, moment};
+      break;
+    }
+  }
+  return first;
+}
+
+constexpr std::string_view kAfterBackward =
+    "accumulation into .grad or main_grad, the reduction over ranks, unscaling, clipping";
+
+// Returns "; its gradient was finite ..." if that was recorded.
+std::string gradient_before(const Facts& facts, const Series& weight, std::int64_t first) {
+  if (first == facts.first_iteration() && weight.points.front().iteration == first)
+    return "; it is so from the first recorded iteration on: the initialization or a checkpoint";
+  Place place = weight.place;
+  place.tensor = TensorName::wgrad;
+  const Series* gradient = facts.find(place, "nonfinite");
+  const Point* last = gradient != nullptr ? gradient->before(first) : nullptr;
+  if (last == nullptr || last->value > 0) return "";
+  return fmt::format(
+      "; its gradient was finite in iteration {}: what follows the backward pass made it ({}, the "
+      "optimizer's step), or something else wrote to it",
+      last->iteration, kAfterBackward);
+}
+
+// Whether the operands of the product are known to be finite.
+std::string about_operands(const Facts& facts, const Place& place, std::int64_t iteration) {
+  if (!place.gemm) return "whether its operands were finite was not recorded";
+  bool all = true;
+  for (const TensorName tensor : kAllTensors) {
+    if (!is_gemm_input(tensor) || !belongs_to(tensor, *place.gemm)) continue;
+    all = all && was_finite(facts, place, tensor, iteration);
+  }
+  if (!all) return "whether its operands were finite was not recorded";
+  return *place.gemm == Gemm::fprop ? "its operands were finite, so the product or the bias made it"
+                                    : "its operands were finite, so the product made it";
+}
+
+// The question that the numbers leave open, and how to answer it.
+std::string suggest_next_step(const Facts& facts, const Place& place, std::int64_t iteration) {
+  switch (*place.tensor) {
+    case TensorName::weight:
+      return fmt::format(
+          "what wrote to the weight of '{{layer}}' before iteration {0}: a checkpoint, {1}, or the "
+          "optimizer's step; debug.watch_optimizer(optimizer, every=1) records lr, grad_norm and "
+          "update_to_weight of each step; print the optimizer's state of this weight (exp_avg_sq) "
+          "and its gradient after clipping; "
+          "telens plot RUN --layer '{{layer}}' --tensor wgrad --stat cur_amax",
+          iteration, kAfterBackward);
+    case TensorName::activation: {
+      const bool others = std::ranges::any_of(facts.with("nonfinite"), [&](const Series* each) {
+        return each->place.tensor == TensorName::output && each->at(iteration);
+      });
+      return fmt::format(
+          "the input of '{{layer}}' in iteration {0} comes from the code before it: the batch, a "
+          "norm, an attention, an activation function{1}; to find it, add a forward hook that "
+          "asserts torch.isfinite to each preceding module; telens stats RUN --iterations {0} "
+          "--stat nonfinite --stat cur_amax",
+          iteration, others ? "" : ", or a layer whose output was not recorded");
+    }
+    case TensorName::gradient:
+      return fmt::format(
+          "the backward pass of iteration {0} between the loss and '{{layer}}': "
+          "torch.autograd.set_detect_anomaly(True) from the last checkpoint on names the "
+          "operation; a factor on the loss that is too large does it, too",
+          iteration);
+    default:
+      return fmt::format(
+          "telens stats RUN --iterations {0} --stat nonfinite --stat cur_amax --layer '{{layer}}'; "
+          "{1}: from the last checkpoint on, configs/nan_hunt.yaml keeps operands and result of "
+          "each GEMM, and telens replay recomputes it",
+          iteration, about_operands(facts, place, iteration));
+  }
+}
+
+std::size_t places_with(const Facts& facts) {
+  std::size_t places = 0;
+  for (const Series* series : facts.with("nonfinite")) {
+    for (const Point& point : series->points) {
+      if (!(point.value > 0)) continue;
+      ++places;
+      break;
+    }
+  }
+  return places;
+}
+
+std::string name_value(double value) { return std::isnan(value) ? "NaN" : "infinite"; }
+
+// "while every recorded tensor of the forward pass is finite, up to head output"; empty if none was
+// recorded in the iteration.
+std::string finite_up_to(const Facts& facts, bool backward, std::int64_t iteration) {
+  const Series* last = last_recorded(facts, backward, iteration);
+  if (last == nullptr) return "";
+  return fmt::format("every recorded tensor of the {} pass is finite, up to {} {}",
+                     backward ? "backward" : "forward", facts.layer_name(last->place.layer),
+                     telens::get_name(*last->place.tensor));
+}
+
+std::string loss_step(const Facts& facts, std::int64_t iteration) {
+  const Series* last = last_recorded(facts, false, iteration);
+  if (last == nullptr) {
+    return fmt::format(
+        "no tensor of iteration {} was recorded: record every iteration, with "
+        "configs/flight_recorder.yaml without its budget",
+        iteration);
+  }
+  return fmt::format(
+      "what is computed after '{}' in iteration {}: the loss function, its targets and their mask "
+      "(a mean over no element is NaN), and modules that are not recorded",
+      facts.layer_name(last->place.layer), iteration);
+}
+
+Finding about_loss(const Facts& facts, const BadScalar& loss) {
+  const std::int64_t iteration = loss.point.iteration;
+  const std::string up_to = finite_up_to(facts, false, iteration);
+  return {.cause = "nonfinite",
+          .place = {.rank = loss.scalars->rank},
+          .summary = fmt::format(
+              "the loss itself is {}{}", name_value(loss.point.value),
+              up_to.empty() ? "; no tensor of this iteration was recorded" : ", while " + up_to),
+          .next_step = loss_step(facts, iteration)};
+}
+
+// Weights that are not finite in the first record after the iteration.
+std::vector<const Series*> bad_weights_after(const Facts& facts, std::int64_t iteration,
+                                             std::size_t& recorded) {
+  std::vector<const Series*> bad;
+  for (const Series* series : facts.with("nonfinite")) {
+    if (series->place.tensor != TensorName::weight) continue;
+    const auto next = std::ranges::upper_bound(series->points, iteration, {}, &Point::iteration);
+    if (next == series->points.end()) continue;
+    ++recorded;
+    if (next->value > 0) bad.push_back(series);
+  }
+  return bad;
+}
+
+// What is known of the step before an optimizer's number: gradients, and grad_norm.
+std::string known_before(const Facts& facts, const BadScalar& scalar) {
+  const std::int64_t iteration = scalar.point.iteration;
+  if (scalar.moment == Moment::after_update) {
+    std::string name = scalar.scalars->name;
+    name.replace(name.size() - std::string_view("update_to_weight").size(), name.size(),
+                 "grad_norm");
+    if (value_at(find_scalars(facts, name, scalar.scalars->rank), iteration))
+      return "grad_norm is finite: the optimizer's step made it";
+  }
+  const std::string up_to = finite_up_to(facts, true, iteration);
+  if (up_to.empty()) return "no gradient of this iteration was recorded";
+  return up_to + ": it began after the backward pass, or in a parameter that is not recorded";
+}
+
+Finding about_update(const Facts& facts, const BadScalar& scalar) {
+  const std::int64_t iteration = scalar.point.iteration;
+  Finding finding{.cause = "nonfinite", .place = {.rank = scalar.scalars->rank}};
+  finding.summary = fmt::format("{} is {}, while {}", scalar.scalars->name,
+                                name_value(scalar.point.value), known_before(facts, scalar));
+  std::size_t recorded = 0;
+  const auto bad = bad_weights_after(facts, iteration, recorded);
+  if (!bad.empty() && (bad.size() < recorded || recorded == 1)) {
+    const Series& weight = *bad.front();
+    const auto next = std::ranges::upper_bound(weight.points, iteration, {}, &Point::iteration);
+    finding.place = weight.place;
+    finding.summary +=
+        fmt::format("; in iteration {} {:.0f} element{} of the weight {} not finite{}",
+                    next->iteration, next->value, next->value == 1 ? "" : "s",
+                    next->value == 1 ? "is" : "are", and_others(bad.size() - 1, "weight"));
+    finding.evidence.push_back({"nonfinite", weight.place, next->iteration, next->value, ""});
+  } else if (!bad.empty()) {
+    finding.summary += fmt::format("; all {} weights are not finite after it", bad.size());
+  }
+  finding.next_step = fmt::format(
+      "what happens to gradients between the backward pass and the optimizer's step of iteration "
+      "{}: {}; print the names of all parameters whose .grad is not finite right before the step, "
+      "also of those that are not recorded (embeddings, norms, biases)",
+      iteration, kAfterBackward);
+  return finding;
+}
+
+Finding about_scalar(const Facts& facts, const BadScalar& scalar) {
+  Finding finding;
+  switch (scalar.moment) {
+    case Moment::loss:
+      finding = about_loss(facts, scalar);
+      break;
+    case Moment::before_update:
+    case Moment::after_update:
+      finding = about_update(facts, scalar);
+      break;
+    case Moment::program:
+      finding = {.cause = "nonfinite",
+                 .place = {.rank = scalar.scalars->rank},
+                 .summary = fmt::format("{} is {}, and no recorded tensor was so before",
+                                        scalar.scalars->name, name_value(scalar.point.value)),
+                 .next_step = fmt::format("how the program computes {} in iteration {}",
+                                          scalar.scalars->name, scalar.point.iteration)};
+      break;
+  }
+  finding.first = scalar.point.iteration;
+  finding.last = scalar.scalars->points.back().iteration;
+  finding.confidence = kProven;
+  finding.evidence.insert(finding.evidence.begin(), {scalar.scalars->name,
+                                                     {.rank = scalar.scalars->rank},
+                                                     scalar.point.iteration,
+                                                     scalar.point.value,
+                                                     ""});
+  return finding;
+}
+
+// A gradient follows from a loss that is not finite: autograd multiplies by it.
+void add_bad_loss(const Facts& facts, const BadScalar& loss, Finding& finding) {
+  const Finding of_loss = about_scalar(facts, loss);
+  finding.summary = fmt::format("{}; {}", of_loss.summary, finding.summary);
+  finding.next_step = of_loss.next_step;
+  finding.evidence.insert(finding.evidence.begin(), of_loss.evidence.front());
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  const std::optional<BadScalar> scalar = first_bad_scalar(facts);
+  std::int64_t first = 0;
+  const Series* origin = first_nonfinite(facts, first);
+  if (origin == nullptr || (scalar && scalar->point.iteration < first)) {
+    return scalar ? std::vector{about_scalar(facts, *scalar)} : std::vector<Finding>();
+  }
+  Finding finding{.cause = "nonfinite",
+                  .place = origin->place,
+                  .first = first,
+                  .last = origin->points.back().iteration,
+                  .confidence = kProven};
+  finding.place.gemm = gemm_that_made(*origin);
+  const double count = *origin->at(first);
+  finding.summary =
+      fmt::format("{:.0f} element{} not finite{}", count, count == 1 ? " is" : "s are",
+                  and_others(places_with(facts) - 1, "tensor that became so with or after it"));
+  if (*origin->place.tensor == TensorName::weight)
+    finding.summary += gradient_before(facts, *origin, first);
+  finding.next_step = suggest_next_step(facts, finding.place, first);
+  for (const std::string_view name : {"nonfinite", "nan", "posinf", "neginf"}) {
+    const Series* series = facts.beside(*origin, name);
+    const auto value = series != nullptr ? series->at(first) : std::nullopt;
+    if (value && *value > 0) {
+      finding.evidence.push_back({std::string(name), origin->place, first, *value, ""});
+    }
+  }
+  if (const Series* amax = facts.beside(*origin, "cur_amax")) {
+    if (const Point* before = amax->before(first)) {
+      finding.evidence.push_back(
+          {"cur_amax", origin->place, before->iteration, before->value, "before"});
+    }
+  }
+  const bool after_loss = scalar && scalar->point.iteration == first &&
+                          scalar->moment == Moment::loss && is_backward(origin->place);
+  if (after_loss) add_bad_loss(facts, *scalar, finding);
+  return {finding};
+}
+
+}  // namespace
+
+Rule nonfinite() {
+  return {
+      .cause = "nonfinite",
+      .title = "values that are not finite",
+      .doc =
+          "The first tensor with a NaN or an infinity, by iteration and then in the order "
+          "of training: forward through the layers, the loss, backward, the optimizer's step. "
+          "Everything after it follows. A number of the program (loss, grad_norm, "
+          "update_to_weight) that is not finite before any recorded tensor says between which of "
+          "these it began.",
+      .stage = Stage::values,
+      .required = {"nonfinite"},
+      .optional = {"nan", "posinf", "neginf", "cur_amax", "l2_norm"},
+      .recorded_by = "LogTensorStats (any statistic), ValueHistogram",
+      .alternatives =
+          "With a loss scaler, occasional Inf gradients in skipped steps are normal and are "
+          "ignored. If the preceding module is not a TELens module, the problem may have started "
+          "there.",
+      .next_step =
+          "telens stats RUN --stat nonfinite --stat cur_amax --layer '{layer}'; from "
+          "the last checkpoint on, configs/nan_hunt.yaml records the inputs and results of each "
+          "GEMM, which show the one that made it",
+      .find = find};
+}
+
+}  // namespace telens::diagnosis

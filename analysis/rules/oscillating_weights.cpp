@@ -1,0 +1,91 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+#include <vector>
+
+#include "analysis/baseline.h"
+#include "analysis/rules/rules.h"
+
+namespace telens::diagnosis {
+namespace {
+
+constexpr std::size_t kSteps = 7;      // on end that go to and fro
+constexpr double kTimesPast = 4;       // the steps before
+constexpr std::size_t kLeastPast = 4;  // steps
+constexpr std::size_t kPast = 16;      // steps that are compared with, at the most
+constexpr double kLeastOfSize = 1e-3;  // times the root mean square
+
+// Since when the statistic goes up and down from step to step, by more than it moved before.
+std::optional<std::size_t> first_oscillation(const std::vector<Point>& points, double size) {
+  std::vector<double> steps;
+  for (std::size_t i = 1; i < points.size(); ++i) {
+    steps.push_back(points[i].value - points[i - 1].value);
+  }
+  for (std::size_t i = kLeastPast; i + kSteps <= steps.size(); ++i) {
+    std::vector<double> past;
+    for (std::size_t j = i > kPast ? i - kPast : 0; j < i; ++j) past.push_back(std::abs(steps[j]));
+    const double least = std::max(kLeastOfSize * size, kTimesPast * median(std::move(past)));
+    bool alternates = true;
+    for (std::size_t j = i; j < i + kSteps && alternates; ++j) {
+      alternates = std::abs(steps[j]) > least && (j == i || steps[j] * steps[j - 1] < 0);
+    }
+    if (alternates) return i + 1;  // the point that the step leads to
+  }
+  return std::nullopt;
+}
+
+std::optional<Finding> in_weight(const Facts& facts, const Series& deviation) {
+  constexpr std::array<std::string_view, 2> kStatistics{"mean", "std"};
+  for (const std::string_view name : kStatistics) {
+    const Series* series = facts.beside(deviation, name);
+    if (series == nullptr || deviation.points.empty()) continue;
+    const auto first = first_oscillation(series->points, deviation.points.front().value);
+    if (!first) continue;
+    const Point& high = series->points[*first];
+    const Point& low = series->points[*first - 1];
+    return Finding{
+        .cause = "oscillating_weights",
+        .place = deviation.place,
+        .first = high.iteration,
+        .last = facts.last_iteration(),
+        .confidence = kProbable,
+        .summary = fmt::format("the weight goes to and fro from step to step: its {} between "
+                               "{:.4g} and {:.4g}",
+                               name, low.value, high.value),
+        .evidence = {{std::string(name), deviation.place, high.iteration, high.value, ""},
+                     {std::string(name), deviation.place, low.iteration, low.value, "before"}}};
+  }
+  return std::nullopt;
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  std::vector<Finding> found;
+  for (const Series* deviation : facts.with("std")) {
+    if (deviation->place.tensor != TensorName::weight) continue;
+    if (auto finding = in_weight(facts, *deviation)) found.push_back(std::move(*finding));
+  }
+  return found;
+}
+
+}  // namespace
+
+Rule oscillating_weights() {
+  return {.cause = "oscillating_weights",
+          .title = "a weight that goes to and fro",
+          .doc =
+              "Mean or standard deviation of a weight goes up and down in 7 steps on end, in each "
+              "by 4 times what was usual in the 16 steps before and a thousandth of the weight.",
+          .stage = Stage::update,
+          .required = {"mean", "std"},
+          .recorded_by = "LogTensorStats of weights (mean, std), every iteration",
+          .alternatives = "Two copies of a model that take turns.",
+          .next_step =
+              "telens plot RUN --layer '{layer}' --tensor weight --stat mean --stat std; a smaller "
+              "learning rate, or more momentum",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,89 @@
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "analysis/rules/rules.h"
+#include "analysis/sizes.h"
+
+namespace telens::diagnosis {
+namespace {
+
+// A tensor of n elements has a crest factor of sqrt(n) at the most, a Gaussian one of 4 to 5.
+constexpr ShiftOptions kShift{.least_bits = 2};
+constexpr double kLeastCrest = 16;
+// Gradients have outliers of their own, which come and go.
+constexpr ShiftOptions kShiftOfGradient{.least_bits = 3, .sustained = 4};
+constexpr double kLeastCrestOfGradient = 64;
+
+Finding make_finding(const Place& place, std::int64_t first, std::int64_t last, double crest,
+                     double usual) {
+  return {
+      .cause = "outliers",
+      .place = place,
+      .first = first,
+      .last = last,
+      .confidence = kProbable,
+      .summary = fmt::format("single values stand out: the largest one is {:.3g} times the root "
+                             "mean square, {:.3g} times before",
+                             crest, usual),
+      .evidence = {{"cur_amax / rms", place, first, crest, ""},
+                   {"cur_amax / rms", place, first - 1, usual, "usual"}}};
+}
+
+// The amax goes up alone.
+void find_by_crest(const Facts& facts, TensorName tensor, std::vector<Finding>& found) {
+  const bool gradient = tensor == TensorName::gradient;
+  const ShiftOptions& options = gradient ? kShiftOfGradient : kShift;
+  for (const auto& together : shifts_together(crest_factors(facts, tensor), 1, options)) {
+    const PlaceShift& origin = together.front();
+    if (origin.shift.value < (gradient ? kLeastCrestOfGradient : kLeastCrest)) continue;
+    found.push_back(make_finding(origin.place, origin.shift.first, origin.shift.last,
+                                 origin.shift.value, origin.shift.usual));
+  }
+}
+
+// A channel that is large enough takes the root mean square with it.
+void find_by_size(const Facts& facts, std::vector<Finding>& found) {
+  const std::vector<Series> sizes = root_mean_squares(facts, TensorName::activation);
+  for (const auto& together : shifts_together(sizes, 1, kActivationShift)) {
+    const auto& [place, shift, settled] = together.front();
+    const double change = crest_change(facts, place, shift);
+    if (change <= kOfOutliers) continue;
+    const double crest = facts.find(place, "cur_amax")->at(shift.first).value_or(0) / shift.value;
+    found.push_back(make_finding(place, shift.first, shift.last, crest, crest / std::exp2(change)));
+  }
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  std::vector<Finding> found;
+  for (const TensorName tensor :
+       {TensorName::activation, TensorName::weight, TensorName::gradient}) {
+    find_by_crest(facts, tensor, found);
+  }
+  if (found.empty()) find_by_size(facts, found);
+  return found;
+}
+
+}  // namespace
+
+Rule outliers() {
+  return {.cause = "outliers",
+          .title = "single values, channels or tokens far above all others",
+          .doc =
+              "The ratio of the amax to the root mean square goes up 4 times within an "
+              "iteration, to 16 and more, and stays there, or both go up and the amax more. Ratios "
+              "that are large from the start "
+              "or grow steadily, as with attention sinks, are no finding.",
+          .stage = Stage::values,
+          .required = {kSizes, "cur_amax"},
+          .optional = {"numel", "mean"},
+          .recorded_by = "LogTensorStats (l2_norm and numel, or std and mean; cur_amax)",
+          .alternatives = "An element that an error of the memory or of a kernel has changed.",
+          .next_step =
+              "DumpTensors of '{layer}' in that iteration shows which channel or token it "
+              "is; a recipe with a scale a block confines it; telens stats RUN --stat "
+              "mxfp8_underflows% --layer '{layer}'",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,100 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "analysis/baseline.h"
+#include "analysis/rules/rules.h"
+
+namespace telens::diagnosis {
+namespace {
+
+constexpr double kLeastOutgrown = 0.4;  // bits: less is clipped by a quarter, in few elements
+constexpr std::size_t kPersistent = 6;  // consecutive reads; passing ones are delayed scaling's way
+// The same where each scale fits the tensor of the read before.
+constexpr std::size_t kPersistentGrowth = 12;
+constexpr double kLeastPercent = 0.05;
+constexpr double kLeastWorst = 2;  // percent, in the worst iteration
+
+// True if the scale moved by what it lacked in the iteration before: it follows the tensor, which
+// has grown again.
+bool follows(const Series* jump, const Series& headroom, std::int64_t iteration) {
+  constexpr double kSame = 0.1;  // bits
+  const auto moved = jump != nullptr ? jump->at(iteration) : std::nullopt;
+  const auto lacked = headroom.at(iteration - 1);
+  return moved && lacked && std::abs(*moved - *lacked) < kSame;
+}
+
+// A tensor that stays larger than its scale takes, and is clipped.
+std::optional<Finding> clipped(const Facts& facts, const Series& percent) {
+  const Series* headroom = facts.beside(percent, "scale_headroom");
+  if (headroom == nullptr) return std::nullopt;
+  const Series* jump = facts.beside(percent, "scale_jump");
+  std::size_t consecutive = 0;
+  std::size_t following = 0;  // those in which the scale follows
+  std::optional<Finding> found;
+  Point first;
+  Point worst;
+  for (const Point& point : percent.points) {
+    const double room = headroom->at(point.iteration).value_or(0);
+    const bool clips = point.value > kLeastPercent && room < -kLeastOutgrown;
+    consecutive = clips ? consecutive + 1 : 0;
+    if (consecutive <= 1) following = 0;
+    if (clips && follows(jump, *headroom, point.iteration)) ++following;
+    if (consecutive == 1 && !found) {
+      first = point;
+      worst = point;
+    }
+    if (clips && point.value > worst.value) worst = point;
+    // In a chance run of growth each scale but the first follows.
+    const bool grows = following + 1 >= consecutive;
+    if (consecutive < (grows ? kPersistentGrowth : kPersistent)) continue;
+    if (!found) {
+      found = Finding{.cause = "overflow", .place = percent.place, .first = first.iteration};
+    }
+    found->last = point.iteration;
+  }
+  if (!found || worst.value < kLeastWorst) return std::nullopt;
+  found->confidence = kProbable;
+  found->summary = fmt::format(
+      "the cast clips up to {:.2g} % of the elements, iteration after iteration: the "
+      "scale lags behind a tensor that is too large for it",
+      worst.value);
+  found->evidence = {{"stale_saturated%", percent.place, worst.iteration, worst.value, "largest"},
+                     {"scale_headroom", percent.place, worst.iteration,
+                      headroom->at(worst.iteration).value_or(0), ""}};
+  return found;
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  std::vector<Finding> found;
+  for (const Series* percent : facts.with("stale_saturated%")) {
+    if (auto finding = clipped(facts, *percent)) found.push_back(std::move(*finding));
+  }
+  return found;
+}
+
+}  // namespace
+
+Rule overflow() {
+  return {.cause = "overflow",
+          .title = "a cast that clips for good",
+          .doc =
+              "Elements are clipped in 6 iterations on end, in each by a third of their size "
+              "and more at the largest; in 12, where each scale fits the tensor of the iteration "
+              "before. Delayed scaling clips a few elements in single "
+              "iterations, and block formats by rounding their scales: that is no finding.",
+          .stage = Stage::cast,
+          .required = {"stale_saturated%", "scale_headroom"},
+          .optional = {"scale_jump"},
+          .recorded_by = "ScaleHealth",
+          .alternatives = "A tensor that grows steadily, as at a learning rate too large.",
+          .next_step =
+              "PerTensorScaling for this tensor (configs/"
+              "current_scaling_for_gradients.yaml), DelayedScaling(margin=1), or a "
+              "shorter amax_history_len",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

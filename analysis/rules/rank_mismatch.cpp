@@ -1,0 +1,140 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "analysis/rules/compared_ranks.h"
+#include "analysis/rules/rules.h"
+
+namespace telens::diagnosis {
+namespace {
+
+// Ranks of which more weights than this agree at first are replicas.
+constexpr double kMost = 0.5;
+
+struct Replicas {
+  std::vector<const Series*> ranks;  // one weight's series, a rank each
+  std::int64_t first_common = 0;
+  std::optional<std::int64_t> parted;  // the first iteration in which they differ
+  bool agree_first = false;
+};
+
+void compare(Replicas& replicas) {
+  const Series& first = *replicas.ranks.front();
+  bool is_first = true;
+  for (const Point& point : first.points) {
+    bool common = true;
+    bool agree = true;
+    for (const Series* other : replicas.ranks) {
+      const auto value = other->at(point.iteration);
+      common = common && value.has_value();
+      agree = agree && value == point.value;
+    }
+    if (!common) continue;
+    if (is_first) {
+      replicas.first_common = point.iteration;
+      replicas.agree_first = agree;
+      is_first = false;
+    }
+    if (!agree && replicas.agree_first) {
+      replicas.parted = point.iteration;
+      return;
+    }
+  }
+}
+
+// The rank that stands alone, where the others agree; else the second one.
+const Series* odd_one(const Replicas& replicas) {
+  std::map<double, std::vector<const Series*>> by_value;
+  for (const Series* series : replicas.ranks) {
+    by_value[series->at(*replicas.parted).value_or(0)].push_back(series);
+  }
+  if (replicas.ranks.size() > 2) {
+    for (const auto& [value, ranks] : by_value) {
+      if (ranks.size() == 1) return ranks.front();
+    }
+  }
+  return replicas.ranks[1];
+}
+
+std::vector<Replicas> replicas_of_weights(const Facts& facts) {
+  std::map<std::int32_t, Replicas> by_layer;
+  for (const Series* norm : facts.with("l2_norm")) {
+    if (norm->place.tensor != TensorName::weight || norm->place.rank == kAllRanks) continue;
+    by_layer[norm->place.layer].ranks.push_back(norm);
+  }
+  std::vector<Replicas> all;
+  for (auto& [layer, replicas] : by_layer) {
+    if (replicas.ranks.size() < 2) continue;
+    compare(replicas);
+    all.push_back(std::move(replicas));
+  }
+  return all;
+}
+
+std::vector<Finding> find_by_norms(const Facts& facts) {
+  const std::vector<Replicas> all = replicas_of_weights(facts);
+  const auto agreeing = std::ranges::count_if(all, &Replicas::agree_first);
+  if (static_cast<double>(agreeing) <= kMost * static_cast<double>(all.size())) return {};
+  const Replicas* origin = nullptr;
+  std::size_t others = 0;
+  for (const Replicas& each : all) {
+    if (!each.parted) continue;
+    ++others;
+    if (origin == nullptr || *each.parted < *origin->parted) origin = &each;
+  }
+  if (origin == nullptr) return {};
+  const Series& odd = *odd_one(*origin);
+  Finding finding{.cause = "rank_mismatch",
+                  .place = odd.place,
+                  .first = *origin->parted,
+                  .last = facts.last_iteration(),
+                  .confidence = kProven,
+                  .summary = fmt::format("ranks hold different weights, and the same ones before{}",
+                                         and_others(others - 1, "weight"))};
+  for (const Series* series : origin->ranks) {
+    finding.evidence.push_back({"l2_norm", series->place, finding.first,
+                                series->at(finding.first).value_or(0),
+                                fmt::format("rank {}", series->place.rank)});
+  }
+  return {finding};
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  auto compared =
+      find_compared(facts, {.cause = "rank_mismatch",
+                            .statistic = "weight_differs",
+                            .summary = "its weight is not the one that the other ranks have",
+                            .others = "weight"});
+  return facts.has("weight_differs") ? compared : find_by_norms(facts);
+}
+
+}  // namespace
+
+Rule rank_mismatch() {
+  return {.cause = "rank_mismatch",
+          .title = "ranks whose replicas of a weight part",
+          .doc =
+              "The norm of a weight is the same on all ranks in every bit, and from some "
+              "iteration on it is not. Runs in which most weights differ from the start are "
+              "sharded, and no finding. Where RankAgreement has compared the weights, each of "
+              "which it knows as a replica or a part, its word counts, from the start on.",
+          .stage = Stage::setup,
+          .required = {"l2_norm|weight_differs"},
+          .compares_ranks = true,
+          .follows_causes = {"unreduced_gradient", "unlike_inputs"},
+          .recorded_by =
+              "RankAgreement; LogTensorStats of weights (l2_norm) on all ranks, not "
+              "reduced over them",
+          .alternatives =
+              "A rank with a faulty device; an optimizer step that one rank skipped; ranks of one "
+              "tp_group that were given other inputs.",
+          .next_step =
+              "telens stats RUN --layer '{layer}' --tensor weight --stat weight_differs l2_norm "
+              "--by rank; look for parameters outside of DistributedDataParallel, for what only "
+              "some ranks do, and for ranks of one tp_group that get other batches",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

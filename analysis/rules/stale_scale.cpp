@@ -1,0 +1,164 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "analysis/rules/rules.h"
+#include "analysis/rules/scale_reads.h"
+
+namespace telens::diagnosis {
+namespace {
+
+constexpr double kRounding = 0.05;     // bits: BF16 amaxes have 8 of them
+constexpr double kRight = 1.5;         // bits
+constexpr std::int64_t kLeastAge = 3;  // iterations
+constexpr std::size_t kLeastMissed = 2;
+constexpr std::int64_t kUsualPause = 2;  // iterations between two moves of a lively scale
+
+// A history that holds an amax which is no finite number has no largest one: the scale keeps its
+// value until the history has lost it.
+bool is_unknown(const Series& amax, std::int64_t moved, std::int64_t to) {
+  const std::int64_t from = std::max(moved, to - kLongestHistory);
+  const auto at = [&](std::int64_t iteration) {
+    return std::ranges::lower_bound(amax.points, iteration, {}, &Point::iteration);
+  };
+  const auto is_finite = [](double value) { return std::isfinite(value); };
+  return !std::ranges::all_of(at(from), at(to), is_finite, &Point::value);
+}
+
+// Reads in which the scale stands still although the tensor outgrew it in the iteration before: the
+// largest and the newest amax of a history both ask for another scale then. One that moved in that
+// iteration followed from one micro-batch to the next.
+std::vector<std::size_t> missed_updates(const std::vector<ScaleRead>& reads, const Series& amax) {
+  std::vector<std::size_t> missed;
+  std::int64_t moved = INT64_MIN;  // iteration
+  for (std::size_t i = 1; i < reads.size(); ++i) {
+    const bool consecutive = reads[i].iteration == reads[i - 1].iteration + 1;
+    if (reads[i].jump.value_or(1) != 0) moved = reads[i].iteration;
+    if (!consecutive || reads[i].jump.value_or(1) != 0) continue;
+    if (reads[i - 1].jump.value_or(1) != 0) continue;
+    if (reads[i - 1].staleness() <= kRounding) continue;
+    if (!is_unknown(amax, moved, reads[i].iteration)) missed.push_back(i);
+  }
+  return missed;
+}
+
+// When the scale moved last.
+std::size_t last_move(const std::vector<ScaleRead>& reads, std::size_t missed) {
+  std::size_t moved = missed;
+  while (moved > 0 && reads[moved].jump.value_or(1) == 0) --moved;
+  return moved;
+}
+
+// The scale stood still after an amax below the one that it stands for: a history keeps the
+// largest.
+bool waits(const std::vector<ScaleRead>& reads, std::size_t end) {
+  for (std::size_t i = 1; i < end; ++i) {
+    if (reads[i].jump.value_or(1) == 0 && reads[i - 1].staleness() < -kRounding) return true;
+  }
+  return false;
+}
+
+// Where a scale used to move in nearly every iteration, whatever the amax, it was held since the
+// first one in which it did not.
+std::int64_t held_since(const std::vector<ScaleRead>& reads, std::size_t missed) {
+  const std::size_t moved = last_move(reads, missed);
+  std::vector<std::int64_t> moves;
+  for (std::size_t i = 0; i <= moved; ++i) {
+    if (reads[i].jump.value_or(0) != 0) moves.push_back(reads[i].iteration);
+  }
+  const auto pause = moves.size() < 3 ? INT64_MAX
+                                      : (moves.back() - moves.front()) /
+                                            static_cast<std::int64_t>(moves.size() - 1);
+  const bool is_lively = pause <= kUsualPause && !waits(reads, moved);
+  return is_lively ? reads[moved].iteration + 1 : reads[missed].iteration;
+}
+
+// One of the amaxes so far can have made the scale: neither below the newest one nor above the
+// largest one.
+bool was_right(const std::vector<ScaleRead>& reads, const Series& amax, std::size_t moved) {
+  const ScaleRead& read = reads[moved];
+  if (std::abs(read.staleness()) <= kRight) return true;
+  if (moved == 0) return false;
+  return read.stands_for >= reads[moved - 1].amax - kRight &&
+         read.stands_for <= largest_amaxes(reads, amax)[moved - 1] + kRight;
+}
+
+std::optional<Finding> by_missed_updates(const Facts& facts, const ScaleSeries& staleness) {
+  const std::vector<ScaleRead>& reads = staleness.reads;
+  const Series* amax = facts.find(staleness.place, "cur_amax");
+  const auto missed = missed_updates(reads, *amax);
+  if (missed.size() < kLeastMissed) return std::nullopt;
+  // One that was off when it moved last is not stale but wrong.
+  if (!was_right(reads, *amax, last_move(reads, missed.front()))) return std::nullopt;
+  const ScaleRead& worst = *std::ranges::max_element(reads, {}, &ScaleRead::staleness);
+  return Finding{.cause = "stale_scale",
+                 .place = staleness.place,
+                 .first = held_since(reads, missed.front()),
+                 .last = reads[missed.back()].iteration,
+                 .confidence = missed.size() > kLeastMissed ? kProven : kProbable,
+                 .summary = fmt::format("the scale stands still while the tensor outgrows it, by "
+                                        "{:.2g} bits at the most",
+                                        worst.staleness()),
+                 .evidence = {{"scale_staleness", staleness.place, worst.iteration,
+                               worst.staleness(), "largest"},
+                              {"scale_jump", staleness.place, reads[missed.front()].iteration, 0,
+                               "of a tensor that grew"}}};
+}
+
+std::optional<Finding> by_age(const Facts& facts, const ScaleSeries& staleness) {
+  const Series* age = facts.find(staleness.place, "scale_age");
+  if (age == nullptr) return std::nullopt;
+  const auto old = std::ranges::find_if(
+      age->points, [](const Point& point) { return point.value >= kLeastAge; });
+  if (old == age->points.end()) return std::nullopt;
+  const std::int64_t first = old->iteration - static_cast<std::int64_t>(old->value) + 1;
+  if (first <= age->points.front().iteration + 1) return std::nullopt;  // never updated: on purpose
+  return Finding{
+      .cause = "stale_scale",
+      .place = staleness.place,
+      .first = first,
+      .last = age->points.back().iteration,
+      .confidence = kProbable,
+      .summary = "the amax history is not updated any more",
+      .evidence = {{"scale_age", staleness.place, old->iteration, old->value, "iterations"}}};
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  std::vector<Finding> found;
+  for (const ScaleSeries& staleness : scale_series(facts)) {
+    auto finding = by_missed_updates(facts, staleness);
+    if (!finding) finding = by_age(facts, staleness);
+    if (finding) found.push_back(std::move(*finding));
+  }
+  return found;
+}
+
+}  // namespace
+
+Rule stale_scale() {
+  return {.cause = "stale_scale",
+          .title = "a scale that does not follow its tensor",
+          .doc =
+              "Delayed scaling makes a scale from the amaxes of earlier iterations. One that "
+              "keeps its value after an iteration whose amax was larger than the one it stands "
+              "for was not updated. A scale that stands still while the tensor stays below is "
+              "what the largest amax of a history asks for; one that does after an amax that was "
+              "not finite is that of a history without a largest one.",
+          .stage = Stage::scale,
+          .required = {kScales, "cur_amax"},
+          .optional = {"scale_headroom", "scale_jump", "scale_age", "scale_inv_min"},
+          .recorded_by =
+              "LogTensorStats (cur_amax) and ScaleHealth, or LogFp8TensorStats (scale_inv_min, "
+              "scale_inv_max), every iteration",
+          .alternatives =
+              "Forwards outside of training that make no update; a module that is "
+              "called without its autocast region's end.",
+          .next_step =
+              "telens plot RUN --layer '{layer}' --stat scale_staleness --stat "
+              "scale_jump; then PerTensorScaling for the tensor (current scaling), "
+              "configs/current_scaling_for_gradients.yaml",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

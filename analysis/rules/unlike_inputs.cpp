@@ -1,0 +1,113 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "analysis/rules/rules.h"
+
+namespace telens::diagnosis {
+namespace {
+
+constexpr std::string_view kStatistic = "replica_differs";
+
+struct Differing {
+  const Series* series = nullptr;
+  Point point;
+};
+
+// The earliest, and of one iteration the first in the order of a step.
+std::optional<Differing> find_first(const Facts& facts, std::string_view statistic) {
+  std::optional<Differing> first;
+  for (const Series* series : facts.with(statistic)) {
+    const auto differs =
+        std::ranges::find_if(series->points, [](const Point& point) { return point.value > 0; });
+    if (differs == series->points.end()) continue;
+    if (!first || differs->iteration < first->point.iteration) first = {series, *differs};
+  }
+  return first;
+}
+
+// No tensor before it in a step was compared.
+bool is_first_of_step(const Facts& facts, const Place& place) {
+  const Turn turn = get_order_in_step(place);
+  return std::ranges::none_of(facts.with(kStatistic), [&](const Series* series) {
+    return get_order_in_step(series->place) < turn;
+  });
+}
+
+// RankAgreement may look at gradients alone.
+bool has_compared_inputs(const Facts& facts, int rank) {
+  return std::ranges::any_of(facts.with(kStatistic), [&](const Series* series) {
+    return series->place.tensor == TensorName::activation && series->place.rank == rank;
+  });
+}
+
+std::string describe(const Facts& facts, const Place& place) {
+  if (place.tensor == TensorName::gradient && has_compared_inputs(facts, place.rank)) {
+    return "its gradient is not the one that the other ranks of its tp_group have, and all "
+           "compared inputs are: other targets or losses do that, or code between this layer and "
+           "the loss";
+  }
+  if (place.tensor == TensorName::gradient) {
+    return "its gradient is not the one that the other ranks of its tp_group have: other batches, "
+           "targets or losses do that; inputs were not compared";
+  }
+  if (is_first_of_step(facts, place)) {
+    return "its input is not the one that the other ranks of its tp_group have, and it is the "
+           "first in a step that they have to have alike: other batches do that";
+  }
+  return "its input is not the one that the other ranks of its tp_group have, and those of the "
+         "layers before it are: what lies between differs, as dropout of another seed";
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  const auto first = find_first(facts, kStatistic);
+  if (!first) return {};
+  const Place& place = first->series->place;
+  // Weights that differ make outputs that do. Those of the model are looked at behind the
+  // optimizer's step, and so may follow from this iteration's inputs.
+  const auto weights = find_first(facts, "weight_differs");
+  const bool weights_come_first =
+      weights && (weights->point.iteration < first->point.iteration ||
+                  (weights->point.iteration == first->point.iteration &&
+                   !is_first_of_step(facts, place) && place.tensor != TensorName::gradient));
+  if (weights_come_first) return {};
+  return {{.cause = "unlike_inputs",
+           .place = place,
+           .first = first->point.iteration,
+           .last = std::max(facts.last_iteration(), first->point.iteration),
+           .confidence = kProven,
+           .summary = describe(facts, place),
+           .evidence = {{std::string(kStatistic), place, first->point.iteration, first->point.value,
+                         fmt::format("rank {}", place.rank)}}}};
+}
+
+}  // namespace
+
+Rule unlike_inputs() {
+  return {.cause = "unlike_inputs",
+          .title = "ranks of one tp_group whose inputs differ",
+          .doc =
+              "RankAgreement has compared, bit by bit, the activations and gradients that each "
+              "rank of a tp_group has whole, and one differs while the weights before it do not. "
+              "Gradients and weights that part in the same iteration follow from it.",
+          .stage = Stage::setup,
+          .required = {kStatistic},
+          .compares_ranks = true,
+          .recorded_by =
+              "RankAgreement with `tensors: [activation, gradient]`, of layers that a tp_group "
+              "divides without sequence parallelism",
+          .alternatives =
+              "An embedding before the first watched layer whose weight differs (weight_differs in "
+              "the same iteration); kernels that autotuning chooses on each rank anew, which round "
+              "otherwise.",
+          .next_step =
+              "give all ranks of one tp_group the same batches, in the same order: seed the "
+              "sampler by the data-parallel rank, not by the rank of the world; telens stats RUN "
+              "--layer '{layer}' --stat replica_differs --by rank",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,265 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <climits>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "analysis/baseline.h"
+#include "analysis/rules/rules.h"
+#include "analysis/sizes.h"
+
+namespace telens::diagnosis {
+namespace {
+
+constexpr double kOffItsKind = 2.5;  // bits, with three layers of the kind and more
+constexpr double kOffTheOthers = 4;  // bits, against all weights
+constexpr std::size_t kLeastOfKind = 3;
+constexpr std::int64_t kBeginning = 2;  // iterations; later it is no matter of initialization
+
+// Parts of a weight that are zero from the start. Of several weights of a kind a part counts from
+// one shard of 64 on; a weight without its kind may have zeros on purpose, as a padded vocabulary.
+constexpr double kLeastZeros = 1.0 / 64;
+constexpr double kLeastZerosAlone = 1.0 / 4;
+constexpr double kTimesUsualZeros = 8;
+// A block of zeros takes its part of the sum of squares. Pruning by size takes nearly nothing of
+// it: half of a normal distribution, the smaller one, holds 7 % of the sum.
+constexpr double kLeastLoss = 0.5;    // of what a block takes, in bits
+constexpr double kLargeSpread = 0.1;  // bits; sizes of a kind that vary more do not show the loss
+
+struct First {
+  Place place;
+  Point size;                        // root mean square
+  std::optional<double> zeros = {};  // part of the elements
+};
+
+std::optional<double> zeros_in(const Facts& facts, const Place& place, std::int64_t iteration) {
+  const Series* zeros = facts.find(place, "zeros");
+  const Series* count = facts.find(place, "numel");
+  const auto number = zeros != nullptr ? zeros->at(iteration) : std::nullopt;
+  const auto elements = count != nullptr ? count->at(iteration) : std::nullopt;
+  if (!number || !elements || !(*elements > 0)) return std::nullopt;
+  return *number / *elements;
+}
+
+std::vector<First> first_sizes(const Facts& facts) {
+  std::vector<First> firsts;
+  for (const Series& series : root_mean_squares(facts, TensorName::weight)) {
+    if (series.points.empty()) continue;
+    const Point& first = series.points.front();
+    if (first.iteration > facts.first_iteration() + kBeginning) continue;
+    firsts.push_back({series.place, first, zeros_in(facts, series.place, first.iteration)});
+  }
+  return firsts;
+}
+
+// The median over the weights of the same kind, or over all, without zeros; NaN of too few, or
+// where zeros are usual.
+double usual_size(const std::vector<First>& firsts, const Facts& facts, const std::string* part) {
+  std::vector<double> sizes;
+  std::size_t all = 0;
+  for (const First& each : firsts) {
+    if (part != nullptr && facts.select_part(each.place.layer) != *part) continue;
+    ++all;
+    if (each.size.value > 0) sizes.push_back(bits(each.size.value));
+  }
+  const bool few = all < kLeastOfKind || 2 * sizes.size() <= all;
+  return few ? std::nan("") : median(std::move(sizes));
+}
+
+struct OfOthers {
+  std::size_t layers = 0;
+  double zeros = 0;   // median
+  double size = 0;    // median, in bits, of those with few zeros
+  double spread = 0;  // of these sizes
+};
+
+// "layers.12.fc1" -> "layers.*.fc1"; select_part() does not tell fc1 from fc2.
+std::string get_kind(const std::string& name) {
+  std::string kind;
+  for (std::size_t begin = 0; begin <= name.size();) {
+    const std::size_t end = std::min(name.find('.', begin), name.size());
+    const std::string part = name.substr(begin, end - begin);
+    const bool is_number = part.find_first_not_of("0123456789") == std::string::npos;
+    kind += (begin > 0 ? "." : "") + (is_number ? "*" : part);
+    begin = end + 1;
+  }
+  return kind;
+}
+
+using Firsts = std::vector<const First*>;
+
+// The other ones of these weights, as far as their zeros are known.
+OfOthers summarize_others(const Firsts& firsts, const First& each) {
+  std::vector<double> zeros, sizes;
+  std::set<std::int32_t> layers;
+  for (const First* other : firsts) {
+    if (!other->zeros || other->place == each.place) continue;
+    if (other->place.layer != each.place.layer) layers.insert(other->place.layer);
+    zeros.push_back(*other->zeros);
+    if (*other->zeros < kLeastZeros && other->size.value > 0) {
+      sizes.push_back(bits(other->size.value));
+    }
+  }
+  OfOthers others{.layers = layers.size()};
+  if (zeros.empty()) return others;
+  others.zeros = median(std::move(zeros));
+  others.size = median(sizes);
+  others.spread = sizes.empty() ? 0 : spread(sizes);
+  return others;
+}
+
+// True if at least half of the layers have their zeros in the shards of their highest ranks only: a
+// vocabulary that was padded to a multiple of the ranks.
+bool is_like_padding(const Firsts& firsts) {
+  struct Ranks {
+    int highest_full = -1;
+    int lowest_zeros = INT_MAX;
+  };
+  std::map<std::int32_t, Ranks> layers;
+  for (const First* each : firsts) {
+    if (!each->zeros) continue;
+    Ranks& ranks = layers[each->place.layer];
+    if (*each->zeros < kLeastZeros) {
+      ranks.highest_full = std::max(ranks.highest_full, each->place.rank);
+    } else {
+      ranks.lowest_zeros = std::min(ranks.lowest_zeros, each->place.rank);
+    }
+  }
+  const auto padded = std::ranges::count_if(layers, [](const auto& entry) {
+    const Ranks& ranks = entry.second;
+    return ranks.highest_full >= 0 && ranks.lowest_zeros < INT_MAX &&
+           ranks.highest_full < ranks.lowest_zeros;
+  });
+  return padded > 0 && 2 * static_cast<std::size_t>(padded) >= layers.size();
+}
+
+// The weights, and those of each kind.
+struct Weights {
+  explicit Weights(const Facts& facts) : all(first_sizes(facts)) {
+    for (const First& each : all) {
+      pointers.push_back(&each);
+      kinds[get_kind(facts.layer_name(each.place.layer))].push_back(&each);
+    }
+    for (const auto& [kind, firsts] : kinds) {
+      for (const First* each : firsts) of_kind[each] = &firsts;
+    }
+  }
+
+  std::vector<First> all;
+  Firsts pointers;
+  std::map<std::string, Firsts> kinds;
+  std::unordered_map<const First*, const Firsts*> of_kind;
+};
+
+// nullopt: as the others, or sparse by a pattern that leaves the large elements.
+std::optional<Finding> judge_zeros(const Facts& facts, const Weights& weights, const First& each) {
+  if (!each.zeros || *each.zeros < kLeastZeros || *each.zeros >= 1) return std::nullopt;
+  const Firsts& kind = *weights.of_kind.at(&each);
+  OfOthers others = summarize_others(kind, each);
+  const bool alone = others.layers + 1 < kLeastOfKind;
+  if (alone && *each.zeros < kLeastZerosAlone) return std::nullopt;
+  if (alone) others = summarize_others(weights.pointers, each);
+  if (others.layers + 1 < kLeastOfKind) return std::nullopt;
+  if (*each.zeros < kTimesUsualZeros * others.zeros) return std::nullopt;
+  const double loss = -std::log2(1 - *each.zeros) / 2;  // of a block, in bits of the size
+  const bool shows_loss =
+      !alone && !is_like_padding(kind) && others.spread < std::min(kLargeSpread, loss / 2);
+  if (shows_loss && others.size - bits(each.size.value) < kLeastLoss * loss) return std::nullopt;
+  return Finding{
+      .cause = "weight_initialization",
+      .place = each.place,
+      .first = each.size.iteration,
+      .last = facts.last_iteration(),
+      .confidence = shows_loss ? kProbable : kPossible,
+      .summary = fmt::format("{:.3g} % of the elements of the weight begin as exactly 0, of {} "
+                             "{:.2g} %: a part of it was not filled, as a shard of another rank",
+                             100 * *each.zeros, alone ? "the others" : "those of its kind",
+                             100 * others.zeros),
+      .evidence = {{"zeros / numel", each.place, each.size.iteration, *each.zeros, ""},
+                   {"zeros / numel", {}, each.size.iteration, others.zeros, "usual"},
+                   {"root mean square", each.place, each.size.iteration, each.size.value, ""},
+                   {"root mean square", {}, each.size.iteration, std::exp2(others.size), "usual"}},
+      .next_step =
+          "telens stats RUN --layer '{layer}' --tensor weight --stat zeros; what fills this "
+          "weight: reset_parameters() or the checkpoint, on every rank and for every shard (FSDP: "
+          "sync_module_states, or initialize after to_empty())"};
+}
+
+bool is_constant(const Facts& facts, const First& first) {
+  const Series* deviation = facts.find(first.place, "std");
+  return first.size.value > 0 && deviation != nullptr && deviation->at(first.size.iteration) == 0;
+}
+
+// nullopt: as the others. Zeros are how residual branches and adapters begin, all of a kind.
+std::optional<Finding> judged(const Facts& facts, const std::vector<First>& firsts,
+                              const First& each) {
+  const double size = bits(each.size.value);
+  const double of_kind = usual_size(firsts, facts, &facts.select_part(each.place.layer));
+  const double of_all = usual_size(firsts, facts, nullptr);
+  const bool alone = std::isnan(of_kind);
+  const bool off = alone ? each.size.value > 0 && std::abs(size - of_all) > kOffTheOthers
+                         : std::abs(size - of_kind) > kOffItsKind;
+  const bool constant = is_constant(facts, each);
+  if (!off && !constant) return std::nullopt;
+  const double usual = std::exp2(alone ? of_all : of_kind);
+  return Finding{
+      .cause = "weight_initialization",
+      .place = each.place,
+      .first = each.size.iteration,
+      .last = facts.last_iteration(),
+      .confidence = constant ? kProven : kProbable,
+      .summary = constant
+                     ? fmt::format("all elements of the weight begin as {:.3g}", each.size.value)
+                     : fmt::format("the weight begins with a root mean square of {:.3g}, {} "
+                                   "with {:.3g}",
+                                   each.size.value, alone ? "others" : "those of its kind", usual),
+      .evidence = {{"root mean square", each.place, each.size.iteration, each.size.value, ""},
+                   {"root mean square", {}, each.size.iteration, usual, "usual"}}};
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  std::vector<Finding> found;
+  const Weights weights(facts);
+  for (const First& each : weights.all) {
+    auto finding = judged(facts, weights.all, each);
+    if (!finding) finding = judge_zeros(facts, weights, each);
+    if (finding) found.push_back(std::move(*finding));
+  }
+  return found;
+}
+
+}  // namespace
+
+Rule weight_initialization() {
+  return {.cause = "weight_initialization",
+          .title = "a weight that was not initialized as the others",
+          .doc =
+              "In the first iterations the root mean square of a weight is 6 times off that of "
+              "the layers that play the same part in other blocks, or 16 times off all others, or "
+              "all of its elements are the same. Zeros are how residual branches and adapters "
+              "begin: they are a finding if others of their kind are not zero. So is a weight of "
+              "which a part is zero, from 1/64 on, and takes its share of the root mean square: "
+              "pruning leaves the large elements.",
+          .stage = Stage::setup,
+          .required = {kSizes},
+          .optional = {"numel", "mean", "zeros"},
+          .recorded_by =
+              "LogTensorStats of weights (l2_norm and numel, or std and mean), from the first "
+              "iteration on",
+          .alternatives =
+              "A layer with an initialization of its own on purpose; rows that are padding; a "
+              "mask of pruned elements.",
+          .next_step =
+              "telens stats RUN --layer '{layer}' --tensor weight --stat std; "
+              "reset_parameters() after to_empty(), and what a checkpoint did not hold",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,211 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <iterator>
+#include <span>
+#include <vector>
+
+#include "analysis/baseline.h"
+#include "analysis/rules/recorded_rate.h"
+#include "analysis/rules/recorded_update.h"
+#include "analysis/rules/rules.h"
+#include "analysis/sizes.h"
+
+namespace telens::diagnosis {
+namespace {
+
+constexpr double kLeast = 0.03;          // bits: a change of the norm by 2 % in one step
+constexpr double kLeastTogether = 0.01;  // bits, where most weights change in the same step
+constexpr std::size_t kLeastWeights = 3;
+constexpr double kTimesUsualTogether = 4;
+constexpr double kTimesUsual = 12;     // the usual change
+constexpr double kTimesLargest = 3;    // the largest change so far
+constexpr std::size_t kLeastPast = 5;  // changes
+// bits in an iteration: steps that no weight takes in a training that learns, whatever it did
+// before. One of AdamW with a learning rate of 0.01 changes a weight that begins with 0.02 by 0.16.
+constexpr double kTooLarge = 0.5;
+constexpr std::size_t kMostFindings = 3;
+// Where more weights than this jump together, the optimizer's step is the cause.
+constexpr double kMost = 0.6;
+
+struct Jump {
+  Place place;
+  std::int64_t iteration = 0;
+  double before = 0, after = 0;  // root mean squares
+  bool alone = false;            // a finding whatever other weights do
+  bool unusual = false;          // one where most weights do so; else too large in any training
+  double change() const { return std::abs(bits(after) - bits(before)); }
+};
+
+// Larger than the last changes by far: a sign where most weights do so in the same step.
+bool is_unusual(const Jump& jump, const std::vector<double>& changes) {
+  constexpr std::size_t kNewest = 6;
+  const auto newest = std::span(changes).last(std::min(kNewest, changes.size()));
+  const double usual = kTimesUsualTogether * median({newest.begin(), newest.end()});
+  const double largest = kTimesLargest * *std::ranges::max_element(newest);
+  return jump.change() > std::max({kLeastTogether, usual, largest});
+}
+
+// The median of a whole run costs as much as the run is long: it is asked for last, of changes of
+// which each is 3 times as large as all before.
+bool is_unusual_alone(const Jump& jump, const std::vector<double>& changes, double largest) {
+  if (jump.change() <= std::max(kLeast, kTimesLargest * largest)) return false;
+  return jump.change() > kTimesUsual * median(changes);
+}
+
+std::vector<Jump> find_jumps(const Series& sizes) {
+  std::vector<Jump> jumps;
+  std::vector<double> changes;
+  double largest = 0;
+  for (std::size_t i = 1; i < sizes.points.size(); ++i) {
+    Jump jump{sizes.place, sizes.points[i].iteration, sizes.points[i - 1].value,
+              sizes.points[i].value};
+    if (changes.size() >= kLeastPast && std::isfinite(jump.after)) {
+      jump.alone = is_unusual_alone(jump, changes, largest);
+      jump.unusual = is_unusual(jump, changes);
+    }
+    const auto steps = static_cast<double>(jump.iteration - sizes.points[i - 1].iteration);
+    const bool too_large = jump.before > 0 && std::isfinite(jump.after) &&
+                           bits(jump.after) - bits(jump.before) > kTooLarge * steps;
+    if (jump.alone || jump.unusual || too_large) jumps.push_back(jump);
+    changes.push_back(jump.change());
+    largest = std::max(largest, jump.change());
+  }
+  return jumps;
+}
+
+bool are_most(std::size_t together, std::size_t weights) {
+  return together > 1 && static_cast<double>(together) > kMost * static_cast<double>(weights);
+}
+
+Finding make_finding(const Facts& facts, const std::vector<Jump>& together, std::size_t weights) {
+  const bool all = are_most(together.size(), weights);
+  const Jump& largest = *std::ranges::max_element(together, {}, &Jump::change);
+  std::string summary =
+      fmt::format("the root mean square of the weight goes from {:.3g} to {:.3g} in one step",
+                  largest.before, largest.after);
+  summary += all ? fmt::format(", with {} of {} weights: the learning rate or the optimizer",
+                               together.size(), weights)
+                 : and_others(together.size() - 1, "weight");
+  return {.cause = "weight_jump",
+          .place = largest.place,
+          .first = largest.iteration,
+          .last = facts.last_iteration(),
+          .confidence = kProven,
+          .summary = std::move(summary),
+          .evidence = {{"root mean square", largest.place, largest.iteration, largest.after, ""},
+                       {"root mean square", largest.place, largest.iteration - 1, largest.before,
+                        "before"}}};
+}
+
+// A learning rate that the program recorded is evidence of a jump that follows from it, or a
+// finding of its own where the loss alone shows what comes of it.
+void add_recorded_rate(const Facts& facts, std::vector<Finding>& found) {
+  constexpr std::int64_t kShowsWithin = 2;  // iterations: the weights of the next one are changed
+  const auto rate = first_rate_jump(facts);
+  if (!rate) return;
+  const std::vector<Evidence> evidence{{rate->name, {}, rate->iteration, rate->after, ""},
+                                       {rate->name, {}, rate->previous, rate->before, "before"}};
+  for (Finding& each : found) {
+    if (each.first < rate->iteration || each.first > rate->iteration + kShowsWithin) continue;
+    each.summary += fmt::format("; the learning rate goes from {:.3g} to {:.3g} in iteration {}",
+                                rate->before, rate->after, rate->iteration);
+    each.evidence.insert(each.evidence.end(), evidence.begin(), evidence.end());
+    return;
+  }
+  if (!rate->loss_rises) return;
+  found.push_back({.cause = "weight_jump",
+                   .place = {},
+                   .first = rate->iteration,
+                   .last = facts.last_iteration(),
+                   .confidence = kProven,
+                   .summary = fmt::format("the learning rate goes from {:.3g} to {:.3g}, {:.2g} "
+                                          "times the largest before, and the loss rises",
+                                          rate->before, rate->after, rate->after / rate->largest),
+                   .evidence = evidence});
+}
+
+// Steps that grow while the learning rate does not, where no weight shows it by itself.
+void add_recorded_update(const Facts& facts, std::vector<Finding>& found) {
+  constexpr std::int64_t kSoon = 2;  // iterations
+  const auto jump = first_update_jump(facts);
+  if (!jump) return;
+  const auto is_known = [&](const Finding& each) {
+    return std::abs(each.first - jump->iteration) <= kSoon;
+  };
+  if (std::ranges::any_of(found, is_known)) return;
+  found.push_back(
+      {.cause = "weight_jump",
+       .place = {},
+       .first = jump->iteration,
+       .last = facts.last_iteration(),
+       .confidence = kProbable,
+       .summary = fmt::format("the optimizer's step goes from {:.2g} % of the weights to {:.2g} %, "
+                              "and its learning rate does not: its state (moments) was lost, or "
+                              "made anew",
+                              100 * jump->before, 100 * jump->after),
+       .evidence = {{jump->update, {}, jump->iteration, jump->after, ""},
+                    {jump->update, {}, jump->previous, jump->before, "before"},
+                    {jump->rate, {}, jump->iteration, jump->rate_after, ""},
+                    {jump->rate, {}, jump->previous, jump->rate_before, "before"}},
+       .next_step = fmt::format(
+           "look at what the program does before iteration {}: optimizer.state_dict() has to be "
+           "saved and loaded with the model's; an optimizer that is made anew warms up anew",
+           jump->iteration)});
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  std::vector<Jump> jumps;
+  const std::vector<Series> weights = root_mean_squares(facts, TensorName::weight);
+  for (const Series& sizes : weights) {
+    std::ranges::move(find_jumps(sizes), std::back_inserter(jumps));
+  }
+  std::ranges::stable_sort(jumps, {}, &Jump::iteration);
+  std::vector<Finding> found;
+  for (auto begin = jumps.begin(); begin != jumps.end();) {
+    const auto end = std::find_if(
+        begin, jumps.end(), [&](const Jump& jump) { return jump.iteration != begin->iteration; });
+    std::vector<Jump> together(begin, end);
+    begin = end;
+    if (together.size() < kLeastWeights || !are_most(together.size(), weights.size())) {
+      std::erase_if(together, [](const Jump& jump) { return !jump.alone; });
+    }
+    if (together.empty()) continue;
+    found.push_back(make_finding(facts, together, weights.size()));
+    if (found.size() == kMostFindings) break;
+  }
+  add_recorded_rate(facts, found);
+  add_recorded_update(facts, found);
+  return found;
+}
+
+}  // namespace
+
+Rule weight_jump() {
+  return {
+      .cause = "weight_jump",
+      .title = "a weight that changes much more in one step than ever before",
+      .doc =
+          "The root mean square of a weight changes by 2 % and more, by 12 times the "
+          "usual change and 3 times the largest one so far; 0.7 %, and 4 times the last changes, "
+          "are enough where most weights do. Then it is the learning rate or the optimizer, else a "
+          "single parameter. So it is where most weights grow by 41 % in a step, from the first "
+          "one on. A recorded learning rate that is 3 times as large as ever before is told "
+          "beside it, or alone where the loss rises after it. So are steps of "
+          "debug.watch_optimizer that are twice as large as usual for their learning rate: the "
+          "optimizer lost its state.",
+      .stage = Stage::update,
+      .required = {kSizes},
+      .optional = {"numel", "mean"},
+      .recorded_by = "LogTensorStats of weights (l2_norm and numel, or std and mean)",
+      .alternatives = "A checkpoint that was loaded; weights that are clipped or normalized.",
+      .next_step =
+          "telens plot RUN --layer '{layer}' --tensor weight --stat l2_norm; "
+          "debug.step(loss, lr=...) records the learning rate beside it",
+      .find = find};
+}
+
+}  // namespace telens::diagnosis

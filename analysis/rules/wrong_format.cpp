@@ -1,0 +1,173 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "analysis/rules/precision_names.h"
+#include "analysis/rules/rules.h"
+
+namespace telens::diagnosis {
+namespace {
+
+constexpr double kMost = 0.7;  // the share of operands of this kind that makes a format usual
+constexpr std::size_t kLeastOperands = 3;
+
+struct Operand {
+  const GemmState* state = nullptr;
+  std::string ran;
+};
+
+// A weight that is stored quantized and a modified operand were asked for: no mistake.
+bool is_by_recipe(const GemmState& state, const std::string& tensor) {
+  return state.detail(tensor + " cause").starts_with("the recipe wants it so");
+}
+
+Finding make_finding(const Facts& facts, const Operand& operand, TensorName tensor,
+                     const std::string& usual) {
+  Place place = operand.state->place;
+  place.tensor = tensor;
+  return {.cause = "wrong_format",
+          .place = place,
+          .first = operand.state->iteration,
+          .last = facts.last_iteration(),
+          .confidence = kProbable,
+          .summary = fmt::format("it is cast to {}, the {}s of other layers to {}", operand.ran,
+                                 get_name(tensor), usual),
+          .evidence = {{"ledger: ran " + operand.ran, place, operand.state->iteration, 0, ""}}};
+}
+
+struct Change {
+  Place place;
+  std::int64_t iteration = 0;
+  std::string before, after;
+};
+
+// A tensor that was cast to one format, and to another one from some iteration on.
+std::vector<Change> changes(const Facts& facts) {
+  std::vector<Change> found;
+  std::map<std::tuple<int, std::int32_t, std::optional<Gemm>, TensorName>, Operand> last;
+  for (const GemmState& state : facts.gemm_states()) {
+    for (const TensorName tensor : kAllTensors) {
+      const std::string name(get_name(tensor));
+      const std::string ran = state.detail(name + " ran");
+      if (ran.empty() || !is_by_recipe(state, name) || is_high_precision(ran)) continue;
+      Operand& before = last[{state.place.rank, state.place.layer, state.place.gemm, tensor}];
+      if (before.state != nullptr && before.ran != ran) {
+        Place place = state.place;
+        place.tensor = tensor;
+        found.push_back({place, state.iteration, before.ran, ran});
+      }
+      before = {&state, ran};
+    }
+  }
+  return found;
+}
+
+// The first of those that change in the same iteration, in the order of training.
+std::vector<Finding> changed(const Facts& facts) {
+  const std::vector<Change> all = changes(facts);
+  if (all.empty()) return {};
+  const auto key = [](const Change& change) {
+    return std::pair(change.iteration, get_order_in_step(change.place));
+  };
+  const Change& first = *std::ranges::min_element(all, {}, key);
+  std::set<std::int32_t> layers;
+  for (const Change& each : all) layers.insert(each.place.layer);
+  return {{.cause = "wrong_format",
+           .place = first.place,
+           .first = first.iteration,
+           .last = facts.last_iteration(),
+           .confidence = kProbable,
+           .summary = fmt::format("it is cast to {}, and to {} before{}", first.after, first.before,
+                                  and_others(layers.size() - 1, "layer whose formats change")),
+           .evidence = {{"ledger: ran " + first.after, first.place, first.iteration, 0, ""}}}};
+}
+
+// Reads of a gradient in which so many percent of the elements become zero.
+std::int64_t reads_with_underflow(const Series& percent) {
+  constexpr double kMany = 10;
+  return std::ranges::count_if(percent.points,
+                               [](const Point& point) { return point.value >= kMany; });
+}
+
+// Gradients in E4M3 with one scale a tensor, and it shows: E5M2 has 15 more powers of two.
+std::vector<Finding> narrow_gradients(const Facts& facts) {
+  constexpr std::int64_t kLeastReads = 4;
+  for (const GemmState& state : facts.gemm_states()) {
+    const std::string ran = state.detail("gradient ran");
+    if (!ran.starts_with("E4M3") || scaling_in(ran) != kTensorScaling) continue;
+    if (!is_by_recipe(state, "gradient")) continue;
+    Place place = state.place;
+    place.tensor = TensorName::gradient;
+    const Series* percent = facts.find(place, "underflows%");
+    if (percent == nullptr || reads_with_underflow(*percent) < kLeastReads) continue;
+    const Point& worst = *std::ranges::max_element(percent->points, {}, &Point::value);
+    return {{.cause = "wrong_format",
+             .place = place,
+             .first = state.iteration,
+             .last = facts.last_iteration(),
+             .confidence = kProbable,
+             .summary = fmt::format("gradients are cast to E4M3 with one scale a tensor, and "
+                                    "up to {:.3g} % of the elements become zero; E5M2 has 15 more "
+                                    "powers of two for them",
+                                    worst.value),
+             .evidence = {{"ledger: ran " + ran, place, state.iteration, 0, ""},
+                          {"underflows%", place, worst.iteration, worst.value, "largest"}}}};
+  }
+  return {};
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  std::vector<Finding> found;
+  for (const TensorName tensor : kAllTensors) {
+    const std::string name(get_name(tensor));
+    std::map<std::optional<Gemm>, std::vector<Operand>> by_gemm;
+    for (const GemmState& state : facts.gemm_states()) {
+      const std::string ran = state.detail(name + " ran");
+      if (!ran.empty() && is_by_recipe(state, name)) {
+        by_gemm[state.place.gemm].push_back({&state, ran});
+      }
+    }
+    for (const auto& [gemm, operands] : by_gemm) {
+      std::map<std::string, std::size_t> counts;
+      for (const Operand& each : operands) ++counts[each.ran];
+      const auto usual =
+          std::ranges::max_element(counts, {}, [](const auto& row) { return row.second; });
+      if (operands.size() < kLeastOperands || counts.size() < 2) continue;
+      if (static_cast<double>(usual->second) < kMost * static_cast<double>(operands.size()))
+        continue;
+      for (const Operand& each : operands) {
+        if (each.ran != usual->first)
+          found.push_back(make_finding(facts, each, tensor, usual->first));
+      }
+    }
+  }
+  if (found.empty()) found = changed(facts);
+  return found.empty() ? narrow_gradients(facts) : found;
+}
+
+}  // namespace
+
+Rule wrong_format() {
+  return {
+      .cause = "wrong_format",
+      .title = "a tensor in another format than those of the other layers",
+      .doc =
+          "By the ledger: the recipe of a layer casts a tensor to another element format, "
+          "or scales it otherwise, than most layers do, as a gradient in E4M3 where others "
+          "are in E5M2. So is a format that changes in the middle of a training, and E4M3 with one "
+          "scale a tensor for gradients of which a tenth and more become zero.",
+      .stage = Stage::setup,
+      .optional = {"underflows%"},
+      .needs_ledger = true,
+      .recorded_by = "PrecisionLedger",
+      .alternatives = "A second recipe on purpose, for a part of the model.",
+      .next_step = "telens ledger RUN --layer '{layer}'",
+      .find = find};
+}
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,100 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "analysis/rules/rules.h"
+#include "analysis/rules/scale_reads.h"
+
+namespace telens::diagnosis {
+namespace {
+
+constexpr long kWide = 4;      // bits: of the 18 that E4M3 has with its subnormals
+constexpr double kMost = 0.6;  // the share of tensors that have the usual margin
+
+struct Margin {
+  Place place;
+  std::vector<std::pair<std::int64_t, long>> values = {};  // by iteration
+};
+
+std::vector<Margin> margins(const Facts& facts) {
+  std::vector<Margin> all;
+  for (const ScaleSeries& scales : scale_series(facts)) {
+    if (!scales.knows_margin) continue;
+    Margin margin{.place = scales.place};
+    for (const ScaleRead& read : scales.reads) {
+      margin.values.emplace_back(read.iteration, std::lround(read.margin));
+    }
+    if (!margin.values.empty()) all.push_back(std::move(margin));
+  }
+  return all;
+}
+
+// The one that most tensors begin with.
+std::optional<long> usual_margin(const std::vector<Margin>& all) {
+  std::map<long, std::size_t> counts;
+  for (const Margin& each : all) ++counts[each.values.front().second];
+  const auto most =
+      std::ranges::max_element(counts, {}, [](const auto& row) { return row.second; });
+  if (most == counts.end()) return std::nullopt;
+  const bool clear = static_cast<double>(most->second) >= kMost * static_cast<double>(all.size());
+  return clear ? std::optional(most->first) : std::nullopt;
+}
+
+Finding make_finding(const Margin& margin, std::size_t i, std::string summary, double confidence) {
+  const auto [iteration, value] = margin.values[i];
+  return {.cause = "wrong_margin",
+          .place = margin.place,
+          .first = iteration,
+          .last = margin.values.back().first,
+          .confidence = confidence,
+          .summary = std::move(summary),
+          .evidence = {{"scale_headroom + scale_staleness", margin.place, iteration,
+                        static_cast<double>(value), "margin"}}};
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  const std::vector<Margin> all = margins(facts);
+  const auto usual = usual_margin(all);
+  if (!usual) return {};
+  if (*usual >= kWide || *usual < 0) {
+    return {make_finding(all.front(), 0,
+                         fmt::format("all tensors are cast with a margin of {}: {}", *usual,
+                                     *usual < 0 ? "their largest values are clipped"
+                                                : "so many bits of the format are never used"),
+                         kProbable)};
+  }
+  std::vector<Finding> found;
+  for (const Margin& margin : all) {
+    const auto other =
+        std::ranges::find_if(margin.values, [&](const auto& row) { return row.second != *usual; });
+    if (other == margin.values.end()) continue;
+    const auto at = static_cast<std::size_t>(other - margin.values.begin());
+    found.push_back(make_finding(
+        margin, at,
+        fmt::format("a margin of {}, where other tensors have {}", other->second, *usual),
+        kProven));
+  }
+  return found;
+}
+
+}  // namespace
+
+Rule wrong_margin() {
+  return {.cause = "wrong_margin",
+          .title = "a margin that leaves bits unused, clips, or is that of one tensor alone",
+          .doc =
+              "scale_headroom + scale_staleness is the recipe's margin, exactly. One tensor's "
+              "that differs from the others', and any of 4 and more or below 0.",
+          .stage = Stage::scale,
+          .required = {"scale_staleness", "scale_headroom", "cur_amax"},
+          .recorded_by = "ScaleHealth and LogTensorStats (cur_amax)",
+          .alternatives = "A second recipe on purpose, for a part of the model.",
+          .next_step =
+              "DelayedScaling(margin=0), or 1 for tensors that grow; what each margin loses can be "
+              "asked of a run with configs/value_histograms.yaml; telens whatif RUN --margin 0",
+          .find = find};
+}
+
+}  // namespace telens::diagnosis

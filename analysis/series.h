@@ -1,0 +1,44 @@
+// The values of one statistic at one place over the iterations.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/names.h"
+#include "record/run_schema.h"
+
+namespace telens::diagnosis {
+
+// The rank of a value that was reduced over several.
+inline constexpr int kAllRanks = -1;
+
+// A tensor of a layer, or its copy for one GEMM. `layer` is the run reader's id.
+struct Place {
+  std::int32_t layer = record::kNoName;
+  std::optional<TensorName> tensor = std::nullopt;
+  std::optional<Gemm> gemm = std::nullopt;
+  int rank = kAllRanks;
+
+  friend bool operator==(const Place&, const Place&) = default;
+};
+
+struct Point {
+  std::int64_t iteration = 0;
+  double value = 0;
+};
+
+struct Series {
+  Place place;
+  std::int32_t statistic = record::kNoName;
+  std::vector<Point> points = {};  // by iteration, each iteration once; warm-up is left out
+  double largest_in_warm_up = 0;   // infinite, if it is no number
+
+  std::optional<double> at(std::int64_t iteration) const;
+  // The last point before the iteration.
+  const Point* before(std::int64_t iteration) const;
+};
+
+}  // namespace telens::diagnosis

@@ -1,0 +1,153 @@
+#include "hooks/engine/defined_statistics.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <utility>
+
+#include "core/base/interruption.h"
+#include "core/ops/capture.h"
+#include "hooks/feature_failure.h"
+#include "hooks/untouched.h"
+
+namespace telens::features {
+
+template <typename Call>
+bool GuardedStatistic::guarded(std::string_view call_name, std::string_view layer_name,
+                               std::string_view tensor, const Call& call) {
+  if (off_.load(std::memory_order_relaxed)) return false;
+  try {
+    call();
+    return true;
+  } catch (...) {
+    let_interruptions_pass();
+    if (off_.exchange(true) || !on_failure_) return false;
+    const std::string layer = layer_name.empty() ? "" : fmt::format(" in layer '{}'", layer_name);
+    on_failure_(fmt::format("the statistic '{}' of {}{}, {} of {}: {}; it is switched off for the "
+                            "rest of the session, training goes on",
+                            name(), statistic_->owner, layer, call_name, tensor,
+                            message_of_current_exception()),
+                layer_name);
+    return false;
+  }
+}
+
+// Throws where the number of sums is wrong. They may come from another rank.
+void GuardedStatistic::check_size(std::size_t sums) const {
+  if (sums == words()) return;
+  raise<UsageError>(
+      "another rank has {} sums where this one has {}; give all ranks the same plugin", sums,
+      words());
+}
+
+// Calls the definition on the tensor, which it may read but not change.
+at::Tensor GuardedStatistic::add_untouched(const at::Tensor& x) {
+  if (ops::is_capturing(x)) return definition().add(x);
+  RandomState random(x.device());
+  Unwritten unwritten;
+  unwritten.add(x);
+  at::Tensor sums;
+  try {
+    sums = definition().add(x);
+  } catch (...) {
+    random.restore();
+    throw;
+  }
+  if (random.restore()) {
+    raise<UsageError>("it drew random numbers, which the training would miss; they are put back");
+  }
+  if (unwritten.was_written()) {
+    raise<UsageError>("it wrote to the tensor, whose values are lost; work on a copy (x.clone())");
+  }
+  return sums;
+}
+
+at::Tensor GuardedStatistic::add(const at::Tensor& x, std::string_view layer_name,
+                                 std::string_view tensor) {
+  at::Tensor sums;
+  guarded("add", layer_name, tensor, [&] {
+    const at::Tensor given = add_untouched(x);
+    const auto count = given.defined() ? given.numel() : 0;
+    if (count != static_cast<std::int64_t>(words())) {
+      raise<UsageError>("it returned {} values, and its size is {}", count, words());
+    }
+    // A copy: what it returned may be a view of the tensor.
+    sums = given.detach().to(given.options().dtype(at::kDouble), false, /*copy=*/true).flatten();
+  });
+  return sums;
+}
+
+bool GuardedStatistic::merge(std::span<double> into, std::span<const double> from,
+                             std::string_view layer_name, std::string_view tensor) {
+  return guarded("merge", layer_name, tensor, [&] {
+    check_size(into.size());
+    check_size(from.size());
+    definition().merge(into, from);
+  });
+}
+
+std::optional<double> GuardedStatistic::finish(std::span<const double> sums,
+                                               std::string_view layer_name,
+                                               std::string_view tensor) {
+  std::optional<double> value;
+  guarded("finish", layer_name, tensor, [&] {
+    check_size(sums.size());
+    value = definition().finish(sums);
+  });
+  return value;
+}
+
+void DefinedSums::add(const at::Tensor& sums) {
+  std::vector<double> values;
+  if (sums.defined()) {
+    const at::Tensor host = sums.cpu().contiguous();
+    const auto* data = host.const_data_ptr<double>();
+    values.assign(data, data + host.numel());
+  }
+  merge_sums(std::move(values), !sums.defined());
+}
+
+void DefinedSums::merge(const DefinedSums& other) {
+  if (statistic_ == nullptr) *this = {*other.statistic_, other.layer_name_, other.tensor_};
+  merge_sums(other.sums_, other.failed_);
+}
+
+void DefinedSums::merge_sums(std::vector<double> sums, bool failed) {
+  failed_ = failed_ || failed;
+  if (failed_ || sums.empty()) return;
+  if (sums_.empty()) {
+    sums_ = std::move(sums);
+  } else {
+    failed_ = !statistic_->merge(sums_, sums, layer_name_, tensor_);
+  }
+}
+
+void DefinedSums::clear() {
+  sums_.clear();
+  failed_ = false;
+}
+
+std::optional<double> DefinedSums::finish() const {
+  if (failed_ || sums_.empty()) return std::nullopt;
+  return statistic_->finish(sums_, layer_name_, tensor_);
+}
+
+void DefinedSums::append_words(std::vector<std::int64_t>& words) const {
+  words.push_back(failed_ ? 1 : 0);
+  for (const double each : sums_) words.push_back(std::bit_cast<std::int64_t>(each));
+}
+
+void DefinedSums::merge_words(std::span<const std::int64_t> words) {
+  std::vector<double> sums;
+  for (const std::int64_t each : words.subspan(1)) sums.push_back(std::bit_cast<double>(each));
+  merge_sums(std::move(sums), words.front() != 0);
+}
+
+GuardedStatistic& DefinedStatistics::of(StatisticId statistic) {
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<GuardedStatistic>& known = used_[statistic];
+  if (!known) known = std::make_unique<GuardedStatistic>(statistic, on_failure_);
+  return *known;
+}
+
+}  // namespace telens::features

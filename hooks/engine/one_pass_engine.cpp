@@ -1,0 +1,318 @@
+#include "hooks/engine/one_pass_engine.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "core/base/fnv1a.h"
+#include "core/formats/dispatch.h"
+#include "core/ops/attention_statistics.h"
+#include "core/quantization/delayed_scaling.h"
+#include "core/quantization/operand.h"
+#include "hooks/config/suggestions.h"
+#include "hooks/engine/make_statistics_engine.h"
+#include "hooks/engine/rank_exchange.h"
+#include "hooks/engine/running_cast.h"
+#include "hooks/engine/statistics_list.h"
+#include "hooks/statistics/catalogue.h"
+
+namespace telens::features {
+namespace {
+
+StatisticName parse(const std::string& text, const config::StatisticDescriptions* plugin) {
+  if (const auto name = parse_statistic_name(text, plugin)) return *name;
+  raise<UsageError>("there is no statistic '{}'{}", text,
+                    config::suggestion(text, known_statistic_names(plugin)));
+}
+
+// ---- reading
+
+// The codes of a weight that is stored in low precision; nullptr for all other tensors.
+const QuantizedTensor* stored_codes(const InspectTensorCall& call) {
+  if (call.tensor != nullptr) return nullptr;
+  const QuantizedTensor* first = quantized_or_null(call.rowwise);
+  return first != nullptr ? first : quantized_or_null(call.columnwise);
+}
+
+// The ranks that share the sums of a weight; null: none do.
+debug::ReductionGroup weight_group(const InspectTensorCall& call) {
+  const bool shared = call.tensor_name == TensorName::weight && call.tensor_parallel.size > 1;
+  return shared ? share(call.tensor_parallel.group) : nullptr;
+}
+
+// The ranks that read the same tensor; null: this one alone.
+debug::ReductionGroup replica_group(const InspectTensorCall& call) {
+  return call.replicated ? share(call.tensor_parallel.group) : nullptr;
+}
+
+// Codes and scales are enough for the statistic.
+bool needs_no_original(const StatisticName& name) {
+  return !name.what_if && name.statistic->needs == config::Needs::codes;
+}
+
+// Scores are never stored whole: these, and those of their own, are all that is known of them.
+bool is_known_of_scores(StatisticId statistic) {
+  static const std::vector<StatisticId> known = [] {
+    std::vector<StatisticId> statistics = statistics_from(StatisticSource::scores);
+    for (const char* name : {"min", "max", "numel", "nan", "posinf", "neginf", "zeros", "zeros%",
+                             "subnormals", "nonfinite", "cur_amax"}) {
+      statistics.push_back(telens::statistic(name));
+    }
+    return statistics;
+  }();
+  return std::ranges::find(known, statistic) != known.end();
+}
+
+class Reading final : public TensorReading {
+ public:
+  Reading(OnePassEngine& engine, LayerReads& layer, std::int64_t iteration,
+          const InspectTensorCall& call)
+      : engine_(engine),
+        layer_(layer),
+        iteration_(iteration),
+        call_(call),
+        stored_(stored_codes(call)),
+        running_(running_cast(call)) {}
+
+  void begin_reader(std::uint64_t rings) override {
+    rings_ = rings;
+    addresses_.emplace_back();
+  }
+
+  std::optional<std::string> want(const StatisticsRequest& request) override {
+    std::map<std::string, std::vector<std::string>> left_out;
+    const auto& wanted = static_cast<const StatisticsList&>(request);
+    for (const StatisticName& name : wanted.statistics) {
+      if (const auto reason = reason_against(name)) {
+        left_out[*reason].push_back(format_statistic_name(name, call_.tensor_name));
+      } else {
+        if (addresses_.empty()) begin_reader(0);
+        addresses_.back().add(name, wanted.logged, rings_);
+      }
+    }
+    if (left_out.empty()) return std::nullopt;
+    std::vector<std::string> sentences;
+    for (const auto& [reason, names] : left_out) {
+      sentences.push_back(fmt::format("{}: {}", fmt::join(names, ", "), reason));
+    }
+    return fmt::format("{}", fmt::join(sentences, "; "));
+  }
+
+  void read() override {
+    if (is_nothing_to_read()) return;
+    const auto observation = engine_.observation(layer_, call_, iteration_);
+    for (const RowAddresses& each : addresses_) observation->address(each);
+    if (call_.replicated) observation->set_replicas(replica_group(call_));
+    if (!observation->takes_reads()) return;
+    if (call_.scores != nullptr) {
+      observation->read_scores(set_, ops::attention_statistics(*call_.scores));
+      return;
+    }
+    const at::Tensor x = original();
+    TensorObservation::Read read = prepared(x);
+    read.defined = read_defined(x);
+    observation->read(x, set_, read);
+  }
+
+  void capture(DueReaders due) override {
+    if (is_nothing_to_read()) return;
+    if (call_.scores != nullptr) {
+      raise<UsageError>(
+          "layer '{}': the scores of an attention cannot be read in a graph; leave `scores` out, "
+          "or run the layer outside of the graph",
+          layer_.name());
+    }
+    const at::Tensor x = original();
+    engine_.captured().capture({&layer_, call_.tensor_name, call_.evaluation, weight_group(call_),
+                                set_, addresses_, std::move(due)},
+                               x, [&] { return prepared(x); });
+  }
+
+ private:
+  bool is_nothing_to_read() const {
+    const bool counted = call_.tensor_name == TensorName::weight && !call_.first_microbatch;
+    return set_.empty() || counted;
+  }
+
+  at::Tensor original() const { return stored_ ? stored_->dequantize() : *call_.tensor; }
+
+  // All but what is defined.
+  TensorObservation::Read prepared(const at::Tensor& x) const {
+    TensorObservation::Read read;
+    CastScales scales(call_, x);
+    for (const CastRequest& cast : set_.casts()) {
+      read.casts.scales.push_back(stored_ ? stored_scale() : scales.of(cast));
+      read.casts.formats.push_back(cast.format);
+    }
+    read.casts.moments = set_.moments();
+    read.copies = block_copies(call_, x, set_.block_casts());
+    if (set_.scale_cast()) read.scale = scale_origin();
+    return read;
+  }
+
+  // A definition is a user's code: it runs before a lock is taken.
+  std::vector<at::Tensor> read_defined(const at::Tensor& x) {
+    std::vector<at::Tensor> sums;
+    if (x.numel() == 0) return sums;
+    for (const StatisticId statistic : set_.defined()) {
+      sums.push_back(engine_.defined().of(statistic).add(x, layer_.name(),
+                                                         telens::get_name(call_.tensor_name)));
+    }
+    return sums;
+  }
+
+  const QuantizedData& stored_data() const {
+    return stored_->rowwise.defined() ? stored_->rowwise : stored_->columnwise;
+  }
+
+  // A scale_inv is the reciprocal of a scale, and the reciprocal of its own reciprocal is then the
+  // same FP32 number again.
+  at::Tensor stored_scale() const { return stored_data().scale_inv.reciprocal(); }
+
+  // The origin of the scale, of a running recipe with one scale a tensor.
+  ScaleOrigin scale_origin() const {
+    const double largest = dispatch_fp8_format(
+        running_->altered ? running_->altered_format : running_->format, "scale statistics",
+        []<typename Format>() { return double{Format::kMax}; });
+    if (running_->altered) return {largest};
+    const DelayedScaling* followed = call_.followed();
+    const std::int64_t margin = followed != nullptr ? followed->margin : 0;
+    return {largest, margin, call_.quantizer->history_updates()};
+  }
+
+  std::optional<std::string> reason_against_scale(const StatisticName& name) const {
+    if (is_block_recipe(running_->recipe)) return "here each block has a scale of its own";
+    const bool has_history = running_->altered ||
+                             running_->recipe != RecipeId::fp8_delayed_scaling ||
+                             call_.quantizer->follows_history();
+    if (name.statistic->needs != config::Needs::history || has_history) return std::nullopt;
+    return "no amax history stands behind the scale";
+  }
+
+  // Adds it to what is read; where it has no meaning here, says why.
+  std::optional<std::string> reason_against(const StatisticName& name) {
+    if (call_.scores != nullptr) {
+      if (!is_known_of_scores(name.statistic)) return "scores are never stored whole";
+      set_.add(name, std::nullopt);
+      return std::nullopt;
+    }
+    if (name.statistic->source() == StatisticSource::scores) return "only `scores` have it";
+    const bool readable = call_.tensor != nullptr || (stored_ && needs_no_original(name));
+    if (!readable) return "the high-precision tensor does not exist";
+    if (running_ && name.statistic->source() == StatisticSource::scale) {
+      if (auto reason = reason_against_scale(name)) return reason;
+    }
+    const std::optional<CastRequest> cast = requested_cast(name, running_);
+    if (cast && is_block_recipe(cast->recipe)) {
+      const at::IntArrayRef sizes =
+          stored_ ? at::IntArrayRef(stored_->sizes) : call_.tensor->sizes();
+      if (auto reason = reason_against_copy(call_, *cast, sizes)) return reason;
+    }
+    if (set_.add(name, running_)) return std::nullopt;
+    if (!running_) return "it runs unquantized here";
+    if (name.columnwise) return "no columnwise copy with scales of its own runs here";
+    return "that recipe does not run here";
+  }
+
+  OnePassEngine& engine_;
+  LayerReads& layer_;
+  std::int64_t iteration_;
+  const InspectTensorCall& call_;
+  const QuantizedTensor* stored_;
+  std::optional<RunningCast> running_;
+  RequestSet set_;
+  std::vector<RowAddresses> addresses_;  // one a reader
+  std::uint64_t rings_ = 0;
+};
+
+}  // namespace
+
+StatisticsRequestPtr OnePassEngine::prepare(std::span<const std::string> names, bool logged) {
+  std::vector<StatisticName> statistics;
+  for (const std::string& name : names) {
+    statistics.push_back(parse(name, defined_.descriptions()));
+  }
+  return std::make_shared<StatisticsList>(std::move(statistics), logged);
+}
+
+std::vector<std::optional<double>> OnePassEngine::evaluate(const StatisticsRequest& request,
+                                                           const ScriptTensor& of,
+                                                           const at::Tensor& tensor,
+                                                           const debug::ReductionGroup& group) {
+  const auto& names = static_cast<const StatisticsList&>(request).statistics;
+  const std::vector<at::Tensor> read{ops::statistics(tensor).cpu()};  // waits for the device
+  std::vector<AnySums> all{from_words<TensorSums>(HostSums(read).next_words())};
+  std::vector<SumsKey> keys{{}};
+  for (const StatisticName& each : names) {
+    if (each.statistic->source() != StatisticSource::plugin) continue;
+    const std::string name = fmt::format("{} {} {}", of.iteration, of.name, of.layer_name);
+    GuardedStatistic& statistic = defined_.of(each.statistic);
+    DefinedSums sums(statistic, {}, name);
+    if (tensor.numel() > 0) sums.add(statistic.add(tensor, {}, name));
+    all.emplace_back(std::move(sums));
+    keys.push_back({.source = StatisticSource::plugin, .statistic = each.statistic});
+  }
+  if (has_several_ranks(group)) {
+    const std::uint64_t hash = mixed(mixed(fnv1a(of.layer_name), fnv1a(of.name)),
+                                     static_cast<std::uint64_t>(of.iteration));
+    std::vector<SharedSums> shared;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      shared.push_back({mixed(hash, keys[i].hash()), &all[i]});
+    }
+    merge_over_ranks(shared, *group);
+  }
+  const auto& sums = std::get<TensorSums>(all.front());
+  if (sums.numel == 0) return std::vector<std::optional<double>>(names.size());
+  auto plugin = all.begin();
+  std::vector<std::optional<double>> values;
+  for (const StatisticName& each : names) {
+    if (each.statistic->source() != StatisticSource::plugin) {
+      values.emplace_back(finish(each.statistic, sums));
+    } else {
+      values.push_back(std::get<DefinedSums>(*++plugin).finish());
+    }
+  }
+  return values;
+}
+
+LayerReads& OnePassEngine::layer(std::string_view name) {
+  const std::lock_guard lock(layers_mutex_);
+  const auto known = layers_.find(name);
+  if (known != layers_.end()) return *known->second;
+  auto made = std::make_unique<LayerReads>(std::string(name));
+  return *layers_.emplace(made->name(), std::move(made)).first->second;
+}
+
+std::unique_ptr<TensorReading> OnePassEngine::begin(ObservedLayer& layer, std::int64_t iteration,
+                                                    const InspectTensorCall& call) {
+  return std::make_unique<Reading>(*this, static_cast<LayerReads&>(layer), iteration, call);
+}
+
+std::shared_ptr<TensorObservation> OnePassEngine::observation(LayerReads& layer,
+                                                              const InspectTensorCall& call,
+                                                              std::int64_t iteration) {
+  const debug::ReductionGroup group = weight_group(call);
+  if (has_several_ranks(group)) weight_groups_.add(group);
+  return layer.observation(call.tensor_name, call.evaluation, iteration, group, next_observation_);
+}
+
+}  // namespace telens::features
+
+namespace telens {
+
+bool is_builtin_statistic(std::string_view name) { return parse_statistic_name(name).has_value(); }
+
+std::unique_ptr<StatisticsEngine> make_statistics_engine(SeriesTable& series,
+                                                         const StatisticRegistry* defined,
+                                                         OnStatisticFailure on_failure,
+                                                         HostCopies copies) {
+  return std::make_unique<features::OnePassEngine>(series, defined, std::move(on_failure),
+                                                   std::move(copies));
+}
+
+}  // namespace telens

@@ -1,0 +1,66 @@
+// The sums of one tensor in one iteration, on the host: micro-batches together, then ranks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "core/ops/attention_statistics_layout.h"
+#include "hooks/engine/defined_statistics.h"
+#include "hooks/statistics/requests.h"
+#include "hooks/statistics/scale_sums.h"
+
+namespace telens::features {
+
+using AnySums = std::variant<TensorSums, CastSums, BlockRanges, ScaleSums, DefinedSums, ScoreSums>;
+
+// Tells the sums of a tensor apart. Keys are equal on all ranks where their hashes are.
+struct SumsKey {
+  StatisticSource source = StatisticSource::tensor;
+  CastRequest cast = {};            // set for sums of a cast, and of its scale
+  BlockShape blocks = {};           // set for sums of blocks
+  StatisticId statistic = nullptr;  // set for a plugin's statistic
+
+  friend bool operator==(const SumsKey&, const SumsKey&) = default;
+
+  // The same on every machine.
+  std::uint64_t hash() const;
+};
+
+// Sums of the tensor itself do not depend on the recipe; those of casts and blocks belong to the
+// micro-batches in which a feature asked for them.
+class Totals {
+ public:
+  struct Slot {
+    SumsKey key;
+    AnySums sums;
+  };
+
+  Totals() : slots_{{SumsKey{}, TensorSums{}}} {}
+
+  // The sums of the key; `of_nothing` where they were not added to yet.
+  template <typename Sums>
+  Sums& find_or_add(const SumsKey& key, Sums of_nothing = {}) {
+    for (Slot& slot : slots_) {
+      if (slot.key == key) return std::get<Sums>(slot.sums);
+    }
+    return std::get<Sums>(slots_.emplace_back(key, std::move(of_nothing)).sums);
+  }
+
+  bool empty() const { return tensor().numel == 0; }
+  const TensorSums& tensor() const { return std::get<TensorSums>(slots_.front().sums); }
+
+  // The value of a request of a set whose sums were added; nullopt where the reads say nothing of
+  // it.
+  std::optional<double> value(const StatisticRequest& request, const RequestSet& set) const;
+
+  std::vector<Slot>& slots() { return slots_; }
+
+ private:
+  std::vector<Slot> slots_;  // the first slot is the tensor itself
+};
+
+}  // namespace telens::features

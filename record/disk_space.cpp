@@ -1,0 +1,124 @@
+#include "record/disk_space.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "core/base/error.h"
+#include "record/byte_lock.h"
+#include "record/file_status.h"
+
+namespace telens::record {
+namespace {
+
+constexpr std::uint64_t kReserveStep = 256 << 10;
+
+}  // namespace
+
+MaxSizeReached::MaxSizeReached(std::uint64_t max_size)
+    : DiskFull(fmt::format("the recording's max_size of {} bytes is reached", max_size)) {}
+
+DiskSpace::DiskSpace(const std::string& path, std::uint64_t max_size, std::uint64_t used_bytes)
+    : path_(path),
+      descriptor_(::open(path.c_str(), O_RDWR | O_CLOEXEC)),
+      max_size_(max_size),
+      used_bytes_(used_bytes) {
+  if (descriptor_ < 0) raise<RecordError>("{}: {}", path, std::strerror(errno));
+}
+
+DiskSpace::~DiskSpace() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+DiskSpace::DiskSpace(DiskSpace&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      max_size_(other.max_size_),
+      used_bytes_(other.used_bytes_),
+      reserved_end_(other.reserved_end_) {}
+
+DiskSpace& DiskSpace::operator=(DiskSpace&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(max_size_, other.max_size_);
+  std::swap(used_bytes_, other.used_bytes_);
+  std::swap(reserved_end_, other.reserved_end_);
+  return *this;
+}
+
+void DiskSpace::reserve(std::uint64_t bytes) {
+  const std::uint64_t needed = file_size() + bytes + kEndReserve;
+  if (needed <= reserved_end_) return;
+  if (max_size_ > 0 && used_bytes_ + needed > max_size_) throw MaxSizeReached(max_size_);
+  rlimit limit{};
+  // A file beyond this limit raises SIGXFSZ, which would end the training.
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+      needed > limit.rlim_cur) {
+    raise<DiskFull>("the limit on file sizes (ulimit -f) of {} bytes is reached",
+                    static_cast<std::uint64_t>(limit.rlim_cur));
+  }
+  const std::uint64_t end = needed + kReserveStep;
+  const auto begin = std::max(reserved_end_, file_size());
+  if (::fallocate(descriptor_, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
+                  static_cast<off_t>(end - begin)) == 0) {
+    reserved_end_ = end;
+    return;
+  }
+  const int cause = errno;
+  if (cause == ENOSPC || cause == EDQUOT || cause == EFBIG) {
+    raise<DiskFull>("{}", std::strerror(cause));
+  }
+}
+
+void DiskSpace::release_unused() {
+  // Truncating to the present size gives reserved blocks back on ext4, xfs, btrfs and tmpfs.
+  if (reserved_end_ == 0 || ::ftruncate(descriptor_, static_cast<off_t>(file_size())) == 0) {
+    reserved_end_ = 0;
+  }
+}
+
+std::uint64_t DiskSpace::file_size() const {
+  struct stat status {};
+  return ::fstat(descriptor_, &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
+}
+
+bool DiskSpace::is_at(const std::string& path) const {
+  if (!has_left(descriptor_, path)) return true;
+  struct stat own {};
+  struct stat named {};
+  if (::fstat(descriptor_, &own) != 0 || ::stat(path.c_str(), &named) != 0) return false;
+  // Where inode numbers do not last, every file seems to have left its name. One of this size that
+  // was changed in the same nanosecond is this one.
+  return own.st_nlink > 0 && own.st_size == named.st_size &&
+         own.st_mtim.tv_sec == named.st_mtim.tv_sec && own.st_mtim.tv_nsec == named.st_mtim.tv_nsec;
+}
+
+bool DiskSpace::is_removed() const {
+  struct stat own {};
+  return ::fstat(descriptor_, &own) == 0 && own.st_nlink == 0;
+}
+
+void DiskSpace::mark_live() {
+  struct flock lock = make_lock(Mark::live, F_RDLCK);
+  // A file system without locks leaves the file unmarked, which only costs repair its safeguard.
+  static_cast<void>(::fcntl(descriptor_, F_OFD_SETLK, &lock));
+}
+
+bool is_being_written(const std::string& path) {
+  // O_NONBLOCK: a pipe of that name must not make a reader wait.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) return false;
+  struct flock lock = make_lock(Mark::live, F_WRLCK);
+  const bool asked = ::fcntl(descriptor, F_OFD_GETLK, &lock) == 0;
+  ::close(descriptor);
+  return asked && lock.l_type != F_UNLCK;
+}
+
+}  // namespace telens::record

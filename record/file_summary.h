@@ -1,0 +1,55 @@
+// A file of a run as its reader keeps it while the file is closed.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+#include "record/checked_files.h"
+#include "record/damage.h"
+#include "record/packed_rows.h"
+#include "record/rows/row_lists.h"
+#include "record/run_reader.h"
+#include "record/run_schema.h"
+
+namespace telens::record {
+
+// The small tables that most commands ask for, some of them twice: read on opening and kept, so
+// that they cost a run of many ranks no further opening of each file.
+using KeptRows = std::tuple<Scalar, Event>;
+
+template <typename Row>
+inline constexpr bool kIsKept = std::is_same_v<Row, Scalar> || std::is_same_v<Row, Event>;
+
+struct FileSummary {
+  Segment about;
+  std::uint64_t rows = 0;               // how many records, damaged ones too
+  std::int64_t first_loss = INT64_MAX;  // the first iteration with one
+  std::array<std::vector<std::string>, kDictionaries> names;
+  std::optional<RowLists<KeptRows>> kept;  // with the file's own ids; nothing: too many, or unread
+  std::optional<PackedImage> records;      // nothing: not asked for, too large, or still written
+  std::vector<DamagedRows> damage;         // as far as it was come upon
+  std::optional<FileState> checked;        // the state in which its layout was checked
+};
+
+struct SummaryOptions {
+  FindDamage find_damage = FindDamage::where_read;
+  std::size_t most_kept_rows = 0;
+  std::size_t most_record_bytes = 0;  // 0: none are kept
+};
+
+// Throws RecordError, which names the file.
+FileSummary summarize(const std::string& path, const SummaryOptions& options);
+
+// For another process of this program.
+std::vector<char> pack(const FileSummary& summary);
+// Throws RecordError: these are not all bytes of a summary.
+FileSummary unpack(std::span<const char> bytes);
+
+}  // namespace telens::record

@@ -1,0 +1,106 @@
+// Reads one file of a run. Throws RecordError with the file's name.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/error.h"
+#include "record/file_rows.h"
+#include "record/hdf5.h"
+#include "record/histogram_reader.h"
+#include "record/packed_reader.h"
+#include "record/run_reader.h"
+
+namespace telens::record {
+
+// Opens a run file for reading and checks that it is one and not newer.
+struct OpenRunFile {
+  hdf5::Handle file;
+  std::vector<hdf5::Handle> datasets;  // that the check has opened, or none
+};
+OpenRunFile open_run_file(const std::string& path);
+
+class SegmentReader {
+ public:
+  explicit SegmentReader(const std::string& path);
+  // For a file that has been looked at: reads at most the first `most_records` records, since it
+  // may have grown, and its about() does not say in which iterations they are.
+  SegmentReader(const std::string& path, std::uint64_t most_records);
+  ~SegmentReader();
+
+  const Segment& about() const { return about_; }
+  const PackedReader& records() const { return *records_; }
+  // The damage in all that was read by now. The functions below leave it out; a damaged
+  // name, whose id others have, reads "(damaged <dictionary> <id> of <file>)" or, where that is too
+  // long, "(damaged <id> of <file>)".
+  const DamageLog& damage() const { return damage_; }
+  // Finds all damage. How many rows are whole; bins without those of damaged records, or of none.
+  RowCounts read_all() const;
+  // How many rows there are behind `begin`, up to a damaged one.
+  RowCounts intact_from(const RowCounts& begin) const;
+  const std::vector<std::string>& names(Dictionary dictionary) const;
+  std::string config_text() const;
+  std::vector<std::pair<std::string, std::string>> environment() const;
+  // Calls use(row) for the rows of a table, with the file's own ids. Row by row: a small file may
+  // hold more of them than there is memory. A table that came with a newer schema has no rows.
+  template <typename Row, typename Use>
+  void read(Use use) const;
+  template <typename Row>
+  std::vector<Row> rows() const {
+    std::vector<Row> all;
+    read<Row>([&](const Row& row) { all.push_back(row); });
+    return all;
+  }
+  void read_histograms(const RecordFilter& filter, const UseStoredHistogram& use) const {
+    record::read_histograms(*bins(), *records_, filter, use);
+  }
+  std::unique_ptr<PackedRows<BinRow>> bins() const;
+
+ private:
+  // Calls use() under the lock of HDF5; an error closes the file and names it.
+  template <typename Use>
+  void during_construction(Use use);
+  void close();
+  Growth growth() const { return opened_.datasets.empty() ? Growth::possible : Growth::none; }
+  void read_about();
+  void read_end_and_drops();
+  // For datasets that are written once.
+  std::vector<char> read_fixed(const std::string& name) const;
+  // Calls use(number, bytes) for the undamaged rows of an AppendTable; its number of rows.
+  using UseBytes = std::function<void(std::uint64_t number, std::span<const char> bytes)>;
+  std::uint64_t each_row(const std::string& name, const UseBytes& use) const;
+
+  Segment about_;
+  Checksums checksums_ = Checksums::none;
+  mutable DamageLog damage_;
+  mutable std::array<std::optional<std::vector<std::string>>, kDictionaries> names_;  // once read
+  OpenRunFile opened_;
+  std::unique_ptr<PackedReader> records_;
+};
+
+template <typename Row, typename Use>
+void SegmentReader::read(Use use) const {
+  if (about_.schema_version < Row::kTable.since) return;
+  if constexpr (Row::kTable.storage == Storage::packed) {
+    const PackedRows<Row> table(opened_.file, checksums_, damage_, growth());
+    for (std::uint64_t chunk = 0; chunk <= table.chunks(); ++chunk) {
+      table.get_each(chunk, [&](std::uint64_t, const Row& row) { use(row); });
+    }
+  } else {
+    each_row(std::string(Row::kTable.name), [&](std::uint64_t, std::span<const char> bytes) {
+      if (bytes.size() != kStoredBytes<Row>) {
+        raise<RecordError>("{}: rows of {} bytes", Row::kTable.name, bytes.size());
+      }
+      use(load<Row>(bytes.data()));
+    });
+  }
+}
+
+}  // namespace telens::record

@@ -1,0 +1,344 @@
+#include "record/segment_series.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include "record/disk_space.h"
+#include "record/file_status.h"
+#include "record/run_paths.h"
+#include "record/segment_reader.h"
+#include "record/wall_clock.h"
+
+namespace telens::record {
+namespace {
+
+constexpr std::size_t kRecordsAtOnce = 4096;
+// A copy that is hardly smaller is not worth another one.
+constexpr double kWorthIt = 0.9;
+// The oldest file is thinned among those that are about as large as the largest one: so all of a
+// run gets coarser, and its older part first.
+constexpr double kAboutAsLarge = 0.6;
+
+// A disk that refuses a write may take the next one. Pauses before each try, 2.6 s in all; and so
+// many files at the most that one process leaves behind in this way.
+constexpr std::array<std::chrono::milliseconds, 4> kPauses{
+    std::chrono::milliseconds(0), std::chrono::milliseconds(100), std::chrono::milliseconds(500),
+    std::chrono::milliseconds(2000)};
+constexpr int kMostFailures = 32;
+
+// `files`: pointers to one or more files, the oldest first.
+template <typename Files>
+auto first_of_the_large(const Files& files) {
+  const auto bytes = [](const auto* file) { return file->bytes; };
+  const auto largest = static_cast<double>(std::ranges::max(files, {}, bytes)->bytes);
+  return std::ranges::find_if(files, [&](const auto* file) {
+    return static_cast<double>(file->bytes) >= kAboutAsLarge * largest;
+  });
+}
+
+// How many rows a file has that was abandoned, behind those that it had before.
+RowCounts rows_after(const std::string& path, const RowCounts& before) {
+  try {
+    return SegmentReader(path).intact_from(before);
+  } catch (const RecordError&) {
+    return {};
+  }
+}
+
+}  // namespace
+
+bool is_writable_folder(const std::string& path) {
+  std::error_code unknown;
+  return std::filesystem::is_directory(path, unknown) && ::access(path.c_str(), W_OK | X_OK) == 0;
+}
+
+SegmentSeries::SegmentSeries(const RunOptions& options, const std::string& folder, Tell tell)
+    : options_(options), folder_(folder), tell_(std::move(tell)) {
+  prepare();
+  current_ = with_patience([&] {
+    const std::uint64_t others = bytes_of_segments(folder, options.rank);
+    return std::make_unique<SegmentWriter>(options, folder, others);
+  });
+  first_path_ = current_->path();
+}
+
+// Before the first file: finds those of earlier starts, and makes room for one more.
+void SegmentSeries::prepare() {
+  const hdf5::Lock lock;  // for what a constructor that throws has to close
+  Thinning::remove_leftovers(folder_, options_.rank);
+  if (thins()) {
+    for (const SegmentFile& file : segments_in(folder_)) {
+      if (file.rank != options_.rank || is_being_written(file.path)) continue;
+      ended_.push_back({file.path, size_of(file.path), false});
+    }
+  }
+  make_room();
+}
+
+// Creates a file by make(), again after a pause if a write fails.
+template <typename Make>
+std::unique_ptr<SegmentWriter> SegmentSeries::with_patience(Make make) {
+  std::string cause;  // the first one
+  for (std::size_t tried = 0; tried < kPauses.size(); ++tried) {
+    std::this_thread::sleep_for(kPauses[tried]);
+    try {
+      std::unique_ptr<SegmentWriter> made = make();
+      if (tried > 0) {
+        tell_(fmt::format("{}: creating it failed ({}); try {} succeeded, and no row is lost",
+                          made->path(), cause, tried + 1));
+      }
+      return made;
+    } catch (const DiskFull&) {
+      throw;
+    } catch (const RecordError& failure) {
+      if (!is_writable_folder(folder_)) throw;  // which no pause changes
+      if (cause.empty()) cause = failure.what();
+    }
+  }
+  raise<RecordError>("a run file cannot be created: {} ({} tries in 2.6 s)", cause, kPauses.size());
+}
+
+std::uint64_t SegmentSeries::ended_bytes() const {
+  return std::transform_reduce(ended_.begin(), ended_.end(), std::uint64_t{0}, std::plus<>(),
+                               [](const Ended& file) { return file.bytes; });
+}
+
+void SegmentSeries::write(const Batch& batch) {
+  if (!current_->is_in_place()) go_on_after_removal();
+  if (!thins()) return write_to_current(batch);
+  const auto& records = batch.of<Record>();
+  const auto& bins = batch.of<BinRow>();
+  if (records.size() <= kRecordsAtOnce) return write_piece(batch);
+  // In pieces, so that one large batch does not make one large file.
+  Batch rest = batch;
+  rest.of<Record>().clear();
+  rest.of<BinRow>().clear();
+  auto bin = bins.begin();
+  for (std::size_t begin = 0; begin < records.size(); begin += kRecordsAtOnce) {
+    const std::size_t end = std::min(begin + kRecordsAtOnce, records.size());
+    Batch piece;
+    std::swap(piece.names, rest.names);
+    piece.of<Record>().assign(records.begin() + static_cast<std::ptrdiff_t>(begin),
+                              records.begin() + static_cast<std::ptrdiff_t>(end));
+    for (; bin != bins.end() && bin->record < static_cast<std::int64_t>(end); ++bin) {
+      piece.of<BinRow>().push_back(*bin);
+      piece.of<BinRow>().back().record -= static_cast<std::int64_t>(begin);
+    }
+    write_piece(piece);
+  }
+  write_piece(rest);
+}
+
+void SegmentSeries::write_piece(const Batch& piece) {
+  const std::uint64_t after = current_->file_size() + piece.bytes() + kEndReserve;
+  if (after > share() && current_->file_size() > share() / 2) begin_next();
+  write_to_current(piece);
+}
+
+void SegmentSeries::write_to_current(const Batch& batch) {
+  // A file that follows begins with these.
+  for (std::size_t i = 0; i < kDictionaries; ++i) {
+    names_[i].insert(names_[i].end(), batch.names[i].begin(), batch.names[i].end());
+  }
+  const RowCounts before = current_->written();
+  if (before.recorded() == 0 && !batch.of<Record>().empty()) {
+    first_iteration_ = batch.of<Record>().front().iteration;
+  }
+  try {
+    current_->write(batch);
+  } catch (const DiskFull&) {
+    throw;
+  } catch (const RecordError& failure) {
+    go_on_after_failure(batch, before, failure.what());
+  }
+}
+
+// Rows of the batch that the abandoned file has got stay there; the rest goes into a new one.
+void SegmentSeries::go_on_after_failure(Batch rest, RowCounts before, const std::string& cause) {
+  rest.names = {};
+  std::string path = current_->path();
+  for (const auto pause : kPauses) {
+    if (++failures_ > kMostFailures) break;
+    std::this_thread::sleep_for(pause);
+    try {
+      if (!rows_of_abandoned_) {
+        path = current_->path();
+        abandon_current(rest, before);
+      }
+      leave_current(next_file(bytes()), *rows_of_abandoned_);
+      before = {};
+      current_->write(rest);
+      tell_(fmt::format("{}: a write failed ({}); recording goes on in {}", path, cause,
+                        std::filesystem::path(current_->path()).filename().string()));
+      return;
+    } catch (const DiskFull&) {
+      throw;
+    } catch (const RecordError&) {
+      // The next try.
+    }
+  }
+  if (!rows_of_abandoned_) abandon_current(rest, before);
+  raise<RecordError>("{}", cause);
+}
+
+// Closes the file as it is, and takes from the batch what has come to lie in it behind the rows
+// that it had before.
+void SegmentSeries::abandon_current(Batch& rest, const RowCounts& before) {
+  current_->abandon();
+  const std::uint64_t rows = rest.recorded();
+  rest.drop_first(rows_after(current_->path(), before));
+  rows_of_abandoned_ = before.recorded() + rows - rest.recorded();
+}
+
+// The file has lost its name: with its folder, most often. Its rows are gone with it, unless it
+// was given another one.
+void SegmentSeries::go_on_after_removal() {
+  const std::string path = current_->path();
+  const bool removed = current_->is_removed();
+  const std::uint64_t rows = current_->written().recorded();
+  const std::string event =
+      removed ? fmt::format("{} was removed while it was written, and {} rows with it", path, rows)
+              : fmt::format("{} was moved while it was written", path);
+  if (removed) rows_lost_ = rows;
+  thinning_.reset();
+  std::unique_ptr<SegmentWriter> next;
+  try {
+    std::filesystem::create_directories(folder_);
+    next = with_patience([&] { return next_file(0); });
+  } catch (const std::exception& cause) {
+    raise<RecordError>("{}, and recording cannot go on: {}", event, cause.what());
+  }
+  try {
+    current_->finish(End::clean, "goes on in the next file");
+  } catch (const RecordError&) {
+    current_->abandon();
+  }
+  leave_current(std::move(next), rows - std::exchange(rows_lost_, 0));
+  ended_.clear();
+  if (removed) {
+    Batch lost;
+    lost.of<Drop>().push_back(
+        {seconds_since_1970(), first_iteration_, static_cast<std::int64_t>(rows)});
+    current_->write(lost);
+  }
+  const std::string& now = current_->path();
+  tell_(fmt::format("{}; recording goes on in {}", event,
+                    now == path ? "a new file of that name" : now));
+}
+
+// With the names that rows refer to.
+std::unique_ptr<SegmentWriter> SegmentSeries::next_file(std::uint64_t others) {
+  const hdf5::Lock lock;  // for what a constructor that throws has to close
+  Batch names;
+  names.names = names_;
+  auto next = std::make_unique<SegmentWriter>(options_, folder_, others, /*continues=*/true);
+  try {
+    next->write(names);
+  } catch (const RecordError&) {
+    next->abandon();
+    std::filesystem::remove(next->path());
+    throw;
+  }
+  return next;
+}
+
+void SegmentSeries::leave_current(std::unique_ptr<SegmentWriter> next,
+                                  std::uint64_t rows_left_there) {
+  rows_of_others_ += rows_left_there;
+  ended_.push_back({current_->path(), size_of(current_->path()), false});
+  current_ = std::move(next);
+  rows_of_abandoned_.reset();
+}
+
+// For one more file; false: there is none.
+bool SegmentSeries::make_room() {
+  while (bytes() > kSharesOfEnded * share()) {
+    begin_thinning();
+    if (!thinning_) return false;
+    const std::string path = thinning_->path();
+    while (thinning_ && thinning_->path() == path) go_on();
+  }
+  return true;
+}
+
+void SegmentSeries::begin_next() {
+  if (!make_room()) throw MaxSizeReached(options_.max_size);
+  auto next = with_patience([&] { return next_file(bytes() + share()); });
+  current_->finish(End::clean, "goes on in the next file");
+  const std::uint64_t rows = current_->written().recorded();
+  leave_current(std::move(next), rows);
+  begin_thinning();
+}
+
+// The next one, where another file would not fit beside those that there are.
+void SegmentSeries::begin_thinning() {
+  const std::uint64_t another = std::max(share(), current_bytes());
+  if (thinning_ || ended_bytes() + another <= kSharesOfEnded * share()) return;
+  const std::uint64_t others = ended_bytes() + (current_ ? another : 0);
+  std::vector<Ended*> candidates;
+  for (Ended& file : ended_) {
+    const bool fits = others + file.bytes <= options_.max_size;  // its copy
+    if (!file.thin && fits) candidates.push_back(&file);
+  }
+  while (!candidates.empty()) {
+    const auto chosen = first_of_the_large(candidates);
+    try {
+      thinning_ = std::make_unique<Thinning>((*chosen)->path);
+      return;
+    } catch (const BeingRewritten&) {
+      // Repaired for a moment: the next time it may be free. The others are compared without it,
+      // or it would be the only large one in the end, and nothing would be thinned any more.
+    } catch (const std::exception&) {
+      (*chosen)->thin = true;  // a damaged one
+    }
+    candidates.erase(chosen);
+  }
+}
+
+void SegmentSeries::go_on() {
+  const auto file = std::ranges::find(ended_, thinning_->path(), &Ended::path);
+  bool done = true;
+  try {
+    done = !thinning_->go_on();
+  } catch (const std::exception&) {
+    // A damaged one, or no room for the copy: it stays as it is.
+  }
+  if (!done) return;
+  const std::uint64_t bytes = size_of(file->path);
+  file->thin = static_cast<double>(bytes) > kWorthIt * static_cast<double>(file->bytes);
+  file->bytes = bytes;
+  thinning_.reset();
+  begin_thinning();
+}
+
+void SegmentSeries::finish(End end, const std::string& reason) {
+  thinning_.reset();
+  if (!current_->is_in_place()) go_on_after_removal();
+  try {
+    current_->finish(end, reason);
+  } catch (const DiskFull&) {
+    throw;
+  } catch (const RecordError& failure) {
+    go_on_after_failure({}, current_->written(), failure.what());
+    current_->finish(end, reason);
+  }
+}
+
+void SegmentSeries::end_as_failed(const std::string& reason) {
+  thinning_.reset();
+  current_->end({seconds_since_1970(), End::failed, reason});
+}
+
+void SegmentSeries::close(std::uint64_t rows_lost, std::int64_t first_iteration_lost) {
+  if (rows_lost > 0) current_->lost(rows_lost, first_iteration_lost);
+  current_->close();
+}
+
+}  // namespace telens::record

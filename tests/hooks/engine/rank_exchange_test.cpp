@@ -1,0 +1,351 @@
+// Statistics over the ranks of a group, with threads for ranks.
+#include <gmock/gmock.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <array>
+#include <barrier>
+#include <thread>
+
+#include "core/base/fnv1a.h"
+#include "hooks/engine/rank_exchange.h"
+#include "hooks/engine/weight_groups.h"
+#include "hooks/gather_over_ranks.h"
+#include "tests/core/statistics_reference.h"
+
+namespace telens::features {
+namespace {
+
+// State that the ranks of one process share.
+struct Meeting {
+  explicit Meeting(int size) : barrier(size), tensors(size) {}
+  std::barrier<> barrier;
+  std::vector<at::Tensor> tensors;
+  std::atomic<int> gathers{0};
+};
+
+class ThreadGroup final : public c10d::ProcessGroup {
+ public:
+  ThreadGroup(int rank, int size, Meeting& meeting) : ProcessGroup(rank, size), meeting_(meeting) {}
+  // One whose backend says which ranks of the world it is made of.
+  ThreadGroup(int rank, const std::vector<std::uint64_t>& ranks, Meeting& meeting)
+      : ThreadGroup(rank, static_cast<int>(ranks.size()), meeting) {
+    setBackend(c10::DeviceType::CPU, BackendType::CUSTOM,
+               c10::intrusive_ptr<c10d::Backend>(c10::make_intrusive<Ranks>(rank, ranks)));
+  }
+
+  const std::string& getGroupName() const override { return name_; }
+  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                           std::vector<at::Tensor>& inputs,
+                                           const c10d::AllgatherOptions&) override {
+    meeting_.tensors[static_cast<std::size_t>(getRank())] = inputs[0];
+    meeting_.barrier.arrive_and_wait();
+    for (std::size_t i = 0; i < meeting_.tensors.size(); ++i) {
+      outputs[0][i].copy_(meeting_.tensors[i]);  // throws where ranks send different sizes
+    }
+    meeting_.barrier.arrive_and_wait();
+    if (getRank() == 0) ++meeting_.gathers;
+    return c10::make_intrusive<Done>();
+  }
+
+ private:
+  struct Done final : c10d::Work {
+    bool wait(std::chrono::milliseconds) override { return true; }
+  };
+  struct Ranks final : c10d::Backend {
+    Ranks(int rank, const std::vector<std::uint64_t>& ranks)
+        : Backend(rank, static_cast<int>(ranks.size())),
+          options(c10::make_intrusive<Options>("threads")) {
+      options->global_ranks_in_group = ranks;
+    }
+    c10::intrusive_ptr<Options> getBackendOptions() override { return options; }
+    c10::intrusive_ptr<Options> options;
+  };
+  Meeting& meeting_;
+  std::string name_ = "threads";
+};
+
+// Calls body(rank, world) on each rank, a thread; returns the number of collectives.
+template <typename Body>
+int on_ranks(int size, const Body& body) {
+  Meeting meeting(size);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto group = c10::make_intrusive<ThreadGroup>(rank, size, meeting);
+      body(rank, *group);
+    });
+  }
+  for (std::thread& each : threads) each.join();
+  return meeting.gathers;
+}
+
+using NamedSums = std::vector<std::pair<std::string, AnySums>>;
+
+// Every rank's sums after the exchange; returns the number of collectives.
+int exchange(std::vector<NamedSums>& ranks) {
+  return on_ranks(static_cast<int>(ranks.size()), [&](int rank, c10d::ProcessGroup& world) {
+    std::vector<SharedSums> shared;
+    for (auto& [name, sums] : ranks[static_cast<std::size_t>(rank)]) {
+      shared.push_back({fnv1a(name), &sums});
+    }
+    const std::vector<Notes> notes = merge_over_ranks(shared, world, {10 * rank, -rank});
+    for (std::size_t i = 0; i < notes.size(); ++i) {
+      const auto other = static_cast<std::int64_t>(i);
+      EXPECT_EQ(notes[i], (Notes{10 * other, -other}));
+    }
+  });
+}
+
+at::Tensor part(int rank) {
+  at::manual_seed(static_cast<std::uint64_t>(rank));
+  return at::randn({100 + rank}) + 10 * rank;  // with shifted means
+}
+
+const TensorSums& get_tensor(const NamedSums& sums, std::size_t index) {
+  return std::get<TensorSums>(sums[index].second);
+}
+
+void expect_whole(const TensorSums& merged, const at::Tensor& whole) {
+  const TensorSums expected = testing::reference_sums(whole);
+  EXPECT_EQ(merged.numel, expected.numel);
+  EXPECT_EQ(merged.min, expected.min);
+  EXPECT_EQ(merged.max, expected.max);
+  EXPECT_NEAR(merged.sum, expected.sum, 1e-12 * expected.l1);
+  EXPECT_NEAR(merged.m2, expected.m2, 1e-10 * expected.m2);
+}
+
+TEST(RankExchange, equal_layouts_take_a_header_and_one_gather_and_give_the_sums_of_the_whole) {
+  std::vector<NamedSums> ranks(3);
+  std::vector<at::Tensor> parts;
+  for (int rank = 0; rank < 3; ++rank) {
+    parts.push_back(part(rank));
+    const auto index = static_cast<std::size_t>(rank);
+    ranks[index] = {{"0 activation a tensor", testing::reference_sums(parts.back())},
+                    {"0 activation a cast", testing::reference_cast(parts.back(), FormatId::e4m3,
+                                                                    static_cast<float>(rank + 1))},
+                    {"0 activation a blocks", BlockRanges{1, 0, 2.0 + rank}}};
+  }
+  EXPECT_EQ(exchange(ranks), 2);
+  for (const NamedSums& rank : ranks) {
+    expect_whole(get_tensor(rank, 0), at::cat(parts));
+    const auto& cast = std::get<CastSums>(rank[1].second);
+    EXPECT_EQ(cast.numel, at::cat(parts).numel());
+    EXPECT_EQ(cast.scale_inv_max, 1.0);
+    EXPECT_NEAR(cast.scale_inv_min, 1.0 / 3, 1e-7);
+    EXPECT_EQ(std::get<BlockRanges>(rank[2].second).max_ratio, 4.0);
+    EXPECT_EQ(get_tensor(rank, 0).m2, get_tensor(ranks[0], 0).m2);  // the same bits everywhere
+  }
+}
+
+TEST(RankExchange, ranks_that_log_different_layers_or_none_do_not_hang) {
+  std::vector<NamedSums> ranks(3);
+  ranks[0] = {{"a", testing::reference_sums(part(0))}, {"b", testing::reference_sums(part(1))}};
+  ranks[1] = {{"b with a longer name", testing::reference_sums(part(2))},
+              {"a", testing::reference_sums(part(3))}};
+  EXPECT_EQ(exchange(ranks), 2);
+  expect_whole(get_tensor(ranks[0], 0), at::cat({part(0), part(3)}));
+  expect_whole(get_tensor(ranks[0], 1), part(1));
+  expect_whole(get_tensor(ranks[1], 0), part(2));
+  expect_whole(get_tensor(ranks[1], 1), at::cat({part(0), part(3)}));
+}
+
+// Two ranks bring sums of these names to exchanges of one group, one after the other, each of which
+// takes so many collectives.
+TEST(RankExchange, messages_that_do_not_grow_travel_behind_the_headers) {
+  using Names = std::vector<std::string>;
+  const std::vector<std::pair<std::array<Names, 2>, int>> exchanges{
+      {{Names{"a", "b"}, Names{"a", "b"}}, 2},
+      {{Names{"a", "b"}, Names{"a", "b"}}, 1},
+      {{Names{"a"}, Names{"b", "c"}}, 1},  // other keys, no longer than before
+      {{Names{}, Names{}}, 1},
+      {{Names{"a", "b", "c"}, Names{"a"}}, 2},  // longer on one rank
+      {{Names{"a"}, Names{"a", "b", "c"}}, 1},
+  };
+  int before = 0;
+  std::vector<int> taken;
+  Meeting meeting(2);
+  std::barrier turn(2, [&]() noexcept {
+    taken.push_back(meeting.gathers - before);
+    before = meeting.gathers;
+  });
+  const auto body = [&](int rank) {
+    const auto group = c10::make_intrusive<ThreadGroup>(rank, 2, meeting);
+    for (const auto& [names, collectives] : exchanges) {
+      NamedSums own;
+      for (const std::string& name : names[static_cast<std::size_t>(rank)]) {
+        own.emplace_back(name, testing::reference_sums(part(rank)));
+      }
+      std::vector<SharedSums> shared;
+      for (auto& [name, sums] : own) shared.push_back({fnv1a(name), &sums});
+      merge_over_ranks(shared, *group, {rank});
+      for (std::size_t i = 0; i < own.size(); ++i) {
+        const Names& others = names[static_cast<std::size_t>(1 - rank)];
+        const bool both = std::ranges::find(others, own[i].first) != others.end();
+        EXPECT_EQ(get_tensor(own, i).numel, both ? 201 : 100 + rank) << own[i].first;
+      }
+      turn.arrive_and_wait();
+    }
+  };
+  std::thread other(body, 1);
+  body(0);
+  other.join();
+  for (std::size_t i = 0; i < exchanges.size(); ++i) EXPECT_EQ(taken[i], exchanges[i].second) << i;
+}
+
+TEST(RankExchange, where_no_rank_has_anything_the_header_is_all) {
+  std::vector<NamedSums> ranks(2);
+  EXPECT_EQ(exchange(ranks), 1);
+}
+
+TEST(RankExchange, a_nan_on_one_rank_reaches_all) {
+  std::vector<NamedSums> ranks(2);
+  ranks[0] = {{"a", testing::reference_sums(at::tensor({1.0F, std::nanf("")}))}};
+  ranks[1] = {{"a", testing::reference_sums(at::tensor({2.0F}))}};
+  exchange(ranks);
+  for (const NamedSums& rank : ranks) EXPECT_EQ(get_tensor(rank, 0).nan, 1);
+}
+
+// A sum of two words; `total` below is one rank's.
+class TwoWords final : public StatisticDefinition {
+ public:
+  at::Tensor add(const at::Tensor& tensor) const override { return tensor; }
+  double finish(std::span<const double> sums) const override { return sums[0] / sums[1]; }
+};
+
+class DefinedOverRanks : public ::testing::Test {
+ protected:
+  DefinedSums total(std::vector<double> values) {
+    DefinedSums sums(statistic, "fc1", "output");
+    if (!values.empty()) sums.add(at::tensor(values, at::kDouble));
+    return sums;
+  }
+  // The values that the ranks have after the exchange; returns the number of collectives.
+  std::vector<std::optional<double>> after_exchange(std::vector<DefinedSums> of_ranks) {
+    std::vector<NamedSums> ranks;
+    for (DefinedSums& each : of_ranks) ranks.push_back({{"0 output fc1 defined", each}});
+    EXPECT_EQ(exchange(ranks), 2);
+    std::vector<std::optional<double>> values;
+    for (const NamedSums& rank : ranks) {
+      values.push_back(std::get<DefinedSums>(rank[0].second).finish());
+    }
+    return values;
+  }
+
+  config::StatisticDescription row{
+      .name = "ratio", .words = 2, .finish = std::make_shared<TwoWords>()};
+  std::vector<std::string> notices;
+  std::mutex mutex;
+  GuardedStatistic statistic{&row, [this](const std::string& text, std::string_view) {
+                               const std::lock_guard lock(mutex);
+                               notices.push_back(text);
+                             }};
+};
+
+TEST_F(DefinedOverRanks, sums_are_merged_and_every_rank_has_the_value) {
+  EXPECT_THAT(after_exchange({total({1, 2}), total({2, 4}), total({6, -3})}),
+              ::testing::Each(::testing::Optional(3.0)));
+}
+
+TEST_F(DefinedOverRanks, a_rank_that_read_nothing_changes_nothing_and_has_the_value) {
+  EXPECT_THAT(after_exchange({total({}), total({2, 4})}),
+              ::testing::Each(::testing::Optional(0.5)));
+}
+
+TEST_F(DefinedOverRanks, where_one_rank_failed_no_rank_has_a_value) {
+  DefinedSums failed = total({1, 2});
+  failed.add(at::Tensor());
+  EXPECT_THAT(after_exchange({total({2, 4}), failed, total({2, 4})}),
+              ::testing::Each(std::nullopt));
+  EXPECT_THAT(notices, ::testing::IsEmpty());
+}
+
+TEST_F(DefinedOverRanks, a_rank_with_another_plugin_is_told_and_not_misread) {
+  EXPECT_THAT(after_exchange({total({2, 4}), total({2, 4, 8})}), ::testing::Each(std::nullopt));
+  ASSERT_EQ(notices.size(), 1U);  // both ranks share one definition here
+  EXPECT_THAT(notices[0], ::testing::HasSubstr("the same plugin"));
+}
+
+TEST(RankExchange, texts_of_any_length_arrive_whole) {
+  const std::vector<std::string> texts{"", "rank 1", std::string(1000, 'x')};
+  const int gathers = on_ranks(3, [&](int rank, c10d::ProcessGroup& world) {
+    EXPECT_EQ(gather_texts(texts[static_cast<std::size_t>(rank)], world), texts);
+  });
+  EXPECT_EQ(gathers, 2);
+}
+
+// How many groups a rank finds to be agreed on.
+std::size_t agreed(WeightGroups& groups, c10d::ProcessGroup& world, bool shares = true) {
+  const std::vector<std::int64_t> notes = gather_notes(groups.note(shares), world);
+  return groups.agree(notes, world).size();
+}
+
+// Groups of four ranks: 0 and 1 are a tensor-parallel group, and 2 and 3 another, both under one
+// name.
+c10::intrusive_ptr<ThreadGroup> make_pair_of_groups(int rank, Meeting& meeting) {
+  const std::vector<std::uint64_t> first{0, 1}, second{2, 3};
+  return c10::make_intrusive<ThreadGroup>(rank % 2, rank < 2 ? first : second, meeting);
+}
+
+TEST(WeightGroups, a_group_is_agreed_on_once_all_of_its_ranks_know_it) {
+  Meeting pairs(2);  // no ranks meet there
+  on_ranks(4, [&](int rank, c10d::ProcessGroup& world) {
+    const auto own = make_pair_of_groups(rank, pairs);
+    WeightGroups groups;
+    EXPECT_EQ(agreed(groups, world), 0U);
+    if (rank > 0) groups.add(share(own.get()));
+    EXPECT_EQ(agreed(groups, world), rank < 2 ? 0U : 1U);
+    groups.add(share(own.get()));
+    EXPECT_EQ(agreed(groups, world), 1U);
+    EXPECT_EQ(agreed(groups, world), 1U);
+  });
+}
+
+TEST(WeightGroups, the_first_of_one_group_and_the_second_of_another_do_not_make_one) {
+  Meeting pairs(2);
+  on_ranks(4, [&](int rank, c10d::ProcessGroup& world) {
+    const auto own = make_pair_of_groups(rank, pairs);
+    WeightGroups groups;
+    if (rank == 0 || rank == 3) groups.add(share(own.get()));
+    EXPECT_EQ(agreed(groups, world), 0U);
+    groups.add(share(own.get()));
+    EXPECT_EQ(agreed(groups, world), 1U);
+  });
+}
+
+TEST(WeightGroups, groups_of_one_name_that_nothing_tells_apart_stay_unshared) {
+  Meeting pairs(2);
+  on_ranks(4, [&](int rank, c10d::ProcessGroup& world) {
+    const auto own = c10::make_intrusive<ThreadGroup>(rank % 2, 2, pairs);
+    WeightGroups groups;
+    groups.add(share(own.get()));
+    EXPECT_EQ(agreed(groups, world), 0U);
+  });
+}
+
+TEST(WeightGroups, a_rank_whose_weights_stay_its_own_takes_its_group_with_it) {
+  Meeting pairs(2);
+  on_ranks(4, [&](int rank, c10d::ProcessGroup& world) {
+    const auto own = make_pair_of_groups(rank, pairs);
+    WeightGroups groups;
+    groups.add(share(own.get()));
+    EXPECT_EQ(agreed(groups, world, /*shares=*/rank != 1), rank < 2 ? 0U : 1U);
+    EXPECT_EQ(agreed(groups, world), 1U);
+    EXPECT_EQ(agreed(groups, world, /*shares=*/rank != 1), rank < 2 ? 0U : 1U);
+  });
+}
+
+TEST(WeightGroups, names_are_exchanged_only_where_any_rank_learnt_of_a_group) {
+  Meeting pair(2);
+  const int gathers = on_ranks(2, [&](int rank, c10d::ProcessGroup& world) {
+    const auto own = c10::make_intrusive<ThreadGroup>(rank, 2, pair);
+    WeightGroups groups;
+    for (int step = 0; step < 10; ++step) {
+      if (step == 5) groups.add(share(own.get()));
+      groups.agree(gather_notes(groups.note(), world), world);
+    }
+  });
+  EXPECT_EQ(gathers, 10 + 3);  // sizes of texts, texts, and that this was all
+}
+
+}  // namespace
+}  // namespace telens::features

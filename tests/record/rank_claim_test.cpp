@@ -1,0 +1,237 @@
+// Run ids, the right to write a rank's files, and what killed processes leave behind.
+#include "record/rank_claim.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "record/disk_space.h"
+#include "record/leftovers.h"
+#include "record/run_paths.h"
+#include "record/run_writer.h"
+#include "record/tensor_dump.h"
+#include "tests/temporary_folder.h"
+
+namespace telens::record {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Ne;
+
+void touch(const fs::path& path) {
+  fs::create_directories(path.parent_path());
+  std::ofstream(path) << "x";
+}
+
+void make_old(const fs::path& path) {
+  fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::hours(1));
+}
+
+// Runs `body` in a child that then lives until this object dies.
+class LivingChild {
+ public:
+  template <typename Body>
+  explicit LivingChild(const Body& body) {
+    int ready[2];
+    EXPECT_EQ(pipe(ready), 0);
+    child_ = fork();
+    if (child_ == 0) {
+      body();
+      static_cast<void>(!write(ready[1], "x", 1));
+      for (;;) pause();
+    }
+    close(ready[1]);
+    char byte = 0;
+    EXPECT_EQ(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+  }
+  ~LivingChild() {
+    kill(child_, SIGKILL);
+    waitpid(child_, nullptr, 0);
+  }
+  pid_t pid() const { return child_; }
+
+ private:
+  pid_t child_ = 0;
+};
+
+std::shared_ptr<const RankClaim> held;  // by a child
+
+TEST(RankClaim, is_one_process_at_a_time) {
+  const testing::TemporaryFolder folder;
+  const std::string run = run_folder(folder.str(), "run");
+  {
+    const LivingChild child([&] { held = RankClaim::take(run, 0); });
+    EXPECT_EQ(RankClaim::take(run, 0), nullptr);
+    EXPECT_TRUE(RankClaim::take(run, 1)->is_exclusive()) << "of another rank";
+  }
+  EXPECT_THAT(RankClaim::take(run, 0), Ne(nullptr)) << "it dies with its process";
+}
+
+TEST(RankClaim, is_one_writer_at_a_time_within_a_process_too) {
+  const testing::TemporaryFolder folder;
+  const std::string run = run_folder(folder.str(), "run");
+  auto claim = RankClaim::take(run, 0);
+  EXPECT_EQ(RankClaim::take(run, 0), nullptr);
+  fs::create_symlink(run, folder.path() / "other name");
+  EXPECT_EQ(RankClaim::take((folder.path() / "other name").string(), 0), nullptr);
+  EXPECT_NE(RankClaim::take(run, 1), nullptr) << "of another rank";
+  {
+    // Asking has cost the first one nothing.
+    const LivingChild child([&] {
+      if (RankClaim::take(run, 0) != nullptr) _exit(1);  // the parent notices it
+    });
+  }
+  claim.reset();
+  EXPECT_NE(RankClaim::take(run, 0), nullptr);
+}
+
+TEST(RankClaim, a_forked_child_may_claim_what_its_parent_has_let_go) {
+  const testing::TemporaryFolder folder;
+  const std::string run = run_folder(folder.str(), "run");
+  auto claim = RankClaim::take(run, 0);
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    char byte = 0;
+    if (read(ready[0], &byte, 1) != 1) _exit(2);
+    _exit(RankClaim::take(run, 0) != nullptr ? 0 : 1);
+  }
+  claim.reset();
+  EXPECT_EQ(write(ready[1], "x", 1), 1);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  for (const int each : ready) close(each);
+}
+
+TEST(RankClaim, is_not_inherited_by_a_forked_child_that_outlives_its_parent) {
+  const testing::TemporaryFolder folder;
+  const std::string run = run_folder(folder.str(), "run");
+  auto claim = RankClaim::take(run, 0);
+  const LivingChild worker([] {});
+  claim.reset();
+  const LivingChild other([&] {
+    held = RankClaim::take(run, 0);
+    if (held == nullptr) _exit(1);  // the parent notices it
+  });
+}
+
+TEST(RankClaim, leaves_no_file_and_a_forked_child_takes_none_away) {
+  const testing::TemporaryFolder folder;
+  const std::string run = run_folder(folder.str(), "run");
+  auto claim = RankClaim::take(run, 0);
+  {
+    const LivingChild child([&] { claim.reset(); });
+  }
+  EXPECT_FALSE(fs::is_empty(run)) << "the lock of a living process";
+  claim.reset();
+  EXPECT_TRUE(fs::is_empty(run));
+}
+
+TEST(RankClaim, follows_no_symbolic_link) {
+  const testing::TemporaryFolder folder;
+  const std::string run = run_folder(folder.str(), "run");
+  fs::create_directories(run);
+  fs::create_symlink(folder.path() / "victim", fs::path(run) / ".rank00000.lock");
+  EXPECT_FALSE(RankClaim::take(run, 0)->is_exclusive());
+  EXPECT_FALSE(fs::exists(folder.path() / "victim"));
+}
+
+TEST(RankClaim, a_second_live_process_gets_a_run_of_its_own) {
+  const testing::TemporaryFolder folder;
+  const LivingChild child([&] { held = claim_run(folder.str(), "run", 0).claim; });
+  EXPECT_EQ(claim_run(folder.str(), "run", 0).run_id, "run-2");
+  EXPECT_EQ(claim_run(folder.str(), "run", 1).run_id, "run");
+}
+
+TEST(RunId, is_a_plain_name_of_a_folder) {
+  for (const char* id : {"run", "20261123-120000", "job_12.3", "a=1,b:2", "x@y+z"}) {
+    EXPECT_NO_THROW(check_run_id(id)) << id;
+  }
+  const std::string longest(128, 'x');
+  EXPECT_NO_THROW(check_run_id(longest));
+  for (const std::string& id :
+       {std::string("../.."), std::string("a/b"), std::string(".hidden"), std::string("a b"),
+        std::string("a\x1b[1m"), longest + "x", std::string("a\0b", 3)}) {
+    EXPECT_THROW(check_run_id(id), UsageError) << id;
+  }
+}
+
+TEST(RunId, that_is_none_leaves_log_dir_alone) {
+  const testing::TemporaryFolder folder;
+  RunOptions options;
+  options.log_dir = (folder.path() / "logs").string();
+  options.run_id = "../../outside";
+  EXPECT_THROW(RunWriter::open(options), UsageError);
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
+TEST(Leftovers, of_a_killed_process_go_when_its_rank_is_written_again) {
+  const testing::TemporaryFolder folder;
+  const fs::path run = run_folder(folder.str(), "run");
+  touch(run / ".rank00000.4194304.tmp");
+  touch(run / ".rank00001.4194304.tmp");
+  RunOptions options;
+  options.log_dir = folder.str();
+  options.run_id = "run";
+  RunWriter::open(options)->close();
+  EXPECT_FALSE(fs::exists(run / ".rank00000.4194304.tmp"));
+  EXPECT_TRUE(fs::exists(run / ".rank00001.4194304.tmp")) << "of another rank";
+}
+
+TEST(Leftovers, do_not_include_what_a_living_process_writes) {
+  const testing::TemporaryFolder folder;
+  const fs::path repaired = folder.path() / ".rank00000.h5.repair.17.tmp";
+  touch(repaired);
+  remove_leftovers(folder.str(), 0);
+  EXPECT_TRUE(fs::exists(repaired)) << "a repair may be about to mark it";
+  {
+    DiskSpace mark(repaired.string());
+    mark.mark_live();
+    make_old(repaired);
+    remove_leftovers(folder.str(), 0);
+    EXPECT_TRUE(fs::exists(repaired)) << "a repair of a large file takes long";
+  }
+  remove_leftovers(folder.str(), 0);
+  EXPECT_FALSE(fs::exists(repaired));
+}
+
+TEST(Leftovers, of_dumps_go_where_their_process_is_dead) {
+  const testing::TemporaryFolder folder;
+  const fs::path iteration = folder.path() / "tensor_dumps/rank_0/iter_000003";
+  const LivingChild child([] {});
+  const fs::path of_dead = iteration / ".dump.4194304.0.tmp";  // above any pid
+  const fs::path of_living = iteration / fmt::format(".dump.{}.0.tmp", child.pid());
+  const fs::path young = iteration / ".dump.4194304.1.tmp";
+  for (const fs::path& each : {of_dead, of_living, young}) touch(each);
+  touch(iteration / "fc1_weight.h5");
+  make_old(of_dead);
+  make_old(of_living);
+  remove_leftover_dumps(folder.str(), 0);
+  EXPECT_FALSE(fs::exists(of_dead));
+  EXPECT_TRUE(fs::exists(of_living));
+  EXPECT_TRUE(fs::exists(young)) << "perhaps of another machine";
+  EXPECT_TRUE(fs::exists(iteration / "fc1_weight.h5"));
+}
+
+TEST(DumpName, of_a_long_layer_fits_a_file_and_differs_from_that_of_another) {
+  const std::string layer(400, 'x');
+  const std::string name = dump_name(layer + "1", "activation");
+  EXPECT_LE(name.size() + std::string(".12345.h5").size(), 255U);
+  EXPECT_TRUE(name.ends_with("_activation")) << name;
+  EXPECT_NE(name, dump_name(layer + "2", "activation"));
+  EXPECT_NE(name, dump_name(layer + "1", "weight"));
+  EXPECT_EQ(dump_name("layers.0.fc1", "weight"), "layers_0_fc1_weight");
+}
+
+}  // namespace
+}  // namespace telens::record
