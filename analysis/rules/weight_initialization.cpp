@@ -59,17 +59,14 @@ std::vector<First> first_sizes(const Facts& facts) {
   return firsts;
 }
 
-// The median over the weights of the same kind, or over all, without zeros; NaN of too few, or
-// where zeros are usual.
-double usual_size(const std::vector<First>& firsts, const Facts& facts, const std::string* part) {
+// Returns the median size of these weights in bits, without zeros. Returns NaN if they are too few
+// or if half of them are zero.
+double usual_size(const std::vector<const First*>& firsts) {
   std::vector<double> sizes;
-  std::size_t all = 0;
-  for (const First& each : firsts) {
-    if (part != nullptr && facts.select_part(each.place.layer) != *part) continue;
-    ++all;
-    if (each.size.value > 0) sizes.push_back(bits(each.size.value));
+  for (const First* each : firsts) {
+    if (each->size.value > 0) sizes.push_back(bits(each->size.value));
   }
-  const bool few = all < kLeastOfKind || 2 * sizes.size() <= all;
+  const bool few = firsts.size() < kLeastOfKind || 2 * sizes.size() <= firsts.size();
   return few ? std::nan("") : median(std::move(sizes));
 }
 
@@ -146,7 +143,10 @@ struct Weights {
     for (const First& each : all) {
       pointers.push_back(&each);
       kinds[get_kind(facts.layer_name(each.place.layer))].push_back(&each);
+      parts[facts.select_part(each.place.layer)].push_back(&each);
     }
+    usual = usual_size(pointers);
+    for (const auto& [part, firsts] : parts) usual_of_part[part] = usual_size(firsts);
     for (const auto& [kind, firsts] : kinds) {
       for (const First* each : firsts) of_kind[each] = &firsts;
     }
@@ -156,6 +156,9 @@ struct Weights {
   Firsts pointers;
   std::map<std::string, Firsts> kinds;
   std::unordered_map<const First*, const Firsts*> of_kind;
+  std::map<std::string, Firsts> parts;          // by Facts::select_part
+  double usual = 0;                             // usual_size() of all weights
+  std::map<std::string, double> usual_of_part;  // usual_size() of each part
 };
 
 // nullopt: as the others, or sparse by a pattern that leaves the large elements.
@@ -198,11 +201,10 @@ bool is_constant(const Facts& facts, const First& first) {
 }
 
 // nullopt: as the others. Zeros are how residual branches and adapters begin, all of a kind.
-std::optional<Finding> judged(const Facts& facts, const std::vector<First>& firsts,
-                              const First& each) {
+std::optional<Finding> judged(const Facts& facts, const Weights& weights, const First& each) {
   const double size = bits(each.size.value);
-  const double of_kind = usual_size(firsts, facts, &facts.select_part(each.place.layer));
-  const double of_all = usual_size(firsts, facts, nullptr);
+  const double of_kind = weights.usual_of_part.at(facts.select_part(each.place.layer));
+  const double of_all = weights.usual;
   const bool alone = std::isnan(of_kind);
   const bool off = alone ? each.size.value > 0 && std::abs(size - of_all) > kOffTheOthers
                          : std::abs(size - of_kind) > kOffItsKind;
@@ -228,7 +230,7 @@ std::vector<Finding> find(const Facts& facts) {
   std::vector<Finding> found;
   const Weights weights(facts);
   for (const First& each : weights.all) {
-    auto finding = judged(facts, weights.all, each);
+    auto finding = judged(facts, weights, each);
     if (!finding) finding = judge_zeros(facts, weights, each);
     if (finding) found.push_back(std::move(*finding));
   }

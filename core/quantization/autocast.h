@@ -40,8 +40,10 @@ class Region {
   void note_training() { has_trained_ = true; }
   bool has_trained() const { return has_trained_; }
 
-  // True for the first caller: the layer whose backward ends last.
+  // Returns true for the first caller, the layer whose backward ends last.
   bool claim_first() { return !std::exchange(first_claimed_, true); }
+  // Lets another layer claim: the first one has no backward after all.
+  void release_first() { first_claimed_ = false; }
 
   // The amaxes that update(false) reduces over the group.
   std::int64_t count_reduced(const ProcessGroupPtr& group) const;

@@ -20,9 +20,10 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 
 constexpr std::uint64_t kMagic = 0x3154534E454C4554;  // "TELENST1" in memory: name and version
 constexpr std::size_t kChecksumAt = sizeof(kMagic) + sizeof(std::uint32_t);
+constexpr std::int64_t kLowHalf = 0xFFFFFFFF;
 constexpr std::int64_t kMostParts = 1 << 20;  // a larger number is no count of states
 
-// Of a state's bytes; never 0, which means that there is none.
+// Returns the checksum of a state's bytes; never 0, which marks a state without a checksum.
 std::uint32_t checksum_of(std::string bytes) {
   std::memset(bytes.data() + kChecksumAt, 0, sizeof(std::uint32_t));
   const std::uint64_t hash = fnv1a(bytes);
@@ -36,11 +37,18 @@ class ByteWriter {
     bytes_.insert(bytes_.end(), begin, begin + size);
   }
   void put_number(std::int64_t number) { put(&number, sizeof(number)); }
+  // Two unsigned 32-bit numbers; a larger one is stored as the largest.
+  void put_halves(std::int64_t low, std::int64_t high) {
+    for (const std::int64_t number : {low, high}) {
+      const auto half = static_cast<std::uint32_t>(std::min(number, kLowHalf));
+      put(&half, sizeof(half));
+    }
+  }
   void put_floats(const at::Tensor& tensor) {
     const at::Tensor host = tensor.to(at::kCPU).contiguous();
     put(host.const_data_ptr<float>(), static_cast<std::size_t>(host.numel()) * sizeof(float));
   }
-  // For a state: fills in the checksum.
+  // Fills in the checksum of a state.
   void put_checksum() {
     const std::uint32_t checksum = checksum_of({bytes_.begin(), bytes_.end()});
     std::memcpy(bytes_.data() + kChecksumAt, &checksum, sizeof(checksum));
@@ -170,14 +178,9 @@ at::Tensor get_bytes(const DelayedScalingState& state) {
   for (const bool backward : {false, true}) {
     const AmaxWindow& window = state.window(backward);
     writer.put_number(window.amax_history.size(0));
-    writer.put_number(window.amax_history.size(1));
+    writer.put_halves(window.amax_history.size(1), window.rows_since_update);
     writer.put_floats(window.amax_history);
     writer.put_floats(window.scale);
-  }
-  const auto rows = [&](bool backward) { return state.window(backward).rows_since_update; };
-  if (rows(false) != 0 || rows(true) != 0) {
-    writer.put_number(rows(false));
-    writer.put_number(rows(true));
   }
   writer.put_checksum();
   return writer.finish();
@@ -202,20 +205,22 @@ DelayedScalingState state_from_bytes(const at::Tensor& bytes) {
         "a pickle, which is not read: load without the _extra_state keys");
   }
   reader.expect_checksum();
-  constexpr std::int64_t kLength = 0xFFFFFFFF;  // without the checksum
   for (const bool backward : {false, true}) {
-    const std::int64_t length = backward ? reader.number() : reader.number() & kLength;
-    const std::int64_t slots = reader.number();
+    // The upper half of the forward's length is the checksum.
+    const std::int64_t length = backward ? reader.number() : reader.number() & kLowHalf;
+    const std::int64_t slots_and_pending = reader.number();
+    const std::int64_t slots = slots_and_pending & kLowHalf;
     if (length < 1 || slots != (backward ? kBackwardRoles : kForwardRoles)) {
       reader.fail();
     }
     AmaxWindow& window = state.window(backward);
     window = {reader.floats({length, slots}), reader.floats({slots})};
+    window.rows_since_update = (slots_and_pending >> 32) & kLowHalf;
     check_values(window, backward);
     // Restored scales were computed from a history: what runs with them is no warm-up.
     if (!window.scale.eq(1).all().item<bool>()) window.updates->store(1);
   }
-  if (!reader.at_end()) {
+  if (!reader.at_end()) {  // an earlier version's counters
     for (const bool backward : {false, true}) {
       const std::int64_t rows = reader.number();
       if (rows < 0) reader.fail();

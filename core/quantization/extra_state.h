@@ -1,4 +1,4 @@
-// The bytes that state_dict keeps of delayed scaling.
+// The bytes in which state_dict stores the state of delayed scaling.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,20 +9,30 @@
 
 namespace telens {
 
-// A magic word, a version, then per direction (forward, backward) the history's length and slots
-// (int64), the history and the scales (FP32), little-endian. Under a recipe with an interval above
-// 1 two more int64 follow: the iterations since the last update of each direction, unless both are
-// 0. The upper half of the first length is a checksum of all bytes, itself counted as 0; earlier
-// versions wrote 0. uint8, 1-D, on the CPU; empty if the state is.
+// Serializes a layer's state. Little-endian layout:
+//
+//   magic     8 bytes   name and version
+//   then for forward and backward:
+//     length    uint32    rows of the amax history
+//     checksum  uint32    of all bytes, computed with this field set to 0; forward only, 0 in
+//                         backward. States of earlier versions have 0, which is not checked
+//     slots     uint32    tensors of the direction
+//     pending   uint32    iterations since the last scale update (DelayedScaling::interval)
+//     history   FP32[length * slots]
+//     scales    FP32[slots]
+//
+// The size depends only on `length`, so torch.distributed.checkpoint can load into the bytes of any
+// other layer. Earlier versions appended `pending` as two int64, and only if one of them was not 0.
+// Returns a 1-D uint8 tensor on the CPU; empty if the state is.
 at::Tensor get_bytes(const DelayedScalingState& state);
 
-// The reverse. Throws UsageError on anything else, on a wrong checksum, on a scale that is not
-// positive and finite, and on a negative amax; the last two name the tensor. Warns of an amax that
-// is NaN, which a training may have met.
+// Parses what get_bytes() wrote. Throws UsageError on other bytes, on a wrong checksum, on a scale
+// that is not positive and finite, and on a negative amax; the last two errors name the tensor.
+// Warns if an amax is NaN, which can happen in a training.
 DelayedScalingState state_from_bytes(const at::Tensor& bytes);
 
-// Several byte strings as one (a module with two layers), and back. What get_bytes() wrote comes
-// back as the only one.
+// Joins the states of a module's layers into one byte string, and splits it again. split_bytes()
+// returns the output of get_bytes() as a single part.
 at::Tensor join_bytes(const std::vector<at::Tensor>& parts);
 std::vector<at::Tensor> split_bytes(const at::Tensor& joined);
 

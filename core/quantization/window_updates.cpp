@@ -1,9 +1,8 @@
 #include "core/quantization/window_updates.h"
 
+#include <ATen/ops/cat.h>
+#include <ATen/ops/eq.h>
 #include <ATen/ops/full_like.h>
-#include <ATen/ops/gt.h>
-#include <ATen/ops/isfinite.h>
-#include <ATen/ops/ne.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -83,7 +82,11 @@ WindowUpdates::OwnScale WindowUpdates::own_scale(AmaxWindow& window, const Delay
   } else {
     ops::update_scale(amax, scale, maxima, formula.margin, formula.power_of_two);
   }
-  return {.window = &window, .amax = amax, .scale = scale, .backward = backward};
+  return {.window = &window,
+          .amax = amax,
+          .scale = scale,
+          .backward = backward,
+          .has_scale_function = static_cast<bool>(recipe.scaling_factor_compute_algo)};
 }
 
 void WindowUpdates::add(AmaxWindow& window, const DelayedScaling& recipe, bool backward) {
@@ -116,23 +119,28 @@ WindowUpdates::Group& WindowUpdates::find_group(const ops::WindowFormula& formul
   return groups_.emplace_back(Group{.formula = formula, .device = device, .windows = {}});
 }
 
-// Waits for the device once for each window.
+// Copies the scales of all windows to the host at once: one device synchronization.
 void WindowUpdates::warn_of_bad_scales() const {
+  if (own_scales_.empty()) return;
+  const at::Device device = own_scales_.front().scale.device();
+  std::vector<at::Tensor> scales;
   for (const OwnScale& each : own_scales_) {
-    const at::Tensor good = at::isfinite(each.scale).logical_and_(at::gt(each.scale, 0));
-    const at::Tensor bad = good.logical_not().logical_and_(at::ne(each.amax, 0));
-    if (!bad.any().item<bool>()) continue;
-    const at::Tensor scales = each.scale.cpu();
-    const at::Tensor marks = bad.cpu();
-    for (std::int64_t slot = 0; slot < scales.numel(); ++slot) {
-      if (!marks[slot].item<bool>()) continue;
-      warn_once(
-          fmt::format("DelayedScaling: scaling_factor_compute_algo returned a scale that is {} for "
-                      "the tensor {} of a layer; expected a finite number above 0. Its FP8 values "
-                      "are meaningless with this scale",
-                      fault_of_scale(scales[slot].item<float>()),
-                      get_name(role_of_slot(slot, each.backward))),
-          ShownBy::this_rank);
+    // A slot with the amax 0 is unused: its scale counts as a good one.
+    scales.push_back(each.scale.masked_fill(at::eq(each.amax, 0), 1).to(device));
+  }
+  const at::Tensor host = at::cat(scales).cpu();
+  const float* scale = host.const_data_ptr<float>();
+  for (const OwnScale& each : own_scales_) {
+    for (std::int64_t slot = 0; slot < each.scale.numel(); ++slot, ++scale) {
+      const std::string_view fault = fault_of_scale(*scale);
+      if (fault.empty()) continue;
+      warn_once(fmt::format("DelayedScaling: {} a scale that is {} for the tensor {} of a layer; "
+                            "expected a finite number above 0. Its FP8 values are meaningless with "
+                            "this scale",
+                            each.has_scale_function ? "scaling_factor_compute_algo returned"
+                                                    : "the result of amax_compute_algo gives",
+                            fault, get_name(role_of_slot(slot, each.backward))),
+                ShownBy::this_rank);
     }
   }
 }

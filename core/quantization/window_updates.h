@@ -39,6 +39,7 @@ class WindowUpdates {
     at::Tensor amax;
     at::Tensor scale;
     bool backward;
+    bool has_scale_function;  // false: only amax_compute_algo is the user's
   };
   static OwnScale own_scale(AmaxWindow& window, const DelayedScaling& recipe, bool backward);
   void warn_of_bad_scales() const;

@@ -101,7 +101,10 @@ void bind_autocast(py::module_& module) {
   py::class_<RecomputationTape, std::shared_ptr<RecomputationTape>>(
       module, "RecomputationTape",
       "What decided the passes of the layers inside one checkpointed function.")
-      .def(py::init());
+      .def(py::init())
+      .def_property("has_backward", &RecomputationTape::has_backward,
+                    &RecomputationTape::set_has_backward,
+                    "False if no input of a reentrant checkpoint requires a gradient.");
   py::enum_<Mode>(module, "RecomputationMode")
       .value("record", Mode::record)
       .value("replay", Mode::replay);

@@ -96,3 +96,27 @@ def test_a_sharded_checkpoint_loads_into_a_plain_model(tmp_path):
     dcp.load(state, checkpoint_id=tmp_path / "checkpoint")
     model.load_state_dict(state)
     same(state_of(model), torch.load(tmp_path / "seen.pt"))
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize(("saved", "loaded"), [(3, 4), (4, 3), (2, 5)])
+def test_states_between_scale_updates_load_into_any_model(tmp_path, saved, loaded):
+    """dcp.load fills tensors in place: their sizes must not depend on the iteration."""
+    recipe = DelayedScaling(amax_history_len=4, interval=4)
+
+    def trained(seed: int, steps: int) -> torch.nn.Sequential:
+        model = make(seed, shard=False)
+        for step in range(steps):
+            torch.manual_seed(seed + step)
+            with te.fp8_autocast(fp8_recipe=recipe):
+                model(torch.randn(16, 32)).square().mean().backward()
+        return model
+
+    model = trained(1, saved)
+    dcp.save(model.state_dict(), checkpoint_id=tmp_path / "checkpoint")
+    other = trained(7, loaded)
+    state = other.state_dict()
+    dcp.load(state, checkpoint_id=tmp_path / "checkpoint")
+    other.load_state_dict(state)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, other.state_dict()[name]), name

@@ -88,3 +88,35 @@ def test_a_layer_without_gradients_in_a_checkpoint_ends_no_region():
 
     for made, expected in zip(train(True), train(False), strict=True):
         assert torch.equal(made, expected)
+
+
+# x requires no gradient, offset does. Without a checkpoint the frozen layer has no backward.
+AROUND_FROZEN = {
+    "frozen layer only": lambda call, frozen, layer, x, offset: layer(call(frozen, x) + offset),
+    "frozen layer first": lambda call, frozen, layer, x, offset: call(
+        lambda x, offset: layer(frozen(x) + offset), x, offset
+    ),
+    "two checkpoints": lambda call, frozen, layer, x, offset: call(
+        lambda x, offset: layer(x + offset), call(frozen, x), offset
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "none"])
+@pytest.mark.parametrize("case", AROUND_FROZEN)
+def test_frozen_layer_without_backward_does_not_end_the_region(case, kind):
+    def train(kind: str) -> list[torch.Tensor]:
+        torch.manual_seed(6)
+        frozen = te.Linear(32, 32, device="cpu").requires_grad_(False)
+        layer = te.Linear(32, 32, device="cpu")
+        for step in range(3):
+            x = torch.randn(32, 32) * (step + 1)
+            offset = torch.randn(32, 32).requires_grad_()
+            with te.autocast(recipe=DelayedScaling(amax_history_len=4)):
+                y = AROUND_FROZEN[case](KINDS[kind], frozen, layer, x, offset)
+            y.square().mean().backward()
+        return [*scales(frozen), *scales(layer), layer.weight.grad, offset.grad]
+
+    for found, expected in zip(train(kind), train("none"), strict=True):
+        assert torch.equal(found, expected)

@@ -75,16 +75,37 @@ def test_a_checkpoint_keeps_the_iterations_since_the_last_scales():
     assert scales_of(layer)["fwd"] == LARGEST["fwd"] / 8
 
 
-def test_the_saved_state_has_the_known_bytes_when_no_iteration_is_pending():
-    states = {}
-    for interval in (1, 2):
-        layer = te.Linear(SIZE, SIZE, bias=False)
-        for factor in (5, 3):
-            run_iteration(layer, DelayedScaling(interval=interval, amax_history_len=2), factor)
-        states[interval] = layer.get_extra_state()
-    assert states[1].numel() == states[2].numel()
-    run_iteration(layer, DelayedScaling(interval=2, amax_history_len=2), 4)
-    assert layer.get_extra_state().numel() == states[1].numel() + 16
+@pytest.mark.parametrize("interval", [1, 2, 4])
+def test_size_of_saved_state_does_not_depend_on_interval(interval):
+    layer = te.Linear(SIZE, SIZE, bias=False)
+    sizes = set()
+    for factor in (5, 3, 4, 2, 6):
+        run_iteration(layer, DelayedScaling(interval=interval, amax_history_len=2), factor)
+        sizes.add(layer.get_extra_state().numel())
+    # Magic word, two pairs of words, 3 forward and 2 backward tensors: 2 amaxes and a scale each.
+    assert sizes == {8 + 2 * 16 + (3 + 2) * 3 * 4}
+
+
+def test_loads_states_that_append_the_iterations_since_the_last_update():
+    """The format of earlier versions: two more words, without a checksum."""
+    recipe = DelayedScaling(interval=4, amax_history_len=1)
+    layer = te.Linear(SIZE, SIZE, bias=False)
+    for factor in (1, 2, 3, 4, 5, 6):
+        run_iteration(layer, recipe, factor)
+    state = layer.get_extra_state().numpy().copy()
+    words = state[: state.size // 4 * 4].view(np.uint32)
+    backward = 6 + 3 * 2
+    assert (words[4], words[5]) == (3, 2)
+    assert (words[backward], words[backward + 2], words[backward + 3]) == (1, 2, 2)
+    words[3] = words[5] = words[backward + 3] = 0
+    old = np.concatenate([state, np.array([2, 2], np.int64).view(np.uint8)])
+    again = te.Linear(SIZE, SIZE, bias=False)
+    again.load_state_dict(layer.state_dict())
+    again.set_extra_state(torch.from_numpy(old))
+    for factor in (7, 8, 9):
+        run_iteration(layer, recipe, factor)
+        run_iteration(again, recipe, factor)
+        assert scales_of(layer) == scales_of(again), factor
 
 
 # ---- functions of the user
@@ -132,6 +153,21 @@ def test_a_scale_that_is_not_a_positive_number_is_warned_about(function, fault, 
         text = f"returned a scale that is {fault} for the tensor {tensor} of a layer"
         assert shown.count(text) == 1, tensor
     assert "tensor output" not in shown  # no tensor uses this slot
+
+
+def test_bad_scale_blames_amax_function_if_it_is_the_only_one(capfd):
+    warns_always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        layer = one_iteration(amax_compute_algo=lambda history: history.amax(0))
+        layer.fp8_meta["scaling_fwd"].scale.fill_(float("inf"))
+        recipe = DelayedScaling(amax_compute_algo=lambda history: history.amax(0) * float("nan"))
+        run_iteration(layer, recipe, 2)
+    finally:
+        torch.set_warn_always(warns_always)
+    shown = capfd.readouterr().err
+    assert "the result of amax_compute_algo gives a scale that is infinite" in shown
+    assert "scaling_factor_compute_algo" not in shown
 
 
 def test_good_scales_of_a_function_are_not_warned_about(capfd):

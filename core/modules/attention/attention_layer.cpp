@@ -128,11 +128,11 @@ std::optional<Fp8Attention> AttentionLayer::get_quantizers(const ForwardContext&
                                                            const Request& request) {
   if (context.recipe == nullptr) return std::nullopt;
   AttentionQuantization& quantization = state_->quantization;
-  Fp8Attention fp8 =
-      recomputation::is_replaying()
-          ? quantization.begin_again(name())
-          : quantization.begin(context, current_autocast()->options, request.query.device(),
-                               has_fp8_backward() && request.asks_gradient(), name());
+  const bool asks_gradient = has_fp8_backward() && request.asks_gradient();
+  Fp8Attention fp8 = recomputation::is_replaying()
+                         ? quantization.begin_again(asks_gradient, name())
+                         : quantization.begin(context, current_autocast()->options,
+                                              request.query.device(), asks_gradient, name());
   if (request.fp8_output && fp8.quantizers.o == nullptr) {
     raise<UsageError>(
         "{}: fp8_output=True, and its recipe leaves the output of attention as it is; give "

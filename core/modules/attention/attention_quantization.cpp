@@ -65,21 +65,26 @@ Fp8Attention AttentionQuantization::begin(const ForwardContext& context,
     context.region->add(groups_[group], delayed, options.group);
     context.region->note_training();
   }
-  if (context.recipe->as_delayed_scaling() != nullptr &&
-      (asks_gradient || recomputation::hides_gradients())) {
-    contexts[0].first_in_region = context.region->claim_first();
+  if (context.recipe->as_delayed_scaling() != nullptr) {
+    recomputation::claim_region_end(contexts[0], asks_gradient);
   }
   for (std::size_t group = 0; group < groups_.size() && recomputation::is_active(); ++group) {
     recomputation::record_context(groups_[group].get(), contexts[group]);
   }
+  if (contexts[0].recipe->as_delayed_scaling() != nullptr) {
+    recomputation::claim_region_end(contexts[0], asks_gradient);
+  }
   return of(contexts, name);
 }
 
-Fp8Attention AttentionQuantization::begin_again(const std::string& name) {
+Fp8Attention AttentionQuantization::begin_again(bool asks_gradient, const std::string& name) {
   Contexts contexts;
   for (std::size_t group = 0; group < groups_.size(); ++group) {
     contexts[group] = recomputation::replay_context(groups_[group].get(), name);
     recomputation::record_context(groups_[group].get(), contexts[group]);
+  }
+  if (contexts[0].recipe->as_delayed_scaling() != nullptr) {
+    recomputation::claim_region_end(contexts[0], asks_gradient);
   }
   return of(contexts, name);
 }

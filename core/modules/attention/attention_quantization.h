@@ -55,8 +55,8 @@ class AttentionQuantization {
   // How a forward runs under `context`, whose recipe has fp8_dpa. asks_gradient: a backward comes.
   Fp8Attention begin(const ForwardContext& context, const AutocastOptions& options,
                      const at::Device& device, bool asks_gradient, const std::string& name);
-  // The same of a forward that a checkpoint computes anew.
-  Fp8Attention begin_again(const std::string& name);
+  // Like begin(), for a forward that a checkpoint recomputes.
+  Fp8Attention begin_again(bool asks_gradient, const std::string& name);
 
   // The groups of slots: query, key and value; the output; the softmax.
   std::vector<LayerQuantization*> groups();

@@ -245,10 +245,7 @@ at::Tensor LinearLayer::State::run_forward(LinearArguments arguments) {
 }
 
 void LinearLayer::State::announce(ForwardContext& context, bool asks_gradient) {
-  if (context.region && !context.recomputation &&
-      (asks_gradient || recomputation::hides_gradients())) {
-    context.first_in_region = context.region->claim_first();
-  }
+  recomputation::claim_region_end(context, asks_gradient);
   if (recomputation::is_active() && !context.recomputation) {
     recomputation::record_context(this, context);
   }

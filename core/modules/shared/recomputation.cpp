@@ -22,6 +22,9 @@ std::vector<ActiveScope>& scopes() {
 bool replays(const ActiveScope& scope) { return scope.mode == RecomputationScope::Mode::replay; }
 bool is_of_training(const ActiveScope& scope) { return scope.tape->trains(); }
 bool hides(const ActiveScope& scope) { return scope.hides_gradients; }
+bool hides_a_backward(const ActiveScope& scope) {
+  return scope.hides_gradients && scope.tape->has_backward();
+}
 
 // Quantizers whose scales stay as they are now, and which add nothing to an amax history.
 LayerQuantizers frozen(const LayerQuantizers& quantizers) {
@@ -77,6 +80,10 @@ bool is_training_here() { return std::any_of(scopes().begin(), scopes().end(), i
 
 bool hides_gradients_here() { return std::any_of(scopes().begin(), scopes().end(), hides); }
 
+bool hides_backward_here() {
+  return std::any_of(scopes().begin(), scopes().end(), hides_a_backward);
+}
+
 bool trains() { return at::GradMode::is_enabled() || hides_gradients(); }
 
 ForwardContext replay_context(const void* layer, const std::string& name) {
@@ -84,6 +91,22 @@ ForwardContext replay_context(const void* layer, const std::string& name) {
   ForwardContext context = innermost->tape->next(layer, name);
   context.recomputation = true;
   return context;
+}
+
+void claim_region_end(ForwardContext& context, bool asks_gradient) {
+  if (context.region == nullptr) return;
+  const bool hidden = hides_backward();
+  if (!context.recomputation) {
+    if (asks_gradient || hidden) context.first_in_region = context.region->claim_first();
+    return;
+  }
+  if (hidden || asks_gradient == context.first_in_region) return;
+  if (asks_gradient) {
+    context.first_in_region = context.region->claim_first();
+  } else {
+    context.first_in_region = false;
+    context.region->release_first();
+  }
 }
 
 void record_context(const void* layer, const ForwardContext& context) {

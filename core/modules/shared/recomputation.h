@@ -26,6 +26,11 @@ class TELENS_EXPORT RecomputationTape {
   // Gradients were enabled at the call: the function belongs to a training step.
   bool trains() const { return trains_; }
 
+  // False if no input of a reentrant checkpoint requires a gradient: torch then never recomputes
+  // it, and none of its layers has a backward. Default: true.
+  void set_has_backward(bool has_backward) { has_backward_ = has_backward; }
+  bool has_backward() const { return has_backward_; }
+
  private:
   struct Entry {
     const void* layer;
@@ -34,6 +39,7 @@ class TELENS_EXPORT RecomputationTape {
   std::vector<Entry> entries_;
   std::size_t position_ = 0;
   bool trains_;
+  bool has_backward_ = true;
 };
 
 // While it lives, this thread's layers write their contexts to the tape, or take them from it.
@@ -55,6 +61,7 @@ bool is_active_here();
 bool is_replaying_here();
 bool is_training_here();
 bool hides_gradients_here();
+bool hides_backward_here();
 
 // True inside any scope of this thread; true inside a replaying one.
 inline bool is_active() {
@@ -75,12 +82,23 @@ inline bool hides_gradients() {
   return all_scopes.load(std::memory_order_relaxed) != 0 && hides_gradients_here();
 }
 
+// True in such a first forward if the checkpoint has a backward (has_backward()).
+inline bool hides_backward() {
+  return all_scopes.load(std::memory_order_relaxed) != 0 && hides_backward_here();
+}
+
 // True if this forward belongs to a training step: a missing gradient mode alone does not make it
 // an evaluation.
 bool trains();
 
 // The context that the innermost replaying scope has for the layer. `layer`: its identity.
 ForwardContext replay_context(const void* layer, const std::string& name);
+
+// Decides whether this layer's backward ends the backward of its region. A reentrant checkpoint
+// hides in its first forward which layers have a backward, so the first layer claims the end there.
+// If the recomputation shows that it has none, the next layer that has one takes the claim.
+// `asks_gradient`: autograd records this forward.
+void claim_region_end(ForwardContext& context, bool asks_gradient);
 
 // Writes the context to every recording scope, with its scales as they are now.
 void record_context(const void* layer, const ForwardContext& context);

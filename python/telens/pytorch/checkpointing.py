@@ -29,7 +29,10 @@ def checkpoint_context_fn() -> Contexts:
     context_fn=telens.pytorch.checkpoint_context_fn)``. The recomputation uses recipe, scales and
     routing plan of its first forward, updates no amax and logs nothing twice.
     """
-    tape = _C.RecomputationTape()
+    return _scopes(_C.RecomputationTape())
+
+
+def _scopes(tape: _C.RecomputationTape) -> Contexts:
     return (
         _C.RecomputationScope(tape, _C.RecomputationMode.record),
         _C.RecomputationScope(tape, _C.RecomputationMode.replay),
@@ -82,9 +85,9 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if distributes:
         function, args = divide_first_tensor(function, args, tp_group)
 
-    def contexts() -> Contexts:
+    def contexts(tape: _C.RecomputationTape | None = None) -> Contexts:
         return _joined(
-            checkpoint_context_fn(),
+            _scopes(tape or _C.RecomputationTape()),
             () if get_tracker is None else _tracked(get_tracker()),
             () if context_fn is None else context_fn(),
         )
@@ -97,8 +100,14 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if options or context_fn is not None:
         name = next(iter(options), "context_fn")
         raise _C.UsageError(f"checkpoint: {name} needs use_reentrant=False; leave out one of them")
+    tape = _C.RecomputationTape()
+    # torch does not recompute a reentrant checkpoint if no input requires a gradient.
+    tape.has_backward = any(isinstance(x, torch.Tensor) and x.requires_grad for x in args)
     return torch.utils.checkpoint.checkpoint(
-        _Twice(function, kwargs, contexts()), *args, use_reentrant=True, preserve_rng_state=preserve
+        _Twice(function, kwargs, contexts(tape)),
+        *args,
+        use_reentrant=True,
+        preserve_rng_state=preserve,
     )
 
 

@@ -4,9 +4,12 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <stdexcept>
+#include <string_view>
 #include <vector>
 
 namespace telens {
@@ -60,6 +63,22 @@ TEST_F(WindowUpdatesTest, by_the_users_function_begin_a_new_row_as_others_do) {
     EXPECT_TRUE(at::equal(windows[i].amax_history[1], at::full({3}, amax))) << i;
     EXPECT_EQ(windows[i].updates->load(), 1);
   }
+}
+
+// Each read of a scalar is a device synchronization on a GPU.
+TEST_F(WindowUpdatesTest, user_functions_read_no_scalar_per_window) {
+  static int reads;
+  reads = 0;
+  const auto counting = at::addThreadLocalCallback(at::RecordFunctionCallback(
+      [](const at::RecordFunction& call) -> std::unique_ptr<at::ObserverContext> {
+        if (std::string_view(call.name()) == "aten::_local_scalar_dense") ++reads;
+        return nullptr;
+      }));
+  update([](const at::Tensor& amax, const at::Tensor&, const at::Tensor& fp8_max) {
+    return fp8_max / amax;
+  });
+  at::removeCallback(counting);
+  EXPECT_EQ(reads, 0);
 }
 
 TEST_F(WindowUpdatesTest, leave_every_window_as_it_was_where_a_function_throws) {
