@@ -17,7 +17,6 @@
 #include "inspector_cli/commands/help_text.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/commands/wrong_use.h"
-#include "inspector_cli/terminal/interrupt.h"
 #include "inspector_cli/terminal/output.h"
 #include "inspector_cli/terminal/terminal.h"
 
@@ -28,7 +27,7 @@ namespace {
 constexpr int kBadRun = 1;
 constexpr int kBadInput = 2;
 constexpr int kSignal = 128;  // as a shell tells of a process that a signal ended
-constexpr int kReaderLeft = kSignal + SIGPIPE;
+constexpr int kBrokenPipe = kSignal + SIGPIPE;
 
 struct Command {
   const char* group;
@@ -61,22 +60,20 @@ int refused(const ConfigError& error) {
   return kBadInput;
 }
 
-// Adds what to do about a run file that lacks bytes.
+// Adds a hint if the run file is truncated.
 int refused(const RecordError& error) {
-  const std::string_view text = error.what();
-  const bool is_cut = text.find("truncated file: ") != std::string_view::npos ||
-                      text.find("truncated or damaged (only ") != std::string_view::npos;
   return refused(fmt::format(
-      "{}{}", text,
-      is_cut ? "; bytes are missing at its end, as of a copy that was broken off: copy it again"
-             : ""));
+      "{}{}", error.what(),
+      error.is_truncated()
+          ? "; bytes are missing at its end, as after an interrupted copy: copy it again"
+          : ""));
 }
 
 // Runs what the command line asks for; returns the exit code.
 int answer(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
-  } catch (const BadRun&) {
+  } catch (const FindingsReported&) {
     return kBadRun;
   } catch (const CLI::CallForHelp& request) {
     return app.exit(request);
@@ -109,12 +106,12 @@ int run(int argc, char** argv) {
     const int code = answer(app, argc, argv);
     flush_stdout();
     return code;
-  } catch (const ReaderLeft&) {
-    return kReaderLeft;
+  } catch (const BrokenPipe&) {
+    return kBrokenPipe;
   } catch (const Interrupted& interrupted) {
     return kSignal + interrupted.signal;
   } catch (const std::system_error& error) {  // fmt's, of a stdout that takes no more
-    if (error.code() == std::errc::broken_pipe) return kReaderLeft;
+    if (error.code() == std::errc::broken_pipe) return kBrokenPipe;
     return refused(std::ferror(stdout) != 0 ? unwritten(error.code().message()) : error.what());
   } catch (const ConfigError& error) {
     return refused(error);

@@ -118,6 +118,16 @@ std::optional<std::string> last_system_error() {
   return cause;
 }
 
+bool is_truncation_error() {
+  bool is_truncated = false;
+  const auto find_truncation = [](unsigned, const H5E_error2_t* error, void* out) -> herr_t {
+    *static_cast<bool*>(out) = error->min_num == H5E_TRUNCATED;
+    return *static_cast<bool*>(out) ? 1 : 0;
+  };
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, find_truncation, &is_truncated);
+  return is_truncated;
+}
+
 void check(herr_t status, std::string_view what) {
   if (status < 0) raise_failure(what);
 }

@@ -68,6 +68,9 @@ std::string last_error();
 // nothing where it did not.
 std::optional<std::string> last_system_error();
 
+// Returns true if the last error is a file that is shorter than its superblock states.
+bool is_truncation_error();
+
 // Throws RecordError "<what>: <innermost cause>" for a negative result.
 void check(herr_t status, std::string_view what);
 Handle checked(hid_t id, Handle::Close close, std::string_view what);

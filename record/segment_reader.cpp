@@ -115,7 +115,8 @@ hdf5::Handle open_hdf5(const HeldFile& held, const std::string& path) {
   if (const auto cause = hdf5::last_system_error()) {
     raise<RecordError>("{}: cannot be read: {}", path, *cause);
   }
-  raise<RecordError>("{}: truncated or damaged ({})", path, hdf5::last_error());
+  throw RecordError(fmt::format("{}: truncated or damaged ({})", path, hdf5::last_error()),
+                    hdf5::is_truncation_error());
 }
 
 // Stands for a name that cannot be read; different in each file. It fits where a name does, so
@@ -156,7 +157,8 @@ void SegmentReader::during_construction(Use use) {
     use();
   } catch (const RecordError& error) {
     close();
-    raise<RecordError>("{}: truncated or damaged ({})", about_.path, error.what());
+    throw RecordError(fmt::format("{}: truncated or damaged ({})", about_.path, error.what()),
+                      error.is_truncated());
   }
 }
 

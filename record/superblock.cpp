@@ -48,7 +48,8 @@ Superblock read(int file, const std::string& path) {
       std::ranges::equal(std::span(bytes).first<kSignature.size()>(), kSignature);
   if (!signature) raise<RecordError>("{}: not an HDF5 file", path);
   if (length < static_cast<ssize_t>(kBytes)) {
-    raise<RecordError>("{}: truncated or damaged (only {} bytes)", path, length);
+    throw RecordError(fmt::format("{}: truncated or damaged (only {} bytes)", path, length),
+                      /*is_truncated=*/true);
   }
   return bytes;
 }

@@ -46,6 +46,14 @@ class TELENS_EXPORT ConfigError : public UsageError {
 class TELENS_EXPORT RecordError : public Error {
  public:
   using Error::Error;
+  RecordError(const std::string& message, bool is_truncated)
+      : Error(message), is_truncated_(is_truncated) {}
+
+  // Returns true if the file ends before its data does, for example after an interrupted copy.
+  bool is_truncated() const { return is_truncated_; }
+
+ private:
+  bool is_truncated_ = false;
 };
 
 template <typename E = Error, typename... Args>

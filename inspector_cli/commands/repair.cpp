@@ -1,12 +1,12 @@
-// telens repair: closes the files of a run that was killed, and takes damaged rows out.
+// telens repair: closes files left open by a crash and drops damaged rows.
 #include "record/repair.h"
 
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <string>
-#include <string_view>
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
@@ -18,21 +18,24 @@
 namespace telens::cli {
 namespace {
 
-// Names the file, and says what the folder must allow if the repaired file could not be written.
-std::string describe_failure(const std::string& file, const RecordError& error) {
+// Adds the file's name, and the requirements on its folder if the disk was the cause.
+RecordError describe_failure(const std::string& file, const RecordError& error) {
   const std::string text = error.what();
-  const bool is_of_disk = dynamic_cast<const record::SystemError*>(&error) != nullptr ||
-                          dynamic_cast<const record::DiskFull*>(&error) != nullptr;
-  if (!is_of_disk) return text.starts_with(file) ? text : fmt::format("{}: {}", file, text);
-  return fmt::format(
-      "{}: cannot be repaired and was left as it is: {}; the repaired file is written beside it, "
-      "so its folder must let you write and have as much room again",
-      file, text);
+  const bool is_disk_error = dynamic_cast<const record::SystemError*>(&error) != nullptr ||
+                             dynamic_cast<const record::DiskFull*>(&error) != nullptr;
+  if (is_disk_error) {
+    return RecordError(fmt::format(
+        "{}: cannot be repaired, left unchanged: {}; the repaired file is first written next to "
+        "it, so the folder must be writable and have space for a second copy",
+        file, text));
+  }
+  return {text.starts_with(file) ? text : fmt::format("{}: {}", file, text), error.is_truncated()};
 }
 
-// One file that cannot be repaired leaves the others to be.
+// Repairs all files of the run. If several fail, throws the error of the last one and prints the
+// others.
 void run_repair(const std::string& path) {
-  std::string failure;
+  std::optional<RecordError> failure;
   for (const std::string& file : record::run_files(path)) {
     try {
       const record::Repair repair = record::repair(file);
@@ -40,15 +43,15 @@ void run_repair(const std::string& path) {
         fmt::print("{}: nothing to do\n", printable(file));
         continue;
       }
-      const std::string lost = repair.lost.empty() ? "" : "; damaged and left out: ";
+      const std::string lost = repair.lost.empty() ? "" : "; dropped damaged rows: ";
       fmt::print("{}: repaired, {} records{}{}\n", printable(file), repair.records, lost,
                  record::describe(repair.lost));
     } catch (const RecordError& error) {
-      if (!failure.empty()) note(failure);
-      failure = describe_failure(file, error);
+      if (failure) note(failure->what());
+      failure.emplace(describe_failure(file, error));
     }
   }
-  if (!failure.empty()) raise<RecordError>("{}", failure);
+  if (failure) throw *failure;
 }
 
 }  // namespace
