@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "core/base/json.h"
 #include "core/base/printable.h"
-#include "inspector_cli/terminal/json.h"
 
 namespace telens::cli {
 namespace {

@@ -10,7 +10,7 @@
 #include "core/base/error.h"
 #include "inspector_cli/report/losses.h"
 #include "inspector_cli/report/series.h"
-#include "inspector_cli/terminal/number_text.h"
+#include "inspector_cli/terminal/text.h"
 
 namespace telens::cli {
 namespace {

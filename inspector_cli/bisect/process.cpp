@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "core/base/error.h"
-#include "inspector_cli/terminal/interrupt.h"
+#include "inspector_cli/terminal/terminal.h"
 
 namespace telens::cli {
 namespace {

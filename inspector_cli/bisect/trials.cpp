@@ -10,11 +10,11 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/json.h"
 #include "core/base/shell_word.h"
 #include "hooks/config/environment_variables.h"
 #include "inspector_cli/bisect/candidates.h"
 #include "inspector_cli/bisect/process.h"
-#include "inspector_cli/terminal/json.h"
 #include "inspector_cli/terminal/output.h"
 
 namespace telens::cli {

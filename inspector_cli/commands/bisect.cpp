@@ -25,7 +25,6 @@
 #include "inspector_cli/commands/number_options.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/series.h"
-#include "inspector_cli/terminal/interrupt.h"
 #include "inspector_cli/terminal/output.h"
 #include "inspector_cli/terminal/table.h"
 #include "inspector_cli/terminal/terminal.h"
@@ -80,13 +79,13 @@ void show_trial(const Choice& choice, const Trial& trial, bool ended) {
   }
   if (output_is_terminal()) fmt::print("\x1b[K");
   fmt::print("run {:3}  {}  {}: {} ({:.3g} s)\n", trial.number,
-             trial.passed ? coloured("passed", Colour::green) : coloured("failed", Colour::red),
+             trial.passed ? colored("passed", Color::green) : colored("failed", Color::red),
              short_text(choice), printable(trial.reason), trial.seconds);
   flush_stdout();
 }
 
 void tell_stage(const std::string& stage) {
-  fmt::print("{}\n", coloured("looking for " + stage, Colour::bold));
+  fmt::print("{}\n", colored("looking for " + stage, Color::bold));
   flush_stdout();
 }
 
@@ -210,7 +209,7 @@ void show_result(const SearchResult& result, const BisectOptions& options, std::
                     "entry above was checked, but a smaller set may exist",
                     each));
   }
-  fmt::print("{}\n{}", coloured(printable(path), Colour::bold), yaml);
+  fmt::print("{}\n{}", colored(printable(path), Color::bold), yaml);
 }
 
 // The layers to look at, after the two runs that show that there is something to find.
@@ -218,7 +217,7 @@ std::vector<Candidate> begin_search(Trials& trials, const BisectOptions& options
   const Trial first = trials.run({});  // a copy: the list of trials grows
   if (first.passed) {
     fmt::print("Nothing to find: the command passes as it is ({}).\n", printable(first.reason));
-    throw BadRun();
+    throw FindingsReported();
   }
   std::vector<Candidate> candidates = find_candidates(options, trials, first);
   const Choice all = all_of(candidates);
@@ -231,7 +230,7 @@ std::vector<Candidate> begin_search(Trials& trials, const BisectOptions& options
         "which reads {}, or `{{config}}` among its arguments.\n",
         candidates.size(), printable(last.reason), config::kConfigVariable);
     show_output(trials, last);
-    throw BadRun();
+    throw FindingsReported();
   }
   return candidates;
 }

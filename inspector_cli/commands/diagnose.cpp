@@ -59,7 +59,7 @@ void run_diagnose(const DiagnoseOptions& options) {
     print_diagnosis(found, facts, name, width);
     print_skipped_rules(found, run.config_text(), options.missing, width);
   }
-  if (!found.findings.empty()) throw BadRun();
+  if (!found.findings.empty()) throw FindingsReported();
 }
 
 }  // namespace

@@ -13,16 +13,16 @@
 #include "analysis/facts.h"
 #include "analysis/finding_words.h"
 #include "core/base/error.h"
+#include "core/base/json.h"
 #include "core/base/printable.h"
 #include "inspector_cli/commands/choice.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/compared_series.h"
 #include "inspector_cli/report/run_difference.h"
 #include "inspector_cli/report/series.h"
-#include "inspector_cli/terminal/json.h"
-#include "inspector_cli/terminal/number_text.h"
 #include "inspector_cli/terminal/table.h"
 #include "inspector_cli/terminal/terminal.h"
+#include "inspector_cli/terminal/text.h"
 
 namespace telens::cli {
 namespace {
@@ -203,7 +203,7 @@ void run_diff(const DiffOptions& options) {
   } else {
     print_text(difference, a, b, options);
   }
-  if (!difference.divergences.empty()) throw BadRun();
+  if (!difference.divergences.empty()) throw FindingsReported();
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "inspector_cli/terminal/table_text.h"
+#include "inspector_cli/terminal/text.h"
 
 namespace telens::cli {
 namespace {

@@ -25,9 +25,8 @@
 #include "inspector_cli/report/run_state.h"
 #include "inspector_cli/report/series.h"
 #include "inspector_cli/report/warm_up.h"
-#include "inspector_cli/terminal/number_text.h"
-#include "inspector_cli/terminal/table_text.h"
 #include "inspector_cli/terminal/terminal.h"
+#include "inspector_cli/terminal/text.h"
 
 namespace telens::cli {
 namespace {
@@ -53,7 +52,7 @@ std::string size_text(std::uint64_t bytes) {
 constexpr std::size_t kNameWidth = 12;
 
 void line(std::string_view name, const std::string& text) {
-  fmt::print("{} {}\n", coloured(fmt::format("{:<{}}", name, kNameWidth), Colour::dim), text);
+  fmt::print("{} {}\n", colored(fmt::format("{:<{}}", name, kNameWidth), Color::dim), text);
 }
 
 // On a terminal further lines of the text stand under its first one.
@@ -61,7 +60,7 @@ void paragraph(std::string_view name, const RunState& state) {
   const auto width = stdout_is_terminal() ? static_cast<std::size_t>(terminal_width()) : SIZE_MAX;
   const std::size_t room = width > 2 * kNameWidth ? width - kNameWidth - 1 : width;
   for (const std::string& part : wrapped_at_blanks(printable(state.text), room)) {
-    line(name, state.colour ? coloured(part, *state.colour) : part);
+    line(name, state.color ? colored(part, *state.color) : part);
     name = "";
   }
 }
@@ -124,18 +123,18 @@ void print_files(const record::RunReader& run) {
     if (thinned.iterations_seen > 0) {
       paragraph("", {fmt::format("thinned for max_size: {} of the first {} iterations are left",
                                  thinned.iterations_left, thinned.iterations_seen),
-                     Colour::yellow});
+                     Color::yellow});
     }
     if (segment.dropped > 0) {
       paragraph("", {fmt::format("incomplete: {} rows dropped because the disk was too slow or the "
                                  "file was removed",
                                  segment.dropped),
-                     Colour::red});
+                     Color::red});
     }
     if (segment.lost > 0) {
       paragraph("", {fmt::format("incomplete: {} rows lost because writes to the disk failed",
                                  segment.lost),
-                     Colour::red});
+                     Color::red});
     }
   }
 }
@@ -151,11 +150,11 @@ void print_ranks(const record::RunReader& run) {
   if (more > 0) ends.push_back(fmt::format("and of {}, below", counted(more, "more rank")));
   std::string_view name = "ended";
   for (const std::string& each : ends) {
-    paragraph(name, {each, Colour::yellow});
+    paragraph(name, {each, Color::yellow});
     name = "";
   }
   for (const std::string& each : diagnosis::missing_rank_notes(run)) {
-    paragraph("ranks", {each, Colour::yellow});
+    paragraph("ranks", {each, Color::yellow});
   }
 }
 
@@ -229,7 +228,7 @@ void print_other_runs(const std::vector<RunEntry>& runs) {
     const RunEntry& run = runs[i];
     const std::string about = run.latest ? fmt::format("started {}, {}", time_text(run.start_time),
                                                        state_text(*run.latest))
-                                         : coloured("cannot be read: " + run.problem, Colour::red);
+                                         : colored("cannot be read: " + run.problem, Color::red);
     line(i == 1 ? "other runs" : "", fmt::format("{}  {}", printable(run.folder), about));
   }
   if (runs.size() > kMostShown + 1) {
@@ -245,7 +244,7 @@ record::RunReader open_or_list_others(const InfoOptions& options, const std::str
   const auto warn = [tables](const std::string& trouble) {
     if (!tables) return note(trouble);
     const bool is_damage = trouble.find("damaged") != std::string::npos;
-    line(is_damage ? "damaged" : "warning", coloured(trouble, Colour::red));
+    line(is_damage ? "damaged" : "warning", colored(trouble, Color::red));
   };
   using record::FindDamage;
   try {
@@ -271,7 +270,7 @@ void run_info(const InfoOptions& options) {
     return;
   }
   const Segment& first = run.segments().front();
-  line("run", coloured(first.run_id, Colour::bold));
+  line("run", colored(first.run_id, Color::bold));
   line("started", time_text(first.start_time));
   line("recorded by", fmt::format("telens {}, {} of {}", printable(first.telens_version),
                                   counted(run.segments().size(), "file"),

@@ -340,7 +340,7 @@ void run_ledger(const LedgerOptions& options) {
   print_table(ledger_table(rows, options), options.table);
   if (!ledger.violations.empty()) {
     print_violations(ledger.violations, options.table.format);
-    throw BadRun();
+    throw FindingsReported();
   }
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/json.h"
 #include "core/base/printable.h"
 #include "features/builtin_options.h"
 #include "hooks/config/record_load.h"
@@ -24,7 +25,6 @@
 #include "inspector_cli/commands/number_options.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/commands/table_options.h"
-#include "inspector_cli/terminal/json.h"
 #include "inspector_cli/terminal/table.h"
 #include "inspector_cli/terminal/terminal.h"
 

@@ -15,8 +15,8 @@
 #include "inspector_cli/serve/live_report.h"
 #include "inspector_cli/serve/loopback_server.h"
 #include "inspector_cli/serve/token.h"
-#include "inspector_cli/terminal/interrupt.h"
 #include "inspector_cli/terminal/output.h"
+#include "inspector_cli/terminal/terminal.h"
 
 namespace telens::cli {
 namespace {

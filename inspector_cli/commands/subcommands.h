@@ -7,7 +7,7 @@
 namespace telens::cli {
 
 // Thrown after its output by a command that judges a run, and judged it badly: exit code 1.
-class BadRun {};
+class FindingsReported {};
 
 void add_info(CLI::App& app);
 void add_stats(CLI::App& app);

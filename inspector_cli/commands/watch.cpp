@@ -24,7 +24,6 @@
 #include "inspector_cli/report/followed_run.h"
 #include "inspector_cli/report/run_choice.h"
 #include "inspector_cli/report/run_view.h"
-#include "inspector_cli/terminal/interrupt.h"
 #include "inspector_cli/terminal/output.h"
 #include "inspector_cli/terminal/terminal.h"
 #include "record/run_paths.h"
@@ -67,8 +66,8 @@ class Screen {
   static void show(const std::vector<FrameLine>& lines) {
     std::string text = "\x1b[H";
     for (std::size_t i = 0; i < lines.size(); ++i) {
-      const auto& [line, colour] = lines[i];
-      text += (i > 0 ? "\n" : "") + (colour ? coloured(line, *colour) : line) + "\x1b[K";
+      const auto& [line, color] = lines[i];
+      text += (i > 0 ? "\n" : "") + (color ? colored(line, *color) : line) + "\x1b[K";
     }
     write(text + "\x1b[J");
   }
@@ -197,8 +196,8 @@ void show_run(const WatchOptions& options) {
     watch_on_screen(watched, options);
     // The last picture stays when the screen is the usual one again.
     const auto [width, rows] = size_of_terminal();
-    for (const auto& [line, colour] : make_frame(watched.view(), options.run, width, rows - 1)) {
-      fmt::print("{}\n", colour ? coloured(line, *colour) : line);
+    for (const auto& [line, color] : make_frame(watched.view(), options.run, width, rows - 1)) {
+      fmt::print("{}\n", color ? colored(line, *color) : line);
     }
   }
 }

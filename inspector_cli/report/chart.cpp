@@ -16,7 +16,7 @@
 #include "inspector_cli/report/series.h"
 #include "inspector_cli/report/severity.h"
 #include "inspector_cli/report/warm_up.h"
-#include "inspector_cli/terminal/layer_labels.h"
+#include "inspector_cli/terminal/text.h"
 
 namespace telens::cli {
 namespace {

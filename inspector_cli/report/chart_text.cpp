@@ -9,9 +9,8 @@
 
 #include "core/base/printable.h"
 #include "inspector_cli/report/chart_text.h"
-#include "inspector_cli/terminal/layer_labels.h"
-#include "inspector_cli/terminal/table_text.h"
 #include "inspector_cli/terminal/terminal.h"
+#include "inspector_cli/terminal/text.h"
 
 namespace telens::cli {
 namespace {
@@ -77,9 +76,9 @@ std::string row_label(int row, const Scale& scale) {
 }
 
 // A row of marks above a line; nothing where there are none.
-std::string marks_row(std::string_view name, const std::string& marks, Colour colour) {
+std::string marks_row(std::string_view name, const std::string& marks, Color color) {
   if (marks.find_first_not_of(' ') == std::string::npos) return "";
-  return fmt::format("{:>{}} {}\n", name, kAxisWidth, coloured(marks, colour));
+  return fmt::format("{:>{}} {}\n", name, kAxisWidth, colored(marks, color));
 }
 
 bool stands_alone(const Line& line) {
@@ -115,8 +114,8 @@ std::string draw_line(const Line& line, const Scale& scale, std::size_t columns)
     connected = true;
     before = at;
   }
-  std::string text = marks_row("not finite", bad, Colour::red);
-  text += marks_row("warm-up", warm_up, Colour::dim);
+  std::string text = marks_row("not finite", bad, Color::red);
+  text += marks_row("warm-up", warm_up, Color::dim);
   for (int row = 0; row < kLineRows; ++row) {
     text += fmt::format("{:>{}} {}\n", row_label(row, scale), kAxisWidth, canvas.row(row));
   }
@@ -133,8 +132,8 @@ std::string axis(const Chart& chart, std::size_t left, std::size_t columns) {
 
 std::string shade(const Bin& bin, const Scale& scale) {
   if (!bin.seen()) return " ";
-  if (!bin.finite()) return coloured(std::string(1, kNotFinite), Colour::red);
-  if (bin.warm_up()) return coloured(std::string(1, kWarmUp), Colour::dim);
+  if (!bin.finite()) return colored(std::string(1, kNotFinite), Color::red);
+  if (bin.warm_up()) return colored(std::string(1, kWarmUp), Color::dim);
   const auto level = static_cast<std::size_t>(
       std::lround(scale.place(bin.value()) * static_cast<double>(kShades.size() - 1)));
   return std::string(1, kShades[level]);
@@ -214,12 +213,12 @@ std::string draw_text(const Chart& chart, int width) {
     text += fmt::format("\n{}{}\n", title, note_in_brackets(scale));
     text += draw_line(line, scale, columns) + axis(chart, kAxisWidth, columns);
   };
-  for (const Line& scalar : chart.scalars) add_line(coloured(scalar.label, Colour::bold), scalar);
+  for (const Line& scalar : chart.scalars) add_line(colored(scalar.label, Color::bold), scalar);
   for (const Panel& panel : chart.panels) {
     const Line& worst = panel.worst.front();
-    add_line(fmt::format("{} of {}", coloured(panel.statistic, Colour::bold), worst.label), worst);
+    add_line(fmt::format("{} of {}", colored(panel.statistic, Color::bold), worst.label), worst);
     text +=
-        fmt::format("\n{} of each layer's worst tensor\n", coloured(panel.statistic, Colour::bold));
+        fmt::format("\n{} of each layer's worst tensor\n", colored(panel.statistic, Color::bold));
     text += text_heat_map(chart, panel.layers, Scale::of_map(panel.statistic, panel.layers), total);
   }
   return text;

@@ -10,9 +10,8 @@
 #include "analysis/rules.h"
 #include "core/base/printable.h"
 #include "inspector_cli/report/rank_ends.h"
-#include "inspector_cli/terminal/number_text.h"
-#include "inspector_cli/terminal/table_text.h"
 #include "inspector_cli/terminal/terminal.h"
+#include "inspector_cli/terminal/text.h"
 
 namespace telens::cli {
 namespace {
@@ -30,7 +29,7 @@ constexpr std::size_t kMostConsequences = 4;
 
 void print_line(std::string_view name, const std::string& line) {
   const std::string head = fmt::format("{:<{}}", name, kNameWidth);
-  fmt::print("{:<{}}{}{}\n", "", kIndent, coloured(head, Colour::dim), line);
+  fmt::print("{:<{}}{}{}\n", "", kIndent, colored(head, Color::dim), line);
 }
 
 // "name     text", the text's further lines under its first one.
@@ -94,7 +93,7 @@ void print_finding(std::size_t number, const Ranked& ranked, const Facts& facts,
   const std::string head = fmt::format("{}. {}: {}, {}", number, finding.cause,
                                        make_label(finding.place, facts), get_iterations(finding));
   for (const std::string& line : wrapped_at_blanks(head, width)) {
-    fmt::print("{}\n", coloured(line, Colour::bold));
+    fmt::print("{}\n", colored(line, Color::bold));
   }
   paragraph("observed", printable(finding.summary), width);
   if (!finding.evidence.empty()) paragraph("evidence", describe_evidence(finding), width);
@@ -186,14 +185,14 @@ std::vector<std::string> list_missing(const Diagnosis& diagnosis) {
 
 void print_ending(const diagnosis::RunEnding& ending, std::size_t width) {
   for (const std::string& line : wrapped_at_blanks(printable(describe(ending)), width)) {
-    fmt::print("{}\n", ending.is_failure() ? coloured(line, Colour::red) : line);
+    fmt::print("{}\n", ending.is_failure() ? colored(line, Color::red) : line);
   }
 }
 
 void print_notes(const std::vector<std::string>& notes, std::size_t width) {
   for (const std::string& note : notes) {
     for (const std::string& line : wrapped_at_blanks(printable(note), width)) {
-      fmt::print("{}\n", coloured(line, Colour::yellow));
+      fmt::print("{}\n", colored(line, Color::yellow));
     }
   }
   if (!notes.empty()) fmt::print("\n");

@@ -15,8 +15,8 @@
 #include "hooks/statistics/from_histogram.h"
 #include "hooks/statistics/statistic_name.h"
 #include "inspector_cli/report/histograms.h"
-#include "inspector_cli/terminal/table_text.h"
 #include "inspector_cli/terminal/terminal.h"
+#include "inspector_cli/terminal/text.h"
 
 namespace telens::cli {
 namespace {
@@ -240,9 +240,9 @@ Sentence about_nothing(const FirstTrouble& trouble, const record::RunReader& run
   return {"NaN, Inf and overflows not measured", Gravity::plain};
 }
 
-Colour get_color(Gravity gravity) {
-  if (gravity == Gravity::grave) return Colour::red;
-  return gravity == Gravity::notable ? Colour::yellow : Colour::green;
+Color get_color(Gravity gravity) {
+  if (gravity == Gravity::grave) return Color::red;
+  return gravity == Gravity::notable ? Color::yellow : Color::green;
 }
 
 }  // namespace
@@ -376,14 +376,14 @@ void print_pointer(const std::string& run) {
   std::string line = fmt::format("next: telens diagnose {}", printable(shell_word(run)));
   const auto width = stdout_is_terminal() ? static_cast<std::size_t>(terminal_width()) : SIZE_MAX;
   if (line.size() > width) line = "next: telens diagnose RUN";
-  fmt::print("{}\n", coloured(line, Colour::dim));
+  fmt::print("{}\n", colored(line, Color::dim));
 }
 
 void print_sentences(const std::vector<Sentence>& sentences) {
   const auto width = stdout_is_terminal() ? static_cast<std::size_t>(terminal_width()) : SIZE_MAX;
   for (const auto& [text, gravity] : sentences) {
     for (const std::string& line : wrapped(text, width)) {
-      fmt::print("{}\n", gravity == Gravity::plain ? line : coloured(line, get_color(gravity)));
+      fmt::print("{}\n", gravity == Gravity::plain ? line : colored(line, get_color(gravity)));
     }
   }
 }

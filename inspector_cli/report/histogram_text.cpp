@@ -37,7 +37,7 @@ std::string draw_text(const HistogramChart& chart, int width) {
   const auto total = static_cast<std::size_t>(std::max(width, 40));
   std::string text = chart.frame.subtitle + "\n";
   for (const TensorHistogram& tensor : chart.tensors) {
-    text += fmt::format("\n{}{}\n", coloured(tensor.tensor, Colour::bold),
+    text += fmt::format("\n{}{}\n", colored(tensor.tensor, Color::bold),
                         single_iteration(chart, tensor));
     text += chart.one_iteration()
                 ? draw_bars(tensor.rows, total)

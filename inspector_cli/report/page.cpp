@@ -7,14 +7,14 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/internal_error.h"
+#include "core/base/json.h"
 #include "inspector_cli/report/chart.h"
 #include "inspector_cli/report/content_policy.h"
 #include "inspector_cli/report/histogram_chart.h"
 #include "inspector_cli/report/page_template.h"
 #include "inspector_cli/report/report_page.h"
 #include "inspector_cli/report/scale.h"
-#include "inspector_cli/terminal/json.h"
-#include "inspector_cli/terminal/layer_labels.h"
+#include "inspector_cli/terminal/text.h"
 
 namespace telens::cli {
 namespace {
@@ -190,6 +190,14 @@ Json make_charts(const HistogramChart& chart) {
 }
 
 }  // namespace
+
+std::string json_for_html(const Json& json) {
+  std::string text = json_line(json);
+  for (std::size_t at = 0; (at = text.find('<', at)) != std::string::npos;) {
+    text.replace(at, 1, "\\u003c");  // prevents "</script>" and "<!--"; '<' occurs only in strings
+  }
+  return text;
+}
 
 std::string draw_html(const Chart& chart) {
   return make_page(json_for_html(page_data(chart, make_charts(chart))));

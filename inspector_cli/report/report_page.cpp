@@ -52,9 +52,9 @@ std::optional<HistogramChart> make_histogram_chart(const record::RunReader& run,
 }
 
 std::string_view get_gravity(const RunState& state) {
-  if (state.colour == Colour::red) return "grave";
-  if (state.colour == Colour::yellow) return "notable";
-  return state.colour == Colour::green ? "fine" : "plain";
+  if (state.color == Color::red) return "grave";
+  if (state.color == Color::yellow) return "notable";
+  return state.color == Color::green ? "fine" : "plain";
 }
 
 std::string describe_verdict(const diagnosis::Diagnosis& found) {

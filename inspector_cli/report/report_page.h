@@ -7,10 +7,10 @@
 #include <string_view>
 
 #include "analysis/diagnosis.h"
+#include "core/base/json.h"
 #include "inspector_cli/report/chart.h"
 #include "inspector_cli/report/histogram_chart.h"
 #include "inspector_cli/report/rank_map.h"
-#include "inspector_cli/terminal/json.h"
 #include "record/run_reader.h"
 
 namespace telens::cli {
@@ -24,11 +24,13 @@ struct Report {
 // are proposed name it. Throws RecordError.
 Report make_report(const record::RunReader& run, const std::string& name);
 
-// A page with such data. It opens without a network.
+// Returns one line of JSON that is safe inside a <script> element.
+std::string json_for_html(const Json& json);
+// Returns a page with such data. The page opens without a network.
 std::string make_page(std::string_view data);
-// The same, which may ask the server that it came from.
+// Returns a page that may fetch updates from the server that it came from.
 std::string make_live_page(std::string_view data);
-// The Content-Security-Policy of such a page, for a header.
+// Returns the Content-Security-Policy of a live page, for an HTTP header.
 const std::string& live_page_policy();
 
 // A list of sections: `title`, `place` ("before" or "after" the charts), and any of `note`,

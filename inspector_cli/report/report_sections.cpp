@@ -14,7 +14,7 @@
 #include "inspector_cli/report/report_page.h"
 #include "inspector_cli/report/run_state.h"
 #include "inspector_cli/report/worst_blocks.h"
-#include "inspector_cli/terminal/number_text.h"
+#include "inspector_cli/terminal/text.h"
 
 namespace telens::cli {
 namespace {

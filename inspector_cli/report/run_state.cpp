@@ -76,27 +76,27 @@ std::string time_text(double seconds) {
 
 RunState get_state(const record::Segment& segment) {
   if (!segment.end) {
-    if (segment.live) return {"being written", Colour::green};
+    if (segment.live) return {"being written", Color::green};
     return {fmt::format("not closed (killed?), written last {}; {}",
                         time_text(record::time_of_change(segment.path)),
                         diagnosis::may_be_written(segment)
                             ? "a process on another machine may still write it"
                             : "`telens repair` closes it"),
-            Colour::yellow};
+            Color::yellow};
   }
   const record::RunEnd& end = *segment.end;
   switch (end.state) {
     case record::End::clean:
       return {"ended cleanly " + time_text(end.time)};
     case record::End::killed:
-      return {"killed, repaired; written last " + time_text(end.time), Colour::yellow};
+      return {"killed, repaired; written last " + time_text(end.time), Color::yellow};
     case record::End::exception:
       return {fmt::format("ended by an exception {}: {}", time_text(end.time), end.reason),
-              Colour::red};
+              Color::red};
     case record::End::failed:
       break;
   }
-  return {fmt::format("recording stopped {}: {}", time_text(end.time), end.reason), Colour::red};
+  return {fmt::format("recording stopped {}: {}", time_text(end.time), end.reason), Color::red};
 }
 
 RunState get_state(const record::RunReader& run) {
@@ -129,7 +129,7 @@ std::vector<std::string> recording_notes(const record::RunReader& run) {
 
 std::string state_text(const record::Segment& segment) {
   const RunState state = get_state(segment);
-  return state.colour ? coloured(state.text, *state.colour) : state.text;
+  return state.color ? colored(state.text, *state.color) : state.text;
 }
 
 }  // namespace telens::cli

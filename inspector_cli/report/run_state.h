@@ -15,7 +15,7 @@ std::string time_text(double seconds);
 
 struct RunState {
   std::string text;  // "being written", "ended cleanly 2026-01-31 23:59:59 UTC"
-  std::optional<Colour> colour = std::nullopt;
+  std::optional<Color> color = std::nullopt;
 };
 RunState get_state(const record::Segment& segment);
 // That of a file that is being written, else of the last one.

@@ -21,8 +21,7 @@
 #include "inspector_cli/report/series.h"
 #include "inspector_cli/report/tensor_summary.h"
 #include "inspector_cli/report/warm_up.h"
-#include "inspector_cli/terminal/number_text.h"
-#include "inspector_cli/terminal/table_text.h"
+#include "inspector_cli/terminal/text.h"
 
 namespace telens::cli {
 namespace {
@@ -72,9 +71,9 @@ class Frame {
   explicit Frame(std::size_t width) : width_(std::max<std::size_t>(width, 1)) {}
 
   // The first piece of the text that fits.
-  void add(const std::string& text, std::optional<Colour> colour = std::nullopt) {
+  void add(const std::string& text, std::optional<Color> color = std::nullopt) {
     const std::vector<std::string> pieces = wrapped(text, width_);
-    lines_.push_back({pieces.empty() ? "" : pieces.front(), colour});
+    lines_.push_back({pieces.empty() ? "" : pieces.front(), color});
   }
   void add_all(std::string_view indent, const std::string& text) {
     const std::size_t room = width_ > 2 * indent.size() ? width_ - indent.size() : width_;
@@ -94,7 +93,7 @@ class Frame {
 
 void add_findings(Frame& frame, const RunView& view, const std::string& name, std::size_t room) {
   if (view.findings.empty()) {
-    frame.add(view.no_finding, Colour::dim);
+    frame.add(view.no_finding, Color::dim);
     return;
   }
   for (std::size_t i = 0; i < view.findings.size(); ++i) {
@@ -103,7 +102,7 @@ void add_findings(Frame& frame, const RunView& view, const std::string& name, st
                             printable(shell_word(name))));
       return;
     }
-    frame.add(fmt::format("{}. {}", i + 1, view.findings[i].head), Colour::yellow);
+    frame.add(fmt::format("{}. {}", i + 1, view.findings[i].head), Color::yellow);
     frame.add_all(kIndent, view.findings[i].summary);
   }
 }
@@ -180,8 +179,8 @@ std::string sparkline(const std::vector<Point>& points, std::size_t width) {
 std::vector<FrameLine> make_frame(const RunView& view, const std::string& name, std::size_t width,
                                   std::size_t rows) {
   Frame frame(width);
-  frame.add(fmt::format("{}  {}", progress_text(view), view.id), Colour::bold);
-  frame.add(printable(view.state.text), view.state.colour);
+  frame.add(fmt::format("{}  {}", progress_text(view), view.id), Color::bold);
+  frame.add(printable(view.state.text), view.state.color);
   if (!view.losses.empty()) {
     constexpr std::string_view kName = "loss ";
     frame.add(fmt::format("{}{}", kName,
@@ -191,7 +190,7 @@ std::vector<FrameLine> make_frame(const RunView& view, const std::string& name, 
   add_findings(frame, view, name, rows > kRowsBesideFindings ? rows - kRowsBesideFindings / 2 : 5);
   if (view.worst.size() > 0) {
     frame.add("");
-    frame.add("worst tensors", Colour::bold);
+    frame.add("worst tensors", Color::bold);
     Table table = view.worst;
     const std::size_t used = frame.size() + 2;  // its head, and what it may say below
     table.keep_first(rows > used + 1 ? rows - used - 1 : 1);

@@ -39,7 +39,7 @@ RunView make_view(const record::RunReader& run);
 
 struct FrameLine {
   std::string text;  // printable, or a table's with colors
-  std::optional<Colour> colour = std::nullopt;
+  std::optional<Color> color = std::nullopt;
 };
 
 // At most `rows` lines of at most `width` columns, but for a table of longer words. `name` is how

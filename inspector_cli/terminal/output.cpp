@@ -30,7 +30,7 @@ constexpr mode_t kPermissions = 07777;
   raise<UsageError>("cannot write {}: {}", path, std::strerror(error));
 }
 
-// An open file, closed at the end of its scope at the latest.
+// An open file; the destructor closes it.
 class File {
  public:
   File(const fs::path& path, int flags) : descriptor_(::open(path.c_str(), flags, kFileMode)) {}
@@ -39,13 +39,13 @@ class File {
   File& operator=(const File&) = delete;
 
   bool is_open() const { return descriptor_ >= 0; }
-  // 0, or the error.
+  // Returns 0 or errno.
   int write(std::string_view text) const { return write_all(descriptor_, text); }
   int sync() const { return ::fsync(descriptor_) == 0 ? 0 : errno; }
   void take_permissions_of(const struct stat& old) const {
     [[maybe_unused]] const int ignored = ::fchmod(descriptor_, old.st_mode & kPermissions);
   }
-  // A quota or a network's disk may refuse as late as here.
+  // Returns 0 or errno: a quota or a network file system may report a failed write only here.
   int close() {
     if (descriptor_ < 0) return 0;
     const int result = ::close(std::exchange(descriptor_, -1));
@@ -63,30 +63,30 @@ int write_in_place(const fs::path& path, const std::string& text) {
   return error != 0 ? error : file.close();
 }
 
-int write_beside(const fs::path& path, const std::string& text, const struct stat* old) {
+int write_and_rename(const fs::path& path, const std::string& text, const struct stat* old) {
   const fs::path part =
       path.parent_path() / fmt::format(".{}.{}.tmp", path.filename().string(), ::getpid());
-  ::unlink(part.c_str());  // left by a killed process of the same number
+  ::unlink(part.c_str());  // left by a killed process with this pid
   File file(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC);
   if (!file.is_open()) return errno;
   if (old != nullptr) file.take_permissions_of(*old);
   int error = file.write(text);
   if (error == 0) error = file.sync();
-  const int at_the_end = file.close();
-  if (error == 0) error = at_the_end;
+  const int close_error = file.close();
+  if (error == 0) error = close_error;
   if (error == 0 && ::rename(part.c_str(), path.c_str()) != 0) error = errno;
   if (error != 0) ::unlink(part.c_str());
   return error;
 }
 
-// True for /dev/stdout and its like, which are links to what the shell opened.
+// Returns true for /dev/stdout and similar links to open files of the process.
 bool is_of_process(const fs::path& path) {
   const std::string text = path.lexically_normal().string();
   return text.starts_with("/dev/std") || text.starts_with("/dev/fd/") || text.starts_with("/proc/");
 }
 
-// The file to write. A link to a file is replaced itself: whoever may place one in a shared folder
-// must not choose which file of the user is overwritten.
+// Returns the file to write. A symbolic link to a file is itself replaced: otherwise another user
+// could place a link in a shared folder and choose the file that is overwritten.
 fs::path target_of(const fs::path& path) {
   std::error_code unknown;
   const fs::path absolute = fs::absolute(path, unknown);
@@ -97,7 +97,7 @@ fs::path target_of(const fs::path& path) {
     const fs::path folder = fs::weakly_canonical(absolute.parent_path(), unknown);
     return (unknown ? absolute.parent_path() : folder) / absolute.filename();
   }
-  // weakly_canonical leaves a relative path relative where nothing of it exists.
+  // weakly_canonical keeps a relative path relative if no part of it exists.
   const fs::path linked = fs::weakly_canonical(path, unknown);
   return unknown ? absolute : fs::absolute(linked);
 }
@@ -108,13 +108,13 @@ void hold_standard_streams() {
   constexpr std::array kModes{O_RDONLY, O_RDONLY, O_WRONLY};  // a write to stdout must fail
   for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
     if (::fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
-    ::open("/dev/null",
-           kModes[static_cast<std::size_t>(stream)]);  // the lowest number that is free
+    // open() returns the lowest free descriptor, which is this stream.
+    ::open("/dev/null", kModes[static_cast<std::size_t>(stream)]);
   }
 }
 
 std::string unwritten(std::string_view reason) {
-  return fmt::format("cannot write to stdout: {}; the output is not whole", reason);
+  return fmt::format("cannot write to stdout: {}; the output is incomplete", reason);
 }
 
 void flush_stdout() {
@@ -122,7 +122,7 @@ void flush_stdout() {
   std::cout.flush();
   const bool failed = std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout;
   if (!failed) return;
-  if (errno == EPIPE) throw ReaderLeft();
+  if (errno == EPIPE) throw BrokenPipe();
   throw UsageError(unwritten(errno != 0 ? std::strerror(errno) : "an earlier write failed"));
 }
 
@@ -136,8 +136,8 @@ bool write_file(const std::string& path, const std::string& text) {
   const bool is_link = exists && S_ISLNK(old.st_mode);
   const bool in_place = exists && !is_file && !is_link && !S_ISDIR(old.st_mode);
   const int error = in_place ? write_in_place(target, text)
-                             : write_beside(target, text, is_file ? &old : nullptr);
-  // Without its folder no file can be opened; why there is none is the cause to name.
+                             : write_and_rename(target, text, is_file ? &old : nullptr);
+  // If the folder could not be created, report that cause.
   if (error != 0) refuse(path, error == ENOENT && no_folder ? no_folder.value() : error);
   return is_file || is_link;
 }

@@ -1,4 +1,4 @@
-// The command's output: stdout, and files. A short output must not pass for a whole one.
+// The command's output: stdout and files. Incomplete output is always an error.
 #pragma once
 
 #include <string>
@@ -6,27 +6,27 @@
 
 namespace telens::cli {
 
-// Before anything is opened: a stream that the caller has closed is taken by nothing else, or a run
-// file could get what is meant for stdout.
+// Opens /dev/null for each standard stream that the caller has closed. Call it first: otherwise the
+// next file that is opened would become stdout.
 void hold_standard_streams();
 
-// The reader of a pipe went away: nothing is wrong, and there is nothing to say.
-class ReaderLeft {};
+// The reader of stdout has closed the pipe. This is not reported as an error.
+class BrokenPipe {};
 
-// Writes out what has been printed so far, to stdout as C and C++ see it. Throws UsageError where
-// it does not arrive (a full disk), ReaderLeft where that is a pipe's closed end.
+// Flushes stdout (C and C++). Throws BrokenPipe if the reader has closed the pipe, and UsageError
+// for any other failure, such as a full disk.
 void flush_stdout();
-// The message for a stdout that takes no more.
+// Returns the message for a failed write to stdout.
 std::string unwritten(std::string_view reason);
 
-// Writes a file and creates its folders. The text is first written next to `path` under another
-// name and renamed when it is on disk, so that a reader sees the old or the new file as a whole.
-// Replaces a link to a file, not its target; a device or a pipe is written directly. Returns true
-// if it replaced a file. Throws UsageError.
+// Writes a file and creates its folders. Writes a temporary file in the same folder first and then
+// renames it, so that readers see either the old or the new content. Replaces a symbolic link to a
+// file, not its target; writes directly to a device or a pipe. Returns true if it replaced a file.
+// Throws UsageError if the file cannot be written.
 bool write_file(const std::string& path, const std::string& text);
 
-// Like write_file, for a path that an option such as --out names: a missing folder is a mistake,
-// and throws UsageError. Returns "wrote PATH", and whether it replaced a file.
+// Like write_file, for the path of an option such as --out: a missing folder is a UsageError.
+// Returns "wrote PATH", with a remark if it replaced a file.
 std::string write_output(const std::string& path, const std::string& text);
 
 }  // namespace telens::cli

@@ -1,6 +1,6 @@
-// A table of named columns, written as aligned text, CSV (RFC 4180) or a JSON list of objects.
-// Names come from files: what is unseen in them is escaped (core/base/printable.h), in JSON by its
-// own escapes; in CSV no name is a formula.
+// A table of named columns, rendered as aligned text, CSV (RFC 4180) or a JSON list of objects.
+// Names come from run files: control characters are escaped (core/base/printable.h), in JSON by
+// JSON escapes, and no CSV cell is a formula.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "core/base/copy_may_throw.h"
-#include "inspector_cli/terminal/json.h"
+#include "core/base/json.h"
 
 namespace telens::cli {
 
 enum class Format : std::uint8_t { table, csv, json };
 
-// Nothing: an empty cell (JSON: null). Numbers are shortened in text, exact in CSV and JSON. A list
-// is one in JSON, and "0, 2" elsewhere.
+// std::monostate is an empty cell (null in JSON). Numbers are rounded in text, exact in CSV and
+// JSON. A list is a list in JSON and "0, 2" elsewhere.
 using Cell = std::variant<std::monostate, std::string, std::int64_t, double,
                           std::vector<std::int64_t>, CopyMayThrow>;
 
@@ -29,20 +29,21 @@ class Table {
   const std::vector<std::string>& columns() const { return columns_; }
   const std::vector<std::vector<Cell>>& rows() const { return rows_; }
 
-  // Numbers the largest first, names in their order ("layers.2" before "layers.10"), what is empty
-  // at the end; rows that are equal stay as they were. Throws UsageError for a column that is none.
+  // Sorts stably: numbers descending, names in natural order ("layers.2" before "layers.10"), empty
+  // cells last. Throws UsageError if there is no such column.
   void sort_by(std::string_view column);
   void reverse();
   void keep_first(std::size_t rows);
-  // A column of which no row has anything: worth a place where a program reads it alone.
+  // Removes the column if all its cells are empty or 0.
   void drop_where_empty(std::string_view column);
 
-  // Columns that a narrow terminal leaves out, in this order; then the last ones go.
+  // Sets the columns to hide first on a narrow terminal, in this order. After these, the last
+  // columns are hidden.
   void may_lack(std::vector<std::string> columns) { expendable_ = std::move(columns); }
 
-  // width: that the text has to fit, a terminal's; 0: whole, as a pipe gets it.
+  // Returns the table as text that fits `width` columns if words allow. 0 means unlimited.
   std::string render(Format format, std::size_t width = 0) const;
-  // A list of objects; null for empty cells.
+  // Returns a list of objects, with null for empty cells.
   Json json() const;
 
  private:
@@ -53,7 +54,10 @@ class Table {
   std::vector<std::string> expendable_;
 };
 
-// As a table's text shows it, printable.
+// Returns JSON with each element of a list, or of a list in an object, on its own line.
+std::string json_lines(const Json& json);
+
+// Returns the cell as text output shows it, printable.
 std::string short_text(const Cell& cell);
 bool is_number(const Cell& cell);
 

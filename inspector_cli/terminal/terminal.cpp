@@ -4,6 +4,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <array>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 
@@ -13,30 +15,37 @@ namespace telens::cli {
 namespace {
 
 constexpr int kWidthWithoutTerminal = 100;
-constexpr auto kPatience = std::chrono::milliseconds(500);
+constexpr auto kProgressDelay = std::chrono::milliseconds(500);
 
-bool environment_allows_colours() {
-  const char* no_colour = std::getenv("NO_COLOR");
+bool environment_allows_colors() {
+  const char* no_color = std::getenv("NO_COLOR");
   const char* term = std::getenv("TERM");
-  return (no_colour == nullptr || *no_colour == '\0') &&
+  return (no_color == nullptr || *no_color == '\0') &&
          (term == nullptr || std::string_view(term) != "dumb");
 }
 
-std::string_view get_escape(Colour colour) {
-  switch (colour) {
-    case Colour::bold:
+std::string_view get_escape(Color color) {
+  switch (color) {
+    case Color::bold:
       return "\x1b[1m";
-    case Colour::dim:
+    case Color::dim:
       return "\x1b[2m";
-    case Colour::red:
+    case Color::red:
       return "\x1b[31;1m";
-    case Colour::yellow:
+    case Color::yellow:
       return "\x1b[33m";
-    case Colour::green:
+    case Color::green:
       return "\x1b[32m";
   }
   return "";
 }
+
+constexpr std::array kEndingSignals{SIGINT, SIGTERM, SIGHUP};
+
+volatile std::sig_atomic_t recorded_signal = 0;
+std::array<struct sigaction, kEndingSignals.size()> actions_before;
+
+void note_signal(int signal) { recorded_signal = signal; }
 
 }  // namespace
 
@@ -46,7 +55,7 @@ bool stdout_is_terminal() {
 }
 
 bool output_is_terminal() {
-  static const bool answer = stdout_is_terminal() && environment_allows_colours();
+  static const bool answer = stdout_is_terminal() && environment_allows_colors();
   return answer;
 }
 
@@ -56,9 +65,9 @@ int terminal_width() {
   return kWidthWithoutTerminal;
 }
 
-std::string coloured(std::string_view text, Colour colour) {
+std::string colored(std::string_view text, Color color) {
   if (!output_is_terminal()) return printable(text);
-  return fmt::format("{}{}\x1b[0m", get_escape(colour), printable(text));
+  return fmt::format("{}{}\x1b[0m", get_escape(color), printable(text));
 }
 
 void note(std::string_view text) { fmt::print(stderr, "telens: {}\n", printable(text)); }
@@ -66,7 +75,7 @@ void note(std::string_view text) { fmt::print(stderr, "telens: {}\n", printable(
 void Progress::operator()(std::uint64_t done) {
   static const bool visible = ::isatty(STDERR_FILENO) == 1;
   if (!visible || total_ == 0) return;
-  if (!shown_ && std::chrono::steady_clock::now() - start_ < kPatience) return;
+  if (!shown_ && std::chrono::steady_clock::now() - start_ < kProgressDelay) return;
   shown_ = true;
   fmt::print(stderr, "\rreading {:3} %", 100 * done / total_);
   std::fflush(stderr);
@@ -74,6 +83,31 @@ void Progress::operator()(std::uint64_t done) {
 
 Progress::~Progress() {
   if (shown_) fmt::print(stderr, "\r\x1b[K");
+}
+
+InterruptWatch::InterruptWatch() {
+  recorded_signal = 0;
+  struct sigaction action {};
+  action.sa_handler = note_signal;
+  sigemptyset(&action.sa_mask);
+  for (std::size_t i = 0; i < kEndingSignals.size(); ++i) {
+    ::sigaction(kEndingSignals[i], &action, &actions_before[i]);
+    if (actions_before[i].sa_handler == SIG_IGN) {
+      ::sigaction(kEndingSignals[i], &actions_before[i], nullptr);
+    }
+  }
+}
+
+InterruptWatch::~InterruptWatch() {
+  for (std::size_t i = 0; i < kEndingSignals.size(); ++i) {
+    ::sigaction(kEndingSignals[i], &actions_before[i], nullptr);
+  }
+}
+
+int interrupting_signal() { return static_cast<int>(recorded_signal); }
+
+void throw_if_interrupted() {
+  if (recorded_signal != 0) throw Interrupted{interrupting_signal()};
 }
 
 }  // namespace telens::cli

@@ -1,4 +1,4 @@
-// Properties of the output. A pipe or a file gets no colors and no decoration.
+// The terminal: width, colors, notes, progress and Ctrl-C. A pipe or a file gets plain text.
 #pragma once
 
 #include <chrono>
@@ -9,17 +9,19 @@
 namespace telens::cli {
 
 bool stdout_is_terminal();
-bool output_is_terminal();  // and takes colors: NO_COLOR is empty, TERM is not "dumb"
-int terminal_width();       // columns; 100 where there is no terminal
+// Returns true if stdout is a terminal that may show colors: NO_COLOR is empty, TERM is not "dumb".
+bool output_is_terminal();
+// Returns the width in columns, or 100 if stdout is not a terminal.
+int terminal_width();
 
-enum class Colour : std::uint8_t { bold, dim, red, yellow, green };
-// One line, printable; in color on a terminal alone.
-std::string coloured(std::string_view text, Colour colour);
+enum class Color : std::uint8_t { bold, dim, red, yellow, green };
+// Returns one printable line, in color if output_is_terminal().
+std::string colored(std::string_view text, Color color);
 
-// One line on stderr, "telens: ...".
+// Prints one line "telens: ..." to stderr.
 void note(std::string_view text);
 
-// "reading 42 %" on stderr, if that is a terminal and the work has lasted half a second.
+// Prints "reading 42 %" to stderr if that is a terminal and the work has lasted half a second.
 class Progress {
  public:
   explicit Progress(std::uint64_t total) : total_(total) {}
@@ -31,5 +33,25 @@ class Progress {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   bool shown_ = false;
 };
+
+// SIGINT, SIGTERM or SIGHUP interrupted the command. main() turns it into an exit code.
+struct Interrupted {
+  int signal = 0;
+};
+
+// Records these signals during its lifetime instead of ending the process. A signal that the caller
+// ignores, as nohup does, stays ignored.
+class InterruptWatch {
+ public:
+  InterruptWatch();
+  ~InterruptWatch();
+  InterruptWatch(const InterruptWatch&) = delete;
+  InterruptWatch& operator=(const InterruptWatch&) = delete;
+};
+
+// Returns the recorded signal, or 0 if there is none.
+int interrupting_signal();
+// Throws Interrupted if a signal was recorded.
+void throw_if_interrupted();
 
 }  // namespace telens::cli

@@ -64,7 +64,7 @@ def test_repair_says_what_it_left_out(telens, damaged):
     assert result.returncode == 0
     assert (
         result.stdout
-        == f"{damaged}: repaired, 1441 records; damaged and left out: 1 row of scalars (7)\n"
+        == f"{damaged}: repaired, 1441 records; dropped damaged rows: 1 row of scalars (7)\n"
     )
     assert telens("repair", damaged).stdout == f"{damaged}: nothing to do\n"
     after = telens("info", damaged).stdout
@@ -107,7 +107,10 @@ def test_a_repair_for_which_the_disk_has_no_room_names_file_and_cause(
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
     expect_one_line_error(
-        result, f"telens: {path}: cannot be repaired", "No space left on device", "room"
+        result,
+        f"telens: {path}: cannot be repaired",
+        "No space left on device",
+        "space for a second copy",
     )
     assert "errno" not in result.stderr
     assert (after, names) == (before, ["rank00000.h5"])

@@ -1,9 +1,10 @@
-#include "inspector_cli/terminal/layer_labels.h"
+#include "inspector_cli/terminal/text.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <vector>
+#include <cmath>
+#include <iterator>
 
 #include "core/base/characters.h"
 #include "core/base/printable.h"
@@ -11,7 +12,9 @@
 namespace telens::cli {
 namespace {
 
-constexpr std::string_view kEnds = ". ";  // ends of a name's parts
+// A line may be broken after these characters.
+constexpr std::string_view kBreaks = " ./_,";
+constexpr std::string_view kSeparators = ". ";
 constexpr std::string_view kCut = "~";
 
 std::string_view shared_beginning(std::string_view a, std::string_view b) {
@@ -26,11 +29,11 @@ std::string_view shared_end(std::string_view a, std::string_view b) {
   return a.substr(a.size() - length);
 }
 
-// Each with the separator before it.
+// Splits a label into parts; each part begins with its separator.
 std::vector<std::string> split_parts(std::string_view label) {
   std::vector<std::string> parts;
   for (std::size_t at = 0; at < label.size();) {
-    const std::size_t end = std::min(label.find_first_of(kEnds, at + 1), label.size());
+    const std::size_t end = std::min(label.find_first_of(kSeparators, at + 1), label.size());
     parts.emplace_back(label.substr(at, end - at));
     at = end;
   }
@@ -46,7 +49,7 @@ void drop_last_character(std::string& text) {
   if (!text.empty()) text.pop_back();
 }
 
-// Where the character of this number begins; the end of the text, if it is one more than there are.
+// Returns the byte offset of UTF-8 character `number`, or the text size if there are fewer.
 std::size_t find_character(std::string_view text, std::size_t number) {
   for (std::size_t at = 0; at < text.size(); ++at) {
     const bool is_first = (static_cast<unsigned char>(text[at]) & 0xC0U) != 0x80U;
@@ -55,7 +58,7 @@ std::size_t find_character(std::string_view text, std::size_t number) {
   return text.size();
 }
 
-// One character less, behind which a sign stands for all that was cut.
+// Removes one more character from the end of a part and marks the cut.
 void cut(std::string& part) {
   if (part.ends_with(kCut)) part.resize(part.size() - kCut.size());
   drop_last_character(part);
@@ -63,6 +66,47 @@ void cut(std::string& part) {
 }
 
 }  // namespace
+
+std::string number_text(double value, int significant_digits) {
+  return std::isnan(value) ? "nan" : fmt::format("{:.{}g}", value, significant_digits);
+}
+
+std::vector<std::string> wrapped(const std::string& text, std::size_t width) {
+  std::vector<std::string> lines(1);
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t end = text.find_first_of(kBreaks, at);
+    end = end == std::string::npos ? text.size() : end + 1;
+    const std::string piece = text.substr(at, end - at);
+    std::string bare = piece;
+    if (bare.ends_with(' ')) bare.pop_back();
+    if (!lines.back().empty() && get_columns(lines.back()) + get_columns(bare) > width) {
+      lines.emplace_back();
+    }
+    lines.back() += piece;
+    at = end;
+  }
+  for (std::string& line : lines) line.erase(line.find_last_not_of(' ') + 1);
+  return lines;
+}
+
+std::vector<std::string> wrapped_at_blanks(const std::string& text, std::size_t width) {
+  std::vector<std::string> lines(1);
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(' ', begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    std::string& line = lines.back();
+    if (!line.empty() && line.size() + 1 + word.size() > width) {
+      lines.emplace_back(word);
+    } else {
+      line += (line.empty() ? "" : " ") + word;
+    }
+    begin = end + 1;
+  }
+  std::vector<std::string> fitting;
+  for (const std::string& line : lines)
+    std::ranges::move(wrapped(line, width), std::back_inserter(fitting));
+  return fitting;
+}
 
 CommonParts common_parts(std::span<const std::string> names) {
   if (names.size() < 2) return {};
