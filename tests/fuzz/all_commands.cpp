@@ -1,13 +1,14 @@
-// Runs every subcommand that reads a run on each file named on stdin, in a process of its own, and
-// prints what came of it, a line of JSON a file: all_commands FOLDER [SECONDS [MEGABYTES [SECRET]]]
+// Runs command lines on each run file named on stdin, in a child process, and prints one line of
+// JSON per file: all_commands FOLDER COMMANDS [SECONDS [MEGABYTES [SECRET]]]
 //
-// A line is the file's path or "some" and its path: then only the commands that tell what a reader
-// makes of the file.
+// COMMANDS is a file with one command line per line: a subcommand, or `content`, which prints all
+// rows of the file. {run} is the file, {copy} a copy of it and {folder} FOLDER, for output. A path
+// on stdin may follow the word "some": then only the lines before the first empty line of COMMANDS
+// run.
 //
-// FOLDER is for what the commands write. A subcommand that takes more of a processor's time or of
-// memory is killed; so is one that waits for much longer.
-// One that prints SECRET, which stands in no run file, has "leaked" it.
-// Starting the command anew for each would take longer than what it does.
+// A command that exceeds the limits of processor time or memory is killed, and so is one that waits
+// for much longer. A command that prints SECRET, which is in no run file, has "leaked" it.
+// One process runs many commands, because starting the command takes longer than running it.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -28,13 +29,15 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/base/fnv1a.h"
-#include "inspector_cli/terminal/json.h"
+#include "core/base/json.h"
 #include "tests/fuzz/content.h"
 
 // The command's main(): see tests/inspector_cli/CMakeLists.txt.
@@ -45,40 +48,35 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kRun = "RUN";        // the file
-constexpr const char* kCopy = "COPY";      // a copy of it, to be repaired
-constexpr const char* kFolder = "FOLDER";  // output goes there
 constexpr const char* kContent = "content";
 constexpr std::string_view kSome = "some ";
 
 using Arguments = std::vector<std::string>;
 
-// In this order: a repaired copy is read after its repair.
-const std::vector<Arguments> kSomeCommands{
-    {kContent, kRun},
-    {"info", kRun},
+// The command lines of a file; `all` begins with those of `some`.
+struct CommandLines {
+  std::vector<Arguments> some, all;
 };
-const std::vector<Arguments> kOtherCommands{
-    {"info", kRun, "--events"},
-    {"info", kRun, "--config"},
-    {"info", kRun, "--environment"},
-    {"stats", kRun, "--format", "json"},
-    {"stats", kRun, "--stat", "cur_amax", "--format", "csv"},
-    {"plot", kRun},
-    {"plot", kRun, "--stat", "cur_amax", "--out", "FOLDER/chart.html"},
-    {"plot", kRun, "--out", "FOLDER/chart.html"},
-    {"plot", kRun, "--histogram"},
-    {"plot", kRun, "--histogram", "--out", "FOLDER/histogram.html"},
-    {"ledger", kRun, "--format", "json"},
-    {"blocks", kRun},
-    {"whatif", kRun, "--format", "csv"},
-    {"diagnose", kRun},
-    {"diff", kRun, kRun, "--format", "json"},
-    {"report", kRun, "--out", "FOLDER/report.html"},
-    {"whatif", kRun, "--each-iteration", "--amax", "max", "--history", "4"},
-    {"repair", kCopy},
-    {kContent, kCopy},
-};
+
+CommandLines read_command_lines(const std::string& path) {
+  CommandLines lines;
+  std::ifstream file(path);
+  bool is_before_blank = true;
+  for (std::string line; std::getline(file, line);) {
+    is_before_blank = is_before_blank && !line.empty();
+    if (line.empty()) continue;
+    std::istringstream text(line);
+    const Arguments words{std::istream_iterator<std::string>(text), {}};
+    if (is_before_blank) lines.some.push_back(words);
+    lines.all.push_back(words);
+  }
+  return lines;
+}
+
+std::string replace(std::string text, std::string_view name, const std::string& value) {
+  const std::size_t at = text.find(name);
+  return at == std::string::npos ? text : text.replace(at, name.size(), value);
+}
 
 // How much longer than its time on a processor a subcommand may take: on a machine that does other
 // things, too, it waits for its turn.
@@ -137,14 +135,14 @@ std::chrono::nanoseconds processor_time(pid_t process) {
 
 class Campaign {
  public:
-  Campaign(fs::path folder, const Limits& limits) : folder_(std::move(folder)), limits_(limits) {}
+  Campaign(fs::path folder, CommandLines lines, const Limits& limits)
+      : folder_(std::move(folder)), lines_(std::move(lines)), limits_(limits) {}
 
   // One line of JSON.
   std::string run(const std::string& line) {
     const bool some = line.starts_with(kSome);
     const std::string path = some ? line.substr(kSome.size()) : line;
-    commands_ = kSomeCommands;
-    if (!some) commands_.insert(commands_.end(), kOtherCommands.begin(), kOtherCommands.end());
+    commands_ = some ? lines_.some : lines_.all;
     path_ = path;
     copy_ = (folder_ / "copy" / "rank00000.h5").string();
     fs::create_directories(folder_ / "copy");
@@ -260,10 +258,9 @@ class Campaign {
     std::vector<std::string> words;
     if (command.front() != kContent) words.emplace_back("telens");
     for (std::string word : command) {
-      if (word == kRun) word = path_;
-      if (word == kCopy) word = copy_;
-      if (word.starts_with(kFolder)) word = folder_.string() + word.substr(6);
-      words.push_back(std::move(word));
+      word = replace(std::move(word), "{run}", path_);
+      word = replace(std::move(word), "{copy}", copy_);
+      words.push_back(replace(std::move(word), "{folder}", folder_.string()));
     }
     if (command.front() == kContent) return testing::print_content(words[1]);
     std::vector<char*> arguments;
@@ -273,6 +270,7 @@ class Campaign {
   }
 
   fs::path folder_;
+  CommandLines lines_;
   Limits limits_;
   std::vector<Arguments> commands_;
   std::string path_, copy_;
@@ -285,12 +283,12 @@ class Campaign {
 }  // namespace telens
 
 int main(int argc, char** argv) {
-  if (argc < 2) return 2;
+  if (argc < 3) return 2;
   telens::Limits limits;
-  if (argc > 2) limits.time = std::chrono::seconds(std::atoi(argv[2]));
-  if (argc > 3) limits.bytes = std::strtoull(argv[3], nullptr, 10) << 20U;
-  if (argc > 4) limits.secret = argv[4];
-  telens::Campaign campaign(argv[1], limits);
+  if (argc > 3) limits.time = std::chrono::seconds(std::atoi(argv[3]));
+  if (argc > 4) limits.bytes = std::strtoull(argv[4], nullptr, 10) << 20U;
+  if (argc > 5) limits.secret = argv[5];
+  telens::Campaign campaign(argv[1], telens::read_command_lines(argv[2]), limits);
   for (std::string path; std::getline(std::cin, path);) {
     std::cout << campaign.run(path) << std::endl;
   }

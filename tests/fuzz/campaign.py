@@ -30,6 +30,9 @@ from damaged_bytes import BLIND, damage
 from hostile_files import changes, open_for_change
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "inspector_cli"))
+from subcommands import command_lines  # noqa: E402
+
 SECONDS = 10
 MEGABYTES = 1024
 EVERY = 13
@@ -75,6 +78,19 @@ class Reader:
     def close(self):
         self._process.stdin.close()
         self._process.wait()
+
+
+def run_all_commands(program, folder):
+    """Start all_commands, which runs the subcommands of the table on the files that it reads.
+
+    A file is checked by its content and `info`, and if those differ from the intact file's by all
+    command lines. Content is printed again after `repair`, which comes last.
+    """
+    first = ["content {run}", "info {run}"]
+    others = [line for line in command_lines("damaged") if line not in first]
+    commands = pathlib.Path(folder) / "commands.txt"
+    commands.write_text("\n".join([*first, "", *others, "content {copy}", ""]))
+    return Reader([program, folder, commands, SECONDS, MEGABYTES, SECRET])
 
 
 class Seeds:
@@ -169,7 +185,7 @@ class Judge:
         self.peak, self.longest = 0, 0.0
 
     def _content(self, path):
-        return _result(self._all_commands.read(path), "content RUN")
+        return _result(self._all_commands.read(path), "content {run}")
 
     def verdict(self, path, intact, everything=True):
         """(what came of it, details). Not everything: without what it has nothing else for."""
@@ -197,13 +213,13 @@ class Judge:
         """Whether there is something in it to read that the intact file has not."""
         if any("ended" in result for result in answer["results"]):
             return False
-        content, info = _result(answer, "content RUN"), _result(answer, "info RUN")
+        content, info = _result(answer, "content {run}"), _result(answer, "info {run}")
         is_refused = content["code"] != 0 and info["code"] == content["code"]
         return not is_refused and not _is_same(content, before)
 
     def _verdict_of_content(self, answer, before):
-        content = _result(answer, "content RUN")
-        told = _result(answer, "info RUN")["damaged"] or content["damaged"]
+        content = _result(answer, "content {run}")
+        told = _result(answer, "info {run}")["damaged"] or content["damaged"]
         verdict = self._verdict_of_repair(answer, content)
         if verdict is not None:
             return verdict
@@ -216,7 +232,7 @@ class Judge:
     @staticmethod
     def _verdict_of_repair(answer, content):
         """Of what was asked for."""
-        repair, again = _result(answer, "repair COPY"), _result(answer, "content COPY")
+        repair, again = _result(answer, "repair {copy}"), _result(answer, "content {copy}")
         if repair is None:
             return None
         if repair["code"] == 0 and content["code"] == 0 and not _is_kept(content, again):
@@ -264,7 +280,7 @@ def main():
         seeds = Seeds(options.build, folder)
         (folder / "written").mkdir()
         driver = options.build / "tests" / "all_commands"
-        all_commands = Reader([driver, folder / "written", SECONDS, MEGABYTES, SECRET])
+        all_commands = run_all_commands(driver, folder / "written")
         python_reader = None
         if options.python:
             command = [sys.executable, HERE / "python_reader.py", SECONDS, MEGABYTES]

@@ -11,7 +11,7 @@ import subprocess
 import h5py
 import numpy as np
 import pytest
-from campaign import MEGABYTES, SECONDS, SECRET, Reader
+from campaign import MEGABYTES, SECRET, run_all_commands
 from damaged_bytes import lookup3, metadata_blocks
 from hostile_files import changes, open_for_change
 from stored_rows import store
@@ -25,7 +25,7 @@ COMMAND = os.environ.get("TELENS_COMMAND", str(ROOT / "build/bin/telens"))
 def run_all(tmp_path_factory):
     """What each subcommand did: none crashed, hung or printed what is not the file's."""
     folder = tmp_path_factory.mktemp("written")
-    reader = Reader([WRITERS / "all_commands", folder, SECONDS, MEGABYTES, SECRET])
+    reader = run_all_commands(WRITERS / "all_commands", folder)
 
     def run(path):
         results = {each["command"]: each for each in reader.read(path)["results"]}
@@ -212,7 +212,7 @@ def test_a_repair_that_would_lose_rows_leaves_the_file(intact, run_file, run_all
         store(file, "end", file["end"][:0])
 
     changed(intact["histograms"], run_file, change)
-    repair = run_all(run_file)["repair COPY"]
+    repair = run_all(run_file)["repair {copy}"]
     assert repair["code"] == 2, repair
     assert "not all that it holds could be read back" in repair["err"]
     assert run_all.copy.read_bytes() == run_file.read_bytes()
@@ -272,7 +272,7 @@ def test_times_that_are_none_crash_nothing(intact, run_file, run_all, value):
         store(file, "end", end)
 
     changed(intact["all"], run_file, change)
-    assert run_all(run_file)["info RUN"]["code"] == 0
+    assert run_all(run_file)["info {run}"]["code"] == 0
 
 
 def test_a_pipe_is_no_run_file(run_file):

@@ -1,5 +1,4 @@
-"""Names and texts of a run file are anybody's: none of them reaches a terminal, CSV or a page
-as it is."""
+"""Names and texts of a run file are untrusted: output, CSV and pages escape them."""
 
 import csv
 import io
@@ -12,11 +11,11 @@ import unicodedata
 import h5py
 import numpy as np
 import pytest
-from command_results import expect_every_subcommand
 from conftest import COMMAND, Lines
 from example_config import CONFIG
 from page_data import Page
 from rewritten_run import without_checksums
+from subcommands import command_lines, fill
 
 # A title of the terminal, a forged line, a reversed direction, no UTF-8, markup, and what XML 1.0
 # has no place for.
@@ -101,39 +100,12 @@ def expect_printable(output):
     return text
 
 
-COMMANDS = {
-    "info": ("info",),
-    "events": ("info", "--events"),
-    "environment": ("info", "--environment"),
-    "stats": ("stats",),
-    "course": ("stats", "--stat", "cur_amax"),
-    "blocks": ("blocks",),
-    "plot": ("plot",),
-    "diagnose": ("diagnose",),
-}
-OF_TWO_RUNS = {"ledger": 1, "whatif": 1, "diff": 2}  # and how many of them each reads
-LEFT_OUT = {
-    "plan": "test_a_plan_of_hostile_layers_is_printable",
-    "report": "test_no_name_becomes_a_part_of_a_page",
-    "serve": "the same page",
-    "watch": "prints the lines of stats and diagnose",
-    "repair": "prints no name of a run",
-    "bisect": "test_a_list_of_layers_with_a_hostile_name_is_refused_in_printable_lines",
-    "features": "reads no run",
-    "new-plugin": "reads no run",
-    "replay": "Python prints its table",
-}
+LINES = command_lines("hostile")
 
 
-def test_no_subcommand_is_forgotten():
-    names = {name for name, *_ in COMMANDS.values()}
-    expect_every_subcommand(names | set(OF_TWO_RUNS), LEFT_OUT)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_pipe_gets_what_is_printable_and_no_forged_line(result_of, run, command):
-    name, *options = COMMANDS[command]
-    expect_no_forged_line(result_of(name, run, *options))
+@pytest.mark.parametrize("line", [line for line in LINES if "{run}" in line])
+def test_output_is_printable_without_forged_lines(result_of, run, line):
+    expect_no_forged_line(result_of(*fill(line, run=run)))
 
 
 def expect_no_forged_line(outputs):
@@ -142,9 +114,9 @@ def expect_no_forged_line(outputs):
         assert not re.search(r"^(warning  all is fine|records  none|=1)", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", OF_TWO_RUNS)
-def test_a_pipe_gets_hostile_layers_in_printable_lines(result_of, two_runs, name):
-    outputs = result_of(name, *two_runs[: OF_TWO_RUNS[name]])
+@pytest.mark.parametrize("line", [line for line in LINES if "{first}" in line])
+def test_hostile_layers_are_printable(result_of, two_runs, line):
+    outputs = result_of(*fill(line, first=two_runs[0], second=two_runs[1]))
     assert b"HYPERLINK" in outputs[0]
     expect_no_forged_line(outputs)
 
@@ -159,9 +131,7 @@ def test_an_error_that_quotes_a_name_is_one_printable_line(run, command):
 
 @pytest.mark.parametrize("command", ["plan", "bisect"])
 @pytest.mark.parametrize("holds", [None, b"", b"fc1\x1b[2J\n", b"fc1\xff\n"])
-def test_a_list_of_layers_with_a_hostile_name_is_refused_in_printable_lines(
-    tmp_path, command, holds
-):
+def test_hostile_layer_list_error_is_printable(tmp_path, command, holds):
     config, layers = tmp_path / "debug.yaml", tmp_path / "names\x1b[31m\nwarning: all is fine"
     config.write_text("s: {enabled: True, layers: {layer_types: all}}\n")
     if holds is not None:
@@ -172,10 +142,9 @@ def test_a_list_of_layers_with_a_hostile_name_is_refused_in_printable_lines(
     assert expect_printable(result.stderr).count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["stats", "course", "blocks"])
-def test_no_name_is_a_formula_in_csv_and_numbers_stay_numbers(result_of, run, command):
-    name, *options = COMMANDS[command]
-    text = expect_printable(result_of(name, run, *options, "--format", "csv")[0])
+@pytest.mark.parametrize("line", ["stats {run}", "stats {run} --stat cur_amax", "blocks {run}"])
+def test_csv_has_no_formulas_and_keeps_numbers(result_of, run, line):
+    text = expect_printable(result_of(*fill(line, run=run), "--format", "csv")[0])
     rows = list(csv.DictReader(io.StringIO(text)))
     assert any(row["layer"].startswith("'=") for row in rows)
     for row in rows:
@@ -193,7 +162,7 @@ def test_json_gives_names_back_as_they_are(result_of, run):
                       "@SUM(1)\r\nwarning  all is fine3"}  # fmt: skip
 
 
-def test_no_name_becomes_a_part_of_a_page(run, tmp_path):
+def test_hostile_names_are_text_in_pages(run, tmp_path):
     tags, shown = set(), set()
     names = [b"harmless", *HOSTILE, b"<!--<script>", b"]]>&lt;{{data}}"]
     for name in names:
@@ -213,7 +182,7 @@ def test_no_name_becomes_a_part_of_a_page(run, tmp_path):
     assert "</script><b>&'\"0" in shown  # text, as it is
 
 
-def test_a_plan_of_hostile_layers_is_printable(run, tmp_path):
+def test_plan_of_hostile_layers_is_printable(run, tmp_path):
     config = tmp_path / "debug.yaml"
     config.write_text(CONFIG.replace("layer_types: [fc1, qkv]", "layer_types: [all]")
                       .replace("    layer_numbers: 0-1\n", ""))  # fmt: skip

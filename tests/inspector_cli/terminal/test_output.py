@@ -1,4 +1,4 @@
-"""Where the output cannot be written: told once, and never with the exit code 0."""
+"""Output that cannot be written is reported once, with exit code 2."""
 
 import os
 import signal
@@ -6,35 +6,21 @@ import stat
 import subprocess
 
 import pytest
-from command_results import expect_every_subcommand
 from conftest import COMMAND
 from example_config import CONFIG, LAYERS
+from subcommands import SUBCOMMANDS, command_lines, fill
 
-SUBCOMMANDS = ["info", "stats", "plot", "repair", "plan", "features", "ledger", "blocks", "whatif",
-               "new-plugin", "bisect", "watch", "diagnose", "diff", "report"]  # fmt: skip
-LEFT_OUT = {"replay": "Python writes its output", "serve": "prints an address and goes on"}
-
-
-def test_the_output_of_every_subcommand_is_checked_here():
-    expect_every_subcommand(SUBCOMMANDS, LEFT_OUT)
+LINES = command_lines("output")
 
 
 @pytest.fixture
-def arguments_of(log_dir, one_rank, tmp_path):
+def words_of(log_dir, one_rank, tmp_path):
+    """Return a function that fills the placeholders of a command line."""
     config, layers = tmp_path / "debug.yaml", tmp_path / "names.txt"
     config.write_text(CONFIG.replace("fc1, qkv", "fc1"))
     layers.write_text(LAYERS)
-    arguments = {name: [log_dir] for name in SUBCOMMANDS}
-    arguments |= {
-        "plan": [config, "--layers", layers],
-        "features": [],
-        "whatif": [one_rank, "--tensor", "activation"],
-        "new-plugin": ["LogOutliers", "--python", "--dir", tmp_path / "plugins"],
-        "diff": [log_dir, log_dir],
-        "report": [log_dir, "--out", tmp_path / "report.html"],
-        "bisect": ["--layers", layers, "--dir", tmp_path / "search", "--", "false"],
-    }
-    return lambda name: [COMMAND, name, *map(str, arguments[name])]
+    values = {"config": config, "layers": layers, "folder": tmp_path}
+    return lambda line: [COMMAND, *fill(line, run=log_dir, histograms=one_rank, **values)]
 
 
 def expect_one_message(result):
@@ -43,21 +29,17 @@ def expect_one_message(result):
     assert result.stderr.startswith("telens: cannot write to stdout: ")
 
 
-# The ledger has nothing to show here.
-WITH_OUTPUT = [name for name in SUBCOMMANDS if name != "ledger"]
-
-
-@pytest.mark.parametrize("name", WITH_OUTPUT)
-def test_a_full_disk_is_an_error_of_every_subcommand(arguments_of, name):
+@pytest.mark.parametrize("line", LINES)
+def test_full_disk_is_an_error(words_of, line):
     with open("/dev/full", "w") as full:
         result = subprocess.run(
-            arguments_of(name), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+            words_of(line), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
         )
     expect_one_message(result)
 
 
-@pytest.mark.parametrize("name", [None, *SUBCOMMANDS, *LEFT_OUT])
-def test_a_full_disk_is_an_error_of_every_help(name):
+@pytest.mark.parametrize("name", [None, *SUBCOMMANDS])
+def test_full_disk_is_an_error_of_help(name):
     for asked in [["--help"], ["--version"]] if name is None else [[name, "--help"]]:
         with open("/dev/full", "w") as full:
             result = subprocess.run(
@@ -66,11 +48,11 @@ def test_a_full_disk_is_an_error_of_every_help(name):
         expect_one_message(result)
 
 
-@pytest.mark.parametrize("name", WITH_OUTPUT)
-def test_a_closed_stdout_is_an_error_and_no_file_takes_its_place(arguments_of, run_file, name):
+@pytest.mark.parametrize("line", LINES)
+def test_closed_stdout_is_an_error_and_keeps_the_run(words_of, run_file, line):
     before = run_file.read_bytes()
     result = subprocess.run(
-        ["sh", "-c", 'exec "$@" >&-', "sh", *arguments_of(name)],
+        ["sh", "-c", 'exec "$@" >&-', "sh", *words_of(line)],
         stderr=subprocess.PIPE, text=True, timeout=60,
     )  # fmt: skip
     expect_one_message(result)
@@ -78,13 +60,13 @@ def test_a_closed_stdout_is_an_error_and_no_file_takes_its_place(arguments_of, r
 
 
 @pytest.mark.parametrize("ignored", [False, True])
-@pytest.mark.parametrize("name", WITH_OUTPUT)
-def test_a_pipe_whose_reader_left_is_nothing_to_tell(arguments_of, name, ignored):
+@pytest.mark.parametrize("line", LINES)
+def test_broken_pipe_prints_no_message(words_of, line, ignored):
     reader, writer = os.pipe()
     os.close(reader)
     action = signal.SIG_IGN if ignored else signal.SIG_DFL
     result = subprocess.run(
-        arguments_of(name), stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60,
+        words_of(line), stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60,
         restore_signals=False, preexec_fn=lambda: signal.signal(signal.SIGPIPE, action),
     )  # fmt: skip
     os.close(writer)

@@ -6,10 +6,11 @@ import json
 import re
 
 import pytest
-from command_results import expect_every_subcommand, expect_one_line_error, rows_of
+from command_results import expect_one_line_error, rows_of
 from example_config import CONFIG
 from page_data import charts_of
 from pseudo_terminal import on_terminal
+from subcommands import command_lines, fill
 
 NAMES = [
     f"model.model.layers.{number}.{part}.linear"
@@ -40,59 +41,31 @@ def run(lines, tmp_path):
     return lines.write(tmp_path)
 
 
-def commands(run, tmp_path):
-    config = tmp_path / "debug.yaml"
-    config.write_text(CONFIG.replace("layer_types: [fc1, qkv]", "layer_types: [all]"))
-    return {
-        "stats": ("stats", run),
-        "ledger": ("ledger", run),
-        "blocks": ("blocks", run),
-        "course": ("stats", run, "--stat", "underflows%"),
-        "plan": ("plan", config, "--layers", run),
-        "features": ("features",),
-        "info": ("info", run),
-        "whatif": ("whatif", run),
-        "diagnose": ("diagnose", run),
-        "diff": ("diff", run, run),
-        "plot": ("plot", run),
-    }
-
-
-COMMANDS = [
-    *("stats", "course", "ledger", "blocks", "plan", "features", "plot"),
-    *("whatif", "diagnose", "diff"),
-]
-LEFT_OUT = {
-    "info": "its lines are sentences and names of files",
-    "repair": "a sentence",
-    "new-plugin": "a sentence",
-    "bisect": "what the user's program prints",
-    "replay": "Python lays its table out",
-    "report": "a page",
-    "serve": "a page",
-    "watch": "test_watch.py has its frames",
-}
-
-
-def test_every_subcommand_has_its_lines_measured():
-    expect_every_subcommand(set(COMMANDS) - {"course"}, LEFT_OUT)
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "debug.yaml"
+    path.write_text(CONFIG.replace("layer_types: [fc1, qkv]", "layer_types: [all]"))
+    return path
 
 
 @pytest.mark.parametrize("columns", [80, 120, 200])
-@pytest.mark.parametrize("command", COMMANDS)
-def test_no_line_is_wider_than_the_terminal(run, tmp_path, command, columns):
-    text = on_terminal(columns, *commands(run, tmp_path)[command])
+@pytest.mark.parametrize("command", command_lines("width"))
+def test_no_line_is_wider_than_the_terminal(run, config, command, columns):
+    text = on_terminal(columns, *fill(command, run=run, config=config))
     wide = [line for line in text.splitlines() if len(line) > columns]
-    if command == "plan":  # its summary is a sentence
+    if command.startswith("plan"):  # its summary is a sentence
         wide = [line for line in wide if "records" not in line]
-    if command == "diagnose":  # a command to be copied
+    if command.startswith("diagnose"):  # a command to be copied
         wide = [line for line in wide if not re.match(r" *(next +)?telens ", line)]
     assert wide == []
 
 
-@pytest.mark.parametrize("command", ["stats", "course", "ledger", "blocks", "plot"])
-def test_no_layer_loses_its_number_and_what_all_share_is_said_once(run, tmp_path, command):
-    text = on_terminal(80, *commands(run, tmp_path)[command])
+@pytest.mark.parametrize(
+    "line",
+    ["stats {run}", "stats {run} --stat underflows%", "ledger {run}", "blocks {run}", "plot {run}"],
+)
+def test_layer_names_keep_numbers_and_lose_the_common_part(run, line):
+    text = on_terminal(80, *fill(line, run=run))
     assert "layers are named model.model.layers.<...>.linear\n" in text
     table = text.split("<...>")[1]
     assert "model.model" not in table
@@ -113,20 +86,22 @@ def test_what_all_rows_say_is_told_once_and_a_row_has_a_line(telens, lines, tmp_
     text = on_terminal(80, "ledger", run)
     told, table = text.split("layer ", 1)
     assert " ".join(told.split("\n", 1)[1].split()) == (
-        "in all rows ran: activation E4M3, weight E4M3, tensor scaling; "
+        "same in all rows: ran: activation E4M3, weight E4M3, tensor scaling; "
         "kernel: FP8, emulated on this CPU"
     )
     heading, *rows = table.splitlines()
     assert heading.split() == ["gemm", "from", "why"]
     assert len(rows) == len(NAMES)
     assert re.fullmatch(r"0\.self_attention\S+ +fprop +0  as the recipe specifies", rows[0])
-    assert "in all rows" not in telens("ledger", run).stdout
+    assert "same in all rows" not in telens("ledger", run).stdout
 
 
 def test_what_two_rows_share_is_seen_at_a_glance(lines, tmp_path):
     for name in NAMES[:2]:
         lines.record(0, name, "activation", "l2_norm", 1)
-    assert "in all rows" not in on_terminal(40, "stats", lines.write(tmp_path), "--stat", "l2_norm")
+    assert "same in all rows" not in on_terminal(
+        40, "stats", lines.write(tmp_path), "--stat", "l2_norm"
+    )
 
 
 def test_names_that_would_flood_the_terminal_are_cut_in_the_middle(telens, lines, tmp_path):
@@ -141,7 +116,7 @@ def test_names_that_would_flood_the_terminal_are_cut_in_the_middle(telens, lines
     assert re.search(r"^y{10,}~y{10,}end ", text, re.MULTILINE)
     assert re.search(r"^ü{10,}~ü{10,} ", text, re.MULTILINE)
     assert "part.7" in text
-    assert "\n~ stands for the middle of a long name (--format csv has it whole)\n" in text
+    assert "\n~ marks shortened names; --format csv prints them in full\n" in text
     for whole in (
         {
             row["layer"]
@@ -170,20 +145,20 @@ def test_a_number_that_all_layers_share_stays(lines, tmp_path):
     assert re.search(r"^7\.q", text, re.MULTILINE)
 
 
-def test_columns_without_anything_are_left_out(run, tmp_path):
+def test_empty_columns_are_hidden(run):
     text = on_terminal(200, "stats", run, "--layer", "10")
     heading = next(line for line in text.splitlines() if line.startswith("layer "))
     assert "recipe" not in heading
     assert "gemm" in heading
-    assert "left out" not in text
-    assert "gemm" not in on_terminal(200, *commands(run, tmp_path)["features"])
+    assert "hidden columns" not in text
+    assert "gemm" not in on_terminal(200, "features")
 
 
 def test_what_is_left_out_for_want_of_room_is_told(run):
     text = on_terminal(40, "stats", run)
-    assert re.search(r"^left out, for want of room: amax, mse/amax", text, re.MULTILINE)
+    assert re.search(r"^hidden columns \(terminal too narrow\): amax, mse/amax", text, re.MULTILINE)
     assert "underflows%" in text
-    assert "left out" not in on_terminal(60, "stats", run)
+    assert "hidden columns" not in on_terminal(60, "stats", run)
 
 
 def test_a_pipe_gets_the_whole_table_whatever_its_width(telens, run):
@@ -218,13 +193,13 @@ def test_what_is_empty_comes_last_whatever_it_is_sorted_by(telens, log_dir):
 
 
 @pytest.mark.parametrize("name", ["stats", "blocks", "whatif", "plan", "features"])
-def test_every_table_can_be_sorted(telens, log_dir, one_rank, run, tmp_path, name):
+def test_every_table_can_be_sorted(telens, log_dir, one_rank, run, config, name):
     arguments = {
         "stats": [log_dir],
         "blocks": [log_dir],
         "whatif": [one_rank],
         "features": [],
-        "plan": commands(run, tmp_path)["plan"][1:],
+        "plan": [config, "--layers", run],
     }[name]
     column = "feature" if name in ("plan", "features") else "layer"
     text = telens(name, *arguments, "--sort", column, "--format", "json").stdout
