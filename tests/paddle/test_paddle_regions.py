@@ -148,6 +148,16 @@ def test_recomputation_in_fp8_has_the_bits_of_a_step_without():
         assert step(model, True, number) == step(twin, False, number)
 
 
+def test_recompute_without_gradients_updates_no_scale():
+    layer = te.Linear(32, 32)
+    step(layer, True)
+    before = layer.state_dict()["fp8_state"][0].numpy().copy()
+    recipe = DelayedScaling(amax_history_len=4)
+    with paddle.no_grad(), te.fp8_autocast(enabled=True, fp8_recipe=recipe):
+        te.recompute(layer, 100 * helpers.randoms(4, 32))
+    assert (layer.state_dict()["fp8_state"][0].numpy() == before).all()
+
+
 def test_recompute_takes_functions_and_keywords():
     model = te.TransformerLayer(32, 64, 4, self_attn_mask_type="padding")
     mask = paddle.zeros([2, 1, 16, 16], dtype="bool")

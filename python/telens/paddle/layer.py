@@ -20,7 +20,7 @@ __all__ = ["BACKENDS", "FP8_STATE", "Layer", "check_backend"]
 BACKENDS = ["transformer_engine", "paddle"]
 # The key of amax histories and scales in a state_dict, as Transformer Engine's layers have it.
 FP8_STATE = "fp8_state"
-_PYTORCH_ADVICE = re.compile(r"[:;] load [^:;]*$")
+_PYTORCH_ADVICE = re.compile(r"(?:[:;]|, or) load [^:;]*$")
 
 
 def check_backend(owner: str, backend: str) -> str:
@@ -185,7 +185,7 @@ class _StateSlot:
         try:
             self._layer._core.set_state(torch.from_numpy(found))
         except _C.UsageError as error:
-            # The core speaks of PyTorch's key, and says how to leave it out there.
+            # The core names PyTorch's key and how to load a checkpoint without it.
             told = _PYTORCH_ADVICE.sub("", str(error)).replace("_extra_state", "the state")
             raise _C.UsageError(
                 f"{owner}: {self.name} cannot be set: {told}; to begin with fresh scales leave it "

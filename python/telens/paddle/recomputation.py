@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import paddle
+import torch
 from paddle.distributed.fleet.utils import recompute as fleet_recompute
 
 from telens import _C
@@ -16,12 +17,12 @@ __all__ = ["recompute"]
 
 
 def recompute(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls ``function(*args, **kwargs)`` without keeping its activations, and again in backward.
+    """Call ``function(*args, **kwargs)`` without keeping its activations, and again in backward.
 
-    A wrapper of ``paddle.distributed.fleet.utils.recompute``, which takes ``preserve_rng_state``
-    and the like. The recomputation uses recipe, scales and routing plan of the first forward,
-    updates no amax and logs nothing twice. ``use_reentrant`` must be True,
-    Paddle's default: its other way keeps what our layers save, and so no memory.
+    Wraps ``paddle.distributed.fleet.utils.recompute`` and accepts its arguments, for example
+    ``preserve_rng_state``. The recomputation uses the recipe, scales and routing plan of the first
+    forward, updates no amax and logs nothing twice. ``use_reentrant`` must be True, Paddle's
+    default: with False, Paddle keeps the tensors that our layers save, so it saves no memory.
     """
     if not callable(function):
         raise refusal("recompute", "function", "a function or a paddle.nn.Layer", function)
@@ -31,16 +32,21 @@ def recompute(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _run_twice(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, whose first run is written down and whose later runs follow it."""
-    tape = _C.RecomputationTape()
+    """Return the function, recording its first run and replaying the record in later runs."""
+    # The tape and its scopes read torch's gradient mode to tell training from evaluation.
+    with torch.set_grad_enabled(paddle.is_grad_enabled()):
+        tape = _C.RecomputationTape()
     mode = _C.RecomputationMode.record
 
-    # Paddle reads the signature, to put keywords into their places.
+    # Paddle reads the signature to assign keyword arguments.
     @functools.wraps(function.forward if isinstance(function, paddle.nn.Layer) else function)
     def run(*args: Any, **kwargs: Any) -> Any:
         nonlocal mode
         present, mode = mode, _C.RecomputationMode.replay
-        with _C.RecomputationScope(tape, present):
+        with (
+            torch.set_grad_enabled(paddle.is_grad_enabled()),
+            _C.RecomputationScope(tape, present),
+        ):
             return function(*args, **kwargs)
 
     return run
