@@ -6,7 +6,7 @@
 #include <limits>
 #include <ranges>
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr double kBitsOfNothing = -200;  // below any FP32 number: 2^-149 is the smallest one
@@ -189,4 +189,4 @@ std::optional<Shift> first_ramp(std::span<const Point> all, int sign, const Ramp
   return std::nullopt;
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

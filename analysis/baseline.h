@@ -9,7 +9,7 @@
 
 #include "analysis/series.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 double median(std::vector<double> values);  // NaN of none
 // The median of the distances from the median, times 1.4826: the standard deviation where values
@@ -57,4 +57,4 @@ struct RampOptions {
 // `sign`: 1 up, -1 down.
 std::optional<Shift> first_ramp(std::span<const Point> sizes, int sign, const RampOptions& options);
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

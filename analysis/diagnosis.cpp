@@ -19,7 +19,7 @@
 #include "analysis/rules/precision_names.h"
 #include "hooks/statistics/catalogue.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 std::vector<std::string> lacks(const Rule& rule, const Facts& facts) {
@@ -258,4 +258,4 @@ Diagnosis diagnose(const Facts& facts) {
   return diagnosis;
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

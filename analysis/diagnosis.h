@@ -11,7 +11,7 @@
 #include "analysis/facts.h"
 #include "analysis/rule.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 // A rule that could not be asked, since the run lacks what it reads.
 struct Unasked {
@@ -48,4 +48,4 @@ struct Diagnosis {
 // Throws RecordError where the run cannot be read.
 Diagnosis diagnose(const Facts& facts);
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

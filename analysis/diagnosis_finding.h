@@ -9,7 +9,7 @@
 
 #include "analysis/series.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 // A number from the run: the row of `statistic` at a place in an iteration. `what` says what it is
 // beside, as "usual" or "expected"; empty: what was seen.
@@ -39,4 +39,4 @@ struct Ranked {
   std::vector<Finding> consequences;
 };
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -11,7 +11,7 @@
 #include "analysis/rank_coverage.h"
 #include "hooks/statistics/from_histogram.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 using record::Dictionary;
@@ -51,16 +51,10 @@ std::string GemmState::detail(const std::string& entry) const {
   return found == entries.end() ? std::string() : found->second;
 }
 
-Turn get_order_in_step(const Place& place) {
-  if (!place.tensor) return {0, place.layer, -1};
-  const auto [backward, order] = get_order_in_step(*place.tensor);
-  return {backward ? 1 : 0, backward ? -place.layer : place.layer, order};
-}
-
 Facts::Facts(const record::RunReader& run, std::span<const std::string_view> statistics,
              Iterations iterations)
     : read_(iterations),
-      why_not_compared_(diagnosis::why_not_compared(run)),
+      why_not_compared_(analysis::why_not_compared(run)),
       config_text_(run.config_text()),
       ending_(find_ending(run)) {
   read_names(run);
@@ -378,4 +372,4 @@ const std::string& Facts::layer_name(std::int32_t layer) const {
   return layer == record::kNoName ? kNone : layer_names_[layer];
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -17,7 +17,7 @@
 #include "analysis/series.h"
 #include "record/run_reader.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 // The precision in which a GEMM ran from an iteration on; `entries` are those of docs/run_file.md.
 struct GemmState {
@@ -40,11 +40,6 @@ struct Resume {
   std::int64_t last_before = INT64_MIN;  // iteration; not known where the files before are gone
   std::int64_t first = 0;                // iteration that it recorded
 };
-
-// When a tensor comes up within an iteration: forward through the layers in the order of their ids,
-// then backward.
-using Turn = std::tuple<int, std::int32_t, int>;
-Turn get_order_in_step(const Place& place);
 
 // Both ends are included.
 struct Iterations {
@@ -140,4 +135,4 @@ class Facts {
   RunEnding ending_;
 };
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

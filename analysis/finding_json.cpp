@@ -5,7 +5,7 @@
 #include "analysis/finding_words.h"
 #include "analysis/rules.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 Json text_or_null(std::string_view text) { return text.empty() ? Json() : json_text(text); }
@@ -117,4 +117,4 @@ std::string diagnosis_json(const Diagnosis& diagnosis, const Facts& facts, const
   return json_line(object) + "\n";
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

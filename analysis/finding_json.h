@@ -7,7 +7,7 @@
 #include "analysis/diagnosis.h"
 #include "core/base/json.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 inline constexpr int kSchemaVersion = 1;
 
@@ -18,4 +18,4 @@ std::string diagnosis_json(const Diagnosis& diagnosis, const Facts& facts, const
 // An entry of its `findings`.
 Json ranked_json(const Ranked& ranked, const Facts& facts, const std::string& run);
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -10,7 +10,7 @@
 #include "core/base/printable.h"
 #include "core/base/shell_word.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 void replace_all(std::string& text, std::string_view what, const std::string& by) {
@@ -66,4 +66,4 @@ std::string next_step(const Finding& finding, const Facts& facts, const std::str
   return fmt::format("{}", fmt::join(next_steps(finding, facts, run), "; "));
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -7,7 +7,7 @@
 #include "analysis/diagnosis_finding.h"
 #include "analysis/facts.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 // "layers.3.fc1 activation fprop, rank 2", printable; "the whole run" for no place.
 std::string make_label(const Place& place, const Facts& facts);
@@ -22,4 +22,4 @@ std::vector<std::string> next_steps(const Finding& finding, const Facts& facts,
 // The same as one sentence.
 std::string next_step(const Finding& finding, const Facts& facts, const std::string& run);
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -12,7 +12,7 @@
 #include "core/base/printable.h"
 #include "record/run_reader.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 // The last iterations of a run that hold about so many records; all, if there are no more.
@@ -117,4 +117,4 @@ LiveFindings LiveLook::look(const Request& request) {
   return findings;
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

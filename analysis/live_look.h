@@ -13,7 +13,7 @@
 
 #include "analysis/diagnosis.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 // The reaction to a finding, each more than the one before.
 enum class Action : std::uint8_t { ignore, tell, veto, stop };
@@ -81,4 +81,4 @@ class LiveLook {
   std::set<Key> known_;
 };
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -13,7 +13,7 @@
 #include "record/rows/event_texts.h"
 #include "record/run_paths.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 using record::Event;
@@ -140,4 +140,4 @@ std::string why_not_compared(const record::RunReader& run) {
   return "";
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

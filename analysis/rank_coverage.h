@@ -6,7 +6,7 @@
 
 #include "record/run_reader.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 // Sentences without a period about ranks that had no session, have no file, or ran under another
 // configuration: which, since when, and what to do.
@@ -15,4 +15,4 @@ std::vector<std::string> missing_rank_notes(const record::RunReader& run);
 // A clause; empty: nothing kept features from comparing the ranks that were read.
 std::string why_not_compared(const record::RunReader& run);
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -13,7 +13,7 @@
 
 #include "record/file_status.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 using record::Segment;
@@ -242,4 +242,4 @@ RunEnding find_ending(const record::RunReader& run) {
   return ending;
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -9,7 +9,7 @@
 
 #include "record/run_reader.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 // Seconds. Clocks of machines differ by seconds, and a rank that loses another one may close its
 // file first.
@@ -81,4 +81,4 @@ struct RunEnding {
 };
 RunEnding find_ending(const record::RunReader& run);
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

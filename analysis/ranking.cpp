@@ -8,7 +8,7 @@
 
 #include "analysis/rules.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr double kTrusted = 0.6;
@@ -125,4 +125,4 @@ std::vector<Ranked> rank(std::vector<Finding> findings) {
   return ranked;
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -9,7 +9,7 @@
 #include "analysis/diagnosis_finding.h"
 #include "analysis/facts.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 // "a|b|c" -> {"a", "b", "c"}
 std::vector<std::string_view> alternatives_in(std::string_view statistics);
@@ -43,4 +43,4 @@ struct Rule {
   std::vector<Finding> (*find)(const Facts& facts) = nullptr;
 };
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

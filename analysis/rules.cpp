@@ -6,7 +6,7 @@
 #include "analysis/rules/rules.h"
 #include "core/base/internal_error.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 std::vector<std::string_view> alternatives_in(std::string_view statistics) {
   std::vector<std::string_view> names;
@@ -85,4 +85,4 @@ std::vector<std::string_view> statistics_of_rules() {
   return names;
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -7,7 +7,7 @@
 
 #include "analysis/rule.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 std::span<const Rule> rules();
 // Throws InternalError for a cause that is none.
@@ -15,4 +15,4 @@ const Rule& find_rule(std::string_view cause);
 // The statistics that any rule reads, each once.
 std::vector<std::string_view> statistics_of_rules();
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -5,12 +5,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "core/base/names.h"
 #include "record/run_schema.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 // The rank of a value that was reduced over several.
 inline constexpr int kAllRanks = -1;
@@ -24,6 +25,11 @@ struct Place {
 
   friend bool operator==(const Place&, const Place&) = default;
 };
+
+// When a tensor occurs within an iteration: the forward pass visits the layers in the order of
+// their ids, the backward pass in the reverse order.
+using StepOrder = std::tuple<int, std::int32_t, int>;
+StepOrder get_order_in_step(const Place& place);
 
 struct Point {
   std::int64_t iteration = 0;
@@ -41,4 +47,8 @@ struct Series {
   const Point* before(std::int64_t iteration) const;
 };
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis
+
+namespace telens {
+namespace diagnosis = analysis;
+}  // namespace telens

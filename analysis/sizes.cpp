@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr std::int64_t kSettling = 3;  // points
@@ -131,4 +131,4 @@ bool comes_from_loss(std::span<const PlaceShift> together, std::span<const Serie
   return together.size() > 1 && together.front().place == gradients.front().place;
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -8,7 +8,7 @@
 #include "analysis/baseline.h"
 #include "analysis/facts.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 // The statistics that root mean squares are computed from, as a rule requires them.
 inline constexpr std::string_view kSizes = "l2_norm|std";
@@ -54,4 +54,4 @@ std::vector<std::vector<PlaceShift>> shifts_together(std::span<const Series> siz
 // data. Under delayed scaling the layers follow one after the other, as their scales do.
 bool comes_from_loss(std::span<const PlaceShift> together, std::span<const Series> gradients);
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

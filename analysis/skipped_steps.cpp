@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 bool is_of_backward(const Series& series) {
@@ -95,4 +95,4 @@ std::set<std::int64_t> steps_skipped_by_loss_scaler(const Facts& facts) {
   return without_endless_search(candidates);
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -8,7 +8,7 @@
 
 #include "analysis/facts.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 // The statistics that it is seen by.
 inline constexpr std::array<std::string_view, 3> kOfSkippedSteps{"nonfinite", "nan", "l2_norm"};
@@ -20,4 +20,4 @@ inline constexpr std::array<std::string_view, 3> kOfSkippedSteps{"nonfinite", "n
 // iteration, or the program records its loss scale.
 std::set<std::int64_t> steps_skipped_by_loss_scaler(const Facts& facts);
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

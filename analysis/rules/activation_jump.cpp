@@ -6,7 +6,7 @@
 #include "analysis/rules/rules.h"
 #include "analysis/sizes.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 // By a factor in each iteration: 2^4 within 16 of them, after none.
@@ -92,4 +92,4 @@ Rule activation_jump() {
           .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

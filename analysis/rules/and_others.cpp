@@ -4,7 +4,7 @@
 
 #include "analysis/rules/rules.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 std::string and_others(std::size_t others, std::string_view what) {
   if (others == 0) return "";
@@ -14,4 +14,4 @@ std::string and_others(std::size_t others, std::string_view what) {
                      others == 1 ? "" : "s", what.substr(end));
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

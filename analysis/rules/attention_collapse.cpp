@@ -7,7 +7,7 @@
 #include "analysis/rules/rules.h"
 #include "analysis/sizes.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 // Percent of the largest entropy that there can be.
@@ -76,4 +76,4 @@ Rule attention_collapse() {
       .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -7,7 +7,7 @@
 #include "analysis/rules/rules.h"
 #include "analysis/sizes.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 // Attention that works has logits of some tens at the most. From about 100 on one key wins of any
@@ -89,4 +89,4 @@ Rule attention_logits() {
           .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -5,7 +5,7 @@
 #include "analysis/baseline.h"
 #include "analysis/rules/rules.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 // A healthy standard deviation differs little from one iteration to the next.
@@ -50,4 +50,4 @@ Rule collapsed_activation() {
           .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -8,7 +8,7 @@
 
 #include "analysis/rules/rules.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 // Features that compare two ranks take the first one for right.
@@ -44,4 +44,4 @@ std::vector<Finding> find_compared(const Facts& facts, const ComparedRanks& comp
                          first.value, fmt::format("rank {}", origin->place.rank)}}}};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -6,7 +6,7 @@
 
 #include "analysis/rule.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 struct ComparedRanks {
   std::string_view cause;
@@ -18,4 +18,4 @@ struct ComparedRanks {
 // One finding at most: the earliest, and of those of one iteration the first in the order of turns.
 std::vector<Finding> find_compared(const Facts& facts, const ComparedRanks& compared);
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

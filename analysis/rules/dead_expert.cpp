@@ -10,7 +10,7 @@
 
 #include "analysis/rules/rules.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr std::ptrdiff_t kLeastIdle = 5;  // reads of the group up to the end of the run
@@ -95,4 +95,4 @@ Rule dead_expert() {
           .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -10,7 +10,7 @@
 #include "analysis/rules/rules.h"
 #include "analysis/sizes.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 // A normalized tensor has the size of its gain, whatever comes in: it hardly varies.
@@ -178,4 +178,4 @@ Rule dead_gain() {
       .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

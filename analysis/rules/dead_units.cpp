@@ -7,7 +7,7 @@
 #include "analysis/baseline.h"
 #include "analysis/rules/rules.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 // The share of elements that are not zero, which a ReLU holds within a few percent.
@@ -64,4 +64,4 @@ Rule dead_units() {
           .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

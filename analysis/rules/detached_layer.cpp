@@ -13,7 +13,7 @@
 #include "analysis/rules/rules.h"
 #include "analysis/sizes.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr std::size_t kLeastReads = 5;   // on end, up to the end of the run, without a gradient
@@ -210,4 +210,4 @@ Rule detached_layer() {
       .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -8,7 +8,7 @@
 #include "analysis/baseline.h"
 #include "analysis/rules/rules.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr double kCentered = 0.5;  // |mean| / std of a past that can drift
@@ -106,4 +106,4 @@ Rule drifting_mean() {
           .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

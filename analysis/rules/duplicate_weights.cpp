@@ -7,7 +7,7 @@
 
 #include "analysis/rules/rules.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr std::array<std::string_view, 4> kDigest{"l2_norm", "mean", "std", "cur_amax"};
@@ -119,4 +119,4 @@ Rule duplicate_weights() {
           .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -10,7 +10,7 @@
 #include "analysis/rules/rules.h"
 #include "analysis/sizes.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 // The gradient of the layer behind went through most of the change too: it came from there.
@@ -189,4 +189,4 @@ Rule vanishing_gradients() {
       .find = vanishing};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -8,7 +8,7 @@
 
 #include "analysis/rules/rules.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr std::size_t kLeastSteps = 5;  // on end that leave the weight as it was
@@ -105,4 +105,4 @@ Rule frozen_weight() {
           .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

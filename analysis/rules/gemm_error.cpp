@@ -12,7 +12,7 @@
 #include "analysis/rules/rules.h"
 #include "analysis/sizes.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 // Relative error: FP8 has 0.03 to 0.1, and 0.3 in single weight gradients whose terms cancel; with
@@ -224,4 +224,4 @@ Rule gemm_error() {
           .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

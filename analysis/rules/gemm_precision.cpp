@@ -10,7 +10,7 @@
 #include "analysis/rules/precision_names.h"
 #include "analysis/rules/rules.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 // One operand in one state of a GEMM.
@@ -208,4 +208,4 @@ Rule gemm_precision() {
       .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -8,7 +8,7 @@
 #include "analysis/rules/rules.h"
 #include "analysis/sizes.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 // Training in low precision stops to pay where a gradient is smaller than sqrt(3) times the noise
@@ -82,4 +82,4 @@ Rule gradient_noise() {
       .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

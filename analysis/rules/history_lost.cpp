@@ -8,7 +8,7 @@
 
 #include "analysis/rules/rules.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 // The layer has been cast before this iteration, outside of warm-up.
@@ -127,4 +127,4 @@ Rule history_lost() {
           .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

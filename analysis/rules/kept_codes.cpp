@@ -8,7 +8,7 @@
 #include "hooks/config/section_keys.h"
 #include "hooks/config/yaml_reader.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr std::size_t kLeastCasts = 4;  // that show how often the weight is cast
@@ -85,4 +85,4 @@ std::optional<KeptCodes> kept_codes(const Facts& facts, const Series& error) {
   return KeptCodes{.since = since->iteration, .is_looked_at = is_known && !has_map(config, waits)};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -6,7 +6,7 @@
 
 #include "analysis/facts.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 struct KeptCodes {
   std::int64_t since = 0;  // the first iteration in which the GEMM took codes of an earlier one
@@ -19,4 +19,4 @@ struct KeptCodes {
 // its schedule.
 std::optional<KeptCodes> kept_codes(const Facts& facts, const Series& error);
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

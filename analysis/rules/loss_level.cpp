@@ -8,7 +8,7 @@
 
 #include "analysis/baseline.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr std::size_t kSteps = 8;
@@ -41,4 +41,4 @@ std::optional<LossRise> first_rise_that_stays(const std::vector<Point>& all) {
   return std::nullopt;
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

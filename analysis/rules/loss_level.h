@@ -7,7 +7,7 @@
 
 #include "analysis/series.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 struct LossRise {
   std::int64_t first = 0;  // iteration
@@ -21,4 +21,4 @@ struct LossRise {
 // median. A training at a high learning rate goes up for a few steps at a time.
 std::optional<LossRise> first_rise_that_stays(const std::vector<Point>& losses);
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

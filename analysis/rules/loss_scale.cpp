@@ -11,7 +11,7 @@
 #include "analysis/rules/rules.h"
 #include "analysis/sizes.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 // Other data, whose loss is larger too: than any of the iterations before, since batches differ.
@@ -129,4 +129,4 @@ Rule loss_scale() {
           .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -13,7 +13,7 @@
 #include "analysis/rules/loss_level.h"
 #include "analysis/rules/rules.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr double kSpreads = 5;
@@ -156,4 +156,4 @@ Rule loss_spike() {
       .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

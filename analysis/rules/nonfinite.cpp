@@ -13,7 +13,7 @@
 #include "analysis/rules/rules.h"
 #include "analysis/skipped_steps.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 // The first count above zero, by iteration and then by turn.
@@ -393,4 +393,4 @@ Rule nonfinite() {
       .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

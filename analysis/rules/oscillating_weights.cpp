@@ -9,7 +9,7 @@
 #include "analysis/baseline.h"
 #include "analysis/rules/rules.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr std::size_t kSteps = 7;      // on end that go to and fro
@@ -88,4 +88,4 @@ Rule oscillating_weights() {
           .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

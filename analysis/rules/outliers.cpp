@@ -5,7 +5,7 @@
 #include "analysis/rules/rules.h"
 #include "analysis/sizes.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 // A tensor of n elements has a crest factor of sqrt(n) at the most, a Gaussian one of 4 to 5.
@@ -86,4 +86,4 @@ Rule outliers() {
           .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -7,7 +7,7 @@
 #include "analysis/baseline.h"
 #include "analysis/rules/rules.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr double kLeastOutgrown = 0.4;  // bits: less is clipped by a quarter, in few elements
@@ -97,4 +97,4 @@ Rule overflow() {
           .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

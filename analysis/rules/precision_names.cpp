@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 bool is_high_precision(std::string_view precision) {
   constexpr std::array<std::string_view, 4> kHigh{"BF16", "FP16", "FP32", "FP64"};
@@ -20,4 +20,4 @@ std::string_view scaling_in(std::string_view precision) {
   return precision;
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 // "BF16", "FP32" and the like; another name is that of a cast.
 bool is_high_precision(std::string_view precision);
@@ -13,4 +13,4 @@ std::string_view scaling_in(std::string_view precision);
 // The scaling under which a tensor has one scale.
 inline constexpr std::string_view kTensorScaling = "tensor";
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

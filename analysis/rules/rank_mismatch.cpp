@@ -7,7 +7,7 @@
 #include "analysis/rules/compared_ranks.h"
 #include "analysis/rules/rules.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 // Ranks of which more weights than this agree at first are replicas.
@@ -137,4 +137,4 @@ Rule rank_mismatch() {
           .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

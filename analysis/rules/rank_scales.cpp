@@ -4,7 +4,7 @@
 #include "analysis/rules/compared_ranks.h"
 #include "analysis/rules/rules.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 // A scale follows its history: the earlier of the two is the origin.
@@ -47,4 +47,4 @@ Rule rank_scales() {
       .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <string_view>
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr double kJump = 3;            // times the largest one before
@@ -65,4 +65,4 @@ std::optional<RateJump> first_rate_jump(const Facts& facts) {
   return first;
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

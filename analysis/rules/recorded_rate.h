@@ -7,7 +7,7 @@
 
 #include "analysis/facts.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 struct RateJump {
   std::string name;            // the scalar
@@ -23,4 +23,4 @@ struct RateJump {
 // goes where it was.
 std::optional<RateJump> first_rate_jump(const Facts& facts);
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -9,7 +9,7 @@
 #include "analysis/baseline.h"
 #include "analysis/sizes.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr ShiftOptions kLarger{.least_bits = 1, .least_past = 8, .sustained = 2};
@@ -84,4 +84,4 @@ std::optional<UpdateJump> first_update_jump(const Facts& facts) {
   return first;
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

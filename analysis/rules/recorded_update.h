@@ -7,7 +7,7 @@
 
 #include "analysis/facts.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 struct UpdateJump {
   std::string update;  // names of the scalars
@@ -23,4 +23,4 @@ struct UpdateJump {
 // and are trained from here on, make larger steps too, and are no jump.
 std::optional<UpdateJump> first_update_jump(const Facts& facts);
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

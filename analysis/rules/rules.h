@@ -3,7 +3,7 @@
 
 #include "analysis/rule.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 Rule nonfinite();
 Rule history_lost();
@@ -54,4 +54,4 @@ inline constexpr double kPossible = 0.4;
 // ", and of 1 other tensor", ", and of 3 other tensors"; "" for none.
 std::string and_others(std::size_t others, std::string_view what);
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -8,7 +8,7 @@
 
 #include "analysis/rules/rules.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr std::string_view kDoc =
@@ -91,4 +91,4 @@ Rule terminated() {
       "look for a time limit or a preemption in the scheduler's log");
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

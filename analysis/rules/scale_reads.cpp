@@ -6,7 +6,7 @@
 
 #include "analysis/baseline.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 // Bits between the smallest and the largest scale of the iteration; 0 where they are not recorded.
@@ -126,4 +126,4 @@ std::vector<double> largest_amaxes(const std::vector<ScaleRead>& reads, const Se
   return largest;
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

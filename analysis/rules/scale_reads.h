@@ -7,7 +7,7 @@
 
 #include "analysis/facts.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 
 // The statistics that scales are read from, as a rule requires them.
 inline constexpr std::string_view kScales = "scale_staleness|scale_inv_max";
@@ -45,4 +45,4 @@ inline constexpr std::int64_t kLongestHistory = 1024;
 // history can hold an amax that was not finite, since it is not known what it makes of it.
 std::vector<double> largest_amaxes(const std::vector<ScaleRead>& reads, const Series& amax);
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

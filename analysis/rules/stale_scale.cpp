@@ -6,7 +6,7 @@
 #include "analysis/rules/rules.h"
 #include "analysis/rules/scale_reads.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr double kRounding = 0.05;     // bits: BF16 amaxes have 8 of them
@@ -161,4 +161,4 @@ Rule stale_scale() {
           .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -10,7 +10,7 @@
 #include "analysis/baseline.h"
 #include "analysis/rules/rules.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr double kLeast = 10;           // percent of the elements
@@ -178,4 +178,4 @@ Rule underflow() {
       .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -7,7 +7,7 @@
 
 #include "analysis/rules/rules.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr std::string_view kStatistic = "replica_differs";
@@ -31,7 +31,7 @@ std::optional<Differing> find_first(const Facts& facts, std::string_view statist
 
 // No tensor before it in a step was compared.
 bool is_first_of_step(const Facts& facts, const Place& place) {
-  const Turn turn = get_order_in_step(place);
+  const StepOrder turn = get_order_in_step(place);
   return std::ranges::none_of(facts.with(kStatistic), [&](const Series* series) {
     return get_order_in_step(series->place) < turn;
   });
@@ -110,4 +110,4 @@ Rule unlike_inputs() {
           .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

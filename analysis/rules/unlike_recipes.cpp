@@ -14,7 +14,7 @@
 #include "analysis/rules/rules.h"
 #include "core/base/rank_words.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr std::string_view kRequested = " requested";
@@ -186,4 +186,4 @@ Rule unlike_recipes() {
           .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

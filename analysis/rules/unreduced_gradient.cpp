@@ -1,7 +1,7 @@
 #include "analysis/rules/compared_ranks.h"
 #include "analysis/rules/rules.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 std::vector<Finding> find(const Facts& facts) {
@@ -38,4 +38,4 @@ Rule unreduced_gradient() {
           .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

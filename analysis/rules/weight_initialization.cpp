@@ -15,7 +15,7 @@
 #include "analysis/rules/rules.h"
 #include "analysis/sizes.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr double kOffItsKind = 2.5;  // bits, with three layers of the kind and more
@@ -264,4 +264,4 @@ Rule weight_initialization() {
           .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

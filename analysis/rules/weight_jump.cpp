@@ -14,7 +14,7 @@
 #include "analysis/rules/rules.h"
 #include "analysis/sizes.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr double kLeast = 0.03;          // bits: a change of the norm by 2 % in one step
@@ -208,4 +208,4 @@ Rule weight_jump() {
       .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

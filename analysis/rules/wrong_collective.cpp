@@ -4,7 +4,7 @@
 #include "analysis/rules/compared_ranks.h"
 #include "analysis/rules/rules.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 std::vector<Finding> find(const Facts& facts) {
@@ -47,4 +47,4 @@ Rule wrong_collective() {
           .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -10,7 +10,7 @@
 #include "analysis/rules/precision_names.h"
 #include "analysis/rules/rules.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr double kMost = 0.7;  // the share of operands of this kind that makes a format usual
@@ -170,4 +170,4 @@ Rule wrong_format() {
       .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

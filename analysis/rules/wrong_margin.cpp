@@ -7,7 +7,7 @@
 #include "analysis/rules/rules.h"
 #include "analysis/rules/scale_reads.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr long kWide = 4;      // bits: of the 18 that E4M3 has with its subnormals
@@ -97,4 +97,4 @@ Rule wrong_margin() {
           .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -7,7 +7,7 @@
 #include "analysis/rules/rules.h"
 #include "analysis/rules/scale_reads.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 constexpr double kOff = 1.5;  // bits: a scale that is a power of two is off by less than 1
@@ -175,4 +175,4 @@ Rule wrong_scale() {
           .find = find};
 }
 
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis

@@ -7,13 +7,15 @@
 #include <utility>
 #include <vector>
 
+#include "analysis/records.h"
 #include "core/base/error.h"
-#include "inspector_cli/report/losses.h"
-#include "inspector_cli/report/series.h"
+#include "inspector_cli/report/open_run.h"
 #include "inspector_cli/terminal/text.h"
 
 namespace telens::cli {
 namespace {
+
+using analysis::read_losses;
 
 using diagnosis::Point;
 

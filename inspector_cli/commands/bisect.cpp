@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "analysis/records.h"
 #include "core/base/bounded_file.h"
 #include "core/base/error.h"
 #include "core/base/printable.h"
@@ -24,7 +25,7 @@
 #include "inspector_cli/commands/layer_names.h"
 #include "inspector_cli/commands/number_options.h"
 #include "inspector_cli/commands/subcommands.h"
-#include "inspector_cli/report/series.h"
+#include "inspector_cli/report/open_run.h"
 #include "inspector_cli/terminal/output.h"
 #include "inspector_cli/terminal/table.h"
 #include "inspector_cli/terminal/terminal.h"

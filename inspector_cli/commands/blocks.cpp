@@ -4,15 +4,19 @@
 #include <string>
 #include <utility>
 
+#include "analysis/records.h"
+#include "analysis/worst_blocks.h"
 #include "core/base/error.h"
 #include "inspector_cli/commands/selection.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/commands/table_options.h"
-#include "inspector_cli/report/series.h"
-#include "inspector_cli/report/worst_blocks.h"
+#include "inspector_cli/report/analysis_display.h"
+#include "inspector_cli/report/open_run.h"
 
 namespace telens::cli {
 namespace {
+
+using analysis::worst_blocks;
 
 using record::BlockRow;
 
@@ -41,7 +45,7 @@ void run_blocks(const BlocksOptions& options) {
   TableOptions shown = options.table;
   // The first rows of each statistic, unless they are mixed.
   const int top = shown.sort.empty() ? std::exchange(shown.top, 0) : 0;
-  print_table(make_table(blocks, run, static_cast<std::size_t>(top)), shown);
+  print_table(block_table(blocks, run, static_cast<std::size_t>(top)), shown);
 }
 
 }  // namespace

@@ -8,21 +8,23 @@
 
 #include "analysis/diagnosis.h"
 #include "analysis/finding_json.h"
+#include "analysis/records.h"
 #include "analysis/rules.h"
+#include "analysis/run_state.h"
 #include "core/base/error.h"
 #include "core/base/printable.h"
 #include "inspector_cli/commands/choice.h"
 #include "inspector_cli/commands/selection.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/diagnosis_text.h"
-#include "inspector_cli/report/run_choice.h"
-#include "inspector_cli/report/run_state.h"
-#include "inspector_cli/report/series.h"
+#include "inspector_cli/report/open_run.h"
 #include "inspector_cli/terminal/table.h"
 #include "inspector_cli/terminal/terminal.h"
 
 namespace telens::cli {
 namespace {
+
+using analysis::recording_notes;
 
 constexpr std::size_t kPipeWidth = 100;
 

@@ -10,22 +10,30 @@
 #include <string>
 #include <vector>
 
+#include "analysis/compared_series.h"
 #include "analysis/facts.h"
 #include "analysis/finding_words.h"
+#include "analysis/records.h"
+#include "analysis/run_difference.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/base/printable.h"
 #include "inspector_cli/commands/choice.h"
 #include "inspector_cli/commands/subcommands.h"
-#include "inspector_cli/report/compared_series.h"
-#include "inspector_cli/report/run_difference.h"
-#include "inspector_cli/report/series.h"
+#include "inspector_cli/report/open_run.h"
 #include "inspector_cli/terminal/table.h"
 #include "inspector_cli/terminal/terminal.h"
 #include "inspector_cli/terminal/text.h"
 
 namespace telens::cli {
 namespace {
+
+using analysis::compare_runs;
+using analysis::compared_statistics;
+using analysis::Divergence;
+using analysis::LayerMap;
+using analysis::RunDifference;
+using analysis::Unmatched;
 
 constexpr int kDifferenceSchema = 1;
 

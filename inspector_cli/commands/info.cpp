@@ -13,23 +13,32 @@
 #include <utility>
 #include <vector>
 
+#include "analysis/events.h"
 #include "analysis/rank_coverage.h"
+#include "analysis/rank_ends.h"
+#include "analysis/records.h"
+#include "analysis/run_state.h"
+#include "analysis/warm_up.h"
 #include "core/base/printable.h"
 #include "core/base/rank_words.h"
 #include "inspector_cli/commands/selection.h"
 #include "inspector_cli/commands/subcommands.h"
-#include "inspector_cli/report/events.h"
+#include "inspector_cli/report/analysis_display.h"
 #include "inspector_cli/report/first_trouble.h"
-#include "inspector_cli/report/rank_ends.h"
-#include "inspector_cli/report/run_choice.h"
-#include "inspector_cli/report/run_state.h"
-#include "inspector_cli/report/series.h"
-#include "inspector_cli/report/warm_up.h"
+#include "inspector_cli/report/open_run.h"
 #include "inspector_cli/terminal/terminal.h"
 #include "inspector_cli/terminal/text.h"
 
 namespace telens::cli {
 namespace {
+
+using analysis::get_event_text;
+using analysis::get_state;
+using analysis::list_events;
+using analysis::list_rank_ends;
+using analysis::RunState;
+using analysis::time_text;
+using analysis::WarmUp;
 
 using record::Dictionary;
 using record::Segment;
@@ -56,11 +65,12 @@ void line(std::string_view name, const std::string& text) {
 }
 
 // On a terminal further lines of the text stand under its first one.
-void paragraph(std::string_view name, const RunState& state) {
+void paragraph(std::string_view name, const std::string& text,
+               std::optional<Color> color = std::nullopt) {
   const auto width = stdout_is_terminal() ? static_cast<std::size_t>(terminal_width()) : SIZE_MAX;
   const std::size_t room = width > 2 * kNameWidth ? width - kNameWidth - 1 : width;
-  for (const std::string& part : wrapped_at_blanks(printable(state.text), room)) {
-    line(name, state.color ? colored(part, *state.color) : part);
+  for (const std::string& part : wrapped_at_blanks(printable(text), room)) {
+    line(name, color ? colored(part, *color) : part);
     name = "";
   }
 }
@@ -119,22 +129,26 @@ void print_files(const record::RunReader& run) {
       text += fmt::format(" (repeated from {} on after a restart)", segment.superseded_from);
     }
     line("file", text);
-    paragraph("", get_state(segment));
+    const RunState state = get_state(segment);
+    paragraph("", state.text, get_color(state.condition));
     if (thinned.iterations_seen > 0) {
-      paragraph("", {fmt::format("thinned for max_size: {} of the first {} iterations are left",
-                                 thinned.iterations_left, thinned.iterations_seen),
-                     Color::yellow});
+      paragraph("",
+                fmt::format("thinned for max_size: {} of the first {} iterations are left",
+                            thinned.iterations_left, thinned.iterations_seen),
+                Color::yellow);
     }
     if (segment.dropped > 0) {
-      paragraph("", {fmt::format("incomplete: {} rows dropped because the disk was too slow or the "
-                                 "file was removed",
-                                 segment.dropped),
-                     Color::red});
+      paragraph("",
+                fmt::format("incomplete: {} rows dropped because the disk was too slow or the "
+                            "file was removed",
+                            segment.dropped),
+                Color::red);
     }
     if (segment.lost > 0) {
-      paragraph("", {fmt::format("incomplete: {} rows lost because writes to the disk failed",
-                                 segment.lost),
-                     Color::red});
+      paragraph(
+          "",
+          fmt::format("incomplete: {} rows lost because writes to the disk failed", segment.lost),
+          Color::red);
     }
   }
 }
@@ -150,11 +164,11 @@ void print_ranks(const record::RunReader& run) {
   if (more > 0) ends.push_back(fmt::format("and of {}, below", counted(more, "more rank")));
   std::string_view name = "ended";
   for (const std::string& each : ends) {
-    paragraph(name, {each, Color::yellow});
+    paragraph(name, each, Color::yellow);
     name = "";
   }
   for (const std::string& each : diagnosis::missing_rank_notes(run)) {
-    paragraph("ranks", {each, Color::yellow});
+    paragraph("ranks", each, Color::yellow);
   }
 }
 
@@ -179,10 +193,10 @@ void print_totals(const record::RunReader& run) {
                                     static_cast<double>(bytes) / static_cast<double>(records)));
   const auto& statistics = run.names(Dictionary::statistic);
   paragraph("watched",
-            {fmt::format("{}, {}, {}{}{}", counted(run.names(Dictionary::layer).size(), "layer"),
-                         counted(run.names(Dictionary::tensor).size(), "tensor"),
-                         counted(statistics.size(), "statistic"), statistics.empty() ? "" : ": ",
-                         list_first(statistics))});
+            fmt::format("{}, {}, {}{}{}", counted(run.names(Dictionary::layer).size(), "layer"),
+                        counted(run.names(Dictionary::tensor).size(), "tensor"),
+                        counted(statistics.size(), "statistic"), statistics.empty() ? "" : ": ",
+                        list_first(statistics)));
 }
 
 void print_scalars(const record::RunReader& run) {

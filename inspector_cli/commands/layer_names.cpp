@@ -9,10 +9,11 @@
 #include <system_error>
 #include <utility>
 
+#include "analysis/records.h"
 #include "core/base/bounded_file.h"
 #include "core/base/error.h"
 #include "hooks/config/text_check.h"
-#include "inspector_cli/report/series.h"
+#include "inspector_cli/report/open_run.h"
 #include "record/run_reader.h"
 
 namespace telens::cli {

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "analysis/records.h"
 #include "core/base/error.h"
 #include "core/base/names.h"
 #include "core/base/printable.h"
@@ -20,11 +21,13 @@
 #include "inspector_cli/commands/selection.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/commands/table_options.h"
-#include "inspector_cli/report/series.h"
+#include "inspector_cli/report/open_run.h"
 #include "inspector_cli/terminal/table.h"
 
 namespace telens::cli {
 namespace {
+
+using analysis::name_or_empty;
 
 using record::Dictionary;
 using record::LedgerRow;

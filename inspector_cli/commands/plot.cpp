@@ -11,6 +11,7 @@
 #include "inspector_cli/report/chart.h"
 #include "inspector_cli/report/first_trouble.h"
 #include "inspector_cli/report/histogram_chart.h"
+#include "inspector_cli/report/open_run.h"
 #include "inspector_cli/terminal/output.h"
 #include "inspector_cli/terminal/terminal.h"
 

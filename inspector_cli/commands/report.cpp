@@ -5,12 +5,13 @@
 #include <memory>
 #include <string>
 
+#include "analysis/records.h"
+#include "analysis/run_state.h"
 #include "core/base/error.h"
 #include "inspector_cli/commands/selection.h"
 #include "inspector_cli/commands/subcommands.h"
+#include "inspector_cli/report/open_run.h"
 #include "inspector_cli/report/report_page.h"
-#include "inspector_cli/report/run_state.h"
-#include "inspector_cli/report/series.h"
 #include "inspector_cli/terminal/output.h"
 
 namespace telens::cli {
@@ -27,7 +28,7 @@ void run_report(const ReportOptions& options) {
   }
   const record::RunReader run = open_run(options.run);
   if (run.record_count() == 0 && run.scalars().empty() && run.events().empty() &&
-      recording_notes(run).empty()) {
+      analysis::recording_notes(run).empty()) {
     raise<RecordError>(
         "{}: this run has no records and no events (yet); telens info shows its state",
         options.run);

@@ -11,7 +11,7 @@
 #include "inspector_cli/commands/number_options.h"
 #include "inspector_cli/commands/selection.h"
 #include "inspector_cli/commands/subcommands.h"
-#include "inspector_cli/report/run_choice.h"
+#include "inspector_cli/report/open_run.h"
 #include "inspector_cli/serve/live_report.h"
 #include "inspector_cli/serve/loopback_server.h"
 #include "inspector_cli/serve/token.h"

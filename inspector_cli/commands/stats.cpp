@@ -9,22 +9,37 @@
 #include <numeric>
 #include <string_view>
 
+#include "analysis/rank_spread.h"
+#include "analysis/records.h"
+#include "analysis/severity.h"
+#include "analysis/tensor_summary.h"
+#include "analysis/warm_up.h"
 #include "core/base/error.h"
 #include "hooks/statistics/statistic_name.h"
 #include "inspector_cli/commands/selection.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/commands/table_options.h"
+#include "inspector_cli/report/analysis_display.h"
 #include "inspector_cli/report/first_trouble.h"
-#include "inspector_cli/report/rank_spread.h"
-#include "inspector_cli/report/series.h"
-#include "inspector_cli/report/severity.h"
-#include "inspector_cli/report/tensor_summary.h"
-#include "inspector_cli/report/warm_up.h"
+#include "inspector_cli/report/open_run.h"
 #include "inspector_cli/terminal/table.h"
 #include "inspector_cli/terminal/terminal.h"
 
 namespace telens::cli {
 namespace {
+
+using analysis::badness;
+using analysis::catalogue_rows;
+using analysis::is_bad;
+using analysis::name_or_empty;
+using analysis::SeriesHash;
+using analysis::SeriesKey;
+using analysis::Severity;
+using analysis::Standing;
+using analysis::TensorSummaries;
+using analysis::TensorSummary;
+using analysis::UseRecord;
+using analysis::WarmUp;
 
 using record::Dictionary;
 

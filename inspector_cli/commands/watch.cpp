@@ -16,13 +16,13 @@
 #include <utility>
 #include <vector>
 
+#include "analysis/followed_run.h"
 #include "core/base/error.h"
 #include "core/base/printable.h"
 #include "inspector_cli/commands/number_options.h"
 #include "inspector_cli/commands/selection.h"
 #include "inspector_cli/commands/subcommands.h"
-#include "inspector_cli/report/followed_run.h"
-#include "inspector_cli/report/run_choice.h"
+#include "inspector_cli/report/open_run.h"
 #include "inspector_cli/report/run_view.h"
 #include "inspector_cli/terminal/output.h"
 #include "inspector_cli/terminal/terminal.h"
@@ -30,6 +30,8 @@
 
 namespace telens::cli {
 namespace {
+
+using analysis::FollowedRun;
 
 using Clock = std::chrono::steady_clock;
 

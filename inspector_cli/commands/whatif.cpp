@@ -7,19 +7,27 @@
 #include <map>
 #include <memory>
 
+#include "analysis/offline_casts.h"
+#include "analysis/records.h"
 #include "core/base/error.h"
 #include "inspector_cli/commands/choice.h"
 #include "inspector_cli/commands/number_options.h"
 #include "inspector_cli/commands/selection.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/commands/table_options.h"
-#include "inspector_cli/report/offline_casts.h"
-#include "inspector_cli/report/series.h"
+#include "inspector_cli/report/open_run.h"
 #include "inspector_cli/terminal/table.h"
 #include "inspector_cli/terminal/terminal.h"
 
 namespace telens::cli {
 namespace {
+
+using analysis::apply_offline_cast;
+using analysis::Fp8Choice;
+using analysis::name_or_empty;
+using analysis::OfflineCast;
+using analysis::OfflineCastRow;
+using analysis::OfflineCasts;
 
 using record::Dictionary;
 

@@ -10,16 +10,28 @@
 #include <set>
 #include <unordered_map>
 
+#include "analysis/records.h"
+#include "analysis/severity.h"
+#include "analysis/warm_up.h"
 #include "core/base/error.h"
 #include "core/base/printable.h"
+#include "inspector_cli/report/open_run.h"
 #include "inspector_cli/report/scale.h"
-#include "inspector_cli/report/series.h"
-#include "inspector_cli/report/severity.h"
-#include "inspector_cli/report/warm_up.h"
 #include "inspector_cli/terminal/text.h"
 
 namespace telens::cli {
 namespace {
+
+using analysis::badness;
+using analysis::catalogue_rows;
+using analysis::is_bad;
+using analysis::lost_share;
+using analysis::name_or_empty;
+using analysis::SeriesHash;
+using analysis::SeriesKey;
+using analysis::Severity;
+using analysis::Standing;
+using analysis::WarmUp;
 
 using record::Dictionary;
 

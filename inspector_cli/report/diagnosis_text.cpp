@@ -8,8 +8,8 @@
 
 #include "analysis/finding_words.h"
 #include "analysis/rules.h"
+#include "analysis/run_state.h"
 #include "core/base/printable.h"
-#include "inspector_cli/report/rank_ends.h"
 #include "inspector_cli/terminal/terminal.h"
 #include "inspector_cli/terminal/text.h"
 

@@ -9,17 +9,31 @@
 #include <utility>
 #include <vector>
 
+#include "analysis/records.h"
 #include "analysis/skipped_steps.h"
 #include "core/base/printable.h"
 #include "core/base/shell_word.h"
 #include "hooks/statistics/from_histogram.h"
 #include "hooks/statistics/statistic_name.h"
-#include "inspector_cli/report/histograms.h"
+#include "inspector_cli/report/analysis_display.h"
+#include "inspector_cli/report/open_run.h"
 #include "inspector_cli/terminal/terminal.h"
 #include "inspector_cli/terminal/text.h"
 
 namespace telens::cli {
 namespace {
+
+using analysis::describe_iterations;
+using analysis::for_each_histogram;
+using analysis::kNotableLoss;
+using analysis::lost_share;
+using analysis::SeriesKey;
+using analysis::Severity;
+using analysis::TensorKey;
+using analysis::TensorSummaries;
+using analysis::TensorSummary;
+using analysis::UseRecord;
+using analysis::WarmUp;
 
 using record::Dictionary;
 

@@ -7,14 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "inspector_cli/report/series.h"
-#include "inspector_cli/report/tensor_summary.h"
+#include "analysis/records.h"
+#include "analysis/tensor_summary.h"
 #include "record/run_reader.h"
 
 namespace telens::cli {
 
 struct Trouble {
-  SeriesKey where;
+  analysis::SeriesKey where;
   std::int64_t iteration = 0;
   double value = 0;
 };
@@ -29,17 +29,17 @@ struct FirstTrouble {
   std::size_t skipped_steps = 0;
   bool nonfinite_measured = false;
   bool overflow_measured = false;
-  std::optional<TensorSummary> clips_most;  // casts of the running recipe, by severity.h
-  std::optional<TensorSummary> loses_most;
+  std::optional<analysis::TensorSummary> clips_most;  // casts of the running recipe, by severity.h
+  std::optional<analysis::TensorSummary> loses_most;
   // Where the most elements lay beyond the largest value and none was clipped: their scale was
   // rounded. Sought only where nothing clips.
-  std::optional<TensorSummary> rounds_most;
+  std::optional<analysis::TensorSummary> rounds_most;
 };
 
 // Finds the first trouble in records as they are read, in whichever order they come.
 class FirstTroubleFinder {
  public:
-  FirstTroubleFinder(const record::RunReader& run, const WarmUp& warm_up);
+  FirstTroubleFinder(const record::RunReader& run, const analysis::WarmUp& warm_up);
   ~FirstTroubleFinder();
   FirstTroubleFinder(const FirstTroubleFinder&) = delete;
   FirstTroubleFinder& operator=(const FirstTroubleFinder&) = delete;
@@ -58,9 +58,9 @@ class FirstTroubleFinder {
 
 // Reads the run once: `use` gets the records of the query, `finder` those that it needs.
 void for_each_record(const record::RunReader& run, const record::RecordQuery& query,
-                     FirstTroubleFinder& finder, const UseRecord& use);
+                     FirstTroubleFinder& finder, const analysis::UseRecord& use);
 // For a caller that needs no other records.
-FirstTrouble find_first_trouble(const record::RunReader& run, const WarmUp& warm_up,
+FirstTrouble find_first_trouble(const record::RunReader& run, const analysis::WarmUp& warm_up,
                                 const record::RecordQuery& query);
 
 // fine: measured, and there is nothing. plain: nothing to worry about, or not known.
@@ -71,7 +71,7 @@ struct Sentence {
 };
 
 // It in words, the gravest first; always at least one sentence.
-std::vector<Sentence> sentences(const FirstTrouble& trouble, const WarmUp& warm_up,
+std::vector<Sentence> sentences(const FirstTrouble& trouble, const analysis::WarmUp& warm_up,
                                 const record::RunReader& run);
 // The line that says which command judges a run.
 void print_pointer(const std::string& run);

@@ -5,14 +5,17 @@
 #include <algorithm>
 #include <map>
 
+#include "analysis/records.h"
 #include "core/base/error.h"
 #include "core/base/printable.h"
-#include "inspector_cli/report/histograms.h"
 #include "inspector_cli/report/scale.h"
-#include "inspector_cli/report/series.h"
 
 namespace telens::cli {
 namespace {
+
+using analysis::for_each_histogram;
+using analysis::SeriesKey;
+using analysis::TensorKey;
 
 using record::Dictionary;
 using CountsByIteration =

@@ -6,11 +6,15 @@
 #include <span>
 #include <utility>
 
-#include "inspector_cli/report/severity.h"
-#include "inspector_cli/report/warm_up.h"
+#include "analysis/severity.h"
+#include "analysis/warm_up.h"
 
 namespace telens::cli {
 namespace {
+
+using analysis::catalogue_rows;
+using analysis::is_bad;
+using analysis::WarmUp;
 
 // The ranks of a run and the bins that they fall into.
 class RankBins {

@@ -7,12 +7,15 @@
 #include <optional>
 
 #include "analysis/rules.h"
+#include "analysis/run_state.h"
 #include "core/base/error.h"
 #include "core/base/printable.h"
-#include "inspector_cli/report/run_state.h"
 
 namespace telens::cli {
 namespace {
+
+using analysis::get_state;
+using analysis::RunState;
 
 // A cell takes 12 to 15 bytes of a page, which is to stay below 5 MB: 2 MB of heat maps, 1 MB of
 // the tensors behind them, half a megabyte of ranks, and as much of histograms.
@@ -52,9 +55,9 @@ std::optional<HistogramChart> make_histogram_chart(const record::RunReader& run,
 }
 
 std::string_view get_gravity(const RunState& state) {
-  if (state.color == Color::red) return "grave";
-  if (state.color == Color::yellow) return "notable";
-  return state.color == Color::green ? "fine" : "plain";
+  if (state.condition == analysis::Condition::failed) return "grave";
+  if (state.condition == analysis::Condition::warning) return "notable";
+  return state.condition == analysis::Condition::live ? "fine" : "plain";
 }
 
 std::string describe_verdict(const diagnosis::Diagnosis& found) {

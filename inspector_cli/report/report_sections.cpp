@@ -7,17 +7,23 @@
 #include <set>
 #include <tuple>
 
+#include "analysis/events.h"
 #include "analysis/finding_words.h"
 #include "analysis/rules.h"
+#include "analysis/run_state.h"
+#include "analysis/worst_blocks.h"
 #include "core/base/rank_words.h"
-#include "inspector_cli/report/events.h"
+#include "inspector_cli/report/analysis_display.h"
 #include "inspector_cli/report/report_page.h"
-#include "inspector_cli/report/run_state.h"
-#include "inspector_cli/report/worst_blocks.h"
 #include "inspector_cli/terminal/text.h"
 
 namespace telens::cli {
 namespace {
+
+using analysis::get_event_text;
+using analysis::list_events;
+using analysis::recording_notes;
+using analysis::worst_blocks;
 
 using diagnosis::Facts;
 using diagnosis::Finding;
@@ -210,7 +216,7 @@ Json report_sections(const record::RunReader& run, const Facts& facts,
   if (Json events = events_section(run); !events["table"]["rows"].empty()) {
     sections.push_back(std::move(events));
   }
-  const Table blocks = make_table(worst_blocks(run, {}), run, kMostBlocks);
+  const Table blocks = block_table(worst_blocks(run, {}), run, kMostBlocks);
   if (blocks.size() > 0) sections.push_back(blocks_section(blocks));
   if (!facts.gemm_states().empty()) sections.push_back(gemms_section(facts));
   if (!diagnosis.unasked.empty() || !diagnosis.meaningless.empty() ||

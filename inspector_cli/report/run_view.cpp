@@ -14,17 +14,24 @@
 #include "analysis/diagnosis.h"
 #include "analysis/facts.h"
 #include "analysis/finding_words.h"
+#include "analysis/records.h"
 #include "analysis/rules.h"
+#include "analysis/tensor_summary.h"
+#include "analysis/warm_up.h"
 #include "core/base/printable.h"
 #include "core/base/shell_word.h"
-#include "inspector_cli/report/losses.h"
-#include "inspector_cli/report/series.h"
-#include "inspector_cli/report/tensor_summary.h"
-#include "inspector_cli/report/warm_up.h"
+#include "inspector_cli/report/analysis_display.h"
 #include "inspector_cli/terminal/text.h"
 
 namespace telens::cli {
 namespace {
+
+using analysis::get_state;
+using analysis::name_or_empty;
+using analysis::read_losses;
+using analysis::TensorSummaries;
+using analysis::TensorSummary;
+using analysis::WarmUp;
 
 using diagnosis::Point;
 
@@ -180,7 +187,7 @@ std::vector<FrameLine> make_frame(const RunView& view, const std::string& name, 
                                   std::size_t rows) {
   Frame frame(width);
   frame.add(fmt::format("{}  {}", progress_text(view), view.id), Color::bold);
-  frame.add(printable(view.state.text), view.state.color);
+  frame.add(printable(view.state.text), get_color(view.state.condition));
   if (!view.losses.empty()) {
     constexpr std::string_view kName = "loss ";
     frame.add(fmt::format("{}{}", kName,

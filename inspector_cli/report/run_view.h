@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "analysis/run_state.h"
 #include "analysis/series.h"
-#include "inspector_cli/report/run_state.h"
 #include "inspector_cli/terminal/table.h"
 #include "inspector_cli/terminal/terminal.h"
 #include "record/run_reader.h"
@@ -22,7 +22,7 @@ struct ViewedFinding {
 
 struct RunView {
   std::string id;
-  RunState state;
+  analysis::RunState state;
   bool ended = false;  // see has_ended()
   std::optional<std::int64_t> last_iteration = std::nullopt;
   std::vector<diagnosis::Point> losses = {};  // the lowest rank's that has any

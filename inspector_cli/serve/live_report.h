@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "inspector_cli/report/followed_run.h"
+#include "analysis/followed_run.h"
 #include "inspector_cli/serve/loopback_server.h"
 
 namespace telens::cli {
@@ -47,7 +47,7 @@ class LiveReport {
   std::string data_text(const Content& content) const;
 
   std::string name_;
-  FollowedRun run_;
+  analysis::FollowedRun run_;
   std::chrono::milliseconds interval_;
   Clock::duration cost_{};
   std::atomic<Clock::time_point> asked_;

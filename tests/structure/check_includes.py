@@ -218,7 +218,7 @@ ROOMS = (
         LIBTORCH,
     ),
     # Facts of a run and the rules that judge them. Reads runs only through record.
-    room("analysis", "analysis/*", "record statistics hooks_config record_rows"),
+    room("analysis", "analysis/*", "formats record statistics hooks_config record_rows"),
     # features
     room(
         "options",

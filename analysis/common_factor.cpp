@@ -1,0 +1,277 @@
+#include "analysis/common_factor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "analysis/baseline.h"
+
+namespace telens::analysis {
+namespace {
+
+constexpr std::size_t kLeastIterations = 3;
+constexpr std::int64_t kNearby = 2;  // iterations, within which the third run is compared
+// Seeds of small models differ by up to 0.25 in the dgrads of four neighbors, by 0.1 in all.
+constexpr double kLeastBits = 0.5;
+constexpr double kTimesSteps = 4;
+constexpr double kTimesChance = 3;
+constexpr double kStandardErrors = 3;
+// The standard error of the median of normal values: sqrt(pi / 2) times that of their mean.
+const double kErrorOfMedian = std::sqrt(std::acos(-1.0) / 2);
+
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+double log_ratio(double a, double b) {
+  const bool known = a > 0 && b > 0 && std::isfinite(a) && std::isfinite(b);
+  return known ? std::log2(b / a) : kNone;
+}
+
+// Of an even count the mean of the two in the middle, so that factors and their inverses weigh
+// alike. NaN of none.
+double middle(std::vector<double> bits) {
+  if (bits.empty()) return kNone;
+  std::ranges::sort(bits);
+  return (bits[(bits.size() - 1) / 2] + bits[bits.size() / 2]) / 2;
+}
+
+double middle_of_known(std::vector<double> bits) {
+  std::erase_if(bits, [](double value) { return std::isnan(value); });
+  return middle(std::move(bits));
+}
+
+// log2 of B over A by pair and iteration; NaN if a value is missing.
+struct Ratios {
+  std::vector<std::int64_t> iterations;
+  std::vector<std::vector<double>> bits;  // by pair
+
+  Ratios(const std::vector<SeriesPair>& pairs, const Series* SeriesPair::*other) {
+    std::set<std::int64_t> all;
+    for (const SeriesPair& pair : pairs) {
+      if (pair.*other == nullptr) continue;
+      for (const auto& [iteration, value] : pair.a->points) all.insert(iteration);
+    }
+    iterations.assign(all.begin(), all.end());
+    for (const SeriesPair& pair : pairs) {
+      std::vector<double>& row = bits.emplace_back();
+      for (const std::int64_t iteration : iterations) {
+        const auto a = pair.a->at(iteration);
+        const auto b = pair.*other != nullptr ? (pair.*other)->at(iteration) : std::nullopt;
+        row.push_back(a && b ? log_ratio(*a, *b) : kNone);
+      }
+    }
+  }
+
+  // The median over the pairs [begin, end); NaN if fewer than half of them are known.
+  double common(std::size_t begin, std::size_t end, std::size_t iteration) const {
+    std::vector<double> values;
+    for (std::size_t i = begin; i < end; ++i) {
+      if (!std::isnan(bits[i][iteration])) values.push_back(bits[i][iteration]);
+    }
+    return 2 * values.size() < end - begin ? kNone : middle(std::move(values));
+  }
+
+  std::size_t count_known(std::size_t begin, std::size_t end, std::size_t iteration) const {
+    std::size_t known = 0;
+    for (std::size_t i = begin; i < end; ++i) known += std::isnan(bits[i][iteration]) ? 0 : 1;
+    return known;
+  }
+};
+
+// How A changes from one iteration to the next, in bits.
+struct Steps {
+  double common = 0;   // the median change that all series have in common
+  double scatter = 0;  // the standard deviation of a single series' change
+
+  explicit Steps(const std::vector<SeriesPair>& pairs) {
+    std::map<std::int64_t, std::vector<double>> by_iteration;
+    std::vector<double> all;
+    for (const SeriesPair& pair : pairs) {
+      const auto& points = pair.a->points;
+      for (std::size_t i = 1; i < points.size(); ++i) {
+        const double step = log_ratio(points[i - 1].value, points[i].value);
+        if (std::isnan(step)) continue;
+        by_iteration[points[i].iteration].push_back(step);
+        all.push_back(step);
+      }
+    }
+    std::vector<double> commons;
+    for (auto& [iteration, steps] : by_iteration) commons.push_back(std::abs(middle(steps)));
+    if (!commons.empty()) common = middle(std::move(commons));
+    if (!all.empty()) scatter = spread(all);
+  }
+};
+
+// Neighbors in the list: [begin, end).
+struct Window {
+  std::size_t begin = 0, end = 0;
+  std::size_t size() const { return end - begin; }
+};
+
+// All pairs, then halves, quarters, ... that overlap by three quarters.
+std::vector<Window> list_windows(std::size_t pairs) {
+  std::vector<Window> windows;
+  for (std::size_t size = pairs; size >= kLeastPairs; size = size / 2) {
+    const std::size_t step = std::max<std::size_t>(1, size / 4);
+    for (std::size_t begin = 0; begin + size < pairs; begin += step) {
+      windows.push_back({begin, begin + size});
+    }
+    windows.push_back({pairs - size, pairs});
+  }
+  return windows;
+}
+
+// The neighbors with the largest sum of values less `half`, or of the opposite if it is negative.
+Window largest_sum(const std::vector<double>& values, double half) {
+  Window best;
+  Window window;
+  double sum = 0;
+  double largest = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (sum <= 0) {
+      window.begin = i;
+      sum = 0;
+    }
+    const double above = values[i] - half;
+    if (!std::isnan(above)) sum += half > 0 ? above : -above;
+    window.end = i + 1;
+    if (sum > largest) {
+      largest = sum;
+      best = window;
+    }
+  }
+  return best;
+}
+
+// Iterations [first, end) in a row in which a common factor is beyond the tolerance, to one side,
+// but for those in which it is not known.
+struct Excess {
+  std::size_t first = 0, end = 0;
+  std::size_t known = 0;
+  bool ends = false;  // before the last iteration in which it is known
+};
+
+class Search {
+ public:
+  Search(const std::vector<SeriesPair>& pairs, const LossFactor& loss_factor)
+      : pairs_(pairs),
+        loss_factor_(loss_factor),
+        ratios_(pairs, &SeriesPair::b),
+        third_(pairs, &SeriesPair::third),
+        steps_(pairs) {}
+
+  std::optional<CommonFactor> find() const {
+    std::optional<CommonFactor> earliest;
+    for (const Window& window : list_windows(pairs_.size())) {
+      const auto excess = first_excess(window);
+      if (!excess || (earliest && ratios_.iterations[excess->first] >= earliest->first)) continue;
+      CommonFactor found = describe(window, *excess);
+      if (found.pairs.size() >= kLeastPairs) earliest = std::move(found);
+    }
+    return earliest;
+  }
+
+ private:
+  double tolerance(const Window& window, std::size_t iteration) const {
+    double by_format = 0;
+    for (std::size_t i = window.begin; i < window.end; ++i) {
+      const auto& [a, b, third, error_a, error_b] = pairs_[i];
+      const double growth = std::log2((1 + error_b * error_b) / (1 + error_a * error_a)) / 2;
+      by_format = std::max(by_format, std::abs(growth));
+    }
+    const double root =
+        std::sqrt(static_cast<double>(ratios_.count_known(window.begin, window.end, iteration)));
+    const double least = std::max(kLeastBits * (1 + 1 / root),
+                                  kStandardErrors * kErrorOfMedian * steps_.scatter / root);
+    return std::hypot(by_format, least, chance(window, iteration)) +
+           std::log2(loss_factor_(ratios_.iterations[iteration]));
+  }
+
+  double chance(const Window& window, std::size_t iteration) const {
+    if (third_.iterations.empty()) return kTimesSteps * steps_.common;
+    double largest = 0;
+    for (std::size_t i = 0; i < third_.iterations.size(); ++i) {
+      if (third_.iterations[i] > ratios_.iterations[iteration] + kNearby) break;
+      const double common = third_.common(window.begin, window.end, i);
+      if (!std::isnan(common)) largest = std::max(largest, std::abs(common));
+    }
+    return kTimesChance * largest;
+  }
+
+  std::optional<Excess> first_excess(const Window& window) const {
+    Excess excess;
+    std::size_t known = 0;
+    int side = 0;
+    const auto is_long = [&] { return side != 0 && excess.known >= kLeastIterations; };
+    for (std::size_t i = 0; i < ratios_.iterations.size(); ++i) {
+      if (ratios_.count_known(window.begin, window.end, i) < kLeastPairs) continue;
+      const double common = ratios_.common(window.begin, window.end, i);
+      if (std::isnan(common)) continue;
+      ++known;
+      const int now = std::abs(common) <= tolerance(window, i) ? 0 : common > 0 ? 1 : -1;
+      if (now != side) {
+        excess.ends = true;
+        if (is_long()) return excess;
+        excess = {.first = i};
+        side = now;
+      }
+      excess.end = i + 1;
+      ++excess.known;
+    }
+    const bool always = side != 0 && excess.known == known;
+    return is_long() || always ? std::optional(excess) : std::nullopt;
+  }
+
+  // The median ratio of each pair over the iterations of the excess; NaN if none is known.
+  std::vector<double> usual_ratios(const Excess& excess) const {
+    std::vector<double> usual;
+    for (const std::vector<double>& row : ratios_.bits) {
+      const auto begin = row.begin() + static_cast<std::ptrdiff_t>(excess.first);
+      usual.push_back(
+          middle_of_known({begin, begin + static_cast<std::ptrdiff_t>(excess.end - excess.first)}));
+    }
+    return usual;
+  }
+
+  // The neighbors that have the factor: those whose ratios are most above half of it in sum.
+  CommonFactor describe(const Window& window, const Excess& excess) const {
+    const std::vector<double> usual = usual_ratios(excess);
+    const double half = middle_of_known({usual.begin() + static_cast<std::ptrdiff_t>(window.begin),
+                                         usual.begin() + static_cast<std::ptrdiff_t>(window.end)}) /
+                        2;
+    const double sign = half > 0 ? 1 : -1;
+    const Window with_factor = largest_sum(usual, half);
+    CommonFactor found{.origin = with_factor.begin, .first = ratios_.iterations[excess.first]};
+    std::vector<double> factors;
+    for (std::size_t i = with_factor.begin; i < with_factor.end; ++i) {
+      if (!(sign * usual[i] > sign * half)) continue;
+      found.pairs.push_back(i);
+      factors.push_back(usual[i]);
+    }
+    if (excess.ends) {
+      found.last = ratios_.iterations[excess.end - 1];
+    }
+    found.factor = std::exp2(middle(std::move(factors)));
+    found.tolerance = std::exp2(tolerance(window, excess.first));
+    return found;
+  }
+
+  const std::vector<SeriesPair>& pairs_;
+  const LossFactor& loss_factor_;
+  Ratios ratios_;
+  Ratios third_;
+  Steps steps_;
+};
+
+}  // namespace
+
+std::optional<CommonFactor> find_common_factor(const std::vector<SeriesPair>& pairs,
+                                               const LossFactor& loss_factor) {
+  if (pairs.size() < kLeastPairs) return std::nullopt;
+  return Search(pairs, loss_factor).find();
+}
+
+}  // namespace telens::analysis

@@ -1,0 +1,428 @@
+#include "analysis/run_difference.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+
+#include "analysis/baseline.h"
+#include "analysis/common_factor.h"
+#include "analysis/compared_series.h"
+#include "analysis/expected_error.h"
+#include "analysis/seed_scatter.h"
+
+namespace telens::analysis {
+namespace {
+
+constexpr double kTimesChance = 3;     // the distance of the third run
+constexpr double kTimesSteps = 4;      // how a series varies by itself
+constexpr std::size_t kSustained = 3;  // points; a single one may be chance
+constexpr double kTimesTolerance = 3;  // in bits: a single point that is further off is no chance
+constexpr std::int64_t kNearby = 2;    // iterations, over which the third run is looked at
+
+// |a - b|, of sizes over the larger one; errors are relative already.
+double distance(Compared kind, double a, double b) {
+  if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
+  if (!std::isfinite(a) || !std::isfinite(b)) return std::numeric_limits<double>::infinity();
+  return std::abs(a - b) / (kind == Compared::size ? std::max(std::abs(a), std::abs(b)) : 1);
+}
+
+// Series of another run by the names of their layers.
+class ByName {
+ public:
+  ByName(const Facts& facts, const LayerMap& map) : map_(map) {
+    for (Quantity& each : list_quantities(facts)) {
+      const std::string& layer = facts.layer_name(each.series.place.layer);
+      known_.emplace(make_key(each.kind, layer, each.series.place), std::move(each.series));
+    }
+    if (facts.ranks() == 1 && !known_.empty()) only_rank_ = std::get<4>(known_.begin()->first);
+    for (std::size_t i = 0; i < facts.layers(); ++i) {
+      const auto id = static_cast<std::int32_t>(i);
+      layers_.emplace(facts.layer_name(id), id);
+    }
+  }
+
+  // nullptr: the run has none.
+  const Series* find(const Facts& of, Compared kind, const Place& place) const {
+    const std::string name = mapped(of.layer_name(place.layer));
+    auto found = known_.find(make_key(kind, name, place));
+    if (found == known_.end() && only_rank_) {
+      Place other = place;
+      other.rank = *only_rank_;
+      found = known_.find(make_key(kind, name, other));
+    }
+    return found == known_.end() ? nullptr : &found->second;
+  }
+
+  // The series that this run's own quantity became.
+  const Series* find_own(const Facts& own, const Quantity& quantity) const {
+    const Place& place = quantity.series.place;
+    const auto found = known_.find(make_key(quantity.kind, own.layer_name(place.layer), place));
+    return found == known_.end() ? nullptr : &found->second;
+  }
+
+  // The id of another run's layer in this one.
+  std::int32_t layer(const std::string& name) const {
+    const auto found = layers_.find(mapped(name));
+    return found == layers_.end() ? record::kNoName : found->second;
+  }
+
+  std::string mapped(std::string name) const {
+    for (const auto& [from, to] : map_) {
+      const auto at = name.find(from);
+      if (at == std::string::npos) continue;
+      name.replace(at, from.size(), to);
+      break;
+    }
+    return name;
+  }
+
+ private:
+  using Key = std::tuple<Compared, std::string, int, int, int>;
+  static Key make_key(Compared kind, const std::string& layer, const Place& place) {
+    return {kind, layer, place.tensor ? static_cast<int>(*place.tensor) : -1,
+            place.gemm ? static_cast<int>(*place.gemm) : -1, place.rank};
+  }
+
+  const LayerMap& map_;
+  std::map<Key, Series> known_;
+  std::map<std::string, std::int32_t> layers_;
+  std::optional<int> only_rank_;
+};
+
+// How far a third run is from A up to and shortly after an iteration.
+double chance_by_run(Compared kind, const Series& a, const Series& other, std::int64_t iteration) {
+  double largest = 0;
+  for (const Point& point : a.points) {
+    if (point.iteration > iteration + kNearby) break;
+    const auto value = other.at(point.iteration);
+    const double apart = value ? distance(kind, point.value, *value) : 0;
+    if (std::isfinite(apart)) largest = std::max(largest, apart);
+  }
+  return kTimesChance * largest;
+}
+
+// How A varies from one iteration to the next.
+double chance_by_steps(Compared kind, const Series& a) {
+  std::vector<double> steps;
+  for (std::size_t i = 1; i < a.points.size(); ++i) {
+    const double step = distance(kind, a.points[i].value, a.points[i - 1].value);
+    if (std::isfinite(step)) steps.push_back(step);
+  }
+  return steps.empty() ? 0 : kTimesSteps * median(std::move(steps));
+}
+
+struct Pair {
+  std::int64_t iteration = 0;
+  double a = 0, b = 0;
+};
+
+std::vector<Pair> common(const std::vector<Point>& a, const Series& b) {
+  std::vector<Pair> pairs;
+  for (const auto& [iteration, value] : a) {
+    if (const auto other = b.at(iteration)) pairs.push_back({iteration, value, *other});
+  }
+  return pairs;
+}
+
+// Pairs on end that lie beyond the tolerance: [first, end).
+struct Excess {
+  std::size_t first = 0, end = 0;
+  bool by_far = false;  // one of them is no chance
+
+  std::size_t size() const { return end - first; }
+};
+
+// |log2(a / b)| of the distance of two sizes.
+double to_bits(double distance) {
+  return distance < 1 ? -std::log2(1 - distance) : std::numeric_limits<double>::infinity();
+}
+
+template <typename Tolerance>
+Excess next_excess(Compared kind, const std::vector<Pair>& pairs, std::size_t begin,
+                   const Tolerance& tolerance) {
+  Excess excess{begin, begin};
+  for (std::size_t i = begin; i < pairs.size(); ++i) {
+    const double apart = distance(kind, pairs[i].a, pairs[i].b);
+    const double allowed = tolerance(pairs[i].iteration);
+    if (!(apart > allowed)) {
+      if (excess.size() > 0) return excess;
+      excess.first = excess.end = i + 1;
+      continue;
+    }
+    excess.end = i + 1;
+    if (kind == Compared::size) {
+      excess.by_far |= to_bits(apart) > kTimesTolerance * to_bits(allowed);
+    }
+  }
+  return excess;
+}
+
+// The first excess of kSustained pairs; of sizes also one that lasts up to the last pair, or goes
+// by far. The scale of a single cast may be off for an iteration or two.
+template <typename Tolerance>
+std::optional<Divergence> first_excess(Compared kind, const std::vector<Pair>& pairs,
+                                       const Tolerance& tolerance) {
+  for (std::size_t begin = 0; begin < pairs.size();) {
+    const Excess excess = next_excess(kind, pairs, begin, tolerance);
+    if (excess.size() == 0) return std::nullopt;
+    const bool is_last = kind == Compared::size && excess.end == pairs.size();
+    begin = excess.end;
+    if (excess.size() < kSustained && !is_last && !excess.by_far) continue;
+    const Pair& first = pairs[excess.first];
+    Divergence found{.first = first.iteration,
+                     .a = first.a,
+                     .b = first.b,
+                     .difference = distance(kind, first.a, first.b),
+                     .tolerance = tolerance(first.iteration)};
+    if (excess.end < pairs.size()) found.last = pairs[excess.end - 1].iteration;
+    return found;
+  }
+  return std::nullopt;
+}
+
+// The part of a distance that formats explain.
+double by_format(const ExpectedError& error, Compared kind, const Place& place) {
+  if (kind == Compared::size) return error.at(place);
+  return kind == Compared::cast_error ? error.unit(place.layer) : error.of_product(place.layer);
+}
+
+// The series of both runs, aligned, and those that have no counterpart.
+class Comparison {
+ public:
+  Comparison(const Facts& a, const Facts& b, const Facts* spread, const LayerMap& map)
+      : a_(a),
+        b_(b),
+        in_b_(b, map),
+        error_(a, b, [&](std::int32_t layer) { return in_b_.layer(a.layer_name(layer)); }),
+        error_of_a_(a, a, [](std::int32_t layer) { return layer; }),
+        error_of_b_(b, b, [](std::int32_t layer) { return layer; }),
+        quantities_(list_quantities(a)) {
+    if (spread != nullptr) in_spread_.emplace(*spread, kSameNames);
+    // Errors of casts that A did not make are zero; B may lack them too.
+    if (!a.has("mse")) {
+      for (Quantity& each : errors_of_no_cast(quantities_)) no_casts_.push_back(std::move(each));
+    }
+  }
+
+  const ByName& in_b() const { return in_b_; }
+
+  void compare_tensors(RunDifference& result) {
+    find_scatter(result);
+    for (const Quantity& each : quantities_) {
+      if (!compare(each, result)) {
+        result.unmatched_in_a.push_back(
+            {each.series.place, a_.layer_name(each.series.place.layer), std::string(each.name)});
+      }
+    }
+    for (const Quantity& each : no_casts_) compare(each, result);
+    for (const Quantity& each : list_quantities(b_)) {
+      if (const Series* own = in_b_.find_own(b_, each); used_.contains(own)) continue;
+      result.unmatched_in_b.push_back(
+          {each.series.place, b_.layer_name(each.series.place.layer), std::string(each.name)});
+    }
+  }
+
+  // After compare_tensors(). A factor that most of its series show by themselves is told by them.
+  void compare_together(const LossFactor& loss_factor, RunDifference& result) const {
+    std::vector<Told> told;
+    for (const auto& [key, indices] : group_by_tensor()) {
+      add_common(indices, loss_factor, told, result);
+    }
+  }
+
+ private:
+  // Without a third run other seeds are known by what the runs begin with.
+  void find_scatter(RunDifference& result) {
+    std::vector<SizePair> pairs;
+    for (const Quantity& each : quantities_) {
+      if (each.kind != Compared::size || !each.series.place.tensor) continue;
+      const Series* other = in_b_.find(a_, each.kind, each.series.place);
+      if (other != nullptr) pairs.push_back({&each.series, other});
+    }
+    result.other_seeds = have_other_seeds(pairs, a_, b_);
+    if (result.other_seeds && !in_spread_) scatter_.emplace(pairs, a_);
+  }
+
+  double by_seeds(Compared kind, const Series& a, std::int64_t iteration) const {
+    if (!scatter_ || kind != Compared::size || !a.place.tensor) return 0;
+    return 1 - std::exp2(-scatter_->tolerance(a, iteration));
+  }
+
+  struct ComparedSeries {
+    SeriesPair pair;
+    bool diverges = false;
+  };
+  using Indices = std::vector<std::size_t>;  // in compared_
+  // A common factor that was told.
+  struct Told {
+    std::set<std::size_t> series;  // in compared_
+    std::int64_t first = 0;        // iteration
+  };
+
+  // False if B has no series for it, or none with a common iteration.
+  bool compare(const Quantity& quantity, RunDifference& result) {
+    const auto& [kind, name, series] = quantity;
+    const Series* other = in_b_.find(a_, kind, series.place);
+    if (other == nullptr) return false;
+    const auto pairs = common(series.points, *other);
+    if (pairs.empty()) return false;
+    used_.insert(other);
+    ++result.compared;
+    const Series* third = in_spread_ ? in_spread_->find(a_, kind, series.place) : nullptr;
+    const double explained = by_format(error_, kind, series.place);
+    const double by_steps = third == nullptr ? chance_by_steps(kind, series) : 0;
+    auto found = first_excess(kind, pairs, [&](std::int64_t iteration) {
+      const double chance =
+          third != nullptr ? chance_by_run(kind, series, *third, iteration) : by_steps;
+      return std::max({explained, chance, by_seeds(kind, series, iteration)});
+    });
+    if (kind == Compared::size && series.place.tensor) {
+      const SeriesPair pair{&series, other, third, error_of_a_.at(series.place),
+                            error_of_b_.at(other->place)};
+      compared_.push_back({pair, found.has_value()});
+    }
+    if (!found) return true;
+    found->place = series.place;
+    found->layer = a_.layer_name(series.place.layer);
+    found->quantity = name;
+    result.divergences.push_back(std::move(*found));
+    return true;
+  }
+
+  // By tensor and rank, all layers and those that play the same part.
+  std::map<std::tuple<int, int, std::string>, Indices> group_by_tensor() const {
+    std::map<std::tuple<int, int, std::string>, Indices> groups;
+    for (std::size_t i = 0; i < compared_.size(); ++i) {
+      const Place& place = compared_[i].pair.a->place;
+      const int tensor = static_cast<int>(*place.tensor);
+      groups[{tensor, place.rank, ""}].push_back(i);
+      groups[{tensor, place.rank, a_.select_part(place.layer)}].push_back(i);
+    }
+    return groups;
+  }
+
+  void add_common(const Indices& indices, const LossFactor& loss_factor,
+                  std::vector<Told>& all_told, RunDifference& result) const {
+    std::vector<SeriesPair> pairs;
+    for (const std::size_t i : indices) pairs.push_back(compared_[i].pair);
+    const bool backward = std::get<0>(get_order_in_step(pairs.front().a->place)) == 1;
+    const auto found = find_common_factor(
+        pairs, backward ? loss_factor : [](std::int64_t) { return 1.0; });
+    if (!found) return;
+    const auto is_told = [&](std::size_t i) { return compared_[indices[i]].diverges; };
+    const auto told = static_cast<std::size_t>(std::ranges::count_if(found->pairs, is_told));
+    if (2 * told >= found->pairs.size()) return;
+    const ComparedSeries& origin = compared_[indices[found->origin]];
+    Divergence divergence{
+        .place = origin.pair.a->place,
+        .layer = a_.layer_name(origin.pair.a->place.layer),
+        .quantity = fmt::format("common factor of {} root mean squares", found->pairs.size()),
+        .series = found->pairs.size(),
+        .first = found->first,
+        .last = found->last,
+        .a = 1,
+        .b = found->factor};
+    divergence.difference = distance(Compared::size, 1, found->factor);
+    divergence.tolerance = distance(Compared::size, 1, found->tolerance);
+    // Layers that play the same part are a part of all layers.
+    Told own{.series = {}, .first = found->first};
+    for (const std::size_t i : found->pairs) own.series.insert(indices[i]);
+    const auto has_all = [&](const Told& known) {
+      return known.first <= own.first && std::ranges::includes(known.series, own.series);
+    };
+    if (std::ranges::any_of(all_told, has_all)) return;
+    all_told.push_back(std::move(own));
+    result.divergences.push_back(std::move(divergence));
+  }
+
+  static const LayerMap kSameNames;
+  const Facts& a_;
+  const Facts& b_;
+  ByName in_b_;
+  std::optional<ByName> in_spread_;
+  std::optional<SeedScatter> scatter_;             // of runs with other seeds
+  ExpectedError error_, error_of_a_, error_of_b_;  // of the coarser format, and of each run
+  std::vector<Quantity> quantities_, no_casts_;
+  std::set<const Series*> used_;  // of in_b_
+  std::vector<ComparedSeries> compared_;
+};
+
+const LayerMap Comparison::kSameNames;
+
+std::optional<Series> get_loss(const Facts& facts) {
+  for (const Scalars& each : facts.scalars()) {
+    if (each.name == "loss") return Series{.place = {}, .points = each.points};
+  }
+  return std::nullopt;
+}
+
+// The larger of the two losses over the smaller one, in each iteration.
+LossFactor get_loss_factor(const Facts& a, const Facts& b) {
+  return [of_a = get_loss(a), of_b = get_loss(b)](std::int64_t iteration) {
+    const auto loss_a = of_a ? of_a->at(iteration) : std::nullopt;
+    const auto loss_b = of_b ? of_b->at(iteration) : std::nullopt;
+    if (!loss_a || !loss_b || !(*loss_a > 0) || !(*loss_b > 0)) return 1.0;
+    const double factor = std::max(*loss_a / *loss_b, *loss_b / *loss_a);
+    return std::isfinite(factor) ? factor : 1.0;
+  };
+}
+
+void compare_losses(const Facts& a, const Facts& b, const Facts* spread, RunDifference& result) {
+  const auto of_a = get_loss(a);
+  const auto of_b = get_loss(b);
+  if (!of_a || !of_b) return;
+  ++result.compared;
+  const auto third = spread != nullptr ? get_loss(*spread) : std::nullopt;
+  const double by_steps = chance_by_steps(Compared::size, *of_a);
+  const auto tolerance = [&](std::int64_t iteration) {
+    return third ? chance_by_run(Compared::size, *of_a, *third, iteration) : by_steps;
+  };
+  auto found = first_excess(Compared::size, common(of_a->points, *of_b), tolerance);
+  if (!found) return;
+  found->quantity = "loss";
+  result.divergences.push_back(std::move(*found));
+}
+
+std::vector<std::string> get_layers(const Facts& facts) {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < facts.layers(); ++i) {
+    names.push_back(facts.layer_name(static_cast<std::int32_t>(i)));
+  }
+  return names;
+}
+
+// A loss comes between the forward and the backward pass.
+StepOrder get_order_in_step(const Divergence& each) {
+  constexpr std::int32_t kLast = std::numeric_limits<std::int32_t>::max();
+  if (each.layer.empty()) return {0, kLast, 0};
+  return get_order_in_step(each.place);
+}
+
+}  // namespace
+
+RunDifference compare_runs(const Facts& a, const Facts& b, const Facts* spread,
+                           const LayerMap& map) {
+  RunDifference result;
+  Comparison comparison(a, b, spread, map);
+  comparison.compare_tensors(result);
+  comparison.compare_together(get_loss_factor(a, b), result);
+  compare_losses(a, b, spread, result);
+  std::ranges::stable_sort(result.divergences, {}, [](const Divergence& each) {
+    return std::tuple(each.first, get_order_in_step(each), each.place.rank);
+  });
+  const auto of_b = get_layers(b);
+  std::set<std::string> left(of_b.begin(), of_b.end());
+  for (const std::string& name : get_layers(a)) {
+    if (left.erase(comparison.in_b().mapped(name)) == 0) result.only_in_a.push_back(name);
+  }
+  result.only_in_b.assign(left.begin(), left.end());
+  return result;
+}
+
+}  // namespace telens::analysis

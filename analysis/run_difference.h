@@ -1,0 +1,55 @@
+// Where two runs part: their tensors aligned by layer, tensor, GEMM and iteration, against what
+// formats, depth and chance explain, each series by itself and all of a tensor together.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "analysis/facts.h"
+
+namespace telens::analysis {
+
+// A tensor whose size in run B is further from that in run A than the tolerance, from an iteration
+// on, or in single ones by far.
+struct Divergence {
+  Place place = {};           // in A
+  std::string layer = {};     // its name in A; "": a scalar
+  std::string quantity = {};  // "root mean square", "error of the cast", or the scalar's name
+  // The number of series that share a factor. If it is above 1, `a` is 1 and `b` is the factor.
+  std::size_t series = 1;
+  std::int64_t first = 0;  // iteration
+  // The last iteration before the two agree again; nullopt: they do not.
+  std::optional<std::int64_t> last = {};
+  double a = 0, b = 0;    // in that iteration
+  double difference = 0;  // relative; infinite where one is no number
+  double tolerance = 0;
+};
+
+// A series of one run that the other run lacks, or has no iteration in common with.
+struct Unmatched {
+  Place place = {};  // in its own run
+  std::string layer = {};
+  std::string quantity = {};
+};
+
+struct RunDifference {
+  std::vector<Divergence> divergences;  // by iteration, then in the order of training
+  std::size_t compared = 0;             // series with common iterations
+  bool other_seeds = false;             // they began with other weights, or have other data
+  std::vector<Unmatched> unmatched_in_a, unmatched_in_b;
+  std::vector<std::string> only_in_a, only_in_b;  // layers
+};
+
+// Texts that are replaced in the names of A's layers, the first one that is found in each.
+using LayerMap = std::vector<std::pair<std::string, std::string>>;
+
+// `spread`: a third run, of another seed, whose distance from A says what is chance. nullptr: how
+// A varies from one iteration to the next says it.
+RunDifference compare_runs(const Facts& a, const Facts& b, const Facts* spread,
+                           const LayerMap& map);
+
+}  // namespace telens::analysis

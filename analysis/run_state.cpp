@@ -1,0 +1,208 @@
+#include "analysis/run_state.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "analysis/rank_coverage.h"
+#include "core/base/rank_words.h"
+#include "record/file_status.h"
+#include "record/rows/event_texts.h"
+
+namespace telens::analysis {
+namespace {
+
+constexpr std::size_t kMostNotes = 4;
+
+// The last change that a section's budget made; empty if features run in all iterations after it.
+std::string budget_note(const record::RunReader& run) {
+  const auto& words = run.names(record::Dictionary::word);
+  std::string last;
+  for (const record::Event& event : run.events()) {
+    if (event.kind == record::kNoName || words[event.kind] != "budget" || event.superseded)
+      continue;
+    if (event.text != record::kNoName) last = words[event.text];
+  }
+  const std::string of_all = record::run_in_words(record::kAllIterations);
+  if (last.empty() || last.find(of_all) != std::string::npos) return "";
+  return last +
+         ". Iterations in between were not recorded; to record all, remove `budget` from the "
+         "configuration or set TELENS_BUDGET=off";
+}
+
+// How far ranks were compared, where one did not come; empty: as far as they went.
+std::string comparison_note(const record::RunReader& run) {
+  const auto& words = run.names(record::Dictionary::word);
+  std::set<int> ranks;
+  std::optional<record::Event> first;
+  for (const record::Event& event : run.events()) {
+    const bool ended = event.kind != record::kNoName && words[event.kind] == "ranks_not_compared";
+    if (!ended || event.superseded) continue;
+    ranks.insert(event.rank);
+    if (!first || event.iteration < first->iteration) first = event;
+  }
+  if (!first) return "";
+  std::string why = first->text == record::kNoName ? "" : words[first->text];
+  why = why.substr(0, why.find(record::kComparedNoMore));
+  const std::vector<int> compared_no_more(ranks.begin(), ranks.end());
+  return fmt::format(
+      "from iteration {} on {} {} compared with no other, so what differs between ranks from there "
+      "on is not seen: {}",
+      first->iteration, ranks_in_words(compared_no_more), ranks.size() == 1 ? "was" : "were", why);
+}
+
+// Seconds. Collectives notice a lost rank at once, and launchers end the others within half a
+// minute. A rank that waits for a timeout ends after many minutes, which has other causes too.
+constexpr double kMostBehind = 60;
+
+// "; 2.1 s after that of rank 1, and likely its consequence"
+std::string about_first(const RankEnd& end, const RankEnd& first) {
+  const double later = end.time - first.time;
+  const int rank = first.segment->rank;
+  const bool is_error = first.kind == EndKind::error;
+  if (later < (is_error ? -kMostBefore : 0)) return "";
+  if (later > kMostBehind && !first.segment->end)
+    return fmt::format("; that of rank {} was written last {:.1f} s before", rank, later);
+  if (later > kMostBehind)
+    return fmt::format("; rank {} ended first, {:.1f} s before", rank, later);
+  if (later <= 0) return fmt::format("; likely a consequence of the end of rank {}", rank);
+  return fmt::format("; {:.1f} s after that of rank {}, and likely its consequence", later, rank);
+}
+
+std::string about_clean(const RankEnd& end, const Segment& clean) {
+  const double later = end.time - clean.end->time;
+  if (later <= 0 || later > kMostBehind) return "";
+  return fmt::format(
+      "; {:.1f} s after rank {} had ended cleanly, and likely a consequence: it left while others "
+      "went on",
+      later, clean.rank);
+}
+
+std::string about_origin(const RankEnd& end, const std::vector<RankEnd>& ends,
+                         const record::RunReader& run) {
+  if (end.kind != EndKind::by_another) return "";
+  if (const RankEnd* origin = find_origin(ends)) return about_first(end, *origin);
+  const Segment* clean = find_first_clean(run);
+  return clean != nullptr ? about_clean(end, *clean) : "";
+}
+
+std::string describe_state(const RankEnd& end) {
+  return end.terminated_in ? fmt::format("ended by SIGTERM in iteration {}", *end.terminated_in)
+                           : get_state(*end.segment).text;
+}
+
+std::string_view get_words(Ending ending) {
+  switch (ending) {
+    case Ending::finished:
+      return "finished";
+    case Ending::still_being_written:
+      return "is still being written";
+    case Ending::recording_stopped:
+      return "stopped being recorded";
+    case Ending::exception:
+      return "ended with an exception";
+    case Ending::out_of_memory:
+      return "ended out of memory (OOM)";
+    case Ending::killed:
+      return "was killed: its file was not closed";
+    case Ending::terminated:
+      break;
+  }
+  return "was terminated";
+}
+
+}  // namespace
+
+std::string missing_rows(const record::Segment& segment) {
+  std::string text;
+  if (segment.lost > 0) text += fmt::format("; {} rows are lost", segment.lost);
+  if (segment.dropped > 0) text += fmt::format("; {} rows were dropped", segment.dropped);
+  return text;
+}
+
+std::string time_text(double seconds) {
+  constexpr double kYear10000 = 253402300800;
+  if (!(seconds >= 0 && seconds < kYear10000)) return "at an unknown time";
+  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(static_cast<std::time_t>(seconds)));
+}
+
+RunState get_state(const record::Segment& segment) {
+  if (!segment.end) {
+    if (segment.live) return {"being written", Condition::live};
+    return {fmt::format("not closed (killed?), written last {}; {}",
+                        time_text(record::time_of_change(segment.path)),
+                        may_be_written(segment) ? "a process on another machine may still write it"
+                                                : "`telens repair` closes it"),
+            Condition::warning};
+  }
+  const record::RunEnd& end = *segment.end;
+  switch (end.state) {
+    case record::End::clean:
+      return {"ended cleanly " + time_text(end.time)};
+    case record::End::killed:
+      return {"killed, repaired; written last " + time_text(end.time), Condition::warning};
+    case record::End::exception:
+      return {fmt::format("ended by an exception {}: {}", time_text(end.time), end.reason),
+              Condition::failed};
+    case record::End::failed:
+      break;
+  }
+  return {fmt::format("recording stopped {}: {}", time_text(end.time), end.reason),
+          Condition::failed};
+}
+
+RunState get_state(const record::RunReader& run) {
+  const auto& segments = run.segments();
+  if (segments.empty()) return {};
+  const auto live = std::ranges::find_if(segments, &record::Segment::live);
+  return get_state(live == segments.end() ? segments.back() : *live);
+}
+
+std::vector<std::string> recording_notes(const record::RunReader& run) {
+  std::vector<std::string> notes = describe(list_rank_ends(run), run);
+  std::map<int, const record::Segment*> last;
+  for (const record::Segment& segment : run.segments()) last[segment.rank] = &segment;
+  for (const auto& [rank, segment] : last) {
+    if (!ended_well(*segment) || missing_rows(*segment).empty()) continue;
+    notes.push_back(fmt::format("the recording of rank {}: {}{}", rank, get_state(*segment).text,
+                                missing_rows(*segment)));
+  }
+  if (notes.size() > kMostNotes) {
+    const std::size_t more = notes.size() - kMostNotes;
+    notes.resize(kMostNotes);
+    notes.push_back(fmt::format("and of {} more rank{}", more, more == 1 ? "" : "s"));
+  }
+  std::ranges::move(missing_rank_notes(run), std::back_inserter(notes));
+  for (std::string note : {comparison_note(run), budget_note(run)}) {
+    if (!note.empty()) notes.push_back(std::move(note));
+  }
+  return notes;
+}
+
+std::vector<std::string> describe(const std::vector<RankEnd>& ends, const record::RunReader& run) {
+  std::vector<std::string> texts;
+  for (const RankEnd& end : ends) {
+    texts.push_back(fmt::format("the recording of rank {}: {}{}{}", end.segment->rank,
+                                describe_state(end), missing_rows(*end.segment),
+                                about_origin(end, ends, run)));
+  }
+  return texts;
+}
+
+std::string describe(const RunEnding& ending) {
+  std::string text = fmt::format("The run {}", get_words(ending.ending));
+  if (ending.rank) text += fmt::format(", first on rank {}", *ending.rank);
+  if (ending.iteration) text += fmt::format(", in iteration {}", *ending.iteration);
+  if (ending.time > 0) text += fmt::format(", {}", time_text(ending.time));
+  if (!ending.reason.empty()) text += fmt::format(": {}", ending.reason);
+  return text;
+}
+
+}  // namespace telens::analysis

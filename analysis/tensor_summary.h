@@ -1,0 +1,96 @@
+// A summary of each watched tensor of a run, the worst first.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "analysis/records.h"
+#include "analysis/severity.h"
+#include "analysis/warm_up.h"
+#include "hooks/statistics/statistic_name.h"
+#include "record/run_reader.h"
+
+namespace telens::analysis {
+
+// One cast of a tensor (for one GEMM, by one recipe), or the tensor itself where none was watched.
+// Percentages and errors are of the worst iteration, those of warm-up only where there is no other.
+struct TensorSummary {
+  std::int32_t layer = record::kNoName;
+  std::int32_t tensor = record::kNoName;
+  std::int32_t gemm = record::kNoName;
+  std::string recipe;  // the recipe of a what-if, "<recipe> columnwise"; "": the running one
+  std::int64_t iterations = 0;                  // in which the tensor was seen, with warm-up
+  std::int64_t warm_up = 0;                     // those that are warm-up
+  std::optional<double> nonfinite;              // elements, of all iterations
+  std::optional<std::int64_t> first_nonfinite;  // iteration
+  std::optional<double> overflows;              // %
+  std::optional<double> underflows;             // %
+  std::optional<double> relative_mse;           // mse / amax^2
+  std::optional<double> amax;                   // the largest, of all iterations
+
+  // By iteration, warm-up aside: the share of elements lost, and how much of it was clipped.
+  Severity lost;
+  Severity clipped;  // %, without what an overflow by rounding alone leaves whole
+  Standing standing;
+};
+
+class TensorSummaries {
+ public:
+  TensorSummaries(const record::RunReader& run, const WarmUp& warm_up);
+  void add(const record::Record& record);
+  // In the order of severity.h, mse / amax^2 beside it; then by name.
+  std::vector<TensorSummary> worst_first();
+
+ private:
+  // The values of one cast in one iteration.
+  struct CastValues {
+    std::optional<double> overflows, underflows, saturated, mse;
+    bool any() const { return overflows || underflows || saturated || mse; }
+  };
+  // How the statistic of an id counts here.
+  struct Meaning {
+    std::optional<double> CastValues::*of_cast = nullptr;
+    bool is_nonfinite = false;
+    bool is_extreme = false;  // its magnitude is at most the amax
+    std::string recipe = {};
+  };
+  // The largest of some iterations.
+  struct Worst {
+    std::optional<double> overflows, underflows, relative_mse;
+    void add(const CastValues& values, std::optional<double> relative_error);
+  };
+  struct Cast {
+    TensorSummary row;
+    CastValues now;
+    Worst usual, in_warm_up;
+    Severity error;
+  };
+  // A tensor while its records come in.
+  struct Watched {
+    TensorSummary base;
+    std::vector<Cast> casts;
+    std::int64_t iteration = std::numeric_limits<std::int64_t>::min();
+    std::int64_t latest =
+        std::numeric_limits<std::int64_t>::min();  // the latest iteration of any rank
+    bool warm_up = false;                          // the current iteration is
+    std::optional<double> amax;                    // in the current iteration
+  };
+  void begin_iteration(Watched& watched, const record::Record& record) const;
+  static void end_iteration(Watched& watched);
+  static void end_iteration(Cast& cast, const Watched& watched);
+  Meaning find_meaning(const std::string& name) const;
+  static void add_to_tensor(Watched& watched, const Meaning& meaning, const record::Record& record);
+  static Cast& get_cast(Watched& watched, const record::Record& record, const std::string& recipe);
+  static TensorSummary get_row(const Watched& watched, const Cast& cast);
+
+  const record::RunReader& run_;
+  const WarmUp& warm_up_;
+  std::vector<Meaning> meanings_;
+  std::unordered_map<SeriesKey, Watched, SeriesHash> tensors_;
+};
+
+}  // namespace telens::analysis

@@ -1,0 +1,76 @@
+#include "inspector_cli/report/analysis_display.h"
+
+#include <cstdint>
+#include <optional>
+
+#include "analysis/rank_spread.h"
+#include "analysis/records.h"
+
+namespace telens::cli {
+
+Table block_table(const std::vector<analysis::WorstBlock>& blocks, const record::RunReader& run,
+                  std::size_t most) {
+  using record::Dictionary;
+  Table table({"statistic", "layer", "tensor", "block row", "block column", "value", "iteration",
+               "iterations", "rank"});
+  std::int32_t statistic = record::kNoName;
+  std::size_t shown = 0;
+  for (const auto& [worst, iterations] : blocks) {
+    if (worst.statistic != statistic) shown = 0;
+    statistic = worst.statistic;
+    if (most > 0 && shown++ >= most) continue;
+    table.add({analysis::name_or_empty(run, Dictionary::statistic, worst.statistic),
+               analysis::name_or_empty(run, Dictionary::layer, worst.layer),
+               analysis::name_or_empty(run, Dictionary::tensor, worst.tensor),
+               std::int64_t{worst.block_row}, std::int64_t{worst.block_column}, worst.value,
+               worst.iteration, static_cast<std::int64_t>(iterations.size()),
+               std::int64_t{worst.rank}});
+  }
+  return table;
+}
+
+Table rank_table(const record::RunReader& run, const record::RecordQuery& query) {
+  using record::Dictionary;
+  Table table({"rank", "layer", "tensor", "gemm", "statistic", "mean", "median of ranks",
+               "deviations", "difference", "min", "max", "not finite", "records"});
+  for (const analysis::RankCourse& course : analysis::list_rank_courses(run, query)) {
+    const bool any = course.nonfinite < course.records;
+    const auto finite = [&](double value) { return any ? Cell(value) : Cell(); };
+    const auto known = [](const std::optional<double>& value) {
+      return value ? Cell(*value) : Cell();
+    };
+    table.add({std::int64_t{course.rank},
+               analysis::name_or_empty(run, Dictionary::layer, course.key.layer),
+               analysis::name_or_empty(run, Dictionary::tensor, course.key.tensor),
+               analysis::name_or_empty(run, Dictionary::gemm, course.key.gemm),
+               analysis::name_or_empty(run, Dictionary::statistic, course.key.statistic),
+               finite(course.mean), known(course.median_of_ranks),
+               any ? known(course.deviation) : Cell(), known(course.difference),
+               finite(course.lowest), finite(course.highest), course.nonfinite, course.records});
+  }
+  table.drop_where_empty("difference");
+  table.may_lack({"records", "min", "max", "not finite"});
+  return table;
+}
+
+std::optional<Color> get_color(analysis::Condition condition) {
+  switch (condition) {
+    case analysis::Condition::ended:
+      return std::nullopt;
+    case analysis::Condition::live:
+      return Color::green;
+    case analysis::Condition::warning:
+      return Color::yellow;
+    case analysis::Condition::failed:
+      break;
+  }
+  return Color::red;
+}
+
+std::string state_text(const record::Segment& segment) {
+  const analysis::RunState state = analysis::get_state(segment);
+  const auto color = get_color(state.condition);
+  return color ? colored(state.text, *color) : state.text;
+}
+
+}  // namespace telens::cli
