@@ -8,7 +8,7 @@
 namespace telens::features {
 namespace {
 
-debug::Finding make_finding(const diagnosis::LiveFinding& found) {
+debug::Finding make_finding(const analysis::LiveFinding& found) {
   return {.cause = found.cause,
           .layer = found.layer,
           .first_iteration = found.first,
@@ -20,15 +20,15 @@ debug::Finding make_finding(const diagnosis::LiveFinding& found) {
 
 }  // namespace
 
-void FindingBoard::look(diagnosis::LiveLook& run, std::int64_t last) {
-  diagnosis::LiveLook::Request request{.last = last};
+void FindingBoard::look(analysis::LiveLook& run, std::int64_t last) {
+  analysis::LiveLook::Request request{.last = last};
   {
     const std::lock_guard lock(mutex_);
     if (is_off_) return;
     request.since = since_;
     request.at_end = at_end_;
   }
-  diagnosis::LiveFindings seen;
+  analysis::LiveFindings seen;
   try {
     seen = run.look(request);
   } catch (const std::exception& error) {
@@ -40,8 +40,8 @@ void FindingBoard::look(diagnosis::LiveLook& run, std::int64_t last) {
   {
     const std::lock_guard lock(mutex_);
     vetoes_now_ = seen.vetoes;
-    for (const diagnosis::LiveFinding& each : seen.found) {
-      vetoes_for_good_ = vetoes_for_good_ || each.action >= diagnosis::Action::veto;
+    for (const analysis::LiveFinding& each : seen.found) {
+      vetoes_for_good_ = vetoes_for_good_ || each.action >= analysis::Action::veto;
       findings_.push_back(make_finding(each));
       news_.found.push_back(each);
     }
@@ -86,8 +86,8 @@ std::exception_ptr FindingBoard::take_interruption() {
   return std::exchange(interruption_, nullptr);
 }
 
-void FindingBoard::tell(const std::vector<diagnosis::LiveFinding>& found) {
-  for (const diagnosis::LiveFinding& each : found) {
+void FindingBoard::tell(const std::vector<analysis::LiveFinding>& found) {
+  for (const analysis::LiveFinding& each : found) {
     const std::vector<Listener> listeners = [this] {
       const std::lock_guard lock(mutex_);
       return listeners_;

@@ -20,7 +20,7 @@ class FindingBoard {
  public:
   // Looks, writes down what is found and calls the listeners; never throws. After a run that cannot
   // be read it looks no more.
-  void look(diagnosis::LiveLook& run, std::int64_t last);
+  void look(analysis::LiveLook& run, std::int64_t last);
 
   // Findings that ended before this iteration are not told.
   void tell_since(std::int64_t iteration);
@@ -36,7 +36,7 @@ class FindingBoard {
 
   // All that came since the last call.
   struct News {
-    std::vector<diagnosis::LiveFinding> found = {};
+    std::vector<analysis::LiveFinding> found = {};
     std::vector<std::string> failed_listeners = {};  // why
     std::string failure = {};                        // why the run is looked at no more
     std::size_t findings = 0;                        // all that there are
@@ -47,7 +47,7 @@ class FindingBoard {
 
  private:
   using Listener = std::shared_ptr<const debug::FindingListener>;
-  void tell(const std::vector<diagnosis::LiveFinding>& found);
+  void tell(const std::vector<analysis::LiveFinding>& found);
   void call(const Listener& listener, const debug::Finding& finding);
 
   mutable std::mutex mutex_;  // over what follows; nothing is called under it

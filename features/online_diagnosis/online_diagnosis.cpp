@@ -13,7 +13,7 @@
 namespace telens::features {
 namespace {
 
-using diagnosis::Action;
+using analysis::Action;
 
 constexpr std::int64_t kVeto = 1;
 constexpr std::int64_t kStop = 2;
@@ -40,7 +40,7 @@ void OnlineDiagnosis::begin(std::shared_ptr<Sink> run_file) {
   const std::filesystem::path file = run_file->path();
   // A recording that could not begin has a folder, and no file.
   const std::string folder = (file.extension() == ".h5" ? file.parent_path() : file).string();
-  auto run = std::make_shared<diagnosis::LiveLook>(diagnosis::LiveLookOptions{
+  auto run = std::make_shared<analysis::LiveLook>(analysis::LiveLookOptions{
       // Other ranks write their files when they like, and perhaps on other disks.
       .path = services_.options().world_size == 1 ? folder : file.string(),
       .run = folder,
@@ -90,13 +90,13 @@ bool OnlineDiagnosis::allows_checkpoints() const {
 
 // ---- telling
 
-std::string OnlineDiagnosis::in_words(const diagnosis::LiveFinding& found) const {
+std::string OnlineDiagnosis::in_words(const analysis::LiveFinding& found) const {
   return fmt::format("Diagnosis of section '{}' found {}", entry_.section, found.text);
 }
 
 void OnlineDiagnosis::tell_news(std::int64_t iteration) {
   const FindingBoard::News news = board_->take_news();
-  for (const diagnosis::LiveFinding& each : news.found) {
+  for (const analysis::LiveFinding& each : news.found) {
     const std::string_view consequence =
         each.action == Action::veto ? "; checkpoints are vetoed from here on" : "";
     services_.announce("finding", in_words(each) + std::string(consequence), each.layer);

@@ -27,7 +27,7 @@ class OnlineDiagnosis final : public Feature, public FindingSource, private Deci
   RoutingCalls routing_calls() const override { return RoutingCalls::none(); }
   bool follows_schedules() const override { return true; }
   bool can_be_captured() const override { return true; }
-  Decider* decider() override { return options_.may(diagnosis::Action::veto) ? this : nullptr; }
+  Decider* decider() override { return options_.may(analysis::Action::veto) ? this : nullptr; }
   void step(std::int64_t iteration) override;
   void end() override;
 
@@ -37,7 +37,7 @@ class OnlineDiagnosis final : public Feature, public FindingSource, private Deci
   void listen(debug::FindingListener listener) override { board_->listen(std::move(listener)); }
   void look_now(std::int64_t last, std::chrono::milliseconds wait) override;
   bool allows_checkpoints() const override;
-  bool may_veto() const override { return options_.may(diagnosis::Action::veto); }
+  bool may_veto() const override { return options_.may(analysis::Action::veto); }
   std::exception_ptr take_interruption() override { return board_->take_interruption(); }
 
   // The end of a session waits so long for its last look.
@@ -54,7 +54,7 @@ class OnlineDiagnosis final : public Feature, public FindingSource, private Deci
   // False: ranks agree on what becomes of findings.
   bool is_alone() const;
   void tell_news(std::int64_t iteration);
-  std::string in_words(const diagnosis::LiveFinding& found) const;
+  std::string in_words(const analysis::LiveFinding& found) const;
 
   const config::FeatureEntry& entry_;
   const config::Section& section_;

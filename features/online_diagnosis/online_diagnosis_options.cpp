@@ -13,9 +13,9 @@
 namespace telens::features {
 namespace {
 
+using analysis::Action;
 using config::ErrorList;
 using config::Value;
-using diagnosis::Action;
 
 constexpr std::string_view kActions = "actions";
 constexpr std::string_view kOthers = "others";
@@ -38,7 +38,7 @@ std::vector<std::string> action_names() {
 
 std::vector<std::string> cause_names() {
   std::vector<std::string> names;
-  for (const diagnosis::Rule& rule : diagnosis::rules()) names.emplace_back(rule.cause);
+  for (const analysis::Rule& rule : analysis::rules()) names.emplace_back(rule.cause);
   names.emplace_back(kOthers);
   return names;
 }

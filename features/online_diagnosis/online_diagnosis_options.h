@@ -12,13 +12,13 @@
 namespace telens::features {
 
 struct OnlineDiagnosisOptions {
-  std::map<std::string, diagnosis::Action, std::less<>> actions;  // by cause
-  diagnosis::Action of_others = diagnosis::Action::tell;
+  std::map<std::string, analysis::Action, std::less<>> actions;  // by cause
+  analysis::Action of_others = analysis::Action::tell;
   double share = 0;  // 0 to 1: the part of the time that looking may take
 
-  diagnosis::Action get_action(std::string_view cause) const;
+  analysis::Action get_action(std::string_view cause) const;
   // True if any cause asks for that, or for more.
-  bool may(diagnosis::Action action) const;
+  bool may(analysis::Action action) const;
 };
 
 config::FeatureDescription online_diagnosis_description();

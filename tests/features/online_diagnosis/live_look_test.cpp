@@ -13,7 +13,7 @@
 #include "analysis/rules.h"
 #include "tests/record/record_fixture.h"
 
-namespace telens::diagnosis {
+namespace telens::analysis {
 namespace {
 
 using ::testing::ElementsAre;
@@ -179,4 +179,4 @@ TEST_F(LiveLookTest, finds_what_is_new_at_the_end_of_a_long_run) {
 }
 
 }  // namespace
-}  // namespace telens::diagnosis
+}  // namespace telens::analysis
