@@ -1,4 +1,4 @@
-"""The program and the configurations of docs/getting_started.md run as they stand there."""
+"""README.md's program and the tutorial docs/getting_started.md run and print what they show."""
 
 import os
 import re
@@ -9,15 +9,15 @@ from config_questions import ROOT
 from test_config_docs import BLOCK, selected
 
 BLOCKS = BLOCK.findall((ROOT / "docs" / "getting_started.md").read_text())
+README = {kind: text for kind, _, text in BLOCK.findall((ROOT / "README.md").read_text())}
+BUG = re.compile(r"^    if step >= 20:.*\n.*\n", re.MULTILINE)
 
 
 def blocks(kind: str) -> list[str]:
     return [text for found, _, text in BLOCKS if found == kind]
 
 
-def train(folder, config: str) -> None:
-    (folder / "first_look.yaml").write_text(config)
-    (program,) = blocks("python")
+def train(folder, program: str) -> None:
     result = subprocess.run(
         [sys.executable, "-c", program],
         cwd=folder,
@@ -29,7 +29,7 @@ def train(folder, config: str) -> None:
     assert result.returncode == 0, result.stderr
 
 
-def shown(folder, line: str) -> str:
+def telens(folder, line: str, exit_code: int = 0) -> str:
     words = re.sub(r"#.*", "", line).split()
     result = subprocess.run(
         [ROOT / "build/bin/telens", *words[1:]],
@@ -38,58 +38,49 @@ def shown(folder, line: str) -> str:
         text=True,
         timeout=60,
     )
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == exit_code, result.stderr
     return result.stdout
 
 
-def test_the_program_trains_and_finds_its_records(tmp_path):
-    train(tmp_path, blocks("yaml")[0])
+def words_of(text: str) -> list[str]:
+    """Lines of words without the numbers, in which machines differ."""
+    return sorted(
+        " ".join(re.findall(r"(?<![\w.-])[a-zA-Z_%]\S*", line)) for line in text.splitlines()
+    )
+
+
+def shown() -> dict[str, str]:
+    """The tutorial's commands with the output that it shows for each."""
+    return dict(text.removeprefix("$ ").split("\n", 1) for text in blocks("text"))
+
+
+def test_tutorial_finds_its_bug_as_shown(tmp_path):
+    (tmp_path / "first_look.yaml").write_text(blocks("yaml")[0])
+    (program,) = blocks("python")
+    train(tmp_path, program)
+    assert [line.split()[1] for line in shown()] == ["diagnose", "stats"]
+    for line, expected in shown().items():
+        answer = telens(tmp_path, line, exit_code=int("diagnose" in line))
+        assert words_of(answer) == words_of(expected)
     (commands,) = [block for block in blocks("sh") if block.startswith("telens info logs ")]
     for line in commands.splitlines():
-        assert shown(tmp_path, line)
-    assert (tmp_path / "first_look.html").stat().st_size > 10_000
+        assert telens(tmp_path, line)
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+    healthy, removed = BUG.subn("", program)
+    assert removed == 1
+    train(tmp_path, healthy)
+    assert "no problems found" in telens(tmp_path, "telens diagnose logs")
 
 
-def words_of(line: str) -> list[str]:
-    """Without numbers and the kernel of a GEMM, in which machines differ."""
-    words = line.split("FP8, emulated")[0].split()
-    return [word for word in words if word[0].isalpha()]
+def test_readme_program_records_three_tensors_of_two_layers(tmp_path):
+    (tmp_path / "watch.yaml").write_text(README["yaml"])
+    train(tmp_path, README["python"])
+    for line in ("telens stats logs", "telens diagnose logs"):
+        assert line in (ROOT / "README.md").read_text()
+        assert telens(tmp_path, line)
+    rows = telens(tmp_path, "telens stats logs --format csv").splitlines()
+    assert len(rows) == 1 + 6
 
 
-def test_what_it_shows_of_other_commands_is_what_they_say(tmp_path):
-    _, is_it_the_head, second_look, *_ = blocks("yaml")
-    train(tmp_path, is_it_the_head + second_look)
-    commands = {}
-    for text in blocks("text"):
-        for line in text.splitlines():
-            if line.startswith("$ "):
-                output = commands.setdefault(line[2:], [])
-            else:
-                output.append(line)
-    assert [line.split()[1] for line in commands] == [
-        "ledger",
-        "whatif",
-        "whatif",
-        "plot",
-        "repair",
-    ]
-    for line, expected in commands.items():
-        said = shown(tmp_path, line).splitlines()
-        if "repair" in line:  # nothing to do: this run was not killed
-            assert said[0].endswith("rank00000.h5: nothing to do")
-            continue
-        if "plot" in line:
-            assert said[:2] == expected[:2]
-            assert abs(len(said) - len(expected)) < 10
-            continue
-        assert sorted(map(words_of, said)) == sorted(map(words_of, expected))
-
-
-def test_the_configurations_load():
-    names = [selected(text) for text in blocks("yaml")]
-    assert names == [
-        {"first_look"},
-        {"is_it_the_head"},
-        {"second_look"},
-        {"spike", "closer_look"},
-    ]
+def test_tutorial_config_loads():
+    assert [selected(text) for text in blocks("yaml")] == [{"first_look"}]
