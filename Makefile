@@ -35,7 +35,9 @@ FUZZ_FILES   ?= 20000
 FUZZ_DUMPS   ?= 5000
 FUZZ_STATES  ?= 2000
 
-.PHONY: help setup setup-debian setup-build command-first configure build demo test test-more \
+DOCS_VENV := build/docs-venv
+
+.PHONY: docs help setup setup-debian setup-build command-first configure build demo test test-more \
         test-structure test-cpp test-python test-samples test-long test-package test-cuda-build \
         test-clients test-tables test-paddle bench bench-quick benchmarks portable-dependencies \
         gpu-prebuilt gpu-check gpu-rehearsal faults fuzz fuzz-files memcheck format lint tidy asan \
@@ -88,6 +90,12 @@ demo: configure  ## train a small language model in FP8, watch its GEMMs, show w
 	@echo 'next: build/bin/telens diagnose $(DEMO_RUN)'
 	@echo '      build/bin/telens report $(DEMO_RUN) --out $(DEMO_RUN)/report.html'
 	@echo '      docs/getting_started.md: watch a model of your own'
+
+docs:  ## build the site of docs/ into build/docs; a broken link fails
+	@[ -x $(DOCS_VENV)/bin/mkdocs ] || { python3 -m venv $(DOCS_VENV) && \
+	  $(DOCS_VENV)/bin/pip install --quiet mkdocs==1.6.1 mkdocs-material==9.8.2; }
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
+	@echo 'wrote build/docs/index.html'
 
 test: setup  ## one build, C++, Python, command and structure tests, short samples
 	@tests/run.sh test $(JOBS)

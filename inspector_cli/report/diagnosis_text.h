@@ -25,7 +25,7 @@ void print_ending(const diagnosis::RunEnding& ending, std::size_t width);
 // recording_notes() of the run as lines on stdout, above the findings.
 void print_notes(const std::vector<std::string>& notes, std::size_t width);
 
-// All rules as sections of Markdown, for docs/diagnosis.md.
+// All rules as sections of Markdown, for docs/diagnosis_rules.md.
 std::string rules_markdown();
 // One object; docs/diagnosis.md describes it.
 std::string rules_json();

@@ -1,12 +1,16 @@
-"""The run file as docs/run_file.md describes it, read with h5py and pandas alone."""
+"""The run file as docs/run_file.md describes it, read with h5py and pandas only."""
 
 import subprocess
+import sys
 
 import h5py
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import WRITE_RUN
+from conftest import ROOT, WRITE_RUN
+
+sys.path.insert(0, str(ROOT / "samples"))
+import read_run
 
 
 def table(file, name):
@@ -74,3 +78,30 @@ def test_a_run_costs_at_most_eight_bytes_a_record(tmp_path):
         records = len(file["records"])
     assert records == 20000 * 36 + 1
     assert path.stat().st_size / records <= 8
+
+
+def test_sample_reader_returns_all_records_with_names(run_file, file):
+    frame = read_run.read_run(run_file.parent)
+    expected = table(file, "records")
+    assert frame["iteration"].tolist() == expected["iteration"].tolist()
+    np.testing.assert_array_equal(frame["value"], expected["value"])
+    layers = names(file, "layer")
+    assert frame["layer"].tolist() == [layers[each] for each in expected["layer"]]
+    assert set(frame["rank"]) == {0}
+
+
+def test_sample_reader_counts_repeated_iterations_once(tmp_path):
+    for _ in range(2):  # the second process resumes the run and records every iteration again
+        subprocess.run([WRITE_RUN, str(tmp_path), "run"], check=True)
+    folder = tmp_path / "telens/run"
+    assert len(list(folder.glob("rank*.h5"))) == 2
+    frame = read_run.read_run(folder)
+    assert len(frame) == 40 * 4 * 9 + 1
+    assert not frame.duplicated(["iteration", "layer", "tensor", "gemm", "statistic"]).any()
+
+
+def test_page_shows_the_sample_reader():
+    assert (
+        f"```python\n{(ROOT / 'samples/read_run.py').read_text()}```"
+        in (ROOT / "docs/run_file.md").read_text()
+    )

@@ -24,7 +24,7 @@ def train(folder, program: str) -> None:
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert result.returncode == 0, result.stderr
 
@@ -36,7 +36,7 @@ def telens(folder, line: str, exit_code: int = 0) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert result.returncode == exit_code, result.stderr
     return result.stdout

@@ -514,4 +514,4 @@ def test_wrong_use_is_two(telens, tmp_path):
 def test_the_page_has_every_rule_as_the_command_prints_it(telens):
     rules = telens("diagnose", "--rules").stdout
     assert rules.count("\n- Recorded by: ") >= 20
-    assert (ROOT / "docs" / "diagnosis.md").read_text().endswith(rules)
+    assert (ROOT / "docs/diagnosis_rules.md").read_text().endswith(rules)
