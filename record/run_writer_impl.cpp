@@ -264,14 +264,18 @@ bool RunWriter::Impl::end_as_failed(const std::string& cause) {
 }
 
 void RunWriter::Impl::stop_recording(const std::string& cause, std::string_view advice) {
-  std::string message = fmt::format("telens: recording stopped, training goes on: {}: {}; {}",
-                                    first_path_, cause, advice);
+  const auto& records = batch_.of<Record>();
+  if (!records.empty()) first_iteration_lost_ = records.front().iteration;
+  const std::string lost = records.empty()
+                               ? "later rows"
+                               : fmt::format("rows from iteration {} on", first_iteration_lost_);
+  const std::string message =
+      fmt::format("telens: recording stopped, training continues: {}: {}; {} are not recorded; {}",
+                  first_path_, cause, lost, advice);
   {
     const std::scoped_lock lock(mutex_);
     state_ = State::off;
     error_ = message;
-    const auto& records = batch_.of<Record>();
-    if (!records.empty()) first_iteration_lost_ = records.front().iteration;
     counters_.failed += queued_;
     queued_ = 0;
     incoming_.clear();
@@ -281,24 +285,28 @@ void RunWriter::Impl::stop_recording(const std::string& cause, std::string_view 
   options_.on_error(message);
 }
 
-// The thread has ended. What was lost since a disk took no more is written down where there is room
-// for it, which was kept free, and told.
+// Called after the thread has ended. Writes the number of lost rows to the file, for which space
+// is reserved. A stopped recording was reported when it stopped: its count is printed only if the
+// file does not hold it.
 void RunWriter::Impl::close_stopped() {
   Counters lost;
   {
     const std::scoped_lock lock(mutex_);
     lost = counters_;
   }
+  bool file_has_count = false;
   if (files_) {
     try {
       files_->close(lost.failed, first_iteration_lost_);
+      file_has_count = true;
     } catch (const std::exception&) {
-      // The file has its end, and the warning the number.
+      // The file has its end; the warning below has the count.
     }
     const hdf5::Lock lock;
     files_.reset();
   }
-  if (lost.dropped + lost.failed == 0) return;
+  const bool is_reported = file_has_count && lost.dropped == 0;
+  if (is_reported || lost.dropped + lost.failed == 0) return;
   options_.on_warning(fmt::format(
       "telens: {}: {} rows were not recorded: {} that found the queue full, {} that the "
       "disk did not take or keep",

@@ -26,12 +26,37 @@ constexpr double kWorthIt = 0.9;
 // run gets coarser, and its older part first.
 constexpr double kAboutAsLarge = 0.6;
 
-// A disk that refuses a write may take the next one. Pauses before each try, 2.6 s in all; and so
-// many files at the most that one process leaves behind in this way.
+// The pause before each try of a write: a disk that fails one write may accept the next.
 constexpr std::array<std::chrono::milliseconds, 4> kPauses{
     std::chrono::milliseconds(0), std::chrono::milliseconds(100), std::chrono::milliseconds(500),
     std::chrono::milliseconds(2000)};
+// Each failed write leaves a file behind; one process creates at most this many in that way.
 constexpr int kMostFailures = 32;
+
+std::string describe_tries() {
+  using Seconds = std::chrono::duration<double>;
+  const Seconds total = std::accumulate(kPauses.begin(), kPauses.end(), Seconds(0));
+  return fmt::format("{} tries in {:.1f} s", kPauses.size(), total.count());
+}
+
+// Calls attempt() until it returns, after a pause before each try and at most `max_tries` times.
+// Calls failed(error) for each RecordError; DiskFull passes through, since no pause helps. Returns
+// the number of tries, or 0 if all failed.
+template <typename Attempt, typename Failed>
+std::size_t retry(std::size_t max_tries, Attempt attempt, Failed failed) {
+  for (std::size_t tries = 1; tries <= std::min(max_tries, kPauses.size()); ++tries) {
+    std::this_thread::sleep_for(kPauses[tries - 1]);
+    try {
+      attempt();
+      return tries;
+    } catch (const DiskFull&) {
+      throw;
+    } catch (const RecordError& error) {
+      failed(error);
+    }
+  }
+  return 0;
+}
 
 // `files`: pointers to one or more files, the oldest first.
 template <typename Files>
@@ -62,7 +87,7 @@ bool is_writable_folder(const std::string& path) {
 SegmentSeries::SegmentSeries(const RunOptions& options, const std::string& folder, Tell tell)
     : options_(options), folder_(folder), tell_(std::move(tell)) {
   prepare();
-  current_ = with_patience([&] {
+  current_ = create_with_retries([&] {
     const std::uint64_t others = bytes_of_segments(folder, options.rank);
     return std::make_unique<SegmentWriter>(options, folder, others);
   });
@@ -82,27 +107,25 @@ void SegmentSeries::prepare() {
   make_room();
 }
 
-// Creates a file by make(), again after a pause if a write fails.
+// Returns the file that make() creates. Retries if a write fails.
 template <typename Make>
-std::unique_ptr<SegmentWriter> SegmentSeries::with_patience(Make make) {
-  std::string cause;  // the first one
-  for (std::size_t tried = 0; tried < kPauses.size(); ++tried) {
-    std::this_thread::sleep_for(kPauses[tried]);
-    try {
-      std::unique_ptr<SegmentWriter> made = make();
-      if (tried > 0) {
-        tell_(fmt::format("{}: creating it failed ({}); try {} succeeded, and no row is lost",
-                          made->path(), cause, tried + 1));
-      }
-      return made;
-    } catch (const DiskFull&) {
-      throw;
-    } catch (const RecordError& failure) {
-      if (!is_writable_folder(folder_)) throw;  // which no pause changes
-      if (cause.empty()) cause = failure.what();
-    }
+std::unique_ptr<SegmentWriter> SegmentSeries::create_with_retries(Make make) {
+  std::unique_ptr<SegmentWriter> created;
+  std::string first_cause;
+  const auto attempt = [&] { created = make(); };
+  const auto failed = [&](const RecordError& error) {
+    if (!is_writable_folder(folder_)) throw;  // no pause changes that
+    if (first_cause.empty()) first_cause = error.what();
+  };
+  const std::size_t tries = retry(kPauses.size(), attempt, failed);
+  if (tries == 0) {
+    raise<RecordError>("a run file cannot be created: {} ({})", first_cause, describe_tries());
   }
-  raise<RecordError>("a run file cannot be created: {} ({} tries in 2.6 s)", cause, kPauses.size());
+  if (tries > 1) {
+    tell_(fmt::format("{}: creating it failed ({}); try {} succeeded, and no row is lost",
+                      created->path(), first_cause, tries));
+  }
+  return created;
 }
 
 std::uint64_t SegmentSeries::ended_bytes() const {
@@ -164,28 +187,23 @@ void SegmentSeries::write_to_current(const Batch& batch) {
 void SegmentSeries::go_on_after_failure(Batch rest, RowCounts before, const std::string& cause) {
   rest.names = {};
   std::string path = current_->path();
-  for (const auto pause : kPauses) {
-    if (++failures_ > kMostFailures) break;
-    std::this_thread::sleep_for(pause);
-    try {
-      if (!rows_of_abandoned_) {
-        path = current_->path();
-        abandon_current(rest, before);
-      }
-      leave_current(next_file(bytes()), *rows_of_abandoned_);
-      before = {};
-      current_->write(rest);
-      tell_(fmt::format("{}: a write failed ({}); recording goes on in {}", path, cause,
-                        std::filesystem::path(current_->path()).filename().string()));
-      return;
-    } catch (const DiskFull&) {
-      throw;
-    } catch (const RecordError&) {
-      // The next try.
+  const auto attempt = [&] {
+    ++failures_;
+    if (!rows_of_abandoned_) {
+      path = current_->path();
+      abandon_current(rest, before);
     }
+    leave_current(next_file(bytes()), *rows_of_abandoned_);
+    before = {};
+    current_->write(rest);
+  };
+  const auto tries_left = static_cast<std::size_t>(std::max(0, kMostFailures - failures_));
+  if (retry(tries_left, attempt, [](const RecordError&) {}) == 0) {
+    if (!rows_of_abandoned_) abandon_current(rest, before);
+    raise<RecordError>("{}", cause);
   }
-  if (!rows_of_abandoned_) abandon_current(rest, before);
-  raise<RecordError>("{}", cause);
+  tell_(fmt::format("{}: a write failed ({}); recording continues in {}", path, cause,
+                    std::filesystem::path(current_->path()).filename().string()));
 }
 
 // Closes the file as it is, and takes from the batch what has come to lie in it behind the rows
@@ -211,7 +229,7 @@ void SegmentSeries::go_on_after_removal() {
   std::unique_ptr<SegmentWriter> next;
   try {
     std::filesystem::create_directories(folder_);
-    next = with_patience([&] { return next_file(0); });
+    next = create_with_retries([&] { return next_file(0); });
   } catch (const std::exception& cause) {
     raise<RecordError>("{}, and recording cannot go on: {}", event, cause.what());
   }
@@ -270,7 +288,7 @@ bool SegmentSeries::make_room() {
 
 void SegmentSeries::begin_next() {
   if (!make_room()) throw MaxSizeReached(options_.max_size);
-  auto next = with_patience([&] { return next_file(bytes() + share()); });
+  auto next = create_with_retries([&] { return next_file(bytes() + share()); });
   current_->finish(End::clean, "goes on in the next file");
   const std::uint64_t rows = current_->written().recorded();
   leave_current(std::move(next), rows);

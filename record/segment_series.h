@@ -65,7 +65,7 @@ class SegmentSeries {
   std::uint64_t current_bytes() const { return current_ ? current_->file_size() : 0; }
   void prepare();
   template <typename Make>
-  std::unique_ptr<SegmentWriter> with_patience(Make make);
+  std::unique_ptr<SegmentWriter> create_with_retries(Make make);
   void write_piece(const Batch& piece);
   void write_to_current(const Batch& batch);
   void go_on_after_failure(Batch rest, RowCounts before, const std::string& cause);

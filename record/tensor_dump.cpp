@@ -131,13 +131,15 @@ std::string attribute_bytes(std::span<const DumpAttribute> attributes) {
   return bytes;
 }
 
-std::uint32_t checksum_of(const DumpDataset& dataset) {
-  return checksum(0, dataset.data.data(), dataset.data.size());
-}
+struct DumpChecksums {
+  std::vector<std::uint32_t> elements;  // one for each dataset, in the dump's order
+  std::uint32_t structure = 0;
+};
 
-// The checksum of all objects in the order of their paths: of each its path, a zero byte, and its
-// attributes; of a dataset also its shape and the checksum of its elements.
-std::uint32_t structure_checksum(const TensorDump& dump) {
+// Covers all objects in the order of their paths. For each object: its path, a zero byte and its
+// attributes. For a dataset also its shape and the checksum of its elements.
+std::uint32_t structure_checksum(const TensorDump& dump,
+                                 std::span<const std::uint32_t> element_checksums) {
   std::map<std::string, std::string> objects{{"", attribute_bytes(dump.attributes)}};
   const auto add = [&](const std::string& path, std::string bytes) {
     for (std::size_t end = path.find('/'); end != path.npos; end = path.find('/', end + 1)) {
@@ -146,10 +148,11 @@ std::uint32_t structure_checksum(const TensorDump& dump) {
     objects[path] = std::move(bytes);
   };
   for (const auto& [path, attributes] : dump.groups) add(path, attribute_bytes(attributes));
-  for (const DumpDataset& dataset : dump.datasets) {
+  for (std::size_t i = 0; i < dump.datasets.size(); ++i) {
+    const DumpDataset& dataset = dump.datasets[i];
     std::string bytes = attribute_bytes(dataset.attributes);
     for (const std::uint64_t size : dataset.shape) append_bytes(bytes, size);
-    append_bytes(bytes, checksum_of(dataset));
+    append_bytes(bytes, element_checksums[i]);
     add(dataset.path, std::move(bytes));
   }
   for (const auto& [link, target] : dump.links) add(link, objects.at(target));
@@ -161,7 +164,18 @@ std::uint32_t structure_checksum(const TensorDump& dump) {
   return checksum(0, all.data(), all.size());
 }
 
-void write_dataset(hid_t file, const DumpDataset& dataset) {
+// Reads every element once. Called without HDF5's lock: a dump may have gigabytes, and the writer
+// of the run file needs the lock meanwhile.
+DumpChecksums compute_checksums(const TensorDump& dump) {
+  DumpChecksums checksums;
+  for (const DumpDataset& dataset : dump.datasets) {
+    checksums.elements.push_back(checksum(0, dataset.data.data(), dataset.data.size()));
+  }
+  checksums.structure = structure_checksum(dump, checksums.elements);
+  return checksums;
+}
+
+void write_dataset(hid_t file, const DumpDataset& dataset, std::uint32_t element_checksum) {
   const Handle creates_groups = hdf5::checked(H5Pcreate(H5P_LINK_CREATE), H5Pclose, dataset.path);
   hdf5::check(H5Pset_create_intermediate_group(creates_groups, 1), dataset.path);
   const Handle type = get_type(dataset.type);
@@ -174,12 +188,12 @@ void write_dataset(hid_t file, const DumpDataset& dataset) {
                 dataset.path);
   }
   write_attributes(made, dataset.attributes);
-  write_checksum(made, kElementsChecksum, checksum_of(dataset));
+  write_checksum(made, kElementsChecksum, element_checksum);
 }
 
 // The file as it will lie on disk. It is made in memory: after a failed write HDF5 keeps a file
 // that it can neither write nor let go of (see hdf5.cpp), and a plain write can simply be undone.
-std::vector<std::byte> make_image(const TensorDump& dump) {
+std::vector<std::byte> make_image(const TensorDump& dump, const DumpChecksums& checksums) {
   const hdf5::Lock lock;
   std::size_t bytes = 64 << 10;
   for (const DumpDataset& dataset : dump.datasets) bytes += dataset.data.size();
@@ -190,13 +204,15 @@ std::vector<std::byte> make_image(const TensorDump& dump) {
       hdf5::checked(H5Fcreate("telens tensor dump", H5F_ACC_TRUNC, H5P_DEFAULT, in_memory),
                     H5Fclose, "a file in memory");
   write_attributes(file, dump.attributes);
-  write_checksum(file, kStructureChecksum, structure_checksum(dump));
+  write_checksum(file, kStructureChecksum, checksums.structure);
   for (const auto& [path, attributes] : dump.groups) {
     const Handle group = hdf5::checked(
         H5Gcreate2(file, path.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose, path);
     write_attributes(group, attributes);
   }
-  for (const DumpDataset& dataset : dump.datasets) write_dataset(file, dataset);
+  for (std::size_t i = 0; i < dump.datasets.size(); ++i) {
+    write_dataset(file, dump.datasets[i], checksums.elements[i]);
+  }
   for (const auto& [link, target] : dump.links) {
     hdf5::check(H5Lcreate_hard(file, target.c_str(), file, link.c_str(), H5P_DEFAULT, H5P_DEFAULT),
                 link);
@@ -287,7 +303,7 @@ std::string write_tensor_dump(const std::string& folder, const std::string& name
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) raise_errno(folder, error.value());
-  const std::vector<std::byte> image = make_image(dump);
+  const std::vector<std::byte> image = make_image(dump, compute_checksums(dump));
   TemporaryFile file(folder);
   file.write(image);
   for (int suffix = 0;; ++suffix) {

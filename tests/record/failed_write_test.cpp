@@ -67,7 +67,7 @@ TEST(FailedWrite, that_stays_the_only_one_costs_no_row_wherever_it_is) {
     if (!warnings.empty()) {
       EXPECT_THAT(warnings, SizeIs(1));
       EXPECT_THAT(warnings.front(), HasSubstr("Input/output error"));
-      EXPECT_THAT(warnings.front(), HasSubstr("recording goes on in rank00000.s001.h5"));
+      EXPECT_THAT(warnings.front(), HasSubstr("recording continues in rank00000.s001.h5"));
     }
     expect_all_there(folder.path(), written);
     if (::testing::Test::HasFailure()) break;
