@@ -10,7 +10,7 @@
 
 #include "core/base/error.h"
 #include "core/base/rank_words.h"
-#include "record/rows/event_texts.h"
+#include "record/rows/tables.h"
 #include "record/run_paths.h"
 
 namespace telens::analysis {

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <tuple>
 
-#include "record/file_status.h"
+#include "record/disk_space.h"
 
 namespace telens::analysis {
 namespace {

@@ -13,8 +13,8 @@
 
 #include "analysis/rank_coverage.h"
 #include "core/base/rank_words.h"
-#include "record/file_status.h"
-#include "record/rows/event_texts.h"
+#include "record/disk_space.h"
+#include "record/rows/tables.h"
 
 namespace telens::analysis {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "hooks/sink.h"
-#include "record/rows/name_table.h"
+#include "record/rows/names.h"
 #include "record/run_writer.h"
 
 namespace telens::features {

@@ -18,7 +18,7 @@
 #include "core/distributed/time_limit.h"
 #include "hooks/gather_over_ranks.h"
 #include "hooks/reductions.h"
-#include "record/rows/event_texts.h"
+#include "record/rows/tables.h"
 
 namespace telens {
 namespace {

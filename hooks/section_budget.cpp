@@ -6,7 +6,7 @@
 #include <cmath>
 #include <utility>
 
-#include "record/rows/event_texts.h"
+#include "record/rows/tables.h"
 
 namespace telens {
 namespace {

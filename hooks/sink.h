@@ -14,9 +14,8 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "record/rows/histogram_bin.h"
-#include "record/rows/name_table.h"
 #include "record/rows/tables.h"
+#include "record/rows/names.h"
 
 namespace telens {
 

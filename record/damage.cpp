@@ -1,7 +1,6 @@
 #include "record/damage.h"
 
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <iterator>
 

@@ -1,14 +1,48 @@
-// Disk space of a growing file, reserved before it is needed: a full disk is then found before HDF5
-// begins a write, not in the middle of one, and the file can still be ended properly.
-// Also holds the mark by which others see that a live process writes the file.
+// Questions to the file system about a file.
 #pragma once
 
+#include <fcntl.h>
 #include <cstdint>
 #include <string>
 
 #include "core/base/error.h"
 
 namespace telens::record {
+
+// 0 where there is no such file.
+std::uint64_t size_of(const std::string& path);
+double time_of_change(const std::string& path);  // seconds since 1970
+
+// True if the open file is known to have this name no more: it has gone, or another file has it. A
+// disk that does not answer is no reason to think so.
+bool has_left(int descriptor, const std::string& path);
+
+// How often to open a file again that has left its name. Where inode numbers do not last, as on
+// some FUSE and network file systems, every file seems to have left, and there would be no end.
+inline constexpr int kMostOpenings = 16;
+
+// Locks by which processes tell each other what they do with a run file: single bytes far behind
+// every file's end. HDF5 locks whole files with flock; these are open file description locks, which
+// flock does not see and which die with their process.
+
+enum class Mark : off_t {
+  live = static_cast<off_t>(1) << 62,  // the file is being written
+  rewritten,                           // another file is to take its name
+};
+
+// For fcntl with F_OFD_SETLK or F_OFD_GETLK.
+inline struct flock make_lock(Mark mark, short kind) {
+  struct flock lock {};
+  lock.l_type = kind;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = static_cast<off_t>(mark);
+  lock.l_len = 1;
+  return lock;
+}
+
+// Disk space of a growing file, reserved before it is needed: a full disk is then found before HDF5
+// begins a write, not in the middle of one, and the file can still be ended properly.
+// Also holds the mark by which others see that a live process writes the file.
 
 // The system refused to create, read or write a file. The text ends with the system's message.
 class SystemError : public RecordError {

@@ -3,7 +3,6 @@
 #include <cxxabi.h>
 #include <fmt/format.h>
 #include <unistd.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstdlib>

@@ -1,13 +1,26 @@
 #include "record/file_summary.h"
 
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <string_view>
+#include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "core/base/error.h"
-#include "record/held_file.h"
+#include "core/base/write_all.h"
+#include "record/hdf5_guard.h"
 #include "record/segment_reader.h"
 
 namespace telens::record {
+
 namespace {
 
 // Nothing: they cannot be read, as is told to what asks for them, or there are too many.
@@ -77,6 +90,274 @@ FileSummary summarize(const std::string& path, const SummaryOptions& options) {
     return summarize(file, options);
   } catch (const RecordError& error) {
     raise<RecordError>("{}: truncated or damaged ({})", path, error.what());
+  }
+}
+
+// A summary as bytes, for another process of this program: its structs lie there as they do in
+// memory.
+
+namespace {
+
+// Calls use() for all that a summary holds. A member that is added to a struct does not compile
+// until it is named here.
+template <typename Summary, typename Use>
+void for_each_part(Summary& summary, Use use) {
+  auto& [about, rows, first_loss, names, kept, records, damage, checked] = summary;
+  auto& [path, rank, segment, schema, telens_version, run_id, world_size, start_time, end, live,
+         bytes, record_count, first_iteration, last_iteration, dropped, lost, continues, thinned,
+         superseded_from] = about;
+  const auto use_all = [&](auto&... parts) { (use(parts), ...); };
+  use_all(path, rank, segment, schema, telens_version, run_id, world_size, start_time, end, live,
+          bytes, record_count, first_iteration, last_iteration, dropped, lost, continues, thinned,
+          superseded_from);
+  use_all(rows, first_loss, kept, records, damage, checked);
+  for (auto& dictionary : names) use(dictionary);
+}
+
+class Packer {
+ public:
+  explicit Packer(std::vector<char>& bytes) : bytes_(bytes) {}
+
+  template <typename T>
+  void operator()(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    add(&value, sizeof value);
+  }
+  void operator()(const std::string& text) { add_list(text); }
+  template <typename T>
+  void operator()(const std::vector<T>& list) {
+    if constexpr (std::is_trivially_copyable_v<T>) {
+      add_list(list);
+    } else {
+      (*this)(list.size());
+      for (const T& each : list) (*this)(each);
+    }
+  }
+  template <typename T>
+  requires(!std::is_trivially_copyable_v<T>) void operator()(const std::optional<T>& value) {
+    (*this)(value.has_value());
+    if (value) (*this)(*value);
+  }
+  void operator()(const RunEnd& end) { add_all(end.time, end.state, end.reason); }
+  void operator()(const DamagedRows& rows) { add_all(rows.table, rows.first_row, rows.rows); }
+  void operator()(const RowLists<KeptRows>& lists) { lists.for_each(*this); }
+  void operator()(const PackedImage& image) {
+    const auto& [packed_rows, chunk_rows, tail, tail_is_intact, chunks] = image;
+    add_all(packed_rows, chunk_rows, tail, tail_is_intact, chunks);
+  }
+
+ private:
+  void add(const void* data, std::size_t size) {
+    const auto* first = static_cast<const char*>(data);
+    bytes_.insert(bytes_.end(), first, first + size);
+  }
+  template <typename List>
+  void add_list(const List& list) {
+    (*this)(list.size());
+    add(list.data(), list.size() * sizeof(*list.data()));
+  }
+  template <typename... Parts>
+  void add_all(const Parts&... parts) {
+    ((*this)(parts), ...);
+  }
+
+  std::vector<char>& bytes_;
+};
+
+class Unpacker {
+ public:
+  explicit Unpacker(std::span<const char>& bytes) : bytes_(bytes) {}
+
+  template <typename T>
+  void operator()(T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    take(&value, sizeof value);
+  }
+  void operator()(std::string& text) { take_list(text); }
+  template <typename T>
+  void operator()(std::vector<T>& list) {
+    if constexpr (std::is_trivially_copyable_v<T>) {
+      take_list(list);
+    } else {
+      list.resize(take_size(1));
+      for (T& each : list) (*this)(each);
+    }
+  }
+  template <typename T>
+  requires(!std::is_trivially_copyable_v<T>) void operator()(std::optional<T>& value) {
+    bool has_value = false;
+    (*this)(has_value);
+    if (has_value) (*this)(value.emplace());
+  }
+  void operator()(RunEnd& end) { take_all(end.time, end.state, end.reason); }
+  void operator()(DamagedRows& rows) { take_all(rows.table, rows.first_row, rows.rows); }
+  void operator()(RowLists<KeptRows>& lists) { lists.for_each(*this); }
+  void operator()(PackedImage& image) {
+    auto& [packed_rows, chunk_rows, tail, tail_is_intact, chunks] = image;
+    take_all(packed_rows, chunk_rows, tail, tail_is_intact, chunks);
+  }
+
+ private:
+  void take(void* data, std::size_t size) {
+    if (size > bytes_.size()) raise<RecordError>("a summary of a file ends too early");
+    if (size > 0) std::memcpy(data, bytes_.data(), size);
+    bytes_ = bytes_.subspan(size);
+  }
+  // The length of a list whose elements take at least so many bytes each.
+  std::size_t take_size(std::size_t element_bytes) {
+    std::size_t size = 0;
+    (*this)(size);
+    if (size > bytes_.size() / element_bytes) {
+      raise<RecordError>("a summary of a file ends too early");
+    }
+    return size;
+  }
+  template <typename List>
+  void take_list(List& list) {
+    list.resize(take_size(sizeof(*list.data())));
+    take(list.data(), list.size() * sizeof(*list.data()));
+  }
+  template <typename... Parts>
+  void take_all(Parts&... parts) {
+    ((*this)(parts), ...);
+  }
+
+  std::span<const char>& bytes_;
+};
+
+}  // namespace
+
+std::vector<char> pack(const FileSummary& summary) {
+  std::vector<char> bytes;
+  for_each_part(summary, Packer(bytes));
+  return bytes;
+}
+
+FileSummary unpack(std::span<const char> bytes) {
+  FileSummary summary;
+  for_each_part(summary, Unpacker(bytes));
+  if (!bytes.empty()) raise<RecordError>("a summary of a file has {} more bytes", bytes.size());
+  return summary;
+}
+
+namespace {
+
+constexpr std::size_t kMostProcesses = 8;
+// Starting a process takes as long as looking at one file or two.
+constexpr std::size_t kFilesOfProcess = 16;
+constexpr int kPipeBytes = 1 << 20;  // a process need not wait for the reader of its last results
+
+// A result is its size and so many bytes; none of a file that could not be read.
+using Size = std::uint64_t;
+
+// False: the disk or the other process gives no more.
+bool read_all(int pipe, void* data, std::size_t size) {
+  auto* at = static_cast<char*>(data);
+  while (size > 0) {
+    const ssize_t got = ::read(pipe, at, size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    at += got;
+    size -= static_cast<std::size_t>(got);
+  }
+  return true;
+}
+
+std::vector<char> make_result(const std::string& file, const SummaryOptions& options) {
+  try {
+    return pack(summarize(file, options));
+  } catch (const std::exception&) {  // the reader comes upon it too, and tells of it
+    return {};
+  }
+}
+
+// The work of a process. Exit handlers, buffers of streams and all else belong to its parent.
+[[noreturn]] void work(const std::vector<std::string>& files, const SummaryOptions& options,
+                       std::size_t first, std::size_t step, int results) {
+  for (std::size_t i = first; i < files.size(); i += step) {
+    const std::vector<char> result = make_result(files[i], options);
+    const Size size = result.size();
+    const std::string_view head(reinterpret_cast<const char*>(&size), sizeof size);
+    if (write_all(results, head) != 0) break;
+    if (write_all(results, {result.data(), result.size()}) != 0) break;
+  }
+  ::_exit(0);
+}
+
+}  // namespace
+
+std::size_t count_summary_processes(std::size_t files) {
+  const std::size_t cores = std::thread::hardware_concurrency();
+  return cores < 2 ? 0 : std::min({cores, kMostProcesses, files / kFilesOfProcess});
+}
+
+SummaryProcesses::SummaryProcesses(const std::vector<std::string>& files,
+                                   const SummaryOptions& options, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) start(files, options, i, count);
+}
+
+// One that cannot be started leaves its files to the caller.
+void SummaryProcesses::start(const std::vector<std::string>& files, const SummaryOptions& options,
+                             std::size_t first, std::size_t step) {
+  Process& process = processes_.emplace_back();
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return;
+  process.id = ::fork();
+  if (process.id == 0) {
+    // A pipe whose reader is gone ends this process only where no other holds its end.
+    for (const Process& other : processes_) {
+      if (other.results >= 0) ::close(other.results);
+    }
+    ::close(ends[0]);
+    ::signal(SIGPIPE, SIG_DFL);
+    work(files, options, first, step, ends[1]);
+  }
+  ::close(ends[1]);
+  if (process.id < 0) {
+    ::close(ends[0]);
+    return;
+  }
+  process.results = ends[0];
+  ::fcntl(process.results, F_SETPIPE_SZ, kPipeBytes);  // a smaller one works too
+}
+
+SummaryProcesses::~SummaryProcesses() {
+  for (const Process& process : processes_) {
+    if (process.results >= 0) ::close(process.results);
+  }
+  for (const Process& process : processes_) {
+    if (process.id <= 0) continue;
+    // Most have ended by now; one that waits for a disk is not waited for.
+    ::kill(process.id, SIGKILL);
+    while (::waitpid(process.id, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+}
+
+std::optional<std::vector<char>> SummaryProcesses::read_result(Process& process) {
+  if (process.results < 0) return std::nullopt;
+  Size size = 0;
+  std::vector<char> bytes;
+  bool whole = read_all(process.results, &size, sizeof size);
+  if (whole) {
+    bytes.resize(size);
+    whole = read_all(process.results, bytes.data(), size);
+  }
+  if (whole) return bytes;
+  ::close(process.results);
+  process.results = -1;
+  return std::nullopt;
+}
+
+std::optional<FileSummary> SummaryProcesses::take() {
+  if (processes_.empty()) return std::nullopt;
+  Process& process = processes_[next_++ % processes_.size()];
+  const auto result = read_result(process);
+  if (!result || result->empty()) return std::nullopt;
+  try {
+    return unpack(*result);
+  } catch (const RecordError&) {
+    return std::nullopt;
   }
 }
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <hdf5.h>
-
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -11,7 +11,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
+#include <vector>
+
+#include "record/rows/table.h"
 
 namespace telens::record::hdf5 {
 
@@ -90,3 +94,65 @@ std::string class_name(H5T_class_t type_class);
 std::string description(hid_t type);
 
 }  // namespace telens::record::hdf5
+
+namespace telens::record {
+
+// The HDF5 type of a table's rows, made from its columns.
+
+template <typename Stored>
+inline constexpr bool kIsText = false;
+template <std::size_t width>
+inline constexpr bool kIsText<std::array<char, width>> = true;
+
+// The type of a number; text has a type of its own, made for its width.
+template <typename Number>
+hid_t number_type() {
+  if constexpr (std::is_same_v<Number, std::int16_t>) {
+    return H5T_NATIVE_INT16;
+  } else if constexpr (std::is_same_v<Number, std::int32_t>) {
+    return H5T_NATIVE_INT32;
+  } else if constexpr (std::is_same_v<Number, std::int64_t>) {
+    return H5T_NATIVE_INT64;
+  } else if constexpr (std::is_same_v<Number, std::uint64_t>) {
+    return H5T_NATIVE_UINT64;
+  } else {
+    static_assert(std::is_same_v<Number, double>, "a column of a type that has no HDF5 type yet");
+    return H5T_NATIVE_DOUBLE;
+  }
+}
+
+// Used under a Lock.
+template <typename Row>
+hdf5::Handle row_type() {
+  std::vector<hdf5::Handle> texts;
+  std::vector<hdf5::Column> columns;
+  for_each_column<Row>([&]<typename Member, typename Stored>(
+                           const Column<Row, Member, Stored>& column, std::size_t offset) {
+    if constexpr (kIsText<Stored>) {
+      columns.push_back({column.name, offset, texts.emplace_back(hdf5::text_type(column.kBytes))});
+    } else {
+      columns.push_back({column.name, offset, number_type<Stored>()});
+    }
+  });
+  return hdf5::row_type(kStoredBytes<Row>, columns);
+}
+
+// Attributes of an HDF5 object, each a single number or text: anything else is a RecordError that
+// names the attribute. An array read as a number would overwrite memory behind it.
+
+bool has_attribute(hid_t object, const char* name);
+// Within [least, most].
+std::int64_t read_integer(hid_t object, const char* name, std::int64_t least, std::int64_t most);
+double read_real(hid_t object, const char* name);
+std::string read_text(hid_t object, const char* name);
+
+// Text in a field of fixed width: cut at a whole UTF-8 character, padded with zeros.
+
+// A text that does not fit is cut and ends in "~", so that a reader sees that it was.
+void put_text(std::string_view text, std::span<char> cell);
+// The same for a name, whose "~" is followed by 16 digits that stand for all of it: names that
+// begin alike stay different ones.
+void put_name(std::string_view name, std::span<char> cell);
+std::string get_text(std::span<const char> cell);
+
+}  // namespace telens::record

@@ -1,16 +1,14 @@
 #include "record/message_check.h"
 
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <limits>
 #include <string_view>
 
-#include "record/stored_number.h"
-
 namespace telens::record {
+
 namespace {
 
 // Places are those of "HDF5 File Format Specification Version 3.0", IV.A.2, with addresses and

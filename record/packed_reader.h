@@ -1,11 +1,15 @@
-// Reads a PackedTable of records quickly, also while it is being written: chunks are decompressed
-// here, on several threads, and only the columns that a filter needs are put together.
+// Work that several threads share.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
+#include <mutex>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,6 +18,35 @@
 #include "record/run_schema.h"
 
 namespace telens::record {
+
+inline constexpr std::size_t kMostThreads = 4;  // beyond that, reading chunks is what limits
+
+// Calls work() on this thread and on others, as many as there are cores and parts of the work;
+// each call takes parts until there are none. Throws what one of them has thrown.
+template <typename Work>
+void run_in_threads(std::size_t parts, const Work& work) {
+  const std::size_t cores = std::max<std::size_t>(1, std::thread::hardware_concurrency());
+  const std::size_t threads = std::min({cores, kMostThreads, parts});
+  std::exception_ptr failure;
+  std::mutex failure_mutex;
+  const auto work_safely = [&] {
+    try {
+      work();
+    } catch (...) {
+      const std::scoped_lock lock(failure_mutex);
+      failure = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    for (std::size_t i = 1; i < threads; ++i) helpers.emplace_back(work_safely);
+    work_safely();
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+// Reads a PackedTable of records quickly, also while it is being written: chunks are decompressed
+// here, on several threads, and only the columns that a filter needs are put together.
 
 // Selects records by the ids of one file. By default all are kept.
 struct RecordFilter {
@@ -78,5 +111,18 @@ class PackedReader {
 
   PackedRows<Record> table_;
 };
+
+// Reads the histograms of one file: joins bins with their records.
+
+// Sixteen times those of a histogram over all codes of 16 bits. What has more is no histogram.
+inline constexpr std::size_t kMostBins = 1 << 20;
+
+using UseStoredHistogram =
+    std::function<void(const Record& record, std::span<const HistogramBin> bins)>;
+
+// Those whose record the filter keeps, in the order of writing. One of which a killed process has
+// not written all bins is left out.
+void read_histograms(const PackedRows<BinRow>& bins, const PackedReader& records,
+                     const RecordFilter& filter, const UseStoredHistogram& use);
 
 }  // namespace telens::record

@@ -13,13 +13,11 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "record/checksum.h"
 #include "record/damage.h"
-#include "record/deflate.h"
 #include "record/hdf5.h"
-#include "record/row_type.h"
+#include "record/layout_check.h"
 #include "record/rows/table.h"
-#include "record/run_layout.h"
+#include "record/zlib_codec.h"
 
 namespace telens::record {
 

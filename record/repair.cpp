@@ -4,20 +4,19 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 
+#include "record/claims.h"
 #include "record/disk_space.h"
-#include "record/file_status.h"
-#include "record/leftovers.h"
-#include "record/rewrite_claim.h"
+#include "record/run_paths.h"
 #include "record/segment_copy.h"
 #include "record/segment_reader.h"
 
 namespace telens::record {
+
 namespace {
 
 namespace fs = std::filesystem;

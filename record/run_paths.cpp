@@ -1,16 +1,27 @@
 #include "record/run_paths.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
-
+#include <signal.h>
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <chrono>
+#include <cstdlib>
 #include <filesystem>
+#include <string>
+#include <string_view>
 #include <system_error>
 #include <tuple>
 
+#include "core/base/characters.h"
 #include "core/base/error.h"
+#include "core/base/printable.h"
+#include "record/disk_space.h"
+#include "record/run_writer.h"
 
 namespace telens::record {
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -98,6 +109,103 @@ std::vector<std::string> run_folders(const std::string& path) {
   }
   std::ranges::sort(folders);
   return folders;
+}
+
+namespace {
+
+constexpr std::size_t kLongestRunId = 128;
+constexpr std::string_view kAllowedBesides = "._-+:=,@";
+
+bool is_allowed(char c) {
+  return is_letter(c) || is_digit(c) || kAllowedBesides.find(c) != std::string_view::npos;
+}
+
+std::string_view run_id_of_environment() {
+  const char* id = std::getenv("TELENS_RUN_ID");
+  return id == nullptr ? "" : id;
+}
+
+}  // namespace
+
+void check_run_id(std::string_view requested) {
+  const std::string_view id = requested.empty() ? run_id_of_environment() : requested;
+  if (id.empty()) return;
+  if (id.front() != '.' && id.size() <= kLongestRunId && std::ranges::all_of(id, is_allowed)) {
+    return;
+  }
+  raise<UsageError>(
+      "{} '{}' cannot be the name of a run's folder; expected letters, digits and {}, at most {} "
+      "of them, the first no dot",
+      requested.empty() ? "TELENS_RUN_ID" : "the run id", printable(id.substr(0, kLongestRunId)),
+      kAllowedBesides, kLongestRunId);
+}
+
+std::string decide_run_id(const std::string& log_dir, const std::string& requested) {
+  if (!requested.empty()) return requested;
+  if (const std::string_view id = run_id_of_environment(); !id.empty()) return std::string(id);
+
+  const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
+  const std::string stamp =
+      fmt::format("{:%Y%m%d-%H%M%S}", fmt::gmtime(std::chrono::system_clock::to_time_t(now)));
+  // Two runs may start in one second: the one that makes the folder has the name.
+  std::error_code error;
+  std::filesystem::create_directories(run_folder(log_dir, ""), error);
+  for (int number = 1;; ++number) {
+    const std::string id = number == 1 ? stamp : fmt::format("{}-{}", stamp, number);
+    if (std::filesystem::create_directory(run_folder(log_dir, id), error) || error) return id;
+  }
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// A dump is written within seconds, and a repair marks its file within milliseconds.
+constexpr std::chrono::minutes kLeftoverAge{10};
+
+bool is_old(const fs::path& path) {
+  std::error_code error;
+  const auto changed = fs::last_write_time(path, error);
+  return !error && fs::file_time_type::clock::now() - changed > kLeftoverAge;
+}
+
+bool is_of_dead_process(std::string_view name) {
+  name.remove_prefix(kDumpPrefix.size());
+  pid_t process = 0;
+  std::from_chars(name.data(), name.data() + name.size(), process);
+  return process > 0 && ::kill(process, 0) != 0 && errno == ESRCH;
+}
+
+template <typename Condition>
+void remove_files(const fs::path& folder, const std::string& prefix, const Condition& condition) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(prefix) || !name.ends_with(kTemporarySuffix)) continue;
+    if (condition(entry.path(), name)) fs::remove(entry.path(), error);
+  }
+}
+
+}  // namespace
+
+void remove_leftovers(const std::string& folder, int rank) {
+  remove_files(folder, fmt::format(".rank{:05}.", rank),
+               [](const fs::path& path, const std::string& name) {
+                 // A repair needs no claim of the rank, and may have marked its new file not yet.
+                 const bool is_of_repair = name.find(kRepairInfix) != std::string::npos;
+                 return !is_being_written(path.string()) && (!is_of_repair || is_old(path));
+               });
+}
+
+void remove_leftover_dumps(const std::string& log_dir, int rank) {
+  std::error_code error;
+  const fs::path folder = fs::path(log_dir) / "tensor_dumps" / fmt::format("rank_{}", rank);
+  for (const auto& iteration : fs::directory_iterator(folder, error)) {
+    remove_files(iteration.path(), std::string(kDumpPrefix),
+                 [](const fs::path& path, const std::string& name) {
+                   return is_of_dead_process(name) && is_old(path);
+                 });
+  }
 }
 
 }  // namespace telens::record

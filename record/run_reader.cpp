@@ -1,26 +1,51 @@
+// Records of files that a reader keeps in memory.
 #include "record/run_reader.h"
 
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <cstddef>
 #include <deque>
 #include <filesystem>
 #include <optional>
 #include <span>
 #include <utility>
 #include <variant>
+#include <vector>
 
+#include "core/base/error.h"
 #include "core/base/printable.h"
-#include "record/checked_files.h"
+#include "record/disk_space.h"
 #include "record/file_summary.h"
+#include "record/hdf5_guard.h"
 #include "record/joined_segment.h"
-#include "record/kept_records.h"
+#include "record/packed_reader.h"
 #include "record/run_paths.h"
 #include "record/segment_reader.h"
-#include "record/summary_processes.h"
 
 namespace telens::record {
+
+namespace {
+
+std::vector<std::vector<Record>> read_kept_records(std::span<JoinedSegment* const> segments,
+                                                   const RecordQuery& query) {
+  std::vector<std::vector<Record>> records(segments.size());
+  std::atomic<std::size_t> next = 0;
+  run_in_threads(segments.size(), [&] {
+    for (std::size_t i = next++; i < segments.size(); i = next++) {
+      JoinedSegment& segment = *segments[i];
+      const PackedReader stored(*segment.records, segment.damage);
+      stored.read(segment.filter(query), [&](std::span<const Record> some) {
+        for (const Record& row : some) records[i].push_back(segment.joined(row));
+      });
+    }
+  });
+  return records;
+}
+
+}  // namespace
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -372,6 +397,44 @@ void RunReader::read_histograms(const RecordQuery& query, const UseHistogram& us
 
 void RunReader::read_rows(const RecordQuery& query, const UseRow& use) const {
   std::visit([&](const auto& use_row) { impl_->read_rows(query, use_row); }, use);
+}
+
+namespace {
+
+// One file tells when a run began: a log_dir may hold many runs of many ranks.
+RunEntry make_entry(const std::string& folder) {
+  RunEntry entry{.folder = folder, .latest = {}, .problem = {}};
+  std::string path = folder;
+  try {
+    const auto files = segments_in(folder);
+    if (files.empty()) raise<RecordError>("{}: its files have gone", folder);
+    auto last = files.begin();
+    while (last + 1 != files.end() && (last + 1)->rank == files.front().rank) ++last;
+    path = last->path;
+    entry.latest = RunReader(path).segments().front();
+    entry.start_time = entry.latest->start_time;
+  } catch (const RecordError& error) {
+    // As new as its file: to pass over it would show an older run as the newest.
+    entry.start_time = time_of_change(path);
+    entry.problem = error.what();
+  }
+  return entry;
+}
+
+}  // namespace
+
+std::string RunEntry::id() const { return std::filesystem::path(folder).filename().string(); }
+
+std::vector<RunEntry> runs_beside(const std::string& path) {
+  std::vector<RunEntry> runs;
+  const auto folders = run_folders(path);
+  if (folders.size() < 2) return runs;
+  for (const std::string& folder : folders) runs.push_back(make_entry(folder));
+  // If two began in one second, the later name is the newer one: <time>-2 comes after <time>.
+  std::ranges::stable_sort(runs, [](const RunEntry& a, const RunEntry& b) {
+    return a.start_time != b.start_time ? a.start_time > b.start_time : a.folder > b.folder;
+  });
+  return runs;
 }
 
 }  // namespace telens::record

@@ -4,14 +4,16 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
 
-#include "record/rows/dictionary.h"
-#include "record/rows/histogram_bin.h"
-#include "record/rows/record.h"
 #include "record/rows/row_lists.h"
+#include "record/rows/table.h"
 #include "record/rows/tables.h"
 
 namespace telens::record {
@@ -40,5 +42,93 @@ inline constexpr std::array<DictionaryLayout, kDictionaries> kDictionaryLayouts{
     {Dictionary::scope, "names/scope", 128},
     {Dictionary::word, "names/word", 512},
 }};
+
+// All tables of a run file: what a session records, and what the writer adds.
+
+// Written each time rows had to be dropped: a file with such a row is incomplete.
+struct Drop {
+  double time = 0;             // seconds since 1970
+  std::int64_t iteration = 0;  // the first dropped row's
+  std::int64_t rows = 0;
+
+  static constexpr Table kTable{
+      .name = "drops", .storage = Storage::plain, .chunk_rows = 128, .is_recorded = false};
+  static constexpr auto columns() {
+    return std::tuple(number("time", &Drop::time), number("iteration", &Drop::iteration),
+                      number("rows", &Drop::rows));
+  }
+};
+
+// How a file ended: one row, and for the words of an exception that are longer than its cell as
+// many more of the same time and state. The beginning stands in the last row, where readers that
+// know of one alone look. A file without any was not closed.
+struct EndRow {
+  double time = 0;         // seconds since 1970
+  std::int64_t state = 0;  // an End
+  std::array<char, 240> reason{};
+
+  static constexpr std::size_t kMostParts = 8;
+
+  static constexpr Table kTable{
+      .name = "end", .storage = Storage::plain, .chunk_rows = 1, .is_recorded = false};
+  static constexpr auto columns() {
+    return std::tuple(number("time", &EndRow::time), number("state", &EndRow::state),
+                      number("reason", &EndRow::reason));
+  }
+};
+
+// In the order of writing, but for records, which come after the bins that belong to them: a record
+// that is there has its bins.
+using BatchRows =
+    decltype(std::tuple_cat(std::tuple<BinRow, Record>(), RecordedRows(), std::tuple<Drop>()));
+using FileRows = decltype(std::tuple_cat(BatchRows(), std::tuple<EndRow>()));
+
+template <typename Row>
+inline constexpr std::string_view kTableName = Row::kTable.name;
+
+// The place of a table in the list.
+template <typename Row>
+inline constexpr std::size_t kTableIndex = [] {
+  std::size_t index = 0;
+  std::size_t next = 0;
+  for_each_type<FileRows>([&]<typename Each>() {
+    if (std::is_same_v<Row, Each>) index = next;
+    ++next;
+  });
+  return index;
+}();
+
+// How many rows there are in each table of a file.
+class RowCounts {
+ public:
+  template <typename Row>
+  std::uint64_t& of() {
+    return counts_[kTableIndex<Row>];
+  }
+  template <typename Row>
+  std::uint64_t of() const {
+    return counts_[kTableIndex<Row>];
+  }
+
+  // Rows that a session handed over.
+  std::uint64_t recorded() const {
+    std::uint64_t rows = 0;
+    for_each_type<FileRows>(
+        [&]<typename Row>() { rows += Row::kTable.is_recorded ? of<Row>() : 0; });
+    return rows;
+  }
+
+  bool operator==(const RowCounts&) const = default;
+
+ private:
+  std::array<std::uint64_t, std::tuple_size_v<FileRows>> counts_{};
+};
+
+// Times in run files.
+
+inline double seconds_since_1970() {
+  using Seconds = std::chrono::duration<double>;
+  return Seconds(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 }  // namespace telens::record

@@ -1,10 +1,341 @@
 #include "record/run_writer.h"
 
+#include <fmt/format.h>
+#include <pthread.h>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+
+#include "core/base/absolute_path.h"
 #include "record/run_paths.h"
+#include "record/run_schema.h"
 #include "record/run_writer_impl.h"
-#include "record/wall_clock.h"
 
 namespace telens::record {
+
+namespace {
+
+// After so long the end of a recording reports that it waits.
+constexpr auto kSilentWait = std::chrono::seconds(3);
+// A row is on disk after two seconds at the latest: this long in the queue, the rest for writing.
+constexpr auto kLongestWait = std::chrono::milliseconds(1000);
+constexpr std::string_view kFreeSpace =
+    "free space or set another log_dir, then start the run again to resume it";
+constexpr std::string_view kCheckDisk =
+    "check the disk or network of log_dir, or set another log_dir, then start the run again to "
+    "resume it";
+// Where not even the first file came about, as in the place of a file, or without the right to
+// write.
+constexpr std::string_view kAnotherFolder =
+    "log_dir must be a folder with free space that this process may write to: make it one, or set "
+    "another log_dir, then start the run again";
+constexpr std::string_view kRecordLess =
+    "record less (a larger freq, fewer layers or statistics) or raise max_size, then start the run "
+    "again to resume it";
+
+// Signals belong to the training's threads; SIGXFSZ in particular must not end the process.
+void block_all_signals() {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+}
+
+}  // namespace
+
+RunWriter::Impl::Impl(const RunOptions& options) : options_(options) {
+  options_.log_dir = absolute_path(options.log_dir);
+  options_.run_id = decide_run_id(options_.log_dir, options.run_id);
+  if (!options_.claim) {
+    ClaimedRun claimed = claim_run(options_.log_dir, options_.run_id, options_.rank);
+    options_.run_id = std::move(claimed.run_id);
+    options_.claim = std::move(claimed.claim);
+  }
+  const auto print = [](const std::string& message) {
+    std::fputs((message + "\n").c_str(), stderr);
+  };
+  if (!options_.on_error) options_.on_error = print;
+  if (!options_.on_warning) options_.on_warning = print;
+  thread_ = std::thread([this] { run(); });
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return opened_; });
+}
+
+void RunWriter::Impl::push(std::span<const Record> records) {
+  {
+    std::unique_lock lock(mutex_);
+    while (!records.empty()) {
+      const std::size_t taken =
+          room(lock, {records.size(), 1, capacity(), records.front().iteration});
+      if (taken == 0) break;
+      queue(taken, [&](Batch& batch) {
+        auto& list = batch.of<Record>();
+        list.insert(list.end(), records.begin(), records.begin() + taken);
+      });
+      if (options_.on_full == OnFull::drop) break;
+      records = records.subspan(taken);
+    }
+  }
+  tell_of_drops();
+}
+
+void RunWriter::Impl::close(End end, const std::string& reason) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!stopping_) {
+      end_ = end;
+      end_reason_ = reason;
+    }
+    stopping_ = true;
+    work_.notify_one();
+  }
+  warn_of_slow_disk();
+  const std::scoped_lock joining(join_mutex_);
+  if (thread_.joinable()) {
+    thread_.join();
+    close_stopped();
+  }
+  options_.claim.reset();
+}
+
+// Reports after a while that the caller waits for the writer's thread.
+void RunWriter::Impl::warn_of_slow_disk() {
+  std::uint64_t rows = 0;
+  {
+    std::unique_lock lock(mutex_);
+    if (changed_.wait_for(lock, kSilentWait, [this] { return state_ == State::off; })) return;
+    rows = queued_ + rows_taken_ - std::min(rows_taken_, counters_.written);
+  }
+  options_.on_warning(
+      fmt::format("telens: {}: the disk is slow: waiting until the last {} rows are written",
+                  first_path_, rows));
+}
+
+// How many of the wanted rows may be queued now. Waits for the least under OnFull::block; what will
+// never be queued is counted.
+std::size_t RunWriter::Impl::room(std::unique_lock<std::mutex>& lock, const Wanted& wanted) {
+  const auto open = [this] { return state_ == State::recording && !stopping_; };
+  const auto available = [&]() -> std::size_t {
+    if (queued_ == 0 && wanted.least > wanted.limit) return wanted.least;  // has it to itself
+    return queued_ < wanted.limit ? wanted.limit - queued_ : 0;
+  };
+  if (options_.on_full == OnFull::block && open() && available() < wanted.least) {
+    ++waiting_for_space_;
+    work_.notify_one();
+    changed_.wait(lock, [&] { return !open() || available() >= wanted.least; });
+    --waiting_for_space_;
+  }
+  if (!open()) {
+    counters_.failed += wanted.rows;
+    failed_at_once_ += wanted.rows;
+    return 0;
+  }
+  const std::size_t taken = available() >= wanted.least ? std::min(wanted.rows, available()) : 0;
+  if (taken < wanted.rows && options_.on_full == OnFull::drop) {
+    count_dropped(wanted.rows - taken, wanted.iteration);
+  }
+  return taken;
+}
+
+void RunWriter::Impl::count_dropped(std::size_t rows, std::int64_t iteration) {
+  if (counters_.dropped == 0) drops_to_tell_ = true;
+  counters_.dropped += rows;
+  auto& drops = incoming_.of<Drop>();
+  if (drops.empty()) drops.push_back({seconds_since_1970(), iteration, 0});
+  drops.back().rows += static_cast<std::int64_t>(rows);
+}
+
+void RunWriter::Impl::run() {
+  block_all_signals();
+  pthread_setname_np(pthread_self(), "telens-record");
+  open_first_segment();
+  while (write_once()) {
+    if (files_->has_more_to_do()) files_->go_on();
+  }
+}
+
+void RunWriter::Impl::open_first_segment() {
+  const std::string folder = run_folder(options_.log_dir, options_.run_id);
+  try {
+    std::filesystem::create_directories(folder);
+    if (options_.claim->is_exclusive()) remove_leftovers(folder, options_.rank);
+    remove_leftover_dumps(options_.log_dir, options_.rank);
+    files_ = std::make_unique<SegmentSeries>(
+        options_, folder, [this](const std::string& text) { warn("telens: " + text); });
+    first_path_ = files_->path();
+  } catch (const MaxSizeReached& cause) {
+    first_path_ = folder;
+    stop_recording(cause.what(), kRecordLess);
+  } catch (const DiskFull& cause) {
+    first_path_ = folder;
+    stop_recording(cause.what(), kAnotherFolder);
+  } catch (const std::exception& cause) {
+    first_path_ = folder;
+    stop_recording(cause.what(), is_writable_folder(folder) ? kCheckDisk : kAnotherFolder);
+  }
+  const std::scoped_lock lock(mutex_);
+  opened_ = true;
+  if (files_) counters_.bytes = files_->bytes();
+  changed_.notify_all();
+}
+
+void RunWriter::Impl::wait_for_work(std::unique_lock<std::mutex>& lock) {
+  while (!has_work()) {
+    if (files_->has_more_to_do()) {
+      if (queued_ > 0 && Clock::now() >= oldest_ + kLongestWait) return;
+      lock.unlock();
+      files_->go_on();
+      lock.lock();
+    } else if (queued_ == 0) {
+      work_.wait(lock);
+    } else if (work_.wait_until(lock, oldest_ + kLongestWait) == std::cv_status::timeout) {
+      return;
+    }
+  }
+}
+
+// Writes what has come in; false: that was the last time.
+bool RunWriter::Impl::write_once() {
+  std::uint64_t flushes = 0;
+  bool last = false;
+  {
+    std::unique_lock lock(mutex_);
+    if (state_ == State::off) return false;
+    wait_for_work(lock);
+    last = stopping_;
+    flushes = flushes_asked_;
+    std::swap(incoming_, batch_);
+    rows_taken_ += batch_.recorded();
+    queued_ = 0;
+    changed_.notify_all();
+  }
+  try {
+    files_->write(batch_);
+    count_rows();
+    if (last) finish();
+  } catch (const MaxSizeReached& cause) {
+    if (!end_as_failed(cause.what())) files_.reset();
+    stop_recording(cause.what(), kRecordLess);
+    return false;
+  } catch (const DiskFull& cause) {
+    if (!end_as_failed(cause.what())) files_.reset();
+    stop_recording(cause.what(), kFreeSpace);
+    return false;
+  } catch (const std::exception& cause) {
+    count_rows();
+    files_.reset();
+    stop_recording(cause.what(), kCheckDisk);
+    return false;
+  }
+  const std::scoped_lock lock(mutex_);
+  batch_.clear();
+  flushes_done_ = flushes;
+  if (last) state_ = State::off;  // no flush may wait for a thread that is gone
+  changed_.notify_all();
+  return !last;
+}
+
+// Counts the rows that the files have got of all that came in by now; the rest is lost.
+void RunWriter::Impl::count_rows() {
+  const std::scoped_lock lock(mutex_);
+  counters_.written = files_->rows_written();
+  counters_.failed = failed_at_once_ + rows_taken_ - counters_.written;
+  counters_.bytes = files_->bytes();
+}
+
+void RunWriter::Impl::finish() {
+  files_->finish(end_, end_reason_);
+  const std::uint64_t bytes = files_->bytes();
+  files_.reset();
+  const std::scoped_lock lock(mutex_);
+  counters_.bytes = bytes;
+}
+
+// A full disk is found before HDF5 begins to write, so the file can still say why it ends. False:
+// it is left as a killed process would leave it, readable up to the last flush.
+bool RunWriter::Impl::end_as_failed(const std::string& cause) {
+  bool ended = true;
+  try {
+    files_->end_as_failed(cause);
+  } catch (const std::exception&) {
+    ended = false;
+  }
+  count_rows();
+  return ended;
+}
+
+void RunWriter::Impl::stop_recording(const std::string& cause, std::string_view advice) {
+  const auto& records = batch_.of<Record>();
+  if (!records.empty()) first_iteration_lost_ = records.front().iteration;
+  const std::string lost = records.empty()
+                               ? "later rows"
+                               : fmt::format("rows from iteration {} on", first_iteration_lost_);
+  const std::string message =
+      fmt::format("telens: recording stopped, training continues: {}: {}; {} are not recorded; {}",
+                  first_path_, cause, lost, advice);
+  {
+    const std::scoped_lock lock(mutex_);
+    state_ = State::off;
+    error_ = message;
+    counters_.failed += queued_;
+    queued_ = 0;
+    incoming_.clear();
+    batch_.clear();
+    changed_.notify_all();
+  }
+  options_.on_error(message);
+}
+
+// Called after the thread has ended. Writes the number of lost rows to the file, for which space
+// is reserved. A stopped recording was reported when it stopped: its count is printed only if the
+// file does not hold it.
+void RunWriter::Impl::close_stopped() {
+  Counters lost;
+  {
+    const std::scoped_lock lock(mutex_);
+    lost = counters_;
+  }
+  bool file_has_count = false;
+  if (files_) {
+    try {
+      files_->close(lost.failed, first_iteration_lost_);
+      file_has_count = true;
+    } catch (const std::exception&) {
+      // The file has its end; the warning below has the count.
+    }
+    const hdf5::Lock lock;
+    files_.reset();
+  }
+  const bool is_reported = file_has_count && lost.dropped == 0;
+  if (is_reported || lost.dropped + lost.failed == 0) return;
+  options_.on_warning(fmt::format(
+      "telens: {}: {} rows were not recorded: {} that found the queue full, {} that the "
+      "disk did not take or keep",
+      first_path_, lost.dropped + lost.failed, lost.dropped, lost.failed));
+}
+
+void RunWriter::Impl::tell_of_drops() {
+  if (!drops_to_tell_ || !drops_to_tell_.exchange(false)) return;
+  warn(fmt::format(
+      "telens: {}: the disk is slower than what is recorded, and rows are dropped; they are "
+      "counted in the file. Record less, or set recording={{\"on_full\": \"block\"}} to wait for "
+      "the disk",
+      first_path_));
+}
+
+// No thread holds the mutex that calls this.
+void RunWriter::Impl::warn(const std::string& text) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (state_ == State::recording && !stopping_) {
+      queue(1, [&](Batch& batch) {
+        batch.of<Event>().push_back({.time = seconds_since_1970(),
+                                     .kind = intern_locked(Dictionary::word, "warning"),
+                                     .text = intern_locked(Dictionary::word, text)});
+      });
+    }
+  }
+  options_.on_warning(text);
+}
 
 RunWriter::RunWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 RunWriter::~RunWriter() = default;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "record/rank_claim.h"
+#include "record/claims.h"
 #include "record/run_schema.h"
 
 namespace telens::record {
@@ -110,8 +110,5 @@ class TELENS_EXPORT RunWriter {
 
 // Throws UsageError as open() does, also for a run id that is no plain name of a folder.
 void check_options(const RunOptions& options);
-
-// The run id that is asked for: `requested`, else TELENS_RUN_ID, else a new time stamp.
-TELENS_EXPORT std::string decide_run_id(const std::string& log_dir, const std::string& requested);
 
 }  // namespace telens::record

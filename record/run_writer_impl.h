@@ -18,10 +18,10 @@
 #include <vector>
 
 #include "record/end_on_terminate.h"
-#include "record/rows/name_ids.h"
+#include "record/rows/names.h"
+#include "record/run_schema.h"
 #include "record/run_writer.h"
 #include "record/segment_series.h"
-#include "record/wall_clock.h"
 
 namespace telens::record {
 

@@ -3,10 +3,11 @@
 #include <type_traits>
 
 #include "core/base/error.h"
-#include "record/histogram_reader.h"
-#include "record/wall_clock.h"
+#include "record/packed_reader.h"
+#include "record/run_schema.h"
 
 namespace telens::record {
+
 namespace {
 
 constexpr std::size_t kRowsAtOnce = 1 << 16;

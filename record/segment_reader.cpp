@@ -1,7 +1,6 @@
 #include "record/segment_reader.h"
 
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <climits>
 #include <cstring>
@@ -9,19 +8,15 @@
 #include <optional>
 #include <utility>
 
-#include "record/attributes.h"
-#include "record/checked_files.h"
-#include "record/checksum.h"
-#include "record/descriptor_driver.h"
 #include "record/disk_space.h"
-#include "record/file_status.h"
-#include "record/held_file.h"
-#include "record/run_layout.h"
+#include "record/hdf5.h"
+#include "record/hdf5_guard.h"
+#include "record/layout_check.h"
 #include "record/run_paths.h"
-#include "record/superblock.h"
-#include "record/text_cell.h"
+#include "record/zlib_codec.h"
 
 namespace telens::record {
+
 namespace {
 
 // A one-dimensional dataset, read piece by piece. Used under a Lock.
@@ -64,60 +59,7 @@ class RowsOfTable {
   hsize_t chunk_rows_ = 0;
 };
 
-constexpr std::int64_t kMost = INT64_MAX;
 constexpr std::int64_t kMostIterations = INT64_C(1) << 53;  // files' numbers can be added up
-
-// Calls read(); adds the file's name to its RecordError.
-template <typename Read>
-auto naming(const std::string& path, Read read) {
-  try {
-    return read();
-  } catch (const RecordError& error) {
-    raise<RecordError>("{}: damaged, or changed by something else than TELens ({})", path,
-                       error.what());
-  }
-}
-
-// The version of its schema.
-std::int64_t check_is_ours(hid_t file, const std::string& path) {
-  const bool is_ours = naming(path, [&] {
-    return has_attribute(file, "schema_version") && has_attribute(file, "telens_version");
-  });
-  if (!is_ours) {
-    raise<RecordError>("{}: an HDF5 file, but not a run file of TELens", path);
-  }
-  const auto [version, telens] = naming(path, [&] {
-    return std::pair(read_integer(file, "schema_version", 1, kMost),
-                     read_text(file, "telens_version"));
-  });
-  if (version > kSchemaVersion) {
-    raise<RecordError>(
-        "{}: written by telens {} with schema version {}; this telens reads up to {}: update it",
-        path, telens, version, kSchemaVersion);
-  }
-  return version;
-}
-
-hdf5::Handle open_hdf5(const HeldFile& held, const std::string& path) {
-  const auto properties = hdf5::checked(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, path);
-  H5Pset_fclose_degree(properties, H5F_CLOSE_STRONG);
-  set_descriptor_driver(properties, held.descriptor());
-  const bool use_locks = true;
-  const bool ignore_where_unsupported = true;
-  H5Pset_file_locking(properties, use_locks, ignore_where_unsupported);
-  // How often to read metadata again that a live writer is just changing. HDF5's default of 100
-  // doubles its pause from 1 ns each time and would in effect never return for a damaged file; 24
-  // take 17 ms.
-  hdf5::check(H5Pset_metadata_read_attempts(properties, 24), path);
-  auto file =
-      hdf5::Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, properties), H5Fclose);
-  if (file) return file;
-  if (const auto cause = hdf5::last_system_error()) {
-    raise<RecordError>("{}: cannot be read: {}", path, *cause);
-  }
-  throw RecordError(fmt::format("{}: truncated or damaged ({})", path, hdf5::last_error()),
-                    hdf5::is_truncation_error());
-}
 
 // Stands for a name that cannot be read; different in each file. It fits where a name does, so
 // that a repair writes it as it is.
@@ -130,25 +72,6 @@ std::string damaged_name(const DictionaryLayout& layout, std::size_t id, const s
 }
 
 }  // namespace
-
-OpenRunFile open_run_file(const std::string& path) {
-  const hdf5::Lock lock;
-  const HeldFile held(path);
-  check_superblock(held.descriptor(), path);
-  const auto before = FileState::settled(held.descriptor());
-  if (!checked_files().contains(before)) {
-    auto file = open_hdf5(held, path);
-    const std::int64_t version = check_is_ours(file, path);
-    auto datasets = naming(path, [&] { return check_run_layout(file, version, held.size()); });
-    const auto after = FileState::settled(held.descriptor());
-    checked_files().add(before, after);
-    if (before && before == after && !is_being_written(path)) {
-      return {std::move(file), std::move(datasets)};
-    }
-  }
-  // Anew: HDF5 keeps the lengths of the tables that the check has opened, and a live file's grow.
-  return {open_hdf5(held, path), {}};
-}
 
 template <typename Use>
 void SegmentReader::during_construction(Use use) {
@@ -212,7 +135,7 @@ void SegmentReader::read_about() {
   if (has_attribute(opened_.file, "records_seen")) {
     about_.thinned = {read_integer(opened_.file, "iterations_left", 0, kMostIterations),
                       read_integer(opened_.file, "iterations_seen", 0, kMostIterations),
-                      read_integer(opened_.file, "records_seen", 0, kMost)};
+                      read_integer(opened_.file, "records_seen", 0, INT64_MAX)};
   }
   if (const auto file = parse_segment(about_.path)) about_.segment = file->segment;
   about_.bytes = size_of(about_.path);

@@ -12,20 +12,13 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "record/file_rows.h"
 #include "record/hdf5.h"
-#include "record/histogram_reader.h"
+#include "record/hdf5_guard.h"
 #include "record/packed_reader.h"
 #include "record/run_reader.h"
+#include "record/run_schema.h"
 
 namespace telens::record {
-
-// Opens a run file for reading and checks that it is one and not newer.
-struct OpenRunFile {
-  hdf5::Handle file;
-  std::vector<hdf5::Handle> datasets;  // that the check has opened, or none
-};
-OpenRunFile open_run_file(const std::string& path);
 
 class SegmentReader {
  public:

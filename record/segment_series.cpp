@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -11,12 +10,12 @@
 #include <utility>
 
 #include "record/disk_space.h"
-#include "record/file_status.h"
 #include "record/run_paths.h"
+#include "record/run_schema.h"
 #include "record/segment_reader.h"
-#include "record/wall_clock.h"
 
 namespace telens::record {
+
 namespace {
 
 constexpr std::size_t kRecordsAtOnce = 4096;

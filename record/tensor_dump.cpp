@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -16,11 +15,12 @@
 #include "core/base/error.h"
 #include "core/base/fnv1a.h"
 #include "core/base/write_all.h"
-#include "record/checksum.h"
 #include "record/hdf5.h"
-#include "record/leftovers.h"
+#include "record/run_paths.h"
+#include "record/zlib_codec.h"
 
 namespace telens::record {
+
 namespace {
 
 namespace fs = std::filesystem;

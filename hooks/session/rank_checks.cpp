@@ -12,7 +12,7 @@
 #include "core/base/rank_words.h"
 #include "hooks/clock.h"
 #include "hooks/reductions.h"
-#include "record/rows/event_texts.h"
+#include "record/rows/tables.h"
 
 namespace telens::debug {
 namespace {

@@ -10,7 +10,7 @@
 #include "core/base/printable.h"
 #include "hooks/config/environment_variables.h"
 #include "hooks/rank_configurations.h"
-#include "record/rows/event_texts.h"
+#include "record/rows/tables.h"
 
 namespace telens::debug {
 namespace {

@@ -5,7 +5,6 @@
 
 #include "analysis/records.h"
 #include "record/run_reader.h"
-#include "record/runs_beside.h"
 
 namespace telens::cli {
 

@@ -15,7 +15,6 @@
 #include "record/rows/row_lists.h"
 #include "record/rows/table.h"
 #include "record/run_reader.h"
-#include "record/runs_beside.h"
 
 namespace telens::python {
 

@@ -1,3 +1,24 @@
+// Names that rows refer to by number: one dictionary for each kind of name.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace telens::record {
+
+enum class Dictionary : std::uint8_t { layer, tensor, gemm, statistic, scope, word };
+inline constexpr std::size_t kDictionaries = 6;
+
+// An id that names nothing: a record without a GEMM, a value of this rank alone.
+inline constexpr std::int32_t kNoName = -1;
+
 // How a struct describes itself as the row of a table of the run file. The writer, the reader,
 // thinning, repair, Python and the HDF5 types all go by this description:
 //
@@ -17,21 +38,6 @@
 //
 // Columns lie on disk in their order, one behind the other; zeros fill a row up to a multiple of 8
 // bytes.
-#pragma once
-
-#include <bit>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <optional>
-#include <string_view>
-#include <tuple>
-#include <type_traits>
-#include <utility>
-
-#include "record/rows/dictionary.h"
-
-namespace telens::record {
 
 enum class Storage : std::uint8_t {
   packed,  // for very many rows: compressed chunks and a tail

@@ -17,8 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "record/rows/block_row.h"
-#include "record/rows/ledger_row.h"
+#include "record/rows/tables.h"
 #include "record/run_writer.h"
 
 namespace {

@@ -10,7 +10,7 @@
 #include <random>
 
 #include "record/disk_space.h"
-#include "record/file_rows.h"
+#include "record/run_schema.h"
 #include "record/repair.h"
 #include "tests/fuzz/content.h"
 #include "tests/record/damaged_file.h"

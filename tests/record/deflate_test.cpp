@@ -1,4 +1,4 @@
-#include "record/deflate.h"
+#include "record/zlib_codec.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // How HDF5 is kept to one file and to its length.
-#include "record/descriptor_driver.h"
+#include "record/hdf5_guard.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "record/held_file.h"
-#include "record/metadata_limits.h"
+#include "record/metadata_check.h"
 #include "tests/temporary_folder.h"
 
 namespace telens::record {

@@ -16,7 +16,6 @@
 #include "record/file_summary.h"
 #include "record/run_reader.h"
 #include "record/segment_reader.h"
-#include "record/summary_processes.h"
 #include "tests/record/record_fixture.h"
 
 namespace telens::record {

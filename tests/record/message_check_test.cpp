@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "record/heap_check.h"
+#include "record/metadata_check.h"
 
 namespace telens::record {
 namespace {

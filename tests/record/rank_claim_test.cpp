@@ -1,5 +1,5 @@
 // Run ids, the right to write a rank's files, and what killed processes leave behind.
-#include "record/rank_claim.h"
+#include "record/claims.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -12,7 +12,6 @@
 #include <fstream>
 
 #include "record/disk_space.h"
-#include "record/leftovers.h"
 #include "record/run_paths.h"
 #include "record/run_writer.h"
 #include "record/tensor_dump.h"

@@ -12,8 +12,7 @@
 #include <functional>
 #include <thread>
 
-#include "record/rank_claim.h"
-#include "record/rewrite_claim.h"
+#include "record/claims.h"
 #include "record/run_paths.h"
 #include "record/segment_reader.h"
 #include "tests/record/crash_fixture.h"

@@ -9,11 +9,10 @@
 #include <tuple>
 #include <vector>
 
-#include "record/rows/name_table.h"
-#include "record/rows/record.h"
+#include "record/rows/names.h"
+#include "record/rows/tables.h"
 #include "record/rows/row_lists.h"
 #include "record/rows/table.h"
-#include "record/rows/tables.h"
 
 namespace telens::record {
 namespace {

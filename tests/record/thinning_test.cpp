@@ -16,8 +16,8 @@
 #include <thread>
 
 #include "record/repair.h"
-#include "record/rewrite_claim.h"
-#include "record/segment_thinning.h"
+#include "record/claims.h"
+#include "record/thinning.h"
 #include "tests/record/damaged_file.h"
 #include "tests/record/record_fixture.h"
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <sys/types.h>
-
 #include <memory>
 #include <string>
 
@@ -48,5 +47,28 @@ std::string numbered_run_id(const std::string& run_id, int number);
 // The rank's files of the run `run_id` or, where another live process writes those, of `run_id`-2,
 // -3, ...
 TELENS_EXPORT ClaimedRun claim_run(const std::string& log_dir, const std::string& run_id, int rank);
+
+// The right to put another file in the place of an ended run file, which one has at a time: two
+// that rewrite the same file would undo what the other has done.
+
+// Nothing is wrong with the file, and its turn comes when that has ended.
+class BeingRewritten final : public RecordError {
+ public:
+  using RecordError::RecordError;
+};
+
+// A lock on the file, which dies with its process. Where there are no locks, or the file may not be
+// written, everybody gets it.
+class RewriteClaim {
+ public:
+  // Throws BeingRewritten: another process, or thread, is rewriting the file.
+  explicit RewriteClaim(const std::string& path);
+  ~RewriteClaim();
+  RewriteClaim(const RewriteClaim&) = delete;
+  RewriteClaim& operator=(const RewriteClaim&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
 
 }  // namespace telens::record

@@ -1,8 +1,7 @@
-#include "record/segment_thinning.h"
+#include "record/thinning.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -12,9 +11,10 @@
 
 #include "core/base/error.h"
 #include "record/run_paths.h"
-#include "record/wall_clock.h"
+#include "record/run_schema.h"
 
 namespace telens::record {
+
 namespace {
 
 constexpr std::uint64_t kChunksAtOnce = 8;

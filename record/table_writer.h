@@ -1,3 +1,37 @@
+// An append-only HDF5 table for few rows: small uncompressed chunks, rewritten in place, so that
+// flushing a partly filled one costs no space. Each row's checksum is a row of <name>_crc: one of a
+// whole chunk would not match while the chunk is rewritten, and a kill may come just then.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "record/hdf5.h"
+#include "record/zlib_codec.h"
+
+namespace telens::record {
+
+class AppendTable {
+ public:
+  // Creates the dataset `name`, and the groups above it, before SWMR begins.
+  AppendTable(hid_t file, const std::string& name, hdf5::Handle type, std::size_t chunk_rows);
+
+  void append(const void* rows, std::size_t count);
+  void flush();  // everything appended is in the file when it returns
+  std::uint64_t rows() const { return rows_; }
+
+ private:
+  std::string name_;
+  hdf5::Handle type_;
+  hdf5::Handle dataset_;
+  hdf5::Handle checksums_;
+  std::uint64_t rows_ = 0;
+  bool dirty_ = false;
+};
+
 // An append-only HDF5 table for very many rows: full chunks are compressed, and the rows that do
 // not fill one yet lie uncompressed in a small tail that is overwritten in place. So a slow run
 // may flush as often as it likes and still pays the compressed size.
@@ -12,18 +46,6 @@
 // A reader takes the count, the tail, its checksums, then the table's length: see packed_rows.h.
 // A row of the tail is written before its checksum and counted after it, so a kill between two of
 // them leaves whole rows; the count itself needs no checksum, since the rows vouch for it.
-#pragma once
-
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include "record/deflate.h"
-#include "record/hdf5.h"
-
-namespace telens::record {
 
 // The tail of a file that is written in one go and read afterwards stays empty, and takes no space.
 enum class Tail : std::uint8_t { used, empty };

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "record/rewrite_claim.h"
+#include "record/claims.h"
 #include "record/segment_copy.h"
 #include "record/segment_reader.h"
 

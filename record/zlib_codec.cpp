@@ -1,4 +1,4 @@
-#include "record/deflate.h"
+#include "record/zlib_codec.h"
 
 #include <array>
 #include <bit>
@@ -8,6 +8,7 @@
 #include "core/base/error.h"
 
 namespace telens::record {
+
 namespace {
 
 static_assert(std::endian::native == std::endian::little);

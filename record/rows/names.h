@@ -1,17 +1,42 @@
-// The names of a session: rows hold ids in place of texts.
+// The ids of a dictionary's names: 0, 1, ... in the order of their first use.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "core/base/error.h"
-#include "record/rows/dictionary.h"
-#include "record/rows/name_ids.h"
+#include "record/rows/table.h"
 
 namespace telens::record {
+
+class NameIds {
+ public:
+  // The id, and whether the name is new.
+  std::pair<std::int32_t, bool> intern(std::string_view name) {
+    const auto found = ids_.find(name);
+    if (found != ids_.end()) return {found->second, false};
+    const auto id = static_cast<std::int32_t>(list_.size());
+    ids_.emplace(list_.emplace_back(name), id);
+    return {id, true};
+  }
+
+  // The address of a name lasts as long as this object.
+  const std::string& name(std::int32_t id) const { return list_[static_cast<std::size_t>(id)]; }
+  std::size_t size() const { return list_.size(); }
+
+ private:
+  std::deque<std::string> list_;
+  std::map<std::string_view, std::int32_t> ids_;  // by views of the strings in list_
+};
+
+// The names of a session: rows hold ids in place of texts.
 
 // Any thread may ask. Ids are the session's: a sink translates them into those of its file.
 class TELENS_EXPORT NameTable {

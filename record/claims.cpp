@@ -1,10 +1,9 @@
-#include "record/rank_claim.h"
+#include "record/claims.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <pthread.h>
 #include <unistd.h>
-
 #include <cerrno>
 #include <filesystem>
 #include <mutex>
@@ -12,7 +11,7 @@
 #include <system_error>
 #include <utility>
 
-#include "record/file_status.h"
+#include "record/disk_space.h"
 #include "record/run_paths.h"
 
 namespace telens::record {
@@ -121,6 +120,26 @@ ClaimedRun claim_run(const std::string& log_dir, const std::string& run_id, int 
       return {std::move(id), std::move(claim)};
     }
   }
+}
+
+RewriteClaim::RewriteClaim(const std::string& path) {
+  for (int opening = 1;; ++opening) {
+    // O_NONBLOCK: a pipe of that name must not make the caller wait.
+    descriptor_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    if (descriptor_ < 0) return;
+    struct flock lock = make_lock(Mark::rewritten, F_WRLCK);
+    const bool locked = ::fcntl(descriptor_, F_OFD_SETLK, &lock) == 0;
+    const bool refused = !locked && (errno == EAGAIN || errno == EACCES);
+    if (!refused && (opening == kMostOpenings || !has_left(descriptor_, path))) return;
+    ::close(descriptor_);
+    if (refused) {
+      raise<BeingRewritten>("{}: another process is rewriting it; try again later", path);
+    }
+  }
+}
+
+RewriteClaim::~RewriteClaim() {
+  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
 }  // namespace telens::record
