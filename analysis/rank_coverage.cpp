@@ -112,23 +112,23 @@ std::string absence_note(const std::vector<int>& absent, const record::RunReader
 
 std::vector<std::string> missing_rank_notes(const record::RunReader& run) {
   std::vector<std::string> notes;
-  if (const auto late = find_warning(run, record::kHadNotCome)) {
+  if (const auto late = find_warning(run, record::kMissingAfter)) {
     notes.push_back(get_text(*late, run));
   }
   if (const std::vector<int> absent = list_absent_ranks(run); !absent.empty()) {
     notes.push_back(absence_note(absent, run));
   }
-  if (const auto unlike = find_warning(run, record::kUnlikeConfigurations)) {
+  if (const auto unlike = find_warning(run, record::kDifferentConfigurations)) {
     notes.push_back(get_text(*unlike, run));
   }
   return notes;
 }
 
 std::string why_not_compared(const record::RunReader& run) {
-  if (is_in_force(find_warning(run, record::kHadNotCome))) {
+  if (is_in_force(find_warning(run, record::kMissingAfter))) {
     return "a rank had no session when the others began, and each recorded alone";
   }
-  if (is_in_force(find_warning(run, record::kUnlikeConfigurations))) {
+  if (is_in_force(find_warning(run, record::kDifferentConfigurations))) {
     return "the ranks ran under different configurations";
   }
   std::set<int> ranks;

@@ -73,7 +73,7 @@ RankEnd make_end(const Segment& segment, const std::map<int, record::Event>& ter
     end.time = segment.end->time;
     return end;
   }
-  end.time = record::time_of_change(segment.path);
+  end.time = record::modification_time(segment.path);
   const auto found = terminations.find(segment.rank);
   if (found != terminations.end() && found->second.time >= segment.start_time) {
     end.time = found->second.time;
@@ -181,7 +181,7 @@ bool may_be_written(const record::Segment& segment) {
   constexpr double kRecent = 300;
   if (segment.end) return false;
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
-  return std::abs(now.count() - record::time_of_change(segment.path)) < kRecent;
+  return std::abs(now.count() - record::modification_time(segment.path)) < kRecent;
 }
 
 bool speaks_of_collectives(std::string_view reason) {

@@ -30,7 +30,7 @@ std::string budget_note(const record::RunReader& run) {
       continue;
     if (event.text != record::kNoName) last = words[event.text];
   }
-  const std::string of_all = record::run_in_words(record::kAllIterations);
+  const std::string of_all = record::describe_share(record::kAllIterations);
   if (last.empty() || last.find(of_all) != std::string::npos) return "";
   return last +
          ". Iterations in between were not recorded; to record all, remove `budget` from the "
@@ -50,7 +50,7 @@ std::string comparison_note(const record::RunReader& run) {
   }
   if (!first) return "";
   std::string why = first->text == record::kNoName ? "" : words[first->text];
-  why = why.substr(0, why.find(record::kComparedNoMore));
+  why = why.substr(0, why.find(record::kNotComparedAnymore));
   const std::vector<int> compared_no_more(ranks.begin(), ranks.end());
   return fmt::format(
       "from iteration {} on {} {} compared with no other, so what differs between ranks from there "
@@ -137,7 +137,7 @@ RunState get_state(const record::Segment& segment) {
   if (!segment.end) {
     if (segment.live) return {"being written", Condition::live};
     return {fmt::format("not closed (killed?), written last {}; {}",
-                        time_text(record::time_of_change(segment.path)),
+                        time_text(record::modification_time(segment.path)),
                         may_be_written(segment) ? "a process on another machine may still write it"
                                                 : "`telens repair` closes it"),
             Condition::warning};

@@ -189,7 +189,7 @@ class StoreRendezvous {
         "debug.initialize: {} of {}{}{} s, and the others began{}; now each rank records alone: "
         "values are its own, nothing is reduced over ranks or compared. Call debug.initialize on "
         "every rank, with one configuration and at about the same time",
-        ranks_in_words(missing), size_, record::kHadNotCome, to_seconds(wait_),
+        ranks_in_words(missing), size_, record::kMissingAfter, to_seconds(wait_),
         is_late ? " before this one came" : "");
   }
 

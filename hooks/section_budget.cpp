@@ -174,7 +174,7 @@ void SectionBudget::change_to(std::int64_t level) {
                   "this rank (budget "
                   "{:.3g}%), so its features{} (before: {})",
                   section_.name, 100 * decided_share_, decided_from_.steps, 100 * options_.share,
-                  record::run_in_words(in_words(level)), in_words(before)));
+                  record::describe_share(in_words(level)), in_words(before)));
 }
 
 SharedCost::~SharedCost() {

@@ -18,16 +18,17 @@ namespace telens::record {
 
 namespace {
 
-// The claims of this process: locks of one process do not exclude each other, and closing any
-// descriptor of a lock file would give up the lock. A forked child has none of them.
-class OwnClaims {
+// The claims of this process. They are needed because record locks within a process do not exclude
+// each other, and closing any descriptor of a lock file releases the lock. A forked child does not
+// have claims.
+class ProcessClaims {
  public:
-  static OwnClaims& get() {
-    static auto* const own = new OwnClaims;  // outlives writers closed at exit
+  static ProcessClaims& get() {
+    static auto* const own = new ProcessClaims;  // outlives writers closed at exit
     return *own;
   }
 
-  // False: there is one.
+  // Returns false if the claim exists.
   bool add(const std::string& key) {
     const std::scoped_lock lock(mutex_);
     return keys_.insert(key).second;
@@ -38,7 +39,7 @@ class OwnClaims {
   }
 
  private:
-  OwnClaims() {
+  ProcessClaims() {
     pthread_atfork([] { get().mutex_.lock(); }, [] { get().mutex_.unlock(); },
                    [] {
                      get().mutex_.unlock();
@@ -50,7 +51,7 @@ class OwnClaims {
   std::set<std::string> keys_;
 };
 
-// The same for all names of a folder.
+// Returns the same key for all names of a folder.
 std::string make_key(const std::string& folder, const std::string& name) {
   std::error_code error;
   const auto canonical = std::filesystem::weakly_canonical(folder, error);
@@ -72,7 +73,7 @@ std::shared_ptr<const RankClaim> RankClaim::take(const std::string& folder, int 
   const std::string name = fmt::format(".rank{:05}.lock", rank);
   const std::string path = fmt::format("{}/{}", folder, name);
   std::string key = make_key(folder, name);
-  if (!OwnClaims::get().add(key)) return nullptr;
+  if (!ProcessClaims::get().add(key)) return nullptr;
   const auto claim = [&](int descriptor, bool is_exclusive) {
     return std::shared_ptr<const RankClaim>(new RankClaim(path, key, descriptor, is_exclusive));
   };
@@ -80,33 +81,34 @@ std::shared_ptr<const RankClaim> RankClaim::take(const std::string& folder, int 
   for (int opening = 1;; ++opening) {
     const int descriptor =
         ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, kMode);
-    if (descriptor < 0) {  // the caller will find out what is wrong with the folder
-      OwnClaims::get().remove(std::exchange(key, ""));
+    if (descriptor < 0) {  // the caller will report the error of the folder
+      ProcessClaims::get().remove(std::exchange(key, ""));
       return claim(-1, false);
     }
-    // A record lock, not one of the open file: a forked child that outlives its parent has none.
+    // A record lock, not an open file description lock: a forked child that outlives its parent
+    // does not hold it.
     struct flock lock {};
     lock.l_type = F_WRLCK;
     lock.l_whence = SEEK_SET;
     if (::fcntl(descriptor, F_SETLK, &lock) == 0) {
-      // The process that had the lock before may have removed the file.
-      if (!has_left(descriptor, path)) return claim(descriptor, true);
-      if (opening == kMostOpenings) return claim(descriptor, false);
+      // The previous holder of the lock may have removed the file.
+      if (!has_lost_name(descriptor, path)) return claim(descriptor, true);
+      if (opening == kMaxOpenTries) return claim(descriptor, false);
       ::close(descriptor);
       continue;
     }
     if (errno != EAGAIN && errno != EACCES) return claim(descriptor, false);
     ::close(descriptor);
-    OwnClaims::get().remove(key);
+    ProcessClaims::get().remove(key);
     return nullptr;
   }
 }
 
 RankClaim::~RankClaim() {
   const bool is_own = process_ == ::getpid();  // in a forked child the claim belongs to the parent
-  if (is_own && is_exclusive_ && !has_left(descriptor_, path_)) ::unlink(path_.c_str());
+  if (is_own && is_exclusive_ && !has_lost_name(descriptor_, path_)) ::unlink(path_.c_str());
   if (descriptor_ >= 0) ::close(descriptor_);
-  if (is_own) OwnClaims::get().remove(key_);
+  if (is_own) ProcessClaims::get().remove(key_);
 }
 
 std::string numbered_run_id(const std::string& run_id, int number) {
@@ -124,13 +126,13 @@ ClaimedRun claim_run(const std::string& log_dir, const std::string& run_id, int 
 
 RewriteClaim::RewriteClaim(const std::string& path) {
   for (int opening = 1;; ++opening) {
-    // O_NONBLOCK: a pipe of that name must not make the caller wait.
+    // O_NONBLOCK: opening a pipe must not block the caller.
     descriptor_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
     if (descriptor_ < 0) return;
     struct flock lock = make_lock(Mark::rewritten, F_WRLCK);
     const bool locked = ::fcntl(descriptor_, F_OFD_SETLK, &lock) == 0;
     const bool refused = !locked && (errno == EAGAIN || errno == EACCES);
-    if (!refused && (opening == kMostOpenings || !has_left(descriptor_, path))) return;
+    if (!refused && (opening == kMaxOpenTries || !has_lost_name(descriptor_, path))) return;
     ::close(descriptor_);
     if (refused) {
       raise<BeingRewritten>("{}: another process is rewriting it; try again later", path);

@@ -1,5 +1,5 @@
-// The right to write one rank's files of a run, which one live process has at a time: a reader
-// takes two that write for one that was started again, whose later rows replace the earlier ones.
+// Exclusive rights to files of a run. RankClaim: one live process writes a rank's files; readers
+// would take a second writer for a restart, whose rows replace the earlier ones.
 #pragma once
 
 #include <sys/types.h>
@@ -10,17 +10,18 @@
 
 namespace telens::record {
 
-// A lock on <run>/.rank00000.lock, which dies with the process and is not inherited by fork(). The
-// file goes with the claim; a killed process leaves it, unlocked. On a file system without locks
-// every process gets the claim, and one writer within a process.
+// A lock on <run>/.rank00000.lock. It ends with the process, and fork() does not inherit it. The
+// destructor removes the file; a killed process leaves it unlocked. On a file system without locks
+// every process gets the claim, but only one writer in each process.
 class TELENS_EXPORT RankClaim {
  public:
-  // Creates the folder. Null: another live process, or a writer of this one, has it.
+  // Creates the folder. Returns nullptr if another live process, or another writer of this process,
+  // has the claim.
   static std::shared_ptr<const RankClaim> take(const std::string& folder, int rank);
   ~RankClaim();
 
-  // True if no other process can have it: false where there are no locks, or no lasting inode
-  // numbers by which to know the lock file again.
+  // Returns false if another process may have the claim too: the file system lacks locks or stable
+  // inode numbers.
   bool is_exclusive() const { return is_exclusive_; }
 
   RankClaim(const RankClaim&) = delete;
@@ -30,8 +31,8 @@ class TELENS_EXPORT RankClaim {
   RankClaim(std::string path, std::string key, int descriptor, bool is_exclusive);
 
   std::string path_;
-  std::string key_;  // among the claims of this process
-  int descriptor_;   // -1: there is no lock file
+  std::string key_;  // key in the set of this process
+  int descriptor_;   // -1 if there is no lock file
   bool is_exclusive_;
   pid_t process_;
 };
@@ -41,27 +42,27 @@ struct ClaimedRun {
   std::shared_ptr<const RankClaim> claim;
 };
 
-// The first of a run, then `run_id`-2, -3, ...
+// Returns `run_id`, `run_id`-2, `run_id`-3, ... for number 1, 2, 3, ...
 std::string numbered_run_id(const std::string& run_id, int number);
 
-// The rank's files of the run `run_id` or, where another live process writes those, of `run_id`-2,
-// -3, ...
+// Claims the rank's files of `run_id` or, if another live process writes them, of `run_id`-2,
+// `run_id`-3, ...
 TELENS_EXPORT ClaimedRun claim_run(const std::string& log_dir, const std::string& run_id, int rank);
 
-// The right to put another file in the place of an ended run file, which one has at a time: two
-// that rewrite the same file would undo what the other has done.
+// RewriteClaim: one process at a time replaces an ended run file. A second one would undo the work
+// of the first.
 
-// Nothing is wrong with the file, and its turn comes when that has ended.
+// The file is valid; retry after the other process has finished.
 class BeingRewritten final : public RecordError {
  public:
   using RecordError::RecordError;
 };
 
-// A lock on the file, which dies with its process. Where there are no locks, or the file may not be
-// written, everybody gets it.
+// A lock on the file, which ends with the process. Everyone gets the claim if the file system does
+// not support locks or the file is not writable.
 class RewriteClaim {
  public:
-  // Throws BeingRewritten: another process, or thread, is rewriting the file.
+  // Throws BeingRewritten if another process or thread is rewriting the file.
   explicit RewriteClaim(const std::string& path);
   ~RewriteClaim();
   RewriteClaim(const RewriteClaim&) = delete;

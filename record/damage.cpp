@@ -12,7 +12,7 @@ void DamageLog::add(const std::string& table, std::uint64_t first_row, std::uint
   auto& ranges = ranges_[table];
   std::uint64_t begin = first_row;
   std::uint64_t end = first_row + rows;
-  // Joins what touches or overlaps.
+  // Merges ranges that touch or overlap.
   auto next = ranges.upper_bound(begin);
   if (next != ranges.begin() && std::prev(next)->second >= begin) --next;
   while (next != ranges.end() && next->first <= end) {

@@ -1,4 +1,4 @@
-// Keeps track of damaged rows: those that a disk or a copy has changed.
+// Records which rows of a file are damaged, that is, changed by a disk or a copy.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace telens::record {
 
-// Rows first_row, first_row + 1, ... of one table.
+// Rows first_row to first_row + rows - 1 of a table.
 struct DamagedRows {
   std::string table;
   std::uint64_t first_row = 0;
   std::uint64_t rows = 0;
 };
 
-// Damaged rows of one table: from `first` to before `end`, in their order.
+// Damaged rows of a table as ascending ranges [first, end).
 class DamagedRanges {
  public:
   void add(std::uint64_t first, std::uint64_t end) { ranges_.emplace_back(first, end); }
@@ -27,11 +27,11 @@ class DamagedRanges {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges_;
 };
 
-// Each row counts once, however often it is read. Any thread may add.
+// Counts each row once, however often it is read. Thread-safe.
 class DamageLog {
  public:
   void add(const std::string& table, std::uint64_t first_row, std::uint64_t rows);
-  std::vector<DamagedRows> list() const;  // by table, then by row
+  std::vector<DamagedRows> list() const;  // sorted by table, then by row
   std::uint64_t rows(const std::string& table) const;
   DamagedRanges of(const std::string& table) const;
 
@@ -40,7 +40,7 @@ class DamageLog {
   std::map<std::string, std::map<std::uint64_t, std::uint64_t>> ranges_;  // first row to end
 };
 
-// "4096 rows of records (8192 to 12287) and 1 row of names/layer (3)".
+// Returns text such as "4096 rows of records (8192 to 12287) and 1 row of names/layer (3)".
 std::string describe(const std::vector<DamagedRows>& damage);
 
 }  // namespace telens::record

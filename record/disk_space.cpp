@@ -19,7 +19,7 @@ std::uint64_t size_of(const std::string& path) {
   return ::stat(path.c_str(), &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
 }
 
-double time_of_change(const std::string& path) {
+double modification_time(const std::string& path) {
   constexpr double kNanosecond = 1e-9;
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return 0;
@@ -27,7 +27,7 @@ double time_of_change(const std::string& path) {
          kNanosecond * static_cast<double>(status.st_mtim.tv_nsec);
 }
 
-bool has_left(int descriptor, const std::string& path) {
+bool has_lost_name(int descriptor, const std::string& path) {
   struct stat opened {};
   struct stat named {};
   if (::fstat(descriptor, &opened) != 0) return false;
@@ -77,7 +77,7 @@ void DiskSpace::reserve(std::uint64_t bytes) {
   if (needed <= reserved_end_) return;
   if (max_size_ > 0 && used_bytes_ + needed > max_size_) throw MaxSizeReached(max_size_);
   rlimit limit{};
-  // A file beyond this limit raises SIGXFSZ, which would end the training.
+  // Growing a file beyond this limit raises SIGXFSZ, which would end the training.
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
       needed > limit.rlim_cur) {
     raise<DiskFull>("the limit on file sizes (ulimit -f) of {} bytes is reached",
@@ -97,7 +97,7 @@ void DiskSpace::reserve(std::uint64_t bytes) {
 }
 
 void DiskSpace::release_unused() {
-  // Truncating to the present size gives reserved blocks back on ext4, xfs, btrfs and tmpfs.
+  // Truncating to the current size releases reserved blocks on ext4, xfs, btrfs and tmpfs.
   if (reserved_end_ == 0 || ::ftruncate(descriptor_, static_cast<off_t>(file_size())) == 0) {
     reserved_end_ = 0;
   }
@@ -108,13 +108,13 @@ std::uint64_t DiskSpace::file_size() const {
   return ::fstat(descriptor_, &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
 }
 
-bool DiskSpace::is_at(const std::string& path) const {
-  if (!has_left(descriptor_, path)) return true;
+bool DiskSpace::has_name(const std::string& path) const {
+  if (!has_lost_name(descriptor_, path)) return true;
   struct stat own {};
   struct stat named {};
   if (::fstat(descriptor_, &own) != 0 || ::stat(path.c_str(), &named) != 0) return false;
-  // Where inode numbers do not last, every file seems to have left its name. One of this size that
-  // was changed in the same nanosecond is this one.
+  // If inode numbers are not stable, every file seems to have lost its name. A file with the same
+  // size that was changed in the same nanosecond is this file.
   return own.st_nlink > 0 && own.st_size == named.st_size &&
          own.st_mtim.tv_sec == named.st_mtim.tv_sec && own.st_mtim.tv_nsec == named.st_mtim.tv_nsec;
 }
@@ -126,12 +126,13 @@ bool DiskSpace::is_removed() const {
 
 void DiskSpace::mark_live() {
   struct flock lock = make_lock(Mark::live, F_RDLCK);
-  // A file system without locks leaves the file unmarked, which only costs repair its safeguard.
+  // If the file system does not support locks, the file is unmarked, and repair does not detect a
+  // live writer.
   static_cast<void>(::fcntl(descriptor_, F_OFD_SETLK, &lock));
 }
 
 bool is_being_written(const std::string& path) {
-  // O_NONBLOCK: a pipe of that name must not make a reader wait.
+  // O_NONBLOCK: opening a pipe must not block the reader.
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) return false;
   struct flock lock = make_lock(Mark::live, F_WRLCK);

@@ -1,4 +1,5 @@
-// Questions to the file system about a file.
+// The file system's view of a run file: size, name, locks, and disk space that is reserved in
+// advance.
 #pragma once
 
 #include <fcntl.h>
@@ -9,25 +10,25 @@
 
 namespace telens::record {
 
-// 0 where there is no such file.
+// Returns 0 if the file does not exist.
 std::uint64_t size_of(const std::string& path);
-double time_of_change(const std::string& path);  // seconds since 1970
+double modification_time(const std::string& path);  // seconds since 1970
 
-// True if the open file is known to have this name no more: it has gone, or another file has it. A
-// disk that does not answer is no reason to think so.
-bool has_left(int descriptor, const std::string& path);
+// Returns true if the open file no longer has this name: it was removed or replaced. Returns false
+// if the file system does not answer.
+bool has_lost_name(int descriptor, const std::string& path);
 
-// How often to open a file again that has left its name. Where inode numbers do not last, as on
-// some FUSE and network file systems, every file seems to have left, and there would be no end.
-inline constexpr int kMostOpenings = 16;
+// How often to reopen a file that lost its name. On some FUSE and network file systems inode
+// numbers change, so that every file seems to have lost its name.
+inline constexpr int kMaxOpenTries = 16;
 
-// Locks by which processes tell each other what they do with a run file: single bytes far behind
-// every file's end. HDF5 locks whole files with flock; these are open file description locks, which
-// flock does not see and which die with their process.
+// Locks on single bytes far beyond the end of a run file, which inform other processes about its
+// use. They are open file description locks, which end with their process and do not interact with
+// HDF5's flock on the whole file.
 
 enum class Mark : off_t {
-  live = static_cast<off_t>(1) << 62,  // the file is being written
-  rewritten,                           // another file is to take its name
+  live = static_cast<off_t>(1) << 62,  // a process writes the file
+  rewritten,                           // a process writes a replacement
 };
 
 // For fcntl with F_OFD_SETLK or F_OFD_GETLK.
@@ -40,11 +41,10 @@ inline struct flock make_lock(Mark mark, short kind) {
   return lock;
 }
 
-// Disk space of a growing file, reserved before it is needed: a full disk is then found before HDF5
-// begins a write, not in the middle of one, and the file can still be ended properly.
-// Also holds the mark by which others see that a live process writes the file.
+// Reserves disk space for a growing file, so that a full disk is found before HDF5 starts a write
+// and the file can still be closed. Also holds the mark of a file that is being written.
 
-// The system refused to create, read or write a file. The text ends with the system's message.
+// The system failed to create, read or write a file. The message ends with the system's text.
 class SystemError : public RecordError {
  public:
   using RecordError::RecordError;
@@ -56,38 +56,37 @@ class DiskFull : public RecordError {
   using RecordError::RecordError;
 };
 
-// The disk has room, but the recording may not take it.
+// The disk has room, but max_size does not allow to use it.
 class MaxSizeReached final : public DiskFull {
  public:
   explicit MaxSizeReached(std::uint64_t max_size);
 };
 
-// The most that ending a file adds: the last chunks, the names and rows of the end, their indexes.
+// The maximum that ending a file adds: last chunks, final names and rows, and their indexes.
 inline constexpr std::uint64_t kEndReserve = 256 << 10;
 
 class DiskSpace {
  public:
   DiskSpace() = default;
-  // The file may grow to max_size less `used_bytes`, those of other files; 0: as far as the disk
-  // lets it.
+  // The file may grow to max_size - `used_bytes`, where `used_bytes` is the size of the other
+  // files. 0 means no limit.
   explicit DiskSpace(const std::string& path, std::uint64_t max_size = 0,
                      std::uint64_t used_bytes = 0);
   ~DiskSpace();
   DiskSpace(DiskSpace&& other) noexcept;
   DiskSpace& operator=(DiskSpace&& other) noexcept;
 
-  // Throws DiskFull when the file cannot grow by `bytes` from its present size and keep enough
-  // to be ended. Where a file system cannot reserve (EOPNOTSUPP), it returns and HDF5 will find
-  // out.
+  // Throws DiskFull if the file cannot grow by `bytes` and still be ended. Does nothing if the file
+  // system cannot reserve space (EOPNOTSUPP); HDF5 then reports a full disk.
   void reserve(std::uint64_t bytes);
-  void release_unused();  // gives back what was reserved beyond the end of the file
+  void release_unused();  // releases space beyond the end of the file
   std::uint64_t file_size() const;
-  // True if it is the file that has this name, as far as can be known: by its inode or, where inode
-  // numbers do not last, by its size and time of change. Of a file that no other process changes.
-  bool is_at(const std::string& path) const;
-  bool is_removed() const;  // true if it has no name at all
+  // Returns true if `path` is this file: the inode matches or, if inode numbers are not stable, the
+  // size and modification time do. For files that no other process changes.
+  bool has_name(const std::string& path) const;
+  bool is_removed() const;  // true if the file was unlinked
 
-  // Marks the file as being written, until this object or the process dies.
+  // Marks the file as being written until this object or the process ends.
   void mark_live();
 
  private:
@@ -98,7 +97,7 @@ class DiskSpace {
   std::uint64_t reserved_end_ = 0;
 };
 
-// True if a live process, this one included, holds the mark.
+// Returns true if a live process, including this one, holds the mark.
 bool is_being_written(const std::string& path);
 
 }  // namespace telens::record

@@ -17,7 +17,7 @@
 
 namespace telens::record {
 
-struct EndsOnTerminate {
+struct TerminateHandlers {
   std::mutex mutex;
   std::set<EndOnTerminate*> all;
   std::terminate_handler previous = nullptr;
@@ -32,10 +32,10 @@ struct EndsOnTerminate {
 
 namespace {
 
-constexpr std::chrono::seconds kPatience{5};
+constexpr std::chrono::seconds kEndTimeout{5};
 
-EndsOnTerminate& ends() {
-  static auto* const ends = new EndsOnTerminate;  // outlives static objects
+TerminateHandlers& ends() {
+  static auto* const ends = new TerminateHandlers;  // outlives static objects
   return *ends;
 }
 
@@ -55,7 +55,7 @@ std::string name_of_current_exception() {
   }
 }
 
-[[noreturn]] void end_and_terminate() {
+[[noreturn]] void handle_terminate() {
   static std::atomic<bool> entered = false;
   if (!entered.exchange(true)) {
     try {
@@ -64,9 +64,9 @@ std::string name_of_current_exception() {
         ends().call(exception);
         done->set_value();
       }).detach();
-      done->get_future().wait_for(kPatience);
+      done->get_future().wait_for(kEndTimeout);
     } catch (...) {
-      // No thread can be had: the file is left as that of a killed process.
+      // No thread can be started: the file is left like that of a killed process.
     }
   }
   if (ends().previous != nullptr) ends().previous();
@@ -77,7 +77,7 @@ std::string name_of_current_exception() {
 
 EndOnTerminate::EndOnTerminate(End end) : end_(std::move(end)), owner_(::getpid()) {
   static std::once_flag first;
-  std::call_once(first, [] { ends().previous = std::set_terminate(end_and_terminate); });
+  std::call_once(first, [] { ends().previous = std::set_terminate(handle_terminate); });
   const std::scoped_lock lock(ends().mutex);
   ends().all.insert(this);
 }

@@ -1,4 +1,4 @@
-// Ends the recordings of a program that std::terminate ends: an exception that nothing catches.
+// Ends recordings when an uncaught exception terminates the program.
 #pragma once
 
 #include <sys/types.h>
@@ -7,9 +7,9 @@
 
 namespace telens::record {
 
-// While one lives, std::terminate calls its function with the exception's name and words, on a
-// thread of its own, and waits five seconds for it at the most: the thread that ends the program
-// may hold what the function waits for. Then the handler that was there before has its turn.
+// While an object exists, std::terminate calls its function with the type and message of the
+// exception, on a new thread, and waits at most five seconds: the terminating thread may hold a
+// lock that the function needs. The previous terminate handler runs afterwards.
 class EndOnTerminate {
  public:
   using End = std::function<void(const std::string& exception)>;
@@ -19,9 +19,9 @@ class EndOnTerminate {
   EndOnTerminate& operator=(const EndOnTerminate&) = delete;
 
  private:
-  friend struct EndsOnTerminate;
+  friend struct TerminateHandlers;
   End end_;
-  pid_t owner_;  // a forked child leaves its parent's recordings alone
+  pid_t owner_;  // a forked child must not end the recordings of its parent
 };
 
 }  // namespace telens::record

@@ -23,7 +23,8 @@ namespace telens::record {
 
 namespace {
 
-// Nothing: they cannot be read, as is told to what asks for them, or there are too many.
+// Returns nullopt if there are too many rows or they cannot be read; a caller that requests them
+// gets the error.
 std::optional<RowLists<KeptRows>> rows_to_keep(const SegmentReader& file, std::size_t room) {
   RowLists<KeptRows> rows;
   try {
@@ -41,8 +42,8 @@ std::optional<RowLists<KeptRows>> rows_to_keep(const SegmentReader& file, std::s
   return rows;
 }
 
-// With a schedule the first record may come long after the first loss. Other scalars do not
-// count: a program may record some before it says in which iteration it resumes.
+// Only the loss counts: a program may record other scalars before it reports the iteration in which
+// it resumes. With a schedule, the first record may come long after the first loss.
 std::int64_t first_loss(const SegmentReader& file, const std::optional<RowLists<KeptRows>>& kept) {
   const std::vector<std::string> words = file.names(Dictionary::word);
   std::int64_t first = INT64_MAX;
@@ -60,7 +61,7 @@ std::int64_t first_loss(const SegmentReader& file, const std::optional<RowLists<
 
 std::optional<FileState> find_checked_state(const std::string& path) {
   const hdf5::Lock lock;
-  const auto state = FileState::settled(HeldFile(path).descriptor());
+  const auto state = FileState::settled(OpenFile(path).descriptor());
   return checked_files().contains(state) ? state : std::nullopt;
 }
 
@@ -72,10 +73,10 @@ FileSummary summarize(const SegmentReader& file, const SummaryOptions& options) 
   for (const auto& layout : kDictionaryLayouts) {
     summary.names[static_cast<std::size_t>(layout.dictionary)] = file.names(layout.dictionary);
   }
-  summary.kept = rows_to_keep(file, options.most_kept_rows);
+  summary.kept = rows_to_keep(file, options.max_kept_rows);
   summary.first_loss = first_loss(file, summary.kept);
-  if (options.most_record_bytes > 0 && !summary.about.live) {
-    summary.records = file.records().table().image(options.most_record_bytes);
+  if (options.max_record_bytes > 0 && !summary.about.live) {
+    summary.records = file.records().table().image(options.max_record_bytes);
   }
   summary.damage = file.damage().list();
   summary.checked = find_checked_state(summary.about.path);
@@ -93,13 +94,11 @@ FileSummary summarize(const std::string& path, const SummaryOptions& options) {
   }
 }
 
-// A summary as bytes, for another process of this program: its structs lie there as they do in
-// memory.
+// Serializes a summary for another process of this program, with the structs' memory layout.
 
 namespace {
 
-// Calls use() for all that a summary holds. A member that is added to a struct does not compile
-// until it is named here.
+// Calls use() for all members. A new member of a struct does not compile until it is added here.
 template <typename Summary, typename Use>
 void for_each_part(Summary& summary, Use use) {
   auto& [about, rows, first_loss, names, kept, records, damage, checked] = summary;
@@ -199,16 +198,16 @@ class Unpacker {
 
  private:
   void take(void* data, std::size_t size) {
-    if (size > bytes_.size()) raise<RecordError>("a summary of a file ends too early");
+    if (size > bytes_.size()) raise<RecordError>("a file summary is incomplete");
     if (size > 0) std::memcpy(data, bytes_.data(), size);
     bytes_ = bytes_.subspan(size);
   }
-  // The length of a list whose elements take at least so many bytes each.
+  // Returns the length of a list whose elements take at least `element_bytes` each.
   std::size_t take_size(std::size_t element_bytes) {
     std::size_t size = 0;
     (*this)(size);
     if (size > bytes_.size() / element_bytes) {
-      raise<RecordError>("a summary of a file ends too early");
+      raise<RecordError>("a file summary is incomplete");
     }
     return size;
   }
@@ -236,21 +235,21 @@ std::vector<char> pack(const FileSummary& summary) {
 FileSummary unpack(std::span<const char> bytes) {
   FileSummary summary;
   for_each_part(summary, Unpacker(bytes));
-  if (!bytes.empty()) raise<RecordError>("a summary of a file has {} more bytes", bytes.size());
+  if (!bytes.empty()) raise<RecordError>("a file summary has {} extra bytes", bytes.size());
   return summary;
 }
 
 namespace {
 
-constexpr std::size_t kMostProcesses = 8;
-// Starting a process takes as long as looking at one file or two.
+constexpr std::size_t kMaxProcesses = 8;
+// Starting a process takes as long as summarizing one or two files.
 constexpr std::size_t kFilesOfProcess = 16;
-constexpr int kPipeBytes = 1 << 20;  // a process need not wait for the reader of its last results
+constexpr int kPipeBytes = 1 << 20;  // large enough that a process does not wait for the reader
 
-// A result is its size and so many bytes; none of a file that could not be read.
+// A result is its size and its bytes. The size is 0 if the file could not be read.
 using Size = std::uint64_t;
 
-// False: the disk or the other process gives no more.
+// Returns false if the other process ended.
 bool read_all(int pipe, void* data, std::size_t size) {
   auto* at = static_cast<char*>(data);
   while (size > 0) {
@@ -266,12 +265,12 @@ bool read_all(int pipe, void* data, std::size_t size) {
 std::vector<char> make_result(const std::string& file, const SummaryOptions& options) {
   try {
     return pack(summarize(file, options));
-  } catch (const std::exception&) {  // the reader comes upon it too, and tells of it
+  } catch (const std::exception&) {  // the caller reads the file itself and reports the error
     return {};
   }
 }
 
-// The work of a process. Exit handlers, buffers of streams and all else belong to its parent.
+// The main function of a child. Exit handlers and stream buffers belong to the parent.
 [[noreturn]] void work(const std::vector<std::string>& files, const SummaryOptions& options,
                        std::size_t first, std::size_t step, int results) {
   for (std::size_t i = first; i < files.size(); i += step) {
@@ -288,7 +287,7 @@ std::vector<char> make_result(const std::string& file, const SummaryOptions& opt
 
 std::size_t count_summary_processes(std::size_t files) {
   const std::size_t cores = std::thread::hardware_concurrency();
-  return cores < 2 ? 0 : std::min({cores, kMostProcesses, files / kFilesOfProcess});
+  return cores < 2 ? 0 : std::min({cores, kMaxProcesses, files / kFilesOfProcess});
 }
 
 SummaryProcesses::SummaryProcesses(const std::vector<std::string>& files,
@@ -296,7 +295,7 @@ SummaryProcesses::SummaryProcesses(const std::vector<std::string>& files,
   for (std::size_t i = 0; i < count; ++i) start(files, options, i, count);
 }
 
-// One that cannot be started leaves its files to the caller.
+// If a process cannot be started, its files are left to the caller.
 void SummaryProcesses::start(const std::vector<std::string>& files, const SummaryOptions& options,
                              std::size_t first, std::size_t step) {
   Process& process = processes_.emplace_back();
@@ -304,7 +303,7 @@ void SummaryProcesses::start(const std::vector<std::string>& files, const Summar
   if (::pipe2(ends, O_CLOEXEC) != 0) return;
   process.id = ::fork();
   if (process.id == 0) {
-    // A pipe whose reader is gone ends this process only where no other holds its end.
+    // SIGPIPE ends this child only if no other process holds the reading end of its pipe.
     for (const Process& other : processes_) {
       if (other.results >= 0) ::close(other.results);
     }
@@ -318,7 +317,7 @@ void SummaryProcesses::start(const std::vector<std::string>& files, const Summar
     return;
   }
   process.results = ends[0];
-  ::fcntl(process.results, F_SETPIPE_SZ, kPipeBytes);  // a smaller one works too
+  ::fcntl(process.results, F_SETPIPE_SZ, kPipeBytes);  // a smaller pipe works too
 }
 
 SummaryProcesses::~SummaryProcesses() {
@@ -327,7 +326,7 @@ SummaryProcesses::~SummaryProcesses() {
   }
   for (const Process& process : processes_) {
     if (process.id <= 0) continue;
-    // Most have ended by now; one that waits for a disk is not waited for.
+    // Most have ended by now. Do not wait for one that waits for a disk.
     ::kill(process.id, SIGKILL);
     while (::waitpid(process.id, nullptr, 0) < 0 && errno == EINTR) {
     }

@@ -1,4 +1,4 @@
-// A file of a run as its reader keeps it while the file is closed.
+// Summaries of run files, which a reader keeps while the files are closed.
 #pragma once
 
 #include <sys/types.h>
@@ -21,8 +21,8 @@
 
 namespace telens::record {
 
-// The small tables that most commands ask for, some of them twice: read on opening and kept, so
-// that they cost a run of many ranks no further opening of each file.
+// Small tables that most commands read, some of them twice. They are kept in memory, so that the
+// files of a run with many ranks need not be opened again.
 using KeptRows = std::tuple<Scalar, Event>;
 
 template <typename Row>
@@ -30,50 +30,51 @@ inline constexpr bool kIsKept = std::is_same_v<Row, Scalar> || std::is_same_v<Ro
 
 struct FileSummary {
   Segment about;
-  std::uint64_t rows = 0;               // how many records, damaged ones too
-  std::int64_t first_loss = INT64_MAX;  // the first iteration with one
+  std::uint64_t rows = 0;               // number of records, including damaged ones
+  std::int64_t first_loss = INT64_MAX;  // first iteration with a loss
   std::array<std::vector<std::string>, kDictionaries> names;
-  std::optional<RowLists<KeptRows>> kept;  // with the file's own ids; nothing: too many, or unread
-  std::optional<PackedImage> records;      // nothing: not asked for, too large, or still written
-  std::vector<DamagedRows> damage;         // as far as it was come upon
-  std::optional<FileState> checked;        // the state in which its layout was checked
+  // ids are the file's; nullopt if too many or not readable
+  std::optional<RowLists<KeptRows>> kept;
+  std::optional<PackedImage> records;  // nullopt if not requested, too large, or the file is live
+  std::vector<DamagedRows> damage;     // found so far
+  std::optional<FileState> checked;    // the state in which the layout was checked
 };
 
 struct SummaryOptions {
   FindDamage find_damage = FindDamage::where_read;
-  std::size_t most_kept_rows = 0;
-  std::size_t most_record_bytes = 0;  // 0: none are kept
+  std::size_t max_kept_rows = 0;
+  std::size_t max_record_bytes = 0;  // keep no records if 0
 };
 
-// Throws RecordError, which names the file.
+// Throws RecordError with the file's name.
 FileSummary summarize(const std::string& path, const SummaryOptions& options);
 
-// For another process of this program.
+// Serialize a summary for another process of this program.
 std::vector<char> pack(const FileSummary& summary);
-// Throws RecordError: these are not all bytes of a summary.
+// Throws RecordError if `bytes` is not a complete summary.
 FileSummary unpack(std::span<const char> bytes);
 
-// Processes that look at the files of a run for the one that reads it. HDF5 works on one core of a
-// process, however many threads ask it.
+// Child processes that summarize the files of a run in parallel. HDF5 uses only one core of a
+// process, regardless of the number of threads.
 
 class SummaryProcesses {
  public:
-  // Without any where the machine has one core, or gives no process. File i falls to process
-  // i % count.
+  // Starts `count` processes; file i is assigned to process i % count. Starts none if the machine
+  // has one core or cannot fork.
   SummaryProcesses(const std::vector<std::string>& files, const SummaryOptions& options,
                    std::size_t count);
   ~SummaryProcesses();
   SummaryProcesses(const SummaryProcesses&) = delete;
   SummaryProcesses& operator=(const SummaryProcesses&) = delete;
 
-  // The next file's; ask for all of them, in their order. Nothing: none has been made of it, for
-  // whatever reason, and the caller has to look itself.
+  // Returns the summary of the next file, in order. Returns nullopt if the process failed for any
+  // reason; the caller must then read the file itself.
   std::optional<FileSummary> take();
 
  private:
   struct Process {
     pid_t id = -1;
-    int results = -1;  // a pipe; -1: nothing more comes of it
+    int results = -1;  // a pipe; -1 if no more results will arrive
   };
   void start(const std::vector<std::string>& files, const SummaryOptions& options,
              std::size_t first, std::size_t step);
@@ -83,7 +84,7 @@ class SummaryProcesses {
   std::size_t next_ = 0;
 };
 
-// As many as help with so many files.
+// Returns the number of processes that is worthwhile for `files` files.
 std::size_t count_summary_processes(std::size_t files);
 
 }  // namespace telens::record

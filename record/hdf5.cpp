@@ -15,31 +15,31 @@ namespace telens::record::hdf5 {
 
 namespace {
 
-// How long a fork waits for a thread that is inside HDF5. A flush takes milliseconds; a thread that
-// takes longer waits for a disk, perhaps for ever, and the thread that forks (a training program
-// that starts the workers of a data loader) must not wait with it. Few children ever call HDF5.
-constexpr std::chrono::seconds kPatienceOfFork{2};
+// How long fork() waits for a thread that is inside HDF5. A flush takes milliseconds. A thread that
+// takes longer waits for a disk, possibly forever, and the forking thread (a training program that
+// starts the workers of a data loader) must not wait too. Few children ever call HDF5.
+constexpr std::chrono::seconds kForkTimeout{2};
 
-// Used by the thread that forks, between the handlers before and after.
+// Set between the atfork handlers, on the forking thread.
 thread_local bool fork_has_lock = false;
 
-// Set in a child that was made while another thread was inside: of that call it has the
-// half-changed memory and not the thread that would finish it.
-bool forked_inside = false;
+// Set in a child that was forked while another thread was inside HDF5: the child has that thread's
+// unfinished changes to HDF5's memory, but not the thread.
+bool forked_inside_hdf5 = false;
 
 }  // namespace
 
-// A fork waits until no thread is inside HDF5: its child, which has none of the other threads,
-// finds the library in order and the lock free. There the lock is made anew, since a thread cannot
-// release what belongs to its parent's thread.
+// A fork waits until no thread is inside HDF5, so that its child, which has only the forking
+// thread, gets a consistent library and a free lock. The child constructs a new mutex, since a
+// thread cannot unlock a mutex that belongs to the parent's thread.
 std::recursive_timed_mutex& Lock::mutex() {
   static auto* const mutex = [] {
-    pthread_atfork([] { fork_has_lock = Lock::mutex().try_lock_for(kPatienceOfFork); },
+    pthread_atfork([] { fork_has_lock = Lock::mutex().try_lock_for(kForkTimeout); },
                    [] {
                      if (fork_has_lock) Lock::mutex().unlock();
                    },
                    [] {
-                     forked_inside = forked_inside || !fork_has_lock;
+                     forked_inside_hdf5 = forked_inside_hdf5 || !fork_has_lock;
                      new (&Lock::mutex()) std::recursive_timed_mutex;
                    });
     return new std::recursive_timed_mutex;  // outlives writers closed at exit
@@ -49,23 +49,22 @@ std::recursive_timed_mutex& Lock::mutex() {
 
 namespace {
 
-// After a write that failed for good, HDF5 keeps a file that it can neither write nor let go of,
-// and its own exit handler crashes on it: the end of a full disk would be the end of the training
-// program. So there is no such handler; the session closes its files at exit itself.
-void do_without_exit_handler() { H5dont_atexit(); }
+// After a write that failed permanently, HDF5 keeps a file that it can neither write nor close, and
+// its exit handler crashes on it: a full disk would crash the training program. The handler is
+// therefore disabled, and the session closes its files at exit.
+void disable_exit_handler() { H5dont_atexit(); }
 
 }  // namespace
 
 Lock::Lock() : lock_(mutex()) {
-  if (forked_inside) {
+  if (forked_inside_hdf5) {
     raise<RecordError>(
-        "this process was forked while a thread of its parent wrote or read a run file for longer "
-        "than {} s, so HDF5 cannot be used in it; record and read in a process that is started "
-        "anew (multiprocessing_context=\"spawn\")",
-        kPatienceOfFork.count());
+        "this process was forked while a thread of its parent used HDF5 for more than {} s, so it "
+        "cannot use HDF5; start it with multiprocessing_context=\"spawn\"",
+        kForkTimeout.count());
   }
   static std::once_flag first;
-  std::call_once(first, do_without_exit_handler);
+  std::call_once(first, disable_exit_handler);
   H5Eget_auto2(H5E_DEFAULT, &handler_, &handler_data_);
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
 }
@@ -74,19 +73,19 @@ Lock::~Lock() { H5Eset_auto2(H5E_DEFAULT, handler_, handler_data_); }
 
 namespace {
 
-// The innermost description on HDF5's error stack; empty if there is none.
+// Returns the innermost description on HDF5's error stack, or "" if there is none.
 std::string innermost_description() {
   std::string cause;
   const auto keep_description = [](unsigned, const H5E_error2_t* error, void* out) -> herr_t {
     if (error->desc != nullptr) *static_cast<std::string*>(out) = error->desc;
-    return 1;  // the innermost comes first
+    return 1;  // the walk starts with the innermost
   };
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_description, &cause);
   return cause;
 }
 
-// The system's message, which HDF5 lists among 10 numbers in two lines if the system refused a
-// call; nullopt for other errors.
+// Returns the message of the operating system, which HDF5 prints among 10 numbers in two lines if a
+// system call failed. Returns nullopt for other errors.
 std::optional<std::string> system_message(const std::string& description) {
   constexpr std::string_view kMessage = "error message = '";
   const std::size_t begin = description.find(kMessage);
@@ -140,16 +139,16 @@ Handle checked(hid_t id, Handle::Close close, std::string_view what) {
 }
 
 Handle row_type(std::size_t row_bytes, std::span<const Column> columns) {
-  Handle type = checked(H5Tcreate(H5T_COMPOUND, row_bytes), H5Tclose, "cannot make a row type");
+  Handle type = checked(H5Tcreate(H5T_COMPOUND, row_bytes), H5Tclose, "cannot create a row type");
   for (const Column& column : columns) {
-    check(H5Tinsert(type, column.name, column.offset, column.type), "cannot make a row type");
+    check(H5Tinsert(type, column.name, column.offset, column.type), "cannot create a row type");
   }
   return type;
 }
 
 Handle text_type(std::size_t width) {
-  Handle type = checked(H5Tcopy(H5T_C_S1), H5Tclose, "cannot make a text type");
-  check(H5Tset_size(type, width), "cannot make a text type");
+  Handle type = checked(H5Tcopy(H5T_C_S1), H5Tclose, "cannot create a text type");
+  check(H5Tset_size(type, width), "cannot create a text type");
   H5Tset_strpad(type, H5T_STR_NULLPAD);
   H5Tset_cset(type, H5T_CSET_UTF8);
   return type;
@@ -184,7 +183,7 @@ std::string class_name(H5T_class_t type_class) {
 std::string description(hid_t type) {
   if (H5Tis_variable_str(type) > 0) return "text of variable length";
   return fmt::format("{} of {} bytes{}", class_name(H5Tget_class(type)), H5Tget_size(type),
-                     H5Tcommitted(type) > 0 ? ", whose type is an object of its own" : "");
+                     H5Tcommitted(type) > 0 ? ", whose type is a separate object" : "");
 }
 
 }  // namespace telens::record::hdf5
@@ -193,10 +192,10 @@ namespace telens::record {
 
 namespace {
 
-constexpr std::size_t kLongestText = 64 << 10;  // bytes; HDF5 keeps no more in an object's header
+constexpr std::size_t kMaxTextBytes = 64 << 10;  // bytes; the limit of HDF5 for an object header
 
-// True if a number uses all bits of its bytes, as every type of C does. HDF5 converts
-// others bit by bit, and does not look whether a damaged type's bits lie within its bytes.
+// Returns true if a number uses all bits of its bytes, like every type of C. HDF5 converts other
+// numbers bit by bit and does not check that a damaged type's bits are within its bytes.
 bool is_plain_number(hid_t type) {
   switch (H5Tget_class(type)) {
     case H5T_INTEGER:
@@ -208,20 +207,20 @@ bool is_plain_number(hid_t type) {
   }
 }
 
-// An attribute that is a single value of the class, at most so large.
-hdf5::Handle open(hid_t object, const char* name, H5T_class_t expected, std::size_t most_bytes) {
+// Opens an attribute that is a single value of the given class and of at most `max_bytes`.
+hdf5::Handle open(hid_t object, const char* name, H5T_class_t expected, std::size_t max_bytes) {
   auto attribute = hdf5::checked(H5Aopen(object, name, H5P_DEFAULT), H5Aclose, name);
   const auto space = hdf5::checked(H5Aget_space(attribute), H5Sclose, name);
   const auto type = hdf5::checked(H5Aget_type(attribute), H5Tclose, name);
   const bool single = H5Sget_simple_extent_type(space) == H5S_SCALAR;
-  const bool fits = H5Tget_class(type) == expected && H5Tget_size(type) <= most_bytes &&
+  const bool fits = H5Tget_class(type) == expected && H5Tget_size(type) <= max_bytes &&
                     H5Tis_variable_str(type) <= 0 && H5Tcommitted(type) <= 0;
   if (!single || !fits) {
-    raise<RecordError>("attribute {}: expected one {}, came {}{}", name, hdf5::class_name(expected),
+    raise<RecordError>("attribute {}: expected one {}, got {}{}", name, hdf5::class_name(expected),
                        single ? "" : "an array of ", hdf5::description(type));
   }
   if (!is_plain_number(type)) {
-    raise<RecordError>("attribute {}: expected a number of all bits of its {} bytes, came another",
+    raise<RecordError>("attribute {}: expected a number that uses all bits of its {} bytes",
                        name, H5Tget_size(type));
   }
   return attribute;
@@ -235,12 +234,12 @@ bool has_attribute(hid_t object, const char* name) {
   return exists > 0;
 }
 
-std::int64_t read_integer(hid_t object, const char* name, std::int64_t least, std::int64_t most) {
+std::int64_t read_integer(hid_t object, const char* name, std::int64_t min, std::int64_t max) {
   const auto attribute = open(object, name, H5T_INTEGER, sizeof(std::int64_t));
   std::int64_t value = 0;
   hdf5::check(H5Aread(attribute, H5T_NATIVE_INT64, &value), name);
-  if (value < least || value > most) {
-    raise<RecordError>("attribute {}: expected {} to {}, came {}", name, least, most, value);
+  if (value < min || value > max) {
+    raise<RecordError>("attribute {}: expected {} to {}, got {}", name, min, max, value);
   }
   return value;
 }
@@ -253,7 +252,7 @@ double read_real(hid_t object, const char* name) {
 }
 
 std::string read_text(hid_t object, const char* name) {
-  const auto attribute = open(object, name, H5T_STRING, kLongestText);
+  const auto attribute = open(object, name, H5T_STRING, kMaxTextBytes);
   const auto type = hdf5::checked(H5Aget_type(attribute), H5Tclose, name);
   std::vector<char> text(H5Tget_size(type));
   hdf5::check(H5Aread(attribute, type, text.data()), name);
@@ -262,14 +261,14 @@ std::string read_text(hid_t object, const char* name) {
 
 namespace {
 
-constexpr std::string_view kCut = "~";
+constexpr std::string_view kTruncationMark = "~";
 
 bool continues_a_character(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U;
 }
 
-// As much of a text as leaves room for what stands for the rest of it.
-void put_cut(std::string_view text, std::string_view rest, std::span<char> cell) {
+// Stores as much of `text` as fits before `rest`.
+void put_truncated(std::string_view text, std::string_view rest, std::span<char> cell) {
   std::ranges::fill(cell, '\0');
   std::size_t kept = std::min(text.size(), cell.size() - rest.size());
   while (kept > 0 && kept < text.size() && continues_a_character(text[kept])) --kept;
@@ -286,13 +285,14 @@ void put_whole(std::string_view text, std::span<char> cell) {
 
 void put_text(std::string_view text, std::span<char> cell) {
   if (text.size() <= cell.size()) return put_whole(text, cell);
-  put_cut(text, kCut, cell);
+  put_truncated(text, kTruncationMark, cell);
 }
 
 void put_name(std::string_view name, std::span<char> cell) {
-  const std::string_view readable = name.substr(0, name.find('\0'));  // where a reader would stop
+  // a reader stops at the first zero
+  const std::string_view readable = name.substr(0, name.find('\0'));
   if (readable.size() == name.size() && name.size() <= cell.size()) return put_whole(name, cell);
-  put_cut(readable, fmt::format("{}{:016x}", kCut, fnv1a(name)), cell);
+  put_truncated(readable, fmt::format("{}{:016x}", kTruncationMark, fnv1a(name)), cell);
 }
 
 std::string get_text(std::span<const char> cell) {

@@ -1,5 +1,5 @@
-// HDF5's C API for the writer and the reader: handles that close themselves, one lock,
-// errors as exceptions.
+// Wraps HDF5's C API: handles that close themselves, one lock, errors as exceptions, row types,
+// attributes, fixed-width text.
 #pragma once
 
 #include <hdf5.h>
@@ -19,9 +19,9 @@
 
 namespace telens::record::hdf5 {
 
-// HDF5 is not thread-safe as Debian builds it. Every call happens while one of these lives; it also
-// keeps the library from printing its errors, and puts the application's own handler back. Throws
-// RecordError in a process that was forked while another thread was inside HDF5 and stayed there.
+// Locks HDF5, which is not thread-safe as Debian builds it. Every call requires a Lock. While one
+// exists, HDF5 does not print errors; the destructor restores the application's error handler.
+// Throws RecordError in a process that was forked while another thread was inside HDF5.
 class Lock {
  public:
   Lock();
@@ -36,7 +36,7 @@ class Lock {
   void* handler_data_ = nullptr;
 };
 
-// An HDF5 identifier with the function that closes it. The holder owns a Lock when it dies.
+// An HDF5 identifier that closes itself. The destructor requires a Lock.
 class Handle {
  public:
   using Close = herr_t (*)(hid_t);
@@ -51,13 +51,13 @@ class Handle {
   }
   ~Handle() { reset(); }
 
-  // The status of closing; negative: what was still cached did not reach the file.
+  // Returns the status of closing. Negative if cached data did not reach the file.
   herr_t reset() {
     const hid_t id = std::exchange(id_, H5I_INVALID_HID);
     return id >= 0 ? close_(id) : 0;
   }
 
-  operator hid_t() const { return id_; }  // NOLINT: handles stand where HDF5 wants a hid_t
+  operator hid_t() const { return id_; }  // NOLINT: a handle converts to hid_t for HDF5
   explicit operator bool() const { return id_ >= 0; }
 
  private:
@@ -65,21 +65,21 @@ class Handle {
   Close close_ = nullptr;
 };
 
-// The innermost cause on HDF5's error stack, such as "No space left on device".
+// Returns the innermost cause on HDF5's error stack, such as "No space left on device".
 std::string last_error();
 
-// Why the operating system refused what HDF5 did last, which says nothing about the file's bytes;
-// nothing where it did not.
+// Returns the message of the operating system if the last HDF5 call failed because a system call
+// did. Such a failure says nothing about the bytes of the file. Returns nullopt otherwise.
 std::optional<std::string> last_system_error();
 
 // Returns true if the last error is a file that is shorter than its superblock states.
 bool is_truncation_error();
 
-// Throws RecordError "<what>: <innermost cause>" for a negative result.
+// Throws RecordError "<context>: <innermost cause>" if `status` is negative.
 void check(herr_t status, std::string_view what);
 Handle checked(hid_t id, Handle::Close close, std::string_view what);
 
-// One column of a row type: the type of a row is the list of its columns.
+// One column of a row type.
 struct Column {
   const char* name;
   std::size_t offset;
@@ -89,7 +89,7 @@ Handle row_type(std::size_t row_bytes, std::span<const Column> columns);
 Handle text_type(std::size_t width);  // fixed length, UTF-8, padded with zeros
 std::uint64_t row_count(hid_t dataset);
 
-// For messages: "integer", and "integer of 8 bytes".
+// For messages, such as "integer" and "integer of 8 bytes".
 std::string class_name(H5T_class_t type_class);
 std::string description(hid_t type);
 
@@ -97,14 +97,14 @@ std::string description(hid_t type);
 
 namespace telens::record {
 
-// The HDF5 type of a table's rows, made from its columns.
+// The HDF5 type of a table's rows.
 
 template <typename Stored>
 inline constexpr bool kIsText = false;
 template <std::size_t width>
 inline constexpr bool kIsText<std::array<char, width>> = true;
 
-// The type of a number; text has a type of its own, made for its width.
+// Returns the type of a number. Text needs a type for its width and is handled by row_type().
 template <typename Number>
 hid_t number_type() {
   if constexpr (std::is_same_v<Number, std::int16_t>) {
@@ -116,12 +116,12 @@ hid_t number_type() {
   } else if constexpr (std::is_same_v<Number, std::uint64_t>) {
     return H5T_NATIVE_UINT64;
   } else {
-    static_assert(std::is_same_v<Number, double>, "a column of a type that has no HDF5 type yet");
+    static_assert(std::is_same_v<Number, double>, "a column type without an HDF5 type");
     return H5T_NATIVE_DOUBLE;
   }
 }
 
-// Used under a Lock.
+// Requires a Lock.
 template <typename Row>
 hdf5::Handle row_type() {
   std::vector<hdf5::Handle> texts;
@@ -137,21 +137,21 @@ hdf5::Handle row_type() {
   return hdf5::row_type(kStoredBytes<Row>, columns);
 }
 
-// Attributes of an HDF5 object, each a single number or text: anything else is a RecordError that
-// names the attribute. An array read as a number would overwrite memory behind it.
+// Attributes of an HDF5 object: each must be a single number or text. The readers throw RecordError
+// with the attribute's name otherwise; an array read as a number would overwrite memory.
 
 bool has_attribute(hid_t object, const char* name);
-// Within [least, most].
-std::int64_t read_integer(hid_t object, const char* name, std::int64_t least, std::int64_t most);
+// The value must be in [min, max].
+std::int64_t read_integer(hid_t object, const char* name, std::int64_t min, std::int64_t max);
 double read_real(hid_t object, const char* name);
 std::string read_text(hid_t object, const char* name);
 
-// Text in a field of fixed width: cut at a whole UTF-8 character, padded with zeros.
+// Text in a field of fixed width, truncated at a whole UTF-8 character and padded with zeros.
 
-// A text that does not fit is cut and ends in "~", so that a reader sees that it was.
+// Truncated text ends in "~".
 void put_text(std::string_view text, std::span<char> cell);
-// The same for a name, whose "~" is followed by 16 digits that stand for all of it: names that
-// begin alike stay different ones.
+// Like put_text(), but "~" is followed by 16 hexadecimal digits of a hash of the full name, so that
+// different names stay different.
 void put_name(std::string_view name, std::span<char> cell);
 std::string get_text(std::span<const char> cell);
 

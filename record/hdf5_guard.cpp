@@ -31,15 +31,15 @@
 
 namespace telens::record {
 
-HeldFile::HeldFile(const std::string& path)
-    // O_NONBLOCK: a pipe of that name must not make a reader wait.
+OpenFile::OpenFile(const std::string& path)
+    // O_NONBLOCK: opening a pipe must not block the reader.
     : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   if (descriptor_ < 0) raise<RecordError>("{}: {}", path, std::strerror(errno));
 }
 
-HeldFile::~HeldFile() { ::close(descriptor_); }
+OpenFile::~OpenFile() { ::close(descriptor_); }
 
-std::uint64_t HeldFile::size() const {
+std::uint64_t OpenFile::size() const {
   struct stat status {};
   return ::fstat(descriptor_, &status) == 0 ? static_cast<std::uint64_t>(status.st_size) : 0;
 }
@@ -48,8 +48,8 @@ namespace {
 
 constexpr std::array<std::uint8_t, 8> kSignature{0x89, 'H', 'D', 'F', '\r', '\n', 0x1A, '\n'};
 
-// As "HDF5 File Format Specification Version 3.0", II.A, lays out version 3, which single-writer
-// access needs.
+// Version 3 of the superblock, which SWMR requires: "HDF5 File Format Specification Version 3.0",
+// II.A.
 constexpr std::size_t kVersionByte = 8;
 constexpr std::size_t kOffsetBytes = 9;
 constexpr std::size_t kLengthBytes = 10;
@@ -70,7 +70,7 @@ std::uint64_t number_at(const Superblock& bytes, std::size_t offset) {
 Superblock read(int file, const std::string& path) {
   struct stat status {};
   if (::fstat(file, &status) != 0) raise<RecordError>("{}: {}", path, std::strerror(errno));
-  if (!S_ISREG(status.st_mode)) raise<RecordError>("{}: not a file, so not a run file", path);
+  if (!S_ISREG(status.st_mode)) raise<RecordError>("{}: not a regular file", path);
   if (status.st_size == 0) raise<RecordError>("{}: an empty file, not a run file", path);
   Superblock bytes{};
   const ssize_t length = ::pread(file, bytes.data(), bytes.size(), 0);
@@ -89,21 +89,22 @@ Superblock read(int file, const std::string& path) {
 
 void check_superblock(int file, const std::string& path) {
   const Superblock bytes = read(file, path);
-  const auto refuse = [&](const char* what, std::uint64_t expected, std::uint64_t came) {
+  const auto refuse = [&](const char* what, std::uint64_t expected, std::uint64_t actual) {
     raise<RecordError>(
-        "{}: an HDF5 file, but not as TELens writes run files: {} is {}, expected {}", path, what,
-        came, expected);
+        "{}: an HDF5 file in a format that TELens does not write: {} is {}, expected {}", path,
+        what, actual, expected);
   };
   if (bytes[kVersionByte] != kSupported)
-    refuse("its superblock's version", kSupported, bytes[kVersionByte]);
+    refuse("the superblock version", kSupported, bytes[kVersionByte]);
   for (const std::size_t at : {kOffsetBytes, kLengthBytes}) {
     if (bytes[at] != sizeof(std::uint64_t)) {
-      refuse("the size of its addresses", sizeof(std::uint64_t), bytes[at]);
+      refuse("the size of addresses", sizeof(std::uint64_t), bytes[at]);
     }
   }
-  if (const auto base = number_at(bytes, kBaseAddress); base != 0) refuse("its base", 0, base);
+  if (const auto base = number_at(bytes, kBaseAddress); base != 0)
+    refuse("the base address", 0, base);
   if (const auto extension = number_at(bytes, kExtensionAddress); extension != kNoAddress) {
-    refuse("the address of its superblock's extension", kNoAddress, extension);
+    refuse("the address of the superblock extension", kNoAddress, extension);
   }
 }
 
@@ -112,12 +113,12 @@ namespace {
 constexpr herr_t kFine = 0;
 constexpr herr_t kFailed = -1;
 
-// The struct that H5Pset_driver keeps in the properties.
+// The struct that H5Pset_driver copies into the property list.
 struct DriverInfo {
   int descriptor;
 };
 
-// HDF5 knows the first member alone.
+// HDF5 uses only the first member.
 struct DescriptorFile {
   H5FD_t head{};
   int descriptor = -1;
@@ -130,14 +131,14 @@ const DescriptorFile& own(const H5FD_t* file) {
   return *reinterpret_cast<const DescriptorFile*>(file);
 }
 
-// For hdf5::last_error().
+// Reports an error for hdf5::last_error().
 herr_t fail(const char* why) {
   H5Epush2(H5E_DEFAULT, __FILE__, "descriptor_driver", __LINE__, H5E_ERR_CLS, H5E_IO, H5E_READERROR,
            "%s", why);
   return kFailed;
 }
 
-// For hdf5::last_system_error().
+// Reports an error for hdf5::last_system_error().
 void note_system_error(const char* cause) {
   H5Epush2(H5E_DEFAULT, __FILE__, "descriptor_driver", __LINE__, H5E_ERR_CLS, H5E_IO, H5E_SYSERRSTR,
            "%s", cause);
@@ -150,7 +151,7 @@ std::uint64_t size_of(const DescriptorFile& file) {
 
 H5FD_t* open_file(const char* /*name*/, unsigned flags, hid_t access, haddr_t /*most*/) {
   if ((flags & H5F_ACC_RDWR) != 0) {
-    fail("this driver only reads");
+    fail("this driver is read-only");
     return nullptr;
   }
   const auto* info = static_cast<const DriverInfo*>(H5Pget_driver_info(access));
@@ -185,7 +186,8 @@ herr_t set_end_of_allocation(H5FD_t* file, H5FD_mem_t /*type*/, haddr_t end) {
 
 haddr_t get_end_of_file(const H5FD_t* file, H5FD_mem_t /*type*/) { return size_of(own(file)); }
 
-// Zeros behind the end, as HDF5 expects it: it reads ahead without knowing how long a block is.
+// Returns zeros beyond the end, which HDF5 expects: it reads ahead before it knows the length of a
+// block.
 herr_t read_bytes(H5FD_t* file, H5FD_mem_t type, hid_t /*transfer*/, haddr_t begin,
                   std::size_t count, void* buffer) {
   if (count > size_of(own(file))) return fail("a block longer than the file");
@@ -204,20 +206,20 @@ herr_t read_bytes(H5FD_t* file, H5FD_mem_t type, hid_t /*transfer*/, haddr_t beg
   std::memset(bytes, 0, count);
   if (type == H5FD_MEM_DRAW) return kFine;
   try {
-    auto refused = find_excess(block);
+    auto refused = find_size_error(block);
     if (!refused) refused = own(file).metadata.refusal(address, block);
     return refused ? fail(refused->c_str()) : kFine;
-  } catch (const std::bad_alloc&) {  // no exception may pass HDF5, which is C
-    return fail("no memory is left");
+  } catch (const std::bad_alloc&) {  // HDF5 is C: no exception may pass through it
+    return fail("out of memory");
   }
 }
 
 herr_t write_nothing(H5FD_t* /*file*/, H5FD_mem_t /*type*/, hid_t /*transfer*/, haddr_t /*begin*/,
                      std::size_t /*count*/, const void* /*buffer*/) {
-  return fail("this driver only reads");
+  return fail("this driver is read-only");
 }
 
-// As HDF5's own driver does: a file that another program is changing in place is not read.
+// Like HDF5's own driver: rejects a file that another program is changing in place.
 herr_t lock_file(H5FD_t* file, hbool_t for_writing) {
   const int operation = (for_writing ? LOCK_EX : LOCK_SH) | LOCK_NB;
   const bool locked = ::flock(own(file).descriptor, operation) == 0;
@@ -232,11 +234,13 @@ herr_t unlock_file(H5FD_t* file) {
   return unlocked || errno == ENOSYS ? kFine : fail(std::strerror(errno));
 }
 
-// Without `cmp`: files that are open twice share nothing, so that each opening sees what there is.
+// If `cmp` is not set, two openings of a file share nothing, so that each one sees the current
+// state.
 hid_t register_driver() {
   H5FD_class_t driver{};
 #if H5_VERSION_GE(1, 14, 0)
-  constexpr H5FD_class_value_t kFirstOfPrograms = 512;  // those below are of registered drivers
+  // lower values are reserved for registered drivers
+  constexpr H5FD_class_value_t kFirstOfPrograms = 512;
   driver.version = H5FD_CLASS_VERSION;
   driver.value = kFirstOfPrograms;
 #endif
@@ -262,7 +266,7 @@ hid_t register_driver() {
 void set_descriptor_driver(hid_t access, int descriptor) {
   const hdf5::Lock lock;
   static hid_t driver = H5I_INVALID_HID;
-  // Anew where the program has closed the library (H5close) in between.
+  // Registers the driver again if the program has closed the library (H5close).
   if (H5Iget_type(driver) != H5I_VFL) driver = register_driver();
   const DriverInfo info{descriptor};
   hdf5::check(H5Pset_driver(access, driver, &info), "cannot set how a run file is read");
@@ -270,10 +274,10 @@ void set_descriptor_driver(hid_t access, int descriptor) {
 
 namespace {
 
-// File systems count time in steps: 4 ms on Linux, up to 2 s on FAT.
+// The resolution of time stamps is 4 ms on Linux and up to 2 s on FAT.
 constexpr std::time_t kSettledAfter = 3;  // seconds
 
-constexpr std::size_t kMostFiles = 1 << 16;
+constexpr std::size_t kMaxFiles = 1 << 16;
 
 }  // namespace
 
@@ -284,7 +288,7 @@ FileState::FileState(const struct stat& status)
       modified_(parts(status.st_mtim)),
       changed_(parts(status.st_ctim)) {}
 
-// By the time of the last change of the inode too, which no program can set.
+// Also uses the time of the last inode change, which no program can set.
 std::optional<FileState> FileState::settled(int descriptor) {
   struct stat status {};
   if (::fstat(descriptor, &status) != 0) return std::nullopt;
@@ -296,38 +300,36 @@ std::optional<FileState> FileState::settled(int descriptor) {
 void CheckedFiles::add(const std::optional<FileState>& before,
                        const std::optional<FileState>& after) {
   if (!before || before != after) return;
-  if (files_.size() >= kMostFiles) files_.clear();
+  if (files_.size() >= kMaxFiles) files_.clear();
   files_.insert(*after);
 }
 
 CheckedFiles& checked_files() {
-  static auto* const files = new CheckedFiles;  // outlives readers that end at exit
+  static auto* const files = new CheckedFiles;  // outlives readers destroyed at exit
   return *files;
 }
 
 namespace {
 
-
-// Calls read(); adds the file's name to its RecordError.
+// Calls read() and adds the file's name to its RecordError.
 template <typename Read>
-auto naming(const std::string& path, Read read) {
+auto with_file_name(const std::string& path, Read read) {
   try {
     return read();
   } catch (const RecordError& error) {
-    raise<RecordError>("{}: damaged, or changed by something else than TELens ({})", path,
-                       error.what());
+    raise<RecordError>("{}: damaged, or changed by another program ({})", path, error.what());
   }
 }
 
-// The version of its schema.
-std::int64_t check_is_ours(hid_t file, const std::string& path) {
-  const bool is_ours = naming(path, [&] {
+// Checks that the file is a run file. Returns its schema version.
+std::int64_t check_attributes(hid_t file, const std::string& path) {
+  const bool is_ours = with_file_name(path, [&] {
     return has_attribute(file, "schema_version") && has_attribute(file, "telens_version");
   });
   if (!is_ours) {
     raise<RecordError>("{}: an HDF5 file, but not a run file of TELens", path);
   }
-  const auto [version, telens] = naming(path, [&] {
+  const auto [version, telens] = with_file_name(path, [&] {
     return std::pair(read_integer(file, "schema_version", 1, INT64_MAX),
                      read_text(file, "telens_version"));
   });
@@ -339,16 +341,16 @@ std::int64_t check_is_ours(hid_t file, const std::string& path) {
   return version;
 }
 
-hdf5::Handle open_hdf5(const HeldFile& held, const std::string& path) {
+hdf5::Handle open_hdf5(const OpenFile& opened, const std::string& path) {
   const auto properties = hdf5::checked(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, path);
   H5Pset_fclose_degree(properties, H5F_CLOSE_STRONG);
-  set_descriptor_driver(properties, held.descriptor());
+  set_descriptor_driver(properties, opened.descriptor());
   const bool use_locks = true;
   const bool ignore_where_unsupported = true;
   H5Pset_file_locking(properties, use_locks, ignore_where_unsupported);
-  // How often to read metadata again that a live writer is just changing. HDF5's default of 100
-  // doubles its pause from 1 ns each time and would in effect never return for a damaged file; 24
-  // take 17 ms.
+  // How often HDF5 rereads metadata that a live writer is changing. The pause starts at 1 ns and
+  // doubles. HDF5's default of 100 would practically never return for a damaged file; 24 take 17
+  // ms.
   hdf5::check(H5Pset_metadata_read_attempts(properties, 24), path);
   auto file =
       hdf5::Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, properties), H5Fclose);
@@ -364,21 +366,23 @@ hdf5::Handle open_hdf5(const HeldFile& held, const std::string& path) {
 
 OpenRunFile open_run_file(const std::string& path) {
   const hdf5::Lock lock;
-  const HeldFile held(path);
-  check_superblock(held.descriptor(), path);
-  const auto before = FileState::settled(held.descriptor());
+  const OpenFile opened(path);
+  check_superblock(opened.descriptor(), path);
+  const auto before = FileState::settled(opened.descriptor());
   if (!checked_files().contains(before)) {
-    auto file = open_hdf5(held, path);
-    const std::int64_t version = check_is_ours(file, path);
-    auto datasets = naming(path, [&] { return check_run_layout(file, version, held.size()); });
-    const auto after = FileState::settled(held.descriptor());
+    auto file = open_hdf5(opened, path);
+    const std::int64_t version = check_attributes(file, path);
+    auto datasets =
+        with_file_name(path, [&] { return check_run_layout(file, version, opened.size()); });
+    const auto after = FileState::settled(opened.descriptor());
     checked_files().add(before, after);
     if (before && before == after && !is_being_written(path)) {
       return {std::move(file), std::move(datasets)};
     }
   }
-  // Anew: HDF5 keeps the lengths of the tables that the check has opened, and a live file's grow.
-  return {open_hdf5(held, path), {}};
+  // Opens the file again, because HDF5 caches the lengths of the tables that the check has opened,
+  // and the tables of a live file grow.
+  return {open_hdf5(opened, path), {}};
 }
 
 }  // namespace telens::record

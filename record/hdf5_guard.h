@@ -1,4 +1,6 @@
-// A file that is held open while it is checked and opened by HDF5: see descriptor_driver.h.
+// Opens run files from untrusted sources. Every check runs before HDF5 or the reader uses the
+// bytes: the superblock, the layout (layout_check.h) and each block of metadata that HDF5 reads
+// (metadata_check.h).
 #pragma once
 
 #include <sys/stat.h>
@@ -13,13 +15,13 @@
 
 namespace telens::record {
 
-class HeldFile {
+class OpenFile {
  public:
-  // Throws RecordError: it cannot be opened.
-  explicit HeldFile(const std::string& path);
-  ~HeldFile();
-  HeldFile(const HeldFile&) = delete;
-  HeldFile& operator=(const HeldFile&) = delete;
+  // Opens a file for reading. Throws RecordError if the file cannot be opened.
+  explicit OpenFile(const std::string& path);
+  ~OpenFile();
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
 
   int descriptor() const { return descriptor_; }
   std::uint64_t size() const;
@@ -28,35 +30,33 @@ class HeldFile {
   int descriptor_;
 };
 
-// The first bytes of an HDF5 file, looked at before HDF5 is given the rest.
-
-// Checks the open file. Throws RecordError for what is no regular file, no HDF5 file, or one in a
-// format that TELens does not write. The metadata of older formats has no checksums, so that HDF5
-// takes damaged numbers in it for lengths and offsets; extensions may name drivers that open other
-// files.
+// Checks the first bytes of an open file. Throws RecordError if it is not a regular file, not an
+// HDF5 file, or in a format that TELens does not write. Metadata of older formats lacks checksums,
+// so HDF5 would use damaged numbers as lengths and offsets. Superblock extensions may name drivers
+// that open other files.
 void check_superblock(int file, const std::string& path);
 
-// How HDF5 reads a run file: through a file driver that knows an open descriptor and no name, and
-// that no length in the file makes longer than the file.
+// The file driver through which HDF5 reads run files. It uses an open descriptor, not a path, and
+// never reads beyond the end of the file.
 
-// Has H5Fopen with these file access properties read the open file `descriptor`, whatever name it
-// is given. So what was checked is what is read, also where the name goes to another file
-// meanwhile. The file that is opened keeps a descriptor of its own.
+// Makes H5Fopen with these file access properties read the open file `descriptor`, regardless of
+// the path argument. The file that was checked is then the file that is read, even if the path is
+// replaced meanwhile. The opened HDF5 file has its own copy of the descriptor.
 //
-// A read that is longer than the file, and one of metadata that is beyond its limits
-// (metadata_limits.h), make HDF5's call fail. The driver that HDF5 comes with gives zeros behind
-// the end of a file, which under H5F_ACC_SWMR_READ is no limit: a block of metadata whose length
-// was changed would fill the memory.
+// HDF5 calls fail for reads longer than the file and for metadata that violates its limits
+// (metadata_check.h). HDF5's default driver returns zeros beyond the end of a file, and
+// H5F_ACC_SWMR_READ does not limit reads: a metadata block with a damaged length would fill the
+// memory.
 void set_descriptor_driver(hid_t access, int descriptor);
 
-// The files whose layout this process has checked (run_layout.h), so that a reader that opens them
-// again and again, as one of many ranks does, need not go through all their objects each time.
+// The files whose layout this process has checked. A reader that opens many files repeatedly then
+// skips the check of all their objects.
 
-// Identity and state of a file: any write to it changes this.
+// The identity and state of a file. Any write changes it.
 class FileState {
  public:
-  // Nothing where the system does not tell, or where the file was changed so lately that another
-  // change could carry the same time.
+  // Returns nullopt if the state is unknown, or if the file changed so recently that another change
+  // could have the same time stamp.
   static std::optional<FileState> settled(int descriptor);
 
   auto operator<=>(const FileState&) const = default;
@@ -64,20 +64,20 @@ class FileState {
  private:
   explicit FileState(const struct stat& status);
 
-  using Time = std::array<std::int64_t, 2>;  // seconds since 1970, and nanoseconds
+  using Time = std::array<std::int64_t, 2>;  // seconds since 1970 and nanoseconds
   static Time parts(const timespec& time) { return {time.tv_sec, time.tv_nsec}; }
 
   std::uint64_t device_, inode_, size_;
   Time modified_, changed_;
 };
 
-// Used under a Lock.
+// Requires a Lock.
 class CheckedFiles {
  public:
   bool contains(const std::optional<FileState>& file) const {
     return file && files_.contains(*file);
   }
-  // `before` and `after` are states of the file before its check and after it.
+  // `before` and `after` are the states of the file before and after its check.
   void add(const std::optional<FileState>& before, const std::optional<FileState>& after);
 
  private:
@@ -86,10 +86,11 @@ class CheckedFiles {
 
 CheckedFiles& checked_files();
 
-// Opens a run file for reading and checks that it is one and not newer.
+// Opens a run file for reading. Throws RecordError if it is not a run file, is damaged, or has a
+// newer schema version.
 struct OpenRunFile {
   hdf5::Handle file;
-  std::vector<hdf5::Handle> datasets;  // that the check has opened, or none
+  std::vector<hdf5::Handle> datasets;  // opened by the check; empty if the check was skipped
 };
 OpenRunFile open_run_file(const std::string& path);
 

@@ -1,4 +1,4 @@
-// One file of a run among the others: its ids become those of the run's reader.
+// A file in the context of its run: translates its ids into those of the run's reader.
 #pragma once
 
 #include <algorithm>
@@ -20,10 +20,10 @@
 
 namespace telens::record {
 
-// The dictionaries of all files in one: each file's ids are translated when its rows are read.
+// The merged dictionaries of the run.
 class JoinedNames {
  public:
-  // The reader's ids of a file's names, in the file's order.
+  // Adds the names of a file. Returns their ids in the reader, in the file's order.
   std::vector<std::int32_t> add(const std::vector<std::string>& names) {
     std::vector<std::int32_t> ids;
     for (const std::string& name : names) {
@@ -40,76 +40,77 @@ class JoinedNames {
   std::vector<std::string> list_;
 };
 
-// State of a file between reads: it is opened anew for each, so that the number of ranks is
-// not limited by how many files a process may open.
+// The state of a file between reads. Files are opened for each read, so that the limit on open
+// files does not limit the number of ranks.
 struct JoinedSegment {
   Segment about;
   std::size_t index = 0;                // among all segments
-  std::uint64_t rows = 0;               // how many records, damaged ones too
-  std::int64_t first_loss = INT64_MAX;  // the first iteration with one
+  std::uint64_t rows = 0;               // number of records, including damaged ones
+  std::int64_t first_loss = INT64_MAX;  // first iteration with a loss
   bool unreadable = false;
-  std::uint64_t told = 0;  // damaged rows that were told of
+  std::uint64_t reported_damage = 0;  // damaged rows that a warning has named
   DamageLog damage;
   std::optional<RowLists<KeptRows>> kept;  // as in FileSummary
-  std::optional<PackedImage> records;      // the same
+  std::optional<PackedImage> records;      // as in FileSummary
   std::array<std::vector<std::int32_t>, kDictionaries> joined_ids;
 
-  std::int32_t joined(Dictionary dictionary, std::int32_t id) const {
+  std::int32_t to_reader_ids(Dictionary dictionary, std::int32_t id) const {
     const auto& ids = joined_ids[static_cast<std::size_t>(dictionary)];
     return static_cast<std::size_t>(id) < ids.size() ? ids[id] : kNoName;
   }
-  // False for a name that a live file has got since this reader was made: so is its row then. False
-  // too for an id that no writer gives.
-  bool knows(Dictionary dictionary, std::int32_t id) const {
+  // Returns false for ids that were not in the dictionary when this reader was constructed: a live
+  // file has got the name since then, or the row is damaged.
+  bool has_id(Dictionary dictionary, std::int32_t id) const {
     return id >= kNoName &&
            id < static_cast<std::int64_t>(joined_ids[static_cast<std::size_t>(dictionary)].size());
   }
-  bool names(Dictionary dictionary, std::int32_t id) const {  // the same, less kNoName
-    return id != kNoName && knows(dictionary, id);
+  bool names(Dictionary dictionary,
+             std::int32_t id) const {  // like has_id(), but false for kNoName
+    return id != kNoName && has_id(dictionary, id);
   }
-  // The row with the ids of the reader.
+  // Returns the row with the ids of the reader.
   template <typename Row>
-  Row joined(Row row) const {
+  Row to_reader_ids(Row row) const {
     for_each_name<Row>([&](const auto& column) {
-      row.*column.member = joined(*column.dictionary, row.*column.member);
+      row.*column.member = to_reader_ids(*column.dictionary, row.*column.member);
     });
     return row;
   }
-  // True if its names are known as far as they have to be (UnknownName).
+  // Returns true if the row's names are known as far as its columns require (UnknownName).
   template <typename Row>
   bool can_join(const Row& row) const {
     bool can = true;
     for_each_name<Row>([&](const auto& column) {
       const std::int32_t id = row.*column.member;
-      if (column.unknown == UnknownName::drops_row) can &= knows(*column.dictionary, id);
+      if (column.unknown == UnknownName::drops_row) can &= has_id(*column.dictionary, id);
       if (column.unknown == UnknownName::drops_unnamed) can &= names(*column.dictionary, id);
     });
     return can;
   }
 
-  // By the file's ids.
+  // Returns a filter with the ids of the file.
   RecordFilter filter_with_superseded(const RecordQuery& query) const {
     RecordFilter filter;
-    filter.layer = own_ids(Dictionary::layer, query.layers);
-    filter.tensor = own_ids(Dictionary::tensor, query.tensors);
-    filter.gemm = own_ids(Dictionary::gemm, query.gemms);
-    filter.statistic = own_ids(Dictionary::statistic, query.statistics);
+    filter.layer = to_file_ids(Dictionary::layer, query.layers);
+    filter.tensor = to_file_ids(Dictionary::tensor, query.tensors);
+    filter.gemm = to_file_ids(Dictionary::gemm, query.gemms);
+    filter.statistic = to_file_ids(Dictionary::statistic, query.statistics);
     filter.first_iteration = query.first_iteration;
     filter.last_iteration = query.last_iteration;
     return filter;
   }
-  // The same without what a later segment repeats.
+  // Like filter_with_superseded(), but excludes iterations that a later segment repeats.
   RecordFilter filter(const RecordQuery& query) const {
     RecordFilter filter = filter_with_superseded(query);
     if (about.superseded_from == INT64_MIN) {
-      filter.first_iteration = INT64_MAX;  // all of it is
+      filter.first_iteration = INT64_MAX;  // everything is superseded
       filter.last_iteration = INT64_MIN;
     } else if (about.superseded_from != INT64_MAX) {
       filter.last_iteration = std::min(filter.last_iteration, about.superseded_from - 1);
     }
     return filter;
   }
-  RecordFilter::Ids own_ids(Dictionary dictionary, const RecordQuery::Ids& wanted) const {
+  RecordFilter::Ids to_file_ids(Dictionary dictionary, const RecordQuery::Ids& wanted) const {
     RecordFilter::Ids ids;
     if (!wanted) return ids;
     ids.all = false;

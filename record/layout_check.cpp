@@ -22,31 +22,30 @@ namespace telens::record {
 
 namespace {
 
-// How a file is refused that is not made as a run file is.
+// Throws RecordError for an object that is not part of a run file.
 
 [[noreturn]] inline void refuse(std::string_view object, std::string_view expected,
-                                std::string_view came) {
-  raise<RecordError>("{}: expected {}, came {}", object, expected, came);
+                                std::string_view actual) {
+  raise<RecordError>("{}: expected {}, got {}", object, expected, actual);
 }
 
-// Checks the objects of a file: those that are expected, each under one name, and no others.
-// Reads no data.
+// Checks that a file has exactly the expected objects, each with one name. Reads no data.
 
-// All functions throw RecordError, which names the object, what was expected and what came.
+// All functions throw RecordError with the object, the expected and the actual property.
 class ObjectCheck {
  public:
   explicit ObjectCheck(hid_t file) : file_(file) {}
 
-  // A group with these names in it; `path` is "/" or without a slash in front.
+  // Expects a group that contains these names. `path` is "/" or lacks the leading slash.
   void expect_group(const std::string& path, const std::vector<std::string>& expected);
   void expect_dataset(const std::string& path);
-  void expect_no_other_names() const;  // after all the others
+  void expect_single_names() const;  // must be called last
 
  private:
   void expect_object(const std::string& path, int type);
 
   hid_t file_;
-  std::map<haddr_t, std::string> at_;  // paths by the address of the object
+  std::map<haddr_t, std::string> at_;  // paths by address of the object
   std::vector<std::string> named_twice_;
 };
 
@@ -61,7 +60,7 @@ using LinkInfo = H5L_info_t;
 const auto link_info = H5Lget_info;
 const auto iterate = H5Literate;
 #endif
-constexpr unsigned kChecksummedHeader = 2;  // the version of object headers that have checksums
+constexpr unsigned kChecksummedHeader = 2;  // object headers of this version have checksums
 
 std::string_view kind_name(int type) {
   switch (type) {
@@ -88,38 +87,39 @@ std::string_view link_name(H5L_type_t type) {
 void expect_link(hid_t group, const std::string& name, const std::string& path) {
   LinkInfo link{};
   if (link_info(group, name.c_str(), &link, H5P_DEFAULT) < 0) {
-    const std::string why = hdf5::last_error();  // the next call forgets it
+    const std::string why = hdf5::last_error();  // the next call clears the error
     const htri_t exists = H5Lexists(group, name.c_str(), H5P_DEFAULT);
-    if (exists == 0) refuse(path, "it in the file", "none");
+    if (exists == 0) refuse(path, "this object", "none");
     raise<RecordError>("{}: {}", path, why);
   }
-  if (link.type != H5L_TYPE_HARD) refuse(path, "an object of this file", link_name(link.type));
+  if (link.type != H5L_TYPE_HARD) refuse(path, "an object in this file", link_name(link.type));
 }
 
-struct AdditionSearch {
+struct UnexpectedNameSearch {
   const std::vector<std::string>* expected;
   std::optional<std::string> found;
 };
 
-// For H5Literate: ends at the first name that is not expected.
-herr_t find_addition(hid_t /*group*/, const char* name, const LinkInfo* /*about*/, void* search) {
-  auto& [expected, found] = *static_cast<AdditionSearch*>(search);
+// For H5Literate: stops at the first unexpected name.
+herr_t find_unexpected_name(hid_t /*group*/, const char* name, const LinkInfo* /*about*/,
+                            void* search) {
+  auto& [expected, found] = *static_cast<UnexpectedNameSearch*>(search);
   if (std::ranges::find(*expected, name) != expected->end()) return 0;
   found = name;
   return 1;
 }
 
-// Names one object that does not belong into the group.
-[[noreturn]] void refuse_additions(hid_t group, const std::string& path,
-                                   const std::vector<std::string>& expected) {
-  AdditionSearch search{&expected, std::nullopt};
-  // In the order of storage: HDF5 lists no names in memory then, of which a damaged file may claim
-  // any number.
-  hdf5::check(iterate(group, H5_INDEX_NAME, H5_ITER_NATIVE, nullptr, find_addition, &search), path);
-  if (!search.found) refuse(path, "each name once", "one twice");
-  refuse(path, "only what TELens writes there",
-         fmt::format("'{}' beside it; remove that, and keep data of your own in a file of its own",
-                     *search.found));
+// Throws an error with one of the unexpected objects.
+[[noreturn]] void refuse_unexpected_names(hid_t group, const std::string& path,
+                                          const std::vector<std::string>& expected) {
+  UnexpectedNameSearch search{&expected, std::nullopt};
+  // Iterates in storage order: for other orders HDF5 lists all names in memory, and a damaged file
+  // may claim any number of them.
+  hdf5::check(iterate(group, H5_INDEX_NAME, H5_ITER_NATIVE, nullptr, find_unexpected_name, &search),
+              path);
+  if (!search.found) refuse(path, "unique names", "one twice");
+  refuse(path, "only objects that TELens writes",
+         fmt::format("'{}' as well; remove it and keep other data in another file", *search.found));
 }
 
 void ObjectCheck::expect_group(const std::string& path, const std::vector<std::string>& expected) {
@@ -127,16 +127,16 @@ void ObjectCheck::expect_group(const std::string& path, const std::vector<std::s
   const auto group = hdf5::checked(H5Gopen2(file_, path.c_str(), H5P_DEFAULT), H5Gclose, path);
   H5G_info_t about{};
   hdf5::check(H5Gget_info(group, &about), path);
-  if (about.nlinks > expected.size()) refuse_additions(group, path, expected);
+  if (about.nlinks > expected.size()) refuse_unexpected_names(group, path, expected);
   for (const std::string& name : expected) {
     expect_link(group, name, path == "/" ? name : fmt::format("{}/{}", path, name));
   }
-  if (about.nlinks != expected.size()) refuse(path, "each name once", "one twice");
+  if (about.nlinks != expected.size()) refuse(path, "unique names", "one twice");
 }
 
 void ObjectCheck::expect_dataset(const std::string& path) { expect_object(path, H5O_TYPE_DATASET); }
 
-void ObjectCheck::expect_no_other_names() const {
+void ObjectCheck::expect_single_names() const {
   if (!named_twice_.empty()) refuse(named_twice_.front(), "one name for it", "several");
 }
 
@@ -147,45 +147,44 @@ void ObjectCheck::expect_object(const std::string& path, int type) {
       path);
   if (about.type != type) refuse(path, kind_name(type), kind_name(about.type));
   if (about.hdr.version != kChecksummedHeader) {
-    refuse(path, fmt::format("a header of version {}", kChecksummedHeader),
+    refuse(path, fmt::format("header version {}", kChecksummedHeader),
            fmt::format("{}", about.hdr.version));
   }
   const auto [known, is_new] = at_.emplace(about.addr, path);
   if (!is_new) {
-    refuse(path, "an object of its own", fmt::format("the same as {}", known->second));
+    refuse(path, "a separate object", fmt::format("the same as {}", known->second));
   }
   if (about.rc != 1) named_twice_.push_back(path);
 }
 
-// Checks that a dataset of a file has the type, shape and storage that it has in run files. Reads
-// no data.
+// Checks that a dataset has the type, shape and storage of run files. Reads no data.
 
-// In their order, by HDF5's numbers.
+// Filter numbers of HDF5, in the order of application.
 using Filters = std::vector<H5Z_filter_t>;
 
-// All functions throw RecordError, which names the dataset, what was expected and what came.
+// All functions throw RecordError with the dataset, the expected and the actual property.
 class DatasetCheck {
  public:
   DatasetCheck(hid_t file, std::string name);
 
-  // In this file, and not through other filters.
+  // The data must be in this file and use only these filters.
   void expect_storage(H5D_layout_t expected, const Filters& filters) const;
-  // The size of the dataset's elements, in bytes.
+  // Returns the size of the dataset's elements in bytes.
   std::size_t expect_type(hid_t expected) const;
-  std::size_t expect_text(std::uint64_t most_bytes) const;
-  std::size_t expect_pairs(std::uint64_t most_bytes) const;  // rows of two texts, name and value
+  std::size_t expect_text(std::uint64_t max_bytes) const;
+  std::size_t expect_pairs(std::uint64_t max_bytes) const;  // rows of two texts: name and value
 
   void expect_single() const;
-  std::uint64_t expect_list() const;  // how many rows it has
-  // How many rows a chunk has.
-  std::uint64_t expect_chunks(std::size_t row_bytes, std::uint64_t least_rows) const;
-  void expect_room(std::uint64_t rows, std::size_t row_bytes, std::uint64_t most_bytes) const;
+  std::uint64_t expect_list() const;  // returns the number of rows
+  // Returns the number of rows in a chunk.
+  std::uint64_t expect_chunks(std::size_t row_bytes, std::uint64_t min_rows) const;
+  void expect_fits(std::uint64_t rows, std::size_t row_bytes, std::uint64_t max_bytes) const;
 
-  // The open dataset: while it is, opening it again is cheap.
+  // Returns the open dataset: opening it again is cheap while it is open.
   hdf5::Handle take_dataset() && { return std::move(dataset_); }
 
  private:
-  void expect_text(hid_t type, std::uint64_t most_bytes) const;
+  void expect_text(hid_t type, std::uint64_t max_bytes) const;
   void expect_filters(const Filters& expected) const;
 
   std::string name_;
@@ -193,7 +192,7 @@ class DatasetCheck {
   hdf5::Handle creation_;
 };
 
-constexpr std::uint64_t kMostChunkBytes = 16 << 20;
+constexpr std::uint64_t kMaxChunkBytes = 16 << 20;
 
 std::string_view storage_name(H5D_layout_t layout) {
   switch (layout) {
@@ -204,7 +203,7 @@ std::string_view storage_name(H5D_layout_t layout) {
     case H5D_CHUNKED:
       return "storage in chunks";
     case H5D_VIRTUAL:
-      return "a virtual dataset, whose rows lie in other datasets";
+      return "a virtual dataset, whose rows are in other datasets";
     default:
       return "storage of an unknown kind";
   }
@@ -231,33 +230,32 @@ void DatasetCheck::expect_storage(H5D_layout_t expected, const Filters& filters)
 std::size_t DatasetCheck::expect_type(hid_t expected) const {
   const auto type = hdf5::checked(H5Dget_type(dataset_), H5Tclose, name_);
   if (H5Tcommitted(type) > 0 || H5Tequal(type, expected) <= 0) {
-    refuse(name_, hdf5::description(expected) + " as docs/run_file.md lists it",
-           hdf5::description(type));
+    refuse(name_, hdf5::description(expected) + " (docs/run_file.md)", hdf5::description(type));
   }
   return H5Tget_size(type);
 }
 
-std::size_t DatasetCheck::expect_text(std::uint64_t most_bytes) const {
+std::size_t DatasetCheck::expect_text(std::uint64_t max_bytes) const {
   const auto type = hdf5::checked(H5Dget_type(dataset_), H5Tclose, name_);
-  expect_text(type, most_bytes);
+  expect_text(type, max_bytes);
   return H5Tget_size(type);
 }
 
-std::size_t DatasetCheck::expect_pairs(std::uint64_t most_bytes) const {
+std::size_t DatasetCheck::expect_pairs(std::uint64_t max_bytes) const {
   const auto type = hdf5::checked(H5Dget_type(dataset_), H5Tclose, name_);
   const bool pairs = H5Tget_class(type) == H5T_COMPOUND && H5Tget_nmembers(type) == 2 &&
-                     H5Tcommitted(type) <= 0 && H5Tget_size(type) <= most_bytes;
+                     H5Tcommitted(type) <= 0 && H5Tget_size(type) <= max_bytes;
   if (!pairs) refuse(name_, "rows of two texts", hdf5::description(type));
   std::size_t bytes = 0;
   for (const unsigned member : {0U, 1U}) {
     const auto text = hdf5::checked(H5Tget_member_type(type, member), H5Tclose, name_);
-    expect_text(text, most_bytes);
+    expect_text(text, max_bytes);
     if (H5Tget_member_offset(type, member) != bytes) {
-      refuse(name_, "texts one behind the other", "others");
+      refuse(name_, "two adjacent texts", "others");
     }
     bytes += H5Tget_size(text);
   }
-  if (bytes != H5Tget_size(type)) refuse(name_, "nothing but two texts", "more bytes");
+  if (bytes != H5Tget_size(type)) refuse(name_, "only two texts", "more bytes");
   return bytes;
 }
 
@@ -276,31 +274,31 @@ std::uint64_t DatasetCheck::expect_list() const {
   return rows;
 }
 
-std::uint64_t DatasetCheck::expect_chunks(std::size_t row_bytes, std::uint64_t least_rows) const {
+std::uint64_t DatasetCheck::expect_chunks(std::size_t row_bytes, std::uint64_t min_rows) const {
   std::array<hsize_t, H5S_MAX_RANK> rows{};
   const int rank = H5Pget_chunk(creation_, rows.size(), rows.data());
-  if (rank != 1 || rows[0] < least_rows || rows[0] > kMostChunkRows ||
-      rows[0] * row_bytes > kMostChunkBytes) {
-    refuse(name_, fmt::format("chunks of {} to {} rows", least_rows, kMostChunkRows),
+  if (rank != 1 || rows[0] < min_rows || rows[0] > kMaxChunkRows ||
+      rows[0] * row_bytes > kMaxChunkBytes) {
+    refuse(name_, fmt::format("chunks of {} to {} rows", min_rows, kMaxChunkRows),
            numbers(std::span(rows).first(std::max(rank, 0))));
   }
   return rows[0];
 }
 
-void DatasetCheck::expect_room(std::uint64_t rows, std::size_t row_bytes,
-                               std::uint64_t most_bytes) const {
-  if (rows > most_bytes / row_bytes) {
-    refuse(name_, fmt::format("at most the {} bytes that this file can hold", most_bytes),
+void DatasetCheck::expect_fits(std::uint64_t rows, std::size_t row_bytes,
+                               std::uint64_t max_bytes) const {
+  if (rows > max_bytes / row_bytes) {
+    refuse(name_, fmt::format("at most the {} bytes that this file can hold", max_bytes),
            fmt::format("{} rows of {} bytes", rows, row_bytes));
   }
 }
 
-void DatasetCheck::expect_text(hid_t type, std::uint64_t most_bytes) const {
+void DatasetCheck::expect_text(hid_t type, std::uint64_t max_bytes) const {
   const bool text = H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) <= 0 &&
                     H5Tcommitted(type) <= 0 && H5Tget_size(type) > 0 &&
-                    H5Tget_size(type) <= most_bytes;
+                    H5Tget_size(type) <= max_bytes;
   if (!text) {
-    refuse(name_, fmt::format("text of 1 to {} bytes", most_bytes), hdf5::description(type));
+    refuse(name_, fmt::format("text of 1 to {} bytes", max_bytes), hdf5::description(type));
   }
 }
 
@@ -310,7 +308,7 @@ void DatasetCheck::expect_filters(const Filters& expected) const {
   for (int i = 0; i < count; ++i) {
     unsigned flags = 0;
     std::size_t values = 0;
-    // Without filter_config: for that HDF5 would look for a plugin.
+    // filter_config is nullptr: for it HDF5 would search for a plugin.
     filters.push_back(H5Pget_filter2(creation_, static_cast<unsigned>(i), &flags, &values, nullptr,
                                      0, nullptr, nullptr));
   }
@@ -320,11 +318,11 @@ void DatasetCheck::expect_filters(const Filters& expected) const {
   }
 }
 
-constexpr std::uint64_t kLongestName = 4096;
+constexpr std::uint64_t kMaxNameBytes = 4096;
 
 using MakeType = hdf5::Handle (*)();
 
-// Calls use.operator()<Row>() for the tables that files of a schema version have.
+// Calls use.operator()<Row>() for each table of a schema version.
 template <typename Use>
 void for_each_table(std::int64_t schema_version, Use use) {
   for_each_type<FileRows>([&]<typename Row>() {
@@ -366,14 +364,14 @@ void check_objects(hid_t file, std::int64_t schema_version, bool checksums) {
   }
   objects.expect_group("names", in_names);
   for (const std::string& name : in_names) objects.expect_dataset("names/" + name);
-  objects.expect_no_other_names();
+  objects.expect_single_names();
 }
 
 hdf5::Handle checksum_type() {
-  return hdf5::checked(H5Tcopy(H5T_STD_U32LE), H5Tclose, "cannot make a type");
+  return hdf5::checked(H5Tcopy(H5T_STD_U32LE), H5Tclose, "cannot create a type");
 }
 
-// Checks one dataset after the other, and keeps them open.
+// Checks one dataset after the other and keeps them open.
 class LayoutCheck {
  public:
   LayoutCheck(hid_t file, bool checksums, std::uint64_t file_bytes)
@@ -392,12 +390,12 @@ class LayoutCheck {
   void expect_environment() {
     DatasetCheck environment(file_, "environment");
     environment.expect_storage(H5D_CONTIGUOUS, kNone);
-    environment.expect_room(environment.expect_list(), environment.expect_pairs(file_bytes_),
+    environment.expect_fits(environment.expect_list(), environment.expect_pairs(file_bytes_),
                             file_bytes_);
     keep(std::move(environment));
   }
 
-  // Rows in uncompressed chunks; names where there is no type.
+  // Rows in uncompressed chunks. If row_type is nullptr, the rows are names.
   void expect_plain_table(std::string_view name, MakeType row_type) {
     expect_chunks(std::string(name), row_type);
     if (checksums_) expect_chunks(fmt::format("{}_crc", name), checksum_type);
@@ -408,10 +406,9 @@ class LayoutCheck {
     DatasetCheck table(file_, name);
     table.expect_storage(H5D_CHUNKED, kPacked);
     const std::size_t row_bytes = table.expect_type(row_type);
-    const std::uint64_t chunk_rows = table.expect_chunks(row_bytes, kLeastPackedRows);
-    constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max() / kMostExpansion;
-    table.expect_room(table.expect_list(), row_bytes,
-                      std::min(file_bytes_, kMost) * kMostExpansion);
+    const std::uint64_t chunk_rows = table.expect_chunks(row_bytes, kMinPackedRows);
+    constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max() / kMaxExpansion;
+    table.expect_fits(table.expect_list(), row_bytes, std::min(file_bytes_, kMost) * kMaxExpansion);
     keep(std::move(table));
     expect_slots(name + "_tail", row_type, chunk_rows);
     if (checksums_) expect_slots(name + "_tail_crc", checksum_type(), chunk_rows);
@@ -429,13 +426,13 @@ class LayoutCheck {
     DatasetCheck table(file_, name);
     table.expect_storage(H5D_CHUNKED, kNone);
     const std::size_t row_bytes =
-        row_type != nullptr ? table.expect_type(row_type()) : table.expect_text(kLongestName);
+        row_type != nullptr ? table.expect_type(row_type()) : table.expect_text(kMaxNameBytes);
     table.expect_chunks(row_bytes, 1);
-    table.expect_room(table.expect_list(), row_bytes, file_bytes_);
+    table.expect_fits(table.expect_list(), row_bytes, file_bytes_);
     keep(std::move(table));
   }
 
-  // As many as a chunk has rows.
+  // A dataset with as many rows as a chunk.
   void expect_slots(const std::string& name, hid_t type, std::uint64_t chunk_rows) {
     DatasetCheck slots(file_, name);
     slots.expect_storage(H5D_CONTIGUOUS, kNone);

@@ -1,4 +1,4 @@
-// Checks that a file has the objects of a run file, and no others.
+// Checks that a file contains exactly the objects of a run file.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,18 @@
 
 namespace telens::record {
 
-// No deflate stream expands further (zlib's manual, "Maximum Compression Ratio").
-inline constexpr std::uint64_t kMostExpansion = 1032;
-// Four times those of the largest chunks that TELens writes.
-inline constexpr std::uint64_t kMostChunkRows = 16384;
-// A quarter of those of the smallest packed ones: a reader opens each chunk by itself.
-inline constexpr std::uint64_t kLeastPackedRows = 256;
+// The maximum expansion of a deflate stream (zlib's manual, "Maximum Compression Ratio").
+inline constexpr std::uint64_t kMaxExpansion = 1032;
+// Four times the largest chunk that TELens writes.
+inline constexpr std::uint64_t kMaxChunkRows = 16384;
+// A quarter of the smallest packed chunk that TELens writes: a reader opens each chunk separately.
+inline constexpr std::uint64_t kMinPackedRows = 256;
 
-// Throws RecordError, which names the object, what was expected and what came, unless each object
-// that docs/run_file.md names is there, of its kind, type, shape and storage, and no other object.
-// So nothing that is read or repaired afterwards lies in another file (external links, external
-// storage, virtual datasets), passes through filters that are not ours, is reached by two names, or
-// is larger than the `file_bytes` of the file can hold. Reads no data. Returns the open datasets.
+// Throws RecordError, with the object, the expected and the actual property, unless the file has
+// exactly the objects in docs/run_file.md, each with its kind, type, shape and storage. Data that
+// is read or repaired afterwards is then never in another file (external links, external storage,
+// virtual datasets), never passes through unknown filters, never has two names, and is never larger
+// than a file of `file_bytes` can hold. Reads no data. Returns the open datasets.
 std::vector<hdf5::Handle> check_run_layout(hid_t file, std::int64_t schema_version,
                                            std::uint64_t file_bytes);
 

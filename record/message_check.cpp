@@ -11,12 +11,12 @@ namespace telens::record {
 
 namespace {
 
-// Places are those of "HDF5 File Format Specification Version 3.0", IV.A.2, with addresses and
+// Offsets as in "HDF5 File Format Specification Version 3.0", IV.A.2, with addresses and
 // lengths of 8 bytes.
-constexpr std::uint64_t kMostDimensions = 32;
-constexpr int kMostNestedTypes = 32;  // HDF5 decodes a type within a type by recursion
+constexpr std::uint64_t kMaxDimensions = 32;
+constexpr int kMaxNestedTypes = 32;  // HDF5 decodes nested types recursively
 
-// Content, read from its beginning. What is read behind its end is 0, and noted.
+// Reads a message from its beginning. Bytes beyond the end are read as 0 and make is_whole() false.
 class Content {
  public:
   explicit Content(std::span<const char> bytes) : rest_(bytes) {}
@@ -38,7 +38,7 @@ class Content {
     whole_ = whole_ && bytes <= rest_.size();
     rest_ = rest_.subspan(std::min<std::uint64_t>(bytes, rest_.size()));
   }
-  // A name that ends with a zero, in a field that is a multiple of `unit` bytes.
+  // Skips a zero-terminated name in a field that is a multiple of `unit` bytes.
   void skip_name(std::size_t unit) {
     const auto length = static_cast<std::size_t>(std::ranges::find(rest_, '\0') - rest_.begin());
     whole_ = whole_ && length < rest_.size();
@@ -65,7 +65,7 @@ void skip_reference(Content& content) {
   content.skip(1 + (version == 1 ? kReserved : 0) + kAddressBytes);
 }
 
-// How many elements there are.
+// Returns the number of elements.
 std::uint64_t skip_dataspace(Content& content) {
   constexpr std::uint64_t kNull = 2;
   const std::uint64_t version = content.number(1);
@@ -73,7 +73,7 @@ std::uint64_t skip_dataspace(Content& content) {
   const std::uint64_t flags = content.number(1);
   const std::uint64_t kind = version == 1 ? 0 : content.number(1);
   if (version == 1) content.skip(5);
-  if (dimensions > kMostDimensions) content.refuse();
+  if (dimensions > kMaxDimensions) content.refuse();
   std::uint64_t elements = kind == kNull ? 0 : 1;
   for (std::uint64_t i = 0; i < dimensions && content.is_whole(); ++i) {
     elements = product(elements, content.number(8));
@@ -121,17 +121,17 @@ void skip_enumeration(Content& content, const TypeHead& type, int depth) {
 void skip_array(Content& content, const TypeHead& type, int depth) {
   const bool has_permutation = type.version < 3;
   const std::uint64_t dimensions = content.number(1);
-  if (dimensions > kMostDimensions) content.refuse();
+  if (dimensions > kMaxDimensions) content.refuse();
   if (has_permutation) content.skip(3);
   content.skip(dimensions * (has_permutation ? 8 : 4));
   skip_datatype(content, depth);
 }
 
-// How many bytes an element of the type has.
+// Returns the size of an element of the type.
 std::uint64_t skip_datatype(Content& content, int depth) {
   enum : std::uint64_t { kInteger, kReal, kTime, kText, kBits, kOpaque, kCompound };
   enum : std::uint64_t { kEnumeration = 8, kVariableLength, kArray };
-  if (depth++ == kMostNestedTypes) content.refuse();
+  if (depth++ == kMaxNestedTypes) content.refuse();
   if (!content.is_whole()) return 0;
   const TypeHead type = read_type_head(content);
   switch (type.kind) {
@@ -160,7 +160,7 @@ std::uint64_t skip_datatype(Content& content, int depth) {
     case kArray:
       skip_array(content, type, depth);
       break;
-    default:  // texts and references have nothing more
+    default:  // texts and references have no further fields
       break;
   }
   return type.bytes;
@@ -173,7 +173,7 @@ void skip_fill_value(Content& content) {
   const std::uint64_t version = content.number(1);
   bool has_value = false;
   if (version < 3) {
-    content.skip(2);  // when to allocate and when to write
+    content.skip(2);  // allocation time and write time
     const bool is_defined = content.number(1) != 0;
     has_value = version == 1 || is_defined;
   } else {
@@ -181,7 +181,7 @@ void skip_fill_value(Content& content) {
   }
   if (!has_value) return;
   const std::uint64_t bytes = content.number(4);
-  const bool is_negative = bytes > std::numeric_limits<std::int32_t>::max();  // none
+  const bool is_negative = bytes > std::numeric_limits<std::int32_t>::max();  // no value
   if (!is_negative) content.skip(bytes);
 }
 
@@ -230,7 +230,7 @@ void skip_layout(Content& content) {
   if (version < 3) {
     const std::uint64_t dimensions = content.number(1);
     const std::uint64_t kind = content.number(1);
-    if (dimensions > kMostDimensions + 1) content.refuse();
+    if (dimensions > kMaxDimensions + 1) content.refuse();
     content.skip(5 + (kind == kCompact ? 0 : kAddressBytes) + dimensions * 4);
     if (kind == kCompact) content.skip(content.number(4));
     return;
@@ -248,7 +248,7 @@ void skip_layout(Content& content) {
     case kChunked: {
       const std::uint64_t flags = version == 3 ? 0 : content.number(1);
       const std::uint64_t dimensions = content.number(1);
-      if (dimensions > kMostDimensions + 1) content.refuse();
+      if (dimensions > kMaxDimensions + 1) content.refuse();
       const std::uint64_t bytes = version == 3 ? 4 : content.number(1);
       content.skip(dimensions * bytes);
       if (version == 3) {
@@ -278,8 +278,9 @@ void skip_filters(Content& content) {
   }
 }
 
-// The name has its zero within its own field, where HDF5 looks for it; type and space fit theirs.
-// An attribute whose type stands elsewhere in the file has data of a length that is not known here.
+// The name must end within its field, where HDF5 searches for the zero; type and space must fit
+// their fields. If the type is shared, the size of the data is unknown here, so such an attribute
+// is rejected.
 void skip_attribute(Content& content) {
   const std::uint64_t version = content.number(1);
   const std::uint64_t shared = content.number(1);
@@ -299,8 +300,8 @@ void skip_attribute(Content& content) {
   content.skip(product(element_bytes, elements));
 }
 
-// Both kinds have the largest creation index if there is one, the addresses of a heap and of a
-// tree, and of a second tree if there is one.
+// Both kinds have an optional largest creation index, the addresses of a heap and a tree, and an
+// optional second tree.
 void skip_info(Content& content, std::size_t index_bytes) {
   content.skip(1);
   const std::uint64_t flags = content.number(1);
@@ -351,7 +352,7 @@ std::optional<std::string> describe_overrun(MessageKind kind, bool is_shared,
     known->skip(left);
   }
   if (left.is_whole()) return std::nullopt;
-  return fmt::format("{} message: it does not fit its {} bytes", known->name, content.size());
+  return fmt::format("{} message: longer than its {} bytes", known->name, content.size());
 }
 
 }  // namespace telens::record

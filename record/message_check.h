@@ -1,4 +1,4 @@
-// Unsigned numbers as HDF5 stores them.
+// Checks the messages of HDF5 object headers: no message may claim more bytes than it has.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,9 @@
 
 namespace telens::record {
 
-inline constexpr std::size_t kAddressBytes = 8;  // in files of TELens; a length has as many
+inline constexpr std::size_t kAddressBytes = 8;  // in files of TELens; a length has as many bytes
 
-// The number at `begin`, of at most 8 bytes; 0 where the block ends before it.
+// Returns the unsigned number of up to 8 bytes at `begin`, or 0 if the block ends before it.
 inline std::uint64_t stored_number(std::span<const char> block, std::size_t begin,
                                    std::size_t bytes) {
   std::uint64_t value = 0;
@@ -21,8 +21,6 @@ inline std::uint64_t stored_number(std::span<const char> block, std::size_t begi
   }
   return value;
 }
-
-// The messages of HDF5's object headers: none speaks of more bytes than it has.
 
 enum class MessageKind : std::uint8_t {
   dataspace = 0x01,
@@ -41,13 +39,14 @@ enum class MessageKind : std::uint8_t {
   attribute_info = 0x15,
 };
 
-// The flag of a message, in its prefix or in a record of a B-tree, whose content stands elsewhere.
+// The flag of a shared message, in its prefix or in a B-tree record: the content is stored
+// elsewhere.
 inline constexpr std::uint64_t kSharedMessage = 0x02;
 
-// Says why this content of a message must not be decoded. Nothing: it may be, or messages of its
-// kind have no lengths in them. HDF5 up to 1.12 reads as many bytes as a message says that it has:
-// a fill value, a name, the members of a type, the dimensions of an array. `is_shared` is the
-// flag of the message: its content then is a reference to where the message is.
+// Returns the reason why the content of a message must not be decoded. Returns nullopt if it may be
+// decoded or if messages of this kind have no lengths. HDF5 up to 1.12 trusts the lengths in a
+// message: of a fill value, a name, the members of a type, the dimensions of an array. `is_shared`
+// is the flag of the message: the content is then a reference to the message.
 std::optional<std::string> describe_overrun(MessageKind kind, bool is_shared,
                                             std::span<const char> content);
 

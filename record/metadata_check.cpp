@@ -17,8 +17,8 @@ namespace {
 enum class Values : std::uint8_t { all, powers_of_two };
 
 struct Field {
-  std::string_view signature;  // the first bytes of the block
-  std::size_t begin;           // in the block
+  std::string_view signature;  // first bytes of the block
+  std::size_t begin;           // offset in the block
   std::size_t bytes;
   std::uint64_t least;
   std::uint64_t most;
@@ -26,22 +26,22 @@ struct Field {
   const char* name;
 };
 
-// Places are those of "HDF5 File Format Specification Version 3.0", III.A.2, III.G and VII.C, with
-// addresses and lengths of 8 bytes. HDF5 writes the same numbers into every file, which stand
-// behind each line; the limits leave room for those of other programs, and none is beyond what the
-// ones before it allow: the blocks of a heap's first row fit the heap, and the largest is not
+// Offsets as in "HDF5 File Format Specification Version 3.0", III.A.2, III.G and VII.C, with
+// addresses and lengths of 8 bytes. HDF5 writes the same values into every file (at the end of each
+// line); the limits leave room for the values of other programs. Each limit is consistent with the
+// previous ones: the blocks of a heap's first row fit the heap, and the largest block is not
 // smaller than the first.
 constexpr auto kFields = std::to_array<Field>({
     {"BTHD", 6, 4, 128, 1 << 16, Values::all, "bytes of a node"},                      // 512, 2048
     {"BTHD", 10, 2, 1, 64, Values::all, "bytes of a record"},                          // 11 to 17
     {"BTHD", 12, 2, 0, 1, Values::all, "levels"},                                      // 0
     {"FRHP", 5, 2, 1, 64, Values::all, "bytes of an identifier"},                      // 7, 8
-    {"FRHP", 7, 2, 0, 0, Values::all, "bytes about filters"},                          // 0
+    {"FRHP", 7, 2, 0, 0, Values::all, "bytes of filters"},                             // 0
     {"FRHP", 110, 2, 1, 64, Values::powers_of_two, "blocks in a row"},                 // 4
     {"FRHP", 112, 8, 64, 1 << 12, Values::powers_of_two, "bytes of the first block"},  // 512, 1024
     {"FRHP", 120, 8, 1 << 12, 1 << 20, Values::powers_of_two, "bytes of a direct block"},  // 2^16
     {"FRHP", 128, 2, 32, 64, Values::all, "bits of an offset"},                            // 32, 40
-    {"FRHP", 130, 2, 0, 64, Values::all, "rows to begin with"},                            // 1
+    {"FRHP", 130, 2, 0, 64, Values::all, "initial rows"},                                  // 1
     {"FRHP", 140, 2, 0, 64, Values::all, "rows"},                                          // 0
     {"EAHD", 6, 1, 8, 32, Values::all, "bytes of an element"},                          // 8 to 20
     {"EAHD", 7, 1, 32, 64, Values::all, "bits of an index"},                            // 32
@@ -57,14 +57,14 @@ bool is_allowed(const Field& field, std::uint64_t value) {
 
 }  // namespace
 
-std::optional<std::string> find_excess(std::span<const char> block) {
+std::optional<std::string> find_size_error(std::span<const char> block) {
   const std::string_view bytes(block.data(), block.size());
   for (const Field& field : kFields) {
     if (!bytes.starts_with(field.signature) || bytes.size() < field.begin + field.bytes) continue;
     std::uint64_t value = 0;
     std::memcpy(&value, bytes.data() + field.begin, field.bytes);  // both are little-endian
     if (is_allowed(field, value)) continue;
-    return fmt::format("block {}, {}: expected {}{} to {}, came {}", field.signature, field.name,
+    return fmt::format("block {}, {}: expected {}{} to {}, got {}", field.signature, field.name,
                        field.values == Values::all ? "" : "a power of two, ", field.least,
                        field.most, value);
   }
@@ -73,12 +73,12 @@ std::optional<std::string> find_excess(std::span<const char> block) {
 
 namespace {
 
-// Places are those of "HDF5 File Format Specification Version 3.0", III.G, with addresses and
+// Offsets as in "HDF5 File Format Specification Version 3.0", III.G, with addresses and
 // lengths of 8 bytes.
 
 std::size_t bytes_for_bits(std::uint64_t bits) { return (bits + 7) / 8; }
 
-// For numbers up to `most`.
+// Returns the number of bytes for values up to `most`.
 std::size_t bytes_for(std::uint64_t most) {
   return most == 0 ? 1 : (static_cast<std::size_t>(std::bit_width(most)) - 1) / 8 + 1;
 }
@@ -89,26 +89,26 @@ std::optional<std::string> HeapCheck::note_heap(std::uint64_t address, MessageKi
   const auto [place, is_new] = heaps_.try_emplace(address);
   if (is_new) place->second.kind = kind;
   if (place->second.kind == kind) return std::nullopt;
-  return "block OHDR: one heap for links and for attributes";
+  return "block OHDR: one heap for links and attributes";
 }
 
-// HDF5 reads an identifier by the header's numbers, from a record of fixed length.
+// HDF5 decodes an identifier by the sizes in this header, from a record of fixed length.
 std::optional<std::string> HeapCheck::check_header(std::uint64_t address,
                                                    std::span<const char> block) {
   const auto found = heaps_.find(address);
-  if (found == heaps_.end()) return "block FRHP: a heap that no object has";
+  if (found == heaps_.end()) return "block FRHP: a heap that belongs to no object";
   Heap& heap = found->second;
   const std::size_t expected = identifier_bytes(heap.kind);
-  if (const std::uint64_t came = stored_number(block, 5, 2); came != expected) {
-    return fmt::format("block FRHP, bytes of an identifier: expected {}, came {}", expected, came);
+  if (const std::uint64_t actual = stored_number(block, 5, 2); actual != expected) {
+    return fmt::format("block FRHP, bytes of an identifier: expected {}, got {}", expected, actual);
   }
-  const std::uint64_t most_managed = stored_number(block, 10, 4);
+  const std::uint64_t max_managed = stored_number(block, 10, 4);
   const std::uint64_t largest_block = stored_number(block, 120, 8);
   const std::uint64_t bits = stored_number(block, 128, 2);
   heap.offset_bytes = bytes_for_bits(bits);
   heap.length_bytes =
       std::min(bytes_for_bits(static_cast<std::uint64_t>(std::bit_width(largest_block)) - 1),
-               bytes_for(most_managed));
+               bytes_for(max_managed));
   if (1 + heap.offset_bytes + heap.length_bytes > expected) {
     return fmt::format(
         "block FRHP: an offset of {} bytes and a length of {} in an identifier of {}",
@@ -119,9 +119,9 @@ std::optional<std::string> HeapCheck::check_header(std::uint64_t address,
 
 std::optional<std::string> HeapCheck::note_object(std::uint64_t address,
                                                   std::span<const char> identifier) {
-  constexpr std::uint64_t kKindBits = 0x30;  // 0: an object within the heap's blocks
+  constexpr std::uint64_t kKindBits = 0x30;  // 0 for an object in the heap's blocks
   if (const std::uint64_t first = stored_number(identifier, 0, 1); (first & kKindBits) != 0) {
-    return fmt::format("block BTLF, kind of an object: expected 0, came {}",
+    return fmt::format("block BTLF, kind of an object: expected 0, got {}",
                        (first & kKindBits) >> 4);
   }
   Heap& heap = heaps_[address];
@@ -133,7 +133,7 @@ std::optional<std::string> HeapCheck::check_block(std::span<const char> block) {
   constexpr std::size_t kPrefix = 5;  // signature, version
   const auto found = heaps_.find(stored_number(block, kPrefix, kAddressBytes));
   if (found == heaps_.end() || found->second.offset_bytes == 0) {
-    return "block FHDB: expected where a heap has one";
+    return "block FHDB: not a block of a heap";
   }
   Heap& heap = found->second;
   const std::uint64_t offset = stored_number(block, kPrefix + kAddressBytes, heap.offset_bytes);
@@ -153,7 +153,7 @@ std::optional<std::string> HeapCheck::check_object(const Heap& heap,
   if (next == heap.blocks.begin()) return std::nullopt;
   const auto& [begin, block] = *std::prev(next);
   const std::uint64_t place = offset - begin;
-  if (place >= block.size()) return std::nullopt;  // in a block that has not come
+  if (place >= block.size()) return std::nullopt;  // in a block that has not been read
   if (bytes > block.size() - place) {
     return fmt::format("block FHDB: an object of {} bytes, {} before the end", bytes,
                        block.size() - place);
@@ -164,14 +164,14 @@ std::optional<std::string> HeapCheck::check_object(const Heap& heap,
 
 namespace {
 
-// Places and kinds are those of "HDF5 File Format Specification Version 3.0", III.A.2 and IV.A,
+// Offsets and kinds as in "HDF5 File Format Specification Version 3.0", III.A.2 and IV.A,
 // with addresses and lengths of 8 bytes.
 constexpr std::uint8_t kLinkNames = 5;
 constexpr std::uint8_t kLinkOrder = 6;
 constexpr std::uint8_t kAttributeNames = 8;
 constexpr std::uint8_t kAttributeOrder = 9;
 
-constexpr std::uint64_t kUndefined = ~std::uint64_t{0};  // an address of nothing
+constexpr std::uint64_t kUndefined = ~std::uint64_t{0};  // an undefined address
 constexpr std::size_t kMetadataChecksum = 4;
 constexpr std::size_t kNodePrefix = 6;  // signature, version, kind
 
@@ -179,7 +179,7 @@ bool is(std::string_view signature, std::span<const char> block) {
   return std::string_view(block.data(), block.size()).starts_with(signature);
 }
 
-// Bytes of the prefix of an object header, up to its first message.
+// Returns the bytes of an object header before its first message.
 std::size_t header_prefix(std::uint64_t flags) {
   constexpr std::uint64_t kHasPhases = 0x10;
   constexpr std::uint64_t kHasTimes = 0x20;
@@ -187,7 +187,7 @@ std::size_t header_prefix(std::uint64_t flags) {
   return 6 + ((flags & kHasTimes) != 0 ? 16 : 0) + ((flags & kHasPhases) != 0 ? 4 : 0) + size_bytes;
 }
 
-// HDF5 reads so many whatever the tree says.
+// The sizes that HDF5 uses, regardless of the tree's header.
 std::uint64_t bytes_of_record(std::uint8_t kind) {
   switch (kind) {
     case kLinkNames:
@@ -217,7 +217,8 @@ std::optional<std::string> MetadataCheck::refusal(std::uint64_t address,
   return std::nullopt;
 }
 
-// HDF5 reads 512 bytes before it knows how long a header is. What lies behind it is no message.
+// HDF5 reads 512 bytes before it knows the length of a header. Bytes beyond the length are not
+// messages.
 std::optional<std::string> MetadataCheck::check_object_header(std::span<const char> block) {
   const std::uint64_t flags = stored_number(block, 5, 1);
   const std::size_t prefix = header_prefix(flags);
@@ -232,7 +233,7 @@ std::optional<std::string> MetadataCheck::check_object_header(std::span<const ch
 std::optional<std::string> MetadataCheck::check_continuation(std::uint64_t address,
                                                              std::span<const char> block) {
   const auto found = continuations_.find(address);
-  if (found == continuations_.end()) return "block OCHK: expected where a header goes on";
+  if (found == continuations_.end()) return "block OCHK: not a continuation of a header";
   constexpr std::size_t kSignature = 4;
   if (block.size() < kSignature + kMetadataChecksum) return std::nullopt;
   const std::size_t bytes = block.size() - kSignature - kMetadataChecksum;
@@ -260,8 +261,8 @@ std::optional<std::string> MetadataCheck::note_messages(std::span<const char> me
   return std::nullopt;
 }
 
-// The message has a version, flags, the largest creation index if there is one (8 bytes for links,
-// 2 for attributes), the addresses of the heap and of the trees.
+// The message has a version, flags, an optional largest creation index (8 bytes for links, 2 for
+// attributes), and the addresses of the heap and of the trees.
 std::optional<std::string> MetadataCheck::note_trees(std::span<const char> message, bool of_links) {
   const std::uint64_t flags = stored_number(message, 1, 1);
   const std::size_t index_bytes = (flags & 1) == 0 ? 0 : of_links ? 8 : 2;
@@ -279,13 +280,13 @@ std::optional<std::string> MetadataCheck::note_trees(std::span<const char> messa
                    {of_links ? kLinkOrder : kAttributeOrder, heap});
 }
 
-// HDF5 keeps a tree that it has read: the check of its header would not see the second place.
+// HDF5 caches a tree, so check_tree_header() would not see a second use of the same tree.
 std::optional<std::string> MetadataCheck::note_tree(std::uint64_t address, const Tree& tree) {
   if (address == kUndefined) return std::nullopt;
   const auto [place, is_new] = trees_.try_emplace(address, tree);
   const Tree& known = place->second;
   if (is_new || (known.kind == tree.kind && known.heap == tree.heap)) return std::nullopt;
-  return fmt::format("block OHDR: one tree as of kind {} and of kind {}", known.kind, tree.kind);
+  return fmt::format("block OHDR: one tree of kinds {} and {}", known.kind, tree.kind);
 }
 
 std::optional<std::string> MetadataCheck::check_tree_header(std::uint64_t address,
@@ -293,16 +294,16 @@ std::optional<std::string> MetadataCheck::check_tree_header(std::uint64_t addres
   const std::uint64_t kind = stored_number(block, 5, 1);
   const auto place = trees_.find(address);
   if (place == trees_.end()) {
-    return fmt::format("block BTHD: a tree of kind {} that no object has", kind);
+    return fmt::format("block BTHD: a tree of kind {} that belongs to no object", kind);
   }
   const Tree& tree = place->second;
   if (kind != tree.kind) {
-    return fmt::format("block BTHD, kind of tree: expected {} here, came {}", tree.kind, kind);
+    return fmt::format("block BTHD, kind of tree: expected {} here, got {}", tree.kind, kind);
   }
   const std::uint64_t node_bytes = stored_number(block, 6, 4);
   const std::uint64_t record_bytes = bytes_of_record(tree.kind);
-  if (const std::uint64_t came = stored_number(block, 10, 2); came != record_bytes) {
-    return fmt::format("block BTHD, bytes of a record: expected {}, came {}", record_bytes, came);
+  if (const std::uint64_t actual = stored_number(block, 10, 2); actual != record_bytes) {
+    return fmt::format("block BTHD, bytes of a record: expected {}, got {}", record_bytes, actual);
   }
   const std::uint64_t levels = stored_number(block, 12, 2);
   const std::uint64_t root = stored_number(block, 16, kAddressBytes);
@@ -313,7 +314,7 @@ std::optional<std::string> MetadataCheck::check_tree_header(std::uint64_t addres
   const std::uint64_t most =
       levels == 0 ? in_leaf : (for_records - child_bytes) / (record_bytes + child_bytes);
   if (records > most) {
-    return fmt::format("block BTHD, records of the root: expected 0 to {}, came {}", most, records);
+    return fmt::format("block BTHD, records of the root: expected 0 to {}, got {}", most, records);
   }
   if (levels == 0) {
     leaves_[root] = Leaf{tree, records};
@@ -326,14 +327,14 @@ std::optional<std::string> MetadataCheck::check_tree_header(std::uint64_t addres
 std::optional<std::string> MetadataCheck::check_inner_node(std::uint64_t address,
                                                            std::span<const char> block) {
   const auto found = roots_.find(address);
-  if (found == roots_.end()) return "block BTIN: expected where a tree has its root";
+  if (found == roots_.end()) return "block BTIN: not the root of a tree";
   const Root& root = found->second;
   const std::size_t children = kNodePrefix + root.records * root.record_bytes;
   for (std::uint64_t child = 0; child <= root.records; ++child) {
     const std::size_t begin = children + child * root.child_bytes + kAddressBytes;
     const std::uint64_t records = stored_number(block, begin, root.child_bytes - kAddressBytes);
     if (records > root.records_of_leaf) {
-      return fmt::format("block BTIN, records of a node: expected 0 to {}, came {}",
+      return fmt::format("block BTIN, records of a node: expected 0 to {}, got {}",
                          root.records_of_leaf, records);
     }
     leaves_[stored_number(block, begin - kAddressBytes, kAddressBytes)] = Leaf{root.tree, records};
@@ -344,12 +345,12 @@ std::optional<std::string> MetadataCheck::check_inner_node(std::uint64_t address
 std::optional<std::string> MetadataCheck::check_leaf(std::uint64_t address,
                                                      std::span<const char> block) {
   const auto found = leaves_.find(address);
-  if (found == leaves_.end()) return "block BTLF: expected where a tree has a leaf";
+  if (found == leaves_.end()) return "block BTLF: not a leaf of a tree";
   return note_objects(found->second.tree, found->second.records, block);
 }
 
-// A record has the hash of a name or a creation order, and the identifier of an object of the heap;
-// one of an attribute begins with the identifier, and has the flags of its message behind it.
+// A record has the hash of a name or a creation order, and the identifier of a heap object. The
+// record of an attribute starts with the identifier and has the flags of the message after it.
 std::optional<std::string> MetadataCheck::note_objects(const Tree& tree, std::uint64_t records,
                                                        std::span<const char> block) {
   const bool of_links = tree.kind == kLinkNames || tree.kind == kLinkOrder;
@@ -361,7 +362,7 @@ std::optional<std::string> MetadataCheck::note_objects(const Tree& tree, std::ui
     if (begin + record_bytes > block.size()) return "block BTLF: shorter than its records";
     const auto record = block.subspan(begin, record_bytes);
     if (!of_links && (stored_number(record, bytes, 1) & kSharedMessage) != 0) {
-      return "block BTLF: an attribute that stands elsewhere";
+      return "block BTLF: a shared attribute";
     }
     auto refused = heaps_.note_object(tree.heap, record.subspan(before, bytes));
     if (refused) return refused;

@@ -1,4 +1,5 @@
-// The numbers in HDF5's metadata that HDF5 takes for sizes of memory, and what they may be.
+// Checks the metadata blocks of an untrusted HDF5 file as HDF5 reads them: sizes by which HDF5
+// allocates memory, object headers, B-trees and fractal heaps.
 #pragma once
 
 #include <cstddef>
@@ -15,27 +16,26 @@
 
 namespace telens::record {
 
-// Describes an error of a block of metadata, if its kind is one that says how large others are: the
-// header of a B-tree, of a fractal heap (both hold the names of a group) or of an extensible array
-// (where the chunks of a table lie). HDF5 allocates by these numbers before it reads anything, some
-// without looking at what comes of them: nodes of 2^32 bytes take 7 GB.
-std::optional<std::string> find_excess(std::span<const char> block);
+// Checks the sizes in the header of a B-tree, a fractal heap (both hold the names of a group) or an
+// extensible array (the chunk index of a table). Returns a description of the error, or nullopt if
+// there is none or the block is of another kind. HDF5 allocates memory by these sizes before it
+// reads anything, and some of them are not validated: nodes of 2^32 bytes take 7 GB.
+std::optional<std::string> find_size_error(std::span<const char> block);
 
-// The objects of HDF5's fractal heaps, where groups with many names and objects with many
-// attributes keep them: none speaks of more bytes than it has.
+// Fractal heaps store the links of large groups and the attributes of objects with many attributes.
 
-// An identifier of an object of the heap: the records of the trees have room for so many bytes.
+// The size of an object identifier, which the records of the B-trees have room for.
 constexpr std::size_t identifier_bytes(MessageKind kind) {
   return kind == MessageKind::link ? 7 : 8;
 }
 
-// Remembers the heaps of one file: which messages they hold, the identifiers of their objects,
-// which stand in a B-tree, and their blocks. An object is looked at once its identifier, the header
-// of its heap and its block have come, in whatever order.
+// Tracks the heaps of a file: the kind of their messages, the object identifiers in B-trees, and
+// the blocks. An object is checked as soon as its identifier, heap header and block are known, in
+// any order.
 class HeapCheck {
  public:
-  // The functions say why a block of metadata must not be used; nothing: it may be.
-  // An object of the file keeps messages of this kind in the heap whose header is at `heap`.
+  // All functions return the reason why a block of metadata must not be used, or nullopt.
+  // note_heap: an object keeps messages of this kind in the heap whose header is at `heap`.
   std::optional<std::string> note_heap(std::uint64_t heap, MessageKind kind);
   std::optional<std::string> note_object(std::uint64_t heap, std::span<const char> identifier);
   std::optional<std::string> check_header(std::uint64_t heap, std::span<const char> block);
@@ -44,37 +44,37 @@ class HeapCheck {
  private:
   struct Heap {
     MessageKind kind = MessageKind::link;
-    std::size_t offset_bytes = 0;  // in an identifier; 0: the header has not come
+    std::size_t offset_bytes = 0;  // in an identifier; 0 before the header is read
     std::size_t length_bytes = 0;
     std::set<std::string> identifiers;
-    std::map<std::uint64_t, std::vector<char>> blocks;  // by their offset in the heap
+    std::map<std::uint64_t, std::vector<char>> blocks;  // keyed by offset in the heap
   };
 
   static std::optional<std::string> check_object(const Heap& heap, const std::string& identifier);
 
-  std::map<std::uint64_t, Heap> heaps_;  // by the address of the header
+  std::map<std::uint64_t, Heap> heaps_;  // keyed by address of the header
 };
 
-// The objects of an HDF5 file and their B-trees: each tree in the place where an object has one of
-// its kind, none with more records than its nodes hold, and no message with lengths beyond its own.
+// Checks object headers and B-trees: each tree must be where an object has a tree of its kind, no
+// node may hold more records than fit, and no message may claim more bytes than it has.
 
-// Remembers where the object headers of one file have their trees, and where those trees have their
-// root. HDF5 reads a header before its tree, and a tree before its nodes, so each block is known
-// when it comes.
+// Tracks where the object headers of a file have their trees, and each tree its root. HDF5 reads a
+// header before its tree and a tree before its nodes, so the context of each block is known when
+// the block is read.
 //
-// HDF5 takes both on trust. A tree of attributes' names where links are looked up is searched with
-// pointers to something else, the records of a node are read behind the node's end, and so are the
-// messages of headers and heaps (message_check.h).
+// HDF5 trusts this structure. It searches a tree of attribute names in the place of a tree of links
+// with the wrong pointer types, and reads the records of a node and the messages of headers and
+// heaps (message_check.h) beyond their end.
 class MetadataCheck {
  public:
-  // Says why this block of metadata, which begins at `address` of the file, must not be used.
-  // Nothing: it may be, or it is neither of an object nor of a tree.
+  // Returns the reason why the metadata block at `address` must not be used. Returns nullopt if it
+  // may be used or if it belongs neither to an object nor to a tree.
   std::optional<std::string> refusal(std::uint64_t address, std::span<const char> block);
 
  private:
   struct Tree {
     std::uint8_t kind;
-    std::uint64_t heap;  // address of the heap whose objects it lists
+    std::uint64_t heap;  // address of the heap that holds its objects
   };
   struct Leaf {
     Tree tree;
@@ -84,8 +84,8 @@ class MetadataCheck {
     Tree tree;
     std::uint64_t records;
     std::uint64_t record_bytes;
-    std::uint64_t records_of_leaf;  // at most
-    std::uint64_t child_bytes;      // size of a pointer to a child, which is a leaf
+    std::uint64_t records_of_leaf;  // maximum for a leaf
+    std::uint64_t child_bytes;      // size of a pointer to a leaf
   };
 
   std::optional<std::string> check_object_header(std::span<const char> block);
@@ -100,9 +100,9 @@ class MetadataCheck {
   std::optional<std::string> note_objects(const Tree& tree, std::uint64_t records,
                                           std::span<const char> block);
 
-  // All by address of the block.
+  // All maps are keyed by the address of the block.
   std::unordered_map<std::uint64_t, Tree> trees_;
-  std::unordered_map<std::uint64_t, bool> continuations_;  // true: messages have a creation order
+  std::unordered_map<std::uint64_t, bool> continuations_;  // true if messages have a creation order
   std::unordered_map<std::uint64_t, Root> roots_;          // roots of trees with two levels
   std::unordered_map<std::uint64_t, Leaf> leaves_;
   HeapCheck heaps_;

@@ -45,7 +45,7 @@ class Planes {
   std::size_t rows_;
 };
 
-// Clears kept[row] where the column's value is not accepted.
+// Clears kept[row] if the column's value is not accepted.
 template <typename T, typename Accepts>
 void sieve(const Planes& planes, std::size_t offset, std::span<char> kept, Accepts accepts) {
   for (std::size_t row = 0; row < kept.size(); ++row) {
@@ -53,7 +53,7 @@ void sieve(const Planes& planes, std::size_t offset, std::span<char> kept, Accep
   }
 }
 
-// The same for the columns of names that the filter knows.
+// Applies sieve() to the columns of names that the filter selects by.
 void sieve_names(const Planes& planes, const RecordFilter& filter, std::span<char> kept) {
   for_each_column<Record>([&]<typename Member, typename Stored>(
                               const Column<Record, Member, Stored>& column, std::size_t offset) {
@@ -68,13 +68,14 @@ void sieve_names(const Planes& planes, const RecordFilter& filter, std::span<cha
 
 }  // namespace
 
-// One thread's buffers.
+// The buffers of a thread.
 class ChunkDecoder {
  public:
   explicit ChunkDecoder(std::size_t chunk_rows)
       : chunk_rows_(chunk_rows), bytes_(chunk_rows * kStoredBytes<Record>), kept_(chunk_rows) {}
 
-  // The chunk's bytes; null: it cannot be decompressed. Valid until the next call.
+  // Returns the bytes of the chunk, or nullptr if it cannot be decompressed. Valid until the next
+  // call.
   const std::vector<std::uint8_t>* decompress(std::span<const std::uint8_t> chunk) {
     return inflater_.decompress(chunk, bytes_) ? &bytes_ : nullptr;
   }
@@ -146,12 +147,13 @@ void PackedReader::read(const RecordFilter& filter,
 
 namespace {
 
-// Records by their row, which grows from one histogram to the next: one chunk is kept.
+// Finds records by row number. Caches one chunk, since the numbers increase from one histogram to
+// the next.
 class RecordByRow {
  public:
   explicit RecordByRow(const PackedRows<Record>& records) : records_(records) {}
 
-  // nullopt: the row is not in the table, or not yet, or damaged.
+  // Returns nullopt if the row is not in the table yet, or is damaged.
   std::optional<Record> find(std::int64_t row) {
     if (row < 0 || static_cast<std::uint64_t>(row) >= records_.rows()) return std::nullopt;
     const bool packed = static_cast<std::uint64_t>(row) < records_.packed_rows();
@@ -172,36 +174,36 @@ class RecordByRow {
   std::vector<std::optional<Record>> rows_;
 };
 
-// The most elements of a tensor in one iteration. Sums over ranks and micro-batches stay within 64
-// bits.
-constexpr double kMostElements = 1e12;
+// The maximum number of elements of a tensor in one iteration. Sums over ranks and micro-batches
+// then fit 64 bits.
+constexpr double kMaxElements = 1e12;
 
-// The bins of one record, which lie one behind the other, maybe in several chunks.
-class Gathered {
+// The consecutive bins of a record, possibly from several chunks.
+class HistogramBins {
  public:
   void add(const BinRow& bin) {
-    const bool possible = std::in_range<std::int32_t>(bin.bin) && bins_.size() < kMostBins;
-    sane_ &= possible;
+    const bool possible = std::in_range<std::int32_t>(bin.bin) && bins_.size() < kMaxBins;
+    is_valid_ &= possible;
     if (possible) bins_.push_back({static_cast<std::int32_t>(bin.bin), bin.count});
   }
   void clear(std::int64_t record) {
     record_ = record;
     bins_.clear();
-    sane_ = true;
+    is_valid_ = true;
   }
 
   std::int64_t record() const { return record_; }
   const std::vector<HistogramBin>& bins() const { return bins_; }
-  bool has_all_of(const Record& record) const {
+  bool is_complete_for(const Record& record) const {
     double elements = 0;
     for (const HistogramBin& bin : bins_) elements += static_cast<double>(bin.count);
-    return sane_ && elements == record.value && elements <= kMostElements;
+    return is_valid_ && elements == record.value && elements <= kMaxElements;
   }
 
  private:
   std::int64_t record_ = -1;
   std::vector<HistogramBin> bins_;
-  bool sane_ = true;
+  bool is_valid_ = true;
 };
 
 }  // namespace
@@ -209,24 +211,24 @@ class Gathered {
 void read_histograms(const PackedRows<BinRow>& bins, const PackedReader& records,
                      const RecordFilter& filter, const UseStoredHistogram& use) {
   RecordByRow record_by_row(records.table());
-  Gathered gathered;
-  const auto hand_over = [&] {
+  HistogramBins gathered;
+  const auto emit_histogram = [&] {
     if (gathered.bins().empty()) return;
     const auto record = record_by_row.find(gathered.record());
-    if (record && gathered.has_all_of(*record) && filter.accepts(*record)) {
+    if (record && gathered.is_complete_for(*record) && filter.accepts(*record)) {
       use(*record, gathered.bins());
     }
   };
   for (std::uint64_t chunk = 0; chunk <= bins.chunks(); ++chunk) {
     for (const BinRow& bin : bins.get_rows(chunk)) {
       if (bin.record != gathered.record()) {
-        hand_over();
+        emit_histogram();
         gathered.clear(bin.record);
       }
       gathered.add(bin);
     }
   }
-  hand_over();
+  emit_histogram();
 }
 
 }  // namespace telens::record

@@ -1,4 +1,5 @@
-// Work that several threads share.
+// Reads the records and histograms of a file: decompresses chunks on several threads and decodes
+// only the columns that a filter needs. Works while the file is written.
 #pragma once
 
 #include <algorithm>
@@ -19,14 +20,15 @@
 
 namespace telens::record {
 
-inline constexpr std::size_t kMostThreads = 4;  // beyond that, reading chunks is what limits
+// more threads gain nothing: reading the chunks limits
+inline constexpr std::size_t kMaxThreads = 4;
 
-// Calls work() on this thread and on others, as many as there are cores and parts of the work;
-// each call takes parts until there are none. Throws what one of them has thrown.
+// Calls work() on this thread and on up to kMaxThreads - 1 others; each call must take parts of the
+// work until none are left. Rethrows an exception from any call.
 template <typename Work>
 void run_in_threads(std::size_t parts, const Work& work) {
   const std::size_t cores = std::max<std::size_t>(1, std::thread::hardware_concurrency());
-  const std::size_t threads = std::min({cores, kMostThreads, parts});
+  const std::size_t threads = std::min({cores, kMaxThreads, parts});
   std::exception_ptr failure;
   std::mutex failure_mutex;
   const auto work_safely = [&] {
@@ -45,15 +47,12 @@ void run_in_threads(std::size_t parts, const Work& work) {
   if (failure) std::rethrow_exception(failure);
 }
 
-// Reads a PackedTable of records quickly, also while it is being written: chunks are decompressed
-// here, on several threads, and only the columns that a filter needs are put together.
-
-// Selects records by the ids of one file. By default all are kept.
+// Selects records by iteration and by the ids of a file. The default selects all.
 struct RecordFilter {
   struct Ids {
-    std::vector<char> keep;  // by id; ids beyond its end are not kept
+    std::vector<char> keep;  // indexed by id; ids beyond the end are rejected
     bool all = true;
-    bool none = false;  // keeps kNoName
+    bool none = false;  // accepts kNoName
     bool accepts(std::int32_t id) const {
       if (id == kNoName) return all || none;
       return all || (static_cast<std::size_t>(id) < keep.size() && keep[id] != 0);
@@ -63,7 +62,7 @@ struct RecordFilter {
   std::int64_t first_iteration = INT64_MIN;
   std::int64_t last_iteration = INT64_MAX;
 
-  // By the iteration and by those of the names that rows of this kind have.
+  // Checks the iteration and the names that rows of this type have.
   template <typename Row>
   bool accepts(const Row& row) const {
     bool accepted = row.iteration >= first_iteration && row.iteration <= last_iteration;
@@ -73,7 +72,7 @@ struct RecordFilter {
     });
     return accepted;
   }
-  // nullptr: names of this kind are not looked at.
+  // Returns nullptr if the filter ignores names of this kind.
   const Ids* find_ids(Dictionary dictionary) const {
     switch (dictionary) {
       case Dictionary::layer:
@@ -92,14 +91,15 @@ struct RecordFilter {
 
 class PackedReader {
  public:
-  // A snapshot of the table at this moment. Throws RecordError.
+  // Takes a snapshot of the table. Throws RecordError.
   PackedReader(hid_t file, Checksums checksums, DamageLog& damage, Growth growth)
       : table_(file, checksums, damage, growth) {}
   PackedReader(PackedImage image, DamageLog& damage) : table_(std::move(image), damage) {}
 
   std::uint64_t rows() const { return table_.rows(); }
-  void keep_first(std::uint64_t rows) { table_.keep_first(rows); }  // as if there were no others
-  // Matching records in their order, in pieces. `progress` hears how many rows have been looked at.
+  void truncate(std::uint64_t rows) { table_.truncate(rows); }  // hides all later rows
+  // Calls use() with matching records in order, in pieces. Calls progress() with the number of
+  // records examined.
   void read(const RecordFilter& filter, const std::function<void(std::span<const Record>)>& use,
             const std::function<void(std::uint64_t)>& progress = {}) const;
 
@@ -112,16 +112,14 @@ class PackedReader {
   PackedRows<Record> table_;
 };
 
-// Reads the histograms of one file: joins bins with their records.
-
-// Sixteen times those of a histogram over all codes of 16 bits. What has more is no histogram.
-inline constexpr std::size_t kMostBins = 1 << 20;
+// Sixteen times the bins of a histogram over all 16-bit codes. Records with more are rejected.
+inline constexpr std::size_t kMaxBins = 1 << 20;
 
 using UseStoredHistogram =
     std::function<void(const Record& record, std::span<const HistogramBin> bins)>;
 
-// Those whose record the filter keeps, in the order of writing. One of which a killed process has
-// not written all bins is left out.
+// Calls use() for each histogram whose record the filter accepts, in the order of writing. Skips a
+// histogram if a killed process wrote only some of its bins.
 void read_histograms(const PackedRows<BinRow>& bins, const PackedReader& records,
                      const RecordFilter& filter, const UseStoredHistogram& use);
 

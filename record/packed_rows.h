@@ -1,6 +1,5 @@
-// The rows of a PackedTable at one moment, also while it is being written: whole compressed chunks,
-// then the tail. Damaged rows are left out and logged; the others keep their numbers. See
-// packed_table.h.
+// Reads a PackedTable (table_writer.h) as a snapshot, even while it is written: whole compressed
+// chunks, then the tail. Damaged rows are skipped and logged; the other rows keep their numbers.
 #pragma once
 
 #include <algorithm>
@@ -21,19 +20,19 @@
 
 namespace telens::record {
 
-// Files of schema versions 1 and 2 have no checksums of ours.
+// Files of schema versions 1 and 2 have no checksums for rows.
 enum class Checksums : std::uint8_t { none, verified };
 
-// A file that something writes may get more rows.
+// Whether the file may get more rows because a process writes it.
 enum class Growth : std::uint8_t { none, possible };
 
-// The rows of a table in memory, as they lie in the file: enough to read them without it.
+// The stored bytes of a table in memory, from which its rows can be read without the file.
 struct PackedImage {
   std::uint64_t packed_rows = 0;
   std::size_t chunk_rows = 0;
-  std::vector<char> tail;  // as many rows as tail_is_intact has
+  std::vector<char> tail;  // one row for each element of tail_is_intact
   std::vector<char> tail_is_intact;
-  std::vector<std::vector<std::uint8_t>> chunks;  // compressed; empty: damaged
+  std::vector<std::vector<std::uint8_t>> chunks;  // compressed; a damaged chunk is empty
 
   std::size_t bytes() const {
     std::size_t bytes = tail.size();
@@ -45,9 +44,9 @@ struct PackedImage {
 template <typename Row>
 class PackedRows {
  public:
-  // `damage` outlives this object.
+  // `damage` must outlive this object.
   PackedRows(PackedImage image, DamageLog& damage)
-      : checksums_(Checksums::none),  // they have been verified
+      : checksums_(Checksums::none),  // already verified
         damage_(&damage),
         packed_rows_(image.packed_rows),
         chunk_rows_(image.chunk_rows),
@@ -55,7 +54,7 @@ class PackedRows {
         tail_is_intact_(std::move(image.tail_is_intact)),
         kept_chunks_(std::move(image.chunks)) {}
 
-  // `damage` outlives this object. Throws RecordError where there is no such table.
+  // `damage` must outlive this object. Throws RecordError if the table does not exist.
   PackedRows(hid_t file, Checksums checksums, DamageLog& damage, Growth growth)
       : checksums_(checksums), damage_(&damage) {
     const hdf5::Lock lock;
@@ -66,7 +65,7 @@ class PackedRows {
                           void* values) {
       hdf5::check(H5Dread(opened, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values), dataset);
     };
-    // In this order a table that grows meanwhile loses nothing: see PackedTable::flush.
+    // This order loses no row if the table grows meanwhile: see PackedTable::flush.
     std::int64_t count = 0;
     const std::string of_count = name_ + "_count";
     const std::string of_tail = name_ + "_tail";
@@ -74,8 +73,8 @@ class PackedRows {
     read(of_count, open(of_count), H5T_NATIVE_INT64, &count);
     const auto tail = open(of_tail);
     chunk_rows_ = hdf5::row_count(tail);
-    if (chunk_rows_ == 0 || chunk_rows_ > kMostChunkRows) {
-      raise<RecordError>("{}_tail: expected 1 to {} rows, came {}", name_, kMostChunkRows,
+    if (chunk_rows_ == 0 || chunk_rows_ > kMaxChunkRows) {
+      raise<RecordError>("{}_tail: expected 1 to {} rows, got {}", name_, kMaxChunkRows,
                          chunk_rows_);
     }
     if (growth == Growth::none) open_table(open);
@@ -97,25 +96,25 @@ class PackedRows {
     table_.reset();
   }
 
-  // With the damaged ones, as far as they are known to have been rows.
+  // Includes damaged rows if they are known to have been rows.
   std::uint64_t rows() const { return packed_rows_ + tail_rows(); }
   std::uint64_t packed_rows() const { return packed_rows_; }
   std::size_t chunk_rows() const { return chunk_rows_; }
   std::uint64_t chunks() const { return (packed_rows_ + chunk_rows_ - 1) / chunk_rows_; }
   const std::string& name() const { return name_; }
 
-  void keep_first(std::uint64_t rows) {  // as if there were no others
+  void truncate(std::uint64_t rows) {  // hides all later rows
     packed_rows_ = std::min(packed_rows_, rows);
     tail_is_intact_.resize(std::min<std::uint64_t>(tail_rows(), rows - packed_rows_));
   }
 
-  // How many rows of a chunk are rows of the table.
+  // Returns how many rows of a chunk are rows of the table.
   std::size_t rows_in(std::uint64_t chunk) const {
     return std::min<std::uint64_t>(chunk_rows_, packed_rows_ - chunk * chunk_rows_);
   }
 
-  // Nothing where it would take more than `most_bytes`.
-  std::optional<PackedImage> image(std::size_t most_bytes) const {
+  // Returns nullopt if the image would take more than `max_bytes`.
+  std::optional<PackedImage> image(std::size_t max_bytes) const {
     const std::size_t tail_bytes = tail_rows() * kRowBytes;
     PackedImage image{.packed_rows = packed_rows_,
                       .chunk_rows = chunk_rows_,
@@ -123,15 +122,15 @@ class PackedRows {
                       .tail_is_intact = tail_is_intact_,
                       .chunks = {}};
     std::size_t bytes = tail_bytes;
-    for (std::uint64_t chunk = 0; chunk < chunks() && bytes <= most_bytes; ++chunk) {
+    for (std::uint64_t chunk = 0; chunk < chunks() && bytes <= max_bytes; ++chunk) {
       image.chunks.push_back(compressed(chunk).value_or(std::vector<std::uint8_t>()));
       bytes += image.chunks.back().size();
     }
-    if (bytes > most_bytes) return std::nullopt;
+    if (bytes > max_bytes) return std::nullopt;
     return image;
   }
 
-  // As it lies in the file: shuffled and compressed. Nothing for a damaged one.
+  // Returns a chunk as stored: shuffled and compressed. Returns nullopt if it is damaged.
   std::optional<std::vector<std::uint8_t>> compressed(std::uint64_t chunk) const {
     if (kept_chunks_) {
       const std::vector<std::uint8_t>& kept = (*kept_chunks_)[chunk];
@@ -141,9 +140,9 @@ class PackedRows {
     const hdf5::Lock lock;
     const hsize_t offset = chunk * chunk_rows_;
     hsize_t bytes = 0;
-    // A chunk whose write failed has no place in the file: 0 bytes.
+    // A chunk whose write failed has 0 bytes in the file.
     const bool found = H5Dget_chunk_storage_size(table_, &offset, &bytes) >= 0;
-    if (!found || bytes <= kChecksumBytes || bytes > largest_chunk()) return damaged(chunk);
+    if (!found || bytes <= kChecksumBytes || bytes > max_chunk_bytes()) return damaged(chunk);
     std::vector<std::uint8_t> compressed(bytes);
     std::uint32_t skipped_filters = 0;
     if (H5Dread_chunk(table_, H5P_DEFAULT, &offset, &skipped_filters, compressed.data()) < 0) {
@@ -157,19 +156,19 @@ class PackedRows {
     return compressed;
   }
 
-  // A chunk that was decompressed last by one of the functions below, or null.
+  // Returns the chunk if it is the last one that the functions below decompressed, else nullptr.
   const std::vector<std::uint8_t>* find_decompressed(std::uint64_t chunk) const {
     return decompressed_ && decompressed_->first == chunk ? &decompressed_->second : nullptr;
   }
 
-  // Logs a chunk.
+  // Logs a damaged chunk.
   std::nullopt_t damaged(std::uint64_t chunk) const {
     damage_->add(name_, chunk * chunk_rows_, rows_in(chunk));
     return std::nullopt;
   }
 
-  // Calls use(number, row) for the undamaged rows of a chunk or, of the one behind the last, the
-  // tail.
+  // Calls use(number, row) for each undamaged row of a chunk. The index after the last chunk means
+  // the tail.
   template <typename Use>
   void get_each(std::uint64_t chunk, Use use) const {
     if (chunk == chunks()) {
@@ -185,7 +184,7 @@ class PackedRows {
     }
   }
 
-  // The first and the last undamaged row, if there are any.
+  // Returns the first and the last undamaged row, or nullopt if there are none.
   std::optional<std::pair<Row, Row>> ends() const {
     std::optional<std::pair<Row, Row>> ends;
     std::uint64_t chunk = 0;
@@ -199,15 +198,15 @@ class PackedRows {
     return ends;
   }
 
-  // The same rows without their numbers.
+  // Like get_each(), but returns the rows.
   std::vector<Row> get_rows(std::uint64_t chunk) const {
     std::vector<Row> rows;
     get_each(chunk, [&](std::uint64_t, const Row& row) { rows.push_back(row); });
     return rows;
   }
 
-  // How many undamaged rows there are, one behind the other, from row `begin` on.
-  std::uint64_t intact_from(std::uint64_t begin) const {
+  // Returns the number of consecutive undamaged rows from row `begin` on.
+  std::uint64_t count_intact_from(std::uint64_t begin) const {
     std::uint64_t next = begin;
     for (auto chunk = std::min(begin / chunk_rows_, chunks()); chunk <= chunks(); ++chunk) {
       get_each(chunk, [&](std::uint64_t number, const Row&) { next += number == next ? 1 : 0; });
@@ -218,8 +217,8 @@ class PackedRows {
  private:
   static constexpr std::size_t kRowBytes = kStoredBytes<Row>;
 
-  // A chunk with its bytes still shuffled: all first bytes of its rows, all second ones, ...
-  // Null for a damaged one. It is kept until the next call: a small table has no other.
+  // Returns a decompressed chunk that is still shuffled, or nullptr if it is damaged. The result is
+  // cached until the next call: a small table has only one chunk.
   const std::vector<std::uint8_t>* decompressed(std::uint64_t chunk) const {
     if (const auto* planes = find_decompressed(chunk)) return planes;
     const auto bytes = compressed(chunk);
@@ -242,7 +241,7 @@ class PackedRows {
     return load<Row>(bytes.data());
   }
 
-  // ends() of one chunk, or of the tail.
+  // ends() for one chunk or for the tail.
   std::optional<std::pair<Row, Row>> get_ends(std::uint64_t chunk) const {
     if (chunk < chunks()) {
       const auto* planes = decompressed(chunk);
@@ -262,21 +261,21 @@ class PackedRows {
     table_ = open(name_);
     packed_rows_ = hdf5::row_count(table_);
   }
-  // A chunk that is not full is the last one, made when the file was closed: no tail follows it.
+  // Only the last chunk of a closed file can be partly filled; no tail follows it.
   bool has_ended_chunk() const { return packed_rows_ % chunk_rows_ != 0; }
 
   std::size_t tail_rows() const { return tail_is_intact_.size(); }
   const char* in_tail(std::size_t slot) const { return tail_.data() + slot * kRowBytes; }
 
-  // zlib makes at most a little more of a chunk than the chunk.
-  std::uint64_t largest_chunk() const { return 2 * chunk_rows_ * kRowBytes + 4096; }
+  // zlib adds only a little to incompressible data.
+  std::uint64_t max_chunk_bytes() const { return 2 * chunk_rows_ * kRowBytes + 4096; }
 
-  // Keeps those slots of the tail that are rows of the table.
+  // Determines which slots of the tail are rows of the table.
   void keep_rows_of_tail(std::int64_t count, const std::vector<std::uint32_t>& checksums) {
     const std::uint64_t most = packed_rows_ + chunk_rows_;
     const bool is_possible = count >= 0 && static_cast<std::uint64_t>(count) <= most;
     if (!is_possible && checksums_ == Checksums::none) {
-      raise<RecordError>("{}_count: expected 0 to {}, came {}", name_, most, count);
+      raise<RecordError>("{}_count: expected 0 to {}, got {}", name_, most, count);
     }
     if (!is_possible) damage_->add(name_ + "_count", 0, 1);
     std::size_t rows = 0;
@@ -289,9 +288,11 @@ class PackedRows {
         return checksums[slot] == checksum(number, in_tail(slot), kRowBytes);
       };
       const auto is_intact = [&](std::size_t slot) { return is_row(slot, packed_rows_ + slot); };
-      // A kill may come between a row and its count; and a damaged count must hide no row.
+      // The process may be killed between writing a row and its count, and a damaged count must not
+      // hide rows.
       while (rows < chunk_rows_ && is_intact(rows)) ++rows;
-      // A slot that holds what it held before this tail began: no row is damaged, the count is.
+      // True if a slot is unchanged since before this tail began: the count is damaged, not
+      // the row.
       const auto is_unused = [&](std::size_t slot) {
         const bool has_old_row =
             packed_rows_ > 0 && is_row(slot, packed_rows_ - chunk_rows_ + slot);
@@ -317,8 +318,9 @@ class PackedRows {
   std::uint64_t packed_rows_ = 0;
   std::size_t chunk_rows_ = 0;
   std::vector<char> tail_;            // chunk_rows_ stored rows
-  std::vector<char> tail_is_intact_;  // for those that are rows of the table
-  std::optional<std::vector<std::vector<std::uint8_t>>> kept_chunks_;  // an image has them
+  std::vector<char> tail_is_intact_;  // one element for each row of the table in the tail
+  // set if constructed from an image
+  std::optional<std::vector<std::vector<std::uint8_t>>> kept_chunks_;
   mutable std::optional<std::pair<std::uint64_t, std::vector<std::uint8_t>>> decompressed_;
 };
 

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The event that a file has from which damaged rows were taken.
+// The event of a file from which damaged rows were removed.
 constexpr std::string_view kRepairedEvent = "repaired";
 constexpr std::uint64_t kChunksAtOnce = 64;
 
@@ -29,10 +29,10 @@ constexpr std::uint64_t kChunksAtOnce = 64;
   raise<RecordError>("{}: {}: {}", path, what, std::strerror(errno));
 }
 
-// A file that is gone when its object is, unless it took another one's place.
-class NewFile {
+// A temporary file that is removed with this object unless it has replaced the original.
+class ReplacementFile {
  public:
-  explicit NewFile(const std::string& original)
+  explicit ReplacementFile(const std::string& original)
       : original_(original),
         folder_(fs::path(original).parent_path()),
         prefix_(fmt::format(".{}{}", fs::path(original).filename().string(), kRepairInfix)) {
@@ -40,22 +40,22 @@ class NewFile {
     remove_leftovers();
     path_ = (folder_ / fmt::format("{}{}{}", prefix_, ::getpid(), kTemporarySuffix)).string();
   }
-  ~NewFile() {
+  ~ReplacementFile() {
     if (!path_.empty()) ::unlink(path_.c_str());
   }
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
+  ReplacementFile(const ReplacementFile&) = delete;
+  ReplacementFile& operator=(const ReplacementFile&) = delete;
 
   const std::string& path() const { return path_; }
 
-  // Until it has its name, also when its writer, which marks it too, has closed it: a run that
-  // starts removes files without a mark, once they are some minutes old.
+  // Marks the file until it has its name, even after its writer, which marks it too, has closed it:
+  // a run that starts removes unmarked files that are some minutes old.
   void mark_live() {
     mark_ = DiskSpace(path_);
     mark_.mark_live();
   }
 
-  void take_place() {
+  void replace_original() {
     const int file = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
     struct stat before {};
     if (file >= 0 && ::stat(original_.c_str(), &before) == 0) {
@@ -76,7 +76,7 @@ class NewFile {
   }
 
  private:
-  // Those of processes that were killed.
+  // Removes the files of killed processes.
   void remove_leftovers() const {
     std::error_code ignored;
     for (const auto& entry : fs::directory_iterator(folder_, ignored)) {
@@ -93,7 +93,8 @@ class NewFile {
   DiskSpace mark_;
 };
 
-// True if HDF5 has not closed the file: other programs then refuse it, also where the run ended.
+// Returns true if HDF5 has not closed the file. Other programs reject such a file even if the run
+// ended.
 bool is_marked_open(const std::string& path) {
   constexpr off_t kConsistencyFlags = 11;  // in the superblock, versions 2 and 3
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -104,7 +105,8 @@ bool is_marked_open(const std::string& path) {
   return read && flags != 0;
 }
 
-void copy_all(const SegmentReader& original, NewFile& file, const std::vector<DamagedRows>& lost) {
+void copy_all(const SegmentReader& original, ReplacementFile& file,
+              const std::vector<DamagedRows>& lost) {
   const Segment& about = original.about();
   SegmentCopy copy(
       original, file.path(),
@@ -121,18 +123,18 @@ void copy_all(const SegmentReader& original, NewFile& file, const std::vector<Da
   copy.finish(
       std::move(rest), [](std::int64_t) { return true; },
       about.end.value_or(
-          RunEnd{time_of_change(about.path), End::killed, "closed by telens repair"}));
+          RunEnd{modification_time(about.path), End::killed, "closed by telens repair"}));
 }
 
 }  // namespace
 
 Repair repair(const std::string& path) {
   if (is_being_written(path)) {
-    raise<RecordError>("{}: a process is writing it; repair it when that has ended", path);
+    raise<RecordError>("{}: a process is writing it; repair it after the process has ended", path);
   }
   const RewriteClaim claim(path);
   Repair result;
-  NewFile file(path);
+  ReplacementFile file(path);
   {
     const SegmentReader original(path);
     RowCounts expected = original.read_all();
@@ -140,19 +142,17 @@ Repair repair(const std::string& path) {
     const bool is_whole = original.about().end && result.lost.empty();
     if (is_whole && !is_marked_open(path)) return result;
     copy_all(original, file, result.lost);
-    if (!result.lost.empty()) ++expected.of<Event>();  // that says so
-    // A file that cannot be read again must not take the place of one that could.
+    if (!result.lost.empty()) ++expected.of<Event>();  // the event about the repair
+    // A file that cannot be read back must not replace one that can be read.
     const SegmentReader copy(file.path());
     const RowCounts kept = copy.read_all();
     result.records = copy.about().records;
     if (!copy.damage().list().empty() || kept != expected) {
       raise<RecordError>(
-          "{}: not all that it holds could be read back from the repaired file; it "
-          "was left as it is",
-          path);
+          "{}: the repaired file does not hold the same rows; the original is unchanged", path);
     }
   }
-  file.take_place();
+  file.replace_original();
   result.done = true;
   return result;
 }

@@ -1,4 +1,4 @@
-// Closes run files that their process could not close, and takes damaged rows out of files.
+// Closes run files that a killed process left open, and removes damaged rows.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@ namespace telens::record {
 
 // The result of a repair.
 struct Repair {
-  bool done = false;              // false: there was nothing to do
-  std::uint64_t records = 0;      // that the file holds now
-  std::vector<DamagedRows> lost;  // by their numbers in the file as it was
+  bool done = false;              // false if the file needed no repair
+  std::uint64_t records = 0;      // in the repaired file
+  std::vector<DamagedRows> lost;  // numbered as in the original file
 };
 
-// Writes all that can be read into a new file beside it, down to the disk, which then takes its
-// name: a process that is killed here and a disk that is full leave the file as it was. Throws
-// RecordError: the file cannot be read, is being written, thinned or repaired, or the new one
-// cannot be written or does not hold the same.
+// Writes all readable rows into a new file, syncs it and renames it to `path`. A kill or a full
+// disk leaves the original file unchanged. Throws RecordError if the file cannot be read, if a
+// process writes, thins or repairs it, or if the new file cannot be written or does not hold the
+// same rows.
 TELENS_EXPORT Repair repair(const std::string& path);
 
 }  // namespace telens::record

@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kRunsFolder = "telens";
 
-// Throws RecordError: the folder is there and cannot be read.
+// Throws RecordError if the folder exists but cannot be read.
 std::vector<fs::path> paths_in(const fs::path& folder) {
   std::vector<fs::path> paths;
   std::error_code error;
@@ -44,7 +44,7 @@ std::vector<fs::path> paths_in(const fs::path& folder) {
   return paths;
 }
 
-// Reads digits at the front of `text` and takes them off; -1: there are none.
+// Removes the digits at the front of `text` and returns their value, or -1 if there are none.
 int take_number(std::string_view& text) {
   int number = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -59,7 +59,8 @@ bool take(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
-// A folder that cannot be read may hold the newest run: to pass over it would show an older one.
+// A folder that cannot be read may hold the newest run: skipping it would present an older run as
+// the newest.
 bool holds_run(const fs::path& folder) {
   try {
     return !segments_in(folder.string()).empty();
@@ -101,7 +102,7 @@ std::vector<SegmentFile> segments_in(const std::string& folder) {
 std::vector<std::string> run_folders(const std::string& path) {
   std::vector<std::string> folders;
   if (!segments_in(path).empty()) return folders;
-  std::error_code ignored;  // paths_in() tells
+  std::error_code ignored;  // paths_in() reports errors
   const fs::path inside = fs::path(path) / kRunsFolder;
   const fs::path parent = fs::is_directory(inside, ignored) ? inside : fs::path(path);
   for (const fs::path& folder : paths_in(parent)) {
@@ -113,7 +114,7 @@ std::vector<std::string> run_folders(const std::string& path) {
 
 namespace {
 
-constexpr std::size_t kLongestRunId = 128;
+constexpr std::size_t kMaxRunIdLength = 128;
 constexpr std::string_view kAllowedBesides = "._-+:=,@";
 
 bool is_allowed(char c) {
@@ -130,14 +131,14 @@ std::string_view run_id_of_environment() {
 void check_run_id(std::string_view requested) {
   const std::string_view id = requested.empty() ? run_id_of_environment() : requested;
   if (id.empty()) return;
-  if (id.front() != '.' && id.size() <= kLongestRunId && std::ranges::all_of(id, is_allowed)) {
+  if (id.front() != '.' && id.size() <= kMaxRunIdLength && std::ranges::all_of(id, is_allowed)) {
     return;
   }
   raise<UsageError>(
-      "{} '{}' cannot be the name of a run's folder; expected letters, digits and {}, at most {} "
-      "of them, the first no dot",
-      requested.empty() ? "TELENS_RUN_ID" : "the run id", printable(id.substr(0, kLongestRunId)),
-      kAllowedBesides, kLongestRunId);
+      "{} '{}' is not a valid folder name for a run; expected at most {} letters, digits and {}, "
+      "not starting with a dot",
+      requested.empty() ? "TELENS_RUN_ID" : "the run id", printable(id.substr(0, kMaxRunIdLength)),
+      kMaxRunIdLength, kAllowedBesides);
 }
 
 std::string decide_run_id(const std::string& log_dir, const std::string& requested) {
@@ -147,7 +148,7 @@ std::string decide_run_id(const std::string& log_dir, const std::string& request
   const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
   const std::string stamp =
       fmt::format("{:%Y%m%d-%H%M%S}", fmt::gmtime(std::chrono::system_clock::to_time_t(now)));
-  // Two runs may start in one second: the one that makes the folder has the name.
+  // Two runs may start in one second: the name belongs to the one that creates the folder.
   std::error_code error;
   std::filesystem::create_directories(run_folder(log_dir, ""), error);
   for (int number = 1;; ++number) {
@@ -160,7 +161,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A dump is written within seconds, and a repair marks its file within milliseconds.
+// A dump takes seconds to write, and repair marks its file within milliseconds.
 constexpr std::chrono::minutes kLeftoverAge{10};
 
 bool is_old(const fs::path& path) {
@@ -169,7 +170,7 @@ bool is_old(const fs::path& path) {
   return !error && fs::file_time_type::clock::now() - changed > kLeftoverAge;
 }
 
-bool is_of_dead_process(std::string_view name) {
+bool belongs_to_dead_process(std::string_view name) {
   name.remove_prefix(kDumpPrefix.size());
   pid_t process = 0;
   std::from_chars(name.data(), name.data() + name.size(), process);
@@ -191,9 +192,9 @@ void remove_files(const fs::path& folder, const std::string& prefix, const Condi
 void remove_leftovers(const std::string& folder, int rank) {
   remove_files(folder, fmt::format(".rank{:05}.", rank),
                [](const fs::path& path, const std::string& name) {
-                 // A repair needs no claim of the rank, and may have marked its new file not yet.
-                 const bool is_of_repair = name.find(kRepairInfix) != std::string::npos;
-                 return !is_being_written(path.string()) && (!is_of_repair || is_old(path));
+                 // Repair needs no claim of the rank and may not have marked its new file yet.
+                 const bool is_from_repair = name.find(kRepairInfix) != std::string::npos;
+                 return !is_being_written(path.string()) && (!is_from_repair || is_old(path));
                });
 }
 
@@ -203,7 +204,7 @@ void remove_leftover_dumps(const std::string& log_dir, int rank) {
   for (const auto& iteration : fs::directory_iterator(folder, error)) {
     remove_files(iteration.path(), std::string(kDumpPrefix),
                  [](const fs::path& path, const std::string& name) {
-                   return is_of_dead_process(name) && is_old(path);
+                   return belongs_to_dead_process(name) && is_old(path);
                  });
   }
 }

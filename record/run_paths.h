@@ -1,4 +1,5 @@
-// Where run files lie: <log_dir>/telens/<run id>/rank00000.h5, its segments rank00000.s001.h5, ...
+// Paths and names: <log_dir>/telens/<run id>/rank00000.h5, further segments rank00000.s001.h5, ...,
+// and temporary files.
 #pragma once
 
 #include <optional>
@@ -13,8 +14,8 @@ namespace telens::record {
 std::string run_folder(const std::string& log_dir, std::string_view run_id);
 std::string segment_name(int rank, int segment);
 
-// Throws UsageError where `requested`, or TELENS_RUN_ID if that is "", is no name of a folder that
-// is safe on every file system. "" of both is one.
+// Throws UsageError if `requested`, or TELENS_RUN_ID if that is "", is not a folder name that is
+// safe on every file system. Accepts "" for both.
 void check_run_id(std::string_view requested);
 
 struct SegmentFile {
@@ -23,22 +24,22 @@ struct SegmentFile {
   int segment = 0;
 };
 
-// Rank and segment of a file name; nothing for a file that is not a segment.
+// Returns rank and segment of a file name, or nullopt if it is not a segment.
 std::optional<SegmentFile> parse_segment(const std::string& path);
 
-// The segments in a run's folder, by rank and then in order. Throws RecordError, with the cause,
-// for a folder that is there and cannot be read; one that is not there, or a file, has none.
+// Returns the segments in a run's folder, by rank and segment. Throws RecordError with the cause if
+// the folder exists but cannot be read. Returns none for a missing folder or a file.
 std::vector<SegmentFile> segments_in(const std::string& folder);
 
-// The folders of the runs that a log_dir, or its telens folder, holds, by their names; none for the
-// folder of a run, or a file. A folder in `telens` that cannot be read counts as a run. Throws
-// RecordError as segments_in() does.
+// Returns the folders of the runs in a log_dir or its telens folder, by name. Returns none for the
+// folder of a run or a file. A folder in `telens` that cannot be read counts as a run. Throws
+// RecordError like segments_in().
 std::vector<std::string> run_folders(const std::string& path);
 
-// The run id that is asked for: `requested`, else TELENS_RUN_ID, else a new time stamp.
+// Returns `requested`, else TELENS_RUN_ID, else a new time stamp.
 TELENS_EXPORT std::string decide_run_id(const std::string& log_dir, const std::string& requested);
 
-// Removes what killed processes leave behind: files under temporary names.
+// Temporary files, which a killed process does not remove.
 
 // ".dump.<pid>.<number>.tmp"
 inline constexpr std::string_view kDumpPrefix = ".dump.";
@@ -46,11 +47,11 @@ inline constexpr std::string_view kTemporarySuffix = ".tmp";
 // ".<run file>.repair.<pid>.tmp"
 inline constexpr std::string_view kRepairInfix = ".repair.";
 
-// Those of a rank in a run's folder. For the process that has the rank's claim.
+// Removes the temporary files of a rank in a run's folder. Requires the rank's claim.
 void remove_leftovers(const std::string& folder, int rank);
 
-// Those of a rank's tensor dumps, which runs in one log_dir share: those of processes that this
-// machine does not have, and that another one would have finished by now.
+// Removes temporary tensor dumps of a rank, which the runs in one log_dir share, if their process
+// is not on this machine and they are too old to be written by another machine.
 void remove_leftover_dumps(const std::string& log_dir, int rank);
 
 }  // namespace telens::record

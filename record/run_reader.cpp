@@ -1,4 +1,3 @@
-// Records of files that a reader keeps in memory.
 #include "record/run_reader.h"
 
 #include <fmt/format.h>
@@ -37,7 +36,7 @@ std::vector<std::vector<Record>> read_kept_records(std::span<JoinedSegment* cons
       JoinedSegment& segment = *segments[i];
       const PackedReader stored(*segment.records, segment.damage);
       stored.read(segment.filter(query), [&](std::span<const Record> some) {
-        for (const Record& row : some) records[i].push_back(segment.joined(row));
+        for (const Record& row : some) records[i].push_back(segment.to_reader_ids(row));
       });
     }
   });
@@ -83,8 +82,8 @@ class RunReader::Impl {
       : warn_(std::move(warn)) {
     const std::vector<std::string> files = run_files(path);
     const SummaryOptions options{.find_damage = find_damage,
-                                 .most_kept_rows = kMostKept,
-                                 .most_record_bytes = files.size() < kMany ? 0 : kMostOfFile};
+                                 .max_kept_rows = kMaxKept,
+                                 .max_record_bytes = files.size() < kMany ? 0 : kMaxOfFile};
     SummaryProcesses processes(
         files, options,
         opening == Opening::in_processes ? count_summary_processes(files.size()) : 0);
@@ -95,28 +94,29 @@ class RunReader::Impl {
       } catch (const RecordError& error) {
         const bool none_is_readable = joined_.empty() && file == files.back();
         if (!warn_ || none_is_readable) throw;
-        warn_(without(error));
+        warn_(describe_skipped_file(error));
       }
     }
-    warn_of_other_runs();
+    warn_about_other_runs();
     find_superseded();
     for (const auto& segment : joined_) segments_.push_back(segment.about);
     for (JoinedSegment& segment : joined_) tell(segment);
   }
 
-  // Calls use(file) for a segment. What an unreadable one holds before that has been used.
+  // Calls use(file) for a segment. If the file becomes unreadable, everything read before has been
+  // used.
   template <typename Use>
   void visit(JoinedSegment& segment, Use use) {
     if (segment.unreadable) return;
     try {
       with_file(SegmentReader(segment.about.path, segment.rows), [&](const SegmentReader& file) {
         use(file);
-        take_damage(segment, file);
+        note_damage(segment, file);
       });
     } catch (const RecordError& error) {
       if (!warn_ || joined_.size() == 1) throw;
       segment.unreadable = true;
-      warn_(without(error));
+      warn_(describe_skipped_file(error));
     }
   }
 
@@ -166,10 +166,11 @@ class RunReader::Impl {
           kMarksSuperseded ? segment.filter_with_superseded(query) : segment.filter(query);
       const auto join = [&](const Row& row) {
         if (!segment.can_join(row) || !filter.accepts(row)) return;
-        Row joined = segment.joined(row);
-        joined.rank = about.rank;
-        if constexpr (kMarksSuperseded) joined.superseded = row.iteration >= about.superseded_from;
-        use(joined);
+        Row to_reader_ids = segment.to_reader_ids(row);
+        to_reader_ids.rank = about.rank;
+        if constexpr (kMarksSuperseded)
+          to_reader_ids.superseded = row.iteration >= about.superseded_from;
+        use(to_reader_ids);
       };
       if constexpr (kIsKept<Row>) {
         if (segment.kept) {
@@ -186,13 +187,13 @@ class RunReader::Impl {
   }
 
   template <typename Read>
-  auto of_first(Read read) {
+  auto read_first(Read read) {
     decltype(read(std::declval<const SegmentReader&>())) result;
     visit(joined_.front(), [&](const SegmentReader& file) { result = read(file); });
     return result;
   }
 
-  // Those that no later segment repeats.
+  // Counts records that no later segment repeats.
   std::uint64_t record_count() {
     std::uint64_t count = 0;
     for (JoinedSegment& segment : joined_) {
@@ -213,11 +214,11 @@ class RunReader::Impl {
   std::vector<Segment> segments_;
 
  private:
-  // How many files from the first one on have their records in memory, as far as so many are
+  // Returns how many files from the first on have their records in memory, up to the number that is
   // decompressed at once.
   static std::size_t count_kept(std::span<JoinedSegment* const> segments) {
-    constexpr std::size_t kMostAtOnce = 16;
-    const auto some = segments.first(std::min(segments.size(), kMostAtOnce));
+    constexpr std::size_t kMaxAtOnce = 16;
+    const auto some = segments.first(std::min(segments.size(), kMaxAtOnce));
     const auto is_kept = [](const JoinedSegment* each) { return each->records.has_value(); };
     return static_cast<std::size_t>(std::ranges::find_if_not(some, is_kept) - some.begin());
   }
@@ -228,14 +229,14 @@ class RunReader::Impl {
     visit(segment, [&](const SegmentReader& file) {
       const auto join = [&](std::span<const Record> stored) {
         records.clear();
-        for (const Record& row : stored) records.push_back(segment.joined(row));
+        for (const Record& row : stored) records.push_back(segment.to_reader_ids(row));
         use(segment.about.rank, records);
       };
       file.records().read(segment.filter(query), join, progress);
     });
   }
 
-  static std::string without(const RecordError& error) {
+  static std::string describe_skipped_file(const RecordError& error) {
     return fmt::format("{}; the run is read without it", error.what());
   }
 
@@ -248,8 +249,8 @@ class RunReader::Impl {
     }
   }
 
-  // Notes what has been found in a file, and tells what is new.
-  void take_damage(JoinedSegment& segment, const SegmentReader& file) {
+  // Adds the damage found in a file and reports new damage.
+  void note_damage(JoinedSegment& segment, const SegmentReader& file) {
     for (const DamagedRows& each : file.damage().list()) {
       segment.damage.add(each.table, each.first_row, each.rows);
     }
@@ -260,7 +261,7 @@ class RunReader::Impl {
     const std::vector<DamagedRows> damage = segment.damage.list();
     std::uint64_t rows = 0;
     for (const DamagedRows& each : damage) rows += each.rows;
-    if (rows == std::exchange(segment.told, rows)) return;
+    if (rows == std::exchange(segment.reported_damage, rows)) return;
     Segment& about = segments_[segment.index];
     about.records = segment.rows - segment.damage.rows("records");
     segment.about.records = about.records;
@@ -269,14 +270,15 @@ class RunReader::Impl {
     }
   }
 
-  // Their ranks and iterations are taken for those of one run.
-  void warn_of_other_runs() const {
+  // The reader treats their ranks and iterations as belonging to one run.
+  void warn_about_other_runs() const {
     if (!warn_) return;
     const std::string& run_id = joined_.front().about.run_id;
     for (const JoinedSegment& each : joined_) {
       if (each.about.run_id == run_id) continue;
-      warn_(fmt::format("{}: of run {}, beside files of run {}; give each run a folder of its own",
-                        each.about.path, printable(each.about.run_id), printable(run_id)));
+      warn_(
+          fmt::format("{}: belongs to run {}, other files to run {}; give each run its own folder",
+                      each.about.path, printable(each.about.run_id), printable(run_id)));
     }
   }
 
@@ -287,7 +289,7 @@ class RunReader::Impl {
     segment.rows = file.rows;
     segment.first_loss = file.first_loss;
     keep(std::move(file.kept), segment);
-    if (file.records && kept_bytes_ + file.records->bytes() <= kMostKeptBytes) {
+    if (file.records && kept_bytes_ + file.records->bytes() <= kMaxKeptBytes) {
       kept_bytes_ += file.records->bytes();
       segment.records = std::move(file.records);
     }
@@ -305,13 +307,13 @@ class RunReader::Impl {
     if (!rows) return;
     std::size_t count = 0;
     rows->for_each([&](const auto& list) { count += list.size(); });
-    if (kept_rows_ + count > kMostKept) return;
+    if (kept_rows_ + count > kMaxKept) return;
     kept_rows_ += count;
     segment.kept = std::move(rows);
   }
 
-  // A run resumed from a checkpoint does some iterations again: the later segment counts. Files of
-  // one process that continue each other repeat nothing.
+  // A run resumed from a checkpoint repeats iterations, and the later segment counts. Consecutive
+  // files from the same process repeat nothing.
   void find_superseded() {
     std::int64_t from = INT64_MAX;
     std::int64_t from_of_process = INT64_MAX;
@@ -327,13 +329,13 @@ class RunReader::Impl {
     }
   }
 
-  // Rows of all files together: 48 bytes each, 50 MB.
-  static constexpr std::size_t kMostKept = 1 << 20;
-  // Records as they lie in the files, where these are so many that opening each of them again takes
-  // longer than what is read of it.
+  // The limit for all files together: 48 bytes a row, 50 MB.
+  static constexpr std::size_t kMaxKept = 1 << 20;
+  // If a run has many files, records are kept in their stored form, because opening each file again
+  // would take longer than reading its records.
   static constexpr std::size_t kMany = 32;
-  static constexpr std::size_t kMostOfFile = 256 << 10;
-  static constexpr std::size_t kMostKeptBytes = 64 << 20;
+  static constexpr std::size_t kMaxOfFile = 256 << 10;
+  static constexpr std::size_t kMaxKeptBytes = 64 << 20;
 
   Warn warn_;
   std::size_t kept_rows_ = 0;
@@ -352,11 +354,11 @@ const std::vector<std::string>& RunReader::names(Dictionary dictionary) const {
 }
 
 std::string RunReader::config_text() const {
-  return impl_->of_first([](const SegmentReader& file) { return file.config_text(); });
+  return impl_->read_first([](const SegmentReader& file) { return file.config_text(); });
 }
 
 std::vector<std::pair<std::string, std::string>> RunReader::environment() const {
-  return impl_->of_first([](const SegmentReader& file) { return file.environment(); });
+  return impl_->read_first([](const SegmentReader& file) { return file.environment(); });
 }
 
 std::uint64_t RunReader::record_count() const { return impl_->record_count(); }
@@ -389,7 +391,7 @@ void RunReader::read_histograms(const RecordQuery& query, const UseHistogram& us
     const RecordFilter filter = segment.filter(query);
     impl_->visit(segment, [&](const SegmentReader& file) {
       file.read_histograms(filter, [&](const Record& row, std::span<const HistogramBin> bins) {
-        use(rank, segment.joined(row), bins);
+        use(rank, segment.to_reader_ids(row), bins);
       });
     });
   }
@@ -401,21 +403,21 @@ void RunReader::read_rows(const RecordQuery& query, const UseRow& use) const {
 
 namespace {
 
-// One file tells when a run began: a log_dir may hold many runs of many ranks.
+// One file has the start time: a log_dir may hold many runs with many ranks.
 RunEntry make_entry(const std::string& folder) {
   RunEntry entry{.folder = folder, .latest = {}, .problem = {}};
   std::string path = folder;
   try {
     const auto files = segments_in(folder);
-    if (files.empty()) raise<RecordError>("{}: its files have gone", folder);
+    if (files.empty()) raise<RecordError>("{}: its files were removed", folder);
     auto last = files.begin();
     while (last + 1 != files.end() && (last + 1)->rank == files.front().rank) ++last;
     path = last->path;
     entry.latest = RunReader(path).segments().front();
     entry.start_time = entry.latest->start_time;
   } catch (const RecordError& error) {
-    // As new as its file: to pass over it would show an older run as the newest.
-    entry.start_time = time_of_change(path);
+    // Uses the time of the file: a start time of 0 would present an older run as the newest.
+    entry.start_time = modification_time(path);
     entry.problem = error.what();
   }
   return entry;
@@ -425,12 +427,12 @@ RunEntry make_entry(const std::string& folder) {
 
 std::string RunEntry::id() const { return std::filesystem::path(folder).filename().string(); }
 
-std::vector<RunEntry> runs_beside(const std::string& path) {
+std::vector<RunEntry> list_runs(const std::string& path) {
   std::vector<RunEntry> runs;
   const auto folders = run_folders(path);
   if (folders.size() < 2) return runs;
   for (const std::string& folder : folders) runs.push_back(make_entry(folder));
-  // If two began in one second, the later name is the newer one: <time>-2 comes after <time>.
+  // For equal times, the later name is the newer run: <time>-2 follows <time>.
   std::ranges::stable_sort(runs, [](const RunEntry& a, const RunEntry& b) {
     return a.start_time != b.start_time ? a.start_time > b.start_time : a.folder > b.folder;
   });

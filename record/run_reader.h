@@ -1,6 +1,6 @@
-// Reads a run: joins the files of its ranks and segments, while it is written, after it ended, and
-// after its process was killed. What it tells is what there was when it was constructed; no file
-// stays open in between. Throws RecordError with one line that names the file and the cause.
+// Reads a run: joins the files of its ranks and segments. Works while the run is written, after it
+// ended, and after its process was killed. Shows the state at construction; files are open only
+// during a call. Throws RecordError with one line that names the file and the cause.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct RunEnd {
   std::string reason;
 };
 
-// Iterations that max_size has cost a file: of so many the records of some are left.
+// How far max_size thinned a file.
 struct Thinned {
   std::int64_t iterations_left = 0;
   std::int64_t iterations_seen = 0;
@@ -43,25 +43,25 @@ struct Segment {
   int world_size = 1;
   double start_time = 0;  // seconds since 1970
   std::optional<RunEnd> end;
-  bool live = false;  // a process is writing it now
+  bool live = false;  // a process is writing the file
   std::uint64_t bytes = 0;
-  std::uint64_t records = 0;         // those that are known to be damaged are not among them
-  std::int64_t first_iteration = 0;  // the records'; meaningless without any
+  std::uint64_t records = 0;         // without records that are known to be damaged
+  std::int64_t first_iteration = 0;  // of the records; undefined if there are none
   std::int64_t last_iteration = 0;
-  std::uint64_t dropped = 0;  // rows that the full queue refused, or that went with a removed file
-  std::uint64_t lost = 0;     // rows that came after a disk took no more
-  bool continues = false;     // the file before it, in the same process
+  std::uint64_t dropped = 0;  // rows that found the queue full or were lost with a removed file
+  std::uint64_t lost = 0;     // rows that arrived after the disk was full
+  bool continues = false;     // continues the previous file of the same process
   std::optional<Thinned> thinned;
-  std::int64_t superseded_from = INT64_MAX;  // from here on a resumed segment repeats it
+  std::int64_t superseded_from = INT64_MAX;  // first iteration that a resumed segment repeats
 };
 
-// Rows of one file that are not what was written. They are left out of all that is read.
+// Rows of a file that do not match their checksums. Readers skip them.
 struct Damage {
   std::string path;
   DamagedRows rows;
 };
 
-// Selects records. Ids are the reader's own, see names(), and kNoName; nothing set: all.
+// Selects records by ids of the reader (see names()) and kNoName. An unset field selects all.
 struct RecordQuery {
   using Ids = std::optional<std::vector<std::int32_t>>;
   Ids layers, tensors, gemms, statistics;
@@ -70,26 +70,25 @@ struct RecordQuery {
   std::optional<int> rank;
 };
 
-// Rows that are read into memory at once take a quarter of a gigabyte at the most: a file of one
-// megabyte may hold so many equal rows that there is no memory for them.
-inline constexpr std::size_t kMostLines = 1 << 22;
+// The maximum number of rows that are read into memory at once (256 MiB): a 1 MB file may hold more
+// equal rows than fit in memory.
+inline constexpr std::size_t kMaxLines = 1 << 22;
 
-// When damage is looked for: where something is read, or everywhere on opening, which reads
-// everything once. Of many files that is quicker than RunReader::find_damage() later, which opens
-// each of them again.
+// When to search for damage: only in data that is read, or everywhere on opening, which reads all
+// files once. For many files this is faster than a later find_damage(), which opens them again.
 enum class FindDamage : std::uint8_t { where_read, on_opening };
 
-// Where the files of a run are looked at. Many of them take processes half of the time on two
-// cores; they are forks of this one, which a program with threads of its own may not want.
+// Where the files of a run are summarized. For many files, child processes take half of the time on
+// two cores. They are forks, which a program with threads may not want.
 enum class Opening : std::uint8_t { in_this_process, in_processes };
 
 class TELENS_EXPORT RunReader {
  public:
   using Warn = std::function<void(const std::string& line)>;
-  // A run's folder, one of its files, or a log_dir (or its telens folder) that holds one run.
-  // With `warn` a run of several files is read without those that cannot be read at all, as long as
-  // one can: it is called once for each, with one line that names the file and the cause. It also
-  // hears of damaged rows, when they are first come upon: a line that says which.
+  // `path` is a run's folder, one of its files, or a log_dir (or its telens folder) with one run.
+  // If `warn` is set, files that cannot be read are skipped as long as one file is readable. `warn`
+  // receives one line for each skipped file, with the cause, and one line for newly found damaged
+  // rows.
   explicit RunReader(const std::string& path, Warn warn = {},
                      FindDamage find_damage = FindDamage::where_read,
                      Opening opening = Opening::in_this_process);
@@ -97,30 +96,32 @@ class TELENS_EXPORT RunReader {
   RunReader(RunReader&&) noexcept;
 
   const std::vector<Segment>& segments() const;
-  // The union of the dictionaries of all files: an id of this reader is an index in it.
+  // The merged dictionaries of the run. The index is the id.
   const std::vector<std::string>& names(Dictionary dictionary) const;
   std::string config_text() const;  // the first segment's
   std::vector<std::pair<std::string, std::string>> environment() const;
-  std::uint64_t record_count() const;  // as read() gives them: those that are repeated once
+  std::uint64_t record_count() const;  // repeated iterations count once
 
-  // The damage of all files, as far as it was come upon; find_damage() reads everything.
+  // The damage found so far. find_damage() reads everything.
   std::vector<Damage> damage() const;
   void find_damage();
 
   using UseRecords = std::function<void(int rank, std::span<const Record>)>;
   using Progress = std::function<void(std::uint64_t records_looked_at)>;
-  // In order of rank, segment and writing. Records that a resumed segment repeats come once.
+  // Calls use() in order of rank, segment and writing. Records that a resumed segment repeats are
+  // used once.
   void read(const RecordQuery& query, const UseRecords& use, const Progress& progress = {}) const;
   using UseHistogram =
       std::function<void(int rank, const Record& record, std::span<const HistogramBin> bins)>;
-  // The same for histograms; the record's value is the number of elements. One whose bins a killed
-  // process has not all written is left out.
+  // Calls use() for each histogram; the record's value is the number of elements. Skips a histogram
+  // if a killed process wrote only some of its bins.
   void read_histograms(const RecordQuery& query, const UseHistogram& use) const;
-  // Calls the given function for the rows of its table, in order of rank, segment and writing; of
-  // the query, for the names that rows of this kind have. Rows that a resumed segment repeats come
-  // once, or, where their struct can say so, marked as superseded.
+  // Calls use() for each row of its table, in order of rank, segment and writing. The query applies
+  // to the names that rows of this type have. Rows that a resumed segment repeats are used once or,
+  // if the struct has a field for it, marked as superseded.
   void read_rows(const RecordQuery& query, const UseRow& use) const;
-  // The same as a list. Throws RecordError for more than kMostLines rows of a compressed table.
+  // Like read_rows(), but returns the rows. Throws RecordError for more than kMaxLines rows of a
+  // compressed table.
   template <typename Row>
   std::vector<Row> rows(const RecordQuery& query = {}) const;
   std::vector<Scalar> scalars() const { return rows<Scalar>(); }
@@ -135,33 +136,32 @@ template <typename Row>
 std::vector<Row> RunReader::rows(const RecordQuery& query) const {
   std::vector<Row> rows;
   read_rows(query, [&](const Row& row) {
-    if (Row::kTable.storage == Storage::packed && rows.size() == kMostLines) {
-      raise<RecordError>("the {}: more than {} rows; ask for fewer of them", Row::kTable.name,
-                         kMostLines);
+    if (Row::kTable.storage == Storage::packed && rows.size() == kMaxLines) {
+      raise<RecordError>("{}: more than {} rows; select fewer", Row::kTable.name, kMaxLines);
     }
     rows.push_back(row);
   });
   return rows;
 }
 
-// The files that RunReader would read for `path`; repair works on the same ones.
+// Returns the files that RunReader reads for `path`.
 TELENS_EXPORT std::vector<std::string> run_files(const std::string& path);
 
-// The runs of one log_dir: every start of a training makes a run of its own there.
+// The runs in a log_dir: each start of a training creates a run there.
 
-// A run among others.
+// A run in a log_dir.
 struct RunEntry {
   std::string folder;
-  double start_time = 0;          // its last start, in seconds since 1970
-  std::optional<Segment> latest;  // the lowest rank's; nothing if it cannot be read
-  std::string problem;            // then: why
+  double start_time = 0;          // of the last start, in seconds since 1970
+  std::optional<Segment> latest;  // of the lowest rank; nullopt if it cannot be read
+  std::string problem;            // why `latest` cannot be read
 
-  // The last part of its folder's path.
+  // Returns the name of the folder.
   std::string id() const;
 };
 
-// The runs of a log_dir (or of its telens folder) that holds several, newest first; none for any
-// other path. The newest is the one that was started or resumed last, not the last by name.
-TELENS_EXPORT std::vector<RunEntry> runs_beside(const std::string& path);
+// Returns the runs of a log_dir (or of its telens folder) that has more than one run, most recently
+// started or resumed first. Returns none for other paths.
+TELENS_EXPORT std::vector<RunEntry> list_runs(const std::string& path);
 
 }  // namespace telens::record

@@ -1,5 +1,5 @@
-// The vocabulary of a run file: rows, dictionaries and names of datasets, as docs/run_file.md
-// describes them. No LibTorch, no HDF5.
+// The schema of a run file, as docs/run_file.md describes it: versions, dictionaries, all tables.
+// Requires neither LibTorch nor HDF5.
 #pragma once
 
 #include <algorithm>
@@ -18,21 +18,21 @@
 
 namespace telens::record {
 
-// Grows when a reader of the older version could misread a file, and with a new table. A reader
-// refuses a newer one.
+// Incremented for each new table, and if a reader of the previous version could misread a file. A
+// reader rejects newer versions.
 inline constexpr int kSchemaVersion = [] {
   int newest = 3;
   for_each_type<RecordedRows>(
       [&]<typename Row>() { newest = std::max(newest, Row::kTable.since); });
   return newest;
 }();
-// The first whose rows have checksums.
+// The first schema version with checksums for rows.
 inline constexpr int kFirstWithChecksums = 3;
 
 struct DictionaryLayout {
   Dictionary dictionary;
   std::string_view dataset;
-  std::size_t width;  // bytes of a name; a longer one is cut
+  std::size_t width;  // bytes of a name; longer names are truncated
 };
 inline constexpr std::array<DictionaryLayout, kDictionaries> kDictionaryLayouts{{
     {Dictionary::layer, "names/layer", 256},
@@ -43,12 +43,12 @@ inline constexpr std::array<DictionaryLayout, kDictionaries> kDictionaryLayouts{
     {Dictionary::word, "names/word", 512},
 }};
 
-// All tables of a run file: what a session records, and what the writer adds.
+// All tables of a run file: those that a session records and those that the writer adds.
 
-// Written each time rows had to be dropped: a file with such a row is incomplete.
+// Written when rows were dropped: a file with such a row is incomplete.
 struct Drop {
   double time = 0;             // seconds since 1970
-  std::int64_t iteration = 0;  // the first dropped row's
+  std::int64_t iteration = 0;  // of the first dropped row
   std::int64_t rows = 0;
 
   static constexpr Table kTable{
@@ -59,15 +59,15 @@ struct Drop {
   }
 };
 
-// How a file ended: one row, and for the words of an exception that are longer than its cell as
-// many more of the same time and state. The beginning stands in the last row, where readers that
-// know of one alone look. A file without any was not closed.
+// How a file ended. An exception text that does not fit one cell takes several rows with the same
+// time and state. The last row has the beginning of the text, because older readers use only that
+// row. A file without such rows was not closed.
 struct EndRow {
   double time = 0;         // seconds since 1970
   std::int64_t state = 0;  // an End
   std::array<char, 240> reason{};
 
-  static constexpr std::size_t kMostParts = 8;
+  static constexpr std::size_t kMaxParts = 8;
 
   static constexpr Table kTable{
       .name = "end", .storage = Storage::plain, .chunk_rows = 1, .is_recorded = false};
@@ -77,8 +77,8 @@ struct EndRow {
   }
 };
 
-// In the order of writing, but for records, which come after the bins that belong to them: a record
-// that is there has its bins.
+// In the order of writing. Bins precede the records that they belong to: if a record is in the
+// file, its bins are too.
 using BatchRows =
     decltype(std::tuple_cat(std::tuple<BinRow, Record>(), RecordedRows(), std::tuple<Drop>()));
 using FileRows = decltype(std::tuple_cat(BatchRows(), std::tuple<EndRow>()));
@@ -86,7 +86,7 @@ using FileRows = decltype(std::tuple_cat(BatchRows(), std::tuple<EndRow>()));
 template <typename Row>
 inline constexpr std::string_view kTableName = Row::kTable.name;
 
-// The place of a table in the list.
+// The index of a table in FileRows.
 template <typename Row>
 inline constexpr std::size_t kTableIndex = [] {
   std::size_t index = 0;
@@ -98,7 +98,7 @@ inline constexpr std::size_t kTableIndex = [] {
   return index;
 }();
 
-// How many rows there are in each table of a file.
+// The number of rows in each table of a file.
 class RowCounts {
  public:
   template <typename Row>
@@ -110,7 +110,7 @@ class RowCounts {
     return counts_[kTableIndex<Row>];
   }
 
-  // Rows that a session handed over.
+  // Returns the number of rows that a session recorded.
   std::uint64_t recorded() const {
     std::uint64_t rows = 0;
     for_each_type<FileRows>(
@@ -124,7 +124,7 @@ class RowCounts {
   std::array<std::uint64_t, std::tuple_size_v<FileRows>> counts_{};
 };
 
-// Times in run files.
+// The clock for times in run files.
 
 inline double seconds_since_1970() {
   using Seconds = std::chrono::duration<double>;

@@ -15,25 +15,24 @@ namespace telens::record {
 
 namespace {
 
-// After so long the end of a recording reports that it waits.
-constexpr auto kSilentWait = std::chrono::seconds(3);
-// A row is on disk after two seconds at the latest: this long in the queue, the rest for writing.
-constexpr auto kLongestWait = std::chrono::milliseconds(1000);
-constexpr std::string_view kFreeSpace =
+// close() warns after this time that it waits for the disk.
+constexpr auto kReportWaitAfter = std::chrono::seconds(3);
+// A row is on disk after at most two seconds: this time in the queue, the rest for writing.
+constexpr auto kMaxQueueTime = std::chrono::milliseconds(1000);
+constexpr std::string_view kAdviceFreeSpace =
     "free space or set another log_dir, then start the run again to resume it";
-constexpr std::string_view kCheckDisk =
+constexpr std::string_view kAdviceCheckDisk =
     "check the disk or network of log_dir, or set another log_dir, then start the run again to "
     "resume it";
-// Where not even the first file came about, as in the place of a file, or without the right to
-// write.
-constexpr std::string_view kAnotherFolder =
-    "log_dir must be a folder with free space that this process may write to: make it one, or set "
-    "another log_dir, then start the run again";
-constexpr std::string_view kRecordLess =
+// If the first file could not be created: log_dir is a file, or not writable.
+constexpr std::string_view kAdviceOtherFolder =
+    "log_dir must be a writable folder with free space; fix it or set another log_dir, then start "
+    "the run again";
+constexpr std::string_view kAdviceRecordLess =
     "record less (a larger freq, fewer layers or statistics) or raise max_size, then start the run "
     "again to resume it";
 
-// Signals belong to the training's threads; SIGXFSZ in particular must not end the process.
+// Signals are handled by the training's threads. SIGXFSZ in particular must not end the process.
 void block_all_signals() {
   sigset_t all;
   sigfillset(&all);
@@ -75,7 +74,7 @@ void RunWriter::Impl::push(std::span<const Record> records) {
       records = records.subspan(taken);
     }
   }
-  tell_of_drops();
+  report_drops();
 }
 
 void RunWriter::Impl::close(End end, const std::string& reason) {
@@ -88,7 +87,7 @@ void RunWriter::Impl::close(End end, const std::string& reason) {
     stopping_ = true;
     work_.notify_one();
   }
-  warn_of_slow_disk();
+  warn_if_slow();
   const std::scoped_lock joining(join_mutex_);
   if (thread_.joinable()) {
     thread_.join();
@@ -97,39 +96,40 @@ void RunWriter::Impl::close(End end, const std::string& reason) {
   options_.claim.reset();
 }
 
-// Reports after a while that the caller waits for the writer's thread.
-void RunWriter::Impl::warn_of_slow_disk() {
+// Warns if the writer's thread is still writing after kReportWaitAfter.
+void RunWriter::Impl::warn_if_slow() {
   std::uint64_t rows = 0;
   {
     std::unique_lock lock(mutex_);
-    if (changed_.wait_for(lock, kSilentWait, [this] { return state_ == State::off; })) return;
-    rows = queued_ + rows_taken_ - std::min(rows_taken_, counters_.written);
+    if (changed_.wait_for(lock, kReportWaitAfter, [this] { return state_ == State::off; })) return;
+    rows = queued_ + dequeued_rows_ - std::min(dequeued_rows_, counters_.written);
   }
   options_.on_warning(
       fmt::format("telens: {}: the disk is slow: waiting until the last {} rows are written",
                   first_path_, rows));
 }
 
-// How many of the wanted rows may be queued now. Waits for the least under OnFull::block; what will
-// never be queued is counted.
+// Returns how many of the wanted rows may be queued now. With OnFull::block, waits until at least
+// the minimum may be. Counts the rows that will never be queued.
 std::size_t RunWriter::Impl::room(std::unique_lock<std::mutex>& lock, const Wanted& wanted) {
   const auto open = [this] { return state_ == State::recording && !stopping_; };
   const auto available = [&]() -> std::size_t {
-    if (queued_ == 0 && wanted.least > wanted.limit) return wanted.least;  // has it to itself
+    // an oversized request gets the empty queue
+    if (queued_ == 0 && wanted.minimum > wanted.limit) return wanted.minimum;
     return queued_ < wanted.limit ? wanted.limit - queued_ : 0;
   };
-  if (options_.on_full == OnFull::block && open() && available() < wanted.least) {
-    ++waiting_for_space_;
+  if (options_.on_full == OnFull::block && open() && available() < wanted.minimum) {
+    ++waiting_pushes_;
     work_.notify_one();
-    changed_.wait(lock, [&] { return !open() || available() >= wanted.least; });
-    --waiting_for_space_;
+    changed_.wait(lock, [&] { return !open() || available() >= wanted.minimum; });
+    --waiting_pushes_;
   }
   if (!open()) {
     counters_.failed += wanted.rows;
-    failed_at_once_ += wanted.rows;
+    rejected_rows_ += wanted.rows;
     return 0;
   }
-  const std::size_t taken = available() >= wanted.least ? std::min(wanted.rows, available()) : 0;
+  const std::size_t taken = available() >= wanted.minimum ? std::min(wanted.rows, available()) : 0;
   if (taken < wanted.rows && options_.on_full == OnFull::drop) {
     count_dropped(wanted.rows - taken, wanted.iteration);
   }
@@ -137,7 +137,7 @@ std::size_t RunWriter::Impl::room(std::unique_lock<std::mutex>& lock, const Want
 }
 
 void RunWriter::Impl::count_dropped(std::size_t rows, std::int64_t iteration) {
-  if (counters_.dropped == 0) drops_to_tell_ = true;
+  if (counters_.dropped == 0) has_unreported_drops_ = true;
   counters_.dropped += rows;
   auto& drops = incoming_.of<Drop>();
   if (drops.empty()) drops.push_back({seconds_since_1970(), iteration, 0});
@@ -149,7 +149,7 @@ void RunWriter::Impl::run() {
   pthread_setname_np(pthread_self(), "telens-record");
   open_first_segment();
   while (write_once()) {
-    if (files_->has_more_to_do()) files_->go_on();
+    if (files_->is_thinning()) files_->run_step();
   }
 }
 
@@ -164,13 +164,14 @@ void RunWriter::Impl::open_first_segment() {
     first_path_ = files_->path();
   } catch (const MaxSizeReached& cause) {
     first_path_ = folder;
-    stop_recording(cause.what(), kRecordLess);
+    stop_recording(cause.what(), kAdviceRecordLess);
   } catch (const DiskFull& cause) {
     first_path_ = folder;
-    stop_recording(cause.what(), kAnotherFolder);
+    stop_recording(cause.what(), kAdviceOtherFolder);
   } catch (const std::exception& cause) {
     first_path_ = folder;
-    stop_recording(cause.what(), is_writable_folder(folder) ? kCheckDisk : kAnotherFolder);
+    stop_recording(cause.what(),
+                   is_writable_folder(folder) ? kAdviceCheckDisk : kAdviceOtherFolder);
   }
   const std::scoped_lock lock(mutex_);
   opened_ = true;
@@ -180,20 +181,20 @@ void RunWriter::Impl::open_first_segment() {
 
 void RunWriter::Impl::wait_for_work(std::unique_lock<std::mutex>& lock) {
   while (!has_work()) {
-    if (files_->has_more_to_do()) {
-      if (queued_ > 0 && Clock::now() >= oldest_ + kLongestWait) return;
+    if (files_->is_thinning()) {
+      if (queued_ > 0 && Clock::now() >= oldest_ + kMaxQueueTime) return;
       lock.unlock();
-      files_->go_on();
+      files_->run_step();
       lock.lock();
     } else if (queued_ == 0) {
       work_.wait(lock);
-    } else if (work_.wait_until(lock, oldest_ + kLongestWait) == std::cv_status::timeout) {
+    } else if (work_.wait_until(lock, oldest_ + kMaxQueueTime) == std::cv_status::timeout) {
       return;
     }
   }
 }
 
-// Writes what has come in; false: that was the last time.
+// Writes the queued rows. Returns false after the last write.
 bool RunWriter::Impl::write_once() {
   std::uint64_t flushes = 0;
   bool last = false;
@@ -204,7 +205,7 @@ bool RunWriter::Impl::write_once() {
     last = stopping_;
     flushes = flushes_asked_;
     std::swap(incoming_, batch_);
-    rows_taken_ += batch_.recorded();
+    dequeued_rows_ += batch_.recorded();
     queued_ = 0;
     changed_.notify_all();
   }
@@ -214,31 +215,31 @@ bool RunWriter::Impl::write_once() {
     if (last) finish();
   } catch (const MaxSizeReached& cause) {
     if (!end_as_failed(cause.what())) files_.reset();
-    stop_recording(cause.what(), kRecordLess);
+    stop_recording(cause.what(), kAdviceRecordLess);
     return false;
   } catch (const DiskFull& cause) {
     if (!end_as_failed(cause.what())) files_.reset();
-    stop_recording(cause.what(), kFreeSpace);
+    stop_recording(cause.what(), kAdviceFreeSpace);
     return false;
   } catch (const std::exception& cause) {
     count_rows();
     files_.reset();
-    stop_recording(cause.what(), kCheckDisk);
+    stop_recording(cause.what(), kAdviceCheckDisk);
     return false;
   }
   const std::scoped_lock lock(mutex_);
   batch_.clear();
   flushes_done_ = flushes;
-  if (last) state_ = State::off;  // no flush may wait for a thread that is gone
+  if (last) state_ = State::off;  // no flush may wait for an ended thread
   changed_.notify_all();
   return !last;
 }
 
-// Counts the rows that the files have got of all that came in by now; the rest is lost.
+// Counts the rows in the files. All other dequeued rows are lost.
 void RunWriter::Impl::count_rows() {
   const std::scoped_lock lock(mutex_);
   counters_.written = files_->rows_written();
-  counters_.failed = failed_at_once_ + rows_taken_ - counters_.written;
+  counters_.failed = rejected_rows_ + dequeued_rows_ - counters_.written;
   counters_.bytes = files_->bytes();
 }
 
@@ -250,8 +251,8 @@ void RunWriter::Impl::finish() {
   counters_.bytes = bytes;
 }
 
-// A full disk is found before HDF5 begins to write, so the file can still say why it ends. False:
-// it is left as a killed process would leave it, readable up to the last flush.
+// A full disk is found before HDF5 starts to write, so the file can still record why it ends.
+// Returns false if the file is left like that of a killed process, readable up to the last flush.
 bool RunWriter::Impl::end_as_failed(const std::string& cause) {
   bool ended = true;
   try {
@@ -307,22 +308,21 @@ void RunWriter::Impl::close_stopped() {
   }
   const bool is_reported = file_has_count && lost.dropped == 0;
   if (is_reported || lost.dropped + lost.failed == 0) return;
-  options_.on_warning(fmt::format(
-      "telens: {}: {} rows were not recorded: {} that found the queue full, {} that the "
-      "disk did not take or keep",
-      first_path_, lost.dropped + lost.failed, lost.dropped, lost.failed));
+  options_.on_warning(
+      fmt::format("telens: {}: {} rows were not recorded: {} found the queue full, {} were not "
+                  "written or were removed",
+                  first_path_, lost.dropped + lost.failed, lost.dropped, lost.failed));
 }
 
-void RunWriter::Impl::tell_of_drops() {
-  if (!drops_to_tell_ || !drops_to_tell_.exchange(false)) return;
-  warn(fmt::format(
-      "telens: {}: the disk is slower than what is recorded, and rows are dropped; they are "
-      "counted in the file. Record less, or set recording={{\"on_full\": \"block\"}} to wait for "
-      "the disk",
-      first_path_));
+void RunWriter::Impl::report_drops() {
+  if (!has_unreported_drops_ || !has_unreported_drops_.exchange(false)) return;
+  warn(
+      fmt::format("telens: {}: the disk is too slow and rows are dropped (counted in the file). "
+                  "Record less, or set recording={{\"on_full\": \"block\"}} to wait for the disk",
+                  first_path_));
 }
 
-// No thread holds the mutex that calls this.
+// Must be called without the mutex.
 void RunWriter::Impl::warn(const std::string& text) {
   {
     const std::scoped_lock lock(mutex_);
@@ -342,11 +342,10 @@ RunWriter::~RunWriter() = default;
 
 void check_options(const RunOptions& options) {
   check_run_id(options.run_id);
-  if (options.max_size > 0 && options.max_size < kLeastMaxSize) {
+  if (options.max_size > 0 && options.max_size < kMinMaxSize) {
     raise<UsageError>(
-        "recording: max_size {} is too small; expected at least {} bytes, or 0 for no "
-        "limit",
-        options.max_size, kLeastMaxSize);
+        "recording: max_size {} is too small; expected at least {} bytes, or 0 for no limit",
+        options.max_size, kMinMaxSize);
   }
 }
 

@@ -1,4 +1,4 @@
-// Implementation of RunWriter: the bounded queue that any thread fills, and the thread that empties
+// The implementation of RunWriter: a bounded queue that any thread fills, and a thread that empties
 // it.
 #pragma once
 
@@ -37,14 +37,14 @@ class RunWriter::Impl {
     return intern_locked(dictionary, name);
   }
 
-  // Runs add(batch) if `rows` rows, which stay together, may be queued.
+  // Calls add(batch) if the queue has room for all `rows` rows.
   template <typename Add>
   void enqueue(std::size_t rows, std::size_t limit, std::int64_t iteration, Add add) {
     {
       std::unique_lock lock(mutex_);
       if (room(lock, {rows, rows, limit, iteration}) > 0) queue(rows, add);
     }
-    tell_of_drops();
+    report_drops();
   }
 
   void push(std::span<const Record> records);
@@ -63,7 +63,7 @@ class RunWriter::Impl {
     });
   }
 
-  // make() is called under the lock, and only if the row can be queued.
+  // Calls make() under the lock, and only if the queue has room for the row.
   template <typename Row, typename Make>
   void enqueue_one(std::int64_t iteration, Make make) {
     enqueue(1, capacity_for<Row>(), iteration,
@@ -73,8 +73,8 @@ class RunWriter::Impl {
   std::size_t capacity() const { return options_.queue_capacity; }
   template <typename Row>
   std::size_t capacity_for() const {
-    const bool keeps_place = Row::kTable.keeps_place_in_queue;
-    return keeps_place ? capacity() + capacity() / kReservedShare + 1 : capacity();
+    const bool has_reserved_space = Row::kTable.keeps_place_in_queue;
+    return has_reserved_space ? capacity() + capacity() / kReservedShare + 1 : capacity();
   }
 
   void flush() {
@@ -115,18 +115,17 @@ class RunWriter::Impl {
   }
 
  private:
-  // Rows that wake the writer before a second has passed: a compressed chunk's worth.
+  // The number of rows that wakes the writer early: one compressed chunk.
   static constexpr std::size_t kWakeRows = 4096;
-  // The part of the queue that is kept free for rows that tell most (Table::keeps_place_in_queue),
-  // so that details cannot crowd them out.
+  // The fraction of the queue that is reserved for important rows (Table::keeps_place_in_queue).
   static constexpr std::size_t kReservedShare = 8;
 
   enum class State : std::uint8_t { recording, off };
 
   struct Wanted {
     std::size_t rows;
-    std::size_t least;  // fewer would be of no use
-    std::size_t limit;  // that the queue may grow to
+    std::size_t minimum;  // fewer rows are useless
+    std::size_t limit;    // maximum size of the queue
     std::int64_t iteration;
   };
   std::size_t room(std::unique_lock<std::mutex>& lock, const Wanted& wanted);
@@ -135,7 +134,7 @@ class RunWriter::Impl {
   void queue(std::size_t rows, Add add);
   bool has_work() const {
     return stopping_ || flushes_asked_ > flushes_done_ || queued_ >= wake_rows() ||
-           (waiting_for_space_ > 0 && queued_ > 0);
+           (waiting_pushes_ > 0 && queued_ > 0);
   }
   std::size_t wake_rows() const { return std::min(kWakeRows, (capacity() + 1) / 2); }
 
@@ -148,16 +147,16 @@ class RunWriter::Impl {
   bool end_as_failed(const std::string& cause);
   void stop_recording(const std::string& cause, std::string_view advice);
   void close_stopped();
-  void warn_of_slow_disk();
-  void tell_of_drops();
+  void warn_if_slow();
+  void report_drops();
   void warn(const std::string& text);
 
   RunOptions options_;
   std::string first_path_;
 
   mutable std::mutex mutex_;
-  std::condition_variable work_;     // for the writer: there is something to do
-  std::condition_variable changed_;  // for the others: space, a flush, the opening, the end
+  std::condition_variable work_;     // for the writer: work has arrived
+  std::condition_variable changed_;  // for callers: space, a flush, the opening, the end
   State state_ = State::recording;
   bool opened_ = false;
   bool stopping_ = false;
@@ -166,20 +165,21 @@ class RunWriter::Impl {
   std::string error_;
   Batch incoming_;
   std::size_t queued_ = 0;  // rows in incoming_
-  int waiting_for_space_ = 0;
+  int waiting_pushes_ = 0;
   Clock::time_point oldest_;
   std::uint64_t flushes_asked_ = 0;
   std::uint64_t flushes_done_ = 0;
   Counters counters_;
   std::array<NameIds, kDictionaries> names_;
-  std::atomic<bool> drops_to_tell_ = false;
-  std::uint64_t rows_taken_ = 0;      // that the writer's thread has taken out of the queue
-  std::uint64_t failed_at_once_ = 0;  // that were not queued, since recording had stopped
+  std::atomic<bool> has_unreported_drops_ = false;
+  std::uint64_t dequeued_rows_ = 0;  // total rows that the writer's thread took from the queue
+  std::uint64_t rejected_rows_ =
+      0;  // total rows that were not queued because recording had stopped
 
-  // The writer's thread's own.
+  // Used only by the writer's thread.
   Batch batch_;
   std::unique_ptr<SegmentSeries> files_;
-  std::int64_t first_iteration_lost_ = 0;  // once a recording has stopped
+  std::int64_t first_iteration_lost_ = 0;  // set when recording has stopped
 
   std::mutex join_mutex_;
   std::thread thread_;

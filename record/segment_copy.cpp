@@ -27,7 +27,7 @@ RunOptions get_options(const SegmentReader& file) {
 SegmentCopy::SegmentCopy(const SegmentReader& original, const std::string& path,
                          const SegmentContext& context)
     : original_(original), bins_(original.bins()) {
-  const hdf5::Lock lock;  // for what a constructor that throws has to close
+  const hdf5::Lock lock;  // for constructors that throw
   copy_ = std::make_unique<SegmentWriter>(get_options(original), path, context);
   Batch names;
   for (const DictionaryLayout& layout : kDictionaryLayouts) {
@@ -42,7 +42,7 @@ SegmentCopy::~SegmentCopy() {
   bins_.reset();
 }
 
-// Adds the bins of one record; both come in the order of their writing.
+// Adds the bins of a record. Records and bins are read in the order of writing.
 void SegmentCopy::add_bins(Batch& batch, std::uint64_t row, std::int64_t new_row) {
   std::size_t bins_of_record = 0;
   while (true) {
@@ -56,8 +56,8 @@ void SegmentCopy::add_bins(Batch& batch, std::uint64_t row, std::int64_t new_row
     if (bin.record > static_cast<std::int64_t>(row)) return;
     if (bin.record == static_cast<std::int64_t>(row)) {
       batch.of<BinRow>().push_back({new_row, bin.bin, bin.count});
-      if (++bins_of_record > kMostBins) {
-        raise<RecordError>("histograms: more than {} bins of record {}", kMostBins, row);
+      if (++bins_of_record > kMaxBins) {
+        raise<RecordError>("histograms: more than {} bins of record {}", kMaxBins, row);
       }
     }
     ++next_bin_;

@@ -1,4 +1,4 @@
-// Writes what is left of one ended file of a run into a new one: all of it, or some records.
+// Copies one ended file of a run into a new file: all records or a selection.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace telens::record {
 
 class SegmentCopy {
  public:
-  // Creates the file `path`, with the names of `original`, which outlives this object.
+  // Creates the file `path` with the names of `original`, which must outlive this object.
   SegmentCopy(const SegmentReader& original, const std::string& path,
               const SegmentContext& context);
   ~SegmentCopy();
@@ -23,14 +23,15 @@ class SegmentCopy {
   SegmentCopy& operator=(const SegmentCopy&) = delete;
 
   using Keeps = std::function<bool(const Record&)>;
-  // The kept records of the next `chunks` chunks with their histograms; false: there are no more.
+  // Copies the selected records of the next `chunks` chunks and their histograms. Returns false if
+  // none are left.
   bool copy_records(std::uint64_t chunks, const Keeps& keeps);
-  // The last call: drops, the events of `rest`, and of all other tables the rows; of those that are
-  // thinned (Table::is_thinned) the ones in kept iterations.
+  // Copies the drops and all other tables; tables that are thinned (Table::is_thinned) only in
+  // selected iterations. Also writes `rest`, which has the events. Must be the last call.
   using KeepsIteration = std::function<bool(std::int64_t iteration)>;
   void finish(Batch rest, const KeepsIteration& keeps, const RunEnd& end);
 
-  // An event of a kind, whose words come behind those of the original.
+  // Adds an event to the batch. Its words get ids after the original's words.
   void add_event(Batch& batch, std::string_view kind, std::string_view text,
                  std::int64_t iteration) const;
 
@@ -44,7 +45,7 @@ class SegmentCopy {
   std::unique_ptr<SegmentWriter> copy_;
   std::uint64_t next_chunk_ = 0;
 
-  // Where the bins are.
+  // The position in the bins.
   std::vector<BinRow> piece_of_bins_;
   std::uint64_t next_bins_ = 0;
   std::size_t next_bin_ = 0;

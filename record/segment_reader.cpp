@@ -19,10 +19,10 @@ namespace telens::record {
 
 namespace {
 
-// A one-dimensional dataset, read piece by piece. Used under a Lock.
-class RowsOfTable {
+// A one-dimensional dataset that is read in pieces. Requires a Lock.
+class TableRows {
  public:
-  RowsOfTable(hid_t file, const std::string& name)
+  TableRows(hid_t file, const std::string& name)
       : dataset_(hdf5::checked(H5Dopen2(file, name.c_str(), H5P_DEFAULT), H5Dclose, name)),
         type_(hdf5::checked(H5Dget_type(dataset_), H5Tclose, name)),
         space_(hdf5::checked(H5Dget_space(dataset_), H5Sclose, name)),
@@ -35,8 +35,8 @@ class RowsOfTable {
   std::uint64_t count() const { return count_; }
   std::size_t width() const { return width_; }
   hsize_t chunk_rows() const { return chunk_rows_; }
-  // Chunk by chunk: H5Dget_storage_size goes through all chunks that the table's index claims to
-  // have, which in a damaged one are 2^32.
+  // Checks each chunk: H5Dget_storage_size would iterate over all chunks that the table's index
+  // claims, up to 2^32 in a damaged one.
   bool are_all_stored() const {
     for (hsize_t begin = 0; begin < count_; begin += chunk_rows_) {
       hsize_t bytes = 0;
@@ -45,7 +45,7 @@ class RowsOfTable {
     return true;
   }
 
-  // False: the disk or the file does not give them.
+  // Returns false if the rows cannot be read.
   bool read(hsize_t begin, hsize_t count, std::span<char> bytes) const {
     const hdf5::Handle memory(H5Screate_simple(1, &count, nullptr), H5Sclose);
     return H5Sselect_hyperslab(space_, H5S_SELECT_SET, &begin, nullptr, &count, nullptr) >= 0 &&
@@ -59,10 +59,10 @@ class RowsOfTable {
   hsize_t chunk_rows_ = 0;
 };
 
-constexpr std::int64_t kMostIterations = INT64_C(1) << 53;  // files' numbers can be added up
+constexpr std::int64_t kMaxIterations = INT64_C(1) << 53;  // sums over files must not overflow
 
-// Stands for a name that cannot be read; different in each file. It fits where a name does, so
-// that a repair writes it as it is.
+// Returns a substitute for a name that cannot be read. It is different in each file and fits the
+// dictionary, so that a repair writes it unchanged.
 std::string damaged_name(const DictionaryLayout& layout, std::size_t id, const std::string& path) {
   const std::filesystem::path file = std::filesystem::path(path).filename();
   const auto dictionary = layout.dataset.substr(layout.dataset.find('/') + 1);
@@ -85,7 +85,7 @@ void SegmentReader::during_construction(Use use) {
   }
 }
 
-SegmentReader::SegmentReader(const std::string& path, std::uint64_t most_records) {
+SegmentReader::SegmentReader(const std::string& path, std::uint64_t max_records) {
   const hdf5::Lock lock;
   about_.path = path;
   about_.live = is_being_written(path);
@@ -93,7 +93,7 @@ SegmentReader::SegmentReader(const std::string& path, std::uint64_t most_records
   during_construction([&] {
     read_about();
     records_ = std::make_unique<PackedReader>(opened_.file, checksums_, damage_, growth());
-    records_->keep_first(most_records);
+    records_->truncate(max_records);
     about_.records = records_->rows();
   });
 }
@@ -103,7 +103,7 @@ SegmentReader::SegmentReader(const std::string& path) : SegmentReader(path, UINT
     read_end_and_drops();
     const auto ends = records_->table().ends();
     if (!ends) {
-      about_.records = 0;  // all are damaged
+      about_.records = 0;  // all records are damaged
       return;
     }
     about_.first_iteration = ends->first.iteration;
@@ -133,8 +133,8 @@ void SegmentReader::read_about() {
   about_.start_time = read_real(opened_.file, "start_time");
   about_.continues = has_attribute(opened_.file, "continues");
   if (has_attribute(opened_.file, "records_seen")) {
-    about_.thinned = {read_integer(opened_.file, "iterations_left", 0, kMostIterations),
-                      read_integer(opened_.file, "iterations_seen", 0, kMostIterations),
+    about_.thinned = {read_integer(opened_.file, "iterations_left", 0, kMaxIterations),
+                      read_integer(opened_.file, "iterations_seen", 0, kMaxIterations),
                       read_integer(opened_.file, "records_seen", 0, INT64_MAX)};
   }
   if (const auto file = parse_segment(about_.path)) about_.segment = file->segment;
@@ -148,7 +148,7 @@ void SegmentReader::read_end_and_drops() {
     const auto state = static_cast<End>(end.state);
     std::string reason = get_text(end.reason);
     const bool goes_on = about_.end && about_.end->time == end.time && about_.end->state == state;
-    constexpr std::size_t kMost = EndRow::kMostParts * sizeof(EndRow::reason);
+    constexpr std::size_t kMost = EndRow::kMaxParts * sizeof(EndRow::reason);
     if (goes_on && reason.size() + about_.end->reason.size() <= kMost) {
       reason += about_.end->reason;
     }
@@ -162,17 +162,17 @@ void SegmentReader::read_end_and_drops() {
   }
 }
 
-// The rows of an AppendTable have a checksum each. Where a chunk of the table cannot be read at
-// all, as where its write failed, the others still are; and so are rows before one without
+// Each row of an AppendTable has a checksum. If a chunk cannot be read, for example because its
+// write failed, the other chunks still are, and so are rows before the first one without a
 // checksum.
 std::uint64_t SegmentReader::each_row(const std::string& name, const UseBytes& use) const {
   const hdf5::Lock lock;
-  const RowsOfTable rows(opened_.file, name);
-  std::optional<RowsOfTable> checksums;
+  const TableRows rows(opened_.file, name);
+  std::optional<TableRows> checksums;
   if (checksums_ == Checksums::verified) checksums.emplace(opened_.file, name + "_crc");
-  // HDF5 would make up what was never stored.
+  // HDF5 would return fill values for rows that were never stored.
   if (!checksums && !rows.are_all_stored()) {
-    raise<RecordError>("{}: {} rows, of which not all are stored", name, rows.count());
+    raise<RecordError>("{}: not all of its {} rows are stored", name, rows.count());
   }
   const std::uint64_t checked =
       checksums ? std::min(rows.count(), checksums->count()) : rows.count();
@@ -240,15 +240,15 @@ RowCounts SegmentReader::read_all() const {
   return counts;
 }
 
-RowCounts SegmentReader::intact_from(const RowCounts& begin) const {
+RowCounts SegmentReader::count_intact_from(const RowCounts& begin) const {
   RowCounts counts;
   for_each_type<BatchRows>([&]<typename Row>() {
     const std::uint64_t first = begin.of<Row>();
     if constexpr (std::is_same_v<Row, Record>) {
-      counts.of<Row>() = records_->table().intact_from(first);
+      counts.of<Row>() = records_->table().count_intact_from(first);
     } else if constexpr (Row::kTable.storage == Storage::packed) {
       counts.of<Row>() =
-          PackedRows<Row>(opened_.file, checksums_, damage_, growth()).intact_from(first);
+          PackedRows<Row>(opened_.file, checksums_, damage_, growth()).count_intact_from(first);
     } else {
       std::uint64_t next = first;
       each_row(std::string(Row::kTable.name), [&](std::uint64_t number, std::span<const char>) {

@@ -23,26 +23,27 @@ namespace telens::record {
 class SegmentReader {
  public:
   explicit SegmentReader(const std::string& path);
-  // For a file that has been looked at: reads at most the first `most_records` records, since it
-  // may have grown, and its about() does not say in which iterations they are.
-  SegmentReader(const std::string& path, std::uint64_t most_records);
+  // Opens a file whose summary is known. Reads at most the first `max_records` records, because the
+  // file may have grown. about() does not contain iterations.
+  SegmentReader(const std::string& path, std::uint64_t max_records);
   ~SegmentReader();
 
   const Segment& about() const { return about_; }
   const PackedReader& records() const { return *records_; }
-  // The damage in all that was read by now. The functions below leave it out; a damaged
-  // name, whose id others have, reads "(damaged <dictionary> <id> of <file>)" or, where that is too
-  // long, "(damaged <id> of <file>)".
+  // The damage found so far. The functions below skip damaged rows. Other rows may use a damaged
+  // name, so it is read as "(damaged <dictionary> <id> of <file>)" or, if that is too long, as
+  // "(damaged <id> of <file>)".
   const DamageLog& damage() const { return damage_; }
-  // Finds all damage. How many rows are whole; bins without those of damaged records, or of none.
+  // Reads everything and so finds all damage. Returns the number of undamaged rows, without bins of
+  // damaged or missing records.
   RowCounts read_all() const;
-  // How many rows there are behind `begin`, up to a damaged one.
-  RowCounts intact_from(const RowCounts& begin) const;
+  // Returns the number of rows from `begin` to the first damaged row.
+  RowCounts count_intact_from(const RowCounts& begin) const;
   const std::vector<std::string>& names(Dictionary dictionary) const;
   std::string config_text() const;
   std::vector<std::pair<std::string, std::string>> environment() const;
-  // Calls use(row) for the rows of a table, with the file's own ids. Row by row: a small file may
-  // hold more of them than there is memory. A table that came with a newer schema has no rows.
+  // Calls use(row) for each row of a table, with the ids of the file. Rows are not collected: a
+  // small file may hold more rows than fit in memory. A table from a later schema version is empty.
   template <typename Row, typename Use>
   void read(Use use) const;
   template <typename Row>
@@ -57,23 +58,23 @@ class SegmentReader {
   std::unique_ptr<PackedRows<BinRow>> bins() const;
 
  private:
-  // Calls use() under the lock of HDF5; an error closes the file and names it.
+  // Calls use() under HDF5's lock. An error closes the file and is rethrown with the file's name.
   template <typename Use>
   void during_construction(Use use);
   void close();
   Growth growth() const { return opened_.datasets.empty() ? Growth::possible : Growth::none; }
   void read_about();
   void read_end_and_drops();
-  // For datasets that are written once.
+  // Reads a dataset that is written once.
   std::vector<char> read_fixed(const std::string& name) const;
-  // Calls use(number, bytes) for the undamaged rows of an AppendTable; its number of rows.
+  // Calls use(number, bytes) for each undamaged row of an AppendTable. Returns its number of rows.
   using UseBytes = std::function<void(std::uint64_t number, std::span<const char> bytes)>;
   std::uint64_t each_row(const std::string& name, const UseBytes& use) const;
 
   Segment about_;
   Checksums checksums_ = Checksums::none;
   mutable DamageLog damage_;
-  mutable std::array<std::optional<std::vector<std::string>>, kDictionaries> names_;  // once read
+  mutable std::array<std::optional<std::vector<std::string>>, kDictionaries> names_;  // cache
   OpenRunFile opened_;
   std::unique_ptr<PackedReader> records_;
 };

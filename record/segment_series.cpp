@@ -19,18 +19,18 @@ namespace telens::record {
 namespace {
 
 constexpr std::size_t kRecordsAtOnce = 4096;
-// A copy that is hardly smaller is not worth another one.
-constexpr double kWorthIt = 0.9;
-// The oldest file is thinned among those that are about as large as the largest one: so all of a
-// run gets coarser, and its older part first.
-constexpr double kAboutAsLarge = 0.6;
+// A file is not thinned again if the last thinning saved less than 10 %.
+constexpr double kMaxThinnedShare = 0.9;
+// The oldest file of at least this fraction of the largest one is thinned: the whole run becomes
+// coarser, its older part first.
+constexpr double kLargeShare = 0.6;
 
 // The pause before each try of a write: a disk that fails one write may accept the next.
 constexpr std::array<std::chrono::milliseconds, 4> kPauses{
     std::chrono::milliseconds(0), std::chrono::milliseconds(100), std::chrono::milliseconds(500),
     std::chrono::milliseconds(2000)};
-// Each failed write leaves a file behind; one process creates at most this many in that way.
-constexpr int kMostFailures = 32;
+// Each failed write leaves a file; one process creates at most this many in that way.
+constexpr int kMaxFailures = 32;
 
 std::string describe_tries() {
   using Seconds = std::chrono::duration<double>;
@@ -57,20 +57,20 @@ std::size_t retry(std::size_t max_tries, Attempt attempt, Failed failed) {
   return 0;
 }
 
-// `files`: pointers to one or more files, the oldest first.
+// `files` are pointers to at least one file, oldest first.
 template <typename Files>
-auto first_of_the_large(const Files& files) {
+auto oldest_large_file(const Files& files) {
   const auto bytes = [](const auto* file) { return file->bytes; };
   const auto largest = static_cast<double>(std::ranges::max(files, {}, bytes)->bytes);
   return std::ranges::find_if(files, [&](const auto* file) {
-    return static_cast<double>(file->bytes) >= kAboutAsLarge * largest;
+    return static_cast<double>(file->bytes) >= kLargeShare * largest;
   });
 }
 
-// How many rows a file has that was abandoned, behind those that it had before.
+// Returns the rows that an abandoned file has in addition to the rows `before`.
 RowCounts rows_after(const std::string& path, const RowCounts& before) {
   try {
-    return SegmentReader(path).intact_from(before);
+    return SegmentReader(path).count_intact_from(before);
   } catch (const RecordError&) {
     return {};
   }
@@ -83,8 +83,8 @@ bool is_writable_folder(const std::string& path) {
   return std::filesystem::is_directory(path, unknown) && ::access(path.c_str(), W_OK | X_OK) == 0;
 }
 
-SegmentSeries::SegmentSeries(const RunOptions& options, const std::string& folder, Tell tell)
-    : options_(options), folder_(folder), tell_(std::move(tell)) {
+SegmentSeries::SegmentSeries(const RunOptions& options, const std::string& folder, Report report)
+    : options_(options), folder_(folder), report_(std::move(report)) {
   prepare();
   current_ = create_with_retries([&] {
     const std::uint64_t others = bytes_of_segments(folder, options.rank);
@@ -93,11 +93,11 @@ SegmentSeries::SegmentSeries(const RunOptions& options, const std::string& folde
   first_path_ = current_->path();
 }
 
-// Before the first file: finds those of earlier starts, and makes room for one more.
+// Before the first file: finds the files of earlier starts and makes room for one more.
 void SegmentSeries::prepare() {
-  const hdf5::Lock lock;  // for what a constructor that throws has to close
+  const hdf5::Lock lock;  // for constructors that throw
   Thinning::remove_leftovers(folder_, options_.rank);
-  if (thins()) {
+  if (can_thin()) {
     for (const SegmentFile& file : segments_in(folder_)) {
       if (file.rank != options_.rank || is_being_written(file.path)) continue;
       ended_.push_back({file.path, size_of(file.path), false});
@@ -121,8 +121,8 @@ std::unique_ptr<SegmentWriter> SegmentSeries::create_with_retries(Make make) {
     raise<RecordError>("a run file cannot be created: {} ({})", first_cause, describe_tries());
   }
   if (tries > 1) {
-    tell_(fmt::format("{}: creating it failed ({}); try {} succeeded, and no row is lost",
-                      created->path(), first_cause, tries));
+    report_(fmt::format("{}: creating it failed ({}); try {} succeeded, and no row is lost",
+                        created->path(), first_cause, tries));
   }
   return created;
 }
@@ -133,12 +133,12 @@ std::uint64_t SegmentSeries::ended_bytes() const {
 }
 
 void SegmentSeries::write(const Batch& batch) {
-  if (!current_->is_in_place()) go_on_after_removal();
-  if (!thins()) return write_to_current(batch);
+  if (!current_->is_in_place()) recover_from_removal();
+  if (!can_thin()) return write_to_current(batch);
   const auto& records = batch.of<Record>();
   const auto& bins = batch.of<BinRow>();
   if (records.size() <= kRecordsAtOnce) return write_piece(batch);
-  // In pieces, so that one large batch does not make one large file.
+  // In pieces, so that a large batch does not create a large file.
   Batch rest = batch;
   rest.of<Record>().clear();
   rest.of<BinRow>().clear();
@@ -160,12 +160,12 @@ void SegmentSeries::write(const Batch& batch) {
 
 void SegmentSeries::write_piece(const Batch& piece) {
   const std::uint64_t after = current_->file_size() + piece.bytes() + kEndReserve;
-  if (after > share() && current_->file_size() > share() / 2) begin_next();
+  if (after > share() && current_->file_size() > share() / 2) start_next_file();
   write_to_current(piece);
 }
 
 void SegmentSeries::write_to_current(const Batch& batch) {
-  // A file that follows begins with these.
+  // Later files start with these names.
   for (std::size_t i = 0; i < kDictionaries; ++i) {
     names_[i].insert(names_[i].end(), batch.names[i].begin(), batch.names[i].end());
   }
@@ -178,66 +178,65 @@ void SegmentSeries::write_to_current(const Batch& batch) {
   } catch (const DiskFull&) {
     throw;
   } catch (const RecordError& failure) {
-    go_on_after_failure(batch, before, failure.what());
+    recover_from_failure(batch, before, failure.what());
   }
 }
 
-// Rows of the batch that the abandoned file has got stay there; the rest goes into a new one.
-void SegmentSeries::go_on_after_failure(Batch rest, RowCounts before, const std::string& cause) {
+// Rows of the batch that the abandoned file has stay there. The other rows go to a new file.
+void SegmentSeries::recover_from_failure(Batch rest, RowCounts before, const std::string& cause) {
   rest.names = {};
   std::string path = current_->path();
   const auto attempt = [&] {
     ++failures_;
-    if (!rows_of_abandoned_) {
+    if (!abandoned_rows_) {
       path = current_->path();
       abandon_current(rest, before);
     }
-    leave_current(next_file(bytes()), *rows_of_abandoned_);
+    replace_current(create_next_file(bytes()), *abandoned_rows_);
     before = {};
     current_->write(rest);
   };
-  const auto tries_left = static_cast<std::size_t>(std::max(0, kMostFailures - failures_));
+  const auto tries_left = static_cast<std::size_t>(std::max(0, kMaxFailures - failures_));
   if (retry(tries_left, attempt, [](const RecordError&) {}) == 0) {
-    if (!rows_of_abandoned_) abandon_current(rest, before);
+    if (!abandoned_rows_) abandon_current(rest, before);
     raise<RecordError>("{}", cause);
   }
-  tell_(fmt::format("{}: a write failed ({}); recording continues in {}", path, cause,
-                    std::filesystem::path(current_->path()).filename().string()));
+  report_(fmt::format("{}: a write failed ({}); recording continues in {}", path, cause,
+                      std::filesystem::path(current_->path()).filename().string()));
 }
 
-// Closes the file as it is, and takes from the batch what has come to lie in it behind the rows
-// that it had before.
+// Closes the file as it is. Removes the rows from the batch that the file has beyond `before`.
 void SegmentSeries::abandon_current(Batch& rest, const RowCounts& before) {
   current_->abandon();
   const std::uint64_t rows = rest.recorded();
   rest.drop_first(rows_after(current_->path(), before));
-  rows_of_abandoned_ = before.recorded() + rows - rest.recorded();
+  abandoned_rows_ = before.recorded() + rows - rest.recorded();
 }
 
-// The file has lost its name: with its folder, most often. Its rows are gone with it, unless it
-// was given another one.
-void SegmentSeries::go_on_after_removal() {
+// The file lost its name, usually because its folder was removed. Its rows are lost unless the file
+// has another name.
+void SegmentSeries::recover_from_removal() {
   const std::string path = current_->path();
   const bool removed = current_->is_removed();
   const std::uint64_t rows = current_->written().recorded();
   const std::string event =
-      removed ? fmt::format("{} was removed while it was written, and {} rows with it", path, rows)
+      removed ? fmt::format("{} was removed while it was written, and {} rows are lost", path, rows)
               : fmt::format("{} was moved while it was written", path);
   if (removed) rows_lost_ = rows;
   thinning_.reset();
   std::unique_ptr<SegmentWriter> next;
   try {
     std::filesystem::create_directories(folder_);
-    next = create_with_retries([&] { return next_file(0); });
+    next = create_with_retries([&] { return create_next_file(0); });
   } catch (const std::exception& cause) {
-    raise<RecordError>("{}, and recording cannot go on: {}", event, cause.what());
+    raise<RecordError>("{}, and recording cannot continue: {}", event, cause.what());
   }
   try {
-    current_->finish(End::clean, "goes on in the next file");
+    current_->finish(End::clean, "continues in the next file");
   } catch (const RecordError&) {
     current_->abandon();
   }
-  leave_current(std::move(next), rows - std::exchange(rows_lost_, 0));
+  replace_current(std::move(next), rows - std::exchange(rows_lost_, 0));
   ended_.clear();
   if (removed) {
     Batch lost;
@@ -246,13 +245,13 @@ void SegmentSeries::go_on_after_removal() {
     current_->write(lost);
   }
   const std::string& now = current_->path();
-  tell_(fmt::format("{}; recording goes on in {}", event,
-                    now == path ? "a new file of that name" : now));
+  report_(fmt::format("{}; recording continues in {}", event,
+                      now == path ? "a new file of the same name" : now));
 }
 
-// With the names that rows refer to.
-std::unique_ptr<SegmentWriter> SegmentSeries::next_file(std::uint64_t others) {
-  const hdf5::Lock lock;  // for what a constructor that throws has to close
+// The file starts with the names that rows refer to.
+std::unique_ptr<SegmentWriter> SegmentSeries::create_next_file(std::uint64_t others) {
+  const hdf5::Lock lock;  // for constructors that throw
   Batch names;
   names.names = names_;
   auto next = std::make_unique<SegmentWriter>(options_, folder_, others, /*continues=*/true);
@@ -266,84 +265,83 @@ std::unique_ptr<SegmentWriter> SegmentSeries::next_file(std::uint64_t others) {
   return next;
 }
 
-void SegmentSeries::leave_current(std::unique_ptr<SegmentWriter> next,
-                                  std::uint64_t rows_left_there) {
-  rows_of_others_ += rows_left_there;
+void SegmentSeries::replace_current(std::unique_ptr<SegmentWriter> next, std::uint64_t rows_kept) {
+  rows_in_other_files_ += rows_kept;
   ended_.push_back({current_->path(), size_of(current_->path()), false});
   current_ = std::move(next);
-  rows_of_abandoned_.reset();
+  abandoned_rows_.reset();
 }
 
-// For one more file; false: there is none.
+// Makes room for one more file. Returns false if that is impossible.
 bool SegmentSeries::make_room() {
   while (bytes() > kSharesOfEnded * share()) {
-    begin_thinning();
+    start_thinning();
     if (!thinning_) return false;
     const std::string path = thinning_->path();
-    while (thinning_ && thinning_->path() == path) go_on();
+    while (thinning_ && thinning_->path() == path) run_step();
   }
   return true;
 }
 
-void SegmentSeries::begin_next() {
+void SegmentSeries::start_next_file() {
   if (!make_room()) throw MaxSizeReached(options_.max_size);
-  auto next = create_with_retries([&] { return next_file(bytes() + share()); });
-  current_->finish(End::clean, "goes on in the next file");
+  auto next = create_with_retries([&] { return create_next_file(bytes() + share()); });
+  current_->finish(End::clean, "continues in the next file");
   const std::uint64_t rows = current_->written().recorded();
-  leave_current(std::move(next), rows);
-  begin_thinning();
+  replace_current(std::move(next), rows);
+  start_thinning();
 }
 
-// The next one, where another file would not fit beside those that there are.
-void SegmentSeries::begin_thinning() {
+// Starts to thin a file if another file would not fit.
+void SegmentSeries::start_thinning() {
   const std::uint64_t another = std::max(share(), current_bytes());
   if (thinning_ || ended_bytes() + another <= kSharesOfEnded * share()) return;
   const std::uint64_t others = ended_bytes() + (current_ ? another : 0);
   std::vector<Ended*> candidates;
   for (Ended& file : ended_) {
-    const bool fits = others + file.bytes <= options_.max_size;  // its copy
+    const bool fits = others + file.bytes <= options_.max_size;  // the copy of the file
     if (!file.thin && fits) candidates.push_back(&file);
   }
   while (!candidates.empty()) {
-    const auto chosen = first_of_the_large(candidates);
+    const auto chosen = oldest_large_file(candidates);
     try {
       thinning_ = std::make_unique<Thinning>((*chosen)->path);
       return;
     } catch (const BeingRewritten&) {
-      // Repaired for a moment: the next time it may be free. The others are compared without it,
-      // or it would be the only large one in the end, and nothing would be thinned any more.
+      // The file is being repaired and may be free the next time. Compare the others without it:
+      // otherwise it could be the only large file, and nothing would be thinned any more.
     } catch (const std::exception&) {
-      (*chosen)->thin = true;  // a damaged one
+      (*chosen)->thin = true;  // it is damaged
     }
     candidates.erase(chosen);
   }
 }
 
-void SegmentSeries::go_on() {
+void SegmentSeries::run_step() {
   const auto file = std::ranges::find(ended_, thinning_->path(), &Ended::path);
   bool done = true;
   try {
-    done = !thinning_->go_on();
+    done = !thinning_->run_step();
   } catch (const std::exception&) {
-    // A damaged one, or no room for the copy: it stays as it is.
+    // The file is damaged, or its copy does not fit. It stays unchanged.
   }
   if (!done) return;
   const std::uint64_t bytes = size_of(file->path);
-  file->thin = static_cast<double>(bytes) > kWorthIt * static_cast<double>(file->bytes);
+  file->thin = static_cast<double>(bytes) > kMaxThinnedShare * static_cast<double>(file->bytes);
   file->bytes = bytes;
   thinning_.reset();
-  begin_thinning();
+  start_thinning();
 }
 
 void SegmentSeries::finish(End end, const std::string& reason) {
   thinning_.reset();
-  if (!current_->is_in_place()) go_on_after_removal();
+  if (!current_->is_in_place()) recover_from_removal();
   try {
     current_->finish(end, reason);
   } catch (const DiskFull&) {
     throw;
   } catch (const RecordError& failure) {
-    go_on_after_failure({}, current_->written(), failure.what());
+    recover_from_failure({}, current_->written(), failure.what());
     current_->finish(end, reason);
   }
 }

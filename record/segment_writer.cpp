@@ -22,7 +22,7 @@ namespace telens::record {
 
 namespace {
 
-// A checksum of 4 bytes, and so much again for what a chunk takes beside its rows.
+// A checksum of 4 bytes and about as much overhead of the chunk.
 constexpr std::size_t kBytesBesideRow = 8;
 
 template <typename Rows>
@@ -90,7 +90,7 @@ void write_attribute(hid_t file, const char* name, const std::string& text) {
   write_attribute(file, name, type, text.c_str());
 }
 
-// A dataset that is written once, here. Its checksum is an attribute, which HDF5 checks itself.
+// Writes a dataset that never changes. Its checksum is an attribute, which HDF5 protects.
 void write_fixed(hid_t file, const char* name, hid_t type, const hdf5::Handle& space,
                  std::span<const char> data) {
   const auto dataset = hdf5::checked(
@@ -138,19 +138,19 @@ hdf5::Handle create_file(const std::string& path) {
   const bool use_locks = true;
   const bool ignore_where_unsupported = true;
   hdf5::check(H5Pset_file_locking(access, use_locks, ignore_where_unsupported), path);
-  // Anew, also where a killed process left one behind: a link in its place is not followed.
+  // Removes the file of a killed process. A link in its place is not followed.
   ::unlink(path.c_str());
   return hdf5::checked(H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access), H5Fclose,
                        "the new file");
 }
 
-// A disk that is full has room for one row alone.
+// A full disk has room for one row only.
 std::vector<EndRow> make_end_rows(const RunEnd& end) {
   const std::string_view text = std::string_view(end.reason).substr(0, end.reason.find('\0'));
   constexpr std::size_t kPart = sizeof(EndRow::reason);
   const std::size_t parts =
       end.state == End::exception
-          ? std::clamp<std::size_t>((text.size() + kPart - 1) / kPart, 1, EndRow::kMostParts)
+          ? std::clamp<std::size_t>((text.size() + kPart - 1) / kPart, 1, EndRow::kMaxParts)
           : 1;
   std::vector<EndRow> rows(parts, {end.time, static_cast<std::int64_t>(end.state), {}});
   for (std::size_t i = 0; i < parts; ++i) {
@@ -191,7 +191,7 @@ SegmentWriter::SegmentWriter(const RunOptions& options, const std::string& folde
     int segment = first_free_segment(folder, options.rank);
     write_context(options, {seconds_since_1970(), continues, std::nullopt});
     create_tables(Tail::used);
-    hdf5::check(H5Fstart_swmr_write(file_), "cannot begin single-writer access");
+    hdf5::check(H5Fstart_swmr_write(file_), "cannot start single-writer access");
     space_.mark_live();
     do {
       path_ = fmt::format("{}/{}", folder, segment_name(options.rank, segment++));
@@ -215,7 +215,7 @@ SegmentWriter::SegmentWriter(const RunOptions& options, const std::string& path,
   create_tables(Tail::empty);
 }
 
-// Sends what HDF5 writes while it closes the file into memory.
+// Redirects the writes of HDF5's close into memory.
 void SegmentWriter::abandon() {
   const hdf5::Lock lock;
   void* handle = nullptr;
@@ -230,7 +230,7 @@ void SegmentWriter::abandon() {
   file_.reset();
 }
 
-// One that was not closed has no more to write.
+// A file that was not closed has nothing more to write.
 SegmentWriter::~SegmentWriter() { abandon(); }
 
 void SegmentWriter::close_tables() {
@@ -238,7 +238,7 @@ void SegmentWriter::close_tables() {
   for_each_type<FileRows>([this]<typename Row>() { table<Row>().reset(); });
 }
 
-// False: another process took the name first.
+// Returns false if another process took the name first.
 bool SegmentWriter::take_name(const std::string& temporary) {
   if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path_.c_str(), RENAME_NOREPLACE) == 0) {
     return true;
@@ -282,7 +282,7 @@ void SegmentWriter::create_tables(Tail tail) {
   });
 }
 
-// Names reach the disk before any row that refers to them.
+// Names must reach the disk before the rows that refer to them.
 void SegmentWriter::write_names(const Batch& batch) {
   const hdf5::Lock lock;
   for (const DictionaryLayout& layout : kDictionaryLayouts) {
@@ -305,7 +305,7 @@ void SegmentWriter::append(std::span<const Row> rows) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     store(rows[i], stored_.data() + i * kStoredBytes<Row>);
   }
-  // A packed table holds the lock only while it writes a chunk that it has compressed.
+  // A packed table takes the lock itself, only while it writes a compressed chunk.
   std::optional<hdf5::Lock> lock;
   if (!OpenTable<Row>::kPacked) lock.emplace();
   table<Row>()->append(stored_.data(), rows.size());
@@ -368,7 +368,7 @@ void SegmentWriter::lost(std::uint64_t rows, std::int64_t first_iteration) {
 void SegmentWriter::close() {
   const hdf5::Lock lock;
   close_tables();
-  // A write that fails here can be told from one that fails while HDF5 lets go of the file.
+  // Flushes first to distinguish a failed write from a failed close.
   hdf5::check(H5Fflush(file_, H5F_SCOPE_LOCAL), path_);
   hdf5::check(file_.reset(), path_);
   space_.release_unused();

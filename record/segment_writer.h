@@ -1,5 +1,4 @@
-// A piece of work that the queue hands to the writer's thread: rows in the order of pushing per
-// table, and the names that they are the first to use.
+// Batch: rows on their way from the queue to a file. SegmentWriter: writes one file of a run.
 #pragma once
 
 #include <array>
@@ -20,9 +19,10 @@
 
 namespace telens::record {
 
-// Names lie in chunks of so many bytes, which are never compressed.
+// The size of a chunk of names. Chunks of names are not compressed.
 inline constexpr std::size_t kNameChunkBytes = 4096;
 
+// The rows of each table in the order of push(), and the names that these rows use first.
 // BinRow::record counts from the first record of the batch.
 class Batch {
  public:
@@ -39,22 +39,22 @@ class Batch {
     rows_.for_each(use);
   }
 
-  std::uint64_t recorded() const;            // how many rows a session handed over
-  std::uint64_t bytes() const;               // at the most, in a file
-  void drop_first(const RowCounts& counts);  // bins go with their records
+  std::uint64_t recorded() const;            // rows that a session recorded
+  std::uint64_t bytes() const;               // an upper bound of the bytes in a file
+  void drop_first(const RowCounts& counts);  // removes the bins of removed records
   void clear();
 
-  std::array<std::vector<std::string>, kDictionaries> names;  // by dictionary
+  std::array<std::vector<std::string>, kDictionaries> names;  // indexed by dictionary
 
  private:
   RowLists<BatchRows> rows_;
 };
 
-// Writes one segment of a run: one HDF5 file with all its tables. Used by one thread; throws
-// DiskFull before anything is written, after which finish() is allowed, or another RecordError for
-// a write that failed, after which only abandon() and its destruction are.
+// Writes one segment: an HDF5 file with all tables. For one thread. Throws DiskFull before anything
+// is written; finish() is then still allowed. Throws another RecordError if a write fails; only
+// abandon() and the destructor are then allowed.
 
-// The attributes of a file, besides the run's own.
+// Attributes of a file, not shared by the whole run.
 struct SegmentContext {
   double start_time = 0;  // seconds since 1970
   bool continues = false;
@@ -63,34 +63,36 @@ struct SegmentContext {
 
 class SegmentWriter {
  public:
-  // Creates the file under a temporary name in `folder`, begins SWMR, and gives it the name of the
-  // first free segment of the rank. `others` are the bytes of max_size that the rank's other files
-  // take, or will.
+  // Creates the file under a temporary name in `folder`, begins SWMR, and renames the file to the
+  // first free segment of the rank. `others` is the part of max_size that other files of the rank
+  // use or will use.
   SegmentWriter(const RunOptions& options, const std::string& folder, std::uint64_t others,
                 bool continues = false);
-  // Creates the file `path`, to be written in one go and read when it is finished.
+  // Creates the file `path`, which is written at once and read after finish().
   SegmentWriter(const RunOptions& options, const std::string& path, const SegmentContext& context);
   ~SegmentWriter();
 
-  // On disk when it returns; of a file that is written in one go, when finish() does.
+  // The rows are on disk on return. In a file that is written at once they are on disk after
+  // finish().
   void write(const Batch& batch);
-  // The last call: end() and close().
+  // Calls end() and close(). Must be the last call.
   void finish(End end, const std::string& reason);
   void finish(const RunEnd& end);
-  // All rows are there, and how the run ended. Only lost() and close() may follow.
+  // Writes all pending rows and how the run ended. Only lost() and close() may follow.
   void end(const RunEnd& end);
-  void lost(std::uint64_t rows, std::int64_t first_iteration);  // that came after the end
+  // counts rows that arrived after the end
+  void lost(std::uint64_t rows, std::int64_t first_iteration);
   void close();
 
-  // Closes the file without writing any more: it stays as the last flush has left it, like that of
-  // a killed process. What HDF5 still holds would be written out of order.
+  // Closes the file without further writes: it stays as the last flush left it, like the file of a
+  // killed process. HDF5 would write its cached data in the wrong order.
   void abandon();
 
   const std::string& path() const { return path_; }
   std::uint64_t file_size() const { return space_.file_size(); }
   const RowCounts& written() const { return written_; }  // by all calls of write()
-  // True if the file still lies where it was created; true if it is removed altogether.
-  bool is_in_place() const { return space_.is_at(path_); }
+  // is_in_place: the file still has its name. is_removed: the file was unlinked.
+  bool is_in_place() const { return space_.has_name(path_); }
   bool is_removed() const { return space_.is_removed(); }
 
  private:
@@ -133,11 +135,11 @@ class SegmentWriter {
   DiskSpace space_;
   std::vector<AppendTable> names_;
   OpenTables<FileRows>::Type tables_;
-  std::vector<char> stored_;  // rows as they lie on disk
+  std::vector<char> stored_;  // rows in their stored form
   RowCounts written_;
 };
 
-// The bytes of the rank's files in a run's folder.
+// Returns the total size of the rank's files in a run's folder.
 std::uint64_t bytes_of_segments(const std::string& folder, int rank);
 
 }  // namespace telens::record

@@ -25,7 +25,7 @@ hdf5::Handle create_growing(hid_t file, const std::string& name, hid_t type,
                        H5Dclose, name);
 }
 
-// Rows begin, begin + 1, ... of a table that ends with them.
+// Appends rows, the first of which has the number `begin`.
 void append_rows(hid_t dataset, hid_t type, hsize_t begin, hsize_t added, const void* rows,
                  const std::string& name) {
   const hsize_t end = begin + added;
@@ -59,7 +59,7 @@ void AppendTable::append(const void* rows, std::size_t count) {
   dirty_ = true;
 }
 
-// Checksums first: every row that a reader can see has one.
+// Flushes checksums first: every row that a reader can see has one.
 void AppendTable::flush() {
   if (!dirty_) return;
   hdf5::check(H5Dflush(checksums_), name_);
@@ -69,9 +69,9 @@ void AppendTable::flush() {
 
 namespace {
 
-constexpr int kFastestCompression = 1;  // the level that PlaneDeflater uses
+constexpr int kFastestCompression = 1;  // the level of PlaneDeflater
 
-// Elements begin, begin + 1, ... of a dataset of fixed size.
+// Writes `count` elements from `begin` on to a dataset of fixed size.
 void write_slots(hid_t dataset, hid_t type, hsize_t begin, hsize_t count, const void* values,
                  const std::string& name) {
   const auto file_space = hdf5::checked(H5Dget_space(dataset), H5Sclose, name);
@@ -103,7 +103,8 @@ PackedTable::PackedTable(hid_t file, const std::string& name, hdf5::Handle type,
   hdf5::check(H5Pset_deflate(packed, kFastestCompression), name_);
   table_ = create(name_, type_, growing, packed);
 
-  // Allocated now, never moved: writing to them changes no metadata, which SWMR would order.
+  // Allocated early and never moved: writing to them changes no metadata, whose order SWMR would
+  // control.
   const auto fixed = hdf5::checked(H5Screate_simple(1, &chunk, nullptr), H5Sclose, name_);
   const auto single = hdf5::checked(H5Screate(H5S_SCALAR), H5Sclose, name_);
   const auto early = hdf5::checked(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, name_);
@@ -143,7 +144,7 @@ void PackedTable::append(const void* rows, std::size_t count) {
   }
 }
 
-// Compresses here instead of in HDF5's filter pipeline, which would copy every chunk three times.
+// Compresses here instead of in HDF5's filter pipeline, which would copy each chunk three times.
 void PackedTable::write_chunk(std::uint64_t rows_in_chunk) {
   shuffle(pending_.data(), chunk_rows_, row_bytes_, shuffled_.data());
   const std::size_t bytes =
@@ -161,7 +162,8 @@ void PackedTable::write_chunk(std::uint64_t rows_in_chunk) {
   chunks_dirty_ = true;
 }
 
-// Chunks first: the tail's slots may then be overwritten, and the count says so last.
+// Flushes chunks first: the slots of the tail may then be overwritten, and the count is updated
+// last.
 void PackedTable::flush() {
   const hdf5::Lock lock;
   if (chunks_dirty_) {

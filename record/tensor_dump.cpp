@@ -26,11 +26,12 @@ namespace {
 namespace fs = std::filesystem;
 using hdf5::Handle;
 
-// Attributes of a dataset and of the file; see docs/run_file.md.
+// Attributes of a dataset and of the file (docs/run_file.md).
 constexpr const char* kElementsChecksum = "crc";
 constexpr const char* kStructureChecksum = "structure_crc";
 
-// HDF5 has no name for IEEE's 16 bits: sign at 15, 5 bits of exponent from 10, 10 of mantissa.
+// HDF5 1.10 lacks a predefined float16: sign at bit 15, 5 exponent bits from bit 10, 10 mantissa
+// bits.
 Handle float16_type() {
   constexpr std::size_t kSign = 15, kExponent = 10, kExponentBits = 5, kMantissaBits = 10;
   constexpr std::size_t kBias = 15;
@@ -78,7 +79,7 @@ void write_attribute(hid_t object, const std::string& name, hid_t type, hid_t me
 void write_attributes(hid_t object, std::span<const DumpAttribute> attributes) {
   for (const auto& [name, value] : attributes) {
     if (const auto* text = std::get_if<std::string>(&value)) {
-      // A type of no bytes does not exist.
+      // HDF5 rejects types of 0 bytes.
       const Handle type = hdf5::text_type(std::max<std::size_t>(text->size(), 1));
       write_attribute(object, name, type, type, {}, text->c_str());
     } else if (const auto* number = std::get_if<std::int64_t>(&value)) {
@@ -106,7 +107,7 @@ std::string value_bytes(const DumpAttribute& attribute) {
   const auto& value = attribute.second;
   std::string bytes;
   if (const auto* text = std::get_if<std::string>(&value)) {
-    bytes = text->substr(0, text->find_last_not_of('\0') + 1);  // HDF5 drops zeros at the end
+    bytes = text->substr(0, text->find_last_not_of('\0') + 1);  // HDF5 drops trailing zeros
   } else if (const auto* number = std::get_if<std::int64_t>(&value)) {
     append_bytes(bytes, *number);
   } else if (const auto* real = std::get_if<double>(&value)) {
@@ -119,7 +120,7 @@ std::string value_bytes(const DumpAttribute& attribute) {
   return bytes;
 }
 
-// The attributes in the order of their names: of each its name, a zero byte, and its value.
+// The attributes in the order of their names. For each: its name, a zero byte, its value.
 std::string attribute_bytes(std::span<const DumpAttribute> attributes) {
   std::map<std::string_view, const DumpAttribute*> by_name;
   for (const DumpAttribute& each : attributes) by_name[each.first] = &each;
@@ -191,8 +192,8 @@ void write_dataset(hid_t file, const DumpDataset& dataset, std::uint32_t element
   write_checksum(made, kElementsChecksum, element_checksum);
 }
 
-// The file as it will lie on disk. It is made in memory: after a failed write HDF5 keeps a file
-// that it can neither write nor let go of (see hdf5.cpp), and a plain write can simply be undone.
+// Creates the bytes of the file in memory: after a failed write HDF5 keeps a file that it can
+// neither write nor close (hdf5.cpp), but a failed plain write can be undone.
 std::vector<std::byte> make_image(const TensorDump& dump, const DumpChecksums& checksums) {
   const hdf5::Lock lock;
   std::size_t bytes = 64 << 10;
@@ -219,20 +220,20 @@ std::vector<std::byte> make_image(const TensorDump& dump, const DumpChecksums& c
   }
   hdf5::check(H5Fflush(file, H5F_SCOPE_LOCAL), "a file in memory");
   const ssize_t size = H5Fget_file_image(file, nullptr, 0);
-  if (size < 0) raise<RecordError>("cannot make a file in memory: {}", hdf5::last_error());
+  if (size < 0) raise<RecordError>("cannot create a file in memory: {}", hdf5::last_error());
   std::vector<std::byte> image(static_cast<std::size_t>(size));
   if (H5Fget_file_image(file, image.data(), image.size()) != size) {
-    raise<RecordError>("cannot make a file in memory: {}", hdf5::last_error());
+    raise<RecordError>("cannot create a file in memory: {}", hdf5::last_error());
   }
   return image;
 }
 
 [[noreturn]] void raise_errno(const std::string& path, int error) {
-  raise<RecordError>("cannot write the tensor dump {}: {}; free space, or choose another log_dir",
-                     path, std::strerror(error));
+  raise<RecordError>("cannot write the tensor dump {}: {}; free space or set another log_dir", path,
+                     std::strerror(error));
 }
 
-// A file under a temporary name, which goes with this object.
+// A file with a temporary name, which is removed with this object.
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& folder) {
@@ -257,11 +258,11 @@ class TemporaryFile {
     if (close() != 0) raise_errno(path_, errno);
   }
 
-  // Gives the file its name; false: another file has it.
-  bool becomes(const std::string& path) const {
+  // Links the file as `path`. Returns false if `path` exists.
+  bool publish_as(const std::string& path) const {
     if (::link(path_.c_str(), path.c_str()) == 0) return true;
     if (errno == EEXIST) return false;
-    // A file system without hard links: the second best.
+    // The file system does not support hard links: check and rename, which is not atomic.
     std::error_code error;
     if (fs::exists(path, error)) return false;
     if (::rename(path_.c_str(), path.c_str()) != 0) raise_errno(path, errno);
@@ -285,17 +286,17 @@ std::string dump_folder(const std::string& log_dir, int rank, std::int64_t itera
 }
 
 std::string dump_name(std::string_view layer, std::string_view tensor) {
-  // A name of a file has 255 bytes; the rest is for a suffix.
-  constexpr std::size_t kLongestName = 224;
+  // A file name has at most 255 bytes; the difference is for a suffix.
+  constexpr std::size_t kMaxNameBytes = 224;
   constexpr std::string_view kReplaced = "/\\:*?\"<>| .";
   std::string name = fmt::format("{}_{}", layer, tensor);
   std::ranges::replace_if(
       name, [&](char c) { return kReplaced.find(c) != kReplaced.npos || c == '\0'; }, '_');
-  if (name.size() <= kLongestName) return name;
+  if (name.size() <= kMaxNameBytes) return name;
   const std::string digest = fmt::format("_{:016x}", fnv1a(fmt::format("{}_{}", layer, tensor)));
   const std::string end = fmt::format("{}_{}", digest, tensor);
-  if (end.size() >= kLongestName) return name.substr(0, kLongestName - digest.size()) + digest;
-  return name.substr(0, kLongestName - end.size()) + end;
+  if (end.size() >= kMaxNameBytes) return name.substr(0, kMaxNameBytes - digest.size()) + digest;
+  return name.substr(0, kMaxNameBytes - end.size()) + end;
 }
 
 std::string write_tensor_dump(const std::string& folder, const std::string& name,
@@ -309,7 +310,7 @@ std::string write_tensor_dump(const std::string& folder, const std::string& name
   for (int suffix = 0;; ++suffix) {
     const std::string path = suffix == 0 ? fmt::format("{}/{}.h5", folder, name)
                                          : fmt::format("{}/{}.{}.h5", folder, name, suffix);
-    if (file.becomes(path)) return path;
+    if (file.publish_as(path)) return path;
   }
 }
 

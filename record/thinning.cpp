@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::uint64_t kChunksAtOnce = 8;
 
-// A search for the first NaN needs these.
+// Statistics that a search for the first NaN needs.
 constexpr std::array<std::string_view, 4> kNonFinite{"nan", "posinf", "neginf", "nonfinite"};
 
 std::string temporary_name(const std::string& folder, int rank) {
@@ -47,13 +47,13 @@ void Thinning::remove_leftovers(const std::string& folder, int rank) {
   ::unlink(temporary_name(folder, rank).c_str());
 }
 
-bool Thinning::go_on() {
-  if (!looked_) {
-    look();
+bool Thinning::run_step() {
+  if (!iterations_collected_) {
+    collect_iterations();
   } else if (!copy_) {
     begin_writing();
   } else if (!copied_) {
-    std::optional<std::int64_t> iteration;  // the row before's, most often the next one's too
+    std::optional<std::int64_t> iteration;  // of the previous row, usually also of the next
     bool kept = false;
     copied_ = !copy_->copy_records(kChunksAtOnce, [&](const Record& row) {
       if (row.iteration != iteration) kept = keeps(row.iteration);
@@ -67,14 +67,14 @@ bool Thinning::go_on() {
   return true;
 }
 
-// Finds the iterations of the file.
-void Thinning::look() {
+// Collects the iterations of the file.
+void Thinning::collect_iterations() {
   const auto& table = original_->records().table();
   for (std::uint64_t i = 0; i < kChunksAtOnce && next_chunk_ <= table.chunks(); ++i) {
     for (const Record& row : table.get_rows(next_chunk_++)) {
-      if (iterations_.empty() || row.iteration != last_looked_at_)
+      if (iterations_.empty() || row.iteration != last_iteration_)
         iterations_.insert(row.iteration);
-      last_looked_at_ = row.iteration;
+      last_iteration_ = row.iteration;
     }
   }
   if (next_chunk_ <= table.chunks()) return;
@@ -82,12 +82,12 @@ void Thinning::look() {
     if (!Row::kTable.is_thinned) return;
     original_->read<Row>([this](const Row& row) { iterations_.insert(row.iteration); });
   });
-  choose();
-  looked_ = true;
+  choose_iterations();
+  iterations_collected_ = true;
 }
 
-// Every second one, the first and the last.
-void Thinning::choose() {
+// Keeps every second iteration, the first and the last.
+void Thinning::choose_iterations() {
   bool keep = true;
   for (const std::int64_t iteration : iterations_) {
     if (keep) kept_.insert(kept_.end(), iteration);
@@ -120,8 +120,8 @@ void Thinning::add_event(Batch& batch) const {
   const std::int64_t seen = about.thinned ? about.thinned->iterations_seen
                                           : static_cast<std::int64_t>(iterations_.size());
   const std::string text = fmt::format(
-      "max_size: of iterations {} to {} in {} the records of {} of {} are left, and all that are "
-      "not finite",
+      "max_size: of iterations {} to {} in {} the records of {} of {} are left, and all non-finite "
+      "ones",
       *iterations_.begin(), *iterations_.rbegin(), std::filesystem::path(path_).filename().string(),
       kept_.size(), seen);
   copy_->add_event(batch, kThinnedEvent, text, *iterations_.begin());
@@ -139,7 +139,7 @@ void Thinning::finish() {
       std::move(rest), [this](std::int64_t iteration) { return keeps(iteration); },
       original_->about().end.value_or(
           RunEnd{seconds_since_1970(), End::killed, "ended when max_size was reached"}));
-  // All of it has been read by now. A copy would not say what is missing in it.
+  // Everything has been read by now. A copy would not show the missing rows.
   if (const auto damage = original_->damage().list(); !damage.empty()) {
     raise<RecordError>("{}: damaged: {}; it is not thinned", path_, describe(damage));
   }

@@ -1,6 +1,6 @@
-// Rewrites one ended file of a run with half of its iterations. Piece by piece, so that a thread
-// that has to write new rows meanwhile can. A reader, and a kill of the
-// process, finds the file as it was or as it becomes, never in between.
+// Rewrites one ended file of a run with half of its iterations. Works in steps, so that the calling
+// thread can write new rows in between. Readers see either the old file or the new one, also after
+// a kill.
 #pragma once
 
 #include <cstdint>
@@ -15,29 +15,30 @@
 
 namespace telens::record {
 
-// The event that a thinned file has, and telens info shows.
+// The event of a thinned file, which telens info shows.
 inline constexpr std::string_view kThinnedEvent = "thinned";
 
 class Thinning {
  public:
-  // Begins. Throws RecordError, here and in go_on(), after which the file is as it was: also where
-  // the file is damaged. BeingRewritten: it is being repaired, or thinned, just now.
+  // Starts thinning. The constructor and run_step() throw RecordError if the file is damaged or
+  // cannot be rewritten; the file is then unchanged. Throws BeingRewritten if another process
+  // repairs or thins the file.
   explicit Thinning(const std::string& path);
   ~Thinning();
   Thinning(const Thinning&) = delete;
   Thinning& operator=(const Thinning&) = delete;
 
-  // Some milliseconds' worth; false: it is done, and the file replaced.
-  bool go_on();
+  // Works for some milliseconds. Returns false when the file has been replaced.
+  bool run_step();
 
   const std::string& path() const { return path_; }
 
-  // Removes what a killed process has left of it.
+  // Removes the temporary file of a killed process.
   static void remove_leftovers(const std::string& folder, int rank);
 
  private:
-  void look();
-  void choose();
+  void collect_iterations();
+  void choose_iterations();
   void begin_writing();
   void finish();
   bool keeps(const Record& record, bool iteration_kept) const;
@@ -48,11 +49,11 @@ class Thinning {
   RewriteClaim claim_;
   std::unique_ptr<SegmentReader> original_;
   std::unique_ptr<SegmentCopy> copy_;
-  std::vector<char> counts_non_finite_;  // by id of a statistic
+  std::vector<char> counts_non_finite_;  // indexed by statistic id
   std::set<std::int64_t> iterations_, kept_;
-  std::int64_t last_looked_at_ = 0;
+  std::int64_t last_iteration_ = 0;
   std::uint64_t next_chunk_ = 0;
-  bool looked_ = false;
+  bool iterations_collected_ = false;
   bool copied_ = false;
 };
 

@@ -14,12 +14,11 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 constexpr std::size_t kWord = sizeof(std::uint64_t);
 
-// A plane is worth compressing if that saves an eighth of it.
-constexpr std::size_t kLeastSaving = 8;
+// Compressing a plane is worthwhile if it saves at least 1/8.
+constexpr std::size_t kMinSaving = 8;
 
-// Transposes an 8x8 matrix of bytes whose rows are the words, in little-endian order: blocks of
-// 4x4, then of 2x2, then single bytes change places across the diagonal (Warren, "Hacker's
-// Delight", 7-3).
+// Transposes an 8x8 matrix of bytes whose rows are the words, in little-endian order. Swaps blocks
+// of 4x4, then 2x2, then single bytes across the diagonal (Warren, "Hacker's Delight", 7-3).
 void transpose(std::array<std::uint64_t, kWord>& words) {
   constexpr std::array<std::uint64_t, 3> kLowHalves{0x0000'0000'FFFF'FFFF, 0x0000'FFFF'0000'FFFF,
                                                     0x00FF'00FF'00FF'00FF};
@@ -36,7 +35,7 @@ void transpose(std::array<std::uint64_t, kWord>& words) {
   }
 }
 
-// zlib's input pointer is not const for historical reasons; it does not write there.
+// zlib's input pointer is not const for historical reasons; zlib does not write to it.
 void set_buffers(z_stream& stream, std::span<const std::uint8_t> in, std::span<std::uint8_t> out) {
   stream.next_in = const_cast<Bytef*>(in.data());
   stream.avail_in = static_cast<uInt>(in.size());
@@ -70,7 +69,7 @@ PlaneDeflater::PlaneDeflater(std::size_t planes, std::size_t plane_bytes)
 PlaneDeflater::~PlaneDeflater() { deflateEnd(&stream_); }
 
 std::size_t PlaneDeflater::bound() {
-  // deflateBound knows one stream without interruptions: where a block ends early costs less.
+  // deflateBound assumes one uninterrupted stream; ending a block early costs less than this.
   constexpr std::size_t kEndOfBlock = 16;
   return deflateBound(&stream_, stored_turns_.size() * plane_bytes_) +
          stored_turns_.size() * kEndOfBlock;
@@ -79,7 +78,7 @@ std::size_t PlaneDeflater::bound() {
 void PlaneDeflater::set_level(int level) {
   if (level == level_) return;
   level_ = level;
-  // Ends the block before; there is no input that could be left over.
+  // Ends the previous block. All of its input has been consumed.
   static_cast<void>(deflateParams(&stream_, level, Z_DEFAULT_STRATEGY));
 }
 
@@ -100,7 +99,7 @@ std::size_t PlaneDeflater::compress(std::span<const std::uint8_t> chunk,
     }
     if (is_stored) {
       --stored_turns_[plane];
-    } else if (stream_.total_out - before > plane_bytes_ - plane_bytes_ / kLeastSaving) {
+    } else if (stream_.total_out - before > plane_bytes_ - plane_bytes_ / kMinSaving) {
       stored_turns_[plane] = kStoredTurns;
     }
   }

@@ -163,7 +163,7 @@ std::vector<RankWords> RankChecks::exchange(const RankWords& own, std::int64_t i
       fmt::format("{} did not come to the comparison of ranks in iteration {} (waited for {:.1f} "
                   "s: {}){}",
                   missing_in_words(missing), iteration, seconds_now() - begin,
-                  why.substr(0, why.find('\n')), record::kComparedNoMore),
+                  why.substr(0, why.find('\n')), record::kNotComparedAnymore),
       {});
   return {};
 }

@@ -69,7 +69,7 @@ std::string difference_of_ranks(const InitializeOptions& options, const config::
   return fmt::format(
       "{}, {} differing from rank 0; nothing is reduced over ranks, each records its own values; "
       "give all ranks the same configuration",
-      record::kUnlikeConfigurations, different);
+      record::kDifferentConfigurations, different);
 }
 
 }  // namespace telens::debug

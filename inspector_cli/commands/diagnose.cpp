@@ -42,7 +42,7 @@ void run_diagnose(const DiagnoseOptions& options) {
   }
   if (options.run.empty()) raise<UsageError>("diagnose: RUN is required");
   const record::RunReader run = open_run(options.run);
-  const auto runs = runs_beside(options.run);
+  const auto runs = list_runs(options.run);
   const std::string name = runs.empty() ? options.run : runs.front().folder;
   const diagnosis::Facts facts(run, diagnosis::statistics_of_rules());
   const diagnosis::Diagnosis found = diagnosis::diagnose(facts);

@@ -265,7 +265,7 @@ record::RunReader open_or_list_others(const InfoOptions& options, const std::str
     return record::RunReader(chosen, warn, tables ? FindDamage::on_opening : FindDamage::where_read,
                              record::Opening::in_processes);
   } catch (const RecordError&) {
-    if (tables) print_other_runs(runs_beside(options.run));
+    if (tables) print_other_runs(list_runs(options.run));
     throw;
   }
 }
@@ -299,7 +299,7 @@ void run_info(const InfoOptions& options) {
     print_sentences(sentences(find_first_trouble(run, warm_up, {}), warm_up, run));
     print_pointer(chosen);
   }
-  print_other_runs(runs_beside(options.run));
+  print_other_runs(list_runs(options.run));
 }
 
 }  // namespace

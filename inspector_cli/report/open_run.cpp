@@ -9,7 +9,7 @@
 namespace telens::cli {
 
 std::string choose_run(const std::string& path) {
-  const auto runs = runs_beside(path);
+  const auto runs = list_runs(path);
   if (runs.empty()) return path;
   note(
       fmt::format("using the newest of {} runs in {}: {}. To choose another, pass its folder, such "

@@ -9,7 +9,7 @@
 namespace telens::cli {
 
 using record::RunEntry;
-using record::runs_beside;
+using record::list_runs;
 
 // Returns the newest run if `path` is a log_dir with several runs, and reports the choice on
 // stderr. Returns any other path unchanged.

@@ -234,7 +234,7 @@ py::list read_segments(const RunReader& reader) {
 // (folder, id) of each run in a log_dir with several, newest first; empty for any other path.
 py::list list_runs(const std::string& path) {
   py::list runs;
-  for (const record::RunEntry& run : record::runs_beside(path)) {
+  for (const record::RunEntry& run : record::list_runs(path)) {
     runs.append(py::make_tuple(get_path(run.folder), get_path(run.id())));
   }
   return runs;

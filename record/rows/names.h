@@ -1,4 +1,4 @@
-// The ids of a dictionary's names: 0, 1, ... in the order of their first use.
+// Dictionaries: rows store ids, dictionaries store the names.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ namespace telens::record {
 
 class NameIds {
  public:
-  // The id, and whether the name is new.
+  // Returns the id of `name` and whether it is new. Ids are 0, 1, ... in order of first use.
   std::pair<std::int32_t, bool> intern(std::string_view name) {
     const auto found = ids_.find(name);
     if (found != ids_.end()) return {found->second, false};
@@ -27,32 +27,32 @@ class NameIds {
     return {id, true};
   }
 
-  // The address of a name lasts as long as this object.
+  // The reference is valid as long as this object.
   const std::string& name(std::int32_t id) const { return list_[static_cast<std::size_t>(id)]; }
   std::size_t size() const { return list_.size(); }
 
  private:
   std::deque<std::string> list_;
-  std::map<std::string_view, std::int32_t> ids_;  // by views of the strings in list_
+  std::map<std::string_view, std::int32_t> ids_;  // views of the strings in list_
 };
 
-// The names of a session: rows hold ids in place of texts.
+// The names of a session. Thread-safe. Ids belong to the session: a sink translates them into the
+// ids of its file.
 
-// Any thread may ask. Ids are the session's: a sink translates them into those of its file.
 class TELENS_EXPORT NameTable {
  public:
-  // The id of a name, the same at each call.
+  // Returns the id of `name`, which is the same at each call.
   std::int32_t id(Dictionary dictionary, std::string_view name) {
     const std::lock_guard lock(mutex_);
     return names_[static_cast<std::size_t>(dictionary)].intern(name).first;
   }
 
-  // The same, but kNoName for an empty one.
+  // Like id(), but returns kNoName for an empty name.
   std::int32_t id_or_none(Dictionary dictionary, std::string_view name) {
     return name.empty() ? kNoName : id(dictionary, name);
   }
 
-  // "" for kNoName. The reference lasts as long as the table.
+  // Returns "" for kNoName. The reference is valid as long as the table.
   const std::string& name(Dictionary dictionary, std::int32_t id) const {
     static const std::string none;
     if (id == kNoName) return none;
@@ -61,7 +61,7 @@ class TELENS_EXPORT NameTable {
   }
 
  private:
-  mutable std::mutex mutex_;  // over what follows
+  mutable std::mutex mutex_;  // guards names_
   std::array<NameIds, kDictionaries> names_;
 };
 

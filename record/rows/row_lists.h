@@ -1,4 +1,4 @@
-// A list of rows for each table of a list of tables.
+// RowLists: one vector of rows for each table of a list of tables.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace telens::record {
 
-// Calls use.operator()<Row>() for each type of a std::tuple, in its order.
+// Calls use.operator()<Row>() for each type of a std::tuple, in order.
 template <typename Rows, typename Use>
 constexpr void for_each_type(Use use) {
   [&]<typename... Each>(std::tuple<Each...>*) {
@@ -31,7 +31,7 @@ class RowLists<std::tuple<Rows...>> {
     return std::get<std::vector<Row>>(lists_);
   }
 
-  // Calls use(rows) for the list of each table.
+  // Calls use(rows) for every list.
   template <typename Use>
   void for_each(Use use) {
     (use(of<Rows>()), ...);

@@ -1,4 +1,5 @@
-// Names that rows refer to by number: one dictionary for each kind of name.
+// Describes the rows of a table: a struct lists its columns once, and the writer, the reader,
+// thinning, repair, Python and the HDF5 types use this description.
 #pragma once
 
 #include <bit>
@@ -16,18 +17,17 @@ namespace telens::record {
 enum class Dictionary : std::uint8_t { layer, tensor, gemm, statistic, scope, word };
 inline constexpr std::size_t kDictionaries = 6;
 
-// An id that names nothing: a record without a GEMM, a value of this rank alone.
+// The id of an absent name, for example the GEMM of a record that belongs to no GEMM.
 inline constexpr std::int32_t kNoName = -1;
 
-// How a struct describes itself as the row of a table of the run file. The writer, the reader,
-// thinning, repair, Python and the HDF5 types all go by this description:
+// Example of a row:
 //
 //   struct RouterLoad {
 //     std::int64_t iteration = 0;
 //     std::int32_t layer = kNoName;
 //     double tokens = 0;
-//     int rank = 0;  // no column: the reader fills it in
-//
+//     int rank = 0;  // not a column: set by the reader
+// >
 //     static constexpr Table kTable{.name = "router_load", .since = 4};
 //     static constexpr auto columns() {
 //       return std::tuple(number("iteration", &RouterLoad::iteration),
@@ -36,41 +36,40 @@ inline constexpr std::int32_t kNoName = -1;
 //     }
 //   };
 //
-// Columns lie on disk in their order, one behind the other; zeros fill a row up to a multiple of 8
-// bytes.
+// Columns are stored in this order without gaps. Zeros pad a row to a multiple of 8 bytes.
 
 enum class Storage : std::uint8_t {
-  packed,  // for very many rows: compressed chunks and a tail
-  plain    // for few: small uncompressed chunks
+  packed,  // for large tables: compressed chunks and a tail
+  plain    // for small tables: small uncompressed chunks
 };
 
 struct Table {
-  std::string_view name;  // the dataset's
+  std::string_view name;  // name of the dataset
   Storage storage = Storage::packed;
   std::size_t chunk_rows = 1024;
-  // The schema version of the first files that have the table; older files have none of its rows.
+  // The first schema version that has the table. The table is empty in older files.
   int since = 1;
-  // Few rows that tell most: a part of the writer's queue is kept free for them.
+  // Reserves part of the writer's queue for this table, which has few but important rows.
   bool keeps_place_in_queue = false;
   // Thinning removes the rows of an iteration together with its records.
   bool is_thinned = false;
-  // Rows that a session hands over, in contrast to those that the writer itself adds.
+  // true if a session records the rows, false if the writer adds them.
   bool is_recorded = true;
 };
 
-// How a reader treats an id that names nothing in its file, as a damaged row may have.
+// The treatment of an id that is not in the file's dictionary, as in a damaged row.
 enum class UnknownName : std::uint8_t {
-  is_none,       // it reads as kNoName
-  drops_row,     // the row is left out
-  drops_unnamed  // the row is left out, and so is one that has kNoName there
+  is_none,       // reads the id as kNoName
+  drops_row,     // drops the row
+  drops_unnamed  // drops the row; also drops rows with kNoName
 };
 
-// A column: `Member` is its type in the struct, `Stored` on disk.
+// A column. `Member` is its type in the struct, `Stored` its type on disk.
 template <typename Row, typename Member, typename Stored>
 struct Column {
   const char* name;
   Member Row::*member;
-  std::optional<Dictionary> dictionary = {};  // set for columns of ids
+  std::optional<Dictionary> dictionary = {};  // set if the column holds ids
   UnknownName unknown = UnknownName::is_none;
 
   static constexpr std::size_t kBytes = sizeof(Stored);
@@ -91,7 +90,7 @@ constexpr Column<Row, Member, Member> number(const char* name, Member Row::*memb
   return {name, member};
 }
 
-// The id of a name. `Stored` may be narrower where a dictionary has few names.
+// A column of ids. `Stored` may be narrower if the dictionary is small.
 template <typename Stored = std::int32_t, typename Row>
 constexpr Column<Row, std::int32_t, Stored> name(const char* name, Dictionary dictionary,
                                                  std::int32_t Row::*member,
@@ -102,7 +101,7 @@ constexpr Column<Row, std::int32_t, Stored> name(const char* name, Dictionary di
 template <typename Row>
 inline constexpr auto kColumns = Row::columns();
 
-// Calls use(column, offset) for each column; `offset` is in bytes of the stored row.
+// Calls use(column, offset) for each column. `offset` is in bytes from the start of the stored row.
 template <typename Row, typename Use>
 constexpr void for_each_column(Use use) {
   std::apply(
@@ -113,7 +112,7 @@ constexpr void for_each_column(Use use) {
       kColumns<Row>);
 }
 
-// Calls use(column) for the columns that hold ids.
+// Calls use(column) for each column of ids.
 template <typename Row, typename Use>
 constexpr void for_each_name(Use use) {
   for_each_column<Row>([&](const auto& column, std::size_t) {
@@ -130,7 +129,7 @@ inline constexpr std::size_t kStoredBytes = [] {
   return (bytes + 7) / 8 * 8;
 }();
 
-// Where a column lies in the stored row.
+// Returns the offset of a column in the stored row, in bytes.
 template <typename Row, typename Member>
 constexpr std::size_t stored_offset(Member Row::*member) {
   std::size_t found = kStoredBytes<Row>;
@@ -142,7 +141,7 @@ constexpr std::size_t stored_offset(Member Row::*member) {
   return found;
 }
 
-// `out` has kStoredBytes<Row> bytes.
+// Writes kStoredBytes<Row> bytes to `out`.
 template <typename Row>
 void store(const Row& row, char* out) {
   std::memset(out, 0, kStoredBytes<Row>);

@@ -1,4 +1,4 @@
-// One observed value.
+// The rows of a run file: records, histograms, scalars, events, the precision ledger, blocks.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,9 +14,9 @@
 
 namespace telens::record {
 
-// The value of `statistic` of `tensor` of `layer` in `iteration`. `gemm` is kNoName where the value
-// belongs to the tensor and not to its copy for one GEMM; `scope` names the group that the value
-// was reduced over, kNoName: this rank alone.
+// One value of a statistic of a tensor of a layer. `gemm` is kNoName if the value belongs to the
+// tensor itself and not to its copy for one GEMM. `scope` is the group over which the value was
+// reduced, or kNoName if it is of this rank only.
 struct Record {
   std::int64_t iteration = 0;
   std::int32_t layer = kNoName;
@@ -26,8 +26,7 @@ struct Record {
   std::int32_t scope = kNoName;
   double value = 0;
 
-  // 32 bytes a row: 4096 of them are one compressed chunk of 128 KiB, see the rates in
-  // docs/run_file.md.
+  // A row takes 32 bytes: 4096 rows fill one compressed chunk of 128 KiB (rates: docs/run_file.md).
   static constexpr Table kTable{.name = "records", .chunk_rows = 4096, .is_thinned = true};
   static constexpr auto columns() {
     return std::tuple(number("iteration", &Record::iteration), number("value", &Record::value),
@@ -39,13 +38,13 @@ struct Record {
   }
 };
 
-// The loss, or any other number that a training program records by name.
+// The loss, or another number that a training program records by name.
 
 struct Scalar {
   std::int64_t iteration = 0;
-  std::int32_t name = kNoName;  // a word
+  std::int32_t name = kNoName;  // in Dictionary::word
   double value = 0;
-  int rank = 0;  // the file's; filled in by the reader
+  int rank = 0;  // the file's rank; set by the reader
 
   static constexpr Table kTable{.name = "scalars",
                                 .storage = Storage::plain,
@@ -58,18 +57,18 @@ struct Scalar {
   }
 };
 
-// Something that happened in a run.
+// An event of the run.
 
-// `kind` is a word such as "warning" or "feature_off", `text` another one; `layer` is kNoName where
-// it is not about one.
+// `kind` is a word such as "warning" or "feature_off", `text` describes the event. `layer` is
+// kNoName if the event is not about one layer.
 struct Event {
   double time = 0;  // seconds since 1970
   std::int64_t iteration = 0;
   std::int32_t kind = kNoName;
   std::int32_t text = kNoName;
   std::int32_t layer = kNoName;
-  int rank = 0;             // the file's; filled in by the reader
-  bool superseded = false;  // the same: of an iteration that a resumed segment repeats
+  int rank = 0;             // the file's rank; set by the reader
+  bool superseded = false;  // a resumed segment repeats its iteration; set by the reader
 
   static constexpr Table kTable{
       .name = "events", .storage = Storage::plain, .chunk_rows = 128, .keeps_place_in_queue = true};
@@ -81,29 +80,30 @@ struct Event {
   }
 };
 
-// Words that a reader looks for in the text of an event, whose row has no column for them. The
-// writer shares them, and files keep them: changed, they are not found in older ones.
+// Parts of event texts that readers search for, because events have no column for them. Files store
+// these texts: a change would hide the events of older files.
 
-// Ends the text of "ranks_not_compared"; the cause stands before it.
-inline constexpr std::string_view kComparedNoMore =
+// The end of a "ranks_not_compared" text; the cause precedes it.
+inline constexpr std::string_view kNotComparedAnymore =
     "; this rank goes on recording and is compared with no other any more";
 
-// In the text of "budget": how many of their iterations features run in.
-inline constexpr std::string_view kAllIterations = "all";  // nothing is left out any more
-inline std::string run_in_words(std::string_view how_many) {
+// In a "budget" text: the share of their iterations in which features run.
+inline constexpr std::string_view kAllIterations = "all";  // the budget skips no iteration
+inline std::string describe_share(std::string_view how_many) {
   return fmt::format(" run in {} of their iterations", how_many);
 }
 
-// In the text of the "warning" of ranks that began without others, behind the names of these.
-inline constexpr std::string_view kHadNotCome = " had not called it after ";
+// In a "warning" text, after the names of the ranks that did not join in time.
+inline constexpr std::string_view kMissingAfter = " had not called it after ";
 
-// Begins the text of the "warning" of ranks with unlike configurations.
-inline constexpr std::string_view kUnlikeConfigurations = "the ranks have different configurations";
+// The beginning of a "warning" text about ranks with different configurations.
+inline constexpr std::string_view kDifferentConfigurations =
+    "the ranks have different configurations";
 
-// One thing to know about a GEMM as it ran. docs/run_file.md lists entries and details.
+// One fact about a GEMM at run time. docs/run_file.md lists the entries and details.
 
-// `entry` names what, `detail` says it; both are words. Entries that describe the same state of a
-// GEMM share `value`, the state's number.
+// `entry` and `detail` are words: the property and its value. Entries that describe the same state
+// of a GEMM share `value`, the number of the state.
 struct LedgerRow {
   std::int64_t iteration = 0;
   std::int32_t layer = kNoName;
@@ -111,7 +111,7 @@ struct LedgerRow {
   std::int32_t entry = kNoName;
   std::int32_t detail = kNoName;
   double value = 0;
-  int rank = 0;  // the file's; filled in by the reader
+  int rank = 0;  // the file's rank; set by the reader
 
   static constexpr Table kTable{.name = "ledger"};
   static constexpr auto columns() {
@@ -124,7 +124,7 @@ struct LedgerRow {
   }
 };
 
-// One statistic of one block of a tensor that is scaled block by block.
+// One statistic for a block of a block-scaled tensor.
 
 // `block_row` and `block_column` count blocks from the tensor's first element.
 struct BlockRow {
@@ -136,7 +136,7 @@ struct BlockRow {
   std::int32_t block_row = 0;
   std::int32_t block_column = 0;
   double value = 0;
-  int rank = 0;  // the file's; filled in by the reader
+  int rank = 0;  // the file's rank; set by the reader
 
   static constexpr Table kTable{.name = "blocks", .is_thinned = true};
   static constexpr auto columns() {
@@ -150,16 +150,16 @@ struct BlockRow {
   }
 };
 
-// The bins of histograms.
+// Histograms.
 
-// A bin's number and how many elements fell into it.
+// The number of a bin and its count of elements.
 struct HistogramBin {
   std::int32_t bin = 0;
   std::uint64_t count = 0;
 };
 
-// A bin as a row: `record` is the row number, in the table of records of the same file, that the
-// bin belongs to. The value of that record is the number of elements of all bins.
+// A bin as stored in the file. `record` is the index of its record in the same file. The value of
+// that record is the number of elements in all bins.
 struct BinRow {
   std::int64_t record = 0;
   std::int64_t bin = 0;
@@ -172,10 +172,11 @@ struct BinRow {
   }
 };
 
-// The tables that a session records, besides records and histograms, whose rows belong together. A
-// struct that is listed here has its table in the run file, and everything reads and writes it.
+// The tables that a session records in addition to records and histograms. Add a struct to this
+// list to give it a table in the run file: the writer, the reader and Python support it without
+// further code.
 
-// In the order in which a batch of them is written: what tells most comes first.
+// In the order in which a batch is written: the most important rows first.
 using RecordedRows = std::tuple<Scalar, LedgerRow, BlockRow, Event>;
 
 template <typename Rows>
@@ -186,7 +187,7 @@ struct ChoiceOf<std::tuple<Rows...>> {
   using Uses = std::variant<std::function<void(const Rows&)>...>;
 };
 
-// Rows of one of these tables, and what is to be called for each row of one of them.
+// Rows from one of these tables, and a callback for the rows of a table.
 using SomeRows = ChoiceOf<RecordedRows>::Spans;
 using UseRow = ChoiceOf<RecordedRows>::Uses;
 

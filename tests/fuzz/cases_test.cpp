@@ -1,4 +1,4 @@
-// Inputs that a fuzzer once found, reduced: each must come back from the fuzz target.
+// Minimized inputs from fuzzing. The fuzz target must return for each of them.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -17,7 +17,7 @@ using namespace record;
 
 std::uint64_t bits(double value) { return std::bit_cast<std::uint64_t>(value); }
 
-// By name: a file's ids may change when it is rewritten.
+// By name, because ids may change when a file is rewritten.
 std::string get_name(const RunReader& run, Dictionary dictionary, std::int32_t id) {
   return id == kNoName ? "-" : run.names(dictionary)[static_cast<std::size_t>(id)];
 }
@@ -57,7 +57,7 @@ void print_rows(const RunReader& run, std::FILE* out) {
                get_name(run, Dictionary::word, row.name), bits(row.value));
   }
   for (const Event& row : run.events()) {
-    // The event of a repair was not in the file before.
+    // The original file had no event of a repair.
     if (get_name(run, Dictionary::word, row.kind) == "repaired") continue;
     fmt::print(out, "event {} {:x} {} {} {} {}\n", row.rank, bits(row.time), row.iteration,
                get_name(run, Dictionary::word, row.kind), get_name(run, Dictionary::word, row.text),

@@ -1,5 +1,5 @@
-// All that a run holds, as a reader gets it: to tell a damaged file that reads as something else
-// from one that reads as before.
+// Everything that a reader returns for a run, to detect damaged files that are read with other
+// values.
 #pragma once
 
 #include <cstdio>
@@ -9,13 +9,13 @@
 
 namespace telens::testing {
 
-// The content of a run's first file, a line a row.
+// Prints the content of a run's first file, one line for each row.
 void print_content(const record::RunReader& run, std::FILE* out);
-// A line with the version that wrote that file, and how it ended. A repair changes both.
+// Prints a line with the version that wrote the file and how the file ended. A repair changes both.
 void print_end(const record::RunReader& run, std::FILE* out);
 
-// Prints a run's content to stdout and its end to stderr; returns 0, or 2 for what cannot be read,
-// whose reason goes to stderr.
+// Prints a run's content to stdout and its end to stderr. Returns 0, or 2 if the run cannot be
+// read, with the reason on stderr.
 int print_content(const std::string& path);
 
 }  // namespace telens::testing

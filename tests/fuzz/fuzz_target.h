@@ -1,4 +1,5 @@
-// The function that libFuzzer and the test of the reduced cases call. It must return for any input.
+// The function that libFuzzer and the test of the minimized cases call. It must return for any
+// input.
 #pragma once
 
 #include <cstddef>

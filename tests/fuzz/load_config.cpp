@@ -1,4 +1,5 @@
-// Any text as a debug config: it loads, or it is a ConfigError; what loads can be resolved.
+// Loads any text as a debug config: it loads or throws ConfigError. A loaded config can be
+// resolved.
 #include <string>
 #include <string_view>
 #include <vector>

@@ -1,4 +1,4 @@
-// Any bytes as a file of a run: they are read, or they are a RecordError.
+// Reads any bytes as a run file: they are read or throw RecordError.
 #include <filesystem>
 #include <fstream>
 
@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// In memory where that has a folder: a file is written for each input.
+// In memory if possible: the target writes a file for each input.
 fs::path fast_folder() {
   const fs::path memory = "/dev/shm";
   return fs::is_directory(memory) ? memory : fs::temp_directory_path();

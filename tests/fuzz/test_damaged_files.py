@@ -31,7 +31,7 @@ def judge(seeds, tmp_path_factory):
     reader.close()
 
 
-def test_no_hand_made_file_crashes_hangs_or_fills_the_memory(seeds, judge, tmp_path):
+def test_crafted_files_do_not_crash_hang_or_fill_memory(seeds, judge, tmp_path):
     target = tmp_path / "rank00000.h5"
     for name, path in seeds.files:
         if name == "killed":
@@ -47,7 +47,7 @@ def test_no_hand_made_file_crashes_hangs_or_fills_the_memory(seeds, judge, tmp_p
             assert verdict not in BAD, (name, change, details)
 
 
-def test_no_damaged_file_crashes_hangs_fills_the_memory_or_lies(seeds, judge, tmp_path):
+def test_damaged_files_are_refused_or_reported(seeds, judge, tmp_path):
     target = tmp_path / "rank00000.h5"
     contents = {path: path.read_bytes() for _, path in seeds.files}
     for number in range(DAMAGED):
@@ -73,17 +73,17 @@ def test_all_command_lines_of_the_table_run(judge, closed):
     assert sorted(ran) == sorted(["content {run}", "content {copy}", *command_lines("damaged")])
 
 
-def test_the_campaign_knows_an_intact_file(judge, closed):
+def test_campaign_recognizes_an_intact_file(judge, closed):
     assert judge.verdict(*closed)[0] == "the same"
 
 
-def test_the_campaign_knows_a_refusal(judge, closed):
+def test_campaign_recognizes_a_refusal(judge, closed):
     with open_for_change(closed[0]) as file:
         del file["end"]
     assert judge.verdict(*closed)[0] == "refused"
 
 
-def test_the_campaign_knows_damage_that_is_told(judge, closed):
+def test_campaign_recognizes_reported_damage(judge, closed):
     content = bytearray(closed[0].read_bytes())
     with open_for_change(closed[0]) as file:
         begin = file["scalars"].id.get_chunk_info(0).byte_offset
@@ -95,7 +95,7 @@ def test_the_campaign_knows_damage_that_is_told(judge, closed):
 
 
 @pytest.mark.parametrize(("table", "column"), [("scalars", "value"), ("end", "time")])
-def test_the_campaign_knows_a_change_without_a_word(judge, closed, table, column):
+def test_campaign_recognizes_a_silent_change(judge, closed, table, column):
     with open_for_change(closed[0]) as file:
         rows = file[table][:]
         rows[column] += 1
@@ -107,7 +107,7 @@ def test_the_campaign_knows_a_change_without_a_word(judge, closed, table, column
 
 
 @pytest.mark.parametrize("what", ["out", "err"])
-def test_the_campaign_knows_a_repair_that_changes_a_file(judge, closed, monkeypatch, what):
+def test_campaign_recognizes_a_repair_that_loses_rows(judge, closed, monkeypatch, what):
     answer = judge._all_commands.read(closed[0])
     for result in answer["results"]:
         if result["command"] == "content {copy}":

@@ -107,7 +107,7 @@ REACHING_OUT = (
 
 @pytest.mark.parametrize("kind", REACHING_OUT)
 @pytest.mark.parametrize("name", ["config", "names", "names/word", "records_tail", "events"])
-def test_what_lies_outside_of_the_file_is_refused(
+def test_data_outside_of_the_file_is_refused(
     intact, run_file, expect_refusal, outside, name, kind
 ):
     if name == "names" and kind == "external storage":
@@ -118,7 +118,7 @@ def test_what_lies_outside_of_the_file_is_refused(
     assert outside.read_text() == SECRET * 40_000
 
 
-def test_a_filter_that_nobody_knows_is_refused(intact, run_file, expect_refusal, outside):
+def test_unknown_filter_is_refused(intact, run_file, expect_refusal, outside):
     change = changes(intact["all"], outside)["records gets a filter that nobody knows"]
     changed(intact["all"], run_file, change)
     # HDF5 refuses it as well, but only after it has looked for a plugin.
@@ -129,7 +129,7 @@ def test_a_filter_that_nobody_knows_is_refused(intact, run_file, expect_refusal,
     "name", ["schema_version", "telens_version", "run_id", "rank", "world_size", "start_time"]
 )
 @pytest.mark.parametrize("value", [np.arange(4096), np.zeros(9, "f4,f4"), "text of any length"])
-def test_an_attribute_that_is_not_one_value_of_its_type_is_refused(
+def test_attribute_of_wrong_type_or_shape_is_refused(
     intact, run_file, expect_refusal, name, value
 ):
     changed(intact["all"], run_file, lambda file: file.attrs.__setitem__(name, value))
@@ -138,7 +138,7 @@ def test_an_attribute_that_is_not_one_value_of_its_type_is_refused(
 
 @pytest.mark.parametrize("table", ["records", "histograms", "ledger", "blocks"])
 @pytest.mark.parametrize("data", [np.arange(4096), np.float64(1), np.arange(1)])
-def test_a_count_that_is_not_one_integer_is_refused(intact, run_file, expect_refusal, table, data):
+def test_count_must_be_one_integer(intact, run_file, expect_refusal, table, data):
     def change(file):
         del file[table + "_count"]
         file[table + "_count"] = data
@@ -149,7 +149,7 @@ def test_a_count_that_is_not_one_integer_is_refused(intact, run_file, expect_ref
 
 @pytest.mark.parametrize("table", ["records", "histograms", "ledger", "blocks"])
 @pytest.mark.parametrize("rows", [0, 2**40])
-def test_a_tail_of_another_length_is_refused(intact, run_file, expect_refusal, table, rows):
+def test_tail_of_wrong_length_is_refused(intact, run_file, expect_refusal, table, rows):
     def change(file):
         tail = file[table + "_tail"].dtype
         del file[table + "_tail"]
@@ -160,7 +160,7 @@ def test_a_tail_of_another_length_is_refused(intact, run_file, expect_refusal, t
         expect_refusal(run_file, table + "_tail")
 
 
-def test_more_rows_than_the_file_can_hold_are_refused(intact, run_file, expect_refusal):
+def test_more_rows_than_fit_the_file_are_refused(intact, run_file, expect_refusal):
     """2^30 rows of blocks, of which nothing is stored: reading them would take 40 GiB."""
     changed(intact["all"], run_file, lambda file: file["blocks"].resize((2**30,)))
     expect_refusal(run_file, "blocks")
@@ -176,7 +176,7 @@ def test_packed_chunks_of_one_row_are_refused(intact, run_file, expect_refusal, 
 
 @pytest.mark.skipif("TELENS_SANITIZED" in os.environ, reason="limits are of an optimized build")
 @pytest.mark.parametrize("table", ["ledger", "blocks"])
-def test_rows_that_inflate_a_thousandfold_fill_no_memory(intact, run_file, outside, table):
+def test_highly_compressed_rows_do_not_fill_memory(intact, run_file, outside, table):
     change = changes(intact["all"], outside)[f"{table} inflates a thousandfold"]
     changed(intact["all"], run_file, change)
     assert run_file.stat().st_size < 4 << 20
@@ -203,7 +203,7 @@ def test_rows_that_inflate_a_thousandfold_fill_no_memory(intact, run_file, outsi
     assert repair.returncode == 0, repair.stderr
 
 
-def test_a_repair_that_would_lose_rows_leaves_the_file(intact, run_file, run_all):
+def test_repair_that_would_lose_rows_keeps_the_original(intact, run_file, run_all):
     """A copy joins bins and records in their order; these bins come in another one."""
 
     def change(file):
@@ -220,20 +220,20 @@ def test_a_repair_that_would_lose_rows_leaves_the_file(intact, run_file, run_all
 
 @pytest.mark.parametrize("column", ["kind", "text", "layer"])
 @pytest.mark.parametrize("value", [-(2**31), -2, -1, 2**31 - 1])
-def test_ids_that_name_nothing_crash_nothing(intact, run_file, run_all, column, value):
+def test_unknown_ids_do_not_crash(intact, run_file, run_all, column, value):
     changed(intact["all"], run_file, filled(column, value, "events"))
     run_all(run_file)
 
 
 @pytest.mark.parametrize("column", ["layer", "tensor", "gemm", "statistic", "scope"])
 @pytest.mark.parametrize("value", [-(2**15), -2, 2**15 - 1])
-def test_records_of_unknown_names_crash_nothing(intact, run_file, run_all, column, value):
+def test_records_with_unknown_names_do_not_crash(intact, run_file, run_all, column, value):
     for kind in ("all", "histograms"):
         changed(intact[kind], run_file, filled(column, value))
         run_all(run_file)
 
 
-def test_extreme_iterations_crash_nothing(intact, run_file, run_all):
+def test_extreme_iterations_do_not_crash(intact, run_file, run_all):
     def change(file):
         rows = file["records"][:]
         rows["iteration"][:2] = (-(2**63), 2**63 - 1)
@@ -246,7 +246,7 @@ def test_extreme_iterations_crash_nothing(intact, run_file, run_all):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1.7e308, 5e-324])
-def test_values_that_compare_with_nothing_crash_nothing(intact, run_file, run_all, value):
+def test_unordered_values_do_not_crash(intact, run_file, run_all, value):
     def change(file):
         rows = file["records"][:]
         rows["value"][::2] = value
@@ -258,13 +258,13 @@ def test_values_that_compare_with_nothing_crash_nothing(intact, run_file, run_al
 
 @pytest.mark.parametrize("column", ["record", "bin", "count"])
 @pytest.mark.parametrize("value", [2**63 - 1, 2**40, 0])
-def test_extreme_bins_crash_nothing(intact, run_file, run_all, column, value):
+def test_extreme_bins_do_not_crash(intact, run_file, run_all, column, value):
     changed(intact["histograms"], run_file, filled(column, value, "histograms"))
     run_all(run_file)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -1e300, 1e300])
-def test_times_that_are_none_crash_nothing(intact, run_file, run_all, value):
+def test_invalid_times_do_not_crash(intact, run_file, run_all, value):
     def change(file):
         file.attrs["start_time"] = value
         end = file["end"][:]
@@ -275,7 +275,7 @@ def test_times_that_are_none_crash_nothing(intact, run_file, run_all, value):
     assert run_all(run_file)["info {run}"]["code"] == 0
 
 
-def test_a_pipe_is_no_run_file(run_file):
+def test_pipe_is_refused(run_file):
     """Opening it would wait for a writer."""
     os.mkfifo(run_file)
     for subcommand in ("info", "repair"):
@@ -283,7 +283,7 @@ def test_a_pipe_is_no_run_file(run_file):
         assert result.returncode == 2
 
 
-def test_an_older_format_of_hdf5_is_refused(intact, run_file, expect_refusal):
+def test_older_hdf5_format_is_refused(intact, run_file, expect_refusal):
     """Its metadata has no checksums."""
     with h5py.File(intact["all"], "r") as old, h5py.File(run_file, "w", libver="earliest") as new:
         for name in old:
@@ -322,7 +322,7 @@ def metadata_changed(content, signature, change):
         (b"FRHP", 140, "<H", 2**16 - 1),  # rows
     ],
 )
-def test_metadata_that_asks_for_much_memory_is_refused(
+def test_metadata_with_huge_sizes_is_refused(
     intact, run_file, expect_refusal, signature, place, kind, value
 ):
     content = metadata_changed(
@@ -345,12 +345,12 @@ def with_many_attributes(intact, run_file):
     return run_file.read_bytes()
 
 
-def test_many_attributes_of_ones_own_do_no_harm(intact, run_file):
+def test_many_extra_attributes_are_accepted(intact, run_file):
     assert b"BTIN" in with_many_attributes(intact, run_file)
     assert subprocess.run([COMMAND, "info", run_file], capture_output=True).returncode == 0
 
 
-def test_an_inner_node_with_more_records_than_a_leaf_holds_is_refused(
+def test_inner_node_with_too_many_records_is_refused(
     intact, run_file, expect_refusal
 ):
     """The number of the first child's, behind its address and the node's own records."""
@@ -368,7 +368,7 @@ def test_an_inner_node_with_more_records_than_a_leaf_holds_is_refused(
     ("name", "place"),
     [(b"rank", 8), (b"rank", 10), (b"start_time", 8), (b"start_time", 10), (b"start_time", 12)],
 )
-def test_an_attribute_whose_bits_lie_outside_of_its_bytes_is_refused(
+def test_attribute_with_bits_outside_its_bytes_is_refused(
     intact, run_file, expect_refusal, name, place
 ):
     """HDF5 would take them from what lies behind it in memory. In the type, from byte 8 on: which
@@ -383,7 +383,7 @@ def test_an_attribute_whose_bits_lie_outside_of_its_bytes_is_refused(
     expect_refusal(run_file, f"attribute {name.decode()}:")
 
 
-def test_an_object_header_that_goes_on_for_half_a_gb_is_refused(intact, run_file, expect_refusal):
+def test_object_header_of_half_a_gigabyte_is_refused(intact, run_file, expect_refusal):
     """Its second part would be read as zeros, and read again and again."""
 
     def grow(file):
@@ -407,7 +407,7 @@ def test_an_object_header_that_goes_on_for_half_a_gb_is_refused(intact, run_file
     expect_refusal(run_file, "longer than the file")
 
 
-def test_an_index_that_claims_2_to_40_chunks_is_not_walked_through(run_file, run_all):
+def test_index_claiming_2_to_40_chunks_is_not_iterated(run_file, run_all):
     """Of a file without checksums of its own, whose tables are looked at for rows never stored."""
     old = ROOT / "tests/inspector_cli/data/closed_schema_1.h5.gz"
     content = metadata_changed(

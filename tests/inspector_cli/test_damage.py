@@ -164,5 +164,5 @@ def test_a_dataset_of_the_users_own_is_named_in_the_refusal(telens, run_file, tm
         assert refusal.returncode == 2
         group, _, own = name.rpartition("/")
         assert f"{path}: " in refusal.stderr
-        assert f"({group or '/'}: expected only what TELens writes there, " in refusal.stderr
-        assert f"came '{own}' beside it; remove that" in refusal.stderr
+        assert f"({group or '/'}: expected only objects that TELens writes, " in refusal.stderr
+        assert f"came '{own}' as well; remove it" in refusal.stderr

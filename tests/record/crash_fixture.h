@@ -1,4 +1,4 @@
-// Runs that crash, and what has to be left of them.
+// Helpers for runs that crash.
 #pragma once
 
 #include <fmt/format.h>
@@ -24,14 +24,14 @@ inline void expect_plain_hdf5_opens(const std::string& path) {
   if (file >= 0) H5Fclose(file);
 }
 
-// A copy: HDF5 does not repair a file that the same process has open.
+// Reads a copy: HDF5 does not repair a file that the same process has open.
 inline Segment only_segment(const std::string& path) {
   const RunReader run(path);
   EXPECT_THAT(run.segments(), ::testing::SizeIs(1));
   return run.segments().front();
 }
 
-// Records, histograms, losses and events in several batches, each of which is flushed.
+// Records, histograms, losses and events in several flushed batches.
 struct Written {
   std::int64_t records = 0;
   int histograms = 0, losses = 0, events = 0;
@@ -86,7 +86,7 @@ inline void expect_all_there(const std::string& path, const Written& written) {
   EXPECT_EQ(events, written.events);
 }
 
-// In a process of its own; how it ended.
+// Runs in a child process. Returns how it ended.
 template <typename Run>
 int get_status(Run run) {
   const pid_t process = ::fork();
@@ -99,8 +99,8 @@ int get_status(Run run) {
   return status;
 }
 
-// Each in a process of its own, all at once: a writer tries for seconds before it gives up. They
-// end as programs do.
+// Runs each in a child process, all at once: a writer retries for seconds before it stops. The
+// children exit normally.
 template <typename Point, typename Body>
 void expect_in_children(const std::vector<Point>& points, const Body& body) {
   std::vector<pid_t> children;

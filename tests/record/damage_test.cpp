@@ -1,5 +1,5 @@
-// Damaged files: what a disk, a copy or a cosmic ray has changed is noticed, counted and left out,
-// and costs nothing else.
+// Damaged files: damage by a disk or a copy is detected, counted and skipped. All other rows are
+// read.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -10,15 +10,15 @@
 #include <random>
 
 #include "record/disk_space.h"
-#include "record/run_schema.h"
 #include "record/repair.h"
+#include "record/run_schema.h"
 #include "tests/fuzz/content.h"
 #include "tests/record/damaged_file.h"
 #include "tests/record/record_fixture.h"
 
 namespace {
 
-// True if the last file that took another one's name was marked as being written.
+// True if the last file that replaced another one was marked as being written.
 bool was_marked = false;
 
 }  // namespace
@@ -41,7 +41,7 @@ using ::testing::SizeIs;
 constexpr std::int64_t kChunk = 4096;
 constexpr std::int64_t kRecords = 2 * kChunk + 500;
 
-// A file with rows of all kinds: closed, or as a killed process leaves it.
+// A file with rows of all kinds, closed or left by a killed process.
 enum class Ending : std::uint8_t { closed, killed };
 std::string write_file(const TemporaryFolder& folder, Ending ending) {
   RunOptions options = options_in(folder, "source");
@@ -69,7 +69,7 @@ std::string write_file(const TemporaryFolder& folder, Ending ending) {
   return copy;
 }
 
-// All that a reader tells of a file.
+// Returns everything that a reader returns for a file.
 std::string read_content(const RunReader& run) {
   char* text = nullptr;
   std::size_t bytes = 0;
@@ -87,7 +87,7 @@ struct Read {
   std::vector<std::string> said;
 };
 
-// Nothing where the file cannot be read at all, which an error says.
+// Returns nullopt if the file cannot be read; the reader must throw then.
 std::optional<Read> read_file(const std::string& path) {
   Read read;
   try {
@@ -113,7 +113,7 @@ class DamagedFile : public ::testing::TestWithParam<Ending> {
     return all;
   }
 
-  // In memory where that has a folder: a file is written for each damage.
+  // In memory if possible: the test writes a file for each damage.
   TemporaryFolder folder_{std::filesystem::is_directory("/dev/shm")
                               ? std::filesystem::path("/dev/shm")
                               : std::filesystem::temp_directory_path()};
@@ -126,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(Of, DamagedFile, ::testing::Values(Ending::closed, Endi
                            return info.param == Ending::closed ? "a_closed_run" : "a_killed_run";
                          });
 
-TEST_P(DamagedFile, no_changed_byte_or_page_alters_what_is_read_without_a_word) {
+TEST_P(DamagedFile, changed_bytes_are_never_read_silently) {
   constexpr std::size_t kPage = 4096;
   const std::string whole = get_bytes(path_);
   const auto original = read_file(path_);
@@ -137,15 +137,17 @@ TEST_P(DamagedFile, no_changed_byte_or_page_alters_what_is_read_without_a_word) 
   const auto expect_noticed = [&](const std::string& bytes, const std::string& what) {
     write_bytes(path_, bytes);
     const auto read = read_file(path_);
-    const bool told = !read || !read->said.empty();
-    noticed += static_cast<int>(told);
-    EXPECT_TRUE(told || read->content == original->content) << what;
+    const bool reported_damage = !read || !read->said.empty();
+    noticed += static_cast<int>(reported_damage);
+    EXPECT_TRUE(reported_damage || read->content == original->content) << what;
   };
-  // Unused space is zero: bytes that are not are more worth to be changed.
+  // Unused space is zero: changes of non-zero bytes are more useful.
   for (int i = 0; i < 60; ++i) {
     std::string bytes = whole;
     std::size_t at = below(bytes.size());
-    for (int look = 0; look < 50 && bytes[at] == 0; ++look) at = below(bytes.size());
+    for (int collect_iterations = 0; collect_iterations < 50 && bytes[at] == 0;
+         ++collect_iterations)
+      at = below(bytes.size());
     bytes[at] = static_cast<char>(bytes[at] ^ (1 << below(8)));
     expect_noticed(bytes, fmt::format("a bit of byte {}", at));
   }
@@ -167,7 +169,7 @@ TEST_P(DamagedFile, no_changed_byte_or_page_alters_what_is_read_without_a_word) 
   EXPECT_GT(noticed, 50);
 }
 
-TEST_P(DamagedFile, a_damaged_chunk_costs_its_own_records_alone) {
+TEST_P(DamagedFile, damaged_chunk_loses_only_its_records) {
   flip(get_offset(path_, "records", 1) + 100);
   const auto left = records();
   ASSERT_THAT(left, SizeIs(kRecords - kChunk));
@@ -181,7 +183,7 @@ TEST_P(DamagedFile, a_damaged_chunk_costs_its_own_records_alone) {
                                        HasSubstr("damaged: 4096 rows of records (4096 to 8191)"))));
 }
 
-TEST_P(DamagedFile, a_damaged_name_costs_no_record) {
+TEST_P(DamagedFile, damaged_name_loses_no_record) {
   flip(get_offset(path_, "names/layer") + 256 * 2);
   EXPECT_THAT(records(), SizeIs(kRecords));
   EXPECT_THAT(said_, ElementsAre(HasSubstr("damaged: 1 row of names/layer (2)")));
@@ -189,21 +191,21 @@ TEST_P(DamagedFile, a_damaged_name_costs_no_record) {
   EXPECT_EQ(RunReader(path_).names(Dictionary::layer).at(3), "name3");
 }
 
-TEST_P(DamagedFile, a_repair_leaves_what_stands_for_a_damaged_name) {
+TEST_P(DamagedFile, repair_keeps_substitute_of_damaged_name) {
   flip(get_offset(path_, "names/tensor") + 32);
   EXPECT_EQ(RunReader(path_).names(Dictionary::tensor).at(1), "(damaged 1 of rank00000)");
   EXPECT_TRUE(repair(path_).done);
   EXPECT_EQ(RunReader(path_).names(Dictionary::tensor).at(1), "(damaged 1 of rank00000)");
 }
 
-TEST_P(DamagedFile, a_damaged_configuration_is_told) {
+TEST_P(DamagedFile, damaged_configuration_is_reported) {
   flip(get_offset(path_, "config") + 3);
   const auto read = read_file(path_);
   ASSERT_TRUE(read);
   EXPECT_THAT(read->said, ElementsAre(HasSubstr("damaged: 1 row of config (0)")));
 }
 
-TEST_P(DamagedFile, repair_keeps_the_rest_and_says_what_it_left_out) {
+TEST_P(DamagedFile, repair_keeps_undamaged_rows_and_lists_removed_ones) {
   flip(get_offset(path_, "records", 1) + 100);
   flip(get_offset(path_, "scalars") + 24 * 7);
   const auto before = records();
@@ -232,10 +234,10 @@ TEST_P(DamagedFile, repair_keeps_the_rest_and_says_what_it_left_out) {
   EXPECT_FALSE(repair(path_).done);
 }
 
-TEST_P(DamagedFile, a_repaired_file_is_marked_until_it_has_its_name) {
+TEST_P(DamagedFile, repaired_file_is_marked_until_renamed) {
   flip(get_offset(path_, "records", 1) + 100);
   EXPECT_TRUE(repair(path_).done);
-  EXPECT_TRUE(was_marked);  // or a run that starts would remove it
+  EXPECT_TRUE(was_marked);  // otherwise a run that starts would remove it
   EXPECT_FALSE(is_being_written(path_));
 }
 
@@ -243,15 +245,15 @@ class ClosedRun : public DamagedFile {};
 INSTANTIATE_TEST_SUITE_P(Of, ClosedRun, ::testing::Values(Ending::closed),
                          [](const auto&) { return "a_closed_run"; });
 
-TEST_P(ClosedRun, a_missing_checksum_costs_its_own_row_alone) {
+TEST_P(ClosedRun, missing_checksum_loses_only_its_row) {
   resize_table(path_, "scalars_crc", 19);
   records();
   EXPECT_THAT(said_, ElementsAre(HasSubstr("damaged: 1 row of scalars (19)")));
   EXPECT_THAT(RunReader(path_).scalars(), SizeIs(19));
 }
 
-// It inflates as well there as in its own place.
-TEST_P(ClosedRun, a_chunk_in_the_place_of_another_is_no_chunk) {
+// The chunk can be decompressed in either place.
+TEST_P(ClosedRun, swapped_chunk_is_damaged) {
   repeat_chunk(path_, "records", 0, kChunk);
   const auto left = records();
   ASSERT_THAT(left, SizeIs(kRecords - kChunk));
@@ -263,13 +265,13 @@ class KilledRun : public DamagedFile {};
 INSTANTIATE_TEST_SUITE_P(Of, KilledRun, ::testing::Values(Ending::killed),
                          [](const auto&) { return "a_killed_run"; });
 
-TEST_P(KilledRun, a_damaged_row_of_the_tail_costs_itself) {
+TEST_P(KilledRun, damaged_tail_row_loses_only_itself) {
   flip(get_offset(path_, "records_tail") + kStoredBytes<Record> * 7);
   EXPECT_THAT(records(), SizeIs(kRecords - 1));
   EXPECT_THAT(said_, ElementsAre(HasSubstr("damaged: 1 row of records (8199)")));
 }
 
-TEST_P(KilledRun, a_row_in_the_place_of_another_is_no_row) {
+TEST_P(KilledRun, swapped_row_is_damaged) {
   std::string bytes = get_bytes(path_);
   const auto swap_first_two = [&](const char* name, std::size_t width) {
     const auto at = bytes.begin() + static_cast<std::ptrdiff_t>(get_offset(path_, name));
@@ -283,7 +285,7 @@ TEST_P(KilledRun, a_row_in_the_place_of_another_is_no_row) {
   EXPECT_THAT(said_, ElementsAre(HasSubstr("damaged: 2 rows of records (8192 to 8193)")));
 }
 
-TEST_P(KilledRun, a_damaged_count_costs_no_row) {
+TEST_P(KilledRun, damaged_count_loses_no_row) {
   const auto at = get_offset(path_, "records_count");
   flip(at, 0x40);  // 500 rows in the tail become 436
   EXPECT_THAT(records(), SizeIs(kRecords));
@@ -295,7 +297,7 @@ TEST_P(KilledRun, a_damaged_count_costs_no_row) {
   EXPECT_THAT(read_all(path_), SizeIs(kRecords));
 }
 
-TEST(Damage, rows_that_a_full_queue_dropped_are_that_after_a_repair_too) {
+TEST(Damage, repair_keeps_the_count_of_dropped_rows) {
   const TemporaryFolder folder;
   RunOptions options = options_in(folder);
   options.queue_capacity = 10;
@@ -305,7 +307,7 @@ TEST(Damage, rows_that_a_full_queue_dropped_are_that_after_a_repair_too) {
   writer->flush();
   const std::string path = folder.str() + "/rank00000.h5";
   std::filesystem::copy_file(writer->path(), path);
-  // As of a file whose clock is another one's.
+  // Like a file from a machine with another clock.
   std::filesystem::last_write_time(
       path, std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
   EXPECT_EQ(RunReader(path).segments().front().dropped, 990U);
@@ -315,7 +317,7 @@ TEST(Damage, rows_that_a_full_queue_dropped_are_that_after_a_repair_too) {
   EXPECT_EQ(repaired.lost, 0U);
 }
 
-TEST(Damage, adjoining_rows_are_told_as_one_piece) {
+TEST(Damage, adjacent_damaged_rows_are_merged) {
   DamageLog log;
   log.add("records", 10, 5);
   log.add("records", 12, 1);

@@ -1,4 +1,4 @@
-// Changes the bytes of a run file behind TELens's back.
+// Changes the bytes of a run file directly.
 #pragma once
 
 #include <hdf5.h>
@@ -30,7 +30,7 @@ inline void flip_bits(const std::string& path, std::uint64_t at, char bits = 0x1
   write_bytes(path, bytes);
 }
 
-// Where the bytes of a dataset begin in the file; of a chunked one those of a chunk.
+// Returns the offset of a dataset in the file, or of one of its chunks.
 inline std::uint64_t get_offset(const std::string& path, const char* name, hsize_t chunk = 0) {
   const hdf5::Lock lock;
   const hdf5::Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
@@ -55,8 +55,8 @@ inline void resize_table(const std::string& path, const char* name, hsize_t rows
   hdf5::check(H5Dset_extent(dataset, &rows), name);
 }
 
-// Puts a chunk of a closed file, as it is stored, into the place of another. Chunks are named by
-// their first rows.
+// Copies a stored chunk of a closed file to the place of another. Chunks are given by their first
+// rows.
 inline void repeat_chunk(const std::string& path, const char* name, hsize_t from, hsize_t to) {
   const hdf5::Lock lock;
   const hdf5::Handle file(H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose);

@@ -39,7 +39,7 @@ Bytes compress(PlaneDeflater& deflater, const Bytes& chunk) {
   return ::testing::AssertionSuccess();
 }
 
-TEST(Deflate, shuffled_rows_lie_plane_by_plane) {
+TEST(Deflate, shuffle_stores_rows_plane_by_plane) {
   std::mt19937 random(1);
   for (const std::size_t row_bytes : {8U, 24U, 32U, 40U}) {
     const std::size_t count = 64;
@@ -54,20 +54,20 @@ TEST(Deflate, shuffled_rows_lie_plane_by_plane) {
   }
 }
 
-TEST(Deflate, every_chunk_comes_back_whichever_planes_are_stored) {
+TEST(Deflate, round_trip_with_any_stored_planes) {
   std::mt19937 random(2);
   PlaneDeflater deflater(5, kPlaneBytes);
   for (int turn = 0; turn < 40; ++turn) {
     const Bytes noise = random_bytes(kPlaneBytes, random);
     const Bytes zeros(kPlaneBytes, 0);
-    // A plane of noise at first compresses later, and the other way round.
+    // A plane that is noise in the first chunks compresses later, and vice versa.
     const Bytes chunk = turn < 20 ? planes({noise, zeros, noise, zeros, noise})
                                   : planes({zeros, noise, noise, zeros, zeros});
     ASSERT_TRUE(comes_back(compress(deflater, chunk), chunk)) << "turn " << turn;
   }
 }
 
-TEST(Deflate, random_bytes_in_every_plane_stay_within_the_bound) {
+TEST(Deflate, incompressible_chunk_stays_within_bound) {
   std::mt19937 random(3);
   PlaneDeflater deflater(40, 1024);
   for (int turn = 0; turn < 3; ++turn) {
@@ -78,7 +78,7 @@ TEST(Deflate, random_bytes_in_every_plane_stay_within_the_bound) {
   }
 }
 
-TEST(Deflate, a_plane_that_compresses_again_is_found_out_after_a_few_chunks) {
+TEST(Deflate, stored_plane_is_retried_after_some_chunks) {
   std::mt19937 random(4);
   PlaneDeflater deflater(2, kPlaneBytes);
   const Bytes zeros(kPlaneBytes, 0);

@@ -15,7 +15,7 @@ Fault fault;
 
 namespace {
 
-// The kernel copies a write into its cache page by page, and a killed process stops between two.
+// The kernel copies a write into its cache page by page. A kill stops between two pages.
 constexpr size_t kPage = 4096;
 size_t whole_pages_of_a_half(size_t count, off_t offset) {
   const size_t in_first_page = kPage - static_cast<size_t>(offset) % kPage;
@@ -25,7 +25,7 @@ size_t whole_pages_of_a_half(size_t count, off_t offset) {
 
 }  // namespace
 
-// HDF5 and TELens go through pwrite and pread: the program's own stand before libc's.
+// HDF5 and TELens call pwrite and pread; these definitions take precedence over libc's.
 extern "C" ssize_t pwrite(int file, const void* bytes, size_t count, off_t offset) {
   if (fault.kind != Fault::none && --fault.writes_left < 0) {
     if (fault.kind == Fault::disk_full) {

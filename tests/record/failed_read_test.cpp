@@ -1,4 +1,4 @@
-// A disk that does not give what was written.
+// Reads that fail.
 #include "tests/record/crash_fixture.h"
 #include "tests/record/damaged_file.h"
 #include "tests/record/disk_fault.h"
@@ -22,7 +22,7 @@ std::string closed_run(const TemporaryFolder& folder) {
   return only_segment(folder.path()).path;
 }
 
-TEST(FailedRead, of_a_chunk_of_a_plain_table_costs_its_rows_alone_and_is_told) {
+TEST(FailedRead, plain_chunk_loses_only_its_rows_and_is_reported) {
   const TemporaryFolder folder;
   const std::string path = closed_run(folder);
   const std::uint64_t chunk = get_offset(path, "scalars", 1);

@@ -1,4 +1,4 @@
-// A disk, or a limit, that takes no more.
+// A full disk, a file size limit and max_size.
 #include <sys/mount.h>
 #include <sys/resource.h>
 
@@ -16,7 +16,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-// Pushes until recording stops; the file then says so itself and holds all that was written.
+// Pushes until recording stops. The file then has the reason and all rows written before.
 void expect_a_full_disk_to_end_recording(RunOptions options, const char* cause) {
   std::vector<std::string> errors, warnings;
   options.on_error = [&](const std::string& error) { errors.push_back(error); };
@@ -44,7 +44,7 @@ void expect_a_full_disk_to_end_recording(RunOptions options, const char* cause) 
   EXPECT_EQ(segment.end->state, End::failed);
   EXPECT_GT(counters.failed, 0U);
   EXPECT_EQ(segment.lost, counters.failed);
-  EXPECT_THAT(warnings, IsEmpty());  // the file has the count, and the error said so
+  EXPECT_THAT(warnings, IsEmpty());  // the error was reported, and the file has the count
   EXPECT_THAT(segment.end->reason, HasSubstr(cause));
   expect_plain_hdf5_opens(segment.path);
   const auto records = read_all(options.log_dir);
@@ -52,7 +52,7 @@ void expect_a_full_disk_to_end_recording(RunOptions options, const char* cause) 
   EXPECT_TRUE(are_numbered_from(0, records));
 }
 
-TEST(FullDisk, a_limit_on_file_sizes_stops_recording_before_the_signal) {
+TEST(FullDisk, file_size_limit_stops_recording_without_signal) {
   const TemporaryFolder folder;
   rlimit before{};
   ::getrlimit(RLIMIT_FSIZE, &before);
@@ -62,15 +62,16 @@ TEST(FullDisk, a_limit_on_file_sizes_stops_recording_before_the_signal) {
   ::setrlimit(RLIMIT_FSIZE, &before);
 }
 
-TEST(FullDisk, max_size_is_a_limit_on_all_segments_together) {
+TEST(FullDisk, max_size_limits_all_segments_together) {
   const TemporaryFolder folder;
   RunOptions options = options_in(folder);
   options.max_size = 2 << 20;
   expect_a_full_disk_to_end_recording(options, "max_size");
   std::string error;
   options.on_error = [&](const std::string& message) { error = message; };
-  for (int i = 0; i < 10; ++i) RunWriter::open(options);  // restarts get what is left
-  EXPECT_THAT(error, HasSubstr("max_size of 2097152 bytes is reached; record less"));
+  for (int i = 0; i < 10; ++i) RunWriter::open(options);  // restarts use the remaining space
+  EXPECT_THAT(error, AllOf(HasSubstr("max_size of 2097152 bytes is reached; "),
+                           HasSubstr("; record less")));
   EXPECT_THAT(error, Not(HasSubstr("free space")));
   std::uintmax_t bytes = 0;
   for (const std::string& file : run_files(folder.path())) {
@@ -79,10 +80,10 @@ TEST(FullDisk, max_size_is_a_limit_on_all_segments_together) {
   EXPECT_LE(bytes, options.max_size);
 }
 
-TEST(FullDisk, a_max_size_in_which_nothing_fits_is_refused) {
+TEST(FullDisk, rejects_max_size_without_room) {
   const TemporaryFolder folder;
   RunOptions options = options_in(folder);
-  options.max_size = kLeastMaxSize - 1;
+  options.max_size = kMinMaxSize - 1;
   try {
     RunWriter::open(options);
     FAIL() << "max_size " << options.max_size << " was accepted";
@@ -91,7 +92,7 @@ TEST(FullDisk, a_max_size_in_which_nothing_fits_is_refused) {
   }
 }
 
-TEST(FullDisk, a_full_disk_stops_recording_and_the_file_says_so) {
+TEST(FullDisk, full_disk_stops_recording_and_is_in_the_file) {
   const TemporaryFolder folder;
   if (::mount("tmpfs", folder.path().c_str(), "tmpfs", 0, "size=3m") != 0) {
     GTEST_SKIP() << "cannot mount a small tmpfs: " << std::strerror(errno);

@@ -16,7 +16,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-TEST(Hdf5Fork, a_process_forked_while_a_thread_is_inside_hdf5_can_use_it) {
+TEST(Hdf5Fork, child_of_a_fork_during_a_call_can_use_hdf5) {
   std::promise<void> entered, about_to_fork;
   Clock::time_point left;
   std::thread inside([&] {
@@ -31,7 +31,7 @@ TEST(Hdf5Fork, a_process_forked_while_a_thread_is_inside_hdf5_can_use_it) {
   const auto forked = Clock::now();
   const pid_t child = ::fork();
   if (child == 0) {
-    ::alarm(10);  // ends one that waits for a thread that it does not have
+    ::alarm(10);  // ends a child that waits for a thread of its parent
     { const hdf5::Lock lock; }
     ::_exit(0);
   }
@@ -40,10 +40,10 @@ TEST(Hdf5Fork, a_process_forked_while_a_thread_is_inside_hdf5_can_use_it) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   inside.join();
   EXPECT_GT(left, forked);  // the thread was inside
-  const hdf5::Lock lock;    // is the parent's as before
+  const hdf5::Lock lock;  // works in the parent
 }
 
-TEST(Hdf5Fork, a_fork_does_not_wait_for_a_thread_that_stays_inside_hdf5) {
+TEST(Hdf5Fork, fork_does_not_wait_for_a_stuck_thread) {
   std::promise<void> entered, forked;
   std::thread inside([&] {
     const hdf5::Lock lock;
@@ -57,10 +57,11 @@ TEST(Hdf5Fork, a_fork_does_not_wait_for_a_thread_that_stays_inside_hdf5) {
     try {
       const hdf5::Lock lock;
     } catch (const RecordError& error) {
-      const bool told = std::string_view(error.what()).find("was forked") != std::string::npos;
-      ::_exit(told ? 0 : 4);
+      const bool reported_damage =
+          std::string_view(error.what()).find("was forked") != std::string::npos;
+      ::_exit(reported_damage ? 0 : 4);
     }
-    ::_exit(3);  // and would have used a library in disorder
+    ::_exit(3);  // the library would be inconsistent
   }
   ::alarm(0);
   int status = 0;
@@ -68,8 +69,8 @@ TEST(Hdf5Fork, a_fork_does_not_wait_for_a_thread_that_stays_inside_hdf5) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   forked.set_value();
   inside.join();
-  const hdf5::Lock lock;  // is the parent's as before
-  // Once no thread is inside, children may use the library as ever.
+  const hdf5::Lock lock;  // works in the parent
+  // Children may use the library once no thread is inside it.
   const pid_t later = ::fork();
   if (later == 0) {
     { const hdf5::Lock own; }

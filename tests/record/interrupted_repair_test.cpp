@@ -1,4 +1,4 @@
-// A repair that is killed, or that a disk does not let finish.
+// Repairs that are killed or fail.
 #include <csignal>
 
 #include "record/repair.h"
@@ -20,13 +20,13 @@ std::string killed_run(const TemporaryFolder& folder, Written& written) {
     write_some(*writer, 7, written);
     ::kill(::getpid(), SIGKILL);
   });
-  // The child's counts.
+  // The counts of the child.
   for (int i = 0; i < 7; ++i) written.records += 1500 * (i % 4) + 701;
   written.histograms = written.losses = written.events = 7;
   return run_files(folder.path()).front();
 }
 
-TEST(InterruptedRepair, repair_leaves_the_file_as_it_was_wherever_it_is_interrupted) {
+TEST(InterruptedRepair, original_file_survives_any_interruption) {
   const TemporaryFolder folder;
   Written written;
   const std::string path = killed_run(folder, written);
@@ -61,11 +61,11 @@ TEST(InterruptedRepair, repair_leaves_the_file_as_it_was_wherever_it_is_interrup
   for (const auto& entry : std::filesystem::directory_iterator(folder.path() / "telens/run")) {
     left.push_back(entry.path().string());
   }
-  // Nothing of those that were interrupted; the lock is that of the process that was killed.
+  // No temporary files are left. The lock file belongs to the killed writer.
   EXPECT_THAT(left, UnorderedElementsAre(path, HasSubstr("/.rank00000.lock")));
 }
 
-TEST(InterruptedRepair, a_copy_that_does_not_reach_the_disk_takes_no_place) {
+TEST(InterruptedRepair, unsynced_copy_does_not_replace_the_original) {
   const TemporaryFolder folder;
   Written written;
   const std::string path = killed_run(folder, written);
@@ -74,8 +74,9 @@ TEST(InterruptedRepair, a_copy_that_does_not_reach_the_disk_takes_no_place) {
     try {
       repair(path);
     } catch (const RecordError& error) {
-      const bool told = std::string_view(error.what()).find("to the disk") != std::string::npos;
-      ::_exit(told ? 1 : 2);
+      const bool reported_damage =
+          std::string_view(error.what()).find("to the disk") != std::string::npos;
+      ::_exit(reported_damage ? 1 : 2);
     }
     ::_exit(0);
   });

@@ -1,4 +1,4 @@
-// A run file that another process writes while it is read.
+// A run file that is read while another process writes it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -17,7 +17,7 @@ namespace {
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// Writes numbered records when it is told to, and a layer's name with each piece.
+// Writes numbered records on request, and a layer's name with each request.
 class WritingProcess {
  public:
   explicit WritingProcess(const TemporaryFolder& folder) {
@@ -36,7 +36,7 @@ class WritingProcess {
   WritingProcess(const WritingProcess&) = delete;
   WritingProcess& operator=(const WritingProcess&) = delete;
 
-  // Until there are so many; they are in the file when it returns.
+  // Writes up to `records` records, which are in the file on return.
   void write_up_to(std::int64_t records) {
     EXPECT_EQ(::write(orders_[1], &records, sizeof(records)), ssize_t{sizeof(records)});
     wait();
@@ -67,17 +67,17 @@ class WritingProcess {
   std::string path_;
 };
 
-TEST(LiveFile, a_table_has_the_length_that_it_has_when_it_is_read) {
+TEST(LiveFile, table_length_is_taken_at_read_time) {
   const TemporaryFolder folder;
   WritingProcess writer(folder);
   writer.write_up_to(100);
-  OpenRunFile opened = open_run_file(writer.path());  // looks at all tables
+  OpenRunFile opened = open_run_file(writer.path());  // checks all tables
   writer.write_up_to(10'000);
   DamageLog damage;
   {
     const PackedRows<Record> rows(opened.file, Checksums::verified, damage, Growth::possible);
     EXPECT_EQ(rows.rows(), 10'000U);
-    EXPECT_EQ(rows.intact_from(0), 10'000U);
+    EXPECT_EQ(rows.count_intact_from(0), 10'000U);
     EXPECT_THAT(damage.list(), IsEmpty()) << describe(damage.list());
   }
   EXPECT_THAT(opened.datasets, IsEmpty());
@@ -85,7 +85,7 @@ TEST(LiveFile, a_table_has_the_length_that_it_has_when_it_is_read) {
   opened.file.reset();
 }
 
-TEST(LiveFile, names_are_those_of_the_records_that_were_read_before) {
+TEST(LiveFile, names_match_records_read_before) {
   const TemporaryFolder folder;
   WritingProcess writer(folder);
   const SegmentReader file(writer.path());

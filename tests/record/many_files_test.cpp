@@ -1,4 +1,4 @@
-// A run of many files: other processes look at them, and their records are kept in memory.
+// A run of many files: child processes summarize them, and their records are kept in memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -28,11 +28,11 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 constexpr int kRanks = 40;
-constexpr std::int64_t kRecords = 10000;  // two compressed chunks, and some more
+constexpr std::int64_t kRecords = 10000;  // two compressed chunks and a tail
 constexpr int kTruncated = 7;
 constexpr int kDamaged = 21;
 
-// The first chunk of the records.
+// Damages the first chunk of the records.
 void damage_a_chunk(const std::string& path) {
   haddr_t address = 0;
   {
@@ -50,7 +50,7 @@ void damage_a_chunk(const std::string& path) {
   file << std::string(64, '\xA5');
 }
 
-// All that a reader says of a run.
+// Everything that a reader returns for a run.
 struct Said {
   std::vector<std::string> warnings;
   std::vector<std::pair<int, std::vector<Record>>> records;  // by rank
@@ -70,7 +70,7 @@ class ManyFiles : public ::testing::Test {
       options.rank = rank;
       options.world_size = kRanks;
       const auto writer = RunWriter::open(options);
-      // Each file has the names in an order of its own.
+      // Each file has the names in a different order.
       writer->intern(Dictionary::layer, "name" + std::to_string(rank % 7));
       name_everything(*writer);
       writer->push(numbered_records(rank, rank + kRecords));
@@ -141,7 +141,7 @@ class ManyFiles : public ::testing::Test {
 TemporaryFolder* ManyFiles::folder_ = nullptr;
 std::vector<std::string>* ManyFiles::files_ = nullptr;
 
-TEST_F(ManyFiles, processes_say_of_them_what_one_says) {
+TEST_F(ManyFiles, processes_return_the_same_summaries) {
   for (const FindDamage find : {FindDamage::where_read, FindDamage::on_opening}) {
     const Said alone = read(folder_->path(), find, Opening::in_this_process);
     const Said helped = read(folder_->path(), find, Opening::in_processes);
@@ -156,7 +156,7 @@ TEST_F(ManyFiles, processes_say_of_them_what_one_says) {
   }
 }
 
-TEST_F(ManyFiles, records_in_memory_are_those_of_the_file) {
+TEST_F(ManyFiles, records_in_memory_equal_records_in_file) {
   for (const auto& [rank, records] :
        read(folder_->path(), FindDamage::where_read, Opening::in_processes).records) {
     const Said file = read((*files_)[rank], FindDamage::where_read, Opening::in_this_process);
@@ -168,7 +168,7 @@ TEST_F(ManyFiles, records_in_memory_are_those_of_the_file) {
   }
 }
 
-TEST_F(ManyFiles, a_file_that_goes_after_the_opening_is_still_read) {
+TEST_F(ManyFiles, file_removed_after_opening_is_still_read) {
   const RunReader run(
       folder_->path(), [](const std::string&) {}, FindDamage::where_read, Opening::in_processes);
   const std::string away = (*files_)[3] + ".away";
@@ -180,18 +180,18 @@ TEST_F(ManyFiles, a_file_that_goes_after_the_opening_is_still_read) {
   EXPECT_EQ(records, kRecords);
 }
 
-TEST_F(ManyFiles, a_process_that_ends_early_leaves_its_files_to_the_caller) {
+TEST_F(ManyFiles, files_of_a_dead_process_go_to_the_caller) {
   SummaryProcesses none(*files_, {}, 0);
   EXPECT_FALSE(none.take());
-  // More processes than files: the last ones end at once.
+  // With more processes than files, the last processes end at once.
   const std::vector<std::string> two(files_->begin(), files_->begin() + 2);
-  SummaryProcesses processes(two, {.most_kept_rows = 100}, 3);
+  SummaryProcesses processes(two, {.max_kept_rows = 100}, 3);
   EXPECT_EQ(processes.take()->about.path, two[0]);
   EXPECT_EQ(processes.take()->about.path, two[1]);
   EXPECT_FALSE(processes.take());
 }
 
-// The processes that this one has started and not waited for.
+// Returns the child processes that have not been waited for.
 std::vector<pid_t> find_children() {
   std::vector<pid_t> children;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
@@ -212,9 +212,9 @@ std::vector<pid_t> find_children() {
 
 std::set<pid_t> to_set(const std::vector<pid_t>& list) { return {list.begin(), list.end()}; }
 
-constexpr SummaryOptions kWholeFiles{.most_kept_rows = 100, .most_record_bytes = 1 << 20};
+constexpr SummaryOptions kWholeFiles{.max_kept_rows = 100, .max_record_bytes = 1 << 20};
 
-// Ends one of three processes by a signal.
+// Kills one of three processes with a signal.
 void expect_the_others_results(const std::vector<std::string>& files, int signal) {
   const std::set<pid_t> before = to_set(find_children());
   std::vector<std::optional<FileSummary>> found;
@@ -235,15 +235,15 @@ void expect_the_others_results(const std::vector<std::string>& files, int signal
     ++made[i % 3];
   }
   const std::size_t each = files.size() / 3;
-  const std::size_t of_second = each - 1;  // it has the file that cannot be read
+  const std::size_t of_second = each - 1;  // its files include the unreadable one
   EXPECT_EQ((made[0] == each) + (made[1] == of_second) + (made[2] == each), 2)
       << made[0] << ' ' << made[1] << ' ' << made[2];
   EXPECT_LT(made[0] + made[1] + made[2], 2 * each + of_second);
   EXPECT_EQ(to_set(find_children()), before) << "one is left";
 }
 
-TEST_F(ManyFiles, a_process_that_is_ended_midway_leaves_the_rest_of_its_files_to_the_caller) {
-  // Longer than what goes into the pipe: it cannot be done before it is ended.
+TEST_F(ManyFiles, files_of_a_killed_process_go_to_the_caller) {
+  // Longer than the pipe's buffer: the process cannot finish before it is killed.
   std::vector<std::string> files;
   for (int i = 0; i < 12; ++i) files.insert(files.end(), files_->begin(), files_->end());
   std::erase(files, (*files_)[kTruncated]);
@@ -251,13 +251,13 @@ TEST_F(ManyFiles, a_process_that_is_ended_midway_leaves_the_rest_of_its_files_to
   struct sigaction exit_with_3 {};
   exit_with_3.sa_handler = [](int) { ::_exit(3); };
   struct sigaction usual {};
-  ASSERT_EQ(::sigaction(SIGUSR1, &exit_with_3, &usual), 0);  // the processes have it too
+  ASSERT_EQ(::sigaction(SIGUSR1, &exit_with_3, &usual), 0);  // inherited by the processes
   expect_the_others_results(files, SIGKILL);
   expect_the_others_results(files, SIGUSR1);
   ::sigaction(SIGUSR1, &usual, nullptr);
 }
 
-TEST_F(ManyFiles, a_run_is_read_whole_while_its_processes_are_killed) {
+TEST_F(ManyFiles, run_is_complete_while_processes_are_killed) {
   const Said alone = read(folder_->path(), FindDamage::on_opening, Opening::in_this_process);
   std::atomic<int> killed = 0;
   Said helped;
@@ -274,10 +274,10 @@ TEST_F(ManyFiles, a_run_is_read_whole_while_its_processes_are_killed) {
   EXPECT_THAT(find_children(), IsEmpty());
 }
 
-TEST_F(ManyFiles, a_summary_comes_through_a_pipe_whole_or_not_at_all) {
+TEST_F(ManyFiles, truncated_summary_is_rejected) {
   const FileSummary summary = summarize(
       (*files_)[kDamaged],
-      {.find_damage = FindDamage::on_opening, .most_kept_rows = 100, .most_record_bytes = 1 << 20});
+      {.find_damage = FindDamage::on_opening, .max_kept_rows = 100, .max_record_bytes = 1 << 20});
   const std::vector<char> bytes = pack(summary);
   const FileSummary same = unpack(bytes);
   EXPECT_EQ(pack(same).size(), bytes.size());

@@ -1,4 +1,4 @@
-// Lengths in the messages of headers and heaps, made by hand as HDF5's format describes them.
+// Lengths in messages of headers and heaps, constructed by hand from HDF5's format specification.
 #include "record/message_check.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ std::string link(unsigned name_bytes, const std::string& name) {
 struct Case {
   const char* what;
   MessageKind kind;
-  std::string content;  // whole; a byte less does not do
+  std::string content;  // valid; one byte less is invalid
 };
 
 std::vector<Case> whole_messages() {
@@ -90,7 +90,7 @@ std::vector<Case> whole_messages() {
   };
 }
 
-TEST(MessageCheck, takes_messages_that_fit_and_refuses_them_a_byte_shorter) {
+TEST(MessageCheck, rejects_messages_one_byte_too_short) {
   for (const auto& [what, kind, content] : whole_messages()) {
     EXPECT_EQ(describe_overrun(kind, false, content), std::nullopt) << what;
     EXPECT_EQ(describe_overrun(kind, false, content + "behind"), std::nullopt) << what;
@@ -101,13 +101,13 @@ TEST(MessageCheck, takes_messages_that_fit_and_refuses_them_a_byte_shorter) {
   }
 }
 
-TEST(MessageCheck, says_which_message_has_how_many_bytes) {
+TEST(MessageCheck, error_names_message_and_bytes) {
   EXPECT_EQ(
       describe_overrun(MessageKind::fill_value, false, byte(3) + byte(0x29) + four(4616) + "abc"),
-      "fill value message: it does not fit its 9 bytes");
+      "fill value message: longer than its 9 bytes");
 }
 
-TEST(MessageCheck, refuses_more_dimensions_than_HDF5_has_room_for) {
+TEST(MessageCheck, rejects_more_than_32_dimensions) {
   EXPECT_EQ(describe_overrun(MessageKind::dataspace, false, space(32, 1)), std::nullopt);
   EXPECT_NE(describe_overrun(MessageKind::dataspace, false, space(33, 1)), std::nullopt);
   const auto array = [](unsigned dimensions) {
@@ -118,7 +118,7 @@ TEST(MessageCheck, refuses_more_dimensions_than_HDF5_has_room_for) {
   EXPECT_NE(describe_overrun(MessageKind::datatype, false, array(33)), std::nullopt);
 }
 
-TEST(MessageCheck, refuses_types_nested_too_deeply) {
+TEST(MessageCheck, rejects_deeply_nested_types) {
   std::string type = integer();
   for (int depth = 1; depth < 32; ++depth) type = type_head(9, 1, 0, 16) + type;
   EXPECT_EQ(describe_overrun(MessageKind::datatype, false, type), std::nullopt);
@@ -126,28 +126,28 @@ TEST(MessageCheck, refuses_types_nested_too_deeply) {
             std::nullopt);
 }
 
-TEST(MessageCheck, multiplies_without_wrapping_round) {
+TEST(MessageCheck, size_product_does_not_overflow) {
   const std::string name = "n" + zeros(1);
   EXPECT_NE(describe_overrun(MessageKind::attribute, false,
                              attribute(name, integer(), space(2, std::uint64_t{1} << 32), 8)),
             std::nullopt);
 }
 
-// A name whose zero lies in what follows is read on there.
-TEST(MessageCheck, looks_for_the_end_of_a_name_in_its_own_field) {
+// A name without a zero would continue into the following bytes.
+TEST(MessageCheck, name_must_end_within_its_field) {
   EXPECT_NE(
       describe_overrun(MessageKind::attribute, false, attribute("name", integer(), space(0, 0), 8)),
       std::nullopt);
 }
 
-TEST(MessageCheck, takes_a_reference_where_a_message_is_shared) {
+TEST(MessageCheck, shared_message_is_a_reference) {
   EXPECT_EQ(describe_overrun(MessageKind::datatype, true, byte(3) + byte(2) + zeros(8)),
             std::nullopt);
   EXPECT_NE(describe_overrun(MessageKind::datatype, true, byte(3) + byte(2) + zeros(7)),
             std::nullopt);
 }
 
-TEST(MessageCheck, leaves_messages_without_lengths) {
+TEST(MessageCheck, ignores_messages_without_lengths) {
   EXPECT_EQ(describe_overrun(static_cast<MessageKind>(0x12), false, ""), std::nullopt);
 }
 
@@ -167,10 +167,10 @@ std::string identifier(unsigned offset, unsigned bytes) {
   return byte(0) + four(offset) + two(bytes);
 }
 
-constexpr unsigned kFirst = 17;  // behind the prefix of a block
-constexpr const char* kOverrun = "block FHDB, link message: it does not fit its 13 bytes";
+constexpr unsigned kFirst = 17;  // after the prefix of a block
+constexpr const char* kOverrun = "block FHDB, link message: longer than its 13 bytes";
 
-TEST(HeapCheck, looks_at_an_object_once_its_identifier_and_its_block_are_there) {
+TEST(HeapCheck, checks_object_when_identifier_and_block_are_known) {
   const std::string good = link(2, "ab");
   const std::string bad = link(200, "ab");
   const auto size = static_cast<unsigned>(good.size());
@@ -194,7 +194,7 @@ TEST(HeapCheck, looks_at_an_object_once_its_identifier_and_its_block_are_there) 
   }
 }
 
-TEST(HeapCheck, refuses_an_object_behind_the_end_of_its_block) {
+TEST(HeapCheck, rejects_object_beyond_its_block) {
   HeapCheck heaps;
   heaps.note_heap(kHeap, MessageKind::link);
   heaps.check_header(kHeap, heap_header(7));
@@ -203,15 +203,16 @@ TEST(HeapCheck, refuses_an_object_behind_the_end_of_its_block) {
             "block FHDB: an object of 9 bytes, 8 before the end");
 }
 
-TEST(HeapCheck, knows_the_bytes_of_an_identifier) {
+TEST(HeapCheck, rejects_wrong_identifier_size) {
   HeapCheck heaps;
   heaps.note_heap(kHeap, MessageKind::link);
   EXPECT_EQ(heaps.check_header(kHeap, heap_header(8)),
-            "block FRHP, bytes of an identifier: expected 7, came 8");
+            "block FRHP, bytes of an identifier: expected 7, got 8");
   EXPECT_EQ(heaps.check_header(kHeap, heap_header(7, 64)),
             "block FRHP: an offset of 8 bytes and a length of 2 in an identifier of 7");
-  EXPECT_EQ(heaps.check_header(kHeap + 1, heap_header(7)), "block FRHP: a heap that no object has");
-  EXPECT_EQ(HeapCheck().check_block(heap_block("")), "block FHDB: expected where a heap has one");
+  EXPECT_EQ(heaps.check_header(kHeap + 1, heap_header(7)),
+            "block FRHP: a heap that belongs to no object");
+  EXPECT_EQ(HeapCheck().check_block(heap_block("")), "block FHDB: not a block of a heap");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The places and the sizes of B-trees, in blocks made by hand as HDF5's format describes them.
+// Places and sizes of B-trees, in blocks constructed by hand from HDF5's format specification.
 #include "record/metadata_check.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ std::string trees_at(std::uint8_t kind, std::uint64_t address, std::uint64_t hea
   return get_message(kind, std::string(2, '\0') + get_bytes(heap) + get_bytes(address));
 }
 
-// Without times and phases, its size in one byte.
+// A header without times and phases, with a size of one byte.
 std::string object_header(const std::string& messages) {
   return std::string("OHDR\2\0", 6) + get_bytes(static_cast<std::uint8_t>(messages.size())) +
          messages + "sum.";
@@ -44,66 +44,66 @@ std::string tree_header(std::uint8_t kind, std::uint16_t levels, std::uint16_t r
          get_bytes(records) + std::string(12, '\0');
 }
 
-TEST(MetadataCheck, takes_a_tree_where_an_object_has_one_of_its_kind) {
+TEST(MetadataCheck, accepts_tree_of_the_object_kind) {
   MetadataCheck metadata;
   EXPECT_EQ(metadata.refusal(0, object_header(trees_at(kAttributeInfo, kTree))), std::nullopt);
   EXPECT_EQ(metadata.refusal(kTree, tree_header(8, 0, 29)), std::nullopt);
   EXPECT_EQ(metadata.refusal(kTree, tree_header(8, 0, 29)), std::nullopt) << "read again";
 }
 
-TEST(MetadataCheck, refuses_a_tree_of_another_kind_or_of_no_object) {
+TEST(MetadataCheck, rejects_tree_of_other_kind_or_no_object) {
   MetadataCheck metadata;
   metadata.refusal(0, object_header(trees_at(kAttributeInfo, kTree)));
   EXPECT_EQ(metadata.refusal(kTree, tree_header(5, 0, 1)),
-            "block BTHD, kind of tree: expected 8 here, came 5");
+            "block BTHD, kind of tree: expected 8 here, got 5");
   EXPECT_EQ(metadata.refusal(kTree + 1, tree_header(8, 0, 1)),
-            "block BTHD: a tree of kind 8 that no object has");
+            "block BTHD: a tree of kind 8 that belongs to no object");
 }
 
-TEST(MetadataCheck, refuses_one_tree_for_two_uses) {
+TEST(MetadataCheck, rejects_one_tree_for_two_uses) {
   MetadataCheck metadata;
   metadata.refusal(0, object_header(trees_at(kAttributeInfo, kTree)));
   EXPECT_EQ(metadata.refusal(64, object_header(trees_at(kLinkInfo, kTree, kHeap + 1))),
-            "block OHDR: one tree as of kind 8 and of kind 5");
+            "block OHDR: one tree of kinds 8 and 5");
   EXPECT_EQ(metadata.refusal(64, object_header(trees_at(kLinkInfo, kTree + 1))),
-            "block OHDR: one heap for links and for attributes");
+            "block OHDR: one heap for links and attributes");
 }
 
-TEST(MetadataCheck, believes_no_message_behind_the_header) {
+TEST(MetadataCheck, ignores_bytes_after_the_header) {
   MetadataCheck metadata;
   metadata.refusal(0, object_header("") + trees_at(kAttributeInfo, kTree));
   EXPECT_EQ(metadata.refusal(kTree, tree_header(8, 0, 1)),
-            "block BTHD: a tree of kind 8 that no object has");
+            "block BTHD: a tree of kind 8 that belongs to no object");
 }
 
-TEST(MetadataCheck, reads_on_where_a_header_goes_on) {
+TEST(MetadataCheck, follows_header_continuations) {
   MetadataCheck metadata;
   const std::uint64_t next = 1024;
   const std::string part = "OCHK" + trees_at(kLinkInfo, kTree) + "sum.";
-  EXPECT_EQ(metadata.refusal(next, part), "block OCHK: expected where a header goes on");
+  EXPECT_EQ(metadata.refusal(next, part), "block OCHK: not a continuation of a header");
   metadata.refusal(0, object_header(get_message(kContinuation, get_bytes(next) + get_bytes(next))));
   EXPECT_EQ(metadata.refusal(next, part), std::nullopt);
   EXPECT_EQ(metadata.refusal(kTree, tree_header(5, 0, 1, 11)), std::nullopt);
 }
 
-TEST(MetadataCheck, counts_the_records_that_a_node_holds) {
+TEST(MetadataCheck, rejects_too_many_records_in_a_root) {
   MetadataCheck metadata;
   metadata.refusal(0, object_header(trees_at(kAttributeInfo, kTree)));
   EXPECT_EQ(metadata.refusal(kTree, tree_header(8, 0, 30)),
-            "block BTHD, records of the root: expected 0 to 29, came 30");
+            "block BTHD, records of the root: expected 0 to 29, got 30");
   EXPECT_EQ(metadata.refusal(kTree, tree_header(8, 1, 18)), std::nullopt);
   EXPECT_EQ(metadata.refusal(kTree, tree_header(8, 1, 19)),
-            "block BTHD, records of the root: expected 0 to 18, came 19");
+            "block BTHD, records of the root: expected 0 to 18, got 19");
 }
 
-TEST(MetadataCheck, knows_the_bytes_of_a_record) {
+TEST(MetadataCheck, rejects_wrong_record_size) {
   MetadataCheck metadata;
   metadata.refusal(0, object_header(trees_at(kAttributeInfo, kTree)));
   EXPECT_EQ(metadata.refusal(kTree, tree_header(8, 0, 1, 1)),
-            "block BTHD, bytes of a record: expected 17, came 1");
+            "block BTHD, bytes of a record: expected 17, got 1");
 }
 
-TEST(MetadataCheck, counts_the_records_of_each_child) {
+TEST(MetadataCheck, rejects_too_many_records_in_a_child) {
   MetadataCheck metadata;
   metadata.refusal(0, object_header(trees_at(kAttributeInfo, kTree)));
   metadata.refusal(kTree, tree_header(8, 1, 1));
@@ -113,23 +113,22 @@ TEST(MetadataCheck, counts_the_records_of_each_child) {
   };
   EXPECT_EQ(metadata.refusal(kRoot, node(29)), std::nullopt);
   EXPECT_EQ(metadata.refusal(kRoot, node(30)),
-            "block BTIN, records of a node: expected 0 to 29, came 30");
-  EXPECT_EQ(metadata.refusal(kRoot + 1, node(29)),
-            "block BTIN: expected where a tree has its root");
+            "block BTIN, records of a node: expected 0 to 29, got 30");
+  EXPECT_EQ(metadata.refusal(kRoot + 1, node(29)), "block BTIN: not the root of a tree");
 }
 
-TEST(MetadataCheck, refuses_a_leaf_of_no_tree_and_one_that_ends_early) {
+TEST(MetadataCheck, rejects_leaf_without_tree_and_short_leaf) {
   MetadataCheck metadata;
   metadata.refusal(0, object_header(trees_at(kAttributeInfo, kTree)));
   metadata.refusal(kTree, tree_header(8, 0, 2));
   const std::string leaf = std::string("BTLF\0\10", 6) + std::string(17, '\0');
-  EXPECT_EQ(metadata.refusal(kRoot + 1, leaf), "block BTLF: expected where a tree has a leaf");
+  EXPECT_EQ(metadata.refusal(kRoot + 1, leaf), "block BTLF: not a leaf of a tree");
   EXPECT_EQ(metadata.refusal(kRoot, leaf), "block BTLF: shorter than its records");
   EXPECT_EQ(metadata.refusal(kRoot, leaf + std::string(17, '\0')), std::nullopt);
 }
 
-// An identifier of kind 1 says where in the file the object lies, one of kind 2 is the object.
-TEST(MetadataCheck, refuses_objects_that_do_not_lie_in_their_heap) {
+// An identifier of kind 1 has the object's address in the file; one of kind 2 contains the object.
+TEST(MetadataCheck, rejects_objects_outside_of_their_heap) {
   MetadataCheck metadata;
   metadata.refusal(0, object_header(trees_at(kAttributeInfo, kTree)));
   metadata.refusal(kTree, tree_header(8, 0, 1));
@@ -139,14 +138,13 @@ TEST(MetadataCheck, refuses_objects_that_do_not_lie_in_their_heap) {
   };
   EXPECT_EQ(metadata.refusal(kRoot, leaf('\0', '\0')), std::nullopt);
   EXPECT_EQ(metadata.refusal(kRoot, leaf('\x10', '\0')),
-            "block BTLF, kind of an object: expected 0, came 1");
+            "block BTLF, kind of an object: expected 0, got 1");
   EXPECT_EQ(metadata.refusal(kRoot, leaf('\x20', '\0')),
-            "block BTLF, kind of an object: expected 0, came 2");
-  EXPECT_EQ(metadata.refusal(kRoot, leaf('\0', '\2')),
-            "block BTLF: an attribute that stands elsewhere");
+            "block BTLF, kind of an object: expected 0, got 2");
+  EXPECT_EQ(metadata.refusal(kRoot, leaf('\0', '\2')), "block BTLF: a shared attribute");
 }
 
-TEST(MetadataCheck, leaves_other_blocks_and_short_ones) {
+TEST(MetadataCheck, ignores_other_and_short_blocks) {
   MetadataCheck metadata;
   for (const std::string block : {"", "O", "OHDR", "FSHD0000", "GCOL0000"}) {
     EXPECT_EQ(metadata.refusal(0, block), std::nullopt) << block;

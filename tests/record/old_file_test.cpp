@@ -1,6 +1,6 @@
-// Run files that an earlier build wrote, with rows in every table: each table and value is read as
-// it was written. data/schema_3_closed.h5.gz was closed, data/schema_3_killed.h5.gz is what a kill
-// just before that would have left; both were written before one description made the tables.
+// Run files that an earlier build wrote, with rows in every table: each value is read as it was
+// written. data/schema_3_closed.h5.gz was closed; data/schema_3_killed.h5.gz is what a kill shortly
+// before would have left.
 #include <gmock/gmock.h>
 #include <zlib.h>
 
@@ -44,7 +44,7 @@ class OldFile : public ::testing::TestWithParam<std::string> {
   const std::string path_ = folder_.str() + "/rank00001.h5";
 };
 
-// Rows as texts, with names in place of ids and all bits of numbers.
+// Rows as text, with names instead of ids and all bits of numbers.
 class Texts {
  public:
   explicit Texts(const RunReader& run) : run_(run) {}
@@ -171,7 +171,7 @@ TEST_P(OldFile, has_every_row_of_every_table) {
   EXPECT_GT(end->time, 1.7e9);
 }
 
-TEST_P(OldFile, is_repaired_without_a_change_to_what_it_holds) {
+TEST_P(OldFile, repair_keeps_its_contents) {
   EXPECT_EQ(repair(path_).done, !is_closed());
   const RunReader run(path_);
   expect_everything(run, path_);

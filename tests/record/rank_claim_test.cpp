@@ -1,4 +1,4 @@
-// Run ids, the right to write a rank's files, and what killed processes leave behind.
+// Run ids, rank claims, and temporary files of killed processes.
 #include "record/claims.h"
 
 #include <fcntl.h>
@@ -33,7 +33,7 @@ void make_old(const fs::path& path) {
   fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::hours(1));
 }
 
-// Runs `body` in a child that then lives until this object dies.
+// Runs `body` in a child that lives until this object is destroyed.
 class LivingChild {
  public:
   template <typename Body>
@@ -61,20 +61,20 @@ class LivingChild {
   pid_t child_ = 0;
 };
 
-std::shared_ptr<const RankClaim> held;  // by a child
+std::shared_ptr<const RankClaim> opened;  // by a child
 
-TEST(RankClaim, is_one_process_at_a_time) {
+TEST(RankClaim, is_exclusive_between_processes) {
   const testing::TemporaryFolder folder;
   const std::string run = run_folder(folder.str(), "run");
   {
-    const LivingChild child([&] { held = RankClaim::take(run, 0); });
+    const LivingChild child([&] { opened = RankClaim::take(run, 0); });
     EXPECT_EQ(RankClaim::take(run, 0), nullptr);
     EXPECT_TRUE(RankClaim::take(run, 1)->is_exclusive()) << "of another rank";
   }
   EXPECT_THAT(RankClaim::take(run, 0), Ne(nullptr)) << "it dies with its process";
 }
 
-TEST(RankClaim, is_one_writer_at_a_time_within_a_process_too) {
+TEST(RankClaim, is_exclusive_within_a_process) {
   const testing::TemporaryFolder folder;
   const std::string run = run_folder(folder.str(), "run");
   auto claim = RankClaim::take(run, 0);
@@ -83,16 +83,16 @@ TEST(RankClaim, is_one_writer_at_a_time_within_a_process_too) {
   EXPECT_EQ(RankClaim::take((folder.path() / "other name").string(), 0), nullptr);
   EXPECT_NE(RankClaim::take(run, 1), nullptr) << "of another rank";
   {
-    // Asking has cost the first one nothing.
+    // The failed attempt did not affect the first claim.
     const LivingChild child([&] {
-      if (RankClaim::take(run, 0) != nullptr) _exit(1);  // the parent notices it
+      if (RankClaim::take(run, 0) != nullptr) _exit(1);  // the parent checks this
     });
   }
   claim.reset();
   EXPECT_NE(RankClaim::take(run, 0), nullptr);
 }
 
-TEST(RankClaim, a_forked_child_may_claim_what_its_parent_has_let_go) {
+TEST(RankClaim, forked_child_can_claim_after_parent_releases) {
   const testing::TemporaryFolder folder;
   const std::string run = run_folder(folder.str(), "run");
   auto claim = RankClaim::take(run, 0);
@@ -112,19 +112,19 @@ TEST(RankClaim, a_forked_child_may_claim_what_its_parent_has_let_go) {
   for (const int each : ready) close(each);
 }
 
-TEST(RankClaim, is_not_inherited_by_a_forked_child_that_outlives_its_parent) {
+TEST(RankClaim, is_not_inherited_by_a_forked_child) {
   const testing::TemporaryFolder folder;
   const std::string run = run_folder(folder.str(), "run");
   auto claim = RankClaim::take(run, 0);
   const LivingChild worker([] {});
   claim.reset();
   const LivingChild other([&] {
-    held = RankClaim::take(run, 0);
-    if (held == nullptr) _exit(1);  // the parent notices it
+    opened = RankClaim::take(run, 0);
+    if (opened == nullptr) _exit(1);  // the parent checks this
   });
 }
 
-TEST(RankClaim, leaves_no_file_and_a_forked_child_takes_none_away) {
+TEST(RankClaim, removes_its_file_only_in_its_process) {
   const testing::TemporaryFolder folder;
   const std::string run = run_folder(folder.str(), "run");
   auto claim = RankClaim::take(run, 0);
@@ -136,7 +136,7 @@ TEST(RankClaim, leaves_no_file_and_a_forked_child_takes_none_away) {
   EXPECT_TRUE(fs::is_empty(run));
 }
 
-TEST(RankClaim, follows_no_symbolic_link) {
+TEST(RankClaim, does_not_follow_symbolic_links) {
   const testing::TemporaryFolder folder;
   const std::string run = run_folder(folder.str(), "run");
   fs::create_directories(run);
@@ -145,14 +145,14 @@ TEST(RankClaim, follows_no_symbolic_link) {
   EXPECT_FALSE(fs::exists(folder.path() / "victim"));
 }
 
-TEST(RankClaim, a_second_live_process_gets_a_run_of_its_own) {
+TEST(RankClaim, second_live_process_gets_its_own_run) {
   const testing::TemporaryFolder folder;
-  const LivingChild child([&] { held = claim_run(folder.str(), "run", 0).claim; });
+  const LivingChild child([&] { opened = claim_run(folder.str(), "run", 0).claim; });
   EXPECT_EQ(claim_run(folder.str(), "run", 0).run_id, "run-2");
   EXPECT_EQ(claim_run(folder.str(), "run", 1).run_id, "run");
 }
 
-TEST(RunId, is_a_plain_name_of_a_folder) {
+TEST(RunId, must_be_a_portable_folder_name) {
   for (const char* id : {"run", "20261123-120000", "job_12.3", "a=1,b:2", "x@y+z"}) {
     EXPECT_NO_THROW(check_run_id(id)) << id;
   }
@@ -165,7 +165,7 @@ TEST(RunId, is_a_plain_name_of_a_folder) {
   }
 }
 
-TEST(RunId, that_is_none_leaves_log_dir_alone) {
+TEST(RunId, invalid_id_does_not_touch_log_dir) {
   const testing::TemporaryFolder folder;
   RunOptions options;
   options.log_dir = (folder.path() / "logs").string();
@@ -174,7 +174,7 @@ TEST(RunId, that_is_none_leaves_log_dir_alone) {
   EXPECT_TRUE(fs::is_empty(folder.path()));
 }
 
-TEST(Leftovers, of_a_killed_process_go_when_its_rank_is_written_again) {
+TEST(Leftovers, of_a_killed_process_are_removed_on_restart) {
   const testing::TemporaryFolder folder;
   const fs::path run = run_folder(folder.str(), "run");
   touch(run / ".rank00000.4194304.tmp");
@@ -187,7 +187,7 @@ TEST(Leftovers, of_a_killed_process_go_when_its_rank_is_written_again) {
   EXPECT_TRUE(fs::exists(run / ".rank00001.4194304.tmp")) << "of another rank";
 }
 
-TEST(Leftovers, do_not_include_what_a_living_process_writes) {
+TEST(Leftovers, files_of_a_live_process_are_kept) {
   const testing::TemporaryFolder folder;
   const fs::path repaired = folder.path() / ".rank00000.h5.repair.17.tmp";
   touch(repaired);
@@ -204,7 +204,7 @@ TEST(Leftovers, do_not_include_what_a_living_process_writes) {
   EXPECT_FALSE(fs::exists(repaired));
 }
 
-TEST(Leftovers, of_dumps_go_where_their_process_is_dead) {
+TEST(Leftovers, dumps_of_dead_processes_are_removed) {
   const testing::TemporaryFolder folder;
   const fs::path iteration = folder.path() / "tensor_dumps/rank_0/iter_000003";
   const LivingChild child([] {});
@@ -222,7 +222,7 @@ TEST(Leftovers, of_dumps_go_where_their_process_is_dead) {
   EXPECT_TRUE(fs::exists(iteration / "fc1_weight.h5"));
 }
 
-TEST(DumpName, of_a_long_layer_fits_a_file_and_differs_from_that_of_another) {
+TEST(DumpName, long_names_fit_and_stay_different) {
   const std::string layer(400, 'x');
   const std::string name = dump_name(layer + "1", "activation");
   EXPECT_LE(name.size() + std::string(".12345.h5").size(), 255U);

@@ -1,4 +1,4 @@
-// Folders, records and readers for the tests of run files.
+// Folders, records and readers for tests of run files.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace telens::record {
 
 using testing::TemporaryFolder;
 
-// Records whose every field follows from their number, so that any of them can be checked alone.
+// Records whose fields depend only on their number, so that each can be checked.
 inline Record numbered_record(std::int64_t number) {
   return {number,
           static_cast<std::int32_t>(number % 7),
@@ -56,7 +56,7 @@ inline bool same(const Record& a, const Record& b) {
          a.gemm == b.gemm && a.statistic == b.statistic && a.scope == b.scope && a.value == b.value;
 }
 
-// Checks that `records` are the numbered ones from `begin` on, all of them in order.
+// Checks that `records` are the numbered records from `begin` on, complete and in order.
 inline ::testing::AssertionResult are_numbered_from(std::int64_t begin,
                                                     const std::vector<Record>& records) {
   for (std::size_t i = 0; i < records.size(); ++i) {

@@ -1,5 +1,5 @@
-// A kill -9 leaves behind every record older than two seconds, and every one that a flush has
-// reported, in a file that opens.
+// After kill -9, the file opens and has every record older than two seconds and every flushed
+// record.
 #include <sys/mman.h>
 
 #include <atomic>
@@ -21,8 +21,7 @@ using testing::fault;
 using ::testing::SizeIs;
 using Clock = std::chrono::steady_clock;
 
-// The progress of a child process, kept in memory that outlives it. steady_clock counts for all
-// processes alike.
+// The progress of a child process, in shared memory. steady_clock is the same for all processes.
 struct Diary {
   static constexpr int kMost = 1 << 16;
   std::atomic<int> entries;
@@ -32,7 +31,8 @@ struct Diary {
   } pushes[kMost];
   std::atomic<std::int64_t> flushed;
 
-  // The longest time between two pushes up to `end`: what the machine kept the process waiting.
+  // The longest time between two pushes up to `end`, during which the machine did not run the
+  // process.
   Clock::duration longest_pause(Clock::time_point end) const {
     Clock::duration longest{};
     for (int i = 1; i < entries && pushes[i].time <= end; ++i) {
@@ -50,7 +50,7 @@ struct Diary {
 
 class Child {
  public:
-  // A process that trains, as far as the writer can tell, until it is killed.
+  // A process that pushes records like a training until it is killed.
   Child(const std::string& log_dir, unsigned seed, long writes_before_fault) : log_dir_(log_dir) {
     diary_ = static_cast<Diary*>(
         ::mmap(nullptr, sizeof(Diary), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
@@ -62,7 +62,7 @@ class Child {
   Child& operator=(const Child&) = delete;
 
   void kill() const { ::kill(process_, SIGKILL); }
-  // Returns when the process was last known to live.
+  // Waits for the child. Returns the last time at which it was known to run.
   Clock::time_point wait() const {
     int status = 0;
     ::waitpid(process_, &status, 0);
@@ -110,7 +110,7 @@ void expect_nothing_lost(const Child& child, Clock::time_point death) {
   const auto count = static_cast<std::int64_t>(records.size());
   EXPECT_TRUE(are_numbered_from(0, records));
   EXPECT_GE(count, child.diary().flushed);
-  // The writer's thread may be kept waiting as long as the thread that pushes, several times over.
+  // The writer's thread may be delayed as long as the pushing thread, several times.
   const Clock::duration late = 10 * child.diary().longest_pause(death);
   EXPECT_GE(count, child.diary().pushed_before(death - std::chrono::seconds(2) - late));
 
@@ -129,7 +129,7 @@ void expect_nothing_lost(const Child& child, Clock::time_point death) {
 
 constexpr int kKills = 6;
 
-TEST(RecordKill, a_writer_killed_at_any_moment_loses_nothing_older_than_two_seconds) {
+TEST(RecordKill, kill_loses_nothing_older_than_two_seconds) {
   const TemporaryFolder folder;
   std::vector<std::unique_ptr<Child>> children;
   for (int i = 0; i < kKills; ++i) {
@@ -146,7 +146,7 @@ TEST(RecordKill, a_writer_killed_at_any_moment_loses_nothing_older_than_two_seco
   for (int i = 0; i < kKills; ++i) expect_nothing_lost(*children[i], deaths[i]);
 }
 
-TEST(RecordKill, a_writer_killed_inside_a_write_loses_nothing_that_was_flushed) {
+TEST(RecordKill, kill_during_a_write_loses_no_flushed_row) {
   const TemporaryFolder folder;
   std::vector<std::unique_ptr<Child>> children;
   for (int i = 0; i < kKills; ++i) {
@@ -157,7 +157,7 @@ TEST(RecordKill, a_writer_killed_inside_a_write_loses_nothing_that_was_flushed) 
   for (const auto& child : children) expect_nothing_lost(*child, child->wait());
 }
 
-TEST(RecordKill, a_run_that_an_exception_ends_says_so) {
+TEST(RecordKill, uncaught_exception_is_recorded) {
   const TemporaryFolder folder;
   const int status = get_status([&] {
     const auto writer = RunWriter::open(options_in(folder));

@@ -1,4 +1,4 @@
-// A run's folder that is changed from outside.
+// A run's folder that another program removes.
 #include <fstream>
 
 #include "tests/record/crash_fixture.h"
@@ -11,7 +11,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-TEST(RemovedFolder, a_removed_folder_is_told_at_once_and_recording_goes_on_in_a_new_one) {
+TEST(RemovedFolder, removal_is_reported_and_recording_continues) {
   const TemporaryFolder folder;
   RunOptions options = options_in(folder);
   std::vector<std::string> warnings;
@@ -24,7 +24,7 @@ TEST(RemovedFolder, a_removed_folder_is_told_at_once_and_recording_goes_on_in_a_
   writer->push(numbered_records(5000, 5010));
   writer->flush();
   ASSERT_THAT(warnings, ElementsAre(AllOf(HasSubstr("was removed while it was written"),
-                                          HasSubstr("5000 rows"), HasSubstr("goes on in"))));
+                                          HasSubstr("5000 rows"), HasSubstr("continues in"))));
   writer->push(numbered_records(5010, 6000));
   writer->close();
   EXPECT_THAT(warnings, SizeIs(2));
@@ -37,7 +37,7 @@ TEST(RemovedFolder, a_removed_folder_is_told_at_once_and_recording_goes_on_in_a_
   EXPECT_EQ(run.segments().front().dropped, 5000U);
 }
 
-TEST(RemovedFolder, a_folder_removed_before_the_end_is_told) {
+TEST(RemovedFolder, removal_before_close_is_reported) {
   const TemporaryFolder folder;
   RunOptions options = options_in(folder);
   std::vector<std::string> warnings;
@@ -52,7 +52,7 @@ TEST(RemovedFolder, a_folder_removed_before_the_end_is_told) {
   EXPECT_EQ(RunReader(folder.path()).segments().front().dropped, 100U);
 }
 
-TEST(RemovedFolder, a_folder_that_cannot_be_made_again_ends_the_recording_with_the_reason) {
+TEST(RemovedFolder, failed_recreation_stops_recording_with_reason) {
   const TemporaryFolder folder;
   RunOptions options = options_in(folder);
   std::vector<std::string> errors;

@@ -1,5 +1,5 @@
-// Names that go to another file while they are used, and file systems where all seem to do so
-// because their inode numbers do not last.
+// Files that are replaced while they are used, and file systems with unstable inode numbers, on
+// which all files seem to be replaced.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -22,17 +22,17 @@ namespace telens::record {
 namespace {
 
 std::atomic<bool> inodes_change = false;
-std::atomic<std::time_t> seconds_older = 0;  // all files seem to have been written so much earlier
-std::atomic<ino_t> next_inode = ino_t{1} << 40;  // that no file of the test has
+std::atomic<std::time_t> seconds_older = 0;  // all files seem to have been written this much earlier
+std::atomic<ino_t> next_inode = ino_t{1} << 40;  // no file of the test has it
 
-std::function<void(int)> before_opening;  // is told how often HDF5 has opened a file before
+std::function<void(int)> before_opening;  // called with the number of earlier openings by HDF5
 int openings = 0;
 int dataset_openings = 0;
 
 }  // namespace
 }  // namespace telens::record
 
-// The program's own stand before those of libc and HDF5.
+// These definitions take precedence over those of libc and HDF5.
 extern "C" int fstat(int file, struct stat* status) noexcept {
   const int result = ::fstatat(file, "", status, AT_EMPTY_PATH);
   if (telens::record::inodes_change) status->st_ino = ++telens::record::next_inode;
@@ -60,7 +60,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr unsigned kSeconds = 20;  // after which a loop is taken for endless
+constexpr unsigned kSeconds = 20;  // a longer loop counts as endless
 
 std::string closed_run(const TemporaryFolder& folder) {
   const auto writer = RunWriter::open(options_in(folder));
@@ -89,8 +89,8 @@ void replace_before(int opening, const std::string& path, const std::string& oth
   };
 }
 
-// The superblock is checked before the first opening, all else after it.
-TEST(ReplacedFile, is_read_as_it_was_checked) {
+// The superblock is checked before the first opening, everything else after it.
+TEST(ReplacedFile, checked_file_is_the_file_that_is_read) {
   for (const int opening : {0, 1}) {
     const TemporaryFolder folder;
     const std::string path = closed_run(folder);
@@ -105,13 +105,12 @@ TEST(ReplacedFile, is_read_as_it_was_checked) {
       const SegmentReader reader(path);
       ADD_FAILURE() << "the file that has the name now is not looked at";
     } catch (const RecordError& error) {
-      EXPECT_THAT(error.what(),
-                  HasSubstr("expected only what TELens writes there, came 'another'"));
+      EXPECT_THAT(error.what(), HasSubstr("expected only objects that TELens writes, got 'another'"));
     }
   }
 }
 
-// How often HDF5 opens the file, and datasets of it, for one reader.
+// The number of times HDF5 opens the file and its datasets for one reader.
 struct Openings {
   int files;
   int datasets;
@@ -129,7 +128,7 @@ Openings count_openings(const std::string& path) {
   return {openings, dataset_openings};
 }
 
-// The file's times as `fstat` tells them: of the future, which is just now for all times of a slow
+// The file's times as fstat returns them: in the future, which is recent for all times of a slow
 // test, or long ago.
 class FilesSeem {
  public:
@@ -140,7 +139,7 @@ class FilesSeem {
   FilesSeem& operator=(const FilesSeem&) = delete;
 };
 
-TEST(CheckedFile, is_checked_once_unless_it_changes) {
+TEST(CheckedFile, is_checked_once_if_unchanged) {
   const TemporaryFolder folder;
   const std::string path = closed_run(folder);
   const std::string copy = path + ".copy";
@@ -160,8 +159,8 @@ TEST(CheckedFile, is_checked_once_unless_it_changes) {
   EXPECT_EQ(count_openings(copy), checked) << "another file";
 }
 
-// With its old size and time of writing, as a program that wants to deceive would leave it.
-TEST(CheckedFile, is_checked_again_after_a_change_that_hides_itself) {
+// With its old size and modification time, like a malicious program.
+TEST(CheckedFile, is_checked_again_after_a_hidden_change) {
   const TemporaryFolder folder;
   const std::string path = closed_run(folder);
   const std::string original = get_bytes(path);
@@ -171,7 +170,7 @@ TEST(CheckedFile, is_checked_again_after_a_change_that_hides_itself) {
   const FilesSeem files(FilesSeem::long_written);
   const Openings checked = count_openings(path);
   EXPECT_LT(count_openings(path).datasets, checked.datasets);
-  // A file system's clock moves on in steps of some milliseconds.
+  // The clock of a file system advances in steps of some milliseconds.
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   const auto written = std::filesystem::last_write_time(path);
   write_bytes(path, changed);
@@ -180,11 +179,11 @@ TEST(CheckedFile, is_checked_again_after_a_change_that_hides_itself) {
     const SegmentReader reader(path);
     ADD_FAILURE() << "what was added is not seen";
   } catch (const RecordError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("expected only what TELens writes there"));
+    EXPECT_THAT(error.what(), HasSubstr("expected only objects that TELens writes"));
   }
 }
 
-TEST(InodesThatDoNotLast, keep_nobody_from_reading) {
+TEST(UnstableInodes, do_not_prevent_reading) {
   const TemporaryFolder folder;
   const std::string path = closed_run(folder);
   EXPECT_EQ(get_status([&] {
@@ -195,7 +194,7 @@ TEST(InodesThatDoNotLast, keep_nobody_from_reading) {
             0);
 }
 
-TEST(InodesThatDoNotLast, do_not_make_each_write_begin_a_file) {
+TEST(UnstableInodes, do_not_start_a_file_for_each_write) {
   const TemporaryFolder folder;
   EXPECT_EQ(get_status([&] {
               ::alarm(kSeconds);
@@ -212,7 +211,7 @@ TEST(InodesThatDoNotLast, do_not_make_each_write_begin_a_file) {
             0);
 }
 
-TEST(InodesThatDoNotLast, leave_a_rank_to_one_process_at_a_time) {
+TEST(UnstableInodes, keep_rank_claims_exclusive) {
   const TemporaryFolder folder;
   const std::string run = run_folder(folder.str(), "run");
   EXPECT_EQ(get_status([&] {
@@ -225,7 +224,7 @@ TEST(InodesThatDoNotLast, leave_a_rank_to_one_process_at_a_time) {
             0);
 }
 
-TEST(InodesThatDoNotLast, leave_a_file_to_one_who_rewrites_it) {
+TEST(UnstableInodes, keep_rewrite_claims_exclusive) {
   const TemporaryFolder folder;
   const std::string path = (folder.path() / "file").string();
   std::ofstream(path) << "x";

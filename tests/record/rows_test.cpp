@@ -1,4 +1,4 @@
-// How a struct that describes itself lies on disk, and the names that its rows refer to.
+// Stored form of rows, and the names that rows refer to.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "record/rows/names.h"
-#include "record/rows/tables.h"
 #include "record/rows/row_lists.h"
 #include "record/rows/table.h"
+#include "record/rows/tables.h"
 
 namespace telens::record {
 namespace {
@@ -43,8 +43,8 @@ T at(const std::vector<char>& bytes, std::size_t offset) {
   return value;
 }
 
-TEST(Rows, lie_on_disk_column_by_column_and_end_in_zeros) {
-  static_assert(kStoredBytes<RouterLoad> == 24);  // 8 + 8 + 4 + 2, and 2 of zeros
+TEST(Rows, are_stored_by_column_with_zero_padding) {
+  static_assert(kStoredBytes<RouterLoad> == 24);  // 8 + 8 + 4 + 2 and 2 bytes of padding
   static_assert(stored_offset(&RouterLoad::tokens) == 8);
   static_assert(stored_offset(&RouterLoad::expert) == 20);
   std::vector<char> bytes(kStoredBytes<RouterLoad>, 'x');
@@ -61,10 +61,10 @@ TEST(Rows, lie_on_disk_column_by_column_and_end_in_zeros) {
   EXPECT_EQ(std::bit_cast<std::uint64_t>(row.tokens), std::bit_cast<std::uint64_t>(-0.0));
   EXPECT_EQ(row.layer, 1 << 30);
   EXPECT_EQ(row.expert, kNoName);
-  EXPECT_EQ(row.rank, 0);  // no column
+  EXPECT_EQ(row.rank, 0);  // not a column
 }
 
-TEST(Rows, of_the_run_file_are_as_long_as_its_page_says) {
+TEST(Rows, have_the_documented_sizes) {
   EXPECT_EQ(kStoredBytes<Record>, 32);
   EXPECT_EQ(kStoredBytes<LedgerRow>, 32);
   EXPECT_EQ(kStoredBytes<BlockRow>, 40);
@@ -72,13 +72,13 @@ TEST(Rows, of_the_run_file_are_as_long_as_its_page_says) {
   EXPECT_EQ(kStoredBytes<Event>, 32);
 }
 
-TEST(Rows, tell_which_of_their_columns_hold_names) {
+TEST(Rows, know_their_name_columns) {
   std::vector<std::string> names;
   for_each_name<RouterLoad>([&](const auto& column) { names.emplace_back(column.name); });
   EXPECT_THAT(names, ElementsAre("layer", "expert"));
 }
 
-TEST(RowLists, keep_the_rows_of_each_table_apart) {
+TEST(RowLists, keep_one_list_for_each_table) {
   RowLists<std::tuple<Scalar, RouterLoad>> lists;
   lists.of<RouterLoad>().resize(2);
   lists.of<Scalar>().resize(3);
@@ -89,7 +89,7 @@ TEST(RowLists, keep_the_rows_of_each_table_apart) {
   EXPECT_TRUE(lists.of<RouterLoad>().empty());
 }
 
-TEST(NameTable, numbers_the_names_of_each_dictionary_in_the_order_of_their_first_use) {
+TEST(NameTable, numbers_names_in_order_of_first_use) {
   NameTable names;
   EXPECT_EQ(names.id(Dictionary::word, "a"), 0);
   EXPECT_EQ(names.id(Dictionary::word, ""), 1);

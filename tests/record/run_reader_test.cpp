@@ -19,10 +19,10 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// Two compressed chunks and some more.
+// Two compressed chunks and a tail.
 constexpr std::int64_t kRecords = 10000;
 
-// The files of `ranks` ranks.
+// Returns the files of `ranks` ranks.
 std::vector<std::string> write_ranks(const TemporaryFolder& folder, int ranks) {
   for (int rank = 0; rank < ranks; ++rank) {
     RunOptions options = options_in(folder);
@@ -50,7 +50,7 @@ std::vector<std::int64_t> records_by_rank(const RunReader& run, int ranks) {
   return counts;
 }
 
-class WithDamage : public ::testing::Test {
+class DamagedFiles : public ::testing::Test {
  protected:
   RunReader open() {
     return RunReader(folder_.path(), [this](const std::string& line) { said_.push_back(line); });
@@ -61,12 +61,12 @@ class WithDamage : public ::testing::Test {
   std::vector<std::string> said_;
 };
 
-TEST_F(WithDamage, a_run_without_any_gives_no_warning) {
+TEST_F(DamagedFiles, undamaged_run_gives_no_warning) {
   EXPECT_THAT(records_by_rank(open(), 3), ElementsAre(kRecords, kRecords, kRecords));
   EXPECT_THAT(said_, IsEmpty());
 }
 
-TEST_F(WithDamage, a_truncated_file_is_left_out_and_named_once) {
+TEST_F(DamagedFiles, truncated_file_is_skipped_and_named_once) {
   std::filesystem::resize_file(files_[1], 3000);
   const RunReader run = open();
   EXPECT_THAT(run.segments(), SizeIs(2));
@@ -76,8 +76,8 @@ TEST_F(WithDamage, a_truncated_file_is_left_out_and_named_once) {
               ElementsAre(AllOf(HasSubstr(files_[1]), HasSubstr("the run is read without"))));
 }
 
-TEST_F(WithDamage, damage_inside_chunks_costs_no_other_file) {
-  // The chunks lie behind the tails, which take 240 KiB; metadata stands in front and at the end.
+TEST_F(DamagedFiles, damaged_chunks_do_not_affect_other_files) {
+  // The chunks follow the tails, which take 240 KiB. Metadata is at the beginning and the end.
   const auto size = std::filesystem::file_size(files_[1]);
   overwrite(files_[1], size - size / 6, size / 12);
   const RunReader run = open();
@@ -89,17 +89,17 @@ TEST_F(WithDamage, damage_inside_chunks_costs_no_other_file) {
   EXPECT_THAT(said_, ElementsAre(HasSubstr(files_[1])));
 }
 
-TEST_F(WithDamage, without_a_listener_it_is_an_error) {
+TEST_F(DamagedFiles, without_callback_damage_is_an_error) {
   std::filesystem::resize_file(files_[1], 3000);
   EXPECT_THROW(RunReader(folder_.path()), RecordError);
 }
 
-TEST_F(WithDamage, a_run_with_nothing_else_is_an_error) {
+TEST_F(DamagedFiles, run_without_readable_files_is_an_error) {
   for (const std::string& file : files_) std::filesystem::resize_file(file, 3000);
   EXPECT_THROW(open(), RecordError);
 }
 
-// A segment of rank 0 with a block in each of the iterations, of the layer name<iteration % 7>.
+// A segment of rank 0 with one block in each iteration, of the layer name<iteration % 7>.
 void write_blocks(const TemporaryFolder& folder, std::int64_t begin, std::int64_t end,
                   double value) {
   const auto writer = RunWriter::open(options_in(folder));
@@ -113,7 +113,7 @@ void write_blocks(const TemporaryFolder& folder, std::int64_t begin, std::int64_
   writer->push(rows);
 }
 
-TEST(RunReader, reads_blocks_beyond_a_chunk_and_of_a_resumed_segment_once) {
+TEST(RunReader, reads_repeated_blocks_once) {
   const TemporaryFolder folder;
   write_blocks(folder, 0, 1500, 0.5);
   write_blocks(folder, 1400, 1600, 2);
@@ -140,7 +140,7 @@ TEST(RunReader, reads_blocks_beyond_a_chunk_and_of_a_resumed_segment_once) {
   EXPECT_THAT(run.rows<BlockRow>(query), IsEmpty());
 }
 
-TEST(RunReader, more_ranks_than_a_process_may_open_files_are_read) {
+TEST(RunReader, reads_more_ranks_than_the_open_file_limit) {
   constexpr int kRanks = 40;
   const TemporaryFolder folder;
   write_ranks(folder, kRanks);
@@ -153,7 +153,7 @@ TEST(RunReader, more_ranks_than_a_process_may_open_files_are_read) {
   EXPECT_THAT(records, SizeIs(kRanks * kRecords));
 }
 
-TEST(RunReader, what_is_written_after_it_was_opened_is_not_read) {
+TEST(RunReader, rows_written_after_opening_are_not_read) {
   const TemporaryFolder folder;
   const auto writer = RunWriter::open(options_in(folder));
   name_everything(*writer);
@@ -173,7 +173,7 @@ TEST(RunReader, what_is_written_after_it_was_opened_is_not_read) {
   }
 }
 
-TEST(RunReader, shows_of_a_growing_file_what_there_was_when_it_was_opened) {
+TEST(RunReader, shows_a_growing_file_as_it_was_at_opening) {
   const TemporaryFolder folder;
   const auto writer = RunWriter::open(options_in(folder));
   writer->scalar(0, "loss", 1.0);
@@ -197,8 +197,8 @@ std::string read_reason(const std::string& written, End state) {
   return segment.end->reason;
 }
 
-// Sizes about those of a cell, and of all cells that a reason may have.
-TEST(RunReader, the_words_of_an_exception_are_whole_however_long) {
+// Sizes around one cell and around all cells of a reason.
+TEST(RunReader, long_exception_text_is_complete) {
   for (const std::size_t size : {0, 1, 239, 240, 241, 480, 481, 1919, 1920}) {
     std::string words;
     while (words.size() < size) words += static_cast<char>('a' + words.size() % 23);
@@ -208,13 +208,13 @@ TEST(RunReader, the_words_of_an_exception_are_whole_however_long) {
   EXPECT_EQ(longer, std::string(1919, 'x') + "~");
 }
 
-TEST(RunReader, a_character_that_lies_in_two_parts_of_a_reason_is_whole) {
+TEST(RunReader, split_utf8_character_of_a_reason_is_rejoined) {
   const std::string words = std::string(239, 'a') + "é and more";
   EXPECT_EQ(read_reason(words, End::exception), words);
 }
 
 // A full disk has room for one row.
-TEST(RunReader, the_reason_of_a_recording_that_failed_is_cut) {
+TEST(RunReader, reason_of_a_failed_recording_is_truncated) {
   EXPECT_EQ(read_reason(std::string(300, 'x'), End::failed), std::string(239, 'x') + "~");
 }
 

@@ -23,7 +23,7 @@ using ::testing::IsEmpty;
 using ::testing::Pair;
 using ::testing::SizeIs;
 
-TEST(RunWriter, what_is_pushed_is_read_back) {
+TEST(RunWriter, pushed_rows_are_read_back) {
   const TemporaryFolder folder;
   const auto records = numbered_records(0, 10000);
   {
@@ -58,10 +58,10 @@ TEST(RunWriter, every_bit_of_a_value_survives) {
   }
 }
 
-// Around the size of a compressed chunk (4096), flushed in awkward places.
+// Around the size of a compressed chunk (4096), with flushes at various points.
 class RunWriterSizes : public ::testing::TestWithParam<std::tuple<int, int>> {};
 
-TEST_P(RunWriterSizes, a_live_file_holds_all_flushed_records_and_a_closed_one_too) {
+TEST_P(RunWriterSizes, live_and_closed_files_have_all_flushed_records) {
   const auto [total, piece] = GetParam();
   const TemporaryFolder folder;
   const auto writer = RunWriter::open(options_in(folder));
@@ -86,8 +86,8 @@ INSTANTIATE_TEST_SUITE_P(AroundAChunk, RunWriterSizes,
                                            std::tuple(4097, 4096), std::tuple(12288, 1000),
                                            std::tuple(20000, 4095), std::tuple(300, 7)));
 
-// The promise is two seconds; a busy machine gets more.
-TEST(RunWriter, an_unflushed_record_reaches_the_disk_while_the_writer_is_open) {
+// The limit is two seconds; a busy machine gets more.
+TEST(RunWriter, unflushed_record_reaches_the_disk) {
   const TemporaryFolder folder;
   const auto writer = RunWriter::open(options_in(folder));
   name_everything(*writer);
@@ -99,7 +99,7 @@ TEST(RunWriter, an_unflushed_record_reaches_the_disk_while_the_writer_is_open) {
   EXPECT_THAT(read_all(writer->path()), SizeIs(3));
 }
 
-TEST(RunWriter, a_live_file_says_so_and_a_closed_one_how_it_ended) {
+TEST(RunWriter, file_shows_whether_it_is_live_and_how_it_ended) {
   const TemporaryFolder folder;
   const auto writer = RunWriter::open(options_in(folder));
   {
@@ -114,7 +114,7 @@ TEST(RunWriter, a_live_file_says_so_and_a_closed_one_how_it_ended) {
   EXPECT_EQ(closed.segments().front().end->state, End::clean);
 }
 
-TEST(RunWriter, a_full_queue_drops_the_newest_and_says_so_in_the_file) {
+TEST(RunWriter, full_queue_drops_and_counts_newest_rows) {
   const TemporaryFolder folder;
   RunOptions options = options_in(folder);
   options.queue_capacity = 10;
@@ -123,10 +123,10 @@ TEST(RunWriter, a_full_queue_drops_the_newest_and_says_so_in_the_file) {
   const auto writer = RunWriter::open(options);
   name_everything(*writer);
   writer->push(numbered_records(0, 1000));
-  EXPECT_THAT(warnings, ElementsAre(HasSubstr("rows are dropped")));  // while it happens, and once
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr("rows are dropped")));  // once, when it happens
   writer->close();
-  EXPECT_THAT(warnings, ElementsAre(_, HasSubstr("990 rows were not recorded: 990 that found")));
-  EXPECT_EQ(writer->counters().written, 10U + 1);  // and the warning
+  EXPECT_THAT(warnings, ElementsAre(_, HasSubstr("990 rows were not recorded: 990 found")));
+  EXPECT_EQ(writer->counters().written, 10U + 1);  // plus the warning
   EXPECT_EQ(writer->counters().dropped, 990U);
   const auto read = read_all(folder.path());
   EXPECT_THAT(read, SizeIs(10));
@@ -134,7 +134,7 @@ TEST(RunWriter, a_full_queue_drops_the_newest_and_says_so_in_the_file) {
   EXPECT_EQ(RunReader(folder.path()).segments().front().dropped, 990U);
 }
 
-TEST(RunWriter, on_full_block_loses_nothing) {
+TEST(RunWriter, on_full_block_loses_no_row) {
   const TemporaryFolder folder;
   RunOptions options = options_in(folder);
   options.queue_capacity = 10;
@@ -148,7 +148,7 @@ TEST(RunWriter, on_full_block_loses_nothing) {
   EXPECT_THAT(read_all(folder.path()), SizeIs(1000));
 }
 
-TEST(RunWriter, losses_find_room_where_details_do_not) {
+TEST(RunWriter, losses_use_reserved_queue_space) {
   const TemporaryFolder folder;
   RunOptions options = options_in(folder);
   options.queue_capacity = 16;
@@ -160,7 +160,7 @@ TEST(RunWriter, losses_find_room_where_details_do_not) {
   EXPECT_THAT(RunReader(folder.path()).scalars(), SizeIs(1));
 }
 
-TEST(RunWriter, threads_may_push_and_intern_at_once) {
+TEST(RunWriter, threads_can_push_and_intern_concurrently) {
   const TemporaryFolder folder;
   constexpr int kThreads = 4;
   constexpr int kPushes = 200;
@@ -191,7 +191,7 @@ TEST(RunWriter, threads_may_push_and_intern_at_once) {
   EXPECT_THAT(seen, ::testing::Each(kThreads));
 }
 
-TEST(RunWriter, context_events_and_losses_are_kept) {
+TEST(RunWriter, context_events_and_losses_are_read_back) {
   const TemporaryFolder folder;
   RunOptions options = options_in(folder);
   options.config_text = "stats:\n  enabled: True  # ümläut\n";
@@ -220,7 +220,7 @@ TEST(RunWriter, context_events_and_losses_are_kept) {
   EXPECT_EQ(run.names(Dictionary::layer)[run.events().front().layer], "fc1");
 }
 
-TEST(RunWriter, a_name_that_does_not_fit_is_cut_at_a_whole_character) {
+TEST(RunWriter, long_name_is_truncated_at_a_whole_character) {
   const TemporaryFolder folder;
   std::string name;
   for (int i = 0; i < 200; ++i) name += "ü";
@@ -230,7 +230,7 @@ TEST(RunWriter, a_name_that_does_not_fit_is_cut_at_a_whole_character) {
   EXPECT_EQ(kept.substr(0, 239), name.substr(0, 238) + "~");
 }
 
-TEST(RunWriter, names_that_begin_alike_stay_different_names) {
+TEST(RunWriter, truncated_names_stay_different) {
   const TemporaryFolder folder;
   const std::string begin(300, 'x');
   {
@@ -249,7 +249,7 @@ TEST(RunWriter, names_that_begin_alike_stay_different_names) {
   EXPECT_THAT(layers, SizeIs(4));
 }
 
-TEST(RunWriter, a_restart_adds_a_segment_and_its_repeated_iterations_count_once) {
+TEST(RunWriter, restart_adds_segment_and_repeats_count_once) {
   const TemporaryFolder folder;
   const std::string first = [&] {
     const auto writer = RunWriter::open(options_in(folder));
@@ -267,9 +267,9 @@ TEST(RunWriter, a_restart_adds_a_segment_and_its_repeated_iterations_count_once)
     writer->scalar(140, "loss", 2.0);
   }
   EXPECT_EQ(std::filesystem::file_size(first), before);
-  const auto joined = read_all(folder.path());
-  EXPECT_THAT(joined, SizeIs(300));
-  EXPECT_TRUE(are_numbered_from(0, joined));
+  const auto to_reader_ids = read_all(folder.path());
+  EXPECT_THAT(to_reader_ids, SizeIs(300));
+  EXPECT_TRUE(are_numbered_from(0, to_reader_ids));
   const RunReader run(folder.path());
   ASSERT_THAT(run.segments(), SizeIs(2));
   EXPECT_EQ(run.segments()[0].superseded_from, 100);
@@ -277,7 +277,7 @@ TEST(RunWriter, a_restart_adds_a_segment_and_its_repeated_iterations_count_once)
   EXPECT_EQ(run.scalars().front().value, 2.0);
 }
 
-TEST(RunWriter, repeated_losses_count_once_also_where_the_first_record_comes_later) {
+TEST(RunWriter, repeated_losses_before_the_first_record_count_once) {
   const TemporaryFolder folder;
   for (const double loss : {1.0, 2.0}) {
     const auto writer = RunWriter::open(options_in(folder));
@@ -290,7 +290,7 @@ TEST(RunWriter, repeated_losses_count_once_also_where_the_first_record_comes_lat
   EXPECT_EQ(run.scalars().front().value, 2.0);
 }
 
-TEST(RunWriter, a_flush_after_the_end_returns) {
+TEST(RunWriter, flush_after_close_returns) {
   const TemporaryFolder folder;
   const auto writer = RunWriter::open(options_in(folder));
   name_everything(*writer);
@@ -301,15 +301,15 @@ TEST(RunWriter, a_flush_after_the_end_returns) {
   EXPECT_THAT(read_all(folder.path()), SizeIs(10));
 }
 
-TEST(RunWriter, runs_without_an_id_never_share_a_folder) {
+TEST(RunWriter, runs_without_id_have_separate_folders) {
   const TemporaryFolder folder;
   const auto first = RunWriter::open(options_in(folder, ""));
   const auto second = RunWriter::open(options_in(folder, ""));
   EXPECT_NE(first->run_id(), second->run_id());
 }
 
-// As Hydra does between the beginning of a program and its training.
-TEST(RunWriter, a_change_of_the_working_directory_does_not_split_a_run) {
+// Like Hydra between the start of a program and its training.
+TEST(RunWriter, chdir_does_not_split_a_run) {
   const TemporaryFolder folder;
   const auto before = std::filesystem::current_path();
   std::filesystem::create_directory(folder.path() / "elsewhere");
@@ -333,11 +333,11 @@ TEST(RunWriter, a_change_of_the_working_directory_does_not_split_a_run) {
   EXPECT_THAT(read_all(folder.str() + "/logs"), SizeIs(20));
   EXPECT_THAT(run_files(folder.str() + "/logs"), SizeIs(1));
   EXPECT_TRUE(std::filesystem::is_empty(folder.path() / "elsewhere"));
-  // The lock went with the writer.
+  // The lock file is removed with the writer.
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "logs/telens/run/.rank00000.lock"));
 }
 
-TEST(RunWriter, an_unwritable_folder_is_one_error_and_training_goes_on) {
+TEST(RunWriter, unwritable_folder_is_one_error) {
   const TemporaryFolder folder;
   const std::string file = folder.str() + "/file";
   std::ofstream(file) << "a file where a folder should be: refused to root as well";

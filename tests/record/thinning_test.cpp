@@ -1,4 +1,4 @@
-// max_size: what stays of a recording that goes on for longer than it has room for.
+// max_size: what remains of a recording that exceeds it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -15,8 +15,8 @@
 #include <set>
 #include <thread>
 
-#include "record/repair.h"
 #include "record/claims.h"
+#include "record/repair.h"
 #include "record/thinning.h"
 #include "tests/record/damaged_file.h"
 #include "tests/record/record_fixture.h"
@@ -32,10 +32,10 @@ constexpr std::uint64_t kMaxSize = 16 << 20;
 constexpr std::int32_t kLayers = 50;
 constexpr std::array kStatistics{"max", "mean", "cur_amax", "nonfinite"};
 constexpr std::int32_t kNonFinite = 3;
-constexpr std::int64_t kRows = kLayers * std::ssize(kStatistics);  // an iteration
+constexpr std::int64_t kRows = kLayers * std::ssize(kStatistics);  // per iteration
 constexpr int kBins = 5;
 
-// That hardly compress, and follow from where they stand.
+// Values that hardly compress and depend only on their number.
 double noise(std::int64_t number) {
   auto bits = static_cast<std::uint64_t>(number);
   bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9;  // SplitMix64
@@ -104,7 +104,7 @@ struct Left {
   std::set<std::int64_t> non_finite, histograms;
 };
 
-// Everything that is left of a run, each value checked.
+// Returns all remaining rows after checking each value.
 Left read_left(const RunReader& run) {
   Left left;
   const auto& statistics = run.names(Dictionary::statistic);
@@ -137,7 +137,7 @@ std::vector<std::string> thinned_events(const RunReader& run) {
   return texts;
 }
 
-// Checks the rows that a run of so many iterations must have left.
+// Checks which rows of a run of `iterations` iterations remain.
 void expect_thinned(const std::string& log_dir, std::int64_t iterations) {
   const RunReader run(log_dir);
   const Left left = read_left(run);
@@ -148,21 +148,21 @@ void expect_thinned(const std::string& log_dir, std::int64_t iterations) {
   }
   EXPECT_EQ(left.non_finite, expected_non_finite);
   for (const auto& [iteration, rows] : left.rows) {
-    // All of an iteration, or the one counter that is not zero.
+    // All rows of the iteration, or the one counter that is not zero.
     EXPECT_TRUE(rows == kRows || (rows == 1 && iteration % 97 == 5)) << iteration << ": " << rows;
     const bool has_histogram = iteration % 100 == 0 && rows == kRows;
     EXPECT_EQ(left.histograms.contains(iteration), has_histogram) << iteration;
   }
   EXPECT_EQ(left.rows.at(0), kRows);
   for (std::int64_t i = iterations - 100; i < iterations; ++i) {
-    ASSERT_TRUE(left.rows.contains(i)) << i;  // the newest are all there
+    ASSERT_TRUE(left.rows.contains(i)) << i;  // the newest are complete
   }
   EXPECT_EQ(std::ssize(run.scalars()), iterations);
   EXPECT_EQ(std::ssize(run.rows<LedgerRow>()), (iterations + 99) / 100);
   EXPECT_EQ(std::ssize(run.events()) - std::ssize(thinned_events(run)), (iterations + 99) / 100);
 }
 
-TEST(Thinning, keeps_a_long_recording_below_max_size_and_what_is_left_exact) {
+TEST(Thinning, keeps_long_run_below_max_size_with_exact_rows) {
   constexpr std::int64_t kIterations = 12'000;
   const TemporaryFolder folder;
   Recording recording(options_in(folder));
@@ -200,7 +200,7 @@ TEST(Thinning, keeps_a_long_recording_below_max_size_and_what_is_left_exact) {
               AllOf(HasSubstr("max_size: of iterations 0 to"), HasSubstr("in rank00000.h5")));
 }
 
-// A closed file that could be thinned.
+// A closed file that can be thinned.
 std::string write_file(const TemporaryFolder& folder) {
   const auto writer = RunWriter::open(options_in(folder));
   name_everything(*writer);
@@ -211,11 +211,11 @@ std::string write_file(const TemporaryFolder& folder) {
 
 void thin(const std::string& path) {
   Thinning thinning(path);
-  while (thinning.go_on()) {
+  while (thinning.run_step()) {
   }
 }
 
-TEST(Thinning, leaves_a_damaged_file_as_it_is) {
+TEST(Thinning, does_not_rewrite_a_damaged_file) {
   const TemporaryFolder folder;
   const std::string path = write_file(folder);
   flip_bits(path, get_offset(path, "records", 1) + 100);
@@ -225,7 +225,7 @@ TEST(Thinning, leaves_a_damaged_file_as_it_is) {
   EXPECT_EQ(bytes_in(folder.str()), before.size()) << "its copy is left";
 }
 
-TEST(Thinning, and_repair_do_not_meet_in_one_file) {
+TEST(Thinning, and_repair_exclude_each_other) {
   const TemporaryFolder folder;
   const std::string path = write_file(folder);
   flip_bits(path, get_offset(path, "records", 1) + 100);
@@ -244,7 +244,7 @@ TEST(Thinning, and_repair_do_not_meet_in_one_file) {
   EXPECT_TRUE(RunReader(path).segments().front().thinned);
 }
 
-TEST(Thinning, comes_to_a_file_that_was_being_repaired_once_that_has_ended) {
+TEST(Thinning, retries_a_file_that_was_being_repaired) {
   constexpr std::int64_t kWhileRepaired = 16'000;  // more than twice what max_size holds
   constexpr std::int64_t kIterations = 20'000;
   const TemporaryFolder folder;
@@ -265,7 +265,7 @@ TEST(Thinning, comes_to_a_file_that_was_being_repaired_once_that_has_ended) {
   expect_thinned(folder.str(), kIterations);
 }
 
-TEST(Thinning, of_a_process_that_is_killed_leaves_whole_files) {
+TEST(Thinning, kill_leaves_complete_files) {
   constexpr int kKills = 4;
   for (int kill = 0; kill < kKills; ++kill) {
     const TemporaryFolder folder;
@@ -275,7 +275,7 @@ TEST(Thinning, of_a_process_that_is_killed_leaves_whole_files) {
       Recording recording(options);
       for (std::int64_t i = 0;; ++i) recording.iteration(i);
     }
-    // Once files are being replaced, at any moment.
+    // After the first replacement, at any moment.
     while (!std::filesystem::exists(folder.path() / "telens/run/rank00000.s006.h5")) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
@@ -302,7 +302,7 @@ TEST(Thinning, of_a_process_that_is_killed_leaves_whole_files) {
   }
 }
 
-TEST(Thinning, goes_on_with_the_files_of_a_run_that_is_resumed) {
+TEST(Thinning, continues_with_files_of_a_resumed_run) {
   constexpr std::int64_t kEach = 4500;  // max_size holds two thirds of them
   const TemporaryFolder folder;
   for (int part = 0; part < 3; ++part) {
@@ -315,7 +315,7 @@ TEST(Thinning, goes_on_with_the_files_of_a_run_that_is_resumed) {
   expect_thinned(folder.str(), 3 * kEach);
 }
 
-TEST(Thinning, of_a_run_that_does_iterations_again_leaves_those_that_count) {
+TEST(Thinning, keeps_the_later_of_repeated_iterations) {
   const TemporaryFolder folder;
   for (const std::int64_t first : {0, 2000}) {
     Recording recording(options_in(folder));
@@ -331,7 +331,7 @@ TEST(Thinning, of_a_run_that_does_iterations_again_leaves_those_that_count) {
   EXPECT_EQ(std::ssize(run.scalars()), 6000);
 }
 
-TEST(Thinning, ends_the_recording_where_nothing_may_be_left_out) {
+TEST(Thinning, stops_recording_if_nothing_can_be_thinned) {
   const TemporaryFolder folder;
   RunOptions options = options_in(folder);
   options.max_size = kMaxSize;
@@ -350,7 +350,8 @@ TEST(Thinning, ends_the_recording_where_nothing_may_be_left_out) {
     writer->push(records);
   }
   writer->close();
-  EXPECT_THAT(error, HasSubstr("max_size of 16777216 bytes is reached; record less"));
+  EXPECT_THAT(error, AllOf(HasSubstr("max_size of 16777216 bytes is reached; "),
+                           HasSubstr("; record less")));
   EXPECT_LE(bytes_in(folder.str()), kMaxSize);
   const RunReader run(folder.str());
   EXPECT_EQ(run.segments().back().end->state, End::failed);

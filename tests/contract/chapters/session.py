@@ -201,12 +201,12 @@ STATEMENTS = (
     Statement(
         "A `max_size` of 16 MiB and more thins the oldest iterations instead, and the run says so "
         "*(ours)*.",
-        "Thinning.keeps_a_long_recording_below_max_size_and_what_is_left_exact",
+        "Thinning.keeps_long_run_below_max_size_with_exact_rows",
     ),
     Statement(
         'A full queue drops the newest rows, which are counted; `recording={"on_full": "block"}` '
         "waits instead *(ours)*.",
-        "RunWriter.on_full_block_loses_nothing",
+        "RunWriter.on_full_block_loses_no_row",
     ),
     Statement(
         "1,000 forwards of a layer without a `step()` are warned about, once *(ours)*.",
