@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "record/rows/tables.h"
 #include "record/rows/names.h"
+#include "record/rows/tables.h"
 
 namespace telens {
 

@@ -220,8 +220,8 @@ hdf5::Handle open(hid_t object, const char* name, H5T_class_t expected, std::siz
                        single ? "" : "an array of ", hdf5::description(type));
   }
   if (!is_plain_number(type)) {
-    raise<RecordError>("attribute {}: expected a number that uses all bits of its {} bytes",
-                       name, H5Tget_size(type));
+    raise<RecordError>("attribute {}: expected a number that uses all bits of its {} bytes", name,
+                       H5Tget_size(type));
   }
   return attribute;
 }

@@ -8,8 +8,8 @@
 
 namespace telens::cli {
 
-using record::RunEntry;
 using record::list_runs;
+using record::RunEntry;
 
 // Returns the newest run if `path` is a log_dir with several runs, and reports the choice on
 // stderr. Returns any other path unchanged.

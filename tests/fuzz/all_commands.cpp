@@ -78,8 +78,7 @@ std::string replace(std::string text, std::string_view name, const std::string& 
   return at == std::string::npos ? text : text.replace(at, name.size(), value);
 }
 
-// How much longer than its time on a processor a subcommand may take: on a machine that does other
-// things, too, it waits for its turn.
+// The maximum elapsed time as a multiple of the processor time: a busy machine delays the command.
 constexpr int kMostWaiting = 30;
 
 struct Limits {
@@ -88,13 +87,13 @@ struct Limits {
   std::string secret;
 };
 
-// A child's message about a command that came back.
+// A child's message about a finished command.
 struct Answer {
   std::int32_t command = 0;
   std::int32_t code = 0;
 };
 
-// A file without a name that holds what a command prints.
+// An unnamed file with the output of a command.
 class Captured {
  public:
   Captured() : descriptor_(::memfd_create("printed", 0)) {}
@@ -123,7 +122,7 @@ std::uint64_t resident_bytes(pid_t process) {
   return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-// Processor time of all its threads.
+// Returns the processor time of all threads of a process.
 std::chrono::nanoseconds processor_time(pid_t process) {
   clockid_t clock{};
   timespec time{};
@@ -138,7 +137,7 @@ class Campaign {
   Campaign(fs::path folder, CommandLines lines, const Limits& limits)
       : folder_(std::move(folder)), lines_(std::move(lines)), limits_(limits) {}
 
-  // One line of JSON.
+  // Returns one line of JSON.
   std::string run(const std::string& line) {
     const bool some = line.starts_with(kSome);
     const std::string path = some ? line.substr(kSome.size()) : line;
@@ -158,8 +157,8 @@ class Campaign {
   }
 
  private:
-  // A child runs command `first` and those behind it, until one does not come back. Returns the one
-  // to go on with.
+  // A child runs command `first` and the following ones until one does not return. Returns the next
+  // command.
   std::size_t run_from(std::size_t first, Json& results) {
     std::array<int, 2> pipe{};
     std::array<int, 2> go{};
@@ -193,7 +192,7 @@ class Campaign {
     return next + 1;
   }
 
-  // nullptr: there is an answer.
+  // Returns nullptr if an answer arrived.
   const char* wait_for(pid_t child, int pipe, Answer& answer) {
     const auto begin = std::chrono::steady_clock::now();
     const auto used_before = processor_time(child);
@@ -220,7 +219,7 @@ class Campaign {
     }
   }
 
-  // `how`: how the command ended.
+  // `how` describes how the command ended.
   void add(Json& results, std::size_t command, const Json& how) const {
     const std::string out = out_.text();
     const std::string err = err_.text();
@@ -276,7 +275,7 @@ class Campaign {
   std::string path_, copy_;
   Captured out_, err_;
   std::uint64_t peak_ = 0;
-  std::chrono::nanoseconds longest_{0};  // processor time, as often as it is looked at
+  std::chrono::nanoseconds longest_{0};  // processor time, sampled
 };
 
 }  // namespace

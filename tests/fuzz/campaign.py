@@ -1,17 +1,17 @@
-"""Damages run files, lets every subcommand and Python's reader read them, and counts what came.
+"""Damages run files, reads them with every subcommand and Python's reader, and counts the outcomes.
 
     tests/fuzz/campaign.py --build build-campaign --files 20000 [--python build/python] [--seed 1]
         [--first 5000 | --only 473 1077]
 
-A file counts by the worst that it does: a crash (what a sanitizer finds is one), more than 10 s
-of a processor, more than 1 GB, what stands in another file, an exception of Python's reader that is
-none of TELens, a repair that made it worse, other content than before without a word ("silent"), a
-word about damage, an error, the same content as before. Files up to "silent" are kept in --keep.
-The same arguments make the same files. Where bytes were changed blindly, "silent" is a failure as
-well; only a change that makes checksums right again can be one without a word.
+A file counts by its worst outcome: a crash (including a sanitizer's report), more than 10 s of
+processor time, more than 1 GB, data of another file, an exception of Python's reader that is not a
+telens.Error, a repair that lost rows, other content than before without a message ("silent"), a
+message about damage ("told"), an error, the same content as before. Files up to "silent" are kept
+in --keep. The same arguments create the same files. A "silent" file is a failure if its bytes were
+changed blindly; a change that also corrects checksums cannot be detected.
 
-A file that is refused, or has the content that it had, gives the other subcommands and Python's
-reader nothing else to read: they run on one of EVERY such files.
+If a file is refused or has its original content, the other subcommands and Python's reader have
+nothing else to read: they run on one of EVERY such files.
 """
 
 import argparse
@@ -46,8 +46,8 @@ BAD = (
     "worse repair",
 )
 BLIND_CHANGES = {change.__name__ for change in BLIND}
-# Beyond 1 GB malloc, with which HDF5 allocates by a file's numbers before it reads anything, gives
-# nothing, as on a machine that has no more; `new` ends the program.
+# malloc returns NULL above 1 GB, as on a machine without more memory: HDF5 allocates by a file's
+# numbers before it reads anything. `new` ends the program.
 ENVIRONMENT = {
     "ASAN_OPTIONS": "abort_on_error=1:detect_leaks=0:quarantine_size_mb=16:malloc_context_size=2:"
     "allocator_may_return_null=1:max_allocation_size_mb=1024:detect_stack_use_after_return=0",
@@ -94,7 +94,7 @@ def run_all_commands(program, folder):
 
 
 class Seeds:
-    """Run files of all kinds: closed, killed, with histograms, thinned by nobody."""
+    """Run files of all kinds: closed, killed, long, with histograms."""
 
     def __init__(self, build, folder):
         programs = build / "tests"
@@ -114,7 +114,7 @@ class Seeds:
 
 
 def _write(command):
-    """A writer that is to be killed says when it has recorded."""
+    """Run a writer; kill it if it prints that it has recorded."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         if process.stdout.readline() == "recorded\n":
             process.kill()
@@ -122,10 +122,10 @@ def _write(command):
 
 
 def damaged_files(seeds, target, numbers, seed):
-    """(name, change, intact file) of each damaged file, which lies at target meanwhile.
+    """Yield (name, change, intact file) for each damaged file, which is at ``target`` meanwhile.
 
-    One of four is made by hand, as long as there are such; the others have damaged bytes. A file is
-    the same whichever others are asked for.
+    One of four is a crafted file, as long as there are any; the others have damaged bytes. A file
+    does not depend on which other files are requested.
     """
     contents = {path: path.read_bytes() for _, path in seeds.files}
     by_hand = _changes_by_hand(seeds)
@@ -148,7 +148,7 @@ def damaged_files(seeds, target, numbers, seed):
 
 
 def _changes_by_hand(seeds):
-    """Of all files but the killed one, which h5py does not open for changes."""
+    """Return changes of all files except the killed one, which h5py cannot open for changes."""
     return [
         (f"{name}: {change}", path, apply)
         for name, path in seeds.files
@@ -158,7 +158,7 @@ def _changes_by_hand(seeds):
 
 
 def _change_by_hand(by_hand, target):
-    """Makes the last one that this file can have; False: there is none left."""
+    """Apply the last change that fits this file. Return False if none is left."""
     while by_hand:
         _, path, apply = by_hand[-1]
         shutil.copy(path, target)
@@ -172,7 +172,7 @@ def _change_by_hand(by_hand, target):
 
 
 def is_bad(verdict, change):
-    """Of what came of a change of damaged_bytes, or of one by hand."""
+    """Return whether the verdict is a failure for this kind of change."""
     return verdict in BAD or (verdict == "silent" and change in BLIND_CHANGES)
 
 
@@ -188,7 +188,8 @@ class Judge:
         return _result(self._all_commands.read(path), "content {run}")
 
     def verdict(self, path, intact, everything=True):
-        """(what came of it, details). Not everything: without what it has nothing else for."""
+        """Return (verdict, details). If not ``everything``, skip commands that have nothing else
+        to read."""
         answer = self._all_commands.read(path if everything else f"some {path}")
         if not everything and self._has_more(answer, self._intact[intact]):
             return self.verdict(path, intact)
@@ -210,7 +211,7 @@ class Judge:
 
     @staticmethod
     def _has_more(answer, before):
-        """Whether there is something in it to read that the intact file has not."""
+        """Return whether the file has content that the intact file does not have."""
         if any("ended" in result for result in answer["results"]):
             return False
         content, info = _result(answer, "content {run}"), _result(answer, "info {run}")
@@ -231,13 +232,13 @@ class Judge:
 
     @staticmethod
     def _verdict_of_repair(answer, content):
-        """Of what was asked for."""
+        """Return the verdict of the repair, or None if it is not worse."""
         repair, again = _result(answer, "repair {copy}"), _result(answer, "content {copy}")
         if repair is None:
             return None
         if repair["code"] == 0 and content["code"] == 0 and not _is_kept(content, again):
             return "worse repair", [content, repair, again]
-        # One that has too many rows to be shown as a whole has as many when it is repaired.
+        # A file with too many rows to print has as many after its repair.
         shown_as_far = again["bytes"] > 0 and again["out"] == content["out"]
         if repair["code"] == 0 and again["code"] != 0 and not shown_as_far:
             return "worse repair", [content, repair, again]
@@ -249,9 +250,9 @@ def _is_same(content, before):
 
 
 def _is_kept(content, again):
-    """Whether a repaired file has all that there was; one without an end gets one.
+    """Return whether a repaired file has the original content; a file without an end gets one.
 
-    A repair that writes the file anew is what wrote it, in the first line of err.
+    The first line of err is the version that wrote the file, which a repair changes.
     """
     end, end_again = (each["err"].partition("\n")[2] for each in (content, again))
     return again["out"] == content["out"] and end in ("end none\n", end_again)

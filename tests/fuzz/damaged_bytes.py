@@ -1,8 +1,8 @@
-"""Damage to the bytes of a run file, as disks and hostile hands do it.
+"""Damage to the bytes of a run file by disks and attackers.
 
-``damage(content, random)`` returns the name of what was done and the new bytes. Half of the changes
-know HDF5's structures: they change a block of metadata and make its checksum right again, so that
-HDF5 does not refuse it unread.
+``damage(content, random)`` returns the name of the change and the new bytes. Half of the changes
+know HDF5's structures: they change a block of metadata and correct its checksum, so that HDF5 reads
+the block.
 """
 
 import functools
@@ -24,21 +24,21 @@ EXTREMES = (
     2**63,
     2**64 - 1,
 )
-# Blocks of metadata that end in a checksum, by their signatures (HDF5 File Format Specification).
+# Metadata blocks that end in a checksum, by signature (HDF5 File Format Specification).
 SIGNATURES = (
     *(b"OHDR", b"OCHK", b"FRHP", b"FHIB", b"BTHD", b"BTLF", b"BTIN"),
     *(b"FAHD", b"FADB", b"EAHD", b"EAIB", b"EASB", b"EADB"),
 )
 LONGEST_BLOCK = 2048
-# A fractal heap's direct block, which holds a large group's links, has its checksum behind its
-# head, and that counts as zero in it.
+# A direct block of a fractal heap, which holds the links of a large group, has its checksum after
+# its header. The checksum counts as zero in itself.
 DIRECT_BLOCK = b"FHDB"
 DIRECT_BLOCK_CHECKSUM = 17
 DIRECT_BLOCK_SIZES = (512, 1024, 2048, 4096, 8192)
 
 
 def lookup3(data: bytes) -> int:
-    """Bob Jenkins' hash, with which HDF5 checks its metadata (H5checksum.c)."""
+    """Return Bob Jenkins' hash, the checksum of HDF5's metadata (H5checksum.c)."""
     mask = 0xFFFFFFFF
 
     def rot(x, k):
@@ -79,7 +79,7 @@ def lookup3(data: bytes) -> int:
 
 @functools.lru_cache(maxsize=32)
 def metadata_blocks(content: bytes) -> tuple[tuple[int, int, int], ...]:
-    """(begin, length, place of the checksum) of all blocks of metadata whose checksum is right."""
+    """Return (begin, length, offset of the checksum) of metadata blocks with a valid checksum."""
     blocks = [(0, 44, 44)] if content[8:9] in (b"\2", b"\3") else []
     at = content.find(DIRECT_BLOCK)
     while at >= 0:
@@ -199,7 +199,7 @@ def _change_block(content, begin, length, random):
     elif kind == 2:
         number = random.choice(EXTREMES) & ((1 << (8 * size)) - 1)
         content[at : at + size] = number.to_bytes(size, "little")
-    else:  # a piece of the block in another place of it
+    else:  # copy a part of the block to another place in it
         source = begin + 4 + random.randrange(max(1, length - 4))
         count = min(random.choice((2, 8, 16)), begin + length - at, begin + length - source)
         content[at : at + count] = content[source : source + count]

@@ -1,22 +1,22 @@
-"""Damages dumps and saved states, reads them, and counts what came.
+"""Damages dumps and saved states, reads them, and counts the outcomes.
 
     tests/fuzz/dump_campaign.py --dumps 5000 --states 2000 [--seed 1] [--progress FILE]
 
-All in this process, whose `telens` is the one that Python finds. With --progress, a campaign that
-was ended or that crashed continues where it was; the case at which it crashed counts as a crash.
-Each case counts by the first that holds:
+Everything runs in this process, with the `telens` that Python imports. With --progress, a campaign
+that ended or crashed continues where it stopped; the case that crashed counts as a crash. Each case
+counts by the first condition that applies:
 
 crash            the process ended, or a case took more than 60 s
-raw exception    another exception than one of TELens
-too long         more than 10 s of a processor
-too much memory  the process grew beyond 1 GB more than before its first case
-silent           other content than before without a word
-told             other content, and a warning
+raw exception    an exception that is not a telens.Error
+too long         more than 10 s of processor time
+too much memory  the process grew more than 1 GB beyond its size before the first case
+silent           other content than before without a message
+told             other content and a warning
 refused          an error of TELens
-the same         the content that it had
-not checked      other content of a Transformer Engine's state, whose format has no checksum
+the same         the original content
+not checked      other content of a Transformer Engine state, whose format has no checksum
 
-The first five are failures. The same arguments make the same cases.
+The first five are failures. The same arguments create the same cases.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ ALL = ["activation", "weight", "gradient", "output", "wgrad", "dgrad"]
 
 
 def damage(content: bytes, numbered: random.Random) -> bytes:
-    """Other bytes than before."""
+    """Return changed bytes."""
     while True:
         changed = bytearray(content)
         try:
             numbered.choice(BLIND)(changed, numbered)
         except (ValueError, IndexError):
-            continue  # a content of less than a page
+            continue  # a file of less than a page
         if bytes(changed) != content:
             return bytes(changed)
 
 
 class DumpCases:
-    """GEMM dumps, and a tensor's dump with those beside it, under several recipes."""
+    """GEMM dumps and tensor dumps with their operands, under several recipes."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.files = []
@@ -92,7 +92,7 @@ class DumpCases:
 
     @staticmethod
     def read(path: pathlib.Path) -> str:
-        """A digest of what telens replay reads. What it leaves out with a word is an error here."""
+        """Return a digest of everything that telens replay reads. Skipped data is an error here."""
 
         def refuse(line: str) -> None:
             raise telens.RecordError(line)
@@ -121,7 +121,7 @@ def _write_dumps(log_dir: pathlib.Path, recipe) -> list[pathlib.Path]:
 
 
 def _add_to(digest, value) -> None:
-    """Adds all that a dump holds, whatever it is made of."""
+    """Add all contents of a dump, of any type."""
     if isinstance(value, torch.Tensor):
         digest.update(f"{value.dtype} {list(value.shape)}".encode())
         digest.update(
@@ -143,7 +143,7 @@ def _add_to(digest, value) -> None:
 
 
 class StateCases:
-    """States of modules under delayed scaling, ours and in Transformer Engine's format."""
+    """States of modules under delayed scaling, in TELens' and in Transformer Engine's format."""
 
     def __init__(self) -> None:
         recipe = recipes.DelayedScaling(amax_history_len=128)
@@ -186,7 +186,7 @@ class StateCases:
 
 
 class Progress:
-    """What has been counted, in a file that outlives the process."""
+    """The counts, in a file that outlives the process."""
 
     def __init__(self, path: pathlib.Path | None, key: str) -> None:
         self._path, self._key = path, key
@@ -224,7 +224,7 @@ def _verdict(cases, numbered: random.Random, memory: int) -> str:
         verdict = cases.run(numbered)
     except telens.Error:
         verdict = "refused"
-    except Exception as error:  # what a user would see as a traceback
+    except Exception as error:  # a user would see a traceback
         print(f"  {type(error).__name__}: {error}", flush=True)
         verdict = "raw exception"
     finally:
@@ -235,7 +235,7 @@ def _verdict(cases, numbered: random.Random, memory: int) -> str:
 
 
 def campaign(name: str, cases, count: int, seed: int, progress: Progress) -> int:
-    """Runs the cases up to `count`. Returns the number of failures."""
+    """Run the cases up to ``count``. Return the number of failures."""
     memory = _peak_megabytes()
     while progress.next < count:
         number = progress.next

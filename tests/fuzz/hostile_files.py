@@ -1,6 +1,6 @@
-"""Hand-made changes of a run file: each object and attribute becomes every other kind of thing.
+"""Crafted changes of a run file: each object and attribute is replaced by every other kind.
 
-``changes(path, outside)`` names them all; each is a function of an open h5py file.
+``changes(path, outside)`` returns them by name; each is a function of an open h5py file.
 """
 
 import itertools
@@ -12,8 +12,8 @@ from stored_rows import store, store_zeros
 
 PACKED = ("records", "histograms", "ledger", "blocks")
 PLAIN = ("scalars", "events", "drops", "end")
-# Rows that take no room in a file. Of records a reader wants all at once; the others would take
-# more than a gigabyte, a chunk more than a power of two for lists that double.
+# Rows that take no space in a file. A reader reads all records at once; other tables would take
+# more than a gigabyte, and lists that double grow by a chunk more than a power of two.
 MANY = (8 << 20) + 1024
 INFLATING = {"records": 2**20, "histograms": MANY, "ledger": MANY, "blocks": MANY}
 TEXT_ATTRIBUTES = ("telens_version", "run_id")
@@ -24,19 +24,19 @@ REALS = (np.nan, np.inf, -np.inf, -1.0, 1e300, 5e-324)
 
 
 def open_for_change(path):
-    """As TELens writes: without this h5py would write newer or older structures."""
+    """Open a file in the format that TELens writes; h5py's default formats differ."""
     return h5py.File(path, "r+", libver=("v110", "v110"))
 
 
 def objects(file):
-    """Paths of all datasets and groups below the root."""
+    """Return the paths of all datasets and groups below the root."""
     paths = []
     file.visit(paths.append)
     return sorted(paths)
 
 
 def changes(path, outside):
-    """name -> change(file) for a run file; ``outside`` is a file that nothing may read or write."""
+    """Return name -> change(file) for a run file; no reader may touch the file ``outside``."""
     with h5py.File(path, "r") as file:
         paths = objects(file)
         datasets = [each for each in paths if isinstance(file[each], h5py.Dataset)]
@@ -67,7 +67,7 @@ def changes(path, outside):
     return named
 
 
-# ---- what stands in place of an object: (file, path, the old object) -> None
+# ---- replacements of an object: (file, path, the old object) -> None
 
 
 def _replacing(path, replace):
@@ -161,7 +161,7 @@ def _shape_and_type(file, path):
     return (4,), np.dtype("i8")
 
 
-# ---- the same data, stored otherwise
+# ---- the same data with other storage
 
 
 def _stored(**arguments):
@@ -201,7 +201,7 @@ def _long(rows, **arguments):
 
 
 def _own_type(file, path):
-    """The dataset's type is an object of its own."""
+    """Commit the dataset's type as a separate object."""
     data, dtype = file[path][()], file[path].dtype
     del file[path]
     file["a type"] = dtype
@@ -216,7 +216,7 @@ def _other_columns(file, path):
 
 
 def _half_stored(file, path):
-    """More rows than were ever written."""
+    """Extend a dataset beyond the rows that were written."""
     dataset = file[path]
     if dataset.chunks is not None:
         dataset.resize((len(dataset) + 1000,))

@@ -1,6 +1,10 @@
-"""Reads each run file named on stdin with Python's reader, in a process of its own, and answers
-with a line of JSON: python_reader.py SECONDS MEGABYTES. Seconds are those of a processor; one that
-waits for much longer is killed, too."""
+"""Reads each run file named on stdin with Python's reader, in a child process.
+
+    python_reader.py SECONDS MEGABYTES
+
+Prints one line of JSON for each file. SECONDS are processor time; a child that waits much longer is
+killed too.
+"""
 
 import json
 import os
@@ -17,11 +21,11 @@ import pandas  # noqa: F401  (loaded once, not in each child)
 
 import telens
 
-MOST_WAITING = 30  # times the seconds, where the machine does other things as well
+MOST_WAITING = 30  # times SECONDS, because a busy machine delays the child
 
 
 def read(path):
-    """Everything that the reader gives."""
+    """Read everything that the reader returns."""
     run = telens.open_run(path)
     run.config, run.environment, run.segments  # noqa: B018
     run.records()
@@ -68,7 +72,7 @@ def in_a_child(path, seconds, megabytes):
 
 
 def _processor_seconds(process):
-    """Of user and system time; the fields behind the name, which may hold anything."""
+    """Return user and system time. The fields follow the name, which may contain anything."""
     try:
         fields = pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Feeds made-up files to what reads files of users, under AddressSanitizer and UBSan, until one makes
-# it crash or hang: run.sh [SECONDS each] [JOBS]. Such a file is left in build-fuzz; reduced
-# (build-fuzz/bin/fuzz_TARGET -minimize_crash=1 -runs=100000 FILE) it belongs in tests/fuzz/cases.
+# Fuzzes the code that reads users' files, under AddressSanitizer and UBSan, until an input crashes or
+# hangs it: run.sh [SECONDS per target] [JOBS]. The input is kept in build-fuzz. Minimize it with
+# build-fuzz/bin/fuzz_TARGET -minimize_crash=1 -runs=100000 FILE and add it to tests/fuzz/cases.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 seconds=${1:-600}
@@ -29,5 +29,5 @@ fuzz() {  # fuzz TARGET SEEDS...: the corpus grows in build-fuzz, seeds are only
 
 fuzz load_config configs tests/fuzz/cases/load_config
 rm -rf build-fuzz/run && build-fuzz/tests/write_run build-fuzz/run seed 3
-# HDF5 leaks memory of its own where a file is damaged.
+# HDF5 leaks memory when it reads damaged files.
 ASAN_OPTIONS=detect_leaks=0 fuzz read_run build-fuzz/run/telens/seed tests/fuzz/cases/read_run

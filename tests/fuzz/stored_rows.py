@@ -1,5 +1,4 @@
-"""Rows of a run file replaced by others, with the checksums that go with them: what a hostile hand
-would do, where damage is noticed."""
+"""Replaces rows of a run file and their checksums, like an attacker who avoids detection."""
 
 import zlib
 
@@ -10,7 +9,7 @@ CHECKSUM_BYTES = 4
 
 
 def store(file, path, rows):
-    """Replaces all rows of a table by others; those of a tail, or a single value, by as many."""
+    """Replace all rows of a table. A tail or a single value gets as many rows as it has."""
     checksums = file.attrs["schema_version"] >= FIRST_WITH_CHECKSUMS
     dataset = file[path]
     packed = f"{path}_tail" in file
@@ -29,7 +28,7 @@ def store(file, path, rows):
 
 
 def store_zeros(dataset, rows):
-    """So many rows of a compressed table, which hardly take more than the checksums of chunks."""
+    """Store zero rows in a compressed table, which take little more than their checksums."""
     dataset.resize((rows,))
     chunk_rows = dataset.chunks[0]
     packed = zlib.compress(bytes(chunk_rows * dataset.dtype.itemsize), 9)
@@ -45,12 +44,12 @@ def checksum(content: bytes, number: int) -> int:
 def _store_checksums(dataset, rows, first):
     if dataset.chunks is not None:
         dataset.resize((len(rows),))
-    # Slices: a text taken out alone loses the zeros behind it.
+    # Slices: a single element would lose its trailing zeros.
     dataset[...] = [checksum(rows[i : i + 1].tobytes(), first + i) for i in range(len(rows))]
 
 
 def _store_chunks(dataset, rows):
-    """Shuffled, deflated, and the checksum behind that."""
+    """Shuffle, deflate and append the checksum."""
     chunk_rows = dataset.chunks[0]
     for number, begin in enumerate(range(0, len(rows), chunk_rows)):
         chunk = np.zeros(chunk_rows, dtype=dataset.dtype)

@@ -1,4 +1,4 @@
-"""A small fixed part of the campaign: see campaign.py."""
+"""A small fixed part of the campaign (campaign.py)."""
 
 import os
 import pathlib
@@ -14,7 +14,7 @@ from subcommands import command_lines
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("TELENS_WRITERS", ROOT / "build/tests")).parent
-EVERY = 97  # one in so many of the hand-made files
+EVERY = 97  # one of so many crafted files
 DAMAGED = 30
 
 
@@ -61,7 +61,7 @@ def test_damaged_files_are_refused_or_reported(seeds, judge, tmp_path):
 
 @pytest.fixture
 def closed(seeds, tmp_path):
-    """A copy of a file, to be changed, and the file."""
+    """Return a copy of a file, to be changed, and the file."""
     target, path = tmp_path / "rank00000.h5", dict(seeds.files)["closed"]
     shutil.copy(path, target)
     return target, path

@@ -1,4 +1,4 @@
-"""Run files made to do harm: each subcommand refuses them in one line, touching nothing else."""
+"""Malicious run files: each subcommand refuses them with one line and touches nothing else."""
 
 import gzip
 import os
@@ -23,7 +23,7 @@ COMMAND = os.environ.get("TELENS_COMMAND", str(ROOT / "build/bin/telens"))
 
 @pytest.fixture(scope="module")
 def run_all(tmp_path_factory):
-    """What each subcommand did: none crashed, hung or printed what is not the file's."""
+    """Run each subcommand. None may crash, hang or print data that is not in the file."""
     folder = tmp_path_factory.mktemp("written")
     reader = run_all_commands(WRITERS / "all_commands", folder)
 
@@ -40,13 +40,13 @@ def run_all(tmp_path_factory):
 
 
 path_of_a_run = "rank00000.h5"
-# In the head of an extensible array, by which HDF5 finds chunks.
+# In the header of an extensible array, by which HDF5 finds chunks.
 MAX_INDEX_SET = 44
 
 
 @pytest.fixture(scope="session")
 def intact(tmp_path_factory):
-    """Files to be changed: of all tables, and of histograms."""
+    """Files with all tables and with histograms, to be changed."""
     folder = tmp_path_factory.mktemp("intact")
     subprocess.run([WRITERS / "write_run", folder / "all", "run", "40"], check=True)
     subprocess.run([WRITERS / "write_histograms", folder / "histograms", "0"], check=True)
@@ -67,7 +67,7 @@ def run_file(tmp_path):
 
 @pytest.fixture
 def expect_refusal(run_all):
-    """By every subcommand, in one line that names the file and the object; the file stays."""
+    """Every subcommand prints one line with the file and the object, and keeps the file."""
 
     def expect(path, name):
         for command, result in run_all(path).items():
@@ -87,7 +87,7 @@ def changed(intact, run_file, change):
 
 
 def filled(column, value, path="records"):
-    """A change that gives a column of all rows one value."""
+    """Return a change that sets a column of all rows to one value."""
 
     def change(file):
         rows = file[path][:]
@@ -107,9 +107,7 @@ REACHING_OUT = (
 
 @pytest.mark.parametrize("kind", REACHING_OUT)
 @pytest.mark.parametrize("name", ["config", "names", "names/word", "records_tail", "events"])
-def test_data_outside_of_the_file_is_refused(
-    intact, run_file, expect_refusal, outside, name, kind
-):
+def test_data_outside_of_the_file_is_refused(intact, run_file, expect_refusal, outside, name, kind):
     if name == "names" and kind == "external storage":
         pytest.skip("a group has no storage")
     change = changes(intact["all"], outside)[f"{name} becomes {kind}"]
@@ -121,7 +119,7 @@ def test_data_outside_of_the_file_is_refused(
 def test_unknown_filter_is_refused(intact, run_file, expect_refusal, outside):
     change = changes(intact["all"], outside)["records gets a filter that nobody knows"]
     changed(intact["all"], run_file, change)
-    # HDF5 refuses it as well, but only after it has looked for a plugin.
+    # HDF5 refuses it too, but only after searching for a plugin.
     expect_refusal(run_file, "the filters [")
 
 
@@ -129,9 +127,7 @@ def test_unknown_filter_is_refused(intact, run_file, expect_refusal, outside):
     "name", ["schema_version", "telens_version", "run_id", "rank", "world_size", "start_time"]
 )
 @pytest.mark.parametrize("value", [np.arange(4096), np.zeros(9, "f4,f4"), "text of any length"])
-def test_attribute_of_wrong_type_or_shape_is_refused(
-    intact, run_file, expect_refusal, name, value
-):
+def test_attribute_of_wrong_type_or_shape_is_refused(intact, run_file, expect_refusal, name, value):
     changed(intact["all"], run_file, lambda file: file.attrs.__setitem__(name, value))
     expect_refusal(run_file, f"attribute {name}:")
 
@@ -161,14 +157,14 @@ def test_tail_of_wrong_length_is_refused(intact, run_file, expect_refusal, table
 
 
 def test_more_rows_than_fit_the_file_are_refused(intact, run_file, expect_refusal):
-    """2^30 rows of blocks, of which nothing is stored: reading them would take 40 GiB."""
+    """2^30 rows of blocks without stored data: reading them would take 40 GiB."""
     changed(intact["all"], run_file, lambda file: file["blocks"].resize((2**30,)))
     expect_refusal(run_file, "blocks")
 
 
 @pytest.mark.parametrize("table", ["records", "histograms", "ledger", "blocks"])
 def test_packed_chunks_of_one_row_are_refused(intact, run_file, expect_refusal, outside, table):
-    """A reader would open each of them by itself."""
+    """A reader would open each chunk separately."""
     change = changes(intact["all"], outside)[f"{table} gets packed chunks of one row"]
     changed(intact["all"], run_file, change)
     expect_refusal(run_file, f"{table}: expected chunks of 256 to")
@@ -192,7 +188,7 @@ def test_highly_compressed_rows_do_not_fill_memory(intact, run_file, outside, ta
 
     assert with_little_memory("info").returncode == 0
     answer = with_little_memory(table)
-    if table == "ledger":  # the ledger is shown as a whole
+    if table == "ledger":  # the ledger is printed completely
         assert answer.returncode == 2
         assert "the ledger: more than 4194304 rows" in answer.stderr
     else:
@@ -204,7 +200,7 @@ def test_highly_compressed_rows_do_not_fill_memory(intact, run_file, outside, ta
 
 
 def test_repair_that_would_lose_rows_keeps_the_original(intact, run_file, run_all):
-    """A copy joins bins and records in their order; these bins come in another one."""
+    """A copy joins bins and records in order; these bins are in another order."""
 
     def change(file):
         rows = file["histograms"][:]
@@ -276,7 +272,7 @@ def test_invalid_times_do_not_crash(intact, run_file, run_all, value):
 
 
 def test_pipe_is_refused(run_file):
-    """Opening it would wait for a writer."""
+    """Opening the pipe would wait for a writer."""
     os.mkfifo(run_file)
     for subcommand in ("info", "repair"):
         result = subprocess.run([COMMAND, subcommand, run_file], capture_output=True, timeout=20)
@@ -293,7 +289,7 @@ def test_older_hdf5_format_is_refused(intact, run_file, expect_refusal):
 
 
 def metadata_changed(content, signature, change):
-    """change(content, begin, end) for each block of a kind, whose checksum is made right again."""
+    """Apply change(content, begin, end) to each block of a kind and correct its checksum."""
     content = bytearray(content)
     blocks = [
         each for each in metadata_blocks(bytes(content)) if content.startswith(signature, each[0])
@@ -306,19 +302,19 @@ def metadata_changed(content, signature, change):
     return content
 
 
-# Places are those of HDF5's file format; record/metadata_limits.cpp has the limits.
+# Offsets are those of HDF5's file format; record/metadata_check.cpp has the limits.
 @pytest.mark.parametrize(
     ("signature", "place", "kind", "value"),
     [
-        (b"BTHD", 5, "<B", 1),  # the heap's tree of large objects: a null pointer was followed
-        (b"BTHD", 5, "<B", 9),  # attributes by order, where names of links are looked up
-        (b"BTHD", 6, "<I", 2**32 - 1),  # bytes of a node: 7 GB were allocated
-        (b"BTHD", 10, "<H", 0),  # bytes of a record, by which those of a node are divided
+        (b"BTHD", 5, "<B", 1),  # the heap's tree of large objects: HDF5 followed a null pointer
+        (b"BTHD", 5, "<B", 9),  # attributes by order instead of link names
+        (b"BTHD", 6, "<I", 2**32 - 1),  # bytes of a node: HDF5 allocated 7 GB
+        (b"BTHD", 10, "<H", 0),  # bytes of a record, the divisor of a node's size
         (b"BTHD", 12, "<H", 2**16 - 1),  # levels
-        (b"BTHD", 24, "<H", 2**16 - 1),  # records of the root, read behind its end
+        (b"BTHD", 24, "<H", 2**16 - 1),  # records of the root, read beyond its end
         (b"FRHP", 110, "<H", 2**15),  # blocks in a row
         (b"FRHP", 120, "<Q", 2**40),  # bytes of the largest direct block
-        (b"FRHP", 128, "<H", 3),  # bits of an offset, fewer than a row's: 2^32 rows
+        (b"FRHP", 128, "<H", 3),  # bits of an offset, fewer than for a row: 2^32 rows
         (b"FRHP", 140, "<H", 2**16 - 1),  # rows
     ],
 )
@@ -335,7 +331,7 @@ def test_metadata_with_huge_sizes_is_refused(
 
 
 def with_many_attributes(intact, run_file):
-    """So many that their B-tree has two levels."""
+    """Add so many attributes that their B-tree has two levels."""
 
     def annotate(file):
         for i in range(250):
@@ -350,10 +346,8 @@ def test_many_extra_attributes_are_accepted(intact, run_file):
     assert subprocess.run([COMMAND, "info", run_file], capture_output=True).returncode == 0
 
 
-def test_inner_node_with_too_many_records_is_refused(
-    intact, run_file, expect_refusal
-):
-    """The number of the first child's, behind its address and the node's own records."""
+def test_inner_node_with_too_many_records_is_refused(intact, run_file, expect_refusal):
+    """The record count of the first child follows its address and the node's own records."""
     content = with_many_attributes(intact, run_file)
     records = struct.unpack_from("<H", content, content.rfind(b"BTHD") + 24)[0]
 
@@ -371,8 +365,11 @@ def test_inner_node_with_too_many_records_is_refused(
 def test_attribute_with_bits_outside_its_bytes_is_refused(
     intact, run_file, expect_refusal, name, place
 ):
-    """HDF5 would take them from what lies behind it in memory. In the type, from byte 8 on: which
-    bit of the number is its first, how many there are, and of reals where the exponent begins."""
+    """HDF5 would read the bits from adjacent memory.
+
+    The type has from byte 8 on: the first bit, the number of bits, and for reals the position of
+    the exponent.
+    """
 
     def change(content, begin, end):
         at = content.find(name + b"\0", begin, end)
@@ -384,7 +381,7 @@ def test_attribute_with_bits_outside_its_bytes_is_refused(
 
 
 def test_object_header_of_half_a_gigabyte_is_refused(intact, run_file, expect_refusal):
-    """Its second part would be read as zeros, and read again and again."""
+    """HDF5 would read zeros for its second part, repeatedly."""
 
     def grow(file):
         for i in range(4):
@@ -408,7 +405,7 @@ def test_object_header_of_half_a_gigabyte_is_refused(intact, run_file, expect_re
 
 
 def test_index_claiming_2_to_40_chunks_is_not_iterated(run_file, run_all):
-    """Of a file without checksums of its own, whose tables are looked at for rows never stored."""
+    """A file without checksums, whose tables are checked for rows that were never stored."""
     old = ROOT / "tests/inspector_cli/data/closed_schema_1.h5.gz"
     content = metadata_changed(
         gzip.decompress(old.read_bytes()),

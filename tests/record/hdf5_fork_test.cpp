@@ -40,7 +40,7 @@ TEST(Hdf5Fork, child_of_a_fork_during_a_call_can_use_hdf5) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   inside.join();
   EXPECT_GT(left, forked);  // the thread was inside
-  const hdf5::Lock lock;  // works in the parent
+  const hdf5::Lock lock;    // works in the parent
 }
 
 TEST(Hdf5Fork, fork_does_not_wait_for_a_stuck_thread) {

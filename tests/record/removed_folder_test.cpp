@@ -66,7 +66,7 @@ TEST(RemovedFolder, failed_recreation_stops_recording_with_reason) {
   writer->push(numbered_records(100, 200));
   writer->close();
   EXPECT_THAT(errors, ElementsAre(AllOf(HasSubstr("was removed while it was written, and 100 rows"),
-                                        HasSubstr("cannot go on"))));
+                                        HasSubstr("cannot continue"))));
   EXPECT_EQ(writer->counters().failed, 200U);
 }
 

@@ -22,7 +22,8 @@ namespace telens::record {
 namespace {
 
 std::atomic<bool> inodes_change = false;
-std::atomic<std::time_t> seconds_older = 0;  // all files seem to have been written this much earlier
+std::atomic<std::time_t> seconds_older =
+    0;  // all files seem to have been written this much earlier
 std::atomic<ino_t> next_inode = ino_t{1} << 40;  // no file of the test has it
 
 std::function<void(int)> before_opening;  // called with the number of earlier openings by HDF5
@@ -105,7 +106,8 @@ TEST(ReplacedFile, checked_file_is_the_file_that_is_read) {
       const SegmentReader reader(path);
       ADD_FAILURE() << "the file that has the name now is not looked at";
     } catch (const RecordError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("expected only objects that TELens writes, got 'another'"));
+      EXPECT_THAT(error.what(),
+                  HasSubstr("expected only objects that TELens writes, got 'another'"));
     }
   }
 }
