@@ -1,6 +1,6 @@
 // ProcessGroupGloo.hpp of torch's package includes gloo's headers, which the package lacks. Those
 // of another version of gloo do: what is compiled here has gloo's types behind pointers alone, and
-// makes no object of them (docs/internals/decisions/house.md).
+// makes no object of them (docs/internals/decisions/architecture_and_build.md).
 #include "process_groups.h"
 
 #include <fmt/format.h>

@@ -11,7 +11,7 @@ PAGE = DOCS / "decisions.md"
 
 # In the order of architecture.md.
 ROOMS = (
-    "house",
+    "architecture_and_build",
     "formats_and_operators",
     "modules",
     "cuda",
