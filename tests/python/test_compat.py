@@ -12,6 +12,7 @@ from telens.common.recipe import DelayedScaling, Float8CurrentScaling
 from telens.pytorch import constants, module_base
 from telens.pytorch.attention.rope import apply_fused_qkv_rotary_pos_emb, apply_rotary_pos_emb
 from telens.pytorch.compat import expert_parallel, gemm, graph_state, ranks, utils
+from telens.pytorch.initialization import DEFAULT_WEIGHT_STD
 
 
 def make_linear(**options) -> te.Linear:
@@ -96,6 +97,29 @@ def test_layers_report_the_region_that_they_run_in():
     with te.autocast(enabled=False, calibrating=True), torch.autocast("cpu", torch.bfloat16):
         assert read() == {(False, True, torch.bfloat16)}
     assert all(each.fp8_initialized for each in layers)
+
+
+def test_attributes_that_forwards_compute_can_be_assigned():
+    layer = make_linear()
+    for name in ("fp8", "fp8_calibration", "fp8_initialized", "primary_weights_in_fp8"):
+        setattr(layer, name, not getattr(layer, name))
+        assert getattr(layer, name) is False
+    layer.activation_dtype = torch.float16
+    assert layer.activation_dtype == torch.float32
+
+
+def test_activation_dtype_without_parameters_is_the_default():
+    layer = make_linear(bias=False)
+    del layer.weight
+    assert layer.activation_dtype == torch.float32
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer.activation_dtype == torch.bfloat16
+
+
+def test_default_deviation_is_the_one_that_layers_document():
+    deviation = utils.get_default_init_method()(torch.empty(1 << 16)).std().item()
+    assert deviation == pytest.approx(DEFAULT_WEIGHT_STD, rel=0.02)
+    assert f"mean 0 and deviation {DEFAULT_WEIGHT_STD}" in te.Linear.__doc__
 
 
 def test_the_store_of_weight_gradients_tells_what_waits():
@@ -203,10 +227,74 @@ def test_a_recomputation_uses_the_scales_of_its_forward():
     assert torch.equal(layer.fp8_meta["scaling_fwd"].scale, scales)
     assert not ranks.is_fp8_activation_recompute_enabled()
     with (
-        pytest.raises(telens.UsageError, match="a recomputation without a forward"),
+        pytest.raises(telens.UsageError, match="a recomputation without a forward of Linear"),
         ranks.activation_recompute_forward(True, True),
     ):
-        pass
+        layer(x)
+
+
+class Recomputed(torch.autograd.Function):
+    """A checkpoint as frameworks write it, which runs ``function`` again in its backward."""
+
+    @staticmethod
+    def forward(ctx, function, recipe, x):
+        ctx.function, ctx.recipe = function, recipe
+        ctx.save_for_backward(x)
+        with torch.no_grad(), te.autocast(recipe=recipe), ranks.activation_recompute_forward(True):
+            return function(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with (
+            torch.enable_grad(),
+            te.autocast(recipe=ctx.recipe),
+            ranks.activation_recompute_forward(True, True),
+        ):
+            output = ctx.function(x)
+        output.backward(gradient)
+        return None, None, x.grad
+
+
+def test_1f1b_recomputes_each_microbatch_with_its_scales():
+    recipe = DelayedScaling(amax_history_len=4)
+    inputs = [torch.randn(16, 32) * scale for scale in (1.0, 7.0, 49.0)]
+    gradients = {}
+    for kind in ("activation_recompute_forward", "te.checkpoint"):
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(make_linear(), torch.nn.GELU(), make_linear())
+        x = [each.clone().requires_grad_() for each in inputs]
+
+        def forward(value, model=model, kind=kind):
+            if kind == "activation_recompute_forward":
+                return Recomputed.apply(model, recipe, value)
+            with te.autocast(recipe=recipe):
+                return te.checkpoint(model, value, use_reentrant=True)
+
+        # 1F1B on a first stage: two forwards, then one backward after each further forward.
+        outputs = [forward(each) for each in x[:2]]
+        outputs[0].sum().backward()
+        outputs.append(forward(x[2]))
+        for output in outputs[1:]:
+            output.sum().backward()
+        gradients[kind] = [each.grad for each in (*x, *model.parameters())]
+    for mine, expected in zip(*gradients.values(), strict=True):
+        torch.testing.assert_close(mine, expected, rtol=0, atol=0)
+
+
+def test_failed_forward_leaves_no_recomputation():
+    layer, x = make_linear(), torch.randn(16, 32)
+    recipe = DelayedScaling()
+
+    def fail(x):
+        layer(x)
+        raise ZeroDivisionError
+
+    with te.autocast(recipe=recipe):
+        with pytest.raises(ZeroDivisionError):
+            ranks.activation_recompute_forward(True)(fail)(x)
+        with pytest.raises(telens.UsageError, match="without a forward"):
+            ranks.activation_recompute_forward(True, True)(layer)(x)
 
 
 def test_saved_scales_and_histories_are_restored():

@@ -1,5 +1,6 @@
 """Saved states made to do harm: bounded work, nothing that outlives a load, impossible scales."""
 
+import io
 import pickle
 import pickletools
 import struct
@@ -13,6 +14,7 @@ import torch
 import telens
 import telens.pytorch as te
 from telens.common.recipe import DelayedScaling
+from telens.pytorch.transformer_engine_pickle import UnreadablePickle, read_pickle
 
 SECONDS = 5.0  # of a processor; the largest case takes 0.6
 PEAK = 100 << 20  # bytes; the largest case takes 13 MB
@@ -98,6 +100,26 @@ def test_views_of_one_storage_are_bounded_in_bytes():
     data = b"\x80\x04" + stored + b"q\xff0](" + view * 40 + b"e."
     with pytest.raises(telens.UsageError, match="tensors of more than 64 MB"):
         te.read_transformer_engine_state(data)
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_each_byte_of_a_tensor_is_charged_once(is_file):
+    values = {"scale_fwd": torch.ones(3), "amax_history_fwd": torch.ones(10 << 20)}  # 40 MB
+    if is_file:
+        file = io.BytesIO()
+        torch.save(values, file)
+        data = file.getvalue()
+    else:
+        data = pickle.dumps(values)
+    assert torch.equal(read_pickle(data)["amax_history_fwd"], values["amax_history_fwd"])
+
+
+def test_a_storage_read_twice_is_charged_twice():
+    values = [torch.ones(10 << 20) for _ in range(2)]  # 40 MB each
+    file = io.BytesIO()
+    torch.save(values, file)
+    with pytest.raises(UnreadablePickle, match="tensors of more than 64 MB"):
+        read_pickle(file.getvalue())
 
 
 def honest(**values):

@@ -77,6 +77,31 @@ def test_the_callback_can_leave_iterations_to_the_script(tmp_path):
     assert set(telens.open_run(tmp_path).scalars["iteration"]) == {0}
 
 
+def test_trainer_is_patched_only_while_it_trains(tmp_path):
+    original = transformers.Trainer.training_step
+    seen = []
+
+    class Looking(transformers.TrainerCallback):
+        def on_step_end(self, *args, **kwargs):
+            seen.append(transformers.Trainer.training_step is original)
+
+    trainer = make_trainer(tmp_path, RecordingCallback(), Looking())
+    assert transformers.Trainer.training_step is original
+    trainer.train()
+    assert seen == [False] * 3
+    assert transformers.Trainer.training_step is original
+    assert "clip_grad_norm_" not in vars(trainer.accelerator)
+
+
+def test_failed_training_restores_the_trainer(tmp_path):
+    original = transformers.Trainer.training_step
+    trainer = make_trainer(tmp_path, RecordingCallback())
+    trainer.model.fc = None
+    with pytest.raises(TypeError):
+        trainer.train()
+    assert transformers.Trainer.training_step is original
+
+
 def test_a_resumed_training_continues_the_iterations(tmp_path):
     with debug.session("", log_dir=tmp_path):
         callback = RecordingCallback()

@@ -50,6 +50,16 @@ def test_parameters_become_what_the_constructor_makes(name, meta):
         assert meta or value is before[parameter]
 
 
+def test_parts_on_meta_get_memory_of_their_own():
+    module = MODULES["split"](device="meta")
+    module.reset_parameters()
+    parts = [module.a_weight, module.b_weight]
+    assert [each.untyped_storage().nbytes() for each in parts] == [
+        4 * each.numel() for each in parts
+    ]
+    assert len({each.untyped_storage().data_ptr() for each in parts}) == 2
+
+
 def test_a_method_of_ones_own_gets_the_parameter_itself():
     seen = []
     layer = te.LayerNormMLP(

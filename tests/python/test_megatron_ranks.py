@@ -36,8 +36,18 @@ def _quantize_parts(rank: int) -> None:
         for weight, master in zip(weights, masters, strict=True):
             expected = weight._get_quantizer()(master.view(128, 128).to(dtype)).dequantize()
             assert torch.equal(weight.dequantize(), expected)
-    with pytest.raises(telens.UsageError, match="have 10000 elements together"):
-        quantize_master_weights(weights[:1], [masters[0][:CUT]], [0], None)
+    count = 128 * 128
+    for begin, end, what in (
+        (0, CUT, f"several ranks have the elements 0 to {CUT - 1}"),
+        (CUT - 1, count, f"several ranks have the elements {CUT - 1} to {CUT - 1}"),
+        (CUT + 2, count, f"no rank has the elements {CUT} to {CUT + 1}"),
+        (CUT, count - 1, f"no rank has the elements {count - 1} to {count - 1}"),
+        # As many elements as the weight has, but not each of them.
+        (CUT - 8, count - 8, f"several ranks have the elements {CUT - 8} to {CUT - 1}"),
+    ):
+        first, last = (0, CUT) if rank == 0 else (begin, end)
+        with pytest.raises(telens.UsageError, match=f"{what} of weight 0; expected each of its"):
+            quantize_master_weights(weights[:1], [masters[0][first:last]], [first], None)
 
 
 def _gather(rank: int) -> None:

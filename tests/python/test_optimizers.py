@@ -199,6 +199,10 @@ def test_decoupled_gradients_are_read_and_cleared():
             "master_weight_dtype is torch.bfloat16",
         ),
         ({"capturable": True, "exp_avg_dtype": torch.float16}, "with capturable=True"),
+        (
+            {"capturable": True, "master_weights": True, "store_param_remainders": True},
+            "store_param_remainders is True with capturable=True; expected False",
+        ),
     ],
 )
 def test_fused_adam_refuses_what_it_cannot_do(options, message):

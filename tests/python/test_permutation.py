@@ -65,6 +65,24 @@ def test_a_mask_has_the_row_id_map_of_transformer_engine():
     assert row_id_map.tolist() == expected
 
 
+@pytest.mark.parametrize("map_type", ["mask", "index"])
+def test_unpermute_rejects_rows_beyond_its_input(map_type):
+    routing = ROUTING if map_type == "mask" else torch.tensor([[2], [0], [1]], dtype=torch.int32)
+    rows, row_id_map = te.moe_permute(torch.randn(len(routing), 8), routing, map_type=map_type)
+    assert te.moe_unpermute(rows, row_id_map, map_type=map_type).shape == (len(routing), 8)
+    message = rf"row_id_map has row {len(rows) - 1}, but inp has {len(rows) - 1} rows"
+    with pytest.raises(telens.UsageError, match=message):
+        te.moe_unpermute(rows[:-1], row_id_map, map_type=map_type)
+
+
+def test_unpermute_ignores_unwritten_slots_of_a_mask_map():
+    rows, row_id_map = te.moe_permute(torch.randn(TOKENS, 8), ROUTING)
+    expected = te.moe_unpermute(rows, row_id_map)
+    for token, count in enumerate(row_id_map[:, -1].tolist()):
+        row_id_map[token, count:EXPERTS] = 1000
+    assert torch.equal(te.moe_unpermute(rows, row_id_map), expected)
+
+
 def test_an_index_has_the_rows_of_all_first_choices_then_of_all_second_ones():
     index = torch.tensor([[2, 0], [0, 1], [2, 1]], dtype=torch.int32)
     # Sorted: expert 0 has tokens 0 and 1, expert 1 has 1 and 2, expert 2 has 0 and 2.

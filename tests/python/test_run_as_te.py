@@ -69,6 +69,9 @@ for region in (
 ):
     with region:
         assert (x @ x.t()).dtype == torch.bfloat16
+for region in (torch.autocast("cuda"), torch.cuda.amp.autocast(), torch.cuda.amp.autocast(True)):
+    with region:
+        assert (x @ x.t()).dtype == torch.float16
 scaler = torch.amp.GradScaler()
 assert scaler.is_enabled()
 start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

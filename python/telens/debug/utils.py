@@ -49,14 +49,11 @@ def gather_along_first_dim(
 
     The handle is None where there is nothing to wait for.
     """
-    size = 1 if process_group is None else process_group.size()
-    if size == 1:
+    if process_group is None:
         return input_, None
-    joined = input_.new_empty((input_.size(0) * size, *input_.shape[1:]))
-    handle = torch.distributed.all_gather_into_tensor(
-        joined, input_.contiguous(), group=process_group, async_op=async_op
-    )
-    return joined, handle
+    # Imported on first use: telens.pytorch imports this module.
+    ranks = importlib.import_module("telens.pytorch.compat.ranks")
+    return ranks.gather_along_first_dim(input_, process_group, async_op)
 
 
 def gather_tensor_on_last_rank(

@@ -14,6 +14,7 @@ Under ``python -m telens.run_as_te --config debug.yaml`` every Trainer has the c
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -43,9 +44,11 @@ class RecordingCallback(TrainerCallback):
         self.ends_iterations = ends_iterations
         self._loss: torch.Tensor | float | None = None
         self._grad_norm: Any = None
+        self._accelerator: Any = None  # while its clip_grad_norm_ is wrapped
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begins to count where a resumed training begins."""
+        """Starts to receive losses. A resumed training continues with its step number."""
+        _patches.add(self)
         if state.global_step > 0 and _C.debug.is_initialized() and _C.debug.iteration() == 0:
             debug.initialize_training_step(state.global_step)
 
@@ -67,6 +70,37 @@ class RecordingCallback(TrainerCallback):
         """Ends the iteration."""
         if self.ends_iterations:
             debug.step()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Restores the methods of the Trainer and its accelerator."""
+        self.stop()
+
+    def stop(self) -> None:
+        """Stops receiving losses and norms."""
+        _patches.remove(self)
+        if self._accelerator is not None:
+            vars(self._accelerator).pop("clip_grad_norm_", None)
+            self._accelerator = None
+
+    def watch_clipping(self, trainer: Trainer) -> None:
+        """Passes each norm that the Trainer's ``clip_grad_norm_`` returns to its callbacks.
+
+        The first callback of a Trainer does it for all of them, until ``stop``.
+        """
+        accelerator = trainer.accelerator
+        if "clip_grad_norm_" in vars(accelerator):
+            return
+        clip = accelerator.clip_grad_norm_
+
+        @functools.wraps(clip)
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            norm = clip(*args, **kwargs)
+            for callback in _callbacks_of(trainer):
+                callback.note_grad_norm(norm)
+            return norm
+
+        accelerator.clip_grad_norm_ = noting
+        self._accelerator = accelerator
 
     def note_loss(self, loss: torch.Tensor) -> None:
         """Adds the loss of a micro-batch, which the Trainer has divided by their number."""
@@ -99,37 +133,50 @@ def _callbacks_of(trainer: Trainer) -> list[RecordingCallback]:
     return [each for each in trainer.callback_handler.callbacks if type(each) is RecordingCallback]
 
 
-def _note_losses() -> None:
-    """Wraps training_step to pass the loss of each micro-batch to the callbacks."""
-    training_step = Trainer.training_step
+class _Patches:
+    """``Trainer.training_step`` passes each loss to the callbacks while one of them is training."""
 
+    def __init__(self) -> None:
+        self._training: weakref.WeakSet[RecordingCallback] = weakref.WeakSet()
+        self._original: Callable | None = None
+
+    def add(self, callback: RecordingCallback) -> None:
+        """Patches the class, if it is not patched yet, until ``callback`` ends or is deleted."""
+        self._training.add(callback)
+        weakref.finalize(callback, self._restore)
+        if self._original is None:
+            self._original = Trainer.training_step
+            Trainer.training_step = _with_losses(self._original)
+
+    def remove(self, callback: RecordingCallback) -> None:
+        self._training.discard(callback)
+        self._restore()
+
+    def _restore(self) -> None:
+        """Restores the class if no callback is training and no one else has patched it since."""
+        is_ours = getattr(Trainer.training_step, "__wrapped__", None) is self._original
+        if self._original is not None and not self._training and is_ours:
+            Trainer.training_step = self._original
+            self._original = None
+
+
+_patches = _Patches()
+
+
+def _with_losses(training_step: Callable) -> Callable:
     @functools.wraps(training_step)
     def noting(self: Trainer, *args: Any, **kwargs: Any) -> torch.Tensor:
         callbacks = _callbacks_of(self)
-        if callbacks:
-            _note_grad_norms(self)
-        loss = training_step(self, *args, **kwargs)
+        for callback in callbacks:
+            callback.watch_clipping(self)
+        try:
+            loss = training_step(self, *args, **kwargs)
+        except BaseException:
+            for callback in callbacks:
+                callback.stop()  # an interrupted training has no on_train_end
+            raise
         for callback in callbacks:
             callback.note_loss(loss)
         return loss
 
-    Trainer.training_step = noting
-
-
-def _note_grad_norms(trainer: Trainer) -> None:
-    accelerator = trainer.accelerator
-    if "clip_grad_norm_" in vars(accelerator):
-        return
-    clip = accelerator.clip_grad_norm_
-
-    @functools.wraps(clip)
-    def noting(*args: Any, **kwargs: Any) -> Any:
-        norm = clip(*args, **kwargs)
-        for callback in _callbacks_of(trainer):
-            callback.note_grad_norm(norm)
-        return norm
-
-    accelerator.clip_grad_norm_ = noting
-
-
-_note_losses()
+    return noting

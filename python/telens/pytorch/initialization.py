@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
-# Transformer Engine's default: normal with mean 0 and this standard deviation.
-_DEVIATION = 0.023
+# Standard deviation of the default initialization N(0, std^2) of GEMM weights, as in Transformer
+# Engine and in the C++ core.
+DEFAULT_WEIGHT_STD = 0.023
 
 Fill = Callable[[torch.Tensor], Any]
 
@@ -61,7 +62,7 @@ def _fills(module: Module) -> Iterator[tuple[list[str], Fill]]:
 
 
 def _fill_with_default(weight: torch.Tensor) -> None:
-    weight.normal_(0, _DEVIATION)
+    weight.normal_(0, DEFAULT_WEIGHT_STD)
 
 
 def _of_each_map(fill: Fill) -> Fill:
@@ -86,7 +87,7 @@ def _reset_parts(module: Module, names: list[str], fill: Fill) -> None:
     rows = [parameter.shape[0] for parameter in parameters]
     whole = _filled(parameters[0], (sum(rows), *parameters[0].shape[1:]), fill)
     for name, part in zip(names, whole.split(rows), strict=True):
-        _take(module, name, part)
+        _take(module, name, part.clone())  # a part of the whole would keep all of it alive
 
 
 def _is_plain(parameter: torch.Tensor) -> bool:

@@ -153,7 +153,9 @@ def moe_unpermute(
     inp
         [rows, hidden], sorted by expert
     row_id_map
-        of `moe_permute`
+        of `moe_permute`. On a CPU, a row number that is not below the number of rows of ``inp``
+        raises UsageError. On a GPU it is not checked, which would wait for the device: such a row
+        counts as 0
     merging_probs
         "mask": [tokens, experts], "index": [tokens, top_k]; None: each row counts once, and for
         "index" a token has one row
@@ -179,9 +181,12 @@ def moe_unpermute(
     if isinstance(inp, QuantizedTensor):
         raise refusal("moe_unpermute", "inp", "in high precision, in which rows are added", inp)
     if map_type == "mask":
+        _check_mask_rows(row_id_map, pad_offsets, inp)
         out = _operators().moe_unpermute_mask(inp, row_id_map, merging_probs, pad_offsets)
     else:
         row_id_map = _int32("moe_unpermute", "row_id_map", row_id_map)
+        if _is_readable(row_id_map):
+            _check_rows(row_id_map, inp)
         out = _operators().moe_unpermute_index(inp, row_id_map, merging_probs)
     if restore_shape is not None and tuple(restore_shape) != tuple(out.shape):
         raise _C.ShapeError(
@@ -320,9 +325,7 @@ def _check_count(function: str, num_out_tokens: int) -> None:
 def _check_mask(function: str, routing_map: torch.Tensor, num_out_tokens: int) -> None:
     expected = "bool or whole numbers, 1 where a token goes to an expert"
     _check_whole_numbers(function, "routing_map", routing_map, expected)
-    # Counting a mask on a GPU would wait for it, and one that is traced has no numbers.
-    is_known = routing_map.device.type == "cpu" and type(routing_map) is torch.Tensor
-    if num_out_tokens < 0 or not is_known or torch.compiler.is_compiling():
+    if num_out_tokens < 0 or not _is_readable(routing_map):
         return
     if num_out_tokens < int((routing_map > 0).sum()):
         # Without counts, which are others in each step: one text is shown once.
@@ -330,6 +333,37 @@ def _check_mask(function: str, routing_map: torch.Tensor, num_out_tokens: int) -
             f"{function}: num_out_tokens is less than the rows that routing_map routes, and the "
             "last ones are dropped; give routing_map.sum(), or -1",
             stacklevel=3,
+        )
+
+
+def _is_readable(tensor: torch.Tensor) -> bool:
+    """Returns whether the host can read values: a GPU would have to finish, a trace has none."""
+    is_plain = tensor.device.type == "cpu" and type(tensor) is torch.Tensor
+    return is_plain and not torch.compiler.is_compiling()
+
+
+def _check_mask_rows(
+    row_id_map: torch.Tensor, pad_offsets: torch.Tensor | None, inp: torch.Tensor
+) -> None:
+    """Raises UsageError for rows beyond ``inp`` in a map [tokens, 2 * experts + 1] on the CPU."""
+    if not _is_readable(row_id_map) or row_id_map.dim() != 2 or row_id_map.size(1) % 2 != 1:
+        return  # the operator reports the shape
+    experts = row_id_map.size(1) // 2
+    rows = row_id_map[:, :experts]
+    # Only the first n slots of a token are written, n being its last entry.
+    written = torch.arange(experts) < row_id_map[:, -1:]
+    if pad_offsets is not None:
+        if not _is_readable(pad_offsets):
+            return
+        rows = rows + pad_offsets[row_id_map[:, experts:-1].clamp_min(0)] * (rows >= 0)
+    _check_rows(rows[written], inp)
+
+
+def _check_rows(rows: torch.Tensor, inp: torch.Tensor) -> None:
+    if rows.numel() and int(rows.max()) >= inp.size(0):
+        raise _C.UsageError(
+            f"moe_unpermute: row_id_map has row {int(rows.max())}, but inp has {inp.size(0)} rows; "
+            "pass the map that moe_permute returned for these rows"
         )
 
 

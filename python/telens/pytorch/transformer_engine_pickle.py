@@ -67,10 +67,11 @@ class Record:
 
 
 class _Storage:
-    """The elements of a tensor, 1-D."""
+    """The elements of a tensor, 1-D, and how many bytes of its tensors are already charged."""
 
     def __init__(self, values: torch.Tensor) -> None:
         self.values = values
+        self.charged = values.numel() * values.element_size()
 
 
 class _Load:
@@ -127,6 +128,12 @@ class _Load:
         if self._left < 0:
             raise UnreadablePickle(f"tensors of more than {_MOST_BYTES >> 20} MB")
 
+    def _charge_tensor(self, storage: _Storage, bytes_: int) -> None:
+        """Charges the bytes of a tensor beyond those that its storage has already paid for."""
+        paid = min(storage.charged, bytes_)
+        storage.charged -= paid
+        self._spend(bytes_ - paid)
+
     def _tensor(self, arguments: list[Any]) -> torch.Tensor:
         storage, offset, size, stride = arguments[:4]
         sizes = [size, stride] if isinstance(size, tuple) and isinstance(stride, tuple) else None
@@ -143,7 +150,7 @@ class _Load:
             raise UnreadablePickle("a tensor that is larger than its storage")
         if math.prod(size) > storage.values.numel():
             raise UnreadablePickle("a tensor of more elements than its storage has")
-        self._spend(math.prod(size) * storage.values.element_size())
+        self._charge_tensor(storage, math.prod(size) * storage.values.element_size())
         return storage.values.as_strided(size, stride, offset).clone()
 
     def _storage_from_bytes(self, arguments: list[Any]) -> _Storage:
@@ -170,10 +177,12 @@ class _Load:
 
     def _storage_of_member(self, reference: Any) -> _Storage:
         kind, key, count = _identity(reference)
-        return self._storage(kind, count, self._members(f"data/{key}"))
+        content = self._members(f"data/{key}")
+        self._spend(len(content))
+        return self._storage(kind, count, content)
 
     def _storage(self, kind: _StorageClass, count: int, content: bytes) -> _Storage:
-        self._spend(len(content))
+        # The caller has charged the content.
         if len(content) != count * kind.dtype.itemsize:
             raise UnreadablePickle("a storage whose size does not fit its elements")
         if not content:

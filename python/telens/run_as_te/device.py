@@ -173,6 +173,37 @@ def _join(init_process_group: Callable) -> Callable:
     return call
 
 
+def _autocast(init: Callable) -> Callable:
+    """``torch.autocast.__init__`` that gives the CPU a GPU's default dtype: FP16, not BF16."""
+
+    @functools.wraps(init)
+    def call(
+        self: torch.amp.autocast,
+        device_type: str,
+        dtype: torch.dtype | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        if _is_cuda(device_type):
+            device_type = "cpu"
+            dtype = dtype or torch.get_autocast_dtype("cuda")
+        init(self, device_type, dtype, *args, **kwargs)
+
+    return call
+
+
+class _CudaAutocast(torch.amp.autocast):
+    """``torch.cuda.amp.autocast``, whose first positional argument is ``enabled``."""
+
+    def __init__(
+        self,
+        enabled: bool = True,
+        dtype: torch.dtype = torch.float16,
+        cache_enabled: bool = True,
+    ) -> None:
+        super().__init__("cpu", dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+
+
 def _scaler(init: Callable) -> Callable:
     @functools.wraps(init)
     def call(self: torch.amp.GradScaler, device: str = "cuda", *args: Any, **kwargs: Any) -> None:
@@ -194,9 +225,9 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield torch, "Generator", _CpuGenerator
     yield torch, "load", _load(torch.load)
     yield torch, "set_default_device", _mapping(torch.set_default_device)
-    yield torch.amp.autocast, "__init__", _mapping(torch.amp.autocast.__init__)
+    yield torch.amp.autocast, "__init__", _autocast(torch.amp.autocast.__init__)
     yield torch.amp.GradScaler, "__init__", _scaler(torch.amp.GradScaler.__init__)
-    yield torch.cuda.amp, "autocast", functools.partial(torch.amp.autocast, "cpu")
+    yield torch.cuda.amp, "autocast", _CudaAutocast
     yield torch.cuda.amp, "GradScaler", functools.partial(torch.amp.GradScaler, "cpu")
     yield Module, "__init__", _mapping(Module.__init__)
     if torch.distributed.is_available():

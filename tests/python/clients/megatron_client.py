@@ -53,6 +53,7 @@ def make_model(recipe: str) -> torch.nn.Module:
 
 def train(recipe: str) -> dict:
     model = make_model(recipe)
+    repr(model)  # Megatron prints its models; their layers read attributes of ours for it
     before = {name: each.detach().clone() for name, each in model.named_parameters()}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     torch.manual_seed(2)

@@ -127,23 +127,8 @@ def quantize_master_weights(
                 _quantize_shard(weight, whole, master, start, shard)
 
 
-def cast_master_weights_to_fp8(
-    model_weights: Sequence[QuantizedTensor],
-    master_weights: Sequence[torch.Tensor | None],
-    start_offsets: Sequence[int | None],
-    group: torch.distributed.ProcessGroup | None,
-    fsdp_shard_model_weights: Sequence[Any] | None = None,
-    manual_post_all_gather_processing: bool = False,
-) -> None:
-    """``quantize_master_weights`` under its former name."""
-    quantize_master_weights(
-        model_weights,
-        master_weights,
-        start_offsets,
-        group,
-        fsdp_shard_model_weights,
-        manual_post_all_gather_processing,
-    )
+# The former name of quantize_master_weights.
+cast_master_weights_to_fp8 = quantize_master_weights
 
 
 @torch.no_grad()
@@ -206,22 +191,42 @@ def _check_part(weight: QuantizedTensor, master: torch.Tensor, start: int | None
 
 
 def _check_cover(weights: Sequence[tuple], group: torch.distributed.ProcessGroup | None) -> None:
-    """Raises on all ranks unless the parts have as many elements as their weights."""
+    """Raises UsageError on all ranks unless the ranks' parts tile each weight without overlap."""
     if not weights:
         return
-    device = weights[0][0].device
-    counts = [0 if master is None else master.numel() for _, master, _, _ in weights]
-    found = torch.tensor(counts, dtype=torch.int64, device=device)
-    torch.distributed.all_reduce(found, group=group)
-    for index, (weight, count) in enumerate(
-        zip([each[0] for each in weights], found.tolist(), strict=True)
+    parts = [
+        (0, 0) if master is None else (start, start + master.numel())
+        for _, master, start, _ in weights
+    ]
+    own = torch.tensor(parts, dtype=torch.int64, device=weights[0][0].device)
+    ranks = torch.distributed.get_world_size(group)
+    of_ranks = [torch.empty_like(own) for _ in range(ranks)]
+    torch.distributed.all_gather(of_ranks, own, group=group)
+    for index, (weight, intervals) in enumerate(
+        zip([each[0] for each in weights], torch.stack(of_ranks, 1).tolist(), strict=True)
     ):
-        if count != weight.numel():
+        _check_intervals(index, weight.numel(), intervals)
+
+
+def _check_intervals(index: int, count: int, intervals: Sequence[Sequence[int]]) -> None:
+    """Raises UsageError unless [begin, end) of the ranks cover 0 to ``count`` exactly once."""
+    covered = 0
+    for begin, end in sorted(each for each in map(tuple, intervals) if each[0] < each[1]):
+        if begin != covered:
+            what = "no rank has" if begin > covered else "several ranks have"
+            first, last = sorted((begin, covered))
             raise _C.UsageError(
-                f"quantize_master_weights: the ranks' parts of weight {index} have {count} "
-                f"elements together; expected its {weight.numel()}: give the group whose ranks "
-                "have the parts"
+                f"quantize_master_weights: {what} the elements {first} to "
+                f"{min(last, end) - 1} of weight {index}; expected each of its {count} elements on "
+                "one rank: pass matching start_offsets and the group whose ranks have the parts"
             )
+        covered = end
+    if covered != count:
+        raise _C.UsageError(
+            f"quantize_master_weights: no rank has the elements {covered} to {count - 1} of weight "
+            f"{index}; expected each of its {count} elements on one rank: pass matching "
+            "start_offsets and the group whose ranks have the parts"
+        )
 
 
 def _share_memory(first: torch.Tensor, second: torch.Tensor) -> bool:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+from collections import deque
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -14,6 +16,7 @@ from telens import _C
 from telens.debug.utils import get_distributed_world_size
 from telens.pytorch.compat.missing import missing_class
 from telens.pytorch.context_places import places_of_rank
+from telens.pytorch.module import Module
 from telens.pytorch.rng_tracker import all_trackers
 from telens.pytorch.tensor import QuantizedTensor, Quantizer
 
@@ -117,30 +120,35 @@ def thd_get_partitioned_indices(
 
 
 class _Recomputation(threading.local):
-    enabled = False
-    recomputes = False
+    """The innermost ``activation_recompute_forward`` of a thread."""
+
+    def __init__(self) -> None:
+        self.enabled = False
+        self.recomputes = False
+        self.scope: activation_recompute_forward | None = None
 
 
 _here = _Recomputation()
-# Of forwards that are not recomputed yet, the newest last. Of the process: a backward runs on
-# another thread than its forward.
-_waiting: list[_C.RecomputationTape] = []
+# The forwards of each layer that are not recomputed yet, in order. Shared by all threads: a
+# backward runs on another thread than its forward.
+_pending: WeakKeyDictionary[torch.nn.Module, deque[_C.RecomputationTape]] = WeakKeyDictionary()
 
 
 class activation_recompute_forward(contextlib.ContextDecorator):
     """Context of the forward of a checkpointed function, and of its recomputation.
 
-    For frameworks with an autograd function of their own; ``te.checkpoint`` needs none. The
-    recomputation uses recipe, scales and routing of its forward and updates no amax. It belongs to
-    the newest forward of this process that is not recomputed yet, as in a backward over one
-    micro-batch; another layer than that forward's is a UsageError.
+    For frameworks with an autograd function of their own; ``te.checkpoint`` does not need it. The
+    recomputation uses the recipe, scales and routing of its forward and updates no amax. Each layer
+    has a queue of forwards, and a recomputation takes the oldest one, as in a pipeline whose
+    backwards run in the order of their forwards. Layers in eval mode are not queued. A forward that
+    raises leaves no entry.
 
     Parameters
     ----------
     activation_recompute
         False: no effect
     recompute_phase
-        True: the recomputation
+        True: the recomputation. A layer without a queued forward raises UsageError
     """
 
     def __init__(self, activation_recompute: bool = False, recompute_phase: bool = False) -> None:
@@ -148,29 +156,60 @@ class activation_recompute_forward(contextlib.ContextDecorator):
         self._recomputes = recompute_phase
 
     def __enter__(self) -> None:
-        self._before = _here.enabled, _here.recomputes
-        self._scope = contextlib.nullcontext()
-        if self._enabled:
-            mode = _C.RecomputationMode.replay if self._recomputes else _C.RecomputationMode.record
-            self._scope = _C.RecomputationScope(self._tape(), mode)
+        self._before = _here.enabled, _here.recomputes, _here.scope
         _here.enabled, _here.recomputes = self._enabled, self._recomputes
-        self._scope.__enter__()
+        _here.scope = self if self._enabled else None
+        self._running: list[tuple[torch.nn.Module, _C.RecomputationScope]] = []
+        self._recorded: list[tuple[torch.nn.Module, _C.RecomputationTape]] = []
+        self._hooks = []
+        if self._enabled:
+            register = torch.nn.modules.module
+            self._hooks = [
+                register.register_module_forward_pre_hook(self._enter_layer),
+                register.register_module_forward_hook(self._leave_layer, always_call=True),
+            ]
 
-    def _tape(self) -> _C.RecomputationTape:
+    def __exit__(self, kind: Any, *exception: Any) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        _here.enabled, _here.recomputes, _here.scope = self._before
+        if kind is not None:
+            for module, tape in self._recorded:
+                queue = _pending.get(module, deque())
+                with contextlib.suppress(ValueError):
+                    queue.remove(tape)
+
+    def _enter_layer(self, module: torch.nn.Module, args: Any) -> None:
+        """Records or replays an outermost layer of TELens that this thread calls inside."""
+        is_layer = _here.scope is self and isinstance(module, Module) and module.training
+        if not is_layer or self._running:
+            return
+        mode = _C.RecomputationMode.replay if self._recomputes else _C.RecomputationMode.record
+        scope = _C.RecomputationScope(self._tape(module), mode)
+        scope.__enter__()
+        self._running.append((module, scope))
+
+    def _leave_layer(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        if _here.scope is self and self._running and self._running[-1][0] is module:
+            self._running.pop()[1].__exit__(None, None, None)
+
+    def _tape(self, module: torch.nn.Module) -> _C.RecomputationTape:
         if not self._recomputes:
-            tape = _C.RecomputationTape()
-            _waiting.append(tape)
+            # The framework's function disables gradients, but this forward is part of a training
+            # step: it updates amaxes, as it would without recomputation.
+            with torch.enable_grad():
+                tape = _C.RecomputationTape()
+            _pending.setdefault(module, deque()).append(tape)
+            self._recorded.append((module, tape))
             return tape
-        if not _waiting:
+        queue = _pending.get(module)
+        if not queue:
             raise _C.UsageError(
-                "activation_recompute_forward: a recomputation without a forward; run the forward "
-                "inside activation_recompute_forward(True, recompute_phase=False)"
+                f"activation_recompute_forward: a recomputation without a forward of "
+                f"{type(module).__name__}; run the forward inside "
+                "activation_recompute_forward(True, recompute_phase=False)"
             )
-        return _waiting.pop()
-
-    def __exit__(self, *exception: Any) -> None:
-        self._scope.__exit__(*exception)
-        _here.enabled, _here.recomputes = self._before
+        return queue.popleft()
 
 
 def is_fp8_activation_recompute_enabled() -> bool:

@@ -13,7 +13,9 @@ __all__ = ["ReadAttributes"]
 class ReadAttributes:
     """Attributes that describe a layer's parameters and the region in which it runs.
 
-    They are computed when they are read, so that a forward does not pay for them.
+    They are computed when they are read, so that a forward does not pay for them. Scripts for
+    Transformer Engine assign some of them; each forward computes these anew there, so that an
+    assignment has no effect here.
     """
 
     @property
@@ -21,28 +23,52 @@ class ReadAttributes:
         """Whether a forward would run in FP8 now, that is, inside of an enabled autocast."""
         return _C.is_fp8_enabled()
 
+    @fp8.setter
+    def fp8(self, value: bool) -> None:
+        pass
+
     @property
     def fp8_calibration(self) -> bool:
         """Whether a forward would calibrate now, that is, inside of a calibrating autocast."""
         return _C.is_fp8_calibrating()
 
+    @fp8_calibration.setter
+    def fp8_calibration(self, value: bool) -> None:
+        pass
+
     @property
     def activation_dtype(self) -> torch.dtype:
-        """The dtype that a forward computes in now: torch's autocast, else the parameters'."""
-        first = next(iter(self.parameters()))
-        if torch.is_autocast_enabled(first.device.type):
-            return torch.get_autocast_dtype(first.device.type)
-        return first.dtype
+        """The dtype that a forward computes in now: torch's autocast, else the parameters'.
+
+        A layer without parameters has torch's default dtype.
+        """
+        first = next(iter(self.parameters()), None)
+        device = torch.get_default_device() if first is None else first.device
+        if torch.is_autocast_enabled(device.type):
+            return torch.get_autocast_dtype(device.type)
+        return torch.get_default_dtype() if first is None else first.dtype
+
+    @activation_dtype.setter
+    def activation_dtype(self, value: torch.dtype) -> None:
+        pass
 
     @property
     def fp8_initialized(self) -> bool:
         """Whether the layer has an FP8 state: after its first forward in FP8, or a checkpoint."""
         return bool(self.fp8_meta["fp8_checkpoint"])
 
+    @fp8_initialized.setter
+    def fp8_initialized(self, value: bool) -> None:
+        pass
+
     @property
     def primary_weights_in_fp8(self) -> bool:
         """Whether the layer's weights are stored in low precision only."""
         return any(isinstance(each, QuantizedTensor) for each in self._parameters.values())
+
+    @primary_weights_in_fp8.setter
+    def primary_weights_in_fp8(self, value: bool) -> None:
+        pass
 
     @property
     def weight_names(self) -> list[str]:

@@ -10,6 +10,7 @@ import torch
 
 from telens import _C
 from telens._names import refusal
+from telens.pytorch.initialization import DEFAULT_WEIGHT_STD
 
 __all__ = [
     "SplitAlongDim",
@@ -36,8 +37,6 @@ __all__ = [
 
 # The value that Transformer Engine's softmax gives masked scores.
 _MASKED_SCORE = -10000.0
-# The standard deviation of weights that no init_method sets.
-_DEFAULT_SIGMA = 0.023
 
 
 def get_device_compute_capability() -> tuple[int, int]:
@@ -81,7 +80,7 @@ def init_method_constant(val: float) -> Callable[[torch.Tensor], torch.Tensor]:
 
 def get_default_init_method() -> Callable[[torch.Tensor], torch.Tensor]:
     """Returns the initialization of weights that no ``init_method`` sets."""
-    return init_method_normal(_DEFAULT_SIGMA)
+    return init_method_normal(DEFAULT_WEIGHT_STD)
 
 
 def attention_mask_func(

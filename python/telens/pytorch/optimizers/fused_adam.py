@@ -57,7 +57,8 @@ class FusedAdam(torch.optim.Optimizer):
     use_decoupled_grad
         gradients are read from ``parameter.decoupled_grad``
     store_param_remainders
-        FP32 master weights of BF16 parameters are stored as the 16 bits that the parameter lacks
+        FP32 master weights of BF16 parameters are stored as the 16 bits that the parameter lacks;
+        not with ``capturable``
     set_grad_none
         the default of ``zero_grad``'s argument; None: True
     """
@@ -91,7 +92,7 @@ class FusedAdam(torch.optim.Optimizer):
             "exp_avg_sq": exp_avg_sq_dtype,
             "master_param": master_weight_dtype,
         }
-        _check_dtypes(self.name_to_dtype_map, master_weights, capturable)
+        _check_dtypes(self.name_to_dtype_map, master_weights, capturable, store_param_remainders)
         defaults = {
             "lr": torch.tensor(lr, dtype=torch.float32) if capturable else lr,
             "bias_correction": bias_correction,
@@ -354,7 +355,19 @@ class _Batch:
         self.gradients.append(gradient)
 
 
-def _check_dtypes(dtypes: dict[str, torch.dtype], master_weights: bool, capturable: bool) -> None:
+def _check_dtypes(
+    dtypes: dict[str, torch.dtype],
+    master_weights: bool,
+    capturable: bool,
+    store_param_remainders: bool,
+) -> None:
+    """Raises UsageError for a combination of state dtypes and options that cannot be stepped."""
+    if capturable and store_param_remainders and master_weights:
+        raise _C.UsageError(
+            "FusedAdam: store_param_remainders is True with capturable=True; expected False: a "
+            "step with remainders needs the learning rate and the step number on the host. Leave "
+            "one of the two options out."
+        )
     arguments = {"exp_avg": "exp_avg_dtype", "exp_avg_sq": "exp_avg_sq_dtype"}
     expected = dict.fromkeys(arguments, _MOMENT_DTYPES)
     if master_weights:
