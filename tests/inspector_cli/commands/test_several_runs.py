@@ -93,8 +93,8 @@ def test_files_of_two_runs_in_one_folder_are_told(telens, log_dir):
     result = telens("info", alpha.parent)
     assert result.returncode == 0
     assert result.stdout.startswith("warning ")
-    assert "rank00001.h5: of run beta, beside files of run alpha" in result.stdout
-    assert "of run beta, beside files of run alpha" in telens("stats", alpha.parent).stderr
+    assert "rank00001.h5: belongs to run beta, other files to run alpha" in result.stdout
+    assert "belongs to run beta, other files to run alpha" in telens("stats", alpha.parent).stderr
 
 
 def test_a_command_that_is_offered_for_copying_names_the_run_as_a_shell_reads_it(
