@@ -4,6 +4,7 @@ python tests/contract/contract.py     writes contract.md and contract_arguments.
 """
 
 import sys
+import textwrap
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -40,21 +41,20 @@ ARGUMENTS_PAGE = ROOT / "docs/internals/contract_arguments.md"
 PROMISES_INTRODUCTION = """\
 # The contract
 
-What a config file, a script or a feature class written for Transformer Engine's precision
-debugging finds here. **Import lines change by one rule**, and nothing else does:
-`transformer_engine.X` becomes `telens.X`, `nvdlfw_inspect.api` becomes `telens.debug`, and
-`nvdlfw_inspect.X` becomes `telens.debug.X`.
+The promises to config files, scripts and feature classes written for Transformer Engine's precision
+debugging. **Only import lines change**: `transformer_engine.X` becomes `telens.X`,
+`nvdlfw_inspect.api` becomes `telens.debug`, and `nvdlfw_inspect.X` becomes `telens.debug.X`.
 
-Where it says *(ours)*, we differ on purpose from the peer (nvdlfw-inspect 0.2.2 with Transformer
-Engine 2.20), which has a defect or a hole there. Each promise has a test that fails if it is
-broken; [tests/contract](../../tests/contract) names it.
+*(ours)* marks a deliberate difference from the peer (nvdlfw-inspect 0.2.2 with Transformer Engine
+2.20), which has a defect or a gap there. Each promise has a test that fails if it is broken;
+[tests/contract](../../tests/contract) names it.
 """
 
 ARGUMENTS_INTRODUCTION = """\
 # The names of Transformer Engine, each with its test
 
-For developers: each argument of the PyTorch modules, each function and each recipe field, with a
-test that uses it. The page is generated: edit
+Each argument of the PyTorch modules, each function and each recipe field, with a test that uses
+it. The page is generated: edit
 [tests/contract/arguments.py](../../tests/contract/arguments.py) and run
 `python tests/contract/contract.py`.
 """
@@ -91,11 +91,17 @@ def all_statements() -> list[Statement]:
     return [statement for _, statements in CHAPTERS for statement in statements]
 
 
+def wrap(item: str) -> str:
+    return textwrap.fill(
+        item, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
 def render_promises() -> str:
     """The page for users: only the statements."""
     parts = [PROMISES_INTRODUCTION]
     for title, statements in CHAPTERS:
-        lines = [f"- {statement.text}" for statement in statements]
+        lines = [wrap(f"- {statement.text}") for statement in statements]
         parts.append("\n".join([f"## {title}", "", *lines]) + "\n")
     return "\n".join(parts)
 
