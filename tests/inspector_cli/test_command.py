@@ -22,7 +22,7 @@ def test_a_run_may_be_named_by_any_of_its_places(telens, log_dir, where):
     assert "1441 records, iterations 0 to 40" in result.stdout
 
 
-def test_info_says_what_went_wrong_first(telens, log_dir):
+def test_info_reports_first_problem(telens, log_dir):
     output = telens("info", log_dir).stdout
     assert "first non-finite: iteration 30, layers.2.fc1 activation: 3 elements" in output
     assert "loss not finite: from iteration 33" in output
@@ -44,7 +44,7 @@ def test_info_names_the_statistics(telens, lines, tmp_path):
     assert ", own_9 and 10 more\n" in output
 
 
-def test_stats_without_fp8_statistics_shows_what_was_recorded(telens, lines, tmp_path):
+def test_stats_without_fp8_shows_recorded_statistics(telens, lines, tmp_path):
     for step in range(3):
         lines.record(step, "fc1", "weight", "tail%", step)
     run = lines.write(tmp_path)
@@ -116,7 +116,7 @@ def test_stats_filters(telens, log_dir, filters, expected):
     assert {(row["layer"], row["tensor"]) for row in rows} == expected
 
 
-def test_stats_orders_finite_tensors_by_what_their_casts_lost(telens, log_dir):
+def test_stats_ranks_finite_tensors_by_cast_loss(telens, log_dir):
     # Before iteration 30 all is finite; gradients lose 10 % and more to underflow, one activation
     # 1 %, and clips 0.25 %, which counts 16 times: 5 %.
     rows = rows_of(telens("stats", log_dir, "--format", "csv", "--iterations", "25:29"))
@@ -126,7 +126,7 @@ def test_stats_orders_finite_tensors_by_what_their_casts_lost(telens, log_dir):
                     ("layers.3.fc1", "activation", "0")]  # fmt: skip
 
 
-def test_stats_orders_what_is_equal_in_all_else_by_its_relative_error(telens, run_file, tmp_path):
+def test_stats_breaks_ties_by_relative_error(telens, run_file, tmp_path):
     errors = {"layers.0.fc1": 2, "layers.1.fc1": 4, "layers.2.fc1": 1, "layers.3.fc1": 3}
 
     def change(_, layer, tensor, statistic):
@@ -148,7 +148,7 @@ def test_stats_orders_what_is_equal_in_all_else_by_its_relative_error(telens, ru
     ("statistic", "worst"),
     [("gemm_cosine", -10.0), ("scale_headroom", -10.0), ("scale_jump", -10.0), ("scale_age", 0.3)],
 )
-def test_stats_of_one_statistic_begin_with_its_worst_series(
+def test_stats_of_one_statistic_shows_worst_series_first(
     telens, run_file, tmp_path, statistic, worst
 ):
     values = {"layers.0.fc1": 0.1, "layers.1.fc1": -10.0, "layers.2.fc1": 0.2, "layers.3.fc1": 0.3}
@@ -192,7 +192,7 @@ def two_ranks(write_run):
     return write_run(log_dir=log_dir, rank=1, iterations=20)
 
 
-def test_stats_shows_one_rank_alone(telens, two_ranks):
+def test_stats_shows_only_the_chosen_rank(telens, two_ranks):
     def of(*arguments):
         rows = rows_of(telens("stats", two_ranks, "--format", "csv", *arguments))
         assert len(rows) == 8
@@ -204,7 +204,7 @@ def test_stats_shows_one_rank_alone(telens, two_ranks):
     assert of() == of("--rank", 0)
 
 
-def test_plot_shows_one_rank_alone(telens, two_ranks):
+def test_plot_shows_only_the_chosen_rank(telens, two_ranks):
     def of(rank):
         result = telens("plot", two_ranks, "--stat", "cur_amax", "--rank", rank)
         assert result.returncode == 0, result.stderr
@@ -238,7 +238,7 @@ def test_stats_of_chosen_statistics_are_their_courses(telens, log_dir):
     assert (first["records"], first["at"]) == ("40", "39")
 
 
-def test_json_is_json_and_holds_what_csv_holds(telens, log_dir):
+def test_json_has_the_content_of_csv(telens, log_dir):
     rows = json.loads(telens("stats", log_dir, "--format", "json").stdout)
     assert len(rows) == 8
     assert rows[0]["layer"] == "layers.2.fc1"
@@ -273,7 +273,7 @@ def test_a_terminal_gets_colours(log_dir):
     assert b"\x1b[31;1mfirst non-finite" in output
 
 
-def test_plot_on_a_terminal_marks_what_is_not_finite(telens, log_dir):
+def test_plot_marks_nonfinite_values(telens, log_dir):
     output = telens("plot", log_dir, "--stat", "cur_amax").stdout
     row = next(line for line in output.splitlines() if line.startswith("layers.2.fc1 "))
     assert row.rstrip().endswith("#" + "!" * 10)
@@ -367,13 +367,13 @@ class TestAnInterruptedRun:
             yield process, tmp_path
             process.kill()
 
-    def test_can_be_watched_while_it_goes_on(self, telens, living):
+    def test_live_run_can_be_read(self, telens, living):
         _, log_dir = living
         assert "being written" in telens("info", log_dir).stdout
         assert len(rows_of(telens("stats", log_dir, "--format", "csv"))) == 8
         expect_one_line_error(telens("repair", log_dir), "a process is writing it")
 
-    def test_is_whole_after_kill_and_repair_lets_any_tool_open_it(self, telens, living):
+    def test_killed_run_is_complete_and_repairable(self, telens, living):
         process, log_dir = living
         process.kill()
         process.wait()

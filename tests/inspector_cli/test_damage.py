@@ -48,7 +48,7 @@ def test_info_of_a_whole_run_knows_no_damage(telens, run_file):
 
 
 @pytest.mark.parametrize("command", ["stats", "plot"])
-def test_other_commands_tell_on_stderr_and_go_on(telens, run_file, tmp_path, command):
+def test_other_commands_warn_and_continue(telens, run_file, tmp_path, command):
     path = tmp_path / "rank00000.h5"
     shutil.copy(run_file, path)
     flip(path, "names/layer", 256 * 2)
@@ -59,7 +59,7 @@ def test_other_commands_tell_on_stderr_and_go_on(telens, run_file, tmp_path, com
     assert result.stdout
 
 
-def test_repair_says_what_it_left_out(telens, damaged):
+def test_repair_reports_dropped_rows(telens, damaged):
     result = telens("repair", damaged)
     assert result.returncode == 0
     assert (
@@ -72,7 +72,7 @@ def test_repair_says_what_it_left_out(telens, damaged):
     assert "ended cleanly" in after
 
 
-def test_a_truncated_file_is_not_called_repaired(telens, run_file, tmp_path):
+def test_truncated_file_is_not_called_repaired(telens, run_file, tmp_path):
     path = tmp_path / "rank00000.h5"
     path.write_bytes(run_file.read_bytes()[:200_000])
     expect_one_line_error(telens("info", path), "truncated or damaged", "copy it again")
@@ -81,7 +81,7 @@ def test_a_truncated_file_is_not_called_repaired(telens, run_file, tmp_path):
 
 
 @pytest.mark.parametrize("kept", [10, 3000, -1])
-def test_a_file_that_lacks_its_end_is_to_be_copied_again(telens, run_file, tmp_path, kept):
+def test_truncated_file_suggests_a_new_copy(telens, run_file, tmp_path, kept):
     path = tmp_path / "rank00000.h5"
     path.write_bytes(run_file.read_bytes()[:kept])
     for command in ("info", "stats", "repair"):
@@ -89,9 +89,7 @@ def test_a_file_that_lacks_its_end_is_to_be_copied_again(telens, run_file, tmp_p
 
 
 @pytest.mark.parametrize("kilobytes", [330, 400, 600])
-def test_a_repair_for_which_the_disk_has_no_room_names_file_and_cause(
-    telens, damaged, tmp_path, kilobytes
-):
+def test_repair_on_full_disk_names_file_and_cause(telens, damaged, tmp_path, kilobytes):
     folder = tmp_path / "small"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(folder)]
@@ -116,7 +114,7 @@ def test_a_repair_for_which_the_disk_has_no_room_names_file_and_cause(
     assert (after, names) == (before, ["rank00000.h5"])
 
 
-def test_one_file_that_cannot_be_repaired_leaves_the_others_to_be(telens, write_run, tmp_path):
+def test_failed_repair_does_not_stop_other_files(telens, write_run, tmp_path):
     log_dir = write_run(log_dir=tmp_path)
     write_run(log_dir=tmp_path, rank=1)
     folder = log_dir / "telens/run"
@@ -145,7 +143,7 @@ def test_a_file_without_checksums_opens_as_ever(telens, tmp_path, log_dir, endin
         assert telens("stats", path).stdout == telens("stats", log_dir).stdout
 
 
-def test_a_run_done_again_after_a_restart_counts_its_records_once(telens, write_run, tmp_path):
+def test_repeated_iterations_count_once(telens, write_run, tmp_path):
     for _ in range(2):
         write_run(log_dir=tmp_path)
     line = next(

@@ -122,7 +122,7 @@ def test_hostile_layers_are_printable(result_of, two_runs, line):
 
 
 @pytest.mark.parametrize("command", ["info", "stats", "plot"])
-def test_an_error_that_quotes_a_name_is_one_printable_line(run, command):
+def test_error_with_hostile_name_is_printable(run, command):
     wrong = {"info": ["--nothing"], "stats": ["--gemm", "x"], "plot": ["--layer", "nothing"]}
     result = subprocess.run([COMMAND, command, run, *wrong[command]], capture_output=True)
     assert result.returncode == 2
@@ -143,7 +143,7 @@ def test_hostile_layer_list_error_is_printable(tmp_path, command, holds):
 
 
 @pytest.mark.parametrize("line", ["stats {run}", "stats {run} --stat cur_amax", "blocks {run}"])
-def test_csv_has_no_formulas_and_keeps_numbers(result_of, run, line):
+def test_csv_cells_are_never_formulas(result_of, run, line):
     text = expect_printable(result_of(*fill(line, run=run), "--format", "csv")[0])
     rows = list(csv.DictReader(io.StringIO(text)))
     assert any(row["layer"].startswith("'=") for row in rows)
@@ -155,7 +155,7 @@ def test_csv_has_no_formulas_and_keeps_numbers(result_of, run, line):
                 float(cell)
 
 
-def test_json_gives_names_back_as_they_are(result_of, run):
+def test_json_preserves_names(result_of, run):
     text = expect_printable(result_of("stats", run, "--format", "json")[0])
     layers = {row["layer"] for row in json.loads(text)}
     assert layers == {"=HYPERLINK(1)0", "+cmd|' /C calc'!A01", "-2+3\x1b]0;owned\x072",

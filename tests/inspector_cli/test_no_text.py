@@ -28,7 +28,7 @@ def test_a_config_may_have_any_encoding_of_yaml(plan, encoding):
     assert rows_of(plan(config.encode(encoding))) == expected
 
 
-def test_a_config_that_is_no_text_is_told_with_the_first_byte(plan, run_file):
+def test_binary_config_reports_first_byte(plan, run_file):
     compressed = gzip.compress(CONFIG.encode())
     expect_one_line_error(plan(compressed), "a.yaml:1:1: not a text (byte 0x1f)", "UTF-8")
     expect_one_line_error(plan(run_file.read_bytes()), "a.yaml:1:1: not a text (byte 0x89)")
@@ -57,7 +57,7 @@ def test_it_is_a_text_if_python_says_so(plan, comment):
         assert len(rows_of(plan(config))) > 0
 
 
-def test_names_of_layers_that_are_no_text_are_told(plan):
+def test_binary_layer_list_is_reported(plan):
     expect_one_line_error(
         plan(CONFIG.encode(), "layers.0.fc1\n".encode("utf-16")),
         *("names.txt' is not a text in UTF-8 (byte 0xff in line 1)", "one layer name a line"),

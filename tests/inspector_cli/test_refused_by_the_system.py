@@ -70,7 +70,7 @@ def closed(path):
 
 @pytest.mark.parametrize("part", ["", "telens", "telens/run", "telens/run/rank00000.h5"])
 @pytest.mark.parametrize("command", ["info", "stats", "repair"])
-def test_a_path_without_rights_is_no_absent_run(without_rights, two_runs, command, part):
+def test_unreadable_path_is_not_a_missing_run(without_rights, two_runs, command, part):
     shutil.rmtree(two_runs / "telens/later")
     with closed(two_runs / part):
         result = without_rights(command, two_runs)
@@ -79,7 +79,7 @@ def test_a_path_without_rights_is_no_absent_run(without_rights, two_runs, comman
     assert "no run file" not in result.stderr
 
 
-def test_a_newest_run_without_rights_is_named_and_the_others_listed(without_rights, two_runs):
+def test_unreadable_newest_run_lists_others(without_rights, two_runs):
     with closed(two_runs / "telens/later"):
         info = without_rights("info", two_runs)
         stats = without_rights("stats", two_runs)
@@ -92,7 +92,7 @@ def test_a_newest_run_without_rights_is_named_and_the_others_listed(without_righ
     assert stats.stdout == ""
 
 
-def test_a_repair_in_a_folder_without_rights_names_file_and_cause(without_rights, two_runs):
+def test_repair_without_permission_names_file_and_cause(without_rights, two_runs):
     path = two_runs / "telens/run/rank00000.h5"
     flip(path, "scalars", 24 * 7)
     path.chmod(0o666)
@@ -131,7 +131,7 @@ def test_too_many_links_are_named(telens, tmp_path):
     "TELENS_SANITIZED" in os.environ, reason="sanitizers need open files themselves"
 )
 @pytest.mark.parametrize("command", ["info", "stats", "repair"])
-def test_too_many_open_files_are_no_damage(run_file, command):
+def test_too_many_open_files_are_not_damage(run_file, command):
     """Whatever the number is that the command needs, one less is told as what it is."""
     causes = set()
     for most in range(3, 12):
@@ -152,9 +152,7 @@ def test_too_many_open_files_are_no_damage(run_file, command):
 
 
 @pytest.mark.parametrize("which", ["config", "layers"])
-def test_a_config_or_a_list_of_layers_without_rights_names_the_cause(
-    without_rights, two_runs, which
-):
+def test_unreadable_config_names_the_cause(without_rights, two_runs, which):
     config, layers = two_runs / "debug.yaml", two_runs / "layers.txt"
     config.write_text("")
     layers.write_text("fc1\n")
@@ -164,7 +162,7 @@ def test_a_config_or_a_list_of_layers_without_rights_names_the_cause(
     expect_one_line_error(result, str(path), "cannot be read: Permission denied")
 
 
-def test_a_config_that_is_absent_or_a_folder_names_the_cause(telens, tmp_path):
+def test_missing_config_names_the_cause(telens, tmp_path):
     layers = tmp_path / "layers.txt"
     layers.write_text("fc1\n")
     for path, cause in [(tmp_path, "Is a directory"), (tmp_path / "no", "No such file")]:

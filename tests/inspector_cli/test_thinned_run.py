@@ -16,7 +16,7 @@ def thinned(write_run, tmp_path):
     return tmp_path
 
 
-def test_info_shows_what_continues_as_one_and_what_was_thinned(telens, thinned):
+def test_info_joins_files_and_reports_thinning(telens, thinned):
     output = telens("info", thinned).stdout
     assert output.count("rank00000.h5 and 1 more file") == 1
     assert "s001" not in output
@@ -24,7 +24,7 @@ def test_info_shows_what_continues_as_one_and_what_was_thinned(telens, thinned):
     assert "after a restart" not in output
 
 
-def test_what_was_not_thinned_and_does_not_continue_is_shown_as_ever(telens, write_run, tmp_path):
+def test_info_of_plain_run_is_unchanged(telens, write_run, tmp_path):
     for iterations in (30, 40):
         write_run("run", iterations, tmp_path)
     output = telens("info", tmp_path).stdout

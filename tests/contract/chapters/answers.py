@@ -40,11 +40,11 @@ STATEMENTS = (
     ),
     Statement(
         "It recommends no recipe that the figures of the run speak against.",
-        QUIET + "test_a_recipe_is_recommended_by_what_it_would_have_lost",
+        QUIET + "test_recipe_is_recommended_by_whatif_loss",
     ),
     Statement(
         "`telens diff` names the place where two runs part first, and since when.",
-        "test_diff.py::test_the_planted_layer_is_named_before_what_follows",
+        "test_diff.py::test_planted_layer_precedes_consequences",
     ),
     Statement(
         "What a third run with another seed is apart, too, is chance.",
@@ -64,15 +64,15 @@ STATEMENTS = (
     ),
     Statement(
         "`telens serve` answers nothing without the token of its address.",
-        SERVE + "test_without_its_token_nothing_is_answered",
+        SERVE + "test_request_without_token_is_rejected",
     ),
     Statement(
         "It listens to this machine alone.",
-        SERVE + "test_it_listens_to_this_machine_alone",
+        SERVE + "test_server_listens_only_on_loopback",
     ),
     Statement(
         "`telens bisect` that was killed goes on where it was, and repeats no run.",
-        "test_bisect.py::test_a_killed_search_goes_on_where_it_was",
+        "test_bisect.py::test_killed_search_continues",
     ),
     Statement(
         "`telens replay` splits the error of a GEMM into parts that add up to it within the "

@@ -20,7 +20,7 @@ STATEMENTS = (
     Statement(
         "An optimizer whose steps grow without its learning rate has lost its state, where "
         "`debug.watch_optimizer` records both.",
-        DIVERGENCE + "test_steps_that_grow_without_the_learning_rate_have_lost_their_state",
+        DIVERGENCE + "test_growing_steps_mean_lost_optimizer_state",
     ),
     Statement(
         "Steps that grow with the learning rate, or for a moment, are no finding.",
@@ -32,7 +32,7 @@ STATEMENTS = (
     ),
     Statement(
         "A scale of one of several micro-batches is not called wrong.",
-        SCALES + "test_a_scale_of_one_of_several_micro_batches_is_not_wrong",
+        SCALES + "test_scale_of_one_micro_batch_is_not_wrong",
     ),
     Statement(
         "A tensor that outgrows scales which follow it is clipped for good after 12 iterations.",
@@ -41,20 +41,19 @@ STATEMENTS = (
     ),
     Statement(
         "A scale that is held at the amax of a burst is stale from the next larger amax on.",
-        SCALES + "test_a_held_scale_of_a_burst_is_stale_from_the_next_larger_one_on",
+        SCALES + "test_scale_held_after_burst_becomes_stale",
     ),
     Statement(
         "A scale that a history with an amax that is not finite holds is not stale.",
-        SCALES + "test_a_scale_behind_an_amax_that_is_not_finite_is_held_by_its_history",
+        SCALES + "test_history_holds_scale_after_nonfinite_amax",
     ),
     Statement(
         "Behind 1024 iterations no history holds that amax any more.",
-        SCALES + "test_no_history_holds_an_amax_that_is_not_finite_for_good",
+        SCALES + "test_nonfinite_amax_leaves_the_history",
     ),
     Statement(
         "High precision that a recipe's `backward_override` asks for is no finding.",
-        "test_diagnose_precision.py::"
-        "test_high_precision_that_the_recipe_or_a_section_asks_for_is_no_finding",
+        "test_diagnose_precision.py::test_requested_high_precision_is_ignored",
     ),
     Statement(
         "A gain of a norm that decays from the first step on is told, also where that step was "
@@ -63,23 +62,23 @@ STATEMENTS = (
     ),
     Statement(
         "What an activation function gives is no gain.",
-        QUIET + "test_what_an_activation_function_gives_is_no_gain",
+        QUIET + "test_activation_function_output_is_not_a_gain",
     ),
     Statement(
         "A factor on the loss is told where scales let it through step by step, too.",
-        QUIET + "test_scales_of_one_iteration_let_a_factor_through_step_by_step",
+        QUIET + "test_current_scales_pass_factor_stepwise",
     ),
     Statement(
         "Growth step by step is told from the iteration on in which its steps begin.",
-        GROWTH + "test_growth_begins_where_its_steps_do",
+        GROWTH + "test_growth_starts_at_its_first_step",
     ),
     Statement(
         "A step back, as of a batch that shakes the layer behind as well, does not end it.",
-        GROWTH + "test_growth_that_goes_back_for_a_step_goes_on",
+        GROWTH + "test_growth_continues_after_one_step_back",
     ),
     Statement(
         "A burst of gradients that fades is no explosion.",
-        GROWTH + "test_a_burst_that_fades_is_no_explosion",
+        GROWTH + "test_fading_burst_is_not_an_explosion",
     ),
     Statement(
         "Codes of a weight that are kept over steps of the optimizer are told as soon as they are "
@@ -89,7 +88,7 @@ STATEMENTS = (
     Statement(
         "A weight whose casts are not looked at any more, by the schedules of the configuration, "
         "has no kept codes.",
-        GEMMS + "test_casts_that_are_not_looked_at_any_more_are_no_kept_codes",
+        GEMMS + "test_unmonitored_casts_are_not_kept_codes",
     ),
     Statement(
         "Those of a weight that hardly moves are no finding.",

@@ -75,7 +75,7 @@ PLANTS = [random.Random(seed).sample(range(200), 3) for seed in range(3)] + [[19
 
 
 @pytest.mark.parametrize("places", PLANTS, ids=str)
-def test_three_of_two_hundred_layers_are_found_in_at_most_forty_runs(bisect, places):
+def test_3_of_200_layers_are_found_within_40_runs(bisect, places):
     layers = [LAYERS[i] for i in places]
     out, err = bisect.run({"needs": layers}, "--depth", "layer")
     assert bisect.result() == whole(*layers)
@@ -86,21 +86,21 @@ def test_three_of_two_hundred_layers_are_found_in_at_most_forty_runs(bisect, pla
 
 
 @pytest.mark.parametrize("places", PLANTS, ids=str)
-def test_the_gemms_of_the_layers_are_found_in_at_most_forty_runs(bisect, places):
+def test_gemms_of_layers_are_found_within_40_runs(bisect, places):
     needs = [[LAYERS[i], "dgrad"] for i in places]
     bisect.run({"needs": needs})
     assert bisect.result() == {tuple(each) for each in needs}
     assert bisect.runs() <= 40
 
 
-def test_two_gemms_of_one_layer_and_all_of_another(bisect):
+def test_finds_two_gemms_of_one_layer_and_a_whole_layer(bisect):
     needs = [[LAYERS[7], "fprop", "wgrad"], LAYERS[150]]
     bisect.run({"needs": needs})
     expected = {(LAYERS[7], "fprop"), (LAYERS[7], "wgrad")} | whole(LAYERS[150])
     assert bisect.result() == expected
 
 
-def test_of_layers_that_stand_for_each_other_one_is_kept(bisect):
+def test_keeps_one_of_interchangeable_layers(bisect):
     bisect.run({"any_of": [LAYERS[20], LAYERS[120]]}, "--depth", "layer")
     assert bisect.result() in (whole(LAYERS[20]), whole(LAYERS[120]))
 
@@ -120,7 +120,7 @@ def test_each_entry_has_the_run_that_failed_without_it(bisect):
         assert all(each in with_it["config"] for each in layers)
 
 
-def test_more_in_high_precision_that_fails_is_told(bisect):
+def test_warns_if_more_high_precision_fails(bisect):
     """Layer 10 alone passes; beside layer 0 it fails, and beside both 0 and 50 it passes again."""
     plant = {"needs": [LAYERS[10]], "upset_by": LAYERS[0], "unless": LAYERS[50]}
     _, err = bisect.run(plant, "--depth", "layer")
@@ -128,7 +128,7 @@ def test_more_in_high_precision_that_fails_is_told(bisect):
     expect_refusal(("", err), "warning: layers.50.fc1 seemed to be needed and was not")
 
 
-def test_a_killed_search_goes_on_where_it_was(bisect):
+def test_killed_search_continues(bisect):
     plant = {"needs": [LAYERS[11], LAYERS[99]], "hang": 0.05}
     process = bisect.start(plant, "--depth", "layer")
     while bisect.runs() < 6:
@@ -164,7 +164,7 @@ def processes_with(text):
     return found
 
 
-def test_an_interrupt_ends_the_program_too_and_the_search_goes_on(bisect):
+def test_interrupt_ends_program_and_search_continues(bisect):
     slow = {"needs": [LAYERS[5]], "hang": 200}
     process = bisect.start(slow, "--depth", "layer")
     while bisect.runs() < 1:
@@ -184,7 +184,7 @@ def test_a_run_that_hangs_has_failed(bisect):
     assert processes_with(str(bisect.log)) == []
 
 
-def test_a_check_judges_what_the_program_left(bisect, tmp_path):
+def test_check_command_judges_run(bisect, tmp_path):
     """The program always ends well; the check looks at the configuration that it was given."""
     plant = {}
     check = f"""! ls {{log_dir}} 2>/dev/null; test "$(sed -n '/{LAYERS[42]}"$/p' {{config}})" """
@@ -192,7 +192,7 @@ def test_a_check_judges_what_the_program_left(bisect, tmp_path):
     assert bisect.result() == whole(LAYERS[42])
 
 
-def test_a_program_may_take_the_configuration_as_an_argument(bisect):
+def test_config_can_be_a_program_argument(bisect):
     script = f'grep -q {LAYERS[9]}\\" "$1" && test "$2" = "$TELENS_LOG_DIR"'
     command = [COMMAND, "bisect", "--layers", bisect.names, "--dir", bisect.dir, "--depth", "layer",
                "--", "sh", "-c", script, "sh", "{config}", "{log_dir}"]  # fmt: skip
@@ -241,14 +241,14 @@ def expect_refusal(result, *words):
         assert each in err
 
 
-def test_a_program_that_fails_in_high_precision_too_is_told_apart(bisect):
+def test_failure_in_high_precision_is_reported(bisect):
     out, _ = bisect.run({"needs": ["another"]}, code=1)
     assert "It is not low precision: the command also fails with all 200 layers" in out
     assert "run-002/output.txt" in out
     assert bisect.runs() == 2
 
 
-def test_without_a_session_the_layers_have_to_be_named(bisect, tmp_path):
+def test_layers_are_required_without_a_session(bisect, tmp_path):
     command = [COMMAND, "bisect", "--dir", str(bisect.dir), "--", "false"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 2
@@ -270,14 +270,14 @@ def test_a_program_that_fails_shows_its_last_lines(bisect):
 
 
 @pytest.mark.parametrize(("needs", "code"), [(["another"], 1), ([], 1)], ids=["fails", "passes"])
-def test_a_search_that_could_not_begin_leaves_its_folder_free(bisect, needs, code):
+def test_failed_start_does_not_claim_folder(bisect, needs, code):
     bisect.run({"needs": needs}, "--depth", "layer", code=code)
     out, _ = bisect.run({"needs": [LAYERS[2]]}, "--depth", "layer")
     assert "count again" not in out
     assert bisect.result() == whole(LAYERS[2])
 
 
-def test_a_search_that_had_begun_is_kept_where_its_start_fails(bisect, tmp_path):
+def test_started_search_survives_failing_restart(bisect, tmp_path):
     bisect.run({"needs": [LAYERS[2]]}, "--depth", "layer")
     state = (bisect.dir / "state.json").read_text()
     bisect.names.unlink()  # the file of --layers
@@ -299,7 +299,7 @@ def test_a_folder_of_another_search_is_refused(bisect):
     expect_refusal(bisect.run({"needs": [LAYERS[2]]}, code=2), "is no state of a search")
 
 
-def test_what_cannot_be_started_is_named(bisect):
+def test_start_failure_names_program(bisect):
     command = [COMMAND, "bisect", "--layers", str(bisect.names), "--dir", str(bisect.dir),
                "--", "no-such-program"]  # fmt: skip
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -307,7 +307,7 @@ def test_what_cannot_be_started_is_named(bisect):
     expect_refusal((result.stdout, result.stderr), "cannot start 'no-such-program'", "No such file")
 
 
-def test_a_configuration_that_does_not_go_with_the_search_is_refused(bisect, tmp_path):
+def test_conflicting_config_is_rejected(bisect, tmp_path):
     config = tmp_path / "own.yaml"
     config.write_text(
         "own:\n  enabled: True\n  layers: {layer_types: [all]}\n"

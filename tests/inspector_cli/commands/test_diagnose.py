@@ -11,7 +11,7 @@ from recorded_training import LAYERS, STEPS, Training, where
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_healthy_run_has_no_finding(findings, seed):
+def test_healthy_run_has_no_findings(findings, seed):
     training = Training(seed)
     for layer in LAYERS:
         training.follow_with_scales(layer, "activation")
@@ -29,19 +29,19 @@ def test_the_first_value_that_is_not_finite_is_the_origin(findings, training):
     assert found[0]["last_iteration"] == STEPS - 1
 
 
-def test_a_loss_that_is_not_finite_counts_where_no_tensor_does(findings, training):
+def test_nonfinite_loss_counts_without_nonfinite_tensors(findings, training):
     training.losses[22] = math.nan
     assert [where(each) for each in findings(training)] == [("nonfinite", None, None, 22)]
 
 
 @pytest.mark.parametrize("at", [8, 15, 25])
-def test_gradients_explode_where_the_backward_pass_comes_from(findings, training, at):
+def test_exploding_gradients_name_last_layer(findings, training, at):
     for layer in LAYERS[:3]:
         training.scale(layer, "gradient", at, 100)
     assert where(findings(training)[0]) == ("exploding_gradients", "layers.1.fc1", "gradient", at)
 
 
-def test_gradients_that_vanish_are_told_from_those_that_explode(findings, training):
+def test_vanishing_gradients_differ_from_exploding(findings, training):
     for layer in LAYERS[:2]:
         training.scale(layer, "gradient", 12, 1e-4)
     assert where(findings(training)[0]) == ("vanishing_gradients", "layers.0.fc2", "gradient", 12)
@@ -53,7 +53,7 @@ def test_one_factor_on_all_gradients_is_the_loss_scale(findings, training):
     assert [where(each) for each in findings(training)] == [("loss_scale", None, None, 12)]
 
 
-def test_a_gradient_that_is_large_once_is_no_finding(findings, training):
+def test_single_large_gradient_is_ignored(findings, training):
     training.scale("layers.0.fc1", "gradient", 12, 20, last=12)
     assert findings(training) == []
 
@@ -71,7 +71,7 @@ def test_all_weights_that_jump_together_are_the_optimizers(findings, training):
     assert "learning rate" in findings(training)[0]["summary"]
 
 
-def test_a_weight_unlike_those_of_its_kind_was_not_initialized(findings):
+def test_odd_initial_weight_is_found(findings):
     training = Training()
     training.scale("layers.1.fc1", "weight", 0, 200)
     found = findings(training)
@@ -96,19 +96,19 @@ def test_weights_that_are_always_equal_are_shared(findings, training):
     assert findings(training) == []
 
 
-def test_outliers_are_found_where_they_appear(findings, training):
+def test_outliers_name_their_tensor(findings, training):
     for step in range(16, STEPS):
         training.values[step, "layers.1.fc2", "activation", "cur_amax"] *= 30
     assert where(findings(training)[0]) == ("outliers", "layers.1.fc2", "activation", 16)
 
 
-def test_outliers_from_the_start_are_no_finding(findings, training):
+def test_outliers_from_the_start_are_ignored(findings, training):
     for step in range(STEPS):
         training.values[step, "layers.1.fc2", "activation", "cur_amax"] *= 30
     assert findings(training) == []
 
 
-def test_a_scale_that_is_held_while_its_tensor_grows_is_stale(findings, training):
+def test_scale_held_while_tensor_grows_is_stale(findings, training):
     for step in range(15, STEPS):
         training.scale("layers.0.fc2", "activation", step, 1.3, last=step)
     for step in range(15, STEPS):
@@ -126,13 +126,13 @@ def test_a_scale_that_no_history_explains_is_wrong(findings, training, bits):
     assert where(found[0]) == ("wrong_scale", "layers.1.fc1", "activation", 18)
 
 
-def test_a_margin_unlike_that_of_the_others(findings, training):
+def test_deviating_margin_is_found(findings, training):
     for layer in LAYERS:
         training.follow_with_scales(layer, "activation", margin=3 if layer == LAYERS[1] else 0)
     assert where(findings(training)[0]) == ("wrong_margin", LAYERS[1], "activation", 1)
 
 
-def test_a_wide_margin_of_all_tensors(findings, training):
+def test_wide_margin_of_all_tensors_is_found(findings, training):
     for layer in LAYERS:
         training.follow_with_scales(layer, "activation", margin=8)
     found = findings(training)
@@ -140,7 +140,7 @@ def test_a_wide_margin_of_all_tensors(findings, training):
     assert "margin of 8" in found[0]["summary"]
 
 
-def test_an_activation_of_one_value(findings, training):
+def test_constant_activation_is_found(findings, training):
     for step in range(11, STEPS):
         training.values[step, "layers.0.fc2", "activation", "std"] = 0
     assert where(findings(training)[0]) == (
@@ -181,7 +181,7 @@ def test_a_resumed_run_without_a_history(telens, lines, tmp_path, again, lost):
     )
 
 
-def test_a_spike_of_the_loss_alone_has_no_numeric_cause(findings, training):
+def test_isolated_loss_spike_has_no_numeric_cause(findings, training):
     training.losses[20] = 12
     found = findings(training)
     assert [where(each) for each in found] == [("loss_spike", None, None, 20)]
@@ -226,7 +226,7 @@ def overflow_in_steps(training, steps, nan_layers=()):
                 ]
 
 
-def test_no_step_is_skipped_where_no_weight_is_ever_trained(findings, training):
+def test_untrained_weights_do_not_mean_skipped_steps(findings, training):
     for step in range(1, STEPS):
         for layer in LAYERS:
             for statistic in ("l2_norm", "std", "mean", "cur_amax"):
@@ -237,12 +237,12 @@ def test_no_step_is_skipped_where_no_weight_is_ever_trained(findings, training):
     assert [where(each)[::3] for each in findings(training)] == [("nonfinite", 9)]
 
 
-def test_nans_behind_an_overflow_are_a_loss_scalers_too(findings, training):
+def test_nans_after_loss_scaler_overflow_are_ignored(findings, training):
     overflow_in_steps(training, [9], nan_layers=LAYERS[:-1])
     assert findings(training) == []
 
 
-def test_a_gradient_that_begins_as_nan_is_no_overflow(findings, training):
+def test_initial_nan_gradient_is_not_an_overflow(findings, training):
     overflow_in_steps(training, [9], nan_layers=LAYERS)
     assert [where(each) for each in findings(training)] == [
         ("nonfinite", LAYERS[-1], "gradient", 9)
@@ -261,9 +261,7 @@ def overflows(lines, log_dir, iterations, weight=1.0, sparse=False):
 
 
 @pytest.mark.parametrize(("apart", "told"), [(120, False), (5, True)])
-def test_a_loss_scaler_may_overflow_now_and_then_and_not_all_the_time(
-    telens, lines, tmp_path, apart, told
-):
+def test_permanent_loss_scaler_overflow_is_found(telens, lines, tmp_path, apart, told):
     run = overflows(lines, tmp_path, range(50, 50 + 17 * apart, apart))
     found = json.loads(telens("diagnose", run, "--format", "json").stdout)["findings"]
     assert [each["cause"] for each in found] == ["nonfinite"] * told
@@ -294,7 +292,7 @@ def test_a_mean_that_drifts(findings, training):
     assert [where(each) for each in found] == [("drifting_mean", "layers.0.fc2", "activation", 12)]
 
 
-def test_a_mean_that_is_far_at_the_end_alone_has_not_stayed(findings, training):
+def test_drift_at_the_end_only_is_ignored(findings, training):
     training.values[STEPS - 1, "layers.0.fc2", "activation", "mean"] += 3
     assert "drifting_mean" not in [each["cause"] for each in findings(training)]
 
@@ -354,7 +352,7 @@ def test_an_expert_of_nans_is_in_use(telens, lines, tmp_path):
     assert "dead_expert" not in [each["cause"] for each in found]
 
 
-def test_scales_are_read_from_casts_where_there_is_no_scale_health(findings, training):
+def test_scales_are_derived_without_scale_health(findings, training):
     for layer in LAYERS:
         for step in range(1, STEPS):
             before = training.values[step - 1, layer, "activation", "cur_amax"]
@@ -376,7 +374,7 @@ def test_a_layer_whose_casts_end_left_low_precision(findings, training):
     assert "telens ledger" not in found[0]["next_step"]  # this run has none
 
 
-def test_statistics_of_tensors_alone_show_no_precision(telens, lines, training, tmp_path):
+def test_tensor_statistics_do_not_imply_precision(telens, lines, training, tmp_path):
     told = json.loads(
         telens("diagnose", training.write(lines, tmp_path), "--format", "json").stdout
     )
@@ -384,7 +382,7 @@ def test_statistics_of_tensors_alone_show_no_precision(telens, lines, training, 
     assert lacking["gemm_precision"] == ["a ledger"]
 
 
-def test_norms_are_not_needed_where_there_are_deviations(findings, training):
+def test_deviations_replace_norms(findings, training):
     training.scale("layers.0.fc1", "activation", 20, 30)
     for key in [key for key in training.values if key[3] in ("l2_norm", "numel")]:
         del training.values[key]
@@ -394,7 +392,7 @@ def test_norms_are_not_needed_where_there_are_deviations(findings, training):
     ]
 
 
-def test_what_follows_lies_under_its_origin(findings, training):
+def test_consequences_are_listed_under_origin(findings, training):
     training.scale("layers.0.fc1", "weight", 14, 50)
     for layer in LAYERS:
         training.scale(layer, "activation", 14, 50)
@@ -407,7 +405,7 @@ def test_what_follows_lies_under_its_origin(findings, training):
     assert "loss_spike" in causes
 
 
-def test_the_json_has_what_the_page_promises(telens, lines, training, tmp_path):
+def test_json_has_documented_fields(telens, lines, training, tmp_path):
     training.values[20, "layers.0.fc1", "activation", "nonfinite"] = 1
     log_dir = training.write(lines, tmp_path)
     told = json.loads(telens("diagnose", log_dir, "--format", "json").stdout)
@@ -476,7 +474,7 @@ def test_missing_lists_each_skipped_rule_with_its_data(telens, lines, tmp_path):
         )
 
 
-def test_a_run_of_nothing_is_no_finding(telens, write_run):
+def test_empty_run_has_no_findings(telens, write_run):
     result = telens("diagnose", write_run(iterations=0))
     assert result.returncode == 0
     assert "nothing to diagnose was recorded" in result.stdout

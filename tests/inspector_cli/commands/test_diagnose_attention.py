@@ -57,7 +57,7 @@ def findings(telens, lines, tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_healthy_attention_has_no_finding(findings, seed):
+def test_healthy_attention_has_no_findings(findings, seed):
     assert findings(Attention(seed)) == []
 
 
@@ -67,7 +67,7 @@ def test_logits_that_jump_are_found_where_and_when(findings):
     assert findings(attention) == [("attention_logits", CORES[1], "scores", 17)]
 
 
-def test_logits_that_grow_by_a_factor_in_each_step_are_found(findings):
+def test_exponentially_growing_logits_are_found(findings):
     attention = Attention()
     attention.change(CORES[0], 15, max=lambda value, since: value * 1.25 ** min(since + 1, 16))
     (cause, layer, _, first), *others = findings(attention)
@@ -97,7 +97,7 @@ def test_a_collapse_is_found_where_and_when(findings):
     assert findings(attention) == [("attention_collapse", CORES[1], "scores", 21)]
 
 
-def test_an_attention_sink_is_no_collapse(findings):
+def test_attention_sink_is_not_a_collapse(findings):
     attention = Attention()
     attention.change(
         CORES[1], 21, attention_entropy_percent=4.0, one_key_percent=95.0, first_key_percent=90.0
@@ -105,7 +105,7 @@ def test_an_attention_sink_is_no_collapse(findings):
     assert findings(attention) == []
 
 
-def test_an_entropy_that_falls_slowly_is_no_collapse(findings):
+def test_slowly_falling_entropy_is_not_a_collapse(findings):
     attention = Attention()
     attention.change(
         CORES[0],
@@ -130,7 +130,7 @@ def test_exploding_logits_come_before_the_collapse_that_follows(findings):
     assert (cause, layer, first) == ("attention_logits", CORES[0], 18)
 
 
-def test_the_same_statistic_of_another_tensor_says_nothing(findings):
+def test_statistic_of_other_tensor_is_ignored(findings):
     attention = Attention()
     attention.tensor = "query"
     attention.change(CORES[1], 17, max=lambda value, _: value * 20)
@@ -138,7 +138,7 @@ def test_the_same_statistic_of_another_tensor_says_nothing(findings):
 
 
 @pytest.mark.parametrize("skipped", [True, False])
-def test_infinite_gradients_of_a_step_that_the_loss_scaler_skips_are_none(findings, lines, skipped):
+def test_infinite_gradients_of_skipped_step_are_ignored(findings, lines, skipped):
     for step in range(STEPS):
         moves = 0.01 * (step - 1 if skipped and step == 10 else step)
         lines.record(step, "layers.0.proj", "weight", "l2_norm", 10 + moves)
@@ -148,7 +148,7 @@ def test_infinite_gradients_of_a_step_that_the_loss_scaler_skips_are_none(findin
     assert findings(Attention()) == wanted
 
 
-def test_logits_that_explode_after_a_growth_from_next_to_nothing_are_found(findings):
+def test_logits_exploding_after_tiny_start_are_found(findings):
     attention = Attention()
     for layer in CORES:  # untrained, then from 0.1 to 0.8
         attention.change(layer, 0, max=lambda _, since: 0.1 if since < 6 else 0.8)

@@ -59,9 +59,7 @@ def optimize(lines, factor=1.0, rate=1.0, first=18, last=STEPS - 1, still=0, nam
 
 
 @pytest.mark.parametrize("name", ["", "adam."])
-def test_steps_that_grow_without_the_learning_rate_have_lost_their_state(
-    findings, lines, training, name
-):
+def test_growing_steps_mean_lost_optimizer_state(findings, lines, training, name):
     optimize(lines, factor=3, name=name)
     (finding,) = findings(training)
     assert where(finding) == ("weight_jump", None, None, 18)
@@ -114,7 +112,7 @@ def test_a_jump_to_a_smooth_level_is_one_finding(findings, training):
 
 
 @pytest.mark.parametrize("still", [range(STEPS), range(18, 24), range(18, STEPS)])
-def test_losses_that_are_smooth_are_no_finding(findings, training, still):
+def test_smooth_losses_have_no_findings(findings, training, still):
     noisy(training, range(STEPS))
     for step in still:
         training.losses[step] = 4.5 - 0.03 * step

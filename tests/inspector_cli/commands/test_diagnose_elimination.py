@@ -109,7 +109,7 @@ def test_loss_of_nan_after_a_finite_output_is_the_origin(optimizer, training, wi
     assert found[0]["evidence"][0]["statistic"] == "loss"
 
 
-def test_loss_of_nan_without_records_of_its_iteration_blames_nothing(telens, lines, tmp_path):
+def test_nan_loss_without_records_blames_nothing(telens, lines, tmp_path):
     for step in range(STEPS):
         if step % 10 == 0:
             lines.record(step, "fc", "output", "nonfinite", 0)
@@ -205,7 +205,7 @@ def test_zeros_of_the_highest_ranks_are_at_most_possible(telens, tmp_path, embed
         {},
     ],
 )
-def test_zeros_on_purpose_are_no_finding(telens, lines, tmp_path, zeros):
+def test_intended_zeros_are_ignored(telens, lines, tmp_path, zeros):
     assert found_in(telens, weights(lines, tmp_path, zeros)) == []
 
 

@@ -51,7 +51,7 @@ def test_first_line_and_exit_code_report_the_ending(telens, lines, tmp_path, rea
     assert code == (state != "finished")
 
 
-def test_a_program_that_failed_before_it_recorded_is_a_finding(telens, lines, tmp_path):
+def test_failure_before_recording_is_a_finding(telens, lines, tmp_path):
     lines.end(SHAPE_ERROR)
     line, told, code = answers(telens, lines.write(tmp_path))
     assert SHAPE_ERROR in line
@@ -105,14 +105,14 @@ def test_nan_between_records_explains_the_exception(telens, lines, tmp_path):
     "ValueError: the matrix is not positive-definite",
     "RuntimeError: CUDA error: device-side assert triggered",
 ])  # fmt: skip
-def test_error_of_the_code_is_a_finding_of_its_own(telens, lines, tmp_path, reason):
+def test_exception_is_a_separate_finding(telens, lines, tmp_path, reason):
     nan_from(20).write(lines, tmp_path / "unused")
     lines.end(reason)
     _, told, _ = answers(telens, lines.write(tmp_path / "run"))
     assert [each["cause"] for each in told["findings"]] == ["nonfinite", "exception"]
 
 
-def test_finding_about_setup_alone_explains_no_exception(telens, lines, tmp_path):
+def test_setup_finding_does_not_explain_exception(telens, lines, tmp_path):
     training = Training()
     for step in range(STEPS):
         training.put(step, "layers.0.fc1", "weight", 0.1 * 64)

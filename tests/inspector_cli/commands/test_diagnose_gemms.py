@@ -80,9 +80,7 @@ def test_the_finding_says_how_codes_are_renewed(findings, lines, training):
         ({"tensors_struct": [{"tensor": "weight", "end_step": 15}]}, None),
     ],
 )
-def test_casts_that_are_not_looked_at_any_more_are_no_kept_codes(
-    findings, lines, training, schedule, confidence
-):
+def test_unmonitored_casts_are_not_kept_codes(findings, lines, training, schedule, confidence):
     """By the configuration of the run; without one it may be so."""
     if schedule is not None:
         looked_at(lines, **schedule)
@@ -95,7 +93,7 @@ def test_casts_that_are_not_looked_at_any_more_are_no_kept_codes(
         assert ("is recorded any more" in each["summary"]) == (confidence == PROBABLE)
 
 
-def test_a_section_that_waits_for_another_may_have_ended_its_looks(findings, lines, training):
+def test_waiting_section_may_stop_recording(findings, lines, training):
     features = {"LogFp8TensorStats": {"enabled": True, "tensors": ["weight"], "stats": ["mse"]}}
     section = {"enabled": True, "layers": {"layer_types": "all"}, "started_by": "b"}
     lines.config({"a": section | {"transformer_engine": features}})

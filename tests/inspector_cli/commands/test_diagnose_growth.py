@@ -3,7 +3,7 @@
 from recorded_training import LAYERS, STEPS, where
 
 
-def test_growth_begins_where_its_steps_do(findings, training):
+def test_growth_starts_at_its_first_step(findings, training):
     """Activations creep before a factor is applied in each iteration."""
     creeping = [22, 22, 22, 22, 23, 26, 25, 28, 28, 30, 32, 32, 33, 34, 35, 35]
     for step in range(STEPS):
@@ -12,7 +12,7 @@ def test_growth_begins_where_its_steps_do(findings, training):
     assert where(findings(training)[0]) == ("activation_jump", LAYERS[2], "activation", 16)
 
 
-def test_growth_that_goes_back_for_a_step_goes_on(findings, training):
+def test_growth_continues_after_one_step_back(findings, training):
     """A batch that shakes the layer behind, too, hides it in their ratio for one iteration."""
     for step in range(14, 26):
         for layer in LAYERS[:2]:
@@ -22,7 +22,7 @@ def test_growth_that_goes_back_for_a_step_goes_on(findings, training):
     assert told == ("exploding_gradients", "layers.0.fc2", "gradient", 14)
 
 
-def test_a_burst_that_fades_is_no_explosion(findings, training):
+def test_fading_burst_is_not_an_explosion(findings, training):
     for layer in LAYERS[:2]:
         training.scale(layer, "gradient", 14, 20, last=19)
         training.scale(layer, "gradient", 20, 4, last=23)

@@ -31,9 +31,7 @@ def states(lines, gemm, reason):
         ("DisableFP8Layer in section `a`", False),
     ],
 )
-def test_high_precision_that_the_recipe_or_a_section_asks_for_is_no_finding(
-    findings, lines, training, reason, told
-):
+def test_requested_high_precision_is_ignored(findings, lines, training, reason, told):
     states(lines, "dgrad", reason)
     found = [(each["cause"], each["layer"], each["gemm"]) for each in findings(training)]
     assert found == ([("gemm_precision", LAYER, "dgrad")] if told else [])

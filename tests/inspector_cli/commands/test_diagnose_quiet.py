@@ -32,7 +32,7 @@ def test_a_layer_that_no_backward_pass_reaches(findings, training, first):
     assert (finding["confidence"] > 0.5) == (first > 0)
 
 
-def test_of_several_the_one_next_to_the_loss_is_detached(findings, training):
+def test_detached_layer_is_nearest_to_loss(findings, training):
     for layer in LAYERS[1:3]:
         drop_gradients(training, layer, range(12, STEPS))
     (finding,) = findings(training)
@@ -54,7 +54,7 @@ def test_a_part_of_the_first_block_is_not_frozen_so(findings, training):
     ]
 
 
-def test_a_model_that_only_looks_on_has_no_gradient_from_the_start(findings, training):
+def test_eval_model_without_gradients_is_ignored(findings, training):
     for number in range(2):
         look_on(training, f"teacher.{number}.fc1")
     assert findings(training) == []
@@ -70,7 +70,7 @@ def test_four_iterations_without_a_gradient_are_too_few(findings, training):
     assert findings(training) == []
 
 
-def test_iterations_without_any_backward_pass_tell_nothing(findings, training):
+def test_iterations_without_backward_are_ignored(findings, training):
     for layer in LAYERS:
         drop_gradients(training, layer, range(STEPS - 10, STEPS))
     assert findings(training) == []
@@ -109,7 +109,7 @@ def test_an_input_that_falls_and_is_none_of_a_fresh_norm(findings, training):
     assert findings(training) == []
 
 
-def test_what_an_activation_function_gives_is_no_gain(findings, training):
+def test_activation_function_output_is_not_a_gain(findings, training):
     gain_of(training, LAYERS[2], lambda step: 0.999 * 0.985**step)
     for step in range(STEPS):
         training.values[step, LAYERS[2], "activation", "mean"] *= 50  # half of the size
@@ -123,16 +123,14 @@ def test_a_gain_that_training_moves_down_goes_to_and_fro(findings, training):
 
 
 @pytest.mark.parametrize("factor", [7, 8, 1 / 8])
-def test_a_factor_on_all_gradients_is_the_loss_scale_also_where_it_is_small(
-    findings, training, factor
-):
+def test_common_gradient_factor_is_loss_scale(findings, training, factor):
     for layer in LAYERS:
         training.scale(layer, "gradient", 12, factor)
     assert [where(each) for each in findings(training)] == [("loss_scale", None, None, 12)]
 
 
 @pytest.mark.parametrize(("late", "told"), [(2, True), (9, False)])
-def test_scales_of_one_iteration_let_a_factor_through_step_by_step(findings, training, late, told):
+def test_current_scales_pass_factor_stepwise(findings, training, late, told):
     """The gradient next to the loss has it at once, the others when their scales have grown."""
     training.scale(LAYERS[3], "gradient", 12, 7.8)
     for layer in LAYERS[:3]:
@@ -152,7 +150,7 @@ def test_a_batch_of_another_size_changes_a_mean(findings, training):
     assert findings(training) == []
 
 
-def test_a_gradient_that_falls_with_that_behind_it_has_not_vanished(findings, training):
+def test_gradient_falling_with_successor_is_ignored(findings, training):
     training.scale(LAYERS[0], "gradient", 12, 1 / 16)
     training.scale(LAYERS[1], "gradient", 12, 1 / 7)
     assert findings(training) == []
@@ -166,9 +164,7 @@ def test_a_gradient_that_falls_with_that_behind_it_has_not_vanished(findings, tr
         (1, None, ("current scaling would lose 1 %", "mxfp8_underflows% of LogFp8TensorStats")),
     ],
 )
-def test_a_recipe_is_recommended_by_what_it_would_have_lost(
-    findings, training, current, mxfp8, words
-):
+def test_recipe_is_recommended_by_whatif_loss(findings, training, current, mxfp8, words):
     for step in range(STEPS):
         values = {"underflows%": 30 if step > 9 else 1}
         values["fp8_current_scaling_underflows%"] = current if step > 9 else 1
@@ -183,7 +179,7 @@ def test_a_recipe_is_recommended_by_what_it_would_have_lost(
     assert ("MXFP8BlockScaling" in finding["next_step"]) == (mxfp8 == 1)
 
 
-def test_without_what_if_figures_no_recipe_is_recommended(findings, training):
+def test_no_recipe_is_recommended_without_whatif(findings, training):
     for step in range(STEPS):
         training.values[step, LAYERS[1], "gradient", "underflows%"] = 30 if step > 9 else 1
     (finding,) = findings(training)
@@ -211,7 +207,7 @@ def test_a_loss_that_rises_as_a_run_is_resumed(telens, lines, tmp_path, height, 
     assert all("the run was resumed at iteration 12" in each["summary"] for each in found)
 
 
-def test_the_same_rise_within_a_process_is_a_height_that_it_had(telens, lines, tmp_path):
+def test_rise_to_earlier_height_is_not_a_resume(telens, lines, tmp_path):
     fallen = [5 - 0.2 * step for step in range(12)]
     later = [fallen[-1] * 1.45 - 0.02 * step for step in range(10)]
     for step, loss in enumerate(fallen + later):
@@ -221,7 +217,7 @@ def test_the_same_rise_within_a_process_is_a_height_that_it_had(telens, lines, t
 
 
 @pytest.mark.parametrize(("last", "words"), [(20, "falls again"), (STEPS - 1, "stays up")])
-def test_a_jump_of_the_loss_is_told_from_a_spike(findings, training, last, words):
+def test_loss_jump_differs_from_spike(findings, training, last, words):
     training.losses[20 : last + 1] = [12] * (last + 1 - 20)
     (finding,) = findings(training)
     assert where(finding) == ("loss_spike", None, None, 20)
@@ -238,9 +234,7 @@ def test_a_jump_of_the_loss_is_told_from_a_spike(findings, training, last, words
         ("output", "nan_hunt.yaml"),
     ],
 )
-def test_what_to_look_at_next_goes_by_the_tensor_that_is_not_finite(
-    findings, training, tensor, words
-):
+def test_next_step_depends_on_nonfinite_tensor(findings, training, tensor, words):
     for step in range(STEPS):
         training.put(step, LAYERS[1], "wgrad", 1e-3)
         training.put(step, LAYERS[1], "output", 1.0)
@@ -252,7 +246,7 @@ def test_what_to_look_at_next_goes_by_the_tensor_that_is_not_finite(
 
 
 @pytest.mark.parametrize("copy", [LAYERS[0], LAYERS[3]])
-def test_of_two_equal_weights_the_one_that_jumped_is_the_copy(findings, training, copy):
+def test_jumped_weight_is_the_copy(findings, training, copy):
     other = LAYERS[3] if copy == LAYERS[0] else LAYERS[0]
     for statistic in ("l2_norm", "mean", "std", "cur_amax"):
         for step in (14, 15):
@@ -271,7 +265,7 @@ def test_a_dead_gain_and_its_collapse_are_one_finding(findings, training):
     assert "dead_gain" not in {each["cause"] for each in finding["consequences"]}
 
 
-def test_the_evidence_of_a_frozen_weight_names_what_each_number_is_of(findings, training):
+def test_frozen_weight_evidence_labels_numbers(findings, training):
     for step in range(STEPS):
         for layer in LAYERS:
             training.put(step, layer, "wgrad", 1e-3)
@@ -319,7 +313,7 @@ def test_a_run_without_attention_lacks_nothing_of_it(
     assert "gemm_error" in lacking
 
 
-def test_the_rules_are_told_to_programs_too(telens):
+def test_rules_are_available_as_json(telens):
     told = json.loads(telens("diagnose", "--rules", "--format", "json").stdout)
     page = telens("diagnose", "--rules").stdout
     assert told["schema_version"] == 1
@@ -331,7 +325,7 @@ def test_the_rules_are_told_to_programs_too(telens):
     }  # fmt: skip
 
 
-def test_of_several_runs_the_one_that_was_read_is_named(telens, write_run, tmp_path):
+def test_chosen_run_is_named(telens, write_run, tmp_path):
     for run in ("alpha", "beta"):
         write_run(run, 5, tmp_path)
     newest = tmp_path / "telens" / "beta"
@@ -343,7 +337,7 @@ def test_of_several_runs_the_one_that_was_read_is_named(telens, write_run, tmp_p
     assert "runs" not in telens("diagnose", newest).stdout.splitlines()[1]
 
 
-def test_warm_up_of_a_resumed_run_is_no_span(telens, lines, tmp_path):
+def test_warm_up_after_resume_is_not_a_span(telens, lines, tmp_path):
     for step in range(60):
         lines.record(step, LAYERS[0], "activation", "cur_amax", 1.0)
     for step in (0, 1, 58):

@@ -41,17 +41,17 @@ def causes(result) -> list[tuple]:
     ]
 
 
-def test_weights_that_part_by_an_unreduced_gradient_lie_under_it(diagnose):
+def test_diverging_weights_follow_unreduced_gradient(diagnose):
     result = diagnose({GRADIENT: 4, WEIGHT: 5, SCALE: 5}, "--format", "json")
     assert causes(result) == [("unreduced_gradient", ["rank_mismatch", "rank_scales"])]
 
 
-def test_the_gradient_comes_first_where_both_show_in_one_iteration(diagnose):
+def test_gradient_precedes_weight_in_same_iteration(diagnose):
     result = diagnose({GRADIENT: 4, WEIGHT: 4}, "--format", "json")
     assert causes(result) == [("unreduced_gradient", ["rank_mismatch"])]
 
 
-def test_of_two_ranks_either_may_be_the_odd_one(diagnose):
+def test_either_of_two_ranks_may_deviate(diagnose):
     said = " ".join(diagnose({WEIGHT: 3}).stdout.split())
     assert "of two ranks either may be the odd one" in said
     assert "--tensor weight --stat weight_differs l2_norm --by rank" in said
@@ -62,7 +62,7 @@ def test_weights_that_parted_long_before_do_not(diagnose):
     assert causes(result) == [("rank_mismatch", []), ("unreduced_gradient", [])]
 
 
-def test_scales_of_weights_that_differ_lie_under_them(diagnose):
+def test_scales_follow_differing_weights(diagnose):
     result = diagnose({WEIGHT: 3, SCALE: 3}, "--format", "json")
     assert causes(result) == [("rank_mismatch", ["rank_scales"])]
 
@@ -73,11 +73,11 @@ def test_a_check_that_saw_no_collective_was_on(diagnose, compared, is_on):
     assert ("skipped wrong_collective: " not in told) == is_on
 
 
-def test_inputs_that_were_not_compared_are_not_said_to_be_alike(diagnose):
+def test_uncompared_inputs_are_not_called_equal(diagnose):
     assert "skipped unlike_inputs: " in diagnose({WEIGHT: None}, "--missing").stdout
 
 
-def test_comparisons_that_ended_are_told(telens, tmp_path):
+def test_ended_comparisons_are_reported(telens, tmp_path):
     gave_up = "; this rank goes on recording and is compared with no other any more"
     late = "rank 1 did not come to the comparison of ranks in iteration 4 (waited for 5.0 s: gone)"
     alone = "a rank that has given up waiting did not come to the comparison of ranks"
@@ -119,9 +119,7 @@ def test_ranks_that_were_compared_to_the_end_need_no_note(diagnose):
         ({INPUT: None, TARGET: 4, GRADIENT: 4}, [("unlike_inputs", ["unreduced_gradient"])]),
     ],
 )
-def test_inputs_that_differ_are_the_origin_of_gradients_and_weights_that_do(
-    diagnose, compared, found
-):
+def test_differing_inputs_are_the_origin(diagnose, compared, found):
     assert causes(diagnose(compared, "--format", "json")) == found
 
 
@@ -134,7 +132,7 @@ def test_ranks_are_compared_in_warm_up_too(diagnose):
 
 
 @pytest.mark.parametrize("inputs", [True, False])
-def test_targets_are_to_blame_only_where_inputs_were_compared(diagnose, inputs):
+def test_targets_are_blamed_only_with_compared_inputs(diagnose, inputs):
     compared = {TARGET: 4, **({INPUT: None} if inputs else {})}
     (finding,) = json.loads(diagnose(compared, "--format", "json").stdout)["findings"]
     alike = "all compared inputs are: other targets or losses do that"
@@ -161,7 +159,7 @@ def of_layers(telens, tmp_path):
     return run
 
 
-def test_the_first_input_of_a_step_and_a_later_one_are_told_apart(of_layers):
+def test_first_and_later_inputs_are_distinguished(of_layers):
     (first,) = of_layers(["layers.1.fc1", "layers.2.fc1"])
     assert (first["layer"], first["tensor"], first["rank"]) == ("layers.1.fc1", "activation", 1)
     assert first["first_iteration"] == 4
@@ -169,13 +167,13 @@ def test_the_first_input_of_a_step_and_a_later_one_are_told_apart(of_layers):
     assert "the same batches" in first["next_step"]
 
 
-def test_an_input_behind_others_that_agree_is_not_the_batches(of_layers):
+def test_input_after_equal_inputs_is_not_the_batch(of_layers):
     (later,) = of_layers(["layers.2.fc1"])
     assert later["cause"] == "unlike_inputs"
     assert "those of the layers before it are" in later["summary"]
 
 
-def test_an_input_behind_a_weight_that_differs_in_that_step_follows_from_it(of_layers):
+def test_input_after_differing_weight_follows_it(of_layers):
     (origin,) = of_layers(["layers.2.fc1"], weights=["layers.1.fc1"])
     assert origin["cause"] == "rank_mismatch"
 
@@ -231,7 +229,7 @@ def test_ranks_under_unlike_recipes_are_named_with_both(under):
     assert "nothing to diagnose" not in text
 
 
-def test_a_ledger_alone_is_judged(under):
+def test_ledger_without_statistics_is_checked(under):
     text = " ".join(under([DELAYED, DELAYED]).stdout.split())
     assert "UTC no problems found in iterations 0-0 (5 of" in text
 
@@ -251,9 +249,7 @@ def test_a_ledger_alone_is_judged(under):
         ),
     ],
 )
-def test_of_three_recipes_the_sentence_has_two_and_the_evidence_all(
-    under, recipes, summary, others
-):
+def test_three_recipes_are_summarized_as_two(under, recipes, summary, others):
     (finding,) = json.loads(under(recipes, "--format", "json").stdout)["findings"]
     assert finding["summary"] == f"{summary}; so in 1 other layer"
     whats = {each["what"] for each in finding["evidence"]}
@@ -266,9 +262,7 @@ def test_of_three_recipes_the_sentence_has_two_and_the_evidence_all(
     # Not yet there; in the iteration of the switch, which may still be written; beyond it.
     [(4, None), (5, 0.4), (8, 0.9)],
 )
-def test_ranks_are_compared_in_an_iteration_that_all_have_come_to(
-    telens, tmp_path, reached, confidence
-):
+def test_ranks_are_compared_in_common_iterations(telens, tmp_path, reached, confidence):
     for rank, last in enumerate([8, reached]):
         lines = Lines()
         wishes(lines, "fc1", "fprop", DELAYED)
@@ -293,12 +287,12 @@ def test_ranks_that_a_resume_left_out_are_not_compared(telens, tmp_path):
     assert found == []
 
 
-def test_ranks_under_one_recipe_and_files_without_its_name_are_no_finding(under):
+def test_equal_or_unknown_recipes_are_ignored(under):
     assert json.loads(under([DELAYED] * 2, "--format", "json").stdout)["findings"] == []
     assert json.loads(under([DELAYED, ""], "--format", "json").stdout)["findings"] == []
 
 
-def test_what_a_feature_makes_of_a_wish_is_no_other_recipe(telens, tmp_path):
+def test_altered_request_is_not_another_recipe(telens, tmp_path):
     for rank, ran in enumerate(["E4M3 under tensor scaling", "BF16"]):
         lines = Lines()
         wishes(lines, "fc1", "fprop", DELAYED, ran)
@@ -307,7 +301,7 @@ def test_what_a_feature_makes_of_a_wish_is_no_other_recipe(telens, tmp_path):
     assert "unlike_recipes" not in {each["cause"] for each in found}
 
 
-def test_a_recipe_that_all_ranks_change_is_no_finding(telens, tmp_path):
+def test_recipe_change_of_all_ranks_is_ignored(telens, tmp_path):
     for rank in range(2):
         lines = Lines()
         wishes(lines, "fc1", "fprop", DELAYED)
@@ -321,7 +315,7 @@ def ledger(under, recipes, *arguments):
     return rows, sorted({(*row["rank"], row["recipe"]) for row in rows})
 
 
-def test_programs_get_all_ranks_of_a_row_of_the_ledger_in_one_form(under):
+def test_ledger_json_lists_ranks_uniformly(under):
     rows, ranks = ledger(under, [DELAYED, CURRENT, DELAYED])
     assert ranks == [(0, 2, DELAYED), (1, CURRENT)]
     rows, ranks = ledger(under, [DELAYED] * 3)
@@ -333,7 +327,7 @@ def test_programs_get_all_ranks_of_a_row_of_the_ledger_in_one_form(under):
     assert ranks == {"0, 1, 2, 3, 4, 5, 6, 7, 8, 9", "10"}
 
 
-def test_a_table_of_the_ledger_names_ranks_where_they_differ(under):
+def test_ledger_table_lists_differing_ranks(under):
     told = under([DELAYED, CURRENT, DELAYED], command="ledger").stdout
     assert "0, 2" in told
     assert "rank" not in under([DELAYED] * 3, command="ledger").stdout.splitlines()[0]
@@ -341,7 +335,7 @@ def test_a_table_of_the_ledger_names_ranks_where_they_differ(under):
     assert by_rank.splitlines()[0].split()[0] == "rank"
 
 
-def test_the_ledger_of_one_rank(under):
+def test_ledger_shows_one_rank(under):
     recipes = [DELAYED, CURRENT]
     rows = json.loads(under(recipes, "--rank", 1, "--format", "json", command="ledger").stdout)
     assert {row["recipe"] for row in rows} == {CURRENT}

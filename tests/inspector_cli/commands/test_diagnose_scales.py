@@ -10,9 +10,7 @@ FIRST = 10
 
 
 @pytest.mark.parametrize("scales_of_an_iteration", [1, 4])
-def test_a_scale_of_one_of_several_micro_batches_is_not_wrong(
-    findings, training, scales_of_an_iteration
-):
+def test_scale_of_one_micro_batch_is_not_wrong(findings, training, scales_of_an_iteration):
     bits = -5
     for layer in LAYERS:
         training.follow_with_scales(layer, TENSOR)
@@ -41,9 +39,7 @@ def clip(training, steps, room):
     ("steps", "follows", "told"),
     [(11, True, False), (12, True, True), (5, False, False), (6, False, True)],
 )
-def test_a_tensor_that_outgrows_scales_which_follow_it_is_clipped_for_good_after_12_iterations(
-    findings, training, steps, follows, told
-):
+def test_growing_tensor_clips_after_12_iterations(findings, training, steps, follows, told):
     for step in range(FIRST, FIRST + steps):
         training.scale(LAYER, TENSOR, step, 2.0 ** (step - FIRST + 1), last=step)
     training.follow_with_scales(LAYER, TENSOR)
@@ -76,9 +72,7 @@ def follow_the_largest(training, held_from, window=16):
 
 
 @pytest.mark.parametrize(("held_from", "told"), [(15, True), (STEPS, False)])
-def test_a_held_scale_of_a_burst_is_stale_from_the_next_larger_one_on(
-    findings, training, held_from, told
-):
+def test_scale_held_after_burst_becomes_stale(findings, training, held_from, told):
     """Up to then it is what a history asks for, however far above the tensor it stands."""
     for step, factor in ((4, 40), (6, 50), (8, 60), (17, 80), (21, 120), (25, 150)):
         training.scale(LAYER, TENSOR, step, factor, last=step)
@@ -88,7 +82,7 @@ def test_a_held_scale_of_a_burst_is_stale_from_the_next_larger_one_on(
 
 
 @pytest.mark.parametrize("amax", [math.nan, math.inf])
-def test_a_scale_behind_an_amax_that_is_not_finite_is_held_by_its_history(findings, training, amax):
+def test_history_holds_scale_after_nonfinite_amax(findings, training, amax):
     """Such a history has no largest amax; what was not finite is the finding."""
     for step in (16, 17, 20):
         training.scale(LAYER, TENSOR, step, 2, last=step)
@@ -103,7 +97,7 @@ def test_a_scale_behind_an_amax_that_is_not_finite_is_held_by_its_history(findin
 
 
 @pytest.mark.parametrize(("later", "told"), [(1000, False), (1100, True)])
-def test_no_history_holds_an_amax_that_is_not_finite_for_good(findings, training, later, told):
+def test_nonfinite_amax_leaves_the_history(findings, training, later, told):
     """Behind 1024 iterations a scale that stands still while its tensor grows is stale."""
     for step in (16, 17, 20):
         training.scale(LAYER, TENSOR, step, 2, last=step)

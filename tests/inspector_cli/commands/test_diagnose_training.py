@@ -25,7 +25,7 @@ def hold(training, layer, first, last=STEPS - 1):
 
 
 @pytest.mark.parametrize("first", [0, 12])
-def test_a_weight_that_has_a_gradient_and_stands_still_is_not_trained(findings, training, first):
+def test_constant_weight_with_gradient_is_frozen(findings, training, first):
     wgrads(training)
     hold(training, "layers.1.fc1", first)
     assert [where(each) for each in findings(training)] == [
@@ -38,7 +38,7 @@ def test_a_weight_without_a_gradient_is_frozen_on_purpose(findings, training):
     assert findings(training) == []
 
 
-def test_a_weight_with_a_gradient_of_zero_may_stand_still(findings, training):
+def test_constant_weight_with_zero_gradient_is_fine(findings, training):
     wgrads(training)
     hold(training, "layers.1.fc1", 0)
     for step in range(STEPS):
@@ -46,14 +46,14 @@ def test_a_weight_with_a_gradient_of_zero_may_stand_still(findings, training):
     assert findings(training) == []
 
 
-def test_weights_that_all_stand_still_wait_for_a_step(findings, training):
+def test_all_weights_constant_means_no_step(findings, training):
     wgrads(training)
     for layer in LAYERS:
         hold(training, layer, STEPS - 8)
     assert findings(training) == []
 
 
-def test_weights_that_all_grow_from_the_first_step_on_are_the_learning_rates(findings, training):
+def test_all_weights_growing_is_learning_rate(findings, training):
     for step in range(1, STEPS):
         for layer in LAYERS:
             training.scale(layer, "weight", step, 1.5)
@@ -63,7 +63,7 @@ def test_weights_that_all_grow_from_the_first_step_on_are_the_learning_rates(fin
     assert "learning rate" in found[0]["summary"]
 
 
-def test_weights_that_grow_by_a_quarter_a_step_at_first_are_none(findings, training):
+def test_initial_growth_by_a_quarter_is_ignored(findings, training):
     for step in range(1, 4):
         for layer in LAYERS:
             training.scale(layer, "weight", step, 1.25)
@@ -87,9 +87,7 @@ def test_a_recorded_learning_rate_that_jumps(telens, lines, training, tmp_path, 
         assert found[0]["summary"].startswith("the learning rate goes from 0.001 to 0.01")
 
 
-def test_a_rate_that_jumps_after_it_decayed_is_told_with_what_it_was(
-    telens, lines, training, tmp_path
-):
+def test_learning_rate_jump_reports_old_rate(telens, lines, training, tmp_path):
     with_rates(lines, [1e-3] * 10 + [1e-5] * 5 + [5e-3] * 15, "model.lr")
     training.losses[17:] = [loss * 1.15 for loss in training.losses[17:]]
     result = telens("diagnose", training.write(lines, tmp_path), "--format", "json")
@@ -110,9 +108,7 @@ def test_a_negative_loss_that_falls_does_not_rise(telens, lines, training, tmp_p
     assert telens("diagnose", training.write(lines, tmp_path)).returncode == 0
 
 
-def test_a_warm_up_and_a_restart_of_the_learning_rate_are_no_jump(
-    telens, lines, training, tmp_path
-):
+def test_learning_rate_restart_is_not_a_jump(telens, lines, training, tmp_path):
     with_rates(lines, [min(1, (i + 1) / 10) * (1 if i < 20 else 0.1) for i in range(25)] + [1] * 5)
     training.losses[22:] = [loss * 1.15 for loss in training.losses[22:]]
     assert telens("diagnose", training.write(lines, tmp_path)).returncode == 0
@@ -151,7 +147,7 @@ def test_a_gradient_that_changes_step_by_step(findings, training, factor):
     assert where(findings(training)[0]) == (cause, "layers.0.fc2", "gradient", 14)
 
 
-def test_a_burst_of_a_few_iterations_is_no_explosion(findings, training):
+def test_short_burst_is_not_an_explosion(findings, training):
     for layer in LAYERS[:2]:
         training.scale(layer, "gradient", 14, 20, last=19)
     assert findings(training) == []
@@ -176,7 +172,7 @@ def test_noise_ends_with_its_last_persistent_stretch(findings, training):
     assert (finding["first_iteration"], finding["last_iteration"]) == (5, 11)
 
 
-def test_a_later_explosion_is_told_beside_an_earlier_ramp(findings, training):
+def test_explosion_after_ramp_is_reported(findings, training):
     for step in range(12, 20):
         for layer in LAYERS[:2]:
             training.scale(layer, "gradient", step, 2.0)
@@ -224,7 +220,7 @@ def test_a_killed_run_says_so_above_its_findings(telens, tmp_path):
     assert told["recording"] == [" ".join(notes.split())]
 
 
-def test_a_run_that_ended_well_has_no_note(telens, lines, training, tmp_path):
+def test_clean_end_has_no_note(telens, lines, training, tmp_path):
     result = telens("diagnose", training.write(lines, tmp_path), "--format", "json")
     assert json.loads(result.stdout)["recording"] == []
 
@@ -256,7 +252,7 @@ def test_iterations_that_a_budget_left_out_are_reported(
     assert (note in said) == shown
 
 
-def test_commands_of_the_next_step_stand_on_lines_of_their_own(telens, lines, training, tmp_path):
+def test_next_step_commands_are_on_own_lines(telens, lines, training, tmp_path):
     folder = tmp_path / ("a folder with a long name " * 5)
     for step in range(20, STEPS):
         training.values[step, LAYERS[2], "activation", "nonfinite"] = 3

@@ -54,7 +54,7 @@ def test_runs_that_differ_by_noise_do_not_part(write, diff):
 
 
 @pytest.mark.parametrize("spread", [False, True])
-def test_the_planted_layer_is_named_before_what_follows(write, diff, spread):
+def test_planted_layer_precedes_consequences(write, diff, spread):
     behind = [("layers.1.fc1", "activation"), ("layers.1.fc2", "activation")]
     gradients = [(layer, "gradient") for layer in LAYERS]
     a, b = write("a", 1), write("b", 2, behind + gradients, 12, 1.5)
@@ -92,7 +92,7 @@ def test_a_single_iteration_is_chance_but_not_at_the_end(write, diff):
 
 @pytest.mark.parametrize("factor", [8.0, 0.125, 0.0, math.nan, math.inf])
 @pytest.mark.parametrize("spread", [False, True])
-def test_what_is_far_off_in_a_single_iteration_is_no_chance(write, diff, telens, factor, spread):
+def test_large_deviation_in_one_iteration_is_found(write, diff, telens, factor, spread):
     victim = [("layers.0.fc2", "activation")]
     a, b = write("a", 1), write("b", 2, victim, 9, factor, last=9)
     third = ("--spread", write("c", 3)) if spread else ()
@@ -124,7 +124,7 @@ def test_other_names_of_layers_are_mapped(write, diff, telens):
     assert "expected A=B" in wrong.stderr
 
 
-def test_the_text_names_the_first_and_what_it_spreads_to(write, telens):
+def test_text_names_origin_and_spread(write, telens):
     a = write("a", 1)
     b = write("b", 2, [("layers.0.fc1", "activation"), ("layers.0.fc2", "activation")], 9, 2)
     text = telens("diff", a, b).stdout
@@ -159,7 +159,7 @@ def with_gemms(name, tmp_path, error=0.03, victim_error=None, at=8, casts=True):
     return lines.write(tmp_path / name)
 
 
-def test_a_gemm_whose_cast_went_wrong_is_named_where_no_size_tells(diff, tmp_path):
+def test_wrong_cast_is_found_by_its_error(diff, tmp_path):
     a = with_gemms("a", tmp_path)
     told = diff(a, with_gemms("b", tmp_path, victim_error=0.6))["divergences"]
     assert [(each["gemm"], each["quantity"]) for each in told] == [
@@ -173,7 +173,7 @@ def test_a_gemm_whose_cast_went_wrong_is_named_where_no_size_tells(diff, tmp_pat
     assert diff(a, with_gemms("c", tmp_path, error=0.04))["divergences"] == []
 
 
-def test_beside_a_run_in_high_precision_a_cast_is_measured_by_its_format(diff, tmp_path):
+def test_cast_error_is_bounded_by_its_format(diff, tmp_path):
     a = with_gemms("a", tmp_path, casts=False)
     assert diff(a, with_gemms("fine", tmp_path))["divergences"] == []
     told = diff(a, with_gemms("b", tmp_path, victim_error=0.6))["divergences"]
@@ -182,13 +182,13 @@ def test_beside_a_run_in_high_precision_a_cast_is_measured_by_its_format(diff, t
     ]
 
 
-def test_a_cast_that_is_off_for_an_iteration_is_chance_also_at_the_end(diff, tmp_path):
+def test_cast_off_for_one_iteration_is_chance(diff, tmp_path):
     a = with_gemms("a", tmp_path)
     at_the_end = with_gemms("b", tmp_path, victim_error=0.6, at=STEPS - 2)
     assert diff(a, at_the_end)["divergences"] == []
 
 
-def test_a_cast_for_all_gemms_stands_beside_a_run_in_high_precision_too(diff, tmp_path):
+def test_cast_for_all_gemms_is_compared(diff, tmp_path):
     def write(name, error):
         lines = Lines()
         for step in range(STEPS):
@@ -247,7 +247,7 @@ def test_a_factor_in_all_gradients_is_found_at_any_depth(diff, tmp_path, layers,
 
 
 @pytest.mark.parametrize("layers", [2, 8, 32])
-def test_another_seed_has_no_common_factor(diff, tmp_path, layers):
+def test_different_seed_has_no_common_factor(diff, tmp_path, layers):
     a = deep("a", tmp_path, layers=layers)
     for seed in range(2, 7):
         assert diff(a, deep(f"b{seed}", tmp_path, seed, layers))["divergences"] == []
@@ -262,7 +262,7 @@ def test_a_factor_from_one_layer_on_names_that_layer(diff, tmp_path):
     assert (found["layer"], found["tensor"]) == ("layers.9.qkv", "weight")
 
 
-def test_a_factor_of_one_part_of_each_layer_is_found(diff, tmp_path):
+def test_factor_of_one_part_per_layer_is_found(diff, tmp_path):
     """As of weights whose gradients sequence parallelism adds up twice."""
     a = deep("a", tmp_path, layers=8)
     b = deep("b", tmp_path, 2, 8, factor=2, tensors=("wgrad",), parts_with=("qkv",))
@@ -353,7 +353,7 @@ def test_two_layers_that_diverge_do_not_hide_each_other(diff, tmp_path, layers):
 
 
 @pytest.mark.parametrize("layers", [2, 3])
-def test_twice_the_weights_of_few_layers_are_told(diff, tmp_path, layers):
+def test_doubled_weights_of_few_layers_are_found(diff, tmp_path, layers):
     a = seeded("a", tmp_path, 1, layers)
     b = seeded("b", tmp_path, 2, layers, lambda layer, tensor, step: 1 + (tensor == "weight"))
     told = diff(a, b)["divergences"]
@@ -396,7 +396,7 @@ def test_weights_that_trained_apart_are_of_the_same_seed(diff, tmp_path):
 
 
 @pytest.mark.parametrize("every", [2, 10])
-def test_a_factor_is_found_where_one_run_recorded_seldom(diff, tmp_path, every):
+def test_factor_is_found_in_sparse_run(diff, tmp_path, every):
     a = deep("a", tmp_path, layers=8, steps=40)
     b = deep("b", tmp_path, 2, 8, steps=40, factor=2, every=every)
     told = diff(a, b)["divergences"]
@@ -405,7 +405,7 @@ def test_a_factor_is_found_where_one_run_recorded_seldom(diff, tmp_path, every):
     }  # fmt: skip
 
 
-def test_a_later_factor_of_more_layers_does_not_hide_an_earlier_one(diff, tmp_path):
+def test_later_factor_does_not_hide_earlier_one(diff, tmp_path):
     def plant(layer, part, tensor, step):
         if tensor != "wgrad":
             return 1

@@ -7,7 +7,7 @@ from command_results import expect_one_line_error, rows_of
 from conftest import ROOT
 
 
-def test_the_list_has_every_feature_with_its_other_names_and_parameters(telens):
+def test_list_has_features_aliases_and_parameters(telens):
     rows = {row["feature"]: row for row in rows_of(telens("features", "--format", "csv"))}
     assert "LogFp8Stats" in rows["transformer_engine.LogFp8TensorStats"]["also"]
     assert rows["transformer_engine.FakeQuant"]["parameters"] == "quant_format"
@@ -19,7 +19,7 @@ def test_the_list_has_every_feature_with_its_other_names_and_parameters(telens):
 
 
 @pytest.mark.parametrize("name", ["transformer_engine.FakeQuant", "FakeQuant"])
-def test_one_feature_is_explained_with_parameters_and_an_example(telens, name):
+def test_feature_help_has_parameters_and_example(telens, name):
     result = telens("features", name)
     assert result.returncode == 0
     assert result.stdout.startswith("transformer_engine.FakeQuant: ")
@@ -39,7 +39,7 @@ def test_an_unknown_feature_names_the_nearest(telens):
     expect_one_line_error(telens("features", "zzz"), "'zzz'", "telens features")
 
 
-def test_the_page_is_for_all_features_alone(telens):
+def test_markdown_excludes_a_feature_name(telens):
     expect_one_line_error(telens("features", "FakeQuant", "--markdown"), "--markdown")
 
 

@@ -78,7 +78,7 @@ def test_replay_from_a_build_tree_uses_its_python_and_package(tree):
     assert run(command, "replay", "dump", PYTHONPATH="/own").stdout == f"{python} {package}:/own\n"
 
 
-def test_replay_from_a_tree_without_the_package_says_how_to_build_it(tree):
+def test_replay_without_package_explains_build(tree):
     (tree / ".venv/bin/python").unlink()
     (tree / ".venv/bin/python").symlink_to(shutil.which("python3"))
     result = run(tree / "build/bin/telens", "replay", "dump", PYTHONNOUSERSITE="1")
@@ -86,7 +86,7 @@ def test_replay_from_a_tree_without_the_package_says_how_to_build_it(tree):
     assert f"cmake --build {tree / 'build'} --target telens_python" in result.stderr
 
 
-def test_replay_prefers_the_python_that_is_named_or_beside_it(tree):
+def test_replay_prefers_named_or_adjacent_python(tree):
     command = tree / "build/bin/telens"
     named, beside = interpreter(tree / "named"), interpreter(command.parent / "python3")
     assert run(command, "replay", "dump").stdout == f"{beside} \n"

@@ -40,7 +40,7 @@ def told(telens, run):
     return json.loads(telens("diagnose", run, "--format", "json").stdout)
 
 
-def test_a_rank_without_a_session_is_told_before_the_all_clear(telens, tmp_path):
+def test_rank_without_session_is_reported(telens, tmp_path):
     lines = healthy()
     lines.event(0, "warning", ALONE, "-")
     lines.write(tmp_path, 0, 2)
@@ -59,7 +59,7 @@ def test_a_rank_without_a_session_is_told_before_the_all_clear(telens, tmp_path)
     assert "rank 1 of 2 has no file in this run" in shown
 
 
-def test_ranks_with_another_configuration_are_told(telens, tmp_path):
+def test_ranks_with_different_config_are_reported(telens, tmp_path):
     for rank in range(2):
         lines = healthy()
         lines.event(3, "warning", UNLIKE, "-")
@@ -72,9 +72,7 @@ def test_ranks_with_another_configuration_are_told(telens, tmp_path):
 
 
 @pytest.mark.parametrize(("words", "again"), [(ALONE, False), (UNLIKE, False), (UNLIKE, True)])
-def test_a_warning_holds_until_a_resume_in_which_it_does_not_come_again(
-    telens, tmp_path, words, again
-):
+def test_warning_ends_after_clean_resume(telens, tmp_path, words, again):
     for first in (0, 3):
         for rank in range(2):
             lines = healthy(first=first)
@@ -87,7 +85,7 @@ def test_a_warning_holds_until_a_resume_in_which_it_does_not_come_again(
     assert bool(found["not_compared"]) == again
 
 
-def test_a_rank_without_a_file_is_told_and_ranks_that_are_all_there_are_not(telens, tmp_path):
+def test_only_missing_ranks_are_reported(telens, tmp_path):
     healthy().write(tmp_path / "some", 0, 4)
     healthy().write(tmp_path / "some", 2, 4)
     (note,) = told(telens, tmp_path / "some")["recording"]
@@ -102,7 +100,7 @@ def test_a_rank_without_a_file_is_told_and_ranks_that_are_all_there_are_not(tele
     assert {each["why"] for each in found["not_compared"]} == {"of 2 ranks rank 1 alone was read"}
 
 
-def test_a_comparison_that_can_be_made_is_no_lack(telens, tmp_path):
+def test_possible_comparison_is_not_missing(telens, tmp_path):
     """Weights of two ranks that recorded alone are there to be compared."""
     for rank in range(2):
         lines = Lines()
@@ -211,7 +209,7 @@ def ended_at(log_dir, ends):
         ([(0, "", 0), (1, GONE, 600)], [(1, "")]),
     ],
 )
-def test_what_is_too_far_away_or_not_sure_is_no_origin(telens, tmp_path, ends, expected):
+def test_distant_or_unsure_finding_is_not_an_origin(telens, tmp_path, ends, expected):
     notes = told(telens, ended_at(tmp_path, ends))["recording"]
     assert [int(re.match(r"the recording of rank (\d)", each)[1]) for each in notes] == [
         rank for rank, _ in expected
@@ -227,12 +225,12 @@ def test_ranks_that_lose_one_that_ended_cleanly_say_so(telens, tmp_path):
     assert "after rank 1 had ended cleanly, and likely a consequence" in note
 
 
-def test_an_error_of_a_collective_without_another_end_is_no_consequence(telens, tmp_path):
+def test_lone_collective_error_is_not_a_consequence(telens, tmp_path):
     (note,) = told(telens, ended(tmp_path, [(0, GONE)]))["recording"]
     assert note.endswith(GONE)
 
 
-def test_the_words_of_an_end_are_whole_also_on_a_narrow_terminal(telens, tmp_path):
+def test_run_end_is_not_cut_on_narrow_terminals(telens, tmp_path):
     words = "RuntimeError: fc1: " + "rank 0 runs it under fp8_delayed_scaling, " * 12 + "and stop"
     run = ended(tmp_path, [(0, words)])
     assert words in said(telens("info", run))

@@ -66,7 +66,7 @@ def test_a_name_that_is_taken_is_refused(telens, tmp_path, name):
     expect_one_line_error(result, f"'{name}'", "taken")
 
 
-def test_a_folder_that_exists_is_left_alone(telens, tmp_path):
+def test_existing_folder_is_unchanged(telens, tmp_path):
     (tmp_path / "outliers").mkdir()
     result = telens("new-plugin", "Outliers", "--python", "--dir", tmp_path)
     expect_one_line_error(result, str(tmp_path / "outliers"), "exists already")
@@ -79,7 +79,7 @@ def test_a_folder_that_cannot_be_written_is_named(telens, tmp_path):
     expect_one_line_error(result, "cannot write", str(tmp_path / "file"))
 
 
-def test_a_project_that_cannot_be_written_whole_leaves_nothing(tmp_path):
+def test_failed_write_leaves_no_project(tmp_path):
     def limit_files():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # fewer bytes than the longest has
@@ -96,7 +96,7 @@ def test_a_project_that_cannot_be_written_whole_leaves_nothing(tmp_path):
         assert list(tmp_path.iterdir()) == []
 
 
-def test_the_next_step_can_be_pasted_where_folders_have_spaces(telens, tmp_path):
+def test_suggested_command_quotes_spaces(telens, tmp_path):
     folder = tmp_path / "it's mine"
     result = telens("new-plugin", "Outliers", "--python", "--dir", folder)
     next_step = result.stdout.split("next: ")[1].split(" && ")[0]

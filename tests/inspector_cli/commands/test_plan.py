@@ -24,7 +24,7 @@ def layers(tmp_path):
     return path
 
 
-def test_it_prints_layer_gemm_tensor_and_feature_with_its_schedule(telens, config, layers):
+def test_table_has_layer_gemm_tensor_and_schedule(telens, config, layers):
     rows = rows_of(telens("plan", config, "--layers", layers, "--format", "csv"))
     assert [tuple(row.values()) for row in rows if row["layer"] == "layers.0.fc1"] == [
         ("layers.0.fc1", "", "activation", "transformer_engine.LogTensorStats", "watch",
@@ -37,7 +37,7 @@ def test_it_prints_layer_gemm_tensor_and_feature_with_its_schedule(telens, confi
     assert {row["layer"] for row in rows} == {"layers.0.fc1", "layers.1.fc1"}
 
 
-def test_the_table_ends_with_what_would_be_recorded(telens, config, layers):
+def test_table_ends_with_record_load(telens, config, layers):
     # 2 layers, 2 tensors, 2 statistics and 6 counters: 32 records, every tenth iteration
     assert telens("plan", config, "--layers", layers).stdout.endswith(
         "\n2 of 4 layers have features\n"
@@ -46,14 +46,14 @@ def test_the_table_ends_with_what_would_be_recorded(telens, config, layers):
     )
 
 
-def test_selectors_that_fit_nothing_are_warned_about_with_their_place(telens, config, layers):
+def test_unmatched_selectors_warn_with_location(telens, config, layers):
     result = telens("plan", config, "--layers", layers)
     assert result.stderr == (
         f"telens: warning: {config}:4:24: section 'watch': no layer's name contains 'qkv'\n"
     )
 
 
-def test_layers_of_a_run_are_told_to_be_those_that_it_recorded(telens, config, lines, tmp_path):
+def test_recorded_layers_are_noted_as_incomplete(telens, config, lines, tmp_path):
     lines.record(0, "layers.0.fc1", "activation", "mean", 1.0)
     run = lines.write(tmp_path)
     result = telens("plan", config, "--layers", run)
@@ -67,7 +67,7 @@ def test_layers_of_a_run_are_told_to_be_those_that_it_recorded(telens, config, l
     assert telens("plan", config, "--layers", lines.write(tmp_path / "all")).stderr == ""
 
 
-def test_one_iteration_shows_what_is_on_in_it(telens, config, layers):
+def test_iteration_shows_due_features(telens, config, layers):
     def features(iteration):
         result = telens(
             "plan", config, "--layers", layers, "--iteration", iteration, "--format", "csv"
@@ -117,7 +117,7 @@ def test_the_names_come_whole_from_a_pipe_with_a_name(config):
     assert result.stdout == names.stdout != ""
 
 
-def test_a_device_has_no_names(telens, config):
+def test_device_as_layer_list_is_rejected(telens, config):
     expect_one_line_error(
         telens("plan", config, "--layers", "/dev/zero"), "'/dev/zero' is a device"
     )
@@ -186,7 +186,7 @@ closer_look:
 """
 
 
-def test_what_a_trigger_may_start_is_not_called_nothing(telens, tmp_path, layers):
+def test_triggered_features_count_as_load(telens, tmp_path, layers):
     config = tmp_path / "waiting.yaml"
     config.write_text(WAITING)
     expected = "a section records only once a trigger fires: 'closer_look'"
@@ -197,7 +197,7 @@ def test_what_a_trigger_may_start_is_not_called_nothing(telens, tmp_path, layers
     assert (load["most_records"], load["waiting"]) == (0, ["closer_look"])
 
 
-def test_all_mistakes_of_a_config_come_at_once_with_their_places(telens, tmp_path, layers):
+def test_all_config_errors_are_reported_with_location(telens, tmp_path, layers):
     config = tmp_path / "wrong.yaml"
     config.write_text(CONFIG.replace("freq", "frequency").replace("wgrad", "wgrat"))
     result = telens("plan", config, "--layers", layers)
@@ -209,7 +209,7 @@ def test_all_mistakes_of_a_config_come_at_once_with_their_places(telens, tmp_pat
     assert "did you mean 'wgrad'?" in second
 
 
-def test_two_sections_on_one_layer_are_an_error_that_names_both(telens, tmp_path, layers):
+def test_conflicting_sections_are_both_named(telens, tmp_path, layers):
     config = tmp_path / "overlap.yaml"
     config.write_text(CONFIG + CONFIG.replace("watch:", "again:"))
     result = telens("plan", config, "--layers", layers)

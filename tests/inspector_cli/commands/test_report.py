@@ -36,7 +36,7 @@ def sections(page):
     return {section["title"]: section for section in page.data["sections"]}
 
 
-def test_a_finding_stands_before_the_charts(report, tmp_path):
+def test_findings_precede_charts(report, tmp_path):
     text, told = report(training(tmp_path, bad_from=12))
     assert "1 problem found\n" in told
     findings = sections(Page(text))["Findings"]
@@ -56,7 +56,7 @@ def test_a_healthy_run_says_so(report, tmp_path):
     assert findings["note"].startswith("No problems found (")
 
 
-def test_the_page_has_charts_configuration_and_what_was_not_recorded(report, tmp_path):
+def test_page_has_charts_config_and_missing_data(report, tmp_path):
     page = Page(report(training(tmp_path))[0])
     assert "loss" in [chart["title"] for chart in page.data["charts"]]
     assert any(chart["kind"] == "map" for chart in page.data["charts"])
@@ -98,7 +98,7 @@ def charts(page):
     return {chart["title"]: chart for chart in page.data["charts"]}
 
 
-def test_ranks_stand_beside_each_other(report, write_run, tmp_path):
+def test_page_maps_layers_by_ranks(report, write_run, tmp_path):
     for rank in (0, 3):
         write_run(log_dir=tmp_path, rank=rank)
     drawn = charts(Page(report(tmp_path)[0]))
@@ -109,18 +109,18 @@ def test_ranks_stand_beside_each_other(report, write_run, tmp_path):
     assert values["layers.2.fc1"] == [3, 3]
 
 
-def test_one_rank_stands_beside_nothing(report, log_dir):
+def test_single_rank_has_no_rank_map(report, log_dir):
     assert not any("by ranks" in title for title in charts(Page(report(log_dir)[0])))
 
 
-def test_a_layer_of_a_heat_map_has_its_tensors_behind_it(report, log_dir):
+def test_heat_map_row_contains_its_tensors(report, log_dir):
     layers = charts(Page(report(log_dir)[0]))["underflows% of each layer's worst tensor"]["rows"]
     tensors = {each["label"]: each["values"] for each in layers[3]["tensors"]}
     assert tensors["layers.3.fc1 activation fprop"][:2] == [1.5, 1.5]
     assert tensors["layers.3.fc1 gradient dgrad"][:2] == layers[3]["values"][:2] == [13, 13]
 
 
-def test_the_worst_blocks_and_the_end_of_the_run_are_told(report, log_dir):
+def test_page_has_worst_blocks_and_run_end(report, log_dir):
     page = Page(report(log_dir)[0])
     table = sections(page)["Worst blocks"]["table"]
     (row,) = table["rows"]
@@ -142,7 +142,7 @@ def test_histograms_of_a_few_iterations_are_drawn_over_all(report, lines, tmp_pa
     assert row["values"][4] is None
 
 
-def test_a_run_of_losses_alone_has_a_page(report, lines, tmp_path):
+def test_run_with_only_losses_has_a_page(report, lines, tmp_path):
     for step in range(5):
         lines.scalar(step, "loss", 4 - step)
     page = Page(report(lines.write(tmp_path))[0])
@@ -150,7 +150,7 @@ def test_a_run_of_losses_alone_has_a_page(report, lines, tmp_path):
     assert charts(page)["loss"]["rows"][0]["values"] == [4, 3, 2, 1, 0]
 
 
-def test_a_run_that_ended_in_its_first_step_has_a_page_of_what_happened(report, telens, tmp_path):
+def test_run_ended_in_first_step_has_a_page(report, telens, tmp_path):
     for rank in range(2):
         lines = Lines()
         lines.event(0, "warning", "fc1: no FP8 on this device", "fc1")
@@ -168,14 +168,14 @@ def test_a_run_that_ended_in_its_first_step_has_a_page_of_what_happened(report, 
     assert "(exception)" in finding["head"]
 
 
-def test_a_run_of_nothing_has_no_page(telens, write_run, tmp_path):
+def test_empty_run_has_no_page(telens, write_run, tmp_path):
     result = telens("report", write_run(iterations=0), "-o", tmp_path / "page.html")
     assert result.returncode == 2
     assert "no records and no events" in result.stderr
     assert "telens info" in result.stderr
 
 
-def test_events_stand_behind_the_charts_of_a_run_with_records(report, lines, tmp_path):
+def test_events_follow_charts(report, lines, tmp_path):
     lines.record(0, "fc1", "activation", "cur_amax", 1)
     lines.event(3, "ranks_differ", "RankAgreement: iteration 3: fc1: the weight differs", "fc1")
     events = sections(Page(report(lines.write(tmp_path))[0]))["Events"]
@@ -185,7 +185,7 @@ def test_events_stand_behind_the_charts_of_a_run_with_records(report, lines, tmp
     ]  # fmt: skip
 
 
-def test_a_page_of_very_many_layers_has_the_worst_ones_and_stays_light(report, lines, tmp_path):
+def test_page_of_many_layers_shows_worst_and_stays_small(report, lines, tmp_path):
     for step in range(40):
         for layer in range(1000):
             name = f"model.layers.{layer}.self_attention.qkv"

@@ -130,7 +130,7 @@ def losses(data):
     return loss["rows"][0]["values"]
 
 
-def test_the_page_is_a_report_that_may_ask_its_server_alone(serve, log_dir):
+def test_live_page_may_only_fetch_from_its_server(serve, log_dir):
     answer, body = serve(log_dir).get("/")
     assert answer.status == 200
     assert answer.getheader("Content-Type") == "text/html; charset=utf-8"
@@ -148,7 +148,7 @@ def test_the_page_is_a_report_that_may_ask_its_server_alone(serve, log_dir):
     assert any("(nonfinite)" in each["head"] for each in page.data["sections"][0]["findings"])
 
 
-def test_nothing_is_kept_framed_or_told_to_others(serve, log_dir):
+def test_headers_forbid_caching_framing_and_referrers(serve, log_dir):
     server = serve(log_dir)
     for path, token in (("/", True), ("/data", True), ("/nothing", True), ("/", None)):
         answer, _ = server.get(path, token=token)
@@ -162,7 +162,7 @@ def test_nothing_is_kept_framed_or_told_to_others(serve, log_dir):
         assert policy.endswith("frame-ancestors 'none'")
 
 
-def test_without_its_token_nothing_is_answered(serve, log_dir):
+def test_request_without_token_is_rejected(serve, log_dir):
     server = serve(log_dir)
     almost = server.token[:-1] + ("0" if server.token[-1] != "0" else "1")
     for token in (
@@ -245,7 +245,7 @@ def test_nothing_can_be_sent_to_it(serve, log_dir):
     assert (head.status, body) == (200, "")
 
 
-def test_it_listens_to_this_machine_alone(serve, log_dir):
+def test_server_listens_only_on_loopback(serve, log_dir):
     server = serve(log_dir)
     tables = [Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
     sockets = [line.split() for table in tables for line in table]
@@ -290,7 +290,7 @@ def test_a_run_that_goes_and_comes_back(serve, write_run, tmp_path):
     assert back["charts"] == before["charts"]
 
 
-def test_a_damaged_file_is_told_and_the_server_lives(serve, write_run, tmp_path):
+def test_damaged_file_is_reported_and_server_continues(serve, write_run, tmp_path):
     write_run(log_dir=tmp_path)
     server = serve(tmp_path)
     file = tmp_path / "telens/run/rank00000.h5"
@@ -462,7 +462,7 @@ def test_a_port_that_is_taken_is_named(serve, log_dir, telens):
     assert server.get("/")[0].status == 200
 
 
-def test_a_run_without_records_is_served_and_one_that_is_not_there_is_not(serve, write_run, telens):
+def test_empty_run_is_served_but_missing_run_is_not(serve, write_run, telens):
     data = serve(write_run(iterations=0)).data()
     assert data["charts"] == []
     assert "no problems found" in data["sections"][0]["note"].lower()
@@ -479,7 +479,7 @@ def test_a_name_does_not_become_markup(serve, tmp_path, lines):
     assert page.tags.count("script") == 3
 
 
-def test_a_reader_that_left_is_nothing_to_tell(log_dir):
+def test_disconnected_client_is_not_reported(log_dir):
     reader, writer = os.pipe()
     os.close(reader)
     result = subprocess.run(

@@ -25,7 +25,7 @@ def log_dir(write_run, tmp_path):
 
 @pytest.mark.parametrize("command", ["info", "stats", "plot"])
 @pytest.mark.parametrize("where", ["", "telens"])
-def test_the_newest_is_read_and_a_note_says_how_to_choose_another(telens, log_dir, command, where):
+def test_newest_run_is_read_with_a_note(telens, log_dir, command, where):
     result = telens(command, log_dir / where)
     alone = telens(command, log_dir / "telens/beta")
     assert result.returncode == 0
@@ -36,7 +36,7 @@ def test_the_newest_is_read_and_a_note_says_how_to_choose_another(telens, log_di
     assert str(log_dir / "telens/gamma") in note
 
 
-def test_the_note_leaves_the_rows_for_a_pipe_alone(telens, log_dir):
+def test_note_goes_to_stderr(telens, log_dir):
     result = telens("stats", log_dir, "--format", "csv")
     assert {row["iterations"] for row in rows_of(result)} == {"6", "7"}
     assert result.stdout == telens("stats", log_dir / "telens/beta", "--format", "csv").stdout
@@ -56,7 +56,7 @@ def test_a_run_that_was_resumed_is_as_new_as_its_last_start(telens, write_run, l
     assert ": alpha. To choose another" in telens("info", log_dir).stderr
 
 
-def test_a_newest_run_that_cannot_be_read_is_not_passed_over(telens, log_dir):
+def test_unreadable_newest_run_is_an_error(telens, log_dir):
     damaged = log_dir / "telens/gamma/rank00000.h5"
     damaged.write_bytes(b"not HDF5 at all")  # now, and the others began in 1970
     result = telens("stats", log_dir)
@@ -66,7 +66,7 @@ def test_a_newest_run_that_cannot_be_read_is_not_passed_over(telens, log_dir):
     assert "cannot be read" not in telens("info", log_dir / "telens/beta").stdout
 
 
-def test_an_older_run_that_cannot_be_read_is_named_in_the_list(telens, write_run, log_dir):
+def test_unreadable_older_run_is_listed(telens, write_run, log_dir):
     (log_dir / "telens/alpha/rank00000.h5").write_bytes(b"")
     write_run("later", 3, log_dir)
     set_start(log_dir / "telens/later/rank00000.h5", 1e11)
@@ -83,11 +83,11 @@ def test_many_older_runs_are_counted(telens, write_run, tmp_path):
     assert listed.endswith("... and 2 older runs\n")
 
 
-def test_repair_wants_to_be_told_which(telens, log_dir):
+def test_repair_requires_one_run(telens, log_dir):
     expect_one_line_error(telens("repair", log_dir), "3 runs", "telens/alpha", "telens/gamma")
 
 
-def test_files_of_two_runs_in_one_folder_are_told(telens, log_dir):
+def test_files_of_two_runs_in_one_folder_are_reported(telens, log_dir):
     alpha, beta = (log_dir / f"telens/{run}/rank00000.h5" for run in ("alpha", "beta"))
     beta.rename(alpha.with_name("rank00001.h5"))
     result = telens("info", alpha.parent)
@@ -97,9 +97,7 @@ def test_files_of_two_runs_in_one_folder_are_told(telens, log_dir):
     assert "belongs to run beta, other files to run alpha" in telens("stats", alpha.parent).stderr
 
 
-def test_a_command_that_is_offered_for_copying_names_the_run_as_a_shell_reads_it(
-    telens, write_run, tmp_path
-):
+def test_suggested_command_quotes_the_run(telens, write_run, tmp_path):
     folder = tmp_path / "it's $(a) run"
     write_run("run", 5, folder)
     result = telens("info", folder / "telens/run")

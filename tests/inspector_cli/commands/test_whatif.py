@@ -15,7 +15,7 @@ def whatif(telens):
     return run
 
 
-def test_current_scaling_loses_what_is_too_small_beside_the_amax(whatif, one_rank):
+def test_current_scaling_underflows_below_amax_range(whatif, one_rank):
     (row,) = whatif(one_rank, "--tensor", "activation", "--iterations", "0")
     # 448 / 4 = 112; 2^-17 * 112 is less than half of 2^-9, the smallest E4M3: 5 of 25 vanish.
     assert (row["layer"], row["tensor"], row["format"]) == ("layers.0.fc1", "activation", "E4M3")
@@ -34,7 +34,7 @@ def test_e5m2_reaches_further_down(whatif, one_rank):
     assert float(row["underflows%"]) == 0
 
 
-def test_delayed_scaling_overflows_where_the_amax_grows(whatif, one_rank):
+def test_delayed_scaling_overflows_after_amax_growth(whatif, one_rank):
     first, second = whatif(
         one_rank, "--amax", "most_recent", "--each-iteration", "--tensor", "activation"
     )
@@ -112,7 +112,7 @@ def test_filters_that_fit_nothing_are_named(telens, one_rank):
     expect_one_line_error(telens("whatif", one_rank, "--history", "0"), "--history")
 
 
-def test_gaps_between_iterations_are_told_to_who_asks_for_delayed_scaling(telens, two_ranks):
+def test_delayed_scaling_notes_iteration_gaps(telens, two_ranks):
     delayed = ("whatif", two_ranks, "--amax", "max", "--tensor")
     assert telens(*delayed, "activation").stderr == ""
     assert "record with freq: 1" in telens(*delayed, "output").stderr

@@ -8,18 +8,18 @@ from command_results import expect_one_line_error
     ("written", "meant"),
     [("stat", "stats"), ("Info", "info"), ("what-if", "whatif"), ("new_plugin", "new-plugin")],
 )
-def test_a_misspelt_subcommand_gets_the_nearest_name(telens, written, meant):
+def test_misspelt_subcommand_suggests_nearest_name(telens, written, meant):
     result = telens(written, "some/run")
     expect_one_line_error(result, f"no subcommand '{written}' (did you mean '{meant}'?)")
 
 
-def test_a_subcommand_like_no_other_gets_their_list(telens):
+def test_unknown_subcommand_lists_all(telens):
     expect_one_line_error(telens("explode"), "no subcommand 'explode'; expected one of 'info'")
     expect_one_line_error(telens(), "a subcommand is missing; expected one of 'info'", "'whatif'")
 
 
 @pytest.mark.parametrize("written", [["--fromat", "csv"], ["--fromat=csv"]])
-def test_a_misspelt_option_gets_the_nearest_name(telens, written):
+def test_misspelt_option_suggests_nearest_name(telens, written):
     result = telens("stats", "some/run", *written)
     expect_one_line_error(
         result, "stats: there is no option --fromat (did you mean '--format'?)", "stats --help"
@@ -30,7 +30,7 @@ def test_a_misspelt_option_gets_the_nearest_name(telens, written):
     ("written", "command"),
     [(["--format", "json"], "stats"), (["--format=json"], "stats"), (["-o", "x.html"], "report")],
 )
-def test_an_option_before_its_subcommand_is_told_where_it_belongs(telens, written, command):
+def test_option_before_subcommand_explains_position(telens, written, command):
     option = written[0].partition("=")[0]
     expect_one_line_error(
         telens(*written, command, "some/run"),
@@ -39,14 +39,14 @@ def test_an_option_before_its_subcommand_is_told_where_it_belongs(telens, writte
     )
 
 
-def test_an_abbreviation_gets_the_name_that_it_begins(telens, lines, tmp_path):
+def test_abbreviation_suggests_full_name(telens, lines, tmp_path):
     for tensor in ("dgrad", "wgrad", "gradient"):
         lines.record(0, "fc1", tensor, "max", 1)
     result = telens("stats", lines.write(tmp_path), "--tensor", "grad")
     expect_one_line_error(result, "no tensor 'grad' (did you mean 'gradient'?)")
 
 
-def test_what_is_missing_or_too_much_is_named_with_its_subcommand(telens):
+def test_missing_and_extra_arguments_name_subcommand(telens):
     expect_one_line_error(telens("info"), "info: RUN is required; `telens info --help`")
     expect_one_line_error(telens("info", "one", "two"), "info: ", "not expected: two")
 
@@ -70,7 +70,7 @@ def test_what_is_missing_or_too_much_is_named_with_its_subcommand(telens):
         (["bisect", "--timeout", "1s", "false"], "more than 0 seconds and at most 2592000, got"),
     ],
 )  # fmt: skip
-def test_a_number_that_makes_no_sense_is_refused(telens, arguments, expected):
+def test_invalid_number_is_rejected(telens, arguments, expected):
     expect_one_line_error(telens(*arguments), arguments[0], expected)
 
 
@@ -84,7 +84,7 @@ def test_a_number_that_makes_no_sense_is_refused(telens, arguments, expected):
         (["whatif", "run", "--fp8-format", "E3M4"], "expected one of 'E4M3', 'E5M2', 'HYBRID', "),
     ],
 )
-def test_a_wrong_word_is_answered_with_the_right_ones(telens, arguments, message):
+def test_invalid_choice_lists_valid_ones(telens, arguments, message):
     result = telens(*arguments)
     assert result.returncode == 2
     assert message in result.stderr

@@ -26,7 +26,7 @@ def rows_by_rank(telens, run, *options):
     return json.loads(done.stdout)
 
 
-def test_the_rank_that_alone_is_not_finite_comes_first(telens, unlike):
+def test_only_nonfinite_rank_comes_first(telens, unlike):
     first, second = rows_by_rank(telens, unlike, "--stat", "cur_amax")[:2]
     assert (first["rank"], first["layer"], first["tensor"]) == (5, "layers.2.fc1", "activation")
     assert (first["not finite"], first["records"]) == (10, 40)
@@ -34,7 +34,7 @@ def test_the_rank_that_alone_is_not_finite_comes_first(telens, unlike):
     assert (second["rank"], second["layer"]) == (5, "layers.3.fc1")
 
 
-def test_ranks_stand_by_their_distance_from_the_median(telens, unlike):
+def test_ranks_sort_by_distance_from_median(telens, unlike):
     rows = rows_by_rank(
         telens, unlike, "--stat", "nonfinite", "--tensor", "activation", "--layer", "layers.2"
     )
@@ -47,7 +47,7 @@ def test_ranks_stand_by_their_distance_from_the_median(telens, unlike):
     assert {row["deviations"] for row in rows[1:]} == {0}
 
 
-def test_distances_of_ranks_that_all_differ_are_in_median_deviations(telens, tmp_path):
+def test_rank_distances_are_in_median_deviations(telens, tmp_path):
     values = [1.0, 2.0, 3.0, 4.0, 100.0]
     for rank, value in enumerate(values):
         lines = Lines()
@@ -64,7 +64,7 @@ def test_distances_of_ranks_that_all_differ_are_in_median_deviations(telens, tmp
         assert row["deviations"] == pytest.approx(expected, rel=1e-6)
 
 
-def test_what_most_ranks_have_is_no_outlier(telens, tmp_path):
+def test_value_of_most_ranks_is_not_an_outlier(telens, tmp_path):
     for rank in range(3):
         lines = Lines()
         lines.record(0, "broken", "activation", "max", "nan" if rank < 2 else 1)
@@ -75,7 +75,7 @@ def test_what_most_ranks_have_is_no_outlier(telens, tmp_path):
     assert {row["deviations"] for row in rows if row["layer"] == "broken"} == {None, 0}
 
 
-def test_of_two_ranks_neither_is_the_outlier(telens, tmp_path):
+def test_two_ranks_have_no_outlier(telens, tmp_path):
     means = {"near": (4.0, 4.1), "far": (1.0, -3.0), "alike": (2.0, 2.0), "huge": (-1e308, 1e308)}
     for rank in range(2):
         lines = Lines()
@@ -96,7 +96,7 @@ def test_of_two_ranks_neither_is_the_outlier(telens, tmp_path):
     assert told not in telens("stats", tmp_path, "--by", "rank", "--format", "csv").stdout
 
 
-def test_what_two_ranks_have_stands_behind_what_more_have(telens, tmp_path):
+def test_rows_of_two_ranks_sort_after_rows_of_more(telens, tmp_path):
     values = {
         "pair": (1.0, -3.0),
         "lone": (1.0, "nan"),
@@ -120,7 +120,7 @@ def test_what_two_ranks_have_stands_behind_what_more_have(telens, tmp_path):
         assert (row["difference"] is not None) == (row["layer"] == "pair")
 
 
-def test_of_more_ranks_the_difference_of_two_is_not_told(telens, unlike):
+def test_more_than_two_ranks_have_no_difference(telens, unlike):
     assert "difference" not in rows_by_rank(telens, unlike)[0]
 
 
@@ -130,9 +130,7 @@ def test_other_columns_than_rank_are_refused(telens, unlike):
     assert "--by" in done.stderr
 
 
-def test_ranks_that_are_still_starting_or_were_killed_cost_only_themselves(
-    telens, unlike, tmp_path
-):
+def test_unreadable_ranks_are_skipped(telens, unlike, tmp_path):
     shutil.copytree(unlike, tmp_path, dirs_exist_ok=True)
     folder = tmp_path / "telens" / "run"
     (folder / "rank00006.h5").write_bytes(b"")

@@ -52,7 +52,7 @@ def test_a_healthy_run_was_looked_at(telens, tmp_path, kind):
     assert "no problems found" in result.stdout
 
 
-def test_a_histogram_beside_the_count_of_a_record_changes_nothing(telens, tmp_path):
+def test_histogram_and_count_agree(telens, tmp_path):
     lines = Lines()
     for step in range(STEPS):
         count = 4 if step >= BAD_FROM else 0

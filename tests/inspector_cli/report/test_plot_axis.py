@@ -46,7 +46,7 @@ def test_values_of_like_size_have_a_linear_axis(plot):
     assert {"10", "20", "30", "40"} <= labels
 
 
-def test_positive_values_under_one_that_dwarfs_them_have_a_logarithmic_axis(plot):
+def test_dwarfed_positive_values_use_log_axis(plot):
     page = plot(first_dwarfs(lambda iteration: 1.0 + iteration % 2))
     assert charts_of(page)["cur_amax: the worst tensors"]["note"] == "logarithmic"
     heights, labels = line_of(page)
@@ -56,7 +56,7 @@ def test_positive_values_under_one_that_dwarfs_them_have_a_logarithmic_axis(plot
     assert labels >= {"1", "10", "100", "1000"}
 
 
-def test_zeros_among_them_have_an_axis_that_is_linear_near_zero(plot):
+def test_dwarfed_values_with_zeros_use_symlog_axis(plot):
     page = plot(first_dwarfs(lambda iteration: [0.0, 0.02, 0.5][iteration % 3]))
     charts = charts_of(page)
     note = charts["cur_amax: the worst tensors"]["note"]
@@ -81,7 +81,7 @@ def test_negative_values_have_it_on_both_sides_of_zero(plot):
     assert "0" in labels
 
 
-def test_the_terminal_and_the_page_have_the_same_axis_and_say_so(plot):
+def test_terminal_and_page_use_the_same_axis(plot):
     values = first_dwarfs(lambda iteration: [0.0, 0.02, 0.5][iteration % 3])
     text = plot(values, "")
     assert "cur_amax of layers.1.fc1 activation (linear up to 0.01, logarithmic above)\n" in text
@@ -116,7 +116,7 @@ def test_the_axis_of_iterations_has_round_numbers(telens, write_run, tmp_path):
     assert [iteration for _, iteration in ticks] == [0, 50, 100, 150, 200, 250]
 
 
-def test_values_that_differ_by_rounding_alone_are_drawn_as_a_constant(plot):
+def test_rounding_noise_is_drawn_as_a_constant(plot):
     below_one = math.nextafter(1.0, 0.0)
     page = plot(lambda iteration: 1.0 if iteration % 2 else below_one)
     heights, labels = line_of(page)
@@ -125,7 +125,7 @@ def test_values_that_differ_by_rounding_alone_are_drawn_as_a_constant(plot):
 
 
 @pytest.mark.parametrize("suffix", [".html", ""])
-def test_the_largest_doubles_of_both_signs_have_an_axis(plot, suffix):
+def test_axis_of_largest_doubles_is_finite(plot, suffix):
     text = plot(lambda iteration: 1.7e308 if iteration % 2 else -1.7e308, suffix)
     if not suffix:
         assert not re.search(r"\b-?nan\b", text)

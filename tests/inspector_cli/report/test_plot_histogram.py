@@ -90,7 +90,7 @@ def test_a_page_has_a_map_for_each_tensor(plot, one_rank):
     assert "percentage of its elements" in Page(page).data["subtitle"]
 
 
-def test_a_page_of_one_iteration_has_bars_with_their_numbers(plot, one_rank):
+def test_page_of_one_iteration_has_labeled_bars(plot, one_rank):
     page = plot(one_rank, "--tensor", "activation", "--iterations", "0", suffix=".html")
     chart = charts_of(page)["layers.0.fc1 activation, iteration 0, 25 elements"]
     assert chart["kind"] == "bars"
@@ -107,7 +107,7 @@ def test_more_tensors_than_are_drawn_are_counted(telens, one_rank):
     assert result.stderr.startswith("telens: 1 of 3 tensors with histograms; choose")
 
 
-def test_what_it_cannot_draw_is_said(telens, log_dir, one_rank):
+def test_missing_histograms_are_reported(telens, log_dir, one_rank):
     expect_one_line_error(telens("plot", log_dir, "--histogram", "--layer", "0"), "no histograms")
     expect_one_line_error(
         telens("plot", one_rank, "--histogram", "--iterations", "7"), "no histogram fits"

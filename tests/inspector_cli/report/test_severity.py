@@ -60,7 +60,7 @@ def test_values_of_warm_up_are_marked_and_no_extremes(telens, healthy):
         assert (row["iterations"], row["warm-up"]) == ("10", "1")
 
 
-def test_warm_up_alone_is_shown_and_comes_last(telens, lines, tmp_path):
+def test_only_warm_up_is_shown_and_comes_last(telens, lines, tmp_path):
     cast(lines, 0, "a", "gradient", 99)
     for i in range(3):
         cast(lines, i, "b", "gradient", 99 if i == 0 else 0)
@@ -74,7 +74,7 @@ def test_warm_up_alone_is_shown_and_comes_last(telens, lines, tmp_path):
     assert [(row["layer"], row["max"]) for row in rows] == [("b", "0"), ("a", "99")]
 
 
-def test_rows_of_warm_up_alone_have_their_own_order_and_raise_no_alarm(telens, lines, tmp_path):
+def test_only_warm_up_is_ranked_without_alarm(telens, lines, tmp_path):
     for layer, underflows in (("a", 1), ("b", 99), ("c", 50)):
         cast(lines, 0, layer, "gradient", underflows)
         lines.record(0, layer, "gradient", "gemm_cosine", 1 - underflows / 100)
@@ -86,13 +86,13 @@ def test_rows_of_warm_up_alone_have_their_own_order_and_raise_no_alarm(telens, l
     assert "largest loss" not in telens("info", run).stdout
 
 
-def test_a_run_that_tells_nothing_of_warm_up_is_ranked_whole(telens, lines, tmp_path):
+def test_run_without_warm_up_is_ranked_whole(telens, lines, tmp_path):
     cast(lines, 0, "a", "gradient", 99)
     cast(lines, 0, "b", "gradient", 1)
     assert order_of(telens, lines.write(tmp_path)) == [("a", "gradient"), ("b", "gradient")]
 
 
-def test_what_persists_comes_before_what_happened_once(telens, lines, tmp_path):
+def test_persistent_problems_precede_single_ones(telens, lines, tmp_path):
     for i in range(50):
         cast(lines, i, "a", "gradient", underflows=96 if i >= 5 else 0)
         cast(lines, i, "b", "activation", overflows=0.3 if i == 7 else 0, saturated=int(i == 7))
@@ -109,7 +109,7 @@ def test_what_persists_comes_before_what_happened_once(telens, lines, tmp_path):
     assert "underflows% of a gradient" in text  # and not overflows%
 
 
-def test_an_overflow_by_rounding_alone_is_none(telens, lines, tmp_path):
+def test_overflow_by_rounding_is_ignored(telens, lines, tmp_path):
     for i in range(10):
         cast(lines, i, "a", "activation", overflows=0.05, saturated=0)
         cast(lines, i, "b", "activation", underflows=0.1, saturated=0)
@@ -134,7 +134,7 @@ def test_the_first_that_was_not_finite_comes_first(telens, lines, tmp_path):
     assert "first non-finite: iteration 5, a output" in telens("info", run).stdout
 
 
-def test_whatif_ranks_by_the_error_and_not_by_an_overflow_by_rounding(telens, one_rank):
+def test_whatif_ranks_by_error(telens, one_rank):
     # Current scaling makes the activation's amax overflow by rounding alone in no case here, but
     # 20 % of it vanish without being missed: 2^-17 beside 4. The output has no such error.
     rows = rows_of(telens("whatif", one_rank, "--format", "csv"))
@@ -149,14 +149,14 @@ def sentences(telens, run):
     return telens("info", run).stdout
 
 
-def test_a_healthy_run_has_no_alarm(telens, lines, tmp_path, healthy):
+def test_healthy_run_raises_no_alarm(telens, lines, tmp_path, healthy):
     text = sentences(telens, healthy)
     assert "no NaN, Inf or overflow recorded" in text
     assert "warm-up ignored: iteration 0 of 4 layers (no amax history yet)" in text
     assert "largest loss" not in text
 
 
-def test_what_stats_shows_info_does_not_deny(telens, lines, tmp_path):
+def test_info_agrees_with_stats(telens, lines, tmp_path):
     for i in range(45):
         cast(lines, i, "a", "gradient", overflows=0.09 if i in (3, 4, 5) else 0)
         lines.record(i, "a", "gradient", "nonfinite", 0)
@@ -165,7 +165,7 @@ def test_what_stats_shows_info_does_not_deny(telens, lines, tmp_path):
     assert "overflows: most in a gradient: up to 0.09 %, in 3 of 45 iterations" in text
 
 
-def test_overflows_that_rounding_took_back_are_told_and_no_alarm(telens, lines, tmp_path):
+def test_rounded_overflows_are_reported_without_alarm(telens, lines, tmp_path):
     # Current scaling: the amax lies beyond the range as its scale was rounded, and is not clipped.
     for i in range(10):
         cast(lines, i, "a", "weight", overflows=0.02, saturated=0)
@@ -179,7 +179,7 @@ def test_overflows_that_rounding_took_back_are_told_and_no_alarm(telens, lines, 
 
 
 @pytest.mark.parametrize("odd", [0, 1])
-def test_an_overflow_of_one_rank_in_the_only_iteration_is_no_matter_of_order(telens, tmp_path, odd):
+def test_overflow_of_one_rank_ignores_order(telens, tmp_path, odd):
     for rank in range(2):
         lines = Lines()
         cast(lines, 7, "a", "gradient", overflows=0.2 if rank == odd else 0)
@@ -188,7 +188,7 @@ def test_an_overflow_of_one_rank_in_the_only_iteration_is_no_matter_of_order(tel
     assert "most in a gradient: up to 0.2 %, in 1 of 1 iterations" in sentences(telens, tmp_path)
 
 
-def test_what_was_not_measured_is_not_called_fine(telens, lines, tmp_path):
+def test_unmeasured_is_not_called_fine(telens, lines, tmp_path):
     lines.record(0, "a", "weight", "l2_norm", 1)
     run = lines.write(tmp_path / "neither")
     assert "NaN, Inf and overflows not measured" in sentences(telens, run)
@@ -197,7 +197,7 @@ def test_what_was_not_measured_is_not_called_fine(telens, lines, tmp_path):
     assert "no NaN or Inf recorded; overflows not measured" in sentences(telens, run)
 
 
-def test_a_loss_that_is_not_a_number_has_no_sign(telens, lines, tmp_path):
+def test_nan_loss_has_no_sign(telens, lines, tmp_path):
     lines.record(0, "a", "weight", "l2_norm", 1)
     lines.scalar(0, "loss", "-nan")
     text = sentences(telens, lines.write(tmp_path))
@@ -212,7 +212,7 @@ def test_a_warning_names_its_layer(telens, lines, tmp_path):
     assert re.search(r"^warning +iteration 0: layers.7.fc1: it runs unquantized", text, re.M)
 
 
-def test_what_persists_is_told(telens, lines, tmp_path):
+def test_persistent_loss_is_reported(telens, lines, tmp_path):
     for i in range(50):
         cast(lines, i, "a", "gradient", underflows=96 if i >= 5 else 0)
     text = sentences(telens, lines.write(tmp_path))
@@ -243,7 +243,7 @@ def test_warm_up_sets_no_axis_and_is_marked(telens, healthy, tmp_path):
         assert (96, None) in first  # a value without a place: marked, and on no axis
 
 
-def test_overflows_that_only_round_are_not_drawn_as_clipping(telens, lines, tmp_path):
+def test_rounded_overflows_are_not_drawn(telens, lines, tmp_path):
     for i in range(10):
         cast(lines, i, "a", "weight", overflows=1.3, saturated=0)
         cast(lines, i, "b", "weight", underflows=0.02, overflows=2 if i == 4 else 0,
@@ -261,7 +261,7 @@ def test_overflows_that_only_round_are_not_drawn_as_clipping(telens, lines, tmp_
     assert max(place for row in underflows["rows"] for place in row["places"]) < 1000
 
 
-def test_the_loss_is_drawn_where_nothing_else_was_recorded(telens, lines, tmp_path):
+def test_loss_is_drawn_without_records(telens, lines, tmp_path):
     lines.record(10, "a", "weight", "l2_norm", 1)
     for i in range(40):
         lines.scalar(i, "loss", 40 - i)
@@ -271,7 +271,7 @@ def test_the_loss_is_drawn_where_nothing_else_was_recorded(telens, lines, tmp_pa
     assert re.search(r"^ +40 ", loss, re.MULTILINE)
 
 
-def test_the_loss_is_no_statistic_and_the_error_says_where_it_is(telens, lines, tmp_path):
+def test_loss_as_statistic_is_explained(telens, lines, tmp_path):
     lines.record(3, "a", "weight", "l2_norm", 1)
     lines.scalar(3, "loss", 2.5)
     run = lines.write(tmp_path)
@@ -280,7 +280,7 @@ def test_the_loss_is_no_statistic_and_the_error_says_where_it_is(telens, lines, 
     assert "this run has no statistic 'los'" in telens("plot", run, "--stat", "los").stderr
 
 
-def test_a_chart_of_one_iteration_is_not_empty(telens, lines, tmp_path):
+def test_chart_of_one_iteration_is_not_empty(telens, lines, tmp_path):
     for layer in "ab":
         lines.record(3, layer, "weight", "l2_norm", 1 + ord(layer))
     lines.scalar(3, "loss", 2.5)
@@ -306,9 +306,7 @@ def test_json_of_stats_is_ranked_alike(telens, healthy):
 
 @pytest.mark.parametrize("warm_up", [False, True])
 @pytest.mark.parametrize("skipped", [True, False])
-def test_a_loss_scaler_that_looks_for_its_scale_is_no_trouble(
-    telens, lines, tmp_path, skipped, warm_up
-):
+def test_loss_scaler_search_is_ignored(telens, lines, tmp_path, skipped, warm_up):
     if warm_up:
         lines.warm_up(0, "fc1")
     for step in range(8):

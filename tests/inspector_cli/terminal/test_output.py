@@ -81,7 +81,7 @@ def limited(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
-def test_a_page_that_cannot_be_written_whole_leaves_the_old_one(log_dir, tmp_path):
+def test_failed_page_write_keeps_old_page(log_dir, tmp_path):
     out = tmp_path / "plot.html"
     out.write_text("the old one")
     result = subprocess.run(
@@ -95,7 +95,7 @@ def test_a_page_that_cannot_be_written_whole_leaves_the_old_one(log_dir, tmp_pat
 
 
 @pytest.mark.parametrize("command", ["plot", "report"])
-def test_page_tells_that_it_replaced_a_file(telens, log_dir, tmp_path, command):
+def test_page_output_reports_replaced_file(telens, log_dir, tmp_path, command):
     out = tmp_path / "page.html"
     told = [telens(command, log_dir, "--out", out).stdout.split(": ")[0] for _ in range(2)]
     assert [each.rstrip() for each in told] == [
@@ -105,7 +105,7 @@ def test_page_tells_that_it_replaced_a_file(telens, log_dir, tmp_path, command):
 
 
 @pytest.mark.parametrize("command", ["plot", "report"])
-def test_page_in_a_missing_folder_is_refused(telens, log_dir, tmp_path, command):
+def test_page_in_missing_folder_is_rejected(telens, log_dir, tmp_path, command):
     out = tmp_path / "new/page.html"
     result = telens(command, log_dir, "--out", out)
     assert result.returncode == 2
@@ -117,7 +117,7 @@ def test_page_in_a_missing_folder_is_refused(telens, log_dir, tmp_path, command)
 
 @pytest.mark.parametrize("command", ["plot", "report"])
 @pytest.mark.parametrize("out", ["page.html", "deep/page.html", "./page.html"])
-def test_a_page_is_written_where_a_relative_name_leads_to(log_dir, tmp_path, command, out):
+def test_page_is_written_to_relative_path(log_dir, tmp_path, command, out):
     (tmp_path / "deep").mkdir()
     written = subprocess.run(
         [COMMAND, command, log_dir, "--out", out],
@@ -128,7 +128,7 @@ def test_a_page_is_written_where_a_relative_name_leads_to(log_dir, tmp_path, com
     assert written.stdout.split("wrote ")[1].split(": ")[0].rstrip() == out
 
 
-def test_a_page_replaces_the_old_one_whole(telens, log_dir, tmp_path):
+def test_page_replaces_old_page_atomically(telens, log_dir, tmp_path):
     page = tmp_path / "kept/plot.html"
     page.parent.mkdir()
     page.write_text("the old one")
@@ -142,7 +142,7 @@ def test_a_page_replaces_the_old_one_whole(telens, log_dir, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["plot", "report"])
-def test_a_page_replaces_a_link_and_not_its_target(telens, log_dir, tmp_path, command):
+def test_page_replaces_link_not_target(telens, log_dir, tmp_path, command):
     target, link = tmp_path / "target", tmp_path / "page.html"
     target.write_text("another file of the user")
     link.symlink_to(target)

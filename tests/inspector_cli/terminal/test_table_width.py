@@ -74,7 +74,7 @@ def test_layer_names_keep_numbers_and_lose_the_common_part(run, line):
         assert len(re.findall(rf"^(?:block_)? *{number}\.[a-z]", body, re.MULTILINE)) == 2
 
 
-def test_what_all_rows_say_is_told_once_and_a_row_has_a_line(telens, lines, tmp_path):
+def test_constant_columns_are_printed_once(telens, lines, tmp_path):
     ran = "E4M3 under tensor scaling"
     for i, name in enumerate(NAMES):
         entries = {"kernel": "BF16 GEMM of decoded operands"}
@@ -96,7 +96,7 @@ def test_what_all_rows_say_is_told_once_and_a_row_has_a_line(telens, lines, tmp_
     assert "same in all rows" not in telens("ledger", run).stdout
 
 
-def test_what_two_rows_share_is_seen_at_a_glance(lines, tmp_path):
+def test_two_rows_keep_constant_columns(lines, tmp_path):
     for name in NAMES[:2]:
         lines.record(0, name, "activation", "l2_norm", 1)
     assert "same in all rows" not in on_terminal(
@@ -104,7 +104,7 @@ def test_what_two_rows_share_is_seen_at_a_glance(lines, tmp_path):
     )
 
 
-def test_names_that_would_flood_the_terminal_are_cut_in_the_middle(telens, lines, tmp_path):
+def test_long_names_are_cut_in_the_middle(telens, lines, tmp_path):
     names = ["x" * 200 + ".0", "y" * 70 + "end", ".".join(["part"] * 48) + ".7", "ü" * 100]
     for name in names:
         lines.record(0, name, "activation", "l2_norm", 1)
@@ -137,7 +137,7 @@ def test_names_that_would_flood_the_terminal_are_cut_in_the_middle(telens, lines
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_a_number_that_all_layers_share_stays(lines, tmp_path):
+def test_common_layer_number_is_kept(lines, tmp_path):
     for part in ("q", "k"):
         lines.record(0, f"a.very.long.prefix.of.model.layers.7.{part}", "weight", "l2_norm", 1)
     text = on_terminal(40, "stats", lines.write(tmp_path), "--stat", "l2_norm")
@@ -154,14 +154,14 @@ def test_empty_columns_are_hidden(run):
     assert "gemm" not in on_terminal(200, "features")
 
 
-def test_what_is_left_out_for_want_of_room_is_told(run):
+def test_hidden_columns_are_reported(run):
     text = on_terminal(40, "stats", run)
     assert re.search(r"^hidden columns \(terminal too narrow\): amax, mse/amax", text, re.MULTILINE)
     assert "underflows%" in text
     assert "hidden columns" not in on_terminal(60, "stats", run)
 
 
-def test_a_pipe_gets_the_whole_table_whatever_its_width(telens, run):
+def test_pipe_gets_the_whole_table(telens, run):
     text = telens("stats", run).stdout
     heading, *rows = text.splitlines()
     assert heading.split() == [
@@ -171,7 +171,7 @@ def test_a_pipe_gets_the_whole_table_whatever_its_width(telens, run):
     assert {row.split()[0] for row in rows} == set(NAMES)
 
 
-def test_rows_may_be_sorted_by_any_column(telens, run):
+def test_rows_sort_by_any_column(telens, run):
     def column(name, *arguments):
         result = telens("stats", run, "--format", "csv", *arguments)
         return [row[name] for row in rows_of(result)]
@@ -186,7 +186,7 @@ def test_rows_may_be_sorted_by_any_column(telens, run):
     expect_one_line_error(result, "no column 'underflow'", "did you mean 'underflows%'")
 
 
-def test_what_is_empty_comes_last_whatever_it_is_sorted_by(telens, log_dir):
+def test_empty_cells_sort_last(telens, log_dir):
     rows = rows_of(telens("stats", log_dir, "--sort", "overflows%", "--format", "csv"))
     cells = [row["overflows%"] for row in rows]
     assert cells == ["0.25", "0", "0", "0", "", "", "", ""]
@@ -212,7 +212,7 @@ def test_every_table_can_be_sorted(telens, log_dir, one_rank, run, config, name)
 
 
 @pytest.mark.parametrize("longest", [20, 46])
-def test_a_legend_keeps_the_number_of_a_layer(telens, lines, tmp_path, longest):
+def test_legend_keeps_layer_numbers(telens, lines, tmp_path, longest):
     names = ["embedding.of.positions", *NAMES]  # nothing in common
     for name in names:
         lines.record(0, name, "activation", "l2_norm", 1.0)
