@@ -1,5 +1,5 @@
 // How bad it is what a run shows, in one order for all commands: persistence times size, warm-up
-// aside. docs/command.md derives it.
+// aside. docs/internals/judging.md derives it.
 #pragma once
 
 #include <cstdint>
