@@ -58,12 +58,12 @@ config::FeatureDescription fp8_stats_description() {
       .aliases = {"LogFp8Stats"},
       .summary = "statistics of the quantized tensor",
       .doc =
-          "Says what the cast to low precision did to a tensor under the running recipe or, with\n"
-          "a recipe before the name, what that recipe would have done in the running recipe's\n"
-          "FP8 format, else E4M3. Skips, with a warning, a layer that runs unquantized. Of a\n"
-          "recipe with a scale a block the rowwise copy is measured, with _columnwise behind the\n"
-          "name the columnwise one; if only one of a tensor's GEMMs is quantized, that copy.\n"
-          "An attention runs unquantized: of its tensors it takes what-ifs.",
+          "Measures the quantization of a tensor by the running recipe. With a recipe as prefix,\n"
+          "measures what that recipe would do, in the FP8 format of the running recipe, else in\n"
+          "E4M3. Skips a layer that is not quantized, with a warning. For block-scaled recipes\n"
+          "the row-wise copy is measured; append _columnwise for the other one. If only one of a\n"
+          "tensor's GEMMs is quantized, its copy is measured. For tensors of an attention, only\n"
+          "statistics with a recipe as prefix are available.",
       .example =
           "LogFp8TensorStats:\n"
           "  enabled: True\n"
