@@ -163,4 +163,4 @@ def test_a_dataset_of_the_users_own_is_named_in_the_refusal(telens, run_file, tm
         group, _, own = name.rpartition("/")
         assert f"{path}: " in refusal.stderr
         assert f"({group or '/'}: expected only objects that TELens writes, " in refusal.stderr
-        assert f"came '{own}' as well; remove it" in refusal.stderr
+        assert f"got '{own}' as well; remove it" in refusal.stderr
