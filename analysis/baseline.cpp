@@ -17,10 +17,11 @@ constexpr double kSteps = 3;
 struct Past {
   double usual = 0;
   double spread = 0;        // taken over the steps
-  double largest_step = 0;  // but for a spike
+  double largest_step = 0;  // without a spike
 };
 
-// The largest distance; of many the third largest: a spike of one point takes two steps.
+// Returns the largest distance, or the third largest if there are many: a spike of one point
+// consists of two steps.
 double largest_but_a_spike(const std::vector<double>& steps) {
   constexpr std::size_t kMany = 8;
   std::vector<double> sizes;
@@ -59,9 +60,9 @@ Sizes finite(std::span<const Point> all) {
   return sizes;
 }
 
-// How many points a ramp takes that begins at `first`, until it is least_bits away from `usual`; 0:
-// there is none. Each point lies beyond `edge` and not before the last one. A step that makes good
-// what the one before it went back counts from where the ramp was.
+// Returns the number of points from `first` until a ramp is least_bits away from `usual`, or 0 if
+// there is no ramp. Each point must be beyond `edge` and not below the previous point. A step that
+// recovers a setback counts from the value before the setback.
 std::size_t ramp_length(std::span<const double> values, std::size_t first, double edge,
                         double usual, const RampOptions& options) {
   constexpr double kLargestStep = 0.4;  // times least_bits: a larger one is a shift
@@ -78,8 +79,8 @@ std::size_t ramp_length(std::span<const double> values, std::size_t first, doubl
   return 0;
 }
 
-// A factor that is applied again in each iteration makes a straight line of bits. Where the line
-// bends by a third of the rise, what crept along before the bend is training's own.
+// A factor that is applied again in each iteration gives a straight line in bits. If the line bends
+// by a third of the rise, the slow change before the bend belongs to normal training.
 std::size_t onset(std::span<const double> values, std::size_t first, std::size_t length) {
   constexpr double kOfRise = 1.0 / 3;
   const std::size_t before = first - 1;
@@ -134,7 +135,7 @@ std::optional<Shift> first_shift(std::span<const Point> all, const ShiftOptions&
     std::size_t end = i;
     while (end < values.size() && leaves(end)) ++end;
     const std::size_t stays = end - i;
-    // The end of a burst goes back to where the window mostly was.
+    // After a burst, values return to where most of the window was.
     const auto window = std::span(values).subspan(begin, i - begin);
     const double from_window = values[i] - median({window.begin(), window.end()});
     const bool beyond =
@@ -143,7 +144,7 @@ std::optional<Shift> first_shift(std::span<const Point> all, const ShiftOptions&
     std::size_t back = end;
     while (back < values.size() && is_away(back, away / 2)) ++back;
     if (back < values.size() && back - i < options.passing) continue;
-    // It has to stay, but for one of these points.
+    // All of these points but one must stay away.
     const auto first_points = std::views::iota(i, std::min(values.size(), i + options.passing));
     if (std::ranges::count_if(first_points, std::not_fn(leaves)) > 1) continue;
     // A spike before a shift is none of it.

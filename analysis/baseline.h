@@ -1,4 +1,4 @@
-// The usual values of a series, and where it leaves them: medians, which single values do not move.
+// Detects when a series leaves its usual values. Uses medians, which single values do not change.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ double median(std::vector<double> values);  // NaN of none
 // are normally distributed.
 double spread(const std::vector<double>& values);
 
-// log2 of a size; what is 0 or less, or no number, is 2^-200.
+// Returns log2 of a size; 2^-200 if the size is NaN, zero or negative.
 double bits(double size);
 
 // A series of sizes, in bits.
@@ -29,7 +29,7 @@ struct Shift {
 };
 
 struct ShiftOptions {
-  double least_bits = 3;       // less is no shift
+  double least_bits = 3;       // less is not a shift
   std::size_t least_past = 4;  // points that make a past
   std::size_t sustained = 3;   // consecutive points that stay away; fewer at the end of the run
   // A shift that goes back by half before so many points is a burst, and so is one that is not away
@@ -38,10 +38,10 @@ struct ShiftOptions {
   std::size_t window = 16;  // number of past points
 };
 
-// The first shift of a series of sizes: away from the median of the last points by least_bits and
-// by 4 spreads of the steps in the past, and by a step of 3 times the largest one of these but for
-// a spike, so that a steady growth is none. A shift that lasts for fewer points than `sustained`,
-// since the run ends or holds no number any more, has to be larger.
+// Returns the first shift of a series of sizes: a point that is least_bits and 4 spreads of the
+// past steps away from the median of the window, reached by a step of 3 times the largest past step
+// (spikes excluded), so that steady growth is not a shift. A shift of fewer than `sustained`
+// points, because the run ends or the values become NaN, must be larger.
 std::optional<Shift> first_shift(std::span<const Point> sizes, const ShiftOptions& options);
 
 struct RampOptions {
@@ -52,8 +52,8 @@ struct RampOptions {
   double back = 0.1;           // bits that a step may go back
 };
 
-// The first departure from a steady past that goes on in one direction until it is least_bits away,
-// as of a factor that is applied again in each iteration, in steps of 0.4 least_bits at the most.
+// Returns the first steady movement in one direction away from a steady past, up to least_bits, in
+// steps of at most 0.4 least_bits, as a factor causes that is applied again in each iteration.
 // `sign`: 1 up, -1 down.
 std::optional<Shift> first_ramp(std::span<const Point> sizes, int sign, const RampOptions& options);
 

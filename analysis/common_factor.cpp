@@ -20,7 +20,8 @@ constexpr double kLeastBits = 0.5;
 constexpr double kTimesSteps = 4;
 constexpr double kTimesChance = 3;
 constexpr double kStandardErrors = 3;
-// The standard error of the median of normal values: sqrt(pi / 2) times that of their mean.
+// Standard error of the median of normal values relative to the standard error of their mean:
+// sqrt(pi / 2).
 const double kErrorOfMedian = std::sqrt(std::acos(-1.0) / 2);
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
@@ -30,8 +31,8 @@ double log_ratio(double a, double b) {
   return known ? std::log2(b / a) : kNone;
 }
 
-// Of an even count the mean of the two in the middle, so that factors and their inverses weigh
-// alike. NaN of none.
+// Returns the median; for an even count the mean of the two middle values, so that factors and
+// their inverses have equal weight. NaN if empty.
 double middle(std::vector<double> bits) {
   if (bits.empty()) return kNone;
   std::ranges::sort(bits);
@@ -146,8 +147,8 @@ Window largest_sum(const std::vector<double>& values, double half) {
   return best;
 }
 
-// Iterations [first, end) in a row in which a common factor is beyond the tolerance, to one side,
-// but for those in which it is not known.
+// Consecutive iterations [first, end) in which a common factor exceeds the tolerance on one side.
+// Iterations without a known factor are skipped.
 struct Excess {
   std::size_t first = 0, end = 0;
   std::size_t known = 0;
@@ -225,7 +226,8 @@ class Search {
     return is_long() || always ? std::optional(excess) : std::nullopt;
   }
 
-  // The median ratio of each pair over the iterations of the excess; NaN if none is known.
+  // Returns the median ratio of each pair over the iterations of the excess; NaN if no ratio is
+  // known.
   std::vector<double> usual_ratios(const Excess& excess) const {
     std::vector<double> usual;
     for (const std::vector<double>& row : ratios_.bits) {

@@ -14,7 +14,7 @@ namespace telens::analysis {
 
 constexpr std::size_t kLeastPairs = 4;  // fewer series have nothing in common
 
-// The same tensor's root mean squares in both runs, and in a third one.
+// Root mean squares of one tensor in both runs, and in a third run.
 struct SeriesPair {
   const Series* a = nullptr;
   const Series* b = nullptr;
@@ -26,7 +26,7 @@ struct CommonFactor {
   std::size_t origin = 0;                 // index of the first pair that has it
   std::vector<std::size_t> pairs = {};    // indices of all pairs that have it
   std::int64_t first = 0;                 // iteration
-  std::optional<std::int64_t> last = {};  // before the runs agree again; nullopt: they do not
+  std::optional<std::int64_t> last = {};  // before the runs agree again; nullopt if never
   double factor = 1;                      // B over A
   double tolerance = 1;                   // the largest factor that formats and chance explain
 };
@@ -35,17 +35,15 @@ struct CommonFactor {
 // differ as much.
 using LossFactor = std::function<double(std::int64_t iteration)>;
 
-// Looks for the earliest common factor of neighbors in `pairs`, which have one tensor and one rank
-// and the order of training. It is in at least four of them, in all or in a part from one layer on.
-//
-// A factor counts if it lasts for three iterations in a row, or for all if there are fewer: of
-// those in which both runs have at least four of the series, and half of them. The tolerance, in
-// bits, is the root of the sum of the squares of
-// - the growth of a norm by independent errors, log2(1 + error^2) / 2, of A less that of B;
-// - 4 times the median change of A from one iteration to the next that its series have in common,
-//   or, with a third run, 3 times the largest common factor between A and that run;
-// - 0.5 (1 + 1 / sqrt(n)) for n series of the iteration, or 3 standard errors of their median if
-// that is more; and for gradients the factor between the losses is added.
+// Returns the earliest factor that neighbors in `pairs` have in common. The pairs have one tensor
+// and one rank, in training order; at least four must have the factor, all or a part from one layer
+// on. A factor counts if it lasts for three consecutive iterations, or for all if there are fewer.
+// Only iterations in which both runs have at least four series and half of them count. The
+// tolerance, in bits, is the root of the sum of the squares of the growth of a norm by independent
+// errors, log2(1 + error^2) / 2 of A minus that value of B; of 4 times the median change of A
+// between iterations that its series share or, with a third run, 3 times the largest common factor
+// between A and that run; and of 0.5 (1 + 1 / sqrt(n)) for n series in the iteration, or 3 standard
+// errors of their median if larger. For gradients the factor between the losses is added.
 std::optional<CommonFactor> find_common_factor(const std::vector<SeriesPair>& pairs,
                                                const LossFactor& loss_factor);
 

@@ -51,8 +51,8 @@ std::set<std::string_view> list_scalings(const Facts& facts) {
   return scalings;
 }
 
-// Empty: the statistic has a meaning in this run, for all that is known of it. Else the precision
-// in which it has none: a scale needs a cast, and one scale of a tensor a cast that has one.
+// Returns the precision in which the statistic has no meaning, or "" if it has one: a scale
+// requires a cast, and the scale of a tensor a cast with one scale per tensor.
 std::string no_meaning_under(std::string_view statistic, const Facts& facts,
                              const std::set<std::string_view>& scalings) {
   using config::StatisticSource;
@@ -65,7 +65,7 @@ std::string no_meaning_under(std::string_view statistic, const Facts& facts,
   return fmt::format("{} scaling", fmt::join(scalings, " and "));
 }
 
-// Those of the statistics that a rule lacks which no feature would have recorded.
+// Returns the missing statistics of a rule that no feature could have recorded.
 Meaningless find_meaningless(const Rule& rule, const Facts& facts,
                              const std::set<std::string_view>& scalings) {
   Meaningless meaningless{&rule, {}, {}};
@@ -90,7 +90,7 @@ bool asks_for_attention(const Rule& rule) {
   });
 }
 
-// By what was recorded of one, or by the name of a layer.
+// Decides by recorded attention tensors, or by the name of a layer.
 bool has_attention(const Facts& facts) {
   for (const std::string_view statistic : statistics_of_rules()) {
     for (const Series* series : facts.with(statistic)) {
@@ -107,7 +107,8 @@ bool has_attention(const Facts& facts) {
   return false;
 }
 
-// Something kept the ranks from being compared, and no two of them have what the rule reads.
+// Returns true if the ranks could not be compared and fewer than two ranks have the input of the
+// rule.
 bool lacks_ranks(const Rule& rule, const Facts& facts) {
   if (!rule.compares_ranks || facts.why_not_compared().empty()) return false;
   std::set<int> ranks;
@@ -122,13 +123,13 @@ bool lacks_ranks(const Rule& rule, const Facts& facts) {
   return ranks.size() < 2;
 }
 
-// A run of one rank lacks nothing for a comparison of ranks, nor one without attention its scores.
+// A run with one rank needs no rank comparison, and a run without attention no scores.
 bool could_have(const Rule& rule, const Facts& facts) {
   if (rule.compares_ranks) return facts.ranks() > 1;
   return !asks_for_attention(rule) || has_attention(facts);
 }
 
-// A finding that begins with a process that goes on with the run may come from its checkpoint.
+// A finding that begins right after a resume may come from the checkpoint.
 void tell_resume(Finding& finding, const Facts& facts) {
   constexpr std::int64_t kSteps = 2;
   for (const Resume& resume : facts.resumes()) {
@@ -188,8 +189,8 @@ bool is_of_values(const Finding& finding) {
   return stage >= Stage::values && stage <= Stage::propagation;
 }
 
-// Only an exception can follow from what was recorded. Memory, signals and errors of the program
-// itself have other causes.
+// Only an exception can be a consequence of recorded values. Memory, signals and errors in the
+// program's code have other causes.
 bool explains(const Ranked& ranked, const Finding& end, const RunEnding& ending) {
   constexpr double kTrusted = 0.6;
   const Finding& finding = ranked.finding;
@@ -234,6 +235,9 @@ Diagnosis diagnose(const Facts& facts) {
     }
     auto names = lacks(rule, facts);
     if (!names.empty()) {
+      if (rule.judges_scalars && !facts.scalars().empty()) {
+        std::ranges::move(rule.find(facts), std::back_inserter(findings));
+      }
       Meaningless meaningless = find_meaningless(rule, facts, scalings);
       if (!meaningless.statistics.empty()) {
         diagnosis.meaningless.push_back(std::move(meaningless));

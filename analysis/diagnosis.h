@@ -13,13 +13,14 @@
 
 namespace telens::analysis {
 
-// A rule that could not be asked, since the run lacks what it reads.
+// A rule that was skipped because the run does not contain its input.
 struct Unasked {
   const Rule* rule = nullptr;
   std::vector<std::string> lacks;  // statistics, or "a ledger"
 };
 
-// A rule that no recording feeds in a run like this one: what it reads has no meaning there.
+// A rule that does not apply to this run, because the statistics that it reads have no meaning
+// here.
 struct Meaningless {
   const Rule* rule = nullptr;
   std::vector<std::string> statistics;
@@ -41,11 +42,11 @@ struct Diagnosis {
   std::int64_t first_iteration = 0;  // that were looked at; first > last: none
   std::int64_t last_iteration = -1;
 
-  // Rules that would look at a run like this one, had it recorded what they read.
+  // Number of rules that apply to this run if their input is recorded.
   std::size_t applicable() const { return asked + unasked.size() + not_compared.rules.size(); }
 };
 
-// Throws RecordError where the run cannot be read.
+// Throws RecordError if the run cannot be read.
 Diagnosis diagnose(const Facts& facts);
 
 }  // namespace telens::analysis

@@ -11,8 +11,8 @@
 
 namespace telens::analysis {
 
-// A number from the run: the row of `statistic` at a place in an iteration. `what` says what it is
-// beside, as "usual" or "expected"; empty: what was seen.
+// A number from the run: `statistic` at a place and iteration. `what` is its role, such as "usual"
+// or "expected"; empty for the observed value.
 struct Evidence {
   std::string statistic;
   Place place;
@@ -30,7 +30,7 @@ struct Finding {
   std::string summary = {};  // one sentence without a period
   std::vector<Evidence> evidence = {};
   bool gradual = false;        // it grew: by chance an iteration before it had to
-  std::string next_step = {};  // in place of the rule's, where the numbers tell more than the cause
+  std::string next_step = {};  // replaces the rule's next step
 };
 
 // A finding, those that follow from it, and how many times the same was found elsewhere.

@@ -19,12 +19,12 @@ struct EventsOfKind {
   std::vector<ShownEvent> events;
 };
 
-// Kind by kind: what ended the run first, plain messages last. With `all` each event by itself,
-// else once what ranks say alike, and none of warm-up.
+// Groups events by kind: events that ended the run first, plain messages last. With `all`, each
+// event is listed; otherwise equal events of several ranks are merged and warm-up is skipped.
 std::vector<EventsOfKind> list_events(const record::RunReader& run, bool all);
 
-// Its sentence, printable, with the layer that it is about, and without the iteration, for which
-// readers have a place of its own.
+// Returns its sentence, printable, with the name of its layer and without the iteration, which
+// callers show separately.
 std::string get_event_text(const record::Event& event, const record::RunReader& run);
 
 }  // namespace telens::analysis

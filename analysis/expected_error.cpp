@@ -43,7 +43,7 @@ std::map<std::int32_t, double> units_of_gemms(const Facts& facts) {
   return units;
 }
 
-// The inner dimension of the product: [M, K] x [K, N] -> [M, N] has sizes MK, KN, MN. 0: not known.
+// Inner dimension K of [M, K] x [K, N] -> [M, N], from the sizes MK, KN and MN; 0 if unknown.
 double k_beside(const Facts& facts, const Series& weight) {
   if (weight.points.empty()) return 0;
   const auto& [iteration, elements] = weight.points.back();
@@ -64,7 +64,7 @@ Sizes get_sizes(const Facts& facts) {
   for (const auto& [layer, unit] : sizes.units) {
     sizes.unit_elsewhere = std::max(sizes.unit_elsewhere, unit);
   }
-  // Where no GEMM said what it ran in, a cast may be to any format of FP8.
+  // If no GEMM recorded its precision, a cast may use any FP8 format.
   if (sizes.units.empty() && casts) sizes.unit_elsewhere = kUnitOfE5m2;
   for (const Series* each : facts.with("numel")) {
     if (each->place.tensor != TensorName::weight) continue;

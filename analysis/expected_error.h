@@ -1,4 +1,4 @@
-// How far two runs may lie apart by what their GEMMs ran in alone.
+// Expected difference of two runs from GEMM precision only.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@ class ExpectedError {
   // Half the distance of neighboring numbers, relative, in the coarsest format that an operand of
   // the layer was cast to, in either run.
   double unit(std::int32_t layer) const;
-  // The relative error of one of its products: two casts, which round evenly within their unit, and
-  // a sum of K terms in FP32.
+  // Returns the relative error of one product of the layer: two casts, whose rounding errors are
+  // uniform within the unit, and a sum of K terms in FP32.
   double of_product(std::int32_t layer) const;
-  // That of a tensor behind all products on its way: their errors add up as squares.
+  // Returns the accumulated error after all upstream GEMMs (root sum of squares).
   double at(const Place& place) const;
 
  private:

@@ -110,7 +110,7 @@ void Facts::read_resumes(const record::RunReader& run) {
     Resume resume{.first = segment.first_iteration};
     if (last != nullptr) {
       resume.last_before = std::min(last->last_iteration, last->superseded_from - 1);
-      if (resume.last_before < last->first_iteration) continue;  // it begins anew
+      if (resume.last_before < last->first_iteration) continue;  // restarted
     }
     resumes_.push_back(resume);
   }
@@ -175,7 +175,7 @@ void Facts::read_series(const record::RunReader& run,
     Place place{.layer = row.layer, .tensor = tensors[row.tensor], .rank = rank};
     if (row.gemm != record::kNoName) place.gemm = gemms[row.gemm];
     if (row.scope != record::kNoName) {
-      // A reduced value stands in the file of each rank of its group.
+      // A reduced value is stored in the file of each rank of its group.
       place.rank = kAllRanks;
       const Key key = make_key(place, row.statistic);
       if (owners[row.scope].try_emplace(key, rank).first->second != rank) return;
@@ -195,7 +195,7 @@ Facts::InWarmUp Facts::judge_in_warm_up(std::string_view statistic) {
   }
   const bool is_of_cast = statistic.starts_with("scale_") || statistic.starts_with("stale_") ||
                           statistic == "underflows%" || statistic == "mse";
-  // A weight is what it is before any cast.
+  // Statistics of a weight do not depend on a cast.
   return is_of_cast ? InWarmUp::meaningless : InWarmUp::meaningful_of_weights;
 }
 
@@ -298,7 +298,7 @@ void Facts::read_scalars(const record::RunReader& run) {
   for (Scalars& each : scalars_) sort_by_iteration(each.points);
 }
 
-// The rows of one state come one after the other, each entry once.
+// Rows of one state are consecutive and contain each entry once.
 void Facts::read_ledger(const record::RunReader& run) {
   const auto& words = run.names(Dictionary::word);
   const auto& gemms = run.names(Dictionary::gemm);

@@ -19,7 +19,7 @@
 
 namespace telens::analysis {
 
-// The precision in which a GEMM ran from an iteration on; `entries` are those of docs/run_file.md.
+// The precision of a GEMM from an iteration on. docs/run_file.md describes `entries`.
 struct GemmState {
   Place place;
   std::int64_t iteration = 0;
@@ -35,9 +35,9 @@ struct Scalars {
   std::vector<Point> points;
 };
 
-// Another process goes on with the run; what it repeats counts as its own.
+// A later process that resumed the run. Iterations that it repeats replace the earlier ones.
 struct Resume {
-  std::int64_t last_before = INT64_MIN;  // iteration; not known where the files before are gone
+  std::int64_t last_before = INT64_MIN;  // unknown if earlier files are missing
   std::int64_t first = 0;                // iteration that it recorded
 };
 
@@ -49,22 +49,22 @@ struct Iterations {
 
 class Facts {
  public:
-  // Reads the series of these statistics alone, and everything else, of these iterations; the state
-  // of a GEMM counts from before them on. Histograms tell of elements that are not finite as
-  // records do. Throws RecordError.
+  // Reads these iterations: the series of the given statistics, and everything else. GEMM states
+  // before the first iteration are also read. Non-finite elements in histograms count like the
+  // recorded statistic. Throws RecordError.
   Facts(const record::RunReader& run, std::span<const std::string_view> statistics,
         Iterations iterations = {});
 
   // In the order of their turns, then of ranks.
   std::vector<const Series*> with(std::string_view statistic) const;
-  // Another statistic of the same tensor, layer and rank: for the same GEMM, else of the tensor
-  // itself, else for any GEMM. nullptr: not recorded.
+  // Returns another statistic of the same tensor, layer and rank: for the same GEMM if recorded,
+  // else of the tensor itself, else for any GEMM. Returns nullptr if it was not recorded.
   const Series* beside(const Series& series, std::string_view statistic) const;
   const Series* find(const Place& place, std::string_view statistic) const;
   bool has(std::string_view statistic) const { return !with(statistic).empty(); }
 
   const std::vector<Scalars>& scalars() const { return scalars_; }
-  // By rank, layer and GEMM, then as they followed each other.
+  // Sorted by rank, layer and GEMM, then by time.
   const std::vector<GemmState>& gemm_states() const { return gemm_states_; }
 
   // Iterations of a layer in which delayed scaling had no amax history.
@@ -83,11 +83,12 @@ class Facts {
   // The last iteration of which a rank has recorded anything; nothing: its last file is of a world
   // of another size than the newest one, and the run has gone on without it.
   std::optional<std::int64_t> last_of_rank(int rank) const;
-  // A clause (analysis/rank_coverage.h); empty: nothing kept ranks from being compared.
+  // Returns a clause (analysis/rank_coverage.h), or "" if nothing prevented features from comparing
+  // ranks.
   const std::string& why_not_compared() const { return why_not_compared_; }
-  // The configuration of the run as it stands in its file; empty: none was recorded.
+  // Returns the run's configuration text, or "" if none was recorded.
   const std::string& config_text() const { return config_text_; }
-  // Those of each rank, in the order of time.
+  // In order of time for each rank.
   const std::vector<Resume>& resumes() const { return resumes_; }
   const RunEnding& ending() const { return ending_; }
 
@@ -128,7 +129,7 @@ class Facts {
   std::int64_t first_ = INT64_MAX;
   std::int64_t last_ = INT64_MIN;
   int ranks_ = 0;
-  std::map<int, std::int64_t> last_of_ranks_;  // ranks of the newest world alone
+  std::map<int, std::int64_t> last_of_ranks_;  // only ranks of the newest world
   std::string why_not_compared_;
   std::string config_text_;
   std::vector<Resume> resumes_;

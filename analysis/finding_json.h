@@ -11,7 +11,8 @@ namespace telens::analysis {
 
 inline constexpr int kSchemaVersion = 1;
 
-// One line; `run` is the run as it was named, `notes` what broke off its recording.
+// Returns one line of JSON. `run` is the path that the user passed; `notes` says why the recording
+// is incomplete.
 std::string diagnosis_json(const Diagnosis& diagnosis, const Facts& facts, const std::string& run,
                            const std::vector<std::string>& notes = {});
 

@@ -34,7 +34,7 @@ std::string make_label(const Place& place, const Facts& facts) {
   std::string label = facts.layer_name(place.layer);
   if (label.empty()) label = "the whole run";
   if (place.tensor) label += fmt::format(" {}", telens::get_name(*place.tensor));
-  // A wgrad is always that of the GEMM of this name.
+  // A wgrad tensor always belongs to the wgrad GEMM.
   const bool is_named_so = place.gemm && place.tensor &&
                            telens::get_name(*place.tensor) == telens::get_name(*place.gemm);
   if (place.gemm && !is_named_so) label += fmt::format(" {}", telens::get_name(*place.gemm));

@@ -1,4 +1,4 @@
-// A finding in words: where it is, and what to do next.
+// Text of a finding: its place and next steps.
 #pragma once
 
 #include <string>
@@ -15,8 +15,8 @@ std::string make_label(const Place& place, const Facts& facts);
 // "iteration 12", "iterations 12 to 39"
 std::string get_iterations(const Finding& finding);
 
-// The rule's next steps with the names of this finding, each a command that begins with "telens "
-// or words; `run` is what the commands are to be asked about.
+// Returns the rule's next steps, with the layer and rank of this finding inserted. Each is a
+// command that begins with "telens " or plain text. `run` is the path in the commands.
 std::vector<std::string> next_steps(const Finding& finding, const Facts& facts,
                                     const std::string& run);
 // The same as one sentence.

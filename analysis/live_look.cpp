@@ -15,7 +15,8 @@
 namespace telens::analysis {
 namespace {
 
-// The last iterations of a run that hold about so many records; all, if there are no more.
+// Returns the last iterations of a run that contain about this many records, or all if there are
+// fewer.
 Iterations last_iterations(const record::RunReader& run, std::int64_t last, std::uint64_t most) {
   std::uint64_t records = 0;
   std::int64_t first_recorded = INT64_MAX;
@@ -43,16 +44,16 @@ LiveLook::Key LiveLook::make_key(const Finding& finding, const Facts& facts) {
 
 bool LiveLook::counts(const Finding& finding, const Seen& seen) const {
   if (finding.last < seen.since) return false;
-  // This process writes the run, also if the file system has no locks that show it.
+  // This process writes the run, even if the file system has no locks that show it.
   if (find_rule(finding.cause).stage == Stage::ending) return false;
-  // The first iteration of a part of the run is no beginning of anything.
+  // The first iteration of a partial read is not the start of anything.
   if (seen.is_part && finding.first <= seen.facts.first_iteration()) return false;
   const std::string& layer = seen.facts.layer_name(finding.place.layer);
   return layer.empty() || options_.selects(layer);
 }
 
-// The strongest action that what is new here asks for; nothing: there is nothing to tell. A finding
-// that was told is told again where what follows from it asks for more than that.
+// Returns the strongest newly required action, or nullopt. A reported finding is reported again
+// only if a consequence requires a stronger action.
 std::optional<Action> LiveLook::new_action(const Ranked& ranked, const Seen& seen) {
   const bool was_told = options_.get_action(ranked.finding.cause) != Action::ignore &&
                         known_.contains(make_key(ranked.finding, seen.facts));

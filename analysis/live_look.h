@@ -1,4 +1,4 @@
-// The rules over a run that is still being recorded, again and again: tells each finding once.
+// Runs all rules repeatedly while a run is recorded, and reports each finding once.
 #pragma once
 
 #include <cstdint>
@@ -20,16 +20,15 @@ enum class Action : std::uint8_t { ignore, tell, veto, stop };
 
 struct LiveLookOptions {
   std::string path;  // that is read: the run's folder, or one of its files
-  std::string run;   // the run as commands are to name it
+  std::string run;   // the run's name in commands
   std::function<Action(std::string_view cause)> get_action;
   std::function<bool(const std::string& layer)> selects;
-  // If the run has more records the last iterations alone are read, about so many records: a look
-  // at a long run must not take longer and longer.
+  // If the run has more records, only the last iterations with about this many records are read, so
+  // that the time per look is bounded.
   std::uint64_t most_records = 500'000;
 };
 
-// A finding that is new, with the reaction that it asks for: the strongest of its own and of those
-// that follow from it.
+// A new finding, with the strongest action that it or one of its consequences requires.
 struct LiveFinding {
   Action action = Action::tell;
   std::string cause;
@@ -43,7 +42,7 @@ struct LiveFinding {
 
 struct LiveFindings {
   std::vector<LiveFinding> found = {};
-  bool vetoes = false;  // now, by findings that are told or not
+  bool vetoes = false;  // now, reported or not
 };
 
 class LiveLook {
@@ -52,9 +51,9 @@ class LiveLook {
 
   struct Request {
     std::int64_t last = INT64_MAX;   // iteration up to which the run is read
-    std::int64_t since = INT64_MIN;  // findings that ended before this iteration are not told
-    // A finding that began in the last recorded iteration is told by the next look, as some rules
-    // judge an iteration by the one behind it. At the end there is none, and it is told at once.
+    std::int64_t since = INT64_MIN;  // earlier findings are not reported
+    // Findings that began in the last recorded iteration are reported by the next look, because
+    // some rules need the iteration after it. Set this in the last look to report them at once.
     bool at_end = false;
   };
   // Throws RecordError.

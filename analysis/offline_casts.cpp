@@ -54,7 +54,8 @@ Courses read_amaxes(const record::RunReader& run, const record::RecordQuery& que
   return courses;
 }
 
-// The larger amax has the smaller scale; what keeps a scale, zero or not finite, is known exactly.
+// A larger amax gives a smaller scale. Amaxes that keep the scale (zero or non-finite) are known
+// exactly.
 void find_scales(Course& course, const WhatIfRecipe& recipe, FormatId format) {
   WhatIfScale largest(recipe, format);
   WhatIfScale smallest(recipe, format);
@@ -68,7 +69,7 @@ void find_scales(Course& course, const WhatIfRecipe& recipe, FormatId format) {
   }
 }
 
-// With the scales known, the ranks' statistics add up.
+// Once the scales are known, the statistics of the ranks can be added.
 void read_casts(const record::RunReader& run, const record::RecordQuery& query,
                 const OfflineCast& cast, Courses& courses) {
   for_each_histogram(
@@ -120,14 +121,15 @@ void keep_largest(Bounds& kept, const Bounds& bounds) {
   kept.high = std::max(kept.high, bounds.high);
 }
 
-// The share of the tensor that the cast lost: of its energy where that is known, else of its
-// elements, at the least.
+// Returns the share of the tensor that the cast lost: of its energy if known, else a lower bound
+// from the lost elements.
 double size_of(const OfflineCastRow& row) {
   if (row.sqnr_db) return std::pow(10, -*row.sqnr_db / 10);
   return row.relative_mse ? 0 : lost_share(row.underflows.low, row.overflows.low);
 }
 
-// Each statistic's worst iteration; those of warm-up count where there are no others.
+// Returns the worst iteration of each statistic. Warm-up counts only if there are no other
+// iterations.
 OfflineCastRow find_worst(const Course& course) {
   const bool only_warm_up =
       std::ranges::all_of(course, [](const auto& moment) { return moment.second.warm_up; });
@@ -163,7 +165,7 @@ void sort_worst_first(std::vector<OfflineCastRow>& rows) {
 bool has_gaps(const Courses& courses) {
   return std::ranges::any_of(courses, [](const auto& course) {
     const auto& [key, moments] = course;
-    // Unsigned: of a damaged file the first and the last may lie further apart than 2^63.
+    // Unsigned, because iterations of a damaged file may be more than 2^63 apart.
     const std::uint64_t last = static_cast<std::uint64_t>(moments.rbegin()->first) -
                                static_cast<std::uint64_t>(moments.begin()->first);
     return last >= moments.size();

@@ -21,7 +21,7 @@ struct OfflineCast {
   WhatIfRecipe recipe;
 };
 
-// One tensor: in one iteration, or the worst of all.
+// One tensor, in one iteration or in the worst of all iterations.
 struct OfflineCastRow {
   std::int32_t layer = record::kNoName;
   std::int32_t tensor = record::kNoName;
@@ -45,7 +45,7 @@ struct OfflineCasts {
   std::vector<std::string> notes;    // remarks for the reader, a sentence each
 };
 
-// The query selects histograms alone.
+// Applies the cast to the histograms that the query selects.
 OfflineCasts apply_offline_cast(const record::RunReader& run, const record::RecordQuery& query,
                                 const OfflineCast& cast, bool each_iteration);
 

@@ -30,7 +30,7 @@ std::set<int> list_ranks(const record::RunReader& run) {
     try {
       for (const record::SegmentFile& file : record::segments_in(folder.empty() ? "." : folder))
         ranks.insert(file.rank);
-    } catch (const RecordError&) {  // a folder that is gone since: what was read counts
+    } catch (const RecordError&) {  // the folder was deleted
     }
   }
   return ranks;
@@ -126,7 +126,7 @@ std::vector<std::string> missing_rank_notes(const record::RunReader& run) {
 
 std::string why_not_compared(const record::RunReader& run) {
   if (is_in_force(find_warning(run, record::kMissingAfter))) {
-    return "a rank had no session when the others began, and each recorded alone";
+    return "a rank had no session when the other ranks started, so each rank recorded separately";
   }
   if (is_in_force(find_warning(run, record::kDifferentConfigurations))) {
     return "the ranks ran under different configurations";
@@ -135,7 +135,7 @@ std::string why_not_compared(const record::RunReader& run) {
   for (const record::Segment& segment : run.segments()) ranks.insert(segment.rank);
   const int world = get_world_size(run);
   if (world > 1 && ranks.size() == 1) {
-    return fmt::format("of {} ranks rank {} alone was read", world, *ranks.begin());
+    return fmt::format("only rank {1} of {0} ranks was read", world, *ranks.begin());
   }
   return "";
 }

@@ -8,11 +8,11 @@
 
 namespace telens::analysis {
 
-// Sentences without a period about ranks that had no session, have no file, or ran under another
-// configuration: which, since when, and what to do.
+// Returns sentences without a period about ranks that had no session, have no file or ran with
+// another configuration: which ranks, since when, and what to do.
 std::vector<std::string> missing_rank_notes(const record::RunReader& run);
 
-// A clause; empty: nothing kept features from comparing the ranks that were read.
+// Returns a clause that says why features could not compare ranks, or "" if they could.
 std::string why_not_compared(const record::RunReader& run);
 
 }  // namespace telens::analysis

@@ -127,7 +127,7 @@ bool may_continue(const std::vector<RankEnd>& ends) {
   });
 }
 
-// True if rank 0 ran on this machine, where a free lock proves that its process has ended.
+// Returns true if rank 0 ran on this machine. A free lock then proves that its process has ended.
 bool ran_here(const record::RunReader& run) {
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) != 0) return false;
@@ -165,7 +165,7 @@ std::optional<std::int64_t> get_last_iteration(const record::RunReader& run,
   return last;
 }
 
-// The size of the world that began last: a rank of an older world may be gone for good.
+// Returns the size of the newest world. A rank of an older, larger world may no longer exist.
 int get_newest_world(const record::RunReader& run) {
   const auto newest = std::ranges::max_element(run.segments(), {}, &Segment::start_time);
   return newest == run.segments().end() ? 0 : newest->world_size;

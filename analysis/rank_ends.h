@@ -15,11 +15,11 @@ namespace telens::analysis {
 // file first.
 inline constexpr double kMostBefore = 10;
 
-// The cause of a rank's end, as far as its file tells.
+// The cause of a rank's end, as far as its file shows it.
 enum class EndKind : std::uint8_t {
   error,       // an exception that the rank itself raised
   unknown,     // a file that was not closed, an interrupt: the machine, a person or a launcher
-  by_another,  // an error of a collective, a signal of the launcher: what another rank's end causes
+  by_another,  // an error of a collective or a signal of the launcher
   recording,   // only the recording ended, as on a full disk, and the process continued
 };
 
@@ -44,7 +44,8 @@ bool may_be_written(const record::Segment& segment);
 // the reader.
 std::vector<RankEnd> list_rank_ends(const record::RunReader& run);
 
-// The end in the list that likely caused those of kind `by_another`; nullptr if the list has none.
+// Returns the end in the list that likely caused the ends of kind `by_another`, or nullptr if there
+// is none.
 const RankEnd* find_origin(const std::vector<RankEnd>& ends);
 
 // The first rank whose recording ended cleanly; nullptr if there is none.
@@ -72,7 +73,7 @@ std::string_view get_name(Ending ending);
 // first.
 struct RunEnding {
   Ending ending = Ending::finished;
-  std::optional<int> rank = {};                // of a run of several ranks, if it ended badly
+  std::optional<int> rank = {};                // if several ranks ran and the run failed
   std::optional<std::int64_t> iteration = {};  // the last recorded one; of SIGTERM: when it came
   double time = 0;                             // seconds since 1970; 0 if it has not ended
   std::string reason = {};                     // the exception, or why the recording stopped

@@ -17,7 +17,7 @@ constexpr std::size_t kMostCourses = 1 << 22;  // 100 bytes each
 constexpr double kOfMeanDeviation = 1.253314;    // sqrt(pi / 2)
 constexpr double kOfMedianDeviation = 1.482602;  // 1 / the third quartile
 
-// Halves before the sum: that of two large numbers may be no number.
+// Halves before adding, because the sum of two large numbers may overflow.
 double exact_median(std::vector<double> values) {
   if (values.empty()) return std::nan("");
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -41,7 +41,7 @@ class Spread {
   }
 
   double median_of_means() const { return median_; }
-  // 0 also where a difference of the largest numbers is no number.
+  // Returns 0 if the difference of very large numbers is NaN.
   double deviation(double mean) const {
     const double deviation = (mean - median_) / scale_;
     return std::isnan(deviation) ? 0 : deviation;
@@ -57,7 +57,7 @@ void compare_with_other(RankCourse& course, const std::vector<double>& means) {
   const double other = course.mean == means[0] ? means[1] : means[0];
   const double larger = std::max(std::abs(course.mean), std::abs(other));
   course.difference = course.mean - other;
-  // Quotients: the difference of the largest numbers is no number.
+  // Divides before subtracting, because the difference of very large numbers may overflow.
   course.apart = larger > 0 ? std::abs(course.mean / larger - other / larger) : 0;
 }
 

@@ -1,4 +1,4 @@
-// How the ranks of a run differ in what they recorded: each rank beside the median of all.
+// Differences between the ranks of a run: each rank compared with the median of all ranks.
 #pragma once
 
 #include <cstddef>
@@ -19,18 +19,18 @@ struct RankCourse {
   SeriesKey key;
   int rank = 0;
   std::int64_t records = 0;
-  std::int64_t nonfinite = 0;  // records whose value is no finite number
-  double lowest = 0;           // this and what follows: without those
+  std::int64_t nonfinite = 0;  // records with a non-finite value
+  double lowest = 0;           // of the finite values, as the next two
   double highest = 0;
   double mean = 0;
   std::optional<double> median_of_ranks;  // nothing: no rank has a finite value
   bool of_two = false;                    // two ranks have recorded it, finite or not
-  // Distance from the median of all ranks' means, in robust standard deviations: the modified
+  // Distance from the median of all ranks' means in robust standard deviations: the modified
   // z-score of Iglewicz and Hoaglin, "How to Detect and Handle Outliers" (1993), (mean - median) /
-  // (1.4826 MAD), or / (1.2533 mean absolute deviation) where more than half of the ranks are
-  // equal. 0 of one rank, and nothing of two, of which none is the outlier.
+  // (1.4826 MAD), or / (1.2533 mean absolute deviation) if more than half of the ranks are equal. 0
+  // for a single rank; nullopt for two ranks, because neither is the outlier.
   std::optional<double> deviation = 0;
-  // The mean less that of the other, where there are two ranks.
+  // With two ranks, the mean minus the mean of the other rank.
   std::optional<double> difference = std::nullopt;
   double apart = 0;  // how far from the others, in deviations; of two ranks the relative difference
   bool alone_not_finite = false;  // most ranks have only finite values of it, this one has not
@@ -38,11 +38,10 @@ struct RankCourse {
 
 class RankSpread {
  public:
-  // Throws UsageError where there are more series than there is memory for.
+  // Throws UsageError if there are too many series for the memory limit.
   void add(int rank, std::span<const record::Record> records);
-  // Those with values that are not finite where most have none, then those farthest from the
-  // median; behind them what two ranks have, by their distance in relation to the larger, which is
-  // no deviation; then by name and rank.
+  // Sorted: first series with non-finite values that most ranks do not have, then by distance from
+  // the median, then series of two ranks by relative difference, then by name and rank.
   std::vector<RankCourse> outliers_first() const;
 
  private:

@@ -15,7 +15,7 @@ constexpr double kTrusted = 0.6;
 // Iterations that a scale or the setup may show later than its first consequence: a history is seen
 // not to move only after the tensor has outgrown its scale.
 constexpr std::int64_t kShownLater = 2;
-// A cast that clips, and what grows, may have begun by chance an iteration before it had to.
+// Clipping and growth may by chance begin one iteration earlier.
 constexpr std::int64_t kByChance = 1;
 // Consequences begin while their cause lasts, or so many iterations after it.
 constexpr std::int64_t kAftermath = 20;
@@ -42,7 +42,7 @@ bool is_same_elsewhere(const Finding& origin, const Finding& other) {
   return origin.cause == other.cause && std::abs(origin.first - other.first) <= kShownLater;
 }
 
-// A wrong setup is that of its own layer; a weight or a history that is wrong shows in others too.
+// A wrong setup affects its own layer; a wrong weight or history also shows in other layers.
 bool follows_from_setup(const Finding& origin, const Finding& other) {
   if (get_stage(other) == Stage::setup) return false;
   if (other.place.layer == origin.place.layer) return true;
@@ -50,8 +50,8 @@ bool follows_from_setup(const Finding& origin, const Finding& other) {
   return !precision && other.first <= origin.first + kShownLater;
 }
 
-// Another reading of what the origin is: of the same tensor, and since the same iteration. Which of
-// the two it is the reader sees from the evidence.
+// Another interpretation of the origin: the same tensor since the same iteration. The evidence
+// shows the reader which one applies.
 bool is_other_reading(const Finding& origin, const Finding& other) {
   return origin.place.layer == other.place.layer && origin.place.tensor == other.place.tensor &&
          origin.cause != other.cause && std::abs(origin.first - other.first) <= kByChance &&
@@ -70,7 +70,7 @@ bool is_same_by_another_name(const Finding& origin, const Finding& other) {
          std::abs(origin.first - other.first) <= kByChance;
 }
 
-// The other's rule knows this origin, even where both are of one tensor.
+// The rule of the other finding lists this cause as an origin, even if both are about one tensor.
 bool is_known_origin(const Finding& origin, const Finding& other) {
   const auto& causes = find_rule(other.cause).follows_causes;
   return std::ranges::find(causes, origin.cause) != causes.end();
@@ -115,7 +115,7 @@ std::vector<Ranked> rank(std::vector<Finding> findings) {
     if (origin == ranked.end()) {
       ranked.push_back({std::move(finding), {}});
     } else {
-      // The gain is what can be mended; that its tensor has collapsed only shows it.
+      // The gain can be fixed; the collapsed tensor is only its symptom.
       const bool is_the_cause =
           finding.cause == kDeadGain && is_same_by_another_name(origin->finding, finding);
       if (is_the_cause) std::swap(origin->finding, finding);

@@ -8,9 +8,8 @@
 
 namespace telens::analysis {
 
-// Findings of all rules, most probable origins first: what is trusted more first, then by
-// iteration, by stage, by turn (forward through the layers, then backward) and by rank. What may
-// follow from another finding lies under it.
+// Sorts the findings of all rules by confidence, iteration, stage, order in the step and rank, and
+// moves likely consequences below their origin.
 std::vector<Ranked> rank(std::vector<Finding> findings);
 
 }  // namespace telens::analysis

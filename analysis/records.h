@@ -13,7 +13,7 @@
 
 namespace telens::analysis {
 
-// One statistic of one tensor of one layer, for one GEMM or (kNoName) for the tensor itself.
+// One statistic of a tensor and layer, for one GEMM or (kNoName) for the tensor itself.
 struct SeriesKey {
   std::int32_t layer = record::kNoName;
   std::int32_t tensor = record::kNoName;

@@ -22,7 +22,7 @@ namespace {
 constexpr double kTimesChance = 3;     // the distance of the third run
 constexpr double kTimesSteps = 4;      // how a series varies by itself
 constexpr std::size_t kSustained = 3;  // points; a single one may be chance
-constexpr double kTimesTolerance = 3;  // in bits: a single point that is further off is no chance
+constexpr double kTimesTolerance = 3;  // in bits: a single point beyond this is not chance
 constexpr std::int64_t kNearby = 2;    // iterations, over which the third run is looked at
 
 // |a - b|, of sizes over the larger one; errors are relative already.
@@ -47,7 +47,7 @@ class ByName {
     }
   }
 
-  // nullptr: the run has none.
+  // Returns nullptr if the run has no such series.
   const Series* find(const Facts& of, Compared kind, const Place& place) const {
     const std::string name = mapped(of.layer_name(place.layer));
     auto found = known_.find(make_key(kind, name, place));
@@ -130,10 +130,10 @@ std::vector<Pair> common(const std::vector<Point>& a, const Series& b) {
   return pairs;
 }
 
-// Pairs on end that lie beyond the tolerance: [first, end).
+// Consecutive pairs beyond the tolerance: [first, end).
 struct Excess {
   std::size_t first = 0, end = 0;
-  bool by_far = false;  // one of them is no chance
+  bool by_far = false;  // one of them is not chance
 
   std::size_t size() const { return end - first; }
 };
@@ -163,8 +163,8 @@ Excess next_excess(Compared kind, const std::vector<Pair>& pairs, std::size_t be
   return excess;
 }
 
-// The first excess of kSustained pairs; of sizes also one that lasts up to the last pair, or goes
-// by far. The scale of a single cast may be off for an iteration or two.
+// Returns the first excess of kSustained pairs. For sizes, also an excess that lasts until the last
+// pair or is very large. The scale of a single cast may be off for one or two iterations.
 template <typename Tolerance>
 std::optional<Divergence> first_excess(Compared kind, const std::vector<Pair>& pairs,
                                        const Tolerance& tolerance) {
@@ -192,7 +192,7 @@ double by_format(const ExpectedError& error, Compared kind, const Place& place) 
   return kind == Compared::cast_error ? error.unit(place.layer) : error.of_product(place.layer);
 }
 
-// The series of both runs, aligned, and those that have no counterpart.
+// Aligns the series of both runs and collects series without a counterpart.
 class Comparison {
  public:
   Comparison(const Facts& a, const Facts& b, const Facts* spread, const LayerMap& map)
@@ -228,7 +228,7 @@ class Comparison {
     }
   }
 
-  // After compare_tensors(). A factor that most of its series show by themselves is told by them.
+  // Call after compare_tensors(). If most series of a factor diverge by themselves, they report it.
   void compare_together(const LossFactor& loss_factor, RunDifference& result) const {
     std::vector<Told> told;
     for (const auto& [key, indices] : group_by_tensor()) {
@@ -237,7 +237,7 @@ class Comparison {
   }
 
  private:
-  // Without a third run other seeds are known by what the runs begin with.
+  // Without a third run, other seeds are detected by the initial values.
   void find_scatter(RunDifference& result) {
     std::vector<SizePair> pairs;
     for (const Quantity& each : quantities_) {
@@ -259,13 +259,13 @@ class Comparison {
     bool diverges = false;
   };
   using Indices = std::vector<std::size_t>;  // in compared_
-  // A common factor that was told.
+  // A common factor that was reported.
   struct Told {
     std::set<std::size_t> series;  // in compared_
     std::int64_t first = 0;        // iteration
   };
 
-  // False if B has no series for it, or none with a common iteration.
+  // Returns false if B has no series for it, or no common iteration.
   bool compare(const Quantity& quantity, RunDifference& result) {
     const auto& [kind, name, series] = quantity;
     const Series* other = in_b_.find(a_, kind, series.place);
@@ -295,7 +295,7 @@ class Comparison {
     return true;
   }
 
-  // By tensor and rank, all layers and those that play the same part.
+  // Groups of series by tensor and rank: all layers, and layers of one kind.
   std::map<std::tuple<int, int, std::string>, Indices> group_by_tensor() const {
     std::map<std::tuple<int, int, std::string>, Indices> groups;
     for (std::size_t i = 0; i < compared_.size(); ++i) {
@@ -330,7 +330,7 @@ class Comparison {
         .b = found->factor};
     divergence.difference = distance(Compared::size, 1, found->factor);
     divergence.tolerance = distance(Compared::size, 1, found->tolerance);
-    // Layers that play the same part are a part of all layers.
+    // Layers of one kind are a subset of all layers.
     Told own{.series = {}, .first = found->first};
     for (const std::size_t i : found->pairs) own.series.insert(indices[i]);
     const auto has_all = [&](const Told& known) {

@@ -1,5 +1,6 @@
-// Where two runs part: their tensors aligned by layer, tensor, GEMM and iteration, against what
-// formats, depth and chance explain, each series by itself and all of a tensor together.
+// Finds where two runs diverge: aligns tensors by layer, tensor, GEMM and iteration and compares
+// them with the expected difference from formats, depth and chance, each series by itself and all
+// series of a tensor together.
 #pragma once
 
 #include <cstddef>
@@ -22,14 +23,14 @@ struct Divergence {
   // The number of series that share a factor. If it is above 1, `a` is 1 and `b` is the factor.
   std::size_t series = 1;
   std::int64_t first = 0;  // iteration
-  // The last iteration before the two agree again; nullopt: they do not.
+  // Last iteration before the runs agree again; nullopt if they do not.
   std::optional<std::int64_t> last = {};
   double a = 0, b = 0;    // in that iteration
-  double difference = 0;  // relative; infinite where one is no number
+  double difference = 0;  // relative; infinite if one is NaN
   double tolerance = 0;
 };
 
-// A series of one run that the other run lacks, or has no iteration in common with.
+// A series without a counterpart in the other run, or without a common iteration.
 struct Unmatched {
   Place place = {};  // in its own run
   std::string layer = {};
@@ -47,8 +48,8 @@ struct RunDifference {
 // Texts that are replaced in the names of A's layers, the first one that is found in each.
 using LayerMap = std::vector<std::pair<std::string, std::string>>;
 
-// `spread`: a third run, of another seed, whose distance from A says what is chance. nullptr: how
-// A varies from one iteration to the next says it.
+// `spread` is a third run with another seed; its distance from A measures chance. If nullptr, the
+// variation of A between iterations does.
 RunDifference compare_runs(const Facts& a, const Facts& b, const Facts* spread,
                            const LayerMap& map);
 

@@ -37,7 +37,7 @@ std::string budget_note(const record::RunReader& run) {
          "configuration or set TELENS_BUDGET=off";
 }
 
-// How far ranks were compared, where one did not come; empty: as far as they went.
+// Returns since when ranks could no longer be compared, or "" if they always could.
 std::string comparison_note(const record::RunReader& run) {
   const auto& words = run.names(record::Dictionary::word);
   std::set<int> ranks;
@@ -53,8 +53,8 @@ std::string comparison_note(const record::RunReader& run) {
   why = why.substr(0, why.find(record::kNotComparedAnymore));
   const std::vector<int> compared_no_more(ranks.begin(), ranks.end());
   return fmt::format(
-      "from iteration {} on {} {} compared with no other, so what differs between ranks from there "
-      "on is not seen: {}",
+      "from iteration {} on, {} {} not compared with other ranks, so differences between ranks are "
+      "not detected: {}",
       first->iteration, ranks_in_words(compared_no_more), ranks.size() == 1 ? "was" : "were", why);
 }
 
@@ -62,18 +62,18 @@ std::string comparison_note(const record::RunReader& run) {
 // minute. A rank that waits for a timeout ends after many minutes, which has other causes too.
 constexpr double kMostBehind = 60;
 
-// "; 2.1 s after that of rank 1, and likely its consequence"
+// Returns "; 2.1 s after rank 1 ended, and likely a consequence" or a similar clause.
 std::string about_first(const RankEnd& end, const RankEnd& first) {
   const double later = end.time - first.time;
   const int rank = first.segment->rank;
   const bool is_error = first.kind == EndKind::error;
   if (later < (is_error ? -kMostBefore : 0)) return "";
   if (later > kMostBehind && !first.segment->end)
-    return fmt::format("; that of rank {} was written last {:.1f} s before", rank, later);
+    return fmt::format("; the file of rank {} was last written {:.1f} s earlier", rank, later);
   if (later > kMostBehind)
     return fmt::format("; rank {} ended first, {:.1f} s before", rank, later);
   if (later <= 0) return fmt::format("; likely a consequence of the end of rank {}", rank);
-  return fmt::format("; {:.1f} s after that of rank {}, and likely its consequence", later, rank);
+  return fmt::format("; {:.1f} s after the end of rank {}, and likely a consequence", later, rank);
 }
 
 std::string about_clean(const RankEnd& end, const Segment& clean) {

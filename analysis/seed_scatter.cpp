@@ -14,8 +14,8 @@ namespace {
 constexpr std::size_t kWindow = 8;    // iterations
 constexpr double kSameData = 0x1p-7;  // bits: a batch of 4096 normal values varies by 0.016
 constexpr std::size_t kFirstBatches = 3;
-// A norm of n weights grows by 2^-19 bits where BF16 rounds them, and scatters by less than
-// 2^-8 / sqrt(n). Those of two seeds are 1.44 / sqrt(n) apart.
+// Rounding to BF16 increases a norm of n weights by 2^-19 bits, with a deviation below 2^-8 /
+// sqrt(n). The norms of two seeds differ by 1.44 / sqrt(n).
 constexpr double kGrowthByBf16 = 0x1p-18;
 constexpr double kScatterByBf16 = 0x1p-6;  // times 1 / sqrt(n)
 
@@ -54,7 +54,7 @@ double rounding_of_weights(const Series& weight, const Facts& facts, std::int64_
   return kGrowthByBf16 + (count && *count > 0 ? kScatterByBf16 / std::sqrt(*count) : 0);
 }
 
-// Of records and of the program's numbers, which may begin earlier.
+// First iteration of records and scalars; scalars may begin earlier.
 std::int64_t first_iteration(const Facts& facts) {
   std::int64_t first = facts.first_iteration();
   for (const Scalars& each : facts.scalars()) {

@@ -12,28 +12,29 @@
 
 namespace telens::analysis {
 
-// The root mean squares of one tensor in both runs.
+// Root mean squares of one tensor in both runs.
 struct SizePair {
   const Series* a = nullptr;
   const Series* b = nullptr;
 };
 
-// True if the runs began with other weights, or have other data: most weights differ in the first
-// iteration of both runs by more than BF16 rounds them, or the first activation of the forward pass
-// does in one of the first three. False if the runs have not begun in the same iteration: training
-// moves weights apart that were equal.
+// Returns true if the runs began with different weights or have different data: most weights differ
+// in the first iteration by more than BF16 rounding, or the first forward activation differs in one
+// of the first three iterations. Returns false if the runs begin in different iterations, because
+// training separates equal weights.
 bool have_other_seeds(const std::vector<SizePair>& pairs, const Facts& a, const Facts& b);
 
-// What other seeds explain of a series, by how far the other series of its tensor are from 1: by
-// the mean of log2(b / a) over the last iterations of each, so that only what lasts counts; of the
-// first iteration its own value. The median of the others, which a few diverging ones do not move.
+// Estimates how much of a difference other seeds explain, from the other series of the same tensor:
+// the mean of log2(b / a) over the last iterations of each, so that only lasting differences count,
+// and the single value in the first iteration. Uses the median of these series, which a few
+// diverging ones do not change.
 class SeedScatter {
  public:
   SeedScatter(const std::vector<SizePair>& pairs, const Facts& a);
 
-  // In bits, with a floor and a cap: 6 times 1.4826 times the median over the others of the layer's
-  // kind or of all layers, whichever is larger. Fewer than 4 series show no scatter: the floor.
-  // `series`: an `a` of the pairs.
+  // Returns bits, with a floor and a cap: 6 times 1.4826 times the median over the other series of
+  // the layer's kind or of all layers, whichever is larger. With fewer than 4 series, returns the
+  // floor. `series` must be an `a` of the pairs.
   double tolerance(const Series& series, std::int64_t iteration) const;
 
  private:

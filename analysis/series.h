@@ -1,4 +1,4 @@
-// The values of one statistic at one place over the iterations.
+// A series: the values of one statistic at one place, by iteration.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@ struct Point {
 struct Series {
   Place place;
   std::int32_t statistic = record::kNoName;
-  std::vector<Point> points = {};  // by iteration, each iteration once; warm-up is left out
-  double largest_in_warm_up = 0;   // infinite, if it is no number
+  std::vector<Point> points = {};  // unique iterations in order, without warm-up
+  double largest_in_warm_up = 0;   // infinity if NaN
 
   std::optional<double> at(std::int64_t iteration) const;
   // The last point before the iteration.

@@ -1,5 +1,5 @@
-// How bad it is what a run shows, in one order for all commands: persistence times size, warm-up
-// aside. docs/internals/judging.md derives it.
+// Severity of a problem, in one order for all commands: persistence times size, warm-up excluded.
+// docs/command.md has the derivation.
 #pragma once
 
 #include <cstdint>
@@ -21,19 +21,19 @@ double lost_share(double underflows_percent, double overflows_percent);
 // every iteration, or an SQNR of 10 dB.
 inline constexpr double kNotableLoss = 0.1;
 
-// The catalogue's row of each statistic of a run, by id; null: the catalogue has none of that name,
-// as for a plugin's statistic, whose large values count as bad.
+// Returns the catalogue's row of each statistic of a run, by id; nullptr if the catalogue does not
+// have it. Large values of such a statistic, for example of a plugin, count as bad.
 std::vector<StatisticId> catalogue_rows(const record::RunReader& run);
 
-// How bad a single value of a statistic is, 0 for not at all; comparable among values of one
-// statistic. A value that is not finite is no matter of size: see is_bad.
+// Returns the badness of a value, comparable within one statistic; 0 if it is not bad or not finite
+// (see is_bad).
 double badness(StatisticId statistic, double value);
 
-// The value tells of elements that are not finite: it is not finite itself, or counts some.
+// Returns true if the value is not finite, or is a nonzero count of non-finite elements.
 bool is_bad(StatisticId statistic, double value);
 
-// A mean over observed iterations: the share of them in which something was lost, times what was
-// lost in those. Iterations of warm-up count only where there are no others.
+// Mean over observed iterations: the share of iterations with a loss times the size of the loss.
+// Warm-up counts only if there are no other iterations.
 class Severity {
  public:
   void add(double size, bool warm_up) { (warm_up ? warm_up_ : usual_).add(size); }
@@ -60,7 +60,7 @@ class Severity {
   Sizes warm_up_;
 };
 
-// Where a tensor stands among others.
+// Sort key of a tensor.
 struct Standing {
   std::optional<std::int64_t> first_bad;  // iteration in which elements were first not finite
   StepOrder turn;                         // within it
@@ -69,7 +69,8 @@ struct Standing {
   bool only_warm_up = false;
 };
 
-// The earliest non-finite first, then by severity; what was seen in warm-up alone comes last.
+// Sorts by the first non-finite iteration, then by severity. Tensors that were only seen in warm-up
+// come last.
 bool worse(const Standing& a, const Standing& b);
 
 }  // namespace telens::analysis

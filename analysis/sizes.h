@@ -13,11 +13,11 @@ namespace telens::analysis {
 // The statistics that root mean squares are computed from, as a rule requires them.
 inline constexpr std::string_view kSizes = "l2_norm|std";
 
-// From l2_norm and numel, or from std and mean. nullopt: neither was recorded.
+// Computed from l2_norm and numel, or from std and mean; nullopt if neither was recorded.
 std::optional<double> root_mean_square(const Facts& facts, const Place& place,
                                        std::int64_t iteration);
-// Root mean squares of all such tensors, in the order of turns. Where numel and mean are missing
-// too, l2_norm or std stands for it: they change with it while a batch keeps its size.
+// Returns the root mean squares of all such tensors in training order. If numel and mean are
+// missing, l2_norm or std is used instead: it is proportional while the batch size is constant.
 std::vector<Series> root_mean_squares(const Facts& facts, TensorName tensor);
 // cur_amax over the root mean square.
 std::vector<Series> crest_factors(const Facts& facts, TensorName tensor);
@@ -31,8 +31,8 @@ inline constexpr ShiftOptions kActivationShift{.least_bits = 2.5};
 // which pass by themselves, are training's way.
 inline constexpr ShiftOptions kGradientShift{.least_bits = 3, .sustained = 4, .passing = 8};
 
-// How many bits cur_amax over the root mean square changed with a shift of the latter: what single
-// values, channels or tokens do, and a factor on all elements does not.
+// Returns the change of cur_amax over root mean square, in bits, during a shift of the latter.
+// Outlier values, channels or tokens change it; a factor on all elements does not.
 double crest_change(const Facts& facts, const Place& place, const Shift& shift);
 
 struct PlaceShift {
@@ -41,12 +41,13 @@ struct PlaceShift {
   double settled_bits = 0;  // from the median of the last points before to that of the first ones
 };
 
-// From the median of the last points before a shift to that of its first ones, or of those that
-// come `delay` points later.
+// Returns the bits between the median of the last points before a shift and the median of its first
+// points, or of the points that come `delay` points later.
 double settled_bits(const Series& series, const Shift& shift, std::int64_t delay = 0);
 
-// The first shift of each series, up (`sign` 1) or down (-1); those that begin within an iteration
-// of each other together, the earliest first, in each the origin (by turn) first.
+// Returns the first shift of each series, up (`sign` 1) or down (-1). Shifts that begin within one
+// iteration of each other form a group. Groups are sorted by time, each with its origin (by
+// training order) first.
 std::vector<std::vector<PlaceShift>> shifts_together(std::span<const Series> sizes, int sign,
                                                      const ShiftOptions& options);
 

@@ -46,8 +46,8 @@ bool step_was_skipped(const std::vector<const Series*>& norms, std::int64_t iter
   return any;
 }
 
-// A scaler that skips for good looks for nothing any more: steps are none of its search where more
-// than kMost of them lie within kWithin iterations.
+// A scaler that skips permanently is not searching: skipped steps do not count if more than kMost
+// of them are within kWithin iterations.
 std::set<std::int64_t> without_endless_search(const std::set<std::int64_t>& skipped) {
   constexpr std::size_t kMost = 16;  // from 2^24 to 2^8
   constexpr std::int64_t kWithin = 100;

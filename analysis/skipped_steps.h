@@ -13,11 +13,11 @@ namespace telens::analysis {
 // The statistics that it is seen by.
 inline constexpr std::array<std::string_view, 3> kOfSkippedSteps{"nonfinite", "nan", "l2_norm"};
 
-// Iterations in which a loss scaler found its scale too large: gradients alone are infinite, and
-// the optimizer's step is skipped. NaNs come of the first infinities, as their differences, in the
-// gradients behind; a first one that holds NaNs itself is no overflow. An infinite norm of
-// gradients that are finite as far as recorded counts only if a weight is the same in the next
-// iteration, or the program records its loss scale.
+// Returns the iterations in which a loss scaler found its scale too large: only gradients are
+// infinite, and the optimizer step is skipped. NaNs in later gradients come from differences of the
+// first infinities; a first gradient that contains NaNs is not an overflow. An infinite gradient
+// norm with finite recorded gradients counts only if a weight is unchanged in the next iteration,
+// or if the program records its loss scale.
 std::set<std::int64_t> steps_skipped_by_loss_scaler(const Facts& facts);
 
 }  // namespace telens::analysis

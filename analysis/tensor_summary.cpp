@@ -103,7 +103,7 @@ TensorSummaries::Cast& TensorSummaries::get_cast(Watched& watched, const record:
   return cast;
 }
 
-// Values of one iteration come in any order.
+// Values of one iteration arrive in any order.
 void TensorSummaries::end_iteration(Cast& cast, const Watched& watched) {
   const CastValues now = std::exchange(cast.now, {});
   if (!now.any()) return;
@@ -112,7 +112,7 @@ void TensorSummaries::end_iteration(Cast& cast, const Watched& watched) {
     relative_error = *now.mse / (*watched.amax * *watched.amax);
   }
   (watched.warm_up ? cast.in_warm_up : cast.usual).add(now, relative_error);
-  // An amax lies beyond its own scale's range as soon as that was rounded down, and loses nothing.
+  // If a scale was rounded down, the amax exceeds its range without losing anything.
   const bool clips = now.saturated.value_or(1) > 0;
   const auto finite = [](std::optional<double> value) {
     return value && std::isfinite(*value) ? *value : 0.0;

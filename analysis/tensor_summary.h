@@ -1,4 +1,4 @@
-// A summary of each watched tensor of a run, the worst first.
+// Summarizes each recorded tensor of a run, worst first.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace telens::analysis {
 
-// One cast of a tensor (for one GEMM, by one recipe), or the tensor itself where none was watched.
-// Percentages and errors are of the worst iteration, those of warm-up only where there is no other.
+// One cast of a tensor (for one GEMM, by one recipe), or the tensor itself if no cast was recorded.
+// Percentages and errors are from the worst iteration; warm-up counts only if there is no other.
 struct TensorSummary {
   std::int32_t layer = record::kNoName;
   std::int32_t tensor = record::kNoName;
@@ -32,9 +32,9 @@ struct TensorSummary {
   std::optional<double> relative_mse;           // mse / amax^2
   std::optional<double> amax;                   // the largest, of all iterations
 
-  // By iteration, warm-up aside: the share of elements lost, and how much of it was clipped.
+  // Share of lost elements and clipped elements by iteration, warm-up excluded.
   Severity lost;
-  Severity clipped;  // %, without what an overflow by rounding alone leaves whole
+  Severity clipped;  // %, without overflow that only rounds
   Standing standing;
 };
 
@@ -42,11 +42,11 @@ class TensorSummaries {
  public:
   TensorSummaries(const record::RunReader& run, const WarmUp& warm_up);
   void add(const record::Record& record);
-  // In the order of severity.h, mse / amax^2 beside it; then by name.
+  // Sorted by severity.h, then by mse / amax^2, then by name.
   std::vector<TensorSummary> worst_first();
 
  private:
-  // The values of one cast in one iteration.
+  // Values of one cast in one iteration.
   struct CastValues {
     std::optional<double> overflows, underflows, saturated, mse;
     bool any() const { return overflows || underflows || saturated || mse; }

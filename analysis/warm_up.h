@@ -1,5 +1,5 @@
-// Warm-up: the first iterations of delayed scaling, in which a layer has no amax history yet and
-// every scale is 1. What its casts lose then says nothing about how FP8 fits.
+// Warm-up: the first iterations of delayed scaling, in which a layer has no amax history and every
+// scale is 1. Losses of its casts say nothing about FP8.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ class WarmUp {
   bool covers(std::int32_t layer, std::int64_t iteration) const;
   bool empty() const { return layers_.empty(); }
   std::size_t layers() const { return layers_.size(); }
-  std::set<std::int64_t> iterations() const;  // those of all layers
+  std::set<std::int64_t> iterations() const;  // of any layer
 
-  // The kind of the event that tells.
+  // Kind of the event that reports warm-up.
   static constexpr std::string_view kKind = "warm_up";
 
  private:

@@ -9,14 +9,14 @@
 
 namespace telens::analysis {
 
-// One block of one rank's tensor, over the iterations in which it was among the worst.
+// A block of one rank's tensor, in the iterations in which it was among the worst.
 struct WorstBlock {
   record::BlockRow worst;
   std::set<std::int64_t> iterations;
 };
 
-// Those of each statistic together, the worst first: values of different statistics have nothing
-// to do with each other.
+// Returns the blocks grouped by statistic, worst first. Values of different statistics cannot be
+// compared.
 std::vector<WorstBlock> worst_blocks(const record::RunReader& run,
                                      const record::RecordQuery& query);
 

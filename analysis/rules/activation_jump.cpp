@@ -9,10 +9,10 @@
 namespace telens::analysis {
 namespace {
 
-// By a factor in each iteration: 2^4 within 16 of them, after none.
+// Growth by a factor in each iteration: 2^4 within 16 iterations, after none.
 constexpr RampOptions kGrowth{.least_bits = 4};
 
-// The elements spread as before: a mean that drifts, which has a rule of its own.
+// The spread of the elements is unchanged: the mean drifts, which another rule reports.
 bool is_mean_alone(const Facts& facts, const Place& place, const Shift& ramp) {
   const Series* deviation = facts.find(place, "std");
   if (deviation == nullptr) return false;
@@ -76,18 +76,19 @@ std::vector<Finding> find(const Facts& facts) {
 
 Rule activation_jump() {
   return {.cause = "activation_jump",
-          .title = "activations or logits that explode",
+          .title = "exploding activations or logits",
           .doc =
-              "The root mean square of an activation or an output goes up 6 times and more "
-              "within an iteration and stays there; the first one in the order of training is "
-              "the origin. So is one that was steady and then grows 16 times within 16 iterations. "
-              "A slower growth is no finding.",
+              "The root mean square of an activation or output grows by a factor of 6 or more "
+              "within one iteration and stays there, or it was steady and grows by a factor of 16 "
+              "within 16 iterations. The first such tensor in forward order is the origin. Slower "
+              "growth is not reported.",
           .stage = Stage::values,
           .required = {kSizes},
           .optional = {"numel", "mean"},
           .recorded_by =
               "LogTensorStats of activations and outputs (l2_norm and numel, or std and mean)",
-          .alternatives = "Other data from here on; a weight that was changed and is not recorded.",
+          .alternatives =
+              "Different data from this iteration on; a change of a weight that is not recorded.",
           .next_step = "telens plot RUN --layer '{layer}' --stat l2_norm --stat cur_amax",
           .find = find};
 }

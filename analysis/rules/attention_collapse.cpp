@@ -16,7 +16,8 @@ constexpr ShiftOptions kFall{.least_bits = 1.5};
 // Percent of the queries whose one key is not an attention sink.
 constexpr double kLeastChosen = 30;
 
-// Queries that look at one key alone which is not the first one: sinks are healthy.
+// Queries that attend to a single key other than the first. Sinks, which use the first key, are
+// healthy.
 std::optional<double> chosen(const Facts& facts, const Place& place, std::int64_t iteration) {
   const auto value = [&](std::string_view statistic) -> std::optional<double> {
     const Series* series = facts.find(place, statistic);
@@ -43,8 +44,8 @@ std::vector<Finding> find(const Facts& facts) {
          .first = shift.first,
          .last = shift.last,
          .confidence = kProbable,
-         .summary = fmt::format("the entropy falls from {:.3g} to {:.3g} % of the largest, and "
-                                "{:.3g} % of the queries look at one key alone{}",
+         .summary = fmt::format("the entropy falls from {:.3g} to {:.3g} % of its maximum, and "
+                                "{:.3g} % of the queries attend to a single key{}",
                                 shift.usual, shift.value, *share,
                                 and_others(together.size() - 1, "attention")),
          .evidence = {{"attention_entropy%", place, shift.first, shift.value, ""},
@@ -59,19 +60,18 @@ std::vector<Finding> find(const Facts& facts) {
 Rule attention_collapse() {
   return {
       .cause = "attention_collapse",
-      .title = "attention whose entropy collapses",
+      .title = "attention entropy collapse",
       .doc =
-          "The entropy of an attention falls to a third and less within an iteration, to at "
-          "most 15 % of the largest that there can be, and stays there, and 30 % of the "
-          "queries and more look at one key alone that is not the first one they see. "
-          "Attention sinks, which take the first key, are no finding, nor is an entropy that "
-          "falls slowly, as attention learns.",
+          "The attention entropy falls to a third or less within one iteration, to at most 15 % of "
+          "its maximum, and stays there. At least 30 % of the queries attend to a single key other "
+          "than the first key that they see. Attention sinks, which use the first key, are not "
+          "reported. Neither is a slow decrease, which is normal learning.",
       .stage = Stage::propagation,
       .required = {"attention_entropy%", "one_key%", "first_key%"},
       .recorded_by = "LogTensorStats of `scores` (attention_entropy%, one_key%, first_key%)",
       .alternatives =
-          "Logits that explode (attention_logits); keys or a bias that were changed, so that "
-          "one position wins for every query.",
+          "Exploding logits (attention_logits); changed keys or a changed bias that makes one "
+          "position win for every query.",
       .next_step = "telens plot RUN --layer '{layer}' --tensor scores --stat attention_entropy%",
       .find = find};
 }

@@ -13,7 +13,7 @@ namespace {
 // Attention that works has logits of some tens at the most. From about 100 on one key wins of any
 // number of keys that are not equal, and the gradient of the softmax is nothing but rounding.
 constexpr double kLeastLogit = 30;
-// Smaller ones count as this, so that what attention learns while its logits are small is no shift.
+// Smaller logits count as this value, so that normal learning at small logits is not a shift.
 constexpr double kUsualLogit = 10;
 constexpr ShiftOptions kJump{.least_bits = 1.5};
 constexpr RampOptions kGrowth{.least_bits = 3, .within = 32};
@@ -70,23 +70,23 @@ std::vector<Finding> find(const Facts& facts) {
 }  // namespace
 
 Rule attention_logits() {
-  return {.cause = "attention_logits",
-          .title = "attention logits that explode",
-          .doc =
-              "The largest score of an attention goes up 3 times and more within an iteration and "
-              "stays there, or was steady and then grows 8 times within 32 iterations, to 30 and "
-              "more; scores below 10 count as 10. The growth of a training that learns to attend "
-              "is slower, or ends below.",
-          .stage = Stage::values,
-          .required = {"max", "one_key%"},
-          .recorded_by = "LogTensorStats of `scores` (max, one_key%)",
-          .alternatives =
-              "A learning rate that is too high for the weights of queries and keys; queries and "
-              "keys without a norm of their own.",
-          .next_step =
-              "telens plot RUN --layer '{layer}' --tensor scores --stat max; qk_norm_type of "
-              "MultiheadAttention bounds the logits",
-          .find = find};
+  return {
+      .cause = "attention_logits",
+      .title = "exploding attention logits",
+      .doc =
+          "The largest attention score grows to 30 or more: by a factor of 3 within one iteration, "
+          "or by a factor of 8 within 32 iterations after it was steady. Scores below 10 count as "
+          "10. The growth of a model that learns to attend is slower or ends below these limits.",
+      .stage = Stage::values,
+      .required = {"max", "one_key%"},
+      .recorded_by = "LogTensorStats of `scores` (max, one_key%)",
+      .alternatives =
+          "A learning rate that is too high for the query and key weights; queries and keys "
+          "without normalization.",
+      .next_step =
+          "telens plot RUN --layer '{layer}' --tensor scores --stat max; qk_norm_type of "
+          "MultiheadAttention bounds the logits",
+      .find = find};
 }
 
 }  // namespace telens::analysis

@@ -37,15 +37,14 @@ std::vector<Finding> find(const Facts& facts) {
 
 Rule collapsed_activation() {
   return {.cause = "collapsed_activation",
-          .title = "an activation that holds one value, or nothing",
+          .title = "activation collapsed to one value",
           .doc =
-              "The standard deviation of an activation or an output falls 32 times within an "
-              "iteration and stays there. Zeros of ReLU and of padding do that to no "
-              "standard deviation.",
+              "The standard deviation of an activation or output falls by a factor of 32 within "
+              "one iteration and stays there. Zeros from ReLU or padding do not cause this.",
           .stage = Stage::values,
           .required = {"std"},
           .recorded_by = "LogTensorStats (std)",
-          .alternatives = "Inputs without content: a batch of padding.",
+          .alternatives = "Empty inputs, such as a batch of padding.",
           .next_step = "telens plot RUN --layer '{layer}' --stat std --stat mean",
           .find = find};
 }

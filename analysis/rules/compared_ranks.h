@@ -1,4 +1,4 @@
-// The first thing that differs among ranks, by what features that compare them have recorded.
+// Finds the first difference that rank-comparing features recorded.
 #pragma once
 
 #include <string_view>
@@ -15,7 +15,7 @@ struct ComparedRanks {
   std::string_view others;     // "weight", for "; 2 more weights"
 };
 
-// One finding at most: the earliest, and of those of one iteration the first in the order of turns.
+// Returns at most one finding: the earliest, and within an iteration the first in training order.
 std::vector<Finding> find_compared(const Facts& facts, const ComparedRanks& compared);
 
 }  // namespace telens::analysis

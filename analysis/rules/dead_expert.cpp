@@ -17,7 +17,7 @@ constexpr std::ptrdiff_t kLeastIdle = 5;  // reads of the group up to the end of
 constexpr std::size_t kLeastReads = 4;    // before
 constexpr std::string_view kExpert = ".gemm_";
 
-// "moe.gemm_3" -> "moe"; "" for a layer that is no map of a grouped one.
+// "moe.gemm_3" -> "moe"; "" if the layer is not part of a grouped layer.
 std::string find_group(const std::string& layer) {
   const auto at = layer.rfind(kExpert);
   return at == std::string::npos ? std::string() : layer.substr(0, at);
@@ -68,7 +68,8 @@ std::vector<Finding> find(const Facts& facts) {
            .last = *group.iterations.rbegin(),
            .confidence = kProbable,
            .summary = fmt::format(
-               "nothing goes through it in {} recorded iterations, others of {} go on", idle, name),
+               "it receives no tokens in {} recorded iterations, while other experts of {} do",
+               idle, name),
            .evidence = {{"numel", use.place, use.last, 0, "the last iteration with anything"}}});
     }
   }
@@ -79,11 +80,10 @@ std::vector<Finding> find(const Facts& facts) {
 
 Rule dead_expert() {
   return {.cause = "dead_expert",
-          .title = "an expert that gets no tokens any more",
+          .title = "expert that no longer receives tokens",
           .doc =
-              "A map of a grouped layer had inputs and has none in the last 5 recorded iterations "
-              "and more, "
-              "while others of its group have.",
+              "An expert of a grouped layer received tokens earlier, but none in at least the last "
+              "5 recorded iterations, while other experts of its group did.",
           .stage = Stage::values,
           .required = {"cur_amax"},
           .optional = {"numel"},

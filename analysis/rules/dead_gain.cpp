@@ -16,11 +16,11 @@ namespace {
 // A normalized tensor has the size of its gain, whatever comes in: it hardly varies.
 constexpr double kSteady = 0.25;  // bits between the largest and the smallest of the past
 constexpr ShiftOptions kShift{.least_bits = 1};
-// A gain that is multiplied by 0.95 and less in each step. What training does to it takes longer.
+// A gain that is multiplied by at most 0.95 in each step. Changes by training are slower.
 constexpr RampOptions kDecay{.least_bits = 1, .steady = kSteady};
 
-// In the last points before, and from each to the next: what attention or an activation function
-// gives stays within kSteady for a while too, and moves by more in each iteration.
+// Checks the last points and the steps between them: outputs of attention or of an activation
+// function may also stay within kSteady for a while, but move more in each iteration.
 bool is_steady_before(const Series& sizes, std::int64_t iteration) {
   constexpr double kStep = 0.03;  // bits
   constexpr std::ptrdiff_t kWindow = 64;
@@ -39,7 +39,7 @@ bool is_steady_before(const Series& sizes, std::int64_t iteration) {
   return largest - smallest < kSteady && median(std::move(steps)) < kStep;
 }
 
-// Each quarter of the steps has a part of the fall: it is no phase of a training.
+// Each quarter of the steps contributes to the fall, so it is not a training phase.
 bool is_even(std::span<const Point> falling) {
   constexpr std::size_t kParts = 4;
   constexpr double kLeast = 0.1;  // part of the fall
@@ -54,8 +54,8 @@ bool is_even(std::span<const Point> falling) {
   return true;
 }
 
-// As that of a fresh gain, in the first iteration of the run. Where this is warm-up, which is not
-// looked at, a gain that loses the same part in each step had lost it before as well.
+// A new gain is 1 in the first iteration of the run. If that iteration is warm-up, which is
+// skipped, a gain that shrinks by a constant factor also shrank there.
 bool begins_as_one(const std::vector<Point>& points, std::int64_t first_of_run) {
   constexpr double kFresh = 0.01;         // off 1
   constexpr double kExtrapolated = 0.02;  // off 1
@@ -75,7 +75,7 @@ bool begins_as_one(const std::vector<Point>& points, std::int64_t first_of_run) 
   return std::abs(start - 1) <= kExtrapolated;
 }
 
-// The output of a norm lies around 0; that of an activation function does not.
+// The output of a norm is centered at 0; the output of an activation function is not.
 bool is_around_zero(const Facts& facts, const Series& sizes) {
   constexpr double kMost = 0.2;  // part of the root mean square
   const Series* mean = facts.beside(sizes, "mean");
@@ -83,8 +83,8 @@ bool is_around_zero(const Facts& facts, const Series& sizes) {
   return !first || std::abs(*first) <= kMost * sizes.points.front().value;
 }
 
-// A gain begins as 1. Where it shrinks from the first step on, without a pause, it is a factor in
-// each step, as of weight decay, and no gradient: those move a gain to and fro.
+// A gain starts at 1. If it shrinks steadily from the first step on, the cause is a factor in each
+// step, such as weight decay, and not a gradient: gradients move a gain in both directions.
 std::optional<Shift> decay_from_start(const Facts& facts, const Series& sizes) {
   constexpr double kFall = 0.32;  // bits: to 80 %
   constexpr double kBack = 0.1;   // part of the fall that steps go up
@@ -158,24 +158,23 @@ std::vector<Finding> find(const Facts& facts) {
 }  // namespace
 
 Rule dead_gain() {
-  return {
-      .cause = "dead_gain",
-      .title = "a norm whose gain decays or dies",
-      .doc =
-          "The root mean square of a layer's input was steady within 19 %, and within 2 % from one "
-          "iteration to the next, as that of a normalized tensor is, and falls to half of it and "
-          "less, within an iteration or step by step within 16. So is one that begins at 1, as "
-          "that of a fresh gain, has a mean near 0, and falls to 80 % and less from the first step "
-          "on, evenly and hardly going back.",
-      .stage = Stage::values,
-      .required = {kSizes},
-      .optional = {"numel", "mean"},
-      .recorded_by = "LogTensorStats of activations (l2_norm and numel, or std and mean)",
-      .alternatives = "An input that was steady without a norm, and is scaled otherwise now.",
-      .next_step =
-          "print the weight of the norm before '{layer}'; keep gains in a parameter group with "
-          "weight_decay=0, and out of low precision",
-      .find = find};
+  return {.cause = "dead_gain",
+          .title = "norm gain that decays or dies",
+          .doc =
+              "The root mean square of a layer's input was as steady as that of a normalized "
+              "tensor: within 19 % overall and 2 % between iterations. Then it falls to half or "
+              "less, within one iteration or steadily within 16. Also reported: an input that "
+              "starts at 1 with a mean near 0, as after a new gain, and falls evenly to 80 % or "
+              "less from the first step on.",
+          .stage = Stage::values,
+          .required = {kSizes},
+          .optional = {"numel", "mean"},
+          .recorded_by = "LogTensorStats of activations (l2_norm and numel, or std and mean)",
+          .alternatives = "An input that was steady without a norm and is now scaled differently.",
+          .next_step =
+              "print the weight of the norm before '{layer}'; keep gains in a parameter group with "
+              "weight_decay=0, and out of low precision",
+          .find = find};
 }
 
 }  // namespace telens::analysis

@@ -49,18 +49,18 @@ std::vector<Finding> find(const Facts& facts) {
 
 Rule dead_units() {
   return {.cause = "dead_units",
-          .title = "units that give zero from some iteration on",
+          .title = "units that output only zeros",
           .doc =
-              "The share of a layer's inputs that are not zero falls to 60 % of what it was and "
-              "less, within an iteration, and stays there. The zeros that ReLU, dropout and "
-              "padding make from the start are no finding.",
+              "The share of nonzero inputs of a layer falls to 60 % or less of its earlier share "
+              "within one iteration and stays there. Zeros that ReLU, dropout or padding cause "
+              "from the start are not reported.",
           .stage = Stage::update,  // before the jump of the sums that made them so
           .required = {"zeros", "numel"},
           .recorded_by = "LogTensorStats of activations (numel)",
-          .alternatives = "More padding, or more dropout, from here on; pruning.",
+          .alternatives = "More padding or dropout from this iteration on; pruning.",
           .next_step =
-              "telens plot RUN --layer '{layer}' --tensor activation --stat zeros; look at the "
-              "bias and the weight of the layer before",
+              "telens plot RUN --layer '{layer}' --tensor activation --stat zeros; check the bias "
+              "and the weight of the preceding layer",
           .find = find};
 }
 

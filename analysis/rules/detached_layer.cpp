@@ -38,7 +38,7 @@ struct Used {
 
 using Passes = std::set<std::int64_t>;
 
-// By rank: iterations in which any layer had a gradient.
+// Iterations in which any layer had a gradient, for each rank.
 std::map<int, Passes> backward_passes(const std::vector<Series>& gradients) {
   std::map<int, Passes> passes;
   for (const Series& gradient : gradients) {
@@ -64,7 +64,7 @@ Used used(const Series& activation, const Series* gradient, const Passes& passes
   return layer;
 }
 
-// In forward order, those of a rank on end.
+// In forward order, grouped by rank.
 std::vector<Used> used_layers(const Facts& facts, const std::vector<Series>& activations,
                               const std::vector<Series>& gradients) {
   std::map<int, Passes> passes = backward_passes(gradients);
@@ -91,8 +91,8 @@ std::string_view get_block(const std::string& name) {
   return std::string_view(name).substr(0, end);
 }
 
-// Layers without a gradient may be meant so: the front of a model that is frozen, block by block,
-// or a model of its own that only looks on.
+// Layers without a gradient may be intended: a frozen front of a model, block by block, or a
+// separate model that is only evaluated.
 bool may_be_meant(const Facts& facts, const std::vector<const Used*>& lost,
                   const std::vector<const Used*>& reached) {
   const Used& origin = *lost.back();
@@ -152,7 +152,7 @@ Finding make_finding(const Facts& facts, const std::vector<const Used*>& lost,
   return finding;
 }
 
-// Those of one rank that are lost since the same iteration, in forward order.
+// Layers of one rank that lost their gradient in the same iteration, in forward order.
 std::vector<Finding> of_rank(const Facts& facts, const std::vector<const Used*>& layers,
                              const std::vector<Series>& gradients) {
   std::vector<const Used*> reached;
@@ -188,25 +188,26 @@ std::vector<Finding> find(const Facts& facts) {
 Rule detached_layer() {
   return {
       .cause = "detached_layer",
-      .title = "a layer that the backward pass does not reach",
+      .title = "layer not reached by the backward pass",
       .doc =
-          "A layer has inputs and no gradient of its output, in the last 5 recorded iterations "
-          "and more, while other layers have one; of several the one nearest to the loss is the "
-          "origin. Whole blocks at the front of a model, and from the start whatever has no "
-          "trained sibling, are taken for frozen on purpose. So is a layer that passes a "
-          "gradient on and whose weight has none. An expert without tokens is none either.",
+          "A layer has inputs but no gradient of its output in at least the last 5 recorded "
+          "iterations, while other layers have one. If several layers qualify, the layer nearest "
+          "to the loss is the origin. Not reported, because this is usually intended: whole frozen "
+          "blocks at the front of a model, layers that have no trained sibling from the start, "
+          "layers that pass a gradient on but have no weight gradient, and experts without tokens.",
       .stage = Stage::update,
       .required = {kSizes},
       .optional = {"numel", "mean"},
       .recorded_by =
           "LogTensorStats of activations and gradients (l2_norm and numel, or std and mean)",
       .alternatives =
-          "A part of the model that no loss uses from here on, or that runs under no_grad() on "
-          "purpose; where it never had a gradient, a configuration that selects none of it.",
+          "A part of the model that no loss uses from this iteration on, or that runs under "
+          "no_grad() on purpose; if it never had a gradient, a configuration that does not select "
+          "its gradient.",
       .next_step =
-          "look for detach(), .data, .item(), torch.no_grad() or a tensor made anew between "
-          "'{layer}' and the loss; "
-          "telens stats RUN --layer '{layer}' --tensor gradient --stat l2_norm",
+          "look for detach(), .data, .item(), torch.no_grad() or a re-created tensor between "
+          "'{layer}' and the loss; telens stats RUN --layer '{layer}' --tensor gradient --stat "
+          "l2_norm",
       .find = find};
 }
 

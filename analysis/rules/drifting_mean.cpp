@@ -41,7 +41,7 @@ std::optional<Drift> first_drift(const std::vector<Point>& points) {
   const auto rest = static_cast<std::size_t>(points.end() - far);
   if (rest < kSustained || !std::all_of(far, far + kSustained, is_far)) return std::nullopt;
   const auto reached = static_cast<std::size_t>(far - points.begin());
-  // Back to where it left its past.
+  // Finds where it left its earlier range.
   for (std::size_t first = reached > kWithin ? reached - kWithin : 0; first <= reached; ++first) {
     if (first < kLeastPast) continue;
     std::vector<double> past;
@@ -89,21 +89,20 @@ std::vector<Finding> find(const Facts& facts) {
 }  // namespace
 
 Rule drifting_mean() {
-  return {.cause = "drifting_mean",
-          .title = "a mean or a bias that drifts away from zero",
-          .doc =
-              "The mean of an activation, an output or a weight, within half a standard deviation "
-              "of zero "
-              "before, goes to 2 and more within 16 iterations, and stays for 3 and more. A format "
-              "without an "
-              "offset spends its range on the mean then. Inputs that have a mean from the start, "
-              "as behind ReLU, are no finding.",
-          .stage = Stage::values,
-          .required = {"mean", "std"},
-          .recorded_by = "LogTensorStats (mean, std)",
-          .alternatives = "Other data from here on; a bias without weight decay.",
-          .next_step = "telens plot RUN --layer '{layer}' --stat mean --stat std",
-          .find = find};
+  return {
+      .cause = "drifting_mean",
+      .title = "mean or bias drifting away from zero",
+      .doc =
+          "The mean of an activation, output or weight was within half a standard deviation of "
+          "zero. Within 16 iterations it reaches 2 standard deviations or more and stays there for "
+          "at least 3 iterations. A format without an offset then spends its range on the mean. "
+          "Tensors whose mean is nonzero from the start, such as ReLU outputs, are not reported.",
+      .stage = Stage::values,
+      .required = {"mean", "std"},
+      .recorded_by = "LogTensorStats (mean, std)",
+      .alternatives = "Different data from this iteration on; a bias without weight decay.",
+      .next_step = "telens plot RUN --layer '{layer}' --stat mean --stat std",
+      .find = find};
 }
 
 }  // namespace telens::analysis

@@ -15,8 +15,8 @@ constexpr std::int64_t kSameIteration = 1;
 
 using Digest = std::array<double, kDigest.size()>;
 
-// Statistics that tell weights apart in an iteration; nullopt where one of them is missing or all
-// elements are the same.
+// Statistics that identify a weight in an iteration; nullopt if one is missing or all elements are
+// equal.
 std::optional<Digest> digest(const Facts& facts, const Series& norm, std::int64_t iteration) {
   Digest values{};
   for (std::size_t i = 0; i < kDigest.size(); ++i) {
@@ -38,7 +38,8 @@ std::vector<std::int64_t> equal_iterations(const Facts& facts, const Series& a, 
   return equal;
 }
 
-// How far a weight went in the step before it was equal; 0: it was not recorded before.
+// Returns the change of a weight in the step before it became equal; 0 if it was not recorded
+// before.
 double change_before(const Facts& facts, const Series& norm, std::int64_t first) {
   const Point* before = norm.before(first);
   if (before == nullptr) return 0;
@@ -65,12 +66,11 @@ Finding make_finding(const Facts& facts, const Series& a, const Series& b, std::
           .first = first,
           .last = last,
           .confidence = kProven,
-          .summary = is_known ? fmt::format("the weight is a copy of that of {}, which went on as "
-                                            "before while this one jumped to it",
-                                            name)
-                              : fmt::format("the weight is the same as that of {}; either may be "
-                                            "the copy",
-                                            name),
+          .summary =
+              is_known
+                  ? fmt::format("the weight becomes a copy of the weight of {}, which did not jump",
+                                name)
+                  : fmt::format("the weight equals the weight of {}; either may be the copy", name),
           .evidence = {{"l2_norm", copy.place, first, *copy.at(first), ""},
                        {"l2_norm", other.place, first, *other.at(first), "of " + name}}};
 }
@@ -104,18 +104,18 @@ std::vector<Finding> find(const Facts& facts) {
 
 Rule duplicate_weights() {
   return {.cause = "duplicate_weights",
-          .title = "two layers with the same weight",
+          .title = "two layers with identical weights",
           .doc =
-              "Norm, mean, standard deviation and amax of two weights agree in all digits, at "
-              "the beginning or from some iteration on, and not always: layers that share a "
-              "weight agree throughout.",
+              "Norm, mean, standard deviation and amax of two weights agree in all digits at the "
+              "start or from some iteration on, but not in the whole run. Layers that share one "
+              "weight agree in the whole run and are not reported.",
           .stage = Stage::setup,
           .required = {"l2_norm", "mean", "std", "cur_amax"},
           .recorded_by = "LogTensorStats of weights (l2_norm, mean, std, cur_amax)",
-          .alternatives = "Weights that are tied for a while on purpose.",
+          .alternatives = "Weights that are tied temporarily on purpose.",
           .next_step =
-              "look for copy.deepcopy of an initialized block, [block] * n, one seed for "
-              "each layer, or a checkpoint with wrong names",
+              "look for copy.deepcopy of an initialized block, [block] * n, one seed that is set "
+              "again for each layer, or a checkpoint with wrong names",
           .find = find};
 }
 

@@ -13,7 +13,8 @@
 namespace telens::analysis {
 namespace {
 
-// The gradient of the layer behind went through most of the change too: it came from there.
+// Returns true if the gradient of the next layer made most of the same change, so that the change
+// came from there.
 bool comes_from_behind(const PlaceShift& change, const std::vector<Series>& gradients) {
   constexpr double kMost = 0.6;
   const Series* behind = nullptr;  // the series before it, with its rank
@@ -51,11 +52,10 @@ std::vector<Finding> find(const Facts& facts, std::string_view cause, int sign) 
   return found;
 }
 
-// Changes that all gradients go through together, by chance or as a training goes on, cancel in the
-// ratio of a layer's gradient to that of the layer behind it: in healthy trainings it stays within
-// 1.8 bits of its past.
+// The ratio of a layer's gradient to the next layer's gradient cancels changes that all gradients
+// share. In healthy runs the ratio stays within 1.8 bits of its past.
 constexpr RampOptions kRamp{.least_bits = 5, .steady = 1.4, .least_past = 10, .back = 0.8};
-// By which the gradient itself has to move: that of the layer in front of a change does not.
+// Minimum change of the gradient itself, which excludes layers before the change.
 constexpr double kOwnBits = 1.5;
 constexpr double kOwnBitsOfRamp = 3;
 
@@ -81,8 +81,8 @@ struct Departure {
   bool gradual = false;
 };
 
-// From its past ratio, at once or by a factor in each iteration: the earlier one, since a batch
-// that shakes the layer behind makes a step of growth look like a jump.
+// Departure from the past ratio, sudden or by a factor in each iteration. Returns the earlier one,
+// because a noisy batch can make a step of growth look like a jump.
 std::optional<Departure> departure(const Series& gradient, const Series& behind, int sign) {
   const Series ratio = ratios(gradient, behind);
   auto shift = first_shift(ratio.points, kGradientShift);
@@ -106,7 +106,7 @@ Finding make_finding(const Facts& facts, std::string_view cause, int sign, const
           .last = shift.last,
           .confidence = kProbable,
           .summary = fmt::format(
-              "the gradient {}{}, against that of {}", sign > 0 ? "grows" : "shrinks",
+              "the gradient {}{}, relative to the gradient of {}", sign > 0 ? "grows" : "shrinks",
               departure.gradual ? " in each iteration" : "", facts.layer_name(behind.place.layer)),
           .evidence = {{"ratio of root mean squares", gradient.place, shift.first - 1, shift.usual,
                         "usual"},
@@ -130,7 +130,7 @@ std::optional<Finding> against_the_layer_behind(const Facts& facts, std::string_
   return found;
 }
 
-// Where the gradient's own past does not show it, or later, the ratio does.
+// The ratio shows changes that the gradient's own past does not show, or shows later.
 std::vector<Finding> with_ratios(const Facts& facts, std::string_view cause, int sign) {
   std::vector<Finding> found = find(facts, cause, sign);
   auto ratio = against_the_layer_behind(facts, cause, sign);
@@ -153,40 +153,39 @@ std::vector<Finding> vanishing(const Facts& facts) {
 Rule exploding_gradients() {
   return {
       .cause = "exploding_gradients",
-      .title = "gradients that explode from a layer on",
+      .title = "exploding gradients",
       .doc =
-          "The gradient of a layer grows 8 times and more within an iteration and stays "
-          "there for 8 and more; of several the one nearest to the loss is the origin, since the "
-          "backward pass comes from there. So is one that grows 8 times against that of the layer "
-          "behind it, or 32 times within 16 iterations.",
+          "The gradient of a layer grows by a factor of 8 or more within one iteration and stays "
+          "there for at least 8 iterations, grows by a factor of 8 relative to the next layer, or "
+          "grows by a factor of 32 within 16 iterations. If several layers qualify, the layer "
+          "nearest to the loss is the origin because the backward pass starts there.",
       .stage = Stage::propagation,
       .required = {kSizes},
       .optional = {"numel", "mean"},
       .recorded_by = "LogTensorStats of gradients (l2_norm and numel, or std and mean)",
-      .alternatives = "Where it comes so from the loss: the data, or the loss itself.",
+      .alternatives = "If the loss gradient is already this large: the data or the loss function.",
       .next_step =
-          "telens plot RUN --tensor gradient --stat l2_norm; look at what lies between "
-          "'{layer}' and the layer behind it",
+          "telens plot RUN --tensor gradient --stat l2_norm; check the operations between "
+          "'{layer}' and the next layer",
       .find = exploding};
 }
 
 Rule vanishing_gradients() {
-  return {
-      .cause = "vanishing_gradients",
-      .title = "gradients that vanish from a layer on",
-      .doc =
-          "The gradient of a layer falls to an eighth and less, or to zero, within an "
-          "iteration and stays there; of several the one nearest to the loss is the origin. So is "
-          "one that falls so step by step against that of the layer behind it.",
-      .stage = Stage::propagation,
-      .required = {kSizes},
-      .optional = {"numel", "mean"},
-      .recorded_by = "LogTensorStats of gradients (l2_norm and numel, or std and mean)",
-      .alternatives = "A part of the model that was frozen, or cut off by detach().",
-      .next_step =
-          "telens plot RUN --tensor gradient --stat l2_norm; look at what lies between "
-          "'{layer}' and the layer behind it",
-      .find = vanishing};
+  return {.cause = "vanishing_gradients",
+          .title = "vanishing gradients",
+          .doc =
+              "The gradient of a layer falls to an eighth or less, or to zero, within one "
+              "iteration and stays there, or it falls step by step relative to the next layer. If "
+              "several layers qualify, the layer nearest to the loss is the origin.",
+          .stage = Stage::propagation,
+          .required = {kSizes},
+          .optional = {"numel", "mean"},
+          .recorded_by = "LogTensorStats of gradients (l2_norm and numel, or std and mean)",
+          .alternatives = "A part of the model that was frozen or detached.",
+          .next_step =
+              "telens plot RUN --tensor gradient --stat l2_norm; check the operations between "
+              "'{layer}' and the next layer",
+          .find = vanishing};
 }
 
 }  // namespace telens::analysis

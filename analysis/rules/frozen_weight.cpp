@@ -87,21 +87,21 @@ std::vector<Finding> find(const Facts& facts) {
 
 Rule frozen_weight() {
   return {.cause = "frozen_weight",
-          .title = "a weight that gets a gradient and is not trained",
+          .title = "weight with a gradient that is not updated",
           .doc =
-              "Norm and mean of a weight keep all their digits in the last 5 steps and more, while "
-              "its gradient (wgrad) is not zero and most other weights move. A weight without "
-              "a gradient is frozen on purpose, and no finding.",
+              "Norm and mean of a weight do not change in any digit in at least the last 5 steps, "
+              "while its gradient (wgrad) is nonzero and most other weights change. A weight "
+              "without a gradient is frozen on purpose and is not reported.",
           .stage = Stage::update,
           .required = {"l2_norm"},
           .optional = {"mean"},
           .recorded_by = "LogTensorStats of weights and wgrads (l2_norm, mean)",
           .alternatives =
-              "A parameter that is left out of the optimizer on purpose; steps so small that they "
-              "vanish when the weight is rounded, as in BF16.",
+              "A parameter that is excluded from the optimizer on purpose; updates that are "
+              "smaller than the rounding of the weight, for example in BF16.",
           .next_step =
               "look for the weight of '{layer}' in the optimizer's param_groups: it may have been "
-              "replaced after the optimizer was made, or its .grad is reset before the step",
+              "replaced after the optimizer was created, or its .grad is reset before the step",
           .find = find};
 }
 

@@ -23,8 +23,9 @@ struct Limits {
   double times_expected;  // the error that the operands' casts explain
 };
 
-// Three reads on end of healthy trainings: fprop up to 0.07 and 1.7 times what casts explain, dgrad
-// 0.11 and 2.1, wgrad 0.2 and 3.7, since its terms cancel where there are many tokens.
+// Maxima over three consecutive reads of healthy runs, as error and as multiple of the explained
+// error: fprop 0.07 and 1.7, dgrad 0.11 and 2.1, wgrad 0.2 and 3.7, because terms of wgrad cancel
+// if there are many tokens.
 Limits get_limits(Gemm gemm) {
   switch (gemm) {
     case Gemm::fprop:
@@ -55,11 +56,11 @@ std::array<TensorName, 2> get_operands(Gemm gemm) {
   return {TensorName::activation, TensorName::gradient};
 }
 
-// Clipping and underflow lose the tensor at the most: more is what other codes than its own are
-// off.
+// Clipping and underflow lose at most the whole tensor. A larger error means that the operand held
+// another tensor's values.
 constexpr double kMostOfCast = 1.05;
 
-// sqrt(mse) / root mean square; 0 where it was not recorded, as in high precision.
+// sqrt(mse) / root mean square; 0 if not recorded, as in high precision.
 double cast_error(const Facts& facts, Place place, std::int64_t iteration) {
   const Series* mse = facts.find(place, "mse");
   const auto error = mse != nullptr ? mse->at(iteration) : std::nullopt;
@@ -135,9 +136,9 @@ std::optional<Finding> in_gemm(const Facts& facts, const Series& error) {
   return found;
 }
 
-// Codes of a weight that moved on: at twice the error that fresh codes had, their age costs more
-// than the cast, since independent errors add up as squares. Those of a weight that stands still
-// cost nothing.
+// A cached quantized weight of a weight that has changed since. At twice the error of a fresh cast,
+// its age costs more than the cast, because independent errors add as squares. If the weight does
+// not change, the cache costs nothing.
 std::optional<Finding> with_kept_codes(const Series& error, const KeptCodes& kept) {
   constexpr double kTimesFresh = 2;
   const auto since = std::ranges::lower_bound(error.points, kept.since, {}, &Point::iteration);
@@ -164,17 +165,18 @@ std::optional<Finding> with_kept_codes(const Series& error, const KeptCodes& kep
       .first = kept.since,
       .last = wrong.back().iteration,
       .confidence = kept.is_looked_at ? kProven : kProbable,
-      .summary = fmt::format("{}, and the product is off by up to {:.2g} %, {:.2g} % before",
-                             kept.is_looked_at
-                                 ? "the weight is not cast any more: its codes are kept"
-                                 : "no cast of the weight is recorded any more, as of kept codes",
-                             100 * worst.value, 100 * usual),
+      .summary = fmt::format(
+          "{}, and the product is off by up to {:.2g} %, {:.2g} % before",
+          kept.is_looked_at
+              ? "the weight is no longer cast: the layer reuses a cached quantized weight"
+              : "no cast of the weight is recorded any more, as with a cached quantized weight",
+          100 * worst.value, 100 * usual),
       .evidence = {{"gemm_relative_error", error.place, worst.iteration, worst.value, ""},
                    {"gemm_relative_error", error.place, kept.since - 1, usual,
-                    "usual, with fresh codes"}},
+                    "usual, with a fresh cast"}},
       .next_step =
-          "pass is_first_microbatch=True, or None, in the first forward after each step of "
-          "the optimizer; look for what else keeps the codes of this weight"};
+          "pass is_first_microbatch=True, or None, in the first forward after each optimizer step; "
+          "look for other code that caches the quantized weight"};
 }
 
 std::optional<Finding> of_gemm(const Facts& facts, const Series& error) {
@@ -189,7 +191,7 @@ std::vector<Finding> find(const Facts& facts) {
   for (const Series* error : facts.with("gemm_relative_error")) {
     if (!error->place.gemm) continue;
     if (auto finding = of_gemm(facts, *error)) {
-      finding->place.tensor.reset();  // the GEMM's, not that of one tensor
+      finding->place.tensor.reset();  // the GEMM, not one tensor
       found.push_back(std::move(*finding));
     }
   }
@@ -199,29 +201,30 @@ std::vector<Finding> find(const Facts& facts) {
 }  // namespace
 
 Rule gemm_error() {
-  return {.cause = "gemm_error",
-          .title = "a GEMM whose error its operands do not explain",
-          .doc =
-              "The relative error of a product against FP64 is 3 times what the casts of its two "
-              "operands come to (dgrad 4, wgrad 5), 10 % and more (25 %, 45 %), and 3 times its "
-              "own past, 3 times on end: another operand, layout, block axis, transpose or scale, "
-              "or a faulty kernel. Where casts of the weight end and the products go on, its codes "
-              "are kept: twice the error that fresh ones had is enough then. Casts that are not "
-              "looked at any more, by the schedules of the configuration, have not ended.",
-          .stage = Stage::values,
-          .required = {"gemm_relative_error"},
-          .optional = {"mse", "l2_norm", "numel", "std", "mean"},
-          .recorded_by =
-              "GemmError, with LogFp8TensorStats (mse) and LogTensorStats (l2_norm, "
-              "numel) of the operands",
-          .alternatives =
-              "A product whose terms cancel, so that little is left of it; where no cast "
-              "of the weight is recorded any more, statistics of the weight that end "
-              "earlier.",
-          .next_step =
-              "telens ledger RUN --layer '{layer}'; it says which kernel ran, and "
-              "configs/dump_one_gemm.yaml keeps its operands",
-          .find = find};
+  return {
+      .cause = "gemm_error",
+      .title = "unexplained GEMM error",
+      .doc =
+          "In 3 consecutive reads, the relative error of a GEMM result against FP64 is at least 3 "
+          "times the error that the casts of its operands explain (dgrad: 4, wgrad: 5), at least "
+          "10 % (dgrad: 25 %, wgrad: 45 %), and at least 3 times its earlier value. Possible "
+          "causes are a wrong operand, layout, block axis, transpose or scale, or a faulty kernel. "
+          "If the casts of the weight end and the GEMMs continue, the layer reuses a cached "
+          "quantized weight; twice the error of a fresh cast is then enough. Casts that end "
+          "because of the configuration's schedule do not count as ended.",
+      .stage = Stage::values,
+      .required = {"gemm_relative_error"},
+      .optional = {"mse", "l2_norm", "numel", "std", "mean"},
+      .recorded_by =
+          "GemmError, with LogFp8TensorStats (mse) and LogTensorStats (l2_norm, "
+          "numel) of the operands",
+      .alternatives =
+          "A result whose terms cancel almost completely; if no cast of the weight is recorded any "
+          "more, weight statistics that end earlier.",
+      .next_step =
+          "telens ledger RUN --layer '{layer}'; the ledger shows which kernel ran, and "
+          "configs/dump_one_gemm.yaml keeps the operands",
+      .find = find};
 }
 
 }  // namespace telens::analysis

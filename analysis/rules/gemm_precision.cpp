@@ -147,7 +147,7 @@ std::span<const Point> reads_without_cast(const Facts& facts, const Series& cast
   return {};
 }
 
-// Without a ledger: a layer whose casts are not seen any more while those of others are.
+// Without a ledger: layers whose casts are no longer recorded while the casts of other layers are.
 std::vector<Finding> casts_that_end(const Facts& facts) {
   std::vector<Finding> found;
   for (const std::string_view name : kOfCasts) {
@@ -166,7 +166,7 @@ std::vector<Finding> casts_that_end(const Facts& facts) {
                        .first = missing.front().iteration,
                        .last = end,
                        .confidence = kProbable,
-                       .summary = "its input is not cast any more, those of other layers are",
+                       .summary = "its input is no longer cast, while inputs of other layers are",
                        .evidence = {{std::string(name), cast->place, cast->points.back().iteration,
                                      cast->points.back().value, "the last one"}},
                        .next_step = "add PrecisionLedger to the configuration "
@@ -186,26 +186,25 @@ std::vector<Finding> find(const Facts& facts) {
 }  // namespace
 
 Rule gemm_precision() {
-  return {
-      .cause = "gemm_precision",
-      .title = "a GEMM that runs in another precision than asked for",
-      .doc =
-          "By the ledger: low precision was asked for and high precision ran, a GEMM left "
-          "low precision in the middle of a training, or a layer runs in high precision "
-          "where those of its kind do not. What a section of the configuration or the "
-          "recipe wants is no finding, nor are whole first and last blocks. Without a ledger: a "
-          "layer whose casts are recorded up to some iteration, and its tensors longer.",
-      .stage = Stage::setup,
-      .optional = {"scale_inv_max", "underflows%", "mse", "scale_staleness", "cur_amax", "l2_norm",
-                   "std"},
-      .needs_ledger = true,
-      .instead_of_ledger = {kOfCasts.begin(), kOfCasts.end()},
-      .recorded_by = "PrecisionLedger, or LogFp8TensorStats beside LogTensorStats",
-      .alternatives = "A layer that was left out of fp8_autocast on purpose.",
-      .next_step =
-          "telens ledger RUN --layer '{layer}'; configs/is_it_really_fp8.yaml stops a "
-          "run in which this happens",
-      .find = find};
+  return {.cause = "gemm_precision",
+          .title = "GEMM in a different precision than requested",
+          .doc =
+              "According to the ledger, low precision was requested but high precision ran, a GEMM "
+              "switched from low to high precision during the training, or a layer runs in high "
+              "precision while layers of its kind do not. High precision that the configuration or "
+              "the recipe requests is not reported, and neither are whole first and last blocks. "
+              "Without a ledger: a layer whose casts end while its tensors are still recorded.",
+          .stage = Stage::setup,
+          .optional = {"scale_inv_max", "underflows%", "mse", "scale_staleness", "cur_amax",
+                       "l2_norm", "std"},
+          .needs_ledger = true,
+          .instead_of_ledger = {kOfCasts.begin(), kOfCasts.end()},
+          .recorded_by = "PrecisionLedger, or LogFp8TensorStats together with LogTensorStats",
+          .alternatives = "A layer that is outside of fp8_autocast on purpose.",
+          .next_step =
+              "telens ledger RUN --layer '{layer}'; configs/is_it_really_fp8.yaml stops a "
+              "run in which this happens",
+          .find = find};
 }
 
 }  // namespace telens::analysis

@@ -11,8 +11,8 @@
 namespace telens::analysis {
 namespace {
 
-// Training in low precision stops to pay where a gradient is smaller than sqrt(3) times the noise
-// of its cast (arXiv 2505.19115).
+// Low precision stops paying off if a gradient is smaller than sqrt(3) times the noise of its cast
+// (arXiv 2505.19115).
 constexpr double kLeast = 1 / std::numbers::sqrt3;  // noise over gradient
 constexpr std::size_t kPersistent = 6;              // reads on end
 
@@ -63,18 +63,18 @@ std::vector<Finding> find(const Facts& facts) {
 Rule gradient_noise() {
   return {
       .cause = "gradient_noise",
-      .title = "a gradient that drowns in the noise of its cast",
+      .title = "gradient lost in quantization noise",
       .doc =
-          "The error of a gradient's cast, as its root mean square, is 58 % (1 / sqrt(3)) of "
-          "the gradient and more in 6 reads on end: from there on low precision holds the "
-          "training back (arXiv 2505.19115). FP8 has 3 to 10 %, FP4 10 to 25 %.",
+          "In 6 consecutive reads, the root mean square error of a gradient's cast is at least 58 "
+          "% (1 / sqrt(3)) of the gradient. From there on, low precision slows the training down "
+          "(arXiv 2505.19115). Typical values are 3 to 10 % for FP8 and 10 to 25 % for FP4.",
       .stage = Stage::cast,
       .required = {"mse", kSizes},
       .optional = {"numel", "mean"},
       .recorded_by =
-          "LogFp8TensorStats of gradients (mse), or that of another format, with LogTensorStats "
-          "(l2_norm and numel, or std and mean)",
-      .alternatives = "A scale that is wrong or stale (ScaleHealth tells), or outliers.",
+          "LogFp8TensorStats of gradients (mse), or the same statistic of another format, with "
+          "LogTensorStats (l2_norm and numel, or std and mean)",
+      .alternatives = "A wrong or stale scale (ScaleHealth shows it); outliers.",
       .next_step =
           "DisableFP8GEMM for dgrad and wgrad of '{layer}' in the last part of the training, "
           "or stochastic rounding; telens stats RUN --layer '{layer}' --tensor gradient --stat "

@@ -61,8 +61,8 @@ std::vector<Finding> all_scales_reset(const Facts& facts) {
   return {};
 }
 
-// Another process goes on with the run, and a layer begins without a history in it. The number of
-// the first iteration says nothing: a program may count from any.
+// The run was resumed and a layer starts without a history. The number of the first iteration is
+// not used, because a program may count from any number.
 std::vector<Finding> lost_in_resume(const Facts& facts) {
   for (const auto& [last_before, first] : facts.resumes()) {
     for (std::int32_t layer = 0; layer < static_cast<std::int32_t>(facts.layers()); ++layer) {
@@ -75,7 +75,7 @@ std::vector<Finding> lost_in_resume(const Facts& facts) {
                .last = *warm_up.rbegin(),
                .confidence = kProbable,
                .summary =
-                   fmt::format("the run goes on from iteration {} without an amax history", *begin),
+                   fmt::format("the run resumes at iteration {} without an amax history", *begin),
                .evidence = {{"warm_up", {.layer = layer}, *begin, 1, "event"}}}};
     }
   }
@@ -106,20 +106,20 @@ std::vector<Finding> find(const Facts& facts) {
 
 Rule history_lost() {
   return {.cause = "history_lost",
-          .title = "delayed scaling begins anew in the middle of a training",
+          .title = "amax history lost during training",
           .doc =
-              "A layer that was cast under delayed scaling has no amax history: most of its "
-              "gradients underflow until there is one again. The first iterations of a layer "
-              "are its warm-up and no loss.",
+              "A layer that used delayed scaling has no amax history any more. Most of its "
+              "gradients underflow until a new history exists. The first iterations of a layer are "
+              "its warm-up and are not reported.",
           .stage = Stage::setup,
           .required = {},
           .optional = {"scale_staleness", "scale_inv_max", "underflows%", "cur_amax"},
           .recorded_by =
-              "LogFp8TensorStats or ScaleHealth, in the run before the resume too "
-              "(the same TELENS_RUN_ID)",
+              "LogFp8TensorStats or ScaleHealth, also in the run before the resume (the same "
+              "TELENS_RUN_ID)",
           .alternatives =
-              "A model that was made anew, or a recipe that was switched, in the same "
-              "process; a checkpoint of a training in another precision.",
+              "A model that was created again or a recipe that was switched in the same process; a "
+              "checkpoint of a training in another precision.",
           .next_step =
               "save and load the modules' _extra_state with the weights "
               "(state_dict() holds it; strict=False hides that it is missing; "

@@ -12,7 +12,7 @@ namespace telens::analysis {
 namespace {
 
 constexpr std::size_t kLeastCasts = 4;  // that show how often the weight is cast
-constexpr std::int64_t kPauses = 2;     // a longer one than usual is no end
+constexpr std::int64_t kPauses = 2;     // a longer pause than usual is not the end
 
 std::int64_t longest_pause(const Series& casts) {
   std::int64_t longest = 0;
@@ -46,12 +46,12 @@ bool ends_there(const config::Value& map, const LastLooks& last) {
   return !next || *next > last.end;
 }
 
-// A section that runs, or is recorded, only after what another one has seen.
+// A section that runs or records only after another section has triggered.
 bool waits(const config::Value& map) {
   return map.find(config::kStartedBy) != nullptr || map.find(config::kKeptBy) != nullptr;
 }
 
-// `matches` holds for a map of a configuration, in any depth; what is not enabled does not count.
+// Returns true if `matches` accepts an enabled map of the configuration at any depth.
 template <typename Matches>
 bool has_map(const config::Value& value, const Matches& matches) {
   const auto in = [&](const config::Value& each) { return has_map(each, matches); };

@@ -52,7 +52,8 @@ bool has_as_many_rows(const Facts& facts, const Place& place, std::int64_t itera
   return before == nullptr || count->at(iteration).value_or(before->value) == before->value;
 }
 
-// Under delayed scaling a gradient takes the factor when the scales of those behind it have grown.
+// Under delayed scaling, a gradient follows the factor only after the scales of the layers between
+// it and the loss have grown.
 bool follows(const Series& gradient, const Shift& shift, double factor) {
   constexpr double kAlike = 1;  // bits
   constexpr std::int64_t kLatest = 2;
@@ -62,8 +63,8 @@ bool follows(const Series& gradient, const Shift& shift, double factor) {
   return false;
 }
 
-// One factor on all gradients, as that of a loss scale. The gradient next to the loss varies least
-// of all and shows a smaller one than the others can; most of these have to agree with it.
+// One factor on all gradients, as a loss scale causes. The gradient next to the loss varies least,
+// so it shows smaller factors than other gradients can; most gradients must agree with it.
 std::optional<Finding> one_factor(const Facts& facts, const std::vector<Series>& gradients) {
   constexpr ShiftOptions kFactor{.least_bits = 2.5, .sustained = 4, .passing = 8};
   constexpr double kMost = 0.75;
@@ -110,19 +111,20 @@ std::vector<Finding> find(const Facts& facts) {
 
 Rule loss_scale() {
   return {.cause = "loss_scale",
-          .title = "a factor on the loss, too large or too small",
+          .title = "wrong factor on the loss",
           .doc =
-              "The gradient of the layer next to the loss, and with it those of others, changes by "
-              "a factor of 8 and more within an iteration and stays there, while the loss does "
-              "not rise. Where it rises, it is the data. A factor of 6 is enough where three "
-              "quarters of all gradients change by it alike, and batches keep their size.",
+              "The gradient of the layer next to the loss, and with it the gradients of other "
+              "layers, changes by a factor of 8 or more within one iteration and stays there, "
+              "while the loss does not rise. If the loss rises, the data are the likely cause. A "
+              "factor of 6 is enough if three quarters of all gradients change by the same factor "
+              "and the batch size does not change.",
           .stage = Stage::values,
           .required = {kSizes},
           .optional = {"numel", "mean"},
           .recorded_by = "LogTensorStats of gradients (l2_norm and numel, or std and mean)",
           .alternatives =
-              "A loss that is summed where it was averaged; another number of "
-              "micro-batches; a loss scaler at work.",
+              "A loss that is summed instead of averaged; a different number of micro-batches; an "
+              "active loss scaler.",
           .next_step =
               "debug.record(\"loss_scale\", ...) in the training loop; telens plot RUN "
               "--tensor gradient --stat l2_norm",

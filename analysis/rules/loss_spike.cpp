@@ -17,7 +17,7 @@ namespace telens::analysis {
 namespace {
 
 constexpr double kSpreads = 5;
-constexpr double kLeastRise = 0.25;  // as a part of the loss before
+constexpr double kLeastRise = 0.25;  // relative to the previous loss
 constexpr double kHigh = 1.7;        // times the loss before
 constexpr std::size_t kWindow = 12;  // steps of the past
 constexpr std::size_t kLeastPast = 5;
@@ -40,14 +40,14 @@ Course summarize_course(const std::vector<Point>& losses, std::size_t at) {
 std::string suggest_next_step(std::int64_t iteration, Course course) {
   if (course == Course::stays_up) {
     return fmt::format(
-        "what else is different from iteration {} on: the source of the data, the loss function, "
-        "the learning rate (debug.watch_optimizer(optimizer) records it); compare it "
-        "with a run that does not have it: telens diff RUN OTHER",
+        "check what else changed in iteration {}: the data source, the loss function, the learning "
+        "rate (debug.watch_optimizer(optimizer) records it); compare with a run without the jump: "
+        "telens diff RUN OTHER",
         iteration);
   }
   return fmt::format(
-      "print the batch of iteration {}, and the loss of each of its rows; skip it and go on from "
-      "the last checkpoint: the same spike without it is none of the data's",
+      "print the batch of iteration {} and the loss of each row; skip this batch and resume from "
+      "the last checkpoint: if the spike remains, the data are not the cause",
       iteration);
 }
 
@@ -57,20 +57,19 @@ Finding make_finding(int rank, const std::vector<Point>& losses, std::size_t at)
   const Course course = summarize_course(losses, at);
   const bool stays = course == Course::stays_up;
   const std::string_view end = course == Course::falls_again ? " and falls again" : "";
-  return {
-      .cause = "loss_spike",
-      .place = {.rank = rank},
-      .first = iteration,
-      .last = iteration,
-      .confidence = kProbable,
-      .summary = fmt::format(
-          "the loss jumps from {:.4g} to {:.4g}{}; if no other finding comes first, no recorded "
-          "number explains it: look at the data {} this iteration{}, and at what was not recorded",
-          before.value, value, stays ? " and stays up" : end, stays ? "from" : "of",
-          stays ? " on" : ""),
-      .evidence = {{"loss", {}, iteration, value, ""},
-                   {"loss", {}, before.iteration, before.value, "before"}},
-      .next_step = suggest_next_step(iteration, course)};
+  return {.cause = "loss_spike",
+          .place = {.rank = rank},
+          .first = iteration,
+          .last = iteration,
+          .confidence = kProbable,
+          .summary = fmt::format("the loss jumps from {:.4g} to {:.4g}{}; if no other finding "
+                                 "comes first, no recorded number explains it: check the data {} "
+                                 "this iteration{}, and tensors that were not recorded",
+                                 before.value, value, stays ? " and stays up" : end,
+                                 stays ? "from" : "of", stays ? " on" : ""),
+          .evidence = {{"loss", {}, iteration, value, ""},
+                       {"loss", {}, before.iteration, before.value, "before"}},
+          .next_step = suggest_next_step(iteration, course)};
 }
 
 Finding make_rise_finding(const Facts& facts, int rank, const LossRise& rise) {
@@ -90,8 +89,8 @@ Finding make_rise_finding(const Facts& facts, int rank, const LossRise& rise) {
           .next_step = suggest_next_step(rise.first, Course::stays_up)};
 }
 
-// The first steps of a process that goes on with the run: what a checkpoint lost shows there, and
-// takes the loss back to heights that it had.
+// The first steps after a resume, in which a loss in the checkpoint shows and the training loss
+// returns to earlier values.
 bool is_resumed(const Facts& facts, std::int64_t iteration) {
   constexpr std::int64_t kSteps = 2;
   return std::ranges::any_of(facts.resumes(), [&](const Resume& resume) {
@@ -139,20 +138,20 @@ std::vector<Finding> find(const Facts& facts) {
 Rule loss_spike() {
   return {
       .cause = "loss_spike",
-      .title = "a spike or a jump of the loss",
+      .title = "loss spike or jump",
       .doc =
-          "The loss rises by a quarter and by 5 spreads of its steps within an iteration, above "
-          "all losses before or to 1.7 times the last one: trainings at a high learning rate go "
-          "back to losses that they had. In the first steps of a resumed run any such rise counts. "
-          "So does one that rises by a fifth, by a jump or step by step, and stays for 8 steps "
-          "above each of the 8 before. As a finding of its own it has no numeric cause in what was "
-          "recorded.",
+          "Within one iteration the loss rises by a quarter and by 5 spreads of its usual steps, "
+          "above all earlier losses or to 1.7 times the previous loss. A return to an earlier loss "
+          "is normal at a high learning rate and is reported only in the first steps of a resumed "
+          "run. Also reported: a rise by a fifth, sudden or gradual, after which 8 losses are all "
+          "above the 8 before. If this finding comes first, no recorded number explains the rise.",
       .stage = Stage::propagation,
       .recorded_by = "debug.step(loss=...)",
-      .alternatives = "Other data; a learning rate near the limit; what was not recorded.",
+      .alternatives =
+          "Different data; a learning rate near the limit; tensors that were not recorded.",
       .next_step =
-          "a loss that falls again: look at the batch of this iteration; one that stays up: at "
-          "what else is different from there on",
+          "if the loss falls again, check the batch of this iteration; if it stays up, check what "
+          "else changed in this iteration",
       .find = find};
 }
 

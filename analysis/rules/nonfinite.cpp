@@ -80,7 +80,7 @@ std::optional<double> value_at(const Scalars* scalars, std::int64_t iteration) {
   return found == scalars->points.end() ? std::nullopt : std::optional(found->value);
 }
 
-// When a scalar is known within a step; those of other names are the program's own.
+// When a scalar is known within a step. Scalars of other names belong to the program.
 enum class Moment : std::uint8_t { loss, program, before_update, after_update };
 
 struct BadScalar {
@@ -129,8 +129,8 @@ std::string gradient_before(const Facts& facts, const Series& weight, std::int64
   const Point* last = gradient != nullptr ? gradient->before(first) : nullptr;
   if (last == nullptr || last->value > 0) return "";
   return fmt::format(
-      "; its gradient was finite in iteration {}: what follows the backward pass made it ({}, the "
-      "optimizer's step), or something else wrote to it",
+      "; its gradient was finite in iteration {}: a step after the backward pass caused it ({}, "
+      "the optimizer's step), or other code wrote to it",
       last->iteration, kAfterBackward);
 }
 
@@ -152,11 +152,11 @@ std::string suggest_next_step(const Facts& facts, const Place& place, std::int64
   switch (*place.tensor) {
     case TensorName::weight:
       return fmt::format(
-          "what wrote to the weight of '{{layer}}' before iteration {0}: a checkpoint, {1}, or the "
-          "optimizer's step; debug.watch_optimizer(optimizer, every=1) records lr, grad_norm and "
-          "update_to_weight of each step; print the optimizer's state of this weight (exp_avg_sq) "
-          "and its gradient after clipping; "
-          "telens plot RUN --layer '{{layer}}' --tensor wgrad --stat cur_amax",
+          "find the code that wrote to the weight of '{{layer}}' before iteration {0}: a "
+          "checkpoint, {1}, or the optimizer's step; debug.watch_optimizer(optimizer, every=1) "
+          "records lr, grad_norm and update_to_weight of each step; print the optimizer's state of "
+          "this weight (exp_avg_sq) and its gradient after clipping; telens plot RUN --layer "
+          "'{{layer}}' --tensor wgrad --stat cur_amax",
           iteration, kAfterBackward);
     case TensorName::activation: {
       const bool others = std::ranges::any_of(facts.with("nonfinite"), [&](const Series* each) {
@@ -217,8 +217,8 @@ std::string loss_step(const Facts& facts, std::int64_t iteration) {
         iteration);
   }
   return fmt::format(
-      "what is computed after '{}' in iteration {}: the loss function, its targets and their mask "
-      "(a mean over no element is NaN), and modules that are not recorded",
+      "check the code after '{}' in iteration {}: the loss function, its targets and their mask (a "
+      "mean over no element is NaN), and modules that are not recorded",
       facts.layer_name(last->place.layer), iteration);
 }
 
@@ -247,7 +247,7 @@ std::vector<const Series*> bad_weights_after(const Facts& facts, std::int64_t it
   return bad;
 }
 
-// What is known of the step before an optimizer's number: gradients, and grad_norm.
+// Describes what is known before an optimizer's number: gradients and grad_norm.
 std::string known_before(const Facts& facts, const BadScalar& scalar) {
   const std::int64_t iteration = scalar.point.iteration;
   if (scalar.moment == Moment::after_update) {
@@ -282,9 +282,9 @@ Finding about_update(const Facts& facts, const BadScalar& scalar) {
     finding.summary += fmt::format("; all {} weights are not finite after it", bad.size());
   }
   finding.next_step = fmt::format(
-      "what happens to gradients between the backward pass and the optimizer's step of iteration "
-      "{}: {}; print the names of all parameters whose .grad is not finite right before the step, "
-      "also of those that are not recorded (embeddings, norms, biases)",
+      "check what changes gradients between the backward pass and the optimizer's step of "
+      "iteration {}: {}; print the names of all parameters whose .grad is not finite right before "
+      "the step, including parameters that are not recorded (embeddings, norms, biases)",
       iteration, kAfterBackward);
   return finding;
 }
@@ -371,16 +371,17 @@ std::vector<Finding> find(const Facts& facts) {
 Rule nonfinite() {
   return {
       .cause = "nonfinite",
-      .title = "values that are not finite",
+      .title = "NaN or Inf values",
       .doc =
-          "The first tensor with a NaN or an infinity, by iteration and then in the order "
-          "of training: forward through the layers, the loss, backward, the optimizer's step. "
-          "Everything after it follows. A number of the program (loss, grad_norm, "
-          "update_to_weight) that is not finite before any recorded tensor says between which of "
-          "these it began.",
+          "The first tensor with a NaN or Inf, by iteration and then in the order of a training "
+          "step: forward through the layers, loss, backward, optimizer step. Everything after it "
+          "is a consequence. A number of the program (loss, grad_norm, update_to_weight) that is "
+          "not finite before any recorded tensor shows between which of these steps the problem "
+          "began; it is reported even if no tensor was recorded.",
       .stage = Stage::values,
       .required = {"nonfinite"},
       .optional = {"nan", "posinf", "neginf", "cur_amax", "l2_norm"},
+      .judges_scalars = true,
       .recorded_by = "LogTensorStats (any statistic), ValueHistogram",
       .alternatives =
           "With a loss scaler, occasional Inf gradients in skipped steps are normal and are "

@@ -74,17 +74,18 @@ std::vector<Finding> find(const Facts& facts) {
 
 Rule oscillating_weights() {
   return {.cause = "oscillating_weights",
-          .title = "a weight that goes to and fro",
+          .title = "oscillating weight",
           .doc =
-              "Mean or standard deviation of a weight goes up and down in 7 steps on end, in each "
-              "by 4 times what was usual in the 16 steps before and a thousandth of the weight.",
+              "The mean or standard deviation of a weight alternates between rising and falling in "
+              "7 consecutive steps. Each step is at least 4 times the usual step of the 16 before "
+              "and at least a thousandth of the weight.",
           .stage = Stage::update,
           .required = {"mean", "std"},
           .recorded_by = "LogTensorStats of weights (mean, std), every iteration",
           .alternatives = "Two copies of a model that take turns.",
           .next_step =
-              "telens plot RUN --layer '{layer}' --tensor weight --stat mean --stat std; a smaller "
-              "learning rate, or more momentum",
+              "telens plot RUN --layer '{layer}' --tensor weight --stat mean --stat std; reduce "
+              "the learning rate or increase the momentum",
           .find = find};
 }
 

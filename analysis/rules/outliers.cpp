@@ -11,7 +11,7 @@ namespace {
 // A tensor of n elements has a crest factor of sqrt(n) at the most, a Gaussian one of 4 to 5.
 constexpr ShiftOptions kShift{.least_bits = 2};
 constexpr double kLeastCrest = 16;
-// Gradients have outliers of their own, which come and go.
+// Gradients have normal, temporary outliers.
 constexpr ShiftOptions kShiftOfGradient{.least_bits = 3, .sustained = 4};
 constexpr double kLeastCrestOfGradient = 64;
 
@@ -23,14 +23,14 @@ Finding make_finding(const Place& place, std::int64_t first, std::int64_t last, 
       .first = first,
       .last = last,
       .confidence = kProbable,
-      .summary = fmt::format("single values stand out: the largest one is {:.3g} times the root "
-                             "mean square, {:.3g} times before",
-                             crest, usual),
+      .summary = fmt::format(
+          "outlier values: the largest is {:.3g} times the root mean square, {:.3g} times before",
+          crest, usual),
       .evidence = {{"cur_amax / rms", place, first, crest, ""},
                    {"cur_amax / rms", place, first - 1, usual, "usual"}}};
 }
 
-// The amax goes up alone.
+// Only the amax grows.
 void find_by_crest(const Facts& facts, TensorName tensor, std::vector<Finding>& found) {
   const bool gradient = tensor == TensorName::gradient;
   const ShiftOptions& options = gradient ? kShiftOfGradient : kShift;
@@ -67,23 +67,23 @@ std::vector<Finding> find(const Facts& facts) {
 }  // namespace
 
 Rule outliers() {
-  return {.cause = "outliers",
-          .title = "single values, channels or tokens far above all others",
-          .doc =
-              "The ratio of the amax to the root mean square goes up 4 times within an "
-              "iteration, to 16 and more, and stays there, or both go up and the amax more. Ratios "
-              "that are large from the start "
-              "or grow steadily, as with attention sinks, are no finding.",
-          .stage = Stage::values,
-          .required = {kSizes, "cur_amax"},
-          .optional = {"numel", "mean"},
-          .recorded_by = "LogTensorStats (l2_norm and numel, or std and mean; cur_amax)",
-          .alternatives = "An element that an error of the memory or of a kernel has changed.",
-          .next_step =
-              "DumpTensors of '{layer}' in that iteration shows which channel or token it "
-              "is; a recipe with a scale a block confines it; telens stats RUN --stat "
-              "mxfp8_underflows% --layer '{layer}'",
-          .find = find};
+  return {
+      .cause = "outliers",
+      .title = "outlier values, channels or tokens",
+      .doc =
+          "The ratio of amax to root mean square grows by a factor of 4 within one iteration, to "
+          "16 or more, and stays there, or both grow and the amax grows more. Ratios that are "
+          "large from the start or grow steadily, as with attention sinks, are not reported.",
+      .stage = Stage::values,
+      .required = {kSizes, "cur_amax"},
+      .optional = {"numel", "mean"},
+      .recorded_by = "LogTensorStats (l2_norm and numel, or std and mean; cur_amax)",
+      .alternatives = "An element that a memory error or a kernel error changed.",
+      .next_step =
+          "DumpTensors of '{layer}' in that iteration shows which channel or token it is; a recipe "
+          "with one scale per block confines it; telens stats RUN --stat mxfp8_underflows% --layer "
+          "'{layer}'",
+      .find = find};
 }
 
 }  // namespace telens::analysis

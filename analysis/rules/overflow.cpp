@@ -12,13 +12,13 @@ namespace {
 
 constexpr double kLeastOutgrown = 0.4;  // bits: less is clipped by a quarter, in few elements
 constexpr std::size_t kPersistent = 6;  // consecutive reads; passing ones are delayed scaling's way
-// The same where each scale fits the tensor of the read before.
+// Limit if each scale fits the tensor of the previous read.
 constexpr std::size_t kPersistentGrowth = 12;
 constexpr double kLeastPercent = 0.05;
 constexpr double kLeastWorst = 2;  // percent, in the worst iteration
 
-// True if the scale moved by what it lacked in the iteration before: it follows the tensor, which
-// has grown again.
+// Returns true if the scale moved by the headroom that was missing in the previous iteration: it
+// follows the tensor, which has grown again.
 bool follows(const Series* jump, const Series& headroom, std::int64_t iteration) {
   constexpr double kSame = 0.1;  // bits
   const auto moved = jump != nullptr ? jump->at(iteration) : std::nullopt;
@@ -58,8 +58,8 @@ std::optional<Finding> clipped(const Facts& facts, const Series& percent) {
   if (!found || worst.value < kLeastWorst) return std::nullopt;
   found->confidence = kProbable;
   found->summary = fmt::format(
-      "the cast clips up to {:.2g} % of the elements, iteration after iteration: the "
-      "scale lags behind a tensor that is too large for it",
+      "the cast clips up to {:.2g} % of the elements in each iteration: the scale does not follow "
+      "a tensor that is too large for it",
       worst.value);
   found->evidence = {{"stale_saturated%", percent.place, worst.iteration, worst.value, "largest"},
                      {"scale_headroom", percent.place, worst.iteration,
@@ -79,17 +79,18 @@ std::vector<Finding> find(const Facts& facts) {
 
 Rule overflow() {
   return {.cause = "overflow",
-          .title = "a cast that clips for good",
+          .title = "persistent clipping in a cast",
           .doc =
-              "Elements are clipped in 6 iterations on end, in each by a third of their size "
-              "and more at the largest; in 12, where each scale fits the tensor of the iteration "
-              "before. Delayed scaling clips a few elements in single "
-              "iterations, and block formats by rounding their scales: that is no finding.",
+              "Elements are clipped in 6 consecutive iterations, or in 12 if each scale fits the "
+              "tensor of the iteration before. In each, the largest element loses at least a third "
+              "of its size. Delayed scaling clips a few elements in single iterations, and block "
+              "formats clip because they round their scales; neither is reported.",
           .stage = Stage::cast,
           .required = {"stale_saturated%", "scale_headroom"},
           .optional = {"scale_jump"},
           .recorded_by = "ScaleHealth",
-          .alternatives = "A tensor that grows steadily, as at a learning rate too large.",
+          .alternatives =
+              "A tensor that grows steadily, for example because the learning rate is too high.",
           .next_step =
               "PerTensorScaling for this tensor (configs/"
               "current_scaling_for_gradients.yaml), DelayedScaling(margin=1), or a "

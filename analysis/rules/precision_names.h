@@ -5,10 +5,10 @@
 
 namespace telens::analysis {
 
-// "BF16", "FP32" and the like; another name is that of a cast.
+// Returns true for "BF16", "FP32" and similar names; other names describe a cast.
 bool is_high_precision(std::string_view precision);
 
-// "E4M3 under tensor scaling" -> "tensor"; "" where there is none.
+// "E4M3 under tensor scaling" -> "tensor"; "" if the name has no scaling.
 std::string_view scaling_in(std::string_view precision);
 // The scaling under which a tensor has one scale.
 inline constexpr std::string_view kTensorScaling = "tensor";

@@ -44,7 +44,7 @@ void compare(Replicas& replicas) {
   }
 }
 
-// The rank that stands alone, where the others agree; else the second one.
+// Returns the only rank that differs if all others agree; else the second rank.
 const Series* odd_one(const Replicas& replicas) {
   std::map<double, std::vector<const Series*>> by_value;
   for (const Series* series : replicas.ranks) {
@@ -114,12 +114,12 @@ std::vector<Finding> find(const Facts& facts) {
 
 Rule rank_mismatch() {
   return {.cause = "rank_mismatch",
-          .title = "ranks whose replicas of a weight part",
+          .title = "replicas of a weight diverge between ranks",
           .doc =
-              "The norm of a weight is the same on all ranks in every bit, and from some "
-              "iteration on it is not. Runs in which most weights differ from the start are "
-              "sharded, and no finding. Where RankAgreement has compared the weights, each of "
-              "which it knows as a replica or a part, its word counts, from the start on.",
+              "The norm of a weight is equal on all ranks in every bit, and from some iteration on "
+              "it is not. If most weights differ from the start, the run is sharded and nothing is "
+              "reported. If RankAgreement compared the weights, its result is used from the start "
+              "on, because it knows which weights are replicas and which are shards.",
           .stage = Stage::setup,
           .required = {"l2_norm|weight_differs"},
           .compares_ranks = true,
@@ -128,12 +128,12 @@ Rule rank_mismatch() {
               "RankAgreement; LogTensorStats of weights (l2_norm) on all ranks, not "
               "reduced over them",
           .alternatives =
-              "A rank with a faulty device; an optimizer step that one rank skipped; ranks of one "
-              "tp_group that were given other inputs.",
+              "A rank with a faulty device; an optimizer step that one rank skipped; different "
+              "inputs on ranks of one tp_group.",
           .next_step =
               "telens stats RUN --layer '{layer}' --tensor weight --stat weight_differs l2_norm "
-              "--by rank; look for parameters outside of DistributedDataParallel, for what only "
-              "some ranks do, and for ranks of one tp_group that get other batches",
+              "--by rank; look for parameters outside of DistributedDataParallel, code that only "
+              "some ranks run, and ranks of one tp_group with different batches",
           .find = find};
 }
 

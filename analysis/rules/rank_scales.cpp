@@ -29,21 +29,21 @@ std::vector<Finding> find(const Facts& facts) {
 Rule rank_scales() {
   return {
       .cause = "rank_scales",
-      .title = "ranks that cast one tensor with different scales",
+      .title = "different scales for one tensor across ranks",
       .doc =
-          "RankAgreement has found another scale or amax history on a rank than on the others "
-          "of the group that has them together: codes that ranks exchange mean other values.",
+          "RankAgreement found a scale or an amax history that differs between ranks of the group "
+          "that shares it. Quantized values that these ranks exchange have different meanings.",
       .stage = Stage::setup,
       .required = {"scale_differs|amax_history_differs"},
       .compares_ranks = true,
       .follows_causes = {"unreduced_gradient", "rank_mismatch", "unlike_inputs", "unlike_recipes"},
       .recorded_by = "RankAgreement, of layers under an FP8 recipe",
       .alternatives =
-          "A rank that resumed from another checkpoint; reduce_amax=False, or an "
-          "fp8_group that leaves ranks out.",
+          "A rank that resumed from a different checkpoint; reduce_amax=False; an fp8_group that "
+          "does not contain all ranks.",
       .next_step =
-          "telens stats RUN --layer '{layer}' --stat scale_differs --rank {rank}; compare "
-          "fp8_group and the loaded _extra_state of that rank with those of the others",
+          "telens stats RUN --layer '{layer}' --stat scale_differs --rank {rank}; compare the "
+          "fp8_group and the loaded _extra_state of this rank with the other ranks",
       .find = find};
 }
 

@@ -13,7 +13,7 @@ constexpr std::size_t kLeastPast = 4;  // points
 constexpr std::int64_t kSoon = 8;      // iterations in which a rate that is too large shows
 constexpr double kRise = 0.05;         // a share of the last losses, which may be negative
 
-// The loss goes above the last ones within kSoon iterations, or is no number any more.
+// The loss exceeds the last losses within kSoon iterations, or becomes NaN.
 bool loss_rises_after(const Facts& facts, std::int64_t iteration) {
   for (const Scalars& scalars : facts.scalars()) {
     if (scalars.name != "loss") continue;
@@ -31,7 +31,7 @@ bool loss_rises_after(const Facts& facts, std::int64_t iteration) {
   return false;
 }
 
-// Those of debug.watch_optimizer(name="...") have the name in front.
+// Names from debug.watch_optimizer(name="...") begin with that name.
 bool is_rate(std::string_view name) {
   const std::string_view last = name.substr(name.rfind('.') + 1);
   return last == "lr" || last == "learning_rate";

@@ -1,4 +1,4 @@
-// The learning rate, where the program records it.
+// Detects jumps of the learning rate, if the program records it.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ struct RateJump {
   bool loss_rises = false;  // within a few iterations
 };
 
-// The first time that a scalar "lr" or "learning_rate", or "<optimizer>.lr", is more than three
-// times as large as ever before. Warm-up grows in smaller steps, and a schedule that begins anew
-// goes where it was.
+// Returns the first time that a scalar "lr", "learning_rate" or "<optimizer>.lr" exceeds three
+// times its earlier maximum. Warm-up grows in smaller steps, and a restarted schedule returns to
+// earlier values.
 std::optional<RateJump> first_rate_jump(const Facts& facts);
 
 }  // namespace telens::analysis

@@ -18,9 +18,9 @@ struct UpdateJump {
   double rate_before = 0, rate_after = 0;
 };
 
-// The first time that a step is twice as large as usual and more, for its learning rate: an
-// optimizer that has lost its state makes its first steps anew. Weights that were frozen before,
-// and are trained from here on, make larger steps too, and are no jump.
+// Returns the first step that is at least twice as large as usual for its learning rate: an
+// optimizer that lost its state repeats its first steps. Larger steps of weights that were frozen
+// before are not a jump.
 std::optional<UpdateJump> first_update_jump(const Facts& facts);
 
 }  // namespace telens::analysis

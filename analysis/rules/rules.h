@@ -1,4 +1,4 @@
-// The built-in rules, a file each, and what they share.
+// Declares the built-in rules and the helpers that they share.
 #pragma once
 
 #include "analysis/rule.h"

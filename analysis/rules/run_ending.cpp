@@ -12,11 +12,11 @@ namespace telens::analysis {
 namespace {
 
 constexpr std::string_view kDoc =
-    "How the program ended, if it did not end well. It is a finding of its own if no other one "
-    "explains it, and then comes last. A run that is still being written has not ended. A file of "
-    "another machine that was not closed counts as being written for 5 minutes after its last "
-    "change: file systems that do not share locks, and copies, do not show whether a process "
-    "writes it.";
+    "How the program ended, if it did not end cleanly. The end is a separate finding, listed last, "
+    "if no other finding explains it. A run that is still being written has not ended. An unclosed "
+    "file from another machine counts as being written for 5 minutes after its last change, "
+    "because copies and file systems without shared locks do not show whether a process is "
+    "writing.";
 
 std::string describe_last_change(double time) {
   constexpr double kYear10000 = 253402300800;

@@ -9,7 +9,7 @@
 namespace telens::analysis {
 namespace {
 
-// Bits between the smallest and the largest scale of the iteration; 0 where they are not recorded.
+// Returns the bits between the smallest and the largest scale of the iteration; 0 if not recorded.
 double span_of_scales(const Series* smallest, const Series* largest, std::int64_t iteration) {
   if (smallest == nullptr || largest == nullptr) return 0;
   const auto low = smallest->at(iteration);

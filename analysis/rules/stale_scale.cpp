@@ -15,8 +15,8 @@ constexpr std::int64_t kLeastAge = 3;  // iterations
 constexpr std::size_t kLeastMissed = 2;
 constexpr std::int64_t kUsualPause = 2;  // iterations between two moves of a lively scale
 
-// A history that holds an amax which is no finite number has no largest one: the scale keeps its
-// value until the history has lost it.
+// A history that contains a non-finite amax has no maximum. The scale keeps its value until that
+// amax has left the history.
 bool is_unknown(const Series& amax, std::int64_t moved, std::int64_t to) {
   const std::int64_t from = std::max(moved, to - kLongestHistory);
   const auto at = [&](std::int64_t iteration) {
@@ -26,9 +26,9 @@ bool is_unknown(const Series& amax, std::int64_t moved, std::int64_t to) {
   return !std::ranges::all_of(at(from), at(to), is_finite, &Point::value);
 }
 
-// Reads in which the scale stands still although the tensor outgrew it in the iteration before: the
-// largest and the newest amax of a history both ask for another scale then. One that moved in that
-// iteration followed from one micro-batch to the next.
+// Reads in which the scale did not change although the tensor outgrew it in the previous iteration,
+// when both the largest and the newest amax of a history require another scale. A scale that
+// changed in that iteration followed a micro-batch.
 std::vector<std::size_t> missed_updates(const std::vector<ScaleRead>& reads, const Series& amax) {
   std::vector<std::size_t> missed;
   std::int64_t moved = INT64_MIN;  // iteration
@@ -50,8 +50,7 @@ std::size_t last_move(const std::vector<ScaleRead>& reads, std::size_t missed) {
   return moved;
 }
 
-// The scale stood still after an amax below the one that it stands for: a history keeps the
-// largest.
+// The scale did not change after an amax below its own: a history keeps its maximum.
 bool waits(const std::vector<ScaleRead>& reads, std::size_t end) {
   for (std::size_t i = 1; i < end; ++i) {
     if (reads[i].jump.value_or(1) == 0 && reads[i - 1].staleness() < -kRounding) return true;
@@ -59,8 +58,8 @@ bool waits(const std::vector<ScaleRead>& reads, std::size_t end) {
   return false;
 }
 
-// Where a scale used to move in nearly every iteration, whatever the amax, it was held since the
-// first one in which it did not.
+// If the scale usually moved in nearly every iteration, it was held since the first iteration in
+// which it did not move.
 std::int64_t held_since(const std::vector<ScaleRead>& reads, std::size_t missed) {
   const std::size_t moved = last_move(reads, missed);
   std::vector<std::int64_t> moves;
@@ -97,9 +96,9 @@ std::optional<Finding> by_missed_updates(const Facts& facts, const ScaleSeries& 
                  .first = held_since(reads, missed.front()),
                  .last = reads[missed.back()].iteration,
                  .confidence = missed.size() > kLeastMissed ? kProven : kProbable,
-                 .summary = fmt::format("the scale stands still while the tensor outgrows it, by "
-                                        "{:.2g} bits at the most",
-                                        worst.staleness()),
+                 .summary = fmt::format(
+                     "the scale does not change while the tensor outgrows it by up to {:.2g} bits",
+                     worst.staleness()),
                  .evidence = {{"scale_staleness", staleness.place, worst.iteration,
                                worst.staleness(), "largest"},
                               {"scale_jump", staleness.place, reads[missed.front()].iteration, 0,
@@ -138,13 +137,13 @@ std::vector<Finding> find(const Facts& facts) {
 
 Rule stale_scale() {
   return {.cause = "stale_scale",
-          .title = "a scale that does not follow its tensor",
+          .title = "scale that does not follow its tensor",
           .doc =
-              "Delayed scaling makes a scale from the amaxes of earlier iterations. One that "
-              "keeps its value after an iteration whose amax was larger than the one it stands "
-              "for was not updated. A scale that stands still while the tensor stays below is "
-              "what the largest amax of a history asks for; one that does after an amax that was "
-              "not finite is that of a history without a largest one.",
+              "Delayed scaling computes a scale from the amaxes of earlier iterations. The scale "
+              "is stale if it keeps its value after an iteration whose amax was larger than the "
+              "amax of the scale. A constant scale is correct while the tensor stays below the "
+              "largest amax of the history. After a non-finite amax, a constant "
+              "scale is not reported: the maximum of the history is unknown.",
           .stage = Stage::scale,
           .required = {kScales, "cur_amax"},
           .optional = {"scale_headroom", "scale_jump", "scale_age", "scale_inv_min"},
@@ -152,8 +151,8 @@ Rule stale_scale() {
               "LogTensorStats (cur_amax) and ScaleHealth, or LogFp8TensorStats (scale_inv_min, "
               "scale_inv_max), every iteration",
           .alternatives =
-              "Forwards outside of training that make no update; a module that is "
-              "called without its autocast region's end.",
+              "Forward passes outside of training that do not update the scale; a module call "
+              "without the end of its autocast region.",
           .next_step =
               "telens plot RUN --layer '{layer}' --stat scale_staleness --stat "
               "scale_jump; then PerTensorScaling for the tensor (current scaling), "

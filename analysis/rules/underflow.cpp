@@ -28,7 +28,7 @@ constexpr std::array kOthers{
     Other{"mxfp8_underflows%", "MXFP8", "MXFP8BlockScaling for the run"},
 };
 
-// The usual share before, where no other recipe was tried.
+// Usual earlier share if no other recipe was recorded.
 constexpr double kLittle = 2;  // percent
 constexpr std::ptrdiff_t kLeastPast = 4;
 
@@ -71,7 +71,7 @@ std::vector<Kept> others_tried(const Facts& facts, const Series& percent, const 
   return tried;
 }
 
-// Advice by these figures alone.
+// Advice from these figures only.
 std::string suggest_next_step(const std::vector<Kept>& tried, double lost) {
   std::string step = "telens stats RUN --layer '{layer}' --stat underflows%";
   for (const Kept& each : tried) step += fmt::format(" --stat {}", each.other->statistic);
@@ -83,7 +83,7 @@ std::string suggest_next_step(const std::vector<Kept>& tried, double lost) {
   }
   for (const Other& other : kOthers) {
     if (std::ranges::find(tried, &other, &Kept::other) != tried.end()) continue;
-    step += fmt::format("; whether {} would keep them, {} of LogFp8TensorStats would tell",
+    step += fmt::format("; to see whether {} would keep them, record {} with LogFp8TensorStats",
                         other.recipe, other.statistic);
   }
   return step;
@@ -156,12 +156,12 @@ std::vector<Finding> find(const Facts& facts) {
 Rule underflow() {
   return {
       .cause = "underflow",
-      .title = "a cast that loses small values which another one would keep",
+      .title = "underflow that another recipe avoids",
       .doc =
-          "A tenth of the elements and more become zero in 4 iterations on end, and another "
-          "recipe would have lost a quarter of that at the most, or, where none was tried, fewer "
-          "than 2 % were lost before. Zeros of the tensor itself, "
-          "as of ReLU or padding, do not count.",
+          "At least a tenth of the elements become zero in 4 consecutive iterations. Another "
+          "recorded recipe loses at most a quarter of that or, if none was recorded, fewer than 2 "
+          "% were lost before. Zeros of the tensor itself, for example from ReLU or padding, do "
+          "not count.",
       .stage = Stage::cast,
       .required = {"underflows%"},
       .optional = {"fp8_current_scaling_underflows%", "mxfp8_underflows%"},
@@ -169,12 +169,11 @@ Rule underflow() {
           "LogFp8TensorStats (underflows%, fp8_current_scaling_underflows%, "
           "mxfp8_underflows%)",
       .alternatives =
-          "A scale that is wrong or stale (ScaleHealth tells), or outliers that it "
-          "has to make room for.",
+          "A wrong or stale scale (ScaleHealth shows it); outliers that the scale has to cover.",
       .next_step =
-          "telens stats RUN --layer '{layer}' --stat underflows%; the recipe that the figures of "
-          "this run favor, with what it would have lost: PerTensorScaling for the tensor, "
-          "Float8CurrentScaling or MXFP8BlockScaling for the run",
+          "telens stats RUN --layer '{layer}' --stat underflows%; choose the recipe with the "
+          "smallest loss in this run: PerTensorScaling for the tensor, Float8CurrentScaling or "
+          "MXFP8BlockScaling for the run",
       .find = find};
 }
 

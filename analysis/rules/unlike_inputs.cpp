@@ -17,7 +17,7 @@ struct Differing {
   Point point;
 };
 
-// The earliest, and of one iteration the first in the order of a step.
+// Returns the earliest difference, within an iteration the first in training order.
 std::optional<Differing> find_first(const Facts& facts, std::string_view statistic) {
   std::optional<Differing> first;
   for (const Series* series : facts.with(statistic)) {
@@ -37,7 +37,7 @@ bool is_first_of_step(const Facts& facts, const Place& place) {
   });
 }
 
-// RankAgreement may look at gradients alone.
+// RankAgreement may be configured for gradients only.
 bool has_compared_inputs(const Facts& facts, int rank) {
   return std::ranges::any_of(facts.with(kStatistic), [&](const Series* series) {
     return series->place.tensor == TensorName::activation && series->place.rank == rank;
@@ -58,16 +58,16 @@ std::string describe(const Facts& facts, const Place& place) {
     return "its input is not the one that the other ranks of its tp_group have, and it is the "
            "first in a step that they have to have alike: other batches do that";
   }
-  return "its input is not the one that the other ranks of its tp_group have, and those of the "
-         "layers before it are: what lies between differs, as dropout of another seed";
+  return "its input differs from the other ranks of its tp_group, while inputs of the preceding "
+         "layers agree: the code between them differs, for example by the dropout seed";
 }
 
 std::vector<Finding> find(const Facts& facts) {
   const auto first = find_first(facts, kStatistic);
   if (!first) return {};
   const Place& place = first->series->place;
-  // Weights that differ make outputs that do. Those of the model are looked at behind the
-  // optimizer's step, and so may follow from this iteration's inputs.
+  // Different weights cause different outputs. Weights are compared after the optimizer step, so a
+  // difference of weights may also follow from this iteration's inputs.
   const auto weights = find_first(facts, "weight_differs");
   const bool weights_come_first =
       weights && (weights->point.iteration < first->point.iteration ||
@@ -87,27 +87,28 @@ std::vector<Finding> find(const Facts& facts) {
 }  // namespace
 
 Rule unlike_inputs() {
-  return {.cause = "unlike_inputs",
-          .title = "ranks of one tp_group whose inputs differ",
-          .doc =
-              "RankAgreement has compared, bit by bit, the activations and gradients that each "
-              "rank of a tp_group has whole, and one differs while the weights before it do not. "
-              "Gradients and weights that part in the same iteration follow from it.",
-          .stage = Stage::setup,
-          .required = {kStatistic},
-          .compares_ranks = true,
-          .recorded_by =
-              "RankAgreement with `tensors: [activation, gradient]`, of layers that a tp_group "
-              "divides without sequence parallelism",
-          .alternatives =
-              "An embedding before the first watched layer whose weight differs (weight_differs in "
-              "the same iteration); kernels that autotuning chooses on each rank anew, which round "
-              "otherwise.",
-          .next_step =
-              "give all ranks of one tp_group the same batches, in the same order: seed the "
-              "sampler by the data-parallel rank, not by the rank of the world; telens stats RUN "
-              "--layer '{layer}' --stat replica_differs --by rank",
-          .find = find};
+  return {
+      .cause = "unlike_inputs",
+      .title = "different inputs on ranks of one tp_group",
+      .doc =
+          "RankAgreement compared the activations and gradients that are replicated in a tp_group. "
+          "One of them differs between the ranks, while the weights of the preceding layers do "
+          "not. Gradients and weights that diverge in the same iteration are consequences.",
+      .stage = Stage::setup,
+      .required = {kStatistic},
+      .compares_ranks = true,
+      .recorded_by =
+          "RankAgreement with `tensors: [activation, gradient]`, for layers that a tp_group shards "
+          "without sequence parallelism",
+      .alternatives =
+          "An embedding before the first recorded layer whose weight differs (weight_differs in "
+          "the same iteration); kernels that each rank selects by autotuning and that round "
+          "differently.",
+      .next_step =
+          "give all ranks of one tp_group the same batches in the same order: seed the sampler "
+          "with the data-parallel rank, not with the global rank; telens stats RUN --layer "
+          "'{layer}' --stat replica_differs --by rank",
+      .find = find};
 }
 
 }  // namespace telens::analysis

@@ -32,7 +32,8 @@ Wishes list_wishes(const GemmState& state) {
   return wishes;
 }
 
-// "fp8_delayed_scaling", or where it is not recorded "activation E4M3 under tensor scaling, ..."
+// Returns "fp8_delayed_scaling", or "activation E4M3 under tensor scaling, ..." if the recipe was
+// not recorded.
 std::string get_words(const Wishes& wishes, const Wishes& others) {
   const auto recipe = wishes.find(kRecipe);
   const auto other = others.find(kRecipe);
@@ -48,7 +49,7 @@ std::string get_words(const Wishes& wishes, const Wishes& others) {
   return words;
 }
 
-// The states of each rank in one GEMM of a layer, as they followed each other.
+// States of one GEMM of a layer for each rank, in order of time.
 using StatesOfRanks = std::map<int, std::vector<const GemmState*>>;
 using OneOfEach = std::map<int, const GemmState*>;
 
@@ -166,23 +167,23 @@ std::vector<Finding> find(const Facts& facts) {
 
 Rule unlike_recipes() {
   return {.cause = "unlike_recipes",
-          .title = "ranks that run one layer under different recipes",
+          .title = "different recipes for one layer across ranks",
           .doc =
-              "The ledgers of ranks name another recipe, or another precision asked for, in the "
-              "same GEMM of the same layer. Ranks whose recipes reduce other things over the group "
-              "wait for each other until its timeout. What a feature or a shape makes of a "
-              "recipe's wish is no difference.",
+              "The ledgers of the ranks name different recipes, or different requested precisions, "
+              "for the same GEMM of the same layer. Ranks whose recipes reduce different values "
+              "over the group block each other until the timeout. Differences that a feature or a "
+              "shape causes are not reported.",
           .stage = Stage::setup,
           .needs_ledger = true,
           .compares_ranks = true,
           .recorded_by = "PrecisionLedger",
           .alternatives =
-              "Stages of a pipeline whose layers have the same names, each with a recipe of its "
-              "own: give each layer a name of its own.",
+              "Pipeline stages whose layers have the same names but different recipes: give each "
+              "layer a unique name.",
           .next_step =
-              "telens ledger RUN --layer '{layer}' --by rank; give fp8_autocast one recipe on all "
-              "ranks: compare what each takes it from, as command lines, environment variables "
-              "and checkpoints",
+              "telens ledger RUN --layer '{layer}' --by rank; pass the same recipe to fp8_autocast "
+              "on all ranks: compare where each rank reads it from (command line, environment "
+              "variable, checkpoint)",
           .find = find};
 }
 

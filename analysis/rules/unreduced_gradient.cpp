@@ -15,27 +15,27 @@ std::vector<Finding> find(const Facts& facts) {
 }  // namespace
 
 Rule unreduced_gradient() {
-  return {.cause = "unreduced_gradient",
-          .title = "a gradient that is not the same on all ranks with the parameter",
-          .doc =
-              "CollectiveCheck has compared the gradients of replicated parameters at the end of "
-              "the iteration, where all ranks have to have the same one: it was not reduced, or "
-              "over a group that leaves ranks out.",
-          .stage = Stage::setup,
-          .required = {"gradient_differs"},
-          .compares_ranks = true,
-          .follows_causes = {"unlike_inputs"},
-          .recorded_by = "CollectiveCheck, of a model with names",
-          .alternatives =
-              "An optimizer that leaves each rank a part of the gradients (`gradients: "
-              "False`); experts, which differ from rank to rank (`allreduce = False` "
-              "on their parameters); ranks of one tp_group that were given other inputs.",
-          .next_step =
-              "look for what reduces the gradient of {layer}: DistributedDataParallel's "
-              "find_unused_parameters and no_sync, the all-reduce of norm weights over tp_group "
-              "under sequence parallelism; and whether the ranks of one tp_group get the same "
-              "batches",
-          .find = find};
+  return {
+      .cause = "unreduced_gradient",
+      .title = "gradient not reduced over all ranks",
+      .doc =
+          "CollectiveCheck compared the gradients of replicated parameters at the end of an "
+          "iteration, when all ranks must have the same gradient. The gradient was not reduced, or "
+          "the group does not contain all ranks.",
+      .stage = Stage::setup,
+      .required = {"gradient_differs"},
+      .compares_ranks = true,
+      .follows_causes = {"unlike_inputs"},
+      .recorded_by = "CollectiveCheck, for a model with layer names",
+      .alternatives =
+          "An optimizer that shards the gradients (`gradients: False`); experts, which differ "
+          "between ranks (`allreduce = False` on their parameters); different inputs on ranks of "
+          "one tp_group.",
+      .next_step =
+          "check the reduction of the gradient of {layer}: DistributedDataParallel's "
+          "find_unused_parameters and no_sync, and the all-reduce of norm weights over tp_group "
+          "under sequence parallelism; check that the ranks of one tp_group get the same batches",
+      .find = find};
 }
 
 }  // namespace telens::analysis

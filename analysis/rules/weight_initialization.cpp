@@ -21,10 +21,10 @@ namespace {
 constexpr double kOffItsKind = 2.5;  // bits, with three layers of the kind and more
 constexpr double kOffTheOthers = 4;  // bits, against all weights
 constexpr std::size_t kLeastOfKind = 3;
-constexpr std::int64_t kBeginning = 2;  // iterations; later it is no matter of initialization
+constexpr std::int64_t kBeginning = 2;  // iterations; later weights have been trained
 
-// Parts of a weight that are zero from the start. Of several weights of a kind a part counts from
-// one shard of 64 on; a weight without its kind may have zeros on purpose, as a padded vocabulary.
+// Minimum share of zeros in a weight from the start. If other weights of its kind exist, one shard
+// of 64 counts; a single weight may have zeros on purpose, such as a padded vocabulary.
 constexpr double kLeastZeros = 1.0 / 64;
 constexpr double kLeastZerosAlone = 1.0 / 4;
 constexpr double kTimesUsualZeros = 8;
@@ -77,7 +77,7 @@ struct OfOthers {
   double spread = 0;  // of these sizes
 };
 
-// "layers.12.fc1" -> "layers.*.fc1"; select_part() does not tell fc1 from fc2.
+// "layers.12.fc1" -> "layers.*.fc1". select_part() does not distinguish fc1 and fc2.
 std::string get_kind(const std::string& name) {
   std::string kind;
   for (std::size_t begin = 0; begin <= name.size();) {
@@ -137,7 +137,7 @@ bool is_like_padding(const Firsts& firsts) {
   return padded > 0 && 2 * static_cast<std::size_t>(padded) >= layers.size();
 }
 
-// The weights, and those of each kind.
+// All weights, and the weights of each kind.
 struct Weights {
   explicit Weights(const Facts& facts) : all(first_sizes(facts)) {
     for (const First& each : all) {
@@ -161,7 +161,7 @@ struct Weights {
   std::map<std::string, double> usual_of_part;  // usual_size() of each part
 };
 
-// nullopt: as the others, or sparse by a pattern that leaves the large elements.
+// Returns nullopt if the weight is like the others, or sparse with only its large elements kept.
 std::optional<Finding> judge_zeros(const Facts& facts, const Weights& weights, const First& each) {
   if (!each.zeros || *each.zeros < kLeastZeros || *each.zeros >= 1) return std::nullopt;
   const Firsts& kind = *weights.of_kind.at(&each);
@@ -190,9 +190,9 @@ std::optional<Finding> judge_zeros(const Facts& facts, const Weights& weights, c
                    {"root mean square", each.place, each.size.iteration, each.size.value, ""},
                    {"root mean square", {}, each.size.iteration, std::exp2(others.size), "usual"}},
       .next_step =
-          "telens stats RUN --layer '{layer}' --tensor weight --stat zeros; what fills this "
-          "weight: reset_parameters() or the checkpoint, on every rank and for every shard (FSDP: "
-          "sync_module_states, or initialize after to_empty())"};
+          "telens stats RUN --layer '{layer}' --tensor weight --stat zeros; check the code that "
+          "fills this weight: reset_parameters() or the checkpoint, on every rank and for every "
+          "shard (FSDP: sync_module_states, or initialize after to_empty())"};
 }
 
 bool is_constant(const Facts& facts, const First& first) {
@@ -200,7 +200,8 @@ bool is_constant(const Facts& facts, const First& first) {
   return first.size.value > 0 && deviation != nullptr && deviation->at(first.size.iteration) == 0;
 }
 
-// nullopt: as the others. Zeros are how residual branches and adapters begin, all of a kind.
+// Returns nullopt if the weight is like the others. Residual branches and adapters start at zero,
+// all of a kind.
 std::optional<Finding> judged(const Facts& facts, const Weights& weights, const First& each) {
   const double size = bits(each.size.value);
   const double of_kind = weights.usual_of_part.at(facts.select_part(each.place.layer));
@@ -240,28 +241,28 @@ std::vector<Finding> find(const Facts& facts) {
 }  // namespace
 
 Rule weight_initialization() {
-  return {.cause = "weight_initialization",
-          .title = "a weight that was not initialized as the others",
-          .doc =
-              "In the first iterations the root mean square of a weight is 6 times off that of "
-              "the layers that play the same part in other blocks, or 16 times off all others, or "
-              "all of its elements are the same. Zeros are how residual branches and adapters "
-              "begin: they are a finding if others of their kind are not zero. So is a weight of "
-              "which a part is zero, from 1/64 on, and takes its share of the root mean square: "
-              "pruning leaves the large elements.",
-          .stage = Stage::setup,
-          .required = {kSizes},
-          .optional = {"numel", "mean", "zeros"},
-          .recorded_by =
-              "LogTensorStats of weights (l2_norm and numel, or std and mean), from the first "
-              "iteration on",
-          .alternatives =
-              "A layer with an initialization of its own on purpose; rows that are padding; a "
-              "mask of pruned elements.",
-          .next_step =
-              "telens stats RUN --layer '{layer}' --tensor weight --stat std; "
-              "reset_parameters() after to_empty(), and what a checkpoint did not hold",
-          .find = find};
+  return {
+      .cause = "weight_initialization",
+      .title = "weight initialized differently from its siblings",
+      .doc =
+          "In the first iterations, the root mean square of a weight differs by a factor of 6 from "
+          "the corresponding layers of other blocks, or by a factor of 16 from all other layers, "
+          "or all of its elements are equal. All-zero weights are reported only if corresponding "
+          "layers are nonzero, because residual branches and adapters start at zero. Also "
+          "reported: a weight of which at least 1/64 is zero, if its root mean square is smaller "
+          "by that share. Pruning is excluded, because it keeps the large elements.",
+      .stage = Stage::setup,
+      .required = {kSizes},
+      .optional = {"numel", "mean", "zeros"},
+      .recorded_by =
+          "LogTensorStats of weights (l2_norm and numel, or std and mean), from the first "
+          "iteration on",
+      .alternatives =
+          "A layer with a different initialization on purpose; padding rows; a pruning mask.",
+      .next_step =
+          "telens stats RUN --layer '{layer}' --tensor weight --stat std; check for "
+          "reset_parameters() after to_empty(), and for keys that a checkpoint does not contain",
+      .find = find};
 }
 
 }  // namespace telens::analysis

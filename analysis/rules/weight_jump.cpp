@@ -101,8 +101,8 @@ Finding make_finding(const Facts& facts, const std::vector<Jump>& together, std:
                         "before"}}};
 }
 
-// A learning rate that the program recorded is evidence of a jump that follows from it, or a
-// finding of its own where the loss alone shows what comes of it.
+// A recorded learning rate is evidence for a jump that follows it, or a separate finding if only
+// the loss shows its effect.
 void add_recorded_rate(const Facts& facts, std::vector<Finding>& found) {
   constexpr std::int64_t kShowsWithin = 2;  // iterations: the weights of the next one are changed
   const auto rate = first_rate_jump(facts);
@@ -128,7 +128,7 @@ void add_recorded_rate(const Facts& facts, std::vector<Finding>& found) {
                    .evidence = evidence});
 }
 
-// Steps that grow while the learning rate does not, where no weight shows it by itself.
+// Updates that grow at a constant learning rate, if no weight shows it by itself.
 void add_recorded_update(const Facts& facts, std::vector<Finding>& found) {
   constexpr std::int64_t kSoon = 2;  // iterations
   const auto jump = first_update_jump(facts);
@@ -143,18 +143,17 @@ void add_recorded_update(const Facts& facts, std::vector<Finding>& found) {
        .first = jump->iteration,
        .last = facts.last_iteration(),
        .confidence = kProbable,
-       .summary = fmt::format("the optimizer's step goes from {:.2g} % of the weights to {:.2g} %, "
-                              "and its learning rate does not: its state (moments) was lost, or "
-                              "made anew",
+       .summary = fmt::format("the optimizer's update grows from {:.2g} % of the weights to {:.2g} "
+                              "% at the same learning rate: its state (moments) was lost or reset",
                               100 * jump->before, 100 * jump->after),
        .evidence = {{jump->update, {}, jump->iteration, jump->after, ""},
                     {jump->update, {}, jump->previous, jump->before, "before"},
                     {jump->rate, {}, jump->iteration, jump->rate_after, ""},
                     {jump->rate, {}, jump->previous, jump->rate_before, "before"}},
-       .next_step = fmt::format(
-           "look at what the program does before iteration {}: optimizer.state_dict() has to be "
-           "saved and loaded with the model's; an optimizer that is made anew warms up anew",
-           jump->iteration)});
+       .next_step =
+           fmt::format("check the code before iteration {}: save and load optimizer.state_dict() "
+                       "with the model's state; a new optimizer starts without moments",
+                       jump->iteration)});
 }
 
 std::vector<Finding> find(const Facts& facts) {
@@ -185,27 +184,26 @@ std::vector<Finding> find(const Facts& facts) {
 }  // namespace
 
 Rule weight_jump() {
-  return {
-      .cause = "weight_jump",
-      .title = "a weight that changes much more in one step than ever before",
-      .doc =
-          "The root mean square of a weight changes by 2 % and more, by 12 times the "
-          "usual change and 3 times the largest one so far; 0.7 %, and 4 times the last changes, "
-          "are enough where most weights do. Then it is the learning rate or the optimizer, else a "
-          "single parameter. So it is where most weights grow by 41 % in a step, from the first "
-          "one on. A recorded learning rate that is 3 times as large as ever before is told "
-          "beside it, or alone where the loss rises after it. So are steps of "
-          "debug.watch_optimizer that are twice as large as usual for their learning rate: the "
-          "optimizer lost its state.",
-      .stage = Stage::update,
-      .required = {kSizes},
-      .optional = {"numel", "mean"},
-      .recorded_by = "LogTensorStats of weights (l2_norm and numel, or std and mean)",
-      .alternatives = "A checkpoint that was loaded; weights that are clipped or normalized.",
-      .next_step =
-          "telens plot RUN --layer '{layer}' --tensor weight --stat l2_norm; "
-          "debug.step(loss, lr=...) records the learning rate beside it",
-      .find = find};
+  return {.cause = "weight_jump",
+          .title = "unusually large weight update",
+          .doc =
+              "The root mean square of a weight changes by at least 2 % in one step, by 12 times "
+              "the usual change and by 3 times the largest change so far. If most weights change, "
+              "0.7 % and 4 times the latest changes are enough, and the cause is the learning rate "
+              "or the optimizer. A step in which most weights grow by 41 % is always reported. A "
+              "recorded learning rate that is at least 3 times its earlier maximum is named in the "
+              "finding, or is a finding by itself if the loss rises after it. Also reported: "
+              "updates in debug.watch_optimizer that are at least twice their usual size for the "
+              "learning rate, which means that the optimizer lost its state.",
+          .stage = Stage::update,
+          .required = {kSizes},
+          .optional = {"numel", "mean"},
+          .recorded_by = "LogTensorStats of weights (l2_norm and numel, or std and mean)",
+          .alternatives = "A checkpoint that was loaded; weights that are clipped or normalized.",
+          .next_step =
+              "telens plot RUN --layer '{layer}' --tensor weight --stat l2_norm; debug.step(loss, "
+              "lr=...) also records the learning rate",
+          .find = find};
 }
 
 }  // namespace telens::analysis

@@ -28,22 +28,22 @@ std::vector<Finding> find(const Facts& facts) {
 
 Rule wrong_collective() {
   return {.cause = "wrong_collective",
-          .title = "a collective from which something else comes than was sent",
+          .title = "collective with a wrong result",
           .doc =
-              "CollectiveCheck has compared what each rank sent with what came out: a NaN that was "
-              "lost (gloo's maximum of 1 and NaN is 1), a group that leaves ranks out, a transfer "
-              "that changed bits.",
+              "CollectiveCheck compared the inputs of a collective on all ranks with its result. A "
+              "NaN was lost (the maximum of 1 and NaN is 1 in gloo), the group does not contain "
+              "all ranks, or the transfer changed bits.",
           .stage = Stage::setup,
           // A run in which gradients were compared had no collective to look at.
           .required = {"collectives_wrong|gradient_differs", "nonfinite_lost|gradient_differs"},
           .compares_ranks = true,
           .recorded_by = "CollectiveCheck",
           .alternatives =
-              "debug.check_collective() with another group or `op` than the collective "
-              "had, or with a tensor that the collective had overwritten already.",
+              "debug.check_collective() called with a different group or `op` than the collective, "
+              "or with a tensor that the collective had already overwritten.",
           .next_step =
-              "telens info RUN; its warning says which collective and which rank; "
-              "reduce isnan() beside a maximum, or turn NaN into infinity first",
+              "telens info RUN; the warning names the collective and the rank; also reduce "
+              "isnan(), or replace NaN by infinity before a maximum",
           .find = find};
 }
 

@@ -155,17 +155,17 @@ std::vector<Finding> find(const Facts& facts) {
 Rule wrong_format() {
   return {
       .cause = "wrong_format",
-      .title = "a tensor in another format than those of the other layers",
+      .title = "format that differs from other layers",
       .doc =
-          "By the ledger: the recipe of a layer casts a tensor to another element format, "
-          "or scales it otherwise, than most layers do, as a gradient in E4M3 where others "
-          "are in E5M2. So is a format that changes in the middle of a training, and E4M3 with one "
-          "scale a tensor for gradients of which a tenth and more become zero.",
+          "According to the ledger, the recipe of a layer casts a tensor to a different element "
+          "format or scales it differently than most layers do, for example a gradient in E4M3 "
+          "instead of E5M2. Also reported: a format that changes during the training, and E4M3 "
+          "with one scale per tensor for gradients of which at least a tenth become zero.",
       .stage = Stage::setup,
       .optional = {"underflows%"},
       .needs_ledger = true,
       .recorded_by = "PrecisionLedger",
-      .alternatives = "A second recipe on purpose, for a part of the model.",
+      .alternatives = "A second recipe for a part of the model, on purpose.",
       .next_step = "telens ledger RUN --layer '{layer}'",
       .find = find};
 }

@@ -83,17 +83,18 @@ std::vector<Finding> find(const Facts& facts) {
 
 Rule wrong_margin() {
   return {.cause = "wrong_margin",
-          .title = "a margin that leaves bits unused, clips, or is that of one tensor alone",
+          .title = "wrong margin in delayed scaling",
           .doc =
-              "scale_headroom + scale_staleness is the recipe's margin, exactly. One tensor's "
-              "that differs from the others', and any of 4 and more or below 0.",
+              "The sum scale_headroom + scale_staleness is exactly the margin of the recipe. "
+              "Reported: a tensor whose margin differs from the other tensors, and any margin of 4 "
+              "or more (unused bits) or below 0 (clipping).",
           .stage = Stage::scale,
           .required = {"scale_staleness", "scale_headroom", "cur_amax"},
           .recorded_by = "ScaleHealth and LogTensorStats (cur_amax)",
-          .alternatives = "A second recipe on purpose, for a part of the model.",
+          .alternatives = "A second recipe for a part of the model, on purpose.",
           .next_step =
-              "DelayedScaling(margin=0), or 1 for tensors that grow; what each margin loses can be "
-              "asked of a run with configs/value_histograms.yaml; telens whatif RUN --margin 0",
+              "DelayedScaling(margin=0), or 1 for tensors that grow; configs/value_histograms.yaml "
+              "records what each margin would lose; telens whatif RUN --margin 0",
           .find = find};
 }
 

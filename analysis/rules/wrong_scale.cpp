@@ -12,14 +12,13 @@ namespace {
 
 constexpr double kOff = 1.5;  // bits: a scale that is a power of two is off by less than 1
 constexpr double kOffAfterGap = 4;
-// In one or two iterations: the newest amax may be that of a micro-batch that is smaller than
-// others.
+// Limit for one or two iterations: the newest amax may belong to a smaller micro-batch.
 constexpr double kOffOnce = 4;
 constexpr std::size_t kByChance = 2;  // reads on end
 
-// Bits by which the scales of an iteration are off what amaxes so far can have made of them: below
-// the newest one, or above the largest one. A scale that fits the tensor as it is now is right,
-// however it was made.
+// Returns the bits by which the scales of an iteration are outside of the range that the amaxes so
+// far allow: below the newest or above the largest. A scale that fits the current tensor is
+// correct, however it was computed.
 double off_by(const ScaleRead& read, const ScaleRead& before, double largest_before) {
   const double guard = read.iteration == before.iteration + 1 ? kOff : kOffAfterGap;
   if (std::abs(read.staleness()) < guard) return 0;
@@ -76,9 +75,9 @@ std::optional<Wrong> first_wrong(const std::vector<ScaleRead>& reads, const Seri
   return wrong;
 }
 
-// How far the scale is off what the amaxes so far can have made of it, below or above: of a scale
-// that moved, by less than kOff, and for good. The past says how far it usually is, as by the
-// amaxes of evaluations, which are not recorded.
+// Distance of a scale from the range that the amaxes so far allow, for a scale that moved by less
+// than kOff and stayed there. The usual distance in the past, for example from amaxes of
+// evaluations, which are not recorded, is subtracted.
 std::optional<Wrong> moved_for_good(const std::vector<ScaleRead>& reads, const Series& amax) {
   constexpr std::size_t kPast = 5;
   constexpr std::size_t kSustained = 4;
@@ -156,22 +155,22 @@ std::vector<Finding> find(const Facts& facts) {
 
 Rule wrong_scale() {
   return {.cause = "wrong_scale",
-          .title = "a scale that its amax history cannot have made",
+          .title = "scale that its amax history cannot produce",
           .doc =
-              "The amax that a scale stands for lies between the newest and the largest amax of "
-              "its history. Outside of that it was lost (1), inverted, applied twice, loaded "
-              "from elsewhere or written by somebody. A scale that fits the tensor of the same "
-              "iteration, as that of current scaling, is right.",
+              "The amax that corresponds to a scale must be between the newest and the largest "
+              "amax of its history. If it is not, the scale was lost (set to 1), inverted, applied "
+              "twice, loaded from elsewhere or overwritten. A scale that fits the tensor of the "
+              "same iteration, as in current scaling, is correct.",
           .stage = Stage::scale,
           .required = {kScales, "cur_amax"},
           .optional = {"scale_headroom", "scale_inv_min", "scale_jump"},
           .recorded_by =
               "LogTensorStats (cur_amax) and ScaleHealth, or LogFp8TensorStats (scale_inv_min, "
               "scale_inv_max), every iteration",
-          .alternatives = "An iteration that was not recorded, with a much larger tensor in it.",
+          .alternatives = "An iteration with a much larger tensor that was not recorded.",
           .next_step =
-              "telens plot RUN --layer '{layer}' --stat scale_staleness --stat "
-              "scale_headroom; look for what writes fp8_meta's scale, or loads it",
+              "telens plot RUN --layer '{layer}' --stat scale_staleness --stat scale_headroom; "
+              "look for code that writes or loads the scale in fp8_meta",
           .find = find};
 }
 

@@ -1,5 +1,4 @@
-// The findings of the thread that looks at a run: it writes them down here, the session's threads
-// read them.
+// Findings of the look thread. The thread adds them, and the session's threads read them.
 #pragma once
 
 #include <cstdint>
@@ -15,34 +14,34 @@
 
 namespace telens::features {
 
-// Any thread.
+// Thread-safe.
 class FindingBoard {
  public:
-  // Looks, writes down what is found and calls the listeners; never throws. After a run that cannot
-  // be read it looks no more.
+  // Runs a look, stores new findings and calls the listeners. Never throws. Does nothing after a
+  // run could not be read.
   void look(analysis::LiveLook& run, std::int64_t last);
 
-  // Findings that ended before this iteration are not told.
+  // Findings that ended before this iteration are not reported.
   void tell_since(std::int64_t iteration);
-  // The look that comes next is the last one.
+  // Marks the next look as the last.
   void expect_the_end();
 
   void listen(debug::FindingListener listener);
   std::vector<debug::Finding> findings() const;
 
-  // True if the weights may not be kept: because of something that was found with such an action,
-  // or of what the last look saw.
+  // Returns true if the weights must not be saved, because of an earlier finding with this action
+  // or the result of the last look.
   bool vetoes() const;
 
-  // All that came since the last call.
+  // Everything since the last call.
   struct News {
     std::vector<analysis::LiveFinding> found = {};
     std::vector<std::string> failed_listeners = {};  // why
-    std::string failure = {};                        // why the run is looked at no more
-    std::size_t findings = 0;                        // all that there are
+    std::string failure = {};                        // why looks ended
+    std::size_t findings = 0;                        // total
   };
   News take_news();
-  // The interruption of a listener; null: none.
+  // Returns the interruption of a listener, or nullptr if there is none.
   std::exception_ptr take_interruption();
 
  private:
@@ -50,7 +49,7 @@ class FindingBoard {
   void tell(const std::vector<analysis::LiveFinding>& found);
   void call(const Listener& listener, const debug::Finding& finding);
 
-  mutable std::mutex mutex_;  // over what follows; nothing is called under it
+  mutable std::mutex mutex_;  // guards the members below; no callback runs under it
   std::vector<debug::Finding> findings_;
   std::vector<Listener> listeners_;
   News news_;

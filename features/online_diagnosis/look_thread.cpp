@@ -15,7 +15,7 @@ struct LookThread::Shared {
   const Look look;
   const double share;
 
-  std::mutex mutex;  // over what follows
+  std::mutex mutex;  // guards the members below
   std::condition_variable changed;
   std::int64_t last = -1;    // the iteration of the newest request
   std::uint64_t asked = 0;   // requests
@@ -41,7 +41,7 @@ void block_all_signals() {
 
 }  // namespace
 
-// False: it is to end.
+// Returns false if the thread must end.
 bool LookThread::Shared::wait_for_work(std::unique_lock<std::mutex>& lock) {
   while (!ends && urgent <= done) {
     if (asked == done) {

@@ -1,5 +1,5 @@
-// A thread that looks at something now and then, for a part of the time at most. The caller that
-// asks for a look does not wait for it.
+// A thread that runs a function on request for at most a share of the time. Callers do not wait for
+// it.
 #pragma once
 
 #include <chrono>
@@ -12,33 +12,34 @@
 
 namespace telens::features {
 
-// One thread asks and ends; any thread may ask for a look now. The thread begins with the first
-// look, and takes no signals.
+// ask() and end() must be called by one thread; ask_now() may be called by any. The thread starts
+// with the first look and blocks all signals.
 class LookThread {
  public:
-  // Looks at all iterations up to this one. It must not throw, and owns what it uses: the thread
-  // may outlive this object.
+  // Looks at all iterations up to `last`. Must not throw, and must own what it uses, because the
+  // thread may outlive this object.
   using Look = std::function<void(std::int64_t last)>;
 
-  // share: of the time, 0 to 1; a look that takes a second under a share of 0.01 is followed by 99
-  // seconds without one.
+  // `share` is the share of the time, 0 to 1: with 0.01, a look of one second is followed by a
+  // pause of 99 seconds.
   LookThread(Look look, double share);
   ~LookThread();
   LookThread(const LookThread&) = delete;
   LookThread& operator=(const LookThread&) = delete;
 
-  // Asks for a look, and returns at once. Of several requests that wait the last one counts.
+  // Requests a look and returns at once. The latest request replaces pending ones.
   void ask(std::int64_t last);
-  // Has it done at once, whatever the share, and waits for that; false: it took longer. On the
-  // thread itself, from within a look, it does nothing.
+  // Runs a look at once, regardless of the share, and waits for it. Returns false if it takes
+  // longer than `wait`. Does nothing if called on the look thread.
   bool ask_now(std::int64_t last, std::chrono::milliseconds wait);
-  // A look that goes on is waited for, so long at the most; no other begins. False: it goes on.
+  // Waits up to `wait` for a running look and starts no other. Returns false if the look is still
+  // running.
   bool end(std::chrono::milliseconds wait);
 
  private:
   struct Shared;
-  void begin();          // under the lock
-  bool is_this() const;  // under the lock
+  void begin();          // requires the lock
+  bool is_this() const;  // requires the lock
 
   std::shared_ptr<Shared> shared_;
   std::thread thread_;

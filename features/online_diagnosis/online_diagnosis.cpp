@@ -18,8 +18,8 @@ using analysis::Action;
 constexpr std::int64_t kVeto = 1;
 constexpr std::int64_t kStop = 2;
 
-// Rows of an iteration may be handed over with the step after it, as those that come from a GPU: in
-// step(i) the iteration i - 2 is the last one of which all is in the run file.
+// Rows of an iteration may be recorded one step later, for example rows from a GPU. In step(i),
+// iteration i - 2 is the last that is completely in the run file.
 constexpr std::int64_t kIterationsUnderWay = 2;
 
 const config::Section& section_named(const config::Config& config, const std::string& name) {
@@ -35,7 +35,7 @@ OnlineDiagnosis::OnlineDiagnosis(const config::FeatureEntry& entry, FeatureServi
       options_(entry.selections.front().options_as<OnlineDiagnosisOptions>()),
       schedule_(entry.selections.front().schedule) {}
 
-// The thread shares all that it uses, and copies what belongs to the session.
+// The thread shares ownership of everything it uses and copies the session's values.
 void OnlineDiagnosis::begin(std::shared_ptr<Sink> run_file) {
   const std::filesystem::path file = run_file->path();
   // A recording that could not begin has a folder, and no file.
@@ -141,7 +141,7 @@ void OnlineDiagnosis::follow(std::int64_t, std::span<const std::int64_t> wanted)
   if (action < kStop) return;
   std::vector<std::string> texts = std::exchange(stops_, {});
   if (texts.empty()) {
-    texts.push_back(fmt::format("Diagnosis of section '{}': rank {} found what stops the run",
+    texts.push_back(fmt::format("Diagnosis of section '{}': a finding of rank {} stops the run",
                                 entry_.section, strongest - wanted.begin()));
   }
   services_.stop_run(fmt::format("{}; the run is stopped", fmt::join(texts, "\n")));

@@ -1,4 +1,4 @@
-// Diagnosis: the rules of telens diagnose, asked again and again while the run goes on.
+// Diagnosis: runs the rules of telens diagnose repeatedly during a run.
 #pragma once
 
 #include <atomic>
@@ -40,18 +40,18 @@ class OnlineDiagnosis final : public Feature, public FindingSource, private Deci
   bool may_veto() const override { return options_.may(analysis::Action::veto); }
   std::exception_ptr take_interruption() override { return board_->take_interruption(); }
 
-  // The end of a session waits so long for its last look.
+  // Time limit for the last look, in which the end of a session waits.
   static constexpr std::chrono::seconds kLongestEnd{5};
 
  private:
   // Decider
   bool decides(std::int64_t iteration) const override;
   bool looks_at_rows() const override { return false; }
-  // The strongest action that is asked for now: 0, kVeto or kStop.
+  // Returns the strongest action that is currently required: 0, kVeto or kStop.
   std::int64_t decide(const EndedIteration& ended) override;
   void follow(std::int64_t iteration, std::span<const std::int64_t> wanted) override;
 
-  // False: ranks agree on what becomes of findings.
+  // Returns false if ranks decide together about findings.
   bool is_alone() const;
   void tell_news(std::int64_t iteration);
   std::string in_words(const analysis::LiveFinding& found) const;
@@ -65,7 +65,7 @@ class OnlineDiagnosis final : public Feature, public FindingSource, private Deci
   std::unique_ptr<LookThread> looks_;
   std::atomic<bool> all_ranks_veto_{false};
 
-  // Members that step() and end() alone use.
+  // Used only by step() and end().
   std::optional<std::int64_t> stepped_;  // the last iteration in which the section ran
   std::vector<std::string> stops_;       // texts of findings that ask for a stop, until it comes
 };

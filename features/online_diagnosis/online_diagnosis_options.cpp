@@ -54,10 +54,10 @@ void check_actions(const Value& value, ErrorList& errors) {
   static const std::vector<std::string> kCauses = cause_names();
   for (const config::MapEntry& entry : value.as_map()) {
     if (std::ranges::find(kCauses, entry.key) == kCauses.end()) {
-      errors.add(entry.key_location,
-                 "'{}': there is no cause '{}'{}; expected '{}', or one of those that `telens "
-                 "diagnose --rules` lists",
-                 kActions, entry.key, config::suggestion(entry.key, kCauses), kOthers);
+      errors.add(
+          entry.key_location,
+          "'{}': there is no cause '{}'{}; expected '{}' or a cause from `telens diagnose --rules`",
+          kActions, entry.key, config::suggestion(entry.key, kCauses), kOthers);
     }
     if (!action_named(entry.value)) {
       errors.add(entry.value.location(), "'{}': the action of '{}' must be one of {}, not {}",
@@ -94,15 +94,16 @@ std::vector<config::Parameter> parameters() {
   return {
       {.name = std::string(kActions),
        .type = config::ParameterType::map,
-       .doc = "what becomes of a finding, by its cause (docs/diagnosis.md lists them), and of\n"
-              "      `others`: ignore, tell, veto (and debug.checkpoint_allowed() is False from\n"
-              "      then on), stop (and step() throws RunStopped). tell is the default",
+       .doc = "action for a finding, by its cause (docs/diagnosis.md lists the causes), and for\n"
+              "      `others`: ignore, tell, veto (debug.checkpoint_allowed() returns False from "
+              "then\n"
+              "      on) or stop (step() raises RunStopped). Default: tell",
        .validate = check_actions},
       {.name = std::string(kPercentOfTime),
        .type = config::ParameterType::number,
        .default_value = Value(kPercentByDefault),
-       .doc = "of the time, at most, that looking takes: a thread of its own waits after each\n"
-              "      look so long, whatever `freq` says",
+       .doc = "maximum share of the time that looks take: after each look its thread pauses\n"
+              "      accordingly, regardless of `freq`",
        .validate = check_percent},
   };
 }
@@ -123,18 +124,24 @@ config::FeatureDescription online_diagnosis_description() {
   return {
       .feature_namespace = std::string(config::kTelensNamespace),
       .name = "Diagnosis",
-      .summary = "telens diagnose while the run goes on: tells, vetoes checkpoints, stops the run",
+      .summary =
+          "Runs telens diagnose during the training; can warn, veto checkpoints or stop the run",
       .doc =
-          "Every `freq` iterations a thread reads the run file, as far as it is written, and asks\n"
-          "all rules of `telens diagnose` about the section's layers and the run as a whole. A\n"
-          "finding is told once: as a warning, an event of the run file, the scalar `findings` "
-          "for\n"
-          "loggers, and to functions given to debug.on_finding(). It records nothing itself: "
+          "Every `freq` iterations a thread reads the run file written so far and applies all "
+          "rules of\n"
+          "`telens diagnose` to the section's layers and to the run as a whole. Each finding is "
+          "reported\n"
+          "once: as a warning, an event of the run file, the scalar `findings` for loggers, and "
+          "to\n"
+          "functions passed to debug.on_finding(). The feature records nothing itself: enable "
           "other\n"
-          "sections have to, as those of configs/flight_recorder.yaml. step() never waits for it.\n"
-          "What begins in the last iteration that is recorded is told with the next one. The end\n"
-          "of the session looks a last time. Each rank looks at its own file; a veto or a stop is\n"
-          "that of all ranks.",
+          "features that do, as in configs/flight_recorder.yaml. step() never waits for the "
+          "thread.\n"
+          "A finding that begins in the last recorded iteration is reported by the next look; the "
+          "end of\n"
+          "the session runs a last look. Each rank reads its own file; a veto or a stop applies to "
+          "all\n"
+          "ranks.",
       .example =
           "Diagnosis:\n"
           "  enabled: True\n"

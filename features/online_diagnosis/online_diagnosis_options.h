@@ -1,5 +1,4 @@
-// Diagnosis: what becomes of what is found while the run goes on. Options and description; no
-// LibTorch.
+// Options and description of Diagnosis. No LibTorch.
 #pragma once
 
 #include <map>

@@ -344,5 +344,5 @@ def test_what_one_rank_finds_stops_all_ranks_in_the_same_step(tmp_path):
         *((tmp_path / f"stopped_{rank}").read_text().split(" ", 1) for rank in (0, 1)), strict=True
     )
     assert steps[0] == steps[1]
-    assert "rank 1 found what stops the run" in texts[0]
+    assert "a finding of rank 1 stops the run" in texts[0]
     assert "found nonfinite: rank1.fc1" in texts[1]

@@ -34,6 +34,19 @@ def test_nonfinite_loss_counts_without_nonfinite_tensors(findings, training):
     assert [where(each) for each in findings(training)] == [("nonfinite", None, None, 22)]
 
 
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_nonfinite_loss_without_tensors_is_a_finding(telens, lines, tmp_path, value):
+    for step in range(10):
+        lines.scalar(step, "loss", value if step == 6 else 3 - 0.1 * step)
+    run = lines.write(tmp_path)
+    answer = telens("diagnose", run, "--format", "json")
+    (found,) = json.loads(answer.stdout)["findings"]
+    assert where(found) == ("nonfinite", None, None, 6)
+    assert "no tensor of this iteration was recorded" in found["summary"]
+    assert answer.returncode == 1
+    assert "the loss itself is" in telens("diagnose", run).stdout
+
+
 @pytest.mark.parametrize("at", [8, 15, 25])
 def test_exploding_gradients_name_last_layer(findings, training, at):
     for layer in LAYERS[:3]:

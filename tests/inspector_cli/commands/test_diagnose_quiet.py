@@ -254,7 +254,7 @@ def test_jumped_weight_is_the_copy(findings, training, copy):
             training.values[step, copy, "weight", statistic] = value
     finding = findings(training)[0]
     assert where(finding) == ("duplicate_weights", copy, "weight", 14)
-    assert f"a copy of that of {other}" in finding["summary"]
+    assert f"a copy of the weight of {other}" in finding["summary"]
 
 
 def test_a_dead_gain_and_its_collapse_are_one_finding(findings, training):

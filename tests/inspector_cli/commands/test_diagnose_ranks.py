@@ -90,8 +90,8 @@ def test_ended_comparisons_are_reported(telens, tmp_path):
         lines.write(tmp_path, rank)
     said = " ".join(telens("diagnose", tmp_path).stdout.split())
     assert (
-        "UTC from iteration 4 on ranks 0, 1 were compared with no other, so what differs between "
-        f"ranks from there on is not seen: {late} no problems found"
+        "UTC from iteration 4 on, ranks 0, 1 were not compared with other ranks, so differences "
+        f"between ranks are not detected: {late} no problems found"
     ) in said
     (note,) = json.loads(telens("diagnose", tmp_path, "--format", "json").stdout)["recording"]
     assert note.endswith(late)
@@ -170,7 +170,7 @@ def test_first_and_later_inputs_are_distinguished(of_layers):
 def test_input_after_equal_inputs_is_not_the_batch(of_layers):
     (later,) = of_layers(["layers.2.fc1"])
     assert later["cause"] == "unlike_inputs"
-    assert "those of the layers before it are" in later["summary"]
+    assert "inputs of the preceding layers agree" in later["summary"]
 
 
 def test_input_after_differing_weight_follows_it(of_layers):

@@ -47,7 +47,7 @@ def test_rank_without_session_is_reported(telens, tmp_path):
     text = said(telens("diagnose", tmp_path))
     assert f"UTC since iteration 0: {ALONE} rank 1 of 2 has no file in this run" in text
     assert " rules skipped because ranks were not compared (" in text
-    assert "(a rank had no session when the others began, and each recorded alone): " in text
+    assert "(a rank had no session when the other ranks started, so each rank recorded separately): " in text
     for cause in RANK_RULES:
         assert f"skipped {cause}" not in text
     found = told(telens, tmp_path)
@@ -97,7 +97,7 @@ def test_only_missing_ranks_are_reported(telens, tmp_path):
     one = tmp_path / "all/telens/run/rank00001.h5"
     found = told(telens, one)
     assert found["recording"] == []  # the others lie beside it
-    assert {each["why"] for each in found["not_compared"]} == {"of 2 ranks rank 1 alone was read"}
+    assert {each["why"] for each in found["not_compared"]} == {"only rank 1 of 2 ranks was read"}
 
 
 def test_possible_comparison_is_not_missing(telens, tmp_path):
@@ -135,7 +135,7 @@ def ended(log_dir, ends):
 @pytest.mark.parametrize(
     ("ends", "first", "origin"),
     [
-        ([(1, CAUSE), (0, GONE), (2, GONE)], CAUSE, "that of rank 1"),
+        ([(1, CAUSE), (0, GONE), (2, GONE)], CAUSE, "the end of rank 1"),
         # The rank that another's end ended may close its file before that.
         ([(0, GONE), (2, GONE), (1, CAUSE)], CAUSE, "the end of rank 1"),
         ([(2, "kill"), (0, GONE), (1, GONE)], "not closed (killed?)", "that of rank 2"),
@@ -188,15 +188,15 @@ def ended_at(log_dir, ends):
         # A launcher may kill a rank whose file was written last long before.
         (
             [(0, CAUSE, 5), (1, "kill", 0), (2, GONE, 6)],
-            [(0, ""), (1, ""), (2, "1.0 s after that of rank 0, and likely its consequence")],
+            [(0, ""), (1, ""), (2, "1.0 s after the end of rank 0, and likely a consequence")],
         ),
         (
             [(0, "KeyboardInterrupt", 0), (1, CAUSE, 1), (2, GONE, 2)],
-            [(1, ""), (0, ""), (2, "1.0 s after that of rank 1, and likely its consequence")],
+            [(1, ""), (0, ""), (2, "1.0 s after the end of rank 1, and likely a consequence")],
         ),
         (
             [(0, "TimeoutError: timed out", 600), (1, "kill", 0)],
-            [(1, ""), (0, "that of rank 1 was written last 600.0 s before")],
+            [(1, ""), (0, "the file of rank 1 was last written 600.0 s earlier")],
         ),
         ([(0, GONE, 0), (1, "kill", 5)], [(0, ""), (1, "")]),
         ([(0, CAUSE, 0), (1, GONE, 600)], [(0, ""), (1, "rank 0 ended first, 600.0 s before")]),
