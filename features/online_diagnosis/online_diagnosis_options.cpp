@@ -94,7 +94,7 @@ std::vector<config::Parameter> parameters() {
   return {
       {.name = std::string(kActions),
        .type = config::ParameterType::map,
-       .doc = "action for a finding, by its cause (docs/diagnosis.md lists the causes), and for\n"
+       .doc = "action for a finding, by its cause (docs/diagnosis_rules.md lists them), and for\n"
               "      `others`: ignore, tell, veto (debug.checkpoint_allowed() returns False from "
               "then\n"
               "      on) or stop (step() raises RunStopped). Default: tell",

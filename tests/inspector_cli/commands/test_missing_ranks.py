@@ -138,7 +138,7 @@ def ended(log_dir, ends):
         ([(1, CAUSE), (0, GONE), (2, GONE)], CAUSE, "the end of rank 1"),
         # The rank that another's end ended may close its file before that.
         ([(0, GONE), (2, GONE), (1, CAUSE)], CAUSE, "the end of rank 1"),
-        ([(2, "kill"), (0, GONE), (1, GONE)], "not closed (killed?)", "that of rank 2"),
+        ([(2, "kill"), (0, GONE), (1, GONE)], "not closed (killed?)", "the end of rank 2"),
     ],
 )
 def test_the_end_that_brought_the_others_about_comes_first(telens, tmp_path, ends, first, origin):
