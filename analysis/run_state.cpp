@@ -19,6 +19,8 @@
 namespace telens::analysis {
 namespace {
 
+using record::Segment;
+
 constexpr std::size_t kMostNotes = 4;
 
 // The last change that a section's budget made; empty if features run in all iterations after it.

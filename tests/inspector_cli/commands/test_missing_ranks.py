@@ -47,7 +47,10 @@ def test_rank_without_session_is_reported(telens, tmp_path):
     text = said(telens("diagnose", tmp_path))
     assert f"UTC since iteration 0: {ALONE} rank 1 of 2 has no file in this run" in text
     assert " rules skipped because ranks were not compared (" in text
-    assert "(a rank had no session when the other ranks started, so each rank recorded separately): " in text
+    assert (
+        "(a rank had no session when the other ranks started, so each rank recorded separately): "
+        in text
+    )
     for cause in RANK_RULES:
         assert f"skipped {cause}" not in text
     found = told(telens, tmp_path)
