@@ -1,5 +1,5 @@
 // Severity of a problem, in one order for all commands: persistence times size, warm-up excluded.
-// docs/command.md has the derivation.
+// docs/internals/judging.md has the derivation.
 #pragma once
 
 #include <cstdint>
