@@ -26,7 +26,7 @@ CallGate::Call::~Call() {
     --opening_->calls;
   }
   gate_.ended_.notify_all();
-  // Here, where no lock is held, the last call of a closed gate lets go of the owner.
+  // Without the lock, the last call of a closed gate releases the owner here.
 }
 
 int CallGate::calls_of_this_thread(const Opening& opening) {

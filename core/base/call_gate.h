@@ -1,11 +1,11 @@
-// Lets threads call an object that another thread may take away meanwhile. No LibTorch.
+// Lets threads call an object that another thread may remove at any time. No LibTorch.
 //
 //   const CallGate::Call call(gate);
-//   if (call.target() != nullptr) ...   // it lives at least as long as `call`
+//   if (call.target() != nullptr) ...   // lives at least as long as `call`
 //
-// To take it away: close() the gate, then wait for the calls that are under way. The wait has a
-// limit, since a call may itself wait for the thread that closes; a call that goes on beyond it
-// keeps alive what it uses.
+// To remove the object, close() the gate and wait for the running calls. The wait has a timeout,
+// because a call may itself wait for the closing thread. A call that outlives the timeout keeps the
+// object alive.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@
 namespace telens {
 
 class TELENS_EXPORT CallGate {
-  // The thing that callers find behind the gate, until it is closed.
+  // The object behind an open gate and the number of calls of it.
   struct Opening {
     void* target;
     std::shared_ptr<void> owner;
@@ -27,7 +27,7 @@ class TELENS_EXPORT CallGate {
   };
 
  public:
-  // A call under way. Calls of one thread end in the reverse order of their beginnings.
+  // A running call. Calls of one thread must nest.
   class TELENS_EXPORT Call {
    public:
     explicit Call(CallGate& gate);
@@ -41,14 +41,14 @@ class TELENS_EXPORT CallGate {
     friend class CallGate;
     CallGate& gate_;
     std::shared_ptr<Opening> opening_;
-    const Call* outer_ = nullptr;  // a call of the same thread
+    const Call* outer_ = nullptr;  // the enclosing call of this thread
   };
 
-  // The thing that was behind a gate that was closed.
+  // The object of a gate that was closed.
   class TELENS_EXPORT Closed {
    public:
-    // Waits until no other thread calls it any more; false: some still do after `limit`. Calls of
-    // this thread do not count, they cannot end meanwhile.
+    // Waits until no other thread calls the object. Returns false if some still do after `limit`.
+    // Ignores calls of this thread, which cannot end during the wait.
     bool wait_for_calls(std::chrono::milliseconds limit) const;
 
    private:
@@ -56,21 +56,20 @@ class TELENS_EXPORT CallGate {
     Closed(CallGate& gate, std::shared_ptr<Opening> opening)
         : gate_(gate), opening_(std::move(opening)) {}
     CallGate& gate_;
-    std::shared_ptr<Opening> opening_;  // null: it was not there
+    std::shared_ptr<Opening> opening_;  // nullptr if the gate had another target
   };
 
   CallGate() = default;
   CallGate(const CallGate&) = delete;
   CallGate& operator=(const CallGate&) = delete;
 
-  // Callers find `target` from here on; each call shares `owner`, which may be null. What was there
-  // before is let go of.
+  // Subsequent calls see `target` and share `owner` (may be null). Releases the previous target.
   void open(void* target, std::shared_ptr<void> owner);
-  // Takes away what is there, if that is `target`.
+  // Closes the gate if its target is `target`.
   Closed close(const void* target);
   void* target() const;
 
-  // Around a fork(): the child finds the gate closed, and never lets go of the parent's owner.
+  // Call around fork(). In the child the gate is closed and the parent's owner is never released.
   void prepare_fork() { mutex_.lock(); }
   void after_fork_in_parent() { mutex_.unlock(); }
   void after_fork_in_child();
@@ -78,7 +77,7 @@ class TELENS_EXPORT CallGate {
  private:
   static int calls_of_this_thread(const Opening& opening);
 
-  mutable std::mutex mutex_;  // over what follows; nothing is called under it
+  mutable std::mutex mutex_;  // guards opening_; no callbacks run under it
   std::condition_variable ended_;
   std::shared_ptr<Opening> opening_;
 };

@@ -1,12 +1,12 @@
-// A marker for variants that hold texts or lists.
+// A marker for variants with strings or vectors.
 #pragma once
 
 namespace telens {
 
-// An alternative that no variant of ours ever holds. libstdc++ 12 assumes that a variant of
-// numbers, std::string and std::vector only cannot become valueless, although copying such a
-// variant does when memory runs out; it then destroys an alternative that does not exist instead of
-// throwing std::bad_alloc. One alternative of any other type switches that assumption off.
+// An alternative that is never used. libstdc++ 12 assumes that a variant of only numbers,
+// std::string and std::vector cannot become valueless. Copying such a variant does if memory runs
+// out, and libstdc++ then destroys a nonexistent alternative instead of throwing std::bad_alloc.
+// One alternative of any other type disables the assumption.
 struct CopyMayThrow {
   CopyMayThrow(const CopyMayThrow&) noexcept {}
   CopyMayThrow& operator=(const CopyMayThrow&) noexcept { return *this; }

@@ -1,4 +1,4 @@
-// JSON that is written for programs. Names come from run files and may hold any bytes. No LibTorch.
+// JSON output for programs. Names come from run files and may contain any bytes. No LibTorch.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,12 +9,12 @@ namespace telens {
 
 using Json = nlohmann::ordered_json;
 
-// A JSON string. A byte that is no UTF-8 becomes the four characters of its escape, "\xff".
+// Returns a JSON string. An invalid UTF-8 byte becomes the four characters of its escape, "\xff".
 Json json_text(std::string_view text);
-// A JSON number, or "NaN", "Infinity", "-Infinity" as a string: JSON has no numbers for them.
+// Returns a JSON number, or "NaN", "Infinity" or "-Infinity" as a string: JSON lacks these numbers.
 Json json_number(double value);
 
-// Text of one line, in ASCII: other characters are escaped, those that are unseen among them.
+// Returns one line of ASCII; escapes other characters, including invisible ones.
 std::string json_line(const Json& json);
 
 }  // namespace telens

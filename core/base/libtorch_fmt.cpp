@@ -1,11 +1,11 @@
-// The functions of LibTorch's copy of fmt, compiled here once: that copy is newer than the system's
-// library, and as a header-only library it costs every source that formats a text seconds.
+// Compiles the functions of LibTorch's copy of fmt once. The copy is newer than the system's
+// library; as a header-only library it would add seconds to each source that formats text.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE
 namespace detail {
 
-// Templates that fmt/format.h declares as FMT_API and leaves to its library.
+// Templates that fmt/format.h declares as FMT_API and that its library defines.
 template FMT_API auto thousands_sep_impl<char>(locale_ref) -> thousands_sep_result<char>;
 template FMT_API auto decimal_point_impl<char>(locale_ref) -> char;
 template FMT_API auto dragonbox::to_decimal(float) noexcept -> dragonbox::decimal_fp<float>;

@@ -4,8 +4,8 @@
 
 namespace telens {
 
-// The project's version, "0.1.0". One source knows it from CMake, so no other is compiled anew, or
-// by itself, for a macro.
+// The project's version, "0.1.0". Only version.cpp receives it from CMake, so a new version
+// recompiles one source.
 extern const std::string_view kVersion;
 
 }  // namespace telens

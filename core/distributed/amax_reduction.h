@@ -1,4 +1,5 @@
-// The largest amax over the ranks of a group: one collective a group, however many layers.
+// The maximum of amaxes over the ranks of a group, in one collective per group for any number of
+// layers.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,8 +16,8 @@ class AmaxReduction {
   // tensors of the same sizes in the same order.
   void add(at::Tensor amax, const ProcessGroupPtr& group);
 
-  // Packs, reduces and unpacks, group by group. A NaN on any rank comes out as infinity: like any
-  // amax that is not finite it keeps the scale.
+  // Packs, reduces and unpacks, group by group. A NaN on any rank becomes infinity: like any
+  // non-finite amax it keeps the scale unchanged.
   void run();
 
  private:

@@ -14,7 +14,7 @@ struct Watches {
 };
 
 Watches& watches() {
-  static auto& instance = *new Watches;  // threads may go on while the process exits
+  static auto& instance = *new Watches;  // leaked: threads may run while the process exits
   return instance;
 }
 

@@ -1,4 +1,4 @@
-// Shows what a rank sends and gets in the collectives of layers to those that watch them.
+// Shows the data that a rank sends and receives in the collectives of layers to observers.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,45 +12,45 @@
 
 namespace telens {
 
-// exchange: an all-to-all of rows. pass: to the next rank of a ring, from the one before.
+// exchange: an all-to-all of rows. pass: to the next rank of a ring, from the previous one.
 enum class CollectiveKind : std::uint8_t { gather, sum, sum_and_scatter, maximum, exchange, pass };
 
-// Rows go from rank to rank, their bits unchanged.
+// Rows are sent with unchanged bits.
 constexpr bool sends_rows(CollectiveKind kind) {
   return kind == CollectiveKind::exchange || kind == CollectiveKind::pass;
 }
 
 struct RowCounts;  // core/distributed/collectives.h
 
-// A collective that is about to begin. `sent` may be overwritten by it.
+// A collective that is about to start. It may overwrite `sent`.
 struct CollectiveCall {
   CollectiveKind kind;
   const at::Tensor& sent;
   const ProcessGroupPtr& group;
-  const RowCounts* rows = nullptr;  // where rows are sent, of as many ranks as the group has
+  const RowCounts* rows = nullptr;  // of an exchange, for all ranks of the group; else nullptr
 };
 
-// Is called on any thread, several at a time, and throws nothing.
+// Called on any thread, possibly concurrently. Must not throw.
 class CollectiveWatch {
  public:
   virtual ~CollectiveWatch() = default;
 
-  // To be called with the result once it is there; empty: it is not wanted.
+  // Receives the result when it is available. Empty if it is not required.
   using OnResult = std::function<void(const at::Tensor& result)>;
   virtual OnResult begin(const CollectiveCall& call) = 0;
 };
 
 namespace collective_watches {
 
-extern TELENS_EXPORT std::atomic<int> count;  // how many watch
+extern TELENS_EXPORT std::atomic<int> count;  // number of watches
 
-// A watch stays alive while a collective that it was shown runs.
+// A watch stays alive while a collective that it observed runs.
 TELENS_EXPORT void add(const std::shared_ptr<CollectiveWatch>& watch);
 TELENS_EXPORT void remove(const std::shared_ptr<CollectiveWatch>& watch);
 
 CollectiveWatch::OnResult show(const CollectiveCall& call);
 
-// The same; without a watch that is one integer compare.
+// Like show(). Costs one integer comparison if there is no watch.
 inline CollectiveWatch::OnResult begin(const CollectiveCall& call) {
   if (count.load(std::memory_order_relaxed) == 0) [[likely]] {
     return {};

@@ -16,7 +16,7 @@ namespace {
 std::atomic<std::uint64_t> collective_count{0};
 std::atomic<std::uint64_t> byte_count{0};
 
-// `sent` lives until the collective has ended.
+// `sent` stays alive until the collective has ended.
 struct Running {
   at::Tensor result;
   at::Tensor sent;
@@ -39,13 +39,13 @@ at::Tensor empty_rows(const at::Tensor& like, std::int64_t rows) {
   return at::empty(sizes, like.options());
 }
 
-// gloo's sends take memory of the host alone; its collectives copy by themselves.
+// gloo's send requires host memory; its collectives copy by themselves.
 bool sends_from_host(const at::Tensor& x, c10d::ProcessGroup& group) {
   const at::DeviceType device = x.device().type();
   return device != at::kCPU && group.getBackend(device)->getBackendName() == "gloo";
 }
 
-// Rows of which all go to the next rank.
+// Counts of rows that all go to the next rank.
 RowCounts rows_round_ring(std::int64_t rows, const c10d::ProcessGroup& group) {
   const auto size = static_cast<std::size_t>(group.getSize());
   const auto rank = static_cast<std::size_t>(group.getRank());
@@ -128,7 +128,7 @@ PendingTensor pass_to_next_rank(const at::Tensor& x, const ProcessGroupPtr& grou
   std::vector<at::Tensor> in{got};
   const auto send = [&] { return group->send(out, (rank + 1) % size, tag); };
   const auto receive = [&] { return group->recv(in, (rank + size - 1) % size, tag); };
-  // Where transfers of one pair of ranks run one after the other, both must take the same one.
+  // If transfers between two ranks are serialized, both ranks must use the same order.
   auto first = rank % 2 == 0 ? send() : receive();
   auto second = rank % 2 == 0 ? receive() : send();
   count_collective(sent);

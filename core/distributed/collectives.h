@@ -1,4 +1,4 @@
-// Collectives of one tensor over a group, begun now and waited for where the result is used.
+// Asynchronous collectives of one tensor over a group.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,7 @@
 
 namespace telens {
 
-// The result of a collective that runs. It keeps alive what the collective reads and writes.
+// The result of a running collective. Keeps its input and output alive.
 class PendingTensor {
  public:
   PendingTensor() = default;
@@ -22,28 +22,28 @@ class PendingTensor {
 
   bool defined() const { return tensor_.defined(); }
 
-  // On a GPU the current stream waits, not the host. A failed collective throws here.
+  // On a GPU the current stream waits, not the host. Throws if the collective failed.
   at::Tensor wait();
 
  private:
   at::Tensor tensor_;
-  std::function<void()> wait_;  // empty: ready
+  std::function<void()> wait_;  // empty if ready
 };
 
-// Every rank calls them in the same order, with tensors of one dtype and, but for send_rows, one
-// shape; a tensor of one shape without elements is not sent.
+// All ranks call these functions in the same order, with tensors of one dtype and (except for
+// send_rows) one shape. Empty tensors of one shape are not sent.
 
-// [rows, ...] on each rank -> [ranks * rows, ...], in the order of ranks. FP8 and FP4 codes go as
-// the uint8 that they are stored as.
+// [rows, ...] on each rank -> [ranks * rows, ...], in the order of ranks. FP8 and FP4 codes are
+// sent as the uint8 in which they are stored.
 PendingTensor gather_rows(const at::Tensor& x, const ProcessGroupPtr& group);
 
-// The sum over ranks, in x's dtype; x itself may be overwritten.
+// Returns the sum over ranks in x's dtype. May overwrite x.
 PendingTensor sum_over_ranks(const at::Tensor& x, const ProcessGroupPtr& group);
 
-// This rank's rows of that sum: [rows, ...] -> [rows / ranks, ...].
+// Returns this rank's rows of the sum: [rows, ...] -> [rows / ranks, ...].
 PendingTensor sum_and_scatter_rows(const at::Tensor& x, const ProcessGroupPtr& group);
 
-// How many rows go to each rank of a group and come from it, this one included.
+// The number of rows sent to and received from each rank, including this one.
 struct RowCounts {
   std::vector<std::int64_t> sent;
   std::vector<std::int64_t> received;
@@ -51,27 +51,28 @@ struct RowCounts {
   RowCounts reversed() const { return {received, sent}; }
 };
 
-// [sum(sent), ...] -> [sum(received), ...]: all-to-all, in the order of ranks. Ranks have different
-// counts of rows, and one without any takes part.
+// [sum(sent), ...] -> [sum(received), ...]: all-to-all in the order of ranks. Counts may differ
+// between ranks; a rank without rows also calls it.
 PendingTensor send_rows(const at::Tensor& x, const RowCounts& counts, const ProcessGroupPtr& group);
 
-// Two kinds of tensors that travel round a ring at one time and do not mix.
+// Two kinds of tensors that may travel in a ring at the same time.
 enum class RingChannel : std::uint8_t { values, gradients };
 
-// x goes to the next rank, the last one's to the first; the result is what the rank before sent, of
-// x's shape. Even ranks send first, odd ones receive first. A group of one rank gets x back.
-// is_shown: to collective watches; a ring in place of a collective shows that one instead.
+// Sends x to the next rank (the last to the first) and returns the tensor of the previous rank, of
+// x's shape. Even ranks send first, odd ranks receive first. A group of one rank gets x back.
+// is_shown: to collective watches; a ring that replaces a collective shows the collective instead.
 PendingTensor pass_to_next_rank(const at::Tensor& x, const ProcessGroupPtr& group,
                                 RingChannel channel, bool is_shown = false);
 
-// The collectives that this process has begun through the functions above, but for amax reductions.
+// The collectives that this process has started through the functions above, except amax
+// reductions.
 struct CollectiveCounts {
   std::uint64_t collectives = 0;
-  std::uint64_t bytes = 0;  // size of the tensors that were handed over
+  std::uint64_t bytes = 0;  // of the given tensors
 };
 TELENS_EXPORT CollectiveCounts collective_counts();
 
-// Counts a collective that begins elsewhere.
+// Counts a collective started elsewhere.
 void count_collective(const at::Tensor& sent);
 
 }  // namespace telens

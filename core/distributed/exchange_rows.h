@@ -1,4 +1,4 @@
-// An all-to-all of rows that autograd follows.
+// A differentiable all-to-all of rows.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,9 +7,9 @@
 
 namespace telens {
 
-// x: [sum(sent), ...], first the rows for rank 0 -> [sum(received), ...], first those from rank 0,
-// bit for bit. Its gradient is the exchange back, to any order. Every rank of the group calls it, a
-// rank without rows too.
+// x: [sum(sent), ...], ordered by receiving rank -> [sum(received), ...], ordered by sending rank,
+// bit for bit. The gradient is the reverse exchange; differentiable any number of times. Every rank
+// of the group calls it, also without rows.
 at::Tensor exchange_rows(const at::Tensor& x, const RowCounts& counts,
                          const ProcessGroupPtr& group);
 

@@ -11,7 +11,7 @@
 namespace telens {
 namespace {
 
-// [columns, rows] on each rank -> [columns, ranks * rows], in x's order of memory.
+// [columns, rows] on each rank -> [columns, ranks * rows], in x's memory order.
 class PendingColumns {
  public:
   PendingColumns(const at::Tensor& x, const ProcessGroupPtr& group)
@@ -53,7 +53,7 @@ void check_joins(const OperandShard& shard, const QuantizedTensor& tensor,
         "or plain values",
         shard.layer);
   }
-  // A block has a scale of its own; some block formats have one of the tensor above them.
+  // Blocks have separate scales; some block formats also have a tensor scale.
   const at::Tensor& scale = tensor.mode == ScalingMode::tensor ? data.scale_inv : data.tensor_scale;
   if (!scale.defined()) return;
   const at::Tensor scales = gather_rows(scale.reshape({1}), shard.group).wait();
@@ -74,7 +74,7 @@ QuantizedTensor without_data(const QuantizedTensor& shard, std::int64_t ranks) {
   return whole;
 }
 
-// Join: PendingTensor (rows) or PendingColumns, made of (tensor, group).
+// Join: PendingTensor (rows) or PendingColumns, constructed from (tensor, group).
 template <typename Begin>
 PendingOperand gather_quantized(const OperandShard& shard, const QuantizedTensor& tensor,
                                 QuantizedData QuantizedTensor::*orientation, Begin begin) {
@@ -92,7 +92,7 @@ PendingOperand gather_quantized(const OperandShard& shard, const QuantizedTensor
   });
 }
 
-// The tensors of some rows that are sent: values, or codes with the scales of their blocks.
+// Returns the tensors to send for some rows: values, or codes with their block scales.
 std::vector<at::Tensor> sent_parts(
     const Operand& rows, QuantizedData QuantizedTensor::*orientation = &QuantizedTensor::rowwise) {
   const auto* tensor = std::get_if<QuantizedTensor>(&rows);
@@ -102,7 +102,7 @@ std::vector<at::Tensor> sent_parts(
   return {data.codes, data.scale_inv};
 }
 
-// An operand of `ranks` times as many rows as `own`, rowwise, of such tensors.
+// Builds a rowwise operand with `ranks` times the rows of `own` from gathered tensors.
 Operand of_parts(const Operand& own, const std::vector<at::Tensor>& parts, std::int64_t ranks) {
   const auto* tensor = std::get_if<QuantizedTensor>(&own);
   if (tensor == nullptr) return parts[0];

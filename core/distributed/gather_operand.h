@@ -1,4 +1,4 @@
-// Joins the rows that each rank has of an operand. Codes and scales are sent, not values.
+// Gathers the rows of an operand from all ranks. Sends codes and scales instead of values.
 #pragma once
 
 #include <functional>
@@ -9,11 +9,11 @@
 
 namespace telens {
 
-// True if the codes of `rows` rows a rank are those of the whole tensor: scales of one tensor are
-// the same on all ranks, and no block lies on two ranks.
+// Returns true if gathering the codes of `rows` rows per rank gives the codes of the whole tensor:
+// per-tensor scales are equal on all ranks, and no block spans two ranks.
 bool can_join_codes(ScalingMode mode, std::int64_t rows);
 
-// An operand that is being gathered.
+// An operand whose gather is running.
 class PendingOperand {
  public:
   PendingOperand() = default;
@@ -31,26 +31,27 @@ struct OperandShard {
   const Operand& operand;
   const ProcessGroupPtr& group;
   const std::string& layer;  // for messages
-  // A feature made the operand: its scale may be another on each rank, which is an error on all of
-  // them. A quantizer of the layer reduces its amax over the group.
+  // True if a feature created the operand: its scale may differ between ranks, which is an error on
+  // all of them. A quantizer of the layer reduces its amax over the group.
   bool modified = false;
 };
 
-// The operand of its first GEMM, rowwise, or of its second, columnwise; the other orientation of
-// the result is undefined. Throws UsageError for codes that cannot be joined.
+// Gather the operand of the first GEMM (rowwise) or of the second (columnwise); the other
+// orientation is undefined. Throw UsageError for codes that cannot be joined.
 PendingOperand gather_rowwise(const OperandShard& shard);
 PendingOperand gather_columnwise(const OperandShard& shard);
 
-// The rows of one rank, for the GEMM that takes them rowwise.
+// Receives the rows of one rank, rowwise.
 using UseRows = std::function<void(std::int64_t rank, const Operand& rows)>;
 
-// The same rowwise operand in parts, by a ring: each rank's rows travel on from rank to rank, and
-// while those of the next one come `use` gets what is there, this rank's first.
+// Gathers the rowwise operand in a ring: each rank's rows travel from rank to rank. Calls `use` for
+// each rank's rows, this rank's first, while the next ones arrive.
 void use_rows_in_ring(const OperandShard& shard, const UseRows& use);
-// All of them at once, by the same messages: of ranks some may do this and others that.
+// Gathers the whole operand with the same messages: some ranks may call this and others
+// use_rows_in_ring().
 Operand gather_rowwise_in_ring(const OperandShard& shard);
 
-// The size of what is sent of some rows, values or codes with the scales of their blocks.
+// Returns the bytes sent for some rows: values, or codes with their block scales.
 std::int64_t bytes_of_rows(const Operand& rows, bool columnwise);
 
 }  // namespace telens

@@ -1,4 +1,4 @@
-// A gather along the sequence that autograd follows.
+// A differentiable gather along the sequence.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,8 +7,7 @@
 
 namespace telens {
 
-// [s, ...] on each rank -> [ranks * s, ...]. Its gradient is the sum of all ranks', of which each
-// gets its own rows.
+// [s, ...] on each rank -> [ranks * s, ...]. The gradient is summed over ranks and scattered.
 at::Tensor gather_sequence(const at::Tensor& x, const ProcessGroupPtr& group);
 
 }  // namespace telens

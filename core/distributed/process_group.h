@@ -12,12 +12,12 @@ class ProcessGroup;
 
 namespace telens {
 
-// Shares ownership of the intrusive pointer that it was made of.
+// Shares ownership of the intrusive pointer that it was created from.
 using ProcessGroupPtr = std::shared_ptr<c10d::ProcessGroup>;
 
-// Ranks.
+// Returns the number of ranks.
 TELENS_EXPORT std::int64_t size_of(const c10d::ProcessGroup& group);
-// This process's, from 0.
+// Returns this process's rank, from 0.
 TELENS_EXPORT std::int64_t rank_in(const c10d::ProcessGroup& group);
 
 }  // namespace telens

@@ -1,4 +1,4 @@
-// State that this process keeps for each process group, as long as it runs.
+// State that this process keeps for each process group until it exits.
 #pragma once
 
 #include <map>
@@ -6,11 +6,11 @@
 
 namespace telens {
 
-// Its user locks. It is to outlive torch's own statics: leak it.
+// Not thread-safe. Must outlive torch's statics: allocate with new, never delete.
 template <typename State>
 class StateByGroup {
  public:
-  // That of the group, made where there is none.
+  // Returns the state of the group; creates it if there is none.
   State& of(c10d::ProcessGroup& group) {
     const auto known = all_.find(&group);
     if (known != all_.end()) return known->second.state;
@@ -21,7 +21,7 @@ class StateByGroup {
 
  private:
   struct Kept {
-    // A weak reference keeps the address of a group that is gone from being used again.
+    // The weak reference prevents reuse of the address of a destroyed group.
     c10::weak_intrusive_ptr<c10d::ProcessGroup> group;
     State state = {};
   };

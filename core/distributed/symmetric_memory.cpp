@@ -24,9 +24,9 @@ namespace {
 
 namespace symmetric = c10d::symmetric_memory;
 
-// The operators take whole vectors of this many bytes.
+// The operators require multiples of this many bytes.
 constexpr std::int64_t kVectorBytes = 16;
-// A buffer is the next power of two, so that few of them serve inputs of any size.
+// Buffer sizes are powers of two, so that few buffers serve inputs of any size.
 constexpr std::uint64_t kSmallestBuffer = 4096;
 
 struct SymmetricName {
@@ -44,14 +44,14 @@ const SymmetricName& find_symmetric_name(SymmetricSum how) {
   return kSymmetricNames[static_cast<std::size_t>(how) - 1];
 }
 
-// Memory of one group on one GPU, which every rank can read. Earlier ones stay: a kernel of another
-// rank may still read them.
+// The memory of one group on one GPU that every rank can read. Old buffers are kept: a kernel of
+// another rank may still read them.
 struct SymmetricBuffers {
-  std::vector<at::Tensor> made;    // uint8, the largest one last
-  std::optional<c10::Event> free;  // the newest sum has left the buffer
+  std::vector<at::Tensor> made;    // uint8, by increasing size
+  std::optional<c10::Event> free;  // recorded when the most recent sum left the buffer
 };
 
-// From a sum's copy into a buffer to its copy out of it: all layers of a group share one.
+// Held from a sum's copy into a buffer to its copy out of it: all layers of a group share a buffer.
 struct SymmetricGroup {
   std::mutex mutex;
   std::map<c10::DeviceIndex, SymmetricBuffers> by_gpu;
@@ -71,7 +71,7 @@ SymmetricGroup& find_group(c10d::ProcessGroup& group) {
   raise<UsageError>("symmetric_ar_type '{}': {}; {}", find_symmetric_name(how).argument, why, mend);
 }
 
-// Groups that were made in C++ are not known to torch's rendezvous by themselves.
+// Torch's rendezvous does not know groups that were created in C++.
 void make_known(c10d::ProcessGroup& group) {
   const std::string& name = group.getGroupName();
   try {
@@ -83,8 +83,8 @@ void make_known(c10d::ProcessGroup& group) {
   }
 }
 
-// `bytes` of symmetric memory. All ranks ask for the same sizes in the same order, so that all of
-// them come to the rendezvous of a new buffer.
+// Returns `bytes` of symmetric memory. All ranks request the same sizes in the same order, so all
+// of them join the rendezvous of a new buffer.
 at::Tensor take_memory(std::vector<at::Tensor>& made, c10d::ProcessGroup& group, c10::Device device,
                        std::int64_t bytes, SymmetricSum how) {
   if (made.empty() || made.back().numel() < bytes) {
@@ -151,7 +151,7 @@ PendingTensor sum_in_symmetric_memory(const at::Tensor& x, const ProcessGroupPtr
   const auto on_result = collective_watches::begin({CollectiveKind::sum, x, group});
   count_collective(x);
   shared.narrow(0, 0, x.numel()).copy_(x.reshape({-1}));
-  // The rest of the last vector is added up too, whatever it holds.
+  // The unused rest of the last vector is summed too.
   const at::Tensor sums = call_symmetric(find_symmetric_name(how), shared, group->getGroupName());
   at::Tensor result = sums.narrow(0, 0, x.numel()).view(x.sizes()).clone();
   buffers.free.emplace(at::kCUDA).record(stream);

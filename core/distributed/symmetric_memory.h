@@ -1,4 +1,4 @@
-// Sums over ranks in torch's symmetric memory: each rank's kernel reads what the others wrote.
+// Sums over ranks in torch's symmetric memory: each rank's kernel reads the other ranks' buffers.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,16 +10,17 @@
 
 namespace telens {
 
-// Transformer Engine's symmetric_ar_type. multimem: added up by the switch between the GPUs;
-// two_shot: each rank adds up its part and the others read it; one_shot: each adds up everything.
+// Transformer Engine's symmetric_ar_type. multimem: the switch between the GPUs adds; two_shot:
+// each rank adds its part and the others read it; one_shot: each rank adds everything.
 enum class SymmetricSum : std::uint8_t { none, multimem, two_shot, one_shot };
 
-// "": none. Throws UsageError for a name other than multimem_all_reduce, two_shot and one_shot.
+// Returns `none` for "". Throws UsageError for a name other than multimem_all_reduce, two_shot and
+// one_shot.
 SymmetricSum symmetric_sum_from_name(const char* module, const std::string& name);
 
-// sum_over_ranks, on GPUs by torch's symm_mem operators. Tensors that are not on GPUs, groups of
-// other backends than NCCL, and dtypes that those operators do not take (all but FP32 and BF16) are
-// summed as ever. Throws UsageError where GPUs of the group cannot reach each other's memory.
+// Like sum_over_ranks(), with torch's symm_mem operators on GPUs. Falls back to sum_over_ranks()
+// for tensors on other devices, backends other than NCCL, and dtypes other than FP32 and BF16.
+// Throws UsageError if the GPUs of the group cannot access each other's memory.
 PendingTensor sum_in_symmetric_memory(const at::Tensor& x, const ProcessGroupPtr& group,
                                       SymmetricSum how);
 

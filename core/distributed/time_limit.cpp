@@ -12,7 +12,7 @@ constexpr milliseconds kMostPatience = std::chrono::minutes(5);
 constexpr milliseconds kShortPause{5};
 constexpr milliseconds kLongPause{500};
 
-// Zero for a backend that keeps it to itself.
+// Returns zero if the backend does not report it.
 milliseconds find_limit_of_collectives(const c10d::ProcessGroup& group) {
   try {
     return group.getDefaultBackend()->getBackendOptions()->timeout;

@@ -1,4 +1,4 @@
-// How long the ranks of a group wait for each other.
+// How long ranks of a group wait for each other.
 #pragma once
 
 #include <chrono>
@@ -7,22 +7,20 @@
 
 namespace telens {
 
-// After it the group's collectives, or the calls of its store, give up: the shorter of the two, as
-// init_process_group's or new_group's `timeout` has set them. Zero: neither has a limit, or it has
-// no store.
+// Returns the shorter timeout of the group's collectives and of its store, as set by the `timeout`
+// of init_process_group or new_group. Returns 0 if neither has a limit or if there is no store.
 std::chrono::milliseconds find_time_limit(const c10d::ProcessGroup& group);
 
-// A rank waits that long for another that may be in a collective already, which is then to be left
-// in time: half of the limit, five minutes at most, since a rank may load data first, or compile.
+// Returns how long a rank waits for another one that may already be in a collective, which must not
+// time out: half of the limit, at most five minutes, since a rank may load data or compile first.
 std::chrono::milliseconds find_longest_wait(const c10d::ProcessGroup& group);
 
-// A rank that waits for others says nothing for that long: they are seldom further apart, and by
-// then a person wants to know what the program waits for.
+// A rank waits this long without a message: ranks are rarely further apart, and then the user
+// should learn what the program waits for.
 inline constexpr std::chrono::milliseconds kSilentWait = std::chrono::seconds(10);
 
-// A rank that asks the store again and again sleeps that long between two looks: a quarter of the
-// time `waited` so far, from 5 ms to half a second. A thousand ranks must not keep the store's one
-// thread busy.
+// Returns the pause between two polls of the store: a quarter of the time `waited` so far, from 5
+// ms to half a second. A thousand ranks must not overload the store's single thread.
 std::chrono::steady_clock::duration find_pause(std::chrono::steady_clock::duration waited);
 
 }  // namespace telens

@@ -1,4 +1,4 @@
-// The settings of each GEMM: Transformer Engine's defaults, and what a script says instead.
+// The settings of each GEMM: Transformer Engine's defaults and the script's overrides.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace telens {
 namespace {
 
-// A GEMM of a Transformer layer, and what it overlaps with where nothing else is said.
+// A GEMM of a Transformer layer and its default overlap.
 struct OverlappingGemm {
   std::string_view name;
   OverlapMethod method;
@@ -33,7 +33,7 @@ constexpr std::array kGemms{
 };
 constexpr std::array<std::string_view, 4> kUbNames{"qkv", "proj", "fc1", "fc2"};
 
-// True for a dgrad that may send its own sum in place of the gather that wgrad waits for.
+// Returns true for a dgrad that may scatter its sum instead of gathering wgrad's operand.
 bool may_reduce_scatter(const OverlappingGemm& gemm) {
   return gemm.method == OverlapMethod::bulk && !gemm.reduce_scatters;
 }
@@ -61,7 +61,7 @@ const OverlappingGemm& get_gemm(const std::string& name) {
   return *found;
 }
 
-// Reads the settings of one GEMM, by the name of each.
+// Reads the settings of one GEMM by name.
 class Reader {
  public:
   Reader(const OverlappingGemm& gemm, const std::map<std::string, SettingValue>& given)
@@ -121,7 +121,7 @@ class Reader {
                       shown(value), expected);
   }
 
-  // Throws for a setting that none of the calls above has asked for.
+  // Throws for a setting that no call above has read.
   void check_all_known() const {
     for (const auto& [name, value] : given_) {
       if (std::ranges::find(known_, name) != known_.end()) continue;
@@ -218,8 +218,8 @@ OverlapSettings read_settings(const OverlappingGemm& gemm,
   return settings;
 }
 
-// Atomic rings of Transformer Engine turn the order of rows, and their partners turn it back: a
-// script that sets one alone does not run there.
+// Transformer Engine's atomic rings reverse the order of rows, and their partners restore it: a
+// script that sets only one of a pair does not run there.
 void check_atomic_pairs(const OverlapsByGemm& overlaps) {
   const auto is_atomic_ring = [&](const char* name) {
     const OverlapSettings& settings = overlaps.find(name)->second;

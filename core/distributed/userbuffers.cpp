@@ -15,7 +15,7 @@ struct Kept {
 };
 
 Kept& kept() {
-  static auto& instance = *new Kept;  // threads may go on while the process exits
+  static auto& instance = *new Kept;  // leaked: threads may run while the process exits
   return instance;
 }
 

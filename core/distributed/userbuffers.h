@@ -1,6 +1,6 @@
-// GEMMs of tensor-parallel layers that overlap with what their operands or results travel by:
-// Transformer Engine's Userbuffers. Messages go over the layers' own groups (collectives.h),
-// and no memory is kept for them.
+// Overlap of tensor-parallel GEMMs with the communication of their operands or results: Transformer
+// Engine's Userbuffers. Messages use the layers' groups (collectives.h); no memory is reserved for
+// them.
 #pragma once
 
 #include <array>
@@ -18,20 +18,20 @@
 namespace telens {
 
 enum class OverlapMethod : std::uint8_t {
-  ring_exchange,  // each rank's rows go round the ring, beside the products of other ranks' rows
-  pipeline,       // the sum of some rows is scattered, beside the product of others
-  bulk,           // a collective beside a GEMM that does not need it
-  external,       // as bulk, begun before the ring of another GEMM
+  ring_exchange,  // rows travel in a ring while other rows are multiplied
+  pipeline,       // some rows are scattered while others are multiplied
+  bulk,           // a GEMM runs during an independent collective
+  external,       // like bulk, started before another GEMM's ring
 };
 std::string_view get_name(OverlapMethod method);
 
 // The settings of one GEMM.
 struct OverlapSettings {
   OverlapMethod method = OverlapMethod::bulk;
-  bool is_reduce_scatter = false;  // false: all-gather
-  std::int64_t num_splits = 4;     // pipeline: the parts of a rank's rows
+  bool is_reduce_scatter = false;  // else all-gather
+  std::int64_t num_splits = 4;     // of a rank's rows (pipeline)
 
-  // Those steer kernels of Transformer Engine, and change nothing here.
+  // Parameters of Transformer Engine's kernels, without effect here.
   std::int64_t num_sm = 16;
   std::int64_t cga_size = 2;
   bool set_sm_margin = true;
@@ -44,18 +44,18 @@ struct OverlapSettings {
   bool pipeline_rs_overlap_first_gemm = false;
 };
 
-// By name of GEMM: <ub_name>_<gemm>, such as "qkv_fprop".
+// Settings by GEMM name <ub_name>_<gemm>, such as "qkv_fprop".
 using OverlapsByGemm = std::map<std::string, OverlapSettings, std::less<>>;
 
 struct Userbuffers {
   std::int64_t tp_size = 1;
-  std::array<std::optional<OverlapsByGemm>, 2> by_precision = {};  // [true]: of FP8 GEMMs
+  std::array<std::optional<OverlapsByGemm>, 2> by_precision = {};  // index: is FP8
 
-  // nullptr: not set for this precision.
+  // Returns nullptr if there are no settings for this precision.
   const OverlapSettings* find(std::string_view ub_name, std::string_view gemm, bool fp8) const;
 };
 
-// ub_cfgs as a script writes it: GEMM, then setting. Switches may be 0 and 1.
+// ub_cfgs as written in a script: GEMM, then setting. Switches may be 0 and 1.
 using SettingValue = std::variant<bool, std::int64_t, std::string>;
 using OverlapConfig = std::map<std::string, std::map<std::string, SettingValue>>;
 
@@ -70,17 +70,17 @@ struct UserbufferArguments {
   std::vector<Precision> precisions;
 };
 
-// Settles all settings and keeps them for the process; returns what to warn of. Throws UsageError
-// where they are kept already, and for names, methods, values and sizes that do not fit.
+// Resolves all settings and stores them for the process; returns warnings. Throws UsageError if
+// settings are already stored, and for invalid names, methods, values and sizes.
 TELENS_EXPORT std::vector<std::string> initialize_userbuffers(const UserbufferArguments& arguments);
 TELENS_EXPORT void destroy_userbuffers();
-// nullptr: not initialized.
+// Returns nullptr if not initialized.
 TELENS_EXPORT std::shared_ptr<const Userbuffers> userbuffers();
 
-// "qkv", "proj", "fc1" or "fc2".
+// Returns true for "qkv", "proj", "fc1" and "fc2".
 bool is_ub_name(std::string_view name);
 
-// Settles one precision, from what a script wrote; adds to `warnings` (userbuffer_settings.cpp).
+// Resolves the settings of one precision; appends to `warnings` (userbuffer_settings.cpp).
 OverlapsByGemm overlap_settings(const UserbufferArguments::Precision& precision,
                                 std::int64_t tp_size, std::vector<std::string>& warnings);
 

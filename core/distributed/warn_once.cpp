@@ -12,7 +12,7 @@
 namespace telens {
 namespace {
 
-// torchrun sets RANK; a process without it is one of its own.
+// torchrun sets RANK; a process without it counts as the first.
 bool is_first_rank() {
   const char* rank = std::getenv("RANK");
   return rank == nullptr || std::string_view(rank) == "0";
@@ -20,7 +20,7 @@ bool is_first_rank() {
 
 bool is_new(std::string_view text) {
   static std::mutex mutex;
-  static auto& texts = *new std::set<std::string, std::less<>>;  // outlives every thread
+  static auto& texts = *new std::set<std::string, std::less<>>;  // leaked: outlives every thread
   const std::lock_guard lock(mutex);
   if (texts.contains(text)) return c10::WarningUtils::get_warnAlways();
   texts.emplace(text);

@@ -1,15 +1,15 @@
-// Warnings to the user that belong to no session.
+// Warnings to the user outside of sessions.
 #pragma once
 
 #include <string_view>
 
 namespace telens {
 
-// first_rank: the ranks that torchrun started all say the same.
+// first_rank: only one of the ranks that torchrun started prints.
 enum class ShownBy { first_rank, this_rank };
 
-// One plain line on stderr, once for each text and process; each time under
-// torch.set_warn_always(True). Any thread.
+// Prints one line on stderr, once per text and process, or each time under
+// torch.set_warn_always(True). Thread-safe.
 void warn_once(std::string_view text, ShownBy shown_by = ShownBy::first_rank);
 
 }  // namespace telens

@@ -7,7 +7,7 @@
 
 namespace telens {
 
-// std::bit_cast is no device function; the builtin behind it is one.
+// std::bit_cast is not a device function; its builtin is.
 template <typename To, typename From>
 TELENS_HOST_DEVICE constexpr To bits_as(From from) {
   static_assert(sizeof(To) == sizeof(From));

@@ -1,8 +1,8 @@
 // decode<Format>(code) and encode<Format>(value, saturation): the reference for every kernel, which
-// must give the same bits. Header-only, constexpr, host and device. No LibTorch.
+// must return the same bits. Header-only, constexpr, host and device. No LibTorch.
 //
-// All of it is integer arithmetic on the bits, so that neither a flush-to-zero mode nor a compiler
-// flag changes a result.
+// All arithmetic is on integers, so neither a flush-to-zero mode nor a compiler flag changes a
+// result.
 #pragma once
 
 #include <concepts>
@@ -13,16 +13,16 @@
 
 namespace telens {
 
-// The fate of a value that rounds beyond the largest finite one, infinity included.
+// The result for a value that rounds beyond the largest finite value, including infinity.
 enum class Saturation : std::uint8_t {
   saturating,      // the largest finite value of its sign
-  non_saturating,  // infinity of its sign; E4M3 and E8M0: NaN; E2M1 has neither and saturates
+  non_saturating,  // infinity of its sign; NaN for E4M3 and E8M0; E2M1 saturates
 };
 
-// How a value between two powers of two becomes a block scale.
+// Rounding of a value between two powers of two to a block scale.
 enum class ScaleRounding : std::uint8_t {
-  up,       // to the next power of two above, so that no element of the block overflows
-  floor,    // to the power of two below, as the OCP MX specification has it
+  up,       // to the next power of two, so that no element overflows
+  floor,    // to the power of two below (OCP MX specification)
   nearest,  // to the nearer one; the tie 1.5 * 2^n goes up
 };
 
@@ -40,8 +40,8 @@ TELENS_HOST_DEVICE constexpr std::uint32_t shift_right_nearest_even(std::uint32_
   return (value + below_half + odd) >> shift;
 }
 
-// The code of a finite or infinite magnitude (FP32 bits without sign) before the range is checked:
-// codes continue past the largest finite one in steps of one unit in the last place.
+// Returns the code of a finite or infinite magnitude (FP32 bits without sign) before the range
+// check: codes continue beyond the largest finite one in steps of one unit in the last place.
 template <SignedFormat Format>
 TELENS_HOST_DEVICE constexpr std::uint32_t unbounded_code(std::uint32_t magnitude) {
   const int field = static_cast<int>(magnitude >> kFloatMantissaBits);
@@ -50,20 +50,20 @@ TELENS_HOST_DEVICE constexpr std::uint32_t unbounded_code(std::uint32_t magnitud
   const int exponent = (field > 0 ? field : 1) - FP32::kBias;
   const int target = exponent > Format::kMinExponent ? exponent : Format::kMinExponent;
 
-  // Bits of the significand that lie below the last place of the result. From 25 on it is zero.
+  // Bits of the significand below the last place of the result. 25 or more give zero.
   const int excess = kFloatMantissaBits - Format::kMantissaBits + (target - exponent);
   constexpr int kAllShiftedOut = kFloatMantissaBits + 2;
   const int shift = excess < kAllShiftedOut ? excess : kAllShiftedOut;
 
-  // A normal's hidden bit adds the one that turns the exponent's distance into its field, and a
-  // significand that rounds up to the next power of two carries into it.
+  // A normal's hidden bit adds 1 to the exponent field, which corrects its offset. A significand
+  // that rounds up to the next power of two carries into the field.
   const auto distance = static_cast<std::uint32_t>(target - Format::kMinExponent);
   return (distance << Format::kMantissaBits) + shift_right_nearest_even(significand, shift);
 }
 
 }  // namespace detail
 
-// The value of a code; exact. A NaN is quiet, without payload, and keeps its sign.
+// Returns the exact value of a code. A NaN is quiet, without payload, and keeps its sign.
 template <SignedFormat Format>
 TELENS_HOST_DEVICE constexpr float decode(typename Format::Bits code) {
   using Bits = typename Format::Bits;
@@ -76,7 +76,7 @@ TELENS_HOST_DEVICE constexpr float decode(typename Format::Bits code) {
   const std::uint32_t shifted = static_cast<std::uint32_t>(magnitude)
                                 << (FP32::kMantissaBits - Format::kMantissaBits);
   if constexpr (Format::kBias == FP32::kBias) {
-    return bits_as<float>(sign | shifted);  // the exponent range of FP32, subnormals included
+    return bits_as<float>(sign | shifted);  // same exponent range as FP32, including subnormals
   } else {
     if (magnitude < Format::kSmallestNormalCode) {
       const float value = static_cast<float>(magnitude) * Format::kSmallestSubnormal;
@@ -88,8 +88,8 @@ TELENS_HOST_DEVICE constexpr float decode(typename Format::Bits code) {
   }
 }
 
-// The code nearest to the value, ties to even. A NaN becomes Format::kNanCode of its sign, but for
-// E2M1, which has none: +6 (the caller counts it).
+// Returns the code nearest to the value, ties to even. NaN becomes Format::kNanCode of its sign;
+// E2M1 has no NaN: the result is +6 (the caller counts it).
 template <SignedFormat Format>
 TELENS_HOST_DEVICE constexpr typename Format::Bits encode(float value, Saturation saturation) {
   using Bits = typename Format::Bits;
@@ -106,15 +106,15 @@ TELENS_HOST_DEVICE constexpr typename Format::Bits encode(float value, Saturatio
   return static_cast<Bits>(sign | beyond);
 }
 
-// The value of a block scale; exact (code 0 is a subnormal of FP32).
+// Returns the exact value of a block scale (code 0 is an FP32 subnormal).
 template <typename Format>
 requires std::same_as<Format, E8M0> TELENS_HOST_DEVICE constexpr float decode(std::uint8_t code) {
   if (code == E8M0::kNanCode) return bits_as<float>(FP32::kNanCode);
   return power_of_two(static_cast<int>(code) - E8M0::kBias);
 }
 
-// The block scale of a value. Zero and what lies below the smallest scale become the smallest,
-// whatever the mode; negative values and NaN become NaN.
+// Returns the block scale of a value. Zero and values below the smallest scale become the smallest
+// in all modes; negative values and NaN become NaN.
 template <typename Format>
 requires std::same_as<Format, E8M0> TELENS_HOST_DEVICE constexpr std::uint8_t encode(
     float value, Saturation saturation, ScaleRounding rounding = ScaleRounding::up) {
@@ -122,8 +122,8 @@ requires std::same_as<Format, E8M0> TELENS_HOST_DEVICE constexpr std::uint8_t en
   if (bits == FP32::kSignMask) return 0;  // -0; other negative values compare above +NaN
   if (bits > FP32::kTopExponentCode) return E8M0::kNanCode;
 
-  // 2^-127, the smallest scale, is half of FP32's smallest normal: below 2^-126 the field is 0 and
-  // the upper half of the fractions lies between the two smallest scales.
+  // The smallest scale, 2^-127, is half of FP32's smallest normal: below 2^-126 the exponent field
+  // is 0, and the upper half of the fractions is between the two smallest scales.
   constexpr std::uint32_t kSmallestScale = detail::kFloatHiddenBit >> 1;
   std::uint32_t code = bits >> FP32::kMantissaBits;
   const std::uint32_t fraction = bits & (detail::kFloatHiddenBit - 1);

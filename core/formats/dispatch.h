@@ -1,4 +1,4 @@
-// From a FormatId, known at run time, to the format as a type. No LibTorch.
+// Dispatch from a FormatId at run time to the format's type. No LibTorch.
 #pragma once
 
 #include <string_view>
@@ -33,7 +33,7 @@ constexpr decltype(auto) dispatch_format(FormatId id, Visitor&& visitor) {
                     static_cast<int>(id));
 }
 
-// The same for BF16, FP16 and FP32, the formats of high-precision tensors; any other format is an
+// Dispatches BF16, FP16 and FP32, the formats of high-precision tensors; any other format is an
 // error that names the operation.
 template <typename Visitor>
 constexpr decltype(auto) dispatch_high_precision_format(FormatId id, std::string_view operation,
@@ -51,7 +51,7 @@ constexpr decltype(auto) dispatch_high_precision_format(FormatId id, std::string
   }
 }
 
-// The same for the two FP8 formats; any other format is an error that names the operation.
+// Dispatches the two FP8 formats; any other format is an error that names the operation.
 template <typename Visitor>
 constexpr decltype(auto) dispatch_fp8_format(FormatId id, std::string_view operation,
                                              Visitor&& visitor) {
@@ -66,7 +66,7 @@ constexpr decltype(auto) dispatch_fp8_format(FormatId id, std::string_view opera
   }
 }
 
-// The same for the formats of quantized elements, E2M1 included.
+// Dispatches the formats of quantized elements, including E2M1.
 template <typename Visitor>
 constexpr decltype(auto) dispatch_element_format(FormatId id, std::string_view operation,
                                                  Visitor&& visitor) {

@@ -13,9 +13,9 @@
 
 namespace telens {
 
-// The codes of a format that are no numbers.
+// The codes of a format that are not finite numbers.
 enum class SpecialCodes {
-  infinity_and_nan,  // the whole top exponent, as in IEEE 754
+  infinity_and_nan,  // the top exponent, as in IEEE 754
   nan_only,          // magnitude bits all ones is NaN, every other code is finite
   none,              // every code is finite
 };
@@ -39,18 +39,18 @@ struct FloatFormat {
 
   static constexpr Bits kSignMask = Bits{1} << (exponent_bits + mantissa_bits);
   static constexpr Bits kMagnitudeMask = kSignMask - 1;
-  // Exponent field all ones, mantissa zero: infinity where the format has one.
+  // Exponent field all ones, mantissa zero: infinity if the format has one.
   static constexpr Bits kTopExponentCode = kMagnitudeMask - ((Bits{1} << mantissa_bits) - 1);
 
-  // The largest finite magnitude: one below infinity, one below NaN, or all ones.
+  // The largest finite magnitude: the code below infinity or NaN, or all ones.
   static constexpr Bits kMaxCode = kHasInfinity ? kTopExponentCode - 1
                                    : kHasNan    ? kMagnitudeMask - 1
                                                 : kMagnitudeMask;
   static constexpr Bits kSmallestNormalCode = Bits{1} << mantissa_bits;
   static constexpr Bits kSmallestSubnormalCode = 1;
 
-  // The code of a positive NaN. 8 bits: all ones, as torch and the conversion instructions
-  // of GPUs do. Wider formats: the quiet NaN without payload. E2M1 has no NaN: its largest value.
+  // The code of a positive NaN. 8 bits: all ones, like torch and the conversion instructions of
+  // GPUs. Wider formats: the quiet NaN without payload. E2M1 has no NaN: its largest value.
   static constexpr Bits kNanCode =
       special_codes == SpecialCodes::none ? kMaxCode
       : kWidth == 8                       ? kMagnitudeMask
@@ -59,8 +59,8 @@ struct FloatFormat {
   // The code of a value beyond the range, without saturation.
   static constexpr Bits kOverflowCode = kHasInfinity ? kTopExponentCode : kNanCode;
 
-  static constexpr int kMinExponent = 1 - kBias;  // the smallest normal's, and all subnormals'
-  static constexpr int kMaxExponent = (kMaxCode >> mantissa_bits) - kBias;  // the largest value's
+  static constexpr int kMinExponent = 1 - kBias;  // of the smallest normal and of subnormals
+  static constexpr int kMaxExponent = (kMaxCode >> mantissa_bits) - kBias;  // of the largest value
 
   static constexpr float kMax =
       power_of_two(kMaxExponent) *
@@ -95,7 +95,7 @@ struct E8M0 {
   static constexpr int kMaxExponent = kMaxCode - kBias;
 
   static constexpr float kMax = power_of_two(kMaxExponent);
-  static constexpr float kSmallest = power_of_two(kMinExponent);  // a subnormal of FP32
+  static constexpr float kSmallest = power_of_two(kMinExponent);  // an FP32 subnormal
 };
 
 template <typename F>
@@ -103,7 +103,7 @@ concept SignedFormat = requires {
   F::kSignMask;
 };
 
-// The derivations, checked against the numbers of the specifications.
+// Checks the derivations against the specifications.
 static_assert(E4M3::kBias == 7 && E4M3::kMaxCode == 0x7e && E4M3::kMax == 448.0F);  // 1.75 * 2^8
 static_assert(E4M3::kSmallestNormal == 0x1p-6F && E4M3::kSmallestSubnormal == 0x1p-9F);
 static_assert(E5M2::kBias == 15 && E5M2::kMaxCode == 0x7b &&

@@ -1,5 +1,5 @@
-// Philox4x32-10: random bits as a function of a counter and a key, so that every element of a
-// tensor has its own, the same on every device and with any number of threads. No LibTorch.
+// Philox4x32-10: random bits as a function of a counter and a key. Every element of a tensor has
+// separate bits, which are equal on every device and for any number of threads. No LibTorch.
 //
 // Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 #pragma once
@@ -31,21 +31,21 @@ TELENS_HOST_DEVICE constexpr PhiloxCounter philox4x32(PhiloxCounter counter, Phi
   return counter;
 }
 
-// Known answers of the authors' implementation (Random123, kat_vectors).
+// Known answers from the authors' implementation (Random123, kat_vectors).
 static_assert(philox4x32({0, 0, 0, 0}, {0, 0}) ==
               PhiloxCounter{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
 static_assert(philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
                          {0xa4093822, 0x299f31d0}) ==
               PhiloxCounter{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 
-// The random words of a tensor's elements: element i has word i % 4 of the counter (i / 4 low, i /
+// The random words of a tensor's elements: element i uses word i % 4 of the counter (i / 4 low, i /
 // 4 high, stream, offset).
 struct ElementWords {
   PhiloxKey key;
   std::uint32_t stream;
   std::uint32_t offset;
 
-  // state: the key and the offset, as operators get them.
+  // state: the key and the offset of an operator.
   static TELENS_HOST_DEVICE constexpr ElementWords of(const std::int64_t* state,
                                                       std::uint32_t stream) {
     const auto seed = static_cast<std::uint64_t>(state[0]);
@@ -54,14 +54,14 @@ struct ElementWords {
             static_cast<std::uint32_t>(state[1])};
   }
 
-  // Those of the four elements of which `index` is one.
+  // Returns the words of the four elements that include `index`.
   TELENS_HOST_DEVICE constexpr PhiloxCounter of_four(std::uint64_t index) const {
     const std::uint64_t group = index / 4;
     return philox4x32({static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(group >> 32),
                        stream, offset},
                       key);
   }
-  // That of one element. Choosing by bits keeps the words in a GPU's registers.
+  // Returns the word of one element. Selecting by bits keeps the words in GPU registers.
   TELENS_HOST_DEVICE constexpr std::uint32_t of_one(std::uint64_t index) const {
     const PhiloxCounter words = of_four(index);
     const std::uint32_t first_pair = (index & 1) != 0 ? words[1] : words[0];

@@ -1,5 +1,5 @@
-// The scaling schemes of quantized tensors, and the recipes that statistics and features name, one
-// row each. A new scheme is a mode, its row here, its quantizer (core/quantization) and its
+// The scaling schemes of quantized tensors and the recipes that statistics and features name, one
+// row each. A new scheme adds a mode, its row here, its quantizer (core/quantization) and its
 // kernels. No LibTorch.
 #pragma once
 
@@ -12,20 +12,20 @@
 
 namespace telens {
 
-// How the scales of a quantized tensor are laid out. The order is part of the run file and of
-// operator schemas: append only.
+// The layout of a quantized tensor's scales. The run file and operator schemas store the numbers:
+// append only.
 enum class ScalingMode : std::uint8_t {
   tensor,    // one FP32 scale_inv for the whole tensor (delayed and current scaling)
   mxfp8,     // E8M0 scale per 32 elements along the row (columnwise: along the column)
   block_1d,  // FP32 scale per 1x128 block
   block_2d,  // FP32 scale per 128x128 block
-  nvfp4,     // E4M3 scale per 16 elements under one FP32 scale of the tensor
+  nvfp4,     // E4M3 scale per 16 elements and one FP32 tensor scale
 };
 inline constexpr std::array kAllScalingModes{ScalingMode::tensor, ScalingMode::mxfp8,
                                              ScalingMode::block_1d, ScalingMode::block_2d,
                                              ScalingMode::nvfp4};
 
-// The recipes whose casts statistics and features can name. The order is that of lists in help.
+// The recipes whose casts statistics and features can name, in the order of help texts.
 enum class RecipeId : std::uint8_t {
   fp8_delayed_scaling,
   fp8_current_scaling,
@@ -37,30 +37,29 @@ inline constexpr std::array kAllRecipes{RecipeId::fp8_delayed_scaling,
                                         RecipeId::fp8_current_scaling, RecipeId::mxfp8,
                                         RecipeId::fp8_block_scaling, RecipeId::nvfp4};
 
-// Device code makes rows too: their members need no function of the standard library, such as
-// std::string_view's search for the end of a name, after which nvcc takes the rest for unreachable.
+// Device code creates rows too: their members must not call the standard library. nvcc treats code
+// after std::string_view's strlen as unreachable.
 struct ScalingScheme {
   const char* name;  // in messages and dumps
   const char* id;    // in Python's ScalingMode and in pickled tensors
-  // The rows, and the elements along a row, that share a scale; length 0: the whole tensor. Blocks
-  // begin at the row's start, the last one of a row may be shorter.
+  // The rows, and the elements along a row, that share a scale; length 0 for one scale per tensor.
+  // Blocks start at the row's start; the last one may be shorter.
   std::int64_t block_height;
   std::int64_t block_length;
   FormatId scale_format;  // format of scale_inv; E8M0 and E4M3 are stored as uint8
-  // True: elements are E2M1, two codes a byte, the one of even column in the lower four bits, and
-  // the blocks' scales stand under one FP32 scale of the tensor. False: E4M3 or E5M2, one a byte.
+  // True if elements are E2M1: two codes per byte, the even column in the lower four bits, and
+  // block scales under one FP32 tensor scale. False if elements are E4M3 or E5M2, one per byte.
   bool packed_fp4;
-  // The multiples that its products take: of rows and of a layer's features, and of the elements
-  // along a sum.
+  // The multiples that GEMMs require: of rows and layer features, and along the summed dimension.
   std::int64_t row_multiple;
   std::int64_t sum_multiple;
-  std::optional<RecipeId> recipe;  // the recipe that makes such blocks
+  std::optional<RecipeId> recipe;  // the recipe with such blocks
 
   constexpr bool has_128_blocks() const { return block_length == 128; }
   constexpr std::int64_t codes_per_byte() const { return packed_fp4 ? 2 : 1; }
 };
 
-// Returns the row of a mode. A switch, since device code cannot index a table of the host.
+// Returns the row of a mode. A switch: device code cannot index a host table.
 constexpr ScalingScheme scheme(ScalingMode mode) {
   switch (mode) {
     case ScalingMode::tensor:
@@ -123,7 +122,7 @@ constexpr std::string_view get_name(ScalingMode mode) { return scheme(mode).name
 constexpr std::int64_t block_length(ScalingMode mode) { return scheme(mode).block_length; }
 constexpr std::int64_t block_height(ScalingMode mode) { return scheme(mode).block_height; }
 
-// The fewest elements along a row that share a scale, of all schemes.
+// The smallest block length of all schemes.
 constexpr std::int64_t smallest_block_length() {
   std::int64_t smallest = 0;
   for (const ScalingMode mode : kAllScalingModes) {
@@ -134,8 +133,8 @@ constexpr std::int64_t smallest_block_length() {
 }
 
 struct RecipeRow {
-  const char* name;    // in names of statistics, with "_" behind it
-  const char* format;  // in names of formats; that of an FP8 element stands behind it
+  const char* name;    // prefix of statistic names, followed by "_"
+  const char* format;  // prefix of format names, followed by the FP8 element format
 };
 
 constexpr RecipeRow recipe_row(RecipeId recipe) {
@@ -156,7 +155,7 @@ constexpr RecipeRow recipe_row(RecipeId recipe) {
 
 constexpr std::string_view get_name(RecipeId recipe) { return recipe_row(recipe).name; }
 
-// The scheme of a recipe's blocks, the first one of several; nullopt: a tensor has one scale.
+// Returns the first scheme of a recipe's blocks; nullopt if tensors have one scale.
 constexpr std::optional<ScalingScheme> block_scheme(RecipeId recipe) {
   for (const ScalingMode mode : kAllScalingModes) {
     if (scheme(mode).recipe == recipe) return scheme(mode);
@@ -164,10 +163,10 @@ constexpr std::optional<ScalingScheme> block_scheme(RecipeId recipe) {
   return std::nullopt;
 }
 
-// True if its scales belong to blocks: only then do rowwise and columnwise copies differ.
+// True for block scales: only then do rowwise and columnwise copies differ.
 constexpr bool is_block_recipe(RecipeId recipe) { return block_scheme(recipe).has_value(); }
 
-// True: elements are E2M1; else E4M3 or E5M2.
+// True if elements are E2M1; else they are E4M3 or E5M2.
 constexpr bool is_packed_fp4(RecipeId recipe) {
   return is_block_recipe(recipe) && block_scheme(recipe)->packed_fp4;
 }

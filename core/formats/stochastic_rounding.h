@@ -1,4 +1,4 @@
-// Rounding to E2M1 up or down by chance, so that the expected value is the rounded one.
+// Stochastic rounding to E2M1: the expected result is the value.
 // Header-only, constexpr, host and device. No LibTorch.
 #pragma once
 
@@ -8,9 +8,10 @@
 
 namespace telens {
 
-// The code of the neighbor of `value` towards zero, or of the other one with the probability with
-// which the value lies on the way to it, taken with 22 binary digits of `random` (32 uniform bits).
-// Beyond the range: the largest value; NaN: +6. A value that E2M1 has is never changed.
+// Returns the code of one of the two neighbors of `value`. The probability of the one away from
+// zero is the relative distance from the other, with 22 binary digits of `random` (32 uniform
+// bits). Values beyond the range become the largest value, NaN becomes +6. Representable values
+// never change.
 TELENS_HOST_DEVICE constexpr std::uint8_t encode_e2m1_stochastically(float value,
                                                                      std::uint32_t random) {
   constexpr int kExtraBits = FP32::kMantissaBits - E2M1::kMantissaBits;  // 22
@@ -19,8 +20,8 @@ TELENS_HOST_DEVICE constexpr std::uint8_t encode_e2m1_stochastically(float value
   const std::uint32_t magnitude = bits & FP32::kMagnitudeMask;
   if (magnitude > FP32::kTopExponentCode) return E2M1::kNanCode;
 
-  // Codes as numbers with 22 binary digits: the code below the value, and how far the value is on
-  // its way to the next.
+  // Codes as numbers with 22 binary digits: the code below the value and the fraction toward the
+  // next code.
   std::uint32_t code = 0;
   if (magnitude >= bits_as<std::uint32_t>(E2M1::kMax)) {
     return static_cast<std::uint8_t>(sign | E2M1::kMaxCode);
@@ -30,7 +31,7 @@ TELENS_HOST_DEVICE constexpr std::uint8_t encode_e2m1_stochastically(float value
                                       << FP32::kMantissaBits;
     code = magnitude - kRebias;
   } else {
-    // One code for every 0.5. The product is exact, its part below 2^-22 of a code is dropped.
+    // One code per 0.5. The product is exact; parts below 2^-22 of a code are dropped.
     code = static_cast<std::uint32_t>(bits_as<float>(magnitude) * power_of_two(kExtraBits + 1));
   }
   const std::uint32_t chance = random >> (32 - kExtraBits);

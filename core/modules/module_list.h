@@ -1,4 +1,5 @@
-// All modules, for code that treats them alike (the Python package). A new module is one line.
+// All modules, for code that handles them uniformly (the Python package). A new module adds one
+// line.
 #pragma once
 
 #include "core/modules/attention/dot_product_attention.h"
@@ -13,7 +14,8 @@
 
 namespace telens {
 
-// Calls visit.operator()<M>(name, doc) for each module M; doc heads the documentation in Python.
+// Calls visit.operator()<M>(name, doc) for each module M; doc is the first line of its Python
+// docstring.
 template <typename Visitor>
 void for_each_module(Visitor&& visit) {
   visit.template operator()<Linear>("Linear", "Applies y = x A^T + b.");

@@ -1,4 +1,4 @@
-// Base of the quantizers with a scale a block.
+// Base class of quantizers with one scale per block.
 #pragma once
 
 #include "core/ops/block_quantize.h"
@@ -6,7 +6,7 @@
 
 namespace telens {
 
-// Scales come from the blocks themselves: nothing is remembered, nothing to calibrate.
+// Scales come from the blocks themselves: there is no state and no calibration.
 class TELENS_EXPORT BlockQuantizer : public Quantizer {
  public:
   BlockQuantizer(FormatId format, BlockOptions options, Usage usage)
@@ -22,12 +22,12 @@ class TELENS_EXPORT BlockQuantizer : public Quantizer {
   const BlockOptions& options() const { return options_; }
 
  protected:
-  // x: a matrix.
+  // Quantizes a matrix.
   virtual ops::BlockCodesPair quantize_matrix(const at::Tensor& x,
                                               const ops::Orientations& orientations) const = 0;
 
  private:
-  bool makes_power_of_2_scales() const;  // FP32 ones, of 128-blocks
+  bool makes_power_of_2_scales() const;  // FP32 scales of 128-blocks
 
   BlockOptions options_;
 };

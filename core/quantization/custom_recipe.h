@@ -1,4 +1,4 @@
-// A recipe of one's own: a function from the role of a tensor to its quantizer.
+// A user-defined recipe: a function from the role of a tensor to its quantizer.
 #pragma once
 
 #include <functional>
@@ -10,12 +10,12 @@
 namespace telens {
 
 struct TELENS_EXPORT CustomRecipe final : Recipe {
-  // A quantizer, of which each tensor gets a copy of its own, since layers tell their quantizers
-  // which orientations to make; nullptr: the GEMMs of this tensor run in high precision. Or a
-  // request: the layer keeps a history and a scale for this tensor by that recipe. All requests of
-  // one layer are for the same recipe (LayerQuantization::followed).
+  // Either a quantizer, which each tensor copies because layers set the orientations of their
+  // quantizers; nullptr if the GEMMs of this tensor run in high precision. Or a request: the layer
+  // keeps a history and a scale for this tensor under the requested recipe. All requests of one
+  // layer must be equal (LayerQuantization::followed).
   using Answer = std::variant<std::shared_ptr<Quantizer>, std::shared_ptr<const DelayedScaling>>;
-  // Called for every tensor of every layer when the layer meets the recipe.
+  // Called for each tensor of each layer in the layer's first forward under the recipe.
   using Factory = std::function<Answer(const QuantizerRole& role)>;
   Factory qfactory;
 

@@ -21,7 +21,7 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 constexpr std::uint64_t kMagic = 0x3154534E454C4554;  // "TELENST1" in memory: name and version
 constexpr std::size_t kChecksumAt = sizeof(kMagic) + sizeof(std::uint32_t);
 constexpr std::int64_t kLowHalf = 0xFFFFFFFF;
-constexpr std::int64_t kMostParts = 1 << 20;  // a larger number is no count of states
+constexpr std::int64_t kMostParts = 1 << 20;  // a larger number is not a number of parts
 
 // Returns the checksum of a state's bytes; never 0, which marks a state without a checksum.
 std::uint32_t checksum_of(std::string bytes) {
@@ -140,7 +140,7 @@ class ByteReader {
   std::int64_t position_ = 0;
 };
 
-// Throws or warns, naming the tensor, if a training cannot have had these values.
+// Throws or warns, naming the tensor, if no training can have produced these values.
 void check_values(const AmaxWindow& window, bool backward) {
   constexpr std::string_view kRemedy =
       "load the checkpoint with strict=False and without the _extra_state keys to begin with fresh "
@@ -217,7 +217,7 @@ DelayedScalingState state_from_bytes(const at::Tensor& bytes) {
     window = {reader.floats({length, slots}), reader.floats({slots})};
     window.rows_since_update = (slots_and_pending >> 32) & kLowHalf;
     check_values(window, backward);
-    // Restored scales were computed from a history: what runs with them is no warm-up.
+    // Restored scales came from a history: the next iteration is not a warm-up.
     if (!window.scale.eq(1).all().item<bool>()) window.updates->store(1);
   }
   if (!reader.at_end()) {  // an earlier version's counters

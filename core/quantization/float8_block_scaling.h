@@ -1,4 +1,4 @@
-// FP8 in 128-blocks: a scale for 1x128 elements (activations, gradients) or 128x128 (weights).
+// FP8 in 128-blocks: one scale per 1x128 elements (activations, gradients) or 128x128 (weights).
 #pragma once
 
 #include <memory>
@@ -15,17 +15,17 @@ struct TELENS_EXPORT Float8BlockScaling final : Recipe {
     fp8_gemm_fprop = {.use_split_accumulator = true};
   }
 
-  // Scales are powers of two unless told otherwise.
+  // By default scales are powers of two.
   CurrentScalingOptions fp8_quant_fwd_inp = {.power_2_scale = true};
   CurrentScalingOptions fp8_quant_fwd_weight = {.power_2_scale = true};
   CurrentScalingOptions fp8_quant_bwd_grad = {.power_2_scale = true};
-  // 1: 1x128 blocks; 2: 128x128. No GEMM multiplies 2 by 2, so at most one of the three.
+  // 1: 1x128 blocks; 2: 128x128. No GEMM multiplies two 128x128 operands, so at most one is 2.
   std::int64_t x_block_scaling_dim = 1;
   std::int64_t w_block_scaling_dim = 2;
   std::int64_t grad_block_scaling_dim = 1;
 
   std::string_view name() const override { return "fp8_block_scaling"; }
-  // Throws UsageError for dimensions that no GEMM takes.
+  // Throws UsageError for combinations that no GEMM supports.
   std::shared_ptr<Quantizer> make_quantizer(TensorRole role,
                                             DelayedScalingState* state) const override;
 };

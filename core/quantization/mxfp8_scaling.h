@@ -1,4 +1,4 @@
-// MXFP8: blocks of 32 elements, each under a power of two (OCP Microscaling Formats 1.0).
+// MXFP8: blocks of 32 elements with a power-of-two scale (OCP Microscaling Formats 1.0).
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace telens {
 struct TELENS_EXPORT MXFP8BlockScaling final : Recipe {
   MXFP8BlockScaling() { fp8_format = Fp8Format::e4m3; }
 
-  std::int64_t margin = 0;              // without effect, as in Transformer Engine
+  std::int64_t margin = 0;              // no effect, as in Transformer Engine
   bool enable_2d_quantization = false;  // weights: one scale for 32x32 elements
 
   std::string_view name() const override { return "mxfp8"; }

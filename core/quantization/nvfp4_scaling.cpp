@@ -17,7 +17,7 @@ namespace {
 
 static_assert(four_over_six::kBlock == block_length(ScalingMode::nvfp4));
 
-// A NaN has no magnitude, as in the quantizing itself.
+// Ignores NaN, like the quantization itself.
 at::Tensor largest_number(const at::Tensor& x) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   return ops::amax(at::nan_to_num(x, 0, kInfinity, -kInfinity));
@@ -63,8 +63,8 @@ std::shared_ptr<Quantizer> NVFP4BlockScaling::make_quantizer(TensorRole role,
   return std::make_shared<NVFP4Quantizer>(options);
 }
 
-// The random Hadamard transform mixes 16 rows: of fewer, with zeros behind them. What it makes of
-// the last ones has no zeros, so the columnwise codes keep all 16. The rowwise ones are of x alone.
+// The random Hadamard transform mixes 16 rows; missing rows are zeros. The transformed zeros are
+// not zero, so the columnwise codes keep all 16 rows. The rowwise codes contain only x.
 ops::BlockCodesPair NVFP4Quantizer::quantize_matrix(const at::Tensor& x,
                                                     const ops::Orientations& orientations) const {
   if (options().row_scaled && amax_reduction_group()) {

@@ -1,4 +1,4 @@
-// NVFP4: E2M1 in blocks of 16 elements, E4M3 scales under one FP32 scale of the tensor.
+// NVFP4: E2M1 in blocks of 16 elements, with E4M3 block scales and an FP32 tensor scale.
 #pragma once
 
 #include <memory>
@@ -8,32 +8,32 @@
 
 namespace telens {
 
-// The signs of the random Hadamard transform that Transformer Engine uses for every tensor: bit i
-// is set where row i of sixteen is negated.
+// The signs of the random Hadamard transform, Transformer Engine's constant: bit i negates row i of
+// sixteen.
 inline constexpr std::uint16_t kRandomHadamardSigns = 0xd7e8;
 
-// By default the training recipe of "Pretraining Large Language Models with NVFP4"
-// (arXiv:2509.25149): weights in 16x16 blocks, what feeds wgrad after a random Hadamard transform,
-// gradients rounded by chance.
+// Defaults to the training recipe of "Pretraining Large Language Models with NVFP4"
+// (arXiv:2509.25149): weights in 16x16 blocks, operands of wgrad after a random Hadamard transform,
+// gradients with stochastic rounding.
 struct TELENS_EXPORT NVFP4BlockScaling final : Recipe {
   NVFP4BlockScaling() { fp8_format = Fp8Format::e4m3; }  // the block scales' format
 
   bool disable_rht = false;
   bool disable_stochastic_rounding = false;
   bool disable_2d_quantization = false;
-  // Activations have a scale for each row in the place of the tensor's, and for each column in what
-  // feeds wgrad. Needs disable_rht.
+  // Activations have one scale per row instead of one per tensor, and one per column as operands of
+  // wgrad. Requires disable_rht.
   bool row_scaled_activation = false;
 
-  // The tensors of the forward pass whose blocks are scaled to 4 or to 6, whichever leaves the
-  // smaller error (core/ops/four_over_six_formula.h). Those of the backward pass never are.
+  // The forward tensors whose blocks are scaled to 4 or to 6, whichever has the smaller error
+  // (core/ops/four_over_six_formula.h). Gradients are never scaled this way.
   enum class Scope : std::uint8_t { none, weights, activations, all };
   Scope four_over_six = Scope::none;
-  Scope four_over_six_to_256 = Scope::all;  // their largest scale is 256 instead of 448
+  Scope four_over_six_to_256 = Scope::all;  // the largest scale is 256 instead of 448
   bool four_over_six_squares_errors = false;
 
-  // Throws UsageError where four_over_six or row_scaled_activation and the random Hadamard
-  // transform fall on one tensor.
+  // Throws UsageError if four_over_six or row_scaled_activation and the random Hadamard transform
+  // apply to the same tensor.
   void check() const;
 
   std::string_view name() const override { return "nvfp4"; }
@@ -42,25 +42,25 @@ struct TELENS_EXPORT NVFP4BlockScaling final : Recipe {
                                             DelayedScalingState* state) const override;
 };
 
-// Stochastic rounding draws one key a tensor from torch's default generator of the tensor's device,
-// and draws nothing when it is off.
+// Stochastic rounding draws one key per tensor from torch's default generator of the tensor's
+// device. Without it, nothing is drawn.
 class TELENS_EXPORT NVFP4Quantizer final : public BlockQuantizer {
  public:
   explicit NVFP4Quantizer(BlockOptions options = {}, Usage usage = {})
       : BlockQuantizer(FormatId::e2m1, options, usage) {}
 
-  // Rows may be any number; the columnwise codes of a transformed tensor are those of whole strips
-  // of 16, with rows of zeros behind x's.
+  // Accepts any number of rows. The columnwise codes of a transformed tensor are padded with zero
+  // rows to a multiple of 16.
   ScalingMode mode() const override { return ScalingMode::nvfp4; }
   std::shared_ptr<Quantizer> copy() const override;
 
  private:
   ops::BlockCodesPair quantize_matrix(const at::Tensor& x,
                                       const ops::Orientations& orientations) const override;
-  // For rows that the transform, if there is one, can take.
+  // Requires a number of rows that the transform supports.
   ops::BlockCodesPair quantize_whole(const at::Tensor& x,
                                      const ops::Orientations& orientations) const;
-  // The largest magnitudes over the group, rowwise and columnwise; undefined without a group.
+  // Returns the rowwise and columnwise amaxes over the group; undefined without a group.
   at::Tensor reduced_amaxes(const at::Tensor& x, const ops::Orientations& orientations) const;
 };
 

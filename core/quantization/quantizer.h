@@ -1,4 +1,4 @@
-// Turns high-precision tensors into QuantizedTensors: one subclass a scaling recipe.
+// Quantizers turn high-precision tensors into QuantizedTensors; each scaling recipe has a subclass.
 #pragma once
 
 #include <memory>
@@ -10,16 +10,16 @@
 
 namespace telens {
 
-// The orientations to make.
+// The orientations to produce.
 struct Usage {
   bool rowwise = true;
   bool columnwise = true;
 };
 
-// x as the matrix [numel / size(-1), size(-1)]. Throws ShapeError for a tensor without dimensions.
+// Returns x as the matrix [numel / size(-1), size(-1)]. Throws ShapeError for a 0-dim tensor.
 at::Tensor flattened(const at::Tensor& x);
 
-// Threads may share a quantizer: quantizing changes none of its members.
+// Thread-safe: quantizing changes no members.
 class TELENS_EXPORT Quantizer {
  public:
   explicit Quantizer(FormatId format, Usage usage = {}) : format_(format), usage_(usage) {}
@@ -27,54 +27,55 @@ class TELENS_EXPORT Quantizer {
 
   virtual ScalingMode mode() const = 0;
 
-  // x: BF16, FP16 or FP32, at least 1-D; its 2-D flattening [numel/size(-1), size(-1)] is
-  // quantized in the orientations of `usage`. Throws ShapeError where FP8 cannot take the shape.
+  // Quantizes x (BF16, FP16 or FP32, at least 1-D) as the matrix [numel/size(-1), size(-1)], in the
+  // orientations of `usage`. Throws ShapeError if the format does not support the shape.
   virtual QuantizedTensor quantize(const at::Tensor& x, Usage usage) const = 0;
 
-  // The same in the orientations of usage().
+  // Quantizes in the orientations of usage().
   QuantizedTensor quantize(const at::Tensor& x) const { return quantize(x, usage_); }
 
-  // The same into the storage of `out` (weight caches: the storage that a captured graph or a
-  // running GEMM refers to stays). Shapes, format and mode of `out` must be those of this
-  // quantizer's result; orientations that `out` lacks are not made.
+  // Quantizes into the existing storage of `out`, which a captured graph or a running GEMM may
+  // refer to (weight caches). Shapes, format and mode of `out` must match the result of this
+  // quantizer. Skips orientations that `out` does not have.
   virtual void quantize_into(const at::Tensor& x, QuantizedTensor& out) const = 0;
 
-  // Observes x as quantize would (amax), without quantizing.
+  // Updates the amax like quantize(), without quantizing.
   virtual void calibrate(const at::Tensor& x) const = 0;
 
-  // The multiple that both GEMM dimensions of a tensor must have.
+  // Returns the multiple that both GEMM dimensions of a tensor must have.
   std::int64_t alignment() const { return scheme(mode()).row_multiple; }
 
   virtual std::shared_ptr<Quantizer> copy() const = 0;
 
-  // True if both make the same of a tensor, whatever their orientations. Scales that follow a
-  // history count as the same.
+  // Returns true if both produce the same result for a tensor, orientations aside. All scales from
+  // an amax history count as equal.
   virtual bool quantizes_as(const Quantizer& other) const;
 
-  // The scale by which the next quantize multiplies, FP32 with 1 element, where it is known before
-  // the tensor is seen (delayed scaling); undefined otherwise.
+  // Returns the scale that the next quantize() multiplies by (FP32, 1 element) if it is known
+  // before the tensor is read, as in delayed scaling. Otherwise returns an undefined tensor.
   virtual at::Tensor known_scale() const { return {}; }
 
-  // The running amax behind known_scale, FP32 with 1 element, that the next quantize raises to the
-  // tensor's; undefined where none is kept.
+  // Returns the running amax (FP32, 1 element) that the next quantize() raises to the tensor's
+  // amax, or an undefined tensor if there is none.
   virtual at::Tensor running_amax() const { return {}; }
 
-  // For quantizers with a known_scale: the same under `scale`, without effect on an amax history
-  // (evaluation, and the recomputation of an earlier forward). Throws InternalError elsewhere.
+  // Returns a quantizer with the fixed scale `scale` that does not update an amax history, for
+  // evaluation and for recomputing an earlier forward. Throws InternalError if there is no
+  // known_scale().
   virtual std::shared_ptr<Quantizer> frozen_at(at::Tensor scale) const;
 
-  // How often the amax history behind known_scale was updated; nullopt where there is none.
+  // Returns the number of updates of the amax history, or nullopt if there is none.
   virtual std::optional<std::int64_t> history_updates() const { return {}; }
   bool follows_history() const { return history_updates().has_value(); }
 
   FormatId format() const { return format_; }
-  // The default of quantize; a layer names the orientations of each call itself.
+  // The default of quantize(); layers pass the orientations of each call.
   Usage usage() const { return usage_; }
   void set_usage(Usage usage) { usage_ = usage; }
 
-  // Quantizers that make the scale of the tensor's own amax (current scaling, packed FP4) take the
-  // largest amax over the ranks of the group, which all of them then quantize at the same time.
-  // nullptr: this rank's. Other quantizers have nothing to reduce.
+  // Reduces the tensor's amax over `group` if the scale comes from that amax (current scaling,
+  // NVFP4). All ranks of the group must then quantize at the same time. If `group` is nullptr, uses
+  // this rank's amax. No effect on other quantizers.
   void reduce_amax_over(ProcessGroupPtr group) { amax_reduction_group_ = std::move(group); }
   const ProcessGroupPtr& amax_reduction_group() const { return amax_reduction_group_; }
 

@@ -1,5 +1,5 @@
-// The recipes and quantizers of the scaling schemes (core/formats/scheme.h): a new scheme joins
-// here.
+// The recipes and quantizers of the scaling schemes (core/formats/scheme.h). A new scheme adds a
+// row to each table.
 #pragma once
 
 #include <memory>
@@ -13,14 +13,15 @@
 
 namespace telens {
 
-// The recipe with its default options.
+// Returns the recipe with default options.
 std::shared_ptr<Recipe> default_recipe(RecipeId id);
-// The same by Recipe::name(), of which recipe_names() has all. Throws UsageError for another one.
+// Returns the recipe with this Recipe::name(). recipe_names() lists all. Throws UsageError for an
+// unknown name.
 TELENS_EXPORT std::shared_ptr<Recipe> default_recipe(std::string_view name);
 TELENS_EXPORT std::vector<std::string> recipe_names();
 
-// A quantizer that makes tensors of this tensor's format, scaling, options and orientations.
-// Per-tensor scales come from the amax of what it quantizes.
+// Returns a quantizer with this tensor's format, scaling, options and orientations. Per-tensor
+// scales come from the amax of the tensor that it quantizes.
 TELENS_EXPORT std::shared_ptr<Quantizer> quantizer_like(const QuantizedTensor& tensor);
 
 }  // namespace telens

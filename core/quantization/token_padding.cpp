@@ -12,7 +12,7 @@ namespace {
 std::int64_t get_tokens(Gemm gemm, const QuantizedTensor& a) {
   if (gemm != Gemm::wgrad) return a.rowwise.codes.size(0);
   if (!is_packed_fp4(a.mode)) return a.columnwise.codes.size(1);
-  // Two codes a byte, and of whole strips where they are transformed: the codes do not tell.
+  // Two codes per byte, padded for the transform: the codes do not determine the tokens.
   const std::int64_t columns = a.sizes.back();
   return columns == 0 ? 0 : c10::multiply_integers(a.sizes) / columns;
 }
@@ -21,7 +21,7 @@ std::int64_t rounded_up(std::int64_t size, std::int64_t multiple) {
   return ops::rounded_up_quotient(size, multiple) * multiple;
 }
 
-// A matrix with `fill` below and right of it; it lies in memory as before.
+// Extends a matrix with `fill` at the bottom and right; keeps the memory layout.
 at::Tensor extended(const at::Tensor& matrix, std::int64_t rows, std::int64_t columns,
                     double fill = 0) {
   if (matrix.size(0) == rows && matrix.size(1) == columns) return matrix;
@@ -30,13 +30,13 @@ at::Tensor extended(const at::Tensor& matrix, std::int64_t rows, std::int64_t co
   return at::constant_pad_nd(matrix, padding, fill);
 }
 
-// rows, columns: of codes as they are stored; values: of a row.
+// rows, columns: of the stored codes; values: per row.
 QuantizedData extended(const QuantizedData& data, ScalingMode mode, std::int64_t rows,
                        std::int64_t columns, std::int64_t values) {
   QuantizedData padded = data;
   padded.codes = extended(data.codes, rows, columns);
   if (mode == ScalingMode::tensor) return padded;
-  // The scales of blocks of zeros as the quantizers make them: 1 of 128-blocks, else code 0.
+  // Scales of zero blocks, as the quantizers compute them: 1 for 128-blocks, else code 0.
   const bool is_fp32 = data.scale_inv.scalar_type() == at::kFloat;
   padded.scale_inv =
       extended(data.scale_inv, ops::rounded_up_quotient(rows, block_height(mode)),

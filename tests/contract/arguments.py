@@ -51,9 +51,7 @@ OF_ANY_MODULE = {
         "params_dtype device init_method output_layer_init_method"
     ),
     MODULES + "test_an_epsilon_is_finite_and_not_below_0": "eps layernorm_epsilon qk_norm_eps",
-    "MainGrad.of_every_gemm_of_every_module_is_the_gradient_that_the_weight_would_have_had": (
-        "fuse_wgrad_accumulation"
-    ),
+    "MainGrad.equals_grad_for_every_gemm_of_every_module": ("fuse_wgrad_accumulation"),
     "test_debug_session.py::test_layer_names_follow_the_structure_of_the_model": "name",
     "test_delayed_wgrads.py::"
     "test_gradients_have_the_bits_of_those_that_the_backward_makes": "delay_wgrad_compute",
@@ -86,11 +84,11 @@ OF_ANY_MODULE = {
     GROUPED + "test_it_computes_what_separate_torch_linears_compute": "num_gemms",
     GROUPED + "test_m_splits_may_be_a_tensor": "m_splits",
     MODULES + "test_norms_compute_what_torch_computes": "normalized_shape normalization",
-    "NormModules.start_with_a_factor_of_one_whether_zero_centered_or_not": "zero_centered_gamma",
-    LAYER + "takes_the_residual_behind_the_norm_if_asked_to": (
+    "NormModules.initial_factor_is_one": "zero_centered_gamma",
+    LAYER + "residual_after_the_norm": (
         "apply_residual_connection_post_layernorm return_layernorm_output"
     ),
-    "NormModules.of_an_mlp_equal_their_parts_in_double_precision": "hidden_size ffn_hidden_size",
+    "NormModules.layer_norm_mlp_equals_its_parts_in_fp64": "hidden_size ffn_hidden_size",
     SEEDS + "test_all_documented_activations_are_there": "activation",
     DRAWN: (
         "num_attention_heads num_gqa_groups kv_channels qkv_format attn_mask_type softmax_scale "
@@ -110,11 +108,11 @@ OF_ANY_MODULE = {
         "cp_group cp_global_ranks cp_comm_type"
     ),
     NEUTRAL + "test_parallelism_over_one_rank_is_none": "cp_stream",
-    "Attention.across_sequences_equals_its_parts_in_double_precision": (
+    "Attention.cross_attention_equals_its_parts_in_fp64": (
         "attention_type encoder_output hidden_states"
     ),
-    "Attention.with_separate_parameters_equals_its_parts_in_double_precision": "input_layernorm",
-    "Attention.with_fused_parameters_equals_its_parts_in_double_precision": (
+    "Attention.separate_parameters_equal_their_parts_in_fp64": "input_layernorm",
+    "Attention.fused_parameters_equal_their_parts_in_fp64": (
         "fuse_qkv_params qkv_weight_interleaved"
     ),
     "test_multihead_attention.py::test_query_and_key_are_normalized_head_by_head": (
@@ -124,12 +122,12 @@ OF_ANY_MODULE = {
     "test_interleaved_pairs_are_halves_of_permuted_heads": "rotary_pos_interleaved",
     "test_rotary_embedding.py::"
     "test_a_layer_of_packed_sequences_rotates_each_from_its_start": "rotary_pos_emb",
-    LAYER + "drops_in_training_alone_and_with_torchs_generator": "hidden_dropout",
-    LAYER + "equals_its_parts_in_double_precision": (
+    LAYER + "dropout_only_in_training_with_torch_generator": "hidden_dropout",
+    LAYER + "equals_its_parts_in_fp64": (
         "output_layernorm layer_type self_attn_mask_type enc_dec_attn_mask_type enc_dec_attn_mask"
     ),
-    LAYER + "with_parallel_attention_and_mlp_adds_both_to_its_input": "parallel_attention_mlp",
-    LAYER + "gives_the_same_in_both_input_formats": "attn_input_format",
+    LAYER + "parallel_attention_mlp_adds_both_to_the_input": "parallel_attention_mlp",
+    LAYER + "output_is_equal_in_both_input_formats": "attn_input_format",
     TRANSFORMER + "test_a_decoder_takes_windows_biases_and_packed_sequences": (
         "enc_dec_window_size enc_dec_bottom_right_diagonal"
     ),

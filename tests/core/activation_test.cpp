@@ -57,7 +57,7 @@ TEST_P(Activating, differentiates_as_torch_in_double_precision) {
   EXPECT_TRUE(near(x.tensor.grad(), x.reference.grad(), 1e-5, 3e-6));
 }
 
-TEST_P(Activating, agrees_with_finite_differences) {
+TEST_P(Activating, gradients_match_finite_differences) {
   const at::Tensor x = (at::randn({4, 16}) * 2).set_requires_grad(true);
   const at::Tensor y = activate(GetParam(), x);
   const at::Tensor grad = at::randn(y.sizes()), direction = at::randn(x.sizes());

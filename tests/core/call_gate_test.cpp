@@ -31,7 +31,7 @@ std::shared_ptr<Target> open_target(CallGate& gate) {
   return target;
 }
 
-TEST(CallGate, an_open_gate_leads_to_the_target_and_a_closed_one_to_nothing) {
+TEST(CallGate, open_gate_has_a_target_closed_gate_has_none) {
   CallGate gate;
   EXPECT_EQ(CallGate::Call(gate).target(), nullptr);
   const auto target = open_target(gate);
@@ -40,7 +40,7 @@ TEST(CallGate, an_open_gate_leads_to_the_target_and_a_closed_one_to_nothing) {
   EXPECT_EQ(CallGate::Call(gate).target(), nullptr);
 }
 
-TEST(CallGate, closing_takes_away_no_other_target) {
+TEST(CallGate, closing_another_target_has_no_effect) {
   CallGate gate;
   const auto target = open_target(gate);
   const int other = 0;
@@ -65,7 +65,7 @@ TEST(CallGate, closing_waits_for_the_calls_of_other_threads) {
   caller.join();
 }
 
-TEST(CallGate, a_call_of_the_closing_thread_itself_is_not_waited_for) {
+TEST(CallGate, calls_of_the_closing_thread_are_ignored) {
   CallGate gate;
   const auto target = open_target(gate);
   const CallGate::Call outer(gate);
@@ -75,7 +75,7 @@ TEST(CallGate, a_call_of_the_closing_thread_itself_is_not_waited_for) {
   EXPECT_LT(steady_clock::now() - begin, std::chrono::seconds(30));
 }
 
-TEST(CallGate, a_call_that_does_not_end_is_waited_for_so_long_and_keeps_its_target_alive) {
+TEST(CallGate, running_call_outlives_the_timeout_and_its_target) {
   CallGate gate;
   std::shared_ptr<Target> target = open_target(gate);
   Target* const behind = target.get();
@@ -101,7 +101,7 @@ TEST(CallGate, a_call_that_does_not_end_is_waited_for_so_long_and_keeps_its_targ
 }
 
 // Threads that call all the time while targets come and go.
-TEST(CallGate, many_threads_never_call_what_is_gone) {
+TEST(CallGate, concurrent_calls_never_see_a_removed_target) {
   CallGate gate;
   std::atomic<bool> stop = false;
   std::atomic<std::int64_t> calls = 0;
@@ -130,7 +130,7 @@ TEST(CallGate, many_threads_never_call_what_is_gone) {
   EXPECT_GT(calls.load(), 0);
 }
 
-TEST(CallGate, a_forked_child_finds_it_closed_and_leaves_the_owner_to_the_parent) {
+TEST(CallGate, forked_child_sees_a_closed_gate) {
   CallGate gate;
   const auto target = open_target(gate);
   gate.prepare_fork();

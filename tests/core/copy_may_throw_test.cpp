@@ -43,16 +43,16 @@ bool runs_out_of_memory(const T& value) {
 
 const std::string kText(1000, 'x');
 
-TEST(CopyMayThrow, a_cell_of_a_table_ends_in_bad_alloc) {
+TEST(CopyMayThrow, table_cell_throws_bad_alloc) {
   EXPECT_TRUE(runs_out_of_memory(cli::Cell(kText)));
 }
 
-TEST(CopyMayThrow, an_attribute_of_a_dump_ends_in_bad_alloc) {
+TEST(CopyMayThrow, dump_attribute_throws_bad_alloc) {
   const record::DumpAttribute attribute{"", kText};
   EXPECT_TRUE(runs_out_of_memory(attribute));
 }
 
-TEST(CopyMayThrow, a_text_of_a_configuration_is_shared) {
+TEST(CopyMayThrow, configuration_text_is_shared) {
   EXPECT_FALSE(runs_out_of_memory(config::Value(kText)));
 }
 

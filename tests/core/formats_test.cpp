@@ -51,7 +51,7 @@ class Formats : public ::testing::Test {};
 using NarrowFormats = ::testing::Types<E4M3, E5M2, E2M1, BF16, FP16>;
 TYPED_TEST_SUITE(Formats, NarrowFormats);
 
-TYPED_TEST(Formats, decoding_every_code_gives_its_value_by_definition) {
+TYPED_TEST(Formats, decoding_matches_the_definition_for_every_code) {
   using Format = TypeParam;
   for (std::uint32_t code = 0; code < (1U << Format::kWidth); ++code) {
     const float value = decode<Format>(static_cast<typename Format::Bits>(code));
@@ -69,7 +69,7 @@ TYPED_TEST(Formats, decoding_every_code_gives_its_value_by_definition) {
   }
 }
 
-TYPED_TEST(Formats, encoding_the_value_of_a_code_gives_the_code_back) {
+TYPED_TEST(Formats, encoding_inverts_decoding) {
   using Format = TypeParam;
   for (std::uint32_t code = 0; code < (1U << Format::kWidth); ++code) {
     const auto bits = static_cast<typename Format::Bits>(code);
@@ -97,7 +97,7 @@ TYPED_TEST(Formats, encoding_special_values_rounds_to_nearest_even) {
   EXPECT_TRUE(encodes_like_the_reference<TypeParam>(values));
 }
 
-TYPED_TEST(Formats, saturating_encode_turns_infinity_into_the_largest_finite_value) {
+TYPED_TEST(Formats, saturating_encode_maps_infinity_to_largest_value) {
   using Format = TypeParam;
   const float infinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(encode<Format>(infinity, Saturation::saturating), Format::kMaxCode);
@@ -105,7 +105,7 @@ TYPED_TEST(Formats, saturating_encode_turns_infinity_into_the_largest_finite_val
             Format::kMaxCode | Format::kSignMask);
 }
 
-TYPED_TEST(Formats, encoding_nan_keeps_nan_and_its_sign_in_every_format_that_has_nan) {
+TYPED_TEST(Formats, nan_and_its_sign_survive_every_format_with_nan) {
   using Format = TypeParam;
   for (const std::uint32_t bits : {0x7fc00000U, 0xffc00000U, 0x7f800001U, 0xffffffffU}) {
     for (const Saturation saturation : kBothSaturations) {
@@ -120,7 +120,7 @@ TYPED_TEST(Formats, encoding_nan_keeps_nan_and_its_sign_in_every_format_that_has
   }
 }
 
-TEST(FormatConstants, are_those_of_the_specifications) {
+TEST(FormatConstants, match_the_specifications) {
   EXPECT_EQ(E4M3::kMax, 448.0F);
   EXPECT_EQ(E5M2::kMax, 57344.0F);
   EXPECT_EQ(E2M1::kMax, 6.0F);
@@ -141,7 +141,7 @@ TEST(Conversions, are_constant_expressions) {
   static_assert(encode<E8M0>(3.0F, Saturation::saturating) == 129);
 }
 
-TEST(Fp32AsAFormat, keeps_every_number) {
+TEST(Fp32AsAFormat, preserves_every_number) {
   for (const auto& special : special_codes<FP32>()) {
     const float value = decode<FP32>(special.code);
     if (std::isnan(value)) continue;
@@ -158,7 +158,7 @@ TEST(BlockScales, decode_to_powers_of_two) {
   EXPECT_TRUE(std::isnan(decode<E8M0>(E8M0::kNanCode)));
 }
 
-TEST(BlockScales, round_as_their_mode_says_between_every_two_powers_of_two) {
+TEST(BlockScales, round_according_to_their_mode) {
   for (int exponent = -127; exponent <= 127; ++exponent) {
     const auto power = static_cast<float>(std::ldexp(1.0, exponent));
     const int code = exponent + 127;
@@ -184,7 +184,7 @@ TEST(BlockScales, round_as_their_mode_says_between_every_two_powers_of_two) {
   }
 }
 
-TEST(BlockScales, of_values_without_one_are_the_smallest_the_largest_or_nan) {
+TEST(BlockScales, out_of_range_values_saturate_or_become_nan) {
   for (const ScaleRounding rounding :
        {ScaleRounding::up, ScaleRounding::floor, ScaleRounding::nearest}) {
     const auto saturated = [&](float value) {
@@ -208,14 +208,14 @@ TEST(BlockScales, of_values_without_one_are_the_smallest_the_largest_or_nan) {
   }
 }
 
-TEST(Dispatch, calls_the_visitor_with_the_format_that_the_id_names) {
+TEST(Dispatch, calls_the_visitor_with_the_format_of_the_id) {
   for (const FormatId id : {FormatId::e4m3, FormatId::e5m2, FormatId::e2m1, FormatId::e8m0,
                             FormatId::bf16, FormatId::fp16, FormatId::fp32}) {
     EXPECT_EQ(dispatch_format(id, []<typename Format>() { return Format::kId; }), id);
   }
 }
 
-TEST(Dispatch, refuses_a_format_that_the_operation_cannot_take_by_name) {
+TEST(Dispatch, rejects_unsupported_formats_by_name) {
   const auto visit = []<typename Format>() { return Format::kId; };
   EXPECT_EQ(dispatch_fp8_format(FormatId::e5m2, "cast", visit), FormatId::e5m2);
   EXPECT_EQ(dispatch_high_precision_format(FormatId::fp16, "cast", visit), FormatId::fp16);

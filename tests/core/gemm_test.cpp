@@ -60,7 +60,7 @@ bool multiplies_in_bf16(const Operand& a, const Operand& b) {
   return ops::newest_gemm_choice().kernel == "BF16 GEMM of decoded operands";
 }
 
-TEST(GemmOfBlocks, keeps_products_that_bf16_instructions_take_for_zero) {
+TEST(GemmOfBlocks, preserves_products_that_underflow_in_bf16) {
   for (const auto& [quantize, name] : {std::pair{&mxfp8, "MXFP8"}, {&blocks_of_128, "128"}}) {
     for (const auto& [left, right] : {std::pair{-64, -66}, {-100, -25}, {-40, -88}}) {
       expect_product(quantize(filled(std::ldexp(1.0, left))),
@@ -70,7 +70,7 @@ TEST(GemmOfBlocks, keeps_products_that_bf16_instructions_take_for_zero) {
   }
 }
 
-TEST(GemmOfBlocks, keeps_values_under_the_smallest_scale) {
+TEST(GemmOfBlocks, preserves_values_under_the_smallest_scale) {
   at::Tensor tiny = filled(0.0);
   tiny.slice(1, 0, kSize, 7).fill_(std::ldexp(1.0, -136));  // the smallest of E4M3 under 2^-127
   const Operand large = mxfp8(filled(std::ldexp(1.0, 100)));
@@ -80,7 +80,7 @@ TEST(GemmOfBlocks, keeps_values_under_the_smallest_scale) {
   EXPECT_EQ(found[0][0].item<double>(), 10 * std::ldexp(1.0, -36));
 }
 
-TEST(GemmOfBlocks, is_one_of_bf16_operands_where_all_products_are_normal) {
+TEST(GemmOfBlocks, equals_bf16_gemm_if_all_products_are_normal) {
   const at::Tensor x = at::randn({kSize, kSize});
   if (!multiplies_in_bf16(mxfp8(x), mxfp8(x))) {
     GTEST_SKIP() << "the processor has no BF16 products";

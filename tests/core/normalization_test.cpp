@@ -159,7 +159,7 @@ TEST_F(Normalizing, differentiates_as_the_definition_in_double_precision) {
   }
 }
 
-TEST_F(Normalizing, agrees_with_finite_differences) {
+TEST_F(Normalizing, gradients_match_finite_differences) {
   for (const Case& of : kCases) {
     const at::Tensor x = at::randn({4, 24}).set_requires_grad(true);
     const at::Tensor weight = at::randn({24}), bias = at::randn({24}), grad = at::randn({4, 24});

@@ -7,13 +7,13 @@
 namespace telens {
 namespace {
 
-TEST(Printable, text_that_people_write_stays_as_it_is) {
+TEST(Printable, normal_text_is_unchanged) {
   for (const char* text : {"", "layers.0.fc1", "C:\\temp", "Größe 大きさ 🔎 a̐"}) {
     EXPECT_EQ(printable(text), text);
   }
 }
 
-TEST(Printable, what_would_act_on_a_terminal_or_a_log_becomes_an_escape) {
+TEST(Printable, terminal_control_characters_become_escapes) {
   EXPECT_EQ(printable("a\x1b[2J"), "a\\x1b[2J");
   EXPECT_EQ(printable("one\ntwo\r\n\tthree"), "one\\ntwo\\r\\n\\tthree");
   EXPECT_EQ(printable(std::string("nul\0", 4)), "nul\\x00");
@@ -25,7 +25,7 @@ TEST(Printable, what_would_act_on_a_terminal_or_a_log_becomes_an_escape) {
   EXPECT_EQ(printable("\U000e0041"), "\\U000e0041");  // a tag
 }
 
-TEST(Printable, bytes_that_are_no_utf8_become_escapes) {
+TEST(Printable, invalid_utf8_becomes_escapes) {
   EXPECT_EQ(printable("\xff"), "\\xff");
   EXPECT_EQ(printable("\xc3("), "\\xc3(");
   EXPECT_EQ(printable("\xe2\x82"), "\\xe2\\x82");                    // cut
@@ -34,17 +34,17 @@ TEST(Printable, bytes_that_are_no_utf8_become_escapes) {
   EXPECT_EQ(printable("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");  // beyond U+10FFFF
 }
 
-TEST(Printable, what_xml_has_no_place_for_becomes_an_escape) {
+TEST(Printable, characters_forbidden_in_xml_become_escapes) {
   EXPECT_EQ(printable("\ufffe\uffff\x0b"), "\\ufffe\\uffff\\x0b");
 }
 
-TEST(Printable, a_text_of_lines_keeps_them_and_may_be_indented) {
+TEST(Printable, lines_are_kept_and_indented) {
   EXPECT_EQ(printable_lines("a:\n\tb\x1b\n"), "a:\n\tb\\x1b\n");
   EXPECT_EQ(printable_lines("a\r\nb\rc"), "a\\r\nb\\rc");
   EXPECT_EQ(printable_lines("a\n2026 - INFO - b", "    "), "a\n    2026 - INFO - b");
 }
 
-TEST(Printable, takes_a_column_for_each_character) { EXPECT_EQ(get_columns("Größe"), 5U); }
+TEST(Printable, one_column_per_character) { EXPECT_EQ(get_columns("Größe"), 5U); }
 
 }  // namespace
 }  // namespace telens

@@ -12,15 +12,15 @@
 
 namespace telens {
 
-// (left, right): query i sees keys i - left .. i + right; -1: no limit.
+// (left, right): query i attends to keys i - left .. i + right; -1: no limit.
 using WindowSize = std::vector<std::int64_t>;
 
-// A function of scaled scores of one block, FP32 (FP64 for FP64) [samples, heads, queries, keys],
-// to others of the same shape. place: sample, head, query and key of the first score, then the
-// sizes of all scores, [batch, heads, seq_q, seq_kv].
+// Maps scaled scores of one block, FP32 (FP64 for FP64) [samples, heads, queries, keys], to scores
+// of the same shape. place: sample, head, query and key of the first score, then the size of all
+// scores, [batch, heads, seq_q, seq_kv].
 using ScoreCallback = std::function<at::Tensor(at::Tensor, std::vector<std::int64_t> place)>;
 
-// The arguments of a constructor.
+// Constructor arguments.
 struct ScoreOptions {
   std::optional<WindowSize> window_size = {};
   std::optional<bool> bottom_right_diagonal = {};
@@ -39,7 +39,7 @@ struct ScoreOptions {
   }
 };
 
-// The arguments of a forward.
+// Forward arguments.
 struct ScoreArguments {
   std::optional<WindowSize> window_size = {};
   std::optional<bool> bottom_right_diagonal = {};

@@ -13,7 +13,7 @@
 namespace telens {
 namespace {
 
-// [heads] or [batch, heads] -> [1 or batch, heads, 1, 1]
+// Reshapes [heads] or [batch, heads] to [1 or batch, heads, 1, 1].
 at::Tensor slopes_by_head(const at::Tensor& slopes, std::int64_t heads) {
   if (slopes.dim() < 1 || slopes.dim() > 2 || slopes.size(-1) != heads) {
     raise<ShapeError>("alibi_slopes is {}; expected [{}] or [batch, {}]", c10::str(slopes.sizes()),
@@ -22,7 +22,7 @@ at::Tensor slopes_by_head(const at::Tensor& slopes, std::int64_t heads) {
   return slopes.to(at::kFloat).view({-1, heads, 1, 1});
 }
 
-// True where the type takes a tensor, which is then there.
+// Returns true if the type requires a tensor; checks that it is present.
 bool check_arguments(const ScoreArguments& arguments) {
   const std::string& type = arguments.core_attention_bias_type;
   const bool alibi = is_alibi(type);
@@ -37,7 +37,7 @@ bool check_arguments(const ScoreArguments& arguments) {
   return wants_tensor;
 }
 
-// Scaled scores get the bias that unscaled ones would have got.
+// Scales the bias so that scaled scores receive the bias of unscaled ones.
 double get_factor(const ScoreArguments& arguments, double scale) {
   return arguments.core_attention_bias_type == "pre_scale_bias" ? scale : 1;
 }

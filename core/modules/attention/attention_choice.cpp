@@ -19,7 +19,7 @@ namespace {
 
 using at::SDPBackend;
 
-// LibTorch throws where kernels are switched on and none of them takes the arguments.
+// LibTorch throws if no enabled kernel supports the arguments.
 SDPBackend get_kernel(const ScaledAttention& attention) {
   try {
     return static_cast<SDPBackend>(at::_fused_sdp_choice(
@@ -46,7 +46,7 @@ std::string_view kernel_name(SDPBackend kernel) {
   return "attention of the device";
 }
 
-// Larger is faster; flash and cuDNN count alike, LibTorch chooses between them by the card.
+// Larger is faster. Flash and cuDNN rank equally: LibTorch chooses between them by GPU.
 int get_speed(SDPBackend kernel) {
   switch (kernel) {
     case SDPBackend::error:
@@ -61,7 +61,7 @@ int get_speed(SDPBackend kernel) {
   return 2;
 }
 
-// One thing that may rule a kernel out, and how to do without it.
+// A possible obstacle for a kernel, and a variant of the arguments without it.
 struct Obstacle {
   std::string name;
   std::function<void(ScaledAttention&)> remove;
@@ -75,7 +75,7 @@ std::string in_words(const std::vector<std::string_view>& names) {
   return fmt::format("{}", fmt::join(names, " and "));
 }
 
-// A tensor to ask about: one head's elements in memory, of that shape.
+// A tensor of this shape for queries; stores one head's elements.
 at::Tensor like(const at::Tensor& tensor, std::int64_t heads, at::ScalarType dtype) {
   return at::empty({tensor.size(3)}, tensor.options().dtype(dtype))
       .expand({tensor.size(0), heads, tensor.size(2), tensor.size(3)});
@@ -131,7 +131,8 @@ int speed_without(ScaledAttention attention, const std::vector<Obstacle>& obstac
   return get_speed(get_kernel(attention));
 }
 
-// The fewest of them without which there is a faster kernel; empty: it is as fast with all.
+// Returns the smallest set of obstacles without which there is a faster kernel; empty if none
+// helps.
 std::vector<Obstacle> find_culprits(const ScaledAttention& attention, const MaskParts& parts,
                                     int speed) {
   std::vector<Obstacle> culprits = find_obstacles(attention, parts);

@@ -12,7 +12,7 @@
 
 namespace telens {
 
-// The arguments of LibTorch's scaled_dot_product_attention.
+// Arguments of LibTorch's scaled_dot_product_attention.
 struct ScaledAttention {
   at::Tensor query;                     // [batch, heads, seq_q, size]
   at::Tensor key;                       // [batch, groups, seq_kv, size]
@@ -24,31 +24,31 @@ struct ScaledAttention {
   bool grouped = false;
 };
 
-// A mask's parts in the user's words, for instance {"the mask", "the bias"}, and those of them that
-// want a gradient.
+// The parts of a mask in the user's terms, such as {"the mask", "the bias"}, and those that require
+// a gradient.
 struct MaskParts {
   std::vector<std::string_view> all = {};
   std::vector<std::string_view> with_gradient = {};
 };
 
-// The parts of a mask.
+// The tensors that make up a mask.
 struct MaskSources {
   bool has_mask = false;
   std::optional<at::Tensor> bias = {};
   bool has_sink = false;
-  std::optional<at::Tensor> offset = {};  // the sink's, where it is learned
+  std::optional<at::Tensor> offset = {};  // of a learned sink
 };
 MaskParts mask_parts(const MaskSources& sources);
 
-// True if LibTorch would take flash attention.
+// Returns true if LibTorch would choose flash attention.
 bool is_flash(const ScaledAttention& attention);
 
-// Throws UsageError where kernels are restricted and none is left that takes the attention:
-// LibTorch's own error names no variable.
+// Throws UsageError if no enabled kernel supports the attention: LibTorch's error does not name the
+// variable.
 void check_kernel_is_left(const ScaledAttention& attention, const AllowedAttentionKernels& kernels);
 
-// Asks LibTorch and runs nothing. Where the answer is not one of its fastest kernels, it is asked
-// again without what may rule them out.
+// Queries LibTorch's choice without running a kernel. If it is not one of the fastest kernels,
+// queries again without the possible obstacles.
 ops::AttentionChoice choose_kernel(const ScaledAttention& attention, const MaskParts& parts);
 
 }  // namespace telens

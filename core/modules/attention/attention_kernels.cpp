@@ -18,7 +18,7 @@ constexpr const char* kFused = "NVTE_FUSED_ATTN";
 constexpr const char* kUnfused = "NVTE_UNFUSED_ATTN";
 constexpr const char* kNondeterministic = "NVTE_ALLOW_NONDETERMINISTIC_ALGO";
 
-// Transformer Engine's choice among cuDNN's kernels. LibTorch makes this choice here.
+// Selects among cuDNN's kernels in Transformer Engine. LibTorch chooses here.
 constexpr const char* kFusedBackend = "NVTE_FUSED_ATTN_BACKEND";
 
 void warn_of_unread_variable() {
@@ -28,7 +28,7 @@ void warn_of_unread_variable() {
                         kFusedBackend, kFlash, kFused, kUnfused));
 }
 
-// True without the variable.
+// Default: true.
 bool allows(const char* variable) {
   const char* value = std::getenv(variable);
   if (value == nullptr || *value == '\0') return true;
@@ -39,7 +39,7 @@ bool allows(const char* variable) {
   return text == "1";
 }
 
-// The variable forbids on this device every kernel whose sums have no fixed order.
+// Returns true if the variable forbids every kernel of this device whose sums have no fixed order.
 bool wants_fixed_order(const at::Tensor& query) {
   return !allows(kNondeterministic) && !ops::attention_is_deterministic(query);
 }

@@ -13,15 +13,17 @@
 
 namespace telens {
 
-// Switches kernels off while it lives, besides those that torch.backends.cuda has switched off. The
-// switches are torch's own, of the whole process, as those of torch.nn.attention.sdpa_kernel are:
-// an attention of another library on another thread finds them too, and an sdpa_kernel that begins
-// on another thread meanwhile and ends later leaves them as it found them. Nothing is touched where
-// no variable is 0.
+// Disables kernels during its lifetime, in addition to those disabled by torch.backends.cuda,
+// according to NVTE_FLASH_ATTN (flash), NVTE_FUSED_ATTN (cuDNN and memory-efficient) and
+// NVTE_UNFUSED_ATTN (math). The switches are torch's, process-wide, like those of
+// torch.nn.attention.sdpa_kernel: attention on other threads is affected too, and a concurrent
+// sdpa_kernel that ends later restores the state that it found. Changes nothing if no variable is
+// 0.
 class AllowedAttentionKernels {
  public:
-  // NVTE_ALLOW_NONDETERMINISTIC_ALGO=0 leaves math alone off the CPU, whose kernels all give the
-  // same bits again. Throws UsageError where nothing is left, or where a variable is no 0 or 1.
+  // NVTE_ALLOW_NONDETERMINISTIC_ALGO=0 allows only math on devices other than the CPU, whose
+  // kernels are all deterministic. Throws UsageError if no kernel is left, or if a variable is not
+  // 0 or 1.
   explicit AllowedAttentionKernels(const at::Tensor& query);
   ~AllowedAttentionKernels();
   AllowedAttentionKernels(const AllowedAttentionKernels&) = delete;
@@ -40,12 +42,12 @@ class AllowedAttentionKernels {
   std::optional<Switches> before_;
 };
 
-// Sentences such as "NVTE_FLASH_ATTN=0 switches flash attention off", of the fast kernels of
-// query's device that are off at this moment.
+// Returns sentences such as "NVTE_FLASH_ATTN=0 switches flash attention off" for the disabled fast
+// kernels of query's device.
 std::vector<std::string> kernels_switched_off(const at::Tensor& query);
 
-// The setting that lets math take what is left: "NVTE_UNFUSED_ATTN=1", or that of torch where the
-// variable is not what switched it off.
+// Returns the setting that re-enables the math backend: the environment variable or torch's flag,
+// whichever disabled it.
 std::string_view setting_for_math();
 
 }  // namespace telens

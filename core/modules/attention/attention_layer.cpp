@@ -13,7 +13,7 @@ namespace telens {
 namespace {
 
 void inspect(LayerHooks& hooks, const RoutingPlan& plan, const InspectTensorCall& call) {
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;  // as in a linear layer's functions
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;  // as in linear layers
   const hook_points::ListenerCall listener(plan);
   if (listener) listener->inspect_tensor(hooks, plan, call);
 }
@@ -66,8 +66,8 @@ void AttentionCall::show_gradient(TensorName name, const at::Tensor& tensor,
       });
 }
 
-// As a linear layer's (core/modules/layer/linear_layer.cpp), whose weight an attention has not: its
-// query says whether it is trained.
+// Like a linear layer's (core/modules/layer/linear_layer.cpp). An attention has no weight; the
+// query's requires_grad decides whether it is trained.
 bool AttentionLayer::is_evaluation(const Request& request) {
   if (request.training) {
     state_->has_trained = true;
@@ -77,8 +77,7 @@ bool AttentionLayer::is_evaluation(const Request& request) {
   return !at::GradMode::is_enabled() || (state_->has_trained && request.query.requires_grad());
 }
 
-// Calibration collects nothing: it is for layers whose GEMMs will run in FP8, and leaves attention
-// as it is.
+// Calibration applies only to layers whose GEMMs will run in FP8; attention is unchanged.
 void AttentionLayer::enter_recipe(ForwardContext& context) {
   const AutocastState* autocast = current_autocast();
   std::shared_ptr<const Recipe> recipe;
@@ -116,7 +115,7 @@ ForwardContext AttentionLayer::make_context(const Request& request) {
       context.plan = hooks().begin_forward({.like = &query,
                                             .evaluation = is_evaluation(request),
                                             .training_mode = request.training});
-      // Another checkpoint than ours computes anew inside a backward.
+      // A checkpoint other than te.checkpoint recomputes inside a backward.
       context.recomputation = torch::autograd::get_current_graph_task_id() != -1;
     }
   }

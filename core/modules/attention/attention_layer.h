@@ -1,6 +1,5 @@
-// An attention's end of the hook points and its FP8 state: DotProductAttention owns one. What it is
-// shown is looked at and stays as it is; gradients are looked at by hooks of tensors, so that the
-// graph is the same as without.
+// The hook points and the FP8 state of one DotProductAttention. Features only inspect its tensors.
+// Gradients are inspected by tensor hooks, so that the graph does not change.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,18 +18,18 @@
 
 namespace telens {
 
-// One forward and its backward. Copies are the same one.
+// One forward and its backward. Copies share the state.
 class AttentionCall {
  public:
-  AttentionCall() = default;  // no feature looks
+  AttentionCall() = default;  // no feature is due
 
   explicit operator bool() const { return plan_ != nullptr; }
 
-  // How its tensors are cast; nothing: it runs in high precision.
+  // How its tensors are quantized; nullopt in high precision.
   const std::optional<Fp8Attention>& fp8() const { return fp8_; }
 
-  // The same for one of several attentions that a forward is made of under context parallelism:
-  // the backward of none of them ends the backward of the region.
+  // A copy for one of several attentions of a forward under context parallelism: its backward does
+  // not end the region's backward.
   AttentionCall part() const {
     AttentionCall copy = *this;
     if (copy.fp8_) copy.fp8_->first_in_region = false;
@@ -39,18 +38,18 @@ class AttentionCall {
 
   bool inspects(TensorName tensor) const { return plan_ != nullptr && plan_->inspects(tensor); }
 
-  // Where a feature wants to see them, and not where a forward is computed a second time.
+  // Calls the features that inspect the tensor, except in a recomputation.
   void show(TensorName name, const at::Tensor& tensor) const;
   void show_scores(const ops::AttentionScores& scores) const;
 
-  // Where a feature wants to know which kernel runs, what attend_heads() fills; nullptr elsewhere.
+  // Returns the record for attend_heads() to fill if a feature inspects the kernel; else nullptr.
   // query: [batch, heads, seq, size], before a mask of another dtype widened it.
   std::shared_ptr<ops::AttentionChoice> asked_choice() const;
   void show_choice(const at::Tensor& query,
                    const std::shared_ptr<ops::AttentionChoice>& choice) const;
 
-  // Shows `tensor`'s gradient, once it is known, as `arranged` makes it. `tensor` is of this
-  // forward alone: no leaf of the user's.
+  // Inspects `tensor`'s gradient in the shape that `arranged` gives it. `tensor` must belong to
+  // this forward; it must not be a user's leaf.
   using Arrange = std::function<at::Tensor(const at::Tensor& gradient)>;
   void show_gradient(TensorName name, const at::Tensor& tensor, Arrange arranged) const;
 
@@ -67,14 +66,14 @@ class AttentionLayer {
   AttentionLayer() : state_(std::make_shared<State>()) {}
 
   struct Request {
-    const at::Tensor& query;                  // as it came; an empty one is shown to no feature
+    const at::Tensor& query;                  // as given; features do not see an empty one
     bool training;                            // the module's mode
-    bool fp8_output;                          // in FP8 the output carries its codes
-    c10::function_ref<bool()> asks_gradient;  // a backward comes; asked where it is in FP8
+    bool fp8_output;                          // attach the codes to an FP8 output
+    c10::function_ref<bool()> asks_gradient;  // a backward follows; called in FP8
   };
-  // Without a session, or while nothing is due, one compare. In FP8 under a recipe with fp8_dpa;
-  // throws UsageError where a checkpoint of torch's own computes such a forward anew, and where
-  // fp8_output asks for the codes of an output that is not cast.
+  // Costs one comparison without a session or if nothing is due. Runs in FP8 under a recipe with
+  // fp8_dpa. Throws UsageError if torch's checkpoint recomputes such a forward, or if fp8_output is
+  // requested for an output that is not quantized.
   AttentionCall begin_forward(const Request& request);
 
   LayerHooks& hooks() { return state_->hooks; }
@@ -87,10 +86,10 @@ class AttentionLayer {
     AttentionQuantization quantization;
     AttentionRecipes recipes;
     bool has_trained = false;    // a forward in training mode ran
-    bool ran_quantized = false;  // the newest forward did
+    bool ran_quantized = false;  // the most recent forward
   };
 
-  const std::string& name();  // the layer's, or what it is
+  const std::string& name();  // the layer's name or kind
   bool is_evaluation(const Request& request);
   void enter_recipe(ForwardContext& context);
   ForwardContext make_context(const Request& request);

@@ -68,7 +68,7 @@ AttentionSpan attention_span(const AttentionMaskType& type, const std::optional<
       warn_once(fmt::format("window_size ({}, {}) of a causal mask is taken as ({}, 0)", span.left,
                             span.right, span.left));
     }
-    span.right = -1;  // the type sees to it
+    span.right = -1;  // implied by the type
   } else if (span.left == -1 && span.right == 0) {
     warn_once("window_size (-1, 0) is a causal mask's; with another it is taken as (-1, -1)");
     span.right = -1;

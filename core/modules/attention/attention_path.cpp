@@ -23,12 +23,12 @@ using ops::or_undefined;
 
 constexpr const char* kBlocks = "attention in blocks";
 
-// One element in memory, of any sizes.
+// A tensor of any size that stores one element.
 at::Tensor stand_in(at::IntArrayRef sizes, const at::TensorOptions& options) {
   return at::empty({1}, options).expand(sizes);
 }
 
-// The mask that LibTorch's kernels would be given, without its elements.
+// A mask with the sizes that LibTorch's kernels would receive, without its elements.
 std::optional<at::Tensor> mask_for(const AttentionRules& rules, const ScoreShape& shape,
                                    const at::Tensor& query) {
   const bool added = rules.bias || rules.has_sink;
@@ -74,7 +74,7 @@ void note(const AttentionRules& rules, const QueryKeyValueHeads& heads, const st
                    .widened_by = "blocks of scores are in this dtype"};
 }
 
-// [batch, heads, seq_q, value size], by whichever way.
+// Returns [batch, heads, seq_q, value size], on either path.
 at::Tensor attend_once(const QueryKeyValueHeads& heads, const AttentionRules& rules) {
   if (runs_in_blocks(heads, rules)) return attend_in_blocks(heads, rules);
   return attend_heads(heads, whole_attention(rules, score_shape(heads.query, heads.key)));

@@ -8,18 +8,17 @@
 
 namespace telens {
 
-// True where LibTorch's kernels would have more than block_limits().most_whole scores, or elements
-// of a mask, in memory on a CPU at one time, and for rules with a change, which they do not take.
-// Fills rules.choice then. Throws UsageError where the kernels that are switched on take none of
-// it.
+// Returns true if LibTorch's kernels would hold more than block_limits().most_whole scores or mask
+// elements in CPU memory at one time, and for rules with a user function, which they do not
+// support. Sets rules.choice then. Throws UsageError if no enabled kernel supports the attention.
 bool runs_in_blocks(const QueryKeyValueHeads& heads, const AttentionRules& rules);
 
-// [batch, heads, seq_q, value size]; 0 for queries that see nothing. With `checkpoint` the backward
-// runs it anew, to the same bits, and nothing inside is kept.
+// Returns [batch, heads, seq_q, value size]; 0 for fully masked queries. With `checkpoint` the
+// backward recomputes the attention to the same bits and saves no intermediates.
 at::Tensor attend_ruled(const QueryKeyValueHeads& heads, const AttentionRules& rules,
                         bool checkpoint);
 
-// attend_ruled whose values are those of `forward`, which is called first and makes no graph.
+// Like attend_ruled(), but with the values of `forward`, which is called first and builds no graph.
 at::Tensor attend_as(const std::function<at::Tensor()>& forward, const QueryKeyValueHeads& heads,
                      const AttentionRules& rules);
 

@@ -27,12 +27,12 @@ constexpr const char* kReduce = "NVTE_DPA_FP8DS_REDUCE_AMAX";
 constexpr const char* kBackward = "NVTE_FP8_DPA_BWD";
 constexpr const char* kOutputInF16 = "NVTE_DPA_FP8CS_O_in_F16";
 
-// Transformer Engine's attention takes FP8 in blocks under powers of two.
+// Transformer Engine's attention supports FP8 blocks with power-of-two scales.
 constexpr bool takes_blocks(const ScalingScheme& blocks) {
   return blocks.scale_format == FormatId::e8m0 && !blocks.packed_fp4;
 }
 
-// The scheme of those blocks.
+// The scaling scheme of these blocks.
 constexpr ScalingScheme get_attention_blocks() {
   for (const ScalingMode mode : kAllScalingModes) {
     if (takes_blocks(scheme(mode))) return scheme(mode);
@@ -40,7 +40,7 @@ constexpr ScalingScheme get_attention_blocks() {
   return scheme(ScalingMode::tensor);
 }
 
-// The name of their recipe in Python.
+// The recipe's name in Python.
 const std::string& get_blocks_recipe_name() {
   static const std::string name = fmt::format("{}BlockScaling", get_attention_blocks().name);
   return name;
@@ -101,13 +101,14 @@ bool has_one_scale(const Recipe& recipe) {
 }
 
 bool has_blocks(const Recipe& recipe) {
-  // A factory of quantizers is asked for layers alone.
+  // Custom recipes apply only to linear layers.
   if (has_one_scale(recipe) || dynamic_cast<const CustomRecipe*>(&recipe) != nullptr) return false;
   const auto quantizer = recipe.make_quantizer(TensorRole::input, nullptr);
   return quantizer && takes_blocks(scheme(quantizer->mode()));
 }
 
-// A recipe of four bits has no format for attention. As elsewhere, E5M2 alone trains nothing.
+// A four-bit recipe has no attention format. E5M2 alone is not supported for training, as in linear
+// layers.
 Fp8Format format_for(const Recipe& recipe) {
   if (has_one_scale(recipe)) return recipe.fp8_format;
   const auto quantizer = recipe.make_quantizer(TensorRole::input, nullptr);

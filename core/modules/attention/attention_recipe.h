@@ -11,13 +11,16 @@
 
 namespace telens {
 
-// The recipes of one attention. It keeps the newest, since quantizers are made anew for another
-// object.
+// The recipes of one attention, according to Transformer Engine's variables, read in each forward
+// under a recipe with fp8_dpa: NVTE_DPA_FP8_RECIPE with NVTE_DPA_FP8_FORMAT,
+// NVTE_DPA_FP8DS_AMAX_ALGO, NVTE_DPA_FP8DS_AMAX_HISTLEN, NVTE_DPA_FP8DS_REDUCE_AMAX,
+// NVTE_FP8_DPA_BWD and NVTE_DPA_FP8CS_O_in_F16. Keeps the most recent recipe: a new object would
+// recreate the quantizers.
 class AttentionRecipes {
  public:
-  // recipe: the autocast's, with fp8_dpa. nullptr: attention runs in high precision. Throws
-  // UsageError where a variable has another value than those that Transformer Engine has, and
-  // where attention takes no such recipe.
+  // recipe: the autocast's, with fp8_dpa. Returns nullptr if attention runs in high precision.
+  // Throws UsageError for a variable value that Transformer Engine does not have, and for recipes
+  // that attention does not support.
   std::shared_ptr<const Recipe> of(const std::shared_ptr<const Recipe>& recipe);
 
  private:
@@ -26,11 +29,11 @@ class AttentionRecipes {
   std::shared_ptr<const Recipe> made_;
 };
 
-// False: the backward of an attention in FP8 runs in high precision.
+// False if the backward of an FP8 attention runs in high precision.
 bool has_fp8_backward();
 
-// False: under current scaling the backward takes the output's codes where it sums up the output
-// times its gradient.
+// False if, under current scaling, the backward computes the sum of output times gradient from the
+// output's codes.
 bool has_output_in_high_precision();
 
 }  // namespace telens

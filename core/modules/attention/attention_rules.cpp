@@ -111,7 +111,7 @@ at::Tensor RuledScores::operator()(at::Tensor scores, const ScoreBlock& block) {
 BlockedScores make_blocked_scores(const at::Tensor& query, const at::Tensor& key,
                                   const AttentionRules& rules) {
   BlockedScores blocks{.shape = score_shape(query, key), .scores_of_block = scores_of_block(query)};
-  // A changed score may be one of a hidden key.
+  // The function may change the score of a hidden key.
   if (!rules.change) {
     blocks.keys = [&rules](const ScoreBlock& block) { return rules.mask.keys(block); };
   }

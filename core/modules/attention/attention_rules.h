@@ -17,14 +17,14 @@
 
 namespace telens {
 
-// A user's function of scores, [samples, heads, queries, keys] in FP32 or FP64, of one block.
+// A user function of scores, [samples, heads, queries, keys] in FP32 or FP64, for one block.
 using ScoreFunction = std::function<at::Tensor(const at::Tensor& scores, const ScoreBlock& block)>;
 
-// Transformer Engine's score_mod: takes the place of mask and bias.
+// Transformer Engine's score_mod, which replaces mask and bias.
 struct ScoreChange {
-  ScoreFunction function = {};  // takes scaled scores; not set: they stay as they are
-  // Makes the gradient of the scores of that of the function's result; called after `function` for
-  // the same block. Not set: autograd does.
+  ScoreFunction function = {};  // of scaled scores; empty if scores are unchanged
+  // Computes the gradient of the scores from the gradient of the function's result; called after
+  // `function` for the same block. If empty, autograd does.
   ScoreFunction gradient = {};
 
   explicit operator bool() const { return static_cast<bool>(function); }
@@ -32,36 +32,36 @@ struct ScoreChange {
 
 struct AttentionRules {
   MaskRule mask = {};
-  BiasRule bias = {};  // is added to scaled scores
+  BiasRule bias = {};  // added to scaled scores
   ScoreChange change = {};
   bool has_sink = false;                  // exp(offset) is added to the softmax's sum
-  std::optional<at::Tensor> offset = {};  // [1, heads, 1, 1]; nothing: 0
+  std::optional<at::Tensor> offset = {};  // [1, heads, 1, 1]; nullopt counts as 0
   double dropout = 0;
   double scale = 1;
-  bool grouped = false;  // fewer heads of key and value than of the query
-  // Takes the kernel where it is given; LibTorch is not asked elsewhere.
+  bool grouped = false;  // key and value have fewer heads than the query
+  // Output: the kernel that ran. nullptr if it is not required: LibTorch is not queried then.
   std::shared_ptr<ops::AttentionChoice> choice = {};
 };
 
-// For a backward that keeps the rules: autograd keeps what is learned, and a tensor of its graph
-// that is held here as well would never be freed. `choice` is left out too.
+// Removes learned tensors, which autograd keeps: a tensor of its graph that is stored here too
+// would never be freed. Also removes `choice`.
 AttentionRules without_learned(AttentionRules rules);
-// And back; undefined: there is none.
+// Restores the learned tensors; they may be undefined.
 AttentionRules with_learned(AttentionRules rules, const at::Tensor& bias, const at::Tensor& offset);
 
-// The same of a whole mask, without a bias.
+// Builds rules from a whole mask, without a bias.
 AttentionRules make_rules(const QueryKeyValueHeads& heads, const ScoredAttention& how);
 
-// The same with whole masks and biases. Not for rules with a change.
+// Materializes masks and biases. Not for rules with a change.
 ScoredAttention whole_attention(const AttentionRules& rules, const ScoreShape& shape);
 
-// The scores as the operator of their statistics takes them, masks and biases whole where they are
+// Returns the scores for the statistics operator, with masks and biases materialized if they are
 // small.
 ops::AttentionScores scores_for_statistics(const QueryKeyValueHeads& heads,
                                            const AttentionRules& rules);
 
-// Adds the bias, changes, and puts -Inf where nothing is seen. scores: [samples, heads, queries,
-// keys], scaled, in FP32 or FP64; changed in place unless rules.change makes others.
+// Applies bias, user function and mask (-Inf if hidden) to `scores`: [samples, heads, queries,
+// keys], scaled, in FP32 or FP64. Modifies them in place unless rules.change returns new ones.
 class RuledScores {
  public:
   explicit RuledScores(const AttentionRules& rules) : rules_(rules) {}
@@ -69,7 +69,7 @@ class RuledScores {
   at::Tensor operator()(at::Tensor scores, const ScoreBlock& block);
 
  private:
-  // The mask's part, which groups of the same queries share.
+  // The mask of a block, shared by groups of the same queries.
   const at::Tensor& hidden(const ScoreBlock& block);
 
   const AttentionRules& rules_;
@@ -77,15 +77,17 @@ class RuledScores {
   at::Tensor hidden_;
 };
 
-// The blocks of the scores of queries [batch, heads, seq_q, size] and keys [batch, groups, seq_kv,
-// size], without keys that the mask hides from all queries of one. Refers to the rules.
+// Returns the blocks of the scores of queries [batch, heads, seq_q, size] and keys [batch, groups,
+// seq_kv, size]; excludes keys that the mask hides from all queries of a block. Refers to the
+// rules.
 BlockedScores make_blocked_scores(const at::Tensor& query, const at::Tensor& key,
                                   const AttentionRules& rules);
 
-// [1, heads or 1, 1, 1] of that dtype: the score of the sink; undefined: there is none.
+// Returns the score of the sink, [1, heads or 1, 1, 1] in `dtype`; undefined if there is none.
 at::Tensor get_sink_score(const AttentionRules& rules, const at::TensorOptions& options);
 
-// [heads], FP32: the largest score that a query sees, without the sink's; -Inf where none is seen.
+// Returns the largest visible score per head without the sink, FP32 [heads]; -Inf if all are
+// masked.
 at::Tensor largest_scores(const QueryKeyValueHeads& heads, const AttentionRules& rules);
 
 }  // namespace telens

@@ -19,19 +19,19 @@
 namespace telens {
 namespace {
 
-// A boolean mask of what is_causal means: top left.
+// Returns is_causal (top left) as a boolean mask.
 at::Tensor causal_mask(const QueryKeyValueHeads& heads) {
   return at::ones({heads.query.size(2), heads.key.size(2)}, heads.query.options().dtype(at::kBool))
       .tril();
 }
 
-// Boolean, or nothing where every key is seen.
+// Returns the boolean mask, or nullopt if every key is visible.
 std::optional<at::Tensor> boolean_mask(const QueryKeyValueHeads& heads,
                                        const ScoredAttention& how) {
   return how.mask.is_causal ? std::optional(causal_mask(heads)) : how.mask.allowed;
 }
 
-// [..., heads or 1, seq_q, seq_kv], -Inf where nothing is seen.
+// Returns the additive mask [..., heads or 1, seq_q, seq_kv], -Inf for hidden keys.
 at::Tensor additive_mask(const QueryKeyValueHeads& heads, const ScoredAttention& how) {
   const at::ScalarType dtype = mask_dtype(heads.query);
   const std::optional<at::Tensor> seen = boolean_mask(heads, how);
@@ -41,7 +41,7 @@ at::Tensor additive_mask(const QueryKeyValueHeads& heads, const ScoredAttention&
   return seen ? at::where(*seen, bias, at::full({}, kUnseen, bias.options())) : bias;
 }
 
-// A column of the sink's scores behind the others. Heads are expanded only where they differ.
+// Appends a column of the sink's scores. Expands heads only if they differ.
 at::Tensor with_sink_column(const at::Tensor& mask, const QueryKeyValueHeads& heads,
                             const ScoredAttention& how) {
   const std::int64_t batch = mask.dim() == 4 ? mask.size(0) : 1;
@@ -57,14 +57,14 @@ at::Tensor with_zeros(const at::Tensor& tensor) {
   return at::cat({tensor, at::zeros_like(tensor.narrow(2, 0, 1))}, 2);
 }
 
-// A query that sees nothing was allowed everything (AttentionMask::blind).
+// Fully masked queries were allowed everything (AttentionMask::blind).
 at::Tensor without_blind(const at::Tensor& attended, const AttentionMask& mask) {
   return mask.blind ? attended.masked_fill(*mask.blind, 0.0) : attended;
 }
 
-// Kernels off the CPU take an additive mask of the query's dtype alone: they refuse a wider one, or
-// read its bits as the narrower. The scores are then computed in the mask's dtype, for a rounded
-// mask would lose a distance's digits.
+// Kernels of other devices than the CPU require an additive mask of the query's dtype: they reject
+// a wider one or read its bits as the narrower. Scores are then computed in the mask's dtype,
+// because a rounded mask would lose digits of distances.
 at::Tensor scaled_attention(const QueryKeyValueHeads& heads, const std::optional<at::Tensor>& mask,
                             bool is_causal, const ScoredAttention& how) {
   const at::ScalarType dtype = heads.query.scalar_type();

@@ -14,12 +14,12 @@ namespace telens {
 
 struct ScoredAttention {
   AttentionMask mask;
-  std::optional<at::Tensor> bias = {};    // added to scaled scores, broadcast to all
+  std::optional<at::Tensor> bias = {};    // added to scaled scores, broadcastable
   bool has_sink = false;                  // exp(offset) is added to the softmax's sum
-  std::optional<at::Tensor> offset = {};  // [1, heads, 1, 1]; nothing: 0
+  std::optional<at::Tensor> offset = {};  // [1, heads, 1, 1]; nullopt counts as 0
   double dropout = 0;
   double scale = 1;
-  bool grouped = false;  // fewer heads of key and value than of the query
+  bool grouped = false;  // key and value have fewer heads than the query
   // Takes the kernel where it is given; LibTorch is not asked elsewhere.
   std::shared_ptr<ops::AttentionChoice> choice = {};
 };
@@ -30,11 +30,13 @@ struct QueryKeyValueHeads {
   at::Tensor value;  // [batch, groups, seq_kv, value size]
 };
 
-// The dtype of what is added to scores: FP64 for FP64, else FP32, for BF16 has too few digits for a
-// distance times a slope.
+// The dtype of terms of scores: FP64 for FP64, else FP32. BF16 has too few digits for a distance
+// times a slope.
 at::ScalarType mask_dtype(const at::Tensor& query);
 
-// [batch, heads, seq_q, value size]; 0 for queries that see nothing.
+// Returns [batch, heads, seq_q, value size]; 0 for fully masked queries. Calls LibTorch's
+// scaled_dot_product_attention, which supports masks and additive biases. A sink is an additional
+// key with a value of zeros.
 at::Tensor attend_heads(const QueryKeyValueHeads& heads, const ScoredAttention& how);
 
 }  // namespace telens

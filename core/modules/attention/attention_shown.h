@@ -1,4 +1,4 @@
-// Tensors that an attention shows in any layout, and checks that the layouts share.
+// Inspection of an attention's tensors and checks that all layouts share.
 #pragma once
 
 #include <fmt/ranges.h>
@@ -22,8 +22,8 @@ inline void check_key_and_value(const at::Tensor& key, const at::Tensor& value, 
   }
 }
 
-// Shows queries, keys and values as they were given, in the dtype that the attention takes, and
-// their gradients, which `query` and `key` bring from [batch, heads, seq, size] to that shape.
+// Inspects queries, keys and values as given, in the attention's dtype, and their gradients.
+// `query` and `key` convert gradients from [batch, heads, seq, size] to the given shape.
 template <typename OfHeads, typename OfQuery, typename OfKey>
 void show_inputs(const AttentionCall& call, const DotProductAttentionInputs& inputs,
                  const OfHeads& heads, const OfQuery& query, const OfKey& key) {

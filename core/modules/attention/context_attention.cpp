@@ -13,7 +13,7 @@
 namespace telens {
 namespace {
 
-// Part i of x [ranks, ...] goes to rank i.
+// Sends part i of x [ranks, ...] to rank i.
 at::Tensor exchange_parts(const at::Tensor& x, const ProcessGroupPtr& group) {
   const std::vector<std::int64_t> one_each(static_cast<std::size_t>(x.size(0)), 1);
   return exchange_rows(x, {.sent = one_each, .received = one_each}, group);
@@ -28,7 +28,7 @@ at::Tensor heads_to_sequence(const at::Tensor& x, const ProcessGroupPtr& group) 
   return to_natural_order(got.movedim(0, 2).flatten(2, 3), 2, ranks);
 }
 
-// The way back.
+// The inverse.
 at::Tensor sequence_to_heads(const at::Tensor& x, const ProcessGroupPtr& group) {
   const std::int64_t ranks = size_of(*group);
   const at::Tensor by_rank = to_rank_order(x, 2, ranks);
@@ -36,7 +36,7 @@ at::Tensor sequence_to_heads(const at::Tensor& x, const ProcessGroupPtr& group) 
   return exchange_parts(parts, group).movedim(0, 1).flatten(1, 2);
 }
 
-// [batch, groups, seq, size] of each rank -> those of all, in natural order.
+// Gathers [batch, groups, seq, size] of all ranks in natural order.
 at::Tensor gather_chunks(const at::Tensor& x, const ProcessGroupPtr& group) {
   const at::Tensor gathered = gather_sequence(x.contiguous().unsqueeze(0), group);
   return to_natural_order(gathered.movedim(0, 2).flatten(2, 3), 2, size_of(*group));
@@ -53,8 +53,8 @@ void check_heads(const QueryKeyValueHeads& heads, const ProcessGroupPtr& group) 
   }
 }
 
-// Each of this rank's two chunks looks at the keys of all ranks; under a causal mask at those up to
-// its own end.
+// Each of this rank's two chunks attends to the keys of all ranks; under a causal mask to those up
+// to its end.
 at::Tensor attend_gathered(const QueryKeyValueHeads& heads, const ContextAttention& how,
                            const LocalAttention& local) {
   const ContextRank at = how.parallel.sequence_place();

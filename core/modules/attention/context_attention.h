@@ -21,21 +21,20 @@ struct ContextAttention {
   SeenSpan span = {};
   double dropout = 0;
   double scale = 1;
-  std::optional<at::Tensor> bias = {};   // a ring's alone, as RingAttention has it
-  std::optional<Fp8Attention> fp8 = {};  // how the ring casts; LocalAttention knows for itself
+  std::optional<at::Tensor> bias = {};   // of a ring (RingAttention::bias)
+  std::optional<Fp8Attention> fp8 = {};  // quantization of the ring
 };
 
-// Attention in one process: of some heads over whole sequences, or of some queries to all keys that
-// they may see (a mask that is set).
+// Attention in one process: some heads of whole sequences, or some queries and all keys that are
+// visible to them (if a mask is given).
 struct LocalAttention {
-  // first_head: of those of the query that this rank has.
+  // first_head: the index of the first of this rank's query heads.
   std::function<at::Tensor(const QueryKeyValueHeads&, std::int64_t first_head)> whole;
   std::function<at::Tensor(const QueryKeyValueHeads&, const ScoredAttention&)> masked;
 };
 
-// heads: this rank's chunks, [batch, heads, seq, size] -> [batch, heads, seq, value size] of the
-// same queries. Every rank of the groups calls it. Throws UsageError where the ranks do not divide
-// the heads.
+// heads: this rank's chunks, [batch, heads, seq, size] -> [batch, heads, seq, value size]. Call on
+// every rank of the groups. Throws UsageError if the heads are not divisible by the ranks.
 at::Tensor attend_in_context(const QueryKeyValueHeads& heads, const ContextAttention& how,
                              const LocalAttention& local);
 

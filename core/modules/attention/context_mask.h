@@ -9,12 +9,12 @@ namespace telens {
 
 struct SeenSpan {
   bool causal = false;
-  std::int64_t left = -1;  // how far before its own place a query sees; -1: no limit
+  std::int64_t left = -1;  // visible distance before a query; -1 if unlimited
   std::int64_t right = -1;
 };
 
-// query: int64 [batch or 1, seq_q], key: [batch or 1, seq_kv], -1 where there is nothing ->
-// boolean [batch or 1, 1, seq_q, seq_kv].
+// Computes the mask from positions. query: int64 [batch or 1, seq_q], key: [batch or 1, seq_kv], -1
+// for padding -> boolean [batch or 1, 1, seq_q, seq_kv].
 at::Tensor allowed_keys(const at::Tensor& query, const at::Tensor& key, const SeenSpan& span);
 
 }  // namespace telens

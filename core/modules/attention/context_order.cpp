@@ -20,7 +20,7 @@ at::Tensor indices(const std::vector<std::int64_t>& values, const at::Device& de
   return at::tensor(values, at::TensorOptions().dtype(at::kLong)).to(device);
 }
 
-// Chunks of a dimension in another order.
+// Reorders chunks of a dimension.
 at::Tensor reordered(const at::Tensor& x, std::int64_t dim,
                      const std::vector<std::int64_t>& order) {
   const auto chunks = std::ssize(order);
@@ -37,7 +37,7 @@ std::vector<std::int64_t> compute_sums(const char* argument, const at::Tensor& c
   return {first, first + host.numel()};
 }
 
-// The lengths of chunks, by sequence.
+// Chunk lengths per sequence.
 std::vector<std::int64_t> chunk_lengths(const char* argument, const std::vector<std::int64_t>& sums,
                                         std::int64_t tokens, const ContextRank& at) {
   std::vector<std::int64_t> lengths;
@@ -155,7 +155,7 @@ at::Tensor packed_token_positions(const char* argument, const at::Tensor& padded
         at::arange(at.second_chunk() * chunk, (at.second_chunk() + 1) * chunk, integers));
     known += 2 * chunk;
   }
-  positions.push_back(at::zeros({tokens - known}, integers));  // tokens of no sequence
+  positions.push_back(at::zeros({tokens - known}, integers));  // tokens outside of sequences
   return at::cat(positions);
 }
 

@@ -12,26 +12,26 @@
 
 namespace telens {
 
-// Two levels: ranks of `heads` exchange heads for whole parts of the sequence (all-to-all); between
-// those of `sequence` keys and values travel, round a ring or gathered. A group of one rank is
-// none.
+// Two levels, named as in Transformer Engine: ranks of `heads` exchange heads for whole parts of
+// the sequence (all-to-all); between ranks of `sequence`, keys and values travel in a ring or are
+// gathered. A group of one rank is not used.
 struct ContextParallel {
   ProcessGroupPtr heads;
   ProcessGroupPtr sequence;
-  bool gathers = false;   // keys and values of all ranks at one time, not round a ring
-  std::int64_t lost = 0;  // ranks of the group that a pickle of the module had
+  bool gathers = false;   // gather keys and values instead of a ring
+  std::int64_t lost = 0;  // size of the group in a pickle of the module
 
   bool is_divided() const { return heads || sequence; }
-  // Keys and values travel round a ring.
+  // True if keys and values travel in a ring.
   bool is_ring() const { return sequence && !gathers; }
-  // Both groups together: heads' ranks are neighbors.
+  // Over both groups: ranks of `heads` are neighbors.
   TELENS_EXPORT ContextRank place() const;
-  // In `sequence` alone.
+  // Over `sequence` only.
   ContextRank sequence_place() const;
 };
 
-// One group, or for a2a+p2p two: that of a2a and that of p2p; none: nothing is divided. comm_type:
-// p2p, all_gather, a2a or a2a+p2p. Throws UsageError for anything else.
+// groups: none, one, or for a2a+p2p two (a2a, p2p). comm_type: p2p, all_gather, a2a or a2a+p2p.
+// Throws UsageError for anything else.
 TELENS_EXPORT ContextParallel context_parallel(const std::vector<ProcessGroupPtr>& groups,
                                                const std::string& comm_type);
 

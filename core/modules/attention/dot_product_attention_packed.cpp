@@ -57,7 +57,7 @@ DotProductAttention::Packed DotProductAttention::packed(
   const ContextRank at = context_.place();
   const PackedContext queries =
       packed_context("cu_seqlens_q", *scores.cu_seqlens_q, scores.cu_seqlens_q_padded, tokens, at);
-  // Both are read on the host: once where the keys are the queries' own.
+  // Reads both on the host, once if keys and queries share them.
   const bool own = !scores.cu_seqlens_kv && !scores.cu_seqlens_kv_padded && key_tokens == tokens;
   const PackedContext keys =
       own ? queries : packed_context("cu_seqlens_kv", *sums_kv, padded_kv, key_tokens, at);

@@ -1,4 +1,4 @@
-// Attention whose tensors are cast to FP8, on every device by the same formulas:
+// FP8 attention, with the same formulas on every device:
 //
 //   P = Q8 K8^T * scale + bias    Q, K and V are cast under one scale
 //   S = softmax(P), dropped       cast before it meets V
@@ -8,14 +8,13 @@
 //   dP = S (dS - sum(S dS))       cast; S as it was before its cast
 //   dQ = dP8 K8 * scale,  dK = dP8^T Q8 * scale;  they and dV are cast under one scale
 //
-// Products multiply the values of codes, which TF32 holds exactly, and add in FP32; scales are
-// multiplied in afterwards. What is cast is FP32, rounded by nothing before. Heads that share a key
-// add their gradients of it before the cast. The sum in dP is that of O8 dO8 where
-// sums_output_codes is set.
+// GEMMs multiply decoded codes, which are exact in TF32, and sum in FP32; scales are applied
+// afterwards. Casts start from unrounded FP32 values. Heads that share a key sum their gradients of
+// the key before the cast. The sum in dP uses O8 dO8 if sums_output_codes is set.
 //
-// Quantizers with a scale a block (fp8_operands.h) cast Q, K, V and dO alone, for each product in
-// blocks along what it adds over; S and dP stay in FP32, O and the gradients of the inputs get
-// their dtype, and the sum in dP is that of O dO, both as they are outside.
+// Quantizers with block scales (fp8_operands.h) quantize only Q, K, V and dO, separately for each
+// GEMM, in blocks along its summed dimension. S and dP stay in FP32, O and the input gradients have
+// the inputs' dtype, and the sum in dP uses the returned O and the given dO.
 #pragma once
 
 #include "core/modules/attention/attention_quantization.h"
@@ -23,21 +22,21 @@
 
 namespace telens {
 
-// [batch, heads, seq_q, value size] in query's dtype, BF16, FP16 or FP32; values of O's codes.
-// Differentiable once in query, key, value, bias and offset; keeps codes, and small attentions
-// dropout's choices, and makes scores anew in the backward. rules.choice takes what it ran in.
+// Returns [batch, heads, seq_q, value size] in query's dtype (BF16, FP16 or FP32): the dequantized
+// O. Differentiable once in query, key, value, bias and offset; saves codes and, for small
+// attentions, dropout's choices, and recomputes scores in the backward. Sets rules.choice.
 at::Tensor attend_in_fp8(const QueryKeyValueHeads& heads, const AttentionRules& rules,
                          const Fp8Attention& fp8);
 
-// The attention's output in any layout, carrying the codes of its values where the forward hands
-// them on (Fp8Attention::hands_output). Without FP8 it is returned as it is.
+// Attaches the codes to the attention's output, of any layout, if the forward requests it
+// (Fp8Attention::attaches_output). Returns the output unchanged without FP8.
 at::Tensor with_codes(const at::Tensor& output, const std::optional<Fp8Attention>& fp8);
 
 // Throws ShapeError for FP64.
 void check_dtype_for_fp8(const at::Tensor& query, const Fp8Attention& fp8);
 
-// The values that the scores are made of, in FP32, for features that look at the scores. Adds
-// nothing to an amax history.
+// Returns the dequantized operands of the scores in FP32, for features that inspect the scores.
+// Records no amax.
 QueryKeyValueHeads cast_heads(const QueryKeyValueHeads& heads, const Fp8Attention& fp8);
 
 }  // namespace telens

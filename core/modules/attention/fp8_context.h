@@ -9,12 +9,12 @@
 
 namespace telens {
 
-// The same tensors. Their gradients, once all are there, are cast under one scale where the
-// projections in front take that cast over (fp8_mha), and the backward of the region ends.
+// Returns the same tensors. When all gradients are available, their backward quantizes them under
+// one scale if the projections reuse that scale (fp8_mha), and ends the region's backward.
 QueryKeyValueHeads with_ended_gradients(const QueryKeyValueHeads& heads, const Fp8Attention& fp8);
 
-// [batch, heads, seq, size]: values of codes where the projection behind takes the cast over, else
-// the output itself. The gradient passes.
+// Returns the output, rounded to FP8 values if the following projection reuses the scale. [batch,
+// heads, seq, size]. The gradient is passed through.
 at::Tensor end_output(const at::Tensor& output, const Fp8Attention& fp8);
 
 }  // namespace telens

@@ -1,6 +1,7 @@
-// The operands of an FP8 attention's products: values of codes under one scale a tensor or, where
-// the quantizers have a scale a block, of blocks along what each product adds over. A scheme's row
-// (core/formats/scheme.h) has the length of a block; blocks begin with each head and sample.
+// Operands of an FP8 attention's GEMMs: decoded codes under one scale per tensor, or, for block
+// quantizers, in blocks along the summed dimension of each GEMM. The block length comes from the
+// scheme (core/formats/scheme.h); blocks start at each head and sample. Also the softmax over these
+// codes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,50 +11,51 @@
 
 namespace telens {
 
-// FP32, [batch, heads, positions, size]. One tensor where it has one scale; undefined where the
-// pass has no such product.
+// FP32, [batch, heads, positions, size]. Both are the same tensor under per-tensor scaling;
+// undefined if the pass has no such GEMM.
 struct CodedRows {
-  at::Tensor over_size;       // for products that add over the size of a head
-  at::Tensor over_positions;  // for those that add over queries or keys
+  at::Tensor over_size;       // for GEMMs that sum over the head size
+  at::Tensor over_positions;  // for GEMMs that sum over queries or keys
 };
 
-// Values of codes, without the scale of a tensor that has one.
+// Decoded codes without the per-tensor scale.
 struct CodedHeads {
   CodedRows query;       // [batch, heads, seq_q, size]
   CodedRows key;         // [batch, groups, seq_kv, size]
   CodedRows value;       // [batch, groups, seq_kv, value size]
-  at::Tensor scale_inv;  // FP32, 1 element; blocks: 1
+  at::Tensor scale_inv;  // FP32, 1 element; 1 for blocks
 };
 
 struct CodedTensor {
   CodedRows rows;
-  at::Tensor scale_inv;  // the same
+  at::Tensor scale_inv;  // as above
 };
 
-// Autograd keeps this of an attention's inputs: codes and their scale; blocks: the tensors as they
-// came, of which the backward makes the codes of its own products.
+// The saved inputs of an attention: codes and their scale, or for block scaling the original
+// tensors, which the backward quantizes for its GEMMs.
 struct KeptInputs {
   at::Tensor query;
   at::Tensor key;
   at::Tensor value;
-  at::Tensor scale_inv;  // blocks: undefined
+  at::Tensor scale_inv;  // undefined for blocks
 };
 
 KeptInputs cast_inputs(const QueryKeyValueHeads& heads, const std::shared_ptr<Quantizer>& qkv);
 
-// The operands of Q K^T and of softmax V.
+// Returns the operands of Q K^T and of softmax V.
 CodedHeads make_forward_operands(const KeptInputs& inputs, const Quantizer& qkv);
-// Those of Q K^T, of the output's gradient with V, and of the scores' gradient with K and Q.
+// Returns the backward's operands: of Q K^T, of the output gradient with V, and of the scores'
+// gradient with K and Q.
 CodedHeads make_backward_operands(const KeptInputs& inputs, const Quantizer& qkv);
 
 // gradient: [batch, heads, seq_q, value size]
 CodedTensor cast_output_gradient(const at::Tensor& gradient, const std::shared_ptr<Quantizer>& d_o);
 
-// FP32: the output that a backward kept, codes where scale_inv is defined.
+// Returns the saved output in FP32; it is stored as codes if scale_inv is defined.
 at::Tensor get_kept_output(const at::Tensor& kept, const at::Tensor& scale_inv,
                            const AttentionQuantizers& quantizers);
 
-// The values of codes, uint8 of any shape, in FP32.
+// Decodes codes (uint8 of any shape) to FP32.
 at::Tensor decoded(const at::Tensor& codes, FormatId format);
 
 }  // namespace telens

@@ -9,11 +9,11 @@
 namespace telens {
 
 struct SoftmaxBlock {
-  at::Tensor weights;  // [samples, heads, queries, keys]; 0 where a query sees no key
-  at::Tensor sink;     // [samples, heads, queries, 1], the sink's weight; undefined: there is none
+  at::Tensor weights;  // [samples, heads, queries, keys]; 0 if fully masked
+  at::Tensor sink;     // [samples, heads, queries, 1]; undefined without a sink
 };
 
-// FP32. Dropout is the caller's. Keeps the newest result for the same block.
+// Returns the softmax in FP32, without dropout. Caches the result of the last block.
 class Fp8Softmax {
  public:
   Fp8Softmax(const CodedHeads& heads, const AttentionRules& rules);
@@ -24,8 +24,8 @@ class Fp8Softmax {
   const CodedHeads& heads_;
   const AttentionRules& rules_;
   RuledScores ruled_;
-  at::Tensor factor_;  // that of the products
-  at::Tensor sink_;    // undefined: there is none
+  at::Tensor factor_;  // of the GEMM
+  at::Tensor sink_;    // undefined without a sink
   ScoreBlock kept_{};
   SoftmaxBlock newest_;
 };

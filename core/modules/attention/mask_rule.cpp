@@ -31,7 +31,7 @@ void check_padding_mask(const char* of, const at::Tensor& mask, std::int64_t bat
   }
 }
 
-// [batch, 1, 1, length] of padding masks that are [batch, length].
+// Reshapes padding masks [batch, length] to [batch, 1, 1, length].
 std::vector<at::Tensor> in_four_dimensions(std::vector<at::Tensor> masks) {
   for (at::Tensor& mask : masks) {
     if (mask.defined() && mask.dim() == 2) mask = mask.unsqueeze(1).unsqueeze(1);
@@ -67,7 +67,7 @@ bool is_bottom_right(const AttentionMaskType& type, const AttentionSpan& span) {
                                            : type.causality == Causality::bottom_right;
 }
 
-// Further than any place, and twice as far is still an int32.
+// Larger than any position; twice this value is still an int32.
 constexpr std::int64_t kFar = std::int64_t{1} << 30;
 
 }  // namespace
@@ -104,8 +104,8 @@ MaskRule::MaskRule(const AttentionMaskType& type, const AttentionSpan& span,
   }
   if (!type.padding) return;
   check_padding_masks(masks, sizes);
-  // Diagonals go by a sample's own positions, padding not counted, wherever it lies: in a batch
-  // samples differ in how much longer their keys are than their queries.
+  // Diagonals count a sample's own positions without padding. In a batch, samples differ in how
+  // much longer their keys are than their queries.
   const at::Tensor own_query = masks.front().logical_not().transpose(2, 3);
   const at::Tensor own_key = masks.back().logical_not();
   padded_query_ = own_query.logical_not();
@@ -191,9 +191,9 @@ KeyRange MaskRule::padded_keys(std::int64_t sample, std::int64_t first, std::int
   const std::int64_t* query = query_place_.const_data_ptr<std::int64_t>() + sample * sizes_.seq_q;
   const std::int64_t* key = key_place_.const_data_ptr<std::int64_t>() + sample * sizes_.seq_kv;
   const std::int64_t* end = key + sizes_.seq_kv;
-  // Places grow by one at a key of the sample's own, and stay where there is padding.
+  // Positions increase by one at a key of the sample and stay constant in padding.
   const std::int64_t* from = left_ < 0 ? key : std::lower_bound(key, end, query[first] - left_);
-  const std::int64_t* to = std::lower_bound(key, end, end[-1]) + 1;  // behind the last own key
+  const std::int64_t* to = std::lower_bound(key, end, end[-1]) + 1;  // after the last own key
   if (right_ >= 0) to = std::min(to, std::upper_bound(key, end, query[last] + right_));
   return {from - key, to - key};
 }

@@ -20,7 +20,7 @@ at::Tensor positions(std::int64_t count, const at::Tensor& like) {
   return at::arange(count, like.options().dtype(at::kLong));
 }
 
-// Lengths of 0 and more that end inside of the tokens.
+// Checks that lengths are not negative and do not exceed the tokens.
 void check_values(const char* argument, const at::Tensor& cu_seqlens,
                   const std::optional<at::Tensor>& starts, std::int64_t tokens) {
   const std::int64_t batch = cu_seqlens.size(0) - 1;

@@ -15,7 +15,7 @@
 namespace telens {
 namespace {
 
-// A mask that is the same for all queries stays as it is.
+// A mask that is equal for all queries is unchanged.
 at::Tensor get_rows(const at::Tensor& mask, const QueryRows& rows) {
   return mask.size(2) == 1 ? mask : rows.of(mask);
 }
@@ -46,7 +46,7 @@ at::Tensor exponentiate(const at::Tensor& scores, const at::Tensor& lse) {
 void drop_partly(at::Tensor& weights, const PartialScores& how, const QueryRows& rows) {
   if (!how.kept) return;
   weights.mul_(get_rows(*how.kept, rows));
-  if (how.keep > 0) weights.div_(how.keep);  // dropout 1 leaves nothing
+  if (how.keep > 0) weights.div_(how.keep);  // all dropped if 0
 }
 
 PartialAttention nothing_seen(const at::Tensor& query, const at::Tensor& value) {
@@ -82,7 +82,7 @@ void add_partial_gradients(const PartialHeads& heads, const PartialScores& how,
   const std::int64_t groups = heads.key.size(1);
   const OverPositions over =
       gradients.over_positions.value_or(OverPositions{heads.query, heads.key, gradients.output});
-  // A query that sees nothing has weights 0.
+  // Fully masked queries have weights 0.
   const at::Tensor lse = seen_or(gradients.lse, -kUnseen);
   for_query_rows(heads.query.size(2), [&](const QueryRows& rows) {
     const at::Tensor weights = partial_scores(heads, how, rows).sub_(rows.of(lse)).exp_();

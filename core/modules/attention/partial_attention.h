@@ -13,11 +13,11 @@ namespace telens {
 
 struct PartialScores {
   std::optional<at::Tensor> allowed = {};  // boolean [batch or 1, 1, seq_q, seq_kv]; nothing: all
-  std::optional<at::Tensor> kept = {};     // boolean [batch, heads, seq_q, seq_kv]: dropout's
-  double keep = 1;                         // probability of it
+  std::optional<at::Tensor> kept = {};     // boolean [batch, heads, seq_q, seq_kv]: kept by dropout
+  double keep = 1;                         // probability of `kept`
   double scale = 1;
-  std::optional<at::Tensor> factor = {};  // FP32, 1 element, in the place of scale: that of codes
-  std::optional<at::Tensor> bias = {};    // added to scaled scores, broadcast to all of them
+  std::optional<at::Tensor> factor = {};  // FP32, 1 element, replaces scale for codes
+  std::optional<at::Tensor> bias = {};    // added to scaled scores, broadcastable
 };
 
 struct PartialHeads {
@@ -27,54 +27,54 @@ struct PartialHeads {
 };
 
 struct PartialAttention {
-  at::Tensor output;  // [batch, heads, seq_q, value size]; 0 where a query sees no key
-  at::Tensor lse;     // [batch, heads, seq_q, 1]; -Inf where a query sees no key
+  at::Tensor output;  // [batch, heads, seq_q, value size]; 0 if fully masked
+  at::Tensor lse;     // [batch, heads, seq_q, 1]; -Inf if fully masked
 };
 
-// That of queries [batch, heads, seq_q, size] which have seen no key, in their dtype.
+// Returns the result of queries [batch, heads, seq_q, size] without keys, in their dtype.
 PartialAttention nothing_seen(const at::Tensor& query, const at::Tensor& value);
 
 PartialAttention attend_partly(const PartialHeads& heads, const PartialScores& scores);
 
-// sum becomes that of itself and more, of the same queries; both are finite where one is.
+// Adds the result for more keys of the same queries to `sum`. Both are finite unless fully masked.
 void add_partial(const PartialAttention& sum, const PartialAttention& more);
 
-// The products that add over queries or keys multiply these, of the same shapes, where others
-// multiply other codes (fp8_operands.h).
+// Operands of the GEMMs that sum over queries or keys, of the same shapes, if their codes differ
+// (fp8_operands.h).
 struct OverPositions {
   at::Tensor query;
   at::Tensor key;
   at::Tensor output;  // the gradient
 };
 
-// A backward knows this of all keys together.
+// Values over all keys for a backward.
 struct AttentionGradients {
   at::Tensor output;  // gradient of the whole output, [batch, heads, seq_q, value size]
   at::Tensor delta;   // [batch, heads, seq_q, 1]: sum of output times its gradient
-  at::Tensor lse;     // that of all keys
+  at::Tensor lse;     // over all keys
   std::optional<OverPositions> over_positions = {};
 };
 
 struct PartialGradients {
   PartialHeads heads;
-  std::optional<at::Tensor> bias = {};  // the bias's sizes; nothing: there is none
+  std::optional<at::Tensor> bias = {};  // nullopt without a bias
 };
 
-// Adds the gradients of these heads, and of their bias, to those in `into`.
+// Adds the gradients of these heads and of their bias to `into`.
 void add_partial_gradients(const PartialHeads& heads, const PartialScores& scores,
                            const AttentionGradients& gradients, const PartialGradients& into);
 
-// Parts of the above for attentions that cast what lies between, of some rows of the queries.
+// Parts of the functions above for FP8 attention, for some rows of queries.
 
-// [batch, heads, rows, seq_kv], scaled and biased; -Inf where a key is not seen.
+// [batch, heads, rows, seq_kv], scaled and biased; -Inf for hidden keys.
 at::Tensor partial_scores(const PartialHeads& heads, const PartialScores& how,
                           const QueryRows& rows);
 
-// Puts exp(score - the largest of its row) in the place of scores [batch, heads, rows, seq_kv], and
-// the logarithm of the softmax's sum in lse. Returns what the exponentials are to be divided by.
+// Replaces scores [batch, heads, rows, seq_kv] with exp(score - row maximum) and stores the
+// log-sum-exp in lse. Returns the divisor of the exponentials.
 at::Tensor exponentiate(const at::Tensor& scores, const at::Tensor& lse);
 
-// Dropout of these rows' weights, or of their gradients.
+// Applies dropout to these rows' weights or gradients.
 void drop_partly(at::Tensor& weights, const PartialScores& how, const QueryRows& rows);
 
 }  // namespace telens

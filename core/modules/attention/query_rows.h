@@ -10,7 +10,7 @@
 
 namespace telens {
 
-// Rows of queries whose scores are there at one time.
+// Rows of queries whose scores are computed together.
 struct QueryRows {
   std::int64_t first;
   std::int64_t count;
@@ -18,7 +18,7 @@ struct QueryRows {
   at::Tensor of(const at::Tensor& rows) const { return rows.narrow(-2, first, count); }
 };
 
-// Calls with all rows, some at a time; not at all where there are none.
+// Calls `use` with all rows, some at a time.
 template <typename Call>
 void for_query_rows(std::int64_t queries, const Call& call) {
   constexpr std::int64_t kRowsAtOnce = 256;

@@ -1,5 +1,6 @@
-// Attention to keys and values that travel round a ring of ranks: each rank has some of the queries
-// of every sequence and sees all keys in turn (https://arxiv.org/abs/2310.01889).
+// Ring attention: each rank has some queries of every sequence and attends to the keys and values
+// of all ranks, which travel around a ring (https://arxiv.org/abs/2310.01889). Partial results are
+// combined by their log-sum-exp (https://arxiv.org/abs/2205.14135).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,20 +19,20 @@ struct RingAttention {
   ProcessGroupPtr group;
   ContextPositions query;
   ContextPositions key;
-  bool causal = false;  // queries and keys then lie alike
+  bool causal = false;  // queries and keys have the same positions
   double dropout = 0;
   double scale = 1;
-  // [batch or 1, heads or 1, seq_q or 1, seq_kv], added to scaled scores: of this rank's queries
-  // and all ranks' keys in their natural order.
+  // [batch or 1, heads or 1, seq_q or 1, seq_kv], added to scaled scores: this rank's queries, all
+  // ranks' keys in natural order.
   std::optional<at::Tensor> bias = {};
-  // The products of each step multiply codes in blocks (fp8_operands.h), these of query, key and
-  // value, those of the output's gradient. nullptr: what came.
+  // The GEMMs of each step multiply codes in blocks (fp8_operands.h): quantizers of query, key and
+  // value, and of the output gradient. nullptr if the given tensors are multiplied.
   std::shared_ptr<Quantizer> qkv = {};
   std::shared_ptr<Quantizer> d_o = {};
 };
 
-// heads: this rank's chunks, [batch, heads, seq, size]; the result is of the query's dtype. Sums
-// are FP32 (FP64 for FP64), in the forward and for gradients.
+// heads: this rank's chunks, [batch, heads, seq, size]; the result has the query's dtype. Sums are
+// FP32 (FP64 for FP64), in the forward and for gradients.
 at::Tensor attend_in_ring(const QueryKeyValueHeads& heads, const RingAttention& how);
 
 }  // namespace telens

@@ -42,8 +42,8 @@ at::Tensor Ring::in_natural_order(const at::Tensor& bias) const {
   return to_natural_order(bias, 3, at_.size);
 }
 
-// Under a causal mask the keys of a lower rank's second chunk lie behind all queries, and of the
-// queries only the second chunk lies behind a higher rank's keys. What is left is seen whole.
+// Under a causal mask a lower rank's second key chunk is masked for all queries, and only the
+// second query chunk sees a higher rank's keys. Remaining blocks are unmasked.
 RingStep Ring::step(std::int64_t index) const {
   const std::int64_t owner = (at_.rank - index + at_.size) % at_.size;
   RingStep step{.query = {0, queries_},

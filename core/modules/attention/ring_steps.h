@@ -12,7 +12,7 @@
 
 namespace telens {
 
-// Keys and values, or their gradients, as the one tensor that travels.
+// Keys and values, or their gradients, packed into the tensor that travels.
 class Travelers {
  public:
   Travelers(const at::Tensor& key, const at::Tensor& value)
@@ -29,7 +29,7 @@ class Travelers {
   std::vector<std::int64_t> value_sizes_;
 };
 
-// A range of places of this rank's two chunks.
+// A range of positions of this rank's two chunks.
 struct RingPart {
   std::int64_t first;
   std::int64_t count;
@@ -39,18 +39,18 @@ struct RingPart {
   }
 };
 
-// One step: some queries look at some keys of the rank that owns them.
+// One step: some queries attend to some keys of one rank.
 struct RingStep {
   RingPart query;
   RingPart key;
-  RingPart of_all_keys;  // the same keys among those of all ranks, rank by rank
+  RingPart of_all_keys;  // the same keys in rank order
   std::optional<at::Tensor> allowed;
 
-  // The part of a bias whose keys lie rank by rank, or of its gradient.
+  // The part of a bias (or its gradient) with keys in rank order.
   std::optional<at::Tensor> of_bias(const std::optional<at::Tensor>& bias) const;
 };
 
-// The steps of one rank, in the forward and in the backward. Refers to `how`.
+// The steps of one rank, forward and backward. Refers to `how`.
 class Ring {
  public:
   // Lengths of this rank's queries and keys.
@@ -59,8 +59,8 @@ class Ring {
   std::int64_t steps() const { return at_.size; }
   RingStep step(std::int64_t index) const;
 
-  // Calls with the number of each step, the step, and the keys and values that are here then, while
-  // they travel on. packed: this rank's.
+  // Calls `use` with the index of each step, the step, and the keys and values that are present,
+  // while they are sent on. packed: this rank's.
   template <typename Call>
   void for_steps(at::Tensor packed, const Call& call) const {
     for (std::int64_t i = 0; i < steps(); ++i) {
@@ -75,12 +75,12 @@ class Ring {
     return pass_to_next_rank(x, how_.group, channel, /*is_shown=*/true);
   }
 
-  // A bias with the keys in the order in which ranks have them, and back.
+  // Reorder the keys of a bias to rank order, and back.
   std::optional<at::Tensor> rank_by_rank(const std::optional<at::Tensor>& bias,
                                          at::ScalarType dtype) const;
   at::Tensor in_natural_order(const at::Tensor& bias) const;
 
-  // Dropout's choices for a step, boolean [batch, heads, queries, keys]; nothing without dropout.
+  // Dropout's choices for a step, boolean [batch, heads, queries, keys]; nullopt without dropout.
   std::optional<at::Tensor> draw_kept(const at::Tensor& query, const at::Tensor& key) const;
 
  private:

@@ -10,9 +10,9 @@
 namespace telens {
 namespace {
 
-// More queries share no more work, and a causal mask leaves out fewer keys.
+// More queries per block save no work, and a causal mask then skips fewer keys.
 constexpr std::int64_t kMostQueries = 256;
-// A GPU wants work for all of its processors at a time: 128 MiB of FP32.
+// 128 MiB of FP32: enough work for all multiprocessors of a GPU.
 constexpr std::int64_t kScoresOnDevice = std::int64_t{1} << 25;
 
 at::Tensor part(const at::Tensor& x, std::int64_t dim, std::int64_t first, std::int64_t count) {

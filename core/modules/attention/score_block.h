@@ -13,7 +13,7 @@ namespace telens {
 struct ScoreShape {
   std::int64_t batch;
   std::int64_t heads;
-  std::int64_t groups;  // heads of the keys; they divide the heads
+  std::int64_t groups;  // heads of the keys; a divisor of the heads
   std::int64_t queries;
   std::int64_t keys;
 
@@ -35,8 +35,8 @@ struct ScoreBlock {
   std::int64_t head() const { return group * heads_of_group; }
   std::int64_t heads() const { return groups * heads_of_group; }
 
-  // Views of this block: of [batch, heads, seq_q, n], of [batch, groups, seq_kv, n], and of what
-  // is broadcast to [batch, heads, seq_q, seq_kv].
+  // Views of this block: of [batch, heads, seq_q, n], of [batch, groups, seq_kv, n], and of tensors
+  // that broadcast to [batch, heads, seq_q, seq_kv].
   at::Tensor of_queries(const at::Tensor& x) const;
   at::Tensor of_keys(const at::Tensor& x) const;
   at::Tensor of_scores(const at::Tensor& x) const;
@@ -46,10 +46,10 @@ struct ScoreBlock {
 
 ScoreBlock whole_block(const ScoreShape& shape);
 
-// The products of an attention, each one product for all heads that share a key.
+// GEMMs of an attention, each batched over the heads that share a key.
 
 // query [samples, heads, queries, size] key^T [samples, groups, keys, size]
-//   -> [samples, heads, queries, keys]; the output's gradient and the values alike.
+//   -> [samples, heads, queries, keys]. Also for the output gradient and the values.
 at::Tensor compute_products(const at::Tensor& query, const at::Tensor& key);
 
 // weights [samples, heads, queries, keys] rows [samples, groups, keys, size]
@@ -57,10 +57,10 @@ at::Tensor compute_products(const at::Tensor& query, const at::Tensor& key);
 at::Tensor sum_over_keys(const at::Tensor& weights, const at::Tensor& rows);
 
 // weights^T [samples, heads, queries, keys] rows [samples, heads, queries, size]
-//   -> [samples, groups, keys, size], the heads of a group added up
+//   -> [samples, groups, keys, size], summed over the heads of a group
 at::Tensor sum_over_queries(const at::Tensor& weights, const at::Tensor& rows, std::int64_t groups);
 
-// The first of some keys, and the one behind the last.
+// A half-open range of keys.
 struct KeyRange {
   std::int64_t first;
   std::int64_t last;
@@ -69,30 +69,29 @@ struct KeyRange {
 struct BlockedScores {
   ScoreShape shape;
   std::int64_t scores_of_block;
-  // The keys that some queries of some samples may see; no other key is in the block. Not called:
-  // all of them.
+  // The keys visible to some queries of some samples; the block contains no others. If not called,
+  // all keys.
   std::function<KeyRange(const ScoreBlock&)> keys = {};
 };
 
-// Calls with blocks of at least one key and no more than scores_of_block scores, unless one query
-// of one group has more. All queries of all heads come exactly once; nothing comes where there are
-// no scores.
+// Calls `use` with blocks of at least one key and at most scores_of_block scores, unless one query
+// of one group has more. Covers all queries of all heads exactly once. Does nothing if there are no
+// scores.
 void for_score_blocks(const BlockedScores& blocks,
                       const std::function<void(const ScoreBlock&)>& call);
 
-// How attention is cut.
+// Limits of block sizes.
 struct BlockLimits {
-  // Numbers of scores, of all heads: more of them do not stand in memory at one time on a CPU
-  // (16 MiB of FP32).
+  // The largest number of scores of all heads that is materialized on a CPU (16 MiB of FP32).
   std::int64_t most_whole = std::int64_t{2048} * 2048;
-  // A block's: it stays in the second-level cache while the softmax goes over it.
+  // Scores per block: fits in the L2 cache during the softmax.
   std::int64_t of_block = std::int64_t{1} << 19;
 };
 
-// Those of the process; tests make them small.
+// The limits of the process; tests reduce them.
 TELENS_EXPORT BlockLimits& block_limits();
 
-// The scores of one block on query's device: another device than a CPU wants larger ones.
+// Returns the scores per block on query's device; larger on devices other than the CPU.
 std::int64_t scores_of_block(const at::Tensor& query);
 
 }  // namespace telens

@@ -32,7 +32,7 @@ void ScoreDropout::apply(const at::Tensor& weights, const ScoreBlock& block) con
   if (probability_ == 0) return;
   if (choices_.defined()) {
     weights.mul_(block.of_scores(choices_));
-    if (probability_ != 1) weights.div_(1 - probability_);  // 1 leaves nothing
+    if (probability_ != 1) weights.div_(1 - probability_);  // all dropped if 1
     return;
   }
   ops::keyed_dropout_(weights, {.seed = seed_,

@@ -12,19 +12,19 @@ namespace telens {
 
 class ScoreDropout {
  public:
-  ScoreDropout() = default;  // drops nothing
+  ScoreDropout() = default;  // no dropout
 
-  // Takes one number of the CPU's default generator, whatever the sizes are.
+  // Draws one number from the CPU's default generator, independent of the sizes.
   static ScoreDropout seeded(double probability);
-  // Every weight's choice at once, from the default generator of query's device, where a device has
-  // no kernel for the choices of a seed.
+  // Draws all choices at once from the default generator of query's device, for devices without a
+  // kernel for seeded choices.
   static ScoreDropout drawn(const ScoreShape& shape, const at::Tensor& query, double probability);
 
-  // The second choices, where they are a tensor; undefined elsewhere.
+  // The choices drawn at once; undefined for seeded choices.
   const at::Tensor& choices() const { return choices_; }
   void set_choices(const at::Tensor& choices) { choices_ = choices; }
 
-  // Multiplies weights [samples, heads, queries, keys] in place: by 0, or by 1 / (1 - probability).
+  // Multiplies weights [samples, heads, queries, keys] in place by 0 or 1 / (1 - probability).
   void apply(const at::Tensor& weights, const ScoreBlock& block) const;
 
   double probability() const { return probability_; }
@@ -32,7 +32,7 @@ class ScoreDropout {
  private:
   double probability_ = 0;
   std::int64_t seed_ = 0;
-  at::Tensor choices_ = {};  // boolean [batch, heads, seq_q, seq_kv], True where a weight is kept
+  at::Tensor choices_ = {};  // boolean [batch, heads, seq_q, seq_kv], true if kept
 };
 
 }  // namespace telens

@@ -8,10 +8,10 @@
 
 namespace telens {
 
-// Both may be nullptr; FP64 takes neither.
+// Both may be nullptr; not supported for FP64.
 struct ActivationCasts {
-  FusedCast* forward = nullptr;  // the result is a placeholder and the codes are the cast's
-  c10::intrusive_ptr<GradientCast> backward = {};  // casts x's gradient, for the layer that made x
+  FusedCast* forward = nullptr;  // receives the codes; the result is a placeholder
+  c10::intrusive_ptr<GradientCast> backward = {};  // quantizes x's gradient for the layer before
 };
 
 // [..., n] -> [..., n]; a gated activation halves the last dimension. Differentiable.

@@ -82,8 +82,8 @@ class TELENS_EXPORT LayerNormLinear : public CallableModule<LayerNormLinearInput
 
   explicit LayerNormLinear(LayerNormLinearOptions options);
 
-  // (output [..., out_features]; bias if return_bias; normalized input if
-  // return_layernorm_output), in the activation's dtype (torch.autocast's where that is on).
+  // Returns (output [..., out_features]; bias if return_bias; normalized input if
+  // return_layernorm_output), in the activation's dtype (torch.autocast's if enabled).
   Outputs forward(const LayerNormLinearInputs& inputs) override;
 
   at::Tensor extra_state() const override;

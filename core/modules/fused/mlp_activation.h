@@ -1,5 +1,5 @@
-// The activation of an MLP: one of the kernels' (core/ops/activation.h), or one that is composed of
-// LibTorch's operators.
+// The activation of an MLP: a kernel (core/ops/activation.h) or a composition of LibTorch's
+// operators.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,22 +12,22 @@
 
 namespace telens {
 
-// Transformer Engine's activation_params: numbers by name.
+// Transformer Engine's activation_params, by name.
 using ActivationParameters = std::map<std::string, double>;
 
-// x = (a, b) in halves of the last dimension; s is the sigmoid.
+// x = (a, b), the halves of the last dimension; s is the sigmoid.
 //   glu             s(a) * b
 //   clamped_swiglu  a' * s(alpha * a') * (b' + glu_linear_offset), a' = min(a, limit),
 //                   b' = b within [-limit, limit]; by default limit 7, alpha 1.702 and offset 1
 class MlpActivation {
  public:
-  // Throws UsageError naming all activations, or the parameters that this one takes.
+  // Throws UsageError that lists all activations, or the parameters of this one.
   MlpActivation(const std::string& name, const ActivationParameters& parameters);
 
   bool gated() const { return kernel_ == nullptr || kernel_->gated; }
-  // The kernels' activation, which casts its result; nullptr for a composed one.
+  // The activation kernel, which can quantize its result; nullptr for a composed activation.
   const ops::Activation* kernel() const { return kernel_; }
-  // [..., 2n] -> [..., n] of a composed one, in FP32 (FP64 for FP64) and rounded once.
+  // Applies a composed activation, [..., 2n] -> [..., n], in FP32 (FP64 for FP64), rounded once.
   at::Tensor compose(const at::Tensor& x) const;
 
  private:

@@ -1,4 +1,4 @@
-// wgrad that is added to main_grad (main_grad.h) instead of being returned to autograd.
+// Adds wgrad to main_grad (main_grad.h) instead of returning it to autograd.
 #pragma once
 
 #include <vector>
@@ -8,21 +8,22 @@
 namespace telens {
 
 struct AccumulatedWgrad {
-  std::vector<at::Tensor> weights = {};  // the parameters, which divide wgrad's rows; {}: returned
-  bool overwrite = false;                // wgrad replaces what is in main_grad
-  at::ScalarType dtype{};                // the computation's
+  std::vector<at::Tensor> weights =
+      {};                  // parameters that divide wgrad's rows; empty: not accumulated
+  bool overwrite = false;  // wgrad replaces main_grad
+  at::ScalarType dtype{};  // of the computation
 
   explicit operator bool() const { return !weights.empty(); }
 };
 
-// The parameters of a weight: itself, or its parts.
+// Returns the parameters of a weight: the weight or its parts.
 std::vector<at::Tensor> get_parameters(const Weight& weight);
 
-// Multiplies gradient and input, adds the product to the main_grad of each parameter, and returns
-// what autograd gets as the weight's gradient: zeros or nothing. Into one FP32 buffer the GEMM adds
-// by itself. Into several, or into BF16 or FP16, a product in FP32 is added and rounded once; as
-// for a layer whose wgrad the session may ever inspect, in every iteration, so that inspecting
-// changes no bit.
+// Computes wgrad, adds it to the main_grad of each parameter, and returns the gradient for
+// autograd: zeros or undefined. The GEMM adds directly into a single FP32 buffer. For several
+// buffers, BF16 and FP16, an FP32 product is added and rounded once. The same happens if the
+// session may ever inspect this layer's wgrad, in every iteration, so that inspecting changes no
+// bit.
 at::Tensor accumulate_wgrad(GemmLayer& layer, const ForwardContext& context,
                             const AccumulatedWgrad& target, const Operand& gradient,
                             const Operand& input, const GemmOverlapNote* overlap = nullptr);

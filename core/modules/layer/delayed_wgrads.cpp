@@ -30,7 +30,7 @@ void DelayedWgrads::put(Product product) {
   waiting_.push_back({torch::autograd::get_current_graph_task_id(), std::move(product)});
 }
 
-// The products of one backward leave the queue; none where there are fewer backwards.
+// Removes the products of one backward from the queue. Returns none if there are fewer backwards.
 std::vector<DelayedWgrads::Waiting> DelayedWgrads::take_products(std::size_t backward) {
   const std::scoped_lock lock(mutex_);
   std::vector<int> backwards;
@@ -56,7 +56,7 @@ bool DelayedWgrads::run_oldest(const std::shared_ptr<GemmLayer>& layer,
   return !due.empty();
 }
 
-// The products' operands are freed without the lock.
+// Frees the operands without the lock.
 void DelayedWgrads::clear() {
   std::vector<Waiting> dropped;
   const std::scoped_lock lock(mutex_);
@@ -72,7 +72,7 @@ bool DelayedWgrads::is_empty() {
 
 void deliver_gradient(const DelayedWgrad& made) {
   if (!made.gradient.defined()) return;
-  // Parts of a split weight are behind the function that joined them.
+  // The parts of a split weight precede the function that joined them in the graph.
   torch::autograd::backward({made.weight}, {made.gradient});
 }
 

@@ -1,5 +1,5 @@
-// Gradients of weights that are made apart from the backward (delay_wgrad_compute), so that a
-// pipeline can fill its bubbles with them.
+// Weight gradients computed after the backward (delay_wgrad_compute), which let a pipeline fill its
+// bubbles.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,11 +16,11 @@ namespace telens {
 
 struct GemmLayer;
 
-// A tensor that a product will read, as it was when the product was put off.
+// An operand of a delayed GEMM and its version.
 class UnchangedTensor {
  public:
   UnchangedTensor(const char* name, const at::Tensor& tensor);
-  // Throws UsageError, naming the layer, where the tensor was changed in place since.
+  // Throws UsageError, naming the layer, if the tensor was modified in place.
   void check(const std::string& layer) const;
 
  private:
@@ -29,25 +29,26 @@ class UnchangedTensor {
   std::uint32_t version_;
 };
 
-// A product's result. The weight may be a part of a split one; an undefined gradient is in the
-// weight's main_grad.
+// The result of a delayed GEMM. The weight may be a part of a split one. `gradient` is undefined if
+// it was added to main_grad.
 struct DelayedWgrad {
   at::Tensor weight;
   at::Tensor gradient;
 };
 
-// One layer's products that wait, oldest backward first. Several threads may put them.
+// The pending weight gradients of one layer, oldest backward first. put() is thread-safe.
 class DelayedWgrads {
  public:
-  // A product that is handed its layer, which it does not keep alive while it waits.
+  // Computes a weight gradient. Receives its layer as an argument and does not keep it alive.
   using Product = std::function<DelayedWgrad(const std::shared_ptr<GemmLayer>&)>;
 
-  // To be called in a backward, whose products belong together: a shared layer leaves several.
+  // Call in a backward. The products of one backward are run together: a shared layer adds several.
   void put(Product product);
-  // Runs those of the oldest backward, and hands on what each makes; false where nothing waits.
+  // Computes the wgrads of the oldest pending backward and passes each to `take`. Returns false if
+  // none is pending.
   bool run_oldest(const std::shared_ptr<GemmLayer>& layer,
                   const std::function<void(const DelayedWgrad&)>& take);
-  // Lets products go that are not run: all, or those of one backward, the oldest being number 0.
+  // Discard pending products: all, or those of one backward (0: the oldest).
   void clear();
   void drop(std::size_t backward);
   bool is_empty();
@@ -63,8 +64,8 @@ class DelayedWgrads {
   std::vector<Waiting> waiting_;
 };
 
-// Hands a gradient to the weight as a backward would: added to .grad, behind the weight's hooks.
-// An undefined one does nothing.
+// Accumulates a gradient like a backward: runs the weight's hooks and adds to .grad. Ignores an
+// undefined gradient.
 void deliver_gradient(const DelayedWgrad& made);
 
 }  // namespace telens

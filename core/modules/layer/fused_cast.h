@@ -1,5 +1,5 @@
 // FP8 casts fused into the producing kernel (norm, activation). The high-precision tensor is never
-// materialized; autograd sees a placeholder, the codes travel beside it.
+// materialized: autograd receives a placeholder, and the codes are passed separately.
 #pragma once
 
 #include <c10/core/TensorImpl.h>
@@ -14,44 +14,46 @@
 
 namespace telens {
 
-// The cast of an activation, by the norm or the activation function that makes it.
+// The fused cast of an activation.
 struct FusedCast {
   ops::KnownScale scale;
-  ops::OrientedCodes codes = {};  // to be filled
+  ops::OrientedCodes codes = {};  // output
 };
 
-// Makes an activation: without a cast the tensor, with one a placeholder, and the cast's codes.
+// Creates an activation. If `cast` is nullptr, returns the tensor; otherwise fills cast->codes and
+// returns a placeholder.
 using MakeActivation = c10::function_ref<at::Tensor(FusedCast* cast)>;
 
-// The cast of the gradient of a layer's output, by the backward of what the output went into. The
-// two backwards share it. It does not change after the forward: several backwards of one graph may
-// run at a time.
+// The fused cast of the gradient of a layer's output, by the backward of the following operation.
+// Both backwards share it. Constant after the forward: several backwards of one graph may run
+// concurrently.
 struct GradientCast final : torch::CustomClassHolder {
-  // The layer's request, made in its forward: every backward then hands it a placeholder. nullopt:
-  // the gradient itself.
+  // The layer's request, set in its forward; every backward then passes a placeholder to the layer.
+  // nullopt if the layer requires the gradient itself.
   std::optional<ops::KnownScale> scale;
-  std::optional<at::ScalarType> bias_dtype;  // nullopt: no gradient of the bias
+  std::optional<at::ScalarType> bias_dtype;  // nullopt if no bias gradient is required
 };
 
 // Quantized output gradient, attached to the placeholder tensor as backend metadata, so that it
 // lives as long as the placeholder.
 struct FusedGradient final : c10::BackendMeta {
   QuantizedTensor codes;
-  at::Tensor bias;  // the bias gradient; undefined: not requested
+  at::Tensor bias;  // the bias gradient; undefined if not requested
 };
 
-// A placeholder that carries the gradient.
+// Returns a placeholder with the gradient attached.
 at::Tensor placeholder_with(c10::intrusive_ptr<FusedGradient> gradient, at::IntArrayRef sizes,
                             const at::Tensor& like);
-// The gradient that a placeholder carries; nullptr for other tensors.
+// Returns the gradient attached to a placeholder, or nullptr.
 const FusedGradient* fused_gradient(const at::Tensor& tensor);
 
-// The scale for casting a layer's activation or gradient inside the producing kernel: where delayed
-// scaling quantizes it for every GEMM that is needed, and the plan lets no feature touch it.
+// Returns the scale for casting a layer's activation or gradient inside the producing kernel.
+// Returns nullopt unless delayed scaling quantizes it for every required GEMM and no feature
+// accesses it.
 std::optional<ops::KnownScale> fused_cast_scale(const ForwardContext& context, TensorName name,
                                                 bool first_needed, bool second_needed);
 
-// A tensor of zeros with one element of memory.
+// Returns a tensor of zeros that stores one element.
 at::Tensor placeholder(at::IntArrayRef sizes, const at::Tensor& like);
 
 }  // namespace telens

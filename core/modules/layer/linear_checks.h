@@ -1,4 +1,4 @@
-// Checks of the tensors that a linear layer is given.
+// Checks of the tensors that a linear layer receives.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,7 +10,7 @@
 
 namespace telens {
 
-// Shape, dtype and device of an activation, which need not be made yet.
+// Shape, dtype and device of an activation that may not exist yet.
 class ActivationMeta {
  public:
   ActivationMeta(at::IntArrayRef sizes, const at::Tensor& like) : sizes_(sizes), like_(like) {}
@@ -26,20 +26,21 @@ class ActivationMeta {
   const at::Tensor& like_;
 };
 
-// Each throws ShapeError or UsageError that names the layer.
+// Throw ShapeError or UsageError that names the layer.
 void check_dtypes(const std::string& layer, const ActivationMeta& input, const at::Tensor& weight);
 void check_shapes(const std::string& layer, const ActivationMeta& input, const at::Tensor& weight);
 
-// FP8 GEMMs on GPUs take features in multiples of 16, and a run that works here works there. Tokens
-// may be any number: the GEMM pads them (core/quantization/token_padding.h). `debug_name`: the
-// layer's in debug configurations, "" if it has none.
+// FP8 GEMMs on GPUs require features in multiples of 16; all devices check this, so that a run on
+// the CPU also works on a GPU. Any number of tokens is valid: the GEMM pads them
+// (core/quantization/token_padding.h). `debug_name`: the layer's name in debug configurations, ""
+// if it has none.
 void check_fp8_shapes(const std::string& layer, const std::string& debug_name,
                       const ForwardContext& context, const ActivationMeta& input,
                       const at::Tensor& weight);
 
 void check_tensor_parallel(const std::string& layer, const TensorParallel& tensor_parallel);
 
-// Checks a divided sequence, which is the input's first dimension.
+// Checks a divided sequence, the input's first dimension.
 void check_sequence(const std::string& layer, const LinearParallel& parallel,
                     const ActivationMeta& input);
 

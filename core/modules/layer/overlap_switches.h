@@ -1,5 +1,4 @@
-// The arguments by which a module asks for overlaps of its GEMMs (userbuffers.h), Transformer
-// Engine's names.
+// Module arguments that request overlaps of GEMMs (userbuffers.h), named as in Transformer Engine.
 #pragma once
 
 #include <string>
@@ -12,7 +11,7 @@ struct OverlapSwitches {
   bool rs_dgrad = false;
   bool bulk_dgrad = false;
   bool bulk_wgrad = false;
-  std::string name = {};  // a linear layer has one: "qkv", "proj", "fc1" or "fc2"
+  std::string name = {};  // of a linear layer: "qkv", "proj", "fc1" or "fc2"
 
   OverlapSwitches named(const char* ub_name) const {
     OverlapSwitches switches = *this;
@@ -20,7 +19,7 @@ struct OverlapSwitches {
     return switches;
   }
 
-  // Where a struct of options describes itself.
+  // Describes these options in a struct of options.
   template <typename Owner, typename Visitor>
   static void describe_in(Visitor&& visit, OverlapSwitches Owner::*member) {
     visit.nested(

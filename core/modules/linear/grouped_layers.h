@@ -1,5 +1,5 @@
-// The layers of a GroupedLinear under a recipe, which nothing watches: one function of autograd for
-// all of its maps. Each casts and multiplies as it does by itself, with the same bits.
+// The layers of a GroupedLinear under a recipe if no feature is due: one autograd function for all
+// maps, with the same bits as separate maps.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,19 +13,19 @@
 namespace telens {
 
 struct GroupedLayers {
-  at::Tensor input;                // [sum(rows), in], of the dtype to compute in
-  std::vector<std::int64_t> rows;  // those of the input that each map takes
-  at::Tensor out;                  // where the result is to be written; undefined: anywhere
-  at::Tensor dgrad_out;            // the same for the gradient of the input
+  at::Tensor input;                // [sum(rows), in], in the computation's dtype
+  std::vector<std::int64_t> rows;  // input rows of each map
+  at::Tensor out;                  // output buffer; may be undefined
+  at::Tensor dgrad_out;            // buffer of the input's gradient; may be undefined
   std::string layer;               // for messages
 };
 
-// One map: its layer and what it is given besides its rows.
+// One map: its layer and its arguments.
 struct GroupedMap {
   LinearLayer& operation;
   ForwardContext context;
   Weight weight;
-  at::Tensor bias;  // undefined: none, as all others
+  at::Tensor bias;  // undefined for all maps or for none
 };
 
 // [sum(rows), out].

@@ -1,4 +1,4 @@
-// y_i = x_i A_i^T + b_i for consecutive parts of one input: the experts of a mixture, for example.
+// y_i = x_i A_i^T + b_i for consecutive parts of one input, such as the experts of a mixture.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ struct GroupedLinearOptions {
 
 struct GroupedLinearInputs {
   at::Tensor inp;                      // [sum(m_splits), in_features]
-  std::vector<std::int64_t> m_splits;  // rows of each map's part; 0: nothing goes through it
+  std::vector<std::int64_t> m_splits;  // rows of each map; may be 0
   std::optional<bool> is_first_microbatch = {};
   std::optional<at::Tensor> out = {};        // [sum(m_splits), out_features]
   std::optional<at::Tensor> dgrad_out = {};  // [sum(m_splits), in_features]
@@ -70,22 +70,22 @@ struct GroupedLinearInputs {
 };
 
 // Parameters: weight0, weight1, ... [out_features, in_features], bias0, bias1, ... [out_features],
-// or all of them as one, weight and bias. Where nothing watches, the products of all maps are one
-// operation, and under a recipe their casts and products one function of autograd. Each map is a
-// layer of its own: it has its own quantizers, amax history and kept weight.
+// or a joined weight and bias. If no feature is due, the GEMMs of all maps are one operation; under
+// a recipe their casts and GEMMs are one autograd function. Each map is a layer with separate
+// quantizers, amax history and cached weight.
 class TELENS_EXPORT GroupedLinear : public CallableModule<GroupedLinearInputs> {
  public:
   using Options = GroupedLinearOptions;
 
-  // In Python whatever follows the output is one list, as Transformer Engine returns the biases.
+  // In Python, the results after the output are one list, like the biases in Transformer Engine.
   static constexpr bool kListsBiases = true;
 
   explicit GroupedLinear(GroupedLinearOptions options);
 
-  // (output [sum(m_splits), out_features]; bias0, bias1, ... if return_bias), in the activation's
-  // dtype (torch.autocast's where that is on). An input of more dimensions is taken as a matrix of
-  // its last one, and the output gets the others back. Throws ShapeError where m_splits does not
-  // fit num_gemms or inp, or a buffer does not fit what it is for.
+  // Returns (output [sum(m_splits), out_features]; bias0, bias1, ... if return_bias), in the
+  // activation's dtype (torch.autocast's if enabled). Flattens an input with more dimensions to a
+  // matrix and restores them in the output. Throws ShapeError if m_splits does not match num_gemms
+  // or inp, or if a buffer has the wrong shape.
   Outputs forward(const GroupedLinearInputs& inputs) override;
 
   at::Tensor extra_state() const override;
@@ -100,10 +100,10 @@ class TELENS_EXPORT GroupedLinear : public CallableModule<GroupedLinearInputs> {
     LinearParameters parameters;
     LinearLayer operation;
   };
-  // The tensors of a map in one forward, and how it runs.
+  // The tensors and context of a map in one forward.
   struct MapCall {
     Weight weight;
-    at::Tensor bias;  // undefined: none, or it is returned
+    at::Tensor bias;  // undefined if there is none or if it is returned
     ForwardContext context;
 
     bool is_plain() const { return !context.plan && !context.recipe && !weight.quantized; }
@@ -126,11 +126,11 @@ class TELENS_EXPORT GroupedLinear : public CallableModule<GroupedLinearInputs> {
                             std::vector<MapCall> calls, const LinearCall& call);
 
   GroupedLinearOptions options_;
-  std::int64_t in_features_ = 0;  // this rank's
+  std::int64_t in_features_ = 0;  // of this rank
   std::int64_t out_features_ = 0;
   NamedLayers layers_;
   std::vector<Map> maps_;
-  Weight grouped_weight_;  // all maps' weights, where they are one parameter
+  Weight grouped_weight_;  // weights of all maps if they are one parameter
   at::Tensor grouped_bias_;
 };
 

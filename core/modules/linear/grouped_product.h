@@ -1,5 +1,5 @@
-// The products of a GroupedLinear that nothing watches or casts: one operation and one function of
-// autograd for all of its maps, with the bits that each map by itself has.
+// The GEMMs of a GroupedLinear in high precision if no feature is due: one operation and one
+// autograd function for all maps, with the same bits as separate maps.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,12 +11,12 @@
 namespace telens {
 
 struct GroupedProduct {
-  at::Tensor input;                 // [sum(rows), in], of the dtype to compute in
+  at::Tensor input;                 // [sum(rows), in], in the computation's dtype
   std::vector<at::Tensor> weights;  // [out, in] each
-  std::vector<at::Tensor> biases;   // none, or [out] each
-  std::vector<std::int64_t> rows;   // those of the input that each map takes
-  at::Tensor out;                   // where the result is to be written; undefined: anywhere
-  at::Tensor dgrad_out;             // the same for the gradient of the input
+  std::vector<at::Tensor> biases;   // empty, or [out] each
+  std::vector<std::int64_t> rows;   // input rows of each map
+  at::Tensor out;                   // output buffer; may be undefined
+  at::Tensor dgrad_out;             // buffer of the input's gradient; may be undefined
   std::string layer;                // for messages
 };
 

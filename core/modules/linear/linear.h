@@ -44,8 +44,7 @@ struct LinearOptions {
 
 struct LinearInputs {
   at::Tensor inp;  // [..., in_features]; row: [..., in_features / tp_size]
-  std::optional<bool> is_first_microbatch =
-      {};  // quantized weights are made in the first, used in all
+  std::optional<bool> is_first_microbatch = {};  // caches the quantized weight in the first
   bool fp8_output = false;
   bool fp8_grad = false;
 
@@ -63,15 +62,16 @@ struct LinearInputs {
   }
 };
 
-// Parameters: weight [out_features, in_features], bias [out_features]; of a divided layer this
-// rank's: column [out_features / tp_size, in_features], row [out_features, in_features / tp_size].
+// Parameters: weight [out_features, in_features], bias [out_features]. In a divided layer, this
+// rank's part: column [out_features / tp_size, in_features], row [out_features, in_features /
+// tp_size].
 class TELENS_EXPORT Linear : public CallableModule<LinearInputs> {
  public:
   using Options = LinearOptions;
 
   explicit Linear(LinearOptions options);
 
-  // Shape [..., out_features], in the activation's dtype (torch.autocast's where that is on).
+  // Returns [..., out_features] in the activation's dtype (torch.autocast's if enabled).
   Outputs forward(const LinearInputs& inputs) override;
   at::Tensor forward(const at::Tensor& inp) {
     return forward(LinearInputs{inp, {}, false, false})[0];

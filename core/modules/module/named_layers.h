@@ -1,4 +1,4 @@
-// The linear layers inside one module: what they are called, and the state that they save.
+// The linear layers of one module: their names and saved state.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,20 +13,20 @@ namespace telens {
 
 class NamedLayers {
  public:
-  // `kind`: what the module is, for messages where it has no name. An empty name is none: a debug
-  // session then gives one, whose number all layers of the module share.
+  // `kind`: used in messages if the module has no name. An empty name means none: a debug session
+  // assigns one, with a number that all layers of the module share.
   NamedLayers(std::string kind, std::string name);
 
-  // The module's next layer, "<name><suffix>". Copies of the result are the same layer.
+  // Creates the next layer, "<name><suffix>". Copies of the result share the layer.
   LinearLayer add(const std::string& suffix);
 
   void set_name(const std::string& name);
 
-  // The name of the module, or what it is.
+  // Returns the module's name or kind.
   const std::string& name() const { return name_.empty() ? kind_ : name_; }
 
-  // The extra states of all layers as one string of bytes. Restoring throws UsageError on bytes of
-  // another number of layers; empty ones are those of a module that has no state yet.
+  // The extra states of all layers as one byte string. Restoring throws UsageError for bytes of
+  // another number of layers; empty bytes mean that there is no state yet.
   at::Tensor extra_state() const;
   void set_extra_state(const at::Tensor& bytes);
 

@@ -16,7 +16,7 @@ using VisitModule = std::function<void(const std::string& name, Module& module)>
 
 constexpr std::string_view kExtraState = "_extra_state";
 
-// Tensors by name, and the modules that keep an extra state by the name of that state.
+// Tensors by name, and modules with extra state by the name of that state.
 void visit_state(torch::nn::Module& module, const std::string& prefix,
                  const VisitTensor& visit_tensor, const VisitModule& visit_module) {
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {

@@ -1,7 +1,7 @@
-// Expert parallelism: tokens go to the ranks that have their experts, and come back.
+// Expert parallelism: sends tokens to the ranks of their experts and back.
 //
-// Rank r of n has the experts [r * experts / n, (r + 1) * experts / n). Ranks may have any numbers
-// of tokens, none too. Rows are copied bit for bit on their way, in both directions of autograd.
+// Rank r of n has the experts [r * experts / n, (r + 1) * experts / n). Ranks may have any number
+// of tokens, also none. Rows are copied bit for bit, in forward and backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,40 +17,40 @@
 
 namespace telens {
 
-// By which a token's rows find back to it.
+// The routing of one dispatch, for combining a token's rows.
 struct WayBack {
-  at::Tensor row_id_map;              // moe_permute's, on this rank
-  RowCounts rows;                     // those that were exchanged; empty: none were
-  at::Tensor chunk_sizes;             // int64 [ranks, local experts]: rows of each chunk that came
-  std::optional<at::Tensor> weights;  // [tokens, experts]: a row's in its token's sum
+  at::Tensor row_id_map;              // of moe_permute on this rank
+  RowCounts rows;                     // exchanged rows; empty if nothing was exchanged
+  at::Tensor chunk_sizes;             // int64 [ranks, local experts]: received rows per chunk
+  std::optional<at::Tensor> weights;  // [tokens, experts]: weights of the token's sum
 };
 
 struct DispatchedTokens {
-  at::Tensor tokens;  // [sum(m_splits), hidden], by local expert, then by rank, then by token
-  at::Tensor probs;   // [sum(m_splits)]; undefined without probs
+  at::Tensor tokens;                   // [sum(m_splits), hidden], by local expert, rank, token
+  at::Tensor probs;                    // [sum(m_splits)]; undefined without probs
   std::vector<std::int64_t> m_splits;  // rows of each local expert
   WayBack way_back;
 };
 
 class TELENS_EXPORT MoEDispatcher {
  public:
-  // num_experts: of all ranks. group: null for one rank. Throws UsageError where the group's ranks
-  // cannot have equally many experts.
+  // num_experts: of all ranks. group: nullptr for one rank. Throws UsageError if the experts are
+  // not divisible by the ranks.
   MoEDispatcher(std::int64_t num_experts, ProcessGroupPtr group);
 
   std::int64_t num_local_experts() const { return num_experts_ / ranks_; }
   std::int64_t first_expert() const;
 
-  // hidden: [tokens, hidden]. routing_map: [tokens, experts of all ranks], not 0 where a token goes
-  // to an expert. probs: [tokens, experts] of any floating dtype; they travel with the rows. Every
-  // rank of the group calls it, in one order. Waits for the device: the counts of rows are the
-  // host's. Throws ShapeError, or UsageError on all ranks where theirs send other widths or dtypes,
-  // have probs or none, or want other gradients.
+  // hidden: [tokens, hidden]. routing_map: [tokens, experts of all ranks], nonzero if a token is
+  // routed to an expert. probs: [tokens, experts] of any floating dtype; sent with the rows. Every
+  // rank of the group calls it, in the same order. Synchronizes with the device: the host reads the
+  // row counts. Throws ShapeError, or UsageError on all ranks if they send different widths or
+  // dtypes, differ in having probs, or require different gradients.
   DispatchedTokens dispatch(const at::Tensor& hidden, const at::Tensor& routing_map,
                             const std::optional<at::Tensor>& probs);
 
-  // rows: [sum(m_splits), width], what the experts made of them, in their order -> [tokens, width]:
-  // the sum over a token's experts, FP32 and rounded once; 0 for a token without experts.
+  // rows: [sum(m_splits), width], the experts' outputs in dispatch order -> [tokens, width]: the
+  // sum over a token's experts, in FP32 and rounded once; 0 for a token without experts.
   at::Tensor combine(const at::Tensor& rows, const WayBack& way_back);
 
  private:

@@ -1,5 +1,5 @@
-// Operators `telens::moe_...`: tokens sorted by expert, and back. The maps are Transformer Engine's
-// (int32, -1 where there is no row), so that what was written for one of them reads the other's.
+// Operators `telens::moe_...`: sort tokens by expert, and back. The maps have Transformer Engine's
+// format (int32, -1 without a row), so that code for either library can read them.
 //
 // mask: row_id_map [tokens, 2 * experts + 1]. Of a token that goes to n experts, the first n
 // entries are its rows from the last to the first, entries experts .. experts + n those rows'
@@ -7,8 +7,8 @@
 // index: row_id_map [top_k * tokens], the rows of all first choices, then of all second ones.
 // A negative entry of a routing map is an empty slot, such as an expert of another rank.
 //
-// Maps are made of LibTorch's operators, which run on every device: they hold a few integers a
-// token, where the rows hold thousands of values. No operator waits for the device but where
+// Maps are computed with LibTorch's operators, which run on every device: they have a few integers
+// per token; the rows have thousands of values. Operators synchronize with the device only if
 // num_out_tokens is -1, which counts the routed tokens.
 #include <ATen/TensorIndexing.h>
 #include <ATen/TensorOperators.h>
@@ -42,7 +42,7 @@ void check_tokens(const char* operation, const char* name, const at::Tensor& tab
   }
 }
 
-// bool [tokens, experts] of a mask in any dtype.
+// Converts a mask of any dtype to bool [tokens, experts].
 at::Tensor routed_by(const at::Tensor& routing_map) { return routing_map.gt(0); }
 
 at::Tensor count_up(std::int64_t end, const at::Tensor& like) {
@@ -58,10 +58,10 @@ at::Tensor mask_row_id_map(const at::Tensor& routing_map, std::int64_t rows) {
   }
   const at::Tensor routed = routed_by(routing_map);
   const at::Tensor pairs = at::nonzero_static(routed.t(), rows);
-  // Pairs beyond the routed ones are -1: they go to a row behind the last token.
+  // Pairs beyond the routed ones are -1: they map to a row after the last token.
   const at::Tensor expert = pairs.select(1, 0).clamp_min(0);
   const at::Tensor token = at::where(pairs.select(1, 1) < 0, tokens, pairs.select(1, 1));
-  // The later an expert, the later its rows: a token's last expert comes first.
+  // A token's rows are listed from the last expert to the first.
   const at::Tensor later = routed.flip({1}).cumsum(1).flip({1});
   const at::Tensor slot = later.index({token.clamp_max(tokens - 1), expert}).sub_(1).clamp_min_(0);
   at::Tensor map =
@@ -73,10 +73,10 @@ at::Tensor mask_row_id_map(const at::Tensor& routing_map, std::int64_t rows) {
   return map;
 }
 
-// A mask's map read token by token, [tokens, experts].
+// A mask's map by token, [tokens, experts].
 struct MaskPlaces {
   at::Tensor place;   // int32
-  at::Tensor expert;  // int64; 0 where there is no place
+  at::Tensor expert;  // int64; 0 without a place
 };
 
 MaskPlaces mask_places(const at::Tensor& row_id_map, const std::optional<at::Tensor>& pad_offsets) {
@@ -132,7 +132,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> moe_permute_mask(
   return {std::move(output), std::move(permuted_probs), row_id_map};
 }
 
-// [tokens, top_k] of a map by index.
+// Reshapes an index map to [tokens, top_k].
 at::Tensor index_places(const at::Tensor& row_id_map, std::int64_t top_k) {
   if (row_id_map.dim() != 1 || (top_k > 0 && row_id_map.size(0) % top_k != 0)) {
     raise<ShapeError>(
@@ -193,7 +193,7 @@ void check_chunks(const at::Tensor& split_sizes, const at::Tensor& sorted_index)
         "each for every chunk",
         c10::str(split_sizes.sizes()), c10::str(sorted_index.sizes()));
   }
-  // Checked on the device: the host does not wait.
+  // Checked on the device, without synchronization.
   at::_assert_async(split_sizes.ge(0).all(),
                     "moe_sort_chunks_by_index: split_sizes must be 0 or more");
   const at::Tensor in_order = std::get<0>(sorted_index.to(at::kLong).sort());
@@ -211,7 +211,7 @@ std::tuple<at::Tensor, at::Tensor> moe_sort_chunks(const at::Tensor& inp,
   const at::Tensor starts = sizes.cumsum(0) - sizes;
   const at::Tensor sorted_sizes = sizes.index_select(0, sorted);
   const at::Tensor ends =
-      starts.scatter(0, sorted, sorted_sizes.cumsum(0) - sorted_sizes);  // where each chunk goes
+      starts.scatter(0, sorted, sorted_sizes.cumsum(0) - sorted_sizes);  // target of each chunk
   const std::int64_t rows = inp.size(0);
   if (probs && probs->numel() != rows) {
     raise<ShapeError>(

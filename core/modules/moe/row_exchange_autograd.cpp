@@ -1,4 +1,4 @@
-// The gradients of row_exchange.h's operators, each by the two others.
+// Gradients of the operators in row_exchange.h; each uses the other two.
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 

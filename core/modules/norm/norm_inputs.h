@@ -16,7 +16,7 @@ struct NormModuleOptions {
   double eps = 1e-5;
   bool zero_centered_gamma = false;
   ParameterOptions parameters = ParameterOptions();
-  std::optional<bool> sequence_parallel = {};  // nullopt: the parameters have no such attribute
+  std::optional<bool> sequence_parallel = {};  // nullopt if the parameters lack this attribute
 
   template <typename Visitor>
   static void describe(Visitor&& visit) {

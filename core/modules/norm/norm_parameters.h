@@ -21,11 +21,11 @@ class NormParameters {
  public:
   using RegisterTensor = std::function<void(std::string name, at::Tensor& slot, at::Tensor value)>;
 
-  // Makes the parameters and hands them to the module's own register function.
+  // Creates the parameters and passes them to the module's register function.
   void make(const NormParametersOptions& options, const ParameterOptions& parameters,
             const RegisterTensor& register_tensor);
 
-  // x [..., features] -> the same shape and dtype, or a placeholder and the cast's codes.
+  // x [..., features] -> same shape and dtype, or a placeholder and the cast's codes.
   at::Tensor operator()(const at::Tensor& x, FusedCast* cast = nullptr) const {
     return normalize(kind_, x, weight_, bias_, options_, cast);
   }

@@ -13,12 +13,12 @@ namespace telens {
 
 enum class Normalization : std::uint8_t { layer_norm, rms_norm };
 
-// "LayerNorm" or "RMSNorm"; throws UsageError for anything else.
+// Parses "LayerNorm" or "RMSNorm"; throws UsageError for anything else.
 TELENS_EXPORT Normalization normalization_from_name(std::string_view name);
 
-// x [..., *weight.sizes()] -> the same shape and dtype. bias: as weight, or undefined; RMS has
-// none. Differentiable in all three. x is BF16, FP16, FP32 or FP64. With a cast, which FP64 does
-// not take, the result is a placeholder and the codes are the cast's.
+// x [..., *weight.sizes()] -> same shape and dtype. bias: like weight, or undefined; RMS has none.
+// Differentiable in all three. x is BF16, FP16, FP32 or FP64. With a cast (not for FP64), fills the
+// cast's codes and returns a placeholder.
 TELENS_EXPORT at::Tensor normalize(Normalization normalization, const at::Tensor& x,
                                    const at::Tensor& weight, const at::Tensor& bias,
                                    const ops::NormOptions& options, FusedCast* cast = nullptr);

@@ -14,7 +14,7 @@ class TELENS_EXPORT RMSNorm : public CallableModule<NormInputs> {
 
   explicit RMSNorm(NormModuleOptions options);
 
-  // The input's shape, in its dtype (torch.autocast's where that is on).
+  // Returns the input's shape in its dtype (torch.autocast's if enabled).
   Outputs forward(const NormInputs& inputs) override;
 
   const NormModuleOptions& options() const { return options_; }

@@ -1,4 +1,4 @@
-// A function of tensors whose backward computes it anew, so that nothing inside is kept.
+// A function of tensors whose backward recomputes it, so that no intermediates are saved.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,9 +10,9 @@ namespace telens {
 
 using TensorFunction = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
 
-// function(inputs); undefined inputs are taken. `function` may hold no tensor that wants a gradient
-// but through `inputs`. draws: it takes random numbers from the default generator of the first
-// input's device, which are drawn again as they were.
+// Returns function(inputs). Inputs may be undefined. `function` must not capture tensors that
+// require gradients. draws: it uses random numbers from the default generator of the first input's
+// device; the recomputation draws the same numbers.
 at::Tensor checkpointed_call(const TensorFunction& function, const std::vector<at::Tensor>& inputs,
                              bool draws);
 

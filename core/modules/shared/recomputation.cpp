@@ -26,7 +26,7 @@ bool hides_a_backward(const ActiveScope& scope) {
   return scope.hides_gradients && scope.tape->has_backward();
 }
 
-// Quantizers whose scales stay as they are now, and which add nothing to an amax history.
+// Returns quantizers with the present scales that record no amax.
 LayerQuantizers frozen(const LayerQuantizers& quantizers) {
   LayerQuantizers copy = quantizers;
   for (const TensorRole role : {TensorRole::input, TensorRole::weight, TensorRole::output}) {

@@ -1,5 +1,5 @@
 // Activation recomputation (checkpoint): the second forward runs in the context of the first one
-// (recipe, scales, routing plan) and must leave no second trace.
+// (recipe, scales, routing plan) and records nothing.
 #pragma once
 
 #include <atomic>
@@ -12,18 +12,18 @@
 
 namespace telens {
 
-// The contexts of the layers that ran inside one checkpointed function, in order. Constructed where
-// the checkpoint is called, in the caller's gradient mode.
+// The contexts of the layers in a checkpointed function, in order. Construct it in the caller's
+// gradient mode.
 class TELENS_EXPORT RecomputationTape {
  public:
   RecomputationTape();
 
   void append(const void* layer, ForwardContext context);
-  // The context of the next layer in order. Throws UsageError if another layer was there the first
-  // time.
+  // Returns the context of the next layer. Throws UsageError if the first forward ran another
+  // layer.
   ForwardContext next(const void* layer, const std::string& name);
   void rewind() { position_ = 0; }
-  // Gradients were enabled at the call: the function belongs to a training step.
+  // True if gradients were enabled at the call: the function belongs to a training step.
   bool trains() const { return trains_; }
 
   // False if no input of a reentrant checkpoint requires a gradient: torch then never recomputes
@@ -42,7 +42,7 @@ class TELENS_EXPORT RecomputationTape {
   bool has_backward_ = true;
 };
 
-// While it lives, this thread's layers write their contexts to the tape, or take them from it.
+// During its lifetime, this thread's layers record their contexts on the tape or replay them.
 class TELENS_EXPORT RecomputationScope {
  public:
   enum class Mode { record, replay };
@@ -55,7 +55,7 @@ class TELENS_EXPORT RecomputationScope {
 
 namespace recomputation {
 
-// Scopes of all threads. Where there are none, no thread is asked for its own.
+// The number of scopes of all threads. If it is 0, no thread-local state is read.
 extern std::atomic<int> all_scopes;
 bool is_active_here();
 bool is_replaying_here();
@@ -63,7 +63,7 @@ bool is_training_here();
 bool hides_gradients_here();
 bool hides_backward_here();
 
-// True inside any scope of this thread; true inside a replaying one.
+// is_active(): inside any scope of this thread. is_replaying(): inside a replaying scope.
 inline bool is_active() {
   return all_scopes.load(std::memory_order_relaxed) != 0 && is_active_here();
 }
@@ -77,7 +77,7 @@ inline bool is_training() {
 }
 
 // True in the first forward of a reentrant checkpoint of a training step: gradients are disabled
-// though a backward follows.
+// although a backward follows.
 inline bool hides_gradients() {
   return all_scopes.load(std::memory_order_relaxed) != 0 && hides_gradients_here();
 }
@@ -87,11 +87,10 @@ inline bool hides_backward() {
   return all_scopes.load(std::memory_order_relaxed) != 0 && hides_backward_here();
 }
 
-// True if this forward belongs to a training step: a missing gradient mode alone does not make it
-// an evaluation.
+// True if this forward belongs to a training step: disabled gradients do not imply an evaluation.
 bool trains();
 
-// The context that the innermost replaying scope has for the layer. `layer`: its identity.
+// Returns the layer's context from the innermost replaying scope. `layer`: its identity.
 ForwardContext replay_context(const void* layer, const std::string& name);
 
 // Decides whether this layer's backward ends the backward of its region. A reentrant checkpoint
@@ -100,7 +99,7 @@ ForwardContext replay_context(const void* layer, const std::string& name);
 // `asks_gradient`: autograd records this forward.
 void claim_region_end(ForwardContext& context, bool asks_gradient);
 
-// Writes the context to every recording scope, with its scales as they are now.
+// Records the context, with its present scales, in every recording scope.
 void record_context(const void* layer, const ForwardContext& context);
 
 }  // namespace recomputation

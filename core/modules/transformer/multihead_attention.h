@@ -39,7 +39,7 @@ struct MultiheadAttentionOptions {
   std::string qkv_format = "sbhd";
   std::optional<double> softmax_scale = {};
   ScoreOptions scores = ScoreOptions();
-  std::string qk_norm_type = {};  // empty: none
+  std::string qk_norm_type = {};  // empty if none
   double qk_norm_eps = 1e-6;
   bool qk_norm_before_rope = false;
   bool rotary_pos_interleaved = false;
@@ -138,13 +138,13 @@ class TELENS_EXPORT MultiheadAttention : public CallableModule<MultiheadAttentio
 
   explicit MultiheadAttention(MultiheadAttentionOptions options);
 
-  // (output, of hidden_states' shape; proj's bias if return_bias; normalized input if
+  // Returns (output, of hidden_states' shape; proj's bias if return_bias; normalized input if
   // return_layernorm_output).
   Outputs forward(const MultiheadAttentionInputs& inputs) override;
 
   void set_debug_name(const std::string& name) override;
 
-  // rotary_pos_emb stays that of the whole sequences.
+  // rotary_pos_emb still covers the whole sequences.
 
   const MultiheadAttentionOptions& options() const { return options_; }
 
@@ -176,22 +176,22 @@ class TELENS_EXPORT MultiheadAttention : public CallableModule<MultiheadAttentio
     return options_.rotary_pos_interleaved ? RotaryPairs::neighbors : RotaryPairs::halves;
   }
   bool is_cross() const { return options_.attention_type == "cross"; }
-  // A weight of separate parameters has them one after the other.
+  // The order of separate parameters in a joined weight.
   bool interleaved() const { return options_.fuse_qkv_params && options_.qkv_weight_interleaved; }
   std::int64_t head_size() const;
   std::int64_t groups() const;
-  // This rank's.
+  // Of this rank.
   std::int64_t own_heads() const { return options_.num_attention_heads / ranks_; }
   std::int64_t own_groups() const { return groups() / ranks_; }
   void divide_heads();
 
   MultiheadAttentionOptions options_;
-  std::int64_t ranks_ = 1;  // that share the heads
-  // One of the two is set; in self attention it makes key and value too.
+  std::int64_t ranks_ = 1;  // ranks that share the heads
+  // One of the two is set; in self attention it also computes key and value.
   std::shared_ptr<LayerNormLinear> layernorm_query_;
   std::shared_ptr<Linear> query_;
-  std::shared_ptr<Linear> key_value_;  // cross attention's
-  // They normalize heads; L2Normalization has no weight and no module.
+  std::shared_ptr<Linear> key_value_;  // of cross attention
+  // Normalize heads; L2Normalization has no weight and no module.
   std::shared_ptr<CallableModule<NormInputs>> query_norm_;
   std::shared_ptr<CallableModule<NormInputs>> key_norm_;
   std::shared_ptr<DotProductAttention> core_attention_;

@@ -165,7 +165,7 @@ class TELENS_EXPORT TransformerLayer : public CallableModule<TransformerLayerInp
 
   explicit TransformerLayer(TransformerLayerOptions options);
 
-  // hidden_states' shape, in its dtype (torch.autocast's where that is on).
+  // Returns hidden_states' shape in its dtype (torch.autocast's if enabled).
   Outputs forward(const TransformerLayerInputs& inputs) override;
 
   void set_debug_name(const std::string& name) override;
@@ -179,7 +179,7 @@ class TELENS_EXPORT TransformerLayer : public CallableModule<TransformerLayerInp
   OverlapSwitches overlap() const;
   void make_output_norm();
 
-  // residual + x after hidden_dropout and, where it is a branch's, drop_path_rate
+  // residual + x after hidden_dropout and, for a branch, drop_path_rate
   at::Tensor add_to(const at::Tensor& residual, const at::Tensor& x, bool drops_path) const;
   MultiheadAttentionInputs cross_inputs(const TransformerLayerInputs& inputs,
                                         const at::Tensor& hidden) const;

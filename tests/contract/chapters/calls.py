@@ -109,7 +109,7 @@ STATEMENTS = (
     Statement(
         "`inspect_tensor_postquantize` is called for inputs only, and only where a cast or "
         "`modify_tensor` ran.",
-        "WatchedLinear.without_a_cast_calls_no_postquantize",
+        "WatchedLinear.no_postquantize_call_without_a_cast",
     ),
     Statement(
         "It gets `gemm`, and in `rowwise` whether the tensor feeds the first GEMM.",
@@ -138,17 +138,17 @@ STATEMENTS = (
         "For an input: cast, `inspect_tensor` on the original, then "
         "`inspect_tensor_postquantize` for the first and the second GEMM. For an output: "
         "`inspect_tensor`.",
-        "WatchedLinear.makes_its_calls_in_the_order_of_the_contract",
+        "WatchedLinear.calls_follow_the_contract_order",
     ),
     Statement(
         "`modify_tensor` comes before both, for the second GEMM first; of an output "
         "`inspect_tensor` sees the result.",
-        "WatchedLinear.modifies_for_the_second_gemm_first_and_inspects_the_original",
+        "WatchedLinear.modifies_second_gemm_first_and_inspects_original",
     ),
     Statement(
         "The activation feeds fprop and wgrad, the weight fprop and dgrad, the gradient dgrad and "
         "wgrad; output, dgrad and wgrad come out of them.",
-        "WatchedLinear.makes_its_calls_in_the_order_of_the_contract",
+        "WatchedLinear.calls_follow_the_contract_order",
     ),
     # ---- what comes of the answers
     Statement(
@@ -157,12 +157,12 @@ STATEMENTS = (
     ),
     Statement(
         "A GEMM whose `fp8_gemm_enabled` is false runs in high precision, the others stay in FP8.",
-        "WatchedLinear.runs_a_gemm_in_high_precision_where_fp8_gemm_enabled_said_no",
+        "WatchedLinear.disabled_fp8_gemm_runs_in_high_precision",
     ),
     Statement(
         "Both operands quantized is an FP8 GEMM, both plain a high-precision one; one of each is "
         "an error that names the layer, the GEMM and both tensors.",
-        "WatchedLinear.names_both_tensors_of_a_gemm_whose_operands_differ_in_precision",
+        "WatchedLinear.mixed_precision_operands_are_named_in_the_error",
     ),
     Statement(
         "Observers of one tensor all run, each in its own iterations only *(ours: the peer runs "

@@ -9,7 +9,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-TEST(StorePause, is_a_quarter_of_the_time_waited_but_neither_busy_nor_long) {
+TEST(StorePause, is_a_bounded_quarter_of_the_waited_time) {
   EXPECT_EQ(find_pause(milliseconds(0)), milliseconds(5));
   EXPECT_EQ(find_pause(milliseconds(20)), milliseconds(5));
   EXPECT_EQ(find_pause(milliseconds(400)), milliseconds(100));

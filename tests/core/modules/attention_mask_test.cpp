@@ -93,7 +93,7 @@ void expect_definition(const std::string& type, const Sequences& queries, const 
   }
 }
 
-TEST(AttentionMask, of_every_type_is_its_definition_for_every_padding_of_queries_and_keys) {
+TEST(AttentionMask, every_type_matches_its_definition_for_every_padding) {
   for (const std::string& type : kTypes) {
     for (const bool queries_in_front : {false, true}) {
       for (const bool keys_in_front : {false, true}) {

@@ -63,7 +63,7 @@ DotProductAttentionOptions with_mask(const std::string& type) {
   return {.num_attention_heads = 4, .kv_channels = {8}, .attn_mask_type = type};
 }
 
-TEST_F(Attention, equals_softmax_in_double_precision_under_every_mask) {
+TEST_F(Attention, equals_fp64_softmax_under_every_mask) {
   const Sequences longer{.query = 4, .key = 7};
   const at::Tensor all = at::ones({1, 1}, at::kBool);
   expect_as_reference(with_mask("no_mask"), longer, {}, all);
@@ -89,13 +89,13 @@ TEST_F(Attention, equals_softmax_in_double_precision_under_every_mask) {
   expect_as_reference(with_mask("arbitrary"), {}, {arbitrary}, arbitrary.logical_not());
 }
 
-TEST_F(Attention, shares_keys_and_values_among_the_heads_of_a_group) {
+TEST_F(Attention, grouped_heads_share_keys_and_values) {
   DotProductAttentionOptions options = with_mask("causal");
   options.num_gqa_groups = 2;
   expect_as_reference(options, {.groups = 2}, {}, causal(6, 6));
 }
 
-TEST_F(Attention, gives_the_same_in_both_formats) {
+TEST_F(Attention, output_is_equal_in_both_formats) {
   const QueryKeyValue qkv({});
   DotProductAttention module(with_mask("causal"));
   const auto swapped = [](const Leaf& leaf) { return leaf.tensor.transpose(0, 1); };
@@ -109,7 +109,7 @@ TEST_F(Attention, gives_the_same_in_both_formats) {
   EXPECT_TRUE(near(bshd.transpose(0, 1), sbhd.to(at::kDouble), 1e-5, 1e-6));
 }
 
-TEST_F(Attention, refuses_what_it_cannot_do_by_name) {
+TEST_F(Attention, rejects_unsupported_arguments) {
   DotProductAttention module(with_mask("padding"));
   const QueryKeyValue qkv({});
   DotProductAttentionInputs inputs{.query_layer = qkv.query.tensor,
@@ -126,7 +126,7 @@ TEST_F(Attention, refuses_what_it_cannot_do_by_name) {
   EXPECT_THROW(module.forward(inputs), UsageError);
 }
 
-TEST_F(Attention, drops_weights_in_training_alone_and_with_torchs_generator) {
+TEST_F(Attention, dropout_only_in_training_with_torch_generator) {
   DotProductAttentionOptions options = with_mask("causal");
   options.attention_dropout = 0.5;
   DotProductAttention module(options);
@@ -143,7 +143,7 @@ TEST_F(Attention, drops_weights_in_training_alone_and_with_torchs_generator) {
   EXPECT_FALSE(at::equal(dropped, run()));
 }
 
-TEST(RotaryEmbedding, turns_pairs_of_channels_by_the_position_times_their_frequency) {
+TEST(RotaryEmbedding, rotates_channel_pairs_by_position_and_frequency) {
   const at::Tensor angles = rotary_angles(5, 4);
   const at::Tensor x = at::randn({5, 2, 3, 6});
   const at::Tensor y = apply_rotary_embedding(x, angles, 1);
@@ -163,7 +163,7 @@ TEST(RotaryEmbedding, turns_pairs_of_channels_by_the_position_times_their_freque
   EXPECT_THROW(apply_rotary_embedding(x, rotary_angles(4, 4), 1), ShapeError);
 }
 
-TEST(RotaryEmbedding, refuses_an_odd_number_of_channels) {
+TEST(RotaryEmbedding, rejects_an_odd_number_of_channels) {
   EXPECT_THROW(rotary_angles(5, 3), UsageError);
   EXPECT_THROW(rotary_angles(5, 0), UsageError);
   EXPECT_THROW(apply_rotary_embedding(at::randn({5, 2, 3, 6}), at::ones({5, 1, 1, 3}), 1),
@@ -203,7 +203,7 @@ void expect_equal_with_gradients(MultiheadAttention& module, const Leaf& x, cons
   EXPECT_TRUE(parameters.gradients_near(module, 1e-4, 5e-5));
 }
 
-TEST_F(Attention, with_separate_parameters_equals_its_parts_in_double_precision) {
+TEST_F(Attention, separate_parameters_equal_their_parts_in_fp64) {
   MultiheadAttention module(self_attention());
   test::randomize(module);
   const ReferenceParameters parameters(module);
@@ -219,7 +219,7 @@ TEST_F(Attention, with_separate_parameters_equals_its_parts_in_double_precision)
       parameters);
 }
 
-TEST_F(Attention, with_fused_parameters_equals_its_parts_in_double_precision) {
+TEST_F(Attention, fused_parameters_equal_their_parts_in_fp64) {
   for (const bool interleaved : {false, true}) {
     SCOPED_TRACE(interleaved);
     MultiheadAttentionOptions options = self_attention();
@@ -244,7 +244,7 @@ TEST_F(Attention, with_fused_parameters_equals_its_parts_in_double_precision) {
   }
 }
 
-TEST_F(Attention, across_sequences_equals_its_parts_in_double_precision) {
+TEST_F(Attention, cross_attention_equals_its_parts_in_fp64) {
   for (const bool fused : {false, true}) {
     MultiheadAttention module({.hidden_size = 32,
                                .num_attention_heads = 4,
@@ -281,7 +281,7 @@ TEST_F(Attention, across_sequences_equals_its_parts_in_double_precision) {
   }
 }
 
-TEST_F(Attention, needs_no_copy_to_join_separate_parameters_and_survives_their_replacement) {
+TEST_F(Attention, joins_separate_parameters_without_a_copy) {
   MultiheadAttention module(self_attention());
   const at::Tensor x = at::randn({6, 2, 32});
   const auto parameters = module.named_parameters();
@@ -299,7 +299,7 @@ TEST_F(Attention, needs_no_copy_to_join_separate_parameters_and_survives_their_r
   EXPECT_TRUE(replaced.grad().defined());
 }
 
-TEST_F(Attention, refuses_options_that_contradict_each_other) {
+TEST_F(Attention, rejects_contradictory_options) {
   MultiheadAttentionOptions options = self_attention();
   options.attention_type = "sideways";
   EXPECT_THROW(MultiheadAttention{options}, UsageError);

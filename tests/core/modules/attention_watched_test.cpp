@@ -43,7 +43,7 @@ at::Tensor forward(DotProductAttention& module, const Leaves& of) {
   return module.forward({.query_layer = of.query, .key_layer = of.key, .value_layer = of.value})[0];
 }
 
-TEST(WatchedAttention, shows_its_tensors_in_the_order_of_training_and_changes_no_bit) {
+TEST(WatchedAttention, inspects_in_training_order_and_changes_no_bit) {
   DotProductAttention module = attention();
   const Leaves plain = leaves();
   const at::Tensor expected = forward(module, plain);
@@ -73,7 +73,7 @@ TEST(WatchedAttention, shows_its_tensors_in_the_order_of_training_and_changes_no
   EXPECT_TRUE(same_bits(seen[TensorName::value_gradient], watched.value.grad()));
 }
 
-TEST(WatchedAttention, without_a_session_or_where_nothing_is_due_is_left_alone) {
+TEST(WatchedAttention, no_calls_without_a_session_or_due_feature) {
   DotProductAttention module = attention();
   forward(module, leaves());
   {
@@ -87,7 +87,7 @@ TEST(WatchedAttention, without_a_session_or_where_nothing_is_due_is_left_alone) 
   EXPECT_THAT(of_linear_layers.calls, IsEmpty());
 }
 
-TEST(WatchedAttention, a_backward_after_the_session_makes_no_calls) {
+TEST(WatchedAttention, backward_after_session_end_makes_no_calls) {
   DotProductAttention module = attention();
   at::Tensor output;
   std::vector<std::string> calls;
@@ -102,7 +102,7 @@ TEST(WatchedAttention, a_backward_after_the_session_makes_no_calls) {
   EXPECT_THAT(next.calls, IsEmpty());
 }
 
-TEST(WatchedAttention, an_empty_batch_is_shown_to_no_feature) {
+TEST(WatchedAttention, empty_batch_is_not_inspected) {
   DotProductAttention module = attention();
   RecordingListener listener({.inspect = kAll});
   forward(module, {at::ones({0, 5, 2, 8}), at::ones({0, 5, 1, 8}), at::ones({0, 5, 1, 8})});

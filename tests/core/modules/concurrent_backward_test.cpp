@@ -42,7 +42,7 @@ class ConcurrentBackward : public ::testing::Test {
   at::Tensor y;
 };
 
-TEST_F(ConcurrentBackward, gives_each_its_own_gradient) {
+TEST_F(ConcurrentBackward, each_backward_gets_its_gradient) {
   constexpr int kThreads = 2, kTimes = 20;
   std::vector<at::Tensor> of_y, expected;
   for (int i = 0; i < kThreads; ++i) {
@@ -82,7 +82,7 @@ class Meeting : public torch::autograd::FunctionPreHook {
 
 thread_local bool Meeting::replaces = false;
 
-TEST_F(ConcurrentBackward, refuses_a_replaced_gradient_though_the_other_one_was_whole) {
+TEST_F(ConcurrentBackward, rejects_a_replaced_gradient) {
   std::latch is_done(1);
   const auto fc2 = y.grad_fn();
   const auto activation = fc2->next_edge(0).function;

@@ -68,7 +68,7 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return a.contiguous().view(at::kByte).equal(b.contiguous().view(at::kByte));
 }
 
-TEST(DelayedScaling, is_left_as_it_is_by_an_evaluation) {
+TEST(DelayedScaling, evaluation_changes_no_state) {
   Model model;
   const auto recipe = short_history();
   train(model, 0, 1, recipe);
@@ -88,7 +88,7 @@ TEST(DelayedScaling, is_left_as_it_is_by_an_evaluation) {
   EXPECT_FALSE(same_bits(model.first->extra_state(), trained));
 }
 
-TEST(DelayedScaling, updates_gradient_scales_once_when_the_first_layers_backward_ends) {
+TEST(DelayedScaling, gradient_scales_update_once_per_backward) {
   Model model;
   const auto recipe = short_history();
   train(model, 0, 1, recipe);
@@ -109,7 +109,7 @@ TEST(DelayedScaling, updates_gradient_scales_once_when_the_first_layers_backward
   }
 }
 
-TEST(DelayedScaling, resumed_from_its_state_gives_the_bits_of_an_uninterrupted_run) {
+TEST(DelayedScaling, resumed_run_equals_an_uninterrupted_run) {
   const auto recipe = short_history();
   Model uninterrupted;
   const at::Tensor expected = train(uninterrupted, 0, 8, recipe);
@@ -130,7 +130,7 @@ TEST(DelayedScaling, resumed_from_its_state_gives_the_bits_of_an_uninterrupted_r
   EXPECT_TRUE(same_bits(at::cat({head, tail}), expected));
 }
 
-TEST(DelayedScaling, is_left_as_it_is_by_a_region_that_an_exception_leaves) {
+TEST(DelayedScaling, exception_in_a_region_changes_no_state) {
   const auto recipe = short_history();
   Model model;
   train(model, 0, 1, recipe);
@@ -150,7 +150,7 @@ TEST(DelayedScaling, is_left_as_it_is_by_a_region_that_an_exception_leaves) {
   EXPECT_FALSE(scale().equal(before));
 }
 
-TEST(DelayedScaling, refuses_extra_state_that_is_not_its_own) {
+TEST(DelayedScaling, rejects_foreign_extra_state) {
   Model model;
   EXPECT_THROW(model.first->set_extra_state(at::ones({100}, at::kByte)), UsageError);
   EXPECT_THROW(model.first->set_extra_state(at::ones({100})), UsageError);
@@ -161,7 +161,7 @@ TEST(DelayedScaling, refuses_extra_state_that_is_not_its_own) {
   EXPECT_TRUE(same_bits(model.first->extra_state(), bytes));
 }
 
-TEST(DelayedScaling, a_recomputed_forward_has_the_first_ones_scales_and_leaves_no_trace) {
+TEST(DelayedScaling, recomputation_reuses_scales_and_records_nothing) {
   const auto recipe = short_history();
   Model model;
   train(model, 0, 2, recipe);
@@ -180,7 +180,7 @@ TEST(DelayedScaling, a_recomputed_forward_has_the_first_ones_scales_and_leaves_n
   EXPECT_TRUE(same_bits(model.first->extra_state(), state));
 }
 
-TEST(DelayedScaling, calibrating_collects_amaxes_and_runs_in_high_precision) {
+TEST(DelayedScaling, calibration_collects_amaxes_in_high_precision) {
   Model model;
   Model plain;
   const auto recipe = short_history();
@@ -203,7 +203,7 @@ at::Tensor updated(float amax, float old_scale, std::int64_t margin, bool power_
   return scale;
 }
 
-TEST(ScaleFormula, follows_transformer_engine_in_every_corner) {
+TEST(ScaleFormula, matches_transformer_engine_for_special_values) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(updated(2.0F, 1, 0, false).item<float>(), 224.0F);
@@ -215,7 +215,7 @@ TEST(ScaleFormula, follows_transformer_engine_in_every_corner) {
   EXPECT_EQ(updated(0x1p-149F, 7, 0, false).item<float>(), std::numeric_limits<float>::max());
 }
 
-TEST(ScaleFormula, an_amax_history_counts_its_largest_or_its_newest_row_and_lets_nan_through) {
+TEST(ScaleFormula, amax_of_history_is_max_or_newest_and_propagates_nan) {
   const at::Tensor history = at::tensor({1.0F, 9.0F, 5.0F, 2.0F}).view({2, 2});
   EXPECT_TRUE(ops::amax_of_history(history, "max").equal(at::tensor({5.0F, 9.0F})));
   EXPECT_TRUE(ops::amax_of_history(history, "most_recent").equal(at::tensor({1.0F, 9.0F})));

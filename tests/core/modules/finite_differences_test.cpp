@@ -38,7 +38,7 @@ class FiniteDifferences : public testing::TestWithParam<Precision> {
 INSTANTIATE_TEST_SUITE_P(In, FiniteDifferences, testing::ValuesIn(test::kPrecisions),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST_P(FiniteDifferences, agree_with_every_gradient_of_linear) {
+TEST_P(FiniteDifferences, linear_gradients) {
   for (const bool bias : {true, false}) {
     const auto module =
         make<Linear>(LinearOptions{.in_features = 5, .out_features = 4, .bias = bias});
@@ -51,7 +51,7 @@ TEST_P(FiniteDifferences, agree_with_every_gradient_of_linear) {
   expect_gradients_of(*split, {x}, GetParam(), [&] { return (*split)({x.tensor}); });
 }
 
-TEST_P(FiniteDifferences, agree_with_every_gradient_of_the_norms) {
+TEST_P(FiniteDifferences, norm_gradients) {
   for (const bool centered : {false, true}) {
     const NormModuleOptions options{.normalized_shape = {6}, .zero_centered_gamma = centered};
     const auto layer_norm = make<LayerNorm>(options);
@@ -62,7 +62,7 @@ TEST_P(FiniteDifferences, agree_with_every_gradient_of_the_norms) {
   }
 }
 
-TEST_P(FiniteDifferences, agree_with_every_gradient_of_layer_norm_linear) {
+TEST_P(FiniteDifferences, layer_norm_linear_gradients) {
   for (const std::string normalization : {"LayerNorm", "RMSNorm"}) {
     for (const bool both_outputs : {false, true}) {
       SCOPED_TRACE(normalization);
@@ -77,7 +77,7 @@ TEST_P(FiniteDifferences, agree_with_every_gradient_of_layer_norm_linear) {
   }
 }
 
-TEST_P(FiniteDifferences, agree_with_every_gradient_of_layer_norm_mlp_for_every_activation) {
+TEST_P(FiniteDifferences, layer_norm_mlp_gradients_for_every_activation) {
   bool with_layer_norm = true;
   for (const ops::Activation& activation : ops::kActivations) {
     SCOPED_TRACE(activation.name);
@@ -92,7 +92,7 @@ TEST_P(FiniteDifferences, agree_with_every_gradient_of_layer_norm_mlp_for_every_
   }
 }
 
-TEST_P(FiniteDifferences, agree_with_every_gradient_of_dot_product_attention) {
+TEST_P(FiniteDifferences, dot_product_attention_gradients) {
   for (const std::string mask : {"no_mask", "causal", "causal_bottom_right", "padding"}) {
     SCOPED_TRACE(mask);
     DotProductAttentionOptions options{.num_attention_heads = 4, .kv_channels = {3}};
@@ -112,7 +112,7 @@ TEST_P(FiniteDifferences, agree_with_every_gradient_of_dot_product_attention) {
   }
 }
 
-TEST_P(FiniteDifferences, agree_with_every_gradient_of_multihead_attention) {
+TEST_P(FiniteDifferences, multihead_attention_gradients) {
   MultiheadAttentionOptions options{.hidden_size = 8, .num_attention_heads = 2};
   options.attention_dropout = 0;
   options.input_layernorm = true;
@@ -139,7 +139,7 @@ TransformerLayerOptions small_layer() {
           .attention_dropout = 0};
 }
 
-TEST_P(FiniteDifferences, agree_with_every_gradient_of_a_transformer_layer) {
+TEST_P(FiniteDifferences, transformer_layer_gradients) {
   expect_gradients_of_encoder(small_layer());
   TransformerLayerOptions parallel = small_layer();
   parallel.parallel_attention_mlp = true;
@@ -156,7 +156,7 @@ TEST_P(FiniteDifferences, agree_with_every_gradient_of_a_transformer_layer) {
   expect_gradients_of_encoder(normalizing);
 }
 
-TEST_P(FiniteDifferences, agree_with_every_gradient_of_a_decoder_layer) {
+TEST_P(FiniteDifferences, decoder_layer_gradients) {
   TransformerLayerOptions options = small_layer();
   options.layer_type = "decoder";
   options.activation = "swiglu";

@@ -50,7 +50,7 @@ at::Tensor output_of_zeros(const AutocastOptions& options, at::ScalarType dtype,
 constexpr double kBeyondBf16 = 1 + 0x1p-10;
 constexpr double kBeyondFp16 = 1 + 0x1p-20;
 
-TEST(BiasOfAGemm, in_fp32_is_rounded_to_bf16_under_every_recipe) {
+TEST(BiasOfAGemm, fp32_bias_is_rounded_to_bf16_under_every_recipe) {
   const at::Tensor rounded = at::ones({32, 32});
   for (const AutocastOptions& recipe :
        {under<DelayedScaling>(), under<Float8CurrentScaling>(), under<MXFP8BlockScaling>(),
@@ -63,7 +63,7 @@ TEST(BiasOfAGemm, in_fp32_is_rounded_to_bf16_under_every_recipe) {
   }
 }
 
-TEST(BiasOfAGemm, of_16_bits_or_in_high_precision_is_added_as_it_is) {
+TEST(BiasOfAGemm, other_biases_are_not_rounded) {
   const AutocastOptions fp8 = under<Float8CurrentScaling>();
   EXPECT_TRUE(same_bits(output_of_zeros(fp8, at::kHalf, kBeyondBf16),
                         at::full({32, 32}, kBeyondBf16, at::kHalf)));
@@ -79,7 +79,7 @@ TEST(BiasOfAGemm, of_16_bits_or_in_high_precision_is_added_as_it_is) {
                         at::full({32, 32}, kBeyondFp16, at::kFloat)));
 }
 
-TEST(BiasOfAGemm, keeps_the_gradient_of_its_own_dtype) {
+TEST(BiasOfAGemm, gradient_keeps_the_bias_dtype) {
   Linear linear(linear_options(64, 32, at::kFloat));
   {
     const Autocast autocast(under<Float8CurrentScaling>());
@@ -97,7 +97,7 @@ auto running(Layer& layer, at::IntArrayRef sizes) {
   };
 }
 
-TEST(ShapeOfAGemm, whose_features_fp8_cannot_take_is_refused_with_layer_shape_and_expected) {
+TEST(ShapeOfAGemm, unsupported_features_error_names_layer_and_shape) {
   Linear narrow(linear_options(64, 24, at::kFloat));
   EXPECT_THAT(
       running<Float8CurrentScaling>(narrow, {16, 64}),
@@ -113,7 +113,7 @@ TEST(ShapeOfAGemm, whose_features_fp8_cannot_take_is_refused_with_layer_shape_an
   EXPECT_NO_THROW(running<Float8CurrentScaling>(linear, {16, 64})());
 }
 
-TEST(ShapeOfAGemm, is_refused_by_the_layers_of_other_modules_under_their_own_names) {
+TEST(ShapeOfAGemm, other_modules_name_their_layers) {
   LayerNormMLPOptions of_mlp{.hidden_size = 32, .ffn_hidden_size = 40};
   of_mlp.name = "block.mlp";
   LayerNormMLP mlp(of_mlp);
@@ -123,7 +123,7 @@ TEST(ShapeOfAGemm, is_refused_by_the_layers_of_other_modules_under_their_own_nam
 
 // torch has no beta = 1 product into an existing tensor that we call here: gradients of two
 // backwards are two products and one addition, in every dtype.
-TEST(WeightGradient, of_two_backwards_is_the_sum_of_both) {
+TEST(WeightGradient, two_backwards_accumulate) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     for (const bool fp8 : {false, true}) {
       at::manual_seed(31);

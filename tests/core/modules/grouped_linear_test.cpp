@@ -90,7 +90,7 @@ class GroupedLinearTest : public testing::Test {
   at::Tensor grad_ = at::randn({kRows, kOut}, at::kBFloat16);
 };
 
-TEST_F(GroupedLinearTest, gives_the_bits_of_separate_linears_under_every_recipe) {
+TEST_F(GroupedLinearTest, equals_separate_linears_under_every_recipe) {
   for (const auto& recipe : recipes()) {
     SCOPED_TRACE(recipe ? std::string(recipe->name()) : "high precision");
     grouped_.zero_grad();
@@ -124,7 +124,7 @@ TEST_F(GroupedLinearTest, gives_the_bits_of_separate_linears_under_every_recipe)
   }
 }
 
-TEST_F(GroupedLinearTest, has_zero_gradients_and_no_gemm_where_a_split_is_empty) {
+TEST_F(GroupedLinearTest, empty_split_has_zero_gradients_and_no_gemm) {
   for (const auto& recipe : recipes()) {
     SCOPED_TRACE(recipe ? std::string(recipe->name()) : "high precision");
     grouped_.zero_grad();
@@ -139,7 +139,7 @@ TEST_F(GroupedLinearTest, has_zero_gradients_and_no_gemm_where_a_split_is_empty)
   }
 }
 
-TEST_F(GroupedLinearTest, shows_features_the_gemms_that_have_rows) {
+TEST_F(GroupedLinearTest, features_see_gemms_with_rows) {
   RecordingListener listener({.inspect = RoutingPlan::get_bit(TensorName::weight)});
   run(recipes()[2], x_);
   EXPECT_EQ(listener.routed, 2);
@@ -148,7 +148,7 @@ TEST_F(GroupedLinearTest, shows_features_the_gemms_that_have_rows) {
   EXPECT_EQ(listener.routed, 2);
 }
 
-TEST_F(GroupedLinearTest, keeps_the_weights_of_a_first_micro_batch_that_left_some_empty) {
+TEST_F(GroupedLinearTest, caches_weights_although_some_splits_are_empty) {
   const auto recipe = recipes()[2];
   const at::Tensor before = run(recipe, x_, {32, 32, 32}, true).clone();
   const at::NoGradGuard no_grad;
@@ -158,13 +158,13 @@ TEST_F(GroupedLinearTest, keeps_the_weights_of_a_first_micro_batch_that_left_som
   EXPECT_TRUE(same_bits(after, before * 2)) << "the weight of an empty split was an old one";
 }
 
-TEST_F(GroupedLinearTest, takes_inputs_of_more_dimensions_by_their_rows) {
+TEST_F(GroupedLinearTest, flattens_inputs_with_more_dimensions) {
   const at::Tensor output = run(nullptr, x_.view({4, 24, kIn}));
   EXPECT_EQ(output.sizes(), at::IntArrayRef({4, 24, kOut}));
   EXPECT_TRUE(same_bits(output.view({kRows, kOut}), run(nullptr, x_)));
 }
 
-TEST_F(GroupedLinearTest, returns_its_biases_instead_of_adding_them_where_asked) {
+TEST_F(GroupedLinearTest, return_bias_returns_biases_without_adding) {
   GroupedLinearOptions options = grouped_options();
   options.return_bias = true;
   GroupedLinear returning(options);
@@ -180,7 +180,7 @@ TEST_F(GroupedLinearTest, returns_its_biases_instead_of_adding_them_where_asked)
                         at::linear(x_.narrow(0, 0, 32), parameter("weight", 0))));
 }
 
-TEST_F(GroupedLinearTest, saves_the_amax_history_of_every_gemm) {
+TEST_F(GroupedLinearTest, state_contains_amax_histories_of_all_gemms) {
   const auto recipe = recipes()[1];
   run(recipe, x_.clone().requires_grad_()).backward(grad_);
   GroupedLinear other(grouped_options());
@@ -191,7 +191,7 @@ TEST_F(GroupedLinearTest, saves_the_amax_history_of_every_gemm) {
       same_bits(other.forward({x_, {32, 32, 32}})[0], grouped_.forward({x_, {32, 32, 32}})[0]));
 }
 
-TEST_F(GroupedLinearTest, refuses_the_state_of_a_layer_with_another_number_of_gemms) {
+TEST_F(GroupedLinearTest, rejects_state_of_another_number_of_gemms) {
   run(recipes()[1], x_);
   GroupedLinearOptions options = grouped_options("small");
   options.num_gemms = 2;
@@ -202,7 +202,7 @@ TEST_F(GroupedLinearTest, refuses_the_state_of_a_layer_with_another_number_of_ge
                             ".gemm_0 to .gemm_1; it was not written by a GroupedLinear")));
 }
 
-TEST_F(GroupedLinearTest, says_what_is_wrong_with_its_splits) {
+TEST_F(GroupedLinearTest, rejects_invalid_splits) {
   const auto running = [&](std::vector<std::int64_t> splits) {
     return [this, splits] { run(nullptr, x_, splits); };
   };
@@ -225,7 +225,7 @@ TEST_F(GroupedLinearTest, says_what_is_wrong_with_its_splits) {
       ThrowsMessage<ShapeError>(HasSubstr("GroupedLinear: m_splits has 0 numbers")));
 }
 
-TEST(GroupedLinearOptions, of_nothing_are_refused_by_name) {
+TEST(GroupedLinearOptions, rejects_empty_sizes) {
   GroupedLinearOptions options = grouped_options();
   options.num_gemms = -1;
   EXPECT_THAT([&] { GroupedLinear{options}; },

@@ -59,7 +59,7 @@ class KeptWeight : public testing::Test {
   at::Tensor x_ = at::randn({16, 32}, at::kBFloat16).requires_grad_();
 };
 
-TEST_F(KeptWeight, is_filled_in_place_by_the_next_minibatch) {
+TEST_F(KeptWeight, updates_in_place_at_the_next_minibatch) {
   RecordingListener listener({.inspect = kWeightBit});
   std::vector<const void*> codes;
   listener.inspected = [&](const InspectTensorCall& call) {
@@ -75,7 +75,7 @@ TEST_F(KeptWeight, is_filled_in_place_by_the_next_minibatch) {
   EXPECT_TRUE(same_bits(updated, run(std::nullopt)));
 }
 
-TEST_F(KeptWeight, lets_a_backward_notice_that_it_was_filled_since) {
+TEST_F(KeptWeight, update_before_a_backward_is_detected) {
   for (const bool watched : {false, true}) {
     std::optional<RecordingListener> listener;
     if (watched) listener.emplace(RoutingPlan{.inspect = kWeightBit});
@@ -86,7 +86,7 @@ TEST_F(KeptWeight, lets_a_backward_notice_that_it_was_filled_since) {
   }
 }
 
-TEST_F(KeptWeight, is_made_anew_for_another_format) {
+TEST_F(KeptWeight, new_format_rebuilds_the_cache) {
   const auto run_in = [&](Fp8Format format, std::optional<bool> first) {
     AutocastOptions options;
     auto recipe = std::make_shared<Float8CurrentScaling>();
@@ -117,7 +117,7 @@ Operand negated(const ModifyTensorCall& call) {
   return quantizer->quantize(value);
 }
 
-TEST_F(KeptWeight, hands_what_it_kept_to_the_feature_that_made_it) {
+TEST_F(KeptWeight, passes_the_cached_operand_to_its_feature) {
   for (const bool fp8 : {false, true}) {
     std::vector<bool> given;
     RecordingListener listener({.modify = kBothWeightBits}, [&](const ModifyTensorCall& call) {
@@ -135,7 +135,7 @@ TEST_F(KeptWeight, hands_what_it_kept_to_the_feature_that_made_it) {
   }
 }
 
-TEST_F(KeptWeight, in_nvfp4_is_filled_with_the_scale_of_the_tensor_too) {
+TEST_F(KeptWeight, nvfp4_update_includes_the_tensor_scale) {
   recipe_ = std::make_shared<const NVFP4BlockScaling>();
   RecordingListener listener({.modify = kBothWeightBits}, [](const ModifyTensorCall& call) {
     return call.deliver(negated(call));
@@ -147,7 +147,7 @@ TEST_F(KeptWeight, in_nvfp4_is_filled_with_the_scale_of_the_tensor_too) {
   EXPECT_TRUE(same_bits(updated, run(std::nullopt)));
 }
 
-TEST_F(KeptWeight, is_made_anew_for_a_recipe_whose_blocks_are_others) {
+TEST_F(KeptWeight, other_block_options_rebuild_the_cache) {
   recipe_ = std::make_shared<const NVFP4BlockScaling>();
   const at::Tensor in_squares = run(true);
   auto in_lines = std::make_shared<NVFP4BlockScaling>();
@@ -160,7 +160,7 @@ TEST_F(KeptWeight, is_made_anew_for_a_recipe_whose_blocks_are_others) {
   EXPECT_TRUE(same_bits(run(false), kept));  // from then on it serves
 }
 
-TEST_F(KeptWeight, is_made_anew_for_a_recipe_that_scales_it_otherwise) {
+TEST_F(KeptWeight, other_scaling_rebuilds_the_cache) {
   const at::NoGradGuard evaluation;  // in which delayed scaling keeps its scale
   const auto with = [](CurrentScalingOptions options) {
     auto recipe = std::make_shared<Float8CurrentScaling>();
@@ -186,7 +186,7 @@ TEST_F(KeptWeight, is_made_anew_for_a_recipe_that_scales_it_otherwise) {
   }
 }
 
-TEST_F(KeptWeight, is_never_the_parameter_that_a_feature_returned_as_it_is) {
+TEST_F(KeptWeight, does_not_alias_the_parameter) {
   RecordingListener listener({.modify = kBothWeightBits}, [](const ModifyTensorCall& call) {
     if (call.out != nullptr) std::get<at::Tensor>(*call.out).zero_();
     return Operand(call.tensor);
@@ -197,7 +197,7 @@ TEST_F(KeptWeight, is_never_the_parameter_that_a_feature_returned_as_it_is) {
   EXPECT_TRUE(same_bits(weight().detach(), before));
 }
 
-TEST_F(KeptWeight, stored_in_fp8_is_modified_by_features) {
+TEST_F(KeptWeight, features_modify_a_weight_stored_in_fp8) {
   const QuantizedTensor stored =
       CurrentScalingQuantizer(FormatId::e4m3).quantize(weight().detach());
   linear_.set_tensor("weight", at::zeros({1}, at::kBFloat16).expand({16, 32}).requires_grad_(),

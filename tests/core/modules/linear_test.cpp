@@ -42,7 +42,7 @@ at::Tensor parameter(Linear& linear, const char* name) {
 
 at::Tensor leaf(const at::Tensor& values) { return values.detach().clone().requires_grad_(); }
 
-TEST(Linear, in_bf16_gives_the_bits_of_torch_linear) {
+TEST(Linear, bf16_output_equals_torch) {
   at::manual_seed(1);
   Linear linear(get_options(64, 48, at::kBFloat16));
   const at::Tensor x = at::randn({5, 7, 64}, at::kBFloat16);
@@ -50,7 +50,7 @@ TEST(Linear, in_bf16_gives_the_bits_of_torch_linear) {
                         at::linear(x, parameter(linear, "weight"), parameter(linear, "bias"))));
 }
 
-TEST(Linear, gradients_equal_those_of_torch_linear_in_fp32_for_every_kind_of_input) {
+TEST(Linear, fp32_gradients_equal_torch_for_all_input_layouts) {
   at::manual_seed(2);
   Linear linear(get_options(32, 16, at::kFloat));
   const at::Tensor base = at::randn({4, 6, 64});
@@ -80,7 +80,7 @@ TEST(Linear, gradients_equal_those_of_torch_linear_in_fp32_for_every_kind_of_inp
   }
 }
 
-TEST(Linear, in_double_its_gradients_pass_a_finite_difference_check) {
+TEST(Linear, fp64_gradients_match_finite_differences) {
   at::manual_seed(3);
   Linear linear(get_options(5, 4, at::kDouble));
   const at::Tensor x = at::randn({3, 5}, at::kDouble).requires_grad_();
@@ -115,7 +115,7 @@ at::Tensor through_fp8(const at::Tensor& x, FormatId format) {
   return wide;
 }
 
-TEST(Linear, in_fp8_runs_three_gemms_on_the_quantized_operands) {
+TEST(Linear, fp8_runs_three_quantized_gemms) {
   at::manual_seed(4);
   Linear linear(get_options(96, 64, at::kBFloat16));
   const at::Tensor x = at::randn({32, 96}, at::kBFloat16).requires_grad_();
@@ -142,7 +142,7 @@ TEST(Linear, in_fp8_runs_three_gemms_on_the_quantized_operands) {
   EXPECT_FALSE(same_bits(output, at::linear(x, weight, parameter(linear, "bias"))));
 }
 
-TEST(Linear, with_a_frozen_weight_runs_no_wgrad) {
+TEST(Linear, frozen_weight_skips_wgrad) {
   Linear linear(get_options(32, 32, at::kBFloat16));
   parameter(linear, "weight").set_requires_grad(false);
   const at::Tensor x = at::randn({16, 32}, at::kBFloat16).requires_grad_();
@@ -156,7 +156,7 @@ TEST(Linear, with_a_frozen_weight_runs_no_wgrad) {
   EXPECT_TRUE(x.grad().defined());
 }
 
-TEST(Linear, takes_an_empty_batch_in_fp8) {
+TEST(Linear, accepts_an_empty_batch_in_fp8) {
   Linear linear(get_options(32, 16, at::kBFloat16));
   const at::Tensor x = at::empty({0, 32}, at::kBFloat16).requires_grad_();
   Autocast autocast(current_scaling());
@@ -167,7 +167,7 @@ TEST(Linear, takes_an_empty_batch_in_fp8) {
   EXPECT_EQ(parameter(linear, "weight").grad().abs().sum().item<float>(), 0.0F);
 }
 
-TEST(Linear, keeps_the_quantized_weight_of_the_first_micro_batch) {
+TEST(Linear, caches_the_quantized_weight_of_the_first_micro_batch) {
   Linear linear(get_options(32, 32, at::kBFloat16));
   const at::Tensor x = at::randn({16, 32}, at::kBFloat16);
   const auto run = [&](std::optional<bool> first) {
@@ -184,7 +184,7 @@ TEST(Linear, keeps_the_quantized_weight_of_the_first_micro_batch) {
   EXPECT_FALSE(same_bits(run(true), first)) << "a new minibatch used the old weight";
 }
 
-TEST(Linear, computes_with_a_weight_that_is_stored_in_fp8) {
+TEST(Linear, uses_a_weight_stored_in_fp8) {
   at::manual_seed(5);
   Linear linear(get_options(64, 32, at::kBFloat16));
   const at::Tensor weight = parameter(linear, "weight").detach().clone();
@@ -206,7 +206,7 @@ TEST(Linear, computes_with_a_weight_that_is_stored_in_fp8) {
       same_bits(linear.forward(x), at::linear(x, stored.dequantize(), parameter(linear, "bias"))));
 }
 
-TEST(Linear, computes_in_the_dtype_of_torch_autocast) {
+TEST(Linear, uses_the_dtype_of_torch_autocast) {
   Linear linear(get_options(32, 16, at::kFloat));
   const at::Tensor x = at::randn({8, 32});
   at::autocast::set_autocast_enabled(at::kCPU, true);
@@ -219,7 +219,7 @@ TEST(Linear, computes_in_the_dtype_of_torch_autocast) {
                                            bf16(parameter(linear, "bias")))));
 }
 
-TEST(Linear, names_layer_tensor_and_shapes_in_its_errors) {
+TEST(Linear, errors_name_layer_tensor_and_shapes) {
   LinearOptions options = get_options(32, 16, at::kBFloat16);
   options.name = "layers.0.fc1";
   Linear linear(options);
@@ -239,7 +239,7 @@ TEST(Linear, names_layer_tensor_and_shapes_in_its_errors) {
               ThrowsMessage<ShapeError>(HasSubstr("activation has dtype Int")));
 }
 
-TEST(Linear, notices_that_its_input_was_changed_in_place_before_the_backward) {
+TEST(Linear, detects_in_place_change_of_the_input) {
   for (const bool three_dimensions : {false, true}) {
     Linear linear(get_options(16, 16, at::kFloat));
     const at::Tensor x = three_dimensions ? at::randn({2, 4, 16}) : at::randn({4, 16});
@@ -250,7 +250,7 @@ TEST(Linear, notices_that_its_input_was_changed_in_place_before_the_backward) {
   }
 }
 
-TEST(Linear, notices_that_a_part_of_its_weight_was_changed_in_place_before_the_backward) {
+TEST(Linear, detects_in_place_change_of_a_weight_part) {
   LinearOptions options = get_options(16, 16, at::kFloat);
   options.parameters_split = {{"query", 8}, {"key", 8}};
   for (const char* part : {"query_weight", "key_weight"}) {
@@ -265,7 +265,7 @@ TEST(Linear, notices_that_a_part_of_its_weight_was_changed_in_place_before_the_b
   }
 }
 
-TEST(Linear, alone_has_its_extra_state_in_its_state_dict) {
+TEST(Linear, state_dict_contains_the_extra_state) {
   Linear linear(get_options(32, 16, at::kBFloat16));
   {
     Autocast autocast;  // delayed scaling
@@ -279,7 +279,7 @@ TEST(Linear, alone_has_its_extra_state_in_its_state_dict) {
   EXPECT_GT(linear.extra_state().numel(), 0);
 }
 
-TEST(DefaultDevice, is_the_one_that_operators_have_kernels_for) {
+TEST(DefaultDevice, has_kernels_for_all_operators) {
   EXPECT_EQ(default_device(false), at::Device(at::kCPU));
   const bool runs_there = ops::runs_on(at::kCUDA);
   ::testing::internal::CaptureStderr();
@@ -297,7 +297,7 @@ TEST(DefaultDevice, is_the_one_that_operators_have_kernels_for) {
   EXPECT_TRUE(default_device(true).is_cuda());
 }
 
-TEST(Linear, refuses_a_second_derivative) {
+TEST(Linear, rejects_a_second_derivative) {
   Linear linear(get_options(16, 16, at::kFloat));
   const at::Tensor x = at::randn({4, 16}).requires_grad_();
   const at::Tensor loss = linear.forward(x).square().sum();

@@ -58,7 +58,7 @@ at::Tensor exact_wgrad(const at::Tensor& g, const at::Tensor& x) {
   return g.to(at::kDouble).t().mm(x.to(at::kDouble)).to(at::kFloat);
 }
 
-TEST(MainGrad, is_exactly_the_sum_of_wgrads_over_micro_batches_where_that_is_exact) {
+TEST(MainGrad, equals_exact_sum_over_micro_batches) {
   at::manual_seed(41);
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
     Linear linear = fused_linear(dtype);
@@ -75,7 +75,7 @@ TEST(MainGrad, is_exactly_the_sum_of_wgrads_over_micro_batches_where_that_is_exa
   }
 }
 
-TEST(MainGrad, gets_the_unrounded_product_of_codes_in_fp8) {
+TEST(MainGrad, fp8_product_is_added_unrounded) {
   at::manual_seed(42);
   Linear linear = fused_linear(at::kBFloat16);
   const at::Tensor main_grad = with_main_grad(linear);
@@ -90,7 +90,7 @@ TEST(MainGrad, gets_the_unrounded_product_of_codes_in_fp8) {
   EXPECT_TRUE(at::allclose(main_grad, at::full({kOut, kIn}, expected), 1e-6, 0));
 }
 
-TEST(MainGrad, of_a_first_micro_batch_replaces_what_was_there) {
+TEST(MainGrad, first_micro_batch_overwrites) {
   at::manual_seed(43);
   Linear linear = fused_linear(at::kFloat);
   const at::Tensor main_grad = with_main_grad(linear);
@@ -103,7 +103,7 @@ TEST(MainGrad, of_a_first_micro_batch_replaces_what_was_there) {
   EXPECT_TRUE(same_bits(main_grad, 2 * exact_wgrad(g, x)));
 }
 
-TEST(MainGrad, is_left_alone_by_empty_inputs_and_frozen_weights) {
+TEST(MainGrad, unchanged_by_empty_inputs_and_frozen_weights) {
   Linear linear = fused_linear(at::kFloat);
   const at::Tensor main_grad = with_main_grad(linear);
   main_grad.fill_(-0.0);
@@ -118,7 +118,7 @@ TEST(MainGrad, is_left_alone_by_empty_inputs_and_frozen_weights) {
   EXPECT_TRUE(x.grad().defined());
 }
 
-TEST(MainGrad, has_the_bits_of_dgrad_and_bias_gradient_of_a_layer_without) {
+TEST(MainGrad, dgrad_and_bias_gradient_are_unchanged) {
   at::manual_seed(44);
   Linear accumulating = fused_linear(at::kBFloat16);
   Linear plain({.in_features = kIn,
@@ -150,7 +150,7 @@ RoutingPlan watching_wgrad() {
   return plan;
 }
 
-TEST(MainGrad, of_a_watched_layer_gets_the_fp32_product_that_features_saw) {
+TEST(MainGrad, inspected_layer_adds_the_inspected_fp32_product) {
   at::manual_seed(45);
   Linear linear = fused_linear(at::kBFloat16);
   const at::Tensor main_grad = with_main_grad(linear);
@@ -165,7 +165,7 @@ TEST(MainGrad, of_a_watched_layer_gets_the_fp32_product_that_features_saw) {
   EXPECT_TRUE(at::allclose(seen, exact_wgrad(g, x), 1e-4, 1e-4));
 }
 
-TEST(MainGrad, gets_what_a_feature_makes_of_wgrad) {
+TEST(MainGrad, modified_wgrad_is_added) {
   Linear linear = fused_linear(at::kFloat);
   const at::Tensor main_grad = with_main_grad(linear);
   main_grad.fill_(1);
@@ -178,7 +178,7 @@ TEST(MainGrad, gets_what_a_feature_makes_of_wgrad) {
 }
 
 // In a session a layer adds the product in every iteration, whether it is watched in it or not.
-TEST(MainGrad, has_the_same_bits_whether_an_iteration_of_a_session_is_watched) {
+TEST(MainGrad, inspecting_an_iteration_changes_no_bit) {
   at::manual_seed(46);
   const at::Tensor weight = at::randn({kOut, kIn}, at::kBFloat16);
   std::vector<at::Tensor> sums;
@@ -197,7 +197,7 @@ TEST(MainGrad, has_the_same_bits_whether_an_iteration_of_a_session_is_watched) {
 
 // ---- every module
 
-TEST(MainGrad, of_every_gemm_of_every_module_is_the_gradient_that_the_weight_would_have_had) {
+TEST(MainGrad, equals_grad_for_every_gemm_of_every_module) {
   at::manual_seed(48);
   const auto expect_same = [](auto make, auto run) {
     const auto accumulating = make(true), plain = make(false);
@@ -263,7 +263,7 @@ TEST(MainGrad, of_every_gemm_of_every_module_is_the_gradient_that_the_weight_wou
 
 // ---- errors
 
-TEST(MainGrad, that_is_missing_or_does_not_fit_is_an_error_that_names_the_layer) {
+TEST(MainGrad, missing_or_wrong_buffer_error_names_the_layer) {
   Linear linear({.in_features = kIn,
                  .out_features = kOut,
                  .parameters = fused(at::kFloat),
@@ -288,7 +288,7 @@ TEST(MainGrad, that_is_missing_or_does_not_fit_is_an_error_that_names_the_layer)
   EXPECT_NO_THROW(train());
 }
 
-TEST(MainGrad, is_refused_for_fp64) {
+TEST(MainGrad, rejects_fp64) {
   Linear in_double = fused_linear(at::kDouble);
   with_main_grad(in_double);
   EXPECT_THAT(

@@ -34,7 +34,7 @@ struct Derived : Error {
   using Error::Error;
 };
 
-TEST(NamedErrors, get_the_name_of_the_layer_and_keep_their_kind) {
+TEST(NamedErrors, get_the_layer_name_and_keep_their_type) {
   constexpr const char* kNamed = "layers.0.fc1: no room";
   EXPECT_THAT(throwing<ShapeError>("no room"), ThrowsMessage<ShapeError>(kNamed));
   EXPECT_THAT(throwing<UsageError>("no room"), ThrowsMessage<UsageError>(kNamed));
@@ -42,14 +42,14 @@ TEST(NamedErrors, get_the_name_of_the_layer_and_keep_their_kind) {
   EXPECT_THAT(throwing<Error>("no room"), ThrowsMessage<Error>(kNamed));
 }
 
-TEST(NamedErrors, that_name_the_layer_or_are_of_somebody_else_s_kind_stay_as_they_are) {
+TEST(NamedErrors, named_or_foreign_errors_are_unchanged) {
   EXPECT_THAT(throwing<UsageError>("layers.0.fc1: told"),
               ThrowsMessage<UsageError>("layers.0.fc1: told"));
   EXPECT_THAT(throwing<Derived>("stop"), ThrowsMessage<Derived>("stop"));
   EXPECT_THAT(throwing<std::logic_error>("own"), ThrowsMessage<std::logic_error>("own"));
 }
 
-TEST(NamedErrors, of_libtorch_stay_what_they_are_to_those_who_catch_them) {
+TEST(NamedErrors, libtorch_errors_keep_their_type) {
   const auto out_of_memory = [] {
     naming_layer(kLayer, []() -> int { TORCH_CHECK_WITH(OutOfMemoryError, false, "no room"); });
   };
@@ -78,13 +78,13 @@ LinearOptions named_linear() {
 // No kernel of ours takes it, and none of LibTorch's a product of it.
 at::Tensor of_a_kind_that_nobody_multiplies() { return at::ones({16, 32}).to_sparse(); }
 
-TEST(NamedErrors, of_kernels_in_a_forward_name_the_layer) {
+TEST(NamedErrors, kernel_errors_name_the_layer) {
   Linear linear(named_linear());
   EXPECT_THAT([&] { linear.forward(of_a_kind_that_nobody_multiplies()); },
               ThrowsMessage<c10::Error>(HasSubstr("layers.0.fc1")));
 }
 
-TEST(NamedErrors, of_quantizers_name_the_layer) {
+TEST(NamedErrors, quantizer_errors_name_the_layer) {
   auto recipe = std::make_shared<CustomRecipe>();
   recipe->qfactory = [](const QuantizerRole&) -> std::shared_ptr<Quantizer> {
     raise<UsageError>("no quantizer today");
@@ -101,7 +101,7 @@ TEST(NamedErrors, of_quantizers_name_the_layer) {
           AllOf(StartsWith("layers.0.fc1: "), HasSubstr("no quantizer today"))));
 }
 
-TEST(NamedErrors, of_norms_name_their_kind) {
+TEST(NamedErrors, norm_errors_name_their_kind) {
   LayerNorm layer_norm(on_cpu(NormModuleOptions{.normalized_shape = {32}}));
   RMSNorm rms_norm(on_cpu(NormModuleOptions{.normalized_shape = {32}}));
   EXPECT_THAT([&] { layer_norm.forward({of_a_kind_that_nobody_multiplies()}); },
@@ -110,7 +110,7 @@ TEST(NamedErrors, of_norms_name_their_kind) {
               ThrowsMessage<c10::Error>(HasSubstr("in the layer RMSNorm")));
 }
 
-TEST(Backends, that_a_build_lacks_are_named_with_the_layer_and_what_to_do) {
+TEST(Backends, missing_backend_error_names_layer_and_fix) {
   const at::Device lacking(at::kMPS);
   ASSERT_FALSE(ops::runs_on(lacking));
   EXPECT_THAT([&] { ops::check_runs_on(lacking, kLayer); },

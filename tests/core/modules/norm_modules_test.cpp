@@ -20,7 +20,7 @@ class NormModules : public testing::Test {
   void SetUp() override { at::manual_seed(11); }
 };
 
-TEST_F(NormModules, normalize_as_torch_does) {
+TEST_F(NormModules, equal_torch) {
   LayerNorm layer_norm({.normalized_shape = {24}});
   RMSNorm rms_norm({.normalized_shape = {24}});
   const at::Tensor x = at::randn({3, 5, 24});
@@ -28,7 +28,7 @@ TEST_F(NormModules, normalize_as_torch_does) {
   EXPECT_TRUE(near(rms_norm.forward({x})[0], at::rms_norm(x, {24}, {}, 1e-5), 1e-5, 1e-5));
 }
 
-TEST_F(NormModules, start_with_a_factor_of_one_whether_zero_centered_or_not) {
+TEST_F(NormModules, initial_factor_is_one) {
   const at::Tensor x = at::randn({4, 16});
   LayerNorm plain({.normalized_shape = {16}});
   LayerNorm centered({.normalized_shape = {16}, .zero_centered_gamma = true});
@@ -36,7 +36,7 @@ TEST_F(NormModules, start_with_a_factor_of_one_whether_zero_centered_or_not) {
   EXPECT_TRUE(at::equal(plain.forward({x})[0], centered.forward({x})[0]));
 }
 
-TEST_F(NormModules, in_double_are_those_of_torch) {
+TEST_F(NormModules, fp64_equals_torch) {
   const at::Tensor x = at::randn({3, 5, 24}, at::kDouble);
   NormModuleOptions options{.normalized_shape = {24}, .zero_centered_gamma = true};
   options.parameters.params_dtype = at::kDouble;
@@ -51,7 +51,7 @@ TEST_F(NormModules, in_double_are_those_of_torch) {
                         at::rms_norm(x, {24}, rms_norm.named_parameters()["weight"] + 1, 1e-5)));
 }
 
-TEST_F(NormModules, of_an_mlp_take_double_with_every_activation) {
+TEST_F(NormModules, mlp_supports_fp64_with_every_activation) {
   for (const ops::Activation& activation : ops::kActivations) {
     LayerNormMLPOptions options{.hidden_size = 8, .ffn_hidden_size = 16};
     options.activation = activation.name;
@@ -78,7 +78,7 @@ struct LinearCase {
   bool bias;
 };
 
-TEST_F(NormModules, of_a_linear_layer_equal_their_parts_in_double_precision) {
+TEST_F(NormModules, layer_norm_linear_equals_its_parts_in_fp64) {
   for (const LinearCase& of : {LinearCase{"LayerNorm", true}, {"RMSNorm", false}}) {
     LayerNormLinear module({.in_features = 32,
                             .out_features = 48,
@@ -105,7 +105,7 @@ TEST_F(NormModules, of_a_linear_layer_equal_their_parts_in_double_precision) {
   }
 }
 
-TEST_F(NormModules, return_the_bias_beside_an_output_without_it) {
+TEST_F(NormModules, return_bias_returns_it_separately) {
   LayerNormLinear module({.in_features = 16, .out_features = 16, .return_bias = true});
   test::randomize(module);
   LayerNormLinear adding({.in_features = 16, .out_features = 16});
@@ -123,7 +123,7 @@ at::Tensor activation_reference(const std::string& name, const at::Tensor& x) {
   return at::silu(halves[0]) * halves[1];
 }
 
-TEST_F(NormModules, of_an_mlp_equal_their_parts_in_double_precision) {
+TEST_F(NormModules, layer_norm_mlp_equals_its_parts_in_fp64) {
   for (const std::string activation : {"gelu", "relu", "swiglu"}) {
     SCOPED_TRACE(activation);
     LayerNormMLP module({.hidden_size = 32,
@@ -151,7 +151,7 @@ TEST_F(NormModules, of_an_mlp_equal_their_parts_in_double_precision) {
   }
 }
 
-TEST_F(NormModules, compute_in_the_dtype_of_torch_autocast) {
+TEST_F(NormModules, use_the_dtype_of_torch_autocast) {
   LayerNormMLP module({.hidden_size = 32, .ffn_hidden_size = 32});
   const at::Tensor x = at::randn({16, 32}).set_requires_grad(true);
   at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
@@ -167,7 +167,7 @@ TEST_F(NormModules, compute_in_the_dtype_of_torch_autocast) {
   }
 }
 
-TEST_F(NormModules, take_empty_and_strided_inputs) {
+TEST_F(NormModules, accept_empty_and_strided_inputs) {
   LayerNormMLP module({.hidden_size = 16, .ffn_hidden_size = 32, .activation = "swiglu"});
   const at::Tensor empty = at::randn({0, 4, 16}).set_requires_grad(true);
   const at::Tensor y = module.forward({.inp = empty})[0];
@@ -180,7 +180,7 @@ TEST_F(NormModules, take_empty_and_strided_inputs) {
                         module.forward({.inp = strided.contiguous()})[0]));
 }
 
-TEST_F(NormModules, refuse_an_unknown_normalization_or_activation) {
+TEST_F(NormModules, reject_unknown_normalization_or_activation) {
   EXPECT_THROW(LayerNormLinear({.in_features = 8, .out_features = 8, .normalization = "Batch"}),
                UsageError);
   EXPECT_THROW(LayerNormMLP({.hidden_size = 8, .ffn_hidden_size = 8, .activation = "gello"}),

@@ -164,13 +164,13 @@ void expect_as_with_zeros_behind(Layer (*make)(), const NamedRecipe& named, std:
   }
 }
 
-TEST(TokensOfAnyNumber, give_a_linear_the_bits_that_zeros_behind_them_would) {
+TEST(TokensOfAnyNumber, linear_equals_zero_padded_tokens) {
   for (const NamedRecipe& named : recipes()) {
     for (const std::int64_t tokens : kTokens) expect_as_with_zeros_behind(linear, named, tokens);
   }
 }
 
-TEST(TokensOfAnyNumber, give_a_layer_norm_linear_the_bits_that_zeros_behind_them_would) {
+TEST(TokensOfAnyNumber, layer_norm_linear_equals_zero_padded_tokens) {
   for (const NamedRecipe& named : recipes()) {
     for (const std::int64_t tokens : kTokens) {
       expect_as_with_zeros_behind(layer_norm_linear, named, tokens);
@@ -178,7 +178,7 @@ TEST(TokensOfAnyNumber, give_a_layer_norm_linear_the_bits_that_zeros_behind_them
   }
 }
 
-TEST(TokensOfAnyNumber, give_a_layer_norm_mlp_the_bits_that_zeros_behind_them_would) {
+TEST(TokensOfAnyNumber, layer_norm_mlp_equals_zero_padded_tokens) {
   for (const NamedRecipe& named : recipes()) {
     for (const std::int64_t tokens : kTokens) {
       expect_as_with_zeros_behind(layer_norm_mlp, named, tokens);
@@ -200,7 +200,7 @@ Operands get_values(const Recipe& recipe, TensorRole role, const at::Tensor& x) 
   return {first.dequantize().to(at::kDouble), second.dequantize().to(at::kDouble)};
 }
 
-TEST(TokensOfAnyNumber, give_the_products_of_their_quantized_values_in_double_precision) {
+TEST(TokensOfAnyNumber, products_match_dequantized_fp64) {
   for (const NamedRecipe& named : recipes()) {
     if (named.name == "delayed") continue;  // its scale is not the tensor's own
     for (const std::int64_t tokens : kTokens) {
@@ -234,7 +234,7 @@ TEST(TokensOfAnyNumber, give_the_products_of_their_quantized_values_in_double_pr
 }
 
 // m_splits of an expert are what they are.
-TEST(TokensOfAnyNumber, give_the_gemms_of_a_grouped_linear_the_bits_of_linears) {
+TEST(TokensOfAnyNumber, grouped_linear_equals_separate_linears) {
   const std::vector<std::int64_t> splits{3, 0, 17, 44};
   for (const NamedRecipe& named : recipes()) {
     SCOPED_TRACE(named.name);
@@ -281,7 +281,7 @@ TEST(TokensOfAnyNumber, give_the_gemms_of_a_grouped_linear_the_bits_of_linears) 
 }
 
 // A sequence of 7 and, as in generation, of one token.
-TEST(TokensOfAnyNumber, pass_a_transformer_layer_in_fp8_only) {
+TEST(TokensOfAnyNumber, run_through_a_transformer_layer_in_fp8) {
   for (const NamedRecipe& named : recipes()) {
     for (const std::int64_t length : {1, 7}) {
       SCOPED_TRACE(named.name + ", " + std::to_string(length));
@@ -314,7 +314,7 @@ TEST(TokensOfAnyNumber, pass_a_transformer_layer_in_fp8_only) {
   }
 }
 
-TEST(TokenPadding, of_multiples_is_none_and_of_others_as_little_as_fits_rows_and_blocks) {
+TEST(TokenPadding, pads_to_the_smallest_valid_multiple) {
   const auto padded = [](Gemm gemm, ScalingMode mode, std::int64_t tokens) {
     QuantizedTensor a;
     a.mode = mode;

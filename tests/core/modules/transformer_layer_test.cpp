@@ -32,7 +32,7 @@ std::set<std::string> get_names(const StateDict& state) {
   return names;
 }
 
-TEST_F(ATransformerLayer, has_the_state_dict_keys_of_transformer_engine) {
+TEST_F(ATransformerLayer, state_dict_keys_match_transformer_engine) {
   TransformerLayer module(options());
   const std::set<std::string> expected{
       "self_attention.core_attention._extra_state",
@@ -59,7 +59,7 @@ TEST_F(ATransformerLayer, has_the_state_dict_keys_of_transformer_engine) {
   EXPECT_EQ(get_names(state_dict(module)), expected);
 }
 
-TEST_F(ATransformerLayer, of_a_fused_decoder_has_the_state_dict_keys_of_transformer_engine) {
+TEST_F(ATransformerLayer, decoder_state_dict_keys_match_transformer_engine) {
   TransformerLayerOptions fused = options();
   fused.fuse_qkv_params = true;
   fused.layer_type = "decoder";
@@ -145,14 +145,14 @@ void expect_as(const TransformerLayerOptions& options, const Reference& referenc
   EXPECT_TRUE(parameters.gradients_near(module, 1e-4, 2e-4));
 }
 
-TEST_F(ATransformerLayer, equals_its_parts_in_double_precision) {
+TEST_F(ATransformerLayer, equals_its_parts_in_fp64) {
   expect_as(fused(options()), [](const LayerReference& layer, const at::Tensor& x) {
     const at::Tensor hidden = x + layer.attention(x);
     return hidden + layer.mlp(hidden);
   });
 }
 
-TEST_F(ATransformerLayer, with_parallel_attention_and_mlp_adds_both_to_its_input) {
+TEST_F(ATransformerLayer, parallel_attention_mlp_adds_both_to_the_input) {
   TransformerLayerOptions parallel = fused(options());
   parallel.parallel_attention_mlp = true;
   expect_as(parallel, [](const LayerReference& layer, const at::Tensor& x) {
@@ -160,7 +160,7 @@ TEST_F(ATransformerLayer, with_parallel_attention_and_mlp_adds_both_to_its_input
   });
 }
 
-TEST_F(ATransformerLayer, takes_the_residual_behind_the_norm_if_asked_to) {
+TEST_F(ATransformerLayer, residual_after_the_norm) {
   TransformerLayerOptions post = fused(options());
   post.apply_residual_connection_post_layernorm = true;
   expect_as(post, [](const LayerReference& layer, const at::Tensor& x) {
@@ -172,7 +172,7 @@ TEST_F(ATransformerLayer, takes_the_residual_behind_the_norm_if_asked_to) {
   });
 }
 
-TEST_F(ATransformerLayer, agrees_with_finite_differences) {
+TEST_F(ATransformerLayer, gradients_match_finite_differences) {
   TransformerLayerOptions gated = options();
   gated.activation = "swiglu";
   gated.normalization = "RMSNorm";
@@ -197,7 +197,7 @@ TEST_F(ATransformerLayer, agrees_with_finite_differences) {
   EXPECT_NEAR(slope, expected, 5e-3 * (1 + std::abs(expected)));
 }
 
-TEST_F(ATransformerLayer, gives_the_same_in_both_input_formats) {
+TEST_F(ATransformerLayer, output_is_equal_in_both_input_formats) {
   TransformerLayerOptions batch_first = options();
   batch_first.attn_input_format = "bshd";
   TransformerLayer sbhd(options()), bshd(batch_first);
@@ -207,7 +207,7 @@ TEST_F(ATransformerLayer, gives_the_same_in_both_input_formats) {
                    sbhd.forward({.hidden_states = x})[0], 1e-5, 1e-5));
 }
 
-TEST_F(ATransformerLayer, drops_in_training_alone_and_with_torchs_generator) {
+TEST_F(ATransformerLayer, dropout_only_in_training_with_torch_generator) {
   TransformerLayerOptions dropping = options();
   dropping.hidden_dropout = 0.5;
   TransformerLayer module(dropping);
@@ -222,7 +222,7 @@ TEST_F(ATransformerLayer, drops_in_training_alone_and_with_torchs_generator) {
   EXPECT_TRUE(at::equal(run(1), run(2)));
 }
 
-TEST_F(ATransformerLayer, calls_a_replaced_child_instead_of_its_own) {
+TEST_F(ATransformerLayer, calls_a_replaced_child) {
   TransformerLayer module(options());
   const at::Tensor x = at::randn({6, 2, 32});
   auto mlp = std::dynamic_pointer_cast<LayerNormMLP>(module.named_children()["layernorm_mlp"]);
@@ -232,7 +232,7 @@ TEST_F(ATransformerLayer, calls_a_replaced_child_instead_of_its_own) {
   EXPECT_FALSE(at::equal(module.forward({.hidden_states = x})[0], at::zeros({6, 2, 32})));
 }
 
-TEST_F(ATransformerLayer, refuses_options_that_contradict_each_other) {
+TEST_F(ATransformerLayer, rejects_contradictory_options) {
   TransformerLayerOptions wrong = options();
   wrong.layer_type = "coder";
   EXPECT_THROW(TransformerLayer{wrong}, UsageError);
@@ -246,7 +246,7 @@ TEST_F(ATransformerLayer, refuses_options_that_contradict_each_other) {
   EXPECT_THROW(module.forward({.hidden_states = at::randn({6, 2, 32})}), UsageError);
 }
 
-TEST_F(ATransformerLayer, loads_only_a_state_that_fits) {
+TEST_F(ATransformerLayer, rejects_a_mismatched_state_dict) {
   TransformerLayer module(options());
   StateDict state = state_dict(module);
   state.erase("layernorm_mlp.fc1_weight");

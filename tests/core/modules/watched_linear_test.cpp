@@ -67,7 +67,7 @@ void expect_same_bits(const Results& a, const Results& b) {
 
 Operand unchanged(const ModifyTensorCall& call) { return call.tensor; }
 
-TEST(WatchedLinear, observed_in_everything_gives_the_bits_of_an_unwatched_one) {
+TEST(WatchedLinear, full_inspection_changes_no_bit) {
   at::manual_seed(1);
   Linear linear(options());
   const at::Tensor x = at::randn({48, 32}, at::kBFloat16);
@@ -81,7 +81,7 @@ TEST(WatchedLinear, observed_in_everything_gives_the_bits_of_an_unwatched_one) {
   }
 }
 
-TEST(WatchedLinear, makes_its_calls_in_the_order_of_the_contract) {
+TEST(WatchedLinear, calls_follow_the_contract_order) {
   Linear linear(options());
   const at::Tensor x = at::ones({16, 32}, at::kBFloat16);
   RecordingListener listener({.postquantize = kAllPairBits, .inspect = kAllTensorBits});
@@ -94,7 +94,7 @@ TEST(WatchedLinear, makes_its_calls_in_the_order_of_the_contract) {
                           "postquantize wgrad gradient", "inspect dgrad", "inspect wgrad"));
 }
 
-TEST(WatchedLinear, modifies_for_the_second_gemm_first_and_inspects_the_original) {
+TEST(WatchedLinear, modifies_second_gemm_first_and_inspects_original) {
   Linear linear(options());
   const at::Tensor x = at::ones({16, 32}, at::kBFloat16);
   RecordingListener listener({.modify = kAllPairBits, .inspect = kAllTensorBits}, unchanged);
@@ -121,14 +121,14 @@ TEST(WatchedLinear, calls_below_autograd_in_forward_and_backward) {
   EXPECT_EQ(listener.above_autograd, 0);
 }
 
-TEST(WatchedLinear, without_a_cast_calls_no_postquantize) {
+TEST(WatchedLinear, no_postquantize_call_without_a_cast) {
   Linear linear(options());
   RecordingListener listener({.postquantize = kAllPairBits});
   train_step(linear, at::ones({16, 32}, at::kBFloat16), /*fp8=*/false);
   EXPECT_TRUE(listener.calls.empty());
 }
 
-TEST(WatchedLinear, names_both_tensors_of_a_gemm_whose_operands_differ_in_precision) {
+TEST(WatchedLinear, mixed_precision_operands_are_named_in_the_error) {
   Linear linear(options());
   RecordingListener listener({.modify = RoutingPlan::get_bit(Gemm::fprop, TensorName::activation)},
                              unchanged);
@@ -140,7 +140,7 @@ TEST(WatchedLinear, names_both_tensors_of_a_gemm_whose_operands_differ_in_precis
           HasSubstr("fc: fprop got weight quantized and activation in high precision")));
 }
 
-TEST(WatchedLinear, runs_a_gemm_in_high_precision_where_fp8_gemm_enabled_said_no) {
+TEST(WatchedLinear, disabled_fp8_gemm_runs_in_high_precision) {
   Linear linear(options());
   const at::Tensor x = at::randn({16, 32}, at::kBFloat16);
   const Results bf16 = train_step(linear, x, /*fp8=*/false);
@@ -153,7 +153,7 @@ TEST(WatchedLinear, runs_a_gemm_in_high_precision_where_fp8_gemm_enabled_said_no
 }
 
 // The backward after the recipe's region has ended, as in train_step.
-TEST(WatchedLinear, multiplies_with_the_accumulators_of_the_recipe_of_its_forward) {
+TEST(WatchedLinear, backward_uses_split_accumulator_of_its_forward) {
   using Split = std::map<Gemm, bool>;
   Linear linear(options());
   const at::Tensor x = at::ones({16, 32}, at::kBFloat16).requires_grad_();
@@ -184,7 +184,7 @@ TEST(WatchedLinear, multiplies_with_the_accumulators_of_the_recipe_of_its_forwar
   EXPECT_EQ(seen, (Split{{Gemm::fprop, true}, {Gemm::dgrad, true}, {Gemm::wgrad, true}}));
 }
 
-TEST(WatchedLinear, is_not_asked_while_it_sleeps) {
+TEST(WatchedLinear, sleeping_layer_is_not_queried) {
   Linear linear(options());
   const at::Tensor x = at::ones({16, 32}, at::kBFloat16);
   RecordingListener listener({});
@@ -193,7 +193,7 @@ TEST(WatchedLinear, is_not_asked_while_it_sleeps) {
   EXPECT_EQ(listener.routed, 2) << "nobody put the layer to sleep";
 }
 
-TEST(WatchedLinear, calls_nobody_in_a_backward_after_the_end_of_the_session) {
+TEST(WatchedLinear, backward_after_session_end_makes_no_calls) {
   Linear linear(options());
   at::Tensor output;
   {

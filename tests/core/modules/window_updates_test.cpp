@@ -52,7 +52,7 @@ class WindowUpdatesTest : public ::testing::Test {
   Copies before;
 };
 
-TEST_F(WindowUpdatesTest, by_the_users_function_begin_a_new_row_as_others_do) {
+TEST_F(WindowUpdatesTest, user_function_updates_begin_a_new_row) {
   update([](const at::Tensor& amax, const at::Tensor&, const at::Tensor& fp8_max) {
     return fp8_max / amax;
   });
@@ -81,7 +81,7 @@ TEST_F(WindowUpdatesTest, user_functions_read_no_scalar_per_window) {
   EXPECT_EQ(reads, 0);
 }
 
-TEST_F(WindowUpdatesTest, leave_every_window_as_it_was_where_a_function_throws) {
+TEST_F(WindowUpdatesTest, throwing_function_changes_no_window) {
   int calls = 0;
   EXPECT_THROW(update([&](const at::Tensor&, const at::Tensor& scale, const at::Tensor&) {
                  scale.fill_(7);  // the function owns its argument
@@ -93,7 +93,7 @@ TEST_F(WindowUpdatesTest, leave_every_window_as_it_was_where_a_function_throws) 
   for (std::size_t i = 0; i < windows.size(); ++i) EXPECT_TRUE(is_as_before(i)) << i;
 }
 
-TEST_F(WindowUpdatesTest, leave_every_window_unchanged_if_a_shape_is_wrong) {
+TEST_F(WindowUpdatesTest, wrong_shape_changes_no_window) {
   int calls = 0;
   EXPECT_THROW(update([&](const at::Tensor&, const at::Tensor& scale, const at::Tensor&) {
                  return ++calls == 3 ? at::full({5}, 1.0F) : scale;
@@ -102,7 +102,7 @@ TEST_F(WindowUpdatesTest, leave_every_window_unchanged_if_a_shape_is_wrong) {
   for (std::size_t i = 0; i < windows.size(); ++i) EXPECT_TRUE(is_as_before(i)) << i;
 }
 
-TEST_F(WindowUpdatesTest, give_a_function_a_history_of_its_own) {
+TEST_F(WindowUpdatesTest, function_receives_a_copy_of_the_history) {
   DelayedScaling own;
   own.amax_compute_algo = [](const at::Tensor& history) {
     const at::Tensor amax = std::get<0>(history.max(0)).clone();
