@@ -71,9 +71,6 @@ Fp8Attention AttentionQuantization::begin(const ForwardContext& context,
   for (std::size_t group = 0; group < groups_.size() && recomputation::is_active(); ++group) {
     recomputation::record_context(groups_[group].get(), contexts[group]);
   }
-  if (contexts[0].recipe->as_delayed_scaling() != nullptr) {
-    recomputation::claim_region_end(contexts[0], asks_gradient);
-  }
   return of(contexts, name);
 }
 
