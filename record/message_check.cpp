@@ -23,6 +23,11 @@ class Content {
 
   bool is_whole() const { return whole_; }
   void refuse() { whole_ = false; }
+  void refuse_zero_chunk() {
+    whole_ = false;
+    has_zero_chunk_ = true;
+  }
+  bool has_zero_chunk() const { return has_zero_chunk_; }
 
   std::uint64_t number(std::size_t bytes) {
     const std::uint64_t value = stored_number(rest_, 0, bytes);
@@ -48,6 +53,7 @@ class Content {
  private:
   std::span<const char> rest_;
   bool whole_ = true;
+  bool has_zero_chunk_ = false;
 };
 
 std::uint64_t rounded_up(std::uint64_t bytes, std::uint64_t unit) {
@@ -224,6 +230,19 @@ void skip_index_of_chunks(Content& content, std::uint64_t flags) {
   content.skip(kAddressBytes);
 }
 
+// The sizes of a chunk: one for each dimension of the dataset, and the size of an element. HDF5
+// keeps 32 bits of each and divides by them without a check.
+void skip_chunk_sizes(Content& content, std::uint64_t count, std::uint64_t bytes) {
+  constexpr std::uint64_t kMinSizes = 2;
+  const bool is_possible = count >= kMinSizes && count <= kMaxDimensions + 1 && bytes >= 1 &&
+                           bytes <= sizeof(std::uint64_t);
+  if (!is_possible) return content.refuse();
+  for (std::uint64_t i = 0; i < count && content.is_whole(); ++i) {
+    const std::uint64_t size = content.number(bytes);
+    if (content.is_whole() && static_cast<std::uint32_t>(size) == 0) content.refuse_zero_chunk();
+  }
+}
+
 void skip_layout(Content& content) {
   enum : std::uint64_t { kCompact, kContiguous, kChunked, kVirtual };
   const std::uint64_t version = content.number(1);
@@ -231,7 +250,9 @@ void skip_layout(Content& content) {
     const std::uint64_t dimensions = content.number(1);
     const std::uint64_t kind = content.number(1);
     if (dimensions > kMaxDimensions + 1) content.refuse();
-    content.skip(5 + (kind == kCompact ? 0 : kAddressBytes) + dimensions * 4);
+    content.skip(5 + (kind == kCompact ? 0 : kAddressBytes));
+    if (kind == kChunked) return skip_chunk_sizes(content, dimensions, 4);
+    content.skip(dimensions * 4);
     if (kind == kCompact) content.skip(content.number(4));
     return;
   }
@@ -248,12 +269,12 @@ void skip_layout(Content& content) {
     case kChunked: {
       const std::uint64_t flags = version == 3 ? 0 : content.number(1);
       const std::uint64_t dimensions = content.number(1);
-      if (dimensions > kMaxDimensions + 1) content.refuse();
       const std::uint64_t bytes = version == 3 ? 4 : content.number(1);
-      content.skip(dimensions * bytes);
       if (version == 3) {
         content.skip(kAddressBytes);
+        skip_chunk_sizes(content, dimensions, bytes);
       } else {
+        skip_chunk_sizes(content, dimensions, bytes);
         skip_index_of_chunks(content, flags);
       }
       break;
@@ -352,6 +373,7 @@ std::optional<std::string> describe_overrun(MessageKind kind, bool is_shared,
     known->skip(left);
   }
   if (left.is_whole()) return std::nullopt;
+  if (left.has_zero_chunk()) return fmt::format("{} message: a chunk of size 0", known->name);
   return fmt::format("{} message: longer than its {} bytes", known->name, content.size());
 }
 

@@ -79,9 +79,10 @@ std::vector<Case> whole_messages() {
        byte(1) + byte(8) + byte(1) + byte(1) + "n" + two(4) + "path"},
       {"compact", MessageKind::layout, byte(3) + byte(0) + two(5) + "bytes"},
       {"contiguous", MessageKind::layout, byte(3) + byte(1) + zeros(16)},
-      {"chunks", MessageKind::layout, byte(3) + byte(2) + byte(2) + zeros(8) + zeros(8)},
+      {"chunks", MessageKind::layout, byte(3) + byte(2) + byte(2) + zeros(8) + four(128) + four(8)},
       {"extensible array", MessageKind::layout,
-       byte(4) + byte(2) + byte(0) + byte(2) + byte(4) + zeros(8) + byte(4) + zeros(5) + zeros(8)},
+       byte(4) + byte(2) + byte(0) + byte(2) + byte(4) + four(128) + four(8) + byte(4) + zeros(5) +
+           zeros(8)},
       {"filters", MessageKind::filters,
        byte(2) + byte(2) + two(2) + two(0) + two(1) + zeros(4) + two(300) + two(5) + two(0) +
            two(0) + "name" + zeros(1)},
@@ -116,6 +117,40 @@ TEST(MessageCheck, rejects_more_than_32_dimensions) {
   };
   EXPECT_EQ(describe_overrun(MessageKind::datatype, false, array(32)), std::nullopt);
   EXPECT_NE(describe_overrun(MessageKind::datatype, false, array(33)), std::nullopt);
+}
+
+// HDF5 divides by the sizes of a chunk when it opens the dataset.
+TEST(MessageCheck, rejects_chunks_of_size_0) {
+  const auto old_layout = [](unsigned version, const std::string& sizes) {
+    return byte(version) + byte(2) + byte(2) + zeros(5) + zeros(8) + sizes;
+  };
+  const auto layout_3 = [](const std::string& sizes) {
+    return byte(3) + byte(2) + byte(2) + zeros(8) + sizes;
+  };
+  const auto layout_4 = [](unsigned bytes, const std::string& sizes) {
+    return byte(4) + byte(2) + byte(0) + byte(2) + byte(bytes) + sizes + byte(4) + zeros(5) +
+           zeros(8);
+  };
+  const auto describe = [](const std::string& content) {
+    return describe_overrun(MessageKind::layout, false, content);
+  };
+  const std::string sizes = four(128) + four(8);
+  for (const std::string& whole :
+       {old_layout(1, sizes), old_layout(2, sizes), layout_3(sizes), layout_4(4, sizes)}) {
+    EXPECT_EQ(describe(whole), std::nullopt);
+  }
+  const std::string error = "layout message: a chunk of size 0";
+  for (const std::string& zero : {four(0) + four(8), four(128) + four(0)}) {
+    EXPECT_EQ(describe(old_layout(1, zero)), error);
+    EXPECT_EQ(describe(layout_3(zero)), error);
+    EXPECT_EQ(describe(layout_4(4, zero)), error);
+  }
+  // HDF5 keeps the lower 32 bits of a size.
+  EXPECT_EQ(describe(layout_4(8, four(0) + four(1) + four(8) + four(0))), error);
+  // Sizes of 0 and of 9 bytes, and a chunk without dimensions.
+  EXPECT_NE(describe(layout_4(0, sizes)), std::nullopt);
+  EXPECT_NE(describe(layout_4(9, zeros(18))), std::nullopt);
+  EXPECT_NE(describe(byte(3) + byte(2) + byte(1) + zeros(8) + four(8)), std::nullopt);
 }
 
 TEST(MessageCheck, rejects_deeply_nested_types) {
