@@ -47,7 +47,27 @@ def test_sources_with_a_common_local_name_are_separated(tmp_path):
     }
 
 
-def test_members_and_using_declarations_do_not_separate(tmp_path):
+def test_attributes_do_not_hide_local_names(tmp_path):
+    found = batches(
+        tmp_path,
+        one=local("[[nodiscard]] int count(int x) {\n  return x;\n}"),
+        two=local("int count(int x) {\n  return x;\n}"),
+    )
+    assert found == {frozenset({"one"}), frozenset({"two"})}
+
+
+def test_using_declaration_is_separated_from_other_use(tmp_path):
+    found = batches(
+        tmp_path,
+        one=local("using std::string;"),
+        same=local("using std::string;\nusing std::vector;"),
+        other=local("using fmt::string;"),
+        type=local("struct string {};"),
+    )
+    assert found == {frozenset({"one", "same"}), frozenset({"other"}), frozenset({"type"})}
+
+
+def test_members_and_equal_using_declarations_share_a_batch(tmp_path):
     text = local("using std::string;")
     found = batches(
         tmp_path, one=text + "void One::run() {\n}\n", two=text + "void Two::run() {\n}\n"
