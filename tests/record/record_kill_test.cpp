@@ -41,9 +41,13 @@ struct Diary {
     return longest;
   }
 
-  std::int64_t pushed_before(Clock::time_point time) const {
+  // The number of records that the file must contain if the process is killed at `death`: those
+  // older than two seconds. The writer's thread may be delayed as long as the pushing thread,
+  // several times.
+  std::int64_t owed(Clock::time_point death) const {
+    const Clock::time_point latest = death - std::chrono::seconds(2) - 10 * longest_pause(death);
     std::int64_t pushed = 0;
-    for (int i = 0; i < entries && pushes[i].time < time; ++i) pushed = pushes[i].pushed;
+    for (int i = 0; i < entries && pushes[i].time < latest; ++i) pushed = pushes[i].pushed;
     return pushed;
   }
 };
@@ -110,9 +114,7 @@ void expect_nothing_lost(const Child& child, Clock::time_point death) {
   const auto count = static_cast<std::int64_t>(records.size());
   EXPECT_TRUE(are_numbered_from(0, records));
   EXPECT_GE(count, child.diary().flushed);
-  // The writer's thread may be delayed as long as the pushing thread, several times.
-  const Clock::duration late = 10 * child.diary().longest_pause(death);
-  EXPECT_GE(count, child.diary().pushed_before(death - std::chrono::seconds(2) - late));
+  EXPECT_GE(count, child.diary().owed(death));
 
   const Segment before = only_segment(child.log_dir());
   EXPECT_FALSE(before.end.has_value());
@@ -127,6 +129,18 @@ void expect_nothing_lost(const Child& child, Clock::time_point death) {
   EXPECT_EQ(only_segment(path).end->state, End::killed);
 }
 
+// Without this, a busy machine could kill a process before its file must contain a record.
+void wait_until_records_are_owed(const Child& child) {
+  const auto deadline = Clock::now() + std::chrono::seconds(100);
+  while (child.diary().owed(Clock::now()) == 0) {
+    if (Clock::now() > deadline) {
+      ADD_FAILURE() << "no record was owed within 100 s";
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
 constexpr int kKills = 6;
 
 TEST(RecordKill, kill_loses_nothing_older_than_two_seconds) {
@@ -137,6 +151,7 @@ TEST(RecordKill, kill_loses_nothing_older_than_two_seconds) {
         std::make_unique<Child>(folder.str() + "/" + std::to_string(i), 100 + i, -1));
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(3500));
+  for (const auto& child : children) wait_until_records_are_owed(*child);
   std::vector<Clock::time_point> deaths;
   for (const auto& child : children) {
     std::this_thread::sleep_for(std::chrono::milliseconds(13));
