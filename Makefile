@@ -142,7 +142,8 @@ test-package: setup build  ## find_package(telens) and pip install
 
 test-paddle: setup build  ## telens.paddle's tests in their own environment (PaddlePaddle: 850 MB)
 	@cmake/setup/paddle.sh
-	@OMP_NUM_THREADS=1 build-paddle/venv/bin/python -m pytest -q tests/paddle
+	@OMP_NUM_THREADS=1 build-paddle/venv/bin/python -m pytest -q --durations=5 -n $(JOBS) \
+	  --dist loadfile tests/paddle
 
 asan: setup  ## the C++ tests that need no LibTorch, under AddressSanitizer and UBSan
 	@[ -f build-asan/build.ninja ] || cmake --preset asan
