@@ -14,21 +14,21 @@ CORES  := $(shell nproc)
 MEMORY := $(shell awk '/MemAvailable/ {print int($$2 / 2000000) + 1}' /proc/meminfo)
 JOBS   ?= $(shell echo $$(( $(CORES) < $(MEMORY) ? $(CORES) : $(MEMORY) )))
 PREFIX ?= $(CURDIR)/dist/telens
-# CUDA=ON or CUDA=OFF: with or without the kernels for GPUs (TELENS_CUDA); unset, build/ stays as it
-# is.
+# CUDA=ON or CUDA=OFF: build with or without CUDA kernels (TELENS_CUDA). If unset, build/ keeps its
+# setting.
 CUDA   ?=
 PYTHON := $(CURDIR)/.venv/bin/python
-# For machines with a GPU, which have a Python with torch of their own.
+# The Python of a GPU machine, with its own torch.
 GPU_PYTHON ?= python3
 GPU_OUT    ?= build-gpu/results
 GPU_COPIES ?=
 CPP_FILES = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 
-# What `make demo` watches, for how long, and where it records the run.
+# `make demo`: configuration, number of steps, folder of the run.
 DEMO_CONFIG ?= configs/log_all_statistics.yaml
 DEMO_STEPS  ?= 300
 DEMO_RUN    := build/demo
-# It must have learnt more than which byte follows which: nats below the text's bigram entropy.
+# The final loss must be this many nats below the bigram entropy of the text.
 DEMO_BELOW  ?= 0.1
 FUZZ_SECONDS ?= 600
 FUZZ_FILES   ?= 20000
@@ -55,10 +55,10 @@ setup-debian:
 setup-build: setup-debian
 	@cmake/setup/setup.sh build
 
-# The command needs no LibTorch. On a new machine it is compiled while uv fetches and unpacks torch,
-# which leaves processors idle; what was compiled stays when build/ is configured again, with
-# LibTorch, for which without-torch is a reminder. Where it fails, the build itself says why, or
-# goes on without the head start.
+# Compiles the command, which needs no LibTorch, on a new machine while uv downloads torch. The
+# objects remain valid when build/ is configured again with LibTorch, which the file without-torch
+# requests.
+# A failure here is only a warning: the build compiles the command again and reports the error.
 command-first: setup-debian
 	@[ -f build/build.ninja -o -f .venv/telens-python-packages.txt ] || { \
 	  mkdir -p build/setup; touch build/setup/without-torch; \
@@ -109,8 +109,8 @@ test-structure: setup  ## include arrows, formatting, machine paths
 test-cpp: setup build  ## the C++ tests and those of the command
 	@ctest --preset release --parallel $(JOBS)
 
-# Runs test files in parallel, one more than there are processors: many tests wait for a process.
-# Threads of one test that wait for each other yield the processor.
+# Runs one test file more than there are processors, because many tests wait for a subprocess.
+# GOMP_SPINCOUNT=0: waiting OpenMP threads yield the processor.
 PYTEST = GOMP_SPINCOUNT=0 $(PYTHON) -m pytest -q --durations=5 -n $$(( $(JOBS) + 1 )) \
   --dist loadfile
 test-python: setup build  ## the Python tests, except long ones
@@ -122,7 +122,7 @@ test-samples: setup build  ## the tests of the samples, except long ones
 test-long: setup build  ## the Python tests and samples that take half a minute or more each
 	@$(PYTEST) -m long tests/python tests/samples
 
-# Beside .venv and not in it, where only these tests look: torch and the like are those of .venv.
+# Only these tests import from build/clients. They use torch and the other packages of .venv.
 test-clients: setup build  ## install Lightning, Megatron-Core in build/clients, train by their code
 	@$(PYTHON) -m pip install -q --no-deps --upgrade --target build/clients \
 	  -r tests/python/clients/requirements.txt
@@ -131,7 +131,7 @@ test-clients: setup build  ## install Lightning, Megatron-Core in build/clients,
 	@$(PYTHON) -m pytest -q tests/python/test_run_as_te.py tests/python/test_megatron.py \
 	  tests/python/test_safe_conversion.py
 
-# Beside .venv, too: with pyarrow pandas keeps texts in another way, here in all that read runs.
+# In a folder of their own because pandas stores strings differently if pyarrow is installed.
 test-tables: setup build  ## install pyarrow, DuckDB in build/tables (80 MB), test what reads runs
 	@$(PYTHON) -m pip install -q --no-deps --upgrade --target build/tables \
 	  -r tests/tables/requirements.txt
@@ -150,7 +150,7 @@ asan: setup  ## the C++ tests that need no LibTorch, under AddressSanitizer and 
 	@cmake --build --preset asan --parallel $(JOBS)
 	@ctest --preset asan --parallel $(JOBS)
 
-# LibTorch is not instrumented, so its threads are no subject here.
+# Only tests without LibTorch: LibTorch is not instrumented.
 TSAN_TESTS ?= threads_quick threads_slow
 tsan: setup  ## the C++ tests of threads of our own that need no LibTorch, under ThreadSanitizer
 	@[ -f build-tsan/build.ninja ] || cmake --preset tsan
@@ -174,8 +174,8 @@ bench: benchmarks  ## every benchmark against its target; writes benchmarks/resu
 bench-quick: benchmarks  ## every benchmark, briefly, judging nothing
 	@$(PYTHON) benchmarks/run.py --quick
 
-# No GPU is needed to compile and link the kernels, and what the CPU promises holds there too. In
-# build/, of which nothing else is compiled anew; CUDA=OFF leads back.
+# Needs no GPU. The C++ tests of the CPU must also pass in a build with CUDA kernels. Uses build/,
+# so only the CUDA sources are compiled; `make build CUDA=OFF` restores the build.
 test-cuda-build:  ## compile and link the kernels for GPUs into build/, run the C++ tests there
 	@$(MAKE) --no-print-directory setup build CUDA=ON
 	@TELENS_CUDA=ON $(PYTHON) -m pytest -q tests/python/test_cuda_build.py

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # The checks of the project: tests/run.sh test|test-more [JOBS]
 #
-# `test` has one build and the tests of it; `test-more` has the checks that need other builds, other
-# environments or more time. CI runs both (.ci/run). Each stage is a target of make. A failed stage
-# does not stop the others, but nothing is tested that was not built. The summary lists every stage,
-# and how to run only the failed ones.
+# `test` builds once and runs the tests of that build. `test-more` runs the checks that need another
+# build, another environment or more time. CI runs both (.ci/run). Each stage is a make target. A
+# failed stage does not stop the others, but a failed build skips its tests. The summary lists all
+# stages and the commands that run only the failed ones.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 suite=${1:-}
 jobs=${2:-$(nproc)}
-# With the kernels for GPUs if there is an nvcc: no GPU is needed to compile and link them, and what
-# the CPU promises holds in a build that has them. The packages are built without.
+# Builds CUDA kernels if nvcc is installed: compiling and linking them needs no GPU, and the CPU
+# tests must pass in such a build. The packages are built without them.
 cuda=OFF
 if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
   cuda=ON
@@ -26,7 +26,7 @@ fi
 results=()
 failed=()
 
-# stage NAME TARGET [VARIABLE=VALUE]: makes a target and records how it ended.
+# stage NAME TARGET [VARIABLE=VALUE]: makes a target and records its result and time.
 stage() {
   local name=$1 start=$SECONDS outcome=passed
   shift
