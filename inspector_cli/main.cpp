@@ -14,19 +14,18 @@
 #include "core/base/error.h"
 #include "core/base/printable.h"
 #include "core/base/version.h"
-#include "inspector_cli/commands/help_text.h"
 #include "inspector_cli/commands/subcommands.h"
-#include "inspector_cli/commands/wrong_use.h"
+#include "inspector_cli/commands/usage.h"
 #include "inspector_cli/terminal/output.h"
 #include "inspector_cli/terminal/terminal.h"
 
 namespace telens::cli {
 namespace {
 
-// Exit codes: 0 fine, 1 only from commands that judge a run, 2 wrong use or bad input.
-constexpr int kBadRun = 1;
-constexpr int kBadInput = 2;
-constexpr int kSignal = 128;  // as a shell tells of a process that a signal ended
+// Exit codes: 0 success, 1 problems found in a run, 2 usage error, bad input or failed output.
+constexpr int kFindings = 1;
+constexpr int kError = 2;
+constexpr int kSignal = 128;  // plus the signal, as shells report it
 constexpr int kBrokenPipe = kSignal + SIGPIPE;
 
 struct Command {
@@ -49,38 +48,38 @@ constexpr std::array kCommands{Command{kInspect, add_info},     Command{kInspect
                                Command{kPrepare, add_features}, Command{kPrepare, add_new_plugin},
                                Command{kPrepare, add_repair}};
 
-int refused(std::string_view message) {
+int report_error(std::string_view message) {
   note(message);
-  return kBadInput;
+  return kError;
 }
 
-// A line for each mistake.
-int refused(const ConfigError& error) {
+// Prints one line per mistake in a config.
+int report_error(const ConfigError& error) {
   fmt::print(stderr, "telens: {}\n", printable_lines(error.what()));
-  return kBadInput;
+  return kError;
 }
 
 // Adds a hint if the run file is truncated.
-int refused(const RecordError& error) {
-  return refused(fmt::format(
+int report_error(const RecordError& error) {
+  return report_error(fmt::format(
       "{}{}", error.what(),
       error.is_truncated()
           ? "; bytes are missing at its end, as after an interrupted copy: copy it again"
           : ""));
 }
 
-// Runs what the command line asks for; returns the exit code.
-int answer(CLI::App& app, int argc, char** argv) {
+// Parses the command line and runs the subcommand. Returns the exit code.
+int parse_and_run(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const FindingsReported&) {
-    return kBadRun;
+    return kFindings;
   } catch (const CLI::CallForHelp& request) {
     return app.exit(request);
   } catch (const CLI::CallForVersion& request) {
     return app.exit(request);
   } catch (const CLI::ParseError& error) {
-    return refused(wrong_use(app, error));
+    return report_error(usage_error(app, error));
   }
   return 0;
 }
@@ -103,25 +102,25 @@ int run(int argc, char** argv) {
       "Exit codes: 0 no problem, 1 problem found, 2 wrong use, bad input or failed output.\n"
       "`telens COMMAND --help` shows a command's options and examples.");
   try {
-    const int code = answer(app, argc, argv);
+    const int code = parse_and_run(app, argc, argv);
     flush_stdout();
     return code;
   } catch (const BrokenPipe&) {
     return kBrokenPipe;
   } catch (const Interrupted& interrupted) {
     return kSignal + interrupted.signal;
-  } catch (const std::system_error& error) {  // fmt's, of a stdout that takes no more
+  } catch (const std::system_error& error) {  // thrown by fmt if stdout cannot be written
     if (error.code() == std::errc::broken_pipe) return kBrokenPipe;
-    return refused(std::ferror(stdout) != 0 ? unwritten(error.code().message()) : error.what());
+    return report_error(std::ferror(stdout) != 0 ? unwritten(error.code().message())
+                                                 : error.what());
   } catch (const ConfigError& error) {
-    return refused(error);
+    return report_error(error);
   } catch (const RecordError& error) {
-    return refused(error);
+    return report_error(error);
   } catch (const std::bad_alloc&) {
-    return refused(
-        "there is not enough memory for this input; give the command more, or less input");
+    return report_error("out of memory; provide more memory or less input");
   } catch (const std::exception& error) {
-    return refused(std::string_view(error.what()));
+    return report_error(std::string_view(error.what()));
   }
 }
 
@@ -130,7 +129,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   telens::cli::hold_standard_streams();
-  // A file beyond the shell's limit of its size is an output that could not be written, as any.
+  // Writing beyond the file size limit then fails with an error instead of a signal.
   std::signal(SIGXFSZ, SIG_IGN);
   return telens::cli::run(argc, argv);
 }

@@ -311,7 +311,7 @@ class Parser(argparse.ArgumentParser):
             options = [option for action in self._actions for option in action.option_strings]
             near = difflib.get_close_matches(name, options, 1)
             hint = f" (did you mean '{near[0]}'?)" if near else ""
-            self.error(f"there is no option {name}{hint}")
+            self.error(f"unknown option {name}{hint}")
         return found
 
 

@@ -19,7 +19,7 @@ using analysis::read_losses;
 
 using diagnosis::Point;
 
-constexpr std::size_t kShare = 10;  // the last tenth is compared
+constexpr std::size_t kShare = 10;  // compares the last tenth of the iterations
 
 const Point* first_bad(const std::vector<Point>& losses) {
   const auto bad =
@@ -33,13 +33,13 @@ LossReference::LossReference(std::string path, double tolerance)
     : path_(std::move(path)), tolerance_(tolerance), losses_(read_losses(open_run(path_))) {
   if (losses_.empty()) {
     raise<UsageError>(
-        "--reference {}: expected a run with losses, as debug.step(loss) records them, and there "
-        "are none; run the reference again with it, or judge by --check",
+        "--reference {}: the run has no losses; record it again with debug.step(loss), or use "
+        "--check",
         path_);
   }
   if (const auto* bad = first_bad(losses_)) {
     raise<UsageError>(
-        "--reference {}: expected a run that went well, and its loss in iteration {} is {}", path_,
+        "--reference {}: the loss in iteration {} is {}; expected a run with finite losses", path_,
         bad->iteration, bad->value);
   }
 }
@@ -58,8 +58,9 @@ LossVerdict LossReference::judge(const std::string& log_dir) const {
   }
   if (both.empty()) {
     raise<UsageError>(
-        "the run in {} has no loss in an iteration of {}: expected debug.step(loss) in the "
-        "program, in the same iterations as in the reference",
+        "the run in {} has no iteration with a loss in common with {}; call debug.step(loss) in "
+        "the "
+        "same iterations as in the reference",
         log_dir, path_);
   }
   const std::size_t compared = std::max<std::size_t>(1, both.size() / kShare);

@@ -1,4 +1,4 @@
-// The loss of a run that is trusted, which others are held against.
+// The loss of a trusted run, to which trials are compared.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,13 @@ struct LossVerdict {
 
 class LossReference {
  public:
-  // Throws UsageError where the run has no loss, or one that is not finite; RecordError.
+  // Throws UsageError if the run has no losses or a non-finite one, RecordError if it cannot be
+  // read.
   LossReference(std::string path, double tolerance);
 
-  // Compares the means over the last tenth of the iterations that both have (one at least). A run
-  // passes whose mean is at most `tolerance` times the reference's magnitude above it, and all of
-  // whose losses are finite. Throws UsageError where it recorded no loss.
+  // Compares the mean losses of the last tenth of the common iterations (at least one). A run
+  // passes if all its losses are finite and its mean exceeds the reference by at most `tolerance`
+  // times the reference's magnitude. Throws UsageError if there is no common iteration.
   LossVerdict judge(const std::string& log_dir) const;
 
  private:

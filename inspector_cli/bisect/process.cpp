@@ -26,13 +26,13 @@ constexpr auto kPoll = std::chrono::milliseconds(5);
 constexpr auto kGrace = std::chrono::seconds(5);
 constexpr mode_t kFileMode = 0666;  // less the umask
 
-// In the child: never returns. What fails is written to `failure` as an errno.
-[[noreturn]] void become(const ProcessOptions& options, char* const* arguments, int failure,
-                         pid_t parent) {
+// Executes the program in the child. Writes errno to `failure` if it cannot be executed.
+[[noreturn]] void execute(const ProcessOptions& options, char* const* arguments, int failure,
+                          pid_t parent) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) ::_exit(EXIT_FAILURE);
-  std::signal(SIGXFSZ, SIG_DFL);  // exec sets those of InterruptWatch itself
+  std::signal(SIGXFSZ, SIG_DFL);  // exec resets the handlers of InterruptWatch
   const int input = ::open("/dev/null", O_RDONLY);
   const int output = ::open(options.output.c_str(), O_WRONLY | O_CREAT | O_APPEND, kFileMode);
   if (input >= 0 && output >= 0 && ::dup2(input, STDIN_FILENO) >= 0 &&
@@ -43,11 +43,11 @@ constexpr mode_t kFileMode = 0666;  // less the umask
     ::execvp(arguments[0], arguments);
   }
   const int error = errno;
-  [[maybe_unused]] const auto told = ::write(failure, &error, sizeof error);
+  [[maybe_unused]] const auto written = ::write(failure, &error, sizeof error);
   ::_exit(EXIT_FAILURE);
 }
 
-// The group's number, once the program runs.
+// Starts the program. Returns the id of its process group.
 pid_t start(const ProcessOptions& options) {
   std::vector<char*> arguments;
   for (const std::string& each : options.command) {
@@ -60,12 +60,12 @@ pid_t start(const ProcessOptions& options) {
   }
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
-  if (child == 0) become(options, arguments.data(), failure[1], parent);
+  if (child == 0) execute(options, arguments.data(), failure[1], parent);
   const int fork_error = child < 0 ? errno : 0;
   ::close(failure[1]);
   int error = fork_error;
   if (child > 0) {
-    ::setpgid(child, child);  // whichever of the two comes first
+    ::setpgid(child, child);  // parent and child both call it, because either may run first
     ssize_t got = 0;
     while ((got = ::read(failure[0], &error, sizeof error)) < 0 && errno == EINTR) {
     }
@@ -75,12 +75,12 @@ pid_t start(const ProcessOptions& options) {
   if (error == 0) return child;
   if (child > 0) ::waitpid(child, nullptr, 0);
   raise<UsageError>(
-      "cannot start '{}': {}; expected a program with its arguments, as in `-- python train.py`; "
-      "for a line of a shell write `-- sh -c '...'`",
+      "cannot start '{}': {}; expected a program with its arguments, such as `-- python train.py`; "
+      "for a shell command write `-- sh -c '...'`",
       options.command[0], std::strerror(error));
 }
 
-// True once it has ended.
+// Returns true if the child has ended.
 bool has_ended(pid_t child, int& status) {
   const pid_t ended = ::waitpid(child, &status, WNOHANG);
   return ended == child || (ended < 0 && errno != EINTR);
@@ -97,14 +97,14 @@ bool ends_by(pid_t child, int& status, Clock::time_point last) {
 void end_group(pid_t child, int& status, int signal) {
   ::kill(-child, signal);
   const bool ended = ends_by(child, status, Clock::now() + kGrace);
-  ::kill(-child, SIGKILL);  // ends all that the program has left
+  ::kill(-child, SIGKILL);  // also ends the remaining processes of the group
   if (!ended) ends_by(child, status, Clock::time_point::max());
 }
 
 }  // namespace
 
 std::string ProcessEnd::text() const {
-  if (timed_out) return fmt::format("no end within {:.3g} s", seconds);
+  if (timed_out) return fmt::format("timed out after {:.3g} s", seconds);
   if (signal != 0) return fmt::format("signal {} ({})", signal, ::strsignal(signal));
   return fmt::format("exit code {}", exit_code);
 }
@@ -128,7 +128,7 @@ ProcessEnd run_process(const ProcessOptions& options) {
     }
     std::this_thread::sleep_for(kPoll);
   }
-  // An interrupt of the terminal may have reached the program by another way.
+  // Ctrl-C may have ended the program before this process saw the signal.
   throw_if_interrupted();
   end.seconds = seconds();
   if (WIFSIGNALED(status)) end.signal = WTERMSIG(status);

@@ -1,4 +1,4 @@
-// A program that is run to its end, within a time.
+// Runs a program to its end, with a timeout.
 #pragma once
 
 #include <optional>
@@ -10,14 +10,14 @@ namespace telens::cli {
 
 struct ProcessOptions {
   std::vector<std::string> command = {};
-  std::vector<std::pair<std::string, std::string>> environment = {};  // besides the caller's
-  std::string output = {};                       // the file to which stdout and stderr are appended
+  std::vector<std::pair<std::string, std::string>> environment = {};  // in addition to the caller's
+  std::string output = {};                       // a file; stdout and stderr are appended
   std::optional<double> timeout = std::nullopt;  // seconds
 };
 
 struct ProcessEnd {
   int exit_code = 0;
-  int signal = 0;  // that ended it; 0: none
+  int signal = 0;  // the signal that ended it, or 0
   bool timed_out = false;
   double seconds = 0;
 
@@ -25,9 +25,9 @@ struct ProcessEnd {
   std::string text() const;  // "exit code 3"
 };
 
-// The program, and whatever it starts, is a process group of its own with an empty stdin. The group
-// is ended at the timeout, and where the caller is interrupted: politely, then after five seconds
-// for good. Throws UsageError where it cannot be started, Interrupted.
+// Runs the program in a new process group with empty stdin. On a timeout or an interrupt, ends the
+// group with SIGTERM or the received signal, and after five seconds with SIGKILL. Throws UsageError
+// if the program cannot be started, and Interrupted if the caller is interrupted.
 ProcessEnd run_process(const ProcessOptions& options);
 
 }  // namespace telens::cli

@@ -3,13 +3,29 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "core/base/printable.h"
-#include "inspector_cli/bisect/minimal_set.h"
 
 namespace telens::cli {
 namespace {
+
+// Returns the first `length` items and the needed items in list order.
+std::vector<std::size_t> with_prefix(const std::vector<std::size_t>& needed, std::size_t length) {
+  std::vector<std::size_t> items(length);
+  std::iota(items.begin(), items.end(), std::size_t{0});
+  items.insert(items.end(), needed.rbegin(), needed.rend());  // found last to first
+  return items;
+}
+
+// Returns the next prefix length to test, between the shortest that may pass and the shortest known
+// to pass. The last of k items at random positions is expected at k / (k + 1) of the list, so the
+// cut is slightly after the middle.
+std::size_t cut(std::size_t shortest, std::size_t passing) {
+  constexpr std::size_t kPart = 11, kOf = 20;
+  return shortest + (passing - 1 - shortest) * kPart / kOf;
+}
 
 std::set<Gemm> get_all_gemms(const Candidate& candidate) {
   std::set<Gemm> gemms;
@@ -17,7 +33,7 @@ std::set<Gemm> get_all_gemms(const Candidate& candidate) {
   return gemms;
 }
 
-// A layer of which all low GEMMs are chosen runs in high precision as a whole.
+// Returns all GEMMs of the layer if all its low-precision GEMMs are chosen.
 std::set<Gemm> widened(const std::set<Gemm>& gemms, const Candidate& candidate) {
   if (gemms != get_all_gemms(candidate)) return gemms;
   return {kAllGemms.begin(), kAllGemms.end()};
@@ -25,8 +41,31 @@ std::set<Gemm> widened(const std::set<Gemm>& gemms, const Candidate& candidate) 
 
 }  // namespace
 
-Search::Search(Trials& trials, std::vector<Candidate> candidates, Depth depth, Tell tell)
-    : trials_(trials), candidates_(std::move(candidates)), depth_(depth), tell_(std::move(tell)) {}
+std::vector<std::size_t> minimal_set(std::size_t count, const PassesWith& passes) {
+  std::vector<std::size_t> needed;
+  std::size_t passing = count;  // length of a prefix that passes with the needed items
+  while (passing > 0) {
+    std::size_t shortest = 1;
+    while (shortest < passing) {
+      const std::size_t length = cut(shortest, passing);
+      if (passes(with_prefix(needed, length))) {
+        passing = length;
+      } else {
+        shortest = length + 1;
+      }
+    }
+    needed.push_back(--passing);
+    if (passing > 0 && passes(with_prefix(needed, 0))) break;
+  }
+  return needed;
+}
+
+Search::Search(Trials& trials, std::vector<Candidate> candidates, Depth depth,
+               ReportStage report_stage)
+    : trials_(trials),
+      candidates_(std::move(candidates)),
+      depth_(depth),
+      report_stage_(std::move(report_stage)) {}
 
 Choice Search::make_choice(const Entries& entries) const {
   Choice choice;
@@ -49,7 +88,7 @@ std::string Search::make_label(const Entry& entry) const {
 }
 
 Search::Entries Search::needed_layers() {
-  tell_(fmt::format("layers, {} of them", candidates_.size()));
+  report_stage_(fmt::format("{} layers", candidates_.size()));
   const auto list_entries = [this](const std::vector<std::size_t>& items) {
     Entries entries;
     for (const std::size_t each : items)
@@ -63,15 +102,16 @@ Search::Entries Search::needed_layers() {
   return list_entries(items);
 }
 
-// Layer after layer, while the others stay as far as they are known. Mostly one GEMM is enough, and
-// layers fail alike: each is tried alone, first those that the layer before has needed.
+// Searches one layer after the other; the other layers keep their known needed GEMMs. Usually one
+// GEMM is enough and layers fail in the same way, so single GEMMs are tried first, beginning with
+// those that the previous layer needed.
 Search::Entries Search::needed_gemms(const Entries& layers) {
   Entries found, left = layers;
   std::set<Gemm> usual;
   while (!left.empty()) {
     const Entry layer = left.front();
     left.erase(left.begin());
-    tell_(fmt::format("GEMMs of {}", printable(candidates_[layer.layer].layer)));
+    report_stage_(fmt::format("GEMMs of {}", printable(candidates_[layer.layer].layer)));
     std::vector<Gemm> gemms(layer.gemms.begin(), layer.gemms.end());
     std::ranges::stable_partition(gemms, [&](Gemm gemm) { return usual.contains(gemm); });
     const auto list_entries = [&](const std::vector<std::size_t>& items) {
@@ -97,10 +137,10 @@ Search::Entries Search::needed_gemms(const Entries& layers) {
   return found;
 }
 
-// Asks for each entry whether the others do without it. That none may go is sure only where more in
-// high precision never makes a run fail; then nothing is dropped here.
+// Drops entries without which a run still passes. They exist only if adding GEMMs in high precision
+// made a run fail.
 void Search::drop_superfluous(Entries& entries, SearchResult& result) {
-  tell_("whether each entry is needed");
+  report_stage_("whether each entry is needed");
   for (std::size_t i = 0; i < entries.size();) {
     Entries others = entries;
     others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
@@ -121,16 +161,17 @@ void Search::drop_superfluous(Entries& entries, SearchResult& result) {
   }
 }
 
-// A GEMM in high precision whose one operand is cast: where that fails, the operand has to stay.
+// Finds the operands that need high precision: those whose cast makes a run fail although the GEMM
+// runs in high precision.
 void Search::find_operands(const Entries& entries, SearchResult& result) {
-  tell_("operands");
+  report_stage_("operands");
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const Gemm gemm = *entries[i].gemms.begin();
     const Candidate& candidate = candidates_[entries[i].layer];
     const auto low = std::ranges::find(candidate.gemms, gemm, &LowGemm::gemm);
     Needed& needed = result.needed[i];
     if (low->formats.empty()) {
-      needed.about_tensors = "no format is known to cast its operands alone";
+      needed.about_tensors = "FakeQuant has no format for its operands";
       continue;
     }
     Entries others = entries;
@@ -142,8 +183,8 @@ void Search::find_operands(const Entries& entries, SearchResult& result) {
     }
     if (needed.tensors.empty()) {
       needed.about_tensors =
-          "neither operand alone: both casts together, or a scale that its tensor's own amax "
-          "would not give";
+          "neither operand by itself: both casts together, or a scale that differs from the "
+          "tensor's own amax";
     }
   }
 }

@@ -13,7 +13,7 @@
 #include "core/base/json.h"
 #include "core/base/shell_word.h"
 #include "hooks/config/environment_variables.h"
-#include "inspector_cli/bisect/candidates.h"
+#include "inspector_cli/bisect/choice.h"
 #include "inspector_cli/bisect/process.h"
 #include "inspector_cli/terminal/output.h"
 
@@ -32,7 +32,7 @@ std::string replaced(std::string text, std::string_view from, const std::string&
   return text;
 }
 
-// Two searches are the same one if this is equal.
+// Returns what identifies a search.
 Json make_question(const TrialOptions& options) {
   Json command = Json::array();
   for (const std::string& each : options.command) command.push_back(json_text(each));
@@ -56,7 +56,7 @@ Trials::Trials(TrialOptions options, Show show)
     : options_(std::move(options)), show_(std::move(show)) {
   options_.folder = fs::absolute(options_.folder).lexically_normal().string();
   read_state();
-  taken_over_ = trials_.size();
+  loaded_ = trials_.size();
 }
 
 std::string Trials::state_path() const {
@@ -86,15 +86,14 @@ void Trials::read_state() {
   const std::string text(std::istreambuf_iterator<char>(file), {});
   const auto refuse = [this](std::string_view what) {
     raise<UsageError>(
-        "{} {}; expected the state of this search, or none: name another folder with --dir, or "
-        "remove this one to begin anew",
+        "{} {}; choose another folder with --dir, or remove this one to start a new search",
         state_path(), what);
   };
   try {
     const Json state = Json::parse(text);
     if (state.at("schema_version") != kStateSchema) refuse("was written by another version");
     if (state.at("question") != make_question(options_)) {
-      refuse("is of a search with another command, check, reference or configuration");
+      refuse("belongs to a search with another command, check, reference or config");
     }
     for (const Json& each : state.at("runs")) {
       trials_.push_back({.number = each.at("number").get<int>(),
@@ -104,7 +103,7 @@ void Trials::read_state() {
                          .seconds = each.at("seconds").get<double>()});
     }
   } catch (const Json::exception&) {
-    refuse("is no state of a search");
+    refuse("is not the state of a search");
   }
 }
 
@@ -117,12 +116,12 @@ void Trials::write_state() const {
 }
 
 void Trials::forget() const {
-  std::error_code ignored;  // a folder that cannot be written was told before
+  std::error_code ignored;  // a folder without write permission was reported before
   fs::remove(state_path(), ignored);
 }
 
 const Trial& Trials::run(const Choice& choice) {
-  // The first run's configuration has kCandidatesSection besides, and else nothing.
+  // Only the first run changes nothing; its config has kCandidatesSection in addition.
   std::string config = get_config(choice);
   if (!trials_.empty() && choice.high.empty() && !choice.cast) return trials_.front();
   const auto known = std::ranges::find(trials_, config, &Trial::config);

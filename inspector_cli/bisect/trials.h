@@ -1,5 +1,5 @@
-// Runs of the user's command under chosen configurations: each choice is run once, also over
-// several starts of the search.
+// Runs of the user's command with different debug configs. Results are stored on disk, so that a
+// continued search does not repeat runs.
 #pragma once
 
 #include <functional>
@@ -7,23 +7,23 @@
 #include <string>
 #include <vector>
 
-#include "inspector_cli/bisect/choice_config.h"
+#include "inspector_cli/bisect/choice.h"
 #include "inspector_cli/bisect/loss_reference.h"
 
 namespace telens::cli {
 
 struct TrialOptions {
   std::vector<std::string> command;  // {config} and {log_dir} in it are replaced
-  std::string check = {};            // a line of the shell; "": none
+  std::string check = {};            // a shell command, or ""
   std::optional<LossReference> reference = std::nullopt;
   std::string reference_name = {};               // reference and tolerance, for the state file
   std::optional<double> timeout = std::nullopt;  // seconds, of the command and of the check each
-  std::string config = {};                       // sections that every run gets too
+  std::string config = {};                       // sections added to the config of every run
   std::string folder;                            // holds the state file and the runs
 };
 
 struct Trial {
-  int number = 0;  // from 1 on, as its folder: run-001
+  int number = 0;  // counts from 1; the folder is run-001
   std::string config;
   bool passed = false;
   std::string reason = {};  // "exit code 3"
@@ -32,26 +32,26 @@ struct Trial {
 
 class Trials {
  public:
-  // Called before a run, with its number alone, and after it.
+  // Called before a run, when only its number is known, and after it.
   using Show = std::function<void(const Choice&, const Trial&, bool ended)>;
 
-  // Takes over what an earlier start of the same search has run. Throws UsageError where the folder
-  // holds another search, or a file that is no state of one.
+  // Loads the runs of an earlier start of the same search. Throws UsageError if the folder belongs
+  // to another search or its state file is invalid.
   Trials(TrialOptions options, Show show);
 
-  // Runs the command, or returns what it did under the same configuration before. The first one
-  // also records what the GEMMs ran in. Throws UsageError, Interrupted.
+  // Runs the command, or returns the stored result for the same config. The first run also records
+  // the ledger. Throws UsageError or Interrupted.
   const Trial& run(const Choice& choice);
 
-  // Removes the state, so that the next start runs everything anew.
+  // Removes the stored state, so that the next start repeats all runs.
   void forget() const;
 
-  // The folder that the trial's runs are recorded into.
+  // Returns the log_dir of the trial.
   std::string get_log_dir(const Trial& trial) const;
-  // The file with what the trial's programs have printed.
+  // Returns the file with the output of the trial's programs.
   std::string get_output(const Trial& trial) const;
   std::size_t count() const { return trials_.size(); }
-  std::size_t taken_over() const { return taken_over_; }
+  std::size_t loaded() const { return loaded_; }
 
  private:
   std::string state_path() const;
@@ -64,7 +64,7 @@ class Trials {
   TrialOptions options_;
   Show show_;
   std::vector<Trial> trials_;
-  std::size_t taken_over_ = 0;
+  std::size_t loaded_ = 0;
 };
 
 }  // namespace telens::cli

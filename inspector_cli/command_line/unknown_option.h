@@ -1,7 +1,7 @@
-// An option that a command line has and the program has not, with the one that was meant.
+// Describes unknown options of a command line and suggests the nearest option.
 //
-// A header alone: each program that parses a command line has CLI11's classes in one source
-// already, and they cost every further one five seconds of compilation.
+// Header-only: CLI11 costs five seconds of compilation per source, and every program that parses a
+// command line already has one source that includes it.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@
 
 namespace telens::cli {
 
-// "--format", "-f", ...
+// Returns the options of a command: "--format", "-f", ...
 inline std::vector<std::string> option_names(const CLI::App& command) {
   std::vector<std::string> names;
   for (const CLI::Option* option : command.get_options()) {
@@ -25,7 +25,7 @@ inline std::vector<std::string> option_names(const CLI::App& command) {
   return names;
 }
 
-// The first option that the parser could not place, "--fromat" of "--fromat=csv"; nullopt: none.
+// Returns the first unknown option, "--fromat" for "--fromat=csv", or nullopt if there is none.
 inline std::optional<std::string> left_over_option(const CLI::App& app) {
   for (const std::string& argument : app.remaining(/*recurse=*/true)) {
     if (argument.starts_with('-')) return argument.substr(0, argument.find('='));
@@ -33,12 +33,12 @@ inline std::optional<std::string> left_over_option(const CLI::App& app) {
   return std::nullopt;
 }
 
-// "there is no option --fromat (did you mean '--format'?)" of the command, which is the app itself
-// or its subcommand; nullopt where no option is left over.
+// Returns "unknown option --fromat (did you mean '--format'?)", or nullopt if all options are
+// known. `command` is the app or its parsed subcommand.
 inline std::optional<std::string> unknown_option(const CLI::App& app, const CLI::App& command) {
   const std::optional<std::string> name = left_over_option(app);
   if (!name) return std::nullopt;
-  return fmt::format("there is no option {}{}", *name,
+  return fmt::format("unknown option {}{}", *name,
                      config::suggestion(*name, option_names(command)));
 }
 

@@ -1,4 +1,4 @@
-// telens bisect: which GEMMs have to stay in high precision for a training to go well.
+// telens bisect: finds a minimal set of GEMMs that need high precision by re-running a command.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -21,9 +21,7 @@
 #include "hooks/config/environment_variables.h"
 #include "hooks/config/plan.h"
 #include "inspector_cli/bisect/search.h"
-#include "inspector_cli/commands/choice.h"
-#include "inspector_cli/commands/layer_names.h"
-#include "inspector_cli/commands/number_options.h"
+#include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/open_run.h"
 #include "inspector_cli/terminal/output.h"
@@ -46,7 +44,7 @@ std::string text_of_config(const std::string& path) {
   if (path.empty()) return "";
   std::ifstream file(path, std::ios::binary);
   if (!file || std::filesystem::is_directory(path)) {
-    raise<UsageError>("--config {}: expected a configuration in YAML; it cannot be read", path);
+    raise<UsageError>("--config {}: cannot be read; expected a debug config in YAML", path);
   }
   std::optional<std::string> text = read_bounded(file, kMostTextBytes);
   if (!text) {
@@ -70,7 +68,7 @@ TrialOptions trial_options(const BisectOptions& options) {
   return trials;
 }
 
-// A line a run; on a terminal it stands there while the run lasts.
+// Prints one line per run. On a terminal, the line is shown while the run lasts.
 void show_trial(const Choice& choice, const Trial& trial, bool ended) {
   if (!ended) {
     if (!output_is_terminal()) return;
@@ -85,12 +83,12 @@ void show_trial(const Choice& choice, const Trial& trial, bool ended) {
   flush_stdout();
 }
 
-void tell_stage(const std::string& stage) {
-  fmt::print("{}\n", colored("looking for " + stage, Color::bold));
+void print_stage(const std::string& stage) {
+  fmt::print("{}\n", colored("searching " + stage, Color::bold));
   flush_stdout();
 }
 
-// Prints the last lines that the trial's program printed, and the path of all of them.
+// Prints the last output lines of the trial's program and the path of the whole output.
 void show_output(const Trials& trials, const Trial& trial) {
   constexpr std::size_t kMostLines = 8;
   constexpr std::streamoff kMostBytes = 8192;
@@ -110,7 +108,7 @@ void show_output(const Trials& trials, const Trial& trial) {
   flush_stdout();
 }
 
-// The GEMMs that the first run recorded, or those of the layers that --layers names.
+// Returns the GEMMs that the first run recorded, or all GEMMs of the layers in --layers.
 std::vector<Candidate> find_candidates(const BisectOptions& options, const Trials& trials,
                                        const Trial& first) {
   const std::string log_dir = trials.get_log_dir(first);
@@ -125,9 +123,9 @@ std::vector<Candidate> find_candidates(const BisectOptions& options, const Trial
     if (!recorded.empty()) return recorded;
     show_output(trials, first);
     raise<UsageError>(
-        "the first run names no layers: it ended with {}, and {} in {}; expected a program that "
-        "calls telens.debug.initialize(), which reads {} and {}, or a command with `{{config}}` "
-        "and `{{log_dir}}` in it, or layers from --layers; the output of the run is in {}",
+        "the first run recorded no layers: it ended with {} and {} in {}. Expected a program that "
+        "calls telens.debug.initialize(), which reads {} and {}; or a command that contains "
+        "`{{config}}` and `{{log_dir}}`; or --layers. The output of the run is in {}",
         first.reason, reason, log_dir, config::kConfigVariable, config::kLogDirVariable,
         trials.get_output(first));
   }
@@ -152,7 +150,7 @@ Choice all_of(const std::vector<Candidate>& candidates) {
   return choice;
 }
 
-// The sections of --config and ours must go together; better said before the second run.
+// Throws if the sections of --config conflict with generated sections, before the second run.
 void check_config(const BisectOptions& options, const Choice& all) {
   std::vector<std::string> layers;
   for (const auto& [layer, gemms] : all.high) layers.push_back(layer);
@@ -167,20 +165,20 @@ std::string to_text(const Needed& needed) {
   return tensors.empty() ? needed.about_tensors : fmt::format("{}", fmt::join(tensors, ", "));
 }
 
-// A place of the result, as a comment.
+// Returns the evidence for one entry of the result, for a YAML comment.
 std::string evidence(const Needed& needed, int passed_run) {
   std::string text =
-      fmt::format("{}: without it run {} failed ({}), with it run {} passed",
+      fmt::format("{}: run {} failed without it ({}), run {} passed with it",
                   needed.gemms.size() == 1 ? make_label(needed.layer, *needed.gemms.begin())
                                            : printable(needed.layer),
                   needed.failed_without, printable(needed.reason), passed_run);
-  if (!needed.tensors.empty()) text += fmt::format("; of its operands: {}", to_text(needed));
+  if (!needed.tensors.empty()) text += fmt::format("; operands: {}", to_text(needed));
   return text;
 }
 
 std::string result_yaml(const SearchResult& result, const BisectOptions& options) {
   std::string text = fmt::format(
-      "# What has to stay in high precision for this to go well, by `telens bisect`:\n#   {}\n",
+      "# GEMMs that need high precision, found by `telens bisect` for this command:\n#   {}\n",
       printable(fmt::format("{}", fmt::join(options.command, " "))));
   for (const Needed& each : result.needed) {
     text += fmt::format("# - {}\n", evidence(each, result.passed_run));
@@ -200,24 +198,26 @@ void show_result(const SearchResult& result, const BisectOptions& options, std::
   const std::string path = (std::filesystem::path(options.folder) / "high_precision.yaml").string();
   const std::string yaml = result_yaml(result, options);
   write_file(path, yaml);
-  fmt::print("\nThis has to stay in high precision; with it run {} passed ({} runs):\n\n{}\n",
-             result.passed_run, runs,
-             table.render(Format::table, stdout_is_terminal() ? terminal_width() : 0));
+  fmt::print(
+      "\nThese GEMMs need high precision; run {} passed with them ({} runs in total):\n\n{}\n",
+      result.passed_run, runs,
+      table.render(Format::table, stdout_is_terminal() ? terminal_width() : 0));
   for (const std::string& each : result.superfluous) {
-    note(
-        fmt::format("warning: {} seemed to be needed and was not: with more in high precision a "
-                    "run has failed that passes with less. Runs that depend on chance do so; each "
-                    "entry above was checked, but a smaller set may exist",
-                    each));
+    note(fmt::format(
+        "warning: {} was not needed: a run failed with more GEMMs in high precision and "
+        "passed with fewer, as random runs do. Each entry above was verified, but a "
+        "smaller set may exist",
+        each));
   }
   fmt::print("{}\n{}", colored(printable(path), Color::bold), yaml);
 }
 
-// The layers to look at, after the two runs that show that there is something to find.
+// Runs the command unchanged and with all candidates in high precision. Returns the candidates.
 std::vector<Candidate> begin_search(Trials& trials, const BisectOptions& options) {
-  const Trial first = trials.run({});  // a copy: the list of trials grows
+  const Trial first = trials.run({});  // a copy, because the list of trials grows
   if (first.passed) {
-    fmt::print("Nothing to find: the command passes as it is ({}).\n", printable(first.reason));
+    fmt::print("Nothing to search: the command passes without changes ({}).\n",
+               printable(first.reason));
     throw FindingsReported();
   }
   std::vector<Candidate> candidates = find_candidates(options, trials, first);
@@ -226,9 +226,9 @@ std::vector<Candidate> begin_search(Trials& trials, const BisectOptions& options
   const Trial last = trials.run(all);
   if (!last.passed) {
     fmt::print(
-        "It is not low precision: the command also fails with all {} layers in high precision "
-        "({}). Or it does not read the configuration: expected telens.debug.initialize() in it, "
-        "which reads {}, or `{{config}}` among its arguments.\n",
+        "Low precision is not the cause: the command also fails with all {} layers in high "
+        "precision ({}). If the command does not read the generated config, call "
+        "telens.debug.initialize(), which reads {}, or pass `{{config}}` as an argument.\n",
         candidates.size(), printable(last.reason), config::kConfigVariable);
     show_output(trials, last);
     throw FindingsReported();
@@ -238,8 +238,8 @@ std::vector<Candidate> begin_search(Trials& trials, const BisectOptions& options
 
 void search(const BisectOptions& options) {
   Trials trials(trial_options(options), show_trial);
-  if (trials.taken_over() > 0) {
-    fmt::print("{} runs of {} count again\n", trials.taken_over(), printable(options.folder));
+  if (trials.loaded() > 0) {
+    fmt::print("reusing {} runs of {}\n", trials.loaded(), printable(options.folder));
   }
   std::vector<Candidate> candidates;
   try {
@@ -247,12 +247,12 @@ void search(const BisectOptions& options) {
   } catch (const Interrupted&) {
     throw;
   } catch (...) {
-    // Nothing to go on with: what the user mends may be the command or its program.
+    // The user may fix the command or the program, so do not reuse these runs.
     constexpr std::size_t kBeforeSearch = 2;
-    if (trials.taken_over() <= kBeforeSearch) trials.forget();
+    if (trials.loaded() <= kBeforeSearch) trials.forget();
     throw;
   }
-  const SearchResult result = Search(trials, candidates, options.depth, tell_stage).find();
+  const SearchResult result = Search(trials, candidates, options.depth, print_stage).find();
   show_result(result, options, trials.count());
 }
 
@@ -262,7 +262,7 @@ void run_bisect(const BisectOptions& options) {
     search(options);
   } catch (const Interrupted&) {
     flush_stdout();
-    note("interrupted; the same command goes on where it was");
+    note("interrupted; run the same command to continue");
     throw;
   }
 }

@@ -1,4 +1,4 @@
-// telens blocks: the worst blocks of a run with a block recipe, and where they are.
+// telens blocks: lists the worst blocks of tensors under a block recipe.
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
@@ -7,9 +7,8 @@
 #include "analysis/records.h"
 #include "analysis/worst_blocks.h"
 #include "core/base/error.h"
-#include "inspector_cli/commands/selection.h"
+#include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"
-#include "inspector_cli/commands/table_options.h"
 #include "inspector_cli/report/analysis_display.h"
 #include "inspector_cli/report/open_run.h"
 
@@ -36,14 +35,14 @@ void run_blocks(const BlocksOptions& options) {
   const record::RunReader run = open_run(options.run);
   if (!has_blocks(run)) {
     raise<UsageError>(
-        "{}: this run has no blocks; record them with the feature telens.BlockTelemetry (`telens "
-        "features BlockTelemetry` explains it)",
+        "{}: this run has no blocks; record them with the feature telens.BlockTelemetry (see "
+        "`telens features BlockTelemetry`)",
         options.run);
   }
   const auto blocks = worst_blocks(run, resolve(options.selection, run));
   if (blocks.empty()) raise<UsageError>("{}: no block fits these filters", options.run);
   TableOptions shown = options.table;
-  // The first rows of each statistic, unless they are mixed.
+  // --top counts rows per statistic, unless --sort mixes them.
   const int top = shown.sort.empty() ? std::exchange(shown.top, 0) : 0;
   print_table(block_table(blocks, run, static_cast<std::size_t>(top)), shown);
 }

@@ -1,4 +1,4 @@
-// telens diagnose: what went wrong first, where, why, and what to do.
+// telens diagnose: finds the first problem of a run and suggests a fix.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -13,8 +13,7 @@
 #include "analysis/run_state.h"
 #include "core/base/error.h"
 #include "core/base/printable.h"
-#include "inspector_cli/commands/choice.h"
-#include "inspector_cli/commands/selection.h"
+#include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/diagnosis_text.h"
 #include "inspector_cli/report/open_run.h"
@@ -54,7 +53,7 @@ void run_diagnose(const DiagnoseOptions& options) {
         stdout_is_terminal() ? static_cast<std::size_t>(terminal_width()) : kPipeWidth;
     print_ending(facts.ending(), width);
     if (!runs.empty()) {
-      // Unbroken, so that it can be copied.
+      // One line, so that the path can be copied.
       fmt::print("the newest of {} runs: {}\n\n", runs.size(), printable(name));
     }
     print_notes(notes, width);

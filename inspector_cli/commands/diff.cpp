@@ -1,4 +1,4 @@
-// telens diff: where two runs part first, and what follows from it.
+// telens diff: finds where two runs first diverge.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -18,7 +18,7 @@
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/base/printable.h"
-#include "inspector_cli/commands/choice.h"
+#include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/open_run.h"
 #include "inspector_cli/terminal/table.h"
@@ -39,7 +39,7 @@ constexpr int kDifferenceSchema = 1;
 
 struct DiffOptions {
   std::string a, b, spread;
-  std::vector<std::string> map;  // "text in A's names=text in B's"
+  std::vector<std::string> map;  // "text in A's layer names=text in B's"
   Format format = Format::table;
   int top = 20;
 };
@@ -50,8 +50,8 @@ LayerMap layer_map(const std::vector<std::string>& texts) {
     const auto at = text.find('=');
     if (at == 0 || at == std::string::npos) {
       raise<UsageError>(
-          "--map {}: expected A=B, a part of a layer's name in the first run and what "
-          "stands for it in the second one",
+          "--map {}: expected FROM=TO, a part of layer names in the first run and its replacement "
+          "in the second run",
           text);
     }
     map.emplace_back(text.substr(0, at), text.substr(at + 1));
@@ -70,8 +70,8 @@ std::string where(const Divergence& each, const diagnosis::Facts& facts) {
 
 std::string describe_end(const Divergence& each) {
   if (!each.last) return "";
-  return *each.last == each.first ? "; this lasts for one iteration"
-                                  : fmt::format("; this lasts until iteration {}", *each.last);
+  return *each.last == each.first ? "; for one iteration"
+                                  : fmt::format("; until iteration {}", *each.last);
 }
 
 Json divergence_json(const Divergence& each) {
@@ -138,7 +138,7 @@ void print_unmatched(std::string_view run, const std::vector<std::string>& layer
   }
   const std::string more =
       layers.size() > kShown ? fmt::format(" and {} more", layers.size() - kShown) : "";
-  fmt::print("only in {}: {}{} (--map A=B aligns other names)\n", run, names, more);
+  fmt::print("only in {}: {}{} (--map FROM=TO maps layer names)\n", run, names, more);
 }
 
 void print_unmatched_series(std::string_view run, const std::vector<Unmatched>& all,
@@ -160,12 +160,12 @@ void print_text(const RunDifference& difference, const diagnosis::Facts& facts,
                 const diagnosis::Facts& facts_of_b, const DiffOptions& options) {
   const auto& all = difference.divergences;
   if (all.empty()) {
-    fmt::print("no divergence beyond the tolerance, by {} series\n", difference.compared);
+    fmt::print("no divergence beyond the tolerance ({} series compared)\n", difference.compared);
   } else {
     const Divergence& first = all.front();
     fmt::print(
-        "The runs part in iteration {}: {} is {} in A and {} in B, {:.3g} % apart; "
-        "{:.3g} % is to be expected{}.\n",
+        "The runs diverge in iteration {}: {} is {} in A and {} in B, a difference of {:.3g} % "
+        "(expected: up to {:.3g} %){}.\n",
         first.first, where(first, facts), number_text(first.a), number_text(first.b),
         100 * first.difference, 100 * first.tolerance, describe_end(first));
     if (all.size() > 1) fmt::print("It spreads to {} more:\n\n", all.size() - 1);
@@ -185,7 +185,7 @@ void print_text(const RunDifference& difference, const diagnosis::Facts& facts,
       fmt::print("{}", table.render(Format::table, static_cast<std::size_t>(width)));
   }
   if (difference.other_seeds) {
-    fmt::print("The runs have other seeds: they began with other weights, or have other data.\n");
+    fmt::print("The runs have different seeds: their initial weights or data differ.\n");
   }
   print_unmatched_series("A", difference.unmatched_in_a, facts);
   print_unmatched_series("B", difference.unmatched_in_b, facts_of_b);
@@ -202,8 +202,8 @@ void run_diff(const DiffOptions& options) {
   const RunDifference difference = compare_runs(a, b, spread ? &*spread : nullptr, map);
   if (difference.compared == 0) {
     raise<UsageError>(
-        "{} and {} have nothing in common: expected LogTensorStats (l2_norm, std or cur_amax) of "
-        "the same layers and iterations; --map A=B aligns other names of layers",
+        "{} and {} have nothing to compare: expected LogTensorStats (l2_norm, std or cur_amax) of "
+        "the same layers and iterations; --map FROM=TO maps layer names",
         options.a, options.b);
   }
   if (options.format == Format::json) {

@@ -1,4 +1,4 @@
-// telens features: what the built-in features do and take.
+// telens features: lists the built-in features and their parameters.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -10,8 +10,8 @@
 #include "hooks/config/feature_page.h"
 #include "hooks/config/suggestions.h"
 #include "hooks/statistics/catalogue.h"
+#include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"
-#include "inspector_cli/commands/table_options.h"
 #include "inspector_cli/terminal/table.h"
 
 namespace telens::cli {
@@ -71,8 +71,8 @@ void run_features(const FeaturesOptions& options, bool format_given) {
   const auto found = descriptions.find_all(options.name);
   if (found.empty()) {
     const auto near = config::suggestion(options.name, known_names(descriptions));
-    raise<UsageError>("there is no feature '{}'{}", options.name,
-                      near.empty() ? "; `telens features` lists them" : near);
+    raise<UsageError>("unknown feature '{}'{}", options.name,
+                      near.empty() ? "; `telens features` lists all" : near);
   }
   if (format_given) {
     print_table(get_list(found), options.table);

@@ -21,7 +21,7 @@
 #include "analysis/warm_up.h"
 #include "core/base/printable.h"
 #include "core/base/rank_words.h"
-#include "inspector_cli/commands/selection.h"
+#include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/analysis_display.h"
 #include "inspector_cli/report/first_trouble.h"
@@ -64,7 +64,7 @@ void line(std::string_view name, const std::string& text) {
   fmt::print("{} {}\n", colored(fmt::format("{:<{}}", name, kNameWidth), Color::dim), text);
 }
 
-// On a terminal further lines of the text stand under its first one.
+// Prints a named text. On a terminal, further lines are indented.
 void paragraph(std::string_view name, const std::string& text,
                std::optional<Color> color = std::nullopt) {
   const auto width = stdout_is_terminal() ? static_cast<std::size_t>(terminal_width()) : SIZE_MAX;
@@ -79,9 +79,9 @@ std::string counted(std::size_t count, std::string_view what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
-// Files that one process wrote one after the other, as one.
+// The files that one process wrote in sequence, as one.
 struct Recording {
-  Segment all;  // the first one's path, the last one's end
+  Segment all;  // path of the first file, end of the last one
   std::size_t files = 1;
   record::Thinned thinned;
 
@@ -126,14 +126,14 @@ void print_files(const record::RunReader& run) {
       text += fmt::format(", iterations {} to {}", segment.first_iteration, segment.last_iteration);
     }
     if (segment.superseded_from <= segment.last_iteration && segment.records > 0) {
-      text += fmt::format(" (repeated from {} on after a restart)", segment.superseded_from);
+      text += fmt::format(" (from {} on superseded after a restart)", segment.superseded_from);
     }
     line("file", text);
     const RunState state = get_state(segment);
     paragraph("", state.text, get_color(state.condition));
     if (thinned.iterations_seen > 0) {
       paragraph("",
-                fmt::format("thinned for max_size: {} of the first {} iterations are left",
+                fmt::format("thinned to fit max_size: {} of the first {} iterations are kept",
                             thinned.iterations_left, thinned.iterations_seen),
                 Color::yellow);
     }
@@ -153,15 +153,15 @@ void print_files(const record::RunReader& run) {
   }
 }
 
-// Above the files, where there are several: which rank ended first, what followed from it, and
-// which ranks the run knows nothing of.
+// Prints how the ranks ended if there are several, the first one first, and which ranks are
+// missing.
 void print_ranks(const record::RunReader& run) {
   constexpr std::size_t kMostEnds = 4;
   std::vector<std::string> ends;
   if (run.segments().size() > 1) ends = describe(list_rank_ends(run), run);
   const std::size_t more = ends.size() - std::min(ends.size(), kMostEnds);
   ends.resize(ends.size() - more);
-  if (more > 0) ends.push_back(fmt::format("and of {}, below", counted(more, "more rank")));
+  if (more > 0) ends.push_back(fmt::format("and {} (see below)", counted(more, "more rank")));
   std::string_view name = "ended";
   for (const std::string& each : ends) {
     paragraph(name, each, Color::yellow);
@@ -172,7 +172,7 @@ void print_ranks(const record::RunReader& run) {
   }
 }
 
-// "mean, tail%", or the first ones and how many more there are.
+// Returns "mean, tail%", shortened to the first names and a count.
 std::string list_first(const std::vector<std::string>& names) {
   constexpr std::size_t kMost = 12;
   const std::size_t shown = names.size() > kMost + 1 ? kMost : names.size();
@@ -200,23 +200,23 @@ void print_totals(const record::RunReader& run) {
 }
 
 void print_scalars(const record::RunReader& run) {
-  struct Course {
+  struct SeriesSummary {
     record::Scalar first, last;
   };
-  std::map<std::int32_t, Course> courses;
+  std::map<std::int32_t, SeriesSummary> summaries;
   for (const record::Scalar& scalar : run.scalars()) {
     if (scalar.rank != run.segments().front().rank) continue;
-    courses.try_emplace(scalar.name, Course{scalar, scalar}).first->second.last = scalar;
+    summaries.try_emplace(scalar.name, SeriesSummary{scalar, scalar}).first->second.last = scalar;
   }
-  for (const auto& [name, course] : courses) {
+  for (const auto& [name, summary] : summaries) {
     line(printable(run.names(Dictionary::word)[name]),
-         fmt::format("{} at iteration {}, {} at {}", number_text(course.first.value, 6),
-                     course.first.iteration, number_text(course.last.value, 6),
-                     course.last.iteration));
+         fmt::format("{} at iteration {}, {} at {}", number_text(summary.first.value, 6),
+                     summary.first.iteration, number_text(summary.last.value, 6),
+                     summary.last.iteration));
   }
 }
 
-// Each kind by itself: many of one must not hide the only one of another.
+// Prints events by kind, so that many events of one kind do not hide another kind.
 void print_events(const record::RunReader& run, bool all) {
   constexpr std::size_t kShownFirst = 2;  // and the last one
   for (const auto& [kind, events] : list_events(run, all)) {
@@ -227,15 +227,15 @@ void print_events(const record::RunReader& run, bool all) {
         i = events.size() - 1;
       }
       const auto& [event, ranks] = events[i];
-      const std::string said_by =
+      const std::string reporters =
           ranks.size() > 1 ? fmt::format(" (reported by {})", ranks_in_words(ranks)) : "";
-      line(printable(kind),
-           fmt::format("iteration {}: {}{}", event.iteration, get_event_text(event, run), said_by));
+      line(printable(kind), fmt::format("iteration {}: {}{}", event.iteration,
+                                        get_event_text(event, run), reporters));
     }
   }
 }
 
-// Those of a log_dir that info was not about.
+// Prints the other runs of the log_dir.
 void print_other_runs(const std::vector<RunEntry>& runs) {
   constexpr std::size_t kMostShown = 20;
   for (std::size_t i = 1; i < std::min(runs.size(), kMostShown + 1); ++i) {
@@ -250,10 +250,9 @@ void print_other_runs(const std::vector<RunEntry>& runs) {
   }
 }
 
-// Throws RecordError as RunReader does, after a list of the other runs, which it does not keep from
-// being read.
+// Opens the run. If it cannot be read, prints the other runs of the log_dir and throws RecordError.
 record::RunReader open_or_list_others(const InfoOptions& options, const std::string& chosen) {
-  // With --config and --environment stdout is theirs alone.
+  // --config and --environment print nothing else to stdout.
   const bool tables = !options.config && !options.environment;
   const auto warn = [tables](const std::string& trouble) {
     if (!tables) return note(trouble);

@@ -13,7 +13,7 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-// The first entry of `folder` whose name begins so.
+// Returns the first entry of `folder` whose name has the prefix and that contains `needed`.
 std::optional<fs::path> find_entry(const fs::path& folder, const std::string& begin,
                                    const fs::path& needed = {}) {
   std::error_code error;

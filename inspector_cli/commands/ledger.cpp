@@ -17,10 +17,8 @@
 #include "core/base/printable.h"
 #include "core/base/rank_words.h"
 #include "hooks/config/python_regex.h"
-#include "inspector_cli/commands/number_options.h"
-#include "inspector_cli/commands/selection.h"
+#include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"
-#include "inspector_cli/commands/table_options.h"
 #include "inspector_cli/report/open_run.h"
 #include "inspector_cli/terminal/table.h"
 
@@ -34,9 +32,9 @@ using record::LedgerRow;
 
 struct LedgerOptions {
   std::string run;
-  std::string layer;  // a regular expression, searched
+  std::string layer;  // a regular expression, searched in the name
   std::optional<int> rank;
-  std::string by;  // "rank", or "": ranks that say the same in one row
+  std::string by;  // "rank", or "" to merge ranks with equal rows
   TableOptions table;
 };
 
@@ -44,7 +42,7 @@ constexpr const char* kByRank = "rank";
 
 constexpr std::string_view kViolation = "violation";
 
-// The precision in which a GEMM ran from some iteration on.
+// The precision of a GEMM since `iteration`.
 struct GemmState {
   int rank = 0;
   std::int32_t layer = record::kNoName;
@@ -63,7 +61,7 @@ struct Ledger {
   std::set<std::string> violations;
 };
 
-// The rows of one state come one after the other, each entry once.
+// Joins consecutive rows to states. Each state has each entry once.
 Ledger read_ledger(const record::RunReader& run, const record::RecordQuery& query) {
   Ledger ledger;
   const auto& words = run.names(Dictionary::word);
@@ -86,17 +84,16 @@ Ledger read_ledger(const record::RunReader& run, const record::RecordQuery& quer
   return ledger;
 }
 
-// An operand of a GEMM and its precision; in a table for people, all operands of a GEMM.
+// An operand of a GEMM and its precision. In text tables, all operands of a GEMM.
 struct LedgerEntry {
   std::string layer, gemm, tensor, recipe, requested, ran, reason, kernel;
   std::set<int> ranks;
   std::int64_t first_iteration = 0;
   bool fallback = false;
-  std::size_t place = 0;  // in the order of first running
+  std::size_t place = 0;  // in the order of the first run
 };
 
-// With the reason where it is not the fastest one, with what was padded for it, and with what it
-// overlaps.
+// Returns the kernel, the reason if it is not the fastest one, its padding and its overlap.
 std::string get_kernel(const GemmState& state) {
   const std::string cause = state.detail("kernel cause");
   const std::string padding = state.detail("padding");
@@ -123,7 +120,7 @@ LedgerEntry make_row(const GemmState& state, const std::string& tensor,
   return row;
 }
 
-// "E4M3 under tensor scaling" in two parts; the second one is empty for BF16.
+// Splits "E4M3 under tensor scaling" into format and scaling. The scaling of BF16 is empty.
 std::pair<std::string, std::string> split_precision(const std::string& precision) {
   constexpr std::string_view kUnder = " under ";
   const auto at = precision.find(kUnder);
@@ -138,7 +135,7 @@ bool is_common(const std::vector<LedgerEntry>& operands, Field field) {
       operands, [&](const LedgerEntry& each) { return each.*field == operands.front().*field; });
 }
 
-// "activation E4M3, weight E4M3, tensor scaling": the scaling once if all operands have the same.
+// Returns "activation E4M3, weight E4M3, tensor scaling", with a common scaling only once.
 std::string join_precisions(const std::vector<LedgerEntry>& operands, Field field) {
   const auto [format, scaling] = split_precision(operands.front().*field);
   if (scaling.empty() && is_common(operands, field)) return format;
@@ -153,7 +150,7 @@ std::string join_precisions(const std::vector<LedgerEntry>& operands, Field fiel
   return has_one_scaling && !scaling.empty() ? fmt::format("{}, {}", text, scaling) : text;
 }
 
-// The reason once if all operands have the same, else each with its operand.
+// Returns the common reason of all operands, or one reason per operand.
 std::string join_reasons(const std::vector<LedgerEntry>& operands) {
   if (is_common(operands, &LedgerEntry::reason)) return operands.front().reason;
   std::string text;
@@ -164,7 +161,7 @@ std::string join_reasons(const std::vector<LedgerEntry>& operands) {
   return text;
 }
 
-// Run files name the arithmetic of the emulation; a reader asks whether the GEMM was FP8.
+// Replaces the arithmetic of the CPU emulation by the emulated precision.
 std::string describe_kernel(const std::string& kernel, const std::string& ran) {
   constexpr std::string_view kEmulated = " GEMM of decoded operands";
   const auto at = kernel.find(kEmulated);
@@ -181,7 +178,7 @@ std::string describe_reason(const std::string& reason) {
   return fmt::format("as the recipe specifies{}", reason.substr(kRecipe.size()));
 }
 
-// One row for the GEMM, from those of its operands.
+// Joins the rows of all operands to one row for the GEMM.
 LedgerEntry join_operands(const std::vector<LedgerEntry>& operands) {
   LedgerEntry row = operands.front();
   row.tensor.clear();
@@ -195,8 +192,7 @@ LedgerEntry join_operands(const std::vector<LedgerEntry>& operands) {
   return row;
 }
 
-// Collects each (layer, GEMM, tensor, what it ran as) once, or once a rank, with the first
-// iteration on any of its ranks.
+// Collects distinct rows, merged over ranks unless by_rank, with the first iteration on any rank.
 class LedgerEntries {
  public:
   explicit LedgerEntries(bool by_rank) : by_rank_(by_rank) {}
@@ -214,7 +210,7 @@ class LedgerEntries {
     same.first_iteration = std::min(same.first_iteration, row.first_iteration);
   }
 
-  // Fallbacks first, then in the order of first running.
+  // Returns fallbacks first, then rows in the order of the first run.
   std::vector<LedgerEntry> by_place() && {
     std::ranges::stable_sort(rows_, [](const LedgerEntry& a, const LedgerEntry& b) {
       return a.fallback != b.fallback ? a.fallback : a.place < b.place;
@@ -222,7 +218,7 @@ class LedgerEntries {
     return std::move(rows_);
   }
 
-  // Fallbacks first, then the GEMMs of each layer together; layers in the order of first running.
+  // Returns fallbacks first, then rows by layer, in the order of the first run of each layer.
   std::vector<LedgerEntry> by_layer() && {
     std::map<std::string, std::size_t> layers;
     for (const LedgerEntry& row : rows_) layers.try_emplace(row.layer, row.place);
@@ -246,8 +242,7 @@ class LedgerEntries {
 
 std::vector<LedgerEntry> get_rows(const Ledger& ledger, const record::RunReader& run,
                                   const LedgerOptions& options) {
-  std::optional<config::PythonRegex>
-      regex;  // empty: matches every name, also one that is not UTF-8
+  std::optional<config::PythonRegex> regex;  // nullopt matches every name, including invalid UTF-8
   if (!options.layer.empty()) regex.emplace(options.layer);
   const bool is_table = options.table.format == Format::table;
   LedgerEntries rows(options.by == kByRank);
@@ -266,7 +261,7 @@ std::vector<LedgerEntry> get_rows(const Ledger& ledger, const record::RunReader&
   return is_table ? std::move(rows).by_layer() : std::move(rows).by_place();
 }
 
-// All ranks that have an operand.
+// The ranks that have each operand.
 using RanksOfOperands = std::map<std::tuple<std::string, std::string, std::string>, std::set<int>>;
 
 RanksOfOperands list_ranks(const std::vector<LedgerEntry>& rows) {
@@ -277,13 +272,13 @@ RanksOfOperands list_ranks(const std::vector<LedgerEntry>& rows) {
   return all;
 }
 
-// "0, 2": those of a row, where others that have the operand ran it otherwise.
+// Returns the ranks of a row, "0, 2", or "" if all ranks that have the operand are in the row.
 std::string get_ranks(const LedgerEntry& row, const RanksOfOperands& all) {
   if (all.at({row.layer, row.gemm, row.tensor}) == row.ranks) return "";
   return format_ranks(std::vector<int>(row.ranks.begin(), row.ranks.end()));
 }
 
-// A program reads all ranks, in one form whatever the data; a table names them where they differ.
+// CSV and JSON always list the ranks of a row. Text tables list them only if ranks differ.
 Cell make_rank_cell(const LedgerEntry& row, const RanksOfOperands& all,
                     const LedgerOptions& options) {
   if (options.table.format != Format::table)
@@ -312,7 +307,7 @@ Table ledger_table(const std::vector<LedgerEntry>& rows, const LedgerOptions& op
 
 void print_violations(const std::set<std::string>& violations, Format format) {
   std::FILE* stream = format == Format::table ? stdout : stderr;
-  fmt::print(stream, "{}{} not as expected:\n", format == Format::table ? "\n" : "",
+  fmt::print(stream, "{}{} not as the config expects:\n", format == Format::table ? "\n" : "",
              violations.size() == 1 ? std::string("1 GEMM was")
                                     : fmt::format("{} GEMMs were", violations.size()));
   for (const std::string& violation : violations) {
@@ -329,13 +324,12 @@ void run_ledger(const LedgerOptions& options) {
   if (ledger.states.empty()) {
     const std::string of_rank = options.rank ? fmt::format("rank {} of ", *options.rank) : "";
     raise<UsageError>(
-        "{}: {}this run has no ledger; switch the feature PrecisionLedger on (namespace telens)",
+        "{}: {}this run has no ledger; record it with the feature telens.PrecisionLedger",
         options.run, of_rank);
   }
   const std::vector<LedgerEntry> rows = get_rows(ledger, run, options);
   if (rows.empty() && options.layer.empty()) {
-    raise<UsageError>("{}: the ledger of this run has no state of a GEMM that can be read",
-                      options.run);
+    raise<UsageError>("{}: the ledger of this run has no readable GEMM entry", options.run);
   }
   if (rows.empty()) {
     raise<UsageError>("{}: no layer of the ledger matches '{}'", options.run, options.layer);

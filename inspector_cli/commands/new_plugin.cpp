@@ -1,4 +1,4 @@
-// telens new-plugin: writes a project for a feature of one's own, which builds and passes its test.
+// telens new-plugin: creates a plugin project that builds and passes its test.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -15,16 +15,58 @@
 #include "features/builtin_options.h"
 #include "inspector_cli/commands/installation.h"
 #include "inspector_cli/commands/plugin_templates.h"
-#include "inspector_cli/commands/reserved_names.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/terminal/output.h"
 
 namespace telens::cli {
 namespace {
 
-// The name that the templates give to the feature, its files and its section.
+// The names of the feature, its files and its section in the templates.
 constexpr std::string_view kTemplateName = "MyFeature";
 constexpr std::string_view kTemplateFile = "my_feature";
+
+// Names that a class in C++ or Python cannot have, or that the templates use. Each name is between
+// two spaces.
+constexpr std::string_view kClasses =
+    " BUFSIZ EDOM EOF ERANGE False Feature FeatureCall FeatureServices INFINITY InspectTensorCall "
+    "MetricLogger NAN NULL None Registry ScheduledFeature Series TEConfigAPIMapper TensorReading "
+    "True ";
+
+// https://en.cppreference.com/w/cpp/keyword
+constexpr std::string_view kCpp =
+    " alignas alignof and and_eq asm atomic_cancel atomic_commit atomic_noexcept auto bitand bitor "
+    "bool break case catch char char8_t char16_t char32_t class co_await co_return co_yield compl "
+    "concept const const_cast consteval constexpr constinit continue decltype default delete do "
+    "double dynamic_cast else enum explicit export extern false float for friend goto if inline "
+    "int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private "
+    "protected public register reinterpret_cast requires return short signed sizeof static "
+    "static_assert static_cast struct switch template this thread_local throw true try typedef "
+    "typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq ";
+
+// https://docs.python.org/3/reference/lexical_analysis.html#keywords, without those of C++
+constexpr std::string_view kPython =
+    " as assert async await def del elif except finally from global import in is lambda none "
+    "nonlocal pass raise with yield ";
+
+constexpr std::string_view kYaml = " yes no on off null ";
+
+// https://cmake.org/cmake/help/latest/policy/CMP0037.html
+constexpr std::string_view kCMake =
+    " all clean edit_cache help install list_install_components package package_source "
+    "rebuild_cache test ";
+
+bool contains_word(std::string_view words, std::string_view name) {
+  return words.find(fmt::format(" {} ", name)) != std::string_view::npos;
+}
+
+// Returns true if a plugin class cannot have this name.
+bool is_reserved_class(std::string_view name) { return contains_word(kClasses, name); }
+
+// Returns true if files, CMake targets and config sections cannot have this name.
+bool is_reserved_file(std::string_view name) {
+  return contains_word(kCpp, name) || contains_word(kPython, name) || contains_word(kYaml, name) ||
+         contains_word(kCMake, name);
+}
 
 struct NewPluginOptions {
   std::string name;
@@ -42,14 +84,14 @@ void check_name(const std::string& name) {
   });
   if (!is_word) {
     raise<UsageError>(
-        "'{}' is no name for a feature: expected letters and digits, beginning with a capital "
-        "letter, as in LogOutliers",
+        "'{}' is not a valid feature name: expected letters and digits, beginning with a capital "
+        "letter, such as LogOutliers",
         name);
   }
 }
 
-// "LogFP8Outliers" -> "log_fp8_outliers": a word begins at a capital letter behind a small one or a
-// digit, and at the last of several capital letters that a small one follows.
+// Converts "LogFP8Outliers" to "log_fp8_outliers". A word begins at a capital letter after a small
+// letter or digit, and at the last of several capital letters if a small letter follows.
 std::string snake_case(std::string_view name) {
   std::string snake;
   for (std::size_t i = 0; i < name.size(); ++i) {
@@ -63,12 +105,12 @@ std::string snake_case(std::string_view name) {
 
 void check_not_taken(const std::string& name) {
   if (!features::builtin_descriptions().find_all(name).empty()) {
-    raise<UsageError>("the name '{}' is taken by the built-in feature; choose another", name);
+    raise<UsageError>("the name '{}' is taken by a built-in feature; choose another", name);
   }
   if (is_reserved_class(name) || is_reserved_file(snake_case(name))) {
     raise<UsageError>(
-        "the name '{}' is taken: a class, a file or a target of C++, Python, YAML or CMake cannot "
-        "be called '{}'; choose another, as in Log{}",
+        "the name '{}' cannot be used: '{}' is reserved in C++, Python, YAML or CMake; choose "
+        "another, such as Log{}",
         name, is_reserved_class(name) ? name : snake_case(name), name);
   }
 }
@@ -92,7 +134,7 @@ void write_project(const NewPluginOptions& options, const std::filesystem::path&
   }
 }
 
-// Builds the project beside its place, so that one which could not be written whole leaves nothing.
+// Writes the project to a temporary folder and renames it, so that a failure leaves nothing behind.
 void make_project(const NewPluginOptions& options, const std::filesystem::path& project) {
   const std::filesystem::path parent = project.parent_path();
   const bool parent_is_new = !std::filesystem::exists(parent);
@@ -100,7 +142,7 @@ void make_project(const NewPluginOptions& options, const std::filesystem::path& 
   const auto clean_up = [&] {
     std::error_code ignored;
     std::filesystem::remove_all(part, ignored);
-    if (parent_is_new) std::filesystem::remove(parent, ignored);  // where it is empty
+    if (parent_is_new) std::filesystem::remove(parent, ignored);  // if it is empty
   };
   try {
     write_project(options, part, project.filename().string());
@@ -114,12 +156,12 @@ void make_project(const NewPluginOptions& options, const std::filesystem::path& 
   }
 }
 
-constexpr std::string_view kPackageOfPython =
+constexpr std::string_view kPythonPackage =
     "$(python3 -c \"import telens, pathlib; print(pathlib.Path(telens.__file__).parent)\")";
 
-// The command that configures a C++ project. If pip installed this command, it names the folders of
-// that environment.
-std::string configure() {
+// Returns the command that configures a C++ project. If pip installed this command, it contains the
+// folders of that environment.
+std::string configure_command() {
   const auto package = find_pip_package();
   if (!package) return "cmake -B build -G Ninja -DTELENS_TORCH_PYTHON=$(command -v python3)";
   return fmt::format("cmake -B build -G Ninja {} {}",
@@ -136,20 +178,21 @@ void run_new_plugin(const NewPluginOptions& options) {
   const std::filesystem::path project =
       std::filesystem::path(options.folder) / snake_case(options.name);
   if (std::filesystem::exists(project)) {
-    raise<UsageError>("{} exists already; choose another name or --dir", project.string());
+    raise<UsageError>("{} already exists; choose another name or --dir", project.string());
   }
   make_project(options, project);
   fmt::print("{}\n", printable(project.string()));
   const std::string next =
-      options.cpp ? fmt::format("{} && cmake --build build && ctest --test-dir build", configure())
-                  : std::string("python -m pytest");
+      options.cpp
+          ? fmt::format("{} && cmake --build build && ctest --test-dir build", configure_command())
+          : std::string("python -m pytest");
   fmt::print("next: cd {} && {}\n", shell_word(project.string()), next);
   if (options.python) fmt::print("if pytest is missing: python -m pip install pytest\n");
   if (options.cpp && !find_pip_package()) {
     fmt::print(
         "CMake searches /usr and /usr/local. After `make install PREFIX=DIR` add "
         "-DCMAKE_PREFIX_PATH=DIR, after `pip install` add -DCMAKE_PREFIX_PATH={}\n",
-        kPackageOfPython);
+        kPythonPackage);
   }
 }
 

@@ -1,4 +1,4 @@
-// telens plan: a preview of what a configuration does to layers, and what it records.
+// telens plan: previews what a debug config selects and how much it records.
 #include "hooks/config/plan.h"
 
 #include <fmt/format.h>
@@ -21,10 +21,8 @@
 #include "features/builtin_options.h"
 #include "hooks/config/record_load.h"
 #include "hooks/statistics/statistic_name.h"
-#include "inspector_cli/commands/layer_names.h"
-#include "inspector_cli/commands/number_options.h"
+#include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"
-#include "inspector_cli/commands/table_options.h"
 #include "inspector_cli/terminal/table.h"
 #include "inspector_cli/terminal/terminal.h"
 
@@ -50,14 +48,14 @@ config::StatisticDescriptionsPtr known_statistics(const std::vector<std::string>
   return statistics;
 }
 
-// Built-in features, and names of features and statistics that only a plugin knows, unchecked.
+// Returns the built-in features and those of --plugin-feature, whose options are not checked.
 config::Descriptions known_features(const PlanOptions& options) {
   config::Descriptions descriptions =
       features::builtin_descriptions(known_statistics(options.plugin_statistics));
   for (const std::string& name : options.plugin_features) {
     const auto dot = name.find('.');
     if (dot == std::string::npos || dot == 0 || dot + 1 == name.size()) {
-      raise<UsageError>("--plugin-feature '{}': expected namespace.Name, as in telens.MyFeature",
+      raise<UsageError>("--plugin-feature '{}': expected namespace.Name, such as telens.MyFeature",
                         name);
     }
     descriptions.add({.feature_namespace = name.substr(0, dot),
@@ -78,12 +76,12 @@ Table make_table(const config::Plan& plan, std::optional<std::int64_t> iteration
   return table;
 }
 
-// What one entry of the config does to a layer: GEMMs and tensors in the order of the plan.
+// The GEMMs and tensors of a layer that one entry of the config selects, in the order of the plan.
 struct Effect {
   std::vector<std::string> gemms, tensors;
 };
 
-// The effect of an entry, and all layers that have it.
+// All layers on which an entry has the same effect.
 struct EffectGroup {
   const config::PlanRow* row;  // of the first layer
   Effect effect;
@@ -94,7 +92,7 @@ void add_once(std::vector<std::string>& names, const std::string& name) {
   if (!name.empty() && std::ranges::find(names, name) == names.end()) names.push_back(name);
 }
 
-// Groups rows by entry and schedule; layers with other GEMMs or tensors form a group of their own.
+// Groups rows by entry, schedule, GEMMs and tensors.
 std::vector<EffectGroup> group_layers(const config::Plan& plan,
                                       std::optional<std::int64_t> iteration) {
   using Key = std::tuple<const config::FeatureEntry*, std::string, std::string>;
@@ -123,7 +121,7 @@ std::vector<EffectGroup> group_layers(const config::Plan& plan,
   return groups;
 }
 
-// "12 of 13: model.layers.0.fc1, model.layers.0.fc2, ..."
+// Returns "12 of 13: model.layers.0.fc1, model.layers.0.fc2, ...".
 std::string describe_layers(const std::vector<std::string>& layers, std::size_t all) {
   constexpr std::size_t kMost = 3;
   if (layers.size() == all) return fmt::format("all {}", all);
@@ -147,7 +145,7 @@ Table make_grouped_table(const config::Plan& plan, std::optional<std::int64_t> i
 
 std::string load_text(const config::Plan& plan, std::optional<std::int64_t> iteration) {
   if (!iteration) return config::estimate_load(plan).text();
-  return fmt::format("{} records in iteration {}, if every layer runs quantized{}",
+  return fmt::format("{} records in iteration {} if every layer runs quantized{}",
                      config::records_in(plan, *iteration), *iteration,
                      config::about_waiting(config::estimate_load(plan).waiting));
 }
@@ -185,8 +183,8 @@ void run_plan(const PlanOptions& options) {
   config::Plan plan = config::make_plan(config, layers.names);
   if (layers.are_recorded && plan.warnings.size() > config.warnings().size()) {
     plan.warnings.push_back(fmt::format(
-        "only the layers that {} recorded are known here; a selector may fit others, which ran "
-        "without being recorded: give their names in a file",
+        "only the layers that {} recorded are known; selectors may match layers that were not "
+        "recorded: pass all names in a file",
         options.layers));
   }
   if (options.table.format == Format::json) {

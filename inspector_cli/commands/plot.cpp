@@ -1,4 +1,4 @@
-// telens plot: statistics over iterations, on the terminal or as a page.
+// telens plot: plots statistics over iterations, in the terminal or as a page.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -6,7 +6,7 @@
 
 #include "core/base/error.h"
 #include "core/base/printable.h"
-#include "inspector_cli/commands/selection.h"
+#include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/chart.h"
 #include "inspector_cli/report/first_trouble.h"
@@ -30,7 +30,7 @@ constexpr ChartLimits kOnTerminal{.bins = 240, .lines = 1, .panels = 1};
 constexpr HistogramLimits kHistogramsInFile{.bins = 240, .tensors = 6, .rows = 80};
 constexpr HistogramLimits kHistogramsOnTerminal{.bins = 240, .tensors = 1, .rows = 36};
 
-// Either kind of chart, to where it was asked for.
+// Draws a chart in the terminal, or as a page if `out` is set.
 template <typename AnyChart>
 void draw(const AnyChart& chart, const std::string& out) {
   if (out.empty()) {
@@ -44,7 +44,8 @@ void run_plot(const PlotOptions& options) {
   const std::string& out = options.out;
   if (!out.empty() && !out.ends_with(".html")) {
     raise<UsageError>(
-        "--out {}: expected a name that ends in .html; the page can save each chart as PNG", out);
+        "--out {}: expected a file name that ends in .html; the page can save each chart as PNG",
+        out);
   }
   const record::RunReader run = open_run(options.run);
   if (!options.histogram) {

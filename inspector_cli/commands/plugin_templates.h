@@ -1,4 +1,4 @@
-// The files of samples/plugins/template_cpp and template_python, which CMake puts into the command.
+// The files of samples/plugins/template_cpp and template_python, which CMake embeds.
 #pragma once
 
 #include <span>

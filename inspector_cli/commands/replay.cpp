@@ -17,8 +17,7 @@
 
 #include "core/base/error.h"
 #include "inspector_cli/commands/installation.h"
-#include "inspector_cli/commands/number_options.h"
-#include "inspector_cli/commands/selection.h"
+#include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/terminal/output.h"
 #include "inspector_cli/terminal/table.h"

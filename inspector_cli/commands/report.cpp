@@ -1,4 +1,4 @@
-// telens report: one page that opens offline and says what happened.
+// telens report: writes one HTML page about a run.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -8,7 +8,7 @@
 #include "analysis/records.h"
 #include "analysis/run_state.h"
 #include "core/base/error.h"
-#include "inspector_cli/commands/selection.h"
+#include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/open_run.h"
 #include "inspector_cli/report/report_page.h"
@@ -24,14 +24,13 @@ struct ReportOptions {
 
 void run_report(const ReportOptions& options) {
   if (!options.out.ends_with(".html")) {
-    raise<UsageError>("--out {}: expected a name that ends in .html", options.out);
+    raise<UsageError>("--out {}: expected a file name that ends in .html", options.out);
   }
   const record::RunReader run = open_run(options.run);
   if (run.record_count() == 0 && run.scalars().empty() && run.events().empty() &&
       analysis::recording_notes(run).empty()) {
-    raise<RecordError>(
-        "{}: this run has no records and no events (yet); telens info shows its state",
-        options.run);
+    raise<RecordError>("{}: this run has no records or events yet; `telens info` shows its state",
+                       options.run);
   }
   const Report report = make_report(run, options.run);
   fmt::print("{}: {}\n", write_output(options.out, make_page(report.data)), report.verdict);

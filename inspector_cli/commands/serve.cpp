@@ -1,4 +1,4 @@
-// telens serve: the page of telens report, for a browser of this machine, which follows the run.
+// telens serve: serves the report of a growing run to a browser on this machine.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -8,13 +8,11 @@
 #include <string>
 #include <thread>
 
-#include "inspector_cli/commands/number_options.h"
-#include "inspector_cli/commands/selection.h"
+#include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/open_run.h"
 #include "inspector_cli/serve/live_report.h"
 #include "inspector_cli/serve/loopback_server.h"
-#include "inspector_cli/serve/token.h"
 #include "inspector_cli/terminal/output.h"
 #include "inspector_cli/terminal/terminal.h"
 
@@ -22,7 +20,7 @@ namespace telens::cli {
 namespace {
 
 constexpr auto kBetweenRequests = std::chrono::milliseconds(50);
-constexpr int kShareOfReading = 10;  // reading takes at most a tenth of the time
+constexpr int kReadingShare = 10;  // reading takes at most a tenth of the time
 
 struct ServeOptions {
   std::string run;
@@ -30,14 +28,14 @@ struct ServeOptions {
   double interval = 2;  // seconds
 };
 
-// Until the user wants the end.
+// Updates the report until the user stops the server.
 void follow(LiveReport& report, LiveReport::Clock::duration interval) {
   LiveReport::Clock::time_point next = LiveReport::Clock::now() + interval;
   while (interrupting_signal() == 0) {
     std::this_thread::sleep_for(kBetweenRequests);
     if (LiveReport::Clock::now() < next) continue;
     report.update();
-    next = LiveReport::Clock::now() + std::max(interval, kShareOfReading * report.cost());
+    next = LiveReport::Clock::now() + std::max(interval, kReadingShare * report.cost());
   }
 }
 
@@ -54,7 +52,7 @@ void run_serve(const ServeOptions& options) {
   flush_stdout();
   server.start();
   follow(report, interval);
-  // Ctrl-C is how a user ends it; another signal asked for the end.
+  // Ctrl-C is the normal end. Other signals are reported in the exit code.
   if (interrupting_signal() != SIGINT) throw_if_interrupted();
 }
 

@@ -1,12 +1,12 @@
-// The subcommands of `telens`. Each declares its options and what it does when it is chosen; an
-// exception from it becomes one line on stderr and exit code 2 in main.cpp.
+// The subcommands of `telens`. Each function adds a subcommand with its options and callback.
+// main.cpp turns an exception of the callback into one line on stderr and exit code 2.
 #pragma once
 
 #include <CLI/App.hpp>
 
 namespace telens::cli {
 
-// Thrown after its output by a command that judges a run, and judged it badly: exit code 1.
+// Thrown after the output if a subcommand found problems in a run. The exit code is 1.
 class FindingsReported {};
 
 void add_info(CLI::App& app);

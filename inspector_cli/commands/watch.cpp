@@ -1,4 +1,4 @@
-// telens watch: a run in progress, on the terminal.
+// telens watch: follows a growing run in the terminal.
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -19,8 +19,7 @@
 #include "analysis/followed_run.h"
 #include "core/base/error.h"
 #include "core/base/printable.h"
-#include "inspector_cli/commands/number_options.h"
-#include "inspector_cli/commands/selection.h"
+#include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/open_run.h"
 #include "inspector_cli/report/run_view.h"
@@ -35,8 +34,8 @@ using analysis::FollowedRun;
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kNap = std::chrono::milliseconds(50);
-constexpr int kShareOfTime = 10;  // reading takes at most a tenth of the time
+constexpr auto kPollInterval = std::chrono::milliseconds(50);
+constexpr int kReadingShare = 10;  // reading takes at most a tenth of the time
 constexpr std::size_t kRowsWithoutTerminal = 24;
 
 struct WatchOptions {
@@ -47,8 +46,8 @@ struct WatchOptions {
 volatile std::sig_atomic_t resized = 0;
 void note_resize(int) { resized = 1; }
 
-// The screen that a terminal keeps beside its usual one, so that what stood there comes back. Lines
-// end at its right edge.
+// The terminal's alternate screen, so that the old content reappears at the end. Long lines are not
+// wrapped.
 class Screen {
  public:
   Screen() {
@@ -87,16 +86,16 @@ std::pair<std::size_t, std::size_t> size_of_terminal() {
   return {static_cast<std::size_t>(terminal_width()), known ? size.ws_row : kRowsWithoutTerminal};
 }
 
-// Reads the run again where its files have changed.
-class Watched {
+// Reads the run again if its files have changed.
+class WatchedRun {
  public:
-  explicit Watched(const WatchOptions& options) : run_(choose_run(options.run)) {}
+  explicit WatchedRun(const WatchOptions& options) : run_(choose_run(options.run)) {}
 
-  // The view, where it is another one than before.
+  // Returns the new view, or nullptr if nothing changed.
   const RunView* update() {
     if (!run_.has_news()) return nullptr;
     const Clock::time_point begin = Clock::now();
-    // A damaged file of several is left out; `telens info` tells of it.
+    // Skips damaged files; `telens info` reports them.
     view_ = make_view(record::RunReader(run_.path(), [](const std::string&) {}));
     cost_ = Clock::now() - begin;
     return &*view_;
@@ -110,8 +109,8 @@ class Watched {
   Clock::duration cost_{};
 };
 
-// True for a path in whose folder a run may begin yet; an error of reading it is one to be told.
-bool is_still_to_come(const std::string& run) {
+// Returns true if a run may still begin at the path: it is missing or a folder without runs.
+bool is_not_started(const std::string& run) {
   std::error_code unknown;
   const std::filesystem::path path = std::filesystem::absolute(run, unknown);
   if (!std::filesystem::exists(path, unknown)) {
@@ -121,35 +120,34 @@ bool is_still_to_come(const std::string& run) {
          record::run_folders(run).empty();
 }
 
-// False: the user wants the end.
+// Returns false if the user stops the command.
 bool wait_until(Clock::time_point next) {
   while (Clock::now() < next && resized == 0) {
     if (interrupting_signal() != 0) return false;
-    std::this_thread::sleep_for(kNap);
+    std::this_thread::sleep_for(kPollInterval);
   }
   return interrupting_signal() == 0;
 }
 
-// False: the user wants the end before there is a run.
+// Waits until there is a run. Returns false if the user stops the command.
 bool wait_for_run(const WatchOptions& options) {
-  if (!is_still_to_come(options.run)) return true;
-  note(fmt::format("{}: there is no run yet; waiting for one to begin there, until Ctrl-C",
-                   options.run));
+  if (!is_not_started(options.run)) return true;
+  note(fmt::format("{}: no run yet; waiting for one to start (Ctrl-C stops)", options.run));
   const auto interval =
       std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.interval));
-  while (is_still_to_come(options.run)) {
+  while (is_not_started(options.run)) {
     if (!wait_until(Clock::now() + interval)) return false;
   }
   return true;
 }
 
-Clock::time_point next_look(const Watched& watched, const WatchOptions& options) {
+Clock::time_point next_look(const WatchedRun& watched, const WatchOptions& options) {
   const auto interval =
       std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.interval));
-  return Clock::now() + std::max(interval, kShareOfTime * watched.cost());
+  return Clock::now() + std::max(interval, kReadingShare * watched.cost());
 }
 
-// Lines as the run goes on: its progress, and each finding once.
+// Prints progress lines and each finding once.
 class PlainText {
  public:
   void show(const RunView& view) {
@@ -158,17 +156,17 @@ class PlainText {
       progress_ = progress;
     }
     for (const ViewedFinding& each : view.findings) {
-      if (told_.insert(each.head).second) fmt::print("{}: {}\n", each.head, each.summary);
+      if (printed_.insert(each.head).second) fmt::print("{}: {}\n", each.head, each.summary);
     }
     flush_stdout();
   }
 
  private:
   std::string progress_;
-  std::set<std::string> told_;
+  std::set<std::string> printed_;
 };
 
-void watch_on_screen(Watched& watched, const WatchOptions& options) {
+void watch_on_screen(WatchedRun& watched, const WatchOptions& options) {
   const Screen screen;
   Clock::time_point next{};
   do {
@@ -182,7 +180,7 @@ void watch_on_screen(Watched& watched, const WatchOptions& options) {
   } while (!watched.view().ended && wait_until(next));
 }
 
-void watch_as_text(Watched& watched, const WatchOptions& options) {
+void watch_as_text(WatchedRun& watched, const WatchOptions& options) {
   PlainText text;
   do {
     if (const RunView* view = watched.update()) text.show(*view);
@@ -190,13 +188,13 @@ void watch_as_text(Watched& watched, const WatchOptions& options) {
 }
 
 void show_run(const WatchOptions& options) {
-  Watched watched(options);
+  WatchedRun watched(options);
   if (!stdout_is_terminal()) {
     watch_as_text(watched, options);
     fmt::print("{}\n", printable(watched.view().state.text));
   } else {
     watch_on_screen(watched, options);
-    // The last picture stays when the screen is the usual one again.
+    // Print the last frame on the normal screen, where it stays.
     const auto [width, rows] = size_of_terminal();
     for (const auto& [line, color] : make_frame(watched.view(), options.run, width, rows - 1)) {
       fmt::print("{}\n", color ? colored(line, *color) : line);
@@ -207,7 +205,7 @@ void show_run(const WatchOptions& options) {
 void run_watch(const WatchOptions& options) {
   const InterruptWatch interrupts;
   if (wait_for_run(options)) show_run(options);
-  // Ctrl-C is how a user leaves; another signal asked for the end.
+  // Ctrl-C is the normal end. Other signals are reported in the exit code.
   if (interrupting_signal() != SIGINT) throw_if_interrupted();
 }
 

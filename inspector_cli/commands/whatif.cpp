@@ -1,5 +1,4 @@
-// telens whatif: what a per-tensor FP8 recipe would have done to the tensors whose histograms were
-// recorded.
+// telens whatif: estimates what a per-tensor FP8 recipe would have done to recorded histograms.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -10,11 +9,8 @@
 #include "analysis/offline_casts.h"
 #include "analysis/records.h"
 #include "core/base/error.h"
-#include "inspector_cli/commands/choice.h"
-#include "inspector_cli/commands/number_options.h"
-#include "inspector_cli/commands/selection.h"
+#include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"
-#include "inspector_cli/commands/table_options.h"
 #include "inspector_cli/report/open_run.h"
 #include "inspector_cli/terminal/table.h"
 #include "inspector_cli/terminal/terminal.h"
@@ -41,13 +37,13 @@ struct WhatIfOptions {
 
 Cell cell(const std::optional<double>& value) { return value ? Cell(*value) : Cell(); }
 
-// Beyond the exponents of FP32 every scale would be zero or its largest number.
+// With a larger margin every FP32 scale would be zero or infinite.
 constexpr int kMostMargin = 127;
 
 constexpr std::string_view kBounds =
-    "exponent histograms give bounds: 'overflows%' and 'underflows%' are at least what stands "
-    "there and at most what stands under '<=', the amax may be smaller; record 'bins: codes' for "
-    "exact statistics";
+    "exponent histograms give bounds: columns 'overflows%' and 'underflows%' are lower bounds, "
+    "columns with '<=' upper bounds, and amax is an upper bound; record 'bins: codes' for exact "
+    "statistics";
 
 Table make_table(const record::RunReader& run, const std::vector<OfflineCastRow>& rows,
                  const WhatIfOptions& options, bool bounds) {

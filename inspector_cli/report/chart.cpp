@@ -15,8 +15,8 @@
 #include "analysis/warm_up.h"
 #include "core/base/error.h"
 #include "core/base/printable.h"
+#include "inspector_cli/report/axis.h"
 #include "inspector_cli/report/open_run.h"
-#include "inspector_cli/report/scale.h"
 #include "inspector_cli/terminal/text.h"
 
 namespace telens::cli {

@@ -1,4 +1,4 @@
-// Charts in characters: braille dots for lines, shades for a heat map.
+// Charts as text: braille dots for lines, shades for heat maps, # for bars.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -8,7 +8,9 @@
 #include <cstdlib>
 
 #include "core/base/printable.h"
-#include "inspector_cli/report/chart_text.h"
+#include "inspector_cli/report/axis.h"
+#include "inspector_cli/report/chart.h"
+#include "inspector_cli/report/histogram_chart.h"
 #include "inspector_cli/terminal/terminal.h"
 #include "inspector_cli/terminal/text.h"
 
@@ -16,7 +18,7 @@ namespace telens::cli {
 namespace {
 
 constexpr int kLineRows = 8;
-constexpr std::size_t kAxisWidth = 10;  // the numbers left of a line chart, and a space
+constexpr std::size_t kAxisWidth = 10;  // the labels of a line chart and a space
 constexpr std::size_t kLongestLabel = 48;
 constexpr std::size_t kMostLayers = 40;
 constexpr std::string_view kShades = ".:-=+*#%@";
@@ -28,13 +30,13 @@ struct Dot {
   int y = 0;
 };
 
-// A character is 2 x 4 dots of braille.
+// A canvas of braille characters, 2 x 4 dots each.
 class DotCanvas {
  public:
   DotCanvas(std::size_t columns, int rows)
       : columns_(columns), rows_(rows), cells_(columns * static_cast<std::size_t>(rows), 0) {}
 
-  // x in characters / 2 from the left, y in dots from the top.
+  // Sets a dot: x from the left, y from the top.
   void dot(std::size_t x, int y) {
     constexpr std::array<std::array<int, 4>, 2> kBits{{{0, 1, 2, 6}, {3, 4, 5, 7}}};
     if (x / 2 >= columns_ || y < 0 || y >= 4 * rows_) return;
@@ -50,7 +52,7 @@ class DotCanvas {
     }
     return text;
   }
-  // Draws dots that touch each other.
+  // Draws a connected line.
   void line(const Dot& from, const Dot& to) {
     const int steps = std::max({std::abs(to.x - from.x), std::abs(to.y - from.y), 1});
     for (int step = 0; step <= steps; ++step) {
@@ -67,32 +69,32 @@ class DotCanvas {
   std::vector<unsigned> cells_;
 };
 
-std::string row_label(int row, const Scale& scale) {
-  if (row == 0) return fmt::format("{:.4g}", scale.value_at(1));
-  if (row == kLineRows - 1) return fmt::format("{:.4g}", scale.value_at(0));
+std::string row_label(int row, const Axis& axis) {
+  if (row == 0) return fmt::format("{:.4g}", axis.value_at(1));
+  if (row == kLineRows - 1) return fmt::format("{:.4g}", axis.value_at(0));
   if (row != kLineRows / 2) return "";
   constexpr double kMiddleOfRow = 1 - (kLineRows / 2 * 4 + 1.5) / (4 * kLineRows - 1);
-  return fmt::format("{:.3g}", scale.value_at(kMiddleOfRow));
+  return fmt::format("{:.3g}", axis.value_at(kMiddleOfRow));
 }
 
-// A row of marks above a line; nothing where there are none.
+// Returns a row of marks above a line chart, or "" if there are no marks.
 std::string marks_row(std::string_view name, const std::string& marks, Color color) {
   if (marks.find_first_not_of(' ') == std::string::npos) return "";
   return fmt::format("{:>{}} {}\n", name, kAxisWidth, colored(marks, color));
 }
 
-bool stands_alone(const Line& line) {
+bool is_single_value(const Line& line) {
   return std::ranges::count_if(line.bins, [](const Bin& bin) { return bin.drawn(); }) == 1;
 }
 
-// A value that is not finite interrupts the line; it is marked above, and so is warm-up. A value
-// without neighbors is drawn as wide as its iterations.
-std::string draw_line(const Line& line, const Scale& scale, std::size_t columns) {
+// Draws a line chart. Non-finite values interrupt the line and are marked above, as is warm-up. A
+// single value is drawn as wide as its iterations.
+std::string draw_line(const Line& line, const Axis& axis, std::size_t columns) {
   DotCanvas canvas(columns, kLineRows);
   const int bottom = canvas.dots_high() - 1;
   std::string bad(columns, ' ');
   std::string warm_up(columns, ' ');
-  const bool alone = stands_alone(line);
+  const bool single = is_single_value(line);
   bool connected = false;
   Dot before;
   for (std::size_t b = 0; b < line.bins.size(); ++b) {
@@ -104,9 +106,9 @@ std::string draw_line(const Line& line, const Scale& scale, std::size_t columns)
       connected = connected && bin.finite();
       continue;
     }
-    const double height = scale.place(bin.value()) * bottom;
+    const double height = axis.place(bin.value()) * bottom;
     const Dot at{static_cast<int>(x), bottom - static_cast<int>(std::lround(height))};
-    if (alone) {
+    if (single) {
       const int half = static_cast<int>(columns / line.bins.size());
       canvas.line({at.x - half, at.y}, {at.x + half - 1, at.y});
     }
@@ -117,12 +119,12 @@ std::string draw_line(const Line& line, const Scale& scale, std::size_t columns)
   std::string text = marks_row("not finite", bad, Color::red);
   text += marks_row("warm-up", warm_up, Color::dim);
   for (int row = 0; row < kLineRows; ++row) {
-    text += fmt::format("{:>{}} {}\n", row_label(row, scale), kAxisWidth, canvas.row(row));
+    text += fmt::format("{:>{}} {}\n", row_label(row, axis), kAxisWidth, canvas.row(row));
   }
   return text;
 }
 
-std::string axis(const Chart& chart, std::size_t left, std::size_t columns) {
+std::string iteration_axis(const Chart& chart, std::size_t left, std::size_t columns) {
   const std::string first = fmt::format("{}", chart.first_iteration);
   const std::string last = fmt::format("{}", chart.last_iteration);
   const std::size_t used = first.size() + last.size();
@@ -130,16 +132,16 @@ std::string axis(const Chart& chart, std::size_t left, std::size_t columns) {
   return fmt::format("{:>{}} {}{}{}\n", "iteration", left, first, gap, last);
 }
 
-std::string shade(const Bin& bin, const Scale& scale) {
+std::string shade(const Bin& bin, const Axis& axis) {
   if (!bin.seen()) return " ";
   if (!bin.finite()) return colored(std::string(1, kNotFinite), Color::red);
   if (bin.warm_up()) return colored(std::string(1, kWarmUp), Color::dim);
   const auto level = static_cast<std::size_t>(
-      std::lround(scale.place(bin.value()) * static_cast<double>(kShades.size() - 1)));
+      std::lround(axis.place(bin.value()) * static_cast<double>(kShades.size() - 1)));
   return std::string(1, kShades[level]);
 }
 
-// The bins that lie in a column; one that reaches over several columns is in each of them.
+// Joins the bins of a column. A bin that spans several columns is in each of them.
 Bin get_cell(const std::vector<Bin>& bins, std::size_t column, std::size_t columns) {
   const std::size_t begin = column * bins.size() / columns;
   const std::size_t end = std::max(begin + 1, (column + 1) * bins.size() / columns);
@@ -150,27 +152,27 @@ Bin get_cell(const std::vector<Bin>& bins, std::size_t column, std::size_t colum
   return cell;
 }
 
-// Columns for so many bins: one each, or several of a short run, whose chart would be a speck.
+// Returns the columns for `bins`: one each, or several for a short run.
 std::size_t width_for(std::size_t bins, std::size_t most) {
   constexpr std::size_t kWideEnough = 40;
   return std::min(most, bins * std::max<std::size_t>(1, kWideEnough / bins));
 }
 
-// A sentence: in lines where a terminal is narrower.
+// Returns a sentence, wrapped on a terminal.
 std::string fitted(const std::string& sentence, std::size_t width) {
   if (!stdout_is_terminal()) return sentence + "\n";
   return fmt::format("{}\n", fmt::join(wrapped(sentence, width), "\n"));
 }
 
-}  // namespace
-
-std::string note_in_brackets(const Scale& scale) {
-  return scale.note().empty() ? "" : fmt::format(" ({})", scale.note());
+// Returns " (logarithmic)", or "" for a linear axis.
+std::string note_in_brackets(const Axis& axis) {
+  return axis.note().empty() ? "" : fmt::format(" ({})", axis.note());
 }
 
-std::string text_heat_map(const Chart& chart, const std::vector<Line>& rows, const Scale& scale,
+// Draws rows by iterations with a legend of the shades. Shows the first rows if there are many.
+std::string text_heat_map(const Chart& chart, const std::vector<Line>& rows, const Axis& axis,
                           std::size_t width) {
-  // Half of a narrow terminal is left to the map.
+  // Labels use at most half of a narrow terminal.
   const std::size_t longest = std::min(kLongestLabel, std::max<std::size_t>(width / 2, 16));
   std::size_t label_width = std::string_view("iteration").size();
   const std::size_t shown = std::min(rows.size(), kMostLayers);
@@ -185,11 +187,11 @@ std::string text_heat_map(const Chart& chart, const std::vector<Line>& rows, con
     const std::string label = shortened(layer.label, longest);
     text += std::string(label_width - get_columns(label), ' ') + label + " ";
     for (std::size_t column = 0; column < columns; ++column) {
-      text += shade(get_cell(layer.bins, column, columns), scale);
+      text += shade(get_cell(layer.bins, column, columns), axis);
     }
     text += "\n";
   }
-  text += axis(chart, label_width, columns);
+  text += iteration_axis(chart, label_width, columns);
   if (shown < rows.size()) {
     text += fmt::format("{} more layers; choose with --layer\n", rows.size() - shown);
   }
@@ -197,10 +199,31 @@ std::string text_heat_map(const Chart& chart, const std::vector<Line>& rows, con
     return std::ranges::any_of(row.bins, [](const Bin& bin) { return bin.warm_up(); });
   });
   return text + fmt::format("{} = {:.4g}   {} = {:.4g}{}   {} = not finite{}\n", kShades.front(),
-                            scale.value_at(0), kShades.back(), scale.value_at(1),
-                            note_in_brackets(scale), kNotFinite,
+                            axis.value_at(0), kShades.back(), axis.value_at(1),
+                            note_in_brackets(axis), kNotFinite,
                             any_warm_up ? fmt::format("   {} = warm-up", kWarmUp) : "");
 }
+
+constexpr char kBar = '#';
+
+std::string draw_bars(const std::vector<Line>& rows, std::size_t width) {
+  const Axis axis = Axis::of_percentages();
+  std::size_t label_width = 0;
+  for (const Line& row : rows) label_width = std::max(label_width, row.label.size());
+  constexpr std::size_t kNumberWidth = 10;
+  const std::size_t longest = width - label_width - kNumberWidth - 2;
+  std::string text;
+  for (const Line& row : rows) {
+    const double percent = row.bins.front().value();
+    const double length = axis.place(percent) * static_cast<double>(longest);
+    const auto characters = static_cast<std::size_t>(percent > 0 ? std::max(1.0, length) : 0);
+    text += fmt::format("{:>{}} {:>{}.4g}{}{}\n", row.label, label_width, percent, kNumberWidth,
+                        characters > 0 ? " " : "", std::string(characters, kBar));
+  }
+  return text;
+}
+
+}  // namespace
 
 std::string draw_text(const Chart& chart, int width) {
   const auto total = static_cast<std::size_t>(std::max(width, 40));
@@ -209,9 +232,9 @@ std::string draw_text(const Chart& chart, int width) {
   for (const Sentence& headline : chart.headlines) text += fitted(headline.text, total);
   if (!chart.subtitle.empty()) text += chart.subtitle + "\n";
   const auto add_line = [&](const std::string& title, const Line& line) {
-    const Scale scale({line});
-    text += fmt::format("\n{}{}\n", title, note_in_brackets(scale));
-    text += draw_line(line, scale, columns) + axis(chart, kAxisWidth, columns);
+    const Axis axis({line});
+    text += fmt::format("\n{}{}\n", title, note_in_brackets(axis));
+    text += draw_line(line, axis, columns) + iteration_axis(chart, kAxisWidth, columns);
   };
   for (const Line& scalar : chart.scalars) add_line(colored(scalar.label, Color::bold), scalar);
   for (const Panel& panel : chart.panels) {
@@ -219,7 +242,20 @@ std::string draw_text(const Chart& chart, int width) {
     add_line(fmt::format("{} of {}", colored(panel.statistic, Color::bold), worst.label), worst);
     text +=
         fmt::format("\n{} of each layer's worst tensor\n", colored(panel.statistic, Color::bold));
-    text += text_heat_map(chart, panel.layers, Scale::of_map(panel.statistic, panel.layers), total);
+    text += text_heat_map(chart, panel.layers, Axis::of_map(panel.statistic, panel.layers), total);
+  }
+  return text;
+}
+
+std::string draw_text(const HistogramChart& chart, int width) {
+  const auto total = static_cast<std::size_t>(std::max(width, 40));
+  std::string text = chart.frame.subtitle + "\n";
+  for (const TensorHistogram& tensor : chart.tensors) {
+    text += fmt::format("\n{}{}\n", colored(tensor.tensor, Color::bold),
+                        single_iteration(chart, tensor));
+    text += chart.one_iteration()
+                ? draw_bars(tensor.rows, total)
+                : text_heat_map(chart.frame, tensor.rows, Axis::of_percentages(), total);
   }
   return text;
 }

@@ -4,11 +4,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
+#include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
+#include "analysis/finding_json.h"
 #include "analysis/finding_words.h"
 #include "analysis/rules.h"
 #include "analysis/run_state.h"
+#include "core/base/json.h"
 #include "core/base/printable.h"
 #include "inspector_cli/terminal/terminal.h"
 #include "inspector_cli/terminal/text.h"
@@ -32,7 +37,7 @@ void print_line(std::string_view name, const std::string& line) {
   fmt::print("{:<{}}{}{}\n", "", kIndent, colored(head, Color::dim), line);
 }
 
-// "name     text", the text's further lines under its first one.
+// Prints "name     text"; further lines are indented to the text.
 void paragraph(std::string_view name, const std::string& text, std::size_t width) {
   const std::size_t left = kIndent + kNameWidth;
   for (const std::string& line : wrapped_at_blanks(text, width > left ? width - left : 1)) {
@@ -41,7 +46,7 @@ void paragraph(std::string_view name, const std::string& text, std::size_t width
   }
 }
 
-// A command has a line of its own, however long, for a shell takes it by the line.
+// Prints each command on one line, however long, so that it can be pasted into a shell.
 void print_next_steps(const std::vector<std::string>& steps, std::size_t width) {
   std::string_view name = "next";
   for (const std::string& step : steps) {
@@ -105,8 +110,8 @@ void print_finding(std::size_t number, const Ranked& ranked, const Facts& facts,
   fmt::print("\n");
 }
 
-// The features of "A (statistics) and B, or C": A and B, which are enough. Also a call such as
-// "debug.step(loss=...)".
+// Returns the features of the first alternative: A and B for "A (statistics) and B, or C". Returns
+// a call such as "debug.step(loss=...)" unchanged.
 std::vector<std::string> first_features(std::string_view recorded_by) {
   if (recorded_by.starts_with("debug.")) return {std::string(recorded_by)};
   std::vector<std::string> features;
@@ -149,7 +154,7 @@ std::string count_rules(std::size_t count) {
   return fmt::format("{} rule{}", count, count == 1 ? "" : "s");
 }
 
-// One line about all rules that lack data, and how to record it.
+// Returns one line about all rules that lack data and how to record it.
 std::string summarize_missing(const Diagnosis& diagnosis, std::string_view config) {
   constexpr std::size_t kMostCauses = 3;
   std::vector<const diagnosis::Rule*> rules;
@@ -166,7 +171,7 @@ std::string summarize_missing(const Diagnosis& diagnosis, std::string_view confi
                      join_causes(rules, kMostCauses));
 }
 
-// All skipped rules, one per line.
+// Returns one line per skipped rule.
 std::vector<std::string> list_missing(const Diagnosis& diagnosis) {
   std::vector<std::string> lines;
   for (const auto& [rule, lacks] : diagnosis.unasked) {
@@ -179,6 +184,14 @@ std::vector<std::string> list_missing(const Diagnosis& diagnosis) {
                                 statistics.size() == 1 ? "has" : "have", under));
   }
   return lines;
+}
+
+std::string rule_section(const diagnosis::Rule& rule) {
+  return fmt::format("## {}\n\n{}.\n\n{}\n\n- Recorded by: {}.\n- Also possible: {}\n- Next: {}.\n",
+                     rule.cause,
+                     std::string(1, static_cast<char>(std::toupper(rule.title.front()))) +
+                         std::string(rule.title.substr(1)),
+                     rule.doc, rule.recorded_by, rule.alternatives, rule.next_step);
 }
 
 }  // namespace
@@ -235,6 +248,33 @@ void print_skipped_rules(const Diagnosis& diagnosis, std::string_view config, bo
       fmt::print("{}\n", line);
     }
   }
+}
+
+std::string rules_markdown() {
+  std::string text;
+  for (const diagnosis::Rule& rule : diagnosis::rules()) {
+    text += (text.empty() ? "" : "\n") + rule_section(rule);
+  }
+  return text;
+}
+
+std::string rules_json() {
+  Json object;
+  object["schema_version"] = diagnosis::kSchemaVersion;
+  object["rules"] = Json::array();
+  for (const diagnosis::Rule& rule : diagnosis::rules()) {
+    Json each;
+    for (const auto& [key, text] : {std::pair("cause", rule.cause),
+                                    {"title", rule.title},
+                                    {"doc", rule.doc},
+                                    {"recorded_by", rule.recorded_by},
+                                    {"alternatives", rule.alternatives},
+                                    {"next_step", rule.next_step}}) {
+      each[key] = json_text(text);
+    }
+    object["rules"].push_back(std::move(each));
+  }
+  return json_line(object) + "\n";
 }
 
 }  // namespace telens::cli

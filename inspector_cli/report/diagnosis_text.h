@@ -1,4 +1,4 @@
-// A diagnosis as a person reads it.
+// Text output of `telens diagnose`.
 #pragma once
 
 #include <string>
@@ -10,24 +10,24 @@
 namespace telens::cli {
 
 // Prints the findings to stdout, in color on a terminal, in lines of at most `width` columns if
-// words allow. `run` is the path that the proposed commands name.
+// words allow. `run` is the run's path in suggested commands.
 void print_diagnosis(const diagnosis::Diagnosis& diagnosis, const diagnosis::Facts& facts,
                      const std::string& run, std::size_t width);
 
-// Prints the rules that did not run: one line about those that lack data, or with `list` a line for
-// each. `config` is the run's, whose features are already on.
+// Prints the rules that were skipped for missing data, in one line, or one line each with `list`.
+// `config` is the run's config, which shows the features that are already enabled.
 void print_skipped_rules(const diagnosis::Diagnosis& diagnosis, std::string_view config, bool list,
                          std::size_t width);
 
 // Prints how the run ended: the first line of `telens diagnose`.
 void print_ending(const diagnosis::RunEnding& ending, std::size_t width);
 
-// recording_notes() of the run as lines on stdout, above the findings.
+// Prints recording_notes() of the run, above the findings.
 void print_notes(const std::vector<std::string>& notes, std::size_t width);
 
-// All rules as sections of Markdown, for docs/diagnosis_rules.md.
+// Returns all rules as sections of Markdown, for docs/diagnosis_rules.md.
 std::string rules_markdown();
-// One object; docs/diagnosis.md describes it.
+// Returns all rules as one JSON object; docs/diagnosis.md describes it.
 std::string rules_json();
 
 }  // namespace telens::cli

@@ -8,7 +8,7 @@
 #include "analysis/records.h"
 #include "core/base/error.h"
 #include "core/base/printable.h"
-#include "inspector_cli/report/scale.h"
+#include "inspector_cli/report/axis.h"
 
 namespace telens::cli {
 namespace {
@@ -138,7 +138,7 @@ HistogramChart make_histogram_chart(const record::RunReader& run, const record::
   chart.frame.subtitle = fmt::format(
       "How large the values are: of each tensor the percentage of its elements x with 2^e <= |x| < "
       "2^(e+1); {}",
-      Scale::of_percentages().note());
+      Axis::of_percentages().note());
   for (const auto& [key, course] : courses) {
     chart.tensors.push_back({make_label(SeriesKey{key.layer, key.tensor}, run),
                              get_rows(chart.frame, course, limits.rows),

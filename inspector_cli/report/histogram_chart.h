@@ -10,7 +10,7 @@
 namespace telens::cli {
 
 // A row for each exponent e, 2^e <= |x| < 2^(e+1), the largest above; of each the percentage of the
-// tensor's elements, on the axis Scale::of_percentages.
+// tensor's elements, on the axis Axis::of_percentages.
 struct TensorHistogram {
   std::string tensor;         // "layers.3.fc1 activation"
   std::vector<Line> rows;     // NaN, Inf, 2^8, 2^7, ..., zero; the first two where there are any

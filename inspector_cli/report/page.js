@@ -1,15 +1,15 @@
-// Draws the data of a page, and of a served one follows its news.
+// Draws the data of a page. A served page polls for updates.
 'use strict';
-// Names come from a run file and may hold markup: they enter the page as textContent alone.
-// Places are heights from 0 to 10000, which the command computed: the page has the command's axes.
+// Names come from a run file and may contain markup: only textContent may insert them.
+// Places are heights from 0 to 10000. The command computes them, so that all axes agree.
 let data = JSON.parse(document.getElementById('data').textContent);
 const highestPlace = 10000;
 const lineColors = ['#0072b2', '#e69f00', '#009e73', '#cc79a7', '#56b4e9', '#555555'];  // Okabe, Ito
 const blues = [[247, 251, 255], [198, 219, 239], [107, 174, 214], [33, 113, 181], [8, 48, 107]];
 const notFinite = '#d7191c', warmUp = '#b0b0b0', notRecorded = '#f0f0f0';
 
-// A value is a number, null where nothing was recorded, or a text such as "NaN". A number without
-// a place is one of warm-up.
+// A value is a number, null if nothing was recorded, or a text such as "NaN". A number without a
+// place belongs to warm-up.
 const isBad = value => typeof value === 'string';
 const isWarmUp = (value, place) => typeof value === 'number' && place === null;
 const valueText = (value, place, unit) =>
@@ -22,7 +22,7 @@ function add(parent, tag, className, text) {
   return element;
 }
 
-// What a chart is drawn over: iterations, or ranks. `firsts` has the first one of each bin.
+// Returns the x axis: iterations or ranks. `firsts` has the first one of each bin.
 const axisOf = chart => chart.axis ||
     {name: 'iteration', firsts: data.iterations, last: data.lastIteration,
      ticks: data.iterationTicks};
@@ -40,10 +40,10 @@ function blue(place) {
   return `rgb(${mixed.join(',')})`;
 }
 
-// All plots of a page begin at the same place: iteration stands above iteration.
+// All plots have the same left edge, so that iterations are aligned.
 const labelShare = chart => chart.width >= 640 ? 0.31 : 0.36;
 const rightShare = 0.027;
-// The whole label if it fits, else one of 46 or 20 characters.
+// Returns the whole label if it fits, else one of 46 or 20 characters.
 function shortLabel(row, chart) {
   const room = chart.width * labelShare(chart) - 16;
   if (chart.ctx.measureText(row.label).width <= room) return row.label;
@@ -66,7 +66,7 @@ function placeAxis(chart) {
 
 const keepLabelsApart = axis => { axis.width = axis.chart.width * labelShare(axis.chart); };
 
-// White paper, for pictures that are saved, and the iteration in which things went wrong.
+// A white background for saved pictures, and a mark at the iteration of the first problem.
 const paper = {
   id: 'paper',
   beforeDraw: ({ctx, width, height}) => {
@@ -104,7 +104,7 @@ function markSet(name, color, rows, has) {
           backgroundColor: color, clip: 4};
 }
 
-// Bins without a record (freq: 10) are bridged; a value that is not finite interrupts a line.
+// Lines bridge bins without a record (freq: 10) and stop at non-finite values.
 function lineSet(row, color) {
   const points = row.places.flatMap((y, bin) => y === null ? [] : [{x: bin + 0.5, y, bin}]);
   const interrupted = ({p0, p1}) =>
@@ -114,7 +114,7 @@ function lineSet(row, color) {
           segment: {borderColor: segment => interrupted(segment) ? 'transparent' : undefined}};
 }
 
-// Chart.js fits a canvas to its parent, which so needs a height of its own.
+// Chart.js fits a canvas to its parent, so the parent needs a height.
 function canvasIn(section, height) {
   const plot = add(section, 'div', 'plot');
   plot.style.height = `${height}px`;
@@ -172,10 +172,10 @@ function drawKey(chart, section) {
   entryIfAny(isWarmUp, warmUp, 'warm-up');
 }
 
-// The row of each map that is open as lines: they stay open when the page has news.
+// The rows of maps that are open as lines. They stay open when the page updates.
 const openRows = new Map();
 
-// Lines of a map's row: the tensors that a layer's value is made of, or the row itself.
+// Draws a row of a map as lines: the tensors of the layer, or the row itself.
 function openRow(place, chart, row) {
   for (const old of place.charts || []) old.destroy();
   place.charts = [];
@@ -202,7 +202,7 @@ function drawMap(section, chart) {
   const cells = {
     id: 'cells',
     beforeDatasetsDraw: ({ctx, scales: {x, y}}) => rows.forEach((row, r) => {
-      // Whole pixels: no seams between cells of one color.
+      // Whole pixels prevent seams between cells of one color.
       const top = Math.round(y.getPixelForValue(r));
       const bottom = Math.round(y.getPixelForValue(r + 1));
       row.values.forEach((value, bin) => {
@@ -237,7 +237,7 @@ function drawMap(section, chart) {
             valueText(row.values[bin], row.places[bin], chart.unit);
       }}
   });
-  // Chart.js hears of no click on a label.
+  // Chart.js does not report clicks on labels.
   canvas.onclick = event => {
     const row = rows[Math.floor(drawn.scales.y.getValueForPixel(event.offsetY))];
     if (!row) return;
@@ -267,7 +267,7 @@ function drawBars(section, chart) {
 
 const draw = {lines: drawLines, map: drawMap, bars: drawBars};
 
-// What a report says beside its charts: findings, tables and texts.
+// The findings, tables and texts of a report.
 function addFinding(part, finding) {
   const box = add(part, 'div', 'finding');
   add(box, 'h3', '', finding.head);
@@ -313,7 +313,7 @@ function addChart(chart) {
   };
 }
 
-function say(id, text, gravity) {
+function show(id, text, gravity) {
   const element = document.getElementById(id);
   element.textContent = text;
   element.className = gravity || '';
@@ -326,10 +326,10 @@ function drawPage() {
     document.getElementById(id).replaceChildren();
   }
   document.title = `TELens: ${data.title}`;
-  say('title', document.title);
-  say('run', `run ${data.run}`);
-  if (data.state) say('state', data.state.text, data.state.gravity);
-  say('subtitle', data.subtitle);
+  show('title', document.title);
+  show('run', `run ${data.run}`);
+  if (data.state) show('state', data.state.text, data.state.gravity);
+  show('subtitle', data.subtitle);
   for (const {text, gravity} of data.headlines) {
     add(document.getElementById('headlines'), 'p', `headline ${gravity}`, text);
   }
@@ -338,33 +338,33 @@ function drawPage() {
   window.scrollTo(0, scrolled);
 }
 
-// A page of `telens serve` asks it for news; the secret of its own address lets it.
-function sayLive(trouble) {
-  if (trouble) return say('live', trouble, 'grave');
-  say('live', `Follows the run; changed last at ${new Date().toLocaleTimeString()}.`);
+// A page of `telens serve` polls for updates with the token of its URL.
+function showLive(trouble) {
+  if (trouble) return show('live', trouble, 'grave');
+  show('live', `Following the run; last change at ${new Date().toLocaleTimeString()}.`);
 }
 
-async function askForNews() {
+async function poll() {
   const token = new URLSearchParams(location.search).get('token');
   try {
     const answer = await fetch(`data?token=${token}&after=${data.live.version}`);
     if (answer.status === 200) {
       data = await answer.json();
       drawPage();
-      sayLive(data.live.trouble);
+      showLive(data.live.trouble);
     } else if (answer.status === 204) {
-      if (document.getElementById('live').className) sayLive(data.live.trouble);
+      if (document.getElementById('live').className) showLive(data.live.trouble);
     } else {
       throw new Error(answer.statusText);
     }
   } catch {
-    sayLive('telens serve does not answer any more: this is the run as it was read last.');
+    showLive('telens serve no longer responds; this is the last state that it sent.');
   }
-  setTimeout(askForNews, data.live.milliseconds);
+  setTimeout(poll, data.live.milliseconds);
 }
 
 drawPage();
 if (data.live) {
-  sayLive(data.live.trouble);
-  setTimeout(askForNews, data.live.milliseconds);
+  showLive(data.live.trouble);
+  setTimeout(poll, data.live.milliseconds);
 }

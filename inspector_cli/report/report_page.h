@@ -10,6 +10,7 @@
 #include "core/base/json.h"
 #include "inspector_cli/report/chart.h"
 #include "inspector_cli/report/histogram_chart.h"
+#include "inspector_cli/report/page.h"
 #include "inspector_cli/report/rank_map.h"
 #include "record/run_reader.h"
 
@@ -23,15 +24,6 @@ struct Report {
 // Reads all of a run, also of one that has no records yet. `name`: the run, as the commands that
 // are proposed name it. Throws RecordError.
 Report make_report(const record::RunReader& run, const std::string& name);
-
-// Returns one line of JSON that is safe inside a <script> element.
-std::string json_for_html(const Json& json);
-// Returns a page with such data. The page opens without a network.
-std::string make_page(std::string_view data);
-// Returns a page that may fetch updates from the server that it came from.
-std::string make_live_page(std::string_view data);
-// Returns the Content-Security-Policy of a live page, for an HTTP header.
-const std::string& live_page_policy();
 
 // A list of sections: `title`, `place` ("before" or "after" the charts), and any of `note`,
 // `findings`, `table`, `text`.

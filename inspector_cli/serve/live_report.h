@@ -1,5 +1,4 @@
-// The report of a run that grows, read anew when its files have changed, and what a server gives of
-// it.
+// The report of a growing run, which is read again when its files change, as responses of a server.
 #pragma once
 
 #include <atomic>
@@ -20,29 +19,28 @@ class LiveReport {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `name`: the run, as the commands that are proposed name it; `path`: where it is. A page asks
-  // again after `interval`. Throws RecordError where the run cannot be read: after that a page says
-  // so.
+  // `name` is the run's name in suggested commands, `path` its location. Pages poll every
+  // `interval`. Throws RecordError if the run cannot be read now; later failures are reported in
+  // the page.
   LiveReport(std::string name, std::string path, std::chrono::milliseconds interval);
 
-  // Reads the run where there is something new and a page has asked lately. Call it from one
-  // thread.
+  // Reads the run if it has changed and a page has polled recently. Call it from one thread.
   void update();
-  // How long the last reading took.
+  // Returns the duration of the last read.
   Clock::duration cost() const { return cost_; }
 
-  // "/": the page; "/data": its data, or 204 where they are still those that the page has,
-  // `after`. Any thread may ask.
-  WebAnswer answer(std::string_view path, std::string_view after);
+  // Returns the page for "/". For "/data" returns the data, or 204 if `after` is their version.
+  // Thread-safe.
+  WebResponse answer(std::string_view path, std::string_view after);
 
  private:
   struct Content {
-    std::shared_ptr<const std::string> data;  // the report's
-    std::string trouble;                      // why the data are not of now; empty: they are
+    std::shared_ptr<const std::string> data;  // of the report
+    std::string error;                        // why the data are outdated, or ""
     std::uint64_t version = 0;
   };
   void read();
-  void publish(std::shared_ptr<const std::string> data, std::string trouble);
+  void publish(std::shared_ptr<const std::string> data, std::string error);
   Content content() const;
   std::string data_text(const Content& content) const;
 
@@ -50,8 +48,8 @@ class LiveReport {
   analysis::FollowedRun run_;
   std::chrono::milliseconds interval_;
   Clock::duration cost_{};
-  std::atomic<Clock::time_point> asked_;
-  mutable std::mutex mutex_;  // over what follows
+  std::atomic<Clock::time_point> last_request_;
+  mutable std::mutex mutex_;  // guards content_
   Content content_;
 };
 

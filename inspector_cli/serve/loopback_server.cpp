@@ -1,6 +1,8 @@
 #include "inspector_cli/serve/loopback_server.h"
 
+#include <fmt/format.h>
 #include <httplib.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -12,9 +14,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "inspector_cli/serve/bounded_stream.h"
 #include "inspector_cli/serve/connections.h"
-#include "inspector_cli/serve/token.h"
 
 namespace telens::cli {
 namespace {
@@ -22,13 +22,13 @@ namespace {
 constexpr const char* kAddress = "127.0.0.1";
 constexpr std::size_t kLongestBody = 1024;
 
-// httplib's own options let two servers of one user share a port.
+// Replaces the options of httplib, which let two servers of one user share a port.
 void allow_port_again(int socket) {
   const int yes = 1;
   ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
 }
 
-// The name of this machine to itself. The port may be another one, as of a tunnel.
+// Returns true if `host` is a local name of this machine, with any port (a tunnel may change it).
 bool names_this_machine(std::string_view host) {
   constexpr std::array<std::string_view, 3> kNames{"127.0.0.1", "localhost", "[::1]"};
   for (const std::string_view name : kNames) {
@@ -41,7 +41,7 @@ bool names_this_machine(std::string_view host) {
   return false;
 }
 
-// Frames are also refused by X-Frame-Options, for older browsers.
+// Older browsers use X-Frame-Options instead of frame-ancestors.
 void set_policy(httplib::Response& response, const std::string& policy) {
   response.set_header("Content-Security-Policy", policy + "; frame-ancestors 'none'");
 }
@@ -61,8 +61,8 @@ httplib::Headers headers_of_all() {
           {"Cross-Origin-Opener-Policy", "same-origin"}};
 }
 
-// As it lies in memory: a compressed one would cost more time than it saves on the way.
-void send(httplib::Response& response, const WebAnswer& answer) {
+// Sends the body uncompressed: over loopback, compression costs more time than it saves.
+void send(httplib::Response& response, const WebResponse& answer) {
   response.status = answer.status;
   set_policy(response, answer.policy.empty() ? "default-src 'none'" : answer.policy);
   const std::string type(answer.type);
@@ -74,25 +74,25 @@ void send(httplib::Response& response, const WebAnswer& answer) {
       });
 }
 
-// A client that leaves must not end the process; httplib sets this when it is constructed, from
-// when on a closed stdout would not end it either.
-class BrokenPipes {
+// Restores the SIGPIPE action that httplib::Server replaces in its constructor. Until the server
+// starts, a closed stdout must still end the process.
+class KeepSigpipeAction {
  public:
-  BrokenPipes() { ::sigaction(SIGPIPE, nullptr, &before_); }
-  ~BrokenPipes() { ::sigaction(SIGPIPE, &before_, nullptr); }
-  BrokenPipes(const BrokenPipes&) = delete;
-  BrokenPipes& operator=(const BrokenPipes&) = delete;
+  KeepSigpipeAction() { ::sigaction(SIGPIPE, nullptr, &before_); }
+  ~KeepSigpipeAction() { ::sigaction(SIGPIPE, &before_, nullptr); }
+  KeepSigpipeAction(const KeepSigpipeAction&) = delete;
+  KeepSigpipeAction& operator=(const KeepSigpipeAction&) = delete;
 
  private:
   struct sigaction before_ {};
 };
 
-// Runs each task where it is enqueued: to hand a connection on takes no time.
-class AtOnce final : public httplib::TaskQueue {
+// Runs each task immediately. A task only passes a connection to Connections.
+class ImmediateQueue final : public httplib::TaskQueue {
   using Enqueued = decltype(std::declval<httplib::TaskQueue&>().enqueue(nullptr));
 
  public:
-  // void, or in newer versions of httplib true.
+  // Returns void, or bool in newer versions of httplib.
   Enqueued enqueue(std::function<void()> task) override {
     task();
     return Enqueued(true);
@@ -100,12 +100,12 @@ class AtOnce final : public httplib::TaskQueue {
   void shutdown() override {}
 };
 
-// Reads and answers within the bounds of BoundedStream and Connections; httplib's own have none for
-// the length of a line or the time of a request.
+// Serves requests within the limits of BoundedStream and Connections. httplib does not limit the
+// length of a line or the duration of a request.
 class BoundedServer final : public httplib::Server {
  public:
   BoundedServer() {
-    new_task_queue = [] { return new AtOnce; };
+    new_task_queue = [] { return new ImmediateQueue; };
   }
 
  private:
@@ -123,19 +123,40 @@ class BoundedServer final : public httplib::Server {
   Connections connections_{[this](int socket) { serve(socket); }};
 };
 
+// Compares in constant time. Only the length of the secret, which is public, affects the duration.
+bool same_secret(std::string_view given, std::string_view secret) {
+  if (given.size() != secret.size()) return false;
+  unsigned difference = 0;
+  for (std::size_t i = 0; i < secret.size(); ++i) {
+    difference |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(secret[i]);
+  }
+  return *const_cast<const volatile unsigned*>(&difference) == 0;
+}
+
 }  // namespace
+
+std::string new_token() {
+  std::array<unsigned char, 16> bytes{};
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    raise<UsageError>("cannot create an access token: the system provides no random bytes: {}",
+                      std::strerror(errno));
+  }
+  std::string token;
+  for (const unsigned char byte : bytes) token += fmt::format("{:02x}", byte);
+  return token;
+}
 
 class LoopbackServer::Impl {
  public:
   Impl(int port, std::string token, Handler handler)
       : token_(std::move(token)), handler_(std::move(handler)) {
-    const BrokenPipes as_before;
+    const KeepSigpipeAction keep;
     server_ = std::make_unique<BoundedServer>();
     server_->set_socket_options(allow_port_again);
     server_->set_payload_max_length(kLongestBody);
     server_->set_default_headers(headers_of_all());
     server_->set_pre_routing_handler([this](const auto& request, auto& response) {
-      // An answer is always whole. httplib would cut it, under the status that the answer has.
+      // Ignores range requests: httplib would truncate the body without changing the status.
       const_cast<httplib::Request&>(request).ranges.clear();
       answer(request, response);
       return httplib::Server::HandlerResponse::Handled;
@@ -162,27 +183,25 @@ class LoopbackServer::Impl {
     const bool bound = port == 0 ? (port_ = server_->bind_to_any_port(kAddress)) > 0
                                  : server_->bind_to_port(kAddress, port_ = port);
     if (bound) return;
-    const std::string why = errno != 0 ? std::strerror(errno) : "it cannot be had";
-    raise<UsageError>("--port {}: {}; another one, or 0 for one that is free, may be had", port,
-                      why);
+    const std::string why = errno != 0 ? std::strerror(errno) : "not available";
+    raise<UsageError>("--port {}: {}; choose another port, or 0 for a free one", port, why);
   }
 
   void answer(const httplib::Request& request, httplib::Response& response) const {
     if (request.get_header_value_count("Host") > 1) {
-      return refuse(response, 400, "the request names several hosts");  // RFC 9112, 3.2
+      return refuse(response, 400, "the request has several Host headers");  // RFC 9112, 3.2
     }
     if (!names_this_machine(request.get_header_value("Host"))) {
-      return refuse(response, 403, "this host is not the one that serves");
+      return refuse(response, 403, "wrong Host header");
     }
     if (!same_secret(request.get_param_value("token"), token_)) {
-      return refuse(response, 403,
-                    "the address that it printed has a token, which is missing here");
+      return refuse(response, 403, "missing or wrong token; open the URL that the server printed");
     }
     if (request.method != "GET" && request.method != "HEAD") {
-      return refuse(response, 405, "pages are read, with GET");
+      return refuse(response, 405, "only GET and HEAD are supported");
     }
-    const WebAnswer found = handler_(request.path, request.get_param_value("after"));
-    if (found.body == nullptr) return refuse(response, 404, "there is nothing under this path");
+    const WebResponse found = handler_(request.path, request.get_param_value("after"));
+    if (found.body == nullptr) return refuse(response, 404, "not found");
     send(response, found);
   }
 

@@ -1,4 +1,4 @@
-// An HTTP server for one user of this machine.
+// An HTTP server for one user of this machine, protected by a token in the URL.
 #pragma once
 
 #include <functional>
@@ -8,33 +8,36 @@
 
 namespace telens::cli {
 
-struct WebAnswer {
+// Returns 128 random bits from the system as 32 hexadecimal digits. Throws UsageError if the system
+// provides no random bytes.
+std::string new_token();
+
+struct WebResponse {
   int status = 200;
   std::string_view type;  // "text/html"
   std::shared_ptr<const std::string> body;
-  std::string policy = {};  // Content-Security-Policy; empty: nothing may be loaded
+  std::string policy = {};  // Content-Security-Policy; "" forbids loading anything
 };
 
-// Listens on 127.0.0.1 and nowhere else. Each request needs the token, as ?token=..., and names
-// this machine as its host: a page of another site, whose name may lead here, has neither (403).
-// Only GET and HEAD (405). Answers are kept by no cache, framed by no page, and name their address
-// to none. A connection serves one request, of at most 16 KiB, which has to be there two seconds
-// after the server began to read it.
+// Listens only on 127.0.0.1. Rejects a request without the token (?token=...) or with the Host of
+// another machine (403): pages of other sites, whose names may resolve to this machine, have
+// neither. Accepts only GET and HEAD (405). Headers forbid caching, framing and referrers. Each
+// connection serves one request, within the limits of BoundedStream.
 class LoopbackServer {
  public:
-  // Answers a path, such as "/data", with the request's parameter `after`; nullptr as a body: there
-  // is nothing under this path (404). Called by several threads.
-  using Handler = std::function<WebAnswer(std::string_view path, std::string_view after)>;
+  // Handles a path, such as "/data", with the request's parameter `after`. A nullptr body means
+  // 404. Called from several threads.
+  using Handler = std::function<WebResponse(std::string_view path, std::string_view after)>;
 
-  // port 0: one that is free. Throws UsageError where the port is taken or not allowed.
+  // Port 0 picks a free port. Throws UsageError if the port is in use or not permitted.
   LoopbackServer(int port, std::string token, Handler handler);
-  // Cuts off what is being read and answered, within two seconds.
+  // Aborts open requests within two seconds.
   ~LoopbackServer();
   LoopbackServer(const LoopbackServer&) = delete;
   LoopbackServer& operator=(const LoopbackServer&) = delete;
 
   int port() const;
-  // From here on it answers.
+  // Starts to serve requests.
   void start();
 
  private:

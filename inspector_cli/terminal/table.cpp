@@ -358,8 +358,8 @@ std::string table_text(const std::vector<std::string>& names,
   }
   if (!fitted.hidden.empty()) {
     out += colored(fmt::format("hidden columns (terminal too narrow): {}; --format csv prints all",
-                                fmt::join(fitted.hidden, ", ")),
-                    Color::dim) +
+                               fmt::join(fitted.hidden, ", ")),
+                   Color::dim) +
            "\n";
   }
   if (fitted.is_cut) {

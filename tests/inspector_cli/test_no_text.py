@@ -60,9 +60,12 @@ def test_it_is_a_text_if_python_says_so(plan, comment):
 def test_binary_layer_list_is_reported(plan):
     expect_one_line_error(
         plan(CONFIG.encode(), "layers.0.fc1\n".encode("utf-16")),
-        *("names.txt' is not a text in UTF-8 (byte 0xff in line 1)", "one layer name a line"),
+        *("names.txt' is not UTF-8 text (byte 0xff in line 1)", "one layer name per line"),
     )
     expect_one_line_error(
         plan(CONFIG.encode(), b"fc1\nfc\x1b[2J"),
-        *("names.txt' holds a control character (byte 0x1b in line 2)", "one layer name a line"),
+        *(
+            "names.txt' contains a control character (byte 0x1b in line 2)",
+            "one layer name per line",
+        ),
     )

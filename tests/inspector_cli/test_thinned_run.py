@@ -20,7 +20,7 @@ def test_info_joins_files_and_reports_thinning(telens, thinned):
     output = telens("info", thinned).stdout
     assert output.count("rank00000.h5 and 1 more file") == 1
     assert "s001" not in output
-    assert "thinned for max_size: 30 of the first 60 iterations are left" in output
+    assert "thinned to fit max_size: 30 of the first 60 iterations are kept" in output
     assert "after a restart" not in output
 
 

@@ -171,7 +171,7 @@ def test_expectations_that_do_not_hold_stop_the_run_with_a_list_of_them(
     train(layer, x, **FP8)  # it says so once
     judged = command(tmp_path)  # the file is still being written
     assert judged.returncode == 1
-    assert f"1 GEMM was not as expected:\n  {sentence}\n" in judged.stdout
+    assert f"1 GEMM was not as the config expects:\n  {sentence}\n" in judged.stdout
     debug.end_debug()
     assert sentence in message_log(tmp_path)
     events = telens.open_run(tmp_path).events
@@ -219,7 +219,7 @@ def test_a_run_without_a_ledger_is_wrong_use(tmp_path, layer, x, command):
     run({}, tmp_path, layer, x)
     result = command(tmp_path)
     assert result.returncode == 2
-    assert "this run has no ledger; switch the feature PrecisionLedger on" in result.stderr
+    assert "this run has no ledger; record it with the feature telens.PrecisionLedger" in result.stderr
 
 
 @pytest.mark.parametrize("named_before", [True, False])

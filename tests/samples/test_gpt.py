@@ -143,7 +143,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, recipe):
         (["--config", "missing.yaml"], "missing.yaml"),
         (["--hidden", "60"], "dim is 15; expected an even number"),
         (["--device", "tpu"], "{auto,cpu,cuda}"),
-        (["--stps=3"], "gpt: there is no option --stps (did you mean '--steps'?); `gpt --help`"),
+        (["--stps=3"], "gpt: unknown option --stps (did you mean '--steps'?); `gpt --help`"),
         pytest.param(
             ["--device", "cuda"],
             "--device cuda: there is no GPU that LibTorch can use",

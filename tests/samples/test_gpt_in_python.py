@@ -68,7 +68,7 @@ def test_a_sample_that_can_record_nothing_says_so_and_trains(tmp_path, sample):
 def test_a_misspelt_option_is_told_of_its_neighbor():
     misspelt = start(PYTHON_SAMPLE, "--stps", 1)
     assert misspelt.returncode == 2
-    assert "there is no option --stps (did you mean '--steps'?)" in misspelt.stderr
+    assert "unknown option --stps (did you mean '--steps'?)" in misspelt.stderr
 
 
 @pytest.mark.parametrize("sample", [PYTHON_SAMPLE, CPP_SAMPLE])

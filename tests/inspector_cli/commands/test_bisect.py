@@ -110,8 +110,8 @@ def test_each_entry_has_the_run_that_failed_without_it(bisect):
     bisect.run({"needs": layers}, "--depth", "layer")
     text = (bisect.dir / "high_precision.yaml").read_text()
     for layer in layers:
-        told = re.search(rf"# - {re.escape(layer)}: without it run (\d+) failed \(exit code 3\), "
-                         r"with it run (\d+) passed", text)  # fmt: skip
+        told = re.search(rf"# - {re.escape(layer)}: run (\d+) failed without it \(exit code 3\), "
+                         r"run (\d+) passed with it", text)  # fmt: skip
         state = json.loads((bisect.dir / "state.json").read_text())["runs"]
         without, with_it = state[int(told[1]) - 1], state[int(told[2]) - 1]
         assert not without["passed"]
@@ -125,7 +125,7 @@ def test_warns_if_more_high_precision_fails(bisect):
     plant = {"needs": [LAYERS[10]], "upset_by": LAYERS[0], "unless": LAYERS[50]}
     _, err = bisect.run(plant, "--depth", "layer")
     assert bisect.result() == whole(LAYERS[10])
-    expect_refusal(("", err), "warning: layers.50.fc1 seemed to be needed and was not")
+    expect_refusal(("", err), "warning: layers.50.fc1 was not needed")
 
 
 def test_killed_search_continues(bisect):
@@ -142,7 +142,7 @@ def test_killed_search_continues(bisect):
     assert 5 <= done <= before <= done + 1
     out, _ = bisect.run(plant, "--depth", "layer")
     assert bisect.result() == whole(LAYERS[11], LAYERS[99])
-    assert f"{done} runs of {bisect.dir} count again" in out
+    assert f"reusing {done} runs of {bisect.dir}" in out
     total = len(json.loads((bisect.dir / "state.json").read_text())["runs"])
     assert bisect.runs() == total + (before - done)
     configs = [
@@ -172,7 +172,7 @@ def test_interrupt_ends_program_and_search_continues(bisect):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=100)  # less than the program hangs
     assert process.returncode == 128 + signal.SIGINT
-    assert err == "telens: interrupted; the same command goes on where it was\n"
+    assert err == "telens: interrupted; run the same command to continue\n"
     assert processes_with(str(bisect.log)) == []
 
 
@@ -180,7 +180,7 @@ def test_a_run_that_hangs_has_failed(bisect):
     plant = {"needs": [LAYERS[5]], "hang": 60}
     out, _ = bisect.run(plant, "--depth", "layer", "--timeout", "0.3")
     assert bisect.result() == whole(LAYERS[5])
-    assert "no end within 0.3" in out
+    assert "timed out after 0.3" in out
     assert processes_with(str(bisect.log)) == []
 
 
@@ -222,7 +222,7 @@ def test_a_loss_above_the_reference_has_failed(bisect, reference, bad):
 def test_a_loss_within_the_tolerance_passes(bisect, reference):
     plant = {"needs": [LAYERS[7]], "losses": {"passed": falling(2.0), "failed": falling(2.01)}}
     out, _ = bisect.run(plant, "--reference", reference, "--tolerance", "0.01", code=1)
-    assert "Nothing to find: the command passes as it is (loss 2.0" in out
+    assert "Nothing to search: the command passes without changes (loss 2.0" in out
 
 
 def test_names_may_hold_anything_that_a_file_can(tmp_path):
@@ -243,7 +243,7 @@ def expect_refusal(result, *words):
 
 def test_failure_in_high_precision_is_reported(bisect):
     out, _ = bisect.run({"needs": ["another"]}, code=1)
-    assert "It is not low precision: the command also fails with all 200 layers" in out
+    assert "Low precision is not the cause: the command also fails with all 200 layers" in out
     assert "run-002/output.txt" in out
     assert bisect.runs() == 2
 
@@ -252,7 +252,7 @@ def test_layers_are_required_without_a_session(bisect, tmp_path):
     command = [COMMAND, "bisect", "--dir", str(bisect.dir), "--", "false"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 2
-    expect_refusal((result.stdout, result.stderr), "the first run names no layers",
+    expect_refusal((result.stdout, result.stderr), "the first run recorded no layers",
                    "exit code 1", "TELENS_CONFIG", "--layers", "run-001/output.txt")  # fmt: skip
 
 
@@ -273,7 +273,7 @@ def test_a_program_that_fails_shows_its_last_lines(bisect):
 def test_failed_start_does_not_claim_folder(bisect, needs, code):
     bisect.run({"needs": needs}, "--depth", "layer", code=code)
     out, _ = bisect.run({"needs": [LAYERS[2]]}, "--depth", "layer")
-    assert "count again" not in out
+    assert "reusing" not in out
     assert bisect.result() == whole(LAYERS[2])
 
 

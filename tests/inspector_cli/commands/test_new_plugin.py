@@ -50,7 +50,7 @@ def test_the_folder_is_the_name_in_small_letters(telens, tmp_path, name, folder)
 )
 def test_a_name_that_is_none_is_refused(telens, tmp_path, name):
     result = telens("new-plugin", name, "--cpp", "--dir", tmp_path)
-    expect_one_line_error(result, f"'{name}'", "as in LogOutliers")
+    expect_one_line_error(result, f"'{name}'", "such as LogOutliers")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -61,15 +61,15 @@ def test_a_name_that_is_none_is_refused(telens, tmp_path, name):
         *("Yes", "MetricLogger"),
     ],
 )
-def test_a_name_that_is_taken_is_refused(telens, tmp_path, name):
+def test_reserved_name_is_rejected(telens, tmp_path, name):
     result = telens("new-plugin", name, "--cpp", "--dir", tmp_path)
-    expect_one_line_error(result, f"'{name}'", "taken")
+    expect_one_line_error(result, f"'{name}'", "choose another")
 
 
 def test_existing_folder_is_unchanged(telens, tmp_path):
     (tmp_path / "outliers").mkdir()
     result = telens("new-plugin", "Outliers", "--python", "--dir", tmp_path)
-    expect_one_line_error(result, str(tmp_path / "outliers"), "exists already")
+    expect_one_line_error(result, str(tmp_path / "outliers"), "already exists")
     assert list((tmp_path / "outliers").iterdir()) == []
 
 

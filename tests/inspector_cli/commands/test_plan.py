@@ -60,8 +60,8 @@ def test_recorded_layers_are_noted_as_incomplete(telens, config, lines, tmp_path
     warnings = result.stderr.splitlines()
     assert "no layer's name contains 'qkv'" in warnings[0]
     assert warnings[1:] == [
-        f"telens: warning: only the layers that {run} recorded are known here; a selector may fit "
-        "others, which ran without being recorded: give their names in a file"
+        f"telens: warning: only the layers that {run} recorded are known; selectors may match "
+        "layers that were not recorded: pass all names in a file"
     ]
     lines.record(0, "layers.0.qkv", "activation", "mean", 1.0)
     assert telens("plan", config, "--layers", lines.write(tmp_path / "all")).stderr == ""
@@ -226,7 +226,7 @@ def test_bad_input_is_one_clear_line(telens, config, layers, tmp_path):
     expect_one_line_error(telens("plan", config, "--layers", tmp_path), "no run file")
     empty = tmp_path / "empty.txt"
     empty.write_text("# nothing\n")
-    expect_one_line_error(telens("plan", config, "--layers", empty), "holds no layer names")
+    expect_one_line_error(telens("plan", config, "--layers", empty), "contains no layer names")
     expect_one_line_error(telens("plan", config), "--layers")
     expect_one_line_error(telens("plan", config, "--layers", layers, "--iteration", -1), "-1")
 

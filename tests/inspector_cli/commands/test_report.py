@@ -171,7 +171,7 @@ def test_run_ended_in_first_step_has_a_page(report, telens, tmp_path):
 def test_empty_run_has_no_page(telens, write_run, tmp_path):
     result = telens("report", write_run(iterations=0), "-o", tmp_path / "page.html")
     assert result.returncode == 2
-    assert "no records and no events" in result.stderr
+    assert "no records or events" in result.stderr
     assert "telens info" in result.stderr
 
 

@@ -283,7 +283,7 @@ def test_a_run_that_goes_and_comes_back(serve, write_run, tmp_path):
     before = server.data()
     shutil.move(tmp_path / "log", tmp_path / "moved")
     gone = server.wait_for(lambda data: data["live"]["trouble"])
-    assert "cannot be read any more, this is what it was" in gone["live"]["trouble"]
+    assert "can no longer be read; this is its last report" in gone["live"]["trouble"]
     assert gone["charts"] == before["charts"]
     shutil.move(tmp_path / "moved", tmp_path / "log")
     back = server.wait_for(lambda data: not data["live"]["trouble"])
@@ -341,9 +341,7 @@ def test_watch_waits_for_a_run_to_begin_and_says_so(write_run, tmp_path, place):
         told = process.stderr.readline()
         write_run(log_dir=log_dir)
         out, err = process.communicate(timeout=PATIENCE)
-    assert told == (
-        f"telens: {log_dir}: there is no run yet; waiting for one to begin there, until Ctrl-C\n"
-    )
+    assert told == (f"telens: {log_dir}: no run yet; waiting for one to start (Ctrl-C stops)\n")
     assert (process.returncode, err) == (0, "")
     assert out.splitlines()[-1].startswith("ended cleanly")
 

@@ -10,11 +10,11 @@ from command_results import expect_one_line_error
 )
 def test_misspelt_subcommand_suggests_nearest_name(telens, written, meant):
     result = telens(written, "some/run")
-    expect_one_line_error(result, f"no subcommand '{written}' (did you mean '{meant}'?)")
+    expect_one_line_error(result, f"unknown subcommand '{written}' (did you mean '{meant}'?)")
 
 
 def test_unknown_subcommand_lists_all(telens):
-    expect_one_line_error(telens("explode"), "no subcommand 'explode'; expected one of 'info'")
+    expect_one_line_error(telens("explode"), "unknown subcommand 'explode'; expected one of 'info'")
     expect_one_line_error(telens(), "a subcommand is missing; expected one of 'info'", "'whatif'")
 
 
@@ -22,7 +22,7 @@ def test_unknown_subcommand_lists_all(telens):
 def test_misspelt_option_suggests_nearest_name(telens, written):
     result = telens("stats", "some/run", *written)
     expect_one_line_error(
-        result, "stats: there is no option --fromat (did you mean '--format'?)", "stats --help"
+        result, "stats: unknown option --fromat (did you mean '--format'?)", "stats --help"
     )
 
 
@@ -34,8 +34,7 @@ def test_option_before_subcommand_explains_position(telens, written, command):
     option = written[0].partition("=")[0]
     expect_one_line_error(
         telens(*written, command, "some/run"),
-        f"{command}: {option} stands before the subcommand; "
-        f"write it behind: telens {command} ... {option}",
+        f"{command}: {option} must follow the subcommand: telens {command} ... {option}",
     )
 
 
@@ -47,7 +46,7 @@ def test_abbreviation_suggests_full_name(telens, lines, tmp_path):
 
 
 def test_missing_and_extra_arguments_name_subcommand(telens):
-    expect_one_line_error(telens("info"), "info: RUN is required; `telens info --help`")
+    expect_one_line_error(telens("info"), "info: RUN is required; see `telens info --help`")
     expect_one_line_error(telens("info", "one", "two"), "info: ", "not expected: two")
 
 

@@ -276,7 +276,7 @@ def test_loss_as_statistic_is_explained(telens, lines, tmp_path):
     lines.scalar(3, "loss", 2.5)
     run = lines.write(tmp_path)
     told = telens("plot", run, "--stat", "loss").stderr
-    assert "'loss' is a number of the program's own, not a statistic of a tensor" in told
+    assert "'loss' is a scalar that the program logged, not a statistic of a tensor" in told
     assert "this run has no statistic 'los'" in telens("plot", run, "--stat", "los").stderr
 
 

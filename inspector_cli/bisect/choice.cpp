@@ -1,18 +1,39 @@
-#include "inspector_cli/bisect/choice_config.h"
+#include "inspector_cli/bisect/choice.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
-#include <vector>
 
+#include "analysis/facts.h"
+#include "analysis/rules/precision_names.h"
 #include "core/base/json.h"
 #include "core/base/printable.h"
+#include "core/formats/scheme.h"
+#include "features/fake_quant/fake_quant_options.h"
+#include "features/precision_ledger/precision_ledger_options.h"
 
 namespace telens::cli {
 namespace {
 
-// A string of JSON is one of YAML too, but for escapes of surrogates, which UTF-8 does without.
+constexpr std::array kElements{FormatId::e4m3, FormatId::e5m2, FormatId::e2m1};
+
+// Returns the GEMM of a ledger state. Sets `is_low` if an operand ran in low precision.
+LowGemm low_gemm(const diagnosis::GemmState& state, bool& is_low) {
+  LowGemm found{.gemm = *state.place.gemm};
+  for (const TensorName tensor : get_operands(found.gemm)) {
+    const std::string ran = state.detail(std::string(get_name(tensor)) + " ran");
+    if (ran.empty() || diagnosis::is_high_precision(ran)) continue;
+    is_low = true;
+    if (const auto format = get_quant_format(ran)) found.formats.emplace(tensor, *format);
+  }
+  return found;
+}
+
+// Returns a YAML string. JSON strings are valid YAML, except for surrogate escapes, which UTF-8
+// output avoids.
 std::string quoted(const std::string& name) {
   constexpr bool kAscii = false;
   return json_text(name).dump(-1, ' ', kAscii, Json::error_handler_t::replace);
@@ -49,14 +70,50 @@ std::string fake_quant(const CastOperand& cast) {
 
 }  // namespace
 
+std::vector<TensorName> get_operands(Gemm gemm) {
+  std::vector<TensorName> operands;
+  for (const TensorName tensor : kAllTensors) {
+    if (is_gemm_input(tensor) && belongs_to(tensor, gemm)) operands.push_back(tensor);
+  }
+  return operands;
+}
+
+std::optional<std::string> get_quant_format(std::string_view ran) {
+  for (const ScalingMode mode : kAllScalingModes) {
+    for (const FormatId element : kElements) {
+      if ((element == FormatId::e2m1) != is_packed_fp4(mode)) continue;
+      if (features::describe({get_name(element), mode}) != ran) continue;
+      return std::string(features::FakeQuantOptions{element, scheme(mode).recipe}.name());
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<Candidate> candidates_in(const record::RunReader& run) {
+  const diagnosis::Facts facts(run, {});
+  std::map<std::int32_t, std::map<Gemm, LowGemm>> by_layer;
+  for (const diagnosis::GemmState& state : facts.gemm_states()) {
+    if (!state.place.gemm || state.place.layer == record::kNoName) continue;
+    bool is_low = false;
+    LowGemm gemm = low_gemm(state, is_low);
+    if (is_low) by_layer[state.place.layer].try_emplace(gemm.gemm, std::move(gemm));
+  }
+  std::vector<Candidate> candidates;
+  for (auto& [layer, gemms] : by_layer) {
+    candidates.push_back({facts.layer_name(layer), {}});
+    for (auto& [gemm, low] : gemms) candidates.back().gemms.push_back(std::move(low));
+  }
+  return candidates;
+}
+
 std::string get_sections(const Choice& choice) {
-  std::map<std::set<Gemm>, std::vector<std::string>> alike;
+  std::map<std::set<Gemm>, std::vector<std::string>> same_gemms;
   std::string text;
   for (const auto& [layer, gemms] : choice.high) {
     if (gemms.empty() || (choice.cast && choice.cast->layer == layer)) continue;
-    alike[gemms].push_back(list_item(layer));
+    same_gemms[gemms].push_back(list_item(layer));
   }
-  for (const auto& [gemms, layers] : alike) {
+  for (const auto& [gemms, layers] : same_gemms) {
     const std::string name =
         gemms.size() == kAllGemms.size()
             ? "high_precision"
@@ -87,9 +144,9 @@ std::string short_text(const Choice& choice) {
     text = fmt::format("{} layers ({} GEMMs) in high precision", choice.high.size(), gemms);
   }
   if (!choice.cast) return text;
-  return fmt::format(
-      "{}{} in high precision but for its {}", choice.high.empty() ? "" : text + ", ",
-      make_label(choice.cast->layer, choice.cast->gemm), get_name(choice.cast->tensor));
+  return fmt::format("{}{} in high precision except its {}", choice.high.empty() ? "" : text + ", ",
+                     make_label(choice.cast->layer, choice.cast->gemm),
+                     get_name(choice.cast->tensor));
 }
 
 }  // namespace telens::cli

@@ -1,16 +1,24 @@
-#include "inspector_cli/commands/selection.h"
+#include "inspector_cli/commands/options.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+#include <system_error>
+#include <utility>
 
+#include "core/base/bounded_file.h"
 #include "core/base/error.h"
 #include "core/base/names.h"
 #include "core/base/printable.h"
 #include "hooks/config/python_regex.h"
-#include "hooks/config/suggestions.h"
+#include "hooks/config/text_check.h"
 #include "hooks/statistics/histogram_name.h"
-#include "inspector_cli/commands/number_options.h"
+#include "inspector_cli/report/open_run.h"
+#include "inspector_cli/terminal/terminal.h"
 
 namespace telens::cli {
 namespace {
@@ -39,8 +47,8 @@ Ids find_ids(const std::vector<std::string>& wanted, const std::vector<std::stri
   return ids;
 }
 
-// The program's own numbers are no statistics; every plot has the loss beside them.
-void refuse_scalars(const std::vector<std::string>& wanted, const record::RunReader& run) {
+// Throws UsageError for the name of a scalar, such as the loss: scalars are not statistics.
+void reject_scalars(const std::vector<std::string>& wanted, const record::RunReader& run) {
   const std::vector<std::string>& statistics = run.names(record::Dictionary::statistic);
   const std::vector<std::string>& words = run.names(record::Dictionary::word);
   for (const std::string& name : wanted) {
@@ -49,8 +57,8 @@ void refuse_scalars(const std::vector<std::string>& wanted, const record::RunRea
     const auto is_scalar = [&](const record::Scalar& each) { return each.name == word; };
     if (std::ranges::none_of(run.scalars(), is_scalar)) continue;
     raise<UsageError>(
-        "'{}' is a number of the program's own, not a statistic of a tensor; `telens report` shows "
-        "it, and `telens plot` the loss beside any statistic",
+        "'{}' is a scalar that the program logged, not a statistic of a tensor; `telens report` "
+        "and `telens plot` show scalars",
         printable(name));
   }
 }
@@ -92,11 +100,11 @@ void set_iterations(std::string_view text, record::RecordQuery& query) {
   query.first_iteration = parse_iteration(text.substr(0, colon), text, INT64_MIN);
   query.last_iteration = parse_iteration(text.substr(colon + 1), text, INT64_MAX);
   if (query.first_iteration > query.last_iteration) {
-    raise<UsageError>("--iterations '{}': its end lies before its beginning", text);
+    raise<UsageError>("--iterations '{}': the end is before the beginning", text);
   }
 }
 
-// A GEMM's records are those of its copies of tensors, and those of its tensors themselves.
+// Selects the records of the GEMM and those of its tensors that belong to no single GEMM.
 void select_gemms(const Selection& selection, const record::RunReader& run,
                   record::RecordQuery& query) {
   query.gemms = find_ids(selection.gemms, run.names(record::Dictionary::gemm), "GEMM");
@@ -117,12 +125,127 @@ void select_gemms(const Selection& selection, const record::RunReader& run,
   }
 }
 
+constexpr std::string_view kBlanks = " \t\r";
+constexpr unsigned char kDelete = 0x7F;
+
+// Reads names from `beginning`, which was already read, and the rest of `file`.
+std::vector<std::string> parse_layer_lines(std::string beginning, std::istream& file,
+                                           const std::string& path) {
+  const std::optional<std::string> rest = read_bounded(file, kMostTextBytes);
+  if (!rest) {
+    raise<UsageError>(
+        "--layers '{}' is larger than {} MB; expected a file with one layer name per line", path,
+        kMostTextBytes >> 20);
+  }
+  const std::string all = std::move(beginning) + *rest;
+  if (const auto bad = config::first_bad_byte(all)) {
+    const bool is_control = bad->byte < ' ' || bad->byte == kDelete;
+    raise<UsageError>(
+        "--layers '{}' {} (byte {:#04x} in line {}); expected a file with one layer name per line, "
+        "or a run",
+        path, is_control ? "contains a control character" : "is not UTF-8 text", bad->byte,
+        bad->line);
+  }
+  std::istringstream text(all);
+  std::vector<std::string> names;
+  for (std::string line; std::getline(text, line);) {
+    const auto begin = line.find_first_not_of(kBlanks);
+    if (begin == std::string::npos || line[begin] == '#') continue;
+    names.push_back(line.substr(begin, line.find_last_not_of(kBlanks) - begin + 1));
+  }
+  return names;
+}
+
+// HDF5 files begin with these bytes (its File Format Specification, section II.A).
+constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
+
+LayerNames read_layer_path(const std::string& path) {
+  const auto from_run = [&] {
+    return LayerNames{.names = open_run(path).names(record::Dictionary::layer),
+                      .are_recorded = true};
+  };
+  std::error_code ignored;  // opening the file reports it
+  const auto type = std::filesystem::status(path, ignored).type();
+  if (type == std::filesystem::file_type::directory) return from_run();
+  if (type == std::filesystem::file_type::character || type == std::filesystem::file_type::block) {
+    raise<UsageError>(
+        "--layers '{}' is a device; expected a file with one layer name per line, a run, or - for "
+        "standard input",
+        path);
+  }
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    raise<UsageError>(
+        "--layers '{}' cannot be read: {}; expected a file with one layer name per line, a run, or "
+        "- for standard input",
+        path, std::generic_category().message(errno));
+  }
+  std::string beginning(kSignature.size(), '\0');
+  file.read(beginning.data(), static_cast<std::streamsize>(beginning.size()));
+  beginning.resize(static_cast<std::size_t>(file.gcount()));
+  if (beginning == kSignature) return from_run();
+  return {.names = parse_layer_lines(std::move(beginning), file, path)};
+}
+
 }  // namespace
+
+CLI::Validator whole_number_from(std::int64_t lowest, std::int64_t highest) {
+  const auto mistake_in = [lowest, highest](const std::string& text) -> std::string {
+    std::int64_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    const bool whole = error == std::errc() && end == text.data() + text.size();
+    if (whole && number >= lowest && number <= highest) return "";
+    const bool too_large = error == std::errc::result_out_of_range || (whole && number > highest);
+    const std::string at_most = too_large ? fmt::format(" to {}", highest) : "";
+    return fmt::format("expected a whole number from {}{}, got '{}'", lowest, at_most, text);
+  };
+  return CLI::Validator(mistake_in, "");
+}
+
+CLI::Validator seconds_up_to(double longest) {
+  const auto mistake_in = [longest](const std::string& text) -> std::string {
+    double seconds = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+    const bool is_number = error == std::errc() && end == text.data() + text.size();
+    if (is_number && seconds > 0 && seconds <= longest) return "";
+    return fmt::format("expected more than 0 seconds and at most {}, got '{}'", longest, text);
+  };
+  return CLI::Validator(mistake_in, "");
+}
+
+void add_top(CLI::App& command, int& top) {
+  command.add_option("--top", top, "Only the first N rows")
+      ->type_name("N")
+      ->check(whole_number_from(1));
+}
+
+void add_table_options(CLI::App& command, TableOptions& options) {
+  add_choice<Format>(command, "--format", options.format,
+                     {{"table", Format::table}, {"csv", Format::csv}, {"json", Format::json}},
+                     "table fits the terminal; csv and json have all columns");
+  command.add_option("--sort", options.sort, "Sort by this column, numbers descending")
+      ->type_name("COLUMN");
+  command.add_flag("--reverse", options.reverse, "Reverse the order of rows");
+  add_top(command, options.top);
+}
+
+Table arranged(Table table, const TableOptions& options) {
+  if (!options.sort.empty()) table.sort_by(options.sort);
+  if (options.reverse) table.reverse();
+  if (options.top > 0) table.keep_first(static_cast<std::size_t>(options.top));
+  return table;
+}
+
+void print_table(Table table, const TableOptions& options) {
+  const auto width = stdout_is_terminal() ? static_cast<std::size_t>(terminal_width()) : 0;
+  fmt::print("{}", arranged(std::move(table), options).render(options.format, width));
+}
 
 void check_rank(const std::optional<int>& rank, const record::RunReader& run) {
   if (!rank) return;
-  const auto of_rank = [&](const record::Segment& segment) { return segment.rank == *rank; };
-  if (std::ranges::none_of(run.segments(), of_rank)) {
+  const auto has_rank = [&](const record::Segment& segment) { return segment.rank == *rank; };
+  if (std::ranges::none_of(run.segments(), has_rank)) {
     raise<UsageError>("this run has no file of rank {}", *rank);
   }
 }
@@ -168,7 +291,7 @@ record::RecordQuery resolve(const Selection& selection, const record::RunReader&
   query.layers = layers_matching(selection.layer, run.names(Dictionary::layer));
   query.tensors = find_ids(selection.tensors, run.names(Dictionary::tensor), "tensor");
   select_gemms(selection, run, query);
-  refuse_scalars(selection.statistics, run);
+  reject_scalars(selection.statistics, run);
   query.statistics = find_ids(selection.statistics, run.names(Dictionary::statistic), "statistic");
   set_iterations(selection.iterations, query);
   check_rank(selection.rank, run);
@@ -192,6 +315,16 @@ record::RecordQuery histogram_query(const Selection& selection, const record::Ru
   record::RecordQuery query = resolve(selection, run);
   query.statistics = std::move(ids);
   return query;
+}
+
+LayerNames read_layer_names(const std::string& path) {
+  LayerNames layers = path == "-" ? LayerNames{.names = parse_layer_lines({}, std::cin, path)}
+                                  : read_layer_path(path);
+  if (layers.names.empty()) {
+    raise<UsageError>("--layers '{}' contains no layer names; expected one per line, or a run",
+                      path);
+  }
+  return layers;
 }
 
 }  // namespace telens::cli

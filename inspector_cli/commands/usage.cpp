@@ -1,13 +1,16 @@
-#include "inspector_cli/commands/help_text.h"
+#include "inspector_cli/commands/usage.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <optional>
 #include <set>
-#include <string>
 #include <vector>
 
+#include "hooks/config/suggestions.h"
+#include "inspector_cli/command_line/unknown_option.h"
 #include "inspector_cli/terminal/text.h"
 
 namespace telens::cli {
@@ -34,8 +37,8 @@ std::string wrap_lines(const std::string& text) {
   return wrapped_text;
 }
 
-// "  name      text", further lines of the text below its first one. A name that is too long for
-// its column has a line of its own.
+// Returns "  name      text" with the text wrapped in its column. A name that is too long for its
+// column gets a separate line.
 std::string make_entry(const std::string& name, const std::string& text, std::size_t column) {
   std::string line = "  " + name;
   std::string lines;
@@ -87,7 +90,7 @@ std::string list_options(const CLI::App& app, bool positional) {
   return fmt::format("\n{}:\n{}", positional ? "Arguments" : "Options", lines);
 }
 
-// Groups in the order of their first command.
+// Lists the commands by group, in the order of the first command of each group.
 std::string list_commands(const CLI::App& app) {
   const auto commands = app.get_subcommands({});
   std::vector<std::string> groups;
@@ -108,7 +111,7 @@ std::string list_commands(const CLI::App& app) {
   return lines;
 }
 
-std::string usage(const CLI::App& app, const std::string& name) {
+std::string usage_line(const CLI::App& app, const std::string& name) {
   if (!app.get_subcommands({}).empty()) return fmt::format("Usage: {} COMMAND [OPTIONS]\n", name);
   std::string line = fmt::format("Usage: {} [OPTIONS]", name);
   for (const CLI::Option* option : app.get_options()) {
@@ -119,15 +122,56 @@ std::string usage(const CLI::App& app, const std::string& name) {
   return line + '\n';
 }
 
+std::vector<std::string> list_subcommands(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* subcommand : app.get_subcommands({}))
+    names.push_back(subcommand->get_name());
+  return names;
+}
+
+// Returns the parsed subcommand, or the app itself if there is none.
+const CLI::App& chosen(const CLI::App& app) {
+  const auto parsed = app.get_subcommands();
+  return parsed.empty() ? app : *parsed.front();
+}
+
+// Describes the first unknown option. An option that the subcommand has is unknown only if it is
+// before the subcommand.
+std::optional<std::string> about_options(const CLI::App& app, const CLI::App& command) {
+  const std::optional<std::string> name = left_over_option(app);
+  if (!name) return std::nullopt;
+  const std::vector<std::string> known = option_names(command);
+  if (std::ranges::find(known, *name) == known.end()) return unknown_option(app, command);
+  return fmt::format("{0} must follow the subcommand: telens {1} ... {0}", *name,
+                     command.get_name());
+}
+
+std::string about_subcommands(const CLI::App& app) {
+  const std::vector<std::string> names = list_subcommands(app);
+  const std::vector<std::string> rest = app.remaining();
+  if (rest.empty() || rest.front().starts_with('-')) {
+    return fmt::format("a subcommand is missing; expected one of {}", config::quoted_list(names));
+  }
+  return fmt::format("unknown subcommand '{}'{}; expected one of {}", rest.front(),
+                     config::suggestion(rest.front(), names), config::quoted_list(names));
+}
+
 }  // namespace
 
 std::string help_text(const CLI::App& app, const std::string& name) {
-  std::string text = wrap_lines(app.get_description()) + '\n' + usage(app, name) +
+  std::string text = wrap_lines(app.get_description()) + '\n' + usage_line(app, name) +
                      list_commands(app) + list_options(app, true) + list_options(app, false);
   if (const std::string footer = app.get_footer(); !footer.empty()) {
     text += '\n' + wrap_lines(footer);
   }
   return text;
+}
+
+std::string usage_error(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App& command = chosen(app);
+  if (&command == &app) return fmt::format("{}; see `telens --help`", about_subcommands(app));
+  return fmt::format("{0}: {1}; see `telens {0} --help`", command.get_name(),
+                     about_options(app, command).value_or(error.what()));
 }
 
 }  // namespace telens::cli

@@ -1,4 +1,4 @@
-#include "inspector_cli/report/scale.h"
+#include "inspector_cli/report/axis.h"
 
 #include <fmt/format.h>
 
@@ -11,14 +11,14 @@
 namespace telens::cli {
 namespace {
 
-// A linear axis of eight rows of characters, four dots each, or of 150 pixels shows nothing of what
-// is less than a thirtieth of the largest value.
+// A linear axis of eight rows with four dots each, or of 150 pixels, hides values below a thirtieth
+// of the largest one.
 constexpr double kDwarfed = 30;
 constexpr double kThreeDecades = 1e3;
-// Symlog's linear part holds the smallest tenth of the values; further down than this there is
-// nothing to be seen beside the largest one.
+// Symlog's linear part covers the smallest tenth of the values, but ends at this fraction of the
+// largest value at the latest.
 constexpr double kLinearPart = 0.1;
-constexpr double kFurthest = 1e-8;
+constexpr double kLeastThreshold = 1e-8;
 
 std::vector<double> finite_values(const std::vector<Line>& lines) {
   std::vector<double> values;
@@ -30,25 +30,25 @@ std::vector<double> finite_values(const std::vector<Line>& lines) {
   return values;
 }
 
-// Ten times less than a label of six digits tells apart, and far more than the steps of a double.
-bool differ_by_rounding_alone(double low, double high) {
+// The limit is a tenth of the resolution of labels (six digits) and far above double precision.
+bool differ_only_by_rounding(double low, double high) {
   return high / 2 - low / 2 <= 1e-7 * std::max(std::abs(low), std::abs(high));
 }
 
-// Never zero: the power of ten below a subnormal number is none.
+// Returns at least the smallest normal double, because pow underflows to 0 for subnormals.
 double power_of_ten_below(double value) {
   return std::max(std::pow(10, std::floor(std::log10(value))), std::numeric_limits<double>::min());
 }
 
 }  // namespace
 
-Scale::Scale(const std::vector<Line>& lines) {
+Axis::Axis(const std::vector<Line>& lines) {
   const std::vector<double> values = finite_values(lines);
   if (values.empty()) return;
   const auto [lowest, highest] = std::ranges::minmax_element(values);
   low_ = *lowest;
   high_ = *highest;
-  if (differ_by_rounding_alone(low_, high_)) {  // drawn against zero
+  if (differ_only_by_rounding(low_, high_)) {  // a constant is drawn relative to zero
     low_ = std::min(low_, 0.0);
     high_ = std::max(high_, 0.0);
     return;
@@ -65,57 +65,57 @@ Scale::Scale(const std::vector<Line>& lines) {
   } else if (low_ <= 0 && dwarfs) {
     kind_ = Kind::symlog;
     const auto tenth = static_cast<std::size_t>(kLinearPart * static_cast<double>(sizes.size()));
-    threshold_ = power_of_ten_below(std::max(sizes[tenth], sizes.back() * kFurthest));
+    threshold_ = power_of_ten_below(std::max(sizes[tenth], sizes.back() * kLeastThreshold));
   } else if (low_ > 0 && low_ < high_ / 2) {
     low_ = 0;
   }
 }
 
-Scale Scale::of_map(std::string_view statistic, const std::vector<Line>& lines) {
-  constexpr double kPale = 0.1;  // % of a tensor's elements, a tenth of what is notable
+Axis Axis::of_map(std::string_view statistic, const std::vector<Line>& lines) {
+  constexpr double kPale = 0.1;  // % of the elements, a tenth of the notable share
   const auto name = parse_statistic_name(statistic);
   const bool is_share =
       name && (name->statistic->name == "overflows%" || name->statistic->name == "underflows%");
-  return is_share ? of_percentages(kPale) : Scale(lines);
+  return is_share ? of_percentages(kPale) : Axis(lines);
 }
 
-Scale Scale::of_percentages(double threshold) {
-  Scale scale;
-  scale.kind_ = Kind::symlog;
-  scale.high_ = 100;
-  scale.threshold_ = threshold;
-  scale.is_absolute_ = true;
-  return scale;
+Axis Axis::of_percentages(double threshold) {
+  Axis axis;
+  axis.kind_ = Kind::symlog;
+  axis.high_ = 100;
+  axis.threshold_ = threshold;
+  axis.is_absolute_ = true;
+  return axis;
 }
 
-double Scale::stretched(double value) const {
+double Axis::stretched(double value) const {
   if (kind_ == Kind::linear) return value;
   if (kind_ == Kind::logarithmic) return std::log10(value);
   const double size = std::abs(value) / threshold_;
   return std::copysign(size <= 1 ? size : 1 + std::log10(size), value);
 }
 
-double Scale::unstretched(double stretched) const {
+double Axis::unstretched(double stretched) const {
   if (kind_ == Kind::linear) return stretched;
   if (kind_ == Kind::logarithmic) return std::pow(10, stretched);
   const double size = std::abs(stretched);
   return std::copysign(threshold_ * (size <= 1 ? size : std::pow(10, size - 1)), stretched);
 }
 
-double Scale::place(double value) const {
+double Axis::place(double value) const {
   if (!(high_ > low_)) return high_ > 0 ? 1 : 0;
-  // Halves: the span of doubles of both signs may be infinite.
+  // Halves prevent overflow: the span of two doubles may be infinite.
   const double low = stretched(low_) / 2;
   return std::clamp((stretched(value) / 2 - low) / (stretched(high_) / 2 - low), 0.0, 1.0);
 }
 
-double Scale::value_at(double place) const {
+double Axis::value_at(double place) const {
   if (place <= 0) return low_;
   if (place >= 1) return high_;
   return unstretched((1 - place) * stretched(low_) + place * stretched(high_));
 }
 
-std::string Scale::note() const {
+std::string Axis::note() const {
   switch (kind_) {
     case Kind::linear:
       break;
@@ -128,7 +128,7 @@ std::string Scale::note() const {
   return "";
 }
 
-std::string Scale::short_note() const {
+std::string Axis::short_note() const {
   switch (kind_) {
     case Kind::linear:
       break;
@@ -140,7 +140,7 @@ std::string Scale::short_note() const {
   return "";
 }
 
-std::vector<double> Scale::tick_values() const {
+std::vector<double> Axis::tick_values() const {
   constexpr int kMostTicks = 6;
   std::vector<double> values;
   if (kind_ == Kind::linear) {
@@ -151,8 +151,7 @@ std::vector<double> Scale::tick_values() const {
     }
     return values;
   }
-  // Powers of ten: all of them, or every second, third, ...; 2 and 5 times as much where they are
-  // few.
+  // Powers of ten, or every n-th one if there are many. Adds multiples of 2 and 5 if there are few.
   const double nearest = kind_ == Kind::symlog ? threshold_ : low_;
   const double first = std::floor(std::log10(nearest));
   const double last = std::log10(std::max(std::abs(low_), std::abs(high_)));
@@ -172,7 +171,7 @@ std::vector<double> Scale::tick_values() const {
   return values;
 }
 
-std::vector<Tick> Scale::ticks() const {
+std::vector<Tick> Axis::ticks() const {
   if (!(high_ > low_)) return {{place(low_), fmt::format("{:.4g}", low_)}};
   std::vector<Tick> ticks;
   for (const double value : tick_values()) {
@@ -184,7 +183,7 @@ std::vector<Tick> Scale::ticks() const {
 double round_step(double least) {
   const double power = power_of_ten_below(least);
   for (const double times : {1.0, 2.0, 5.0}) {
-    // The rounding error in the quotient of a span must not double the step.
+    // The tolerance prevents a rounding error from doubling the step.
     if (times * power >= least * (1 - 1e-9)) return times * power;
   }
   return 10 * power;
