@@ -145,7 +145,7 @@ Table make_grouped_table(const config::Plan& plan, std::optional<std::int64_t> i
 
 std::string load_text(const config::Plan& plan, std::optional<std::int64_t> iteration) {
   if (!iteration) return config::estimate_load(plan).text();
-  return fmt::format("{} records in iteration {} if every layer runs quantized{}",
+  return fmt::format("{} records in iteration {}, if every layer runs quantized{}",
                      config::records_in(plan, *iteration), *iteration,
                      config::about_waiting(config::estimate_load(plan).waiting));
 }

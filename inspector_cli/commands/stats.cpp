@@ -49,7 +49,7 @@ struct StatsOptions {
   std::string run;
   Selection selection;
   TableOptions table;
-  std::string by;  // "rank", or "": all ranks together
+  std::string by;  // "rank", or "" to merge ranks
 };
 
 template <typename T>
@@ -63,7 +63,7 @@ Cell count_cell(const std::optional<double>& value) {
   return value ? Cell(static_cast<std::int64_t>(*value)) : Cell();
 }
 
-// Reads the run once, for the table and for the finder of its first trouble if there is one.
+// Reads the run once, for the table and for the finder if it is not nullptr.
 struct Source {
   const record::RunReader& run;
   const WarmUp& warm_up;
@@ -76,7 +76,7 @@ struct Source {
   }
 };
 
-// True if the run has a statistic that a column of tensor_table shows.
+// Returns true if the run has a statistic of the columns of tensor_table.
 bool has_tensor_columns(const record::RunReader& run) {
   constexpr std::array<std::string_view, 7> kShown{"nonfinite", "overflows%", "underflows%", "mse",
                                                    "cur_amax",  "min",        "max"};
@@ -86,7 +86,7 @@ bool has_tensor_columns(const record::RunReader& run) {
   });
 }
 
-// All statistics of the run, as if --stat had named each.
+// Returns all statistics of the run.
 record::RecordQuery::Ids all_statistics(const record::RunReader& run) {
   std::vector<std::int32_t> ids(run.names(Dictionary::statistic).size());
   std::iota(ids.begin(), ids.end(), 0);
@@ -113,7 +113,7 @@ Table tensor_table(const Source& source) {
   return table;
 }
 
-// Some values of a course.
+// Summary of finite values.
 struct Values {
   std::int64_t finite = 0;
   double lowest = INFINITY;
@@ -128,9 +128,8 @@ struct Values {
   }
 };
 
-// One statistic of one tensor over the iterations. Of values of warm-up only how many there are,
-// where there are others.
-struct Course {
+// One statistic of one tensor over iterations. Warm-up values are only counted if there are others.
+struct SeriesSummary {
   SeriesKey key;
   Standing standing;
   Severity severity;
@@ -159,57 +158,57 @@ struct Course {
   const Values& shown() const { return severity.only_warm_up() ? in_warm_up : usual; }
 };
 
-// Decides among equals: the lowest headroom, where no tensor outgrew its scale.
-double beside(StatisticId statistic, const Course& course) {
-  if (course.shown().finite == 0) return 0;
+// Breaks ties, for example by the lowest headroom if no tensor outgrew its scale.
+double beside(StatisticId statistic, const SeriesSummary& summary) {
+  if (summary.shown().finite == 0) return 0;
   const bool low_is_worse = statistic != nullptr && statistic->worse == config::Worse::below_zero;
-  return low_is_worse ? -course.shown().lowest : course.severity.largest();
+  return low_is_worse ? -summary.shown().lowest : summary.severity.largest();
 }
 
-std::vector<Course> courses_worst_first(const Source& source) {
+std::vector<SeriesSummary> worst_series_first(const Source& source) {
   const record::RunReader& run = source.run;
-  std::unordered_map<SeriesKey, Course, SeriesHash> courses;
+  std::unordered_map<SeriesKey, SeriesSummary, SeriesHash> summaries;
   const std::vector<StatisticId> statistics = catalogue_rows(run);
   source.for_each([&](const record::Record& record) {
     const SeriesKey key{record.layer, record.tensor, record.gemm, record.statistic};
-    Course& course = courses[key];
-    course.key = key;
-    course.add(statistics[record.statistic], record,
-               source.warm_up.covers(record.layer, record.iteration));
+    SeriesSummary& summary = summaries[key];
+    summary.key = key;
+    summary.add(statistics[record.statistic], record,
+                source.warm_up.covers(record.layer, record.iteration));
   });
-  std::vector<Course> sorted;
-  for (auto& [key, course] : courses) {
-    course.standing.turn = get_order_in_step(key, run);
-    course.standing.severity = course.severity.value();
-    course.standing.beside = beside(statistics[key.statistic], course);
-    course.standing.only_warm_up = course.severity.only_warm_up();
-    sorted.push_back(course);
+  std::vector<SeriesSummary> sorted;
+  for (auto& [key, summary] : summaries) {
+    summary.standing.turn = get_order_in_step(key, run);
+    summary.standing.severity = summary.severity.value();
+    summary.standing.beside = beside(statistics[key.statistic], summary);
+    summary.standing.only_warm_up = summary.severity.only_warm_up();
+    sorted.push_back(summary);
   }
-  const auto place = [](const Course& course) {
-    const SeriesKey& key = course.key;
+  const auto place = [](const SeriesSummary& summary) {
+    const SeriesKey& key = summary.key;
     return std::tuple(key.layer, key.tensor, key.gemm, key.statistic);
   };
-  std::ranges::sort(sorted, [&](const Course& a, const Course& b) {
+  std::ranges::sort(sorted, [&](const SeriesSummary& a, const SeriesSummary& b) {
     if (worse(a.standing, b.standing)) return true;
     return !worse(b.standing, a.standing) && place(a) < place(b);
   });
   return sorted;
 }
 
-Table course_table(const Source& source) {
+Table series_table(const Source& source) {
   const record::RunReader& run = source.run;
   Table table({"layer", "tensor", "gemm", "statistic", "min", "mean", "max", "last", "at",
                "not finite", "records", "warm-up"});
-  for (const Course& course : courses_worst_first(source)) {
-    const Values& shown = course.shown();
+  for (const SeriesSummary& summary : worst_series_first(source)) {
+    const Values& shown = summary.shown();
     const auto finite = [&](double value) { return shown.finite > 0 ? Cell(value) : Cell(); };
-    table.add({name_or_empty(run, Dictionary::layer, course.key.layer),
-               name_or_empty(run, Dictionary::tensor, course.key.tensor),
-               name_or_empty(run, Dictionary::gemm, course.key.gemm),
-               name_or_empty(run, Dictionary::statistic, course.key.statistic),
+    table.add({name_or_empty(run, Dictionary::layer, summary.key.layer),
+               name_or_empty(run, Dictionary::tensor, summary.key.tensor),
+               name_or_empty(run, Dictionary::gemm, summary.key.gemm),
+               name_or_empty(run, Dictionary::statistic, summary.key.statistic),
                finite(shown.lowest), finite(shown.sum / static_cast<double>(shown.finite)),
-               finite(shown.highest), course.last, course.last_iteration, course.nonfinite,
-               course.records, course.severity.warm_up()});
+               finite(shown.highest), summary.last, summary.last_iteration, summary.nonfinite,
+               summary.records, summary.severity.warm_up()});
   }
   table.may_lack({"records", "at", "last", "not finite", "min"});
   table.drop_where_empty("warm-up");
@@ -226,20 +225,21 @@ void run_stats(const StatsOptions& options) {
     print_table(table, options.table);
     const bool of_two = std::ranges::find(table.columns(), kDifference) != table.columns().end();
     if (of_two && options.table.format == Format::table) {
-      fmt::print("two ranks have no outlier: `{}` is a rank's mean minus the other rank's mean\n",
-                 kDifference);
+      fmt::print(
+          "with two ranks there is no outlier: `{}` is the mean minus the other rank's mean\n",
+          kDifference);
     }
     return;
   }
-  // A plugin's statistics, or others that say nothing about FP8, are shown as they are.
+  // Show all statistics if none is about FP8, for example those of a plugin.
   if (!query.statistics && !has_tensor_columns(run)) query.statistics = all_statistics(run);
   const WarmUp warm_up(run);
-  const bool says_trouble = options.table.format == Format::table && output_is_terminal();
+  const bool shows_trouble = options.table.format == Format::table && output_is_terminal();
   FirstTroubleFinder finder(run, warm_up);
-  const Source source{run, warm_up, query, says_trouble ? &finder : nullptr};
-  const Table table = query.statistics ? course_table(source) : tensor_table(source);
+  const Source source{run, warm_up, query, shows_trouble ? &finder : nullptr};
+  const Table table = query.statistics ? series_table(source) : tensor_table(source);
   if (table.size() == 0) raise<UsageError>("{}: no record fits these filters", options.run);
-  if (says_trouble) print_sentences(sentences(finder.result(query, run.scalars()), warm_up, run));
+  if (shows_trouble) print_sentences(sentences(finder.result(query, run.scalars()), warm_up, run));
   print_table(table, options.table);
   if (options.table.format == Format::table && output_is_terminal()) print_pointer(options.run);
 }

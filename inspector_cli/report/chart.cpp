@@ -35,7 +35,7 @@ using analysis::WarmUp;
 
 using record::Dictionary;
 
-// A series as it is drawn, and where it stands among others.
+// A series as it is drawn, and its rank among others.
 struct Row {
   std::vector<Bin> bins;
   Standing standing;
@@ -43,7 +43,7 @@ struct Row {
 };
 using Rows = std::unordered_map<SeriesKey, Row, SeriesHash>;
 
-// Those with a panel of their own in the catalogue, in the order of its places.
+// Returns the statistics that have a panel in the catalogue, in the catalogue's order.
 std::vector<std::int32_t> usual_statistics(const std::vector<StatisticId>& rows) {
   std::vector<std::int32_t> ids;
   for (std::size_t id = 0; id < rows.size(); ++id) {
@@ -56,7 +56,8 @@ std::vector<std::int32_t> usual_statistics(const std::vector<StatisticId>& rows)
   return ids;
 }
 
-// In the unit of lost_share, so that panels compare; elements that are not finite come before all.
+// Returns the loss in units of lost_share, comparable between panels; infinite for non-finite
+// values.
 double get_loss(std::string_view statistic, const Row& row) {
   if (statistic == "nonfinite") return row.standing.first_bad ? HUGE_VAL : 0;
   if (row.severity.only_warm_up()) return 0;
@@ -70,14 +71,14 @@ bool shows_anything(const Row& row) {
                              [](const Bin& bin) { return bin.drawn() && bin.value() != 0; });
 }
 
-// A damaged file may have any 64-bit numbers for iterations: their distance takes 65 bits.
+// A damaged file may have any 64-bit iterations, so a distance needs 65 bits.
 __extension__ using Wide = __int128;
 
 Wide distance(std::int64_t from, std::int64_t to) { return Wide{to} - from; }
 
 using RowOfSeries = std::pair<SeriesKey, const Row*>;
 
-// The series of a statistic, the worst first.
+// Returns the series of a statistic, the worst first.
 std::vector<RowOfSeries> find_series(const record::RunReader& run, std::int32_t statistic,
                                      const Rows& rows) {
   std::vector<RowOfSeries> series;
@@ -92,7 +93,7 @@ std::vector<RowOfSeries> find_series(const record::RunReader& run, std::int32_t 
   return series;
 }
 
-// The layers of the first series, as many as there is room for, in the order of the model.
+// Returns up to `most` layers of the first series, in the order of the model.
 std::set<std::int32_t> worst_layers(const std::vector<RowOfSeries>& series, std::size_t most) {
   std::set<std::int32_t> layers;
   for (const auto& [key, row] : series) {
@@ -140,7 +141,7 @@ Panel make_panel(const record::RunReader& run, std::int32_t statistic, const Row
   add_layers(panel, run, series, limits, bins);
   panel.loss = get_loss(name, *series.front().second);
   series.resize(std::min(series.size(), limits.lines));
-  // Beside a line that says something, a flat zero says nothing.
+  // Drop constant zeros if any line is not zero.
   const bool any = shows_anything(*series.front().second);
   std::erase_if(series, [&](const auto& each) { return any && !shows_anything(*each.second); });
   for (const auto& [key, row] : series) panel.worst.push_back({make_label(key, run), row->bins});
@@ -166,7 +167,7 @@ void set_iterations(Chart& chart, const record::RunReader& run, const record::Re
     chart.first_iteration = std::min(chart.first_iteration, segment.first_iteration);
     chart.last_iteration = std::max(chart.last_iteration, segment.last_iteration);
   }
-  // A loss is drawn whether or not anything else was recorded with it.
+  // Losses are drawn even in iterations without records.
   for (const auto& scalar : scalars) {
     if (query.rank && *query.rank != scalar.rank) continue;
     chart.first_iteration = std::min(chart.first_iteration, scalar.iteration);
@@ -175,7 +176,7 @@ void set_iterations(Chart& chart, const record::RunReader& run, const record::Re
   chart.first_iteration = std::max(chart.first_iteration, query.first_iteration);
   chart.last_iteration = std::min(chart.last_iteration, query.last_iteration);
   if (chart.first_iteration > chart.last_iteration) {
-    raise<UsageError>("no record lies in these iterations");
+    raise<UsageError>("no record in these iterations");
   }
   chart.set_bins(most_bins);
 }
@@ -222,12 +223,12 @@ void Chart::set_bins(std::size_t most) {
 
 std::int64_t Chart::get_iteration(std::size_t bin) const {
   const Wide iterations = distance(first_iteration, last_iteration) + 1;
-  // The smallest iteration that get_bin sends to this bin.
+  // The smallest iteration that get_bin maps to this bin.
   return static_cast<std::int64_t>(first_iteration + (bin * iterations + bins - 1) / bins);
 }
 
 std::string Chart::title() const {
-  // No loss and no record: there are no iterations.
+  // Without losses and records there are no iterations.
   if (scalars.empty() && panels.empty()) return log_dir;
   const Wide count = distance(first_iteration, last_iteration) + 1;
   return fmt::format("{}, {} iteration{}", log_dir, static_cast<std::uint64_t>(count),
@@ -278,7 +279,7 @@ void widen_cells(std::vector<Line>& rows) {
 
 namespace {
 
-// Reads the run once: the finder sees it too.
+// Reads the run once, for the rows and for the finder.
 Rows get_rows(const record::RunReader& run, const WarmUp& warm_up, const record::RecordQuery& query,
               const Chart& chart, FirstTroubleFinder& finder) {
   Rows rows;
@@ -318,8 +319,8 @@ void name_chart(Chart& chart, const record::RunReader& run) {
   chart.log_dir = printable((is_in_log_dir ? runs.parent_path() : file).filename().string());
 }
 
-// Sets overflows% to 0 where the counter `saturated` says that nothing was clipped: elements beyond
-// the largest value were then only rounded to it.
+// Sets overflows% to 0 if the counter `saturated` shows that nothing was clipped: elements beyond
+// the largest value were only rounded to it.
 void drop_rounding(Rows& rows, std::int32_t overflows, std::int32_t saturated) {
   for (auto& [key, row] : rows) {
     if (key.statistic != overflows) continue;
@@ -344,7 +345,7 @@ std::int32_t find_id(const record::RunReader& run, std::string_view statistic) {
   return found == names.end() ? record::kNoName : static_cast<std::int32_t>(found - names.begin());
 }
 
-// The common part of long names is shown once.
+// Moves the common part of long layer names to the subtitle.
 void strip_layers(Chart& chart) {
   constexpr std::size_t kLong = 24;
   std::vector<std::string> names;

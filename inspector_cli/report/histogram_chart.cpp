@@ -18,17 +18,16 @@ using analysis::SeriesKey;
 using analysis::TensorKey;
 
 using record::Dictionary;
-using CountsByIteration =
-    std::map<std::int64_t, MagnitudeCounts>;  // by iteration, of all ranks together
+using CountsByIteration = std::map<std::int64_t, MagnitudeCounts>;  // summed over ranks
 
-std::map<TensorKey, CountsByIteration> read_courses(const record::RunReader& run,
-                                                    const record::RecordQuery& query) {
-  std::map<TensorKey, CountsByIteration> courses;
+std::map<TensorKey, CountsByIteration> read_counts(const record::RunReader& run,
+                                                   const record::RecordQuery& query) {
+  std::map<TensorKey, CountsByIteration> counts_by_tensor;
   for_each_histogram(run, query,
                      [&](const TensorKey& key, std::int64_t iteration, const Histogram& histogram) {
-                       merge(courses[key][iteration], count_magnitudes(histogram));
+                       merge(counts_by_tensor[key][iteration], count_magnitudes(histogram));
                      });
-  return courses;
+  return counts_by_tensor;
 }
 
 struct Exponents {
@@ -36,9 +35,9 @@ struct Exponents {
   int highest = -1;  // none
 };
 
-Exponents get_exponents(const CountsByIteration& course) {
+Exponents get_exponents(const CountsByIteration& by_iteration) {
   Exponents range;
-  for (const auto& [iteration, counts] : course) {
+  for (const auto& [iteration, counts] : by_iteration) {
     if (counts.exponents.empty()) continue;
     const int low = counts.exponents.begin()->first;
     const int high = counts.exponents.rbegin()->first;
@@ -49,12 +48,12 @@ Exponents get_exponents(const CountsByIteration& course) {
   return range;
 }
 
-// A row that counts something of each iteration's elements.
+// Returns a row with the percentage of elements that `count` counts in each iteration.
 template <typename Count>
-Line get_row(const Chart& frame, const CountsByIteration& course, std::string label,
+Line get_row(const Chart& frame, const CountsByIteration& by_iteration, std::string label,
              const Count& count) {
   Line row{std::move(label), std::vector<Bin>(frame.bins)};
-  for (const auto& [iteration, counts] : course) {
+  for (const auto& [iteration, counts] : by_iteration) {
     if (counts.numel == 0) continue;
     row.bins[frame.get_bin(iteration)].add(100.0 * static_cast<double>(count(counts)) /
                                            static_cast<double>(counts.numel));
@@ -67,45 +66,48 @@ std::string row_label(int lowest, int highest) {
                            : fmt::format("2^{} .. 2^{}", lowest, highest);
 }
 
-std::vector<Line> get_rows(const Chart& frame, const CountsByIteration& course,
+std::vector<Line> get_rows(const Chart& frame, const CountsByIteration& by_iteration,
                            std::size_t most_rows) {
   std::vector<Line> rows;
   const auto add_if_any = [&](const char* label, std::int64_t MagnitudeCounts::*member) {
     const auto any = [&](const auto& moment) { return moment.second.*member > 0; };
-    if (std::ranges::none_of(course, any)) return;
-    rows.push_back(get_row(frame, course, label, [&](const auto& of) { return of.*member; }));
+    if (std::ranges::none_of(by_iteration, any)) return;
+    rows.push_back(get_row(frame, by_iteration, label, [&](const auto& of) { return of.*member; }));
   };
   add_if_any("NaN", &MagnitudeCounts::nans);
   add_if_any("Inf", &MagnitudeCounts::infinities);
-  const Exponents range = get_exponents(course);
+  const Exponents range = get_exponents(by_iteration);
   const int exponents = range.highest - range.lowest + 1;
   const auto most = static_cast<int>(most_rows);
   const int step = std::max(1, (exponents + most - 1) / most);
   for (int high = range.highest; high >= range.lowest; high -= step) {
     const int low = std::max(high - step + 1, range.lowest);
-    rows.push_back(get_row(frame, course, row_label(low, high), [&](const MagnitudeCounts& counts) {
-      std::int64_t sum = 0;
-      for (auto at = counts.exponents.lower_bound(low);
-           at != counts.exponents.end() && at->first <= high; ++at) {
-        sum += at->second;
-      }
-      return sum;
-    }));
+    rows.push_back(
+        get_row(frame, by_iteration, row_label(low, high), [&](const MagnitudeCounts& counts) {
+          std::int64_t sum = 0;
+          for (auto at = counts.exponents.lower_bound(low);
+               at != counts.exponents.end() && at->first <= high; ++at) {
+            sum += at->second;
+          }
+          return sum;
+        }));
   }
-  rows.push_back(get_row(frame, course, "zero", [](const auto& counts) { return counts.zeros; }));
+  rows.push_back(
+      get_row(frame, by_iteration, "zero", [](const auto& counts) { return counts.zeros; }));
   widen_cells(rows);
   return rows;
 }
 
 Chart make_frame(const record::RunReader& run,
-                 const std::map<TensorKey, CountsByIteration>& courses, std::size_t most_bins) {
+                 const std::map<TensorKey, CountsByIteration>& counts_by_tensor,
+                 std::size_t most_bins) {
   Chart frame;
   frame.run_id = printable(run.segments().front().run_id);
   frame.first_iteration = INT64_MAX;
   frame.last_iteration = INT64_MIN;
-  for (const auto& [key, course] : courses) {
-    frame.first_iteration = std::min(frame.first_iteration, course.begin()->first);
-    frame.last_iteration = std::max(frame.last_iteration, course.rbegin()->first);
+  for (const auto& [key, by_iteration] : counts_by_tensor) {
+    frame.first_iteration = std::min(frame.first_iteration, by_iteration.begin()->first);
+    frame.last_iteration = std::max(frame.last_iteration, by_iteration.rbegin()->first);
   }
   frame.set_bins(most_bins);
   return frame;
@@ -124,25 +126,26 @@ Chart frame_beside(const Chart& other) {
 
 HistogramChart make_histogram_chart(const record::RunReader& run, const record::RecordQuery& query,
                                     const HistogramLimits& limits, const Chart* beside) {
-  auto courses = read_courses(run, query);
-  if (courses.empty()) raise<UsageError>("no histogram fits these filters");
+  auto counts_by_tensor = read_counts(run, query);
+  if (counts_by_tensor.empty()) raise<UsageError>("no histogram fits these filters");
   HistogramChart chart;
-  if (courses.size() > limits.tensors) {
+  if (counts_by_tensor.size() > limits.tensors) {
     chart.notes.push_back(
         fmt::format("{} of {} tensors with histograms; choose others with --layer and --tensor",
-                    limits.tensors, courses.size()));
-    courses.erase(std::next(courses.begin(), static_cast<std::ptrdiff_t>(limits.tensors)),
-                  courses.end());
+                    limits.tensors, counts_by_tensor.size()));
+    counts_by_tensor.erase(
+        std::next(counts_by_tensor.begin(), static_cast<std::ptrdiff_t>(limits.tensors)),
+        counts_by_tensor.end());
   }
-  chart.frame = beside != nullptr ? frame_beside(*beside) : make_frame(run, courses, limits.bins);
+  chart.frame =
+      beside != nullptr ? frame_beside(*beside) : make_frame(run, counts_by_tensor, limits.bins);
   chart.frame.subtitle = fmt::format(
-      "How large the values are: of each tensor the percentage of its elements x with 2^e <= |x| < "
-      "2^(e+1); {}",
+      "Magnitudes: percentage of the elements x of a tensor with 2^e <= |x| < 2^(e+1); {}",
       Axis::of_percentages().note());
-  for (const auto& [key, course] : courses) {
+  for (const auto& [key, by_iteration] : counts_by_tensor) {
     chart.tensors.push_back({make_label(SeriesKey{key.layer, key.tensor}, run),
-                             get_rows(chart.frame, course, limits.rows),
-                             course.rbegin()->second.numel});
+                             get_rows(chart.frame, by_iteration, limits.rows),
+                             by_iteration.rbegin()->second.numel});
   }
   return chart;
 }

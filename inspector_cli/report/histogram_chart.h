@@ -1,4 +1,4 @@
-// The chart of `telens plot --histogram`: how large the values of a tensor are, over iterations.
+// The chart of `telens plot --histogram`: magnitudes of a tensor over iterations.
 #pragma once
 
 #include <string>
@@ -9,34 +9,34 @@
 
 namespace telens::cli {
 
-// A row for each exponent e, 2^e <= |x| < 2^(e+1), the largest above; of each the percentage of the
-// tensor's elements, on the axis Axis::of_percentages.
+// One row per exponent e, the largest first, with the percentage of elements x for which
+// 2^e <= |x| < 2^(e+1), on Axis::of_percentages.
 struct TensorHistogram {
   std::string tensor;         // "layers.3.fc1 activation"
-  std::vector<Line> rows;     // NaN, Inf, 2^8, 2^7, ..., zero; the first two where there are any
-  std::int64_t elements = 0;  // in the last iteration, of all ranks
+  std::vector<Line> rows;     // NaN and Inf if present, then 2^8, 2^7, ..., zero
+  std::int64_t elements = 0;  // in the last iteration, over all ranks
 };
 
 struct HistogramChart {
   Chart frame;  // the run and its iterations
   std::vector<TensorHistogram> tensors;
-  std::vector<std::string> notes;  // remarks for the reader, a sentence each
+  std::vector<std::string> notes;  // remarks, one sentence each
 
-  // Then rows are bars: there is nothing to be drawn over.
+  // With one iteration, rows are drawn as bars.
   bool one_iteration() const { return frame.first_iteration == frame.last_iteration; }
 };
 
 struct HistogramLimits {
   std::size_t bins;     // at most
-  std::size_t tensors;  // the first ones of the run
-  std::size_t rows;     // the most rows of exponents; with more a row has several
+  std::size_t tensors;  // the most tensors, in the order of the run
+  std::size_t rows;     // the most rows; several exponents share a row if there are more
 };
-// The query selects histograms alone. UsageError if it fits none. `beside`: the chart whose
-// iterations they are drawn over, all of theirs among them; nullptr: their own.
+// Requires a query that selects only histograms. Throws UsageError if it matches none. Draws over
+// the iterations of `beside`, which must contain theirs, or over their own if it is nullptr.
 HistogramChart make_histogram_chart(const record::RunReader& run, const record::RecordQuery& query,
                                     const HistogramLimits& limits, const Chart* beside = nullptr);
 
-// ", iteration 3, 786432 elements": of a single iteration.
+// Returns ", iteration 3, 786432 elements" if the chart has one iteration, else "".
 std::string single_iteration(const HistogramChart& chart, const TensorHistogram& tensor);
 
 std::string draw_text(const HistogramChart& chart, int width);

@@ -1,4 +1,4 @@
-// How the ranks of a run stand beside each other: layers by ranks, for each statistic of a chart.
+// Heat maps of layers by ranks, for each statistic of a chart.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,19 @@
 
 namespace telens::cli {
 
-// A bin is a rank, or some neighboring ones: the gravest value that any of them recorded.
+// A bin is one rank or several neighboring ranks, with their worst value.
 struct RankMap {
   std::string statistic;
-  std::vector<Line> layers;  // those of the chart's panel that have values of single ranks
+  std::vector<Line> layers;  // the layers of the chart's panel that have values of single ranks
 };
 
 struct RankMaps {
-  std::vector<int> ranks;  // the first one of each bin
+  std::vector<int> ranks;  // the first rank of each bin
   int last_rank = 0;
-  std::vector<RankMap> maps;  // none: one rank, or all values were reduced over ranks
+  std::vector<RankMap> maps;  // empty for one rank, or if all values were reduced over ranks
 };
 
-// Values that were reduced over a group, and so are the same on its ranks, are left out.
+// Skips values that were reduced over ranks, because they are equal on all ranks.
 RankMaps make_rank_maps(const record::RunReader& run, const Chart& chart, std::size_t most_bins);
 
 }  // namespace telens::cli

@@ -17,8 +17,8 @@ namespace {
 using analysis::get_state;
 using analysis::RunState;
 
-// A cell takes 12 to 15 bytes of a page, which is to stay below 5 MB: 2 MB of heat maps, 1 MB of
-// the tensors behind them, half a megabyte of ranks, and as much of histograms.
+// Limits that keep a page below 5 MB. A cell takes 12 to 15 bytes: 2 MB for heat maps, 1 MB for
+// their tensors, 0.5 MB for ranks and 0.5 MB for histograms.
 constexpr std::size_t kPanels = 5;
 constexpr std::size_t kMostLayers = 300;
 constexpr std::size_t kMapCells = 120'000;

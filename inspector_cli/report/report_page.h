@@ -1,5 +1,5 @@
-// The page of `telens report` and `telens serve`: the charts of `telens plot`, and beside them
-// findings, ranks, histograms, blocks, what GEMMs ran in, configuration and environment.
+// The page of `telens report` and `telens serve`: the charts of `telens plot`, findings, ranks,
+// histograms, blocks, precision of GEMMs, configuration and environment.
 #pragma once
 
 #include <cstddef>
@@ -17,20 +17,21 @@
 namespace telens::cli {
 
 struct Report {
-  std::string data;     // JSON that may stand in a page
+  std::string data;     // JSON for make_page
   std::string verdict;  // "no problems found"
 };
 
-// Reads all of a run, also of one that has no records yet. `name`: the run, as the commands that
-// are proposed name it. Throws RecordError.
+// Reads the whole run, which may have no records yet. `name` is the run's name in suggested
+// commands. Throws RecordError.
 Report make_report(const record::RunReader& run, const std::string& name);
 
-// A list of sections: `title`, `place` ("before" or "after" the charts), and any of `note`,
-// `findings`, `table`, `text`.
+// Returns a list of sections with `title`, `place` ("before" or "after" the charts) and optional
+// `note`, `findings`, `table` and `text`.
 Json report_sections(const record::RunReader& run, const diagnosis::Facts& facts,
                      const diagnosis::Diagnosis& diagnosis, const std::string& name);
 
-// The charts, without sections. histograms: nullptr, or charts over the iterations of `chart`.
+// Returns the charts without sections. `histograms` may be nullptr; its iterations must be those of
+// `chart`.
 Json report_data(const Chart& chart, const RankMaps& ranks, const HistogramChart* histograms);
 
 }  // namespace telens::cli

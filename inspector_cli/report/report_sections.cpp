@@ -1,4 +1,4 @@
-// The parts of a report beside its charts.
+// The sections of a report other than its charts.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ using diagnosis::Facts;
 using diagnosis::Finding;
 using diagnosis::GemmState;
 
-// More than a reader looks at, and what keeps a page small.
+// Limits that keep a page small.
 constexpr std::size_t kMostFindings = 20;
 constexpr std::size_t kMostConsequences = 10;
 constexpr std::size_t kMostGemmRows = 200;
@@ -82,31 +82,31 @@ Json finding_json(const diagnosis::Ranked& ranked, std::size_t number, const Fac
       {"rows", std::move(rows)}};
 }
 
-// Sentences about recordings that broke off and ranks that are missing.
+// Returns the notes about interrupted recordings and missing ranks.
 Json recording_section(const std::vector<std::string>& notes) {
   Json rows = Json::array();
   for (const std::string& note : notes) rows.push_back(Json::array({json_text(note)}));
   Json recording = section("Recording", "before");
-  recording["table"] = {{"columns", Json::array({"what"})}, {"rows", std::move(rows)}};
+  recording["table"] = {{"columns", Json::array({"note"})}, {"rows", std::move(rows)}};
   return recording;
 }
 
 Json events_section(const record::RunReader& run) {
   Json rows = Json::array();
-  std::size_t left_out = 0;
+  std::size_t hidden = 0;
   for (const auto& [kind, events] : list_events(run, /*all=*/false)) {
     for (const auto& [event, ranks] : events) {
       if (rows.size() == kMostEvents) {
-        ++left_out;
+        ++hidden;
         continue;
       }
       rows.push_back({json_text(kind), std::to_string(event.iteration), ranks_in_words(ranks),
                       json_text(get_event_text(event, run))});
     }
   }
-  // They are all there is of a run that ended in its first step.
+  // A run that ended in its first step has only events.
   Json events = section("Events", run.record_count() == 0 ? "before" : "after");
-  if (left_out > 0) events["note"] = fmt::format("And {} more: telens info --events.", left_out);
+  if (hidden > 0) events["note"] = fmt::format("And {} more: telens info --events.", hidden);
   events["table"] = {{"columns", {"kind", "iteration", "ranks", "event"}},
                      {"rows", std::move(rows)}};
   return events;
@@ -130,7 +130,7 @@ Json findings_section(const diagnosis::Diagnosis& diagnosis, const Facts& facts,
   return findings;
 }
 
-// Each operand and what it ran in, with how many layers did.
+// Returns the precision of each operand and the number of layers with it.
 Json gemms_section(const Facts& facts) {
   using Key = std::tuple<std::string, std::string, std::string, std::string>;
   std::map<Key, std::set<std::int32_t>> layers;

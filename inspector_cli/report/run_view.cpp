@@ -53,7 +53,7 @@ Table worst_tensors(const record::RunReader& run) {
   Table table({"layer", "tensor", "gemm", "underflows %", "overflows %", "amax", "nonfinite"});
   for (const TensorSummary& each : summaries.worst_first()) {
     if (table.size() == kMostTensors) break;
-    if (!each.recipe.empty()) continue;  // a what-if: no part of the training
+    if (!each.recipe.empty()) continue;  // a what-if, not part of the training
     table.add({name(record::Dictionary::layer, each.layer),
                name(record::Dictionary::tensor, each.tensor),
                name(record::Dictionary::gemm, each.gemm), cell(each.underflows),
@@ -77,7 +77,7 @@ class Frame {
  public:
   explicit Frame(std::size_t width) : width_(std::max<std::size_t>(width, 1)) {}
 
-  // The first piece of the text that fits.
+  // Adds the first line of the wrapped text.
   void add(const std::string& text, std::optional<Color> color = std::nullopt) {
     const std::vector<std::string> pieces = wrapped(text, width_);
     lines_.push_back({pieces.empty() ? "" : pieces.front(), color});
@@ -88,7 +88,7 @@ class Frame {
       add(room < width_ ? std::string(indent) + line : line);
     }
   }
-  // A line that fits as far as words allow, and has its colors.
+  // Adds a line that is already wrapped and colored.
   void add_table_line(const std::string& line) { lines_.push_back({line}); }
   std::size_t size() const { return lines_.size(); }
   std::vector<FrameLine> lines() && { return std::move(lines_); }
@@ -175,7 +175,7 @@ std::string sparkline(const std::vector<Point>& points, std::size_t width) {
       line += '!';
       continue;
     }
-    // Halves, since the range of two finite numbers may be no finite one.
+    // Halves prevent overflow: the range of two finite numbers may be infinite.
     const double range = high / 2 - low / 2;
     const double part = range > 0 ? (largest / 2 - low / 2) / range : 0;
     line += kLevels[static_cast<std::size_t>(std::lround(part * (kLevels.size() - 1)))];
@@ -199,7 +199,7 @@ std::vector<FrameLine> make_frame(const RunView& view, const std::string& name, 
     frame.add("");
     frame.add("worst tensors", Color::bold);
     Table table = view.worst;
-    const std::size_t used = frame.size() + 2;  // its head, and what it may say below
+    const std::size_t used = frame.size() + 2;  // its heading and a possible remark below
     table.keep_first(rows > used + 1 ? rows - used - 1 : 1);
     for (const std::string& line : split_lines(table.render(Format::table, width))) {
       frame.add_table_line(line);

@@ -1,4 +1,4 @@
-// A run while it is being written, as `telens watch` shows it: findings, loss, worst tensors.
+// The view of a growing run that `telens watch` shows: findings, loss, worst tensors.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace telens::cli {
 
 struct ViewedFinding {
   std::string head;     // "overflow: layers.3.fc1 activation, since iteration 12"
-  std::string summary;  // printable, as the head
+  std::string summary;  // both are printable
 };
 
 struct RunView {
@@ -25,33 +25,33 @@ struct RunView {
   analysis::RunState state;
   bool ended = false;  // see has_ended()
   std::optional<std::int64_t> last_iteration = std::nullopt;
-  std::vector<diagnosis::Point> losses = {};  // the lowest rank's that has any
+  std::vector<diagnosis::Point> losses = {};  // of the lowest rank that has losses
   std::vector<ViewedFinding> findings = {};
-  std::string no_finding;  // a sentence for that case
-  Table worst;             // tensors, the worst first
+  std::string no_finding;  // the sentence if there are no findings
+  Table worst;             // the worst tensor first
 };
 
-// True if every file is closed, or its process is gone.
+// Returns true if every file is closed or its process has ended.
 bool has_ended(const record::RunReader& run);
 
-// Reads all of the run. Throws RecordError.
+// Reads the whole run. Throws RecordError.
 RunView make_view(const record::RunReader& run);
 
 struct FrameLine {
-  std::string text;  // printable, or a table's with colors
+  std::string text;  // printable, or a table line with colors
   std::optional<Color> color = std::nullopt;
 };
 
-// At most `rows` lines of at most `width` columns, but for a table of longer words. `name` is how
-// the user calls the run.
+// Returns at most `rows` lines of at most `width` columns, except for tables with longer words.
+// `name` is the run's name in suggested commands.
 std::vector<FrameLine> make_frame(const RunView& view, const std::string& name, std::size_t width,
                                   std::size_t rows);
 
-// "iteration 120, loss 2.31"; "nothing yet".
+// Returns "iteration 120, loss 2.31", or "nothing yet".
 std::string progress_text(const RunView& view);
 
-// The values in at most `width` characters, low to high; `!` for one that is not finite. Several
-// that share a character show the largest.
+// Returns the values as at most `width` block characters, `!` for non-finite values. A character
+// shows the largest of its values.
 std::string sparkline(const std::vector<diagnosis::Point>& points, std::size_t width);
 
 }  // namespace telens::cli

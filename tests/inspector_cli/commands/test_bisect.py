@@ -296,7 +296,7 @@ def test_a_folder_of_another_search_is_refused(bisect):
     bisect.run({"needs": [LAYERS[1]]}, "--depth", "layer")
     expect_refusal(bisect.run({"needs": [LAYERS[2]]}, code=2), "another command", "--dir")
     (bisect.dir / "state.json").write_text("{")
-    expect_refusal(bisect.run({"needs": [LAYERS[2]]}, code=2), "is no state of a search")
+    expect_refusal(bisect.run({"needs": [LAYERS[2]]}, code=2), "is not the state of a search")
 
 
 def test_start_failure_names_program(bisect):

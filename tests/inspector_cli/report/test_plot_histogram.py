@@ -87,7 +87,7 @@ def test_a_page_has_a_map_for_each_tensor(plot, one_rank):
     assert (activation["kind"], activation["unit"]) == ("map", " %")
     assert {"2^4", "2^-17", "zero"} <= {row["label"] for row in activation["rows"]}
     assert activation["highest"] == "100, log above 0.0001"
-    assert "percentage of its elements" in Page(page).data["subtitle"]
+    assert "percentage of the elements" in Page(page).data["subtitle"]
 
 
 def test_page_of_one_iteration_has_labeled_bars(plot, one_rank):
