@@ -92,7 +92,7 @@ class Model(torch.nn.Module):
 
 
 class Text:
-    """Real text, as bytes: what the model learns."""
+    """The training text, as bytes."""
 
     def __init__(self, folder: str, max_bytes: int) -> None:
         self.folder = pathlib.Path(folder) if folder else find_python_library()
@@ -122,7 +122,8 @@ class Text:
     def batch(
         self, seed: int, step: int, sequence: int, batch: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sequences from places that seed and step alone decide: two int64 [seq, batch]."""
+        """Returns two int64 [seq, batch] of sequences at positions that depend only on seed and
+        step."""
         places = len(self.data) - sequence
         starts = [split_mix(split_mix(seed + 1) + step * batch + i) % places for i in range(batch)]
         inputs = torch.stack([self.data[s : s + sequence] for s in starts], dim=1)
@@ -131,7 +132,7 @@ class Text:
 
 
 def find_python_library() -> pathlib.Path:
-    """Python's standard library, where the C++ sample looks for it."""
+    """Python's standard library, at the path that the C++ sample uses."""
     for root in ("/usr/lib", "/usr/local/lib"):
         found = sorted(p.parent for p in pathlib.Path(root).glob("python3.*/ast.py"))
         if found:
@@ -162,12 +163,10 @@ def device_of(options: argparse.Namespace) -> torch.device:
     best = te.LayerNorm(1).weight.device
     if options.device == "cuda" and best.type != "cuda":
         has_gpu = torch.cuda.is_available()
-        reason = (
-            "this build has no CUDA kernels" if has_gpu else "there is no GPU that torch can use"
-        )
+        reason = "this build does not include CUDA kernels" if has_gpu else "torch cannot use a GPU"
         raise telens.UsageError(f"--device cuda: {reason}")
     if options.device == "auto" and options.recipe in ("mxfp8", "block", "nvfp4"):
-        return torch.device("cpu")  # their GEMMs run there alone
+        return torch.device("cpu")  # their GEMMs run only there
     return torch.device("cpu") if options.device == "cpu" else best
 
 
@@ -218,9 +217,9 @@ def train(
     make_model: Callable[[argparse.Namespace], torch.nn.Module] = make_model,
     ranks: Ranks | None = None,
 ) -> None:
-    """Trains what ``make_model`` makes on the CPU, a model of bytes [seq, batch].
+    """Trains the result of ``make_model``, a CPU model of bytes [seq, batch].
 
-    With ranks ``make_model`` gets them too.
+    If there are ranks, ``make_model`` receives them.
     """
     text = Text(options.text, options.text_bytes)
     one_rank = ranks is None
@@ -288,7 +287,7 @@ def train(
 
 
 def report(last: list[float], bigram_entropy: float, options: argparse.Namespace) -> None:
-    """Prints what came of it; ends the program if that is not what was asked for."""
+    """Prints the result; exits with an error if the requested loss was not reached."""
     mean = sum(last) / len(last)
     print(f"mean loss of the last {len(last)} steps: {mean:.4f} nats a byte")
     print(f"bigram entropy of the text:    {bigram_entropy:.4f} nats a byte")
@@ -302,7 +301,7 @@ def report(last: list[float], bigram_entropy: float, options: argparse.Namespace
 
 
 class Parser(argparse.ArgumentParser):
-    """Tells of an option that there is not which one is near."""
+    """Suggests the nearest option for an unknown one."""
 
     def parse_args(self, args: list[str] | None = None, namespace: object = None) -> object:
         found, unknown = self.parse_known_args(args, namespace)
@@ -324,9 +323,7 @@ def make_parser(
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--config", default="", help="debug configuration (YAML)")
-    parser.add_argument(
-        "--log-dir", default="telens_runs", help="folder of what the session records"
-    )
+    parser.add_argument("--log-dir", default="telens_runs", help="folder of the session's records")
     parser.add_argument(
         "--recipe", default="delayed", choices=RECIPES, help="precision of the linear layers"
     )
@@ -339,7 +336,7 @@ def make_parser(
     parser.add_argument("--steps", type=int, default=300, help="training steps, in all")
     parser.add_argument("--seed", type=int, default=1, help="of weights and batches")
     parser.add_argument(
-        "--loss-file", default="", help="writes the bits of each step's loss in FP32, one a line"
+        "--loss-file", default="", help="writes the FP32 bits of each step's loss, one per line"
     )
     parser.add_argument("--text", default="", help="folder of text files; default: Python's own")
     parser.add_argument("--text-bytes", type=int, default=4 << 20, help="reads at most this much")
@@ -350,8 +347,10 @@ def make_parser(
         "text's bigram entropy",
     )
     parser.add_argument("--save", default="", help="writes a checkpoint")
-    parser.add_argument("--save-at", type=int, default=0, help="after this many steps; 0: the last")
-    parser.add_argument("--resume", default="", help="goes on from a checkpoint")
+    parser.add_argument(
+        "--save-at", type=int, default=0, help="after this many steps; 0 for the last one"
+    )
+    parser.add_argument("--resume", default="", help="resumes from a checkpoint")
     parser.add_argument("--layers", type=int, default=3, help="Transformer layers")
     parser.add_argument("--hidden", type=int, default=128, help="width, divisible by 16")
     parser.add_argument("--heads", type=int, default=4, help="attention heads")

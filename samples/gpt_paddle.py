@@ -3,8 +3,8 @@
 
     python samples/gpt_paddle.py --config debug.yaml --log-dir logs --recipe delayed
 
-Text, batches, sizes, schedule and options are those of samples/gpt.py; parameters are FP32, on the
-CPU, and drawn by Paddle.
+Text, batches, sizes, schedule and options match samples/gpt.py. Parameters are FP32, on the CPU,
+and initialized by Paddle.
 """
 
 from __future__ import annotations

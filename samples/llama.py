@@ -3,7 +3,7 @@
 
     python samples/llama.py --config debug.yaml --log-dir logs --recipe mxfp8 --sample 200
 
-Text, batches, recipes and options are those of samples/gpt.py.
+Text, batches, recipes and options match samples/gpt.py.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Llama(torch.nn.Module):
     ) -> torch.Tensor:
         """Bytes, int64 [seq, batch] -> logits [seq, batch, 256].
 
-        With inference_params the bytes are new ones, behind those whose keys and values it holds.
+        With inference_params the bytes follow those whose keys and values it holds.
         """
         hidden = torch.nn.functional.embedding(data, self.embedding)
         angles = self.angles if inference_params else self.angles[: data.size(0)]
@@ -67,7 +67,7 @@ class Llama(torch.nn.Module):
         return self.head(self.norm(hidden))
 
     def caches(self) -> te.InferenceParams:
-        """Keys and values of one text, as long as the model has seen in training."""
+        """A cache of a text's keys and values, as long as the sequences in training."""
         attention = self.layers[0].self_attention.core_attention
         return te.InferenceParams(
             1,
@@ -82,8 +82,8 @@ class Llama(torch.nn.Module):
 def sample(model: Llama, count: int) -> bytes:
     """Bytes after a line feed, drawn from the model one by one.
 
-    Each goes through the model once: keys and values of those before are kept. Where they fill
-    their place, the second half of the text is read anew.
+    Each byte runs through the model once: keys and values of earlier bytes are cached. If the cache
+    is full, the second half of the text is processed again.
     """
     model.eval()
     device = model.embedding.device
@@ -104,7 +104,9 @@ def sample(model: Llama, count: int) -> bytes:
 
 def main() -> None:
     parser = make_parser("Trains a byte-level Llama of TELens modules on real text.")
-    parser.add_argument("--groups", type=int, default=2, help="heads of key and value; 0: all")
+    parser.add_argument(
+        "--groups", type=int, default=2, help="heads of key and value; 0 for as many as query heads"
+    )
     parser.add_argument("--norm", default="rms", choices=("rms", "layer"), help="inside the layers")
     parser.add_argument(
         "--activation", default="swiglu", choices=("swiglu", "geglu", "gelu"), help="of the MLP"

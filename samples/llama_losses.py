@@ -28,7 +28,7 @@ Losses = dict[tuple[str, int], list[float]]
 
 
 def train(recipe: str, seed: int, steps: int, folder: Path) -> list[float]:
-    """The loss of each step; of a run that ended in an earlier call, as that wrote them."""
+    """Returns the loss per step; for a run that ended in an earlier call, the stored losses."""
     file = folder / f"{recipe}-{seed}-{steps}"
     if not file.exists():
         running = file.with_suffix(".running")
@@ -55,7 +55,7 @@ def train_all(steps: int, folder: Path) -> Losses:
 
 
 def print_table(losses: Losses) -> None:
-    """Markdown, as it stands in docs/transformer_engine.md."""
+    """Markdown for docs/transformer_engine.md."""
     ends = {run: statistics.mean(values[-WINDOW:]) for run, values in losses.items()}
     seeds = " | ".join(f"seed {seed}" for seed in SEEDS)
     print(f"| mean loss of the last {WINDOW} steps, nats a byte | {seeds} | against BF16 |")
@@ -107,7 +107,7 @@ def main() -> None:
         description="Trains samples/llama.py in each recipe with three seeds.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--steps", type=int, default=300, help="training steps of each run")
+    parser.add_argument("--steps", type=int, default=300, help="training steps per run")
     parser.add_argument("--out", default="", help="draws the losses into this picture")
     parser.add_argument(
         "--folder",

@@ -6,9 +6,8 @@
     torchrun --nproc-per-node 4 samples/moe.py --ep 2 --tp 2 --sp
     torchrun --nproc-per-node 2 samples/moe.py --cp 2
 
-Each expert is a layer of its own in configurations and in `telens stats`, on whichever rank it is:
-layers.<i>.experts.fc1.gemm_<expert>. Text, batches, recipes and options are those of
-samples/gpt.py.
+Each expert is a separate layer in configurations and in `telens stats`, on whichever rank it is:
+layers.<i>.experts.fc1.gemm_<expert>. Text, batches, recipes and options match samples/gpt.py.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ BALANCING_RATE = 1e-3
 
 
 class Experts(torch.nn.Module):
-    """Sends each token to `top_k` of its experts, and adds up what they make of it.
+    """Sends each token to `top_k` experts and sums their outputs.
 
     Ranks have different experts, and each sends its own tokens to all of them.
     """
@@ -145,7 +144,7 @@ def main() -> None:
         "--ep",
         type=int,
         default=1,
-        help="ranks that share the batch, and the experts with those of --cp",
+        help="ranks that share the batch; the experts are shared with --cp",
     )
     add_layer_options(parser)
     options = parser.parse_args()

@@ -44,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 class Ranks:
     """This process among tp * cp * dp ranks.
 
-    Those of one tensor-parallel group are neighbors, and so are the groups of one sequence.
+    Ranks of a tensor-parallel group are adjacent, and so are the groups that share a sequence.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Ranks:
 
     @classmethod
     def alone(cls) -> Ranks:
-        """One rank, also in a process that is one of several."""
+        """A single rank, also in a process that is part of a larger group."""
         ranks = cls.__new__(cls)
         ranks._become(1, False, 1, 1, 1)
         return ranks
@@ -107,7 +107,7 @@ class Ranks:
         return dist.group.WORLD if self.tp_group is not None else None
 
     def layer_options(self) -> dict:
-        """What divided layers are made with."""
+        """Arguments of parallel layers."""
         if self.tp == 1:
             return {}
         return {
@@ -127,7 +127,7 @@ class Ranks:
         return x.chunk(self.tp)[self.rank % self.tp] if self.sequence_parallel else x
 
     def share_sequences(self, layer: torch.nn.Module) -> None:
-        """Tells a Transformer layer of the ranks that share each sequence."""
+        """Passes the ranks that share a sequence to a Transformer layer."""
         if self.cp > 1:
             layer.set_context_parallel_group(
                 self.cp_group, dist.get_process_group_ranks(self.cp_group), None, self.cp_comm_type
@@ -146,11 +146,11 @@ class Ranks:
                 parameter.copy_(value)
 
     def share_of_loss(self) -> float:
-        """The factor of this rank's mean loss in the mean of all tokens."""
+        """The weight of this rank's mean loss in the mean over the batch."""
         return 1 / (self.dp * self.cp * (self.tp if self.sequence_parallel else 1))
 
     def total_loss(self, share: torch.Tensor) -> float:
-        """The mean loss of all tokens, of each rank's share of it."""
+        """Sums the ranks' shares to the mean loss over the batch."""
         return self.total(share.detach().clone()).item()
 
     def total(self, numbers: torch.Tensor) -> torch.Tensor:
@@ -162,12 +162,12 @@ class Ranks:
         return numbers
 
     def add_gradients(self, model: torch.nn.Module) -> None:
-        """Adds up what ranks have of each gradient; layers leave this to their owner."""
+        """Sums the ranks' partial gradients, which layers leave to their owner."""
         for parameter in model.parameters():
             is_divided = getattr(parameter, "tensor_model_parallel", False)
-            if self.sequence_parallel and not is_divided:  # that of this rank's rows
+            if self.sequence_parallel and not is_divided:  # the gradient of this rank's rows
                 dist.all_reduce(parameter.grad, group=self.tp_group)
-            # An expert got the tokens of all ranks that share the batch.
+            # An expert received tokens from every rank that shares the batch.
             if self.dp * self.cp > 1 and getattr(parameter, "allreduce", True):
                 dist.all_reduce(parameter.grad, group=self.dp_group)
 

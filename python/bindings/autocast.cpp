@@ -78,8 +78,8 @@ void bind_autocast(py::module_& module) {
       },
       "Whether this thread is inside a calibrating fp8_autocast.");
 
-  py::class_<Region, std::shared_ptr<Region>>(module, "Region",
-                                              "What the layers of an outermost autocast share.")
+  py::class_<Region, std::shared_ptr<Region>>(
+      module, "Region", "State that the layers inside one outermost autocast share.")
       .def("update_backward", [](Region& self) {
         const WithoutGil no_gil;
         const c10::AutoGradMode no_grad(false);
@@ -100,7 +100,7 @@ void bind_autocast(py::module_& module) {
 
   py::class_<RecomputationTape, std::shared_ptr<RecomputationTape>>(
       module, "RecomputationTape",
-      "What decided the passes of the layers inside one checkpointed function.")
+      "The decisions of the layers inside one checkpointed function, kept for its recomputation.")
       .def(py::init())
       .def_property("has_backward", &RecomputationTape::has_backward,
                     &RecomputationTape::set_has_backward,

@@ -18,8 +18,8 @@ namespace py = pybind11;
 
 namespace {
 
-// A part of each rank's tensor makes the whole only where all have the same one. Its bits are
-// compared where the text is new.
+// The whole tensor is built from parts of the ranks' copies, so all ranks must hold the same
+// values. Their bits are compared if the text is new.
 void compare_activation(const std::string& text, const at::Tensor& x, const py::object& group) {
   const ProcessGroupPtr ranks = to_process_group(group);
   const WithoutGil no_gil;
@@ -36,7 +36,7 @@ void compare_activation(const std::string& text, const at::Tensor& x, const py::
        .group_name = "tp_group",
        .text = text,
        .mend = "distribute_saved_activations is for a tensor that all of them have alike; leave it "
-               "out where each has its own part, as under sequence_parallel",
+               "out if each rank holds its own part, for example under sequence_parallel",
        .details = contents},
       ranks);
 }
@@ -50,10 +50,10 @@ void bind_collectives(py::module_& module) {
         const CollectiveCounts counts = collective_counts();
         return std::pair(counts.collectives, counts.bytes);
       },
-      "(collectives, bytes handed to them) of this process's divided layers so far.");
+      "Returns (collectives, bytes passed to them) of this process's parallel layers so far.");
   module.def("compare_activation", &compare_activation, py::arg("text"), py::arg("tensor"),
              py::arg("group"),
-             "Raises UsageError where ranks come with other texts, or other bits at a new text.");
+             "Raises UsageError if ranks pass different texts, or different bits for a new text.");
 }
 
 }  // namespace telens::python

@@ -9,7 +9,7 @@ namespace telens::python {
 
 // None, bool, int, float, str, list and dict.
 pybind11::object to_python(const config::Value& value);
-// Raises TypeError for anything else, and for keys that are no strings.
+// Raises TypeError for anything else, and for keys that are not strings.
 config::Value to_config_value(pybind11::handle object);
 
 }  // namespace telens::python

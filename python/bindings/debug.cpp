@@ -198,8 +198,7 @@ void bind_debug(py::module_& parent) {
         const WithoutGil released;
         debug::refuse_to_initialize(group);
       },
-      py::arg("world"),
-      "Tells the other ranks, which wait in initialize, that this one will not come.");
+      py::arg("world"), "Notifies the ranks waiting in initialize that this rank will not join.");
   module.def("is_initialized", &debug::is_initialized);
   module.def("step", &debug::step, py::arg("loss"), no_gil);
   module.def(
@@ -228,7 +227,7 @@ void bind_debug(py::module_& parent) {
         const auto limit = debug::longest_wait_for_ranks();
         return limit ? std::optional<std::int64_t>(limit->count()) : std::nullopt;
       },
-      "Seconds; None where no ranks are compared.");
+      "Seconds; None if no ranks are compared.");
   module.def(
       "compare_ranks_over",
       [](const py::object& group) { debug::compare_ranks_over(to_process_group(group)); },
@@ -242,7 +241,8 @@ void bind_debug(py::module_& parent) {
       },
       py::arg("yes"), py::arg("world"), "Whether every rank calls this with True.");
   module.def("compares_ranks", &debug::compares_ranks);
-  module.def("wants_model", &debug::wants_model, "Whether show_model() is to be called now.");
+  module.def("wants_model", &debug::wants_model,
+             "Returns true if show_model() must be called now.");
   module.def("show_model", &show_model, py::arg("tensors"));
   module.def("check_collective", &check_collective, py::arg("name"), py::arg("kind"),
              py::arg("sent"), py::arg("result"), py::arg("group"));
@@ -255,7 +255,8 @@ void bind_debug(py::module_& parent) {
       },
       py::arg("logger"), "Adds a logger, an object with log_scalar.");
   module.def("any_layer_ran", &debug::any_layer_ran,
-             "Returns true if a layer ran, a script logged a tensor, or there are no sections.");
+             "Returns true if a layer ran, a script logged a tensor, or the configuration has no "
+             "sections.");
   module.def("features_of_layer", &features_of_layer, py::arg("layer_name"),
              "The running features of a layer: (namespace, name, configuration) each.");
   module.def("set_terminal_prefix", &debug::set_terminal_prefix, py::arg("prefix"),
@@ -272,7 +273,8 @@ void bind_debug(py::module_& parent) {
              [] { return from_process_group(debug::get_tensor_reduction_group().get()); });
   module.def("set_weight_tensor_tp_group_reduce", &debug::set_weight_tensor_tp_group_reduce,
              py::arg("enabled"));
-  module.def("run_path", &debug::run_path, "Where the session records; '' if nowhere.");
+  module.def("run_path", &debug::run_path,
+             "Returns the directory that the session records to; '' if it records nothing.");
 }
 
 }  // namespace telens::python

@@ -1,10 +1,15 @@
 #include "python/bindings/errors.h"
 
+#include <fmt/ranges.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 
+#include <cstdlib>
+#include <cstring>
 #include <exception>
+#include <regex>
 #include <string>
+#include <vector>
 
 #include "core/base/error.h"
 #include "core/base/interruption.h"
@@ -16,6 +21,31 @@
 namespace telens::python {
 
 namespace py = pybind11;
+
+namespace {
+
+// The first argument of a call that no overload accepts. pybind11 first tries all overloads without
+// conversions, then again with conversions; this type is loaded only then, so that an overload that
+// requires a conversion is not preempted.
+struct RejectedArgument {
+  py::handle value;
+};
+
+}  // namespace
+
+}  // namespace telens::python
+
+template <>
+struct pybind11::detail::type_caster<telens::python::RejectedArgument> {
+  PYBIND11_TYPE_CASTER(telens::python::RejectedArgument, const_name("object"));
+
+  bool load(handle source, bool convert) {
+    value.value = source;
+    return convert;
+  }
+};
+
+namespace telens::python {
 
 namespace {
 
@@ -38,7 +68,7 @@ PyObject* declare(py::module_& module, const char* name, const py::tuple& bases,
   return type.ptr();
 }
 
-// Its message may quote a file, and so hold bytes that are no UTF-8.
+// The message may quote a file and so contain bytes that are not UTF-8.
 void set_message(PyObject* type, const char* message) {
   const auto size = static_cast<Py_ssize_t>(std::char_traits<char>::length(message));
   const auto text =
@@ -46,7 +76,7 @@ void set_message(PyObject* type, const char* message) {
   if (text) PyErr_SetObject(type, text.ptr());
 }
 
-// With the exception of Python that the error came of, if it did, as its __cause__.
+// Sets `error` with its nested Python exception, if any, as __cause__.
 void set_error(PyObject* type, const Error& error) {
   try {
     std::rethrow_if_nested(error);
@@ -55,12 +85,12 @@ void set_error(PyObject* type, const Error& error) {
     py::raise_from(type, error.what());
     return;
   } catch (...) {
-    // One of C++, whose message stands in the error's own.
+    // A C++ exception: its message is part of the error's message.
   }
   set_message(type, error.what());
 }
 
-// The exception of Python that ends the program.
+// Restores the Python exception that ends the program.
 void set_original(const Interruption& interruption) {
   try {
     std::rethrow_if_nested(interruption);
@@ -68,7 +98,7 @@ void set_original(const Interruption& interruption) {
     original.restore();
     return;
   } catch (...) {
-    // One of C++.
+    // A C++ exception.
   }
   PyErr_SetString(PyExc_KeyboardInterrupt, interruption.what());
 }
@@ -94,7 +124,7 @@ void translate(std::exception_ptr thrown) {
   }
 }
 
-// Called in a handler; what is not ours leaves the backward as it is.
+// Called in an exception handler. Exceptions of other libraries leave the backward unchanged.
 void throw_out_of_backward() {
   try {
     throw;
@@ -106,33 +136,132 @@ void throw_out_of_backward() {
   }
   const WithGil gil;
   set_python_error();
-  // The one exception that autograd's engine takes to Python as it is, from any thread.
+  // The only exception that autograd's engine passes unchanged to Python from any thread.
   python_error error;
   error.persist();
   throw python_error(error);
+}
+
+// Public names of functions that Python exports under another name.
+std::string public_name(const std::string& name) {
+  if (name == "enter_autocast") return "autocast";
+  if (name == "rotary_angles") return "RotaryPositionEmbedding";
+  if (name == "ModuleAdapter.set_debug_name") return "set_debug_name";
+  return name;
+}
+
+// Returns the parameters of a pybind11 docstring "name(a: int, b: str) -> None" without the modules
+// of their types.
+std::string parameters_of(const std::string& doc) {
+  const std::string signature = doc.substr(0, doc.find('\n'));
+  const std::size_t begin = signature.find('(') + 1;
+  const std::size_t end = signature.rfind(") -> ");
+  static const std::regex modules(R"((telens\._C|collections\.abc|typing)\.)");
+  return std::regex_replace(signature.substr(begin, end - begin), modules, "");
+}
+
+// The default of RejectedArgument, for calls without positional arguments.
+py::handle no_argument() {
+  static const py::handle object = py::module_::import("builtins").attr("object")().release();
+  return object;
+}
+
+[[noreturn]] void reject_arguments(const std::string& title, const std::string& parameters,
+                                   RejectedArgument first, const py::args& others,
+                                   const py::kwargs& keywords) {
+  std::vector<std::string> given;
+  if (!first.value.is(no_argument())) given.emplace_back(Py_TYPE(first.value.ptr())->tp_name);
+  for (const py::handle value : others) given.emplace_back(Py_TYPE(value.ptr())->tp_name);
+  for (const auto& [name, value] : keywords) {
+    given.push_back(fmt::format("{}: {}", name.cast<std::string>(), Py_TYPE(value.ptr())->tp_name));
+  }
+  raise<UsageError>("{}: takes ({}), not ({})", public_name(title), parameters,
+                    fmt::join(given, ", "));
+}
+
+// Adds a last overload to `function` that raises UsageError, and keeps the function's docstring.
+void add_usage_error(const py::handle& owner, const py::handle& function, const std::string& title,
+                     bool is_method) {
+  const auto name = function.attr("__name__").cast<std::string>();
+  const py::object documentation = function.attr("__doc__");
+  if (documentation.is_none()) return;  // pybind11's own _pybind11_conduit_v1_
+  const auto doc = documentation.cast<std::string>();
+  const auto first = py::arg_v("first", py::reinterpret_borrow<py::object>(no_argument()), "...");
+  const auto reject = [title, parameters = parameters_of(doc)](RejectedArgument first,
+                                                               const py::args& others,
+                                                               const py::kwargs& keywords) {
+    reject_arguments(title, parameters, first, others, keywords);
+  };
+  if (is_method) {
+    const auto reject_of = [reject](const py::handle&, RejectedArgument first,
+                                    const py::args& others, const py::kwargs& keywords) {
+      reject(first, others, keywords);
+    };
+    py::cpp_function(reject_of, py::name(name.c_str()), py::is_method(owner), py::sibling(function),
+                     first, py::pos_only());
+  } else {
+    py::cpp_function(reject, py::name(name.c_str()), py::scope(owner), py::sibling(function), first,
+                     py::pos_only());
+  }
+  // pybind11 has replaced the docstring, which it allocates with strdup(), by a list of overloads.
+  const char*& text = reinterpret_cast<PyCFunctionObject*>(function.ptr())->m_ml->ml_doc;
+  std::free(const_cast<char*>(text));
+  text = strdup(doc.c_str());
+}
+
+void add_usage_errors_to_methods(const py::handle& type) {
+  const auto type_name = type.attr("__name__").cast<std::string>();
+  for (const auto& [key, value] : py::dict(type.attr("__dict__"))) {
+    if (!PyInstanceMethod_Check(value.ptr())) continue;
+    const auto name = key.cast<std::string>();
+    const bool is_call = name == "__call__";
+    if (!is_call && name.starts_with("__")) continue;
+    add_usage_error(type, PyInstanceMethod_GET_FUNCTION(value.ptr()),
+                    is_call ? type_name : fmt::format("{}.{}", type_name, name), true);
+  }
 }
 
 }  // namespace
 
 void bind_errors(py::module_& module) {
   error_type = declare(module, "Error", py::make_tuple(py::handle(PyExc_RuntimeError)),
-                       "Base of all errors of TELens.");
+                       "Base class of the errors that TELens raises.");
   usage_error_type = declare(module, "UsageError",
                              py::make_tuple(py::handle(error_type), py::handle(PyExc_ValueError)),
                              "A wrong argument or call.");
   const py::tuple usage = py::make_tuple(py::handle(usage_error_type));
-  shape_error_type = declare(module, "ShapeError", usage,
-                             "A tensor whose shape, dtype or device an operation cannot take.");
+  shape_error_type =
+      declare(module, "ShapeError", usage,
+              "A tensor with a shape, dtype or device that an operation does not accept.");
   config_error_type =
       declare(module, "ConfigError", usage,
               "One or more mistakes in a debug configuration, each with file, line and column.");
   record_error_type = declare(module, "RecordError", py::make_tuple(py::handle(error_type)),
                               "A run file that cannot be written or read.");
-  run_stopped_type = declare(module, "RunStopped", py::make_tuple(py::handle(error_type)),
-                             "Thrown by debug.step() where the configuration wants the run to be "
-                             "stopped; everything is in the run file.");
+  run_stopped_type =
+      declare(module, "RunStopped", py::make_tuple(py::handle(error_type)),
+              "Raised by debug.step() if the configuration requires the run to stop. "
+              "All records are in the run file by then.");
   py::register_exception_translator(&translate);
   set_backward_error_translator(&throw_out_of_backward);
+}
+
+void raise_usage_errors(py::module_& module) {
+  const py::object debug = module.attr("debug");
+  for (const py::handle owner : {py::handle(module), py::handle(debug)}) {
+    const std::string prefix = owner.is(debug) ? "debug." : "";
+    for (const auto& [name, value] : py::dict(owner.attr("__dict__"))) {
+      if (PyCFunction_Check(value.ptr())) {
+        add_usage_error(owner, value, prefix + name.cast<std::string>(), false);
+      }
+    }
+  }
+  for (const auto& [name, value] : py::dict(module.attr("__dict__"))) {
+    // Enumerations have no arguments to convert. Exceptions are Python classes.
+    const bool has_methods = PyType_Check(value.ptr()) && !PyExceptionClass_Check(value.ptr()) &&
+                             !py::hasattr(value, "__members__");
+    if (has_methods) add_usage_errors_to_methods(value);
+  }
 }
 
 py::handle config_error() { return config_error_type; }

@@ -31,11 +31,13 @@ namespace {
 
 std::string text(std::string_view name) { return std::string(name); }
 
-// A Python feature class in C++'s clothes. It calls a telens.debug.feature_caller.FeatureCaller,
-// which matches the configuration and passes on what the class declares.
+// Adapts a Python feature class to the C++ interface. It calls a
+// telens.debug.feature_caller.FeatureCaller, which matches the configuration and passes the
+// arguments that the class declares.
 class PythonFeature final : public Feature {
  public:
-  // `caller` is a FeatureCaller, `calls` the names of those of the seven that its class has.
+  // `caller` is a FeatureCaller; `calls` has the names of the routing calls that its class
+  // implements.
   PythonFeature(py::object caller, std::set<std::string> calls, StatisticsEngine& statistics)
       : asks_for_statistics_(caller.attr("asks_for_statistics").cast<bool>()),
         may_watch_wgrad_(caller.attr("may_watch_wgrad").cast<bool>()),
@@ -50,7 +52,7 @@ class PythonFeature final : public Feature {
             .inspect_postquantize = calls_.contains("inspect_tensor_postquantize_enabled")};
   }
 
-  // In which iterations and of which tensors, the class alone knows.
+  // Only the class knows in which iterations and for which tensors.
   bool reads_statistics(TensorName, std::int64_t) const override { return asks_for_statistics_; }
 
   // Read from the configuration when the feature was made.
@@ -141,8 +143,8 @@ class PythonFeature final : public Feature {
   const std::set<std::string> calls_;
 };
 
-// Where the part of a feature's configuration stands that Python calls ["gemms_struct", 0, "gemm"];
-// what it names and is not there is its parent.
+// Returns the position of the part of a feature's configuration that Python addresses as
+// ["gemms_struct", 0, "gemm"], or of its parent if the part is missing.
 config::Location find_location(const config::FeatureEntry& entry, const py::handle& place) {
   config::Location location = entry.location;
   const config::Value* value = &entry.config;
@@ -174,8 +176,8 @@ FeatureFactory make_factory(py::object make_caller) {
     try {
       made = (*make_caller)(to_python(entry.config));
     } catch (py::error_already_set& error) {
-      // Mistakes in the configuration say where they are (telens.debug.parameters); what a class
-      // raises by itself may have an attribute of that name, too.
+      // Configuration errors carry their position (telens.debug.parameters). An exception raised by
+      // the class itself may also have an attribute of that name.
       if (!error.matches(config_error()) || !py::hasattr(error.value(), "place")) throw;
       raise<ConfigError>("{}: section '{}', {}",
                          to_string(find_location(entry, error.value().attr("place"))),
@@ -202,8 +204,8 @@ void bind_features(py::module_& module) {
         description.opaque = true;
         register_feature({std::move(description), make_factory(std::move(make_caller))});
       },
-      py::kw_only(), py::arg("feature_namespace"), py::arg("name"), py::arg("summary"),
-      py::arg("doc"), py::arg("owner"), py::arg("make_caller"));
+      py::arg("feature_namespace"), py::arg("name"), py::arg("summary"), py::arg("doc"),
+      py::arg("owner"), py::arg("make_caller"));
   module.def("log_scalar", &debug::log_scalar, py::arg("name"), py::arg("value"),
              py::arg("iteration"), py::call_guard<WithoutGil>());
   module.def("register_namespace", &register_namespace, py::arg("name"), py::arg("owner"));
@@ -216,7 +218,7 @@ void bind_features(py::module_& module) {
         if (gemm) {
           which = gemm_from_name(*gemm);
           if (!which) {
-            raise<UsageError>("'{}' is no GEMM; expected fprop, dgrad or wgrad", *gemm);
+            raise<UsageError>("'{}' is not a GEMM; expected fprop, dgrad or wgrad", *gemm);
           }
         }
         const auto matched = config::matched_config(
@@ -225,7 +227,8 @@ void bind_features(py::module_& module) {
         return matched ? to_python(*matched) : py::object(py::none());
       },
       py::arg("config"), py::arg("gemm"), py::arg("tensor"),
-      "The part of a feature's configuration for a GEMM and a tensor; None: not selected.");
+      "Returns the part of a feature's configuration for a GEMM and a tensor; None if they are not "
+      "selected.");
 }
 
 }  // namespace telens::python

@@ -16,7 +16,7 @@ void raise_unknown_argument(const std::string& owner, const std::string& given,
   } else {
     hint = fmt::format("; it has {}", fmt::join(names, ", "));
   }
-  throw py::type_error(fmt::format("{}: there is no argument '{}'{}", owner, given, hint));
+  throw py::type_error(fmt::format("{}: unknown argument '{}'{}", owner, given, hint));
 }
 
 void raise_wrong_type(const char* name, const std::string& expected, py::handle given) {

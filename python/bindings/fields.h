@@ -33,7 +33,7 @@ namespace telens::python {
 
 namespace py = pybind11;
 
-// Raises TypeError: `owner` has no argument `given`, with the nearest of the names that it has.
+// Raises TypeError for an unknown argument `given` of `owner`; names the nearest known argument.
 [[noreturn]] void raise_unknown_argument(const std::string& owner, const std::string& given,
                                          const std::vector<std::string>& names);
 // Raises TypeError: an argument of the wrong type.
@@ -46,7 +46,7 @@ namespace py = pybind11;
 // converts to a number.
 bool is_bool(py::handle value);
 
-// The Python name of a field's type, as it stands in signatures and stubs.
+// The Python name of a field's type for signatures and stubs.
 template <typename T>
 std::string python_type_name() {
   if constexpr (std::is_same_v<T, bool>) {
@@ -261,7 +261,7 @@ void for_each_field(Struct& object, Function function) {
 struct FieldInfo {
   std::string name;
   std::string type;
-  py::object initial;  // the default; Ellipsis where the field must be given
+  py::object initial;  // the default; Ellipsis if the field is required
   std::string doc;
 };
 

@@ -152,7 +152,8 @@ std::pair<py::object, py::object> ForeignModule::forward(const Call& call) {
 
 void bind_foreign_module(py::module_& module) {
   py::class_<ForeignGraph, std::shared_ptr<ForeignGraph>>(
-      module, "ForeignGraph", "What one forward of a ForeignModule left for its backward.")
+      module, "ForeignGraph",
+      "The state that one forward of a ForeignModule keeps for its backward.")
       .def(
           "backward",
           [](ForeignGraph& graph, const py::tuple& gradients) {

@@ -1,5 +1,5 @@
-// A C++ module whose tensors are another framework's, and the graph of one of its forwards, which
-// that framework's autograd runs.
+// Runs a C++ module on another framework's tensors. Each forward returns a graph that the
+// framework's autograd runs.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -12,17 +12,17 @@
 
 namespace telens::python {
 
-// From the outputs of one forward to the tensors that went in. Run once.
+// The graph from the outputs of one forward to its inputs. Runs once.
 class ForeignGraph {
  public:
-  // main_grads: a function that the backward calls; it returns a tuple with, for each source, a
-  // foreign tensor to which the gradient is added (fuse_wgrad_accumulation), or None. Or None:
-  // none.
+  // main_grads: None, or a function that the backward calls. It returns a tuple with, for each
+  // source, the foreign tensor to which the gradient is added (fuse_wgrad_accumulation) or None.
   ForeignGraph(std::shared_ptr<ForeignTensors> tensors, std::vector<at::Tensor> sources,
                std::vector<at::Tensor> outputs, py::object main_grads);
 
   // gradients: a foreign tensor or None for each output. Returns a foreign tensor for each source,
-  // in a tuple where there are several; None for one that asks for no gradient, or got it added.
+  // as a tuple if there are several. An entry is None if the source does not require a gradient or
+  // its gradient was added to a main_grad.
   py::object backward(const py::tuple& gradients);
 
  private:
@@ -47,10 +47,10 @@ class ForeignModule {
     py::dict options;        // further arguments, by name
     bool training = true;
     bool differentiable = true;
-    py::object main_grads;  // as ForeignGraph takes it
+    py::object main_grads;  // see ForeignGraph
   };
-  // (output, ForeignGraph): a foreign tensor, or a tuple of several; None in place of the graph
-  // where `differentiable` is false or nothing asks for a gradient.
+  // Returns (output, ForeignGraph). The output is a foreign tensor or a tuple of tensors. The graph
+  // is None if `differentiable` is false or no source requires a gradient.
   std::pair<py::object, py::object> forward(const Call& call);
 
  private:

@@ -14,15 +14,15 @@ namespace telens::python {
 // The GIL is held in every call.
 class ForeignTensors {
  public:
-  // tensor_class: the framework's class of tensors. Throws UsageError where it has no such table,
-  // or one of another major version than LibTorch reads.
+  // tensor_class: the framework's tensor class. Throws UsageError if it has no such table, or if
+  // the table's major version differs from the one that LibTorch reads.
   explicit ForeignTensors(const pybind11::object& tensor_class);
 
-  // The same memory. Shares ownership of it.
+  // Returns a view of the same memory and shares its ownership.
   at::Tensor view(pybind11::handle tensor) const;
-  // The same memory, which must be contiguous, without its autograd graph.
+  // Returns a view of the same memory, which must be contiguous, without the autograd graph.
   pybind11::object wrap(const at::Tensor& tensor) const;
-  // True if `view` shows the tensor as it is now: memory, device, dtype and shape.
+  // Returns true if `view` matches the tensor's present memory, device, dtype and shape.
   bool is_view_of(const at::Tensor& view, pybind11::handle tensor) const;
   // Makes the framework's present stream LibTorch's while the guard lives; nothing on the CPU.
   std::optional<c10::StreamGuard> follow_stream(const at::Tensor& view) const;

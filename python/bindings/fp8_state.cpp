@@ -19,7 +19,7 @@ namespace {
 
 using Window = std::pair<at::Tensor, at::Tensor>;
 
-// (amax_history [length, slots], scale [slots]) of all GEMMs; the tensors themselves.
+// Returns (amax_history [length, slots], scale [slots]) of the layer's GEMMs without copying.
 std::optional<Window> amax_window(ModuleAdapter& adapter, bool backward) {
   const std::vector<LayerQuantization*> gemms = adapter.module().quantizations();
   if (gemms.empty()) return std::nullopt;
@@ -28,13 +28,13 @@ std::optional<Window> amax_window(ModuleAdapter& adapter, bool backward) {
   return Window(window.amax_history, window.scale);
 }
 
-// The columns of one GEMM in the window of all.
+// The columns of one GEMM in the layer's amax window.
 AmaxWindow part(const Window& all, std::size_t gemm, std::int64_t slots) {
   const std::int64_t first = static_cast<std::int64_t>(gemm) * slots;
   return {all.first.narrow(1, first, slots), all.second.narrow(0, first, slots)};
 }
 
-// As a checkpoint of ours is restored, for which they are written as one.
+// Writes the values as one of our checkpoints, then restores that checkpoint.
 void set_amax_windows(ModuleAdapter& adapter, const Window& forward, const Window& backward) {
   const std::vector<LayerQuantization*> gemms = adapter.module().quantizations();
   for (std::size_t gemm = 0; gemm < gemms.size(); ++gemm) {
@@ -50,7 +50,7 @@ std::shared_ptr<const Recipe> newest_recipe(ModuleAdapter& adapter) {
   return gemms.empty() ? nullptr : gemms.front()->recipe();
 }
 
-// In the order of the slots; None for what a recipe leaves in high precision.
+// In slot order; None for a tensor that the recipe keeps in high precision.
 py::list quantizers(ModuleAdapter& adapter, bool backward) {
   py::list all;
   for (LayerQuantization* gemm : adapter.module().quantizations()) {
@@ -74,12 +74,14 @@ void bind_fp8_state(AdapterClass& adapter) {
       .def("amax_window", &amax_window, py::arg("backward"),
            "(amax_history, scale) of delayed scaling; None before there are any.")
       .def("set_amax_windows", &set_amax_windows, py::arg("forward"), py::arg("backward"),
-           "Takes over the values of both directions, each as amax_window returns it.")
+           "Sets the values of the forward and the backward, each in the form that amax_window "
+           "returns.")
       .def(
           "newest_recipe",
           [](ModuleAdapter& self) { return std::const_pointer_cast<Recipe>(newest_recipe(self)); },
           "The recipe of the newest forward under one, or None.")
-      .def("quantizers", &quantizers, py::arg("backward"), "Those of that recipe, slot by slot.");
+      .def("quantizers", &quantizers, py::arg("backward"),
+           "Returns the quantizers of that recipe in slot order.");
 }
 
 }  // namespace telens::python

@@ -1,4 +1,4 @@
-// The FP8 state of a module's layers in Python, as it is at the moment.
+// Python access to the present FP8 state of a module's layers.
 #pragma once
 
 #include <pybind11/pybind11.h>

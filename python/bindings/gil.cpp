@@ -24,7 +24,7 @@ bool is_main_thread() { return gettid() == getpid(); }
   for (;;) pause();
 }
 
-// Runs what takes the GIL.
+// Runs code that takes the GIL.
 template <typename Take>
 void take_gil(const Take& take) {
   if (interpreter_ends() && !is_main_thread() && PyGILState_Check() == 0) stop_for_good();
@@ -40,8 +40,7 @@ constexpr unsigned kLongestExit = 10;  // seconds
 
 std::terminate_handler terminate_before = nullptr;
 
-// Without an exception: the unwinding of a thread that ends has come to a function that may not
-// throw.
+// No exception is active: the unwinding of an ending thread has reached a noexcept function.
 [[noreturn]] void terminate() {
   const bool is_unwound = std::current_exception() == nullptr && !is_main_thread() &&
                           (Py_IsInitialized() == 0 || interpreter_ends());

@@ -1,10 +1,9 @@
 // Taking and releasing the GIL in threads that may outlive the interpreter.
-//
-// While the interpreter ends, a thread that wants the GIL is unwound (pthread_exit) up to Python
-// 3.13, through whatever C++ it is in: a destructor on the way, such as that of
-// pybind11::gil_scoped_release, ends the process by std::terminate. Such a thread stops here for
-// good instead, as Python 3.14 lets it; the process exits around it. Torch's own code, and other
-// extensions, end the process so: spare_exits() keeps them from it.
+// Up to Python 3.13, a thread that requests the GIL while the interpreter ends is unwound by
+// pthread_exit. If the unwinding reaches a noexcept function, such as the destructor of
+// pybind11::gil_scoped_release, std::terminate ends the process. WithGil and WithoutGil block such
+// a thread until the process exits, as Python 3.14 does. spare_exits() does the same for torch and
+// other extensions.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -36,9 +35,9 @@ class WithoutGil {
   PyThreadState* thread_;
 };
 
-// From here on a thread that is unwound because the interpreter ends, and comes to a function that
-// may not throw, waits for the end of the process instead of aborting it; after some seconds it
-// aborts as ever. Once, with the GIL.
+// After this call, a thread that is unwound at interpreter exit and reaches a noexcept function
+// waits for the end of the process instead of aborting it. After some seconds it aborts. Call it
+// once, with the GIL held.
 void spare_exits();
 
 }  // namespace telens::python

@@ -1,4 +1,4 @@
-// A Python object that C++ threads without the GIL may copy and let go of.
+// A Python object that C++ threads may copy and release without holding the GIL.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -12,7 +12,8 @@ namespace telens::python {
 
 using GilObject = std::shared_ptr<const pybind11::object>;
 
-// GIL held. The last owner takes the GIL to let go; after the interpreter's end it does nothing.
+// Requires the GIL. The last owner takes the GIL to release the object; after the interpreter has
+// ended it does nothing.
 inline GilObject share(pybind11::object object) {
   return {new pybind11::object(std::move(object)), [](const pybind11::object* owned) {
             if (Py_IsInitialized() != 0) {

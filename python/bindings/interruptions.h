@@ -9,8 +9,8 @@
 
 namespace telens::python {
 
-// Calls foreign code. What is no Exception in Python (KeyboardInterrupt, SystemExit) leaves as an
-// Interruption, with the original nested in it. GIL held.
+// Calls foreign code. A Python exception that does not derive from Exception (KeyboardInterrupt,
+// SystemExit) is rethrown as an Interruption with the original nested in it. Requires the GIL.
 template <typename Call>
 auto letting_interruptions_pass(const Call& call) {
   try {

@@ -25,7 +25,7 @@ namespace {
 Gemm gemm_named(const std::string& name) {
   const auto gemm = gemm_from_name(name);
   if (!gemm) {
-    raise<UsageError>("'{}' is no GEMM; expected fprop, dgrad or wgrad", name);
+    raise<UsageError>("'{}' is not a GEMM; expected fprop, dgrad or wgrad", name);
   }
   return *gemm;
 }
@@ -34,19 +34,19 @@ TensorName tensor_named(const std::string& name) {
   const auto tensor = tensor_from_name(name);
   if (!tensor || is_of_attention(*tensor)) {
     raise<UsageError>(
-        "'{}' is no tensor of a layer; expected activation, weight, gradient, output, wgrad or "
+        "'{}' is not a tensor of a layer; expected activation, weight, gradient, output, wgrad or "
         "dgrad",
         name);
   }
   return *tensor;
 }
 
-// `filled` is what a feature made of the operand behind `out`: its own tensors, or others.
+// `filled` is the feature's result for the operand in `out`: its own tensors, or others.
 void take_over(const py::object& out, const Operand& filled) {
   if (is_wrapped_quantized(out.ptr()) != is_quantized(filled)) {
     raise<UsageError>(
-        "modify_tensor: the feature filled `out` with a {} tensor, and it is a {} one; hand over "
-        "what it returned without `out`",
+        "modify_tensor: the feature filled `out` with a {} tensor, and it is a {} tensor; pass "
+        "the object that it returned without `out`",
         is_quantized(filled) ? "quantized" : "plain", is_quantized(filled) ? "plain" : "quantized");
   }
   if (is_quantized(filled)) {
@@ -64,7 +64,7 @@ class WatchedLayer {
  public:
   explicit WatchedLayer(std::string name) : hooks_(std::make_unique<LayerHooks>(std::move(name))) {}
 
-  // Asks anew, as at the start of a forward.
+  // Queries the features again, as at the start of a forward.
   void begin_forward(bool under_recipe) {
     const WithoutGil no_gil;
     plan_ = hooks_->begin_forward({.under_recipe = under_recipe, .asks_of_modified_gemms = true});
@@ -173,14 +173,14 @@ void bind_layer_calls(py::module_& module) {
       .def("inspect_tensor_postquantize_enabled",
            &WatchedLayer::inspect_tensor_postquantize_enabled, py::arg("gemm"),
            py::arg("tensor_name"))
-      .def("modify_tensor", &WatchedLayer::modify_tensor, py::kw_only(), py::arg("gemm"),
-           py::arg("tensor_name"), py::arg("tensor"), py::arg("default_quantizer") = py::none(),
+      .def("modify_tensor", &WatchedLayer::modify_tensor, py::arg("gemm"), py::arg("tensor_name"),
+           py::arg("tensor"), py::arg("default_quantizer") = py::none(),
            py::arg("dtype") = py::none(), py::arg("out") = py::none())
-      .def("inspect_tensor", &WatchedLayer::inspect_tensor, py::kw_only(), py::arg("tensor_name"),
+      .def("inspect_tensor", &WatchedLayer::inspect_tensor, py::arg("tensor_name"),
            py::arg("tensor"), py::arg("rowwise_quantized_tensor") = py::none(),
            py::arg("columnwise_quantized_tensor") = py::none(), py::arg("quantizer") = py::none(),
            py::arg("tp_group") = py::none(), py::arg("tp_size") = 1)
-      .def("inspect_tensor_postquantize", &WatchedLayer::inspect_tensor_postquantize, py::kw_only(),
+      .def("inspect_tensor_postquantize", &WatchedLayer::inspect_tensor_postquantize,
            py::arg("gemm"), py::arg("tensor_name"), py::arg("tensor"), py::arg("rowwise") = true,
            py::arg("tp_group") = py::none(), py::arg("tp_size") = 1);
 }

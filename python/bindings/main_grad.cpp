@@ -20,10 +20,10 @@ py::object get_object(const at::Tensor& parameter) {
 
 // Transformer Engine's and Megatron's attributes:
 //   main_grad                the buffer
-//   get_main_grad()          gives it, for parameters marked __fsdp_param__
-//   overwrite_main_grad      the product replaces what is there
-//   grad_added_to_main_grad  where it exists it becomes True, and .grad is still filled: hooks
-//                            behind its accumulation reduce main_grad
+//   get_main_grad()          returns it, for parameters marked __fsdp_param__
+//   overwrite_main_grad      the product replaces its values
+//   grad_added_to_main_grad  set to True if it exists; .grad is still filled because hooks that run
+//                            after its accumulation reduce main_grad
 class AttributeMainGrads final : public MainGradSource {
  public:
   MainGrad find(const at::Tensor& parameter) override {

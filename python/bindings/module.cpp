@@ -25,4 +25,5 @@ PYBIND11_MODULE(_C, module) {
   telens::python::bind_statistics(module);
   telens::python::bind_layer_calls(module);
   telens::python::bind_run_reader(module);
+  telens::python::raise_usage_errors(module);
 }

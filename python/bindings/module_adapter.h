@@ -2,9 +2,9 @@
 //
 // The Python object ("owner") holds the parameters, buffers and children under the C++ module's
 // names, as any nn.Module does, and is free to swap them (FSDP2, load_state_dict(assign=True),
-// functional_call, pruning, LoRA). Before each forward the adapter looks whether it did: tensors
-// with another identity are handed to C++, and a child that is no longer the untouched adapter of
-// the C++ child (it has hooks, another forward, or was replaced) is called in its place.
+// functional_call, pruning, LoRA). Before each forward the adapter checks for such changes:
+// replaced tensors are passed to C++, and a child that differs from the untouched adapter of the
+// C++ child (it has hooks, another forward, or was replaced) is called instead of the C++ child.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -31,22 +31,23 @@ class ModuleAdapter {
   Module& module() { return *module_; }
   const ModuleType& type() const { return type_; }
 
-  // The C++ forward with the owner's present tensors and children: a tensor, or a tuple of tensors
-  // where the module returns several (of a tensor and a list, for some). args is a tuple, kwargs a
-  // dict. GIL held.
+  // Runs the C++ forward with the owner's present tensors and children. Returns a tensor, or a
+  // tuple of tensors if the module has several outputs (some modules: a tensor and a list). args is
+  // a tuple, kwargs a dict. Requires the GIL.
   py::object call(PyObject* owner, PyObject* args, PyObject* kwargs);
 
-  // The C++ forward for an owner that is no torch.nn.Module: with these tensors, in the order of
-  // parameters() (undefined for one that the module does without), and no buffers or children.
+  // Runs the C++ forward for an owner that is not a torch.nn.Module, with these tensors in the
+  // order of parameters() (undefined for one that the module does not have) and without buffers or
+  // children.
   Outputs run(const std::vector<at::Tensor>& parameters, bool training, PyObject* args,
               PyObject* kwargs);
 
-  // The children in C++ order, each with its adapter (a Python object, one for good).
+  // The children in C++ order, each with its adapter (one permanent Python object).
   struct Child {
     py::str name;
     py::object adapter;
     ModuleAdapter* direct = nullptr;  // the C++ side of `adapter`
-    py::object callee;                // weak reference to what the override calls; null: none
+    py::object callee;  // weak reference to the override's target; null if there is none
   };
   const std::vector<Child>& children() const { return children_; }
 
@@ -54,7 +55,7 @@ class ModuleAdapter {
   std::vector<std::pair<std::string, at::Tensor>> parameters() const;
   std::vector<std::pair<std::string, at::Tensor>> buffers() const;
 
-  // C++ lets go of the tensors until the next call().
+  // Releases the C++ references to the tensors until the next call().
   void release_tensors();
 
   // The options with which the module was made, as keyword arguments.
@@ -62,7 +63,7 @@ class ModuleAdapter {
 
  protected:
   virtual Outputs forward(PyObject* args, PyObject* kwargs) = 0;
-  // The C++ parent calls the Python module behind this weak reference; a null object: C++ again.
+  // The C++ parent calls the Python module of this weak reference; the C++ module if it is null.
   virtual void override_with(const py::object& reference) = 0;
 
  private:
@@ -77,8 +78,8 @@ class ModuleAdapter {
   void synchronize_tensors(PyObject* owner, PyObject* attributes);
   void synchronize_children(PyObject* attributes);
   void bind(Slot& slot, PyObject* value);
-  // Lets go of tensors that carry an autograd graph, its own and those of the children that C++
-  // calls itself: they are of one forward only.
+  // Releases tensors with an autograd graph, also in the children that C++ calls itself: they
+  // belong to one forward.
   void release_graphs();
 
   std::shared_ptr<Module> module_;
@@ -88,8 +89,8 @@ class ModuleAdapter {
   bool holds_graph_ = false;  // a tensor with a graph is bound here or below
 };
 
-// Tells the adapter what an untouched Python module looks like: `module_class` is the common base
-// class of all adapters in Python, `forward` its forward.
+// Sets the class and forward that an untouched Python module has: `module_class` is the common
+// Python base class of the adapters.
 void set_module_class(const py::object& module_class);
 
 }  // namespace telens::python

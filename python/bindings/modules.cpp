@@ -71,7 +71,7 @@ void bind_module_type(py::module_& module) {
   py::class_<FieldInfo>(module, "FieldInfo", "One argument of a module's constructor or forward.")
       .def_readonly("name", &FieldInfo::name)
       .def_readonly("type", &FieldInfo::type, "Python type, as in an annotation")
-      .def_readonly("default", &FieldInfo::initial, "Ellipsis where it must be given")
+      .def_readonly("default", &FieldInfo::initial, "Ellipsis if it is required")
       .def_readonly("doc", &FieldInfo::doc);
   py::class_<ModuleType>(module, "ModuleType", "A C++ module class.")
       .def_property_readonly("name", &ModuleType::name)
@@ -150,7 +150,7 @@ void bind_module_adapter(py::module_& module) {
              adapter.module().set_extra_state(bytes);
            })
       .def("release_tensors", &ModuleAdapter::release_tensors,
-           "C++ lets go of the tensors until the next forward.")
+           "Releases the C++ references to the tensors until the next forward.")
       .def("set_tensor_parallel_group",
            [](ModuleAdapter& adapter, const py::object& group) {
              adapter.module().set_tensor_parallel_group(to_process_group(group, "tp_group"));
@@ -159,9 +159,10 @@ void bind_module_adapter(py::module_& module) {
           "backward_dw", [](ModuleAdapter& adapter) { return adapter.module().backward_dw(); },
           // Autograd's engine is entered without it.
           py::call_guard<py::gil_scoped_release>(),
-          "Weights' gradients of the oldest backward that left them; False: nothing waited.")
-      .def("make_delayed_wgrads", &make_delayed_wgrads, py::call_guard<py::gil_scoped_release>(),
-           "As backward_dw, but (weight, gradient) of each are returned; None: nothing waited.")
+          "Computes the weight gradients of the oldest pending backward; False if none is pending.")
+      .def(
+          "make_delayed_wgrads", &make_delayed_wgrads, py::call_guard<py::gil_scoped_release>(),
+          "Like backward_dw, but returns (weight, gradient) pairs; None if no backward is pending.")
       .def("has_delayed_wgrads",
            [](ModuleAdapter& adapter) { return adapter.module().has_delayed_wgrads(); })
       .def(
@@ -170,7 +171,8 @@ void bind_module_adapter(py::module_& module) {
             adapter.module().drop_delayed_wgrads(backward);
           },
           py::arg("backward") = py::none(),
-          "Those of one backward, the oldest being number 0, or all are not made any more.")
+          "Discards the pending weight gradients of one backward (0 is the oldest), or of every "
+          "backward.")
       .def(
           "set_context_parallel_group",
           [](ModuleAdapter& adapter, const py::list& groups, const std::string& comm_type,
@@ -224,8 +226,8 @@ void bind_modules(py::module_& module) {
         return py::make_tuple(before.most_whole, before.of_block);
       },
       py::arg("most_whole"), py::arg("of_block"),
-      "For tests: how many scores of an attention stand in memory on a CPU at most, and how many "
-      "one block has; returns what was set before.");
+      "For tests: sets the maximum number of attention scores in memory on a CPU and the number "
+      "in one block; returns the previous values.");
   module.def("rotary_angles", &rotary_angles, py::arg("max_seq_len"), py::arg("dim"),
              py::arg("base"), "Angles [max_seq_len, 1, 1, dim], FP32.");
   module.def(
@@ -248,7 +250,7 @@ void bind_modules(py::module_& module) {
       "default_device", [](bool has_gpu) { return default_device(has_gpu); }, py::arg("has_gpu"),
       "Where modules are made that name no device.");
   module.def("set_module_class", &set_module_class,
-             "Tells the adapter which Python class is the common base of all modules.");
+             "Sets the Python class that is the common base of the modules.");
 }
 
 }  // namespace telens::python

@@ -30,7 +30,7 @@ py::dict get_row(const config::PlanRow& row) {
   values["feature"] = config::qualified_name(*row.entry->description);
   values["section"] = row.entry->section;
   values["when"] = row.when();
-  // A class that parses its own configuration has no selection: show the text of the file.
+  // A class that parses its own configuration lacks a selection: show the text of the file.
   values["parameters"] = to_python(row.selection ? row.selection->parameters : row.entry->config);
   return values;
 }

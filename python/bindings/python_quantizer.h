@@ -11,8 +11,8 @@
 
 namespace telens::python {
 
-// Format, scaling mode and what quantizers are compared by are those of the class overridden; all
-// copies call the same Python object.
+// Format, scaling mode and the comparison of quantizers come from the overridden class. Every copy
+// calls the same Python object.
 class PythonQuantizer final : public Quantizer {
  public:
   // object: an instance of a subclass of telens.pytorch's quantizers. Throws UsageError for another
@@ -21,15 +21,15 @@ class PythonQuantizer final : public Quantizer {
 
   using Quantizer::quantize;
   ScalingMode mode() const override { return mode_; }
-  // Throws UsageError where the Python method returns anything but x quantized in this format and
-  // mode, in these orientations; its own exceptions pass.
+  // Throws UsageError unless the Python method returns x quantized in this format, mode and these
+  // orientations. Exceptions of the method propagate.
   QuantizedTensor quantize(const at::Tensor& x, Usage usage) const override;
   void quantize_into(const at::Tensor& x, QuantizedTensor& out) const override;
   void calibrate(const at::Tensor&) const override {}
   std::shared_ptr<Quantizer> copy() const override;
   bool quantizes_as(const Quantizer& other) const override;
 
-  // With the GIL.
+  // Requires the GIL.
   pybind11::object object() const;
 
  private:
@@ -43,7 +43,7 @@ class PythonQuantizer final : public Quantizer {
   void check(const QuantizedTensor& made, const at::Tensor& x, Usage usage) const;
 
   std::shared_ptr<Shared> shared_;
-  std::shared_ptr<const OwnGemm> own_gemm_;  // its qgemm; nullptr where the class has none
+  std::shared_ptr<const OwnGemm> own_gemm_;  // its qgemm; nullptr if the class does not define it
   ScalingMode mode_;
 };
 

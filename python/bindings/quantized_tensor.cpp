@@ -83,7 +83,7 @@ at::Tensor dequantize(const QuantizedTensor& tensor, at::ScalarType dtype) {
 
 void bind_storage(py::module_& module) {
   py::class_<QuantizedTensor, std::shared_ptr<QuantizedTensor>>(
-      module, "QuantizedStorage", "Codes and scales of one tensor in low precision.")
+      module, "QuantizedStorage", "The codes and scales of a quantized tensor.")
       .def(py::init([](std::optional<at::Tensor> rowwise_data,
                        std::optional<at::Tensor> rowwise_scale_inv,
                        std::optional<at::Tensor> columnwise_data,
@@ -128,7 +128,7 @@ void bind_storage(py::module_& module) {
       .def_property_readonly(
           "rowwise_tensor_scale",
           [](const QuantizedTensor& q) { return optional_tensor(q.rowwise.tensor_scale); },
-          "the factor of all values where blocks' scales stand under it, FP32 with 1 element or "
+          "the second-level scale of formats with block scales, FP32 with 1 element or "
           "one for each row of codes, or None")
       .def_property_readonly(
           "columnwise_tensor_scale",
@@ -137,12 +137,12 @@ void bind_storage(py::module_& module) {
       .def_readonly("mode", &QuantizedTensor::mode)
       .def_property_readonly(
           "block_length", [](const QuantizedTensor& q) { return block_length(q.mode); },
-          "elements that share a scale along a row, columnwise along a column; 0: all of them")
+          "elements that share a scale along a row, columnwise along a column; 0 means all of them")
       .def_readonly("dtype", &QuantizedTensor::dtype)
       .def_readonly("sizes", &QuantizedTensor::sizes)
       .def_property("blocks", &block_state, &set_block_state,
-                    "for copies and pickles: the options that the blocks were made with, and what "
-                    "is known of their scales")
+                    "for copies and pickles: the options of the block quantization, and "
+                    "the known properties of their scales")
       .def(
           "update_usage",
           [](QuantizedTensor& q, bool rowwise, bool columnwise) {
@@ -178,14 +178,13 @@ void bind_quantized_tensor(py::module_& module) {
         wrapper_class = new py::object(type);
         make_wrapper = new py::object(factory);
       },
-      "Tells which Python class wraps QuantizedStorage, and the function that does it.");
+      "Sets the Python class that wraps QuantizedStorage, and the function that wraps it.");
   module.def(
       "stand_for_codes",
       [](const at::Tensor& tensor, std::shared_ptr<QuantizedTensor> storage) {
         stand_for_codes(tensor, std::move(storage));
       },
-      py::arg("tensor"), py::arg("storage"),
-      "Tells that the tensor, which has no values of its own, is this storage.");
+      py::arg("tensor"), py::arg("storage"), "Binds a tensor without values to this storage.");
   module.def("values_of_codes", &values_of_codes, py::arg("tensor"), py::arg("dtype"),
              py::call_guard<WithoutGil>(),
              "The values of a tensor that stands for its codes, differentiable.");

@@ -11,7 +11,8 @@ namespace telens::python {
 // The wrapper of fresh codes and scales.
 pybind11::object wrap_quantized(const QuantizedTensor& quantized);
 
-// A tensor that carries codes as their wrapper, differentiable; another one as it is. With the GIL.
+// Returns the differentiable Python wrapper of a tensor with codes, or the tensor itself if it has
+// none. Requires the GIL.
 at::Tensor wrap_carried(const at::Tensor& tensor);
 
 // True if the object is a wrapper; unwrap_quantized then returns its tensor, to be changed in

@@ -81,7 +81,7 @@ std::shared_ptr<Quantizer> default_quantizer(const std::string& recipe_name,
   recipe->round_to_nearest();
   const std::optional<TensorName> tensor = tensor_from_name(tensor_name);
   if (!tensor || !is_gemm_input(*tensor)) {
-    raise<UsageError>("'{}' is no tensor that is cast; expected activation, weight or gradient",
+    raise<UsageError>("'{}' is not a tensor that is cast; expected activation, weight or gradient",
                       tensor_name);
   }
   const TensorRole role = get_role(*tensor);
@@ -106,7 +106,7 @@ ProcessGroupPtr reduction_group(const char* quantizer, bool with_amax_reduction,
   return to_process_group(world);
 }
 
-// An assignment writes into what the layer's quantizer looks at, so that its next cast sees it.
+// An assignment writes into the memory that the layer's quantizer reads, so its next cast uses it.
 void fill(const char* name, const at::Tensor& own, const at::Tensor& given) {
   if (!own.defined()) {
     raise<UsageError>("Float8Quantizer: it keeps no {} (it is an evaluation's)", name);
@@ -131,7 +131,8 @@ void bind_base(py::module_& module) {
            py::arg("dtype") = at::kFloat, py::arg("device") = py::none(),
            "A QuantizedTensor of zeros.")
       .def("set_usage", &set_usage, py::kw_only(), py::arg("rowwise") = py::none(),
-           py::arg("columnwise") = py::none(), "Which orientations to make; None: as before.")
+           py::arg("columnwise") = py::none(),
+           "Sets the orientations to compute; None keeps the present setting.")
       .def(
           "calibrate",
           [](Quantizer& quantizer, const at::Tensor& tensor) {
@@ -184,7 +185,7 @@ void bind_per_tensor(py::module_& module) {
            py::arg("with_amax_reduction") = false, py::arg("amax_reduction_group") = py::none(),
            py::arg("force_pow_2_scales") = false, py::arg("amax_epsilon") = 0.0F,
            "with_amax_reduction: the scale is made of the largest amax over the ranks of "
-           "amax_reduction_group (None: all), which all quantize at the same time.");
+           "amax_reduction_group (None means every rank), which must quantize at the same time.");
 }
 
 // Transformer Engine's names of the errors that choose between 4 and 6.
@@ -273,17 +274,18 @@ void bind_blockwise(py::module_& module) {
           py::kw_only(), py::arg("with_random_sign_mask") = true,
           py::arg("row_scaled_nvfp4") = false, py::arg("nvfp4_use_4over6") = false,
           py::arg("nvfp4_e4m3_max") = 448.0, py::arg("nvfp4_4over6_err_mode") = "MAE",
-          "with_rht: the columnwise orientation is that of the random Hadamard transform, with its "
+          "with_rht: the columnwise orientation is quantized after a random Hadamard transform, "
+          "with its "
           "own amax (with_post_rht_amax is therefore without effect); with_random_sign_mask=False: "
           "without its signs. with_2d_quantization: one scale for 16x16 elements. "
           "with_amax_reduction: the tensor's scales are made of the largest amaxes over the ranks "
-          "of amax_reduction_group (None: all), which all quantize at the same time. "
-          "row_scaled_nvfp4: each row (columnwise: each column) has an FP32 scale of its own in "
+          "of amax_reduction_group (None means every rank), which must quantize at the same time. "
+          "row_scaled_nvfp4: each row (columnwise: each column) has a separate FP32 scale in "
           "the "
           "tensor's place; excludes the arguments above. nvfp4_use_4over6: blocks are scaled to 4 "
           "or to 6, whichever leaves the smaller sum of "
           "magnitudes ('MAE') or squares ('MSE') of errors; nvfp4_e4m3_max, 448 or 256, is then "
-          "the scale that the largest block gets where it is scaled to 6.")
+          "the scale that the largest block gets if it is scaled to 6.")
       .def_property_readonly("row_scaled_nvfp4", [](const NVFP4Quantizer& quantizer) {
         return quantizer.options().row_scaled;
       });
@@ -296,14 +298,15 @@ void bind_quantizers(py::module_& module) {
   bind_per_tensor(module);
   bind_blockwise(module);
   py::class_<PythonQuantizer, Quantizer, std::shared_ptr<PythonQuantizer>>(
-      module, "PythonQuantizer", "What a layer holds of a quantizer whose class is in Python.")
+      module, "PythonQuantizer", "A layer's reference to a quantizer whose class is in Python.")
       .def(py::init<py::object>(), py::arg("quantizer"));
   module.def("recipe_names", &recipe_names);
-  module.def("default_quantizer", &default_quantizer, py::arg("recipe"), py::arg("tensor"),
-             py::arg("fp8_format"),
-             "What casts a tensor under the recipe of this name with its default options, but for "
-             "the format (None: its own), rounding to nearest. Delayed scaling takes the tensor's "
-             "own amax.");
+  module.def(
+      "default_quantizer", &default_quantizer, py::arg("recipe"), py::arg("tensor"),
+      py::arg("fp8_format"),
+      "Returns the quantizer of a tensor under the named recipe with its default options except "
+      "the format (None keeps it), rounding to nearest. Delayed scaling takes the tensor's "
+      "own amax.");
   module.def(
       "quantizer_like", [](const QuantizedTensor& tensor) { return quantizer_like(tensor); },
       py::arg("storage"),

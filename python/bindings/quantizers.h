@@ -9,9 +9,9 @@
 
 namespace telens::python {
 
-// A quantizer that C++ goes on owning, as a Python object of its class: a copy, which shares scale
-// and amax and makes both orientations, since the layer's own usage is that of its last cast. None
-// for nullptr.
+// Wraps a copy of a quantizer that C++ keeps owning as a Python object of its class. The copy
+// shares scale and amax. It computes both orientations, because the layer's own usage flags are
+// left from its last cast. Returns None for nullptr.
 pybind11::object from_quantizer(const Quantizer* quantizer);
 
 // A layer's quantizer itself; of a class written in Python, the object of that class.

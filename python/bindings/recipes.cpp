@@ -116,7 +116,7 @@ NVFP4BlockScaling::Scope get_scope(const std::string& name) {
   if (name == "weights") return Scope::weights;
   if (name == "activations") return Scope::activations;
   if (name == "all") return Scope::all;
-  raise<UsageError>("there is no scope '{}'; expected none, weights, activations or all", name);
+  raise<UsageError>("unknown scope '{}'; expected none, weights, activations or all", name);
 }
 
 // Scopes of nvfp4_4over6 and of its largest scale 256, and whether errors are squared.
@@ -163,7 +163,7 @@ std::shared_ptr<Recipe> make_custom_recipe(PythonFactory factory, Fp8Format form
   return recipe;
 }
 
-// Delayed scaling has no history for a weight that is stored in low precision: its own amax serves.
+// Delayed scaling keeps no history for a weight stored in low precision: its current amax is used.
 std::shared_ptr<Quantizer> make_weight_quantizer(const Recipe& recipe) {
   if (recipe.as_delayed_scaling() != nullptr) {
     return std::make_shared<CurrentScalingQuantizer>(recipe.get_format(TensorRole::weight));
@@ -197,28 +197,28 @@ void bind_recipes(py::module_& module) {
       .def_readwrite("fp8_mha", &Recipe::fp8_mha,
                      "Whether projections around an attention take its codes.")
       .def("make_weight_quantizer", &make_weight_quantizer,
-           "What makes a weight that is stored in low precision; None: it stays as it is.");
-  module.def("make_delayed_scaling", &make_delayed_scaling, py::kw_only(), py::arg("fp8_format"),
+           "Returns the quantizer for a weight stored in low precision; None if it stays in high "
+           "precision.");
+  module.def("make_delayed_scaling", &make_delayed_scaling, py::arg("fp8_format"),
              py::arg("margin"), py::arg("amax_history_len"), py::arg("interval"),
              py::arg("algorithm"), py::arg("amax_function"), py::arg("scale_function"),
              py::arg("reduce_amax"), py::arg("power_of_2_scale"), py::arg("split_accumulators"),
              py::arg("override_linear_precision"));
-  module.def("make_current_scaling", &make_current_scaling, py::kw_only(), py::arg("fp8_format"),
-             py::arg("input"), py::arg("weight"), py::arg("gradient"),
+  module.def("make_current_scaling", &make_current_scaling, py::arg("fp8_format"), py::arg("input"),
+             py::arg("weight"), py::arg("gradient"), py::arg("split_accumulators"),
+             py::arg("override_linear_precision"));
+  module.def("make_mxfp8_block_scaling", &make_mxfp8_block_scaling, py::arg("fp8_format"),
+             py::arg("margin"), py::arg("enable_2d_quantization"),
+             py::arg("override_linear_precision"));
+  module.def("make_float8_block_scaling", &make_float8_block_scaling, py::arg("fp8_format"),
+             py::arg("input"), py::arg("weight"), py::arg("gradient"), py::arg("dimensions"),
              py::arg("split_accumulators"), py::arg("override_linear_precision"));
-  module.def("make_mxfp8_block_scaling", &make_mxfp8_block_scaling, py::kw_only(),
-             py::arg("fp8_format"), py::arg("margin"), py::arg("enable_2d_quantization"),
+  module.def("make_nvfp4_block_scaling", &make_nvfp4_block_scaling, py::arg("disable_rht"),
+             py::arg("disable_stochastic_rounding"), py::arg("disable_2d_quantization"),
+             py::arg("row_scaled_activation"), py::arg("four_over_six"),
              py::arg("override_linear_precision"));
-  module.def("make_float8_block_scaling", &make_float8_block_scaling, py::kw_only(),
-             py::arg("fp8_format"), py::arg("input"), py::arg("weight"), py::arg("gradient"),
-             py::arg("dimensions"), py::arg("split_accumulators"),
+  module.def("make_custom_recipe", &make_custom_recipe, py::arg("qfactory"), py::arg("fp8_format"),
              py::arg("override_linear_precision"));
-  module.def("make_nvfp4_block_scaling", &make_nvfp4_block_scaling, py::kw_only(),
-             py::arg("disable_rht"), py::arg("disable_stochastic_rounding"),
-             py::arg("disable_2d_quantization"), py::arg("row_scaled_activation"),
-             py::arg("four_over_six"), py::arg("override_linear_precision"));
-  module.def("make_custom_recipe", &make_custom_recipe, py::kw_only(), py::arg("qfactory"),
-             py::arg("fp8_format"), py::arg("override_linear_precision"));
 }
 
 }  // namespace telens::python

@@ -25,13 +25,13 @@ namespace {
 using record::Dictionary;
 using record::RunReader;
 
-// A column of the result, grown piece by piece and handed over as a tensor (for its numpy()).
+// A column of the result. It grows in pieces and becomes a tensor, which has numpy().
 template <typename T>
 class Column {
  public:
   void add(T value) { values_.push_back(value); }
   std::size_t size() const { return values_.size(); }
-  // Leaves none behind. The tensor owns the values: a table of millions of rows is in memory once.
+  // Empties the column. The tensor owns the values: a table of millions of rows is in memory once.
   at::Tensor take() {
     const auto values = std::make_shared<std::vector<T>>(std::exchange(values_, {}));
     return at::from_blob(
@@ -62,7 +62,7 @@ class TableColumns {
     each([&](auto& list, const auto& column) { list.add(row.*column.member); });
   }
   std::size_t size() const { return rank_.size(); }
-  // Leaves none behind.
+  // Empties the column.
   py::dict take() {
     py::dict columns;
     columns["rank"] = rank_.take();
@@ -95,14 +95,13 @@ py::dict names_in() {
   return names;
 }
 
-// Columns, the dictionaries of their ids, and what fills the columns.
-//
-// Rows may be more than there is memory for: with a function of Python's they go to it in pieces,
-// and none are left in the end.
+// Columns, the dictionaries of their ids, and the code that fills the columns.
+// The rows may not fit into memory. If a Python function is given, it receives the rows in pieces
+// and no rows remain at the end.
 using UsePiece = std::optional<py::function>;
 constexpr std::size_t kRowsOfPiece = 1 << 20;
 
-// Hands the columns over as soon as they are a piece; called without the GIL.
+// Passes the columns to the function when they hold a full piece. Called without the GIL.
 template <typename Take>
 void hand_over(const UsePiece& use, std::size_t rows, std::size_t enough, Take take) {
   if (!use || rows < enough) return;
@@ -125,7 +124,7 @@ py::tuple read_records(const RunReader& reader, const record::RecordQuery& query
   return py::make_tuple(columns.take(), names_in<record::Record>());
 }
 
-// The same, a row for each bin.
+// Appends a row for each bin.
 py::tuple read_histograms(const RunReader& reader, const record::RecordQuery& query,
                           const UsePiece& use) {
   TableColumns<record::Record> of;
@@ -153,7 +152,7 @@ py::tuple read_histograms(const RunReader& reader, const record::RecordQuery& qu
   return py::make_tuple(take(), names_in<record::Record>());
 }
 
-// The same of a table that a session records.
+// Reads a table that a session records.
 py::tuple read_table(const RunReader& reader, const std::string& table,
                      const record::RecordQuery& query, const UsePiece& use) {
   std::optional<py::tuple> result;
@@ -171,7 +170,7 @@ py::tuple read_table(const RunReader& reader, const std::string& table,
     }
     result = py::make_tuple(columns.take(), names_in<Row>());
   });
-  if (!result) raise<UsageError>("RunReader: there is no table '{}'", table);
+  if (!result) raise<UsageError>("RunReader: unknown table '{}'", table);
   return *result;
 }
 
@@ -182,8 +181,8 @@ py::list table_names() {
   return names;
 }
 
-// Text of a file, in which a byte that belongs to no character of UTF-8 stands as "\xff": a layer
-// may have any name, and to refuse it here would be to refuse its numbers.
+// Decodes text of a file; a byte that is not valid UTF-8 becomes "\xff". A layer may have any name,
+// and an error here would make its numbers unreadable.
 py::str to_text(const std::string& text) {
   return py::reinterpret_steal<py::str>(
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
@@ -231,7 +230,8 @@ py::list read_segments(const RunReader& reader) {
   return rows;
 }
 
-// (folder, id) of each run in a log_dir with several, newest first; empty for any other path.
+// Returns (folder, id) pairs of the runs in a log_dir that has several, newest first; empty for any
+// other path.
 py::list list_runs(const std::string& path) {
   py::list runs;
   for (const record::RunEntry& run : record::list_runs(path)) {
@@ -278,7 +278,7 @@ void bind_run_reader(py::module_& module) {
       .value("scope", Dictionary::scope)
       .value("word", Dictionary::word);
   module.def("runs_beside", &list_runs, py::arg("path"),
-             "(folder, id) of several runs in a log_dir, newest first.");
+             "Returns (folder, id) pairs of the runs in a log_dir that has several, newest first.");
   py::class_<record::RecordQuery>(module, "RecordQuery", "Which rows to read, by ids of names.")
       .def(py::init([](record::RecordQuery::Ids layers, record::RecordQuery::Ids tensors,
                        record::RecordQuery::Ids gemms, record::RecordQuery::Ids statistics,
@@ -299,10 +299,9 @@ void bind_run_reader(py::module_& module) {
       .def(py::init([](const std::string& path) { return RunReader(path, warn_in_python); }),
            py::arg("path"))
       .def_static("tables", &table_names, "Names of the tables that table() reads.")
-      .def(
-          "records", &read_records, py::arg("query"), py::arg("use") = py::none(),
-          "Columns by name, and the dictionary of each column of ids, in which -1 is no name. With "
-          "a function, use(columns) for pieces of about a million rows, and no rows.")
+      .def("records", &read_records, py::arg("query"), py::arg("use") = py::none(),
+           "Returns columns by name and the dictionaries of id columns; -1 means no name. With "
+           "a function, use(columns) for pieces of about a million rows, and no rows.")
       .def("histograms", &read_histograms, py::arg("query"), py::arg("use") = py::none(),
            "The same, a row for each bin.")
       .def("table", &read_table, py::arg("table"), py::arg("query"), py::arg("use") = py::none(),
@@ -310,7 +309,7 @@ void bind_run_reader(py::module_& module) {
       .def("names", &read_names, py::arg("dictionary"))
       .def("config_text", [](const RunReader& reader) { return to_text(reader.config_text()); })
       .def("environment", &read_environment)
-      .def("segments", &read_segments, "A dict of each file, in order of rank and segment.")
+      .def("segments", &read_segments, "Returns a dict for each file, ordered by rank and segment.")
       .def("damage", &read_damage, "Reads everything; a dict for each piece that is damaged.");
 }
 

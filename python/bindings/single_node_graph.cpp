@@ -43,7 +43,7 @@ std::optional<std::vector<std::size_t>> find_places(const Node& node,
 
 std::optional<std::vector<at::Tensor>> differentiate_single_node(
     const at::Tensor& root, const at::Tensor& gradient, const std::vector<at::Tensor>& leaves) {
-  const auto node = root.grad_fn();  // torch 2.15 has a pointer of its own instead of shared_ptr
+  const auto node = root.grad_fn();  // torch 2.15 replaces shared_ptr by its own pointer type
   if (!node || node->num_inputs() != 1 || has_hooks(*node)) return std::nullopt;
   if (gradient.sizes() != root.sizes() || gradient.scalar_type() != root.scalar_type()) {
     return std::nullopt;

@@ -36,9 +36,10 @@ at::Tensor get_tensor(std::span<const double> sums) {
   return tensor;
 }
 
-// A Python class in C++'s clothes. It calls a telens.debug.statistic_caller.StatisticCaller, which
-// makes tensors of what the class returns. The engine calls from threads of autograd, and from
-// step(), without the GIL and without a lock that a thread with the GIL might wait for.
+// Adapts a Python class to the C++ interface. It calls a
+// telens.debug.statistic_caller.StatisticCaller, which converts the results to tensors. The engine
+// calls it from autograd's threads and from step(), without the GIL and without a lock that a
+// thread with the GIL might wait for.
 class PythonStatistic final : public StatisticDefinition {
  public:
   PythonStatistic(py::object caller, bool merges)
@@ -90,7 +91,7 @@ class PythonReading::Requests {
 };
 
 struct PythonReading::Handle {
-  TensorReading* reading;  // nullptr: the call is over
+  TensorReading* reading;  // nullptr after the call
   Requests* requests;
 
   std::optional<std::string> want(const py::args& names) const {
@@ -117,14 +118,14 @@ void bind_statistics(py::module_& module) {
   using Handle = PythonReading::Handle;
   py::class_<Handle, std::shared_ptr<Handle>>(
       module, "StatisticsOfTensor",
-      "What a feature class may ask of the statistics engine in a call of inspect_tensor.")
+      "The interface of the statistics engine for a feature class inside inspect_tensor.")
       .def("want", &Handle::want,
            "want(*names: str) -> str | None\n\n"
            "Has these statistics of the tensor recorded at the step, as LogTensorStats and "
            "LogFp8TensorStats record them: from the one read that all features share, over all "
            "micro-batches and ranks. Returns which of them have no meaning for this tensor and "
-           "why; None: all are read. Raises telens.UsageError with the nearest name where there "
-           "is no such statistic.");
+           "why; None if all are read. Raises telens.UsageError with the nearest name for an "
+           "unknown statistic.");
   module.def(
       "register_statistic",
       [](std::string name, std::string doc, std::size_t words, std::string owner, py::object caller,
@@ -132,8 +133,8 @@ void bind_statistics(py::module_& module) {
         register_statistic({{std::move(name), std::move(doc), words, std::move(owner)},
                             std::make_shared<PythonStatistic>(std::move(caller), merges)});
       },
-      py::kw_only(), py::arg("name"), py::arg("doc"), py::arg("words"), py::arg("owner"),
-      py::arg("caller"), py::arg("merges"));
+      py::arg("name"), py::arg("doc"), py::arg("words"), py::arg("owner"), py::arg("caller"),
+      py::arg("merges"));
   module.def("unregister_statistics", &unregister_statistics, py::arg("owner"));
 }
 

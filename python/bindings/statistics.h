@@ -12,7 +12,7 @@ namespace telens::python {
 // A TensorReading as a feature class sees it. GIL held.
 class PythonReading {
  public:
-  // Parses the names of each call once; lives as long as the feature.
+  // Parses a call's names once. Lives as long as the feature.
   class Requests;
 
   PythonReading(TensorReading& reading, Requests& requests);
@@ -20,7 +20,7 @@ class PythonReading {
   PythonReading(const PythonReading&) = delete;
   PythonReading& operator=(const PythonReading&) = delete;
 
-  // telens._C.StatisticsOfTensor; it says so where it is used behind this one's end.
+  // telens._C.StatisticsOfTensor; raises an error if it is used after this object's end.
   const pybind11::object& object() const { return object_; }
 
   static std::shared_ptr<Requests> make_requests(StatisticsEngine& engine);

@@ -14,7 +14,7 @@ namespace py = pybind11;
 
 namespace {
 
-// As ub_cfgs writes them.
+// The names used in ub_cfgs.
 py::dict written(const OverlapSettings& settings) {
   py::dict made;
   made["method"] = std::string(get_name(settings.method));
@@ -67,18 +67,19 @@ void compare_settings(const std::string& text, const py::object& group) {
 }  // namespace
 
 void bind_userbuffers(py::module_& module) {
-  module.def("initialize_ub", &initialize, py::arg("shape"), py::arg("tp_size"),
-             py::arg("world_size"), py::arg("precisions"),
-             "Settles what overlaps, from (FP8, ub_cfgs) of each precision. Returns what to warn "
-             "of.");
+  module.def(
+      "initialize_ub", &initialize, py::arg("shape"), py::arg("tp_size"), py::arg("world_size"),
+      py::arg("precisions"),
+      "Configures the overlaps from (FP8, ub_cfgs) pairs, one per precision. Returns what to warn "
+      "of.");
   module.def("compare_ub", &compare_settings, py::arg("text"), py::arg("group"),
-             "Raises UsageError where ranks of a group come with other texts.");
-  module.def("destroy_ub", &destroy_userbuffers, "Forgets what overlaps.");
+             "Raises UsageError if ranks of a group pass different texts.");
+  module.def("destroy_ub", &destroy_userbuffers, "Clears the overlap settings.");
   module.def(
       "is_ub_initialized", [] { return userbuffers() != nullptr; },
       "Whether initialize_ub has been called, and destroy_ub has not since.");
   module.def("ub_settings", &all_settings, py::arg("fp8"),
-             "{GEMM: its settings} of one precision, defaults filled in.");
+             "Returns {GEMM: settings} for a precision, with defaults filled in.");
 }
 
 }  // namespace telens::python

@@ -1,8 +1,8 @@
 """TELens finds where low-precision training goes wrong.
 
 ``telens.pytorch`` has the FP8 modules and ``telens.paddle`` those for PaddlePaddle,
-``telens.common.recipe`` the recipes, ``telens.debug`` the sessions that watch the GEMMs inside, and
-``telens.open_run`` reads what was recorded.
+``telens.common.recipe`` the recipes, ``telens.debug`` the sessions that observe and record GEMMs,
+and ``telens.open_run`` reads a recorded run.
 """
 
 import importlib
@@ -20,14 +20,12 @@ from telens._C import (  # noqa: E402
     ShapeError,
     UsageError,
 )
-from telens._own_words import translate_argument_errors  # noqa: E402
 from telens.run import Run, open_run  # noqa: E402
-
-translate_argument_errors()
 
 
 def __getattr__(name: str) -> object:
-    # `import telens` and then telens.pytorch, as with Transformer Engine; they take time to import.
+    # As in Transformer Engine, telens.pytorch works after `import telens`. It is imported on first
+    # use.
     if name in ("common", "debug", "paddle", "pytorch"):
         return importlib.import_module(f"telens.{name}")
     if name == "summary":

@@ -11,7 +11,7 @@ _FIRST = ["rank", "iteration", "layer", "tensor", "gemm", "statistic", "scope"]
 
 
 def in_order(columns: Collection[str]) -> list[str]:
-    """The columns that say what a row belongs to first, and its value last."""
+    """Orders columns: keys first, the value last."""
     middle = [name for name in columns if name not in _FIRST and name != "value"]
     return [
         *(name for name in _FIRST if name in columns),

@@ -6,7 +6,7 @@ __all__ = ["bin_edges"]
 
 
 def bin_edges(statistics, bins):
-    """The smallest and the largest value of each bin, as core/ops/histogram_layout.h defines it."""
+    """Bounds of histogram bins, as defined in core/ops/histogram_layout.h."""
     import numpy
 
     low = numpy.full(len(bins), numpy.nan)

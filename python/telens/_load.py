@@ -1,4 +1,4 @@
-"""Loads the compiled part, after checking that it fits the torch beside it."""
+"""Loads the compiled extension after checking that it matches the installed torch."""
 
 import importlib
 
@@ -8,7 +8,7 @@ from telens import _build
 
 
 def minor_version(version: str) -> str:
-    """ "2.11.0+cu130" -> "2.11": what has to agree, since LibTorch's ABI changes with it."""
+    """Returns "2.11" for "2.11.0+cu130": LibTorch's ABI changes with the minor version."""
     return ".".join(version.split("+")[0].split(".")[:2])
 
 
@@ -17,13 +17,13 @@ def check_torch_version(built_with: str, found: str) -> None:
     if minor_version(built_with) != minor_version(found):
         raise ImportError(
             f"telens was built with torch {built_with}, but torch {found} is installed here. "
-            f"Install torch {minor_version(built_with)}.*, or build telens again beside torch "
-            f"{found}: pip install --no-build-isolation ."
+            f"Install torch {minor_version(built_with)}.*, or rebuild telens with torch {found}: "
+            "pip install --no-build-isolation ."
         )
 
 
 def load_extension() -> None:
-    """Imports telens._C. Raises ImportError if it is not built, or was built with another torch."""
+    """Imports telens._C. Raises ImportError if it is not built or was built with another torch."""
     check_torch_version(_build.TORCH_VERSION, torch.__version__)
     try:
         importlib.import_module("telens._C")
@@ -31,7 +31,7 @@ def load_extension() -> None:
         if error.name != "telens._C":
             raise
         raise ModuleNotFoundError(
-            "telens: its compiled module telens._C is not built (`make demo` leaves it out); in "
-            "the source tree run cmake --build build --target telens_python",
+            "telens: the compiled module telens._C is not built (`make demo` skips it). In the "
+            "source tree run cmake --build build --target telens_python",
             name=error.name,
         ) from None

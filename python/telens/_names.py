@@ -1,4 +1,4 @@
-"""Errors about what a caller wrote: what was expected, what came, and which name is near."""
+"""Argument errors: the expected value, the given value and the nearest valid name."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from telens import _C
 
 __all__: list[str] = []
 
-# Letters that have to agree for a name to be taken for a misspelt one (1: all).
+# Minimum similarity of a suggested name (difflib ratio, 1 for equal names).
 _LIKENESS = 0.6
-# Longer lists of names are cut to the first ones.
+# Messages list at most this many names.
 _MOST_LISTED = 12
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -22,23 +22,24 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def nearest(written: Any, names: Iterable[str]) -> str:
-    """ " (did you mean 'fprop'?)", or nothing where no name is near."""
+    """ " (did you mean 'fprop'?)", or "" if no name is similar."""
     matches = difflib.get_close_matches(str(written), list(names), 1, _LIKENESS)
     return f" (did you mean '{matches[0]}'?)" if matches else ""
 
 
 def refusal(function: str, argument: str, expected: str, got: Any) -> _C.UsageError:
-    """The error of an argument that is something else than expected."""
+    """Returns the error for an argument with an unexpected value or type."""
     shown = f"{got!r} (a {type(got).__name__})" if type(got) in _SHOWN else type(got).__name__
     return _C.UsageError(f"{function}: {argument} must be {expected}, not {shown}")
 
 
-# Values of other types may be long, and say less than their type.
+# Types whose values are shown. Other values may be long and less helpful than their type.
 _SHOWN = (bool, int, float, str, bytes, type(None), tuple)
 
 
 def among(function: str, argument: str, value: Any, names: list[str], what: str = "one") -> str:
-    """One of the names; the error says which is nearest, and what there is."""
+    """Returns `value` if it is one of `names`. The UsageError suggests the nearest name and lists
+    them."""
     if value in names:
         return value
     more = f", ... ({len(names)} in all)" if len(names) > _MOST_LISTED else ""
@@ -50,7 +51,7 @@ def among(function: str, argument: str, value: Any, names: list[str], what: str 
 
 
 def names_arguments(function: _Function) -> _Function:
-    """Has a call with a keyword that the function lacks raise TypeError with the nearest one."""
+    """Makes calls with an unknown keyword raise TypeError that suggests the nearest argument."""
     title = function.__qualname__.removesuffix(".__init__")
     names = [name for name in inspect.signature(function).parameters if name != "self"]
 
@@ -59,13 +60,13 @@ def names_arguments(function: _Function) -> _Function:
         for given in kwargs:
             if given not in names:
                 hint = nearest(given, names) or f"; it has {', '.join(names)}"
-                raise TypeError(f"{title}: there is no argument {given!r}{hint}")
+                raise TypeError(f"{title}: unknown argument {given!r}{hint}")
         return function(*args, **kwargs)
 
     return call
 
 
 def names_fields(owner: _Class) -> _Class:
-    """`names_arguments` of the constructor of a dataclass."""
+    """Applies `names_arguments` to a dataclass constructor."""
     owner.__init__ = names_arguments(owner.__init__)
     return owner

@@ -20,10 +20,10 @@ __all__ = ["write_dataset"]
 
 
 def write_dataset(reader: _C.RunReader, folder: pathlib.Path, show_progress: bool) -> dict:
-    """Writes <folder>/<table>/rank=<rank>/part-0.parquet; the rows of each table.
+    """Writes <folder>/<table>/rank=<rank>/part-0.parquet and returns {table: rows}.
 
-    A table without rows has no folder, a rank without rows of a table none in that. Memory holds
-    one piece of about a million rows at a time. A file has its name only when it is whole.
+    A table without rows gets no folder, and a rank without rows of a table no subfolder. Memory
+    holds one piece of about a million rows at a time. A file gets its name when it is complete.
     """
     try:
         import pyarrow  # noqa: F401
@@ -49,7 +49,7 @@ def _others() -> list[str]:
 
 
 class _Table:
-    """One table of a run: what its columns are in Parquet, and how many rows were written."""
+    """One table of a run: its Parquet columns and the number of rows written."""
 
     def __init__(self, reader: _C.RunReader, name: str, rank: int) -> None:
         self.name = name
@@ -73,7 +73,7 @@ class _Table:
             self._read(_C.RecordQuery(**_ALL, rank=rank), write_piece)
 
     def _piece(self, columns: dict[str, Any]) -> pyarrow.Table:
-        """Without the rank, which stands in the path."""
+        """Drops the rank, which is part of the path."""
         import pyarrow
 
         piece = {name: columns[name].numpy() for name in in_order(columns) if name != "rank"}
@@ -93,14 +93,14 @@ class _Table:
         return bin_edges(pandas.Series(names), piece["bin"])
 
 
-# Arguments of queries: of all rows, and of none.
+# Query arguments that select every row, and none.
 _ALL: dict[str, Any] = dict.fromkeys(("layers", "tensors", "gemms", "statistics"))
 _ALL |= {"first_iteration": -(2**63), "last_iteration": 2**63 - 1}
 _NO_ROW = _ALL | {"first_iteration": 2**63 - 1, "last_iteration": -(2**63)}
 
 
 def _reading(reader: _C.RunReader, name: str) -> Callable:
-    """The function that reads a table: of a query, and of what takes its rows in pieces."""
+    """Returns the function that reads a table: (query, callback for pieces of rows)."""
     if name in ("records", "histograms"):
         return getattr(reader, name)
     return lambda query, use: reader.table(name, query, use)
@@ -114,9 +114,10 @@ def _named(reader: _C.RunReader, kind: _C.Dictionary) -> pyarrow.Array:
 
 @contextlib.contextmanager
 def _new_file(path: pathlib.Path) -> Iterator[Callable[[pyarrow.Table], None]]:
-    """What writes tables to a new Parquet file; none is made where nothing is written.
+    """Yields a function that writes tables to a new Parquet file. Creates the file at the first
+    write.
 
-    The name of an unfinished one begins with a dot: readers of datasets pass over it.
+    The name of an unfinished file begins with a dot, which dataset readers skip.
     """
 
     unfinished = path.with_name(f".{path.name}.tmp")
@@ -142,10 +143,9 @@ def _new_file(path: pathlib.Path) -> Iterator[Callable[[pyarrow.Table], None]]:
 
 
 def _writer(file: Any, schema: pyarrow.Schema) -> Any:
-    """Without the extremes of floating-point columns, which leave NaN out.
+    """Drops min and max of floating-point columns, which ignore NaN.
 
-    By them DuckDB 2.0 takes a column with a NaN for one without, and finds no row where a value is
-    not finite.
+    DuckDB 2.0 would conclude from them that a column does not contain NaN, and find none.
     """
     import pyarrow.parquet
 

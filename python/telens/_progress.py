@@ -1,4 +1,4 @@
-"""A progress bar of one line on stderr."""
+"""A single-line progress bar on stderr."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _class(module_type: _C.ModuleType) -> str:
 
 
 def _is_attribute(field: _C.FieldInfo) -> bool:
-    # The instance has these from the core; they are no parameters of its own.
+    # The instance gets these from the core; they are not its own parameters.
     placement = ("device", "params_dtype")
     return field.name not in ("bias", *placement) and not field.type.startswith("Callable")
 

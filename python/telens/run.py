@@ -82,7 +82,7 @@ class Run:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the run ran on: machine, versions, variables."""
+        """The environment of the run: machine, versions, variables."""
         return dict(self._reader.environment())
 
     @property
@@ -96,9 +96,9 @@ class Run:
 
     @property
     def damage(self) -> pandas.DataFrame:
-        """Rows that are not what was written: path, table, first_row, rows. Reads all files.
+        """Returns damaged rows: path, table, first_row, rows. Reads every file.
 
-        They are left out of everything that is read, with a warning when they are come upon.
+        Other methods skip damaged rows with a warning.
         """
         return _table_of_files(
             self._reader.damage(), columns=["path", "table", "first_row", "rows"]
@@ -120,11 +120,11 @@ class Run:
         iterations: tuple[int | None, int | None] = (None, None),
         rank: int | None = None,
     ) -> pandas.DataFrame:
-        """What was observed, one value a row, in the order of writing.
+        """Returns the recorded values, one per row, in the order of writing.
 
         Columns: rank, iteration, layer, tensor, gemm, statistic, scope (the group that the value
-        was reduced over), value. Names are categories; gemm and scope are missing where there is
-        none.
+        was reduced over), value. Names are categories; gemm and scope are missing values if they do
+        not apply.
 
         Parameters
         ----------
@@ -135,10 +135,10 @@ class Run:
         iterations
             (first, last), both inclusive, None for no end
         rank
-            of this rank alone
+            only this rank
 
-        A name that the run does not have, and a pattern that fits none of its layers, are errors,
-        which say what is near; so is a rank that wrote none of its files.
+        Raises UsageError with the nearest name if the run lacks the name, if the pattern matches
+        none of its layers, or if the rank wrote no file.
         """
         query = self._query(layer, tensor, gemm, statistic, iterations, rank)
         return self._frame(*self._reader.records(query))
@@ -152,13 +152,14 @@ class Run:
         iterations: tuple[int | None, int | None] = (None, None),
         rank: int | None = None,
     ) -> pandas.DataFrame:
-        """What ``telens.ValueHistogram`` and ``telens.BlockTelemetry`` recorded, one bin a row.
+        """Returns the histograms of ``telens.ValueHistogram`` and ``telens.BlockTelemetry``, one
+        bin per row.
 
         Columns: rank, iteration, layer, tensor, gemm, statistic (``code_histogram_bf16``,
         ``scale_histogram_e8m0``, ...), scope, bin (its number, see docs/run_file.md), count, low
-        and high: the smallest and the largest value that the bin can hold. Those of a code are
-        equal; those of the bin of NaNs are NaN. Bins without elements are absent. The arguments are
-        those of ``records``.
+        and high: the smallest and the largest value that the bin can hold. They are equal for a
+        code, and NaN for the bin of NaNs. Bins without elements are absent. The arguments match
+        ``records``.
         """
         import pandas
 
@@ -177,12 +178,11 @@ class Run:
         iterations: tuple[int | None, int | None] = (None, None),
         rank: int | None = None,
     ) -> pandas.DataFrame:
-        """Single blocks of tensors, one a row: the worst ones that ``telens.BlockTelemetry`` saw.
+        """Returns the worst blocks that ``telens.BlockTelemetry`` found, one per row.
 
         Columns: rank, iteration, layer, tensor, gemm, statistic (``block_underflows%``,
-        ``block_mse``, with ``_columnwise`` behind those of the columnwise copy), scope, block_row,
-        block_column (in blocks, of the tensor as a matrix), value. The arguments are those of
-        ``records``.
+        ``block_mse``, with the suffix ``_columnwise`` for the columnwise copy), scope, block_row,
+        block_column (in blocks, of the tensor as a matrix), value. The arguments match ``records``.
         """
         if statistic in _OF_BLOCKS and statistic not in self.names("statistic"):
             statistic, iterations = None, _NEVER  # no block was bad
@@ -208,10 +208,10 @@ class Run:
         iterations: tuple[int | None, int | None] = (None, None),
         rank: int | None = None,
     ) -> pandas.DataFrame:
-        """Any other table of the run file by its name, as docs/run_file.md lists them.
+        """Returns any other table of the run file by its name; docs/run_file.md lists them.
 
-        Columns: rank, and those of the file, with names in place of ids. The other arguments
-        are those of ``records``; one that its rows do not have is ignored.
+        Columns: rank and the file's columns, with names instead of ids. The other arguments match
+        ``records``; filters on missing columns are ignored.
         """
         among("Run.table", "name", name, _C.RunReader.tables())
         query = self._query(layer, tensor, gemm, statistic, iterations, rank)
@@ -223,16 +223,16 @@ class Run:
     ) -> dict[str, int]:
         """Writes the run as a dataset that DuckDB, Spark, Dask, pandas and Polars read.
 
-        ``<folder>/<table>/rank=<rank>/part-0.parquet`` for each table that has rows; columns are
-        those of ``records``, ``histograms`` and ``table``, with rank in the path. Returns how many
-        rows each table has. Needs pyarrow, and memory for a million rows at a time.
+        ``<folder>/<table>/rank=<rank>/part-0.parquet`` for each table that has rows, with the
+        columns of ``records``, ``histograms`` and ``table``; the rank is in the path. Returns
+        {table: number of rows}. Needs pyarrow, and memory for a million rows at a time.
 
         Parameters
         ----------
         folder
             new or empty
         progress
-            whether to show a bar on stderr; None: where that is a terminal
+            whether to show a bar on stderr; None shows it on a terminal
         """
         from telens._parquet import write_dataset
 
@@ -257,7 +257,7 @@ class Run:
         )
 
     def _named(self, ids, kind: str, as_text: bool):
-        """Names in place of ids: texts, or categories where a name stands in very many rows."""
+        """Replaces ids by names: strings, or categories for names that repeat in many rows."""
         import numpy
         import pandas
 
@@ -292,7 +292,7 @@ class Run:
 
     @property
     def losses(self) -> pandas.Series:
-        """The loss of each iteration on the lowest rank that recorded one."""
+        """The loss per iteration on the lowest rank that recorded one."""
         scalars = self.scalars
         losses = scalars[scalars["name"] == "loss"]
         losses = losses[losses["rank"] == losses["rank"].min()]
@@ -300,7 +300,7 @@ class Run:
 
     @property
     def events(self) -> pandas.DataFrame:
-        """What happened: rank, time (seconds since 1970), iteration, kind, text, layer."""
+        """Returns events: rank, time (seconds since 1970), iteration, kind, text, layer."""
         table = self._small_table("events")
         return table[["rank", "time", "iteration", "kind", "text", "layer"]]
 
@@ -308,7 +308,7 @@ class Run:
         if name is None:
             return None
         names = self.names(kind)
-        # Where there are no names of a kind, none can be misspelt, and no row has one.
+        # Without names of a kind there is nothing to check, and no row has one.
         if not names:
             return []
         return [names.index(among("Run", kind, name, names))]

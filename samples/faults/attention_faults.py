@@ -11,7 +11,7 @@ QUERY, KEY = 0, 1
 
 
 def change_queries_and_keys(training: Training, layer: str, at: int, change) -> None:
-    """change(query, key) returns both anew, [seq, batch, heads, size] each."""
+    """change(query, key) returns a new query and key, both [seq, batch, heads, size]."""
 
     def hook(module, inputs):
         if training.step < at:
@@ -27,7 +27,7 @@ def logits_explode(training: Training, layer: str, at: int) -> Truth:
 
 
 def attention_collapses(training: Training, layer: str, at: int) -> Truth:
-    """Every query looks at its own position alone, by logits of 0 there and below 0 before it."""
+    """Every query attends only to its own position: logits of 0 there and below 0 before it."""
 
     def change(query: torch.Tensor, key: torch.Tensor):
         query, key = query.clone(), key.clone()

@@ -41,18 +41,18 @@ class Case:
         if self.fault:
             truth = self.fault.plant(training, self.layer, self.at)
         record(training, config, folder / self.name)
-        told = {
+        truth_record = {
             "fault": self.fault.name if self.fault else "healthy",
             "recipe": self.options.recipe,
             "truth": dataclasses.asdict(truth) if truth else None,
         }
-        (folder / self.name / "truth.json").write_text(json.dumps(told))
+        (folder / self.name / "truth.json").write_text(json.dumps(truth_record))
 
 
 def faulty_cases(seeds: list[int], recipes: list[str], names: list[str], model: str) -> list[Case]:
-    """Of each fault, seed and recipe one, with a victim and a moment that the seed draws.
+    """Yields one run per fault, seed and recipe. The seed selects the victim and the iteration.
 
-    `model` takes the place of the GPT.
+    `model` replaces the GPT.
     """
     cases = []
     for fault in ALL_FAULTS:
@@ -76,7 +76,7 @@ def faulty_cases(seeds: list[int], recipes: list[str], names: list[str], model: 
 
 
 def healthy_cases(seeds: list[int], recipes: list[str]) -> list[Case]:
-    """Twins, and trainings that differ in what must not look like a fault."""
+    """Twins, and trainings with harmless differences that must not look like a fault."""
     variations = {
         "twin": {},
         "fast": {"learning_rate": 1e-2},
@@ -122,7 +122,7 @@ def main() -> None:
     )
     parser.add_argument("--model", choices=("gpt", "llama"), default="gpt", help="of the faults")
     parser.add_argument("--faults", nargs="*", default=[])
-    parser.add_argument("--config", type=pathlib.Path, default=CONFIG, help="what records")
+    parser.add_argument("--config", type=pathlib.Path, default=CONFIG, help="recorder of the run")
     parser.add_argument("--only", nargs="*", default=[], help="names of cases")
     parser.add_argument("--healthy", choices=("with", "without", "only"), default="with")
     options = parser.parse_args()

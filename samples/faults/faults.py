@@ -1,4 +1,4 @@
-"""Faults that are planted in a training from outside, and what a diagnosis has to say of each."""
+"""Faults that are planted in a training from outside, and the expected diagnosis of each."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FP8 = (*DELAYED, "current", "mxfp8")
 
 @dataclasses.dataclass(frozen=True)
 class Truth:
-    """A cause, where and since when; None: of the whole run, or not to be told."""
+    """A cause with its place and first iteration, or None for the whole run or an unknown one."""
 
     causes: tuple[str, ...]  # any of them is right
     layer: str | None
-    tensor: str | tuple[str, ...] | None  # any of several is right
+    tensor: str | tuple[str, ...] | None  # any of these is right
     first: int
 
 
@@ -44,12 +44,12 @@ def module_of(training: Training, layer: str) -> torch.nn.Module:
 
 
 def watched_name(layer: str) -> str:
-    """Of the GEMM that takes the module's input."""
+    """The GEMM that uses the module's input."""
     return {"layernorm_mlp": f"{layer}.fc1"}.get(layer.rpartition(".")[2], layer)
 
 
 def change_input(training: Training, layer: str, at: int, change: Callable) -> None:
-    """Changes what a module gets, from an iteration on."""
+    """Changes a module's input, starting at an iteration."""
 
     def hook(module, inputs):
         if training.step < at:
@@ -60,7 +60,7 @@ def change_input(training: Training, layer: str, at: int, change: Callable) -> N
 
 
 def change_gradient(training: Training, layer: str, at: int, change: Callable) -> None:
-    """Changes the gradient of what a module gives, from an iteration on."""
+    """Changes the gradient of a module's output, starting at an iteration."""
 
     def hook(module, inputs, output):
         first = output[0] if isinstance(output, tuple) else output
@@ -79,7 +79,7 @@ def weight_of(training: Training, layer: str) -> torch.nn.Parameter:
 
 
 def in_step(training: Training, at: int, do: Callable[[], None]) -> None:
-    """Before the forward of one iteration."""
+    """Runs before the forward of a single iteration."""
     training.before_step.append(lambda t: do() if t.step == at else None)
 
 
@@ -178,7 +178,8 @@ def scale_twice(training: Training, layer: str, at: int) -> Truth:
 
 
 def scale_frozen(training: Training, layer: str, at: int) -> Truth:
-    """The scales of input and weight. The input grows besides, or nothing would come of it."""
+    """Freezes the scales of input and weight. The input also grows; otherwise the fault would have
+    no effect."""
     kept: list[torch.Tensor] = []
 
     @torch.no_grad()

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Asks `telens diagnose` about the runs of campaign.py and compares it with what was planted.
+"""Runs `telens diagnose` on the runs of campaign.py and compares the result with the planted
+faults.
 
-A healthy training that went wrong by itself counts in a line of its own.
+A healthy training that failed by itself is counted on a separate line.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def label(finding: dict) -> str:
 
 
 class Judgement:
-    """How many runs of each kind got which first finding."""
+    """Counts the first findings per kind of run."""
 
     def __init__(self) -> None:
         self.table: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
@@ -62,7 +63,7 @@ class Judgement:
         )
 
     def add(self, kind: str, findings: list[dict], truth: dict | None) -> bool:
-        """Whether the run got what it should: its fault first, or no finding."""
+        """Returns whether the run has the expected result: its fault first, or no finding."""
         place = place_of_truth(findings, truth) if truth else 1 if not findings else None
         row = self.table[kind]
         row["runs"] += 1
@@ -107,14 +108,14 @@ def main() -> None:
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
     judgement = Judgement()
-    for told in sorted(options.out.glob("*/truth.json")):
-        case = json.loads(told.read_text())
-        findings = diagnose(told.parent)["findings"]
+    for truth_file in sorted(options.out.glob("*/truth.json")):
+        case = json.loads(truth_file.read_text())
+        findings = diagnose(truth_file.parent)["findings"]
         truth = case["truth"]
-        right = judgement.add(kind_of(case, told.parent), findings, truth)
+        right = judgement.add(kind_of(case, truth_file.parent), findings, truth)
         if not right and options.verbose:
             print(
-                told.parent.name,
+                truth_file.parent.name,
                 truth and (truth["causes"], truth["layer"], truth["tensor"], truth["first"]),
             )
             for finding in findings[:FIRST]:

@@ -1,7 +1,7 @@
-"""Whether a training without a planted fault went well, by its losses alone.
+"""Judges from the losses whether a training without a planted fault went well.
 
-The rules of `telens diagnose` have no part in it, so that it can judge their false alarms: a
-training that diverges by itself is no healthy one, and a finding about it no false alarm.
+It does not use the rules of `telens diagnose`, so it can judge their false alarms: a finding about
+a training that diverges by itself is not a false alarm.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ ABOVE_LAST = 1.5  # times the loss of the iteration before
 
 
 def did_learn(losses: Sequence[float]) -> bool:
-    """Whether the loss ends below where it began, and never lost more than it had learned.
+    """Returns whether the loss ends below its start and never rose above it.
 
-    The mean of the last tenth has to be 5 % below that of the first tenth, and no loss behind that
-    10 % above the largest of the first tenth: there the model is worse than untrained. Nor may the
-    loss rise by half within an iteration: that is a spike, whatever made it.
+    The mean of the last tenth must be 5 % below the mean of the first tenth. No later loss may be
+    10 % above the maximum of the first tenth, since the model would be worse than untrained. The
+    loss must not rise by half within an iteration, which is a spike.
     """
     if len(losses) < 2 or not all(math.isfinite(loss) for loss in losses):
         return False

@@ -1,6 +1,6 @@
-"""What the trainings of samples/faults train: models of several kinds, with data and loss.
+"""The models that samples/faults trains, with data and loss.
 
-Layers of all models are named as their submodules, so that a fault finds its victim by name.
+Layers have the names of their submodules, so that a fault can find its victim by name.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from telens.debug import Registry, TEConfigAPIMapper, api_method
 
 
 def rate_one(training: Training, layer: str, at: int) -> Truth:
-    """A learning rate of 1 from the first step on, as where a schedule's peak is its factor."""
+    """A learning rate of 1 from the first step on, as if a schedule's peak were its factor."""
     training.rate_factor = 1 / training.options.learning_rate
     return Truth(("weight_jump",), None, None, 1)
 
@@ -58,7 +58,7 @@ def never_optimized(training: Training, layer: str, at: int) -> Truth:
 
 
 def large_steps(training: Training, layer: str, at: int) -> Truth:
-    """One weight takes 30 times the step, as in a parameter group of its own."""
+    """One weight takes 30 times the step, as in a separate parameter group."""
     before: list[torch.Tensor] = []
 
     def keep(t: Training) -> None:
@@ -83,7 +83,7 @@ def zero_at_start(training: Training, layer: str, at: int) -> Truth:
 
 
 def weight_anew(training: Training, layer: str, at: int) -> Truth:
-    """A weight is initialized again, as where a checkpoint does not hold it."""
+    """A weight is initialized again, as if it were missing in a checkpoint."""
 
     @torch.no_grad()
     def initialize() -> None:
@@ -149,7 +149,7 @@ def explodes_slowly(training: Training, layer: str, at: int) -> Truth:
 
 
 def scale_lost_once(training: Training, layer: str, at: int) -> Truth:
-    """As by a resume that loads a history and not the scale that was made from it."""
+    """As after a resume that loads the amax history but not the scale computed from it."""
     in_step(training, at, scale_slot(training, layer, lambda s: 1.0))
     return Truth(("wrong_scale",), watched_name(layer), "activation", at)
 
@@ -169,7 +169,7 @@ def scales_swapped(training: Training, layer: str, at: int) -> Truth:
 
 
 def gradient_scale_frozen(training: Training, layer: str, at: int) -> Truth:
-    """The gradient grows besides, or nothing would come of it."""
+    """The gradient also grows; otherwise the fault would have no effect."""
     kept: list[torch.Tensor] = []
 
     @torch.no_grad()
@@ -247,7 +247,7 @@ def wrong_operand(gemm: str, operand: str, change: str):
 
 
 def weight_cached(training: Training, layer: str, at: int) -> Truth:
-    """The codes of the weight are those of one iteration, as by a wrong is_first_microbatch."""
+    """The weight's codes stay at one iteration, as with a wrong is_first_microbatch."""
     module = module_of(training, layer)
     forward = module.forward
 

@@ -8,7 +8,7 @@ from training import Training
 
 
 def detached_output(training: Training, layer: str, at: int) -> Truth:
-    """No gradient comes back to a layer, as behind a detach() that was forgotten."""
+    """A layer gets no gradient, as after a forgotten detach()."""
 
     def hook(module, inputs, output):
         if training.step < at:

@@ -1,4 +1,4 @@
-"""More faults, of kinds that are seen less often or more slowly than those of faults.py."""
+"""More faults, which are rarer or slower to show than the faults in faults.py."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ WARM_UP = 5  # steps of a learning rate that rises
 
 @dataclasses.dataclass
 class Options:
-    """What a healthy training varies."""
+    """The options that vary between healthy trainings."""
 
     recipe: str = "delayed"
     model: str = "gpt"
@@ -63,9 +63,9 @@ class Options:
     rank: int = 0
     dropout: float = 0.0
     dtype: torch.dtype = torch.bfloat16  # the dtype of autocast
-    loss_scaler: bool = False  # torch's, which begins too high and looks for its place
+    loss_scaler: bool = False  # torch's GradScaler, which starts too high and adapts
     evaluate_every: int = 0  # steps; a forward of other data without gradients
-    clip: float = 0.0  # the largest norm of the gradients; 0: any
+    clip: float = 0.0  # the largest norm of the gradients; 0 for no clipping
     short_batches: bool = False  # every fifth batch has half of the rows
     optimizer: str = "adamw"
     padding: float = 0.0  # the part of each batch's sequences that is zeros
@@ -74,10 +74,10 @@ class Options:
 
 
 class Training:
-    """The state of a training; faults take hold of `model`, `optimizer` and the callbacks.
+    """The state of a training; faults modify `model`, `optimizer` and the callbacks.
 
-    Callbacks get the training: `before_step` before the forward of each iteration, `before_update`
-    between backward and optimizer, `after_update` behind it.
+    Callbacks receive the training: `before_step` before each forward, `before_update` between
+    backward and optimizer, `after_update` after the optimizer.
     """
 
     def __init__(self, options: Options) -> None:
@@ -96,7 +96,7 @@ class Training:
         self.build()
 
     def build(self) -> None:
-        """Makes model and optimizer anew, as the start of a process does."""
+        """Creates model and optimizer again, as at the start of a process."""
         made = self.options
         self.model = self.task.build(made)
         if self.step >= made.frozen_from:
@@ -192,7 +192,7 @@ class Training:
 
 
 def every_iteration(path: str | os.PathLike) -> dict:
-    """A configuration of one file without its budgets."""
+    """Returns a file's configuration without its budgets."""
     import yaml
 
     config = yaml.safe_load(pathlib.Path(path).read_text())

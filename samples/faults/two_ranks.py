@@ -78,7 +78,7 @@ def lost_nan(training: Training) -> Truth:
 
 
 def unreduced(training: Training) -> Truth:
-    """The gradients of one parameter are not averaged any more."""
+    """The gradient of a parameter is no longer averaged."""
     averages = training.before_update
 
     def keep(t: Training) -> None:
@@ -132,12 +132,12 @@ def train(rank: int, fault: str, seed: int, folder: pathlib.Path) -> None:
     truth = plant(training) if plant else None
     record(training, configuration(), folder)
     if rank == 0:
-        told = {
+        truth_record = {
             "fault": fault if truth else "healthy",
             "recipe": "delayed",
             "truth": dataclasses.asdict(truth) if truth else None,
         }
-        (folder / "truth.json").write_text(json.dumps(told))
+        (folder / "truth.json").write_text(json.dumps(truth_record))
 
 
 def run_rank(rank: int, port: int, out: pathlib.Path, faults: list[str], seed: int) -> None:

@@ -18,7 +18,7 @@ constexpr int kWrongUse = 2;
 void add_options(CLI::App& app, gpt::TrainingOptions& options) {
   app.add_option("--config", options.config, "debug configuration (YAML)")
       ->check(CLI::ExistingFile);
-  app.add_option("--log-dir", options.log_dir, "folder of what the session records")
+  app.add_option("--log-dir", options.log_dir, "folder of the session's records")
       ->capture_default_str();
   app.add_option("--recipe", options.recipe, "precision of the linear layers")
       ->check(CLI::IsMember({"delayed", "current", "mxfp8", "block", "nvfp4", "bf16", "fp32"}))
@@ -32,7 +32,7 @@ void add_options(CLI::App& app, gpt::TrainingOptions& options) {
       ->capture_default_str();
   app.add_option("--seed", options.seed, "of weights and batches")->capture_default_str();
   app.add_option("--loss-file", options.loss_file,
-                 "writes the hexadecimal bits of each step's loss in FP32, one a line");
+                 "writes the hexadecimal FP32 bits of each step's loss, one per line");
   app.add_option("--text", options.text,
                  "folder of text files; default: Python's standard library");
   app.add_option("--text-bytes", options.text_bytes, "reads at most this much text")
@@ -43,7 +43,7 @@ void add_options(CLI::App& app, gpt::TrainingOptions& options) {
                  "the text's bigram entropy");
   app.add_option("--save", options.save, "writes a checkpoint");
   app.add_option("--save-at", options.save_at, "after this many steps; default: after the last");
-  app.add_option("--resume", options.resume, "goes on from a checkpoint")->check(CLI::ExistingFile);
+  app.add_option("--resume", options.resume, "resumes from a checkpoint")->check(CLI::ExistingFile);
 }
 
 void add_size_options(CLI::App& app, gpt::TrainingOptions& options) {

@@ -24,7 +24,7 @@ struct ModelOptions {
 // Layers are named layers.<i>.... and head in debug configurations.
 class Model : public torch::nn::Module {
  public:
-  // ranks: whose part of the model it is; null: all of it.
+  // ranks: selects this rank's part of the model; null for the whole model.
   explicit Model(const ModelOptions& options, const Ranks* ranks = nullptr);
 
   // bytes: int64 [seq, batch] -> logits [seq, batch, 256]; of this rank's rows and samples.

@@ -13,7 +13,8 @@ telens::ProcessGroupPtr join_world(int rank, int ranks, const at::Device& device
 
 telens::ProcessGroupPtr make_group(const telens::ProcessGroupPtr& world,
                                    const GroupOptions& options) {
-  telens::raise<telens::UsageError>("{}: this build has no process groups", options.description);
+  telens::raise<telens::UsageError>("{}: this build does not include process groups",
+                                    options.description);
 }
 
 void sum_over(const telens::ProcessGroupPtr& group, at::Tensor tensor) {}

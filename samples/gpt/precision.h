@@ -17,7 +17,7 @@ class Precision {
   // In force for the lifetime of the object: to be held during a forward.
   class Region {
    public:
-    // group: whose ranks share scales; null: this one has its own.
+    // group: the ranks that share scales; null if this rank does not share them.
     explicit Region(const Precision& precision, const telens::ProcessGroupPtr& group = nullptr);
     ~Region();
     Region(const Region&) = delete;
@@ -32,7 +32,7 @@ class Precision {
  private:
   bool autocast_;
   at::DeviceType device_;
-  std::shared_ptr<const telens::Recipe> recipe_;  // null: no FP8
+  std::shared_ptr<const telens::Recipe> recipe_;  // null without FP8
 };
 
 }  // namespace gpt

@@ -1,6 +1,6 @@
-// ProcessGroupGloo.hpp of torch's package includes gloo's headers, which the package lacks. Those
-// of another version of gloo do: what is compiled here has gloo's types behind pointers alone, and
-// makes no object of them (docs/internals/decisions/architecture_and_build.md).
+// ProcessGroupGloo.hpp of torch's package includes gloo's headers, which the package lacks. The
+// headers of another gloo version work, because this file uses gloo's types only through pointers
+// and creates no objects of them.
 #include "process_groups.h"
 
 #include <fmt/format.h>
@@ -58,7 +58,7 @@ c10::intrusive_ptr<c10d::Store> meet(int rank, int ranks) {
   options.port = port_from_environment();
   options.isServer = rank == 0 && !has_agent;
   options.numWorkers = ranks;
-  // A second attempt of torchrun may find what the first one left.
+  // A restart by torchrun may find keys of the first attempt.
   const char* attempt = std::getenv("TORCHELASTIC_RESTART_COUNT");
   try {
     return c10::make_intrusive<c10d::PrefixStore>(
@@ -73,7 +73,7 @@ c10::intrusive_ptr<c10d::Store> meet(int rank, int ranks) {
 c10::intrusive_ptr<Gloo> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                            int size, const GroupOptions& options) {
   const auto of_backend = Gloo::Options::create(options.timeout);
-  const char* interface = std::getenv("GLOO_SOCKET_IFNAME");  // as torch.distributed heeds it
+  const char* interface = std::getenv("GLOO_SOCKET_IFNAME");  // as in torch.distributed
   of_backend->devices.push_back(interface != nullptr ? Gloo::createDeviceForInterface(interface)
                                                      : Gloo::createDefaultDevice());
   of_backend->global_ranks_in_group = options.ranks;

@@ -1,5 +1,5 @@
-// Groups of the processes that torchrun started, and collectives over them, as torch.distributed
-// makes them: gloo on CPUs, NCCL on GPUs where the build has it.
+// Groups of the processes that torchrun started, and collectives over them, as in
+// torch.distributed: gloo on CPUs, NCCL on GPUs if the build includes it.
 //
 // Two implementations: process_groups.cpp, and one_process.cpp for a build without gloo's headers.
 #pragma once
@@ -15,15 +15,15 @@
 
 namespace gpt {
 
-// All of them: they meet at MASTER_ADDR:MASTER_PORT, in the store of torchrun's agent or in one
-// that rank 0 serves. Throws telens::UsageError for a build or an environment without what that
-// takes, telens::Error where the others do not come.
+// The group of all processes. They meet at MASTER_ADDR:MASTER_PORT, in the store of torchrun's
+// agent or in a store that rank 0 serves. Throws telens::UsageError if the build or the environment
+// does not support it, telens::Error if other ranks do not join.
 telens::ProcessGroupPtr join_world(int rank, int ranks, const at::Device& device);
 
 struct GroupOptions {
   std::vector<std::uint64_t> ranks;  // their ranks in the world, ascending, this process among them
   std::string description;
-  at::Device device = at::kCPU;  // cpu: tensors of CPUs alone
+  at::Device device = at::kCPU;  // cpu: only CPU tensors
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
 };
 

@@ -102,7 +102,7 @@ Ranks::Ranks(const RankOptions& options, const Place& place, const at::Device& d
 void Ranks::make_groups(const at::Device& device) {
   world_ = join_world(static_cast<int>(place_.rank), static_cast<int>(place_.ranks), device);
   const std::int64_t rank = place_.rank;
-  const std::int64_t of_layer = rank % options_.tp;  // its place in its tensor-parallel group
+  const std::int64_t of_layer = rank % options_.tp;         // its rank in its tensor-parallel group
   const std::int64_t sequence = options_.tp * options_.cp;  // ranks of one sequence
   const auto make = [&](std::vector<std::uint64_t> ranks,
                         const char* description) -> telens::ProcessGroupPtr {
@@ -172,7 +172,7 @@ void Ranks::add_gradients(torch::nn::Module& model) const {
   for (const PlacedParameter& parameter : list_parameters(model)) {
     const at::Tensor& gradient = parameter.value.grad();
     const bool is_divided = parameter.placement.partition_dim.has_value();
-    // Under sequence parallelism a rank has the gradient of its own rows.
+    // With sequence parallelism, a rank has the gradient of its rows only.
     if (options_.sequence_parallel && !is_divided) sum_over(tensor_parallel_, gradient);
     if (options_.dp * options_.cp > 1) sum_over(data_parallel_, gradient);
   }

@@ -33,15 +33,15 @@ struct Place {
   std::int64_t local_rank = 0;  // on this machine: the number of its GPU
   std::int64_t ranks = 1;
 };
-// Throws telens::UsageError for what are no such numbers.
+// Throws telens::UsageError for other values.
 Place place_in_world();
 
-// Throws telens::UsageError where there are not tp * cp * dp processes, or where they do not divide
+// Throws telens::UsageError unless there are tp * cp * dp processes, or if they do not divide
 // batches of this shape.
 void check(const RankOptions& options, const Place& place, const BatchShape& shape);
 
-// This process among tp * cp * dp. Those of one tensor-parallel group are neighbors, and so are the
-// groups of one sequence.
+// This process among tp * cp * dp. Ranks of a tensor-parallel group are adjacent, and so are the
+// groups that share a sequence.
 class Ranks {
  public:
   // Meets the others. The options are checked.
@@ -51,7 +51,7 @@ class Ranks {
   // Its model has parts that one rank's has not: groups, and parts of weights.
   bool divides_model() const { return options_.tp * options_.cp > 1; }
   const Place& place() const { return place_; }
-  // Null: one rank.
+  // Null for a single rank.
   const telens::ProcessGroupPtr& world() const { return world_; }
 
   // Sets the options that make a layer a divided one.
@@ -62,14 +62,14 @@ class Ranks {
 
   Batch own_part(const Batch& batch) const;
 
-  // The factor of this rank's mean loss in the mean of all bytes.
+  // The weight of this rank's mean loss in the mean over the whole batch.
   double share_of_loss() const;
   // The sum over the ranks that have other bytes.
   at::Tensor total(const at::Tensor& share) const;
-  // Adds up what ranks have of each gradient; layers leave this to their owner.
+  // Sums the ranks' partial gradients, which layers leave to their owner.
   void add_gradients(torch::nn::Module& model) const;
 
-  // All of them, for their own comparisons: a collective that fails spoils its group alone.
+  // All ranks, for the session's comparisons: a failed collective affects only this group.
   telens::ProcessGroupPtr group_for_comparisons(std::chrono::milliseconds timeout) const;
   // No rank leaves while another one is in a collective.
   void wait_for_all() const;
@@ -82,7 +82,7 @@ class Ranks {
   Place place_;
   telens::ProcessGroupPtr world_;
   telens::ProcessGroupPtr tensor_parallel_;
-  telens::ProcessGroupPtr data_parallel_;  // the same parts of layers, other bytes
+  telens::ProcessGroupPtr data_parallel_;  // equal parts of layers, different bytes
   telens::ProcessGroupPtr context_parallel_;
 };
 

@@ -10,8 +10,8 @@
 namespace gpt {
 namespace {
 
-// The path is that of the first file, or of its folder where the session could write none: it
-// warned of that, and the training went on.
+// The path names the first file, or its folder if the session could not write a file. In that case
+// it printed a warning and training continued.
 bool has_recorded(const std::filesystem::path& path) {
   std::error_code error;
   return std::filesystem::is_regular_file(path, error);

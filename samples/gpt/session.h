@@ -1,4 +1,4 @@
-// The debug session of a training, of one rank or of several.
+// The debug session of a training with one or more ranks.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ struct SessionOptions {
   std::int64_t first_step = 0;
 };
 
-// A debug session for the lifetime of the object, if there is a configuration. Its end says where
-// the run was recorded.
+// A debug session for the lifetime of the object, if there is a configuration. Its end prints the
+// path of the run.
 class Session {
  public:
   Session(const SessionOptions& options, const Ranks& ranks);

@@ -43,7 +43,7 @@ std::string read_text(const fs::path& folder, std::int64_t max_bytes) {
   return text;
 }
 
-// Where Python's standard library lies, by the layout of Unix systems; empty if nowhere.
+// Returns the path of Python's standard library in the layout of Unix systems; empty if not found.
 fs::path find_python_library() {
   std::vector<fs::path> found;
   for (const char* root : {"/usr/lib", "/usr/local/lib"}) {

@@ -1,4 +1,4 @@
-// Real text, as bytes: what the model learns.
+// The training text, as bytes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,16 +22,15 @@ struct BatchShape {
 
 class Text {
  public:
-  // All files below `folder` that hold no NUL byte, in the order of their paths, up to max_bytes.
-  // An empty folder: Python's standard library, wherever it is found. Throws telens::UsageError
-  // where there is no text.
+  // Reads the files below `folder` without NUL bytes, ordered by path, up to max_bytes. An empty
+  // `folder` selects Python's standard library. Throws telens::UsageError if there is no text.
   static Text load(const std::string& folder, std::int64_t max_bytes);
 
   // Entropy of the next byte given the present one, in nats: the loss of the best bigram model.
   double bigram_entropy() const;
 
-  // Sequences from places that seed and step alone decide, so that a resumed run goes on with the
-  // same batches.
+  // Sequences at positions that depend only on seed and step, so that a resumed run continues with
+  // the same batches.
   Batch batch(std::uint64_t seed, std::int64_t step, const BatchShape& shape) const;
 
   const std::string& folder() const { return folder_; }

@@ -72,8 +72,9 @@ at::Device get_device(const TrainingOptions& options, const Place& place) {
   const at::Device best = telens::default_device(at::hasCUDA());
   if (options.device == "cuda" && !best.is_cuda()) {
     telens::raise<telens::UsageError>(
-        "--device cuda: {}", at::hasCUDA() ? "this build has no CUDA kernels (TELENS_CUDA=OFF)"
-                                           : "there is no GPU that LibTorch can use");
+        "--device cuda: {}", at::hasCUDA()
+                                 ? "this build does not include CUDA kernels (TELENS_CUDA=OFF)"
+                                 : "LibTorch cannot use a GPU");
   }
   constexpr std::array<std::string_view, 3> kOnCpuAlone{"mxfp8", "block", "nvfp4"};  // their GEMMs
   if (options.device == "auto" &&

@@ -9,7 +9,7 @@ MODULES = "test_modules.py::"
 GROUPED = "test_grouped_linear.py::"
 NEUTRAL = "test_neutral_arguments.py::"
 ATTENTION = "test_attention.py::"
-DRAWN = ATTENTION + "test_drawn_cases_are_those_of_fp64"
+DRAWN = ATTENTION + "test_random_cases_match_fp64"
 PARALLEL = "test_tensor_parallel.py::"
 DIVIDED = PARALLEL + "test_shards_of_a_linear_layer_are_the_whole_layer_on_2_ranks"
 DIVIDED_HEADS = (
@@ -75,8 +75,7 @@ OF_ANY_MODULE = {
     ),
     "test_rng_tracker.py::test_weights_are_drawn_inside_the_fork": "get_rng_state_tracker",
     "test_rng_tracker.py::test_a_layer_may_name_its_state": "rng_tracker_name",
-    "test_training.py::"
-    "test_weights_quantized_in_the_first_microbatch_are_used_in_the_next": "is_first_microbatch",
+    "test_training.py::test_first_microbatch_weights_are_reused": "is_first_microbatch",
     "test_fp8_outputs.py::"
     "test_current_scaling_rounds_an_output_to_fp8_after_the_gemm": "fp8_output",
     "test_fp8_outputs.py::"
@@ -181,16 +180,16 @@ FUNCTIONS = {
     "test_layers_hand_the_group_that_they_were_given_to_every_call": "set_tensor_parallel_group",
     "test_delayed_wgrads.py::"
     "test_each_call_makes_those_of_the_oldest_backward": "backward_dw need_backward_dw",
-    "test_availability.py::test_what_is_emulated_is_available_and_the_reason_says_so": (
+    "test_availability.py::test_emulated_formats_are_available_with_a_reason": (
         "is_fp8_available is_mxfp8_available is_fp8_block_scaling_available is_nvfp4_available"
     ),
 }
 
 # {test: fields of the recipes}
 RECIPE_FIELDS = {
-    RECIPES + "test_arguments_stand_in_transformer_engines_order": "positions",
+    RECIPES + "test_arguments_have_transformer_engines_order": "positions",
     RECIPES + "test_interval_is_a_field_accepted_by_name": "interval",
-    RECIPES + "test_with_the_largest_margin_the_largest_value_is_not_lost": "margin",
+    RECIPES + "test_largest_margin_keeps_the_largest_value": "margin",
     "test_fp8_meta.py::"
     "test_the_format_of_the_recipe_is_that_of_both_directions": "fp8_format Format",
     "test_fp8_meta.py::"
@@ -217,12 +216,10 @@ RECIPE_FIELDS = {
     "test_row_scaled.py::test_weights_and_gradients_keep_one_scale_a_tensor": (
         "row_scaled_activation"
     ),
-    "test_power_of_2_scale.py::"
-    "test_power_of_2_scale_makes_every_scale_the_power_of_two_of_the_formula": "power_of_2_scale",
+    "test_power_of_2_scale.py::test_power_of_2_scale_matches_the_formula": "power_of_2_scale",
     "test_custom_recipe.py::"
     "test_a_custom_recipe_is_asked_for_every_tensor_and_obeyed": "CustomRecipe",
-    "test_delayed_scaling_requests.py::"
-    "test_where_all_tensors_are_requested_layers_train_as_under_delayed_scaling": (
+    "test_delayed_scaling_requests.py::test_requests_for_all_tensors_equal_delayed_scaling": (
         "DelayedScalingRequest"
     ),
 }

@@ -132,9 +132,9 @@ def test_the_ledger_lists_paddles_own_linear_layers_and_says_what_replaces_them(
     )
     (row,) = [row for row in csv.DictReader(done.stdout.splitlines()) if row["gemm"] == "all"]
     assert (row["layer"], row["ran"]) == ("model.own", "not seen: paddle's Linear")
-    told = "".join(path.read_text() for path in tmp_path.rglob("*.log"))
-    assert "a linear layer of the model (model.own) is not of TELens" in told
-    for text in (row["why"], told):
+    message = "".join(path.read_text() for path in tmp_path.rglob("*.log"))
+    assert "a linear layer of the model (model.own) is not of TELens" in message
+    for text in (row["why"], message):
         assert "put a telens.paddle.Linear in its place" in text
         assert "telens.pytorch" not in text
 
@@ -161,8 +161,8 @@ def test_a_training_without_steps_is_told_so_at_its_end(tmp_path, mode):
                 out.sum().backward()
             if mode == "with steps":
                 debug.step()
-    told = "".join(path.read_text() for path in tmp_path.rglob("*.log"))
-    assert ("debug.step() was never called: layers ran forward 3 times" in told) == (
+    message = "".join(path.read_text() for path in tmp_path.rglob("*.log"))
+    assert ("debug.step() was never called: layers ran forward 3 times" in message) == (
         mode == "train"
     )
 

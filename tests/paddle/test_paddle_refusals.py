@@ -131,10 +131,10 @@ def test_an_encoders_output_of_another_shape_is_told_by_it():
 
 
 @pytest.mark.parametrize("layer", [te.Linear, te.LayerNormLinear, te.LayerNormMLP])
-def test_a_layer_without_a_name_is_told_by_its_class(layer):
+def test_errors_of_unnamed_layers_name_the_class(layer):
     with pytest.raises(telens.ShapeError, match=rf"^{layer.__name__}\b.*has shape \[2, 48\]"):
         layer(32, 32)(hidden(2, 48))
-    words = rf"^{layer.__name__}\b.*; outside paddle.amp.auto_cast they must be the same"
+    words = rf"^{layer.__name__}\b.*; outside autocast they must be the same"
     with pytest.raises(telens.ShapeError, match=words):
         layer(32, 32)(hidden(2, 32).astype("float64"))
 
@@ -202,7 +202,7 @@ def test_the_state_of_another_layer_is_refused_and_changes_nothing(make_state, w
 @pytest.mark.parametrize("value", ["abc", 3, None, [[1, 2]]])
 def test_what_is_no_state_is_refused_in_words_of_paddle(value):
     layer = trained(te.Linear(32, 32))
-    words = r"^Linear.set_state_dict: fp8_state must be a list of one tensor of bytes"
+    words = r"^Linear.set_state_dict: fp8_state must be a list with one tensor of bytes"
     with pytest.raises(telens.UsageError, match=words):
         layer.set_state_dict(layer.state_dict() | {"fp8_state": [value]})
     with pytest.raises(telens.UsageError) as error:

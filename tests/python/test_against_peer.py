@@ -63,7 +63,7 @@ def without_times(log: str) -> list[str]:
     return [re.sub(r"^[\d-]+ [\d:]+,\d{3} - ", "", line) for line in log.splitlines()]
 
 
-def test_statistics_of_a_scripts_own_tensors_and_their_lines_are_the_peers(tmp_path):
+def test_script_tensor_statistics_match_the_peer(tmp_path):
     torch.manual_seed(1)
     tensors = [torch.randn(7, 5) * 10.0**exponent for exponent in range(-6, 6, 2)]
     logs, returned = {}, {}
@@ -99,7 +99,7 @@ def test_statistics_of_a_scripts_own_tensors_and_their_lines_are_the_peers(tmp_p
     assert returned[debug].count({}) == returned[peer].count({}) > 0
 
 
-def test_names_of_base_statistics_are_taken_in_any_case(tmp_path):
+def test_base_statistic_names_ignore_case(tmp_path):
     x = torch.tensor([1.0, 3.0])
     for api, _, session in both_sessions(base_config(stats=["MAX", "L2_Norm"]), tmp_path):
         with session:
@@ -124,7 +124,7 @@ def test_the_norm_of_large_fp16_is_finite(tmp_path):
     assert norms == {debug: 300 * 256, peer: float("inf")}
 
 
-def test_the_second_session_logs_into_files_of_its_own(tmp_path):
+def test_second_session_logs_to_new_files(tmp_path):
     x, line = torch.ones(2), "head_logits_max"
     for number in (1, 2):
         for api, _, session in both_sessions(base_config(["max"]), tmp_path / str(number)):
@@ -135,7 +135,7 @@ def test_the_second_session_logs_into_files_of_its_own(tmp_path):
     assert statistics_log(tmp_path / "1" / "peer").count(line) == 2
 
 
-def test_texts_of_one_calling_line_are_all_written(tmp_path):
+def test_messages_of_a_calling_line_are_all_written(tmp_path):
     for api, log_dir, session in both_sessions("", tmp_path):
         with session:
             for text in ("one", "two", "two"):
@@ -166,7 +166,7 @@ ENVIRONMENTS = [
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS, ids=str)
-def test_the_environment_means_what_it_means_to_the_peer(tmp_path, monkeypatch, environment):
+def test_environment_variables_match_the_peer(tmp_path, monkeypatch, environment):
     for variable in VARIABLES:
         monkeypatch.delenv(f"NVDLFW_INSPECT_{variable}", raising=False)
     for variable, value in environment.items():

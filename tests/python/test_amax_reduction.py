@@ -96,7 +96,7 @@ def test_the_group_is_the_one_that_is_named():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_without_any_group_the_error_says_what_to_call(kind):
+def test_missing_group_error_names_the_call(kind):
     quantizer_class, options = KINDS[kind]
     with pytest.raises(telens.UsageError, match=r"call torch\.distributed\.init_process_group"):
         quantizer_class(**options, with_amax_reduction=True)

@@ -32,7 +32,7 @@ def test_all_names_of_the_contract_are_in_telens_debug():
     assert debug.get_reduction_params is get_reduction_params
 
 
-def test_a_class_that_reduces_itself_is_told_over_whom(tmp_path):
+def test_self_reducing_class_gets_its_group(tmp_path):
     group = object()
     with debug.session("", log_dir=tmp_path):
         assert debug.get_reduction_params("activation", group, 2) == (False, None, True)
@@ -71,7 +71,7 @@ def test_a_logger_that_cannot_log_is_an_error_that_names_the_argument(tmp_path, 
 
 
 @pytest.mark.parametrize("size", [-5, "5MB", 1.5, True])
-def test_a_size_of_the_run_file_that_is_no_number_of_bytes_is_refused(tmp_path, size):
+def test_rejects_invalid_run_file_size(tmp_path, size):
     with refused(rf"debug.initialize: recording\['max_size'\] must be a number of bytes.*{size!r}"):
         debug.initialize("", log_dir=tmp_path, recording={"max_size": size})
 
@@ -100,7 +100,7 @@ def test_a_wrong_option_of_initialize_is_an_error_that_names_it(tmp_path, option
         "class Registry:\n    __module__ = 'nvdlfw_inspect.registry'",
     ],
 )
-def test_a_feature_file_with_the_imports_of_the_peer_is_told_the_rule(tmp_path, line):
+def test_feature_file_with_peer_imports_gets_a_hint(tmp_path, line):
     (tmp_path / "features").mkdir()
     (tmp_path / "features/mine.py").write_text(line)
     rule = r"mine.py .*here transformer_engine.X is telens.X, and nvdlfw_inspect.X is telens.debug"
@@ -111,7 +111,7 @@ def test_a_feature_file_with_the_imports_of_the_peer_is_told_the_rule(tmp_path, 
 # ---- configurations as a dict
 
 
-def test_a_configuration_may_hold_numbers_of_numpy_and_torch_sets_and_paths(tmp_path):
+def test_configuration_accepts_numpy_torch_sets_and_paths(tmp_path):
     config = section(
         {
             "LogTensorStats": {
@@ -166,7 +166,7 @@ def test_characters_of_a_dict_beyond_16_bits_stay_themselves():
     assert debug.plan(config, name).rows
 
 
-def test_what_no_configuration_can_hold_is_an_error_that_names_its_key(tmp_path):
+def test_unsupported_configuration_value_names_its_key(tmp_path):
     config = section({"LogTensorStats": {"enabled": True, "stats": ["max", object()]}})
     key = r"section\.transformer_engine\.LogTensorStats\.stats\[1\]"
     with refused(rf"debug.initialize: the configuration's key '{key}' has a object"):
@@ -177,7 +177,7 @@ def test_what_no_configuration_can_hold_is_an_error_that_names_its_key(tmp_path)
         debug.initialize(5, log_dir=tmp_path)
 
 
-def test_a_plan_takes_the_name_of_one_layer():
+def test_plan_accepts_a_single_layer_name():
     assert debug.plan(MAXIMA, "fc").rows == debug.plan(MAXIMA, ["fc"]).rows
     assert [row["layer"] for row in debug.plan(MAXIMA, "fc")] == ["fc"]
 
@@ -192,7 +192,7 @@ def test_a_plan_takes_the_name_of_one_layer():
         (lambda: debug.step("1.5"), r"debug.step: loss must be a number .* not '1.5' \(a str\)"),
         (
             lambda: debug.step(torch.ones(2)),
-            r"debug.step: loss must be a number .* not one of shape \(2,\); hand over its mean",
+            r"debug.step: loss must be a number .* not one of shape \(2,\); pass its mean",
         ),
         (lambda: debug.record("x", "a"), "debug.record: value must be a number .* not 'a'"),
         (lambda: debug.record("x", None), "debug.record: value must be a number .* not None"),
@@ -223,7 +223,7 @@ def test_a_plan_takes_the_name_of_one_layer():
         ),
     ],
 )
-def test_a_wrong_argument_is_an_error_that_names_function_and_argument(tmp_path, call, expected):
+def test_wrong_argument_names_function_and_argument(tmp_path, call, expected):
     with debug.session("", log_dir=tmp_path), refused(expected):
         call()
 
@@ -234,7 +234,7 @@ def test_only_modules_get_names(model):
         debug.infer_and_assign_layer_names(model)
 
 
-def test_numbers_of_all_kinds_are_recorded_and_levels_go_by_name(tmp_path):
+def test_records_any_number_type_and_accepts_level_names(tmp_path):
     with debug.session("", log_dir=tmp_path):
         for value in (2, 2.0, numpy.float32(2), numpy.array([2.0]), torch.tensor([[2.0]])):
             debug.record("two", value)
@@ -288,7 +288,7 @@ ONE = torch.ones(1)
         ),
     ],
 )
-def test_wrong_arguments_are_told_in_words_of_this_library(tmp_path, monkeypatch, call, message):
+def test_wrong_arguments_of_bound_functions_are_usage_errors(tmp_path, monkeypatch, call, message):
     monkeypatch.chdir(tmp_path)
     with refused(message) as error:
         call()
@@ -296,7 +296,7 @@ def test_wrong_arguments_are_told_in_words_of_this_library(tmp_path, monkeypatch
     assert "telens._C" not in str(error.value)
 
 
-def test_a_callback_that_misuses_another_librarys_function_is_told_so():
+def test_type_errors_inside_callbacks_are_kept():
     def misuse(_):
         torch._C._jit_pass_inline("no graph")
 

@@ -31,7 +31,7 @@ def check(case, expected):
 
 
 @pytest.mark.parametrize("first", range(0, CASES, PAGE))
-def test_drawn_cases_are_those_of_fp64(first):
+def test_random_cases_match_fp64(first):
     for number in range(first, first + PAGE):
         case = Case(number)
         expected = case.expected()

@@ -101,7 +101,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_kernel_is_the_one_that_ran_and_the_reason_what_rules_out_flash(tmp_path, name):
+def test_kernel_and_reason_against_flash_are_recorded(tmp_path, name):
     options, arguments, kernel, reason = CASES[name]
     tensors = heads(options.get("value_size", SIZE), options.get("num_gqa_groups", HEADS))
     with debug.session(LEDGER, log_dir=tmp_path):
@@ -124,9 +124,7 @@ def test_the_kernel_is_the_one_that_ran_and_the_reason_what_rules_out_flash(tmp_
         (0.0, False, None),
     ],
 )
-def test_without_the_reasons_that_are_named_the_kernel_is_a_faster_one(
-    tmp_path, dropout, gradient, left
-):
+def test_kernel_is_faster_without_the_named_reasons(tmp_path, dropout, gradient, left):
     with debug.session(LEDGER, log_dir=tmp_path):
         _, ran = attend(attention(attention_dropout=dropout), heads(), **bias(gradient))
         debug.step()
@@ -164,7 +162,7 @@ def test_a_switch_is_named(tmp_path, monkeypatch, switch):
     assert (state["kernel"], state["kernel cause"]) == (MATH, f"{who} switches flash attention off")
 
 
-def test_a_state_is_written_where_it_changes(tmp_path, monkeypatch):
+def test_state_is_written_when_it_changes(tmp_path, monkeypatch):
     module = attention()
     with debug.session(LEDGER, log_dir=tmp_path):
         for iteration in range(5):
@@ -186,7 +184,7 @@ def test_micro_batches_that_alternate_are_written_once(tmp_path):
     assert [(s["iteration"], s["kernel"]) for s in states(tmp_path)] == [(0, FLASH), (0, MATH)]
 
 
-def test_heads_whose_elements_lie_apart_are_named(tmp_path):
+def test_names_heads_with_noncontiguous_elements(tmp_path):
     module = attention()
     apart = [
         each.detach().transpose(1, 3).contiguous().transpose(1, 3).requires_grad_()
@@ -202,7 +200,7 @@ def test_heads_whose_elements_lie_apart_are_named(tmp_path):
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("checkpoint", [None, "core", "torch's", "ours"])
-def test_asking_changes_no_bit_and_a_recomputation_is_not_told(tmp_path, dropout, checkpoint):
+def test_query_keeps_bits_and_skips_recomputation(tmp_path, dropout, checkpoint):
     module = attention(attention_dropout=dropout)
 
     def call(*tensors):
@@ -225,7 +223,7 @@ def test_asking_changes_no_bit_and_a_recomputation_is_not_told(tmp_path, dropout
 
 
 @pytest.mark.parametrize("config", [None, logging_of(["query", "scores"], ["max"]), LEDGER])
-def test_nothing_is_asked_where_no_ledger_is_on(tmp_path, config):
+def test_no_query_without_a_ledger(tmp_path, config):
     off = contextlib.nullcontext()
     session = off if config is None else debug.session(config, log_dir=tmp_path)
     with session:
@@ -233,7 +231,7 @@ def test_nothing_is_asked_where_no_ledger_is_on(tmp_path, config):
     assert (ASKED in ran) == (config is LEDGER)
 
 
-def test_a_ledger_of_other_layers_leaves_attention_alone(tmp_path):
+def test_ledger_of_other_layers_skips_attention(tmp_path):
     config = {"one": LEDGER["section"] | {"layers": {"layer_types": ["fc1"]}}}
     with debug.session(config, log_dir=tmp_path):
         _, ran = attend(attention(), heads())
@@ -241,9 +239,7 @@ def test_a_ledger_of_other_layers_leaves_attention_alone(tmp_path):
     assert ASKED not in ran
 
 
-def test_the_command_lists_attentions_beside_gemms_and_no_rule_is_about_them(
-    tmp_path, build_folder
-):
+def test_command_lists_attentions_without_rules(tmp_path, build_folder):
     torch.manual_seed(1)
     layer = te.TransformerLayer(64, 128, 4, params_dtype=torch.bfloat16, attention_dropout=0.1)
     debug.infer_and_assign_layer_names(layer)

@@ -91,7 +91,7 @@ def check(number, telens_ops):
 
 
 @pytest.mark.parametrize("first", range(0, CASES, 50))
-def test_drawn_cases_are_those_of_fp64(telens_ops, first):
+def test_random_cases_match_fp64(telens_ops, first):
     for number in range(first, first + 50):
         check(number, telens_ops)
 
@@ -121,7 +121,7 @@ def test_blocks_of_queries_and_of_samples_add_up(telens_ops):
     assert actual["max"] == pytest.approx(scores.max().item(), rel=1e-6)
 
 
-def test_one_key_of_all_and_an_attention_sink_are_told_apart(telens_ops):
+def test_distinguishes_one_key_from_attention_sink(telens_ops):
     query = torch.ones(1, 1, 4, 1)
     key = torch.zeros(1, 1, 4, 1)
     for place, first in ((0, 3), (2, 0)):
@@ -151,7 +151,7 @@ def test_nothing_to_look_at_is_nothing(telens_ops, shape):
     assert unpacked(empty_keys)["blind"] == 12
 
 
-def test_the_shape_function_says_the_shape_and_refuses_what_does_not_fit(telens_ops):
+def test_shape_function_returns_shape_or_rejects(telens_ops):
     options = (None, None, None, None, False, False, 1.0)
     query, key = torch.ones(2, 1, 4, 3, 8, device="meta")
     assert telens_ops.attention_statistics(query, key, *options).shape == (26,)

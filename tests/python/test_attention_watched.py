@@ -110,7 +110,7 @@ def scores_of(case: Case):
 
 
 @pytest.mark.parametrize("first", range(0, 210, 30))
-def test_statistics_of_scores_are_those_of_fp64_for_every_mask_bias_and_softmax(tmp_path, first):
+def test_score_statistics_match_fp64(tmp_path, first):
     for number in range(first, first + 30):
         with debug.session(watching(["scores"], SCORES), log_dir=tmp_path / str(number)):
             Case(number).actual()
@@ -142,7 +142,7 @@ def check_scores(values, case):
     )
 
 
-def test_scores_that_are_not_finite_are_counted_and_spoil_nothing_else(tmp_path):
+def test_nonfinite_scores_are_counted_separately(tmp_path):
     query, key, value = (t.detach() for t in inputs(seq=4))
     query[0, 1, 0, 3] = math.nan
     key[1, 2, 1] = math.inf
@@ -216,7 +216,7 @@ def without_assigned_names(log: str) -> str:
     return "\n".join(line for line in log.splitlines() if "Assigned layer name" not in line)
 
 
-def test_configurations_of_the_linear_tensors_select_nothing_of_attention(tmp_path):
+def test_linear_tensor_configs_do_not_select_attention(tmp_path):
     x = torch.randn(6, 2, 32)
     with debug.session(watching(LINEAR, ["max"]), log_dir=tmp_path):
         block()(x).sum().backward()
@@ -227,7 +227,7 @@ def test_configurations_of_the_linear_tensors_select_nothing_of_attention(tmp_pa
     assert "core_attention" not in without_assigned_names(message_log(tmp_path))
 
 
-def test_a_section_that_selects_attention_and_names_none_of_its_tensors_watches_nothing(tmp_path):
+def test_section_without_attention_tensors_records_nothing(tmp_path):
     config = logging_of(["activation"], ["max"])
     config["section"]["layers"] = {"layer_types": ["core_attention"]}
     with debug.session(config, log_dir=tmp_path):
@@ -239,7 +239,7 @@ def test_a_section_that_selects_attention_and_names_none_of_its_tensors_watches_
     assert len(telens.open_run(tmp_path).records()) == 0
 
 
-def test_attention_is_named_after_its_module_and_stands_beside_the_linear_layers(tmp_path):
+def test_attention_is_named_after_its_module(tmp_path):
     x = torch.randn(6, 2, 32)
     with debug.session(watching(["query", "output"], ["max"]), log_dir=tmp_path):
         block()(x).sum().backward()
@@ -293,7 +293,7 @@ def test_a_forward_that_is_computed_again_is_recorded_once(tmp_path, name):
     assert records["again"] == records["plain"]
 
 
-def test_evaluations_are_recorded_apart_and_only_where_they_are_asked_for(tmp_path):
+def test_evaluations_are_recorded_only_on_request(tmp_path):
     module = attention()
     for mode in (None, "both"):
         config = watching(["query", "scores"], ["max"])
@@ -313,7 +313,7 @@ def test_evaluations_are_recorded_apart_and_only_where_they_are_asked_for(tmp_pa
     assert both["query", "max"] == alone["query", "max"]
 
 
-def test_a_forward_without_gradients_is_watched_and_has_no_gradients(tmp_path):
+def test_forward_without_grad_is_recorded(tmp_path):
     with debug.session(watching([*TENSORS, "scores"], ["max"]), log_dir=tmp_path):
         with torch.no_grad():
             attention()(*inputs())
@@ -322,7 +322,7 @@ def test_a_forward_without_gradients_is_watched_and_has_no_gradients(tmp_path):
     assert seen == {*INPUTS, "attention_output", "scores"}
 
 
-def test_autocast_shows_what_the_attention_takes(tmp_path):
+def test_autocast_records_the_attention_operands(tmp_path):
     with debug.session(watching(["query"], ["max"]), log_dir=tmp_path):
         query, key, value = inputs()
         with torch.autocast("cpu", torch.bfloat16):
@@ -331,7 +331,7 @@ def test_autocast_shows_what_the_attention_takes(tmp_path):
     assert recorded(tmp_path)["query", "max"] == query.bfloat16().max().item()
 
 
-def test_an_output_that_is_changed_in_place_shows_the_gradient_of_what_came_out(tmp_path):
+def test_in_place_output_keeps_the_output_gradient(tmp_path):
     results = []
     # Packed: of others the backward needs the output as it was.
     arguments = {
@@ -357,7 +357,7 @@ def test_an_output_that_is_changed_in_place_shows_the_gradient_of_what_came_out(
 # ------------------------------------------------------------------ features
 
 
-def test_fp8_statistics_say_what_a_cast_would_do(tmp_path):
+def test_fp8_statistics_describe_a_potential_cast(tmp_path):
     stats = ["fp8_current_scaling_underflows%", "mxfp8_mse", "underflows%"]
     config = watching(["query", "key_gradient"], stats, feature="LogFp8TensorStats")
     with debug.session(config, log_dir=tmp_path):
@@ -408,7 +408,7 @@ def test_a_trigger_sees_scores_and_names_the_attention(tmp_path):
             debug.step()
 
 
-def test_a_trigger_without_a_tensor_watches_linear_layers_alone(tmp_path):
+def test_trigger_without_tensor_watches_only_linear_layers(tmp_path):
     config = config_of("Trigger", "telens", when="max > 50", stop=True)
     with debug.session(config, log_dir=tmp_path):
         attention()(*(1000 * t for t in inputs()))
@@ -437,7 +437,7 @@ def test_features_that_read_tensors_refuse_scores():
             debug.initialize(config_of(feature, tensors=["query"], **keys))
 
 
-def test_statistics_that_a_tensor_has_not_are_left_out_with_one_warning(tmp_path):
+def test_missing_statistics_warn_once(tmp_path):
     config = watching(["query", "scores"], ["std", "one_key%"])
     with debug.session(config, log_dir=tmp_path):
         attention()(*inputs())

@@ -30,7 +30,7 @@ def pretend_gpu(monkeypatch, capability: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("what", ASKED)
-def test_what_is_emulated_is_available_and_the_reason_says_so(what, monkeypatch):
+def test_emulated_formats_are_available_with_a_reason(what, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert ASKED[what]() is True
     available, reason = ASKED[what](return_reason=True)
@@ -43,7 +43,7 @@ def test_what_is_emulated_is_available_and_the_reason_says_so(what, monkeypatch)
     [((8, 0), {"BF16"}), ((8, 9), {"BF16", "FP8"}), ((9, 0), set(ASKED) - {"MXFP8", "NVFP4"}),
      ((10, 0), set(ASKED))],
 )  # fmt: skip
-def test_the_reason_tells_native_products_from_emulated_ones(capability, native, monkeypatch):
+def test_reason_distinguishes_native_and_emulated(capability, native, monkeypatch):
     pretend_gpu(monkeypatch, capability)
     version = f"{capability[0]}.{capability[1]}"
     for what, ask in ASKED.items():
@@ -62,7 +62,7 @@ def test_a_gpu_without_kernels_of_this_build_is_none(monkeypatch):
     assert te.check_fp8_support()[1].endswith("on the CPU: this build has no CUDA kernels")
 
 
-def test_scripts_ask_by_the_names_of_each_version():
+def test_availability_functions_of_every_version_exist():
     for what, check in CHECKED.items():
         assert check() == ASKED[what](return_reason=True)
     manager = te.fp8.FP8GlobalStateManager
@@ -73,7 +73,7 @@ def test_scripts_ask_by_the_names_of_each_version():
     assert manager.is_fp8_block_scaling_available() == te.check_fp8_block_scaling_support()
 
 
-def test_every_recipe_is_supported_and_what_is_none_is_refused():
+def test_every_recipe_is_supported_and_others_rejected():
     for recipe in (DelayedScaling(), MXFP8BlockScaling(), NVFP4BlockScaling()):
         te.check_recipe_support(recipe)
     with pytest.raises(TypeError, match="check_recipe_support: recipe must be one of"):

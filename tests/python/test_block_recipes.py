@@ -275,7 +275,7 @@ def test_quantized_tensors_are_copied_pickled_and_saved(name):
 
 
 @pytest.mark.parametrize("name", ["mxfp8", "block", "nvfp4"])
-def test_quantizers_fill_what_they_made(name):
+def test_quantizers_update_their_own_tensors(name):
     quantizer = quantizer_of(RECIPES[name], "activation")
     target = quantizer.make_empty((48, 64))
     assert target.dequantize().count_nonzero() == 0
@@ -309,7 +309,7 @@ def test_impossible_recipes_are_refused():
         Float8BlockScaling(x_block_scaling_dim=2)
     with pytest.raises(telens.UsageError, match="E5M2"):
         MXFP8BlockScaling(fp8_format=Format.E5M2)
-    with pytest.raises(telens.UsageError, match="E2M1 is no FP8 format"):
+    with pytest.raises(telens.UsageError, match="E2M1 is not an FP8 format"):
         DelayedScaling(fp8_format=Format.E2M1)
     with pytest.raises(telens.UsageError, match="fp4_format"):
         NVFP4BlockScaling(fp4_format=Format.E4M3)
@@ -317,7 +317,7 @@ def test_impossible_recipes_are_refused():
         CustomRecipe(qfactory="mxfp8")
 
 
-def test_recipes_say_what_they_are():
+def test_recipes_report_their_kind():
     assert MXFP8BlockScaling().mxfp8()
     assert Float8BlockScaling().float8_block_scaling()
     assert NVFP4BlockScaling().nvfp4()

@@ -120,7 +120,7 @@ def config_file(tmp_path, running):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("running", RECIPES)
-def test_a_training_step_has_the_statistics_of_its_recipe_and_of_others(tmp_path, running, dtype):
+def test_step_records_running_and_whatif_statistics(tmp_path, running, dtype):
     x = wide(64, 160, dtype).requires_grad_()
     values, tensors = logged(
         config_file(tmp_path, running),
@@ -148,7 +148,7 @@ def test_a_training_step_has_the_statistics_of_its_recipe_and_of_others(tmp_path
     assert values["fc_activation_mxfp8_mse"] != values["fc_activation_mxfp8_mse_columnwise"]
 
 
-def test_what_a_block_recipe_would_have_done_is_asked_in_the_running_fp8_format(tmp_path):
+def test_block_whatif_uses_the_running_fp8_format(tmp_path):
     config = logging_of(["activation", "gradient"], ["mxfp8_mse"], "LogFp8TensorStats")
     x = wide(64, 160).requires_grad_()
     for name, region, of_gradients in (
@@ -200,7 +200,7 @@ def test_special_values_have_the_statistics_of_the_reference(tmp_path, recipe, d
         )
 
 
-def test_an_empty_batch_has_no_statistics_and_takes_none_of_the_weight(tmp_path):
+def test_empty_batch_records_nothing(tmp_path):
     config = logging_of(["activation", "weight"], ["mxfp8_mse"], "LogFp8TensorStats")
     values, _ = logged(config, tmp_path, a_layer(), torch.zeros(0, 160).requires_grad_())
     assert set(values) == set()
@@ -232,7 +232,7 @@ def test_micro_batches_of_any_mean_add_up_to_the_whole(tmp_path):
 
 
 @pytest.mark.parametrize("running", ["mxfp8", "nvfp4"])
-def test_where_one_gemm_is_disabled_the_other_ones_copy_is_measured(tmp_path, running):
+def test_disabled_gemm_measures_the_other_copy(tmp_path, running):
     for disabled, columnwise in (("fprop", True), ("wgrad", False)):
         config = section(
             {
@@ -253,7 +253,7 @@ def test_where_one_gemm_is_disabled_the_other_ones_copy_is_measured(tmp_path, ru
         assert ("fc_activation_mse_columnwise" in values) == columnwise
 
 
-def test_what_has_no_meaning_is_left_out_with_the_reason(tmp_path):
+def test_meaningless_statistics_are_skipped_with_a_reason(tmp_path):
     config = section(
         {
             "LogFp8TensorStats": {
@@ -286,7 +286,7 @@ def test_what_has_no_meaning_is_left_out_with_the_reason(tmp_path):
     assert "no columnwise copy with scales of its own" in message_log(tmp_path / "current")
 
 
-def test_of_weights_stored_in_blocks_what_needs_the_original_is_refused(tmp_path, capfd):
+def test_block_stored_weights_reject_original_statistics(tmp_path, capfd):
     config = logging_of(
         ["weight"], ["scale_inv_max", "scale_inv_min_columnwise", "mse"], "LogFp8TensorStats"
     )

@@ -100,7 +100,7 @@ def block_rows(run, tensor, statistic):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("kind", RECIPES)
-def test_a_training_step_is_told_block_by_block(tmp_path, kind, dtype):
+def test_step_is_recorded_by_block(tmp_path, kind, dtype):
     arrays, run = watched_step(tmp_path, watching(k=5), RECIPES[kind][0], dtype)
     records = {(row.tensor, row.statistic): row.value for row in run.records().itertuples()}
     for tensor, array in arrays.items():
@@ -200,7 +200,7 @@ def test_blocks_at_the_ends_of_the_scales_are_seen(tmp_path):
     assert table.loc[119, "low"] == table.loc[119, "high"] == 2.0**-8
 
 
-def test_without_k_no_block_is_kept(tmp_path):
+def test_k_of_zero_keeps_no_blocks(tmp_path):
     _, run = watched_step(tmp_path, watching(["activation"], k=0), MXFP8BlockScaling())
     assert len(run.blocks()) == 0
     assert len(run.records(statistic="block_underflows%_max")) == 1
@@ -212,7 +212,7 @@ def test_a_number_of_blocks_without_sense_is_an_error_at_load(tmp_path, k):
         debug.initialize(watching(k=k), log_dir=tmp_path)
 
 
-def test_what_has_no_blocks_is_left_out_with_one_warning(tmp_path, capfd):
+def test_tensors_without_blocks_warn_once(tmp_path, capfd):
     layers = [te.Linear(32, 32, params_dtype=torch.float32, name=name) for name in ("a", "b")]
     with debug.session(watching(["activation"]), log_dir=tmp_path):
         for layer in layers:
@@ -225,7 +225,7 @@ def test_what_has_no_blocks_is_left_out_with_one_warning(tmp_path, capfd):
     assert capfd.readouterr().err.count("BlockTelemetry") == 1
 
 
-def test_where_one_gemm_is_disabled_the_other_ones_copy_is_seen(tmp_path):
+def test_disabled_gemm_records_the_other_copy(tmp_path):
     config = {
         **watching(["activation"]),
         **{"off": section({"DisableFP8GEMM": {"enabled": True, "gemms": ["fprop"]}})["section"]},
@@ -276,7 +276,7 @@ def test_the_command_shows_each_of_the_worst_blocks_once(tmp_path, command):
     assert "block column" in text
 
 
-def test_the_command_says_what_is_missing(tmp_path, command):
+def test_command_names_missing_data(tmp_path, command):
     with debug.session(logging_of(["activation"], ["max"]), log_dir=tmp_path):
         train(a_layer(), an_input())
     result = command("blocks", tmp_path)

@@ -42,7 +42,7 @@ def test_a_run_that_sigterm_ended_says_so_and_in_which_iteration(tmp_path):
     assert notes_of(tmp_path) == ["the recording of rank 0: ended by SIGTERM in iteration 3"]
 
 
-def test_a_run_that_went_on_after_sigterm_has_no_note(tmp_path):
+def test_run_continuing_after_sigterm_lacks_a_note(tmp_path):
     program = PROGRAM.replace(
         "time.sleep(60)",
         "import os, signal\\n"

@@ -54,7 +54,7 @@ def train(folder, steps: int = 30, feature: str = "SlowLook") -> None:
             debug.step()
 
 
-def test_what_costs_too_much_runs_more_seldom_and_the_run_says_so(tmp_path, register):
+def test_over_budget_section_is_thinned_and_reported(tmp_path, register):
     register(SlowLook)
     train(tmp_path)
     events = telens.open_run(tmp_path).events
@@ -101,8 +101,8 @@ def test_a_class_that_is_on_in_odd_iterations_runs_in_some_of_them(tmp_path, reg
             debug.step()
     events = telens.open_run(tmp_path).events
     changes = events[events["kind"] == "budget"]
-    told = [CHANGE.fullmatch(text).groups() for text in changes["text"]]
-    assert [before for _, before in told] == ["all", *(after for after, _ in told[:-1])]
+    messages = [CHANGE.fullmatch(text).groups() for text in changes["text"]]
+    assert [before for _, before in messages] == ["all", *(after for after, _ in messages[:-1])]
     first = changes["iteration"].min()
     later = [iteration for iteration in OddLook.seen if iteration > first]
     odd = range(first + 1 + first % 2, steps, 2)

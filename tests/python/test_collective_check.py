@@ -23,7 +23,7 @@ def wrong(run, statistic: str = "collectives_wrong") -> set[tuple]:
     return set(rows[["iteration", "layer", "rank"]].itertuples(index=False, name=None))
 
 
-def told(run, rank: int = 0) -> list[str]:
+def reports(run, rank: int = 0) -> list[str]:
     events = run.events
     chosen = (events["kind"] == "collective_wrong") & (events["rank"] == rank)
     return list(events[chosen]["text"])
@@ -112,7 +112,7 @@ def ring(rank: int, folder: str) -> None:
             debug.step()
 
 
-def test_what_travels_round_a_ring_comes_as_it_was_sent(tmp_path):
+def test_ring_messages_arrive_unchanged(tmp_path):
     run_ranks(ring, str(tmp_path))
     for name, found in (("sound", {0: 0, 1: 0}), ("broken", {0: 4, 1: 0})):
         run = telens.open_run(tmp_path / name)
@@ -120,11 +120,11 @@ def test_what_travels_round_a_ring_comes_as_it_was_sent(tmp_path):
         rows = rows[rows["statistic"] == "collectives_wrong"]
         # Two ranks send keys and values once in each direction, and their gradients twice.
         assert dict(zip(rows["rank"], rows["value"], strict=True)) == found
-        assert len(told(run)) == (name == "broken")
-    assert re.search("transfer round a ring of Float .* from rank 1 differs", told(run)[0])
+        assert len(reports(run)) == (name == "broken")
+    assert re.search("transfer round a ring of Float .* from rank 1 differs", reports(run)[0])
 
 
-def test_collectives_of_layers_bring_what_ranks_sent(tmp_path):
+def test_layer_collectives_are_verified(tmp_path):
     run_ranks(divided, str(tmp_path))
     run = telens.open_run(tmp_path)
     rows = run.records()
@@ -135,7 +135,7 @@ def test_collectives_of_layers_bring_what_ranks_sent(tmp_path):
     assert set(seen[seen["iteration"] == 1]["layer"]) == {"before"}
     assert wrong(run) == set()
     assert wrong(run, "nonfinite_lost") == set()
-    assert told(run) == []
+    assert reports(run) == []
 
 
 # ---- collectives of the program
@@ -314,7 +314,7 @@ def test_a_collective_that_brings_something_else_is_found(programs, name):
     of_lost = rows[(rows["statistic"] == "nonfinite_lost") & (rows["iteration"] == 1)]
     assert set(of_lost["value"]) == {lost}
     for rank in range(2):
-        texts = told(run, rank)
+        texts = reports(run, rank)
         assert len(texts) == (rank in ranks)
         assert all(re.search(words, text) and "iteration 1" in text for text in texts)
 
@@ -322,7 +322,7 @@ def test_a_collective_that_brings_something_else_is_found(programs, name):
 def test_another_group_and_another_collective_are_found(programs):
     run = telens.open_run(programs / "groups")
     assert {layer for _, layer, _ in wrong(run)} == {"groups", "shapes"}
-    (text,) = told(run)
+    (text,) = reports(run)
     assert "it is this rank's own, as if no other were in the group" in text
 
 
@@ -420,5 +420,5 @@ def test_bad_arguments_among_several_ranks_are_refused():
     run_ranks(refuse)
 
 
-def test_without_a_session_nothing_happens():
+def test_does_nothing_outside_a_session():
     debug.check_collective("sum", torch.ones(3), torch.ones(3))

@@ -23,7 +23,7 @@ def make_linear(**options) -> te.Linear:
 # ------------------------------------------------------------------------------ missing names
 
 
-def test_missing_names_can_be_imported_and_inherited_and_raise_when_used():
+def test_missing_names_import_but_raise_when_used():
     class OfUser(te.ops.FusibleOperation):
         pass
 
@@ -51,7 +51,7 @@ def test_missing_names_can_be_imported_and_inherited_and_raise_when_used():
         lambda **options: te.GroupedLinear(2, 32, 32, device="cpu", **options),
     ],
 )
-def test_layers_tell_how_they_add_a_bias_and_keep_inputs(make):
+def test_layers_report_bias_and_input_attributes(make):
     module = make()
     assert module.apply_bias
     assert not make(bias=False).apply_bias
@@ -75,7 +75,7 @@ def test_weights_are_listed_by_name():
     assert te.LayerNormMLP(32, 64, device="cpu").weight_names == ["fc1_weight", "fc2_weight"]
 
 
-def test_weights_in_low_precision_are_told():
+def test_low_precision_weights_are_recognized():
     assert not make_linear().primary_weights_in_fp8
     with te.quantized_model_init():
         assert make_linear().primary_weights_in_fp8
@@ -122,7 +122,7 @@ def test_default_deviation_is_the_one_that_layers_document():
     assert f"mean 0 and deviation {DEFAULT_WEIGHT_STD}" in te.Linear.__doc__
 
 
-def test_the_store_of_weight_gradients_tells_what_waits():
+def test_wgrad_store_reports_pending_entries():
     layer = make_linear(delay_wgrad_compute=True)
     assert layer.wgrad_store.delay_wgrad_compute()
     assert layer.wgrad_store.is_empty()
@@ -154,7 +154,7 @@ def test_general_gemm_multiplies_in_each_layout(layout):
     assert low.dtype == torch.bfloat16
 
 
-def test_gathers_and_reductions_of_one_process_return_the_tensor():
+def test_single_process_collectives_return_the_tensor():
     assert not torch.distributed.is_initialized()
     x = torch.randn(4, 3)
     assert ranks.gather_along_first_dim(x, None) == (x, None)
@@ -168,7 +168,7 @@ def test_general_gemm_computes_in_fp32_inside_autocast():
     assert torch.equal(product, b @ a.t())
 
 
-def test_general_gemm_flattens_the_tokens_of_both_operands():
+def test_general_gemm_flattens_leading_dimensions():
     a, b = torch.randn(5, 2, 8), torch.randn(5, 2, 12)
     product, *_ = gemm.general_gemm(a, b, layout="NT")
     assert torch.equal(product, b.flatten(0, 1).t() @ a.flatten(0, 1))
@@ -398,7 +398,7 @@ def test_small_functions_of_numbers_and_tensors():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a machine without a GPU")
-def test_without_a_gpu_its_properties_are_zero():
+def test_gpu_properties_are_zero_on_cpu():
     assert utils.get_device_compute_capability() == (0, 0)
     assert utils.get_cudnn_version() == (0, 0, 0)
     assert utils.get_sm_count() == 0
@@ -406,7 +406,7 @@ def test_without_a_gpu_its_properties_are_zero():
     utils.nvtx_range_pop()
 
 
-def test_constants_agree_with_what_modules_take():
+def test_constants_match_module_arguments():
     assert constants.TE_DType[torch.float8_e5m2] == te.DType.kFloat8E5M2
     assert constants.TE_DType_To_Torch[te.DType.kBFloat16] == torch.bfloat16
     assert len(set(constants.QKVLayouts)) == len(constants.QKVLayouts) == 25
@@ -417,7 +417,7 @@ def test_constants_agree_with_what_modules_take():
         te.MXFP8Quantizer(te.DType.kBFloat16)
 
 
-def test_generators_of_graphs_are_those_of_all_trackers():
+def test_graph_generators_include_every_tracker():
     tracker = te.CudaRNGStatesTracker("cpu")
     tracker.add("mine", 3)
     tracker.generators()

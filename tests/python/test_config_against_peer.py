@@ -404,7 +404,7 @@ def modify_the_same(config):
     return False
 
 
-def test_random_configs_select_what_the_peer_selects():
+def test_random_configs_match_the_peer():
     rng = random.Random(20261121)
     configs = [random_config(rng) for _ in range(CONFIGS)]
     answers = ask([{"config": json.dumps(c), "layers": LAYERS, "steps": STEPS} for c in configs])
@@ -437,7 +437,7 @@ def test_random_configs_select_what_the_peer_selects():
     assert min(counts.values()) > 10, counts
 
 
-def test_an_item_without_its_tensors_is_an_error_where_nothing_stands_beside():
+def test_item_without_tensors_is_an_error():
     config = {
         "s": {
             "enabled": True,

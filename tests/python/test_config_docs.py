@@ -56,7 +56,7 @@ def test_every_example_of_the_docs_selects_layers_with_each_section(text: str):
     assert selected(text) == set(re.findall(r"^(\w+):", text, re.MULTILINE))
 
 
-def test_the_wrong_example_of_the_docs_has_the_mistakes_that_stand_below_it():
+def test_wrong_docs_example_has_the_documented_errors():
     position = next(i for i, (_, wrong, _) in enumerate(BLOCKS) if wrong)
     config, expected = BLOCKS[position][2], BLOCKS[position + 1][2]
     answer = ask([{"config": config, "layers": [], "steps": 1}])[0]

@@ -245,24 +245,24 @@ def bias_of_one_rank(rank: int) -> None:
     assert time.monotonic() - begun < 50  # the group's time is 60
 
 
-def refused_by_last(rank: int, case: Case, size: int, group: object, told: str) -> None:
+def refused_by_last(rank: int, case: Case, size: int, group: object, message: str) -> None:
     """The last rank refuses its inputs; the others say so instead of waiting for it."""
     positions = 15 if rank == size - 1 else 16
     inputs = [x[:positions] for x in whole_tensors(case)[:3]]
     own = "^DotProductAttention: 15 positions on a context-parallel rank"
     begun = time.monotonic()
-    with pytest.raises(telens.UsageError, match=own if positions == 15 else told):
+    with pytest.raises(telens.UsageError, match=own if positions == 15 else message):
         make(case, cp_group=group, cp_comm_type=case.comm)(*inputs)
     assert time.monotonic() - begun < 50  # the group's time is 60
 
 
 def refusal_of_one_rank(rank: int) -> None:
     for comm in ("p2p", "a2a"):
-        told = (
+        message = (
             rf"rank 0 of cp_group attends by {comm} .*, rank 1 refuses its arguments \(.*15 posit"
         )
         for _ in range(3):
-            refused_by_last(rank, Case(comm), 2, dist.group.WORLD, told)
+            refused_by_last(rank, Case(comm), 2, dist.group.WORLD, message)
         compare(Case(comm), rank, 2, dist.group.WORLD)
 
 

@@ -235,8 +235,8 @@ def checkpoints_of_dropout(rank: int) -> None:
         call = functools.partial(attention, x, x, x, checkpoint_core_attention=True)
         text = written_to_stderr(call)
         lines = text.splitlines()
-        told = "telens: checkpoint_core_attention changes nothing under"
-        assert [line.startswith(told) for line in lines] == [True] * times, (comm, text)
+        message = "telens: checkpoint_core_attention changes nothing under"
+        assert [line.startswith(message) for line in lines] == [True] * times, (comm, text)
 
 
 def nothing_is_left_of_dropout_1(rank: int) -> None:

@@ -87,7 +87,7 @@ def all_seven(note: Note, answers: dict) -> type:
 
         return api_method(asked)
 
-    def told(call):
+    def arguments(call):
         def called(self, config, layer_name, **keywords):
             note.add(call, config, layer_name, keywords)
             return keywords["tensor"]
@@ -95,7 +95,7 @@ def all_seven(note: Note, answers: dict) -> type:
         return api_method(called)
 
     calls = {call: routing(call) for call in ROUTING_CALLS} | {
-        call: told(call) for call in GEMM_CALLS
+        call: arguments(call) for call in GEMM_CALLS
     }
     return type("AllSeven", (TEConfigAPIMapper,), calls)
 
@@ -132,9 +132,7 @@ def test_fp8_gemm_enabled_gets_the_gemm_and_keeps_the_tensors(tmp_path, register
     }
 
 
-def test_the_configuration_of_a_call_is_a_copy_with_its_gemm_and_tensor(
-    tmp_path, register, layer, x
-):
+def test_call_configuration_is_a_copy(tmp_path, register, layer, x):
     note = Note()
 
     class Greedy(all_seven(note, dict.fromkeys(ROUTING_CALLS, True))):
@@ -163,7 +161,7 @@ def test_the_configuration_of_a_call_is_a_copy_with_its_gemm_and_tensor(
         assert all(arguments["config"] == expected for arguments in note.of(call)), call
 
 
-def test_a_parser_of_ones_own_may_change_what_it_is_given(tmp_path, register, layer, x):
+def test_custom_parser_may_modify_its_arguments(tmp_path, register, layer, x):
     seen = []
 
     class Popper(BaseConfigAPIMapper):
@@ -306,7 +304,7 @@ def test_one_modified_operand_must_meet_another_of_its_kind(tmp_path, register, 
         forward(layer, x, fp8=True)
 
 
-def test_inspect_tensor_sees_the_original_and_what_feeds_the_gemms(tmp_path, register, layer, x):
+def test_inspect_tensor_gets_original_and_operands(tmp_path, register, layer, x):
     note = Note()
     register(all_seven(note, {"inspect_tensor_enabled": True}))
     for fp8 in (False, True):
@@ -331,7 +329,7 @@ def test_inspect_tensor_sees_the_original_and_what_feeds_the_gemms(tmp_path, reg
         assert torch.equal(calls["activation"]["tensor"], x)
 
 
-def test_of_a_weight_that_is_stored_in_fp8_there_is_no_original(tmp_path, register, x):
+def test_fp8_stored_weight_lacks_an_original(tmp_path, register, x):
     note = Note()
     register(all_seven(note, {"inspect_tensor_enabled": True}))
     with te.fp8_model_init():
@@ -344,7 +342,7 @@ def test_of_a_weight_that_is_stored_in_fp8_there_is_no_original(tmp_path, regist
     assert calls["activation"]["tensor"] is not None
 
 
-def test_postquantize_comes_only_where_a_cast_or_a_modification_ran(tmp_path, register, layer, x):
+def test_postquantize_requires_a_cast_or_modification(tmp_path, register, layer, x):
     note = Note()
     register(all_seven(note, {"inspect_tensor_postquantize_enabled": True}))
     with debug.session(config_of("AllSeven", **EVERYTHING), log_dir=tmp_path / "observed"):
@@ -360,9 +358,7 @@ def test_postquantize_comes_only_where_a_cast_or_a_modification_ran(tmp_path, re
         ]
 
 
-def test_default_quantizer_is_none_outside_of_fp8_and_of_the_recipe_inside(
-    tmp_path, register, layer, x
-):
+def test_default_quantizer_is_none_outside_fp8(tmp_path, register, layer, x):
     note = Note()
     register(all_seven(note, {"modify_tensor_enabled": True, "fp8_gemm_enabled": False}))
     with debug.session(config_of("AllSeven", **EVERYTHING), log_dir=tmp_path):
@@ -398,7 +394,7 @@ def test_modify_tensor_passes_the_dtype_of_the_cast(tmp_path, register, x):
 # ---- debug.transformer_engine.<call>
 
 
-def test_without_a_feature_the_calls_answer_their_defaults(tmp_path, x):
+def test_calls_without_features_return_defaults(tmp_path, x):
     calls = debug.transformer_engine
     pair = {"layer_name": "mine", "gemm": "fprop", "tensor_name": "activation", "iteration": 0}
     with debug.session("", log_dir=tmp_path):
@@ -457,8 +453,8 @@ def test_self_instrumented_code_drives_all_seven_calls(tmp_path, register, x):
         calls.inspect_tensor(tensor=x, tp_group=None, tp_size=1, **tensor)
         calls.inspect_tensor_postquantize(tensor=x, rowwise=False, **pair)
     for call in GEMM_CALLS:
-        (told,) = note.of(call)
-        assert told["tensor_name"] == "activation"
+        (arguments,) = note.of(call)
+        assert arguments["tensor_name"] == "activation"
     assert note.of("inspect_tensor_postquantize")[0]["rowwise"] is False
 
 
@@ -528,23 +524,19 @@ def test_a_misspelt_name_is_an_error_with_the_nearest(tmp_path, x, call, names, 
         getattr(debug.transformer_engine, call)("mine", **names, **tensor)
 
 
-def test_postquantize_without_a_gemm_is_about_the_first_or_second_of_the_tensor(
-    tmp_path, register, x
-):
+def test_postquantize_without_gemm_uses_orientation(tmp_path, register, x):
     note = Note()
     register(all_seven(note, {"inspect_tensor_postquantize_enabled": True}))
     with debug.session(config_of("AllSeven", **EVERYTHING), log_dir=tmp_path):
         tell = debug.transformer_engine.inspect_tensor_postquantize
         tell("mine", tensor_name="activation", tensor=x, rowwise=True, tp_group=None)
         tell("mine", tensor_name="activation", tensor=x, rowwise=False, tp_size=1)
-    told = note.of("inspect_tensor_postquantize")
-    assert [each["gemm"] for each in told] == ["fprop", "wgrad"]
+    calls = note.of("inspect_tensor_postquantize")
+    assert [each["gemm"] for each in calls] == ["fprop", "wgrad"]
 
 
 @pytest.mark.parametrize("tensors", [["activation", "weight"], ["weight"], ["output"]])
-def test_fake_quant_answers_false_for_each_of_its_gemms_also_where_it_alters_both_operands(
-    tmp_path, tensors
-):
+def test_fake_quant_disables_fp8_for_its_gemms(tmp_path, tensors):
     fake = config_of("FakeQuant", gemms=["fprop"], tensors=tensors, quant_format="FP8E4M3")
     with debug.session(fake, log_dir=tmp_path):
         calls = debug.transformer_engine
@@ -562,7 +554,7 @@ def test_fake_quant_answers_false_for_each_of_its_gemms_also_where_it_alters_bot
         ("LogTensorStats", {"tensors": [], "stats": ["max"]}),
     ],
 )
-def test_a_feature_with_an_empty_list_of_gemms_or_tensors_does_nothing(tmp_path, layer, x, feature):
+def test_feature_with_empty_lists_does_nothing(tmp_path, layer, x, feature):
     plain = forward(layer, x, fp8=True)
     name, keys = feature
     scalars = Scalars()

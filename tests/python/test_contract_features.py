@@ -49,7 +49,7 @@ def logged(config, tmp_path, layer, x, **region) -> Scalars:
     return scalars
 
 
-def test_statistics_of_the_running_recipe_are_those_of_the_tensors_cast(tmp_path, layer, x):
+def test_running_recipe_statistics_match_the_cast(tmp_path, layer, x):
     stats = ["mse", "underflows%", "overflows%", "scale_inv_min", "scale_inv_max"]
     config = logging_of(["activation"], stats, "LogFp8TensorStats")
     values = logged(config, tmp_path, layer, x, fp8=True, recipe=Float8CurrentScaling())
@@ -67,7 +67,7 @@ def test_statistics_of_the_running_recipe_are_those_of_the_tensors_cast(tmp_path
         assert values.values(name)[0] == pytest.approx(value, rel=1e-4), name
 
 
-def test_overflows_are_what_lies_beyond_a_stale_scale(tmp_path, layer, x):
+def test_overflows_count_values_above_a_stale_scale(tmp_path, layer, x):
     config = logging_of(["activation"], ["overflows%", "saturated"], "LogFp8TensorStats")
     scalars = Scalars()
     with debug.session(config, statistics_logger=scalars, log_dir=tmp_path):
@@ -81,7 +81,7 @@ def test_overflows_are_what_lies_beyond_a_stale_scale(tmp_path, layer, x):
     assert 0 < scalars.values("fc_activation_saturated")[1] <= beyond
 
 
-def test_a_recipe_before_a_statistic_asks_what_it_would_have_done(tmp_path, layer, x):
+def test_recipe_prefix_selects_whatif_statistics(tmp_path, layer, x):
     stats = ["fp8_current_scaling_mse", "fp8_current_scaling_underflows%"]
     config = logging_of(["activation", "gradient"], stats, "LogFp8TensorStats")
     gradient = torch.zeros_like(x)
@@ -132,7 +132,7 @@ def test_an_unquantized_layer_is_left_out_with_one_warning(tmp_path, x, capfd):
 
 
 @pytest.mark.parametrize("disabled", ["fprop", "wgrad"])
-def test_where_one_gemm_is_disabled_the_other_ones_copy_is_measured(tmp_path, layer, x, disabled):
+def test_disabled_gemm_measures_the_other_copy(tmp_path, layer, x, disabled):
     config = section(
         {
             "DisableFP8GEMM": {"enabled": True, "gemms": [disabled]},
@@ -150,9 +150,7 @@ def stored_in_fp8() -> te.Linear:
         return te.Linear(32, 32, name="fc")
 
 
-def test_of_weights_stored_in_fp8_what_needs_the_original_is_refused_with_the_reason(
-    tmp_path, x, capfd
-):
+def test_fp8_stored_weights_reject_original_statistics(tmp_path, x, capfd):
     config = logging_of(["weight"], ["scale_inv_max", "mse"], "LogFp8TensorStats")
     layer = stored_in_fp8()
     scale_inv = layer.weight._storage.rowwise_scale_inv.item()

@@ -82,7 +82,7 @@ def peer_logger(tmp_path_factory):
 
 
 @pytest.mark.parametrize("numbers", [(None, None), (4, 5), (None, 7)])
-def test_inferred_names_are_those_of_the_peer(numbers):
+def test_inferred_names_match_the_peer(numbers):
     ours, theirs = Model(numbers), Model(numbers)
     debug.infer_and_assign_layer_names(ours)
     peer.infer_and_assign_layer_names(theirs)

@@ -38,12 +38,12 @@ def test_the_low_precision_dtypes_have_transformer_engines_names():
         ("quantized_tensor", ["QuantizedTensor", "Quantizer"]),
     ],
 )
-def test_tensors_and_quantizers_are_importable_where_transformer_engine_has_them(module, names):
+def test_tensor_classes_have_te_import_paths(module, names):
     imported = importlib.import_module(f"telens.pytorch.tensor.{module}")
     assert [getattr(imported, name) for name in names] == [getattr(te, name) for name in names]
 
 
-def test_a_format_tells_its_largest_values():
+def test_formats_have_their_largest_values():
     assert (Format.E4M3.value.max_fwd, Format.E4M3.value.max_bwd) == (448, 448)
     assert (Format.E5M2.value.max_fwd, Format.E5M2.value.max_bwd) == (57344, 57344)
     assert (Format.HYBRID.value.max_fwd, Format.HYBRID.value.max_bwd) == (448, 57344)
@@ -160,7 +160,7 @@ BLOCK_QUANTIZERS = {
 
 
 @pytest.mark.parametrize("name", BLOCK_QUANTIZERS)
-def test_quantizers_of_block_formats_take_the_arguments_of_transformer_engine(name):
+def test_block_quantizers_accept_te_arguments(name):
     make, kind, error = BLOCK_QUANTIZERS[name]
     # Blocks of very different size: one scale for all would lose the small ones.
     x = torch.randn(256, 256, generator=torch.Generator().manual_seed(2))

@@ -50,7 +50,7 @@ def test_the_session_functions_take_the_peers_arguments():
 
 
 @pytest.mark.parametrize("config", ["", {}])
-def test_without_a_configuration_a_session_watches_nothing(tmp_path, config):
+def test_session_without_configuration_records_nothing(tmp_path, config):
     with debug.session(config, log_dir=tmp_path):
         train(te.Linear(16, 16, name="fc"), torch.ones(16, 16))
         debug.record("kept", 2.0)
@@ -59,7 +59,7 @@ def test_without_a_configuration_a_session_watches_nothing(tmp_path, config):
     assert run.scalars["name"].tolist() == ["kept"]
 
 
-def test_a_configuration_whose_sections_are_all_disabled_is_no_error(tmp_path):
+def test_all_sections_disabled_is_valid(tmp_path):
     disabled = {"section": MAX_OF_ACTIVATION["section"] | {"enabled": False}}
     with debug.session(disabled, log_dir=tmp_path):
         train(te.Linear(16, 16, name="fc"), torch.ones(16, 16))
@@ -96,7 +96,7 @@ def test_a_failed_initialize_forgets_the_features_of_its_folders(tmp_path):
         assert "transformer_engine.Mine" not in debug.list_features()
 
 
-def test_features_are_listed_and_explained_on_rank_0_alone(tmp_path, monkeypatch, capsys):
+def test_features_are_explained_on_rank_0_only(tmp_path, monkeypatch, capsys):
     with debug.session("", log_dir=tmp_path):
         monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
         for rank, prints in ((0, True), (1, False)):

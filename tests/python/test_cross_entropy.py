@@ -123,10 +123,10 @@ def divided(rank):
     with pytest.raises(telens.UsageError, match="classes from 0 to 23"):
         te.parallel_cross_entropy(part, target + 24, dist_process_group=group)
     # A rank that has other targets alone leaves no other waiting.
-    told = (
+    messages = (
         "classes from 0 to 23" if rank else "target must be a class or .* another number on rank 1"
     )
-    with pytest.raises(telens.UsageError, match=told):
+    with pytest.raises(telens.UsageError, match=messages):
         te.parallel_cross_entropy(part, target + 24 * rank, dist_process_group=group)
     own = logits[..., : 12 + rank]
     with pytest.raises(telens.UsageError, match="12 classes on one and 13 on another"):

@@ -24,7 +24,7 @@ CASES, PAGE = 150, 25
 
 
 @pytest.mark.parametrize("first", range(0, CASES, PAGE))
-def test_drawn_cases_are_those_of_fp64(first):
+def test_random_cases_match_fp64(first):
     for number in range(first, first + PAGE):
         case = Case(number)
         test_attention.check(case, case.expected())
@@ -65,7 +65,7 @@ def test_statistics_of_scores_are_those_of_fp64(ops):
     for number in range(80):
         test_attention_statistics.check(number, there)
     test_attention_statistics.test_blocks_of_queries_and_of_samples_add_up(there)
-    test_attention_statistics.test_one_key_of_all_and_an_attention_sink_are_told_apart(there)
+    test_attention_statistics.test_distinguishes_one_key_from_attention_sink(there)
 
 
 @pytest.mark.parametrize("fp8_format", [Format.HYBRID, Format.E4M3], ids=lambda f: f.name)

@@ -37,7 +37,7 @@ def test_a_custom_recipe_is_asked_for_every_tensor_and_obeyed():
     assert {role.module_type for role in asked} == {"linear"}
 
 
-def test_a_custom_recipe_is_told_the_gemms_of_a_grouped_linear_apart():
+def test_custom_recipe_distinguishes_grouped_gemms():
     asked = []
 
     def factory(role):
@@ -47,8 +47,8 @@ def test_a_custom_recipe_is_told_the_gemms_of_a_grouped_linear_apart():
     layer = te.GroupedLinear(2, 64, 64, device="cpu", name="experts")
     with te.autocast(recipe=CustomRecipe(qfactory=factory)):
         layer(torch.randn(64, 64), [32, 32])
-    told = {(role.module_type, role.name) for role in asked}
-    assert told == {("grouped_linear", "experts.gemm_0"), ("grouped_linear", "experts.gemm_1")}
+    roles = {(role.module_type, role.name) for role in asked}
+    assert roles == {("grouped_linear", "experts.gemm_0"), ("grouped_linear", "experts.gemm_1")}
 
 
 def test_a_custom_recipe_leaves_gemms_in_high_precision():
@@ -184,14 +184,14 @@ def test_a_quantizer_that_a_factory_shares_stays_as_it_was():
     assert torch.equal(forward(recipe), forward(MXFP8BlockScaling()))
 
 
-def test_a_shared_quantizer_with_a_known_scale_still_collects_the_amax():
+def test_shared_quantizer_still_collects_amax():
     amax = torch.zeros(1)
     shared = te.Float8Quantizer(torch.ones(1), amax, E4M3)
     forward(CustomRecipe(qfactory=lambda role: shared))
     assert amax.item() > 0
 
 
-def test_an_output_in_fp8_is_rounded_along_its_rows_whatever_its_quantizer_was_used_for():
+def test_fp8_output_is_quantized_rowwise():
     def factory(role):
         return te.MXFP8Quantizer(E4M3, rowwise=role.tensor_type != "output")
 

@@ -47,7 +47,7 @@ def no_utf8(table, column):
     return apply
 
 
-def test_names_that_are_no_utf8_are_escaped(changed):
+def test_invalid_utf8_names_are_escaped(changed):
     run = telens.open_run(changed(no_utf8("names/layer", None)))
     assert run.names("layer")[0] == r"\xff\xfebad"
     assert set(run.records()["layer"]) >= {r"\xff\xfebad", "layers.2.fc1"}
@@ -67,7 +67,7 @@ def test_bins_of_a_histogram_without_a_name_have_no_edges(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["config", "environment"])
-def test_texts_that_are_no_utf8_are_escaped(changed, name):
+def test_invalid_utf8_texts_are_escaped(changed, name):
     def apply(file):
         if name == "config":
             width = file["config"].dtype.itemsize
@@ -79,14 +79,14 @@ def test_texts_that_are_no_utf8_are_escaped(changed, name):
     assert r"\xff" in str(getattr(run, name))
 
 
-def test_a_run_id_that_is_no_utf8_is_escaped(changed):
+def test_invalid_utf8_run_id_is_escaped(changed):
     run = telens.open_run(
         changed(lambda file: file.attrs.__setitem__("run_id", np.bytes_(b"\xffrun")))
     )
     assert run.segments["run_id"][0] == r"\xffrun"
 
 
-def test_a_folder_whose_name_is_no_utf8_is_read(changed, tmp_path):
+def test_reads_folder_with_invalid_utf8_name(changed, tmp_path):
     folder = pathlib.Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     run = telens.open_run(changed(lambda _: None, folder))
     assert run.segments["path"][0] == str(folder / "rank00000.h5")
@@ -106,13 +106,13 @@ def test_rows_that_are_damaged_are_listed_with_their_file(intact, tmp_path, fold
     ]
 
 
-def test_of_an_intact_run_no_damage_is_listed(intact):
+def test_intact_run_lists_no_damage(intact):
     damage = telens.open_run(intact).damage
     assert list(damage.columns) == ["path", "table", "first_row", "rows"]
     assert len(damage) == 0
 
 
-def test_an_error_about_a_folder_whose_name_is_no_utf8_is_a_record_error(tmp_path):
+def test_invalid_utf8_folder_error_is_a_record_error(tmp_path):
     with pytest.raises(telens.RecordError, match="no such run"):
         telens.open_run(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
 

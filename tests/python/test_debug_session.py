@@ -35,7 +35,7 @@ def layer() -> te.Linear:
     return te.Linear(32, 16, name="fc")
 
 
-def test_a_session_hands_statistics_to_the_logger_with_their_iteration(tmp_path, layer, x):
+def test_logger_receives_statistics_with_iteration(tmp_path, layer, x):
     scalars = Scalars()
     debug.initialize(CONFIG, statistics_logger=scalars, log_dir=tmp_path, init_training_step=7)
     train(layer, x, steps=2)
@@ -126,7 +126,7 @@ def warnings_in(folder) -> list[str]:
     return [line for line in log.read_text().splitlines() if " - WARNING - " in line]
 
 
-def test_a_session_that_watched_no_layer_says_what_the_model_has(tmp_path):
+def test_session_without_layers_describes_the_model(tmp_path):
     def run():
         model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Linear(16, 16))
         debug.infer_and_assign_layer_names(model)
@@ -140,7 +140,7 @@ def test_a_session_that_watched_no_layer_says_what_the_model_has(tmp_path):
     assert "the named model has 2 torch.nn.Linear; call telens.pytorch.convert(model)" in line
 
 
-def test_a_session_without_sections_or_with_a_failure_does_not_miss_layers(tmp_path):
+def test_no_layer_note_without_sections_or_after_failure(tmp_path):
     with debug.session("", log_dir=tmp_path / "a"):
         debug.step()
     with (
@@ -182,7 +182,7 @@ def test_none_lets_the_environment_name_the_configuration(tmp_path, layer, x, mo
     assert set(telens.open_run(tmp_path).names("layer")) == {"fc"}
 
 
-def test_all_mistakes_of_a_configuration_come_at_once_with_their_places(tmp_path):
+def test_all_configuration_errors_have_positions(tmp_path):
     file = tmp_path / "debug.yaml"
     file.write_text(
         "section:\n"
@@ -215,11 +215,11 @@ def test_unknown_arguments_and_options_are_errors(tmp_path):
         debug.initialize("", log_dir=tmp_path, feature_dirs=tmp_path / "nowhere")
 
 
-def test_without_a_session_a_loss_is_not_even_looked_at():
+def test_step_ignores_loss_outside_a_session():
     debug.step(loss=torch.empty(3, device="meta"))  # to read it would raise
 
 
-def test_without_a_session_steps_do_nothing_and_other_calls_raise():
+def test_calls_outside_a_session_raise_except_step():
     debug.step()
     debug.end_debug()
     debug.initialize_training_step(3)
@@ -257,7 +257,7 @@ def test_messages_are_written_once(tmp_path):
     assert logs[0].read_text().count("something happened") == 2
 
 
-def test_a_script_logs_statistics_of_its_own_tensors(tmp_path):
+def test_script_logs_statistics_of_its_tensors(tmp_path):
     config = {
         "section": {
             "enabled": True,

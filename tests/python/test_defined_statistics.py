@@ -136,7 +136,7 @@ def test_the_sample_plugin_logs_the_same_in_python_and_in_cpp(tmp_path, build_fo
     assert of_activations == pytest.approx([whole, whole], rel=1e-6)
 
 
-def test_a_constant_tensor_has_no_excess_kurtosis_and_nothing_fails(tmp_path, layer):
+def test_constant_tensor_kurtosis_is_skipped(tmp_path, layer):
     with debug.session(PLUGIN / "excess_kurtosis.yaml", feature_dirs=PLUGIN, log_dir=tmp_path):
         train(layer, torch.ones(16, 32))
     (value,) = recorded(tmp_path, "excess_kurtosis", tensor="activation")
@@ -160,9 +160,7 @@ def test_looking_at_a_defined_statistic_changes_no_bit(tmp_path, define):
     assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
 
 
-def test_one_that_raises_is_switched_off_and_named_and_training_goes_on(
-    tmp_path, define, layer, x, capfd
-):
+def test_raising_statistic_is_disabled_with_a_warning(tmp_path, define, layer, x, capfd):
     define(Failing, "total")
     with debug.session(logging_of(["activation"], ["total", "max"]), log_dir=tmp_path):
         train(layer, x, steps=3)
@@ -204,7 +202,7 @@ def test_a_misspelt_name_is_an_error_with_the_nearest(define):
         debug.initialize(logging_of(["activation"], ["spraed"]))
 
 
-def test_a_plan_knows_what_the_program_registered(define):
+def test_plan_includes_registered_statistics(define):
     define(Spread, "spread")
     plan = debug.plan(logging_of(["activation"], ["spread"]), ["fc1"])
     assert plan.load["most_records"] == 7  # and the six counters
@@ -228,7 +226,7 @@ def test_names_that_are_taken_are_refused_and_both_owners_named(define):
     define(Spread, "spread")  # the same class replaces itself
 
 
-def test_a_class_that_is_no_statistic_is_refused(define):
+def test_rejects_class_that_is_not_a_statistic(define):
     class NoFinish:
         size = 1
 
@@ -271,7 +269,7 @@ def asks(register):
     return register(Asks)
 
 
-def test_a_feature_class_gets_what_the_engine_records(tmp_path, asks, layer, x):
+def test_feature_class_requests_engine_statistics(tmp_path, asks, layer, x):
     with debug.session(asking("l2_norm", "underflows%", "scale_inv_max"), log_dir=tmp_path):
         train(layer, x, steps=2, fp8=True)
     assert asks.answers == [None, None]
@@ -280,14 +278,14 @@ def test_a_feature_class_gets_what_the_engine_records(tmp_path, asks, layer, x):
     assert len(recorded(tmp_path, "underflows%")) == 2
 
 
-def test_what_has_no_meaning_is_said_and_the_rest_recorded(tmp_path, asks, layer, x):
+def test_want_reports_meaningless_statistics(tmp_path, asks, layer, x):
     with debug.session(asking("max", "underflows%"), log_dir=tmp_path):
         train(layer, x)
     assert asks.answers == ["underflows%: it runs unquantized here"]
     assert recorded(tmp_path, "max") == [x.max().item()]
 
 
-def test_asking_for_what_does_not_exist_switches_the_class_off(tmp_path, asks, layer, x):
+def test_unknown_statistic_request_disables_the_class(tmp_path, asks, layer, x):
     with debug.session(asking("l2_nrm"), log_dir=tmp_path):
         train(layer, x, steps=2)
     assert "did you mean 'l2_norm'" in message_log(tmp_path)
@@ -330,7 +328,7 @@ def test_keywords_of_a_class_that_takes_all_are_the_contracts_own(tmp_path, regi
     ]  # fmt: skip
 
 
-def test_the_sample_feature_asks_for_what_a_plugin_defines(tmp_path, layer, x):
+def test_sample_feature_uses_plugin_statistic(tmp_path, layer, x):
     config = section(
         {"LogTails": {"enabled": True, "tensors": ["activation"], "min_elements": 1000}},
         namespace="telens",
@@ -391,7 +389,7 @@ def failing_on_one_rank(rank: int, folder: str) -> None:
             train(layer, torch.full((16, 16), float(rank)))
 
 
-def test_where_it_fails_on_one_rank_no_rank_has_half_a_value(tmp_path):
+def test_failure_on_one_rank_drops_the_value_everywhere(tmp_path):
     run_ranks(failing_on_one_rank, str(tmp_path))
     assert recorded(tmp_path, "total") == []
     assert set(recorded(tmp_path, "max")) == {1}

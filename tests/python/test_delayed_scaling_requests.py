@@ -58,7 +58,7 @@ def train(layer, recipe, steps=3, call=None):
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("name", LAYERS)
-def test_where_all_tensors_are_requested_layers_train_as_under_delayed_scaling(name, options):
+def test_requests_for_all_tensors_equal_delayed_scaling(name, options):
     plain, requested, recipe = make(name), make(name), custom(**options)
     expected, found = train(plain, DelayedScaling(**options)), train(requested, recipe)
     assert requested.fp8_meta["recipe"] is recipe
@@ -97,7 +97,7 @@ def test_other_tensors_keep_their_own_quantizers():
     assert isinstance(own[0], te.Float8CurrentScalingQuantizer)
 
 
-def test_a_checkpoint_of_the_state_goes_on_where_it_was():
+def test_state_checkpoint_resumes_exactly():
     recipe = custom(amax_history_len=4)
     layer = make("Linear")
     train(layer, recipe)
@@ -148,7 +148,7 @@ def test_requests_that_differ_are_errors_by_name():
             lengths,
             "an amax_history_len of 8 for .*mlp.fc2.*, and of 4 before",
         ),
-        (layer, lambda role: te.DelayedScalingRequest(margin=99), "margin must lie between"),
+        (layer, lambda role: te.DelayedScalingRequest(margin=99), "margin must be between"),
     ):
         recipe = CustomRecipe(qfactory=factory)
         with te.autocast(recipe=recipe), pytest.raises(telens.UsageError, match=message):
@@ -173,7 +173,7 @@ def test_a_recipe_without_requests_shows_no_histories():
         _ = layer.fp8_meta["scaling_fwd"].scale
 
 
-def test_a_stored_weight_takes_the_scale_of_its_own_amax():
+def test_stored_weight_uses_its_current_amax():
     layers = []
     for recipe in (custom(), DelayedScaling()):
         torch.manual_seed(3)

@@ -77,7 +77,7 @@ def test_fsdp2_of_the_whole_model_trains_as_one_process_does():
     run_ranks(fsdp2, "root")
 
 
-def test_fsdp2_of_each_layer_trains_as_one_process_does():
+def test_per_layer_fsdp2_matches_one_process():
     run_ranks(fsdp2, "layers")
 
 
@@ -193,7 +193,7 @@ def sharded_weight(rank: int, folder: str) -> None:
             debug.step()
 
 
-def test_a_weights_statistics_are_those_of_all_its_shards_if_so_wished(tmp_path):
+def test_weight_statistics_cover_every_shard_if_enabled(tmp_path):
     run_ranks(sharded_weight, str(tmp_path))
     records = telens.open_run(tmp_path).records(statistic="numel")
     assert sorted(zip(records["iteration"], records["value"], strict=True)) == [
@@ -230,7 +230,7 @@ def weight_that_one_rank_sees_first(rank: int, folder: str) -> None:
             debug.step()
 
 
-def test_ranks_meet_in_a_tensor_parallel_group_though_a_layer_ran_on_one_of_them_alone(tmp_path):
+def test_tp_group_reduces_a_layer_run_on_one_rank(tmp_path):
     run_ranks(weight_that_one_rank_sees_first, str(tmp_path), world_size=3)
     run = telens.open_run(tmp_path)
     records = run.records(statistic="numel").sort_values(["iteration", "rank"])
@@ -284,7 +284,7 @@ def rank_that_refuses(rank: int, folder: str, what: str) -> None:
     error, kind = {
         "configuration": ("NoSuchFeature", telens.UsageError),
         "option": ("max_size 1 is too small", telens.UsageError),
-        "folder": ("there is no folder", telens.UsageError),
+        "folder": ("no such folder", telens.UsageError),
         "feature file": ("no_such_module", telens.UsageError),
     }[what]
     if not bad:
@@ -296,7 +296,7 @@ def rank_that_refuses(rank: int, folder: str, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["configuration", "option", "folder", "feature file"])
-def test_where_one_rank_refuses_to_begin_none_waits_for_it_and_all_may_begin_anew(tmp_path, what):
+def test_failed_initialize_on_one_rank_ends_the_wait(tmp_path, what):
     run_ranks(rank_that_refuses, str(tmp_path), what, world_size=3)
     (run,) = (tmp_path / "telens").iterdir()
     assert sorted(path.name for path in run.iterdir()) == [f"rank0000{i}.h5" for i in range(3)]
@@ -316,7 +316,7 @@ def weights_that_one_rank_keeps_to_itself(rank: int, folder: str) -> None:
             debug.step()
 
 
-def test_a_rank_that_keeps_its_weights_statistics_to_itself_keeps_nobody_waiting(tmp_path):
+def test_local_weight_statistics_do_not_block_ranks(tmp_path):
     run_ranks(weights_that_one_rank_keeps_to_itself, str(tmp_path))
     records = telens.open_run(tmp_path).records(statistic="numel")
     assert sorted(zip(records["iteration"], records["value"], strict=True)) == [
@@ -347,7 +347,7 @@ def different_configurations(rank: int, folder: str) -> None:
             debug.step()
 
 
-def test_ranks_with_different_configurations_are_told_and_record_values_of_their_own(tmp_path):
+def test_ranks_with_mismatched_configs_are_warned(tmp_path):
     run_ranks(different_configurations, str(tmp_path))
     run = telens.open_run(tmp_path)
     records = run.records(statistic="max")
@@ -394,7 +394,7 @@ def late_group(rank: int, folder: str) -> None:
     debug.end_debug()
 
 
-def test_sessions_that_begin_before_their_process_group_have_the_ranks_of_the_environment(tmp_path):
+def test_early_session_takes_rank_from_environment(tmp_path):
     run_ranks(late_group, str(tmp_path))
     run = telens.open_run(tmp_path)
     assert sorted(run.segments["rank"]) == [0, 1]

@@ -94,7 +94,7 @@ def assert_same_product(output, a, b, bias=0.0):
     ],
     ids=["bf16", "fp8", "mxfp8"],
 )
-def test_the_gemms_can_be_run_again_from_the_files_alone(tmp_path, layer, x, recipe, name):
+def test_gemms_are_reproducible_from_files(tmp_path, layer, x, recipe, name):
     region = {"fp8": recipe is not None, **({"recipe": recipe} if recipe else {})}
     with debug.session(dumping(), log_dir=tmp_path):
         train(layer, x, **region)
@@ -159,7 +159,7 @@ def test_colliding_names_and_later_micro_batches_get_a_suffix(tmp_path, x):
     assert layers == ["a_b", "a.b", "a.b"]
 
 
-def test_without_either_tensor_nothing_is_written_and_the_log_says_so(tmp_path, layer, x):
+def test_dump_without_selected_tensors_is_logged(tmp_path, layer, x):
     config = section({"DumpTensors": {"enabled": True, "tensors": ["activation"]}})
     with debug.session(config, log_dir=tmp_path):
         train(layer, x)
@@ -167,14 +167,14 @@ def test_without_either_tensor_nothing_is_written_and_the_log_says_so(tmp_path, 
     assert "neither high_precision_tensor nor quantized_tensor is set" in message_log(tmp_path)
 
 
-def test_an_output_has_no_quantized_tensor_and_the_log_says_so(tmp_path, layer, x):
+def test_output_without_codes_is_logged(tmp_path, layer, x):
     with debug.session(dumping(["output"], high=False), log_dir=tmp_path):
         train(layer, x)
     assert not (tmp_path / "tensor_dumps").exists()
     assert "the output of a GEMM has no quantized tensor" in message_log(tmp_path)
 
 
-def test_a_folder_that_cannot_be_made_costs_one_warning_and_no_training(tmp_path, layer, x):
+def test_unwritable_dump_folder_warns_once(tmp_path, layer, x):
     (tmp_path / "tensor_dumps").write_text("in the way")
     with debug.session(dumping(), log_dir=tmp_path):
         train(layer, x, steps=2)

@@ -36,9 +36,7 @@ def recorded(log_dir, tensor: str = "activation") -> dict[str, list[float]]:
 
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("fp8", [False, True])
-def test_an_evaluation_between_two_steps_leaves_the_statistics_of_the_training_alone(
-    tmp_path, layer, x, graph, fp8
-):
+def test_evaluation_keeps_training_statistics(tmp_path, layer, x, graph, fp8):
     with debug.session(config(), log_dir=tmp_path):
         for _ in range(2):
             with te.autocast(enabled=fp8, recipe=DelayedScaling()):
@@ -50,7 +48,7 @@ def test_an_evaluation_between_two_steps_leaves_the_statistics_of_the_training_a
     assert "eval mode alone" not in message_log(tmp_path)
 
 
-def test_with_mode_both_an_evaluation_has_names_of_its_own(tmp_path, layer, x):
+def test_mode_both_names_evaluations_separately(tmp_path, layer, x):
     logger = Scalars()
     with debug.session(config("both"), log_dir=tmp_path, statistics_logger=logger):
         evaluate(layer, x)
@@ -69,7 +67,7 @@ def test_with_mode_both_an_evaluation_has_names_of_its_own(tmp_path, layer, x):
     assert len(run.records(statistic="zeros_eval")) == 3
 
 
-def test_with_mode_eval_only_evaluations_are_recorded(tmp_path, layer, x):
+def test_mode_eval_records_only_evaluations(tmp_path, layer, x):
     with debug.session(config("eval"), log_dir=tmp_path):
         train(layer, x, steps=2)
         evaluate(layer, x)
@@ -79,7 +77,7 @@ def test_with_mode_eval_only_evaluations_are_recorded(tmp_path, layer, x):
     assert all(str(name).endswith("_eval") for name in rows["statistic"])
 
 
-def test_a_frozen_part_in_eval_mode_inside_a_training_belongs_to_the_training(tmp_path, x):
+def test_frozen_eval_part_counts_as_training(tmp_path, x):
     frozen = te.Linear(32, 32, name="frozen").requires_grad_(False).eval()
     trained = te.Linear(32, 32, name="trained")
     with debug.session(config(), log_dir=tmp_path):
@@ -121,7 +119,7 @@ def test_a_checkpoint_in_an_evaluation_is_evaluation(tmp_path, layer, x, reentra
     assert recorded(tmp_path).keys() == {"max", "max_eval"}
 
 
-def test_a_model_that_is_only_evaluated_is_told_of_once(tmp_path, layer, x):
+def test_evaluation_only_model_is_reported_once(tmp_path, layer, x):
     with debug.session(config(), log_dir=tmp_path):
         for _ in range(3):
             evaluate(layer, x)
@@ -132,14 +130,14 @@ def test_a_model_that_is_only_evaluated_is_told_of_once(tmp_path, layer, x):
     assert len(telens.open_run(tmp_path).records()) == 0
 
 
-def test_a_validation_before_the_first_training_step_is_no_reason_to_warn(tmp_path, layer, x):
+def test_early_validation_does_not_warn(tmp_path, layer, x):
     with debug.session(config(), log_dir=tmp_path):
         evaluate(layer, x)
         train(layer, x)
     assert "eval mode alone" not in message_log(tmp_path)
 
 
-def test_what_alters_alters_in_evaluations_too(tmp_path, layer, x):
+def test_altering_features_run_in_evaluations(tmp_path, layer, x):
     fake = {"enabled": True, "gemms": ["fprop"], "tensors": ["weight"], "quant_format": "FP8E4M3"}
     layer.eval()
     with torch.no_grad():
@@ -168,7 +166,7 @@ def test_classes_in_python_are_called_in_evaluations_too(tmp_path, layer, x, reg
     assert seen == [pytest.approx(100 * x.max().item())]
 
 
-def test_dumps_of_an_evaluation_have_names_of_their_own(tmp_path, layer, x):
+def test_evaluation_dumps_have_separate_names(tmp_path, layer, x):
     dump = {"enabled": True, "tensors": ["activation"], "high_precision_tensor": True}
     made = section({"DumpTensors": dump})
     made["section"]["mode"] = "both"

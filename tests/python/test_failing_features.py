@@ -34,9 +34,7 @@ def cannot(tensor):
     raise ValueError("cannot do it")
 
 
-def test_an_altering_feature_that_fails_stops_the_run_with_its_name_and_the_cause(
-    tmp_path, register, layer, x
-):
+def test_failing_altering_feature_stops_the_run(tmp_path, register, layer, x):
     register(type("Broken", (Modifies,), {"result": staticmethod(cannot)}))
     debug.initialize(modifying("Broken"), log_dir=tmp_path)
     with pytest.raises(telens.Error, match=r"Broken.*fc1.*modify_tensor.*cannot do it") as caught:
@@ -71,9 +69,7 @@ def test_a_result_of_another_shape_is_an_error_that_names_the_feature(
         train(layer, x)
 
 
-def test_a_result_on_another_device_is_an_error_that_names_the_feature(
-    tmp_path, register, layer, x
-):
+def test_result_on_wrong_device_names_the_feature(tmp_path, register, layer, x):
     register(type("Moves", (Modifies,), {"result": staticmethod(lambda tensor: tensor.to("meta"))}))
     debug.initialize(modifying("Moves"), log_dir=tmp_path)
     expected = r"Moves.*fc1.*came out on the device meta; expected cpu, its own device"
@@ -81,7 +77,7 @@ def test_a_result_on_another_device_is_an_error_that_names_the_feature(
         train(layer, x)
 
 
-def test_a_run_that_is_to_stop_raises_an_exception_of_its_own(tmp_path, layer, x):
+def test_stop_raises_run_stopped(tmp_path, layer, x):
     debug.initialize(stopping(), log_dir=tmp_path)
     with pytest.raises(telens.RunStopped, match="nonfinite of output"):
         train(layer, x.detach() * math.nan)
@@ -111,9 +107,7 @@ def test_a_nan_is_written_without_a_sign(tmp_path, layer, x):
     assert values == ["nan", "nan"]
 
 
-def test_an_observing_feature_that_fails_is_switched_off_and_warned_about_once(
-    tmp_path, register, layer, x, capfd
-):
+def test_failing_observer_is_disabled_with_one_warning(tmp_path, register, layer, x, capfd):
     calls = []
 
     class Broken(TEConfigAPIMapper):

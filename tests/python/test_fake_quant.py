@@ -178,7 +178,7 @@ def test_outputs_are_quantized_along_their_rows(tmp_path, seen, name):
 
 @pytest.mark.parametrize("region", [{}, {"recipe": Float8CurrentScaling()}])
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_kept_weight_is_that_of_its_minibatch_in_every_micro_batch(tmp_path, seen, name, region):
+def test_cached_weight_is_reused_in_micro_batches(tmp_path, seen, name, region):
     layer = a_layer(torch.float32, bias=False)
     with debug.session(faking(name, INPUTS), log_dir=tmp_path):
         for step in range(3):
@@ -227,7 +227,7 @@ def test_a_model_trains_in_every_format(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", [*MXFP8, *BLOCKS, "NVFP4"])
-def test_a_shape_that_a_block_format_cannot_take_is_an_error_that_names_it(tmp_path, name):
+def test_unsupported_block_shape_is_named(tmp_path, name):
     config = section(
         {
             "FakeQuant": {

@@ -81,7 +81,7 @@ def test_a_call_that_never_comes_is_warned_of(register, call, expected):
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_class_with_all_calls_or_with_those_of_scripts_is_not_warned_of(register):
+def test_complete_feature_class_does_not_warn(register):
     class Stats(debug.LogTensorStats):
         pass
 
@@ -140,18 +140,19 @@ def test_another_answer_is_an_error_that_names_class_and_call(tmp_path, register
             r"gemms_struct\[0\].tensors_struct\[0\].tensor: 'wieght' .* mean 'weight'",
         ),
         ({"tensor_struct": [{"tensor": "weight"}]}, "'tensor_struct' .did you mean 'tensors_str"),
-        ({"tensors_struct": [{"tensor": "weight", "enabled": True}]}, "'enabled' may not stand"),
+        (
+            {"tensors_struct": [{"tensor": "weight", "enabled": True}]},
+            "'enabled' is not allowed here",
+        ),
     ],
 )
-def test_names_and_structs_of_a_class_are_checked_when_its_configuration_is_loaded(
-    tmp_path, register, config, expected
-):
+def test_class_parameters_are_checked_at_load(tmp_path, register, config, expected):
     register(inspecting())
     with pytest.raises(telens.ConfigError, match=expected):
         load(config, tmp_path)
 
 
-def test_a_class_that_parses_itself_may_have_names_of_its_own(tmp_path, register):
+def test_self_parsing_class_may_use_any_keys(tmp_path, register):
     class Inspecting(TEConfigAPIMapper):
         def parse_config_and_api(self, config, **call):
             return False, None
@@ -189,7 +190,7 @@ class Astray(Exception):
     place = ("nowhere",)
 
 
-def test_an_exception_that_has_a_place_of_its_own_is_no_mistake_of_the_configuration(tmp_path):
+def test_foreign_position_attribute_is_not_a_config_error(tmp_path):
     def make_caller(config):
         raise Astray("lost")
 

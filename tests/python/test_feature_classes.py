@@ -24,9 +24,7 @@ from telens.debug.registry import Registry, api_method
 PLUGIN = pathlib.Path(__file__).resolve().parents[2] / "samples/plugins/log_outliers"
 
 
-def test_inspect_tensor_is_called_for_selected_tensors_in_due_iterations(
-    tmp_path, register, layer, x
-):
+def test_inspect_tensor_follows_selection_and_schedule(tmp_path, register, layer, x):
     calls, configs = [], []
 
     class Watch(TEConfigAPIMapper):
@@ -228,7 +226,7 @@ def test_fp8_gemm_enabled_false_runs_the_gemm_in_high_precision(tmp_path, regist
     assert torch.equal(out, plain)
 
 
-def test_postquantize_sees_quantized_tensors_of_both_gemms(tmp_path, register, layer, x):
+def test_postquantize_gets_tensors_of_two_gemms(tmp_path, register, layer, x):
     seen = []
 
     class Post(TEConfigAPIMapper):
@@ -301,7 +299,7 @@ def test_a_layer_sleeps_between_the_calls_that_a_class_declares(tmp_path, regist
         assert routed == awake
 
 
-def test_a_class_logs_its_own_values_under_names_with_several_tensor_words(tmp_path):
+def test_class_logs_names_with_several_tensor_words(tmp_path):
     class Scalars(debug.BaseLogger):
         rows = []  # noqa: RUF012
 
@@ -348,9 +346,7 @@ def test_a_name_that_is_taken_is_an_error_that_names_the_owners(register):
 
 
 @pytest.mark.parametrize("answer", [True, (True, None)])
-def test_a_class_that_wants_to_modify_and_cannot_is_an_error_that_names_the_tensor(
-    tmp_path, register, layer, x, answer
-):
+def test_class_without_modify_tensor_is_an_error(tmp_path, register, layer, x, answer):
     class Doubles(TEConfigAPIMapper):
         @api_method
         def modify_tensor_enabled(self, config, layer_name, gemm, tensor_name, iteration):
@@ -366,7 +362,7 @@ def test_a_class_that_wants_to_modify_and_cannot_is_an_error_that_names_the_tens
         pytest.raises(
             telens.Error,
             match="Doubles: modify_tensor_enabled answered True for the weight of dgrad in layer "
-            f"{layer.name}, but the class has no modify_tensor; add one",
+            f"{layer.name}, but the class does not define modify_tensor; add one",
         ),
     ):
         layer(x)
@@ -390,7 +386,7 @@ def test_a_class_that_never_wants_to_modify_needs_no_modify_tensor(tmp_path, reg
 
 
 @pytest.mark.parametrize("name", ["transformer_engine", "base", "telens", "LogTensorStats"])
-def test_a_namespace_of_ours_cannot_be_registered(name):
+def test_built_in_namespace_cannot_be_registered(name):
     class Calls(debug.BaseNamespaceAPI):
         pass
 
@@ -452,7 +448,7 @@ def test_a_class_without_a_parser_is_refused(register):
         register(Bare)
 
 
-def test_the_sample_plugin_runs_from_feature_dirs_and_is_forgotten_afterwards(tmp_path, layer, x):
+def test_sample_plugin_is_unregistered_after_session(tmp_path, layer, x):
     config = config_of("LogOutliers", "telens", tensors=["activation"], factor=1)
     for run in ("first", "second"):
         with debug.session(config, feature_dirs=PLUGIN, log_dir=tmp_path / run):
@@ -529,7 +525,7 @@ def test_self_instrumented_code_is_answered_by_the_session_that_runs(tmp_path):
     assert watched == ["activation", "weight"]
 
 
-def test_self_instrumented_code_is_watched_after_the_iteration_was_set_to_itself(tmp_path):
+def test_resetting_the_iteration_keeps_observation(tmp_path):
     calls = debug.transformer_engine
     config = config_of("LogTensorStats", tensors=["activation"], stats=["max"])
     asked = {"layer_name": "fc", "tensor_name": "activation", "iteration": 0}
@@ -540,7 +536,7 @@ def test_self_instrumented_code_is_watched_after_the_iteration_was_set_to_itself
     assert telens.open_run(tmp_path).records(statistic="max")["value"].tolist() == [3.0]
 
 
-def test_the_documented_names_are_importable_where_scripts_look_for_them():
+def test_documented_names_are_importable():
     from telens.debug import (  # noqa: F401
         BaseLogger,
         BaseNamespaceAPI,
@@ -574,7 +570,7 @@ class Doubling(TEConfigAPIMapper, TEDefaultFeatures):
         return 2 * tensor
 
 
-def test_a_class_may_hand_on_to_the_defaults_of_the_calls(tmp_path, register, layer, x):
+def test_class_may_delegate_to_call_defaults(tmp_path, register, layer, x):
     plain = layer(x)
     register(Doubling)
     keys = {"gemms": ["fprop"], "tensors": ["output"]}
@@ -589,7 +585,7 @@ def test_a_class_may_hand_on_to_the_defaults_of_the_calls(tmp_path, register, la
         layer(x)
 
 
-def test_the_defaults_are_those_of_the_contract():
+def test_call_defaults_match_the_contract():
     defaults, at = TEDefaultFeatures(), {"config": {}, "layer_name": "fc", "iteration": 0}
     assert defaults.fp8_gemm_enabled(gemm="fprop", **at) == (True, None)
     weight = {"tensor_name": "weight", **at}
@@ -598,7 +594,7 @@ def test_the_defaults_are_those_of_the_contract():
     assert defaults.inspect_tensor_postquantize_enabled(gemm="fprop", **weight) == (False, None)
 
 
-def test_the_namespace_tells_whether_a_configuration_selects_a_call():
+def test_namespace_matches_configuration_and_call():
     api, config = TransformerEngineAPI(), {"enabled": True, "gemms": ["fprop"], "tensors": "weight"}
     chosen = {"gemm": "fprop", "tensor_name": "weight"}
     selected, own = api.routing_condition(

@@ -150,13 +150,13 @@ def test_encode_gives_the_codes_of_ml_dtypes(build_folder, name, mode, ml_dtype)
     assert_same_bits(torch.tensor(codes), torch.tensor(expected), torch.tensor(values))
 
 
-def test_encoding_nan_gives_the_largest_value_of_e2m1_which_has_no_nan(build_folder):
+def test_nan_encodes_as_the_largest_e2m1_value(build_folder):
     nans = np.array([np.nan, -np.nan], np.float32)
     assert encode(build_folder, nans, "e2m1", "saturating", np.uint8).tolist() == [7, 7]
 
 
 @pytest.mark.parametrize("library", ["torch", "ml_dtypes"])
-def test_block_scales_rounded_to_nearest_are_those_of_torch_and_ml_dtypes(build_folder, library):
+def test_nearest_block_scales_match_torch_and_ml_dtypes(build_folder, library):
     values = fp32_values().numpy()
     # FP32 subnormals: both round 2^-127 < x < 1.5 * 2^-127 to 2^-126, which is not the nearer one.
     values = values[values >= 2.0**-126]

@@ -108,7 +108,7 @@ def one_orientation(made, x, columnwise):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("columnwise", [False, True])
-def test_blocks_are_those_of_numpy(dtype, shape, columnwise):
+def test_blocks_match_numpy(dtype, shape, columnwise):
     choices = set()
     for error, largest_scale, x in itertools.product(ERRORS, (256, 448), samples(shape, dtype)):
         values, scales = one_orientation(quantizer(error, largest_scale), x, columnwise)
@@ -123,7 +123,7 @@ def test_blocks_are_those_of_numpy(dtype, shape, columnwise):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_squares_are_those_of_numpy_in_both_orientations(dtype, shape):
+def test_square_blocks_match_numpy_in_two_orientations(dtype, shape):
     for error, largest_scale, x in itertools.product(ERRORS, (256, 448), samples(shape, dtype)):
         expected, of_squares, _ = four_over_six(x.float().numpy(), 16, largest_scale, error)
         of_rows = np.repeat(of_squares, 16, 0)[: shape[0]]
@@ -135,7 +135,7 @@ def test_squares_are_those_of_numpy_in_both_orientations(dtype, shape):
             np.testing.assert_array_equal(scales.astype(np.float32), scales_of_lines)
 
 
-def test_a_block_that_has_an_element_between_four_and_six_is_scaled_to_four():
+def test_block_with_element_between_4_and_6_scales_to_4():
     """30 of 10, 20, 30, 40 has no code under the scale 40 / 6; 40 / 4 has one for each."""
     x = torch.tensor([[10.0, 20.0, 30.0, 40.0] * 4])
     assert torch.equal(quantizer()(x).dequantize(), x)
@@ -159,7 +159,7 @@ def test_no_block_has_a_larger_error_than_scaled_to_six(error):
 
 @pytest.mark.parametrize("shape", [(0, 16), (16, 0), (0, 0)])
 @pytest.mark.parametrize("squares", [False, True])
-def test_an_empty_tensor_has_no_blocks(shape, squares):
+def test_empty_tensor_yields_no_blocks(shape, squares):
     assert quantizer(squares=squares)(torch.empty(shape)).dequantize().shape == shape
 
 
@@ -228,7 +228,7 @@ def test_a_recipe_scales_the_tensors_of_its_scope(scope, of_input, of_weight):
     assert (x.grad.double() - expected).abs().max() <= bound
 
 
-def test_a_recipe_with_the_hadamard_transform_takes_weights_alone():
+def test_hadamard_recipe_accepts_only_weights():
     forward(NVFP4BlockScaling(nvfp4_4over6="weights"))
     for scope in ("all", "activations"):
         with pytest.raises(telens.UsageError, match="excludes their random Hadamard transform"):
@@ -253,7 +253,7 @@ def test_another_word_is_an_error_that_names_those_there_are(name, value):
         NVFP4BlockScaling(**{name: value})
 
 
-def test_a_quantizer_refuses_what_cannot_go_together():
+def test_quantizer_rejects_incompatible_options():
     for excluded in ("with_rht", "stochastic_rounding"):
         with pytest.raises(telens.UsageError, match="excludes with_rht and stochastic_rounding"):
             te.NVFP4Quantizer(nvfp4_use_4over6=True, **{excluded: True})

@@ -51,7 +51,7 @@ def test_gemms_whose_sums_are_exact_have_no_error_at_all(tmp_path):
     assert all(value == pytest.approx(1, abs=1e-15) for value in cosines.values())
 
 
-def test_a_sample_as_large_as_the_output_gives_the_error_of_the_whole_output(tmp_path):
+def test_full_sample_gives_the_exact_error(tmp_path):
     torch.manual_seed(4)
     layer = linear(32, 64, torch.bfloat16)
     x = torch.randn(48, 64, dtype=torch.bfloat16)
@@ -68,7 +68,7 @@ def test_a_sample_as_large_as_the_output_gives_the_error_of_the_whole_output(tmp
     assert measured(tmp_path, "gemm_cosine")[0, "fprop"] == pytest.approx(cosine.item())
 
 
-def test_the_error_of_fp8_is_that_of_its_formats_and_far_from_that_of_bf16(tmp_path):
+def test_fp8_error_matches_its_formats(tmp_path):
     torch.manual_seed(5)
     layer = linear(128, 256, torch.bfloat16)
     x = torch.randn(128, 256, dtype=torch.bfloat16).requires_grad_()
@@ -99,7 +99,7 @@ def test_forwards_before_their_backwards_do_not_mix(tmp_path):
     assert measured(tmp_path) == {(0, gemm): 0.0 for gemm in GEMMS}
 
 
-def test_a_forward_without_a_backward_leaves_its_fprop_alone(tmp_path):
+def test_forward_without_backward_records_only_fprop(tmp_path):
     layer = linear(16, 16)
     with debug.session(measuring(freq=2), log_dir=tmp_path):
         for _ in range(3):
@@ -109,7 +109,7 @@ def test_a_forward_without_a_backward_leaves_its_fprop_alone(tmp_path):
     assert set(measured(tmp_path)) == {(0, "fprop"), (2, "fprop")}
 
 
-def test_gemms_have_schedules_and_samples_of_their_own(tmp_path):
+def test_gemms_have_separate_schedules_and_samples(tmp_path):
     layer = linear(16, 16)
     struct = [{"gemm": "fprop", "freq": 2}, {"gemm": "wgrad", "freq": 3, "samples": 4}]
     config = section({"GemmError": {"enabled": True, "gemms_struct": struct}}, namespace="telens")
@@ -120,7 +120,7 @@ def test_gemms_have_schedules_and_samples_of_their_own(tmp_path):
     }  # fmt: skip
 
 
-def test_the_sample_repeats_and_torch_s_generator_is_left_alone(tmp_path):
+def test_sample_repeats_without_torch_generator(tmp_path):
     results = []
     for name in ("first", "second", "unwatched"):
         torch.manual_seed(7)
@@ -151,7 +151,7 @@ def test_a_number_of_samples_without_sense_is_an_error_at_load(tmp_path, samples
         debug.initialize(measuring(samples=samples), log_dir=tmp_path)
 
 
-def test_a_recomputed_forward_is_compared_with_operands_of_its_own(tmp_path):
+def test_recomputed_forward_uses_its_own_operands(tmp_path):
     torch.manual_seed(8)
     layer = linear(32, 32)
     with torch.no_grad():

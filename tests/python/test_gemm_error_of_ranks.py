@@ -133,7 +133,7 @@ def is_left_out(layer: str, gemm: str) -> bool:
     return gemm == "wgrad" and "sequence" in layer and quantized
 
 
-def test_exact_products_have_no_error_on_any_rank_whatever_is_gathered(logs):
+def test_exact_products_have_zero_error_on_every_rank(logs):
     names = [name_of(case, True) for case in EXACT]
     expected = {
         (name, gemm, rank)
@@ -168,7 +168,7 @@ def relative(out: torch.Tensor, exact: torch.Tensor) -> float:
     return ((out - exact).norm() / exact.norm()).item()
 
 
-def test_the_error_is_that_of_all_rows_against_fp64(logs):
+def test_error_covers_every_row_against_fp64(logs):
     """Of products that no sum over ranks follows: this rank's rows of them, of wgrad all."""
     found_errors = errors(logs / "rounded")
     for case in ROUNDED:
@@ -217,7 +217,9 @@ def test_a_dumped_gemm_is_replayed_in_the_rows_of_its_rank(logs, case):
             path = folder / f"{name_of(case, True)}_{gemm}_gemm.h5"
             [one] = found.find(path)
             if gemm == "wgrad":
-                with pytest.raises(telens.UsageError, match="wgrad adds up rows of all ranks"):
+                with pytest.raises(
+                    telens.UsageError, match="wgrad sums over the rows of every rank"
+                ):
                     dumps.read(one)
                 continue
             again = casts.recorded(dumps.read(one))
@@ -229,7 +231,7 @@ def test_a_dumped_gemm_is_replayed_in_the_rows_of_its_rank(logs, case):
 @pytest.mark.parametrize(
     "case", [c for c in EXACT if c[2] == "FP32"], ids=lambda case: name_of(case, True)
 )
-def test_a_sum_over_ranks_is_not_replayed_as_what_its_rank_made(logs, case, tmp_path):
+def test_sum_over_ranks_is_not_replayed_as_local(logs, case, tmp_path):
     summed = {"row": "output", "column": "dgrad"}[case[0]]
     layer = name_of(case, True)
     for path in (logs / "exact/tensor_dumps/rank_1/iter_000000").glob(f"{layer}_*.h5"):

@@ -20,7 +20,7 @@ REASONS = ("in this build", "torchao cannot be imported", "has no split_accumula
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_every_row_runs_in_a_rehearsal_or_says_what_is_missing(library_path, tmp_path):
+def test_every_row_rehearses_or_names_missing_parts(library_path, tmp_path):
     out = tmp_path / "rows.json"
     command = [sys.executable, str(ROOT / "benchmarks/gpu.py"), "--rehearse", "--out", str(out)]
     result = subprocess.run(

@@ -71,7 +71,7 @@ def whatif(log_dir, *arguments):
     return json.loads(result.stdout)
 
 
-def test_what_the_command_computes_is_what_one_read_has_measured(recorded):
+def test_whatif_matches_measured_statistics(recorded):
     logged = telens.open_run(recorded).records()
     logged = logged.set_index(["tensor", "iteration", "statistic"])["value"]
     # A tensor that runs unquantized has the what-if statistics of E4M3.
@@ -102,7 +102,7 @@ def test_histograms_are_a_table_of_bins_with_their_values(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_every_value_lies_between_the_edges_of_its_bin(tmp_path, dtype):
+def test_every_value_is_within_its_bin(tmp_path, dtype):
     specials = [0.0, -0.0, 1.0, -1.5, 3.99, 2.0**-14, -(2.0**-15), torch.inf, -torch.inf]
     specials += [torch.finfo(dtype).max, torch.finfo(dtype).smallest_normal / 2]
     for value in specials:
@@ -132,7 +132,7 @@ def test_a_run_without_histograms_gives_an_empty_table(tmp_path):
     assert list(table.columns[-4:]) == ["bin", "count", "low", "high"]
 
 
-def test_the_ready_configuration_answers_what_its_comments_ask(tmp_path):
+def test_ready_configuration_answers_its_questions(tmp_path):
     debug.initialize(config_file=str(CONFIG), log_dir=tmp_path)
     train(11)
     debug.end_debug()

@@ -88,7 +88,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_no_dump_has_is_refused(dump, intact, change):
+def test_rejects_objects_unknown_in_dumps(dump, intact, change):
     with h5py.File(dump, "r+") as file:
         CHANGES[change](file, intact)
     with pytest.raises(telens.RecordError, match=str(dump)):
@@ -152,7 +152,7 @@ def test_a_dump_without_checksums_is_read(dump):
     assert read(dump)[0].gemm == "fprop"
 
 
-def test_the_checksums_are_those_of_the_documentation(dump):
+def test_checksums_match_the_documentation(dump):
     objects = {}
 
     def describe(name, item):

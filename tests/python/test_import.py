@@ -52,7 +52,7 @@ def test_errors_are_a_tree_that_python_knows():
         ("telens.pytorch.fp8", ["FP8GlobalStateManager", "fp8_autocast"]),
     ],
 )
-def test_what_scripts_import_from_modules_of_transformer_engine_is_there(path, names):
+def test_te_module_imports_resolve(path, names):
     import telens.pytorch as te
 
     module = importlib.import_module(path)
@@ -62,7 +62,7 @@ def test_what_scripts_import_from_modules_of_transformer_engine_is_there(path, n
         assert getattr(te, path.rsplit(".", 1)[1]) is module
 
 
-def test_importing_the_package_reaches_its_parts_as_transformer_engines_does():
+def test_package_attributes_match_transformer_engine():
     program = (
         "import telens; telens.pytorch.Linear, telens.common.recipe.DelayedScaling; "
         "telens.debug.step(); telens.nothing"

@@ -51,14 +51,14 @@ def linear(**options):
         (Float8CurrentScaling(use_power_2_scales=True), [False] * 3),
     ],
 )
-def test_the_products_of_a_layer_are_told_what_both_quantizers_know(recipe, known):
+def test_layer_gemms_get_the_power_of_2_flag(recipe, known):
     assert train(linear(), recipe) == known
     fused = linear(fuse_wgrad_accumulation=True)
     fused.weight.main_grad = torch.zeros(128, 256)
     assert train(fused, recipe) == known
 
 
-def test_micro_batches_that_reuse_a_weight_are_told_too():
+def test_reused_weight_keeps_the_power_of_2_flag():
     layer, x = linear(), torch.randn(128, 256, dtype=torch.bfloat16)
     with GemmCalls("power_of_2_scales") as calls:
         for first in (True, False, False):
@@ -92,13 +92,13 @@ COPIES = {
 
 @pytest.mark.parametrize("how", COPIES)
 @pytest.mark.parametrize("power_of_2", [True, False])
-def test_copies_know_what_their_original_knows(how, power_of_2):
+def test_copies_keep_the_power_of_2_flag(how, power_of_2):
     made = block_quantizer(power_of_2)(torch.randn(128, 256))
     assert is_known(made) == power_of_2
     assert is_known(COPIES[how](made)) == power_of_2
 
 
-def test_storage_that_is_filled_again_knows_what_its_new_quantizer_knows():
+def test_refilled_storage_takes_the_new_flag():
     made = block_quantizer()(torch.randn(128, 256))
     block_quantizer(power_of_2=False).update_quantized(torch.randn(128, 256), made)
     assert not is_known(made)
@@ -122,7 +122,7 @@ def by_hand(made):
     )
 
 
-def test_of_codes_and_scales_from_elsewhere_nothing_is_known():
+def test_foreign_codes_do_not_claim_power_of_2_scales():
     made = by_hand(block_quantizer()(torch.randn(128, 256, dtype=torch.bfloat16)))
     assert not is_known(made)
     layer = linear(bias=False)
@@ -130,7 +130,7 @@ def test_of_codes_and_scales_from_elsewhere_nothing_is_known():
     assert train(layer, Float8BlockScaling()) == [False, False, True]
 
 
-def test_what_was_pickled_before_it_was_known_knows_nothing():
+def test_old_pickles_do_not_claim_power_of_2_scales():
     made = block_quantizer()(torch.randn(128, 256))
     rebuild, (state, *rest) = made.__reduce_ex__(2)
     *tensors, blocks = state
@@ -147,7 +147,7 @@ AMAXES += [math.inf, math.nan]
 @pytest.mark.parametrize("format_id", [E4M3, E5M2])
 @pytest.mark.parametrize("epsilon", [0.0, 1e-30, 1e-4, 3e38])
 @pytest.mark.parametrize("dim", [1, 2])
-def test_what_is_known_is_true_of_every_amax(dtype, format_id, epsilon, dim):
+def test_power_of_2_flag_holds_for_every_amax(dtype, format_id, epsilon, dim):
     """All scales are powers of two that E8M0 has, so that an expanded scale is never NaN."""
     quantizer = te.Float8BlockQuantizer(format_id, amax_epsilon=epsilon, block_scaling_dim=dim)
     for amax in AMAXES:

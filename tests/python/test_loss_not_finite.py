@@ -31,7 +31,7 @@ def events(log_dir, kind: str) -> list[tuple[int, str, str | None]]:
 @pytest.mark.parametrize(
     ("loss", "word"), [(math.nan, "NaN"), (math.inf, "infinite"), (-math.inf, "-infinite")]
 )
-def test_a_loss_that_is_not_finite_is_told_in_its_step(tmp_path, capfd, loss, word):
+def test_nonfinite_loss_is_reported_in_its_step(tmp_path, capfd, loss, word):
     debug.initialize("", log_dir=tmp_path)
     for value in (3.0, 2.5):
         debug.step(loss=value)
@@ -46,13 +46,13 @@ def test_a_loss_that_is_not_finite_is_told_in_its_step(tmp_path, capfd, loss, wo
     assert word in text
 
 
-def test_it_is_told_again_only_after_a_finite_one(tmp_path):
+def test_nonfinite_loss_is_reported_again_after_a_finite_one(tmp_path):
     with debug.session("", log_dir=tmp_path):
         for loss in (math.nan, math.nan, math.nan, 1.0, math.nan):
             debug.step(loss=loss)
-    told = events(tmp_path, "loss_not_finite")
-    assert [iteration for iteration, _, _ in told] == [0, 4]
-    assert "no loss before it was finite" in told[0][1]
+    reports = events(tmp_path, "loss_not_finite")
+    assert [iteration for iteration, _, _ in reports] == [0, 4]
+    assert "no loss before it was finite" in reports[0][1]
 
 
 # ---- debug.record("loss", ...)
@@ -85,7 +85,7 @@ def test_an_iteration_has_one_loss_however_it_is_given(tmp_path, capfd):
     assert [found[0][1], found[2][1], found[3][1]] == [3.0, 2.0, 1.0]
 
 
-def test_two_losses_that_differ_are_told_once_and_the_recorded_one_stays(tmp_path, capfd):
+def test_mismatched_losses_warn_once(tmp_path, capfd):
     with debug.session("", log_dir=tmp_path):
         for _ in range(3):
             debug.record("loss", 3.0)
@@ -168,7 +168,7 @@ def test_a_healthy_run_raises_no_alarm(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["bf16", "delayed", "nvfp4"])
 @pytest.mark.parametrize("plant", [plant_in_weight, plant_in_activation])
-def test_a_nan_in_a_middle_layer_is_told_at_once_by_the_loss(tmp_path, name, plant):
+def test_nan_in_middle_layer_is_reported_by_the_loss(tmp_path, name, plant):
     run(tmp_path, production(), steps=PLANTED_AT + 1, recipe=RECIPES[name], plant=plant)
     ((iteration, _, _),) = events(tmp_path, "loss_not_finite")
     assert iteration == PLANTED_AT
@@ -178,9 +178,7 @@ def test_a_nan_in_a_middle_layer_is_told_at_once_by_the_loss(tmp_path, name, pla
 @pytest.mark.parametrize(
     ("plant", "tensor"), [(plant_in_weight, "weight"), (plant_in_activation, "activation")]
 )
-def test_looked_at_in_every_iteration_the_layer_that_it_comes_from_is_named(
-    tmp_path, plant, tensor
-):
+def test_every_iteration_check_names_the_layer(tmp_path, plant, tensor):
     run(tmp_path, production(freq=1), steps=PLANTED_AT + 2, plant=plant, hands_over=False)
     ((iteration, text, layer),) = events(tmp_path, "trigger")
     assert iteration == PLANTED_AT
@@ -189,7 +187,7 @@ def test_looked_at_in_every_iteration_the_layer_that_it_comes_from_is_named(
     assert "may have begun elsewhere" not in text
 
 
-def test_looked_at_more_seldom_it_says_that_it_may_have_begun_elsewhere(tmp_path):
+def test_sparse_check_reports_uncertain_origin(tmp_path):
     run(tmp_path, production(), steps=25, plant=plant_in_weight, hands_over=False)
     ((iteration, text, _),) = events(tmp_path, "trigger")
     assert iteration == 20

@@ -37,7 +37,7 @@ watch:
 
 
 @pytest.mark.parametrize("freq", [1, 2, 1000])
-def test_looking_at_wgrad_changes_no_bit_of_main_grad_and_the_user_is_told(freq, tmp_path, capfd):
+def test_observed_wgrad_keeps_main_grad_bits(freq, tmp_path, capfd):
     def run(freq):
         config = tmp_path / f"{freq}.yaml"
         config.write_text(CONFIG.replace("FREQ", str(freq)))
@@ -121,9 +121,7 @@ STATS = "LogTensorStats: {{enabled: True, tensors: [{}], stats: [max]{}}}"
         ("PrecisionLedger: {enabled: True}", "telens", "", False),
     ],
 )  # fmt: skip
-def test_only_a_layer_whose_wgrad_may_ever_be_watched_adds_in_two_steps(
-    feature, namespace, more, watches, tmp_path
-):
+def test_only_observable_wgrad_adds_in_two_steps(feature, namespace, more, watches, tmp_path):
     config = config_of(feature, namespace, more, tmp_path)
     fused, no_additions = main_grad_of("fc1", None, tmp_path / "none")
     watched, additions = main_grad_of("fc1", config, tmp_path / "watched")
@@ -139,9 +137,7 @@ def test_only_a_layer_whose_wgrad_may_ever_be_watched_adds_in_two_steps(
 
 
 @pytest.mark.parametrize(("tensor", "added"), [("activation", 0), ("wgrad", 1)])
-def test_an_unnamed_layer_adds_in_one_step_again_once_it_is_known_that_nobody_watches(
-    tensor, added, tmp_path
-):
+def test_unobserved_unnamed_layer_adds_in_one_step(tensor, added, tmp_path):
     config = config_of(STATS.format(tensor, ""), folder=tmp_path)
 
     def run(watch):
@@ -179,7 +175,7 @@ class Wgrads(debug.TEConfigAPIMapper):
         pass
 
 
-def test_a_feature_class_watches_what_its_configuration_names(tmp_path, register):
+def test_feature_class_observes_configured_tensors(tmp_path, register):
     register(Wgrads)
     _, no_additions = main_grad_of("fc1", None, tmp_path / "none")
     for tensors, expected in (("[gradient]", 0), ("[wgrad]", 4)):

@@ -1,4 +1,4 @@
-"""Diagnosis while the run goes on: what is told, vetoed, stopped and handed to functions."""
+"""Diagnosis during a run: reports, vetoes, stops and callbacks."""
 
 import json
 import math
@@ -102,9 +102,7 @@ def events(log_dir, kind: str) -> list[str]:
 # ---------------------------------------------------------------------- telling
 
 
-def test_a_planted_nan_is_told_once_with_the_words_and_numbers_of_the_command(
-    tmp_path, build_folder
-):
+def test_planted_nan_matches_the_command_output(tmp_path, build_folder):
     heard = []
     logger = Scalars()
     debug.initialize(config_of(), log_dir=tmp_path, statistics_logger=logger)
@@ -129,7 +127,7 @@ def test_a_planted_nan_is_told_once_with_the_words_and_numbers_of_the_command(
     assert list(logger.values("findings").values()) == [1]
 
 
-def test_a_wrong_scale_is_told_while_the_training_goes_on(tmp_path):
+def test_wrong_scale_is_reported_during_training(tmp_path):
     debug.initialize(config_of(actions={"wrong_scale": "veto"}), log_dir=tmp_path)
     training = Training().run(12)
     assert debug.checkpoint_allowed()
@@ -163,7 +161,7 @@ def test_a_healthy_training_hears_nothing_and_computes_the_same(tmp_path):
     assert events(tmp_path / "looked", "finding") == []
 
 
-def test_ignored_causes_are_left_alone(tmp_path):
+def test_ignored_causes_are_not_reported(tmp_path):
     config = config_of(actions={"nonfinite": "ignore", "others": "stop"})
     with debug.session(config, log_dir=tmp_path):
         Training().run(NAN_AT + 4, nan_at=NAN_AT)
@@ -171,15 +169,17 @@ def test_ignored_causes_are_left_alone(tmp_path):
     assert not any("nonfinite" in text for text in events(tmp_path, "finding"))
 
 
-@pytest.mark.parametrize(("layer", "told"), [("layers.0.fc1", True), ("layers.0.fc2", False)])
-def test_layers_of_other_sections_are_left_alone(tmp_path, layer, told):
+@pytest.mark.parametrize(("layer", "reported"), [("layers.0.fc1", True), ("layers.0.fc2", False)])
+def test_layers_of_other_sections_are_not_diagnosed(tmp_path, layer, reported):
     """The NaN comes up in fc1; a section that selects fc2 alone hears nothing of it."""
     config = config_of(actions={"others": "ignore", "nonfinite": "tell"})
     config["diagnosis"]["layers"] = {"layer_name_regex_pattern": f"^{layer}$"}
     with debug.session(config, log_dir=tmp_path):
         Training().run(NAN_AT + 4, nan_at=NAN_AT)
         debug.checkpoint_allowed()
-    assert [f"nonfinite: {layer}" in text for text in events(tmp_path, "finding")] == [True] * told
+    assert [f"nonfinite: {layer}" in text for text in events(tmp_path, "finding")] == [
+        True
+    ] * reported
 
 
 # ---------------------------------------------------------------------- stopping
@@ -198,7 +198,7 @@ STOPPED = """
 """
 
 
-def test_a_stop_ends_the_program_with_exit_code_1_and_says_what_was_found(tmp_path):
+def test_stop_exits_with_code_1_and_the_finding(tmp_path):
     result = subprocess.run(
         [
             sys.executable,
@@ -223,7 +223,7 @@ def test_a_stop_ends_the_program_with_exit_code_1_and_says_what_was_found(tmp_pa
 # ---------------------------------------------------------------------- functions of the user
 
 
-def test_a_function_that_raises_is_told_once_and_called_no_more(tmp_path):
+def test_raising_callback_is_reported_and_removed(tmp_path):
     calls = []
 
     def chat(finding):
@@ -255,7 +255,7 @@ def test_an_interruption_of_a_function_is_raised_by_step(tmp_path, interruption)
     assert events(tmp_path, "listener_off") == []
 
 
-def test_on_finding_is_a_decorator_and_refuses_what_cannot_be_called(tmp_path):
+def test_on_finding_decorates_only_callables(tmp_path):
     with pytest.raises(telens.UsageError, match="there is no session"):
         debug.on_finding(print)
     with debug.session(config_of(), log_dir=tmp_path):
@@ -272,7 +272,7 @@ def test_on_finding_is_a_decorator_and_refuses_what_cannot_be_called(tmp_path):
 # ---------------------------------------------------------------------- checkpoints
 
 
-def test_without_a_session_or_a_veto_every_checkpoint_is_allowed(tmp_path):
+def test_checkpoint_is_allowed_without_veto(tmp_path):
     assert debug.checkpoint_allowed()
     with debug.session(config_of(), log_dir=tmp_path):
         Training().run(NAN_AT + 3, nan_at=NAN_AT)
@@ -288,7 +288,7 @@ def test_a_wait_that_is_none_is_refused(wait):
 # ---------------------------------------------------------------------- resumed, forked, several
 
 
-def test_a_resumed_run_hears_nothing_of_what_was_over_before(tmp_path, monkeypatch):
+def test_resumed_run_skips_old_findings(tmp_path, monkeypatch):
     monkeypatch.setenv("TELENS_RUN_ID", "resumed")
     with debug.session(config_of(), log_dir=tmp_path):
         Training().run(NAN_AT + 3, nan_at=NAN_AT)
@@ -303,7 +303,7 @@ def test_a_resumed_run_hears_nothing_of_what_was_over_before(tmp_path, monkeypat
     assert sum("nonfinite" in text for text in events(tmp_path, "finding")) == 1
 
 
-def test_a_forked_child_knows_of_no_session_and_leaves_the_thread_alone(tmp_path):
+def test_forked_child_does_not_use_the_session(tmp_path):
     with debug.session(config_of(actions={"others": "veto"}), log_dir=tmp_path):
         training = Training().run(NAN_AT + 2, nan_at=NAN_AT)
         child = os.fork()
@@ -338,7 +338,7 @@ def nan_on_rank_1(rank: int, folder: str) -> None:
     debug.end_debug()
 
 
-def test_what_one_rank_finds_stops_all_ranks_in_the_same_step(tmp_path):
+def test_finding_on_one_rank_stops_every_rank(tmp_path):
     run_ranks(nan_on_rank_1, str(tmp_path))
     steps, texts = zip(
         *((tmp_path / f"stopped_{rank}").read_text().split(" ", 1) for rank in (0, 1)), strict=True

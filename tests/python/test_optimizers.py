@@ -205,7 +205,7 @@ def test_decoupled_gradients_are_read_and_cleared():
         ),
     ],
 )
-def test_fused_adam_refuses_what_it_cannot_do(options, message):
+def test_fused_adam_rejects_unsupported_options(options, message):
     with pytest.raises(telens.UsageError, match=message):
         optimizers.FusedAdam(make_parameters(), **options)
 
@@ -229,7 +229,7 @@ def test_fused_sgd_equals_torch(options, dtype):
     assert_same(got, expected, **tolerances)
 
 
-def test_fused_sgd_keeps_the_momentum_of_parameters_without_a_gradient():
+def test_fused_sgd_keeps_momentum_without_gradient():
     mine, other = make_parameters()[:2], make_parameters()[:2]
     ours = optimizers.FusedSGD(mine, lr=0.1, momentum=0.9)
     theirs = torch.optim.SGD(other, lr=0.1, momentum=0.9)
@@ -263,7 +263,7 @@ def test_fused_sgd_adds_weight_decay_after_momentum():
         ({"lr": 0.1, "nesterov": True}, "nesterov with momentum=0"),
     ],
 )
-def test_fused_sgd_refuses_what_it_cannot_do(options, message):
+def test_fused_sgd_rejects_unsupported_options(options, message):
     with pytest.raises(telens.UsageError, match=message):
         optimizers.FusedSGD(make_parameters(), **options)
 
@@ -279,7 +279,7 @@ def make_lists() -> tuple[list[torch.Tensor], torch.Tensor]:
     return tensors, torch.zeros(1, dtype=torch.int32)
 
 
-def test_scale_multiplies_and_reports_what_is_not_finite():
+def test_scale_multiplies_and_reports_nonfinite():
     tensors, flag = make_lists()
     outputs = [torch.empty(each.shape) for each in tensors]
     apply(optimizers.multi_tensor_scale, flag, [tensors, outputs], 0.5)
@@ -292,7 +292,7 @@ def test_scale_multiplies_and_reports_what_is_not_finite():
     assert_same(outputs, [each.float() * 2 for each in tensors], atol=0, rtol=0)
 
 
-def test_l2norm_is_that_of_all_elements_and_of_each_tensor():
+def test_l2norm_covers_all_and_per_tensor():
     tensors, flag = make_lists()
     whole = torch.cat([each.float().flatten() for each in tensors])
     norm, each_norm = apply(optimizers.multi_tensor_l2norm, flag, [tensors], True)

@@ -151,7 +151,7 @@ def alteration_on_one_rank(rank: int, folder: str) -> None:
         leave()
 
 
-def test_a_rank_that_alters_alone_is_refused_in_bounded_time(tmp_path):
+def test_alteration_on_one_rank_fails_in_bounded_time(tmp_path):
     run_ranks(alteration_on_one_rank, str(tmp_path))
 
 
@@ -191,11 +191,11 @@ def an_input_that_one_rank_refuses(rank: int) -> None:
     assert time.monotonic() - begin < 30
 
 
-def test_an_input_that_one_rank_refuses_is_told_to_the_others():
+def test_rejected_input_is_reported_to_other_ranks():
     run_ranks(an_input_that_one_rank_refuses)
 
 
-def test_ranks_whose_first_forward_differs_are_told_at_once():
+def test_differing_first_forwards_are_reported():
     run_ranks(first_forwards_that_differ)
 
 
@@ -227,7 +227,7 @@ def codes_of_other_scales(rank: int, folder: str) -> None:
             layer(torch.full((16, 1, IN), 1.0 + rank))
 
 
-def test_nvfp4_codes_of_a_feature_under_different_tensor_scales_are_refused(tmp_path):
+def test_rejects_feature_nvfp4_codes_with_other_scales(tmp_path):
     run_ranks(codes_of_other_scales, str(tmp_path))
 
 
@@ -244,7 +244,7 @@ def codes_of_one_orientation(rank: int, folder: str) -> None:
             out.sum().backward()
 
 
-def test_codes_of_a_feature_without_the_orientation_of_the_gemm_are_refused(tmp_path):
+def test_rejects_feature_codes_without_orientation(tmp_path):
     run_ranks(codes_of_one_orientation, str(tmp_path))
 
 
@@ -288,12 +288,12 @@ def reduced_gradients(rank: int) -> None:
     assert torch.equal(own.weight.grad, part.of(whole.weight.grad, 1))
 
 
-def test_the_amax_of_a_row_layers_gradient_is_that_of_all_ranks():
+def test_row_layer_gradient_amax_covers_every_rank():
     run_ranks(reduced_gradients)
 
 
 @pytest.mark.parametrize("precision", ["BF16", "current"])
-def test_a_row_layer_of_one_rank_adds_its_bias_in_the_gemm(precision):
+def test_single_rank_row_layer_adds_bias_in_the_gemm(precision):
     dtype = torch.bfloat16
     layers = [
         te.Linear(IN, OUT, parallel_mode=mode, tp_size=1, params_dtype=dtype, device="cpu")

@@ -85,7 +85,7 @@ def records(tmp_path_factory, request):
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
-def test_statistics_of_a_divided_layer_are_those_of_whole_tensors(records, case):
+def test_parallel_layer_statistics_match_whole_tensors(records, case):
     mine = records[records["layer"] == name_of(case)]
     for tensor, whole in whole_tensors(case[2]).items():
         expected = {

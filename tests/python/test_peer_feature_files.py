@@ -266,9 +266,7 @@ def test_the_custom_feature_of_the_documentation_logs_its_statistic(tmp_path, fo
     assert records["value"].tolist() == pytest.approx([share, share])
 
 
-def test_a_modifying_feature_alters_the_gemm_and_logs_under_names_of_its_own(
-    tmp_path, folder, layer, x
-):
+def test_modifying_feature_alters_gemm_and_logs(tmp_path, folder, layer, x):
     def ternary(tensor):
         largest = tensor.abs().amax()
         return torch.sign(tensor) * (tensor.abs() > largest / 2) * largest
@@ -332,9 +330,7 @@ def test_a_logger_that_inherits_the_base_feature_runs(tmp_path, folder, layer, x
     ],
     ids=str,
 )
-def test_the_schedule_of_a_feature_class_is_that_of_a_built_in_one(
-    tmp_path, folder, layer, x, schedule
-):
+def test_feature_class_schedule_matches_built_in(tmp_path, folder, layer, x, schedule):
     seen = {}
     for feature in ("OwnLogger", "LogTensorStats"):
         keys = {"tensors": ["activation"], "stats": ["max"], **schedule}

@@ -142,7 +142,7 @@ def test_statistics_logger_and_added_loggers_get_each_value_once(tmp_path, layer
     assert len(given.rows) == len(set(given.rows)) == 2
 
 
-def test_without_a_session_values_go_to_the_added_loggers():
+def test_values_outside_a_session_go_to_added_loggers():
     kept = Kept()
     MetricLogger.add_logger(kept)
     try:
@@ -154,7 +154,7 @@ def test_without_a_session_values_go_to_the_added_loggers():
         MetricLogger.log_scalar("rate", 0.5, 3)
 
 
-def test_what_cannot_log_is_refused():
+def test_rejects_objects_that_cannot_log():
     for wrong in (None, 3):
         with pytest.raises(telens.UsageError, match=r"add_logger: _logger must be a BaseLogger"):
             MetricLogger.add_logger(wrong)
@@ -321,7 +321,7 @@ def test_a_namespace_answers_several_features_if_it_allows_them(tmp_path, mine, 
     assert [each.item() for each in answers] == [2, 2]
 
 
-def test_the_base_class_logs_what_its_own_configuration_lists(tmp_path):
+def test_base_class_logs_configured_statistics(tmp_path):
     @Registry.register_namespace_api(namespace="theirs")
     class Theirs(BaseNamespaceAPI):
         pass

@@ -64,7 +64,7 @@ def equal(left, right):
     return [torch.equal(a, b) for a, b in zip(left, right, strict=True)]
 
 
-def test_a_training_of_which_all_tensors_are_chosen_is_one_of_current_scaling(tmp_path):
+def test_all_tensors_selected_equals_current_scaling(tmp_path):
     delayed = train(a_layer(), {"recipe": recipe()})
     current = train(a_layer(), {"recipe": Float8CurrentScaling()})
     with debug.session(scaling(), log_dir=tmp_path):
@@ -144,7 +144,7 @@ def of_codes(x, codes, scale_inv, dtype, **_):
 
 @pytest.mark.parametrize("fp8_format", [Format.HYBRID, Format.E4M3])
 @pytest.mark.parametrize("chosen", [INPUTS, ["weight"], []])
-def test_statistics_are_those_of_the_codes_that_ran(tmp_path, seen, fp8_format, chosen):
+def test_statistics_match_the_codes_used(tmp_path, seen, fp8_format, chosen):
     logs = {"LogFp8TensorStats": {"enabled": True, "tensors": INPUTS, "stats": STATS}}
     config = scaling(tensors=chosen or ["weight"], **WATCHING, **logs)
     if not chosen:
@@ -171,7 +171,7 @@ def test_statistics_are_those_of_the_codes_that_ran(tmp_path, seen, fp8_format, 
     assert scalars.values("fc_activation_underflows%")[0] > 1
 
 
-def test_what_each_recipe_would_have_done_can_be_asked_beside_it(tmp_path, seen):
+def test_whatif_statistics_can_be_added(tmp_path, seen):
     stats = ["mse", "fp8_current_scaling_mse", "fp8_delayed_scaling_mse"]
     logs = {"LogFp8TensorStats": {"enabled": True, "tensors": ["activation"], "stats": stats}}
     scalars = Scalars()
@@ -190,7 +190,7 @@ def test_what_each_recipe_would_have_done_can_be_asked_beside_it(tmp_path, seen)
         assert expected > 2 * values["mse"]
 
 
-def test_a_class_that_scales_as_it_likes_has_the_statistics_of_its_codes(tmp_path, register, seen):
+def test_custom_scaling_records_its_codes(tmp_path, register, seen):
     class Tripled(TEConfigAPIMapper):
         @api_method
         def modify_tensor_enabled(self, config, layer_name, gemm, tensor_name, iteration):
@@ -244,7 +244,7 @@ def test_outside_of_delayed_scaling_it_is_an_error(tmp_path, region, reason):
     assert "'PerTensorScaling' of section 'section' in layer 'fc'" in str(error.value)
 
 
-def test_warm_up_is_told_of_a_layer_also_where_another_cast_takes_its_place(tmp_path):
+def test_warm_up_is_recorded_with_replaced_casts(tmp_path):
     watched = {"enabled": True, "tensors": ["gradient"], "stats": ["max"]}
     config = scaling(["dgrad", "wgrad"], ["gradient"], LogTensorStats=watched)
     with debug.session(config, log_dir=tmp_path):

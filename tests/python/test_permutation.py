@@ -146,11 +146,11 @@ def test_later_rows_are_dropped_and_missing_ones_are_zero():
     inp = torch.randn(TOKENS, HIDDEN)
     every, _ = te.moe_permute(inp, ROUTING)
     count = every.size(0)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as messages:
         warnings.simplefilter("default")
         for dropped in (1, 2, 3):
             fewer, row_id_map = te.moe_permute(inp, ROUTING, num_out_tokens=count - dropped)
-    assert [str(each.message) for each in told] == [
+    assert [str(each.message) for each in messages] == [
         "moe_permute: num_out_tokens is less than the rows that routing_map routes, and the last "
         "ones are dropped; give routing_map.sum(), or -1"
     ]

@@ -82,7 +82,7 @@ def test_a_plan_that_selects_nothing_is_empty():
         debug.plan("/nowhere/debug.yaml", ["fc1"])
 
 
-def test_the_estimate_is_what_a_run_records(tmp_path):
+def test_estimate_matches_the_recorded_run(tmp_path):
     layer = te.Linear(16, 16, name="layers.0.fc1", params_dtype=torch.bfloat16, device="cpu")
     steps = 12
     with debug.session(CONFIG, log_dir=tmp_path):
@@ -119,7 +119,7 @@ def test_a_plan_knows_the_features_that_the_program_registered():
     assert debug.plan(config, ["a"]).load["not_counted"] == ["planned.Rounding"]
 
 
-def test_a_plan_for_no_layers_says_nothing_of_all_layers():
+def test_plan_without_layers_omits_layer_totals():
     feature = {"LogTensorStats": {"enabled": True, "tensors": ["weight"], "stats": ["max"]}}
     layers = {"layer_types": "all"}
     everything = {"s": {"enabled": True, "layers": layers, "transformer_engine": feature}}
@@ -145,7 +145,7 @@ def test_a_plan_needs_no_pandas():
         ("transformer_engine", "DumpTensors"),
     ],
 )
-def test_what_is_no_record_is_said_not_to_be_counted(namespace, feature):
+def test_uncounted_features_are_listed(namespace, feature):
     parameters = {"enabled": True, "tensors": ["activation"]}
     layers = {"layer_types": ["all"]}
     config = {"s": {"enabled": True, "layers": layers, namespace: {feature: parameters}}}

@@ -12,7 +12,7 @@ from telens.common.recipe import DelayedScaling
 
 
 @pytest.mark.parametrize("margin", [0, 2])
-def test_power_of_2_scale_makes_every_scale_the_power_of_two_of_the_formula(tmp_path, margin):
+def test_power_of_2_scale_matches_the_formula(tmp_path, margin):
     asked = {"tensors": ["activation", "weight", "gradient"], "stats": ["scale_inv_max"]}
     config = {
         "all": {

@@ -59,7 +59,7 @@ FP8 = {"fp8": True, "recipe": Float8CurrentScaling()}
 DISABLE = {"DisableFP8GEMM": {"enabled": True, "gemms": ["fprop"]}}
 
 
-def test_every_gemm_and_operand_is_listed_with_what_it_ran_in(tmp_path, layer, x, command):
+def test_every_gemm_and_operand_lists_its_precision(tmp_path, layer, x, command):
     run(ledger_config(), tmp_path, layer, x, **FP8)
     rows = rows_of(command, tmp_path)
     ran = {(row["gemm"], row["tensor"]): row["ran"] for row in rows}
@@ -110,7 +110,7 @@ def test_a_kernel_that_is_not_the_fastest_says_why(tmp_path, x, command):
     assert reason in ("the output is not BF16", "the processor has no BF16 products")
 
 
-def test_without_a_recipe_high_precision_is_no_fallback(tmp_path, layer, x, command):
+def test_high_precision_without_recipe_is_expected(tmp_path, layer, x, command):
     run(ledger_config(), tmp_path, layer, x)
     rows = rows_of(command, tmp_path)
     assert {row["why"] for row in rows} == {"no recipe: it ran outside of fp8_autocast"}
@@ -124,7 +124,7 @@ def test_an_override_of_the_recipe_is_a_reason(tmp_path, layer, x, command):
     assert why == {"wgrad": "override_linear_precision of the recipe"}
 
 
-def test_a_dequantized_backward_is_a_reason_of_its_own(tmp_path, layer, x, command):
+def test_dequantized_backward_has_its_own_reason(tmp_path, layer, x, command):
     recipe = Float8CurrentScaling(backward_override="dequantized")
     run(ledger_config(), tmp_path, layer, x, fp8=True, recipe=recipe)
     why = {row["gemm"]: row["why"] for row in rows_of(command, tmp_path) if row["fallback"]}
@@ -147,7 +147,7 @@ def stored_rows(log_dir) -> list[tuple[int, str, str]]:
         ]
 
 
-def test_what_does_not_change_is_written_once(tmp_path, layer, x):
+def test_unchanged_rows_are_written_once(tmp_path, layer, x):
     run(ledger_config(altering={"DisableFP8Layer": {"enabled": True, "start_step": 3}}), tmp_path,
         layer, x, steps=6, **FP8)  # fmt: skip
     rows = stored_rows(tmp_path)
@@ -156,9 +156,7 @@ def test_what_does_not_change_is_written_once(tmp_path, layer, x):
     ]  # fmt: skip
 
 
-def test_expectations_that_do_not_hold_stop_the_run_with_a_list_of_them(
-    tmp_path, layer, x, command
-):
+def test_failed_expectations_stop_the_run(tmp_path, layer, x, command):
     debug.initialize(ledger_config(["FP8"], DISABLE), log_dir=tmp_path)
     sentence = (
         "layers.3.fc2 fprop was to be FP8, ran in BF16: DisableFP8GEMM in section `first_layers`"
@@ -191,7 +189,7 @@ def test_the_last_rule_that_fits_counts(tmp_path, layer, x):
     assert "dgrad gradient was to be E4M3, ran in E5M2 under tensor scaling" in str(stopped.value)
 
 
-def test_a_rule_about_nothing_is_told(tmp_path, layer, x):
+def test_unmatched_rule_is_reported(tmp_path, layer, x):
     run(ledger_config([{"format": "FP8", "layers": "lm_head"}]), tmp_path, layer, x, **FP8)
     assert "rule 1 of `expect` (format: FP8) was about no GEMM that ran" in message_log(tmp_path)
 
@@ -209,7 +207,7 @@ def test_a_rule_about_nothing_is_told(tmp_path, layer, x):
         ([[]], "a format must be one of"),
     ],
 )
-def test_a_wrong_rule_is_an_error_at_load_that_says_what_was_expected(tmp_path, expect, message):
+def test_wrong_rule_is_a_load_error(tmp_path, expect, message):
     with pytest.raises(telens.ConfigError) as error:
         debug.initialize(ledger_config(expect), log_dir=tmp_path)
     assert message in str(error.value)
@@ -223,9 +221,7 @@ def test_a_run_without_a_ledger_is_wrong_use(tmp_path, layer, x, command):
 
 
 @pytest.mark.parametrize("named_before", [True, False])
-def test_linear_layers_of_others_are_listed_first_and_told_of_once(
-    tmp_path, x, command, named_before
-):
+def test_foreign_linear_layers_are_listed_first(tmp_path, x, command, named_before):
     model = torch.nn.Sequential(
         te.Linear(32, 32, params_dtype=torch.bfloat16), torch.nn.Linear(32, 32).bfloat16()
     )

@@ -110,16 +110,16 @@ def differences(run) -> set[tuple]:
     return set(rows[columns].itertuples(index=False, name=None))
 
 
-def told(run) -> list[str]:
+def reports(run) -> list[str]:
     events = run.events
     return list(events[events["kind"] == "ranks_differ"]["text"])
 
 
-def test_ranks_that_agree_say_so_of_each_tensor(runs):
+def test_agreeing_ranks_report_every_tensor(runs):
     run = telens.open_run(runs / "none")
     rows = run.records()
     assert set(rows["value"]) == {0.0}
-    assert told(run) == []
+    assert reports(run) == []
     of_last = rows[(rows["iteration"] == 3) & (rows["rank"] == 1)]
     seen = set(of_last[["layer", "tensor", "statistic"]].itertuples(index=False, name=None))
     layers = ["model.0", "model.1.fc1", "model.1.fc2"]
@@ -135,11 +135,11 @@ def test_ranks_that_agree_say_so_of_each_tensor(runs):
     assert seen == expected
 
 
-def test_of_a_recipe_that_requests_inputs_their_scales_and_those_of_weights_are_compared(runs):
+def test_requested_input_and_weight_scales_are_compared(runs):
     run = telens.open_run(runs / "request")
     rows = run.records()
     assert set(rows["value"]) == {0.0}
-    assert told(run) == []
+    assert reports(run) == []
     compared = set(rows[["layer", "tensor", "statistic"]].itertuples(index=False, name=None))
     scales = {each[:2] for each in compared if each[2] == "scale_differs"}
     layers = ["model.0", "model.1.fc1", "model.1.fc2"]
@@ -167,7 +167,7 @@ def test_the_first_layer_tensor_and_rank_that_differs_is_named(
     assert first == TURN
     assert (TURN, layer, tensor, f"{what}_differs", 1) in found
     assert {rank for *_, rank in found} == {1}  # the second of two is the odd one
-    (text, *_) = told(run)
+    (text, *_) = reports(run)
     assert f"iteration {TURN}" in text
     assert words in text
     assert "rank 0's" in text
@@ -175,13 +175,13 @@ def test_the_first_layer_tensor_and_rank_that_differs_is_named(
     assert events[events["kind"] == "ranks_differ"]["layer"].iloc[0] == layer
 
 
-def test_both_scales_are_told(runs):
-    (text, *_) = told(telens.open_run(runs / "scale"))
+def test_differing_scales_are_reported(runs):
+    (text, *_) = reports(telens.open_run(runs / "scale"))
     assert "(3, and " in text
 
 
-def test_a_difference_is_told_once(runs):
-    texts = told(telens.open_run(runs / "norm"))
+def test_difference_is_reported_once(runs):
+    texts = reports(telens.open_run(runs / "norm"))
     assert sum("model.1.layer_norm_weight" in text for text in texts) <= 2  # each rank's file
     assert len(texts) == len(set(texts)) * 2
 
@@ -286,7 +286,7 @@ def give_one_rank_another_batch(rank: int, column: te.Linear) -> None:
         debug.step()
 
 
-def test_an_input_that_the_ranks_of_tp_group_do_not_have_alike_is_found(divided_runs, build_folder):
+def test_differing_tp_input_is_found(divided_runs, build_folder):
     run = telens.open_run(divided_runs / "inputs")
     rows = run.records(statistic="replica_differs")
     compared = set(rows[["layer", "tensor"]].itertuples(index=False, name=None))
@@ -294,7 +294,7 @@ def test_an_input_that_the_ranks_of_tp_group_do_not_have_alike_is_found(divided_
     assert compared == {("column", "activation"), ("row", "gradient")}
     first = rows[rows["value"] != 0].iloc[0]
     assert (first["iteration"], first["layer"], first["rank"]) == (TURN, "column", 1)
-    assert "column: the activation differs on rank 1 from rank 0's" in told(run)[0]
+    assert "column: the activation differs on rank 1 from rank 0's" in reports(run)[0]
     command = [build_folder / "bin/telens", "diagnose", divided_runs / "inputs", "--format", "json"]
     found = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)["findings"]
     assert (found[0]["cause"], found[0]["layer"]) == ("unlike_inputs", "column")
@@ -307,7 +307,7 @@ def divided_runs(tmp_path_factory):
     return folder
 
 
-def test_a_divided_weight_is_no_replica_and_a_copy_is(divided_runs):
+def test_divided_weight_is_not_compared_as_replica(divided_runs):
     run = telens.open_run(divided_runs / "alike")
     rows = run.records()
     compared = set(rows[["layer", "tensor", "statistic"]].itertuples(index=False, name=None))
@@ -346,7 +346,7 @@ def one_is_late(rank: int, folder: str) -> None:
 
 
 @pytest.mark.parametrize("worker", [one_dies, one_is_late])
-def test_a_rank_that_does_not_come_is_named_and_the_others_go_on(tmp_path, worker):
+def test_missing_rank_is_named_and_others_continue(tmp_path, worker):
     run_ranks(worker, str(tmp_path))
     events = telens.open_run(tmp_path).events
     lost = events[(events["kind"] == "ranks_not_compared") & (events["rank"] == 0)]
@@ -371,7 +371,7 @@ def test_a_timeout_out_of_range_is_refused():
         debug.initialize(config_of("RankAgreement", "telens", tensors="weight", timeout=0))
 
 
-def test_a_model_that_cannot_be_read_costs_the_comparison_and_not_the_training(monkeypatch):
+def test_unreadable_model_only_ends_the_comparison(monkeypatch):
     def fails():
         raise TypeError("this group has no rank")
 

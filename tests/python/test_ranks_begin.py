@@ -74,7 +74,7 @@ def say_everything(rank: int, folder: str) -> None:
 OF_THE_RUN = "'start_end_list' is empty"
 
 
-def test_the_first_rank_shows_what_the_configuration_says_to_all_and_each_its_own(begun):
+def test_first_rank_prints_the_common_warnings(begun):
     shown = [(begun / f"alike{rank}").read_text() for rank in range(3)]
     assert [each.count(OF_THE_RUN) for each in shown] == [1, 0, 0]
     assert [each.count("nothing will be found") for each in shown] == [0, 1, 1]
@@ -188,7 +188,7 @@ def say_and_begin(rank: int, folder: str) -> None:
     some_begin(rank, folder)
 
 
-def test_ranks_go_on_without_one_that_has_no_session(begun):
+def test_ranks_continue_without_a_rank_lacking_session(begun):
     what = "rank 2 of 3 had not called it after 2 s"
     shown = [(begun / f"stderr{rank}").read_text() for rank in range(3)]
     assert [each.count(what) for each in shown] == [1, 0, 1]

@@ -77,7 +77,7 @@ class ForeignParams:
 
 
 @pytest.mark.parametrize("recipe", POSITIONAL)
-def test_arguments_stand_in_transformer_engines_order(recipe):
+def test_arguments_have_transformer_engines_order(recipe):
     parameters = inspect.signature(recipe).parameters.values()
     positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     assert positional == POSITIONAL[recipe]
@@ -90,7 +90,7 @@ def test_arguments_stand_in_transformer_engines_order(recipe):
         ("backward_override", None, "quantized"),
     ],
 )
-def test_arguments_without_effect_are_taken_with_their_defaults_alone(recipe, name, default, other):
+def test_ignored_arguments_accept_only_defaults(recipe, name, default, other):
     required = {"qfactory": lambda role: te.MXFP8Quantizer(E4M3)} if recipe is CustomRecipe else {}
     made = recipe(**required, **{name: default})
     assert getattr(made, name) == default
@@ -108,12 +108,12 @@ def test_interval_is_a_field_accepted_by_name():
 
 
 @pytest.mark.parametrize("interval", [0, -1, 1.5, True, "2"])
-def test_an_interval_that_is_no_number_of_iterations_is_refused(interval):
+def test_rejects_invalid_interval(interval):
     with pytest.raises(telens.UsageError, match="DelayedScaling: interval must be"):
         DelayedScaling(interval=interval)
 
 
-def test_arguments_that_megatron_passes_with_its_modules_change_nothing():
+def test_megatron_module_arguments_have_no_effect():
     given = DelayedScaling(margin=1, params_dtype=torch.bfloat16, device="cpu")
     assert given == DelayedScaling(margin=1)
 
@@ -243,7 +243,7 @@ def test_arguments_that_numpy_made_are_taken():
 
 @pytest.mark.parametrize("margin", [19, 1000, -19, -1000])
 def test_a_margin_that_leaves_nothing_of_a_tensor_is_refused(margin):
-    with pytest.raises(telens.UsageError, match=f"must lie between -18 and 18, not {margin}"):
+    with pytest.raises(telens.UsageError, match=f"must be between -18 and 18, not {margin}"):
         DelayedScaling(margin=margin)
     recipe = DelayedScaling()
     recipe.margin = margin
@@ -266,15 +266,15 @@ def cast_with(margin: int) -> tuple[float, float]:
     return left[1, 1].item(), left[0, 0].item()
 
 
-def test_without_a_margin_e4m3_holds_both_ends_of_its_range():
+def test_e4m3_without_margin_keeps_its_range():
     assert cast_with(0) == pytest.approx((1.0, 2.0**-9 / 448), rel=2**-23, abs=0)
 
 
-def test_with_the_largest_margin_the_largest_value_is_not_lost():
+def test_largest_margin_keeps_the_largest_value():
     assert cast_with(18) == pytest.approx((2.0**-9 * 2.0**18 / 448, 0.0), rel=2**-23, abs=0)
 
 
-def test_with_the_most_negative_margin_the_smallest_value_is_not_clipped():
+def test_smallest_margin_keeps_the_smallest_value():
     # 448 / scale, and the nearest of E4M3 to 448 x 2^-0.5, which is 320.
     assert cast_with(-18) == pytest.approx((2.0**-18, 2.0**-18 * 320 / 448), rel=2**-23, abs=0)
 
@@ -291,7 +291,7 @@ def test_an_unknown_amax_algorithm_is_refused(algorithm):
         DelayedScaling(amax_compute_algo=algorithm)
 
 
-def test_a_scale_algorithm_that_is_no_function_is_refused():
+def test_rejects_scale_algorithm_that_is_not_callable():
     with pytest.raises(telens.UsageError, match="scaling_factor_compute_algo must be a function"):
         DelayedScaling(scaling_factor_compute_algo="default")
 
@@ -318,9 +318,9 @@ def test_parameters_of_gemms_are_checked():
 @pytest.mark.parametrize(
     "made", [*POSITIONAL, CustomRecipe, DelayedScalingRequest, MMParams, QParams, QuantizerRole]
 )
-def test_an_argument_that_is_not_there_is_named_with_what_is(made):
+def test_unknown_argument_lists_valid_names(made):
     there = list(inspect.signature(made).parameters)[-1]
     with pytest.raises(TypeError, match=rf"{made.__name__}: .*'{there}s' \(did you mean '{there}'"):
         made(**{f"{there}s": 1})
-    with pytest.raises(TypeError, match=rf"there is no argument 'xyz'; it has .*{there}"):
+    with pytest.raises(TypeError, match=rf"unknown argument 'xyz'; it has .*{there}"):
         made(xyz=1)

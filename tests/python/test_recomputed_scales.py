@@ -60,7 +60,7 @@ def train(kind: str, name: str, outer: bool, eval_mode: bool = False) -> list[to
 @pytest.mark.parametrize("outer", [False, True])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "none"])
 @pytest.mark.parametrize("name", MODULES)
-def test_a_checkpoint_leaves_scales_and_gradients_as_they_are(name, kind, outer, eval_mode):
+def test_checkpoint_keeps_scales_and_gradients(name, kind, outer, eval_mode):
     found = train(kind, name, outer, eval_mode)
     for made, expected in zip(found, train("none", name, outer, eval_mode), strict=True):
         assert torch.equal(made, expected)

@@ -37,12 +37,12 @@ def test_a_misspelt_loss_is_recorded_and_warned_of(tmp_path):
         debug.step(2.0, loss2=1.0, lr=0.1)
         debug.step(lm_loss=1.0, lr=0.1)
     (only,) = [str(each.message) for each in warned]
-    assert only.startswith("debug.step: lss=1.0 is recorded under that name, and there is no loss")
+    assert only.startswith("debug.step: lss=1.0 is recorded under that name, but no 'loss' is")
     assert "did you mean 'loss'" in only
     assert scalars(tmp_path)["lss"] == {0: 1.0}
 
 
-def test_step_names_the_scalar_that_is_no_number(tmp_path):
+def test_step_names_the_invalid_scalar(tmp_path):
     with (
         debug.session(log_dir=tmp_path),
         pytest.raises(telens.UsageError, match=r"debug\.step: lr must be a number"),
@@ -106,7 +106,7 @@ def test_a_watch_changes_no_step_and_ends(tmp_path, parameters):
     assert scalars(tmp_path).keys() == {"model.lr", "model.grad_norm", "model.update_to_weight"}
 
 
-def test_a_watched_optimizer_goes_on_where_the_watch_fails(tmp_path, parameters, monkeypatch):
+def test_observed_optimizer_survives_a_failed_hook(tmp_path, parameters, monkeypatch):
     def fail(tensors):
         raise RuntimeError("no memory for it")
 
@@ -127,14 +127,14 @@ def test_a_watched_optimizer_goes_on_where_the_watch_fails(tmp_path, parameters,
     ("optimizer", "every", "expected"),
     [(None, 1, "optimizer must be an optimizer"), ("real", 0, "every must be a number of steps")],
 )
-def test_what_cannot_be_watched_is_refused(parameters, optimizer, every, expected):
+def test_rejects_optimizers_without_hooks(parameters, optimizer, every, expected):
     if optimizer:
         optimizer = torch.optim.SGD(parameters, lr=0.1)
     with pytest.raises(telens.UsageError, match=expected):
         debug.watch_optimizer(optimizer, every=every)
 
 
-def test_a_gradient_that_is_not_finite_is_told_as_such(tmp_path, parameters):
+def test_nonfinite_gradient_norm_is_recorded(tmp_path, parameters):
     optimizer = torch.optim.SGD(parameters, lr=0.0)
     debug.watch_optimizer(optimizer, every=1)
     with debug.session(log_dir=tmp_path):
@@ -144,7 +144,7 @@ def test_a_gradient_that_is_not_finite_is_told_as_such(tmp_path, parameters):
     assert scalars(tmp_path)["grad_norm"] == {0: math.inf}
 
 
-def test_norms_of_several_groups_take_one_transfer(monkeypatch):
+def test_norms_of_groups_use_one_transfer(monkeypatch):
     groups = [[torch.tensor([3.0]), torch.tensor([[4.0]])], [], [torch.full((7,), 2.0)]]
     transfers = []
     cpu = torch.Tensor.cpu

@@ -34,7 +34,7 @@ def dumped(tmp_path_factory):
 
 @pytest.mark.parametrize("gemm", ["fprop", "dgrad", "wgrad"])
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_the_parts_are_those_of_an_independent_computation(dumped, recipe, gemm):
+def test_error_parts_match_an_independent_computation(dumped, recipe, gemm):
     path = gemm_file(dumped(recipe), gemm)
     a, b, a_cast, b_cast, bias, result = read_with_h5py(path)
     parts = parts_of(recorded(path))
@@ -101,7 +101,7 @@ def test_a_stale_scale_of_delayed_scaling_is_the_choice_of_the_scale(dumped):
 
 
 @pytest.mark.parametrize("recipe", ["current", "current by powers of 2", "blockwise", "mxfp8"])
-def test_a_scale_from_the_tensors_own_amax_leaves_nothing_to_the_choice(dumped, recipe):
+def test_current_amax_scale_has_zero_scale_error(dumped, recipe):
     for gemm in OPERANDS:
         parts = parts_of(recorded(gemm_file(dumped(recipe), gemm)))
         assert not any(parts[name].any() for name in parts if name.startswith("scale choice"))
@@ -134,7 +134,7 @@ def test_the_files_of_tensors_are_replayed_as_the_file_of_the_gemm(tmp_path):
         assert "operands: True" in " ".join(pieces[0].notes)
 
 
-def test_a_damaged_file_beside_a_tensors_costs_only_itself(tmp_path):
+def test_damaged_neighbor_file_is_skipped(tmp_path):
     keys = {"high_precision_tensor": True, "quantized_tensor": True, "operands": False}
     folder = dump_gemms(tmp_path, RECIPES["mxfp8"], **keys)
     (folder / "torn.h5").write_bytes((folder / "layers_0_fc1_output.h5").read_bytes()[:3000])
@@ -191,7 +191,7 @@ def test_parts_add_up_within_their_bound_whatever_the_magnitudes():
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 3), (4, 0, 3), (4, 3, 0), (0, 0, 0)])
-def test_an_empty_product_has_no_error(shape):
+def test_empty_product_has_zero_error(shape):
     m, n, k = shape
     gemm = made_gemm(torch.zeros(m, k), torch.zeros(n, k))
     rows = gemm_error.figures(gemm).rows
@@ -214,7 +214,7 @@ def test_an_overflow_of_the_output_is_left_out():
 
 
 @pytest.mark.parametrize("recipe", ["none", "delayed", "nvfp4"])
-def test_some_rows_at_a_time_give_the_figures_of_all(dumped, recipe):
+def test_chunked_rows_match_the_whole(dumped, recipe):
     product = recorded(gemm_file(dumped(recipe), "fprop"))
     product.result[5, 7] = np.nan
     for rows in (7, 1):
@@ -276,7 +276,7 @@ def test_a_value_that_is_not_finite_leaves_the_others_their_cast(tmp_path):
     assert "the activation has values that are not finite" in " ".join(product.notes)
 
 
-def test_a_layer_of_fp32_has_no_output_cast_and_its_rounded_bias_is_exact(tmp_path):
+def test_fp32_layer_has_exact_output_and_bias(tmp_path):
     torch.manual_seed(3)
     layer = te.Linear(64, 32, params_dtype=torch.float32, name="fc")
     torch.nn.init.normal_(layer.bias)
@@ -294,7 +294,7 @@ def test_a_layer_of_fp32_has_no_output_cast_and_its_rounded_bias_is_exact(tmp_pa
     assert sum(parts.values()) == pytest.approx(result - (a @ b.T + bias), abs=1e-12)
 
 
-def test_a_tensor_written_in_place_before_its_second_gemm_is_not_taken_for_the_original(tmp_path):
+def test_in_place_write_before_second_gemm_is_detected(tmp_path):
     layer = te.Linear(64, 32, params_dtype=torch.bfloat16, name="fc")
     x = torch.randn(32, 64, dtype=torch.bfloat16)
     keys = {"enabled": True, "tensors": ALL, "operands": True}
@@ -314,7 +314,7 @@ def test_a_tensor_written_in_place_before_its_second_gemm_is_not_taken_for_the_o
     recorded(folder / "fc_fprop_gemm.h5")
 
 
-def test_without_operands_no_gemm_is_written(tmp_path):
+def test_gemm_files_require_operands_option(tmp_path):
     folder = dump_gemms(tmp_path, None, operands=False, high_precision_tensor=True)
     assert not list(folder.glob("*_gemm.h5"))
 

@@ -50,7 +50,7 @@ def replay(build_folder, tmp_path):
     return run
 
 
-def test_the_command_prints_a_table_and_the_reproducer_prints_the_same(dumped, replay, tmp_path):
+def test_command_and_reproducer_print_the_same_table(dumped, replay, tmp_path):
     folder = dumped("delayed")
     answer = replay(folder, "--gemm", "dgrad", "--emit", "repro.py")
     assert answer.returncode == 0, answer.stderr
@@ -79,7 +79,7 @@ def test_the_command_prints_a_table_and_the_reproducer_prints_the_same(dumped, r
     assert again.stdout.startswith(answer.stdout)
 
 
-def test_another_cast_stands_below_and_json_holds_both(dumped, replay):
+def test_table_and_json_include_another_cast(dumped, replay):
     path = gemm_file(dumped("mxfp8"), "fprop")
     answer = replay(path, "--format", "E5M2", "--recipe", "mxfp8", "--format", "json")
     assert answer.returncode == 0, answer.stderr
@@ -134,24 +134,22 @@ def test_wrong_use_is_one_line_and_exit_code_2(dumped, replay, arguments, messag
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "nowhere: there is no such file or folder"),
-        (["{dump}", "--gemm=fprob"], "there is no GEMM 'fprob'"),
+        (["nowhere"], "nowhere: no such file or folder"),
+        (["{dump}", "--gemm=fprob"], "unknown GEMM 'fprob'"),
         (["{dump}", "--gemm=wgrad"], "none of its 1 GEMMs fits these filters; one is fprop"),
         (["{dump}", "--layer=fc2"], "none of its 1 GEMMs fits these filters"),
         (["{dump}", "--layer=("], "--layer '('"),
-        (["{dump}", "--iterations=3:1"], "its end lies before its beginning"),
+        (["{dump}", "--iterations=3:1"], "its end is before its beginning"),
         (["{dump}", "--iterations=x"], "expected a:b, a:, :b or one iteration"),
-        (["{dump}", "--recipe=nvfp4", "--cast-format=E5M2"], "nvfp4 has E2M1 alone"),
+        (["{dump}", "--recipe=nvfp4", "--cast-format=E5M2"], "nvfp4 supports only E2M1"),
         (["{dump}", "--emit=repro.txt"], "expected the name of a Python script"),
-        (["{dump}", "--emit=no/where.py"], "it cannot be written: there is no folder no"),
+        (["{dump}", "--emit=no/where.py"], "cannot be written: no such folder: no"),
         (["{dump}", "--emit=there.py"], "there.pt is there already; choose another name"),
         (["{empty}"], "it holds no dump of DumpTensors"),
         (["{text}"], "it cannot be read as a dump"),
     ],
 )
-def test_what_cannot_be_replayed_is_one_line(
-    dumped, tmp_path, monkeypatch, capsys, arguments, message
-):
+def test_replay_failure_prints_one_line(dumped, tmp_path, monkeypatch, capsys, arguments, message):
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.h5").write_text("no HDF5")
     (tmp_path / "there.pt").write_text("of an earlier one")
@@ -222,11 +220,11 @@ def test_a_gemm_that_memory_does_not_hold_is_named(dumped, monkeypatch, capsys):
     path = gemm_file(dumped("current"), "fprop")
     monkeypatch.setattr(gemm_error, "text", lambda gemm: torch.empty(1 << 60))
     assert command.main([str(path)]) == 2
-    refusal = f"telens: {path}: there is not enough memory for the fprop in it\n"
+    refusal = f"telens: {path}: not enough memory for the fprop in it\n"
     assert capsys.readouterr() == ("", refusal)
 
 
-def test_a_weight_in_low_precision_has_no_other_cast(tmp_path):
+def test_low_precision_weight_rejects_another_cast(tmp_path):
     with te.fp8_model_init(enabled=True, recipe=RECIPES["current"]):
         layer = te.Linear(32, 32, params_dtype=torch.bfloat16, name="fc")
     keys = {"enabled": True, "tensors": ALL, "operands": True}
@@ -235,7 +233,7 @@ def test_a_weight_in_low_precision_has_no_other_cast(tmp_path):
         train(layer, x, fp8=True, recipe=RECIPES["current"])
     dump = dump_in(tmp_path / "tensor_dumps/rank_0/iter_000000/fc_fprop_gemm.h5")
     product = casts.recorded(dump)
-    assert "what is stored counts as exact" in product.notes[0]
+    assert "its stored values count as exact" in product.notes[0]
     assert not parts_of(product)["quantizing weight"].any()
     with pytest.raises(telens.UsageError, match="no other cast of the weight, which is stored in"):
         casts.under(dump, "mxfp8", None)

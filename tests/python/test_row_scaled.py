@@ -55,7 +55,7 @@ def one_orientation(quantizer, x, columnwise):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("columnwise", [False, True])
 @pytest.mark.filterwarnings("ignore:All-NaN slice encountered")
-def test_each_row_is_numpys_cast_of_a_tensor_of_its_own(dtype, shape, columnwise):
+def test_each_row_matches_a_separate_numpy_cast(dtype, shape, columnwise):
     x = matrix(shape[::-1], dtype).t() if columnwise else matrix(shape, dtype)
     values, scales, of_lines = one_orientation(by_rows(), x, columnwise)
     lines = x.float().numpy()
@@ -75,7 +75,7 @@ def test_each_row_is_numpys_cast_of_a_tensor_of_its_own(dtype, shape, columnwise
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("columnwise", [False, True])
 @pytest.mark.parametrize("error", ["MAE", "MSE"])
-def test_blocks_scaled_to_four_or_to_six_are_those_of_each_row_alone(dtype, columnwise, error):
+def test_four_or_six_scaling_is_per_row(dtype, columnwise, error):
     options = {"nvfp4_use_4over6": True, "nvfp4_4over6_err_mode": error, "nvfp4_e4m3_max": 256}
     x = matrix((33, 70), dtype)
     x = x.t() if columnwise else x
@@ -90,7 +90,7 @@ def test_blocks_scaled_to_four_or_to_six_are_those_of_each_row_alone(dtype, colu
 
 
 @pytest.mark.parametrize("shape", [(0, 16), (16, 0), (0, 0)])
-def test_an_empty_tensor_has_scales_of_its_rows_alone(shape):
+def test_empty_tensor_has_only_row_scales(shape):
     for options in ({}, {"nvfp4_use_4over6": True}):
         made = by_rows(**options)(torch.empty(shape))
         assert made.dequantize().shape == shape
@@ -109,7 +109,7 @@ def test_the_meta_kernels_have_the_shapes_and_strides_of_the_cpu(shape):
             assert (a.shape, a.dtype, a.stride()) == (b.shape, b.dtype, b.stride())
 
 
-def test_what_excludes_scales_of_rows_is_an_error_that_names_it():
+def test_options_excluding_row_scales_are_named():
     excluded = ("with_rht", "with_2d_quantization", "stochastic_rounding", "with_amax_reduction")
     for name in excluded:
         with pytest.raises(telens.UsageError, match=f"row_scaled_nvfp4 excludes .*{name}"):
@@ -144,7 +144,7 @@ def close(product, a, b, bias=None):
 
 @pytest.mark.parametrize("tokens", [1, 5, 32])
 @pytest.mark.parametrize("name", ["Linear", "GroupedLinear"])
-def test_products_are_those_of_the_values_whatever_a_row_s_scale(tokens, name):
+def test_products_are_independent_of_row_scales(tokens, name):
     torch.manual_seed(0)
     x = torch.randn(tokens, 64)
     x *= torch.logspace(0, -30, tokens, base=10).view(-1, 1)
@@ -166,7 +166,7 @@ def test_products_are_those_of_the_values_whatever_a_row_s_scale(tokens, name):
     close(x.grad, te.NVFP4Quantizer()(grad).dequantize(), of_weight(weight).dequantize().T)
 
 
-def test_a_small_row_beside_a_large_one_keeps_its_values():
+def test_small_row_next_to_large_row_keeps_values():
     """Under one scale of the tensor it becomes zeros."""
     x = torch.randn(16, 64, generator=torch.Generator().manual_seed(1))
     x[1:] *= 2.0**-60
@@ -232,7 +232,7 @@ def test_weights_and_gradients_keep_one_scale_a_tensor(tmp_path):
     assert rows["accumulation"] < 0.01  # the values are those that the GEMM multiplied
 
 
-def test_copies_pickles_views_and_permutations_keep_the_scales_of_rows(tmp_path):
+def test_copies_pickles_and_views_keep_row_scales(tmp_path):
     x = matrix((32, 64))
     made = by_rows()(x)
     assert made._row_scaled_nvfp4
@@ -252,7 +252,7 @@ def test_copies_pickles_views_and_permutations_keep_the_scales_of_rows(tmp_path)
     assert torch.equal(permuted.dequantize().view(torch.int32), values[order])
 
 
-def test_an_output_with_scales_of_rows_is_what_the_next_layer_casts():
+def test_row_scaled_output_feeds_the_next_layer():
     torch.manual_seed(0)
     first, second = te.Linear(64, 32), te.Linear(32, 32)
     x = torch.randn(16, 64)
@@ -262,7 +262,7 @@ def test_an_output_with_scales_of_rows_is_what_the_next_layer_casts():
         assert torch.equal(second(codes), second(first(x)))
 
 
-def test_statistics_of_casts_are_those_of_the_rows_values(tmp_path):
+def test_cast_statistics_match_row_values(tmp_path):
     config = logging_of(["activation"], ["mse", "underflows%"], "LogFp8TensorStats")
     layer, x, logger = te.Linear(64, 32, name="fc"), matrix((9, 64)), Scalars()
     with debug.session(config, log_dir=tmp_path, statistics_logger=logger):

@@ -108,7 +108,7 @@ class Handled(Exception):
     """Can be referred to weakly, as none of Python's own can."""
 
 
-def test_an_exception_that_was_handled_around_the_beginning_is_let_go(tmp_path):
+def test_exception_handled_at_start_is_ignored(tmp_path):
     try:
         raise Handled
     except Handled as error:

@@ -54,21 +54,21 @@ def refused(text: str):
     ],
 )
 @pytest.mark.parametrize("table", ["records", "histograms", "blocks"])
-def test_what_a_run_does_not_have_is_an_error_with_the_nearest_name(run, question, answer, table):
+def test_missing_name_error_suggests_the_nearest(run, question, answer, table):
     if table == "histograms" and "statistic" in question:
         pytest.skip("histograms take no statistic")
     with refused(answer):
         getattr(run, table)(**question)
 
 
-def test_what_it_has_is_answered(run):
+def test_existing_names_are_accepted(run):
     assert len(run.records(statistic="max", tensor="weight", rank=0)) == 3
     assert len(run.records(layer="fc1", iterations=(1, None), statistic="std")) == 4
     assert len(run.records(iterations=(numpy.int64(2), 2), statistic="max")) == 2
 
 
 @pytest.mark.parametrize("table", ["records", "histograms", "blocks"])
-def test_what_no_row_has_a_name_of_selects_no_row(run, tmp_path, table):
+def test_name_without_rows_selects_nothing(run, tmp_path, table):
     assert run.names("gemm") == []
     assert len(run.records()) > 0
     assert len(run.records(gemm="fprop")) == 0
@@ -92,7 +92,7 @@ def test_an_unknown_kind_of_names_is_refused(run):
         run.names("layr")
 
 
-def test_a_run_without_records_has_no_names_to_be_misspelt(tmp_path):
+def test_empty_run_accepts_any_name(tmp_path):
     with debug.session("", log_dir=tmp_path):
         debug.step(loss=1.0)
     run = telens.open_run(tmp_path)
@@ -103,20 +103,20 @@ def test_a_run_without_records_has_no_names_to_be_misspelt(tmp_path):
 # ---- several runs in one log_dir
 
 
-def test_of_several_runs_the_newest_is_opened_and_named(tmp_path, monkeypatch):
+def test_newest_run_is_opened_and_named(tmp_path, monkeypatch):
     for run_id, name in (("b", "first"), ("a", "second")):
         monkeypatch.setenv("TELENS_RUN_ID", run_id)
         record(tmp_path, name)
-    with pytest.warns(UserWarning, match=r"the newest of 2 runs in .*: a\. .*telens/b$") as told:
+    with pytest.warns(UserWarning, match=r"the newest of 2 runs in .*: a\. .*telens/b$") as caught:
         run = telens.open_run(tmp_path)
     assert run.names("layer") == ["second"]
-    assert told[0].filename == __file__
+    assert caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert telens.open_run(tmp_path / "telens" / "b").names("layer") == ["first"]
 
 
 @pytest.mark.parametrize("path", [None, 3, ["logs"]])
-def test_what_is_no_path_is_refused(path):
+def test_rejects_values_that_are_not_paths(path):
     with refused("open_run: path must be a path, not"):
         telens.open_run(path)

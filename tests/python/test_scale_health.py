@@ -93,7 +93,7 @@ def request_delayed_scaling(**options) -> CustomRecipe:
     ("make", "margin", "length"),
     [(DelayedScaling, 0, 3), (DelayedScaling, 2, 1), (request_delayed_scaling, 1, 2)],
 )
-def test_every_statistic_is_that_of_a_reference_in_numpy(tmp_path, make, margin, length):
+def test_every_statistic_matches_numpy(tmp_path, make, margin, length):
     torch.manual_seed(1)
     layer = te.Linear(32, 48, params_dtype=torch.float32, name="fc")
     recipe = make(margin=margin, amax_history_len=length)
@@ -132,7 +132,7 @@ def test_every_statistic_is_that_of_a_reference_in_numpy(tmp_path, make, margin,
     assert -np.inf in values["scale_headroom"].values()
 
 
-def test_of_micro_batches_the_worst_counts_and_each_has_its_own_scale(tmp_path):
+def test_worst_micro_batch_counts(tmp_path):
     layer = te.Linear(16, 16, params_dtype=torch.float32, name="fc")
     recipe = DelayedScaling(amax_history_len=1, amax_compute_algo="most_recent")
     with debug.session(watching(["activation"]), log_dir=tmp_path):
@@ -164,7 +164,7 @@ def outgrow_on_rank_1(rank: int, folder: str) -> None:
             debug.step()
 
 
-def test_of_several_ranks_all_record_the_worst(tmp_path):
+def test_ranks_record_the_worst_value(tmp_path):
     run_ranks(outgrow_on_rank_1, str(tmp_path))
     (run,) = (tmp_path / "telens").iterdir()
     for rank in range(2):
@@ -209,7 +209,7 @@ def test_current_scaling_always_fits(tmp_path):
     assert set(values["stale_saturated%"].values()) == set(values["scale_age"].values()) == {0}
 
 
-def test_what_has_no_scale_of_the_tensor_is_left_out_with_one_warning(tmp_path, capfd):
+def test_tensors_without_scales_warn_once(tmp_path, capfd):
     layers = [te.Linear(32, 32, params_dtype=torch.float32, name=name) for name in ("a", "b")]
     with debug.session(watching(["activation"]), log_dir=tmp_path):
         for layer in layers:
@@ -220,7 +220,7 @@ def test_what_has_no_scale_of_the_tensor_is_left_out_with_one_warning(tmp_path, 
     assert capfd.readouterr().err.count("ScaleHealth") == 1
 
 
-def test_an_unquantized_layer_is_left_out_and_an_empty_tensor_records_nothing(tmp_path):
+def test_unquantized_and_empty_tensors_are_skipped(tmp_path):
     layer = te.Linear(16, 16, params_dtype=torch.float32, name="fc")
     with debug.session(watching(["activation"]), log_dir=tmp_path):
         train(layer, torch.randn(16, 16))
@@ -229,7 +229,7 @@ def test_an_unquantized_layer_is_left_out_and_an_empty_tensor_records_nothing(tm
     assert "it runs unquantized here" in message_log(tmp_path)
 
 
-def test_chosen_statistics_alone_are_recorded_beside_the_counters(tmp_path):
+def test_only_chosen_statistics_and_counters_are_recorded(tmp_path):
     layer = te.Linear(16, 16, params_dtype=torch.float32, name="fc")
     with debug.session(watching(["weight"], stats=["scale_headroom"]), log_dir=tmp_path):
         train(layer, torch.randn(16, 16), fp8=True)

@@ -127,7 +127,7 @@ def one_iteration(**functions):
         ("amax_compute_algo", lambda history: history),
     ],
 )
-def test_a_result_of_another_shape_is_an_error_that_names_the_function(name, function):
+def test_result_of_wrong_shape_names_the_function(name, function):
     with pytest.raises(telens.ShapeError, match=rf"{name} returned .* expected \[3\], one value"):
         one_iteration(**{name: function})
 

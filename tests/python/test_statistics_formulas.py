@@ -42,7 +42,7 @@ def logged(tmp_path, *batches: torch.Tensor) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_values_are_those_of_the_formula(tmp_path, dtype):
+def test_values_match_the_formula(tmp_path, dtype):
     torch.manual_seed(3)
     x = torch.randn(64, 16).relu().add(0).to(dtype)
     values = logged(tmp_path, x)
@@ -50,7 +50,7 @@ def test_values_are_those_of_the_formula(tmp_path, dtype):
         assert values[name] == pytest.approx(formula(x.detach()), rel=1e-5), name
 
 
-def test_micro_batches_with_shifted_means_give_the_values_of_the_whole(tmp_path):
+def test_shifted_micro_batches_match_the_whole(tmp_path):
     torch.manual_seed(4)
     parts = [torch.randn(8 * (i + 1), 16) + 1000 * i for i in range(3)]
     parts[0][0] = 0
@@ -78,12 +78,12 @@ def test_one_element_that_is_not_finite_counts_as_in_the_formula(tmp_path, bad):
         assert values[name] == pytest.approx(formula(x.detach()), rel=1e-5, nan_ok=True), name
 
 
-def test_an_empty_tensor_has_no_values(tmp_path):
+def test_empty_tensor_has_missing_values(tmp_path):
     assert logged(tmp_path, torch.empty(0, 16)) == {}
 
 
 @pytest.mark.parametrize("mean", [0, 100, 1e4, 1e6])
-def test_kurtosis_keeps_its_digits_beside_a_large_mean(tmp_path, mean):
+def test_kurtosis_is_accurate_with_a_large_mean(tmp_path, mean):
     """A sum of x^4 has no digit of it left at a mean of 1e6: the deviations are 2^-20 of that, and
     their fourth powers 2^-80."""
     torch.manual_seed(5)

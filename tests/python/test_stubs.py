@@ -21,7 +21,7 @@ def test_the_stub_is_python_and_declares_every_module():
     assert classes == set(te.modules.__all__)
 
 
-def test_query_key_and_value_may_be_left_out_where_a_packed_tensor_may_be_given():
+def test_packed_tensor_makes_qkv_optional():
     (attention,) = (
         each
         for each in ast.parse(STUB.read_text()).body

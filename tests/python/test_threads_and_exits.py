@@ -54,7 +54,7 @@ DAEMON = """
 
 
 @pytest.mark.parametrize("attempt", range(6))
-def test_a_process_whose_daemon_threads_run_layers_ends_with_its_own_exit_code(tmp_path, attempt):
+def test_daemon_threads_keep_the_exit_code(tmp_path, attempt):
     result = run(DAEMON, str(tmp_path), str(attempt), expected=7)
     assert "terminate called" not in result.stderr
     [records] = [telens.open_run(tmp_path).records()]
@@ -93,9 +93,7 @@ def raising(error: BaseException):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("tensor", ["activation", "gradient"])
-def test_what_ends_the_program_passes_through_an_observing_feature(
-    tmp_path, register, layer, x, error, tensor
-):
+def test_exit_exceptions_pass_observing_features(tmp_path, register, layer, x, error, tensor):
     config = looking(register, raising(error("enough")), tensor)
     with debug.session(config, log_dir=tmp_path):
         for _ in range(2):  # the feature stays on
@@ -104,7 +102,7 @@ def test_what_ends_the_program_passes_through_an_observing_feature(
     assert "switched off" not in message_log(tmp_path)
 
 
-def test_what_ends_the_program_passes_through_an_altering_feature(tmp_path, register, layer, x):
+def test_exit_exceptions_pass_altering_features(tmp_path, register, layer, x):
     class Alters(TEConfigAPIMapper):
         @api_method
         def modify_tensor_enabled(self, config, layer_name, gemm, tensor_name, iteration):
@@ -120,7 +118,7 @@ def test_what_ends_the_program_passes_through_an_altering_feature(tmp_path, regi
         layer(x).sum().backward()
 
 
-def test_what_ends_the_program_passes_through_a_logger(tmp_path, layer, x):
+def test_exit_exceptions_pass_loggers(tmp_path, layer, x):
     class Logger(debug.BaseLogger):
         def log_scalar(self, name, value, iteration, **kwargs):
             if iteration == 0:
@@ -135,7 +133,7 @@ def test_what_ends_the_program_passes_through_a_logger(tmp_path, layer, x):
         layer(x)  # the session goes on
 
 
-def test_a_logger_that_raises_is_told_once_and_not_called_again(tmp_path, layer, x, capfd):
+def test_raising_logger_is_reported_and_removed(tmp_path, layer, x, capfd):
     class Logger(debug.BaseLogger):
         calls = 0
 
@@ -159,9 +157,7 @@ def test_a_logger_that_raises_is_told_once_and_not_called_again(tmp_path, layer,
 # ---------------------------------------------------------------------- errors in a backward
 
 
-def test_an_error_in_a_backward_keeps_its_type_its_cause_and_its_layer(
-    tmp_path, register, layer, x
-):
+def test_backward_error_keeps_type_cause_and_layer(tmp_path, register, layer, x):
     class Fails(TEConfigAPIMapper):
         @api_method
         def modify_tensor_enabled(self, config, layer_name, gemm, tensor_name, iteration):
@@ -228,9 +224,7 @@ def test_an_error_in_a_backward_on_another_thread_keeps_its_type(layer):
     ],
     ids=["DisableFP8GEMM", "FakeQuant"],
 )
-def test_a_backward_after_the_end_of_the_session_that_altered_its_forward_runs(
-    tmp_path, layer, x, feature
-):
+def test_backward_runs_after_session_end(tmp_path, layer, x, feature):
     debug.initialize(section(feature), log_dir=tmp_path)
     with te.autocast(enabled=True, recipe=DelayedScaling()):
         out = layer(x)
@@ -243,9 +237,7 @@ def test_a_backward_after_the_end_of_the_session_that_altered_its_forward_runs(
 # ---------------------------------------------------------------------- looking changes nothing
 
 
-def test_an_observing_feature_that_writes_to_its_tensor_is_switched_off(
-    tmp_path, register, layer, x
-):
+def test_writing_observer_is_disabled(tmp_path, register, layer, x):
     written = []
 
     def look(tensor):
@@ -261,17 +253,13 @@ def test_an_observing_feature_that_writes_to_its_tensor_is_switched_off(
     assert set(telens.open_run(tmp_path).events["kind"]) == {"feature_off"}
 
 
-def test_an_observing_feature_that_writes_through_a_detached_tensor_is_noticed(
-    tmp_path, register, layer, x
-):
+def test_writes_through_detached_tensors_are_detected(tmp_path, register, layer, x):
     with debug.session(looking(register, lambda t: t.detach().zero_(), "weight"), log_dir=tmp_path):
         layer(x)
     assert "it wrote to a tensor" in message_log(tmp_path)
 
 
-def test_random_numbers_of_an_observing_feature_do_not_change_the_training(
-    tmp_path, register, layer, x
-):
+def test_observer_random_numbers_keep_training_bits(tmp_path, register, layer, x):
     def numbers(watched: bool) -> torch.Tensor:
         torch.manual_seed(3)
         config = looking(register, lambda tensor: torch.rand(5)) if watched else ""
@@ -290,7 +278,7 @@ def test_random_numbers_of_an_observing_feature_do_not_change_the_training(
 # ---------------------------------------------------------------------- told once
 
 
-def test_a_stop_is_told_once(tmp_path, layer, x, capfd):
+def test_stop_is_reported_once(tmp_path, layer, x, capfd):
     with debug.session(stopping(), log_dir=tmp_path):
         layer(x.detach() * torch.nan)
         with pytest.raises(telens.RunStopped) as stopped:
@@ -304,7 +292,7 @@ def test_a_stop_is_told_once(tmp_path, layer, x, capfd):
 
 
 @pytest.mark.parametrize("run_id", ["../..", "a/b", ".hidden", "a b", "x" * 129, "a\x1b[1m"])
-def test_a_run_id_that_is_no_plain_name_is_an_error(tmp_path, monkeypatch, run_id):
+def test_rejects_run_id_that_is_not_a_plain_name(tmp_path, monkeypatch, run_id):
     monkeypatch.setenv("TELENS_RUN_ID", run_id)
     with pytest.raises(telens.UsageError, match=r"TELENS_RUN_ID .* expected at most 128 letters"):
         debug.initialize("", log_dir=tmp_path / "logs")
@@ -322,7 +310,7 @@ SECOND = """
 """
 
 
-def test_a_second_live_process_of_one_run_and_rank_records_beside_the_first(tmp_path, monkeypatch):
+def test_second_process_of_same_rank_gets_its_own_file(tmp_path, monkeypatch):
     monkeypatch.setenv("TELENS_RUN_ID", "run")
     with debug.session("", log_dir=tmp_path):
         debug.record("who", 1.0)
@@ -334,7 +322,7 @@ def test_a_second_live_process_of_one_run_and_rank_records_beside_the_first(tmp_
         assert list(scalars.query("name == 'who'").value) == [who]
 
 
-def test_before_a_process_group_the_rank_is_that_of_the_environment(tmp_path, monkeypatch):
+def test_rank_before_init_comes_from_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("TELENS_RUN_ID", "run")
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
@@ -361,9 +349,9 @@ def test_a_symbolic_link_in_the_place_of_a_log_is_not_followed(tmp_path, capfd):
 def test_a_log_without_a_folder_names_why_there_is_none(capfd):
     with debug.session("", log_dir="/sys/telens"):  # no user, not even root, makes a folder there
         debug.log_message("hello")
-    (told,) = (line for line in capfd.readouterr().err.splitlines() if "inspect_logs/" in line)
-    assert "is log_dir a folder that you may write to?" in told
-    assert "No such file or directory" not in told
+    (message,) = (line for line in capfd.readouterr().err.splitlines() if "inspect_logs/" in line)
+    assert "is log_dir a folder that you may write to?" in message
+    assert "No such file or directory" not in message
 
 
 def test_a_layer_with_a_long_name_is_dumped(tmp_path, x):
@@ -388,7 +376,7 @@ def test_a_layer_with_a_long_name_is_dumped(tmp_path, x):
         assert file.attrs["layer"].decode() == name
 
 
-def test_a_configuration_that_contains_itself_is_an_error_with_its_place(tmp_path):
+def test_recursive_configuration_is_an_error(tmp_path):
     config: dict = {"section": {"enabled": True}}
     config["section"]["layers"] = config
     with pytest.raises(telens.UsageError, match=r"more than 100 levels at 'section\.layers"):

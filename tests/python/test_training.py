@@ -61,7 +61,7 @@ def test_gradient_accumulation_adds_up_microbatches():
     torch.testing.assert_close(model[2].weight.grad, whole, rtol=1e-4, atol=1e-4)
 
 
-def test_weights_quantized_in_the_first_microbatch_are_used_in_the_next():
+def test_first_microbatch_weights_are_reused():
     layer, x = te.Linear(32, 32), make_batch()
     recipe = Float8CurrentScaling()
     with torch.no_grad(), te.autocast(recipe=recipe):
@@ -260,13 +260,13 @@ def test_a_resumed_run_is_bit_equal_to_an_uninterrupted_one():
 
 
 @pytest.mark.parametrize("name", ["distribute_saved_activations", "get_rng_state_tracker"])
-def test_checkpoint_refuses_by_name_what_it_does_not_do(name):
+def test_checkpoint_rejects_unsupported_arguments(name):
     model, x = make_model(), make_batch()
     with pytest.raises(telens.UsageError, match=f"checkpoint: {name} must be"):
         te.checkpoint(model, x, **{name: 3})
 
 
-def test_checkpoint_keeps_the_other_keywords_of_transformer_engine_from_the_function():
+def test_checkpoint_consumes_te_keywords():
     model, x = make_model(), make_batch().requires_grad_()
     out = te.checkpoint(
         model,
@@ -280,7 +280,7 @@ def test_checkpoint_keeps_the_other_keywords_of_transformer_engine_from_the_func
 
 
 @pytest.mark.parametrize("region", [te.fp8_autocast, te.autocast])
-def test_with_graph_the_end_of_the_outermost_region_leaves_forward_scales_alone(region):
+def test_graph_region_end_keeps_forward_scales(region):
     """Amaxes are collected all the same, and the next region's end takes them."""
     layer, x = te.Linear(32, 32), 100 * torch.ones(16, 32)
 

@@ -87,7 +87,7 @@ def firings(log_dir) -> list[tuple[int, str]]:
     ]
 
 
-def test_a_spike_of_the_loss_starts_a_closer_look_and_writes_what_led_to_it(tmp_path):
+def test_loss_spike_starts_sections_and_writes_history(tmp_path):
     config = trigger(when="loss spikes > 3x", start=4, write_last=5) | CLOSER | RING
     with debug.session(config, log_dir=tmp_path):
         losses(inputs(20, spike_at=12))
@@ -99,7 +99,7 @@ def test_a_spike_of_the_loss_starts_a_closer_look_and_writes_what_led_to_it(tmp_
     assert "WARNING - Trigger of section 'alarm' fired" in message_log(tmp_path)
 
 
-def test_without_a_firing_nothing_of_the_waiting_sections_is_recorded(tmp_path):
+def test_waiting_sections_record_nothing_before_firing(tmp_path):
     config = trigger(when="loss spikes > 3x", start=4, write_last=5) | CLOSER | RING
     with debug.session(config, log_dir=tmp_path):
         losses(inputs(10))
@@ -107,7 +107,7 @@ def test_without_a_firing_nothing_of_the_waiting_sections_is_recorded(tmp_path):
     assert len(telens.open_run(tmp_path).records()) == 0
 
 
-def test_a_nan_stops_the_run_and_the_file_holds_what_led_to_it(tmp_path):
+def test_nan_stops_the_run_with_its_history(tmp_path):
     config = trigger(when="nonfinite of output > 0", write_last=3, stop=True) | RING
     debug.initialize(config, log_dir=tmp_path)
     with pytest.raises(telens.Error, match=r"nonfinite of output of layer layers\.0\.fc1 was 512"):
@@ -155,7 +155,7 @@ def test_a_firing_writes_a_sample_of_the_operands_that_led_to_it(tmp_path, recip
     assert weights["value"].nunique() > 20
 
 
-def test_without_a_firing_no_operands_are_written(tmp_path):
+def test_operands_are_written_only_after_firing(tmp_path):
     config = trigger(when="loss spikes > 3x", write_last=3, operands=20)
     with debug.session(config, log_dir=tmp_path):
         losses(inputs(8))
@@ -250,7 +250,7 @@ def spike_on_rank_1(rank: int, folder: str, with_ring: bool) -> None:
 
 
 @pytest.mark.parametrize("with_ring", [False, True])
-def test_what_one_rank_sees_starts_sections_on_all_in_the_same_iteration(tmp_path, with_ring):
+def test_firing_on_one_rank_starts_sections_everywhere(tmp_path, with_ring):
     run_ranks(spike_on_rank_1, str(tmp_path), with_ring)
     run = telens.open_run(tmp_path)
     events = run.events[run.events["kind"] == "trigger"]
@@ -277,5 +277,5 @@ def stop_on_rank_1(rank: int, folder: str) -> None:
     debug.end_debug()
 
 
-def test_what_one_rank_sees_stops_all_ranks_in_the_same_step(tmp_path):
+def test_firing_on_one_rank_stops_every_rank(tmp_path):
     run_ranks(stop_on_rank_1, str(tmp_path))

@@ -93,5 +93,5 @@ def every_case(rank: int) -> None:
         dist.barrier()
 
 
-def test_ranks_whose_reductions_do_not_fit_are_warned_and_others_are_not():
+def test_mismatched_reductions_warn():
     run_ranks(every_case)

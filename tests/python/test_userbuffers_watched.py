@@ -106,7 +106,7 @@ EXPECTED = {
 }  # fmt: skip
 
 
-def test_a_watched_gemm_runs_whole_with_the_same_bits_messages_and_a_row_that_says_so(tmp_path):
+def test_observed_gemm_runs_whole_with_same_bits(tmp_path):
     run_ranks(watch, str(tmp_path))
     for name, expected in EXPECTED.items():
         assert overlap_rows(telens.open_run(tmp_path / name)) == expected, name

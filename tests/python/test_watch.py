@@ -217,7 +217,7 @@ def test_a_run_that_is_over_is_shown_once(training, watch):
     assert answer.stdout.startswith("iteration 1, loss 9\nended cleanly")
 
 
-def test_a_folder_where_no_run_can_begin_is_named(watch, tmp_path):
+def test_names_unwritable_run_folder(watch, tmp_path):
     answer = subprocess.run(
         [str(watch[0]), "watch", str(tmp_path / "none" / "run")],
         capture_output=True,
@@ -229,7 +229,7 @@ def test_a_folder_where_no_run_can_begin_is_named(watch, tmp_path):
     assert "none" in answer.stderr
 
 
-def test_what_ended_a_run_is_escaped(build_folder, tmp_path):
+def test_end_reason_is_escaped(build_folder, tmp_path):
     script = (
         "import telens.debug as debug\n"
         f"debug.initialize({{}}, log_dir={str(tmp_path)!r})\n"

@@ -67,9 +67,9 @@ def test_a_planted_fault_is_the_first_finding(runs: Path, name: str):
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_training_is_silent(runs: Path, name: str):
-    told = diagnose(runs / f"{name}-{SEED}")
-    assert told["findings"] == []
-    assert told["last_iteration"] == 39
+    diagnosis = diagnose(runs / f"{name}-{SEED}")
+    assert diagnosis["findings"] == []
+    assert diagnosis["last_iteration"] == 39
 
 
 def test_the_flight_recorder_feeds_every_rule(runs: Path):

@@ -146,7 +146,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, recipe):
         (["--stps=3"], "gpt: unknown option --stps (did you mean '--steps'?); `gpt --help`"),
         pytest.param(
             ["--device", "cuda"],
-            "--device cuda: there is no GPU that LibTorch can use",
+            "--device cuda: LibTorch cannot use a GPU",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
         ),
     ],

@@ -129,7 +129,7 @@ def test_a_resumed_run_computes_the_bits_of_an_uninterrupted_one(tmp_path):
         (("--text", "/nowhere"), "too little text"),
         pytest.param(
             ("--device", "cuda"),
-            "gpt: --device cuda: there is no GPU that torch can use",
+            "gpt: --device cuda: torch cannot use a GPU",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
         ),
     ],

@@ -59,8 +59,8 @@ def campaign(tmp_path: Path, monkeypatch) -> Path:
     }
     for name, (truth, _, _) in runs.items():
         (tmp_path / name).mkdir()
-        told = {"fault": name.partition("-")[0], "recipe": "mxfp8", "truth": truth}
-        (tmp_path / name / "truth.json").write_text(json.dumps(told))
+        truth_record = {"fault": name.partition("-")[0], "recipe": "mxfp8", "truth": truth}
+        (tmp_path / name / "truth.json").write_text(json.dumps(truth_record))
     monkeypatch.setattr(judge, "losses_of", lambda run: runs[run.name][1])
     monkeypatch.setattr(judge, "diagnose", lambda run: {"findings": runs[run.name][2]})
     return tmp_path
@@ -93,7 +93,7 @@ def test_a_planted_fault_counts_as_a_fault_however_it_trains(campaign, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("tensor", "told", "right"),
+    ("tensor", "reported", "right"),
     [
         (None, "output", True),
         ("weight", "weight", True),
@@ -104,7 +104,7 @@ def test_a_planted_fault_counts_as_a_fault_however_it_trains(campaign, monkeypat
         (["activation", "weight"], None, False),
     ],
 )
-def test_a_truth_names_one_tensor_or_several_or_none(tensor, told, right):
-    finding = {"cause": "stale_scale", "layer": "a", "tensor": told, "first_iteration": 12}
+def test_a_truth_names_one_tensor_or_several_or_none(tensor, reported, right):
+    finding = {"cause": "stale_scale", "layer": "a", "tensor": reported, "first_iteration": 12}
     truth = {"causes": ["stale_scale"], "layer": "a", "tensor": tensor, "first": 12}
     assert judge.place_of_truth([finding], truth) == (1 if right else None)

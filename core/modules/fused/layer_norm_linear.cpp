@@ -6,7 +6,7 @@
 namespace telens {
 
 LayerNormLinear::LayerNormLinear(LayerNormLinearOptions options)
-    : options_(std::move(options)), operation_(options_.name) {
+    : options_(std::move(options)), operation_(options_.name, "LayerNormLinear") {
   check_epsilon("LayerNormLinear", "eps", options_.eps);
   settle_split("LayerNormLinear", options_.parameters_split, options_.out_features);
   LinearParallel parallel = linear_parallel("LayerNormLinear", options_.parameters);

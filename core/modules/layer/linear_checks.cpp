@@ -27,8 +27,9 @@ void check_dtypes(const std::string& layer, const ActivationMeta& input, const a
   }
   if (weight.scalar_type() != dtype && !at::autocast::is_autocast_enabled(input.device().type())) {
     raise<ShapeError>(
-        "{}: activation has dtype {} and weight {}; outside torch.autocast they must be the same; "
-        "convert one, or use torch.autocast",
+        "{}: activation has dtype {} and weight {}; outside autocast they must be the same; "
+        "convert "
+        "one, or use autocast",
         layer, c10::toString(dtype), c10::toString(weight.scalar_type()));
   }
 }

@@ -1,1 +1,1 @@
-"""What does not depend on the framework: recipes."""
+"""Framework-independent parts: the recipes."""

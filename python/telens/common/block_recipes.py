@@ -30,24 +30,24 @@ __all__: list[str] = []
 @names_fields
 @dataclass
 class MXFP8BlockScaling(Recipe):
-    """Every 32 elements along a row share a power of two as scale (OCP Microscaling Formats 1.0).
+    """Each 32 elements along a row share a power-of-two scale (OCP Microscaling Formats 1.0).
 
     Rows and columns are quantized separately from the high-precision tensor. Features must be
-    divisible by 32; tokens may be any number.
+    divisible by 32. The number of tokens is arbitrary.
 
     Parameters
     ----------
     margin
-        without effect, as in Transformer Engine
+        ignored, as in Transformer Engine
     fp8_format
         ``Format.E4M3`` or ``Format.HYBRID``
     fp8_dpa
         DotProductAttention casts query, key and value, and its output's gradient, in blocks along
-        what each of its products adds over
+        the summation dimension of each product
     enable_2d_quantization
         weights get one scale for 32x32 elements, the same in both orientations
     override_linear_precision
-        whether fprop, dgrad and wgrad run in high precision all the same
+        whether fprop, dgrad and wgrad run in high precision anyway
     backward_override
         None; ``"high_precision"``: dgrad and wgrad multiply the tensors as they were before
         their casts; ``"dequantized"``: they multiply what fprop multiplied
@@ -81,12 +81,13 @@ class MXFP8BlockScaling(Recipe):
 @names_fields
 @dataclass
 class Float8BlockScaling(Recipe):
-    """Every 1x128 elements, and every 128x128 of weights, share a scale.
+    """Each 1x128 elements, and each 128x128 elements of weights, share a scale.
 
     Parameters
     ----------
     use_f32_scales
-        scales need not be powers of two; the default of ``power_2_scale`` in the three below
+        allows scales that are not powers of two; sets the default of ``power_2_scale`` in the three
+        ``QParams`` below
     fp8_format
         ``Format.E4M3`` or ``Format.HYBRID``
     x_block_scaling_dim, w_block_scaling_dim, grad_block_scaling_dim
@@ -96,7 +97,7 @@ class Float8BlockScaling(Recipe):
     fp8_quant_fwd_inp, fp8_quant_fwd_weight, fp8_quant_bwd_grad
         ``QParams`` of activations, weights and gradients
     override_linear_precision
-        whether fprop, dgrad and wgrad run in high precision all the same
+        whether fprop, dgrad and wgrad run in high precision anyway
     backward_override
         None; ``"high_precision"``: dgrad and wgrad multiply the tensors as they were before
         their casts; ``"dequantized"``: they multiply what fprop multiplied
@@ -155,7 +156,7 @@ _WORDS = {
 @names_fields
 @dataclass
 class NVFP4BlockScaling(Recipe):
-    """E2M1; every 16 elements share an E4M3 scale, all of them (or of a row) one FP32 scale.
+    """E2M1: 16 elements share an E4M3 scale; the tensor (or a row) has one FP32 scale.
 
     By default the training recipe of "Pretraining Large Language Models with NVFP4"
     (arXiv:2509.25149). Features must be divisible by 16; tokens may be any
@@ -164,18 +165,18 @@ class NVFP4BlockScaling(Recipe):
     Parameters
     ----------
     disable_rht
-        no random Hadamard transform of the activations and gradients that feed wgrad
+        disables the random Hadamard transform of wgrad's activations and gradients
     disable_stochastic_rounding
-        gradients are rounded to nearest, not by chance; switched off it draws no random number
+        rounds gradients to nearest instead of stochastically; then no random numbers are drawn
     disable_2d_quantization
-        weights get one scale for 16 elements instead of 16x16
+        weights get one scale per 16 elements instead of 16x16
     fp4_format
         ``Format.E2M1``, of the elements
     fp8_format
         ``Format.E4M3``, of the scales
     row_scaled_activation
-        each row of an activation has an FP32 scale of its own in the tensor's place, and each
-        column of what feeds wgrad; needs ``disable_rht``
+        each row of an activation (for wgrad: each column) has its own FP32 scale instead of one per
+        tensor; requires ``disable_rht``
     nvfp4_4over6
         of which tensors of the forward pass each block is scaled to 4 or to 6, whichever leaves
         the smaller error ("Four Over Six", arXiv:2512.02010): ``"none"``, ``"weights"``,
@@ -186,7 +187,7 @@ class NVFP4BlockScaling(Recipe):
     nvfp4_4over6_err_mode
         the error: ``"MAE"``, the sum of its magnitudes, or ``"MSE"``, of its squares
     override_linear_precision
-        whether fprop, dgrad and wgrad run in high precision all the same
+        whether fprop, dgrad and wgrad run in high precision anyway
     backward_override
         None; ``"high_precision"``: dgrad and wgrad multiply the tensors as they were before
         their casts; ``"dequantized"``: they multiply what fprop multiplied

@@ -27,11 +27,11 @@ class QuantizerRole:
 
 
 class IdentityQuantizer:
-    """What a ``qfactory`` returns for a tensor whose GEMMs are to run in high precision."""
+    """A ``qfactory`` result that keeps the GEMMs of a tensor in high precision."""
 
 
 class QuantizerRequest(abc.ABC):
-    """What a ``qfactory`` returns for a tensor whose quantizer needs a state that the layer keeps.
+    """A ``qfactory`` result for a quantizer whose state is kept in the layer.
 
     ``DelayedScalingRequest`` of ``telens.pytorch`` is the only one.
     """
@@ -44,7 +44,7 @@ class QuantizerRequest(abc.ABC):
 @names_fields
 @dataclass
 class CustomRecipe(Recipe):
-    """Quantizers made by a function.
+    """A recipe whose quantizers come from a function.
 
     A GEMM runs in high precision if the function leaves one of its tensors so. Otherwise both must
     come in the same scaling mode (1x128 and 128x128 blocks go together), or from quantizers with a
@@ -101,8 +101,8 @@ class CustomRecipe(Recipe):
                 f"{self.quantization_alignment}"
             )
 
-    # Kept in the recipe alone: a cache for all recipes would keep factories, and what they refer
-    # to, alive, and would ask them to be hashable.
+    # Cached per recipe: a global cache would keep factories and their references alive and require
+    # hashable factories.
     def _native(self) -> _C.Recipe:
         precision = (tuple(self.override_linear_precision), self.backward_override)
         made_of = (self.qfactory, self.fp8_format, *precision)
@@ -126,7 +126,7 @@ class CustomRecipe(Recipe):
 
 
 class _Asking:
-    """The C++ recipe calls it for each tensor of each layer."""
+    """The C++ recipe calls it once per tensor and layer."""
 
     def __init__(self, qfactory: Callable[[QuantizerRole], Any]) -> None:
         self._qfactory = qfactory
@@ -162,7 +162,7 @@ class _Asking:
 
 
 def _is_python(quantizer: _C.Quantizer) -> bool:
-    """True if its class casts, or multiplies what it casts, by itself."""
+    """Returns true if the class overrides the cast or the GEMM."""
     if hasattr(quantizer, "qgemm"):
         return True
     defined_in = next(each for each in type(quantizer).__mro__ if "quantize" in vars(each))

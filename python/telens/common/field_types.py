@@ -14,9 +14,9 @@ __all__: list[str] = []
 
 
 def check_fields(owner: Any) -> None:
-    """Throws UsageError, naming class and field, where a field is not of its plain type.
+    """Raises UsageError that names class and field if a field does not have its plain type.
 
-    Fields of other types than those below are for their classes to check.
+    Classes check their fields of other types themselves.
     """
     for field in dataclasses.fields(owner):
         # Annotations are strings here (from __future__ import annotations).
@@ -39,12 +39,12 @@ def is_integer(value: Any) -> bool:
         operator.index(value)
     except TypeError:
         return False
-    # NumPy's bools and tensors of one convert to an index, too.
+    # NumPy bools and boolean tensors with one element also convert to an index.
     return not isinstance(value, bool) and "bool" not in str(getattr(value, "dtype", ""))
 
 
 def check_sizes(owner: str, **sizes: Any) -> None:
-    """Raises UsageError for an argument that is no integer: a bool is not a size."""
+    """Raises UsageError for an argument that is not an integer; a bool is not a size."""
     for name, value in sizes.items():
         if not is_integer(value):
             raise refusal(owner, name, "an integer", value)

@@ -1,8 +1,8 @@
-"""Recipes: which format and scaling the tensors of a layer get, and how scales come about.
+"""Recipes: the formats and scaling of a layer's tensors, and how scales are computed.
 
-Names, arguments and defaults are Transformer Engine's; arguments of ours stand behind them and are
-passed by name. DelayedScaling and Float8CurrentScaling heed ``fp8_dpa`` and ``fp8_mha``,
-MXFP8BlockScaling heeds ``fp8_dpa``; others take them with their defaults alone.
+Names, arguments and defaults follow Transformer Engine. Additional arguments come last and are
+keyword-only. DelayedScaling and Float8CurrentScaling support ``fp8_dpa`` and ``fp8_mha``,
+MXFP8BlockScaling supports ``fp8_dpa``; other recipes accept only the defaults.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from telens._names import names_fields, refusal
 from telens.common.block_recipes import Float8BlockScaling, MXFP8BlockScaling, NVFP4BlockScaling
 from telens.common.custom_recipe import CustomRecipe, IdentityQuantizer, QuantizerRole
 
-# The last one for what was pickled when it stood here.
+# The last name is for old pickles, which refer to it here.
 from telens.common.recipe_base import Format, Recipe, _LargestValues  # noqa: F401
 from telens.common.recipe_parameters import (
     ANY_ACCUMULATOR,
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 
-# These are this module's too: what is pickled names them here.
+# Also part of this module: pickles refer to them here.
 for _recipe in (Float8BlockScaling, MXFP8BlockScaling, NVFP4BlockScaling):
     _recipe.__module__ = __name__
 
@@ -62,7 +62,7 @@ ScaleFunction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, "DelayedScal
 @names_fields
 @dataclass
 class DelayedScaling(Recipe):
-    """Per-tensor scales from the amaxes of earlier iterations.
+    """Per-tensor scales from the amax history of earlier iterations.
 
     scale = (largest value of the format / amax) / 2^margin, with the amax of a history window. An
     amax of zero, or one that is not finite, keeps the scale.
@@ -89,10 +89,10 @@ class DelayedScaling(Recipe):
     fp8_dpa
         DotProductAttention casts query, key, value, softmax and output to FP8, and their gradients
     fp8_mha
-        and MultiheadAttention's projections take the codes that it made without casts of their
-        own; implies ``fp8_dpa``
+        in addition MultiheadAttention's projections reuse the attention's codes without another
+        cast; implies ``fp8_dpa``
     override_linear_precision
-        whether fprop, dgrad and wgrad run in high precision all the same
+        whether fprop, dgrad and wgrad run in high precision anyway
     power_of_2_scale
         scale = 2^(floor(log2(largest value / amax)) - margin), as Transformer Engine had it first
     fp8_gemm_fprop, fp8_gemm_dgrad, fp8_gemm_wgrad
@@ -153,7 +153,7 @@ class DelayedScaling(Recipe):
             raise refusal("DelayedScaling", "scaling_factor_compute_algo", expected, compute_scale)
         if abs(self.margin) > _LARGEST_MARGIN:
             raise _C.UsageError(
-                f"DelayedScaling: margin must lie between -{_LARGEST_MARGIN} and "
+                f"DelayedScaling: margin must be between -{_LARGEST_MARGIN} and "
                 f"{_LARGEST_MARGIN}, not {self.margin}: the scale is divided by 2^margin, and "
                 "beyond that every value of E4M3 becomes 0 or 448"
             )
@@ -207,12 +207,12 @@ def _returning_tensor(
 @names_fields
 @dataclass
 class Float8CurrentScaling(Recipe):
-    """Per-tensor scales from a tensor's own amax, at the price of reading it twice.
+    """Per-tensor scales from the tensor's current amax, which requires reading the tensor twice.
 
     Parameters
     ----------
     use_power_2_scales
-        the default of ``power_2_scale`` in the three below
+        sets the default of ``power_2_scale`` in the three ``QParams`` below
     fp8_format
         ``Format.E4M3`` or ``Format.HYBRID``
     fp8_gemm_fprop, fp8_gemm_dgrad, fp8_gemm_wgrad
@@ -222,10 +222,10 @@ class Float8CurrentScaling(Recipe):
     fp8_dpa
         DotProductAttention casts query, key, value, softmax and output to FP8, and their gradients
     fp8_mha
-        and MultiheadAttention's projections take the codes that it made without casts of their
-        own; implies ``fp8_dpa``
+        in addition MultiheadAttention's projections reuse the attention's codes without another
+        cast; implies ``fp8_dpa``
     override_linear_precision
-        whether fprop, dgrad and wgrad run in high precision all the same
+        whether fprop, dgrad and wgrad run in high precision anyway
     backward_override
         None; ``"high_precision"``: dgrad and wgrad multiply the tensors as they were before
         their casts; ``"dequantized"``: they multiply what fprop multiplied

@@ -1,4 +1,4 @@
-"""What all recipes are: the formats, and a base that makes the C++ recipe."""
+"""The formats, and the base class of recipes, which creates the C++ recipe."""
 
 from __future__ import annotations
 
@@ -38,19 +38,20 @@ class Format(enum.Enum):
     E5M2 = _LargestValues(max_fwd=57344, max_bwd=57344)
     HYBRID = _LargestValues(max_fwd=E4M3.max_fwd, max_bwd=E5M2.max_bwd)
 
-    # By its name: by its value a checkpoint's recipe would depend on where _LargestValues stands.
+    # Pickled by name: pickling by value would tie a checkpoint to the module path of
+    # _LargestValues.
     def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:
         return getattr, (type(self), self.name)
 
 
 _REASONS_AGAINST = {
-    Format.E2M1: "E2M1 is no FP8 format; NVFP4BlockScaling has it",
+    Format.E2M1: "E2M1 is not an FP8 format; NVFP4BlockScaling has it",
     Format.E5M2: "no GEMM multiplies E5M2 by E5M2; use Format.HYBRID",
 }
 
 
 class Recipe:
-    """Base of all recipes."""
+    """Base class of the recipes."""
 
     _kind: ClassVar[str] = ""
     # Rows that a GPU's products take a multiple of, as Transformer Engine pads parts for them.
@@ -91,18 +92,18 @@ class Recipe:
         values = tuple((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
         native = _make_native(type(self), values)
         if native.fp8_dpa:
-            check_attention(self)  # it goes by a variable too
+            check_attention(self)  # it is also set by a variable
         return native
 
     def _new_native(self) -> _C.Recipe:
-        """A C++ recipe of all fields; _make_native knows those of its class."""
+        """Creates a C++ recipe with every field; _make_native sets the fields of its class."""
         native = self._make_native()
         native.dequantized_backward = getattr(self, "backward_override", None) == DEQUANTIZED
         native.fp8_dpa, native.fp8_mha = attention_in_fp8(self)
         return native
 
     def _check(self) -> None:
-        """Throws UsageError where a field has a value that is not supported."""
+        """Raises UsageError if a field has an unsupported value."""
         check_unsupported(self)
         if not isinstance(self.fp8_format, Format):
             raise _C.UsageError(
@@ -120,7 +121,8 @@ class Recipe:
         return ""
 
 
-# A layer makes its quantizers anew when it meets another recipe object, so equal recipes share one.
+# Equal recipes share one C++ object, because a layer recreates its quantizers when the object
+# changes.
 @functools.lru_cache(maxsize=64)
 def _make_native(recipe_class: type[Recipe], values: tuple[tuple[str, Any], ...]) -> _C.Recipe:
     recipe = object.__new__(recipe_class)

@@ -1,5 +1,5 @@
-"""Parameters of recipes under Transformer Engine's names, and what becomes of those that it has
-alone: their defaults are accepted, other values are errors."""
+"""Recipe parameters under Transformer Engine's names. Parameters without an implementation here
+accept only their defaults."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class QParams:
     """How one kind of tensor is quantized; a recipe refuses those that it does not have."""
 
     power_2_scale: bool = False  # rounds FP32 scales down to a power of two
-    amax_epsilon: float = 0.0  # amaxes below it count as this one
-    random_hadamard_transform: bool = False  # FP4: rotates what feeds wgrad
+    amax_epsilon: float = 0.0  # lower bound of the amax
+    random_hadamard_transform: bool = False  # FP4: rotates the operands of wgrad
     stochastic_rounding: bool = False  # FP4
     fp4_2d_quantization: bool = False  # one scale for 16x16 elements
 
@@ -39,10 +39,11 @@ class MMParams:
     Parameters
     ----------
     use_split_accumulator
-        False: a GPU may add products of FP8 in fewer bits than FP32's where that is faster, as
-        Hopper does under one scale a tensor: an error up to (K/32) x 33 x 2^-13 x sum |a||b| in
-        place of 4 x 33 x 2^-13 x sum |a||b| (measured: docs/internals/performance.md).
-        Products of block formats, other cards and the CPU sum as if it were True
+        False allows a GPU to accumulate FP8 products in fewer bits than FP32 if that is faster.
+        Hopper does so under per-tensor scaling, with an error up to (K/32) x 33 x 2^-13 x sum
+        |a||b| in place of 4 x 33 x 2^-13 x sum |a||b| (measurements:
+        docs/internals/performance.md). Products of block formats, other GPUs and the CPU behave
+        as if it were True
     """
 
     use_split_accumulator: bool = True
@@ -58,9 +59,9 @@ SPLIT_ACCUMULATOR = MMParams(use_split_accumulator=True)
 
 
 def quantization_of(recipe: Any, attribute: str, *heeded: str) -> tuple[Any, ...]:
-    """The heeded values of the QParams-like object that a recipe has as this attribute.
+    """Returns the supported values of the QParams-like object in this attribute of a recipe.
 
-    Throws UsageError where it says something else that the recipe cannot do.
+    Raises UsageError if it sets anything that the recipe does not support.
     """
     name = f"{type(recipe).__name__}.{attribute}"
     params = getattr(recipe, attribute)
@@ -79,7 +80,7 @@ def quantization_of(recipe: Any, attribute: str, *heeded: str) -> tuple[Any, ...
 
 
 def scaling_of(recipe: Any, attribute: str) -> tuple[bool, float]:
-    """How FP32 scales come about: rounded to a power of two, and from which amax on."""
+    """How FP32 scales are computed: rounding to a power of two, and the smallest amax."""
     return quantization_of(recipe, attribute, "power_2_scale", "amax_epsilon")
 
 
@@ -95,14 +96,14 @@ def check_gemm_parameters(recipe: Any, *, needs_split_accumulator: bool) -> None
 
 
 def split_accumulators(recipe: Any) -> tuple[bool, bool, bool]:
-    """Of fprop, dgrad and wgrad."""
+    """For fprop, dgrad and wgrad."""
     gemms = (recipe.fp8_gemm_fprop, recipe.fp8_gemm_dgrad, recipe.fp8_gemm_wgrad)
     fprop, dgrad, wgrad = (bool(gemm.use_split_accumulator) for gemm in gemms)
     return fprop, dgrad, wgrad
 
 
 def fill_quantization(recipe: Any, default: QParams) -> None:
-    """Gives activations, weights and gradients the default where the caller named nothing."""
+    """Sets the default for activations, weights and gradients if the caller passed no value."""
     for attribute in ("fp8_quant_fwd_inp", "fp8_quant_fwd_weight", "fp8_quant_bwd_grad"):
         if not getattr(recipe, attribute):
             setattr(recipe, attribute, default)
@@ -124,7 +125,7 @@ def fp8_arguments(recipe: Any) -> dict[str, Any]:
 HIGH_PRECISION = "high_precision"
 DEQUANTIZED = "dequantized"
 
-# {such a value: why delayed scaling does not take it, as in Transformer Engine, and what does}
+# {value: why delayed scaling rejects it, as Transformer Engine does, and the alternative}
 _WITHOUT_DELAYED_SCALING = {
     HIGH_PRECISION: ", whose scales of gradients would come from nothing; use "
     "override_linear_precision=(False, True, True)",
@@ -150,14 +151,14 @@ def attention_in_fp8(recipe: Any) -> tuple[bool, bool]:
 
 
 def check_attention(recipe: Any) -> None:
-    """Throws UsageError where the recipe asks for an attention in FP8 that it cannot make."""
+    """Raises UsageError if the recipe requests FP8 attention that it does not support."""
     for name in ("fp8_dpa", "fp8_mha"):
         value = getattr(recipe, name, False)
         taken = recipe._attention_arguments
         # A value of another kind is refused as such.
         if value in (True,) and name not in taken and ATTENTION_RECIPE not in os.environ:
             instead = (
-                "give fp8_dpa=True (its blocks are no cast that a projection could take over)"
+                "give fp8_dpa=True (a projection cannot reuse its block casts)"
                 if "fp8_dpa" in taken
                 else "leave it False (attention runs in high precision)"
             )
@@ -176,8 +177,8 @@ def _check_backward_override(recipe: Any) -> None:
     if value not in (HIGH_PRECISION, DEQUANTIZED):
         raise _C.UsageError(
             f"{name}={value!r} is not supported; it may be None, {HIGH_PRECISION!r} (dgrad and "
-            f"wgrad multiply the tensors as they were before their casts) or {DEQUANTIZED!r} (they "
-            "multiply what fprop multiplied)"
+            f"wgrad multiply the tensors as they were before their casts) or {DEQUANTIZED!r} "
+            f"(they reuse fprop's operands)"
         )
     if recipe.delayed():
         raise _C.UsageError(

@@ -1,4 +1,4 @@
-"""Sessions that watch, alter and record what happens inside the GEMMs.
+"""Sessions that observe, alter and record the tensors and GEMMs of layers.
 
 import telens.debug as debug
 

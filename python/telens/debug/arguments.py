@@ -1,4 +1,4 @@
-"""Checks of what scripts hand over: an error names function, argument, expected, got."""
+"""Checks of user arguments: an error names function, argument, expected and given value."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def number(function: str, argument: str, value: Any) -> float:
             return float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         pass
-    expected = "a number or a tensor of one element"
+    expected = "a number or a tensor with one element"
     if hasattr(value, "shape"):
         raise _C.UsageError(
             f"{function}: {argument} must be {expected}, not one of shape {tuple(value.shape)}; "
-            "hand over its mean or its sum"
+            f"pass its mean or its sum"
         )
     raise refusal(function, argument, expected, value)
 
@@ -85,7 +85,7 @@ def level(function: str, value: Any) -> int:
 
 
 def has_method(function: str, argument: str, value: Any, method: str, expected: str) -> None:
-    """That an object which is to be called can be; None is no object."""
+    """Raises UsageError unless the object is None or has the named methods."""
     if value is not None and not callable(getattr(value, method, None)):
         raise _C.UsageError(
             f"{function}: {argument} must be {expected}, with a method {method}, not "

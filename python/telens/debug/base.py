@@ -14,23 +14,23 @@ __all__ = ["BaseConfigAPIMapper", "BaseNamespaceAPI"]
 
 
 class BaseConfigAPIMapper(abc.ABC):
-    """What reads a feature's configuration for one call."""
+    """Reads a feature's configuration for a call."""
 
     @abc.abstractmethod
     def parse_config_and_api(self, config: dict, **call: Any) -> tuple[bool, dict | None]:
-        """Whether the configuration selects the call, and the part of it that is for the call.
+        """Returns whether the configuration selects the call, and its part for the call.
 
-        ``call`` has ``gemm_parsing`` and ``tensor_parsing``, which tell what to match, and the
-        call's own arguments, of which ``gemm`` and ``tensor_name`` are what is matched.
+        ``call`` has the flags ``gemm_parsing`` and ``tensor_parsing``, which select the keys to
+        match, and the call's arguments, of which ``gemm`` and ``tensor_name`` are matched.
         """
 
     def _process_tensor_config(self, cfg: dict, api_tensor_name: str) -> dict | None:
-        """The configuration for one tensor; None: not selected."""
+        """Returns the configuration for one tensor, or None if it is not selected."""
         return _C.matched_config(cfg, None, api_tensor_name)
 
 
 class BaseNamespaceAPI:
-    """Base of ``telens.debug.<namespace>`` for a namespace of your own.
+    """Base class of ``telens.debug.<namespace>`` for a user-defined namespace.
 
     ``telens.debug.<namespace>.<call>(layer_name, ...)`` runs the method ``<call>`` of the feature
     classes of the namespace that the configuration enables for the layer. If there is none, it runs
@@ -61,7 +61,7 @@ class BaseNamespaceAPI:
         )
 
     def output_assertions_hook(self, api_name: str, ret: Any, **kwargs: Any) -> None:
-        """Checks what a feature returned."""
+        """Checks a feature's result."""
 
     def is_multiple_feature_invocation_allowed(self, api_name: str) -> bool:
         """Whether several features may answer one call."""
@@ -74,7 +74,7 @@ class BaseNamespaceAPI:
         features_to_invoke: dict[str, dict],
         **kwargs: Any,
     ) -> Any:
-        """Returns the answer of several features. Throws UsageError if they differ."""
+        """Returns the common answer of the features. Raises UsageError if they differ."""
         first, *others = multi_feature_outputs
         if any(each != first for each in others):
             raise _C.UsageError(
@@ -102,7 +102,7 @@ class BaseNamespaceAPI:
 
     @property
     def api_to_features_map(self) -> dict[str, list[str]]:
-        """Of each call the names of the features that have it."""
+        """{call: names of the features that implement it}."""
         calls: dict[str, list[str]] = {}
         for each in _registry().features_of(self.name):
             for call in each.calls:
@@ -158,7 +158,8 @@ class BaseNamespaceAPI:
             if api_name in calls or self._default_of(api_name) is not None:
                 return functools.partial(self.route_api, api_name=api_name)
             raise AttributeError(
-                f"the namespace '{self.name}' has no call '{api_name}'{nearest(api_name, calls)}; "
+                f"the namespace '{self.name}' lacks the call "
+                f"'{api_name}'{nearest(api_name, calls)}; "
                 "no feature class has a method of that name with @api_method"
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {api_name!r}")

@@ -1,4 +1,4 @@
-"""The seven calls for code that watches its own layers: ``debug.transformer_engine.<call>``."""
+"""The seven calls for self-instrumented layers: ``debug.transformer_engine.<call>``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from telens.debug import arguments
 __all__ = ["GEMMS", "TENSORS", "Answer", "LayerCalls"]
 
 GEMMS = ("fprop", "dgrad", "wgrad")
-# The tensors of a layer; of those that feed GEMMs, which.
+# The GEMM operands of a layer, each with the GEMMs that use it.
 _FEEDS = {
     "activation": ("fprop", "wgrad"),
     "weight": ("fprop", "dgrad"),
@@ -25,9 +25,9 @@ TENSORS = (*_FEEDS, "output", "wgrad", "dgrad")
 
 
 class Answer(tuple):
-    """What a routing call returns: the pair (enabled, next iteration to ask in).
+    """The result of a routing call: the pair (enabled, next iteration to query).
 
-    It is as true as ``enabled`` is, which a plain pair would not be.
+    Its truth value is ``enabled``; a plain pair would always be true.
     """
 
     def __new__(cls, enabled: bool, next_iteration: int) -> Answer:
@@ -38,22 +38,21 @@ class Answer(tuple):
 
 
 class LayerCalls:
-    """What self-instrumented code asks and tells for a layer that it names itself.
+    """Queries and reports of self-instrumented code for a layer name that it chooses.
 
-    Calls are about the running iteration unless they name another: then the session is in that one
-    for as long as the call takes. Features are asked once per layer and iteration, as the layers of
-    this package ask them at the start of a forward. Routing calls return ``(enabled,
-    next_iteration)``, of which the second is always the iteration after: the answer of the features
-    holds for one only.
+    Calls refer to the running iteration unless they name another; the session then switches to it
+    during the call. Features are queried once per layer and iteration, as this package's layers do
+    at the start of a forward. Routing calls return ``(enabled, next_iteration)`` with the following
+    iteration as the second item, because the answer is valid for one iteration.
     """
 
     def __init__(self) -> None:
         self._layers: dict[str, _C.WatchedLayer] = {}
-        self._asked: dict[str, int] = {}  # at which tick, that is session and iteration
+        self._asked: dict[str, int] = {}  # tick (session and iteration) of the last query
         self._warned = False
 
     def forget(self) -> None:
-        """Lets go of the layers of an ended session."""
+        """Drops the layers of an ended session."""
         self._layers.clear()
         self._asked.clear()
         self._warned = False
@@ -61,7 +60,7 @@ class LayerCalls:
     def fp8_gemm_enabled(
         self, layer_name: str, *, gemm: str, iteration: int | None = None
     ) -> Answer:
-        """Whether the GEMM runs in FP8."""
+        """Returns whether the GEMM runs in FP8."""
         gemm = _gemm("fp8_gemm_enabled", gemm)
         with self._layer("fp8_gemm_enabled", layer_name, iteration) as (layer, now):
             return Answer(layer.fp8_gemm_enabled(gemm), now + 1)
@@ -69,7 +68,7 @@ class LayerCalls:
     def modify_tensor_enabled(
         self, layer_name: str, *, gemm: str, tensor_name: str, iteration: int | None = None
     ) -> Answer:
-        """Whether a feature modifies the tensor for the GEMM."""
+        """Returns whether a feature modifies the tensor for the GEMM."""
         gemm, tensor_name = _pair("modify_tensor_enabled", gemm, tensor_name)
         with self._layer("modify_tensor_enabled", layer_name, iteration) as (layer, now):
             return Answer(layer.modify_tensor_enabled(gemm, tensor_name), now + 1)
@@ -77,7 +76,7 @@ class LayerCalls:
     def inspect_tensor_enabled(
         self, layer_name: str, *, tensor_name: str, iteration: int | None = None
     ) -> Answer:
-        """Whether a feature looks at the tensor."""
+        """Returns whether a feature inspects the tensor."""
         tensor_name = _tensor("inspect_tensor_enabled", tensor_name)
         with self._layer("inspect_tensor_enabled", layer_name, iteration) as (layer, now):
             return Answer(layer.inspect_tensor_enabled(tensor_name), now + 1)
@@ -85,7 +84,7 @@ class LayerCalls:
     def inspect_tensor_postquantize_enabled(
         self, layer_name: str, *, gemm: str, tensor_name: str, iteration: int | None = None
     ) -> Answer:
-        """Whether a feature looks at the quantized tensor."""
+        """Returns whether a feature inspects the quantized tensor."""
         call = "inspect_tensor_postquantize_enabled"
         gemm, tensor_name = _pair(call, gemm, tensor_name)
         with self._layer(call, layer_name, iteration) as (layer, now):
@@ -103,9 +102,9 @@ class LayerCalls:
         dtype: torch.dtype | None = None,
         out: Any = None,
     ) -> Any:
-        """What takes the tensor's place; the tensor itself where no feature modifies it.
+        """Returns the replacement of the tensor, or the tensor itself if no feature modifies it.
 
-        With ``out`` that is filled, and nothing returned.
+        With ``out``, fills it and returns None.
         """
         gemm, tensor_name = _pair("modify_tensor", gemm, tensor_name)
         with self._layer("modify_tensor", layer_name, iteration) as (layer, _):
@@ -131,7 +130,7 @@ class LayerCalls:
         columnwise_quantized_tensor: Any = None,
         quantizer: Any = None,
     ) -> None:
-        """Shows the tensor, and what feeds its two GEMMs, to the features that look at it."""
+        """Passes the tensor and its two quantized GEMM operands to the features that inspect it."""
         tensor_name = _tensor("inspect_tensor", tensor_name)
         with self._layer("inspect_tensor", layer_name, iteration) as (layer, _):
             layer.inspect_tensor(
@@ -156,9 +155,9 @@ class LayerCalls:
         tp_size: int = 1,
         rowwise: bool = True,
     ) -> None:
-        """Shows the quantized tensor to the features that look at it.
+        """Passes the quantized tensor to the features that inspect it.
 
-        ``rowwise``: whether it feeds the first of its GEMMs, which then need not be named.
+        ``rowwise``: whether it is an operand of its first GEMM, for calls without ``gemm``.
         """
         tensor_name = _tensor("inspect_tensor_postquantize", tensor_name)
         if gemm is None and tensor_name in _FEEDS:
@@ -178,7 +177,7 @@ class LayerCalls:
     def _layer(
         self, call: str, name: str, iteration: int | None
     ) -> Iterator[tuple[_C.WatchedLayer, int]]:
-        """The layer, asked, and the iteration that the call is about."""
+        """Yields the queried layer and the iteration of the call."""
         name = arguments.text(_title(call), "layer_name", name)
         running = _C.debug.iteration()  # raises without a session
         if iteration is None or iteration == running:
@@ -206,10 +205,10 @@ class LayerCalls:
             return
         self._warned = True
         message = (
-            f"debug.transformer_engine: a call is about iteration {iteration} while {running} "
-            "runs. It is answered, but a backward of this package's layers whose forward came "
-            "before it is not watched; call debug.step() in every iteration, and "
-            "debug.initialize_training_step() where counting begins elsewhere"
+            f"debug.transformer_engine: a call refers to iteration {iteration} during iteration "
+            f"{running}. The call is answered, but backwards of this package's layers that are "
+            "still pending are not observed. Call debug.step() in every iteration, and "
+            "debug.initialize_training_step() if counting does not begin at 0"
         )
         _C.debug.log_message(message, "", logging.WARNING, "")
 

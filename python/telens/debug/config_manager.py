@@ -9,7 +9,7 @@ from telens import _C
 
 __all__ = ["ConfigManager"]
 
-_READER = "a session reads its own configuration; `telens plan` shows what it selects"
+_READER = "a session reads its own configuration; `telens plan` shows its selection"
 
 
 class ConfigManager:

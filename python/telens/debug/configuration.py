@@ -1,4 +1,4 @@
-"""A configuration that a program hands over as a dict, as the text that is read like a file."""
+"""Converts a configuration given as a dict to YAML text, which is parsed like a file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def source_of(function: str, config: Any) -> tuple[str, str | None]:
 
 
 def _text(function: str, place: str, value: Any, level: int = 0) -> str:
-    """The value as JSON but for numbers, which are YAML's: 1e-05 would be a string there."""
+    """Returns the value as JSON with YAML numbers: YAML reads 1e-05 as a string."""
     if level > _MOST_LEVELS:
         start = place if len(place) <= 60 else place[:60] + "..."
         raise _C.UsageError(
@@ -67,7 +67,7 @@ def _text(function: str, place: str, value: Any, level: int = 0) -> str:
 
 
 def _string(value: str) -> str:
-    """In quotes. YAML escapes what lies beyond 16 bits as one number, JSON as two."""
+    """Quotes a string. YAML escapes a character beyond 16 bits as one number, JSON as two."""
     characters = (
         json.dumps(each)[1:-1] if ord(each) <= 0xFFFF else f"\\U{ord(each):08x}" for each in value
     )

@@ -14,7 +14,7 @@ __all__ = ["DebugManager"]
 
 
 class DebugManager:
-    """What ``api.DEBUG_MANAGER`` is during a session; the functions of ``telens.debug``."""
+    """The value of ``api.DEBUG_MANAGER`` during a session; wraps functions of ``telens.debug``."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise _C.UsageError(
@@ -47,7 +47,7 @@ class DebugManager:
             return getattr(base, name)
         except AttributeError:
             raise _C.UsageError(
-                f"DebugManager.get_extension_api: there is no namespace '{name}'; register it with "
+                f"DebugManager.get_extension_api: unknown namespace '{name}'; register it with "
                 "Registry.register_namespace_api"
             ) from None
 

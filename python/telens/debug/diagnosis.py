@@ -1,4 +1,4 @@
-"""What the feature Diagnosis has found to be wrong with the run, while it goes on."""
+"""Findings of the feature Diagnosis during a run."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def findings() -> list[Finding]:
 
 
 def on_finding(function: Listener) -> Listener:
-    """Has the function called with each finding from here on, as a dict; also a decorator.
+    """Registers a function that is called with each later finding (a dict). Also a decorator.
 
-    It runs on a thread of its own, so that it may take its time, as to write to a chat. Where it
-    raises, that is told once, and it is called no more in this session; what is no ``Exception``
-    (KeyboardInterrupt, SystemExit) is raised by the next ``debug.step()`` instead.
+    It runs on a separate thread and may be slow, for example to post to a chat. If it raises, the
+    error is logged once and the function is not called again in this session. KeyboardInterrupt and
+    SystemExit are raised by the next ``debug.step()`` instead.
     """
     if not callable(function):
         raise arguments.refusal("debug.on_finding", "function", "a function", function)
@@ -42,12 +42,13 @@ def on_finding(function: Listener) -> Listener:
 
 
 def checkpoint_allowed(wait: float = 10.0) -> bool:
-    """Whether nothing was found that a checkpoint of now would keep; True without a session.
+    """Returns whether a checkpoint saved now would be free of known problems; True without a
+    session.
 
-    The actions ``veto`` and ``stop`` of the feature Diagnosis say which findings forbid it. All
-    iterations that have ended are looked at first, which takes ``wait`` seconds at the most; with 0
-    the answer is what is known. On several ranks it comes at once, and is the same on all: what
-    they have agreed on in ``debug.step()``.
+    The actions ``veto`` and ``stop`` of the feature Diagnosis select the findings that forbid it.
+    First waits up to ``wait`` seconds until the ended iterations are diagnosed; 0 returns the
+    present state. With several ranks the answer is immediate and equal on every rank: the state
+    agreed on in ``debug.step()``.
     """
     seconds = arguments.number("debug.checkpoint_allowed", "wait", wait)
     if math.isnan(seconds) or seconds < 0:

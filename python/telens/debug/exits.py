@@ -16,7 +16,7 @@ _handled_around: BaseException | None = None
 
 
 def note_beginning() -> None:
-    """A session has begun: what is being handled here does not end it."""
+    """Called when a session begins: an exception that is being handled now does not end it."""
     global _handled_around
     _handled_around = sys.exc_info()[1]
 
@@ -58,7 +58,7 @@ def end_at_exit(end: Callable[[], None]) -> None:
 
 def _end_of_script(end: Callable[[], None]) -> None:
     global _exception_at_exit
-    # The one that the interpreter has printed; that of an interactive session may be long ago.
+    # Returns the exception that the interpreter printed; in an interactive session it may be old.
     if not hasattr(sys, "ps1") and not sys.flags.interactive:
         _exception_at_exit = getattr(sys, "last_value", None)
     end()

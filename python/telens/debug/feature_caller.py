@@ -12,15 +12,14 @@ from telens.debug.feature_checks import checked_answer
 from telens.debug.features.api import TEConfigAPIMapper
 from telens.debug.offered_statistics import offered
 
-# Calls whose configuration is that of a GEMM.
+# Calls that are configured per GEMM.
 _GEMM_CALLS = {"fp8_gemm_enabled", "modify_tensor_enabled", "modify_tensor"}
 
 
 class FeatureCaller:
-    """One entry of a configuration: matches it with a call and passes on what the class declares.
+    """One configuration entry: matches a call and passes the keywords that the class declares.
 
-    A class that names only some of a call's keywords gets only those; one with ``**kwargs`` gets
-    all.
+    A class that names some of a call's keywords receives those; one with ``**kwargs`` receives all.
     """
 
     def __init__(self, feature: Any, config: dict) -> None:
@@ -40,9 +39,10 @@ class FeatureCaller:
         self.may_watch_wgrad = self._may_watch_wgrad()
 
     def _may_watch_wgrad(self) -> bool:
-        """Whether the configuration lets the class ask for the product of wgrad in any iteration.
+        """Returns whether the configuration allows the class to inspect wgrad's result in any
+        iteration.
 
-        Only the mapper that goes by names is sure to answer alike in all of them.
+        Only the mapper that matches names gives the same answer in every iteration.
         """
         if not self.calls & {"inspect_tensor_enabled", "modify_tensor_enabled"}:
             return False
@@ -59,7 +59,7 @@ class FeatureCaller:
                 for call, arguments in wgrad.items()
                 if call in self.calls
             )
-        except Exception:  # told where the class is first asked
+        except Exception:  # reported when the class is first queried
             return True
 
     @property
@@ -82,15 +82,15 @@ class FeatureCaller:
         if enabled and call == "modify_tensor_enabled" and "modify_tensor" not in self._keywords:
             raise _C.UsageError(
                 f"{type(self._feature).__name__}: modify_tensor_enabled answered True for the "
-                f"{tensor_name} of {gemm} in layer {layer_name}, but the class has no "
-                "modify_tensor; add one with @api_method, or answer False"
+                f"{tensor_name} of {gemm} in layer {layer_name}, but the class does not define "
+                f"modify_tensor; add one with @api_method, or answer False"
             )
         return bool(enabled), next_iteration
 
     def modify_tensor(
         self, layer_name, gemm, tensor_name, tensor, default_quantizer, iteration, dtype, out
     ) -> Any:
-        """Hands over what takes the tensor's place; with ``out`` the feature fills that."""
+        """Returns the replacement of the tensor. With ``out``, the feature fills it."""
         arguments = {
             "gemm": gemm,
             "tensor_name": tensor_name,
@@ -120,10 +120,10 @@ class FeatureCaller:
         quantizer,
         statistics,
     ) -> None:
-        """The tensor before quantization, and what feeds its two GEMMs.
+        """Passes the tensor before quantization and its two GEMM operands.
 
-        ``statistics`` is for a method that names it; ``**kwargs``, which may be handed on to code
-        that knows the contract's keywords alone, are spared it.
+        ``statistics`` is passed only to a method that names it, not in ``**kwargs``: those may be
+        forwarded to code that accepts only the documented keywords.
         """
         with offered(statistics if self.asks_for_statistics else None):
             self._observe(
@@ -201,7 +201,7 @@ def calls_of(feature_class: type) -> list[str]:
 
 
 def _declared_keywords(function: Callable) -> set[str] | None:
-    """The names that a method takes; None: any."""
+    """The keyword names that a method accepts, or None for any."""
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         return None

@@ -1,4 +1,4 @@
-"""What is wrong with a feature class, found when it is registered or answers."""
+"""Checks of feature classes at registration and of their answers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ _LAYER_CALLS = ("fp8_gemm_enabled", *_SWITCHED_BY, *_SWITCHED_BY.values())
 # Have @api_method in features of the peer, which are copied and inherited; scripts call the first
 # one, and the second one is never called.
 _OTHER_CALLS = ("log_tensor_stats", "fp8_gemm")
-# Namespaces whose features layers alone call.
+# Namespaces whose features are called only by layers.
 _LAYER_NAMESPACES = ("transformer_engine", "telens")
 
 
 def build(registered: type, owner: str) -> Any:
-    """An instance; what its constructor raises becomes an error that names class and file."""
+    """Returns an instance. An exception of the constructor becomes an error that names class and
+    file."""
     try:
         return registered()
     except Exception as error:
@@ -53,7 +54,8 @@ def warn_of_calls_that_never_come(feature_class: type, namespace: str, calls: li
 
 
 def checked_answer(answer: Any, feature_class: type, call: str) -> bool | tuple[bool, int | None]:
-    """What a routing call answered: a bool, or (bool, next iteration or None) as tuple or list."""
+    """Checks the answer of a routing call: a bool, or (bool, next iteration or None) as tuple or
+    list."""
     pair = tuple(answer) if isinstance(answer, tuple | list) else (answer, None)
     if len(pair) == 2 and _is_truth(pair[0]):
         if not isinstance(answer, tuple | list):
@@ -66,7 +68,7 @@ def checked_answer(answer: Any, feature_class: type, call: str) -> bool | tuple[
             pass
     raise _C.UsageError(
         f"{feature_class.__name__}: {call} answered {answer!r}; expected a bool, or a pair of a "
-        "bool and the next iteration to ask in (None: never again)"
+        f"bool and the next iteration to query (None for never)"
     )
 
 
@@ -83,5 +85,5 @@ def _file_of(registered: type) -> str:
 
 
 def _warn(message: str) -> None:
-    # At the line of the class: behind here, the check, register() and its decorator.
+    # Points to the line of the class: skips this frame, the check, register() and its decorator.
     warnings.warn(message, UserWarning, stacklevel=4)

@@ -34,7 +34,7 @@ def folders_of(feature_dirs: Any) -> list[pathlib.Path]:
         raise arguments.refusal(
             "debug.initialize", "feature_dirs", "a folder or several", feature_dirs
         )
-    # "" is no folder, as it is no config_file; Path would make the current one of it.
+    # "" means no folder, as for config_file; Path would turn it into the current folder.
     named = [each for each in ([feature_dirs] if one else feature_dirs) if each != ""]
     kept = []
     for each in named:
@@ -44,7 +44,7 @@ def folders_of(feature_dirs: Any) -> list[pathlib.Path]:
             if rank() == 0:
                 print(f"telens: skipped feature folder {skipped}: built-in ones are always there")
         elif not folder.is_dir():
-            raise _C.UsageError(f"debug.initialize: feature_dirs: there is no folder {folder}")
+            raise _C.UsageError(f"debug.initialize: feature_dirs: no such folder: {folder}")
         else:
             kept.append(folder)
     return kept
@@ -56,9 +56,9 @@ def _is_about_the_peer(error: Exception) -> bool:
 
 
 def run_feature_files(folder: pathlib.Path) -> None:
-    """Imports every .py below a folder; their classes register themselves.
+    """Imports every .py file below a folder; their classes register themselves.
 
-    Raises ``telens.UsageError`` where a file raises, or registers with the peer.
+    Raises ``telens.UsageError`` if a file raises, or registers with the installed nvdlfw_inspect.
     """
     for path in sorted(folder.rglob("*.py")):
         run_feature_file(path, "debug.initialize: feature_dirs")
@@ -67,7 +67,7 @@ def run_feature_files(folder: pathlib.Path) -> None:
 def run_feature_file(path: pathlib.Path, call: str) -> None:
     """Imports a file of feature classes; raises as ``run_feature_files`` does, in the name of
     ``call``."""
-    # The path makes the name unique, so that files of one name in two folders both run.
+    # The path makes the name unique: files of the same name in two folders both run.
     name = "telens_features." + "_".join(path.resolve().with_suffix("").parts[1:])
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)

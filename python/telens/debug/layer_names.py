@@ -22,16 +22,16 @@ __all__ = ["infer_and_assign_layer_names"]
 def infer_and_assign_layer_names(
     model: torch.nn.Module | Iterable[torch.nn.Module], *, keep_names: bool = False
 ) -> None:
-    """Names every module after its place: ``model``, then attribute names, joined by dots.
+    """Names every module by its path: ``model``, then attribute names, joined by dots.
 
     A child of a ``ModuleList`` is named by its ``layer_number`` if it has one, else by its index. A
     list of models (chunks of a pipeline) is named as one model would be. After ``import
-    telens.paddle`` models of Paddle are named likewise. With ``keep_names`` layers of this package
-    that have a name keep it, and what is inside of them is named after it.
+    telens.paddle`` models of Paddle are named likewise. With ``keep_names``, layers of this package
+    keep an existing name, and their children are named after it.
 
-    A ``PrecisionLedger`` lists the model's linear layers that are not of this package, too: in the
-    running session or the next one, and, while the model lives, in those after it for which no
-    model is named.
+    A ``PrecisionLedger`` also lists the model's linear layers from other packages: in the running
+    session or the next one, and, while the model exists, in later sessions for which no model is
+    named.
     """
     models = [model]
     if _tree_of(model) is None and isinstance(model, Iterable):
@@ -78,12 +78,12 @@ _named_plain: dict[str, str] = {}
 
 
 def note_plain_layers(modules: Iterable[torch.nn.Module]) -> None:
-    """Modules of a model that runs: what the end of a session that watched no layer reports."""
+    """Modules of a model that ran, for the report of a session that observed no layer."""
     _ran_plain.update(_kind(each) for each in modules if _is_plain_linear(each))
 
 
 def no_layer_message() -> str:
-    """Returns what to say at the end of a session in which no layer of TELens ran."""
+    """Returns the message for the end of a session in which no TELens layer ran."""
     message = "no layer of TELens ran in this session, so none was watched"
     if _ran_plain:
         message += f": {_counted(_ran_plain)} ran instead"
@@ -142,7 +142,7 @@ def _forget_models_of_ended_session() -> None:
 
 
 def _tell_of_foreign_layers() -> None:
-    """Tells the session of the linear layers that call none of its features."""
+    """Reports to the session the linear layers that call none of its features."""
     _foreign[:] = {id(module): ref for ref in _foreign if (module := ref()) is not None}.values()
     for layer in (ref() for ref in _foreign):
         tree = _tree_of(layer)

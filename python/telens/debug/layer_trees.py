@@ -15,14 +15,14 @@ __all__ = ["TREES", "LayerTree"]
 
 @dataclass(frozen=True)
 class LayerTree:
-    """The classes of one framework. Its layers have ``named_children()``."""
+    """The layer classes of a framework. Its layers have ``named_children()``."""
 
-    layer: type  # base of all layers
+    layer: type  # base class of the layers
     layer_name: str  # the name that users write
     layer_list: type  # children are numbered
     own_layer: type  # layers of this package: named by set_debug_name
     name_attribute: str  # where others get their name
-    is_linear: Callable[[Any], bool]  # tells whether a layer of another library is linear
+    is_linear: Callable[[Any], bool]  # returns whether a layer of another library is linear
 
 
 def _is_linear_of_torch(module: torch.nn.Module) -> bool:

@@ -15,7 +15,8 @@ __all__ = ["BaseLogger", "MetricLogger", "get_logger", "wrap_tensorboard_writer"
 
 
 class BaseLogger(abc.ABC):
-    """What ``initialize(statistics_logger=...)`` and ``MetricLogger.add_logger`` accept."""
+    """The interface that ``initialize(statistics_logger=...)`` and ``MetricLogger.add_logger``
+    accept."""
 
     @abc.abstractmethod
     def log_scalar(self, name: str, value: float, iteration: int, **kwargs: Any) -> None:
@@ -45,7 +46,7 @@ def wrap_tensorboard_writer(tb_writer: Any) -> TensorboardLogger:
 class MetricLogger:
     """The loggers of the session, and where feature classes log their own values."""
 
-    # Those of initialize() and add_logger(). Ending the session empties the list.
+    # Loggers of initialize() and add_logger(). Ending the session clears the list.
     enabled_loggers: ClassVar[list[BaseLogger]] = []
 
     @staticmethod
@@ -79,7 +80,7 @@ class MetricLogger:
         attach_new_loggers()
 
 
-# Those of enabled_loggers that the running session calls.
+# The loggers of enabled_loggers that the running session calls.
 _attached: list[BaseLogger] = []
 
 
@@ -209,7 +210,7 @@ def enable_logging_at_current_step(
     end_step: int,
     start_end_list: list[tuple[int, int]] | None,
 ) -> bool:
-    """Returns whether a schedule has the step. -1 is no end.
+    """Returns whether a schedule contains the step. -1 means an open end.
 
     ``end_step`` is the last step; the second number of a pair of ``start_end_list`` is the first
     step after it.

@@ -22,7 +22,7 @@ _Shown = tuple[str, str, str, str, torch.Tensor, str]
 # Modules that were named, by their last name.
 _named: dict[str, weakref.ref[torch.nn.Module]] = {}
 
-# The tensors behind the slots of a GEMM under delayed scaling.
+# The tensors of a GEMM's slots under delayed scaling.
 _SLOTS = {"scaling_fwd": ("activation", "weight", None), "scaling_bwd": ("gradient", None)}
 
 
@@ -57,13 +57,13 @@ def end() -> None:
 
 
 def show() -> None:
-    """Shows the running session, at the end of an iteration, what it compares in it."""
+    """Passes the model state that the running session compares at the end of an iteration."""
     if _named and not _has_failed and _C.debug.wants_model():
         _harmless(_show_all)
 
 
 def _harmless(show_some: Callable[[], None]) -> None:
-    """A model that cannot be read is compared no more in this session; the training goes on."""
+    """After a failure to read the model, the session stops comparing it; training continues."""
     global _has_failed
     try:
         show_some()
@@ -131,7 +131,7 @@ def _parameters(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Paramet
     """Those that other ranks have too, with the part that this rank has."""
     for key, parameter in module.named_parameters(recurse=False):
         part = _part_of(module, parameter)
-        # Megatron-LM marks experts of this rank alone so.
+        # Megatron-LM's mark of experts that exist only on this rank.
         if part is not None and getattr(parameter, "allreduce", True) is not False:
             yield key, parameter, part
 
@@ -141,7 +141,7 @@ def _is_of_gemm(module: torch.nn.Module, parameter: torch.Tensor) -> bool:
 
 
 def _layer_of(module: str, key: str, is_of_gemm: bool) -> str:
-    """``weight`` is its module's; the weights of a module's GEMMs are those of its layers."""
+    """``weight`` belongs to its module; the GEMMs of a module use the weights of its layers."""
     if key == "weight":
         return module
     if is_of_gemm:
@@ -158,7 +158,7 @@ def _local(tensor: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _part_of(module: torch.nn.Module, parameter: torch.Tensor) -> str | None:
-    """The part of the whole that this rank has: "" for all of it; None where that is not known."""
+    """Returns this rank's part of the whole tensor: "" for all of it, None if unknown."""
     if not getattr(parameter, "tensor_model_parallel", False):
         return ""
     group = getattr(module, "tp_group", None)

@@ -1,4 +1,4 @@
-"""What an optimizer does to the weights, as numbers of the run: its steps are watched by a hook."""
+"""Records an optimizer's learning rate, gradient norm and update size with step hooks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["watch_optimizer"]
 
 
 class _Handle:
-    """Of several hooks at once; ``remove()`` takes them away."""
+    """A handle for several hooks; ``remove()`` removes them."""
 
     def __init__(self, hooks: Iterable[Any]) -> None:
         self._hooks = list(hooks)
@@ -33,7 +33,8 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _norms(groups: Iterable[Iterable[torch.Tensor]]) -> list[float]:
-    """The norm of all elements of each group together. Each device is waited for once."""
+    """Returns the norm over the elements of a group, for every group. Synchronizes once per
+    device."""
     by_device: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
     count = 0
     for group, tensors in enumerate(groups):
@@ -88,7 +89,7 @@ class _Watch:
 
 
 def _harmless(call: Callable, hooks: list[Any]) -> Callable:
-    """The same call, which ends the watch where it fails, and never the training."""
+    """Wraps a call so that a failure ends the recording, but never the training."""
 
     def hook(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         try:
@@ -104,14 +105,14 @@ def _harmless(call: Callable, hooks: list[Any]) -> Callable:
 
 
 def watch_optimizer(optimizer: torch.optim.Optimizer, every: int = 10, name: str = "") -> _Handle:
-    """Records numbers of an optimizer's steps in the run, as ``debug.record`` does.
+    """Records numbers about an optimizer's steps in the run, as ``debug.record`` does.
 
-    ``lr``, of the first parameter group, in each step; in every ``every``-th one besides
-    ``grad_norm``, the norm of all gradients as the step finds them, and ``update_to_weight``, the
-    norm of what the step changes over the norm of the weights before it. On a rank that holds a
-    part of the weights they are those of its part. Such a step waits for the device twice, and
-    holds a copy of the weights until it has ended. ``telens diagnose`` takes the learning rate as
-    the cause of what follows from it, under any ``name``.
+    Records ``lr`` of the first parameter group in each step. Every ``every`` steps it also records
+    ``grad_norm``, the norm of the gradients before the step, and ``update_to_weight``, the norm of
+    the change over the norm of the weights before it. On a rank that holds a part of the weights
+    both refer to that part. Such a step synchronizes with the device twice and keeps a copy of the
+    weights until its end. ``telens diagnose`` recognizes the learning rate as a cause under any
+    ``name``.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Parameters that feature classes declare, and what else of their configuration can be checked."""
+"""Declared parameters of feature classes, and checks of their configuration."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Parameter:
     """A key of a feature class's configuration.
 
     ``type`` is bool, int, float (integers count), str, list or dict. Without a ``default`` the key
-    must be given, beside a struct or in each of its items.
+    is required, next to a struct or in each of its items.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Parameter:
         return f"  {self.name} ({_TYPE_NAMES[self.type]}, {default})\n      {self.doc}".rstrip()
 
     def fits(self, value: Any) -> bool:
-        """Whether the value is of the type, or None where that is the default."""
+        """Returns whether the value has the type, or is None if that is the default."""
         if value is None:
             return self.default is None
         if isinstance(value, bool) or self.type is bool:
@@ -74,7 +74,7 @@ SCHEDULE = (
 
 
 def described(documentation: str, parameters: Sequence[Parameter] | None) -> str:
-    """What ``explain_features`` prints of a class that declares parameters."""
+    """The text that ``explain_features`` prints for a class with declared parameters."""
     if not parameters:
         return documentation
     return "\n".join([documentation, "", "Parameters:", *map(str, parameters)]).strip()
@@ -95,7 +95,7 @@ class ConfigCheck:
         self._selects_by_name = selects_by_name
 
     def checked(self, config: dict) -> dict:
-        """The configuration with the defaults of what it leaves out. Throws UsageError."""
+        """Returns the configuration with defaults filled in. Raises UsageError."""
         self._check_keys(config, (), ())
         for parameter in self._parameters or ():
             if parameter.default is REQUIRED and not _is_given(config, parameter.name):
@@ -120,7 +120,7 @@ class ConfigCheck:
             elif key not in own and key != "enabled":
                 self._check_other_key(key, place, [*declared, *own])
         if own and "enabled" in config:
-            text = "'enabled' may not stand here; it stands beside the struct"
+            text = "'enabled' is not allowed here; put it next to the struct"
             raise self._error(place, text, "enabled")
 
     def _check_other_key(self, key: str, place: Place, known: list[str]) -> None:
@@ -156,7 +156,7 @@ class ConfigCheck:
             raise self._error(place, text, *deeper)
 
     def _error(self, place: Place, text: str, *deeper: str | int) -> _C.ConfigError:
-        """``deeper``: where, below the place that is named, the mistake itself stands."""
+        """``deeper``: the path from the named place to the error."""
         steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
         where = "".join(steps).lstrip(".")
         error = _C.ConfigError(f"feature '{self._feature}'{', ' if where else ''}{where}: {text}")
@@ -176,5 +176,5 @@ def _is_given(config: dict, name: str) -> bool:
 
 
 def _listed(value: Any) -> list:
-    """One stands for a list of one."""
+    """A single value is treated as a list with one item."""
     return value if isinstance(value, list) else [value]

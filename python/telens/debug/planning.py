@@ -1,4 +1,4 @@
-"""What a configuration would do to layers, and what it would record, before anything runs."""
+"""Plans a configuration: its effects on layers and its records, before anything runs."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _COLUMNS = ["layer", "gemm", "tensor", "feature", "section", "when"]
 
 @dataclass
 class Plan:
-    """What ``plan`` returns; printed, it is a table with the warnings and the load below.
+    """The result of ``plan``. It prints as a table followed by the warnings and the load.
 
     rows
-        one a feature on a (gemm, tensor) of a layer: dicts with ``layer``, ``gemm`` and ``tensor``
-        (None where the feature does not choose them), ``feature`` with its namespace, ``section``,
-        ``when`` (the schedule in words) and ``parameters`` (defaults filled in)
+        one per feature on a (gemm, tensor) of a layer: dicts with ``layer``, ``gemm`` and
+        ``tensor`` (None if the feature does not select them), ``feature`` with its namespace,
+        ``section``, ``when`` (the schedule in words) and ``parameters`` (defaults filled in)
     warnings
-        selectors that fit none of the layers, each with file, line and column
+        selectors that match none of the layers, each with file, line and column
     load
-        what would be recorded if every layer runs quantized: ``average_records`` a step, from
-        iteration ``first`` to ``last`` (None: for ever), ``most_records`` in iteration ``busiest``,
-        ``bytes_per_record``, ``not_counted`` (features of which it is not known), ``waiting``
-        (sections that record once a trigger fires), ``text``
+        the expected records if every layer runs quantized: ``average_records`` a step, from
+        iteration ``first`` to ``last`` (None if open-ended), ``most_records`` in iteration
+        ``busiest``, ``bytes_per_record``, ``not_counted`` (features with an unknown load),
+        ``waiting`` (sections that record once a trigger fires), ``text``
     """
 
     rows: list[dict[str, Any]]
@@ -72,11 +72,11 @@ def plan(
     layer_names: str | Iterable[str],
     iteration: int | None = None,
 ) -> Plan:
-    """What a configuration would do to layers of these names; needs no session.
+    """Plans a configuration for layers with these names; does not require a session.
 
-    ``layer_names``: a string stands for a list of one. ``iteration``: only what is on in that
+    ``layer_names``: a list of names or one name. ``iteration``: restricts the plan to that
     iteration. Knows built-in features and those registered by the program. Raises
-    ``telens.ConfigError`` as ``initialize`` does, and where two sections select a layer or two
+    ``telens.ConfigError`` as ``initialize`` does, also if two sections select a layer or two
     features modify one tensor.
     """
     path, text = source_of("debug.plan", config)

@@ -6,5 +6,5 @@ __all__ = ["printable"]
 
 
 def printable(text: str) -> str:
-    """The text in one line, with escapes for what moves, hides or turns around other text."""
+    """Returns the text on one line with control and bidirectional characters escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,4 +1,4 @@
-"""Which rank this is, of how many, and whether they can tell each other anything."""
+"""Rank, world size and the process group that sessions use."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _began_without_group = False
 
 
 def world() -> tuple[int, int, torch.distributed.ProcessGroup | None]:
-    """This rank, the number of ranks, and their group if there is one yet.
+    """Returns the rank, the number of ranks, and their group if it exists.
 
-    Before ``init_process_group`` the launcher's environment tells: ranks must not take each other's
-    files for their own.
+    Before ``init_process_group`` they come from the launcher's environment, so that ranks do not
+    share files.
     """
     if not torch.distributed.is_initialized():
         return *rank_of_environment(), None
@@ -36,7 +36,7 @@ def note_beginning(group: torch.distributed.ProcessGroup | None) -> None:
 
 
 def tell_of_a_late_group() -> None:
-    """Warns, once a session, of a group of several ranks that came after its beginning."""
+    """Warns once per session if a process group was created after its beginning."""
     global _began_without_group
     if not _began_without_group or not torch.distributed.is_initialized():
         return
@@ -50,16 +50,16 @@ def tell_of_a_late_group() -> None:
     _C.debug.log_message(message, "", logging.WARNING, "")
 
 
-# The group over which sessions compare ranks: that of all ranks, the time of its collectives, and
-# itself, while torch.distributed keeps it. None: there is none yet, or a rank of it did not come.
+# The group over which sessions compare ranks: the default group, its timeout, and the session's
+# group while torch.distributed keeps it. None if there is none yet or a rank did not join.
 _comparing: tuple[weakref.ref, int, weakref.ref] | None = None
 
 
 def begin_comparisons(group: torch.distributed.ProcessGroup | None) -> None:
-    """Gives features of the session that compare ranks a group of their own; on every rank.
+    """Creates the process group of features that compare ranks. Called on every rank.
 
-    Where a collective fails, its group is out of step for good. That group must not be one of the
-    training's.
+    After a failed collective a group stays out of step, so it must not be one of the training's
+    groups.
     """
     global _comparing
     limit = _C.debug.longest_wait_for_ranks()

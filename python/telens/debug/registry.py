@@ -42,7 +42,7 @@ class RegisteredFeature:
 
 @dataclass
 class NamespaceData:
-    """What ``Registry.data`` has of a namespace."""
+    """The entry of a namespace in ``Registry.data``."""
 
     name: str
     api: BaseNamespaceAPI | None
@@ -85,14 +85,14 @@ class Registry(metaclass=_RegistryType):
     def register_feature(
         cls, namespace: str, parameters: Sequence[Parameter] | None = None
     ) -> Callable[[type], type]:
-        """Makes a class a feature under its own name, for sessions that begin later.
+        """Registers a class as a feature under its own name, for later sessions.
 
-        The class is built without arguments. A name that is taken already is an error; the same
-        class, registered again, replaces itself.
+        The class is constructed without arguments. A name that is taken is an error; registering
+        the same class again replaces it.
 
-        ``parameters``: the keys that its configuration may have beside ``enabled`` and what selects
-        GEMMs and tensors. Then a configuration with others, or with wrong values, is refused when
-        it is loaded, defaults are filled in, and ``explain_features`` lists them. None: any.
+        ``parameters``: the keys of its configuration, in addition to ``enabled`` and the selection
+        of GEMMs and tensors. Other keys and wrong values are then errors at load time, defaults are
+        filled in, and ``explain_features`` lists the keys. None allows any key.
         """
 
         def register(feature_class: type) -> type:
@@ -138,22 +138,21 @@ class Registry(metaclass=_RegistryType):
 
     @classmethod
     def register_statistic(cls, name: str) -> Callable[[type], type]:
-        """Makes a class a statistic of this name, for sessions that begin later.
+        """Registers a class as a statistic of this name, for later sessions.
 
-        The class is built without arguments. ``size`` is a number: so many FP64 values are the sums
-        of a tensor.
+        The class is built without arguments. ``size`` is the number of FP64 sums per tensor.
 
         add(self, tensor)
-            the sums of one tensor in high precision, which has elements: an FP64 tensor, best on
-            the tensor's device, or a sequence. Called for every micro-batch, perhaps on several
-            threads at once; must change nothing and draw no random numbers.
+            returns the sums of a nonempty high-precision tensor: an FP64 tensor, preferably on the
+            tensor's device, or a sequence. Called for every micro-batch, possibly from several
+            threads at once; must not have side effects or draw random numbers.
         merge(self, a, b)
-            the sums of both, FP64 tensors on the host. Without it they are added up.
+            returns the merged sums of two FP64 tensors on the host. By default they are added.
         finish(self, sums)
-            the value: a float, or a tensor with one element.
+            returns the value: a float, or a tensor with one element.
 
-        One that raises is switched off with one warning. A name that is taken already is an error;
-        the same class, registered again, replaces itself.
+        A statistic that raises is disabled with a warning. A name that is taken already is an
+        error; the same class, registered again, replaces itself.
         """
 
         def register(statistic_class: type) -> type:
@@ -176,13 +175,13 @@ class Registry(metaclass=_RegistryType):
 
     @classmethod
     def namespace_api(cls, namespace: str) -> BaseNamespaceAPI | None:
-        """The API of a namespace of one's own; None: there is none."""
+        """Returns the API of a user-defined namespace, or None."""
         found = [api for api in cls._namespaces.values() if api.name == namespace]
         return found[-1] if found else None
 
     @classmethod
     def namespaces(cls) -> list[BaseNamespaceAPI]:
-        """The APIs of all namespaces of one's own."""
+        """The APIs of user-defined namespaces."""
         return list(cls._namespaces.values())
 
     @classmethod
@@ -220,7 +219,7 @@ class Registry(metaclass=_RegistryType):
 
     @classmethod
     def forget(cls, owner: str) -> None:
-        """Forgets what a class registered."""
+        """Removes the registrations of a class."""
         cls._namespaces.pop(owner, None)
         cls._features.pop(owner, None)
         _C.unregister_features(owner)
@@ -271,7 +270,7 @@ _registered_now: list[str] = []
 
 
 def take_registered() -> list[str]:
-    """The owners of what was registered since the last call."""
+    """Returns the owners of registrations since the last call."""
     taken = _registered_now.copy()
     _registered_now.clear()
     return taken

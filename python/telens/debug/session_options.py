@@ -57,7 +57,7 @@ def _recording_options(recording: dict[str, Any]) -> tuple[bool, int]:
 
 
 def check_loggers(statistics_logger: Any, tb_writer: Any) -> None:
-    """That both can log, where they are given."""
+    """Raises UsageError unless both loggers, if given, have the logging methods."""
     call = "debug.initialize"
     logger = "a BaseLogger"
     arguments.has_method(call, "statistics_logger", statistics_logger, "log_scalar", logger)

@@ -1,4 +1,4 @@
-"""The session API: what a training program calls to have its layers watched."""
+"""The session API of a training program."""
 
 from __future__ import annotations
 
@@ -64,31 +64,31 @@ def initialize(
     *,
     recording: dict[str, Any] | None = None,
 ) -> None:
-    """Begins a session; to be called once on every rank.
+    """Begins a session. Call it once on every rank.
 
     Parameters
     ----------
     config_file
-        path of the YAML file, or the configuration as a dict; "" or None: no configuration
+        path of the YAML file, or the configuration as a dict; "" or None for no configuration
     feature_dirs
-        folders that are walked for feature classes (.py) and plugins (.so); "" is none
+        folders searched for feature classes (.py) and plugins (.so); "" for none
     statistics_logger
-        a ``BaseLogger``, in place of ``tb_writer``
+        a ``BaseLogger``, instead of ``tb_writer``
     log_dir
-        where the run file and the text logs go
+        directory of the run file and the text logs
     init_training_step
         the number of the first iteration
     tb_writer
-        a TensorBoard ``SummaryWriter``, in place of the text file of statistics
+        a TensorBoard ``SummaryWriter``, instead of the text file of statistics
     default_logging_enabled
-        writes the text file of statistics besides
+        also writes the text file of statistics
     recording
         ``{"on_full": "drop" or "block", "max_size": bytes}``
 
     Raises
     ------
     telens.ConfigError
-        naming every mistake of the configuration with file, line and column
+        with file, line and column of every error in the configuration
     telens.UsageError
         if there is a session already; after an error there is no new session
     """
@@ -100,7 +100,7 @@ def initialize(
         )
     take_registered()
     if "nvdlfw_inspect" in sys.modules:
-        _C.debug.set_terminal_prefix("NVDLFW INSPECT - ")  # what its users look for
+        _C.debug.set_terminal_prefix("NVDLFW INSPECT - ")  # its users look it up
     try:
         with _refusing_for_all(group):
             check_loggers(statistics_logger, tb_writer)
@@ -149,8 +149,8 @@ def step(loss: float | torch.Tensor | None = None, **scalars: float | torch.Tens
             _C.debug.record(name, arguments.number("debug.step", name, value))
             if loss is None and _looks_like_loss(name):
                 warnings.warn(
-                    f"debug.step: {name}={value} is recorded under that name, and there is no loss "
-                    "(did you mean 'loss'?)",
+                    f"debug.step: {name}={value} is recorded under that name, but no 'loss' is "
+                    f"recorded (did you mean 'loss'?)",
                     UserWarning,
                     stacklevel=2,
                 )
@@ -237,10 +237,10 @@ def initialize_training_step(train_step: int) -> None:
 
 
 def record(name: str, value: float | torch.Tensor) -> None:
-    """Puts a number of the running iteration into the run file, under a name of one's own.
+    """Records a named number for the running iteration in the run file.
 
-    The name ``"loss"`` gives the loss of the iteration, as ``step(loss=)`` does. Where an iteration
-    gets it both ways, the recorded one stays, and a warning tells of the first two that differ.
+    The name ``"loss"`` sets the loss of the iteration, as ``step(loss=)`` does. If an iteration
+    gets it both ways, the recorded one is kept, and the first difference causes a warning.
     """
     name = arguments.text("debug.record", "name", name)
     _C.debug.record(name, arguments.number("debug.record", "value", value))
@@ -253,21 +253,21 @@ def check_collective(
     op: str = "sum",
     group: torch.distributed.ProcessGroup | None = None,
 ) -> None:
-    """Hands over a collective of one's own to ``CollectiveCheck``; on every rank of the group.
+    """Passes a user collective to ``CollectiveCheck``. Call it on every rank of the group.
 
     Parameters
     ----------
     name
-        under which it is recorded
+        name of the records
     sent
-        what this rank sent, as it was before: a clone where the collective works in place
+        this rank's input before the collective; a clone if the collective works in place
     result
-        what came out on this rank, of the same dtype
+        this rank's output, of the same dtype
     op
         ``"sum"``, ``"max"``, ``"gather"`` (all-gather along the first dimension),
         ``"reduce_scatter"`` (this rank's rows of the sum) or ``"all_to_all"`` (of equal parts)
     group
-        over which it was meant to run; None: all ranks
+        the intended process group; None for every rank
     """
     title = "debug.check_collective"
     name = arguments.text(title, "name", name)
@@ -314,15 +314,16 @@ def log_tensor_stats(
     reduction_group: torch.distributed.ProcessGroup | None = None,
     iteration: int | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Logs the statistics that the base feature LogTensorStats asks for of this tensor, at once.
+    """Logs the statistics that the base feature LogTensorStats selects for this tensor,
+    immediately.
 
-    The statistics are those of all ranks' tensors joined: over ``reduction_group``, or the group
-    that ``set_tensor_reduction_group`` chose, every rank of which has to make the call, and logs
-    and returns them. Without either they are the whole world's, and the last rank alone logs and
-    returns them. With ``skip_reduction`` each rank logs and returns its own.
+    The statistics cover the tensors of every rank in ``reduction_group``, or else the group set by
+    ``set_tensor_reduction_group``. Every rank of the group must call this, logs the statistics and
+    returns them. Without a group they cover the world, and only the last rank logs and returns
+    them. With ``skip_reduction`` each rank logs and returns its own.
 
-    Returns {statistic: 0-dim float tensor on the CPU}; {} where it is not selected or not due, or
-    where there are no elements.
+    Returns {statistic: 0-dim float tensor on the CPU}; {} if the tensor is not selected, not due or
+    empty.
     """
     if not isinstance(tensor, torch.Tensor):
         raise arguments.refusal("debug.log_tensor_stats", "tensor", "a torch.Tensor", tensor)
@@ -340,7 +341,7 @@ def list_features() -> list[str]:
 
 
 def explain_features(features: str | Iterable[str] = "all") -> str:
-    """Prints on rank 0 what features do and take, and returns the text.
+    """Prints on rank 0 the purpose and parameters of features, and returns the text.
 
     ``features``: "all", a name or several; ``transformer_engine.FakeQuant`` or just ``FakeQuant``.
     """
@@ -354,10 +355,10 @@ def explain_features(features: str | Iterable[str] = "all") -> str:
 def set_tensor_reduction_group(
     group: torch.distributed.ProcessGroup | None, layer_name: str | None = None
 ) -> None:
-    """Sets the group over which statistics of activations, gradients and outputs are reduced.
+    """Sets the process group that reduces statistics of activations, gradients and outputs.
 
-    Of one layer, or of all that have no group of their own; to be called on every rank of the
-    group, in the same iteration. None: the default, all ranks.
+    Applies to one layer, or to every layer without its own group. Call it on every rank of the
+    group, in the same iteration. None restores the default, every rank.
     """
     _C.debug.set_tensor_reduction_group(group, layer_name or "")
 
@@ -368,9 +369,9 @@ def get_tensor_reduction_group() -> torch.distributed.ProcessGroup | None:
 
 
 def set_weight_tensor_tp_group_reduce(enabled: bool) -> None:
-    """Says if a weight's statistics are reduced over its tensor-parallel group (default: yes).
+    """Sets whether a weight's statistics are reduced over its tensor-parallel group (default: yes).
 
-    Where that group has one rank only, and where this is off, they are their rank's own.
+    If that group has one rank or this is off, they cover the rank only.
     """
     global _weights_are_reduced
     _C.debug.set_weight_tensor_tp_group_reduce(enabled)
@@ -378,13 +379,14 @@ def set_weight_tensor_tp_group_reduce(enabled: bool) -> None:
 
 
 def weights_are_reduced() -> bool:
-    """Returns what ``set_weight_tensor_tp_group_reduce`` set in this session."""
+    """Returns the value of ``set_weight_tensor_tp_group_reduce`` in this session."""
     return _weights_are_reduced
 
 
 @contextlib.contextmanager
 def _refusing_for_all(group: torch.distributed.ProcessGroup | None) -> Iterator[None]:
-    """Refuses for all ranks where the block fails before the core is asked, so that none waits."""
+    """Reports a failure of the block before the core is called to the other ranks, so that none
+    waits."""
     try:
         yield
     except BaseException:

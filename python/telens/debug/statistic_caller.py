@@ -8,18 +8,18 @@ import torch
 
 
 class StatisticCaller:
-    """Makes FP64 tensors of ``size`` values of what the class returns."""
+    """Converts the results of the class to FP64 tensors of ``size`` values."""
 
     def __init__(self, statistic: Any) -> None:
         self._statistic = statistic
         self._size = statistic.size
 
     def add(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The sums of one tensor, on the device that the class left them on."""
+        """Returns a tensor's sums, on the device of the class's result."""
         return self._sums("add", self._statistic.add(tensor))
 
     def merge(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        """The sums of both parts, on the host."""
+        """Returns the merged sums on the host."""
         return self._sums("merge", self._statistic.merge(a, b)).cpu()
 
     def finish(self, sums: torch.Tensor) -> float:

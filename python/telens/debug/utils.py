@@ -29,7 +29,7 @@ def append_parent_docstring(parent: type) -> Callable[[type], type]:
 
 
 def get_distributed_world_size(group: torch.distributed.ProcessGroup | None = None) -> int:
-    """Returns the number of ranks of a group, or of all; 1 without torch.distributed."""
+    """Returns the number of ranks in a group or in the world; 1 without torch.distributed."""
     if not torch.distributed.is_initialized():
         return 1
     return torch.distributed.get_world_size(group=group)
@@ -45,9 +45,10 @@ def gather_along_first_dim(
     process_group: torch.distributed.ProcessGroup | None,
     async_op: bool = False,
 ) -> tuple[torch.Tensor, Any]:
-    """All ranks' tensors of one shape joined along the first dimension, and the work's handle.
+    """Gathers the ranks' tensors of equal shape along the first dimension; returns (tensor,
+    handle).
 
-    The handle is None where there is nothing to wait for.
+    The handle is None if there is nothing to wait for.
     """
     if process_group is None:
         return input_, None
@@ -61,10 +62,10 @@ def gather_tensor_on_last_rank(
     process_group: torch.distributed.ProcessGroup | None = None,
     async_op: bool = False,
 ) -> tuple[torch.Tensor | None, Any]:
-    """All ranks' tensors of one shape joined along the first dimension, on the last rank only.
+    """Gathers the ranks' tensors of equal shape along the first dimension, on the last rank only.
 
     Returns (None, handle) on the other ranks, and the tensor itself if there is one rank. Without a
-    group it gathers over all ranks. With ``async_op`` the last rank returns the list of tensors,
+    group it gathers over the world. With ``async_op`` the last rank returns the list of tensors,
     which is complete when the handle is.
     """
     size = get_distributed_world_size(process_group)
@@ -91,7 +92,7 @@ def import_and_exec_module(module_path: str | os.PathLike) -> None:
 
 
 class APICacheIdentifier:
-    """Where a script made its last call, for keys of caches."""
+    """The position of a script's last call, for cache keys."""
 
     _call_details = ""
 
@@ -103,7 +104,7 @@ class APICacheIdentifier:
 
     @classmethod
     def get_call_details(cls) -> str:
-        """Returns what ``save_call_details`` noted last."""
+        """Returns the last result of ``save_call_details``."""
         return cls._call_details
 
     @classmethod

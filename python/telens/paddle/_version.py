@@ -1,10 +1,10 @@
-"""Which PaddlePaddle these layers have run beside."""
+"""The PaddlePaddle versions that these layers are tested with."""
 
 from __future__ import annotations
 
 import importlib.util
 
-# Minor versions that the tests of this package have passed beside.
+# Minor versions that passed this package's tests.
 TRIED = ("3.3",)
 _INSTALL = "pip install 'paddlepaddle==3.3.*'"
 
@@ -13,13 +13,13 @@ def check_paddle_version(found: str) -> None:
     """Raises ImportError for a version of Paddle that was not tried."""
     if ".".join(found.split(".")[:2]) not in TRIED:
         raise ImportError(
-            f"telens.paddle has been tried beside paddlepaddle {', '.join(TRIED)} and not beside "
-            f"{found}, whose layers and autograd may differ from what it relies on; {_INSTALL}"
+            f"telens.paddle is tested with paddlepaddle {', '.join(TRIED)} not with "
+            f"{found}, whose layers and autograd may differ; {_INSTALL}"
         )
 
 
 def check_paddle() -> None:
-    """Raises ImportError where there is no Paddle, or another one than was tried."""
+    """Raises ImportError if Paddle is missing or its version is untested."""
     if importlib.util.find_spec("paddle") is None:
         raise ImportError(f"telens.paddle needs PaddlePaddle, which is not installed; {_INSTALL}")
     import paddle

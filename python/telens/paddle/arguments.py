@@ -1,4 +1,4 @@
-"""Refusals of arguments that are something else than Paddle's."""
+"""Checks that arguments are Paddle's tensors and groups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["check_bias", "check_group", "check_hidden_states", "check_tensors", 
 
 
 def check_tensors(owner: str, **tensors: Any) -> None:
-    """Raises TypeError for an argument that is no ``paddle.Tensor``, by its name."""
+    """Raises TypeError that names an argument that is not a ``paddle.Tensor``."""
     for name, value in tensors.items():
         if not isinstance(value, paddle.Tensor):
             raise TypeError(
@@ -25,8 +25,8 @@ def check_tensors(owner: str, **tensors: Any) -> None:
 def check_hidden_states(
     owner: str, hidden_size: int, max_sequence_length: int | None, **tensors: Any
 ) -> None:
-    """Raises ShapeError for what is neither [batch, seq, hidden_size] nor, where a
-    ``max_sequence_length`` tells the sequence, [batch * seq, hidden_size]."""
+    """Raises ShapeError unless each tensor is [batch, seq, hidden_size] or, with a
+    ``max_sequence_length``, [batch * seq, hidden_size]."""
     check_tensors(owner, **tensors)
     for name, tensor in tensors.items():
         shape = tensor.shape
@@ -34,13 +34,12 @@ def check_hidden_states(
         if len(shape) not in dimensions or shape[-1] != hidden_size:
             raise _C.ShapeError(
                 f"{owner}: {name} has shape {list(shape)}; expected [batch, seq, {hidden_size}], "
-                f"or [batch * seq, {hidden_size}] where the layer has a max_sequence_length, "
-                "which tells the sequence"
+                f"or [batch * seq, {hidden_size}] if the layer has a max_sequence_length"
             )
 
 
 def check_group(owner: str, name: str, group: Any) -> None:
-    """Raises TypeError for what is neither None nor a group with ``nranks`` and ``rank``."""
+    """Raises TypeError unless the group is None or has ``nranks`` and ``rank``."""
     if group is None or (hasattr(group, "nranks") and hasattr(group, "rank")):
         return
     raise TypeError(
@@ -50,17 +49,17 @@ def check_group(owner: str, name: str, group: Any) -> None:
 
 
 def check_bias(owner: str, core_attention_bias_type: str, core_attention_bias: Any) -> None:
-    """Raises UsageError for a bias of the scores, of which 'no_bias' would make nothing."""
+    """Raises UsageError for an attention bias, which 'no_bias' would ignore."""
     among(owner, "core_attention_bias_type", core_attention_bias_type, ["no_bias"])
     if core_attention_bias is not None:
         raise _C.UsageError(
             f"{owner}: core_attention_bias must be None with core_attention_bias_type 'no_bias', "
-            "the only one that there is; it would not be added to the scores"
+            "the only supported type; it would not be added to the scores"
         )
 
 
 def type_name(value: Any) -> str:
-    """The value's type, with its module unless it is Python's own."""
+    """Returns the name of the value's type, with its module unless it is a builtin."""
     kind = type(value)
     is_builtin = kind.__module__ == "builtins"
     return kind.__qualname__ if is_builtin else f"{kind.__module__}.{kind.__qualname__}"

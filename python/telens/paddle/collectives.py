@@ -1,7 +1,7 @@
-"""The collectives of tensor parallelism as steps of Paddle's autograd.
+"""The collectives of tensor parallelism as functions of Paddle's autograd.
 
-Each is Megatron's pair (https://arxiv.org/abs/1909.08053, https://arxiv.org/abs/2205.05198): what
-the forward sends, and its transpose in the backward.
+Each is one of Megatron's pairs of collectives, the backward being the transpose of the forward
+(https://arxiv.org/abs/1909.08053, https://arxiv.org/abs/2205.05198).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = [
 
 
 def copy_to_group(x: paddle.Tensor, group: Any) -> paddle.Tensor:
-    """x itself; its gradient is the sum of all ranks'."""
+    """Returns x; its gradient is summed over the ranks."""
     return _CopyToGroup.apply(x, group)
 
 
 def sum_over_group(x: paddle.Tensor, group: Any) -> paddle.Tensor:
-    """The sum of all ranks' x; the gradient goes to each as it is."""
+    """Returns the sum of x over the ranks; the gradient passes unchanged."""
     return _SumOverGroup.apply(x, group)
 
 
@@ -38,7 +38,8 @@ def gather_sequence(x: paddle.Tensor, group: Any) -> paddle.Tensor:
 
 
 def scatter_sequence(x: paddle.Tensor, group: Any) -> paddle.Tensor:
-    """This rank's part of the sequence in the sum of all ranks' x; its gradient is gathered."""
+    """Returns this rank's part of the sequence of the sum of x over the ranks; its gradient is
+    gathered."""
     return _ScatterSequence.apply(x, group)
 
 
@@ -73,7 +74,7 @@ def _own_part(x: paddle.Tensor, axis: int, group: Any) -> paddle.Tensor:
 
 
 def _reduce_scatter(x: paddle.Tensor, axis: int, group: Any) -> paddle.Tensor:
-    # As a sum and its part: gloo has no reduce_scatter.
+    # All-reduce, then slice: gloo does not implement reduce_scatter.
     return _own_part(_all_reduce(x, group), axis, group)
 
 

@@ -19,8 +19,6 @@ __all__ = ["TENSORS", "CoreModule", "autocast_dtype", "view_in_torch"]
 TENSORS = _C.ForeignTensors(paddle.Tensor)
 
 _TYPES = {each.name: each for each in _C.module_types()}
-# How the core begins about a layer with one GEMM that has no name yet.
-_ANY_LINEAR = "Linear: "
 _TORCH_DTYPES = {
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
@@ -29,12 +27,12 @@ _TORCH_DTYPES = {
 
 
 def view_in_torch(tensor: paddle.Tensor) -> torch.Tensor:
-    """The tensor's memory as a ``torch.Tensor``, outside any graph."""
+    """Returns a ``torch.Tensor`` view of the tensor's memory, without an autograd graph."""
     return TENSORS.view(tensor)
 
 
 def autocast_dtype() -> torch.dtype | None:
-    """The dtype of ``paddle.amp.auto_cast``; None outside it."""
+    """Returns the dtype of ``paddle.amp.auto_cast``, or None outside it."""
     tracer = _dygraph_tracer()
     if tracer is None:
         return None
@@ -59,7 +57,8 @@ class _Function(PyLayer):
 
 
 class CoreModule:
-    """Makes a C++ module and calls it with Paddle's tensors. Copies and pickles carry its state.
+    """Creates a C++ module and calls it with Paddle's tensors. Copies and pickles include its
+    state.
 
     ``input_names``: the layer's names of the inputs, for its errors.
     """
@@ -85,7 +84,8 @@ class CoreModule:
         options: dict[str, Any] | None = None,
         main_grads: Any = None,
     ) -> Any:
-        """Runs the module's forward: a tensor, or a tuple where it has several outputs.
+        """Runs the module's forward. Returns a tensor, or a tuple if the module has several
+        outputs.
 
         Parameters
         ----------
@@ -96,8 +96,8 @@ class CoreModule:
         options
             further arguments of the C++ forward, by name; tensors among them are torch's
         main_grads
-            a function that gives, in the backward, the buffer of each tensor of inputs and
-            parameters to which its gradient is added, or None
+            a function that the backward calls; it returns, for every tensor of inputs and
+            parameters, the buffer to which its gradient is added, or None
         """
         try:
             dtype = autocast_dtype()
@@ -106,18 +106,10 @@ class CoreModule:
             device = "cuda" if inputs[0].place.is_gpu_place() else "cpu"
             with torch.autocast(device, dtype):
                 return self._run(inputs, parameters, training, options or {}, main_grads)
-        except (AttributeError, RuntimeError) as error:
-            # Checked here, where it costs a forward nothing.
+        except (AttributeError, RuntimeError):
+            # Checked after a failure, so that a successful forward does not pay for it.
             check_tensors(self._kind, **dict(zip(self._input_names, inputs, strict=True)))
-            told = self._in_words_of_paddle(str(error))
-            if isinstance(error, _C.ShapeError) and told != str(error):
-                raise _C.ShapeError(told) from None
             raise
-
-    def _in_words_of_paddle(self, told: str) -> str:
-        if told.startswith(_ANY_LINEAR):
-            told = f"{self._kind}: {told.removeprefix(_ANY_LINEAR)}"
-        return told.replace("torch.autocast", "paddle.amp.auto_cast")
 
     def _run(self, inputs, parameters, training, options, main_grads):
         tensors = (*inputs, *parameters)
@@ -131,12 +123,12 @@ class CoreModule:
     # ------------------------------------------------------------------ state
 
     def state(self) -> torch.Tensor:
-        """Amax histories and scales as bytes (uint8, 1-D); empty before any FP8 forward."""
+        """Returns amax histories and scales as bytes (uint8, 1-D); empty before any FP8 forward."""
         state = self._adapter.extra_state()
         return torch.empty(0, dtype=torch.uint8) if state is None else state
 
     def set_state(self, state: torch.Tensor) -> None:
-        """Restores what ``state`` returned; an empty one leaves all as it is."""
+        """Restores a result of ``state``; an empty one changes nothing."""
         if state.numel() != 0:
             self._adapter.set_extra_state(state.cpu())
 
@@ -145,11 +137,11 @@ class CoreModule:
         self._adapter.set_debug_name(name)
 
     def set_tensor_parallel_group(self, group: Any) -> None:
-        """The ``torch.distributed`` group that calls of debug features are handed."""
+        """Sets the ``torch.distributed`` group that calls of debug features receive."""
         self._adapter.set_tensor_parallel_group(group)
 
     def __reduce__(self) -> tuple:
-        # A process group is of its process.
+        # A process group is not pickled: it belongs to its process.
         options = {**self._adapter.options(), **self._options, "tp_group": None}
         kept = {name: options[name] for name in self._options if name != "tp_group"}
         return _remake, (self._kind, kept, self._input_names, self.state().numpy())

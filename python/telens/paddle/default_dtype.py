@@ -14,9 +14,10 @@ __all__ = ["default_dtype"]
 
 @contextlib.contextmanager
 def default_dtype(owner: str, dtype: paddle.dtype | str | None) -> Iterator[None]:
-    """Parameters that are made inside have this dtype; None: Paddle's default.
+    """Parameters created inside have this dtype; None keeps Paddle's default.
 
-    Raises UsageError for what Paddle makes no parameters of, as the owner's ``params_dtype``.
+    Raises UsageError, which names the owner's ``params_dtype``, if Paddle does not support
+    parameters of it.
     """
     if dtype is None:
         yield

@@ -33,7 +33,7 @@ class DotProductAttention(paddle.nn.Layer):
     kv_channels
         size of a head
     num_gqa_groups
-        heads of key and value; None: as many as the query's
+        heads of key and value; None for as many as the query has
     attention_dropout
         probability of dropping an attention weight in training, drawn from Paddle's random state
     attn_mask_type
@@ -109,11 +109,11 @@ class DotProductAttention(paddle.nn.Layer):
             booleans that broadcast to [batch, heads, seq_q, seq_kv]; True is masked out. A query
             that may see no key gives zeros
         core_attention_bias_type
-            'no_bias' alone
+            only 'no_bias'
         core_attention_bias
             must be None
         set_zero
-            of no effect: outputs that no key reaches are zeros either way
+            ignored: outputs that no key reaches are zeros either way
         """
         check_bias("DotProductAttention", core_attention_bias_type, core_attention_bias)
         self._check_heads(query_layer, key_layer, value_layer)
@@ -183,6 +183,6 @@ def _check_mask_shape(mask: paddle.Tensor, query: paddle.Tensor, key: paddle.Ten
     ):
         raise _C.UsageError(
             f"DotProductAttention: attention_mask has shape {mask.shape}; expected one that "
-            f"broadcasts to [batch, heads, seq_q, seq_kv], here {full}; what hides padded keys, "
-            "[batch, seq_kv], becomes one by unsqueeze([1, 2])"
+            f"broadcasts to [batch, heads, seq_q, seq_kv], here {full}; turn a mask of padded "
+            f"keys, [batch, seq_kv], into one by unsqueeze([1, 2])"
         )

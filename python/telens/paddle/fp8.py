@@ -37,14 +37,14 @@ def fp8_autocast(
     Parameters
     ----------
     enabled
-        False: layers run in high precision
+        whether layers run in FP8; otherwise they run in high precision
     calibrating
         layers collect amaxes although they run in high precision
     fp8_recipe
-        any of ``telens.common.recipe``; default: ``DelayedScaling()``. Functions of one's own in it
-        would get tensors of torch and are refused
+        any of ``telens.common.recipe``; default: ``DelayedScaling()``. Recipes with user-defined
+        functions are rejected, because those would receive torch tensors
     fp8_group
-        ``paddle.distributed`` group; None: this rank alone
+        ``paddle.distributed`` group; None for this rank only
     """
     for name, value in (("enabled", enabled), ("calibrating", calibrating)):
         if not is_boolean(value):

@@ -16,33 +16,33 @@ from telens.paddle.layer import check_backend
 __all__ = ["MASK_TYPES", "FusedScaleMaskSoftmax", "fill_masked"]
 
 MASK_TYPES = ["causal", "padding", "no_mask"]
-# Replaces a masked score: exp of it, beside any score of use, is 0 in every precision.
+# Replaces a masked score: its exp relative to any unmasked score is 0 in every precision.
 _MASKED_SCORE = -10000.0
 
 
 def fill_masked(scores: paddle.Tensor, mask: paddle.Tensor) -> paddle.Tensor:
-    """The default ``mask_func``: -10000 where the mask, of booleans, is True."""
+    """The default ``mask_func``: -10000 for True elements of the boolean mask."""
     wide = scores.astype("float32")  # on the CPU Paddle chooses among no 16-bit numbers
     filled = paddle.where(mask.expand(scores.shape), paddle.full_like(wide, _MASKED_SCORE), wide)
     return filled.astype(scores.dtype)
 
 
 class FusedScaleMaskSoftmax(paddle.nn.Layer):
-    """Softmax over the last dimension of scores that are scaled and masked before.
+    """Scales and masks scores, then applies softmax over the last dimension.
 
     Parameters
     ----------
     attn_mask_type
-        'causal' (the mask that is handed over is ignored), 'padding' or 'no_mask'
+        'causal' (the given mask is ignored), 'padding' or 'no_mask'
     mask_func
-        ``mask_func(scores, mask)`` gives the masked scores; default: -10000 where the mask is True
+        ``mask_func(scores, mask)`` returns the masked scores; default: -10000 for masked elements
     softmax_in_fp32
         16-bit scores are scaled, masked and normalized in FP32
     layernorm_epsilon
-        of no effect: no norm is part of this; Transformer Engine documents it
+        ignored: there is no norm here; kept because Transformer Engine documents it
     backend
-        'transformer_engine' or 'paddle'; both run Paddle's operators, since softmax is in high
-        precision and seen by no debug feature
+        'transformer_engine' or 'paddle'; both run Paddle's operators, since softmax runs in high
+        precision and no debug feature observes it
     """
 
     def __init__(
@@ -101,6 +101,6 @@ class FusedScaleMaskSoftmax(paddle.nn.Layer):
 
 
 def _causal_mask(queries: int, keys: int) -> paddle.Tensor:
-    """True where a key comes after its query: [1, 1, queries, keys]."""
+    """Returns booleans [1, 1, queries, keys], True if the key comes after the query."""
     positions = paddle.arange(keys).unsqueeze(0) > paddle.arange(queries).unsqueeze(1)
     return positions.unsqueeze([0, 1])

@@ -29,11 +29,11 @@ def check_backend(owner: str, backend: str) -> str:
 
 
 class Layer(paddle.nn.Layer):
-    """A layer whose parameters are Paddle's and whose forward is the C++ core's.
+    """A layer with Paddle's parameters and the C++ core's forward.
 
-    ``backend='paddle'`` runs Paddle's own operators instead, in high precision and seen by no
-    debug feature. In FP8 the state of scaling (amax histories and scales) is in ``state_dict()``
-    under ``fp8_state``: a list of one tensor of bytes (uint8), since its size changes.
+    ``backend='paddle'`` runs Paddle's operators instead, in high precision and not observed by
+    debug features. In FP8 the state of scaling (amax histories and scales) is in ``state_dict()``
+    under ``fp8_state``: a list with one tensor of bytes (uint8), since its size changes.
     """
 
     fuse_wgrad_accumulation = False
@@ -49,7 +49,8 @@ class Layer(paddle.nn.Layer):
     # ------------------------------------------------------------------ construction
 
     def _make_core(self, kind: str, names: dict[str, str], **options: Any) -> None:
-        """Makes the core module. ``names``: Paddle's name of each parameter that has another."""
+        """Creates the core module. ``names``: Paddle's names of parameters that are named
+        differently."""
         if self.backend == "paddle":
             return
         self._core = CoreModule(kind, options)
@@ -63,7 +64,7 @@ class Layer(paddle.nn.Layer):
         setattr(self, name, self.create_parameter(shape, attr=attr, dtype=self._dtype))
 
     def _make_bias(self, name: str, size: int, attr: Any) -> None:
-        """A GEMM's bias, of zeros unless ``attr`` says otherwise; False: none."""
+        """Creates a GEMM's bias, zeros unless ``attr`` sets an initializer; False for no bias."""
         if attr is False:
             setattr(self, name, None)
             return
@@ -104,7 +105,7 @@ class Layer(paddle.nn.Layer):
         )
 
     def _core_parameters(self) -> list[paddle.Tensor | None]:
-        """What the core module computes with, in its order."""
+        """The core module's parameters in its order."""
         # Paddle finds a parameter as an attribute after all else; utilities of paddle.nn.utils keep
         # some under other names and make the attribute.
         own = self._parameters
@@ -148,15 +149,15 @@ class Layer(paddle.nn.Layer):
             keep_vars,
         )
         if self._core is not None:
-            # Paddle's state_dict() asks with hooks; set_state_dict() asks what there is to be set,
-            # without them, and compares shapes, or lengths where it finds a list.
+            # Paddle's state_dict() calls this with hooks. set_state_dict() calls it without hooks
+            # for the names to set, and compares shapes, or lengths for lists.
             slot = _StateSlot(self, structured_name_prefix + FP8_STATE)
             destination[slot.name] = slot.value() if use_hook else slot
         return destination
 
 
 class _StateSlot:
-    """What ``set_state_dict`` takes for a parameter, and fills."""
+    """A parameter-like object that ``set_state_dict`` fills."""
 
     shape = (1,)
 
@@ -173,13 +174,15 @@ class _StateSlot:
     def set_value(self, value: Any) -> None:
         owner = f"{type(self._layer).__name__}.set_state_dict"
         if not isinstance(value, list) or len(value) != 1:
-            raise refusal(owner, self.name, "a list of one tensor, as state_dict() gives it", value)
+            raise refusal(
+                owner, self.name, "a list with one tensor, as returned by state_dict()", value
+            )
         try:
             found = np.array(value[0], dtype=np.uint8)
         except (TypeError, ValueError):
             found = np.zeros(())
         if found.ndim != 1:
-            expected = "a list of one tensor of bytes (uint8, 1-D), as state_dict() gives it"
+            expected = "a list with one tensor of bytes (uint8, 1-D), as returned by state_dict()"
             got = value[0] if found.ndim == 0 else found
             raise refusal(owner, self.name, expected, got)
         try:

@@ -23,7 +23,7 @@ class LayerNorm(Layer):
     weight_attr
         ``paddle.ParamAttr`` of the weight, which starts at 1, or at 0 with ``zero_centered_gamma``
     bias_attr
-        ``paddle.ParamAttr`` of the bias; False: zeros that are not trained
+        ``paddle.ParamAttr`` of the bias; False for zeros that are not trained
     zero_centered_gamma
         1 + weight is the factor
     sequence_parallel

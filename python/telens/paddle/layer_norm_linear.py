@@ -25,15 +25,15 @@ class LayerNormLinear(NormalizedLayer):
     eps
         added to the variance
     weight_attr, bias_attr
-        ``paddle.ParamAttr`` of the linear layer's weight and bias; ``bias_attr=False``: no bias
+        ``paddle.ParamAttr`` of the linear layer's weight and bias; ``bias_attr=False`` for no bias
     normalization
         'LayerNorm' or 'RMSNorm'
     return_layernorm_output
-        the normalized input is returned too
+        also returns the normalized input
     zero_centered_gamma
         the norm's weight starts at 0, and 1 + weight is the factor
     parallel_mode, sequence_parallel, tp_group, fuse_wgrad_accumulation, backend
-        as for ``Linear``; 'Row' is refused, since the norm needs all features of a sample
+        as for ``Linear``; 'Row' is rejected, since the norm needs every feature of a sample
     """
 
     def __init__(

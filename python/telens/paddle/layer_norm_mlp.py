@@ -32,13 +32,14 @@ class LayerNormMLP(NormalizedLayer):
     eps
         added to the variance
     weight_attr, bias_attr
-        ``paddle.ParamAttr`` of both linear layers' weights and biases; ``bias_attr=False``: none
+        ``paddle.ParamAttr`` of both linear layers' weights and biases; ``bias_attr=False`` for no
+        biases
     normalization
         'LayerNorm' or 'RMSNorm'
     activation
         'gelu' (by its tanh formula), 'geglu', 'relu', 'reglu', 'squared_relu' or 'swiglu'
     return_layernorm_output
-        the normalized input is returned too
+        also returns the normalized input
     zero_centered_gamma
         the norm's weight starts at 0, and 1 + weight is the factor
     set_parallel_mode
@@ -88,7 +89,7 @@ class LayerNormMLP(NormalizedLayer):
         self.norm_parallel = self.fc1_parallel
         self._make_norm(hidden_size, normalization, zero_centered_gamma)
         self._make_linears(own_ffn, weight_attr, bias_attr)
-        # fc2's bias is added to the sum of all ranks' outputs, where they are several.
+        # With several ranks, fc2's bias is added to the sum of their outputs.
         self._make_core(
             "LayerNormMLP",
             {"layer_norm_weight": "ln_weight", "layer_norm_bias": "ln_bias"},

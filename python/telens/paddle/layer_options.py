@@ -1,4 +1,4 @@
-"""Checks of what layers are made with: an error names layer, argument, expected, got."""
+"""Checks of layer arguments: an error names layer, argument, expected and given value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 
 
 def check_sizes(owner: str, **sizes: Any) -> None:
-    """Raises UsageError for what is no integer from 1 on."""
+    """Raises UsageError unless the value is an integer of at least 1."""
     for name, size in sizes.items():
         if not is_integer(size) or size < 1:
             raise refusal(owner, name, "an integer of at least 1", size)
@@ -32,21 +32,23 @@ def check_optional_sizes(owner: str, **sizes: Any) -> None:
 
 
 def check_probabilities(owner: str, **rates: Any) -> None:
-    """Raises UsageError for what is no number from 0 to 1."""
+    """Raises UsageError unless the value is a number from 0 to 1."""
     for name, rate in rates.items():
         if not is_number(rate) or not 0 <= rate <= 1:
             raise refusal(owner, name, "a probability, a number from 0 to 1", rate)
 
 
 def check_epsilon(owner: str, name: str, value: Any) -> None:
-    """Raises UsageError for what is no finite number from 0 on."""
+    """Raises UsageError unless the value is a finite number of at least 0."""
     if not is_number(value) or not math.isfinite(value) or value < 0:
         raise refusal(owner, name, "a finite number, 0 or above", value)
 
 
 def check_attributes(owner: str, weight_attr: Any, bias_attr: Any) -> None:
-    """Raises UsageError for what ``paddle.ParamAttr`` is not made of; False is for a bias alone."""
-    expected = "None, a paddle.ParamAttr, or what Paddle makes one of (an initializer, a name)"
+    """Raises UsageError unless ``paddle.ParamAttr`` accepts the value; False is only for a bias."""
+    expected = (
+        "None, a paddle.ParamAttr, or a value that Paddle converts to one (an initializer, a name)"
+    )
     if weight_attr is False or not _is_attribute(weight_attr):
         raise refusal(owner, "weight_attr", expected, weight_attr)
     if not _is_attribute(bias_attr):
@@ -55,7 +57,7 @@ def check_attributes(owner: str, weight_attr: Any, bias_attr: Any) -> None:
 
 def _is_attribute(value: Any) -> bool:
     try:
-        # Paddle makes a list of a list, for layers of several weights.
+        # Paddle converts a list to a list, for layers with several weights.
         return not isinstance(paddle.ParamAttr._to_attr(value), list)
     except TypeError:
         return False

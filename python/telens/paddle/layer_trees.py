@@ -1,4 +1,4 @@
-"""Tells ``telens.debug`` of Paddle's layers."""
+"""Registers Paddle's layer classes with ``telens.debug``."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Linear(Layer):
         ``paddle.ParamAttr`` of the weight, [out_features, in_features] (the transpose of
         ``paddle.nn.Linear``'s; with ``backend='paddle'`` it is Paddle's)
     bias_attr
-        ``paddle.ParamAttr`` of the bias; False: no bias
+        ``paddle.ParamAttr`` of the bias; False for no bias
     parallel_mode
         None, 'Column' (the weight's rows are divided among the ranks of ``tp_group``) or 'Row' (its
         columns are, and outputs are summed), also in small letters

@@ -43,9 +43,9 @@ class MultiHeadAttention(paddle.nn.Layer):
     layernorm_epsilon
         added to the norm's variance
     weight_attr, bias_attr
-        ``paddle.ParamAttr`` of the projections; ``bias_attr=False``: no biases
+        ``paddle.ParamAttr`` of the projections; ``bias_attr=False`` for no biases
     max_sequence_length
-        the sequence of inputs [batch * seq, hidden], which tell none
+        the sequence length of inputs [batch * seq, hidden]
     attn_mask_type
         'causal' (``attention_mask`` is ignored), 'padding' or 'no_mask'
     params_dtype
@@ -173,7 +173,7 @@ class MultiHeadAttention(paddle.nn.Layer):
         recompute_core_attention: bool = False,
         is_first_microbatch: bool | None = None,
     ) -> paddle.Tensor | tuple[paddle.Tensor, paddle.Tensor]:
-        """[batch, seq, hidden] -> the same shape, or that and the normalized input.
+        """Returns [batch, seq, hidden], or a tuple with the normalized input.
 
         Parameters
         ----------
@@ -182,9 +182,9 @@ class MultiHeadAttention(paddle.nn.Layer):
         attention_mask, core_attention_bias_type, core_attention_bias, set_zero
             as for ``DotProductAttention``
         encoder_output
-            what cross attention takes key and value from
+            the source of key and value in cross attention
         rotary_pos_emb
-            (cosines, sines), each [1, seq, 1, dim], as ``RotaryPositionEmbedding`` gives them; or
+            (cosines, sines), each [1, seq, 1, dim], as returned by ``RotaryPositionEmbedding``; or
             (angles of the query, angles of the key), each [seq, 1, 1, dim]
         recompute_core_attention
             attention's activations are computed again in the backward
@@ -229,7 +229,7 @@ class MultiHeadAttention(paddle.nn.Layer):
         if self.return_layernorm_output:
             projected, normalized = projected
         if self.attention_type == "self":
-            # By groups: the group's queries, its key, its value.
+            # Ordered by group: the group's queries, its key, its value.
             queries = self.own_heads // self.own_groups
             mixed = self._by_head(projected, self.own_groups)
             mixed = mixed.reshape([*mixed.shape[:3], queries + 2, self.head_size])

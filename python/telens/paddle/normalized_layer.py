@@ -1,4 +1,4 @@
-"""What layers that begin with a normalization share."""
+"""The base of layers that begin with a normalization."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class NormalizedLayer(Layer):
     """A layer whose input is normalized first.
 
     Its constructor sets ``eps``, ``normalization``, ``zero_centered_gamma``, and ``norm_parallel``:
-    how the linear layer behind the norm is divided among ranks.
+    how the linear layer after the norm is divided among ranks.
     """
 
     norm_parallel: LinearParallel
 
     def _normalize(self, inp: paddle.Tensor) -> paddle.Tensor:
-        """By Paddle's operators."""
+        """Runs Paddle's operators."""
         parallel = self.norm_parallel
         return normalize(
             type(self).__name__,

@@ -1,4 +1,4 @@
-"""What ``backend='paddle'`` runs: Paddle's own operators."""
+"""The Paddle operators that ``backend='paddle'`` runs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def normalize(
     """LayerNorm or RMSNorm over the last dimension."""
     if zero_centered_gamma:
         raise _C.UsageError(
-            f"{owner}: backend 'paddle' has no norm with zero_centered_gamma; use backend "
+            f"{owner}: backend 'paddle' does not support zero_centered_gamma; use backend "
             "'transformer_engine'"
         )
     if normalization == "LayerNorm":

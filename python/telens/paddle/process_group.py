@@ -64,7 +64,7 @@ _known: weakref.WeakKeyDictionary[Any, _PaddleGroup] = weakref.WeakKeyDictionary
 
 
 def to_torch_group(group: Any) -> torch.distributed.ProcessGroup | None:
-    """The same group for the core; None for None. One object for one group."""
+    """Returns the core's object of the group, always the same one; None for None."""
     if group is None or isinstance(group, torch_dist.ProcessGroup):
         return group
     if group not in _known:

@@ -24,10 +24,11 @@ MODEL_PARALLEL_RNG = "model_parallel_rng"
 
 
 def settle_group(owner: str, tp_group: Any, parallel: bool) -> tuple[Any, int]:
-    """The group and its size: fleet's model-parallel group where none is given; (None, 1) for none.
+    """Returns the group and its size: by default fleet's model-parallel group; (None, 1) without
+    one.
 
-    A group is given by what has ``nranks`` and ``rank``, such as ``paddle.distributed``'s. Raises
-    TypeError otherwise.
+    Raises TypeError for a group without ``nranks`` and ``rank``, the attributes of
+    ``paddle.distributed`` groups.
     """
     check_group(owner, "tp_group", tp_group)
     if not parallel:
@@ -39,7 +40,7 @@ def settle_group(owner: str, tp_group: Any, parallel: bool) -> tuple[Any, int]:
 
 
 def divide(owner: str, name: str, size: int, parts: int) -> int:
-    """size / parts. Raises UsageError where there is a rest."""
+    """Returns size / parts. Raises UsageError if there is a remainder."""
     if size % parts != 0:
         raise _C.UsageError(
             f"{owner}: {name} is {size}, which {parts} tensor-parallel ranks cannot divide; "
@@ -52,7 +53,7 @@ def divide(owner: str, name: str, size: int, parts: int) -> int:
 def random_state(parallel: bool, name: str | None = None) -> Iterator[None]:
     """Inside, Paddle draws from the named state of fleet's tracker if ranks are parallel.
 
-    Raises UsageError if the tracker has no such state.
+    Raises UsageError if the tracker lacks that state.
     """
     if not parallel:
         yield
@@ -66,7 +67,7 @@ def random_state(parallel: bool, name: str | None = None) -> Iterator[None]:
             else f"get_rng_state_tracker().add({name!r}, seed)"
         )
         raise _C.UsageError(
-            f"fleet's tracker has no random state {name!r}, from which tensor-parallel layers "
+            f"fleet's tracker lacks the random state {name!r}, from which tensor-parallel layers "
             f"draw; call {call} on every rank before the first layer is created"
         )
     with tracker.rng_state(name):
@@ -75,7 +76,7 @@ def random_state(parallel: bool, name: str | None = None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class LinearParallel:
-    """How one linear layer is divided, and what it sends."""
+    """The partition of a linear layer and its collectives."""
 
     owner: str
     mode: str | None
@@ -103,7 +104,7 @@ class LinearParallel:
 
     @property
     def adds_bias_later(self) -> bool:
-        """Whether the bias is added to the sum of all ranks' outputs."""
+        """Returns whether the bias is added to the summed output of the ranks."""
         return self.mode == "row" and self.is_parallel
 
     def own_part(self, in_features: int, out_features: int) -> tuple[int, int]:
@@ -123,13 +124,13 @@ class LinearParallel:
         return random_state(self.is_parallel)
 
     def mark_weight(self, weight: paddle.Tensor, *, transposed: bool) -> None:
-        """Tells fleet along which dimension the weight is divided."""
+        """Marks for fleet the dimension along which the weight is divided."""
         if self.is_parallel and self.mode is not None:
             weight.is_distributed = True
             weight.split_axis = int((self.mode == "row") != transposed)
 
     def mark_bias(self, bias: paddle.Tensor | None) -> None:
-        """Tells fleet how the bias is divided, or that its gradient is a part of the whole."""
+        """Marks for fleet how the bias is divided, or that its gradient is partial."""
         if bias is None or not self.is_parallel:
             return
         if self.mode == "column":
@@ -139,7 +140,7 @@ class LinearParallel:
             bias.sequence_parallel = True
 
     def before(self, inp: paddle.Tensor) -> paddle.Tensor:
-        """What comes before the GEMM."""
+        """Runs the collective before the GEMM."""
         if self.mode != "column" or not self.is_parallel:
             return inp
         if self.sequence:
@@ -153,7 +154,7 @@ class LinearParallel:
         return collectives.copy_to_group(parameter, self.group)
 
     def after(self, out: paddle.Tensor, bias: paddle.Tensor | None) -> paddle.Tensor:
-        """What comes after the GEMM; the bias where it is added after the sum."""
+        """Runs the collective after the GEMM and adds the bias if it follows the sum."""
         if not self.is_parallel:
             return out
         if self.mode == "column":

@@ -43,7 +43,8 @@ class TransformerLayer(paddle.nn.Layer):
     attention_dropout
         probability of dropping an attention weight in training
     weight_attr, bias_attr
-        ``paddle.ParamAttr`` of all linear layers, and of ``layernorm``; ``bias_attr=False``: none
+        ``paddle.ParamAttr`` of the linear layers and of ``layernorm``; ``bias_attr=False`` for no
+        biases
     max_sequence_length, params_dtype, normalization, zero_centered_gamma
         as for ``MultiHeadAttention``
     self_attn_mask_type
@@ -172,7 +173,7 @@ class TransformerLayer(paddle.nn.Layer):
                 )
 
     def _hidden_state(self, name: str) -> str:
-        # Each rank has tokens of its own there.
+        # Ranks have different tokens there.
         if not (self.sequence_parallel and name == "global_seed"):
             return name
         warnings.warn(

@@ -1,6 +1,6 @@
-"""Dumped GEMMs run again in FP64, their errors in parts; the command ``telens replay``.
+"""Recomputes dumped GEMMs in FP64 and splits their errors by source; the command ``telens replay``.
 
-``gemm_error`` needs torch alone, since a reproducer is a copy of it. ``found`` looks for what the
-feature DumpTensors wrote, ``dumps`` reads it by ``checked_hdf5``, ``own_rows`` cuts what ranks have
-joined, ``casts`` asks the quantizers of the core, ``command`` prints.
+``gemm_error`` requires only torch, since reproducers contain a copy of it. ``found`` finds files of
+the feature DumpTensors, ``dumps`` reads them through ``checked_hdf5``, ``own_rows`` selects this
+rank's rows, ``casts`` runs the core's quantizers, and ``command`` prints.
 """

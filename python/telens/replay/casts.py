@@ -1,4 +1,5 @@
-"""The casts of a dumped GEMM, and those of another recipe, by the core's quantizers on the CPU."""
+"""Recomputes the casts of a dumped GEMM, under its recipe or another, with the core's CPU
+quantizers."""
 
 from __future__ import annotations
 
@@ -6,13 +7,13 @@ import pathlib
 
 import torch
 
-import telens.pytorch  # noqa: F401  (what the quantizers make is one of its tensors)
+import telens.pytorch  # noqa: F401 (defines the tensor class that the quantizers return)
 from telens import _C, UsageError
 from telens.replay.dumps import LARGEST_SCALE, ROW_SCALED, SQUARED_ERROR, Dump, Operand
 from telens.replay.found import TENSORS
 from telens.replay.gemm_error import Cast, Gemm
 
-# The blocks of each _C.ScalingMode, in its order (core/formats/scheme.h): height, length.
+# Block height and length by _C.ScalingMode, in its order (core/formats/scheme.h).
 _BLOCKS = ((1, 0), (1, 32), (1, 128), (128, 128), (1, 16))
 _DTYPES = {
     "E4M3": _C.DType.kFloat8E4M3,
@@ -61,9 +62,10 @@ def _four_over_six(options: dict[str, float]) -> tuple[bool, float] | None:
 def _quantizers_like(
     cast: Cast, options: dict[str, float] | None, dtype: torch.dtype
 ) -> list[_C.Quantizer]:
-    """What may have made the cast, but that a tensor's scale comes from its own amax.
+    """Returns the quantizers that may have made the cast, with per-tensor scales from the current
+    amax.
 
-    The options in a dump are those of blocks. They do not tell whether the one scale of a tensor
+    The dump contains the options of block scaling. It does not record whether a per-tensor scale
     was rounded to a power of two.
     """
     if cast.block[1]:
@@ -106,7 +108,8 @@ def _same(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
 
 
 def _own_scale(operand: Operand, notes: list[str]) -> Cast | None:
-    """The same cast with a scale from the operand's own amax; None where it has that."""
+    """Returns the cast with a scale from the operand's current amax, or None if it already uses
+    that."""
     cast, original = operand.cast, operand.original
     if cast.scales is None or original is None or original.numel() == 0:
         return None
@@ -114,7 +117,7 @@ def _own_scale(operand: Operand, notes: list[str]) -> Cast | None:
         return None
     if operand.options is None and cast.block[1]:
         notes.append(
-            f"the dump does not tell how the blocks' scales of the {operand.name} were chosen, "
+            f"the dump does not record how the block scales of the {operand.name} were chosen, "
             "which counts as quantizing; `operands: True` dumps it"
         )
         return None
@@ -147,10 +150,7 @@ def _original(dump: Dump, operand: Operand, notes: list[str]) -> torch.Tensor:
             "is measured; dump it with `high_precision_tensor: True`, or the GEMM with "
             "`operands: True`"
         )
-    notes.append(
-        "the dump has no weight in high precision (it is stored in low precision): what is stored "
-        "counts as exact"
-    )
+    notes.append("the weight is stored in low precision; its stored values count as exact")
     return operand.cast.values()
 
 
@@ -175,23 +175,24 @@ def _describe_kernel(dump: Dump) -> str:
 
 
 def recorded(dump: Dump) -> Gemm:
-    """The GEMM as it ran. Raises UsageError for a dump without what its error is measured by."""
+    """Returns the GEMM as it ran. Raises UsageError if the dump lacks the tensors that the error
+    requires."""
     notes: list[str] = []
     quantized = dump.operands[0].cast.scales is not None
     originals = tuple(_original(dump, operand, notes) for operand in dump.operands)
     for operand in dump.operands:
         values = operand.cast.codes
         if not quantized and values.element_size() >= dump.result.element_size():
-            operand.cast.codes = values.to(dump.result.dtype)  # as a GEMM in high precision does
+            operand.cast.codes = values.to(dump.result.dtype)  # like a GEMM in high precision
     if (first := dump.operands[0].first_row) is not None:
         notes.append(
-            f"the GEMM took rows of all ranks; these are its rows {first} to "
+            f"the GEMM used rows of every rank; these are its rows {first} to "
             f"{first + len(dump.result) - 1}, which this rank has in high precision"
         )
     if not dump.kernel:
         notes.append(
-            "the files of tensors do not tell the kernel, and a feature may have modified the "
-            "result; `operands: True` dumps a GEMM as it ran"
+            "tensor files do not record the kernel, and a feature may have modified the result; "
+            "`operands: True` dumps a GEMM as it ran"
         )
     kernel = f", {_describe_kernel(dump)}" if dump.kernel else ""
     reason = f" ({dump.kernel_reason})" if dump.kernel_reason else ""
@@ -209,16 +210,16 @@ def recorded(dump: Dump) -> Gemm:
 
 
 def check_recipe(name: str, where: str) -> None:
-    """Raises UsageError for what is no name of a recipe."""
+    """Raises UsageError for an unknown recipe name."""
     if name not in _C.recipe_names():
         raise UsageError(f"{where}: expected --recipe with one of {', '.join(_C.recipe_names())}")
 
 
 def under(dump: Dump, recipe: str, format: str | None) -> Gemm:
-    """The GEMM under the casts of another recipe, exactly summed.
+    """Returns the GEMM under the casts of another recipe with exact sums.
 
     recipe: a name of _C.recipe_names(), or "" for the dump's; format: E4M3, E5M2, HYBRID, or None
-    for the recipe's own. Raises UsageError for what cannot be cast so.
+    for the recipe's own. Raises UsageError if the operands cannot be cast like this.
     """
     notes: list[str] = []
     name = recipe or dump.recipe
@@ -229,7 +230,7 @@ def under(dump: Dump, recipe: str, format: str | None) -> Gemm:
         if operand.original is None:
             raise UsageError(
                 f"{dump.path}: no other cast of the {operand.name}, which is stored in low "
-                "precision: what it was before is not known"
+                f"precision: its original values are unknown"
             )
         if original.dtype not in _CASTABLE:
             raise UsageError(
@@ -246,11 +247,11 @@ def under(dump: Dump, recipe: str, format: str | None) -> Gemm:
         casts.append(_cast(quantizer, original, transposed))
     formats = [cast.format for cast in casts]
     if format is not None and "E2M1" in formats:
-        raise UsageError(f"--format {format}: {name} has E2M1 alone")
+        raise UsageError(f"--format {format}: {name} supports only E2M1")
     if formats == ["E5M2", "E5M2"]:
         notes.append("no hardware multiplies E5M2 by E5M2")
     if "delayed" in name:
-        notes.append("the scales of delayed scaling are those of the tensors' own amaxes here")
+        notes.append("delayed scaling uses scales from the tensors' current amaxes here")
     return Gemm(
         title=_title(dump, f"what {name} to {' and '.join(formats)} would have given"),
         names=TENSORS[dump.gemm][:2],

@@ -18,7 +18,7 @@ from telens.replay.dump_structure import (
     is_dump,
 )
 
-# How the elements of a dataset of each format lie in the file, and the torch dtype that takes them.
+# Per format, the HDF5 layout of its elements and the torch dtype that holds them.
 _STORED = {
     "E4M3": (np.dtype("u1"), torch.uint8),
     "E5M2": (np.dtype("u1"), torch.uint8),
@@ -43,7 +43,7 @@ def opened(path: pathlib.Path) -> Iterator[h5py.File]:
             yield file
     except (RecordError, UsageError, MemoryError):
         raise
-    # h5py has no class of its own for damage: OSError, KeyError, RuntimeError, TypeError, ...
+    # h5py lacks an exception class for damage: OSError, KeyError, RuntimeError, TypeError, ...
     except Exception as error:
         raise RecordError(f"{path}: it cannot be read as a dump: {_line(error)}") from error
 
@@ -57,7 +57,7 @@ def attribute(item: h5py.HLObject, name: str, kind: type, default: object = None
     if value is None:
         if default is not None:
             return default
-        raise RecordError(f"{item.file.filename}: {item.name} has no attribute '{name}'")
+        raise RecordError(f"{item.file.filename}: {item.name} lacks the attribute '{name}'")
     if isinstance(value, bytes):
         value = value.decode()
     if kind is str and isinstance(value, str):
@@ -75,7 +75,7 @@ def read_tensor(file: h5py.File, path: str, formats: tuple[str, ...]) -> tuple[t
     """A dataset's elements, and their format."""
     dataset = file[path]
     if not isinstance(dataset, h5py.Dataset):
-        raise RecordError(f"{file.filename}: {path} is no dataset")
+        raise RecordError(f"{file.filename}: {path} is not a dataset")
     format = attribute(dataset, "format", str)
     if format not in formats:
         expected = ", ".join(formats)
@@ -83,7 +83,7 @@ def read_tensor(file: h5py.File, path: str, formats: tuple[str, ...]) -> tuple[t
     stored, dtype = _STORED[format]
     if dataset.dtype != stored:
         raise RecordError(
-            f"{file.filename}: {path} holds {dataset.dtype}; {format} lies as {stored}"
+            f"{file.filename}: {path} holds {dataset.dtype}; {format} is stored as {stored}"
         )
     # A damaged shape may claim more than any memory holds.
     if dataset.id.get_storage_size() != dataset.size * stored.itemsize:

@@ -21,7 +21,7 @@ from telens.replay import casts, dumps, found, gemm_error
 
 SCHEMA_VERSION = 1
 _BAD_INPUT = 2
-_OUT_OF_MEMORY = "can't allocate memory"  # in torch's error, which has no class of its own
+_OUT_OF_MEMORY = "can't allocate memory"  # torch raises a plain RuntimeError on the CPU
 
 _REPRODUCER = """
 
@@ -63,7 +63,7 @@ def _bounds(text: str) -> tuple[float, float]:
     if not colon:
         return ends[0], ends[0]
     if ends[0] > ends[1]:
-        raise UsageError(f"--iterations '{text}': its end lies before its beginning")
+        raise UsageError(f"--iterations '{text}': its end is before its beginning")
     return ends
 
 
@@ -74,7 +74,7 @@ def _select(all_found: list[found.Found], given: argparse.Namespace) -> list[fou
         raise UsageError(f"--layer '{given.layer}': {error}") from None
     for gemm in given.gemm:
         if gemm not in found.TENSORS:
-            raise UsageError(f"there is no GEMM '{gemm}'; expected fprop, dgrad or wgrad")
+            raise UsageError(f"unknown GEMM '{gemm}'; expected fprop, dgrad or wgrad")
     first, last = _bounds(given.iterations)
     chosen = [
         each
@@ -94,14 +94,14 @@ def _select(all_found: list[found.Found], given: argparse.Namespace) -> list[fou
 
 
 def _printable(text: str) -> str:
-    """A name of a file on one line; what acts on a terminal or hides becomes an escape."""
+    """Returns a file name on one line; control and invisible characters are escaped."""
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
     )
 
 
 def _number(value: float) -> float | str:
-    """As JSON takes it, which has no infinity."""
+    """Converts a value to JSON, which does not have infinity."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
@@ -140,7 +140,7 @@ def _check_reproducer(path: pathlib.Path) -> None:
         if each.exists():
             raise UsageError(f"--emit {path}: {each} is there already; choose another name")
     if not path.parent.is_dir():
-        raise UsageError(f"--emit {path}: it cannot be written: there is no folder {path.parent}")
+        raise UsageError(f"--emit {path}: cannot be written: no such folder: {path.parent}")
 
 
 def _write_reproducer(path: pathlib.Path, gemms: list[gemm_error.Gemm]) -> None:
@@ -161,7 +161,7 @@ def _note(line: str) -> None:
 
 
 class _Replay:
-    """What the command line asks for, GEMM by GEMM. One that is refused costs only itself."""
+    """Runs the requested analysis GEMM by GEMM. A failure skips only that GEMM."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self._given = given
@@ -182,7 +182,7 @@ class _Replay:
                 if isinstance(error, RuntimeError) and _OUT_OF_MEMORY not in str(error):
                     raise
                 path = next(iter(each.files.values()))
-                self._refuse(f"{path}: there is not enough memory for the {each.gemm} in it")
+                self._refuse(f"{path}: not enough memory for the {each.gemm} in it")
         return _BAD_INPUT if self._refusals else 0
 
     def _refuse(self, line: str) -> None:
@@ -234,7 +234,7 @@ def _replay(given: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _ctrl_c_ends_the_process() -> Iterator[None]:
-    """As it ends a program, without the lines that Python was at."""
+    """Ends the program without a traceback."""
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if ours:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -254,7 +254,7 @@ def main(arguments: list[str]) -> int:
         _note(str(error))
         return _BAD_INPUT
     except BrokenPipeError:
-        # The interpreter flushes once more at its end, which is to find no pipe.
+        # The interpreter flushes again at exit and must not find the closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13
     except OSError as error:

@@ -55,7 +55,7 @@ def is_dump(file: h5py.File) -> bool:
 
 
 def check_structure(file: h5py.File) -> None:
-    """Raises RecordError for an object that no dump has, or that differs from what was written."""
+    """Raises RecordError for an object that is unknown in dumps or differs from the written one."""
     described = {}
     has_checksums = False
     for path, item in _objects(file):
@@ -71,13 +71,13 @@ def check_structure(file: h5py.File) -> None:
     every = sorted((path.encode("utf-8", "surrogateescape"), path) for path in described)
     if zlib.crc32(b"".join(name + b"\0" + described[path] for name, path in every)) != expected:
         raise RecordError(
-            f"{file.filename}: it is damaged: names, attributes or shapes differ from what was "
-            "written; copy the file again"
+            f"{file.filename}: damaged file: names, attributes or shapes differ from the written "
+            f"ones; copy the file again"
         )
 
 
 def check_elements(dataset: h5py.Dataset, elements: np.ndarray) -> None:
-    """Raises RecordError if the dataset's elements are not what was written."""
+    """Raises RecordError if the dataset's elements differ from the written ones."""
     expected = dataset.attrs.get(_ELEMENTS_CHECKSUM)
     if expected is not None and zlib.crc32(np.ascontiguousarray(elements).data) != expected:
         raise RecordError(
@@ -87,7 +87,7 @@ def check_elements(dataset: h5py.Dataset, elements: np.ndarray) -> None:
 
 
 def _objects(file: h5py.File) -> Iterator[tuple[str, h5py.Group | h5py.Dataset]]:
-    """(path, object) of all objects, the file's root included."""
+    """Yields (path, object) pairs of the file's objects, including the root."""
     waiting: list[tuple[str, h5py.Group]] = [("", file)]
     count = 0
     yield "", file
@@ -119,11 +119,11 @@ def _check_dataset(dataset: h5py.Dataset) -> None:
     if settings.get_external_count() > 0:
         refuse("is stored in another file; expected its elements in this one")
     if settings.get_layout() != h5py.h5d.CONTIGUOUS:
-        refuse("is not stored in one piece; a dump has no chunks and no virtual datasets")
+        refuse("is not contiguous; dumps do not use chunks or virtual datasets")
     if settings.get_nfilters() > 0:
-        refuse("is filtered; a dump has no filters")
+        refuse("is filtered; dumps do not use filters")
     if dataset.shape is None:
-        refuse("has no shape")
+        refuse("lacks a shape")
     if dataset.dtype not in _TYPES or dataset.dtype.names or dataset.dtype.metadata:
         refuse(f"holds {dataset.dtype}; expected one of {', '.join(map(str, _TYPES))}")
     # A damaged shape may claim more than any memory holds.
@@ -132,7 +132,7 @@ def _check_dataset(dataset: h5py.Dataset) -> None:
 
 
 def _attribute_bytes(item: h5py.Group | h5py.Dataset) -> bytes:
-    """What the file's checksum covers of an object's attributes; each is checked first."""
+    """Returns the attributes that the file's checksum covers, after checking them."""
     names = list(item.attrs)
     if len(names) > _MOST_ATTRIBUTES:
         raise RecordError(f"{item.file.filename}: {item.name} has {len(names)} attributes")

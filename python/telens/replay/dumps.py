@@ -23,10 +23,10 @@ _OPTIONS = (
     "amax_epsilon",
     "stochastic_rounding",
 )
-# Options that stand only where blocks of FP4 were scaled to 4 or to 6.
+# Options that are present only if FP4 blocks were scaled to 4 or to 6.
 SQUARED_ERROR = "four_over_six_squared_error"
 LARGEST_SCALE = "four_over_six_largest_scale"
-# ... and this one where each row of FP4 has a scale of its own.
+# ... and this one only if FP4 rows have separate scales.
 ROW_SCALED = "row_scaled"
 
 
@@ -36,9 +36,9 @@ class Operand:
 
     name: str
     cast: Cast
-    original: torch.Tensor | None  # None: the dump has none in high precision
-    options: dict[str, float] | None  # the quantizer's; None: the dump does not tell
-    # Where the GEMM takes rows of all ranks: where those of `original` begin among them.
+    original: torch.Tensor | None  # None if the dump has only the codes
+    options: dict[str, float] | None  # the quantizer's; None if the dump does not record it
+    # If the GEMM uses rows of every rank: the first row of `original` among them.
     first_row: int | None = None
 
 
@@ -54,7 +54,7 @@ class Dump:
     rank: int
     evaluation: bool
     recipe: str
-    kernel: str  # "": the dump does not tell
+    kernel: str  # "" if the dump does not record it
     kernel_reason: str
     operands: tuple[Operand, Operand]
     bias: torch.Tensor | None
@@ -140,7 +140,7 @@ def _operand(
     """transposed: the GEMM takes the tensor's columns as its rows."""
     if group_name not in file:
         raise RecordError(
-            f"{file.filename}: it lacks {group_name}, what the GEMM got of the {name}; dump it "
+            f"{file.filename}: it lacks {group_name}, the GEMM's operand {name}; dump it "
             "with `quantized_tensor: True`, or the GEMM with `operands: True`"
         )
     group = file[group_name]
@@ -157,13 +157,13 @@ def _operand(
     cast = _quantized(file, group)
     if cast.transposed != transposed:
         raise RecordError(
-            f"{file.filename}: {group_name} lies the other way than its GEMM takes it"
+            f"{file.filename}: {group_name} is in the other orientation than its GEMM uses"
         )
     return Operand(name, cast, original, _options(group), first_row)
 
 
 def _checked(dump: Dump) -> Dump:
-    """The dump, whose shapes are those of one product."""
+    """Returns the dump after checking that its shapes form a product."""
     dump = own_rows.take(dump)
     a, b = (operand.cast.codes.shape for operand in dump.operands)
     depths = [
@@ -221,7 +221,7 @@ def _identity(found: Found, path: pathlib.Path) -> dict:
 
 
 def _read_tensors(found: Found) -> Dump:
-    """The same from the files of its three tensors."""
+    """Reads a dump from the files of its three tensors."""
     name_a, name_b, name_result = TENSORS[found.gemm]
     operands = []
     recipes = []
@@ -229,7 +229,8 @@ def _read_tensors(found: Found) -> Dump:
         first = found.gemm == next(gemm for gemm, names in TENSORS.items() if name in names[:2])
         with opened(found.files[name]) as file:
             group = "rowwise" if first else "columnwise"
-            # One product of both: quantized once, it is stored under the first name alone.
+            # fprop and wgrad share this operand: quantized once, it is stored only under the first
+            # name.
             operands.append(_operand(file, group, "high_precision", name, transposed))
             recipes.append(attribute(file, "recipe", str))
     path = found.files[name_result]
@@ -256,5 +257,5 @@ def _read_tensors(found: Found) -> Dump:
 
 
 def read(found: Found) -> Dump:
-    """What the files hold. Raises RecordError that names the file and what is wrong with it."""
+    """Reads the dump. Raises RecordError that names the file and the problem."""
     return _read_gemm(found) if "gemm" in found.files else _read_tensors(found)

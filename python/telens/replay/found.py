@@ -13,7 +13,7 @@ from telens.replay.checked_hdf5 import attribute, opened
 GEMM_SCHEMA, TENSOR_SCHEMA = "telens gemm dump", "telens tensor dump"
 SCHEMA_VERSION = 1
 
-# The operands of each GEMM, a and b, and the tensor that it makes.
+# {GEMM: (operand a, operand b, result)}.
 TENSORS = {
     "fprop": ("activation", "weight", "output"),
     "dgrad": ("gradient", "weight", "dgrad"),
@@ -26,7 +26,7 @@ _NUMBERED = re.compile(r"\.(\d+)\.h5$")
 
 @dataclasses.dataclass
 class Found:
-    """A GEMM that some files hold, known by their attributes alone."""
+    """A dumped GEMM, found by reading only the attributes of files."""
 
     layer: str
     gemm: str
@@ -37,7 +37,7 @@ class Found:
 
     @property
     def copy(self) -> int:
-        """How many files had the name before, as those of earlier micro-batches."""
+        """The number of earlier files of this name, for example of earlier micro-batches."""
         numbered = _NUMBERED.search(next(iter(self.files.values())).name)
         return int(numbered[1]) if numbered else 0
 
@@ -51,7 +51,7 @@ class _File:
 
 
 def _identify(path: pathlib.Path) -> _File | None:
-    """The file's attributes; None: it is no dump."""
+    """Returns the file's attributes, or None if it is not a dump."""
     with opened(path) as file:
         schema = attribute(file, "schema", str, " ")
         if schema not in (GEMM_SCHEMA, TENSOR_SCHEMA):
@@ -67,7 +67,7 @@ def _identify(path: pathlib.Path) -> _File | None:
             TENSORS if schema == GEMM_SCHEMA else {n for three in TENSORS.values() for n in three}
         )
         if name not in known:
-            raise RecordError(f"{path}: there is no GEMM or tensor '{name}'")
+            raise RecordError(f"{path}: unknown GEMM or tensor '{name}'")
         place = (
             attribute(file, "layer", str),
             attribute(file, "iteration", int),
@@ -77,16 +77,16 @@ def _identify(path: pathlib.Path) -> _File | None:
         return _File(path, schema, place, name)
 
 
-# A run's file (docs/run_file.md). HDF5 does not open one that is being written, or whose training
-# was killed, and that is no damaged dump.
+# A run file (docs/run_file.md). HDF5 does not open one that is being written or whose training was
+# killed; it must not count as a damaged dump.
 _RUN_FILE = re.compile(r"rank\d+(\.\d+)?\.h5")
 
 
 def _dumps_among(
     paths: Iterable[pathlib.Path], warn: Callable[[str], None], known: Iterable[_File] = ()
 ) -> list[_File]:
-    """The dumps, ``known`` ones first. What cannot be read is told of; RecordError where nothing
-    else is."""
+    """Returns the dumps, ``known`` ones first. Reports files that cannot be read; raises
+    RecordError if every file is unreadable."""
     files, refusals = list(known), []
     for path in paths:
         try:
@@ -109,10 +109,11 @@ def _files_in(folder: pathlib.Path, warn: Callable[[str], None]) -> list[_File]:
 
 
 def _files_beside(path: pathlib.Path, warn: Callable[[str], None]) -> list[_File]:
-    """The dump at `path`; of a tensor also those of the same step of its layer in its folder."""
+    """Returns the dump at `path`; for a tensor also the dumps of its layer and step in the
+    folder."""
     one = _identify(path)
     if one is None:
-        raise RecordError(f"{path}: it is no dump of DumpTensors")
+        raise RecordError(f"{path}: not a dump of DumpTensors")
     if one.schema == GEMM_SCHEMA:
         return [one]
     others = [
@@ -129,7 +130,8 @@ def _files_beside(path: pathlib.Path, warn: Callable[[str], None]) -> list[_File
 
 
 def _gemms_of(tensors: Iterable[_File], known: set[str]) -> Iterator[Found]:
-    """Those of which all three tensors are there, but for the known ones; files of one place."""
+    """Returns the GEMMs for which three tensor files exist, except the known ones. The files share
+    a layer and step."""
     by_name: dict[str, list[_File]] = {}
     for file in tensors:
         by_name.setdefault(file.name, []).append(file)
@@ -141,8 +143,8 @@ def _gemms_of(tensors: Iterable[_File], known: set[str]) -> Iterator[Found]:
                 first = by_name[name][0]
                 raise UsageError(
                     f"{first.path.parent}: it holds {len(by_name[name])} files of {first.place[0]} "
-                    f"{name}, as of several micro-batches; which belong together is not known. "
-                    "Dump with `operands: True`, which writes a file a GEMM"
+                    f"{name}, as of several micro-batches; they cannot be matched. Dump with "
+                    f"`operands: True`, which writes one file per GEMM"
                 )
         place = by_name[names[0]][0].place
         yield Found(place[0], gemm, *place[1:], {name: by_name[name][0].path for name in names})
@@ -157,14 +159,14 @@ def _missing(files: list[_File]) -> str:
 
 
 def find(path: pathlib.Path, warn: Callable[[str], None] = lambda line: None) -> list[Found]:
-    """The GEMMs of a file, of a tensor's file and those beside it, or of a folder.
+    """Returns the GEMMs of a file, of a tensor's file and its neighbors, or of a folder.
 
     In the order of iterations, ranks, layers, micro-batches, and of training. ``warn`` is called
-    with a line for each file of the folder that is left out because it cannot be read. Raises
-    UsageError where there is no GEMM, RecordError for a file that is no dump or is damaged.
+    with a line for each unreadable file of the folder, which is skipped. Raises UsageError if no
+    GEMM is found, RecordError for a file that is damaged or not a dump.
     """
     if not path.exists():
-        raise UsageError(f"{path}: there is no such file or folder")
+        raise UsageError(f"{path}: no such file or folder")
     files = _files_in(path, warn) if path.is_dir() else _files_beside(path, warn)
     if not files:
         raise UsageError(f"{path}: it holds no dump of DumpTensors (docs/run_file.md)")

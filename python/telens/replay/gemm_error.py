@@ -1,4 +1,4 @@
-"""A GEMM in FP64, and the error of its result in parts. It needs torch alone.
+"""Recomputes a GEMM in FP64 and splits the error of its result by source. Requires only torch.
 
 The operands are matrices a [M, K] and b [N, K], the sum runs along K, and result = a b^T + bias.
 """
@@ -14,7 +14,7 @@ import torch
 HADAMARD_SIZE = 16
 # The most elements of the result at a time. Some thirty FP64 matrices of that size are in memory.
 _MOST_ELEMENTS = 1 << 22
-# 2^-53: the largest relative error of one FP64 operation.
+# 2^-53: the largest relative rounding error of an FP64 operation.
 UNIT = 2.0**-53
 
 # E2M1 by code: 1 sign bit, 2 bits of exponent, 1 of mantissa (OCP MX specification 1.0).
@@ -26,18 +26,22 @@ class Cast:
     """An operand as its GEMM gets it: [rows, K]."""
 
     # uint8 [rows, K], E2M1: [rows, K / 2], the code of even column in the lower four bits; or the
-    # values themselves, where there are no scales.
+    # values themselves if `scales` is None.
     codes: torch.Tensor
     format: str
     scales: torch.Tensor | None = None  # one number, or [rows / block height, K / block length]
     scale_format: str = "FP32"
-    tensor_scale: torch.Tensor | None = None  # one more factor of all values, or one of each row
-    block: tuple[int, int] = (1, 0)  # the rows and columns that share a scale; length 0: all
+    tensor_scale: torch.Tensor | None = None  # one more factor for the tensor, or for each row
+    block: tuple[int, int] = (
+        1,
+        0,
+    )  # the rows and columns that share a scale; length 0 means all of them
     hadamard_signs: int | None = None  # a bit each, of the transform along K
     transposed: bool = False  # these are the codes of the transposed tensor
 
     def values(self) -> torch.Tensor:
-        """What was multiplied, in FP64, a random Hadamard transform undone. Exact without one."""
+        """Returns the multiplied values in FP64 with a random Hadamard transform undone. Exact
+        without a transform."""
         values = decode(self.codes, self.format)
         if self.scales is None:
             return values
@@ -60,10 +64,10 @@ class Gemm:
     names: tuple[str, str]  # the operands'
     originals: tuple[torch.Tensor, torch.Tensor]  # before their casts
     casts: tuple[Cast, Cast]
-    # The casts with a scale from the operand's own amax; None: their scales are that already, as
-    # they must be where there is no result.
+    # The casts with a scale from the operand's current amax. None if they already use that scale,
+    # as they must if there is no result.
     own_scales: tuple[Cast | None, Cast | None]
-    bias: torch.Tensor | None  # as the GEMM was given it
+    bias: torch.Tensor | None  # the bias operand of the GEMM
     result: torch.Tensor | None
     result_dtype: torch.dtype
     notes: list[str]
@@ -136,7 +140,7 @@ def round_once(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 class _Products:
-    """Products of one of some matrices a with one of some b, each computed once."""
+    """Products of pairs of matrices a and b, each computed once."""
 
     def __init__(self, left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> None:
         self._left, self._right = left, right
@@ -149,7 +153,8 @@ class _Products:
         return self._known[key]
 
     def of_step(self, side: int, frm: str, to: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """What one operand's change does, with the other one before and after its own changes."""
+        """Returns the effect of an operand's change, with the other operand before and after its
+        own change."""
         ends = ("original", "cast")
         if side == 0:
             return [(self(to, end), self(frm, end)) for end in ends]
@@ -167,23 +172,23 @@ def _stages(gemm: Gemm, side: int) -> dict[str, torch.Tensor]:
 
 
 def _rows_of(stages: dict[str, torch.Tensor], rows: slice) -> dict[str, torch.Tensor]:
-    """What is one tensor under two names stays one."""
+    """A tensor under two names stays a single tensor."""
     parts = {id(each): each[rows] for each in stages.values()}
     return {name: parts[id(each)] for name, each in stages.items()}
 
 
 def splits(gemm: Gemm, most_elements: int = _MOST_ELEMENTS) -> Iterator[Split]:
-    """The error of the result against the exact product of the originals, in parts.
+    """Splits the error of the result against the exact product of the original operands.
 
-    A change of one operand is counted by half with the other one as it was and by half with it as
-    it was cast, so that neither order of the two is preferred:
+    The effect of an operand's change is the mean over the other operand before and after its cast,
+    so that neither order is preferred:
 
         quantizing a = [(a' b - a b) + (a' b' - a b')] / 2,  with b in the place of a likewise
 
-    The sum of both is a' b' - a b. Of the way from a to a' the first part leads to the cast with a
-    scale from a's own amax, the second one (the choice of the scale) from there to the recorded
-    codes. Then come the rounding of the exact sum with the bias to the result's dtype, and, as
-    what is left to the recorded result, the kernel's own summation.
+    The sum of both is a' b' - a b. The change from a to a' has two parts: the cast with a scale
+    from a's current amax, and the choice of the scale that leads from there to the recorded codes.
+    The remaining parts are the rounding of the exact sum with the bias to the result's dtype, and
+    the kernel's own summation, which is the rest up to the recorded result.
 
     Each part is a sum of differences of the same FP64 matrices P, so that they telescope: apart
     from rounding their sum is result - (a b^T + bias). With n parts, u = 2^-53 and S the sum of
@@ -255,10 +260,10 @@ def _telescope(
 
 @dataclasses.dataclass
 class _Sums:
-    """Of one part's matrix, over all rows of the result."""
+    """Sums over a part's matrix, for every row of the result."""
 
     squares: float = 0.0
-    with_total: float = 0.0  # elements times those of the total
+    with_total: float = 0.0  # elements times the total's elements
     elements: float = 0.0
 
     def add(self, matrix: torch.Tensor, total: torch.Tensor) -> None:
@@ -269,11 +274,11 @@ class _Sums:
 
 @dataclasses.dataclass
 class Figures:
-    """A row for each part of a GEMM's error, and a last one for all of it.
+    """Returns a row for each part of a GEMM's error, and a last one for the total.
 
     Rows have these keys. part: its name. relative_error: |part| / |exact|, Frobenius norms, which
-    do not add up. share: <part, total> / <total, total>, which adds up to 1; negative where a part
-    makes up for others. mean_error: mean of the part over the mean of |exact|, which adds up too.
+    do not add up. share: <part, total> / <total, total>, which adds up to 1; negative if a part
+    cancels others. mean_error: mean of the part over the mean of |exact|, which adds up too.
     """
 
     rows: list[dict]

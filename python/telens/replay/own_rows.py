@@ -1,4 +1,5 @@
-"""Of a GEMM that took rows of all ranks (sequence parallelism), those that this rank knows."""
+"""Restricts a GEMM over the rows of every rank (sequence parallelism) to the rows in this rank's
+dump."""
 
 from __future__ import annotations
 
@@ -24,10 +25,10 @@ def _rows(cast: Cast, first: int, count: int) -> Cast:
 
 
 def take(dump: Dump) -> Dump:
-    """The dump, whose result and left operand are cut to the rows of this rank.
+    """Returns the dump with result and left operand cut to this rank's rows.
 
-    Raises UsageError for a wgrad, which adds up the rows of all ranks, and RecordError for rows
-    that are not there.
+    Raises UsageError for a wgrad, which sums over the rows of every rank, and RecordError for
+    missing rows.
     """
     if all(operand.first_row is None for operand in dump.operands):
         return dump
@@ -35,8 +36,9 @@ def take(dump: Dump) -> Dump:
     if dump.gemm == "wgrad" or left.first_row is None:
         name = next(each.name for each in dump.operands if each.first_row is not None)
         raise UsageError(
-            f"{dump.path}: {dump.gemm} adds up rows of all ranks (sequence_parallel), and the dump "
-            f"has this rank's rows of the {name} in high precision; replay fprop or dgrad, or dump "
+            f"{dump.path}: {dump.gemm} sums over the rows of every rank (sequence_parallel), but "
+            f"the dump has only this rank's rows of the {name} in high precision; replay fprop or "
+            f"dgrad, or dump "
             "the layer without sequence_parallel"
         )
     first, rows = left.first_row, left.cast.codes.shape[0]

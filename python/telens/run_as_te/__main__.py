@@ -21,7 +21,7 @@ transformer_engine and nvdlfw_inspect in telens; plain PyTorch scripts train in 
 start each of several ranks through this module, as in
 `torchrun -m telens.run_as_te script.py`."""
 _EPILOG = """\
-With --config a session watches the script's layers. It names them at a model's first forward,
+With --config, a session observes the script's layers. It names them at a model's first forward,
 ends an iteration after each step() of the first torch optimizer that steps, records loss,
 learning rate and gradient norm of a Hugging Face Trainer, and ends with the script.
 
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (ConfigError, UsageError) as error:
         return _refuse(error)
     if not options.module and not os.path.isfile(options.script):
-        return _refuse(f"there is no script {options.script}")
+        return _refuse(f"no such script: {options.script}")
     with contextlib.ExitStack() as stack:
         try:
             # Models are converted before the session names their layers.
@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--config", metavar="YAML", help="debug configuration to watch it with")
-    parser.add_argument("--log-dir", metavar="FOLDER", help="where the run goes (default: .)")
+    parser.add_argument("--log-dir", metavar="FOLDER", help="directory of the run (default: .)")
     parser.add_argument(
         "--feature-dir",
         action="append",
@@ -127,7 +127,7 @@ def _session_of(options: argparse.Namespace) -> contextlib.AbstractContextManage
 
 
 def _run_script(path: str, arguments: list[str]) -> None:
-    """As ``python path arguments...`` would: in a module __main__ that stays until the end."""
+    """Runs like ``python path arguments...``: in a module __main__ that exists until the end."""
     sys.argv = [path, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(path))
     main_module = types.ModuleType("__main__")
@@ -140,7 +140,7 @@ def _run_script(path: str, arguments: list[str]) -> None:
 
 
 def _run_module(name: str, arguments: list[str]) -> None:
-    """As ``python -m name arguments...`` would."""
+    """Runs like ``python -m name arguments...``."""
     sys.argv = [name, *arguments]
     runpy.run_module(name, run_name="__main__", alter_sys=True)
 

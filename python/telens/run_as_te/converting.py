@@ -36,7 +36,7 @@ def recipe_named(name: str) -> recipes.Recipe:
     """Returns the recipe of a name. Throws UsageError with the nearest one."""
     if name not in RECIPES:
         raise _C.UsageError(
-            f"--recipe: there is no recipe {name!r}{nearest(name, RECIPES)}; it is one of "
+            f"--recipe: unknown recipe {name!r}{nearest(name, RECIPES)}; it is one of "
             f"{', '.join(RECIPES)}"
         )
     return RECIPES[name]()
@@ -62,7 +62,7 @@ class _Outermost(threading.local):
     """The outermost forward that runs on this thread."""
 
     module: torch.nn.Module | None = None
-    depth = 0  # forwards of this module inside of each other
+    depth = 0  # nesting depth of this module's forward
     region: contextlib.AbstractContextManager | None = None
 
 

@@ -1,4 +1,4 @@
-"""The import hook: names of Transformer Engine and nvdlfw_inspect that are modules of ours."""
+"""The import hook that maps modules of Transformer Engine and nvdlfw_inspect to telens modules."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ __all__ = ["after_import", "install"]
 
 
 def install() -> None:
-    """Has this process import our modules under the names of Transformer Engine's.
+    """Makes this process import telens modules under Transformer Engine's names.
 
-    Nothing is written anywhere, and a second call changes nothing. Raises UsageError where one of
-    the packages has been imported already: half of the names would then be another library's.
+    Writes no files; a second call changes nothing. Raises UsageError if one of the packages has
+    already been imported: names of two libraries would be mixed.
     """
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
@@ -39,7 +39,7 @@ def install() -> None:
 
 
 class _Alias(types.ModuleType):
-    """A module of theirs: what it is asked for, modules of ours answer."""
+    """Replaces one of their modules; its attributes come from telens modules."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -59,9 +59,9 @@ class _Alias(types.ModuleType):
 
 
 def _name_classes() -> None:
-    """Gives classes of layers the modules that they have in Transformer Engine.
+    """Sets ``__module__`` of layer classes to the module that they have in Transformer Engine.
 
-    Models look there to tell its layers from others, and so do pickles.
+    Models use it to recognize its layers, and so do pickles.
     """
     layers = importlib.import_module("telens.pytorch.modules")
     for name, path in CLASSES.items():
@@ -69,25 +69,25 @@ def _name_classes() -> None:
 
 
 def _has_answer(path: str) -> bool:
-    """Whether a module of theirs is one here."""
+    """Returns whether the name is a mapped module."""
     answering = MODULES.get(path)
     return answering is not None and (not answering or any(map(_exists, answering)))
 
 
 @functools.cache
 def _exists(module: str) -> bool:
-    """Whether there is such a module of ours."""
+    """Returns whether the telens module exists."""
     return importlib.util.find_spec(module) is not None
 
 
 def _file(alias: str) -> str:
-    """Where what answers for a module of theirs lies; scripts look for the package's folder."""
+    """Returns the path of the module's replacement; scripts look for the package's folder."""
     answering = next(filter(_exists, MODULES[alias]), "telens")
     return importlib.util.find_spec(answering).origin
 
 
 def _names_in(alias: str) -> set[str]:
-    """Public names that a module of theirs has here, and modules inside it."""
+    """Returns the public names and submodules of a mapped module."""
     inside = filter(_has_answer, (path for path in MODULES if path.startswith(f"{alias}.")))
     found = {path.removeprefix(f"{alias}.").partition(".")[0] for path in inside}
     for answering in filter(_exists, MODULES[alias]):
@@ -97,7 +97,7 @@ def _names_in(alias: str) -> set[str]:
 
 
 def _lacks(path: str) -> str:
-    """What to say of a name that is not there."""
+    """Returns the message for a missing name."""
     parent, _, name = path.rpartition(".")
     advice = next((ADVICE[part] for part in path.split(".")[1:] if part in ADVICE), None)
     known = _names_in(parent) if _has_answer(parent) else ()
@@ -105,7 +105,8 @@ def _lacks(path: str) -> str:
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the modules of the table, and says of others of these packages what is missing."""
+    """Finds the modules of the table and raises a helpful error for other modules of these
+    packages."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
@@ -113,7 +114,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if fullname.partition(".")[0] not in PACKAGES:
             return None
         if not _has_answer(fullname):
-            # Without .name: import would then put words of its own in the place of these.
+            # Without .name: import would otherwise replace this message.
             raise ModuleNotFoundError(_lacks(fullname))
         # A package, so that `from x import y` asks here for a y that x has not.
         spec = importlib.machinery.ModuleSpec(
@@ -128,7 +129,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: types.ModuleType) -> None:
         package = module.__name__.partition(".")[0]
         if package == "nvdlfw_inspect":
-            _C.debug.set_terminal_prefix("NVDLFW INSPECT - ")  # what its users look for
+            _C.debug.set_terminal_prefix("NVDLFW INSPECT - ")  # its users look it up
         module.__version__ = _version(package)
         module.__file__ = module.__spec__.origin
         if module.__name__ == "transformer_engine":  # `import transformer_engine` loads these
@@ -140,7 +141,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_distributions(
         self, context: importlib.metadata.DistributionFinder.Context | None = None
     ) -> Iterator[importlib.metadata.Distribution]:
-        """What importlib.metadata answers who asks whether the packages are installed."""
+        """The answer of importlib.metadata about the mapped packages."""
         asked = getattr(context, "name", None)
         for package in PACKAGES:
             if asked is None or asked.replace("-", "_").lower() == package:
@@ -148,7 +149,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class _Distribution(importlib.metadata.Distribution):
-    """A distribution that has no files."""
+    """A distribution without files."""
 
     def __init__(self, package: str) -> None:
         self._package = package
@@ -161,7 +162,9 @@ class _Distribution(importlib.metadata.Distribution):
         return f"Metadata-Version: 2.1\nName: {self._package}\nVersion: {_version(self._package)}\n"
 
     def locate_file(self, path: Any) -> Any:
-        raise FileNotFoundError(f"{self._package}: telens stands for it, which has no such files")
+        raise FileNotFoundError(
+            f"{self._package}: telens replaces it and does not include such files"
+        )
 
 
 class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -198,9 +201,9 @@ class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 @contextlib.contextmanager
 def after_import(name: str, act: Callable[[], Callable[[], None]]) -> Iterator[None]:
-    """Runs the block; if it imports a module of this name, or if it is imported, calls ``act``.
+    """Runs the block and calls ``act`` when a module of this name is or has been imported.
 
-    What ``act`` returns is called at the end of the block.
+    The function returned by ``act`` is called at the end of the block.
     """
     with contextlib.ExitStack() as stack:
 
@@ -217,5 +220,5 @@ def after_import(name: str, act: Callable[[], Callable[[], None]]) -> Iterator[N
 
 
 def _version(package: str) -> str:
-    """The version whose names are followed, and ours behind it."""
+    """The version whose names are provided, followed by the telens version."""
     return f"{PACKAGES[package]}+telens.{__version__}"

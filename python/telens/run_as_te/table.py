@@ -1,4 +1,5 @@
-"""Which module of Transformer Engine or nvdlfw_inspect is which of ours, and what has none."""
+"""The map from modules of Transformer Engine and nvdlfw_inspect to telens modules, and the missing
+ones."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _TENSOR = "telens.pytorch.tensor"
 _USERBUFFERS = "telens.pytorch.userbuffers"
 _COMPAT = "telens.pytorch.compat"
 _API = "telens.debug"
-# Modules of one feature class each.
+# Modules with a single feature class.
 _FEATURES = (
     "disable_fp8_gemm",
     "disable_fp8_layer",
@@ -30,8 +31,8 @@ _FEATURES = (
     "per_tensor_scaling",
 )
 
-# Module of theirs -> modules of ours that answer for it, the first that has a name first. A module
-# of ours that does not exist (yet) answers for nothing.
+# Their module -> telens modules that provide its names; the first one that has a name provides it.
+# A missing telens module is skipped.
 MODULES: dict[str, tuple[str, ...]] = {
     "transformer_engine": (),
     "transformer_engine.common": ("telens.common",),
@@ -132,7 +133,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "nvdlfw_inspect.utils": (f"{_API}.utils",),
 }
 
-# Classes of layers -> modules of theirs.
+# Layer classes -> their modules.
 _PYTORCH = "transformer_engine.pytorch"
 CLASSES = {
     "DotProductAttention": f"{_PYTORCH}.attention.dot_product_attention",

@@ -21,13 +21,13 @@ from telens.run_as_te.names import after_import
 
 __all__ = ["SessionOptions", "watching"]
 
-# Wrappers whose name in a layer's path would tell nothing.
+# Wrappers whose names are dropped from layer paths.
 _WRAPPERS = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
 
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """What the command line says of the session."""
+    """The session options of the command line."""
 
     config_file: str
     log_dir: str = "."
@@ -36,7 +36,7 @@ class SessionOptions:
 
 @contextlib.contextmanager
 def watching(options: SessionOptions) -> Iterator[None]:
-    """Runs the block in a session that names layers and steps by itself.
+    """Runs the block in a session that names layers and counts steps automatically.
 
     **Names.** A model's first forward names its layers, as ``infer_and_assign_layer_names`` does
     (``model``, a second one ``model_2``), unless some of its layers have names already.
@@ -46,8 +46,8 @@ def watching(options: SessionOptions) -> Iterator[None]:
 
     **Steps.** After each ``step()`` of the first ``torch.optim.Optimizer`` that steps: forwards and
     backwards that accumulate gradients are one iteration, and so are those for several optimizers
-    that take turns. From the script's own first ``nvdlfw_inspect.api.step()`` on, that one alone
-    ends iterations.
+    that take turns. After the script's first own ``nvdlfw_inspect.api.step()``, only that call ends
+    iterations.
     """
     debug.initialize(
         options.config_file, feature_dirs=options.feature_dirs or None, log_dir=options.log_dir
@@ -64,8 +64,8 @@ def watching(options: SessionOptions) -> Iterator[None]:
     finally:
         if steps.count == 0 and names.watches and sys.exc_info()[1] is None:
             print(
-                "telens.run_as_te: no optimizer of torch.optim stepped, so what was recorded is "
-                "one iteration; have the script call nvdlfw_inspect.api.step() once an iteration",
+                "telens.run_as_te: no optimizer of torch.optim stepped, so the records are one "
+                "iteration; call nvdlfw_inspect.api.step() once an iteration",
                 file=sys.stderr,
             )
         debug.end_debug()
@@ -87,7 +87,8 @@ class _Steps:
         self._script_steps = False
 
     def note_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Of any optimizer: the first one that steps, while it lives, ends the iteration."""
+        """Observes every optimizer; the first one that steps ends the iteration, as long as it
+        exists."""
         if self._script_steps:
             return
         leader = None if self._leader is None else self._leader()
@@ -99,7 +100,7 @@ class _Steps:
         debug.step()
 
     def take_over_api(self) -> Callable[[], None]:
-        """Puts its own functions in the place of the API's; returns what undoes that."""
+        """Replaces functions of the API; returns a function that restores them."""
         api = sys.modules["nvdlfw_inspect.api"]
         api.step, api.initialize = self.step_of_script, _refuse_another
 

@@ -1,6 +1,6 @@
-// A statistic of one's own: the excess kurtosis of a tensor, its fourth standardized moment less
-// the 3 of a normal distribution. The larger, the heavier the tails for which one scale has to make
-// room.
+// A user-defined statistic: the excess kurtosis of a tensor, its fourth standardized moment minus
+// the 3 of a normal distribution. A larger value means heavier tails, which a single scale must
+// cover.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -13,8 +13,8 @@ namespace {
 
 using namespace telens;
 
-// The sums: how many elements, their mean, and the sums of powers of their distances from it. Sums
-// of the powers of the elements themselves would lose all digits where the mean is large.
+// The sums: number of elements, their mean, and the sums of powers of their deviations from it.
+// Sums of powers of the elements themselves would lose all digits if the mean is large.
 enum Sum : std::size_t { n, mean, m2, m3, m4, kSums };
 
 class ExcessKurtosis final : public StatisticDefinition {

@@ -1,4 +1,4 @@
-"""A statistic of one's own, in Python: what excess_kurtosis.cpp is in C++.
+"""A user-defined statistic in Python; excess_kurtosis.cpp is the C++ version.
 
 transformer_engine:
   LogTensorStats:
@@ -20,7 +20,7 @@ class ExcessKurtosis:
     size = 5
 
     def add(self, tensor):
-        """The sums of one tensor; they stay on its device until the step."""
+        """Returns a tensor's sums; they stay on its device until the step."""
         x = tensor.double()
         mean = x.mean()
         distance = x - mean
@@ -28,7 +28,7 @@ class ExcessKurtosis:
         return torch.stack([n, mean, *(distance.pow(power).sum() for power in (2, 3, 4))])
 
     def merge(self, a, b):
-        """Those of two micro-batches, or ranks (Pebay, SAND2008-6212, section 3)."""
+        """Merges the sums of two micro-batches or ranks (Pebay, SAND2008-6212, section 3)."""
         n_a, mean_a, m2_a, m3_a, m4_a = a
         n_b, mean_b, m2_b, m3_b, m4_b = b
         n = n_a + n_b
@@ -41,6 +41,6 @@ class ExcessKurtosis:
         return torch.stack([n, mean_a + d * n_b, m2, m3, m4])
 
     def finish(self, sums):
-        """The value of all micro-batches and ranks together."""
+        """Returns the value over the micro-batches and ranks."""
         n, _, m2, _, m4 = sums
         return n * m4 / m2**2 - 3

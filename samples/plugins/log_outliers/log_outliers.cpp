@@ -1,6 +1,6 @@
-// A feature of one's own: LogOutliers logs how many percent of a tensor's elements are larger than
-// `factor` times its root mean square. Outliers are what a tensor's single scale has to make room
-// for, at the cost of all other elements.
+// A user-defined feature: LogOutliers logs the percentage of a tensor's elements that are larger
+// than `factor` times its root mean square. A tensor's single scale must cover its outliers, at the
+// cost of the other elements.
 #include <ATen/ATen.h>
 
 #include <map>
@@ -20,7 +20,7 @@ config::FeatureDescription description() {
       .feature_namespace = std::string(config::kTelensNamespace),
       .name = "LogOutliers",
       .summary = "percentage of elements far beyond the root mean square",
-      .doc = "Logs `outliers%`: elements with |x| > factor * rms(x), in percent of all.",
+      .doc = "Logs `outliers%`: the percentage of elements with |x| > factor * rms(x).",
       .example =
           "LogOutliers:\n"
           "  enabled: True\n"

@@ -1,8 +1,8 @@
-"""A feature of one's own, in Python: what log_outliers.cpp is in C++.
+"""A user-defined feature in Python; log_outliers.cpp is the C++ version.
 
-LogOutliers logs how many percent of a tensor's elements are larger than ``factor`` times its root
-mean square. Outliers are what a tensor's single scale has to make room for, at the cost of all
-other elements.
+LogOutliers logs the percentage of a tensor's elements that are larger than ``factor`` times its
+root mean square. A tensor's single scale must cover its outliers, at the cost of the other
+elements.
 
     telens:
       LogOutliers:

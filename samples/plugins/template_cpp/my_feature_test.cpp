@@ -1,4 +1,4 @@
-// Runs one layer with the plugin and looks at what the run file holds:
+// Runs one layer with the plugin and checks the run file:
 //   my_feature_test CONFIG PLUGIN_FOLDER LOG_DIR
 #include <ATen/ATen.h>
 
@@ -25,7 +25,7 @@ void run_layer(const char* config, const char* plugins, const char* log_dir) {
   telens::Linear layer(options);
 
   at::Tensor x = at::zeros({kSize, kSize});
-  x[0].fill_(3.0);  // one row of sixteen lies beyond 2.5
+  x[0].fill_(3.0);  // one row of sixteen is above 2.5
   telens::debug::initialize({.config_file = config, .feature_dirs = {plugins}, .log_dir = log_dir});
   layer.forward(x);
   telens::debug::step();

@@ -1,4 +1,4 @@
-"""Runs one layer with the feature and looks at what the run file holds."""
+"""Runs one layer with the feature and checks the run file."""
 
 from pathlib import Path
 

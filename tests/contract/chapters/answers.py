@@ -18,7 +18,7 @@ STATEMENTS = (
     ),
     Statement(
         "`checkpoint_allowed()` is False while there is what the configuration vetoes.",
-        ONLINE + "test_a_wrong_scale_is_told_while_the_training_goes_on",
+        ONLINE + "test_wrong_scale_is_reported_during_training",
     ),
     Statement(
         "A run that cannot be read ends the looks, not the training.",

@@ -24,8 +24,7 @@ STATEMENTS = (
     Statement(
         "PrecisionLedger *(ours)* names the kernel that an attention ran with, and what rules out "
         "a faster one.",
-        "test_attention_ledger.py::"
-        "test_the_kernel_is_the_one_that_ran_and_the_reason_what_rules_out_flash",
+        "test_attention_ledger.py::test_kernel_and_reason_against_flash_are_recorded",
     ),
     Statement(
         "`fp8_dpa` casts query, key and value, softmax and output of DotProductAttention, and the "

@@ -24,7 +24,7 @@ STATEMENTS = (
     ),
     Statement(
         "`fp8_gemm_enabled` is true without a feature, the other three routing calls are false.",
-        "test_contract_calls.py::test_without_a_feature_the_calls_answer_their_defaults",
+        "test_contract_calls.py::test_calls_without_features_return_defaults",
     ),
     Statement(
         "`fp8_gemm_enabled` is asked only under a recipe.",
@@ -93,18 +93,17 @@ STATEMENTS = (
     ),
     Statement(
         "`default_quantizer` is that of the recipe, and None outside of an FP8 autocast.",
-        "test_contract_calls.py::"
-        "test_default_quantizer_is_none_outside_of_fp8_and_of_the_recipe_inside",
+        "test_contract_calls.py::test_default_quantizer_is_none_outside_fp8",
     ),
     Statement(
         "`inspect_tensor` gets the original and, as `rowwise_quantized_tensor` and "
         "`columnwise_quantized_tensor`, what feeds the first and the second GEMM: plain in high "
         "precision, None for outputs.",
-        "test_contract_calls.py::test_inspect_tensor_sees_the_original_and_what_feeds_the_gemms",
+        "test_contract_calls.py::test_inspect_tensor_gets_original_and_operands",
     ),
     Statement(
         "`tensor` is None for weights that are stored in FP8.",
-        "test_contract_calls.py::test_of_a_weight_that_is_stored_in_fp8_there_is_no_original",
+        "test_contract_calls.py::test_fp8_stored_weight_lacks_an_original",
     ),
     Statement(
         "`inspect_tensor_postquantize` is called for inputs only, and only where a cast or "
@@ -113,17 +112,16 @@ STATEMENTS = (
     ),
     Statement(
         "It gets `gemm`, and in `rowwise` whether the tensor feeds the first GEMM.",
-        "test_contract_calls.py::test_postquantize_comes_only_where_a_cast_or_a_modification_ran",
+        "test_contract_calls.py::test_postquantize_requires_a_cast_or_modification",
     ),
     Statement(
         "`config` is a copy without `enabled` and without the matched lists, plus `tensor`, and "
         "`gemm` in `modify_tensor*`; `inspect_*` keeps `gemms`.",
-        "test_contract_calls.py::"
-        "test_the_configuration_of_a_call_is_a_copy_with_its_gemm_and_tensor",
+        "test_contract_calls.py::test_call_configuration_is_a_copy",
     ),
     Statement(
         "A parser of one's own gets a copy of the feature's configuration, too.",
-        "test_contract_calls.py::test_a_parser_of_ones_own_may_change_what_it_is_given",
+        "test_contract_calls.py::test_custom_parser_may_modify_its_arguments",
     ),
     Statement(
         "`fp8_gemm_enabled` gets `gemm` and keeps `tensors`.",
@@ -212,6 +210,6 @@ STATEMENTS = (
     Statement(
         "Only a layer whose wgrad the configuration may ever look at makes it apart from "
         "`main_grad`; the others keep the addition of `fuse_wgrad_accumulation` *(ours)*.",
-        "test_main_grad_watched.py::test_only_a_layer_whose_wgrad_may_ever_be_watched_adds_in_two_steps",
+        "test_main_grad_watched.py::test_only_observable_wgrad_adds_in_two_steps",
     ),
 )

@@ -41,7 +41,7 @@ STATEMENTS = (
     Statement(
         "A layer that `exact_layer_names` does not list is merely not selected *(ours: the peer "
         "raises)*.",
-        "test_config_against_peer.py::test_random_configs_select_what_the_peer_selects",
+        "test_config_against_peer.py::test_random_configs_match_the_peer",
     ),
     Statement(
         "Else the regular expression decides, which is searched for in the name.",
@@ -129,7 +129,7 @@ STATEMENTS = (
     Statement(
         "What is selected, with which keys and in which iterations, is what nvdlfw-inspect "
         "selects; 400 random configurations differ from it only where this page says *(ours)*.",
-        "test_config_against_peer.py::test_random_configs_select_what_the_peer_selects",
+        "test_config_against_peer.py::test_random_configs_match_the_peer",
     ),
     # ---- when
     Statement(

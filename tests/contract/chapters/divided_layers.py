@@ -90,8 +90,7 @@ STATEMENTS = (
     Statement(
         "A rank that watches a GEMM runs it whole and sends the same messages; PrecisionLedger has "
         "the method, the parts and the bytes *(ours)*.",
-        "test_userbuffers_watched.py::"
-        "test_a_watched_gemm_runs_whole_with_the_same_bits_messages_and_a_row_that_says_so",
+        "test_userbuffers_watched.py::test_observed_gemm_runs_whole_with_same_bits",
     ),
     Statement(
         "`ub_cfgs` has Transformer Engine's names of GEMMs, settings and defaults; what does not "

@@ -10,7 +10,7 @@ STATEMENTS = (
     Statement(
         '`@Registry.register_feature(namespace="transformer_engine")` makes a class a feature '
         "under its own name, built without arguments.",
-        CLASSES + "test_inspect_tensor_is_called_for_selected_tensors_in_due_iterations",
+        CLASSES + "test_inspect_tensor_follows_selection_and_schedule",
     ),
     Statement(
         "A file written for the peer runs from `feature_dirs` after its import lines are changed: "
@@ -19,7 +19,7 @@ STATEMENTS = (
     ),
     Statement(
         "The same of a feature that modifies tensors.",
-        FILES + "test_a_modifying_feature_alters_the_gemm_and_logs_under_names_of_its_own",
+        FILES + "test_modifying_feature_alters_gemm_and_logs",
     ),
     Statement(
         "The same of a feature that uses quantizers.",
@@ -32,7 +32,7 @@ STATEMENTS = (
     Statement(
         "`next_enabled_iter(start_step, end_step, start_end_list, freq, iteration)` of "
         "`debug.features.utils` answers routing calls by the schedule of built-in features.",
-        FILES + "test_the_schedule_of_a_feature_class_is_that_of_a_built_in_one",
+        FILES + "test_feature_class_schedule_matches_built_in",
     ),
     Statement(
         "A class may also be registered by the script, before `initialize`.",
@@ -40,16 +40,15 @@ STATEMENTS = (
     ),
     Statement(
         "The features of `feature_dirs` belong to their session.",
-        CLASSES + "test_the_sample_plugin_runs_from_feature_dirs_and_is_forgotten_afterwards",
+        CLASSES + "test_sample_plugin_is_unregistered_after_session",
     ),
     Statement(
         "Methods marked with `@api_method` are the calls that a class answers.",
-        CLASSES + "test_inspect_tensor_is_called_for_selected_tensors_in_due_iterations",
+        CLASSES + "test_inspect_tensor_follows_selection_and_schedule",
     ),
     Statement(
         "`TEConfigAPIMapper` reads `gemms`, `tensors` and their structs.",
-        "test_contract_calls.py::"
-        "test_the_configuration_of_a_call_is_a_copy_with_its_gemm_and_tensor",
+        "test_contract_calls.py::test_call_configuration_is_a_copy",
     ),
     Statement(
         "A class may have a `parse_config_and_api(config, gemm_parsing=, tensor_parsing=, "
@@ -65,12 +64,12 @@ STATEMENTS = (
         "BaseLogger, MetricLogger, get_logger, append_parent_docstring, gather_along_first_dim "
         "and the base LogTensorStats are importable where the peer has them, and from "
         "`telens.debug`.",
-        CLASSES + "test_the_documented_names_are_importable_where_scripts_look_for_them",
+        CLASSES + "test_documented_names_are_importable",
     ),
     Statement(
         "`MetricLogger.log_scalar(name, value, iteration)` logs to every logger, the text file "
         "and the run file, under any name.",
-        FILES + "test_a_modifying_feature_alters_the_gemm_and_logs_under_names_of_its_own",
+        FILES + "test_modifying_feature_alters_gemm_and_logs",
     ),
     Statement(
         "`MetricLogger.add_logger(logger)` adds a logger before or during a session; "
@@ -88,7 +87,7 @@ STATEMENTS = (
     ),
     Statement(
         "Of several names of tensors in it the last counts: layers may be called by such words.",
-        CLASSES + "test_a_class_logs_its_own_values_under_names_with_several_tensor_words",
+        CLASSES + "test_class_logs_names_with_several_tensor_words",
     ),
     Statement(
         '`@Registry.register_namespace_api(namespace="mine")` on a BaseNamespaceAPI makes a '
@@ -115,8 +114,7 @@ STATEMENTS = (
     ),
     Statement(
         "The process is never ended by a feature *(ours: the peer calls sys.exit)*.",
-        "test_failing_features.py::"
-        "test_an_observing_feature_that_fails_is_switched_off_and_warned_about_once",
+        "test_failing_features.py::test_failing_observer_is_disabled_with_one_warning",
     ),
     Statement(
         "A name that is taken is an error that names both owners.",
@@ -144,7 +142,7 @@ STATEMENTS = (
     Statement(
         "GEMMs, tensors and structs of a class that `TEConfigAPIMapper` parses are checked when "
         "its configuration is loaded *(ours)*.",
-        MISTAKES + "test_names_and_structs_of_a_class_are_checked_when_its_configuration_is_loaded",
+        MISTAKES + "test_class_parameters_are_checked_at_load",
     ),
     Statement(
         "A class may declare its parameters: keys, types and defaults are checked and filled in "
@@ -162,6 +160,6 @@ STATEMENTS = (
     ),
     Statement(
         "`TEDefaultFeatures` has the seven calls with their defaults, for a class to hand on to.",
-        CLASSES + "test_the_defaults_are_those_of_the_contract",
+        CLASSES + "test_call_defaults_match_the_contract",
     ),
 )

@@ -16,7 +16,7 @@ STATEMENTS = (
     ),
     Statement(
         "LogFp8TensorStats logs statistics of the quantized tensor under the running recipe.",
-        FEATURES + "test_statistics_of_the_running_recipe_are_those_of_the_tensors_cast",
+        FEATURES + "test_running_recipe_statistics_match_the_cast",
     ),
     Statement(
         "It serves activation, weight and gradient, and an attention's tensors but `scores`.",
@@ -30,15 +30,15 @@ STATEMENTS = (
     Statement(
         "If only one of a tensor's GEMMs is quantized, that copy is measured *(ours: the peer "
         "fails)*.",
-        FEATURES + "test_where_one_gemm_is_disabled_the_other_ones_copy_is_measured",
+        FEATURES + "test_disabled_gemm_measures_the_other_copy",
     ),
     Statement(
         "Under a block recipe it reads the codes and scales that the layer's GEMMs get.",
-        BLOCKS + "test_a_training_step_has_the_statistics_of_its_recipe_and_of_others",
+        BLOCKS + "test_step_records_running_and_whatif_statistics",
     ),
     Statement(
         "Of a block recipe with one GEMM disabled, the copy of the other one is measured *(ours)*.",
-        BLOCKS + "test_where_one_gemm_is_disabled_the_other_ones_copy_is_measured",
+        BLOCKS + "test_disabled_gemm_measures_the_other_copy",
     ),
     Statement(
         "LogNvfp4TensorStats logs `underflows%` and `mse` of the tensor in NVFP4, as "
@@ -53,7 +53,7 @@ STATEMENTS = (
     Statement(
         "Where NVFP4 does not run it says what NVFP4 would have done *(ours: the peer needs the "
         "recipe, and a Blackwell GPU)*.",
-        BLOCKS + "test_a_training_step_has_the_statistics_of_its_recipe_and_of_others",
+        BLOCKS + "test_step_records_running_and_whatif_statistics",
     ),
     Statement(
         "What-if questions draw no random numbers: watching NVFP4, whose gradients are rounded by "
@@ -72,14 +72,12 @@ STATEMENTS = (
     Statement(
         "Attention is left alone where no feature names one of its tensors, whatever `layers` "
         "selects *(ours)*.",
-        "test_attention_watched.py::"
-        "test_a_section_that_selects_attention_and_names_none_of_its_tensors_watches_nothing",
+        "test_attention_watched.py::test_section_without_attention_tensors_records_nothing",
     ),
     Statement(
         "The statistics of `scores` are those of the softmax's argument in FP64 to FP32's rounding "
         "*(ours)*.",
-        "test_attention_watched.py::"
-        "test_statistics_of_scores_are_those_of_fp64_for_every_mask_bias_and_softmax",
+        "test_attention_watched.py::test_score_statistics_match_fp64",
     ),
     Statement(
         "`LogFp8Stats` is LogFp8TensorStats.",
@@ -92,8 +90,7 @@ STATEMENTS = (
     Statement(
         "It answers False to `fp8_gemm_enabled` for each of its GEMMs, also where it alters both "
         "operands.",
-        "test_contract_calls.py::"
-        "test_fake_quant_answers_false_for_each_of_its_gemms_also_where_it_alters_both_operands",
+        "test_contract_calls.py::test_fake_quant_disables_fp8_for_its_gemms",
     ),
     Statement(
         "Its GEMMs run in high precision, the others stay as they are.",
@@ -129,11 +126,11 @@ STATEMENTS = (
     Statement(
         "A shape that a block format cannot take is an error with layer, tensor, GEMM, shape and "
         "what is needed.",
-        FAKE + "test_a_shape_that_a_block_format_cannot_take_is_an_error_that_names_it",
+        FAKE + "test_unsupported_block_shape_is_named",
     ),
     Statement(
         "A weight that is kept over micro-batches is filled at its update, in every format.",
-        FAKE + "test_a_kept_weight_is_that_of_its_minibatch_in_every_micro_batch",
+        FAKE + "test_cached_weight_is_reused_in_micro_batches",
     ),
     Statement(
         "A weight that is kept over micro-batches is fake-quantized in every one of them "
@@ -170,7 +167,7 @@ STATEMENTS = (
     Statement(
         "Statistics of a tensor that a feature quantized under a scale of its own are those of the "
         "codes that ran.",
-        "test_per_tensor_scaling.py::test_statistics_are_those_of_the_codes_that_ran",
+        "test_per_tensor_scaling.py::test_statistics_match_the_codes_used",
     ),
     Statement(
         "DisableFP8GEMM (also `DisableQuantizationGEMM`) runs chosen GEMMs in high precision.",
@@ -187,18 +184,17 @@ STATEMENTS = (
     Statement(
         "Of weights that are stored in FP8, statistics that need the original are refused with "
         "the reason.",
-        FEATURES
-        + "test_of_weights_stored_in_fp8_what_needs_the_original_is_refused_with_the_reason",
+        FEATURES + "test_fp8_stored_weights_reject_original_statistics",
     ),
     Statement(
         "The base LogTensorStats, driven by `log_tensor_stats(layer_name, *, tensor_name, "
         "tensor)`, logs at once the lines of the peer, for tensors of any name.",
-        PEER + "test_statistics_of_a_scripts_own_tensors_and_their_lines_are_the_peers",
+        PEER + "test_script_tensor_statistics_match_the_peer",
     ),
     Statement(
         "It returns {statistic: 0-dim float tensor}, {} where the tensor is not selected or not "
         "due.",
-        PEER + "test_statistics_of_a_scripts_own_tensors_and_their_lines_are_the_peers",
+        PEER + "test_script_tensor_statistics_match_the_peer",
     ),
     Statement(
         "Without a group it logs statistics of the whole world, on the last rank.",
@@ -211,7 +207,7 @@ STATEMENTS = (
     ),
     Statement(
         "Its statistics may be written in any case.",
-        PEER + "test_names_of_base_statistics_are_taken_in_any_case",
+        PEER + "test_base_statistic_names_ignore_case",
     ),
     Statement(
         "DumpTensors writes <log_dir>/tensor_dumps/rank_<r>/iter_<000000>/<layer>_<tensor>, HDF5 "
@@ -226,7 +222,7 @@ STATEMENTS = (
     Statement(
         "high_precision_tensor and quantized_tensor are False by default; without either nothing "
         "is written.",
-        "test_dump_tensors.py::test_without_either_tensor_nothing_is_written_and_the_log_says_so",
+        "test_dump_tensors.py::test_dump_without_selected_tensors_is_logged",
     ),
     Statement(
         "RankAgreement *(ours)* names the first layer, tensor and rank that differs in a bit from "
@@ -235,16 +231,16 @@ STATEMENTS = (
     ),
     Statement(
         "A divided weight is compared with the same part on other ranks, and with nothing else.",
-        AGREEMENT + "test_a_divided_weight_is_no_replica_and_a_copy_is",
+        AGREEMENT + "test_divided_weight_is_not_compared_as_replica",
     ),
     Statement(
         "An activation or a gradient that each rank of tp_group has whole is compared, so that "
         "ranks that were given other batches are found.",
-        AGREEMENT + "test_an_input_that_the_ranks_of_tp_group_do_not_have_alike_is_found",
+        AGREEMENT + "test_differing_tp_input_is_found",
     ),
     Statement(
         "A rank that does not come to the comparison is named, and the others go on recording.",
-        AGREEMENT + "test_a_rank_that_does_not_come_is_named_and_the_others_go_on",
+        AGREEMENT + "test_missing_rank_is_named_and_others_continue",
     ),
     Statement(
         "CollectiveCheck *(ours)* finds a NaN that a collective loses, a result that is not what "

@@ -5,7 +5,7 @@ from statement import Statement
 STATEMENTS = (
     Statement(
         "A layer is called by its `name=`.",
-        "test_debug_session.py::test_a_session_hands_statistics_to_the_logger_with_their_iteration",
+        "test_debug_session.py::test_logger_receives_statistics_with_iteration",
     ),
     Statement(
         "Without one it is `Layer_<n>`, counted from 1 in the order of first forwards.",
@@ -41,7 +41,7 @@ STATEMENTS = (
     Statement(
         "`infer_and_assign_layer_names(model)` calls the root `model` and the others by their "
         "attributes, as the peer does.",
-        "test_contract_layer_names.py::test_inferred_names_are_those_of_the_peer",
+        "test_contract_layer_names.py::test_inferred_names_match_the_peer",
     ),
     Statement(
         "With `keep_names=True` a named layer keeps its name, under a parent without one too "
@@ -59,8 +59,7 @@ STATEMENTS = (
     ),
     Statement(
         "A DotProductAttention is a layer, in a named attention `<name>.core_attention` *(ours)*.",
-        "test_attention_watched.py::"
-        "test_attention_is_named_after_its_module_and_stands_beside_the_linear_layers",
+        "test_attention_watched.py::test_attention_is_named_after_its_module",
     ),
     Statement(
         "Without a name it is `Attention_<n>`, which takes no number of a linear layer *(ours)*.",

@@ -3,7 +3,7 @@
 from statement import Statement
 
 PEER = "test_against_peer.py::"
-ENVIRONMENT = PEER + "test_the_environment_means_what_it_means_to_the_peer"
+ENVIRONMENT = PEER + "test_environment_variables_match_the_peer"
 
 STATEMENTS = (
     Statement(
@@ -18,7 +18,7 @@ STATEMENTS = (
     ),
     Statement(
         "The lines are the peer's, but for the last digits.",
-        PEER + "test_statistics_of_a_scripts_own_tensors_and_their_lines_are_the_peers",
+        PEER + "test_script_tensor_statistics_match_the_peer",
     ),
     Statement(
         "The iteration is the one that was seen, not the one after `step()`.",
@@ -30,7 +30,7 @@ STATEMENTS = (
     ),
     Statement(
         "A `statistics_logger` gets `log_scalar(name, value, iteration)`.",
-        "test_debug_session.py::test_a_session_hands_statistics_to_the_logger_with_their_iteration",
+        "test_debug_session.py::test_logger_receives_statistics_with_iteration",
     ),
     Statement(
         "A `tb_writer` gets `add_scalar(name, value, iteration)`.",
@@ -47,7 +47,7 @@ STATEMENTS = (
     ),
     Statement(
         "A message of a layer begins with `LAYER=<layer>: `.",
-        PEER + "test_texts_of_one_calling_line_are_all_written",
+        PEER + "test_messages_of_a_calling_line_are_all_written",
     ),
     Statement(
         "WARNING and above are also on stderr, after `telens: `, or `NVDLFW INSPECT - ` if the "

@@ -10,7 +10,7 @@ STATEMENTS = (
         "Tensors and quantizers are importable from `telens.pytorch`, `telens.pytorch.tensor`, and "
         "its modules `float8_tensor`, `float8_blockwise_tensor`, `mxfp8_tensor`, `nvfp4_tensor` "
         "and `quantized_tensor`.",
-        OBJECTS + "test_tensors_and_quantizers_are_importable_where_transformer_engine_has_them",
+        OBJECTS + "test_tensor_classes_have_te_import_paths",
     ),
     Statement(
         "`telens.pytorch.DType` has `kFloat8E4M3`, `kFloat8E5M2` and `kFloat4E2M1`.",
@@ -18,7 +18,7 @@ STATEMENTS = (
     ),
     Statement(
         "`telens.common.recipe.Format.E4M3.value.max_fwd` is 448, and its kin.",
-        OBJECTS + "test_a_format_tells_its_largest_values",
+        OBJECTS + "test_formats_have_their_largest_values",
     ),
     Statement(
         "`Float8Quantizer(scale, amax, fp8_dtype, *, rowwise=True, columnwise=True)`.",
@@ -41,33 +41,33 @@ STATEMENTS = (
     ),
     Statement(
         "`MXFP8Quantizer(fp8_dtype, *, rowwise, columnwise, with_2d_quantization=False)`.",
-        OBJECTS + "test_quantizers_of_block_formats_take_the_arguments_of_transformer_engine",
+        OBJECTS + "test_block_quantizers_accept_te_arguments",
     ),
     Statement(
         "`Float8BlockQuantizer(fp8_dtype, *, rowwise, columnwise, amax_epsilon=0.0, "
         "force_pow_2_scales=True, block_scaling_dim=2)`.",
-        OBJECTS + "test_quantizers_of_block_formats_take_the_arguments_of_transformer_engine",
+        OBJECTS + "test_block_quantizers_accept_te_arguments",
     ),
     Statement(
         "`NVFP4Quantizer(fp4_dtype, rowwise, columnwise, with_rht, with_2d_quantization, "
         "stochastic_rounding, ...)`.",
-        OBJECTS + "test_quantizers_of_block_formats_take_the_arguments_of_transformer_engine",
+        OBJECTS + "test_block_quantizers_accept_te_arguments",
     ),
     Statement(
         "`NVFP4Quantizer(nvfp4_use_4over6=True, nvfp4_e4m3_max=, nvfp4_4over6_err_mode=)` scales "
         "each block to 4 or to 6, whichever leaves the smaller error, and so does the recipe's "
         "`nvfp4_4over6` the tensors of its scope.",
-        "test_four_over_six.py::test_blocks_are_those_of_numpy",
+        "test_four_over_six.py::test_blocks_match_numpy",
     ),
     Statement(
         "`NVFP4Quantizer(row_scaled_nvfp4=True)` gives each row, columnwise each column, an FP32 "
         "scale of its own in the tensor's place, and so does the recipe's `row_scaled_activation` "
         "activations.",
-        "test_row_scaled.py::test_each_row_is_numpys_cast_of_a_tensor_of_its_own",
+        "test_row_scaled.py::test_each_row_matches_a_separate_numpy_cast",
     ),
     Statement(
         "Their products are those of the values.",
-        "test_row_scaled.py::test_products_are_those_of_the_values_whatever_a_row_s_scale",
+        "test_row_scaled.py::test_products_are_independent_of_row_scales",
     ),
     Statement(
         "A CustomRecipe's quantizer with a method `qgemm`, of Transformer Engine's signature, "
@@ -76,7 +76,7 @@ STATEMENTS = (
     ),
     Statement(
         "They yield an `MXFP8Tensor`, a `Float8BlockwiseQTensor` and an `NVFP4Tensor`.",
-        OBJECTS + "test_quantizers_of_block_formats_take_the_arguments_of_transformer_engine",
+        OBJECTS + "test_block_quantizers_accept_te_arguments",
     ),
     Statement(
         "A quantizer is called on a tensor, and has `quantize`, `update_quantized(src, dst)`, "
@@ -105,12 +105,12 @@ STATEMENTS = (
         "`is_fp8_available(return_reason=)` and its kin for mxfp8, nvfp4, fp8_block_scaling and "
         "bf16 are true where it runs, emulated or not, and the reason says how *(ours: the peer "
         "knows no emulation)*.",
-        "test_availability.py::test_what_is_emulated_is_available_and_the_reason_says_so",
+        "test_availability.py::test_emulated_formats_are_available_with_a_reason",
     ),
     Statement(
         "`check_fp8_support()` and its kin, also as `FP8GlobalStateManager.is_fp8_available()`, "
         "return the pair.",
-        "test_availability.py::test_scripts_ask_by_the_names_of_each_version",
+        "test_availability.py::test_availability_functions_of_every_version_exist",
     ),
     Statement(
         '`module.fp8_meta["scaling_fwd"]` and `["scaling_bwd"]` have `scale`, `scale_inv` and '

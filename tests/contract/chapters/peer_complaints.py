@@ -5,7 +5,7 @@ from statement import Statement
 STATEMENTS = (
     Statement(
         "FakeQuant and the FP8 statistics need no GPU.",
-        "test_contract_features.py::test_a_recipe_before_a_statistic_asks_what_it_would_have_done",
+        "test_contract_features.py::test_recipe_prefix_selects_whatif_statistics",
     ),
     Statement(
         "All statistics of a tensor, of however many features, come from one read of it.",
@@ -46,7 +46,7 @@ STATEMENTS = (
     ),
     Statement(
         "A second session of a process logs into files of its own.",
-        "test_against_peer.py::test_the_second_session_logs_into_files_of_its_own",
+        "test_against_peer.py::test_second_session_logs_to_new_files",
     ),
     Statement(
         "Nothing grows with the iterations: what was handed over is let go of.",

@@ -73,11 +73,11 @@ STATEMENTS = (
     ),
     Statement(
         "CollectiveCheck *(ours)* looks into the exchanges of experts' rows and of heads.",
-        "test_collective_check.py::test_collectives_of_layers_bring_what_ranks_sent",
+        "test_collective_check.py::test_layer_collectives_are_verified",
     ),
     Statement(
         "So it does into each transfer of the ring of attention.",
-        "test_collective_check.py::test_what_travels_round_a_ring_comes_as_it_was_sent",
+        "test_collective_check.py::test_ring_messages_arrive_unchanged",
     ),
     Statement(
         "In a group of up to 11 ranks it names the rank whose rows came out otherwise, in a larger "
@@ -96,18 +96,17 @@ STATEMENTS = (
     Statement(
         "Ranks that divide a linear layer in other ways, run it under other recipes or bring "
         "inputs of other sizes are told in its first forward *(ours)*.",
-        "test_parallel_alterations.py::test_ranks_whose_first_forward_differs_are_told_at_once",
+        "test_parallel_alterations.py::test_differing_first_forwards_are_reported",
     ),
     Statement(
         "Where some ranks of `fp8_group` come to a recipe or a number of amaxes that others do not "
         "come to, a warning says so after 10 s, the first time that it is new *(ours)*.",
-        "test_unlike_reductions.py"
-        "::test_ranks_whose_reductions_do_not_fit_are_warned_and_others_are_not",
+        "test_unlike_reductions.py::test_mismatched_reductions_warn",
     ),
     Statement(
         "Of an input that one rank refuses in a divided layer's first forward the others are told "
         "*(ours)*.",
-        "test_parallel_alterations.py::test_an_input_that_one_rank_refuses_is_told_to_the_others",
+        "test_parallel_alterations.py::test_rejected_input_is_reported_to_other_ranks",
     ),
     Statement(
         "A rank that refuses its arguments before it compares leaves no other waiting: in first "

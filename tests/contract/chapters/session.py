@@ -11,7 +11,7 @@ STATEMENTS = (
     ),
     Statement(
         "`config_file` may be a dict.",
-        "test_debug_session.py::test_a_session_hands_statistics_to_the_logger_with_their_iteration",
+        "test_debug_session.py::test_logger_receives_statistics_with_iteration",
     ),
     Statement(
         "`config_file` may be a path as text or a `pathlib.Path`.",
@@ -20,8 +20,7 @@ STATEMENTS = (
     Statement(
         "A dict may hold numbers of numpy and torch, sets and paths; whatever else is an error "
         "that names its key *(ours)*.",
-        "test_arguments.py::"
-        "test_a_configuration_may_hold_numbers_of_numpy_and_torch_sets_and_paths",
+        "test_arguments.py::test_configuration_accepts_numpy_torch_sets_and_paths",
     ),
     Statement(
         '`feature_dirs=""` is no folder.',
@@ -35,11 +34,11 @@ STATEMENTS = (
     Statement(
         "A wrong loss, value, name, message or level is an error that names function and argument "
         "*(ours)*.",
-        "test_arguments.py::test_a_wrong_argument_is_an_error_that_names_function_and_argument",
+        "test_arguments.py::test_wrong_argument_names_function_and_argument",
     ),
     Statement(
         '`config_file=""` is a session without configuration, and no error.',
-        "test_contract_session.py::test_without_a_configuration_a_session_watches_nothing",
+        "test_contract_session.py::test_session_without_configuration_records_nothing",
     ),
     Statement(
         "A config file that is named and missing is an error *(ours: the peer goes on without)*.",
@@ -55,8 +54,7 @@ STATEMENTS = (
     ),
     Statement(
         "A configuration whose sections are all disabled is no error, and watches nothing.",
-        "test_contract_session.py::"
-        "test_a_configuration_whose_sections_are_all_disabled_is_no_error",
+        "test_contract_session.py::test_all_sections_disabled_is_valid",
     ),
     Statement(
         "An unknown keyword argument is an error.",
@@ -94,7 +92,7 @@ STATEMENTS = (
     ),
     Statement(
         "All other functions without a session raise.",
-        "test_debug_session.py::test_without_a_session_steps_do_nothing_and_other_calls_raise",
+        "test_debug_session.py::test_calls_outside_a_session_raise_except_step",
     ),
     Statement(
         "`step()` ends an iteration; iterations count from `init_training_step`.",
@@ -111,7 +109,7 @@ STATEMENTS = (
     ),
     Statement(
         "`list_features()` and `explain_features()` print on rank 0, and there alone.",
-        "test_contract_session.py::test_features_are_listed_and_explained_on_rank_0_alone",
+        "test_contract_session.py::test_features_are_explained_on_rank_0_only",
     ),
     Statement(
         '`explain_features` takes one name, several or `"all"`, each as '
@@ -126,7 +124,7 @@ STATEMENTS = (
     Statement(
         "`set_weight_tensor_tp_group_reduce(bool)`, True by default, decides whether the "
         "statistics of weights are reduced over their tensor-parallel group.",
-        "test_distributed.py::test_a_weights_statistics_are_those_of_all_its_shards_if_so_wished",
+        "test_distributed.py::test_weight_statistics_cover_every_shard_if_enabled",
     ),
     Statement(
         "`log_message` writes once per text, layer and extra arguments *(ours: the peer writes "
@@ -159,7 +157,7 @@ STATEMENTS = (
     ),
     Statement(
         "A loss that is not finite is told in its step, whatever the configuration says *(ours)*.",
-        "test_loss_not_finite.py::test_a_loss_that_is_not_finite_is_told_in_its_step",
+        "test_loss_not_finite.py::test_nonfinite_loss_is_reported_in_its_step",
     ),
     Statement(
         "`record(name, value)` keeps a number of the running iteration *(ours)*.",
@@ -187,7 +185,7 @@ STATEMENTS = (
     Statement(
         "`plan(config, layer_names)` says what a configuration would do to layers of these names, "
         "and what it would record *(ours)*.",
-        "test_plan.py::test_the_estimate_is_what_a_run_records",
+        "test_plan.py::test_estimate_matches_the_recorded_run",
     ),
     Statement(
         "`telens.open_run(path)` reads a run back as tables *(ours)*.",

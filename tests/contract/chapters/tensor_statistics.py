@@ -91,7 +91,7 @@ STATEMENTS = (
     Statement(
         "`overflows%` is 100 x elements beyond the largest value / numel, for all per-tensor "
         "recipes *(ours: the peer has it for delayed scaling only)*.",
-        FEATURES + "test_overflows_are_what_lies_beyond_a_stale_scale",
+        FEATURES + "test_overflows_count_values_above_a_stale_scale",
     ),
     Statement(
         "`scale_inv_min` and `scale_inv_max` are over the scales in use.",
@@ -103,7 +103,7 @@ STATEMENTS = (
     ),
     Statement(
         "A recipe before a statistic asks what that recipe would have done.",
-        FEATURES + "test_a_recipe_before_a_statistic_asks_what_it_would_have_done",
+        FEATURES + "test_recipe_prefix_selects_whatif_statistics",
     ),
     Statement(
         "It is asked in the running recipe's FP8 dtype for that tensor, else in E4M3.",
@@ -120,7 +120,7 @@ STATEMENTS = (
     Statement(
         "Before a name `mxfp8_` and `fp8_block_scaling_` may stand as well, whatever runs: the "
         "deterministic quantizer of that recipe answers *(ours: the peer needs a Blackwell GPU)*.",
-        BLOCKS + "test_what_a_block_recipe_would_have_done_is_asked_in_the_running_fp8_format",
+        BLOCKS + "test_block_whatif_uses_the_running_fp8_format",
     ),
     Statement(
         "Where NVFP4 runs, FP8 is asked about in E4M3.",
@@ -129,12 +129,12 @@ STATEMENTS = (
     Statement(
         "With `_columnwise` the columnwise copy's own values are measured *(ours: the peer "
         "measures the rowwise copy)*.",
-        BLOCKS + "test_a_training_step_has_the_statistics_of_its_recipe_and_of_others",
+        BLOCKS + "test_step_records_running_and_whatif_statistics",
     ),
     Statement(
         "Where that copy has no scales of its own, or does not run, the statistic is left out with "
         "the reason *(ours)*.",
-        BLOCKS + "test_what_has_no_meaning_is_left_out_with_the_reason",
+        BLOCKS + "test_meaningless_statistics_are_skipped_with_a_reason",
     ),
     Statement(
         "Statistics of blocks are those of their definition, for every format, orientation, shape "
@@ -149,7 +149,7 @@ STATEMENTS = (
     Statement(
         "`scale_inv_min` and `scale_inv_max` of blocks are decoded values *(ours: the peer logs "
         "MXFP8's raw exponent byte)*.",
-        BLOCKS + "test_of_weights_stored_in_blocks_what_needs_the_original_is_refused",
+        BLOCKS + "test_block_stored_weights_reject_original_statistics",
     ),
     Statement(
         "Parts of a tensor cast in blocks merge to the whole, whatever their means, and a NaN of "
@@ -165,8 +165,7 @@ STATEMENTS = (
         "An evaluation between two `step()`s is left out, or with the section's `mode: both` "
         "recorded under names of its own *(ours: the peer merges it into the training's "
         "statistics)*.",
-        "test_evaluation_mode.py::"
-        "test_an_evaluation_between_two_steps_leaves_the_statistics_of_the_training_alone",
+        "test_evaluation_mode.py::test_evaluation_keeps_training_statistics",
     ),
     Statement(
         "Of a weight the first micro-batch counts.",
@@ -184,7 +183,7 @@ STATEMENTS = (
     Statement(
         "Weights reduce over the tensor-parallel group if it has more than one rank, else they "
         "stay their rank's own.",
-        "test_distributed.py::test_a_weights_statistics_are_those_of_all_its_shards_if_so_wished",
+        "test_distributed.py::test_weight_statistics_cover_every_shard_if_enabled",
     ),
     Statement(
         "Other tensors reduce over the reduction group, by default the whole world; each rank "
@@ -207,7 +206,6 @@ STATEMENTS = (
     Statement(
         "Of divided layers they are those of the whole tensor: what each rank of `tp_group` has "
         "whole counts once *(ours)*.",
-        "test_parallel_statistics.py::"
-        "test_statistics_of_a_divided_layer_are_those_of_whole_tensors",
+        "test_parallel_statistics.py::test_parallel_layer_statistics_match_whole_tensors",
     ),
 )

@@ -131,7 +131,7 @@ STATEMENTS = (
     Statement(
         "`te.checkpoint`, reentrant or not, leaves amax histories, scales and gradients as they "
         "are without it, also around an autocast.",
-        "test_recomputed_scales.py::test_a_checkpoint_leaves_scales_and_gradients_as_they_are",
+        "test_recomputed_scales.py::test_checkpoint_keeps_scales_and_gradients",
     ),
     Statement(
         "A call of a graphed callable may add or omit keywords at their defaults *(ours)*.",
@@ -143,12 +143,12 @@ STATEMENTS = (
     ),
     Statement(
         "A CustomRecipe's factory is told the GEMMs of a GroupedLinear apart.",
-        "test_custom_recipe.py::test_a_custom_recipe_is_told_the_gemms_of_a_grouped_linear_apart",
+        "test_custom_recipe.py::test_custom_recipe_distinguishes_grouped_gemms",
     ),
     Statement(
         "A CustomRecipe whose factory returns a DelayedScalingRequest for each tensor trains as "
         "DelayedScaling does, histories and checkpoints too.",
-        REQUESTED + "test_where_all_tensors_are_requested_layers_train_as_under_delayed_scaling",
+        REQUESTED + "test_requests_for_all_tensors_equal_delayed_scaling",
     ),
     Statement(
         "Tensors that it returns quantizers for keep these.",
@@ -194,8 +194,7 @@ STATEMENTS = (
     ),
     Statement(
         "With `_graph=True` the end of an outermost region leaves the scales of the forward alone.",
-        "test_training.py"
-        "::test_with_graph_the_end_of_the_outermost_region_leaves_forward_scales_alone",
+        "test_training.py::test_graph_region_end_keeps_forward_scales",
     ),
     Statement(
         "A region that an exception leaves updates no scale, waits for no other rank, and lets the "

@@ -15,7 +15,7 @@ RECORDED = "test_recorded_graphs.py::"
 PERMUTED = "test_permutation.py::"
 ATTENTION = "test_attention.py::"
 CACHED = "test_inference_params.py::test_cached_steps_equal_recomputing_whole_sequences"
-DRAWN = ATTENTION + "test_drawn_cases_are_those_of_fp64"
+DRAWN = ATTENTION + "test_random_cases_match_fp64"
 
 STATEMENTS = (
     Statement(
@@ -39,7 +39,7 @@ STATEMENTS = (
     ),
     Statement(
         "A name that is not there is an ImportError that says which is nearest, or what to use.",
-        RUN_AS_TE + "test_a_name_that_is_not_there_is_an_import_error_with_the_nearest_one",
+        RUN_AS_TE + "test_missing_name_is_an_import_error_with_a_hint",
     ),
     Statement(
         "With `--config`, `step()` of the script's optimizer ends an iteration.",
@@ -48,7 +48,7 @@ STATEMENTS = (
     ),
     Statement(
         "Of several optimizers that take turns, the first to step ends iterations.",
-        RUN_AS_TE + "test_of_several_optimizers_the_first_ends_iterations",
+        RUN_AS_TE + "test_first_optimizer_ends_iterations",
     ),
     Statement(
         "A script that calls `nvdlfw_inspect.api.step()` is the only one that steps from there on.",
@@ -70,7 +70,7 @@ STATEMENTS = (
     ),
     Statement(
         "Hugging Face accelerate's Transformer Engine backend trains in FP8, watched by a config.",
-        RUN_AS_TE + "test_accelerates_transformer_engine_backend_trains_in_fp8_and_is_watched",
+        RUN_AS_TE + "test_accelerate_te_backend_trains_in_fp8",
     ),
     Statement(
         "Scales and amax histories of a checkpoint of Transformer Engine are taken over.",

@@ -30,9 +30,9 @@ _STATISTICS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 class LogTensorStats(GenericConfigAPIMapper):
     """Statistics of tensors that a script passes: min, max, mean, std, l1_norm, l2_norm.
 
-    What the configuration calls LogTensorStats in the base namespace is built in. This class is for
-    feature classes that inherit it. Subclasses may override ``_get_supported_stats_list``,
-    ``_check_params`` and ``_check_and_gather_tensor``.
+    The configured base feature LogTensorStats is built in. This class is the base of user-defined
+    feature classes. Subclasses may override ``_get_supported_stats_list``, ``_check_params`` and
+    ``_check_and_gather_tensor``.
     """
 
     return_tensor = False
@@ -69,7 +69,7 @@ class LogTensorStats(GenericConfigAPIMapper):
     def _check_and_gather_tensor(
         self, config: dict, layer_name: str, **kwargs: Any
     ) -> tuple[torch.Tensor | None, Any]:
-        """The tensor of all ranks, and a handle; None on a rank that does not log."""
+        """Returns the gathered tensor and a handle; None on a rank that does not log."""
         if kwargs.get("skip_reduction"):
             return kwargs["tensor"], None
         group = kwargs.get("reduction_group") or sessions.get_tensor_reduction_group()
@@ -81,15 +81,15 @@ class LogTensorStats(GenericConfigAPIMapper):
     def log_tensor_stats(self, config: dict, layer_name: str, **kwargs: Any) -> Any:
         """Logs the statistics that ``config`` lists under ``stats``, and returns them.
 
-        The keywords are those of ``telens.debug.log_tensor_stats``. Returns {statistic: 0-dim float
-        tensor}, with the gathered tensor beside it after ``_enable_return_tensor()``.
+        Accepts the keywords of ``telens.debug.log_tensor_stats``. Returns {statistic: 0-dim float
+        tensor}, and also the gathered tensor after ``_enable_return_tensor()``.
         """
         names = [name.lower() for name in config.get("stats", [])]
         for name in names:
             if name not in self._get_supported_stats_list():
                 known = sorted(self._get_supported_stats_list())
                 raise _C.UsageError(
-                    f"{type(self).__name__}: there is no statistic '{name}'{nearest(name, known)}; "
+                    f"{type(self).__name__}: unknown statistic '{name}'{nearest(name, known)}; "
                     f"it has {', '.join(known)}"
                 )
         logged: dict[str, torch.Tensor] = {}
@@ -101,7 +101,7 @@ class LogTensorStats(GenericConfigAPIMapper):
             values = tensor.detach().float()
             for name in names:
                 if name not in _STATISTICS:
-                    continue  # of a subclass, which logs it itself
+                    continue  # defined by a subclass, which logs it
                 logged[name] = _STATISTICS[name](values).cpu()
                 title = f"{layer_name}_{kwargs['tensor_name']}_{name}"
                 MetricLogger.log_scalar(title, logged[name], iteration)

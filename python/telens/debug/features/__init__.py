@@ -1,1 +1,1 @@
-"""What feature classes for the FP8 core build on."""
+"""Base classes of feature classes for the FP8 core."""

@@ -1,4 +1,4 @@
-"""What feature classes inherit, where files written for Transformer Engine import it from."""
+"""Base classes of feature classes, under Transformer Engine's import path."""
 
 from __future__ import annotations
 

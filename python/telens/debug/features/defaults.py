@@ -1,4 +1,4 @@
-"""What a call answers that no feature has."""
+"""Default answers of the calls."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["TEDefaultFeatures"]
 
 
 class TEDefaultFeatures:
-    """The seven calls as they are answered where no feature answers them.
+    """The seven calls with the answers that apply if no feature implements them.
 
-    A feature class may inherit it beside ``TEConfigAPIMapper`` and hand on with ``super()``; only
-    methods with ``@api_method`` are called. Routing calls return (enabled, next iteration to ask
-    in), of which None is never again.
+    A feature class may inherit it in addition to ``TEConfigAPIMapper`` and delegate with
+    ``super()``; only methods with ``@api_method`` are called. Routing calls return (enabled, next
+    iteration to query); None means never.
     """
 
     def fp8_gemm_enabled(
@@ -41,7 +41,7 @@ class TEDefaultFeatures:
         out: Any = None,
         dtype: torch.dtype | None = None,
     ) -> torch.Tensor | None:
-        """What takes the tensor's place. Raises: a feature that wants to modify says how."""
+        """Raises an error: a feature that modifies tensors must define this method."""
         raise NotImplementedError(
             f"{type(self).__name__}: modify_tensor_enabled answered True for the {tensor_name} of "
             f"{gemm} in layer {layer_name}, and no modify_tensor handles it; add one"

@@ -1,5 +1,5 @@
-"""``DisableQuantizationLayer`` as a class that feature classes inherit; what a configuration calls
-so is built in."""
+"""``DisableQuantizationLayer`` as a class that feature classes inherit; the configured feature of
+this name is built in."""
 
 from __future__ import annotations
 

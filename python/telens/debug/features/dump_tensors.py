@@ -1,6 +1,6 @@
 """``DumpTensors`` as a class that feature classes inherit.
 
-What a configuration calls DumpTensors is built in, and writes files that ``telens`` reads.
+The configured feature DumpTensors is built in and writes files that ``telens`` reads.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class DumpTensors(Scheduled):
         quantizer: Any = None,
         tp_size: int = 1,
     ) -> None:
-        """Saves what is set in the configuration and is there."""
+        """Saves the configured tensors that exist."""
         quantized = rowwise_quantized_tensor
         if quantized is None:
             quantized = columnwise_quantized_tensor

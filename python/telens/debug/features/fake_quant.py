@@ -1,6 +1,6 @@
 """``FakeQuant`` as a class that feature classes inherit.
 
-What a configuration calls FakeQuant is built in and does the same for more formats.
+The configured feature FakeQuant is built in and supports more formats.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``LogNvfp4TensorStats`` as a class that feature classes inherit.
 
-What a configuration calls so is built in.
+The configured feature of this name is built in.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class LogNvfp4TensorStats(LogsStatistics):
     """Records statistics of casts to NVFP4: underflows% and mse."""
 
     def get_stat_with_prefix(self, stat: str) -> str:
-        """Returns the name of a statistic among those of all formats."""
+        """Returns the format-independent name of a statistic."""
         return stat if stat.startswith(_PREFIX) else f"{_PREFIX}{stat}"
 
     def _names_of(self, stats: list[Any]) -> list[str]:

@@ -1,6 +1,6 @@
 """``LogTensorStats`` as a class that feature classes inherit.
 
-What a configuration calls so is built in.
+The configured feature of this name is built in.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ __all__ = ["TransformerEngineAPI"]
 
 
 class TransformerEngineAPI(BaseNamespaceAPI):
-    """What the namespace ``transformer_engine`` asks of a call, for tests of feature classes.
+    """The checks of calls in the namespace ``transformer_engine``, for tests of feature classes.
 
-    Layers are answered by the session itself, by these rules.
+    The session answers layers by the same rules.
     """
 
     name = "transformer_engine"
@@ -44,7 +44,7 @@ class TransformerEngineAPI(BaseNamespaceAPI):
         return api_name in self._needs and not api_name.startswith("modify_tensor")
 
     def input_assertions_hook(self, api_name: str, **call: Any) -> None:
-        """Raises UsageError where a call does not say which GEMM or tensor it is about."""
+        """Raises UsageError if a call does not name its GEMM or tensor."""
         for name in self._needs.get(api_name, ("tensor_name", "gemm")):
             if name not in call:
                 raise _C.UsageError(f"{api_name}: argument '{name}' is missing; name it")
@@ -59,7 +59,7 @@ class TransformerEngineAPI(BaseNamespaceAPI):
         )
 
     def call_feature(self, call: Any, feat_config: dict, layer_name: str, **arguments: Any) -> Any:
-        """Calls a feature's method with those of the arguments that it declares."""
+        """Calls a feature's method with the arguments that it declares."""
         parameters = inspect.signature(call).parameters.values()
         if not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
             declared = {each.name for each in parameters}

@@ -1,6 +1,6 @@
 """``PerTensorScaling`` as a class that feature classes inherit.
 
-What a configuration calls PerTensorScaling is built in.
+The configured feature PerTensorScaling is built in.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["PerTensorScaling", "per_tensor_cast"]
 
 
 def per_tensor_cast(tensor: torch.Tensor, fp8_dtype: _C.DType, out: Any = None) -> Any:
-    """Returns the tensor in FP8 with a scale of its own amax, or writes it into ``out``."""
+    """Returns the tensor in FP8 scaled by its current amax, or writes it into ``out``."""
     quantizer = _C.Float8CurrentScalingQuantizer(fp8_dtype, tensor.device)
     if out is None:
         return quantizer(tensor)
@@ -27,7 +27,7 @@ def per_tensor_cast(tensor: torch.Tensor, fp8_dtype: _C.DType, out: Any = None) 
 
 
 class PerTensorScaling(TEConfigAPIMapper):
-    """Casts operands with a scale of their own amax, under delayed scaling."""
+    """Casts operands with a scale from their current amax, under delayed scaling."""
 
     @api_method
     def modify_tensor_enabled(
@@ -51,7 +51,7 @@ class PerTensorScaling(TEConfigAPIMapper):
     ) -> Any:
         """Returns the tensor's codes.
 
-        Raises UsageError unless the layer's own quantizer is that of delayed scaling.
+        Raises UsageError unless the layer uses delayed scaling.
         """
         if not isinstance(default_quantizer, _C.Float8Quantizer):
             owner = f"{type(self).__name__} for {tensor_name} of {gemm} in {layer_name}"

@@ -1,4 +1,4 @@
-"""What feature classes answer routing calls with, and over whom they reduce."""
+"""Schedules and reduction groups for feature classes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ def next_enabled_iter(
     freq: int,
     iteration: int,
 ) -> tuple[bool, int | None]:
-    """Whether a schedule has the iteration, and the next one that it has (None: no other).
+    """Returns whether a schedule contains the iteration, and the next one in it (None if it is the
+    last).
 
-    Both ends of a range are included; -1 and None are no end. ``start_end_list`` replaces
+    Both ends of a range are included; -1 and None mean an open end. ``start_end_list`` replaces
     ``start_step`` and ``end_step``.
     """
     ranges = start_end_list or [(start_step or 0, end_step)]
@@ -38,11 +39,11 @@ def next_enabled_iter(
 def get_reduction_params(
     tensor_name: str, tp_group: torch.distributed.ProcessGroup | None, tp_size: int
 ) -> tuple[bool, torch.distributed.ProcessGroup | None, bool]:
-    """Over whom a class that reduces statistics itself has to reduce those of a tensor.
+    """Returns the group over which a class must reduce a tensor's statistics.
 
-    Returns (skip_reduction, reduction_group, reduce_within_microbatch). A weight's are its
-    tensor-parallel group's, if there is one and ``set_weight_tensor_tp_group_reduce`` allows it,
-    else its rank's own; the others' are those of ``get_tensor_reduction_group``.
+    Returns (skip_reduction, reduction_group, reduce_within_microbatch). For a weight it is the
+    tensor-parallel group, if present and ``set_weight_tensor_tp_group_reduce`` allows it, else the
+    rank itself; for other tensors the result of ``get_tensor_reduction_group``.
     """
     if tensor_name != "weight":
         return False, sessions.get_tensor_reduction_group(), True

@@ -1,4 +1,4 @@
-"""The part that classes which log statistics share: what the configuration wants is recorded."""
+"""Shared code of classes that log statistics: records the configured statistics."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class _StateType(type):
 
     @property
     def weight_tensor_tp_group_reduce(cls) -> bool:
-        """What ``set_weight_tensor_tp_group_reduce`` set in this session."""
+        """The value that ``set_weight_tensor_tp_group_reduce`` set in this session."""
         return sessions.weights_are_reduced()
 
 

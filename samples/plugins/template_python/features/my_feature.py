@@ -1,6 +1,6 @@
-"""MyFeature: logs how many percent of a tensor's elements are larger than a threshold.
+"""MyFeature: logs the percentage of a tensor's elements that are larger than a threshold.
 
-Replace what it measures by what you want to know; docs/plugins.md explains the parts.
+Replace the measured quantity by your own; docs/plugins.md explains the parts.
 """
 
 from telens.debug import (
