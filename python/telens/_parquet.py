@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from telens import _C
-from telens._columns import in_order
-from telens._histogram_bins import bin_edges
 from telens._names import refusal
-from telens._progress import Progress
+from telens._tables import bin_edges, in_order
 
 if TYPE_CHECKING:
     import pyarrow
 
 __all__ = ["write_dataset"]
+
+_WIDTH = 30  # of the bar in characters
+_PAUSE = 0.1  # seconds between two updates
 
 
 def write_dataset(reader: _C.RunReader, folder: pathlib.Path, show_progress: bool) -> dict:
@@ -129,7 +132,7 @@ def _new_file(path: pathlib.Path) -> Iterator[Callable[[pyarrow.Table], None]]:
                 nonlocal writer
                 if writer is None:
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    # A file and not its path, which may be no UTF-8.
+                    # Pass a file, because its path may not be valid UTF-8.
                     file = opened.enter_context(open(unfinished, "wb"))
                     writer = opened.enter_context(_writer(file, table.schema))
                 writer.write_table(table)
@@ -151,3 +154,38 @@ def _writer(file: Any, schema: pyarrow.Schema) -> Any:
 
     exact = [field.name for field in schema if not pyarrow.types.is_floating(field.type)]
     return pyarrow.parquet.ParquetWriter(file, schema, compression="zstd", write_statistics=exact)
+
+
+class Progress:
+    """A progress bar on one line of stderr. Shows nothing outside of its `with`."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what = what
+        self._total = total
+        self._done = 0
+        self._shown_at: float | None = None
+
+    def __enter__(self) -> Progress:
+        self._show()
+        return self
+
+    def __exit__(self, kind: type | None, *_error: object) -> None:
+        if kind is None:
+            self._total = self._done  # fewer than expected if rows were skipped
+        self._show()
+        sys.stderr.write("\n")
+        self._shown_at = None
+
+    def advance(self, count: int) -> None:
+        self._done += count
+        if self._shown_at is not None and time.monotonic() - self._shown_at >= _PAUSE:
+            self._show()
+
+    def _show(self) -> None:
+        part = min(1.0, self._done / self._total) if self._total else 1.0
+        bar = "#" * int(_WIDTH * part)
+        sys.stderr.write(
+            f"\r{self._what} [{bar:<{_WIDTH}}] {part:4.0%}  {self._done:,} of {self._total:,} rows"
+        )
+        sys.stderr.flush()
+        self._shown_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""The rank of this process, of how many."""
+"""The rank of this process and the world size."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from telens.pytorch.module import Module
 
 
 def stub_of_modules() -> str:
-    """The text of the stub."""
+    """Returns the text of the stub."""
     names = sorted(module_type.name for module_type in _C.module_types())
     exported = "".join(f'    "{name}",\n' for name in names)
     classes = [_class(module_type) for module_type in _C.module_types()]

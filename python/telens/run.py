@@ -11,9 +11,8 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from telens import _C
-from telens._columns import in_order
-from telens._histogram_bins import bin_edges
 from telens._names import among, names_arguments, refusal
+from telens._tables import bin_edges, in_order
 
 if TYPE_CHECKING:
     import pandas
@@ -31,9 +30,9 @@ _OF_BLOCKS = [
 def open_run(path: str | os.PathLike) -> Run:
     """Opens a run: its folder, one of its .h5 files, or a log_dir.
 
-    Of a log_dir with several runs it opens the newest, as the command does, and a UserWarning names
+    For a log_dir with several runs it opens the newest, like the command, and a UserWarning names
     it. Works while the run is being written and after its process was killed. Raises
-    ``telens.RecordError`` with a line that names the file and the cause.
+    ``telens.RecordError`` that names the file and the cause.
     """
     if not isinstance(path, str | os.PathLike):
         raise refusal("open_run", "path", "a path", path)
@@ -77,7 +76,7 @@ class Run:
 
     @property
     def config(self) -> str:
-        """Text of the debug configuration."""
+        """The text of the debug configuration."""
         return self._reader.config_text()
 
     @property
@@ -87,10 +86,10 @@ class Run:
 
     @property
     def segments(self) -> pandas.DataFrame:
-        """One row a file: rank, segment, start, end, bytes, records, dropped, ...
+        """Returns one row per file: rank, segment, start, end, bytes, records, dropped, ...
 
-        ``dropped`` rows found the queue full or went with a removed file, ``lost`` ones came after
-        the disk took no more.
+        ``dropped`` counts rows that found the queue full or were in a removed file, ``lost`` counts
+        rows after the disk was full.
         """
         return _table_of_files(self._reader.segments())
 
@@ -105,7 +104,7 @@ class Run:
         )
 
     def names(self, kind: str) -> list[str]:
-        """All names of a kind: layer, tensor, gemm, statistic, scope."""
+        """Returns the names of a kind: layer, tensor, gemm, statistic, scope."""
         kinds = _C.Dictionary.__members__
         return self._reader.names(kinds[among("Run.names", "kind", kind, [*kinds])])
 
@@ -267,27 +266,27 @@ class Run:
         return pandas.Categorical.from_codes(ids, categories=names)
 
     def _frame(self, columns, dictionaries, as_text: bool = False) -> pandas.DataFrame:
-        """The table with its columns in order, and names in place of ids."""
+        """Returns the table with ordered columns and names instead of ids."""
         import pandas
 
         table = {}
         for column in in_order(columns):
-            values = columns.pop(column).numpy()  # ids go as soon as names stand for them
+            values = columns.pop(column).numpy()  # frees ids as soon as they are replaced by names
             kind = dictionaries.get(column)
             if kind is not None:
                 values = self._named(values, kind.name, as_text=as_text)
             table[column] = values
-        return pandas.DataFrame(table, copy=False)  # A copy of millions of rows takes memory.
+        return pandas.DataFrame(table, copy=False)  # A copy of millions of rows would need memory.
 
     def _small_table(self, name: str) -> pandas.DataFrame:
-        """A table of few rows, with plain texts as names."""
+        """Returns a small table with strings as names."""
         query = self._query(None, None, None, None, (None, None), None)
         table = self._frame(*self._reader.table(name, query), as_text=True)
         return table.astype({"rank": "int64"})
 
     @property
     def scalars(self) -> pandas.DataFrame:
-        """Numbers recorded by name (loss, debug.record): rank, iteration, name, value."""
+        """Returns numbers recorded by name (loss, debug.record): rank, iteration, name, value."""
         return self._small_table("scalars")
 
     @property
@@ -340,7 +339,7 @@ def _range(iterations: Any) -> tuple[int | None, int | None]:
 
 
 def _table_of_files(rows: list[dict], columns: list[str] | None = None) -> pandas.DataFrame:
-    """One row a dict. A path may be no UTF-8, which pyarrow's texts in pandas do not take."""
+    """One dict per row. A path may not be valid UTF-8, which pyarrow's strings in pandas reject."""
     import pandas
 
     names = columns or list(rows[0])

@@ -1,6 +1,6 @@
-"""The recipes whose blocks of elements share a scale: MXFP8, FP8 in 128-blocks, NVFP4.
+"""Recipes with block scaling: MXFP8, FP8 in 128-blocks, NVFP4.
 
-Their home for users and pickles is ``telens.common.recipe``.
+Users and pickles import them from ``telens.common.recipe``.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Float8BlockScaling(Recipe):
 
 
 _SCOPES = ("none", "weights", "activations", "all")
-# The words that some arguments of NVFP4BlockScaling may be.
+# Valid strings of some NVFP4BlockScaling arguments.
 _WORDS = {
     "nvfp4_4over6": _SCOPES,
     "nvfp4_4over6_e4m3_use_256": _SCOPES,

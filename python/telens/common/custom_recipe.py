@@ -1,4 +1,4 @@
-"""A recipe that asks a function for each tensor's quantizer."""
+"""A recipe that calls a function for each tensor's quantizer."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__: list[str] = []
 @names_fields
 @dataclass(frozen=True)
 class QuantizerRole:
-    """Whose quantizer a ``CustomRecipe`` is asked for."""
+    """Describes the tensor for which a ``CustomRecipe`` must return a quantizer."""
 
     module_type: str = ""  # "linear"; "grouped_linear": a GEMM of GroupedLinear
     tensor_type: str = ""  # "input", "weight", "output", "grad_output" or "grad_input"
-    name: str = ""  # the layer's, as in debug configurations; empty if it has none
+    name: str = ""  # the layer's name, as in debug configurations; empty for an unnamed layer
 
 
 class IdentityQuantizer:
@@ -38,7 +38,7 @@ class QuantizerRequest(abc.ABC):
 
     @abc.abstractmethod
     def _recipe(self) -> Recipe:
-        """The recipe by which the layer keeps the state."""
+        """Returns the recipe with which the layer keeps the state."""
 
 
 @names_fields
@@ -46,9 +46,9 @@ class QuantizerRequest(abc.ABC):
 class CustomRecipe(Recipe):
     """A recipe whose quantizers come from a function.
 
-    A GEMM runs in high precision if the function leaves one of its tensors so. Otherwise both must
-    come in the same scaling mode (1x128 and 128x128 blocks go together), or from quantizers with a
-    ``qgemm``.
+    A GEMM runs in high precision if the function keeps one of its tensors in high precision.
+    Otherwise its two tensors must have the same scaling mode (1x128 and 128x128 blocks can be
+    combined), or come from quantizers with a ``qgemm``.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class CustomRecipe(Recipe):
 
     def _make_native(self) -> _C.Recipe:
         return _C.make_custom_recipe(
-            # Not a method of this recipe, which would then keep itself alive.
+            # Not a method, because a bound method would keep the recipe alive.
             qfactory=_Asking(self.qfactory),
             fp8_format=_C.Fp8Format.__members__[self.fp8_format.name],
             override_linear_precision=linear_precision(self),

@@ -29,7 +29,7 @@ def check_fields(owner: Any) -> None:
 
 
 def is_boolean(value: Any) -> bool:
-    # 0 and 1, and numpy's, count; a string that is not empty must not pass for True.
+    # Accepts 0, 1 and NumPy bools; a nonempty string must not count as True.
     value = value.item() if hasattr(value, "item") else value
     return isinstance(value, bool) or (isinstance(value, int) and value in (0, 1))
 

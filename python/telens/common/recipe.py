@@ -52,7 +52,7 @@ for _recipe in (Float8BlockScaling, MXFP8BlockScaling, NVFP4BlockScaling):
     _recipe.__module__ = __name__
 
 
-# E4M3 reaches from 2^-10, below which all rounds to zero, to 448: 2^18.8 apart.
+# E4M3 covers 2^-10, below which values round to zero, to 448: a ratio of 2^18.8.
 _LARGEST_MARGIN = 18
 
 AmaxFunction = Callable[[torch.Tensor], torch.Tensor]

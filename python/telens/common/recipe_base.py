@@ -29,8 +29,8 @@ class _LargestValues(NamedTuple):
 class Format(enum.Enum):
     """Low-precision formats of a recipe.
 
-    E2M1: all tensors of NVFP4; E4M3: all tensors; E5M2: all tensors (no GEMM takes two of them, so
-    no recipe takes it); HYBRID: E4M3 in the forward pass, E5M2 for gradients.
+    E2M1: all tensors of NVFP4; E4M3: all tensors; E5M2: all tensors (a GEMM cannot have two E5M2
+    operands, so recipes reject it); HYBRID: E4M3 in the forward pass, E5M2 for gradients.
     """
 
     E2M1 = _LargestValues(max_fwd=6, max_bwd=6)
@@ -54,45 +54,45 @@ class Recipe:
     """Base class of the recipes."""
 
     _kind: ClassVar[str] = ""
-    # Rows that a GPU's products take a multiple of, as Transformer Engine pads parts for them.
+    # The number of rows must be a multiple of this on a GPU; Transformer Engine pads to it.
     _row_multiple: ClassVar[int] = 16
-    # The arguments of attention in FP8 that may be True.
+    # The FP8 attention arguments that may be True.
     _attention_arguments: ClassVar[tuple[str, ...]] = ()
 
     def delayed(self) -> bool:
-        """Whether scales come from the amaxes of earlier iterations."""
+        """Returns whether scales come from the amax history."""
         return self._kind == "delayed"
 
     def float8_current_scaling(self) -> bool:
-        """Whether a tensor's scale comes from its own amax."""
+        """Returns whether a tensor's scale comes from its current amax."""
         return self._kind == "current"
 
     def float8_per_tensor_scaling(self) -> bool:
-        """Whether a tensor has one scale."""
+        """Returns whether scaling is per tensor."""
         return self.delayed() or self.float8_current_scaling()
 
     def mxfp8(self) -> bool:
-        """Whether the recipe is MXFP8."""
+        """Returns whether the recipe is MXFP8."""
         return self._kind == "mxfp8"
 
     def nvfp4(self) -> bool:
-        """Whether the recipe is NVFP4."""
+        """Returns whether the recipe is NVFP4."""
         return self._kind == "nvfp4"
 
     def float8_block_scaling(self) -> bool:
-        """Whether the recipe scales blocks of 128 elements."""
+        """Returns whether the recipe scales blocks of 128 elements."""
         return self._kind == "float8_block"
 
     def custom(self) -> bool:
-        """Whether the recipe is a function from tensors to quantizers."""
+        """Returns whether the recipe is a ``CustomRecipe``."""
         return self._kind == "custom"
 
     def _native(self) -> _C.Recipe:
-        """The C++ recipe; the same object as long as no field changes."""
+        """Returns the C++ recipe, the same object until a field changes."""
         values = tuple((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
         native = _make_native(type(self), values)
         if native.fp8_dpa:
-            check_attention(self)  # it is also set by a variable
+            check_attention(self)  # it is also set by an environment variable
         return native
 
     def _new_native(self) -> _C.Recipe:

@@ -17,7 +17,7 @@ from telens.common.field_types import check_fields
 @names_fields
 @dataclass(frozen=True)
 class QParams:
-    """How one kind of tensor is quantized; a recipe refuses those that it does not have."""
+    """How a kind of tensor is quantized. A recipe rejects parameters that it does not support."""
 
     power_2_scale: bool = False  # rounds FP32 scales down to a power of two
     amax_epsilon: float = 0.0  # lower bound of the amax
@@ -34,7 +34,7 @@ class QParams:
 @names_fields
 @dataclass(frozen=True)
 class MMParams:
-    """How one kind of GEMM is computed.
+    """How a kind of GEMM is computed.
 
     Parameters
     ----------
@@ -52,7 +52,8 @@ class MMParams:
         check_fields(self)
 
 
-# Another recipe of attention than the autocast's (core/modules/attention/attention_recipe.h).
+# A recipe for attention that differs from the autocast's
+# (core/modules/attention/attention_recipe.h).
 ATTENTION_RECIPE = "NVTE_DPA_FP8_RECIPE"
 ANY_ACCUMULATOR = MMParams(use_split_accumulator=False)
 SPLIT_ACCUMULATOR = MMParams(use_split_accumulator=True)
@@ -85,7 +86,8 @@ def scaling_of(recipe: Any, attribute: str) -> tuple[bool, float]:
 
 
 def check_gemm_parameters(recipe: Any, *, needs_split_accumulator: bool) -> None:
-    """That fp8_gemm_fprop, fp8_gemm_dgrad and fp8_gemm_wgrad are MMParams-like."""
+    """Raises UsageError unless fp8_gemm_fprop, fp8_gemm_dgrad and fp8_gemm_wgrad are
+    MMParams-like."""
     for attribute in ("fp8_gemm_fprop", "fp8_gemm_dgrad", "fp8_gemm_wgrad"):
         params = getattr(recipe, attribute)
         name = f"{type(recipe).__name__}: {attribute}"
@@ -110,7 +112,7 @@ def fill_quantization(recipe: Any, default: QParams) -> None:
 
 
 def fp8_arguments(recipe: Any) -> dict[str, Any]:
-    """The arguments that the constructors of core's recipes with FP32 scales share."""
+    """Returns the common constructor arguments of the core's recipes with FP32 scales."""
     return {
         "fp8_format": _C.Fp8Format.__members__[recipe.fp8_format.name],
         "input": scaling_of(recipe, "fp8_quant_fwd_inp"),
@@ -121,7 +123,7 @@ def fp8_arguments(recipe: Any) -> dict[str, Any]:
     }
 
 
-# The values of backward_override.
+# Valid values of backward_override.
 HIGH_PRECISION = "high_precision"
 DEQUANTIZED = "dequantized"
 
@@ -136,15 +138,15 @@ _WITHOUT_DELAYED_SCALING = {
 
 
 def check_unsupported(recipe: Any) -> None:
-    """That arguments have values which this recipe takes."""
+    """Raises UsageError for values that this recipe does not support."""
     check_attention(recipe)
     _check_backward_override(recipe)
 
 
 def attention_in_fp8(recipe: Any) -> tuple[bool, bool]:
-    """Whether attention casts its tensors, and hands its codes to the projections around it.
+    """Returns whether attention casts its tensors, and whether the projections reuse its codes.
 
-    As in Transformer Engine, ``fp8_mha`` asks for ``fp8_dpa`` too.
+    As in Transformer Engine, ``fp8_mha`` implies ``fp8_dpa``.
     """
     mha = bool(getattr(recipe, "fp8_mha", False))
     return mha or bool(getattr(recipe, "fp8_dpa", False)), mha
@@ -155,7 +157,7 @@ def check_attention(recipe: Any) -> None:
     for name in ("fp8_dpa", "fp8_mha"):
         value = getattr(recipe, name, False)
         taken = recipe._attention_arguments
-        # A value of another kind is refused as such.
+        # Rejects values of other types.
         if value in (True,) and name not in taken and ATTENTION_RECIPE not in os.environ:
             instead = (
                 "give fp8_dpa=True (a projection cannot reuse its block casts)"
@@ -187,7 +189,7 @@ def _check_backward_override(recipe: Any) -> None:
 
 
 def linear_precision(recipe: Any) -> tuple[bool, bool, bool]:
-    """Whether fprop, dgrad and wgrad run in high precision."""
+    """Returns whether fprop, dgrad and wgrad run in high precision."""
     fprop, dgrad, wgrad = recipe.override_linear_precision
     backward = getattr(recipe, "backward_override", None) is not None
     return fprop, dgrad or backward, wgrad or backward

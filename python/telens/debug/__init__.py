@@ -47,7 +47,7 @@ def __getattr__(name: str) -> Any:
     if api is not None:
         return api
     if any(name in each.calls for each in registry.Registry.features_of("base")):
-        return getattr(base, name)  # a call of the namespace base needs no namespace
+        return getattr(base, name)  # calls of the base namespace are also module functions
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -12,19 +12,19 @@ from telens._names import among, nearest, refusal
 
 _LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG", "NOTSET")
 
-# Others take nearest and refusal from here.
+# Other modules import nearest and refusal from here.
 __all__ = ["nearest", "refusal"]
 
 
 def text(function: str, argument: str, value: Any, *, empty: bool = False) -> str:
-    """A string; an empty one only if that is allowed."""
+    """Returns a string; an empty one only if allowed."""
     if not isinstance(value, str) or not (value or empty):
         raise refusal(function, argument, "a string" if empty else "a string, not empty", value)
     return value
 
 
 def integer(function: str, argument: str, value: Any, expected: str) -> int:
-    """An integer from 0 on, also one of numpy's."""
+    """Returns an integer of at least 0; accepts NumPy integers."""
     try:
         found = -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -35,7 +35,7 @@ def integer(function: str, argument: str, value: Any, expected: str) -> int:
 
 
 def index(function: str, argument: str, value: Any) -> int:
-    """An integer of any sign, also one of numpy's."""
+    """Returns an integer of any sign; accepts NumPy integers."""
     try:
         if not isinstance(value, bool):
             return operator.index(value)
@@ -45,14 +45,14 @@ def index(function: str, argument: str, value: Any) -> int:
 
 
 def path(function: str, argument: str, value: Any) -> str:
-    """A path, as a string."""
+    """Returns a path as a string."""
     if not isinstance(value, str | os.PathLike):
         raise refusal(function, argument, "a path", value)
     return os.fspath(value)
 
 
 def number(function: str, argument: str, value: Any) -> float:
-    """A number, or a tensor or array that holds just one."""
+    """Returns a number; accepts a tensor or array with one element."""
     try:
         if not isinstance(value, str | bytes):
             return float(value.item() if hasattr(value, "item") else value)
@@ -68,14 +68,14 @@ def number(function: str, argument: str, value: Any) -> float:
 
 
 def one_of(function: str, argument: str, value: Any, names: tuple[str, ...]) -> str:
-    """One of the names; the error says which is nearest."""
+    """Returns one of the names; the UsageError suggests the nearest one."""
     return among(function, argument, value, list(names))
 
 
 def level(function: str, value: Any) -> int:
-    """A level of ``logging``, given as its number or its name."""
+    """Returns a level of ``logging``, given by number or name."""
     if isinstance(value, str):
-        number = logging.getLevelName(value.upper())  # the number of a name that it knows
+        number = logging.getLevelName(value.upper())  # the number of a known name
         if isinstance(number, int):
             return number
         one_of(function, "level", value.upper(), _LEVELS)  # says which is nearest

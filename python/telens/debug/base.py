@@ -39,7 +39,7 @@ class BaseNamespaceAPI:
     """
 
     name: str = ""
-    # An object whose public methods answer calls that no enabled feature answers.
+    # An object whose public methods are the default answers of calls.
     _default_api_impl: Any = None
     # nvdlfw-inspect caches answers by these keywords. Here each call reads the configuration.
     _cacheable_api_kwargs_map: Any = None
@@ -55,7 +55,7 @@ class BaseNamespaceAPI:
     def routing_condition(
         self, api_name: str, config: dict, layer_name: str, feature_obj: Any, **kwargs: Any
     ) -> tuple[bool, dict | None]:
-        """Whether a feature's configuration selects the call, and the part that is for it."""
+        """Returns whether a feature's configuration selects the call, and its part for the call."""
         return feature_obj.parse_config_and_api(
             config, gemm_parsing="gemm" in kwargs, tensor_parsing="tensor_name" in kwargs, **kwargs
         )
@@ -64,7 +64,7 @@ class BaseNamespaceAPI:
         """Checks a feature's result."""
 
     def is_multiple_feature_invocation_allowed(self, api_name: str) -> bool:
-        """Whether several features may answer one call."""
+        """Returns whether several features may answer the same call."""
         return False
 
     def handle_multi_feature_output(
@@ -97,7 +97,7 @@ class BaseNamespaceAPI:
 
     @property
     def namespace_features(self) -> dict[str, Any]:
-        """The feature classes of the namespace, by name: an instance each."""
+        """Instances of the namespace's feature classes by name."""
         return {each.name: each.feature for each in _registry().features_of(self.name)}
 
     @property
@@ -110,16 +110,16 @@ class BaseNamespaceAPI:
         return calls
 
     def set_default_api_impl(self) -> None:
-        """Nothing: ``_default_api_impl`` is read at each call."""
+        """Does nothing: ``_default_api_impl`` is read at each call."""
 
     def set_api_map(self, api_map: Any) -> None:
-        """Nothing: the registry has the calls."""
+        """Does nothing: the registry has the calls."""
 
     def set_features(self, features: Any) -> None:
-        """Nothing: the registry has the features."""
+        """Does nothing: the registry has the features."""
 
     def route_api(self, layer_name: str, api_name: str, **kwargs: Any) -> Any:
-        """Answers a call by the features that the configuration enables for the layer."""
+        """Calls the features that the configuration enables for the layer."""
         self.input_assertions_hook(api_name, **kwargs)
         features, selected = {}, {}
         for each, config in _registry().enabled_features(self.name, layer_name):

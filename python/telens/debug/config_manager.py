@@ -21,7 +21,7 @@ class ConfigManager:
 
     @classmethod
     def get_config_for_layer(cls, layer_name: str) -> dict[str, dict[str, dict]]:
-        """Returns {namespace: {feature: configuration}} of the features that watch a layer.
+        """Returns {namespace: {feature: configuration}} of the features that observe a layer.
 
         Throws UsageError without a session.
         """
@@ -32,41 +32,41 @@ class ConfigManager:
 
     @classmethod
     def reset(cls) -> None:
-        """Nothing: ``debug.end_debug`` ends the session and its configuration."""
+        """Does nothing: ``debug.end_debug`` ends the session and its configuration."""
 
 
 class BaseSpec:
-    """Raises: configurations are not read in Python."""
+    """Raises UsageError: configurations are not read in Python."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise _C.UsageError(f"{type(self).__name__}: {_READER}")
 
 
 class LayerSpec(BaseSpec):
-    """Raises: configurations are not read in Python."""
+    """Raises UsageError: configurations are not read in Python."""
 
 
 class ConfigSpec(BaseSpec):
-    """Raises: configurations are not read in Python."""
+    """Raises UsageError: configurations are not read in Python."""
 
 
 def spec_attribute_iterator(spec: Any) -> Iterator[tuple[str, Any]]:
-    """Raises: configurations are not read in Python."""
+    """Raises UsageError: configurations are not read in Python."""
     _refuse("spec_attribute_iterator")
 
 
 def set_all_spec_attributes(spec: Any, cfg: Any) -> None:
-    """Raises: configurations are not read in Python."""
+    """Raises UsageError: configurations are not read in Python."""
     _refuse("set_all_spec_attributes")
 
 
 def is_layer_in_cfg(layer_name: str, cfg: Any) -> bool:
-    """Raises: configurations are not read in Python."""
+    """Raises UsageError: configurations are not read in Python."""
     _refuse("is_layer_in_cfg")
 
 
 def feature_not_found_error(feature_name: str, namespace: str) -> str:
-    """Returns a message about a feature that a namespace does not have."""
+    """Returns a message about an unknown feature of a namespace."""
     return f"the configuration names feature '{feature_name}', which '{namespace}' does not have"
 
 

@@ -13,15 +13,15 @@ from telens.debug.arguments import refusal
 
 __all__: list[str] = []
 
-# The deepest configuration that has a meaning has about ten levels.
+# A valid configuration has at most about ten levels.
 _MOST_LEVELS = 100
 
 
 def source_of(function: str, config: Any) -> tuple[str, str | None]:
-    """The path of a configuration ("": none), and its text if it is a dict.
+    """Returns the path of a configuration ("" if none), and its text if it is a dict.
 
-    Numbers of numpy and torch become numbers, arrays and sets (sorted) lists, paths strings. Throws
-    UsageError that names the key of anything else.
+    NumPy and torch scalars become numbers, arrays and sets become (sorted) lists, paths become
+    strings. Raises UsageError that names the key of any other value.
     """
     if isinstance(config, Mapping):
         return "", _text(function, "", config)

@@ -31,7 +31,7 @@ class DebugManager:
 
     @staticmethod
     def load_config() -> None:
-        """Nothing: ``debug.initialize`` has read the configuration."""
+        """Does nothing: ``debug.initialize`` has read the configuration."""
 
     @staticmethod
     def get_extension_api(name: str) -> Any:

@@ -15,14 +15,14 @@ __all__ = ["checkpoint_allowed", "findings", "on_finding"]
 Finding = dict[str, Any]
 Listener = TypeVar("Listener", bound=Callable[[Finding], Any])
 
-# Threads wait for no longer than that, which nothing takes.
+# Upper limit of a wait in seconds, longer than any diagnosis.
 _LONGEST_WAIT = 1e6  # seconds
 
 
 def findings() -> list[Finding]:
-    """The findings of this session so far, in the order in which they were made.
+    """Returns the findings of this session so far, in order of detection.
 
-    Each is a dict, an entry of ``findings`` as ``telens diagnose --format json`` prints it
+    Each is a dict like the entries of ``findings`` in ``telens diagnose --format json``
     (docs/diagnosis.md).
     """
     return [json.loads(each) for each in _C.debug.findings()]

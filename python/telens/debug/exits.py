@@ -1,4 +1,4 @@
-"""The end of a session by the end of its script, and by which exception."""
+"""Ends a session when its script ends, and finds the exception that ended it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__: list[str] = []
 _exit_handler_set = False
 _exception_at_exit: BaseException | None = None
 
-# That which is handled around the whole session, as in `except ImportError: train()`.
+# The exception that is handled around the session, as in `except ImportError: train()`.
 _handled_around: BaseException | None = None
 
 
@@ -22,7 +22,7 @@ def note_beginning() -> None:
 
 
 def note_step() -> None:
-    """Lets an exception go, and the tensors in its frames, whose handler was left meanwhile."""
+    """Releases an exception, and the tensors in its frames, after its handler was left."""
     global _handled_around
     if _handled_around is not None and all(each is not _handled_around for each in _handled()):
         _handled_around = None
@@ -35,20 +35,21 @@ def note_end() -> None:
 
 
 def leaving_exception() -> str:
-    """ "ValueError: its message" of the one that is being handled, or that ended the script."""
+    """Returns "ValueError: message" for the exception that is being handled or that ended the
+    script."""
     exception = sys.exc_info()[1]
     if exception is None or exception is _handled_around:
         exception = _exception_at_exit
-    # How generators, iterators and sys.exit() say that all went well.
+    # Exceptions that generators, iterators and sys.exit() raise without an error.
     regular = isinstance(exception, (StopIteration, StopAsyncIteration, GeneratorExit))
     finished = isinstance(exception, SystemExit) and not exception.code
     return "" if exception is None or regular or finished else _described(exception)
 
 
 def end_at_exit(end: Callable[[], None]) -> None:
-    """Has the script's end call ``end``, before the interpreter goes.
+    """Calls ``end`` at the script's end, before the interpreter exits.
 
-    Loggers and features in Python need it then.
+    Python loggers and features need the interpreter.
     """
     global _exit_handler_set
     if not _exit_handler_set:
@@ -65,17 +66,19 @@ def _end_of_script(end: Callable[[], None]) -> None:
 
 
 def _handled() -> Iterator[BaseException]:
-    """Those that are being handled, the innermost first."""
+    """Yields the exceptions that are being handled, innermost first."""
     exception = sys.exc_info()[1]
     seen: set[int] = set()
-    while exception is not None and id(exception) not in seen:  # scripts may set rings of contexts
+    while (
+        exception is not None and id(exception) not in seen
+    ):  # scripts may create cycles of contexts
         seen.add(id(exception))
         yield exception
         exception = exception.__context__
 
 
 def _described(exception: BaseException) -> str:
-    """One line of UTF-8, whatever the exception's own words are: the run is yet to be flushed."""
+    """Returns one line of UTF-8 for any message, because the run must still be flushed."""
     name = type(exception).__name__
     try:
         text = str(exception).strip()

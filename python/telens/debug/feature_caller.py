@@ -1,4 +1,4 @@
-"""How the C++ session calls a feature class."""
+"""Calls a feature class for the C++ session."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FeatureCaller:
         self._names_statistics = "inspect_tensor" in self._keywords and (
             "statistics" in inspect.signature(feature.inspect_tensor).parameters
         )
-        # A class that inherits one of features.wanted_statistics reads them in that one's method.
+        # Classes that inherit from features.wanted_statistics read them in the base method.
         self.asks_for_statistics = self._names_statistics or (
             "inspect_tensor" in self._keywords and getattr(feature, "reads_statistics", False)
         )
@@ -64,13 +64,13 @@ class FeatureCaller:
 
     @property
     def calls(self) -> set[str]:
-        """Names of the calls that the class has."""
+        """Returns the names of the calls that the class implements."""
         return set(self._keywords)
 
     def route(
         self, call: str, layer_name: str, gemm: str | None, tensor_name: str | None, iteration: int
     ) -> tuple[bool, int | None]:
-        """A routing call: (enabled, next iteration to ask in or None for never again)."""
+        """Runs a routing call; returns (enabled, next iteration to query, or None for never)."""
         arguments = {"gemm": gemm, "tensor_name": tensor_name, "iteration": iteration}
         arguments = {name: value for name, value in arguments.items() if value is not None}
         selected, config = self._match(call, arguments)
@@ -145,7 +145,7 @@ class FeatureCaller:
     def inspect_tensor_postquantize(
         self, layer_name, gemm, tensor_name, tensor, iteration, tp_group, tp_size, rowwise
     ) -> None:
-        """The tensor after quantization or modify_tensor."""
+        """Passes the tensor after quantization or modify_tensor."""
         self._observe(
             "inspect_tensor_postquantize",
             layer_name,
@@ -165,7 +165,7 @@ class FeatureCaller:
         call: str,
         layer_name: str,
         arguments: dict[str, Any],
-        ours: dict[str, Any] | None = None,  # keywords that no parse_config_and_api has to know
+        ours: dict[str, Any] | None = None,  # keywords that parse_config_and_api need not accept
     ) -> None:
         selected, config = self._match(call, arguments)
         if selected and call in self._keywords:
@@ -192,7 +192,7 @@ class FeatureCaller:
 
 
 def calls_of(feature_class: type) -> list[str]:
-    """Names of the methods with ``@api_method``."""
+    """Returns the names of the methods with ``@api_method``."""
     return [
         name
         for name in dir(feature_class)

@@ -12,15 +12,15 @@ from telens.debug.arguments import nearest
 
 __all__: list[str] = []
 
-# Calls and the routing calls that switch them on.
+# Calls and the routing calls that enable them.
 _SWITCHED_BY = {
     "modify_tensor": "modify_tensor_enabled",
     "inspect_tensor": "inspect_tensor_enabled",
     "inspect_tensor_postquantize": "inspect_tensor_postquantize_enabled",
 }
 _LAYER_CALLS = ("fp8_gemm_enabled", *_SWITCHED_BY, *_SWITCHED_BY.values())
-# Have @api_method in features of the peer, which are copied and inherited; scripts call the first
-# one, and the second one is never called.
+# These have @api_method in nvdlfw_inspect's features, which users copy and inherit. Scripts call
+# the first one; the second one is never called.
 _OTHER_CALLS = ("log_tensor_stats", "fp8_gemm")
 # Namespaces whose features are called only by layers.
 _LAYER_NAMESPACES = ("transformer_engine", "telens")
@@ -39,7 +39,7 @@ def build(registered: type, owner: str) -> Any:
 
 
 def warn_of_calls_that_never_come(feature_class: type, namespace: str, calls: list[str]) -> None:
-    """Warns of methods with ``@api_method`` that no layer calls, and of halves of pairs."""
+    """Warns about methods with ``@api_method`` that no layer calls, and about incomplete pairs."""
     name = feature_class.__name__
     for call in calls:
         hint = nearest(call, _LAYER_CALLS)
@@ -80,7 +80,7 @@ def _is_truth(value: Any) -> bool:
 def _file_of(registered: type) -> str:
     try:
         return inspect.getfile(registered)
-    except (OSError, TypeError):  # made in an interactive session
+    except (OSError, TypeError):  # defined in an interactive session
         return "no file"
 
 

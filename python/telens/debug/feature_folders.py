@@ -1,4 +1,4 @@
-"""feature_dirs of ``initialize``: which folders, and the feature classes in their files."""
+"""The folders in feature_dirs of ``initialize`` and their feature classes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from telens.debug.printing import printable
 
 __all__ = ["folders_of", "run_feature_files"]
 
-# Transformer Engine's own features, which its scripts pass as a folder; ours are always there.
+# Transformer Engine's feature folder, which its scripts pass; the built-in features replace it.
 _PEER_FEATURES = ("transformer_engine", "debug", "features")
 
 _IMPORT_RULE = "here transformer_engine.X is telens.X, and nvdlfw_inspect.X is telens.debug.X"
 
 
 def folders_of(feature_dirs: Any) -> list[pathlib.Path]:
-    """The folders that ``feature_dirs`` of ``initialize`` names.
+    """Returns the folders in ``feature_dirs`` of ``initialize``.
 
-    Raises ``telens.UsageError`` for anything but folders that are there.
+    Raises ``telens.UsageError`` for anything that is not an existing folder.
     """
     if feature_dirs is None:
         return []
@@ -65,8 +65,8 @@ def run_feature_files(folder: pathlib.Path) -> None:
 
 
 def run_feature_file(path: pathlib.Path, call: str) -> None:
-    """Imports a file of feature classes; raises as ``run_feature_files`` does, in the name of
-    ``call``."""
+    """Imports a file of feature classes. Raises like ``run_feature_files``, with ``call`` in the
+    message."""
     # The path makes the name unique: files of the same name in two folders both run.
     name = "telens_features." + "_".join(path.resolve().with_suffix("").parts[1:])
     spec = importlib.util.spec_from_file_location(name, path)

@@ -85,14 +85,14 @@ _attached: list[BaseLogger] = []
 
 
 def first_logger(statistics_logger: Any, tb_writer: Any) -> Any:
-    """The ``statistics_logger`` of a session that begins with these arguments."""
+    """Returns the ``statistics_logger`` of a session with these arguments."""
     if statistics_logger is None and tb_writer is None and MetricLogger.enabled_loggers:
         return MetricLogger.enabled_loggers[0]
     return statistics_logger
 
 
 def note_beginning(statistics_logger: Any, tb_writer: Any) -> None:
-    """A session has begun with ``first_logger`` of these arguments."""
+    """Called when a session has begun with the logger of ``first_logger``."""
     enabled = MetricLogger.enabled_loggers
     if statistics_logger is not None:
         enabled.insert(0, statistics_logger)
@@ -103,7 +103,7 @@ def note_beginning(statistics_logger: Any, tb_writer: Any) -> None:
 
 
 def attach_new_loggers() -> None:
-    """Has the running session call the loggers that were added since the last call."""
+    """Adds the loggers that were added since the last call to the running session."""
     enabled = MetricLogger.enabled_loggers
     if len(enabled) == len(_attached) or not _C.debug.is_initialized():
         return
@@ -114,7 +114,7 @@ def attach_new_loggers() -> None:
 
 
 def note_end() -> None:
-    """The session has ended, and released its loggers."""
+    """Called when the session has ended and released its loggers."""
     MetricLogger.enabled_loggers.clear()
     _attached.clear()
 
@@ -122,7 +122,7 @@ def note_end() -> None:
 class FileLogger(BaseLogger):
     """The text logs of the session, as ``get_logger()`` returns them.
 
-    The session opens them itself, in ``log_dir``; this class is not for others to build.
+    The session opens them in ``log_dir``; user code does not create this class.
     """
 
     logged_api_executed: ClassVar[set[str]] = set()
@@ -135,7 +135,7 @@ class FileLogger(BaseLogger):
         )
 
     def initialize(self, log_dir: str, overwrite: bool = True, add_timestamp: bool = False) -> None:
-        """Raises: ``debug.initialize`` opens the log."""
+        """Raises UsageError: ``debug.initialize`` opens the log."""
         initialize_logger(log_dir)
 
     @staticmethod
@@ -169,14 +169,14 @@ def get_logger() -> FileLogger:
 
 
 def initialize_logger(log_dir: str) -> None:
-    """Raises: ``debug.initialize`` opens the log."""
+    """Raises UsageError: ``debug.initialize`` opens the log."""
     raise _C.UsageError(
         f"initialize_logger: debug.initialize(log_dir={log_dir!r}) opens the message log"
     )
 
 
 def make_default_statistics_logger() -> FileLogger:
-    """Raises: ``debug.initialize`` opens the text file of statistics."""
+    """Raises UsageError: ``debug.initialize`` opens the text file of statistics."""
     raise _C.UsageError(
         "make_default_statistics_logger: debug.initialize(default_logging_enabled=True) opens the "
         "text file of statistics"
@@ -193,7 +193,7 @@ def custom_assert(condition: Any, message: str, level: int | str = logging.ERROR
 
 
 def print_n(*args: Any) -> None:
-    """Prints the arguments in one line, with a blank after each."""
+    """Prints the arguments on one line, each followed by a space."""
     print(*args, "")
 
 

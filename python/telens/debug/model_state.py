@@ -19,7 +19,7 @@ __all__ = ["begin", "end", "note_module", "show"]
 # (kind, module, layer, tensor, value, part) for _C.debug.show_model
 _Shown = tuple[str, str, str, str, torch.Tensor, str]
 
-# Modules that were named, by their last name.
+# Named modules by their last name.
 _named: dict[str, weakref.ref[torch.nn.Module]] = {}
 
 # The tensors of a GEMM's slots under delayed scaling.
@@ -27,19 +27,19 @@ _SLOTS = {"scaling_fwd": ("activation", "weight", None), "scaling_bwd": ("gradie
 
 
 def note_module(module: Any, name: str) -> None:
-    """A module of torch was given a name."""
+    """Called when a torch module gets a name."""
     if isinstance(module, torch.nn.Module):
         _named[name] = weakref.ref(module)
 
 
-# While a session compares ranks: the hook that sees gradients as optimizers get them.
+# While a session compares ranks: the hook that reads gradients before optimizer steps.
 _optimizer_hook: Any = None
 _gradients_are_shown = False
 _has_failed = False
 
 
 def begin() -> None:
-    """A session has begun that compares ranks, or none that does."""
+    """Called when a session has begun, with whether it compares ranks."""
     global _optimizer_hook, _gradients_are_shown, _has_failed
     end()
     _gradients_are_shown = False
@@ -91,7 +91,7 @@ def _show_all() -> None:
 
 
 def _show_gradients() -> None:
-    """Once an iteration: at the first optimizer's step, or else at the end."""
+    """Runs once per iteration: at the first optimizer step, or else at the end."""
     global _gradients_are_shown
     if _gradients_are_shown or not _C.debug.wants_model():
         return
@@ -111,7 +111,7 @@ def _modules() -> Iterator[tuple[str, torch.nn.Module]]:
 def _weights(module: torch.nn.Module, name: str) -> Iterator[_Shown]:
     for key, parameter, part in _parameters(module):
         value = _local(parameter)
-        # A layer shows its features the weight of a GEMM itself.
+        # A layer passes the weight of a GEMM to its features itself.
         if value is not None and not _is_of_gemm(module, parameter):
             yield "weight", name, _layer_of(name, key, False), "weight", value, part
 
@@ -128,7 +128,7 @@ def _gradients(module: torch.nn.Module, name: str) -> Iterator[_Shown]:
 
 
 def _parameters(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter, str]]:
-    """Those that other ranks have too, with the part that this rank has."""
+    """Yields the tensors that other ranks also have, with this rank's part."""
     for key, parameter in module.named_parameters(recurse=False):
         part = _part_of(module, parameter)
         # Megatron-LM's mark of experts that exist only on this rank.
@@ -150,7 +150,7 @@ def _layer_of(module: str, key: str, is_of_gemm: bool) -> str:
 
 
 def _local(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    """The plain tensor; None for a DTensor that is divided, of which no other rank has the same."""
+    """Returns the plain tensor, or None for a sharded DTensor, which differs between ranks."""
     if tensor is None or not hasattr(tensor, "placements"):
         return tensor
     is_whole = all(placement.is_replicate() for placement in tensor.placements)
@@ -168,13 +168,13 @@ def _part_of(module: torch.nn.Module, parameter: torch.Tensor) -> str | None:
 
 
 def _histories(module: Module, name: str) -> Iterator[_Shown]:
-    meta = getattr(module, "fp8_meta", {})  # layers that hold others have none
+    meta = getattr(module, "fp8_meta", {})  # layers with child layers lack it
     for direction in DIRECTIONS:
         if direction not in meta:
             continue
         try:
             history = meta[direction].amax_history
-        except AttributeError:  # another recipe, which keeps none
+        except AttributeError:  # a recipe without a history
             continue
         names = _SLOTS[direction]
         gemms = history.shape[1] // len(names)

@@ -1,4 +1,4 @@
-"""The statistics of the tensor that a session shows to a feature class at the moment."""
+"""The statistics of the tensor that is being passed to a feature class."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ here = _Offered()
 
 @contextlib.contextmanager
 def offered(statistics: Any) -> Iterator[None]:
-    """Has ``LogsStatistics.inspect_tensor`` use these statistics inside, however it is called."""
+    """Makes ``LogsStatistics.inspect_tensor`` use these statistics inside the block."""
     before, here.statistics = here.statistics, statistics
     try:
         yield

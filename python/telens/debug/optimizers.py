@@ -27,7 +27,7 @@ class _Handle:
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """A rank's own part of a tensor that is spread over ranks."""
+    """Returns this rank's part of a sharded tensor."""
     tensor = tensor.detach()
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
@@ -82,7 +82,8 @@ class _Watch:
         before, self.before = self.before, []
         if not before or not _C.debug.is_initialized():
             return
-        # One difference at a time: a step holds one copy of the weights, and not two.
+        # Computes one difference at a time, so that a step holds one copy of the weights instead of
+        # two.
         size, update = _norms([(old for _, old in before), (_local(p) - old for p, old in before)])
         if size > 0:
             self.record("update_to_weight", update / size)

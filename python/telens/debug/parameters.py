@@ -23,11 +23,11 @@ _TYPE_NAMES = {
     list: "a list",
     dict: "a mapping",
 }
-# Selectors of GEMMs and tensors: the names that a list may have, and the key of a struct's item.
+# Selectors of GEMMs and tensors: valid names in a list, and the key of a struct's item.
 _LISTS = {"gemms": GEMMS, "tensors": TENSORS}
 _STRUCTS = {"gemms_struct": ("gemm", GEMMS), "tensors_struct": ("tensor", TENSORS)}
 _SELECTION = (*_LISTS, *_STRUCTS)
-# So many letters agree in a key that is taken for a misspelt one of the selection's.
+# Minimum similarity for a key to count as a misspelled selector.
 _LIKENESS = 0.8
 
 
@@ -64,7 +64,7 @@ class Parameter:
         return isinstance(value, int | float if self.type is float else self.type)
 
 
-# When a feature runs, for next_enabled_iter.
+# The schedule of a feature, for next_enabled_iter.
 SCHEDULE = (
     Parameter("freq", int, default=1, doc="runs in iterations that it divides"),
     Parameter("start_step", int, default=0, doc="the first iteration"),

@@ -48,7 +48,7 @@ class Plan:
         return len(self.rows)
 
     def frame(self) -> pandas.DataFrame:
-        """The rows as a pandas table."""
+        """Returns the rows as a pandas table."""
         import pandas
 
         return pandas.DataFrame(self.rows, columns=[*_COLUMNS, "parameters"])

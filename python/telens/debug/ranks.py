@@ -30,7 +30,7 @@ def world() -> tuple[int, int, torch.distributed.ProcessGroup | None]:
 
 
 def note_beginning(group: torch.distributed.ProcessGroup | None) -> None:
-    """A session has begun, with the group that there was."""
+    """Called when a session has begun, with its group."""
     global _began_without_group
     _began_without_group = group is None
 
@@ -71,7 +71,7 @@ def begin_comparisons(group: torch.distributed.ProcessGroup | None) -> None:
             known = torch.distributed.new_group(
                 backend="gloo", timeout=datetime.timedelta(seconds=limit)
             )
-        except Exception as error:  # a torch without gloo, a rank that is gone
+        except Exception as error:  # torch without gloo, or a rank that has exited
             message = f"ranks are not compared: torch.distributed.new_group failed: {error}"
             _C.debug.log_message(message, "", logging.WARNING, "")
             return
@@ -88,7 +88,7 @@ def _known_group(
 
 
 def end_comparisons() -> None:
-    """A session ends; a group that a rank did not come to is of no more use."""
+    """Called when a session ends; drops a group that a rank did not join."""
     global _comparing
     if _C.debug.longest_wait_for_ranks() is not None and not _C.debug.compares_ranks():
         _comparing = None

@@ -31,7 +31,7 @@ __all__ = ["Registry", "api_method"]
 
 @dataclass(frozen=True)
 class RegisteredFeature:
-    """A feature class that is registered."""
+    """A registered feature class."""
 
     namespace: str
     name: str
@@ -54,7 +54,7 @@ class NamespaceData:
 class _RegistryType(type):
     @property
     def data(cls) -> dict[str, NamespaceData]:
-        """The feature classes and namespaces that are registered, by namespace."""
+        """Registered feature classes by namespace."""
         found: dict[str, NamespaceData] = {}
         for api in cls._namespaces.values():
             found[api.name] = NamespaceData(api.name, api)
@@ -67,7 +67,7 @@ class _RegistryType(type):
 
 
 def api_method(function: Callable) -> Callable:
-    """Marks a method of a feature class as one of the calls that layers make."""
+    """Marks a method of a feature class as a call that layers make."""
     function.is_api = True
     return function
 
@@ -140,7 +140,7 @@ class Registry(metaclass=_RegistryType):
     def register_statistic(cls, name: str) -> Callable[[type], type]:
         """Registers a class as a statistic of this name, for later sessions.
 
-        The class is built without arguments. ``size`` is the number of FP64 sums per tensor.
+        The class is constructed without arguments. ``size`` is the number of FP64 sums per tensor.
 
         add(self, tensor)
             returns the sums of a nonempty high-precision tensor: an FP64 tensor, preferably on the
@@ -186,14 +186,14 @@ class Registry(metaclass=_RegistryType):
 
     @classmethod
     def features_of(cls, namespace: str) -> list[RegisteredFeature]:
-        """The feature classes that are registered in a namespace."""
+        """Returns the feature classes of a namespace."""
         return [each for each in cls._features.values() if each.namespace == namespace]
 
     @classmethod
     def enabled_features(
         cls, namespace: str, layer_name: str
     ) -> list[tuple[RegisteredFeature, dict]]:
-        """The feature classes of a namespace that the session enables for a layer.
+        """Returns the feature classes of a namespace that the session enables for a layer.
 
         Each comes with its own copy of the configuration. Empty without a session.
         """
@@ -209,11 +209,11 @@ class Registry(metaclass=_RegistryType):
 
     @classmethod
     def validate_and_init(cls) -> None:
-        """Nothing: classes are checked when they are registered."""
+        """Does nothing: classes are checked at registration."""
 
     @classmethod
     def reset(cls) -> None:
-        """Forgets all feature classes and namespaces."""
+        """Removes every feature class and namespace."""
         for owner in [*cls._features, *cls._namespaces]:
             cls.forget(owner)
 
@@ -227,11 +227,11 @@ class Registry(metaclass=_RegistryType):
 
     @classmethod
     def register_namespace_api(cls, namespace: str) -> Callable[[type], type]:
-        """Makes a namespace known to configurations of sessions that begin later.
+        """Registers a namespace for configurations of later sessions.
 
-        The class is built without arguments; the instance is ``telens.debug.<namespace>``, for code
-        that is not of this package to call. A name that is taken already is an error; the same
-        class, registered again, replaces itself.
+        The class is constructed without arguments; the instance is ``telens.debug.<namespace>``,
+        for code outside this package to call. A name that is taken is an error; registering the
+        same class again replaces it.
         """
 
         def register(api_class: type) -> type:
@@ -265,7 +265,7 @@ def _owner_of(registered: type) -> str:
     return f"{registered.__module__}.{registered.__qualname__}"
 
 
-# Owners registered since the list was last taken, for the features of feature_dirs.
+# Owners registered since the last call, for the features of feature_dirs.
 _registered_now: list[str] = []
 
 

@@ -20,7 +20,7 @@ def options_of(
     init_training_step: Any,
     recording: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """Arguments of ``initialize``, checked, under the core's names."""
+    """Checks the arguments of ``initialize`` and maps them to the core's names."""
     call = "debug.initialize"
     path, text = source_of(call, "" if config_file is None else config_file)
     folders = folders_of(feature_dirs)

@@ -137,12 +137,12 @@ def initialize(
 
 
 def step(loss: float | torch.Tensor | None = None, **scalars: float | torch.Tensor) -> None:
-    """Ends an iteration; to be called after every forward-backward. Nothing without a session.
+    """Ends an iteration. Call it after every forward-backward. Does nothing without a session.
 
-    ``scalars``: further numbers of this iteration, as ``lr=`` and ``grad_norm=``, which go into the
-    run file under their names, as ``record`` puts them there.
+    ``scalars``: more numbers of this iteration, such as ``lr=`` and ``grad_norm=``. They are
+    recorded under their names, as by ``record``.
     """
-    # Reading a loss from a GPU makes the host wait: only if the loss is recorded.
+    # Reading a loss from a GPU synchronizes, so it is read only if it is recorded.
     recorded = loss is not None and _C.debug.is_initialized()
     if _C.debug.is_initialized():
         for name, value in scalars.items():
@@ -165,14 +165,14 @@ def step(loss: float | torch.Tensor | None = None, **scalars: float | torch.Tens
 
 
 def _looks_like_loss(name: str) -> bool:
-    """A letter is missing, wrong or too many."""
+    """One letter is missing, wrong or extra."""
     return len(name) <= 5 and bool(difflib.get_close_matches(name.lower(), ["loss"], 1, 0.75))
 
 
 def end_debug() -> None:
-    """Ends the session: flushes everything. Nothing without a session.
+    """Ends the session and flushes its files. Does nothing without a session.
 
-    Where an exception is just leaving the script, the run says that this one has ended it.
+    If an exception is propagating, the run records it as the reason of its end.
     """
     if _C.debug.is_initialized():
         loggers.attach_new_loggers()
@@ -188,7 +188,7 @@ def end_debug() -> None:
 
 
 def _warn_if_no_layer_ran() -> None:
-    # A program that failed may not have come to its first forward.
+    # A failed program may not have reached its first forward.
     if _C.debug.any_layer_ran() or Registry.was_asked or exits.leaving_exception():
         return
     level = logging.WARNING if ranks.rank() == 0 else logging.INFO
@@ -216,7 +216,7 @@ def _end_core() -> None:
 
 @contextlib.contextmanager
 def session(*args: Any, **kwargs: Any) -> Iterator[None]:
-    """``initialize`` with these arguments, and ``end_debug`` at the end of the block."""
+    """Calls ``initialize`` with these arguments, and ``end_debug`` at the end of the block."""
     initialize(*args, **kwargs)
     try:
         yield
@@ -225,12 +225,12 @@ def session(*args: Any, **kwargs: Any) -> Iterator[None]:
 
 
 def run_path() -> str:
-    """The folder or file that the session records into; "" if none."""
+    """Returns the folder or file that the session records to; "" if none."""
     return _C.debug.run_path()
 
 
 def initialize_training_step(train_step: int) -> None:
-    """Sets the number of the running iteration. Nothing without a session."""
+    """Sets the number of the running iteration. Does nothing without a session."""
     _C.debug.initialize_training_step(
         arguments.index("debug.initialize_training_step", "train_step", train_step)
     )
@@ -298,9 +298,9 @@ def log_message(
     level: int | str = logging.INFO,
     extra_cachable_args: Any = None,
 ) -> None:
-    """Writes a message into the log, once per text, layer and extra arguments.
+    """Writes a message to the log, once per text, layer and extra arguments.
 
-    ``level``: of ``logging``, also by name.
+    ``level``: a level of ``logging``, as number or name.
     """
     get_logger().log_message(msg, layer_name, level, extra_cachable_args)
 
@@ -333,7 +333,7 @@ def log_tensor_stats(
 
 
 def list_features() -> list[str]:
-    """Prints the features' names on rank 0, and returns them."""
+    """Prints the names of the features on rank 0 and returns them."""
     names = _C.debug.list_features()
     if ranks.rank() == 0:
         print("\n".join(map(printable, names)))
@@ -364,7 +364,7 @@ def set_tensor_reduction_group(
 
 
 def get_tensor_reduction_group() -> torch.distributed.ProcessGroup | None:
-    """The group over which statistics of activations, gradients and outputs are reduced."""
+    """Returns the process group that reduces statistics of activations, gradients and outputs."""
     return _C.debug.get_tensor_reduction_group()
 
 

@@ -1,4 +1,4 @@
-"""How the statistics engine calls a class that defines a statistic."""
+"""Calls a class that defines a statistic for the statistics engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class StatisticCaller:
         return self._sums("merge", self._statistic.merge(a, b)).cpu()
 
     def finish(self, sums: torch.Tensor) -> float:
-        """The value that the sums come to."""
+        """Returns the value of the sums."""
         return float(self._statistic.finish(sums))
 
     def _sums(self, method: str, returned: Any) -> torch.Tensor:

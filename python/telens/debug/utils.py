@@ -1,4 +1,4 @@
-"""Small tools of feature classes."""
+"""Helpers for feature classes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed
 
-# The names of nvdlfw_inspect.utils that its scripts import. Its other names are below, too.
+# The names of nvdlfw_inspect.utils that scripts import; its other names are below.
 __all__ = ["append_parent_docstring", "gather_along_first_dim"]
 
 
 def append_parent_docstring(parent: type) -> Callable[[type], type]:
-    """Adds a parent's documentation to a class, for ``explain_features``."""
+    """Adds a parent's docstring to a class, for ``explain_features``."""
 
     def append(cls: type) -> type:
         cls.__doc__ = f"{cls.__doc__ or ''}\n{inspect.getdoc(parent) or ''}".strip()
@@ -36,7 +36,7 @@ def get_distributed_world_size(group: torch.distributed.ProcessGroup | None = No
 
 
 def get_distributed_rank(group: torch.distributed.ProcessGroup | None = None) -> int:
-    """Returns the rank of this process in a group, or among all; 0 without torch.distributed."""
+    """Returns the rank of this process in a group or in the world; 0 without torch.distributed."""
     return torch.distributed.get_rank(group=group) if torch.distributed.is_initialized() else 0
 
 
@@ -86,7 +86,7 @@ def gather_tensor_on_last_rank(
 
 
 def import_and_exec_module(module_path: str | os.PathLike) -> None:
-    """Imports a file of feature classes. Throws UsageError if it raises."""
+    """Imports a file of feature classes. Raises UsageError if the file raises."""
     folders = importlib.import_module("telens.debug.feature_folders")
     folders.run_feature_file(pathlib.Path(module_path), "import_and_exec_module")
 
@@ -111,9 +111,9 @@ class APICacheIdentifier:
     def get_unique_identifier(
         cls, cacheable_apis: dict[str, list[str]], layer_name: str, api_name: str, **kwargs: Any
     ) -> str | None:
-        """Returns a key of the call by the arguments that ``cacheable_apis`` lists for it.
+        """Returns a key built from the arguments that ``cacheable_apis`` lists for the call.
 
-        None if it lists none.
+        Returns None for other calls.
         """
         if api_name not in cacheable_apis:
             return None

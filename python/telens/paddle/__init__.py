@@ -1,7 +1,7 @@
 """The FP8 layers, their autocast and recomputation for PaddlePaddle.
 
 The names, arguments and defaults of Transformer Engine's package for Paddle, on the same C++ core
-as ``telens.pytorch``. ``telens.debug`` watches these layers as it does those.
+as ``telens.pytorch``. ``telens.debug`` observes these layers like the layers of ``telens.pytorch``.
 """
 
 from telens.paddle._version import check_paddle

@@ -10,7 +10,7 @@ _INSTALL = "pip install 'paddlepaddle==3.3.*'"
 
 
 def check_paddle_version(found: str) -> None:
-    """Raises ImportError for a version of Paddle that was not tried."""
+    """Raises ImportError for an untested version of Paddle."""
     if ".".join(found.split(".")[:2]) not in TRIED:
         raise ImportError(
             f"telens.paddle is tested with paddlepaddle {', '.join(TRIED)} not with "

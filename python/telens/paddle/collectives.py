@@ -33,7 +33,7 @@ def sum_over_group(x: paddle.Tensor, group: Any) -> paddle.Tensor:
 
 
 def gather_sequence(x: paddle.Tensor, group: Any) -> paddle.Tensor:
-    """All ranks' parts of the sequence; its gradient is summed and divided again."""
+    """Gathers the sequence from the ranks; its gradient is summed and split."""
     return _GatherSequence.apply(x, group)
 
 
@@ -44,12 +44,12 @@ def scatter_sequence(x: paddle.Tensor, group: Any) -> paddle.Tensor:
 
 
 def own_sequence(x: paddle.Tensor, group: Any) -> paddle.Tensor:
-    """This rank's part of the sequence; the gradient of the rest is 0."""
+    """Returns this rank's part of the sequence; the gradient of the rest is 0."""
     return _own_part(x, _sequence_axis(x), group)
 
 
 def gather_features(x: paddle.Tensor, group: Any) -> paddle.Tensor:
-    """All ranks' features; the gradient is divided again."""
+    """Gathers the features from the ranks; the gradient is split."""
     return _GatherFeatures.apply(x, group)
 
 

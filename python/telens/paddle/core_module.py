@@ -1,4 +1,4 @@
-"""A module of the C++ core under a layer of Paddle."""
+"""A C++ core module inside a Paddle layer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from telens.paddle.arguments import check_tensors
 
 __all__ = ["TENSORS", "CoreModule", "autocast_dtype", "view_in_torch"]
 
-# How tensors pass between Paddle and the core: over DLPack, without a copy.
+# Converts tensors between Paddle and the core through DLPack, without a copy.
 TENSORS = _C.ForeignTensors(paddle.Tensor)
 
 _TYPES = {each.name: each for each in _C.module_types()}
@@ -42,7 +42,7 @@ def autocast_dtype() -> torch.dtype | None:
 
 
 class _Function(PyLayer):
-    """One forward of a core module as a step of Paddle's autograd."""
+    """A forward of a core module as a function of Paddle's autograd."""
 
     @staticmethod
     def forward(ctx, forward, arguments, *tensors):
@@ -60,7 +60,7 @@ class CoreModule:
     """Creates a C++ module and calls it with Paddle's tensors. Copies and pickles include its
     state.
 
-    ``input_names``: the layer's names of the inputs, for its errors.
+    ``input_names``: the layer's names of the inputs, for error messages.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class CoreModule:
         self._kind = kind
         self._options = options
         self._input_names = input_names
-        # On "meta" the C++ module allocates and draws nothing: its parameters are Paddle's.
+        # On "meta" the C++ module neither allocates nor initializes parameters: they are Paddle's.
         device = {"device": "meta"} if _takes_device(kind) else {}
         self._adapter = _TYPES[kind].construct(**options, **device)
         self._foreign = _C.ForeignModule(self._adapter, TENSORS)

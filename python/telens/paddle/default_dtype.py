@@ -1,4 +1,4 @@
-"""Layers that are made in another dtype than Paddle's default."""
+"""Creates layers in a dtype other than Paddle's default."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class DotProductAttention(paddle.nn.Layer):
         return out.reshape(query_layer.shape)
 
     def _check_heads(self, query: Any, key: Any, value: Any) -> None:
-        """Shapes and dtypes, for both backends."""
+        """Checks shapes and dtypes, for both backends."""
         tensors = {"query_layer": query, "key_layer": key, "value_layer": value}
         check_tensors("DotProductAttention", **tensors)
         shapes = [list(each.shape) for each in tensors.values()]

@@ -31,7 +31,7 @@ def fp8_autocast(
 ) -> Iterator[None]:
     """Layers inside the region run their GEMMs in FP8. Also a decorator.
 
-    Features of a layer have to be divisible by 16; tokens may be any number. With
+    The features of a layer must be divisible by 16. The number of tokens is arbitrary. With
     ``fp8_recipe.reduce_amax`` amaxes are reduced over ``fp8_group`` when the outermost region ends.
 
     Parameters
@@ -69,7 +69,6 @@ def fp8_autocast(
     except BaseException as error:
         region.__exit__(type(error), error, error.__traceback__)
         raise
-    # The core asks torch whether gradients are on: only then does the end of a region update
-    # scales.
+    # The core reads torch's grad mode: the end of a region updates scales only if it is on.
     with torch.set_grad_enabled(paddle.is_grad_enabled()):
         region.__exit__(None, None, None)

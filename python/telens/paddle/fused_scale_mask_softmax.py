@@ -22,7 +22,7 @@ _MASKED_SCORE = -10000.0
 
 def fill_masked(scores: paddle.Tensor, mask: paddle.Tensor) -> paddle.Tensor:
     """The default ``mask_func``: -10000 for True elements of the boolean mask."""
-    wide = scores.astype("float32")  # on the CPU Paddle chooses among no 16-bit numbers
+    wide = scores.astype("float32")  # Paddle's CPU kernel of `where` does not support 16-bit types
     filled = paddle.where(mask.expand(scores.shape), paddle.full_like(wide, _MASKED_SCORE), wide)
     return filled.astype(scores.dtype)
 
@@ -68,7 +68,7 @@ class FusedScaleMaskSoftmax(paddle.nn.Layer):
     ) -> paddle.Tensor:
         """Scores [batch, heads, seq_q, seq_kv] -> probabilities of that shape and dtype.
 
-        ``scale`` is a factor of the scores and needs ``softmax_in_fp32``.
+        ``scale`` multiplies the scores and requires ``softmax_in_fp32``.
         """
         check_tensors("FusedScaleMaskSoftmax", inp=inp)
         if inp.ndim != 4:
@@ -94,7 +94,8 @@ class FusedScaleMaskSoftmax(paddle.nn.Layer):
         if mask is not None:
             check_tensors("FusedScaleMaskSoftmax", mask=mask)
             scores = self.mask_func(scores, mask)
-        # Paddle's CPU kernel of softmax takes no 16 bits; the result is rounded to them anyway.
+        # Paddle's CPU softmax does not support 16-bit types; the result is rounded to 16 bits
+        # anyway.
         if scores.place.is_cpu_place() and is_short:
             scores = scores.astype("float32")
         return F.softmax(scores, axis=-1).astype(inp.dtype)

@@ -1,4 +1,4 @@
-"""Base of the layers that own a module of the C++ core."""
+"""The base class of layers that own a C++ core module."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from telens.paddle.core_module import TENSORS, CoreModule
 __all__ = ["BACKENDS", "FP8_STATE", "Layer", "check_backend"]
 
 BACKENDS = ["transformer_engine", "paddle"]
-# The key of amax histories and scales in a state_dict, as Transformer Engine's layers have it.
+# The key of amax histories and scales in a state_dict, as in Transformer Engine.
 FP8_STATE = "fp8_state"
 _PYTORCH_ADVICE = re.compile(r"(?:[:;]|, or) load [^:;]*$")
 
 
 def check_backend(owner: str, backend: str) -> str:
-    """One of ``BACKENDS``. Raises UsageError otherwise."""
+    """Returns the backend if it is one of ``BACKENDS``. Raises UsageError otherwise."""
     return among(owner, "backend", backend, BACKENDS)
 
 
@@ -57,7 +57,7 @@ class Layer(paddle.nn.Layer):
         self._order = tuple(names.get(each, each) for each in self._core.parameter_names)
 
     def _make_weight(self, name: str, out_features: int, in_features: int, attr: Any) -> None:
-        """A GEMM's weight, [out, in]; [in, out] as Paddle's own for ``backend='paddle'``."""
+        """Creates a GEMM's weight, [out, in]; [in, out] for ``backend='paddle'``, as in Paddle."""
         shape = [out_features, in_features]
         if self.backend == "paddle":
             shape.reverse()
@@ -83,7 +83,7 @@ class Layer(paddle.nn.Layer):
         setattr(self, name, parameter)
 
     def _make_norm(self, size: int, normalization: str, zero_centered_gamma: bool) -> None:
-        """``ln_weight`` and, unless for RMSNorm, ``ln_bias``."""
+        """Creates ``ln_weight`` and, except for RMSNorm, ``ln_bias``."""
         among(type(self).__name__, "normalization", normalization, ["LayerNorm", "RMSNorm"])
         first = 0.0 if zero_centered_gamma else 1.0
         self._make_constant("ln_weight", size, None, first, is_bias=False)
@@ -94,7 +94,7 @@ class Layer(paddle.nn.Layer):
     # ------------------------------------------------------------------ the call
 
     def _call_core(self, inp: paddle.Tensor, **options: Any) -> Any:
-        """The C++ forward with the layer's present parameters."""
+        """Runs the C++ forward with the layer's present parameters."""
         parameters = self._core_parameters()
         return self._core(
             (inp,),
@@ -106,13 +106,13 @@ class Layer(paddle.nn.Layer):
 
     def _core_parameters(self) -> list[paddle.Tensor | None]:
         """The core module's parameters in its order."""
-        # Paddle finds a parameter as an attribute after all else; utilities of paddle.nn.utils keep
-        # some under other names and make the attribute.
+        # Reads attributes, because utilities of paddle.nn.utils store parameters under other names
+        # and set the attribute.
         own = self._parameters
         return [own[name] if name in own else getattr(self, name) for name in self._order]
 
     def _main_grads(self, inputs: int, parameters: list) -> Callable[[], tuple] | None:
-        """For ``fuse_wgrad_accumulation``: the buffers, asked for in the backward."""
+        """The buffers for ``fuse_wgrad_accumulation``, read in the backward."""
         if not self.fuse_wgrad_accumulation:
             return None
         weights = [each for each in parameters if each is not None]

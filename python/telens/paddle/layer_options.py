@@ -27,7 +27,7 @@ def check_sizes(owner: str, **sizes: Any) -> None:
 
 
 def check_optional_sizes(owner: str, **sizes: Any) -> None:
-    """``check_sizes`` of those that are not None."""
+    """Calls ``check_sizes`` for the values that are not None."""
     check_sizes(owner, **{name: size for name, size in sizes.items() if size is not None})
 
 

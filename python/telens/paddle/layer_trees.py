@@ -9,7 +9,7 @@ from telens.paddle.layer import Layer
 
 __all__: list[str] = []
 
-# Paddle's own layers hand their attribute `name` to operators.
+# Paddle's own layers pass their attribute `name` to operators.
 TREES.append(
     LayerTree(
         layer=paddle.nn.Layer,

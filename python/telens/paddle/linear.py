@@ -82,8 +82,8 @@ class Linear(Layer):
     def forward(self, inp: paddle.Tensor, is_first_microbatch: bool | None = None) -> paddle.Tensor:
         """[..., in_features] -> [..., out_features].
 
-        ``is_first_microbatch``: True quantizes the weight and keeps it, False uses the kept one,
-        None does not keep it.
+        ``is_first_microbatch``: True quantizes and caches the weight, False uses the cached weight,
+        None does not cache it.
         """
         parallel = self.parallel.is_parallel
         if parallel:

@@ -24,12 +24,12 @@ GATED_ACTIVATIONS = frozenset(name for name, row in _ACTIVATIONS.items() if row[
 
 
 def check_activation(owner: str, activation: str) -> str:
-    """One of ``ACTIVATIONS``. Raises UsageError otherwise."""
+    """Returns the activation if it is one of ``ACTIVATIONS``. Raises UsageError otherwise."""
     return among(owner, "activation", activation, list(_ACTIVATIONS))
 
 
 def activate(x: paddle.Tensor, activation: str) -> paddle.Tensor:
-    """The activation; of a gated one the first half of the features gates the second."""
+    """Applies the activation; if it is gated, the first half of the features gates the second."""
     _, function, gates = _ACTIVATIONS[activation]
     if not gates:
         return function(x)
@@ -47,7 +47,7 @@ def normalize(
     normalization: str,
     zero_centered_gamma: bool,
 ) -> paddle.Tensor:
-    """LayerNorm or RMSNorm over the last dimension."""
+    """Applies LayerNorm or RMSNorm over the last dimension."""
     if zero_centered_gamma:
         raise _C.UsageError(
             f"{owner}: backend 'paddle' does not support zero_centered_gamma; use backend "

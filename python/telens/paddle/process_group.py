@@ -1,4 +1,4 @@
-"""A group of Paddle's as the C++ core takes it."""
+"""Wraps a Paddle group for the C++ core."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPERATIONS = [
 
 
 class _Done(torch_dist.Work):
-    """A collective that is over: Paddle's were waited for."""
+    """A finished collective: the wrapper waits for Paddle's."""
 
     def wait(self, timeout: Any = None) -> bool:
         return True
@@ -33,7 +33,7 @@ class _Done(torch_dist.Work):
 
 
 class _PaddleGroup(torch_dist.ProcessGroup):
-    """The collectives that the core asks for (sums, maxima and gathers), made by Paddle's."""
+    """Implements the core's collectives (sum, max, gather) with Paddle's."""
 
     def __init__(self, group: Any) -> None:
         super().__init__(group.rank, group.nranks)

@@ -1,4 +1,4 @@
-"""Draws of the C++ core from Paddle's random state."""
+"""Seeds the C++ core from Paddle's random state."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _SEEDS = 2**31 - 1  # Paddle draws an int32
 
 @contextlib.contextmanager
 def torch_draws_from_paddle(active: bool) -> Iterator[None]:
-    """Inside, LibTorch draws from a state that one draw of Paddle's decides; outside, from its own.
+    """Seeds LibTorch's generator inside the block by a draw from Paddle's; restores it afterwards.
 
-    So ``paddle.seed``, fleet's tracker of random states and recomputation decide dropout as they do
-    in Paddle's own layers.
+    So ``paddle.seed``, fleet's tracker of random states and recomputation control dropout as in
+    Paddle's own layers.
     """
     if not active:
         yield

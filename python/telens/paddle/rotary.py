@@ -15,7 +15,7 @@ __all__ = ["RotaryPositionEmbedding", "rotate"]
 
 
 class RotaryPositionEmbedding(paddle.nn.Layer):
-    """Gives ``rotary_pos_emb``: (cosines, sines), each [1, max_seq_len, 1, dim], FP32.
+    """Computes ``rotary_pos_emb``: (cosines, sines), each [1, max_seq_len, 1, dim], FP32.
 
     Parameters
     ----------
@@ -49,10 +49,10 @@ class RotaryPositionEmbedding(paddle.nn.Layer):
 def rotate(
     query: paddle.Tensor, key: paddle.Tensor, rotary_pos_emb: Any
 ) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """Query and key [batch, seq, heads, channels], rotated.
+    """Returns query and key [batch, seq, heads, channels], rotated.
 
-    ``rotary_pos_emb``: (cosines, sines), each [1, seq, 1, dim], as Transformer Engine's layers for
-    Paddle take them; or (angles of the query, angles of the key), each [seq, 1, 1, dim], as those
+    ``rotary_pos_emb``: (cosines, sines), each [1, seq, 1, dim], as in Transformer Engine's layers
+    for Paddle; or (angles of the query, angles of the key), each [seq, 1, 1, dim], as in its layers
     for PyTorch.
     """
     owner = "MultiHeadAttention.forward"

@@ -19,7 +19,7 @@ from telens.paddle.process_group import to_torch_group
 
 __all__ = ["LinearParallel", "divide", "random_state", "settle_group"]
 
-# Fleet's name of the state that it draws weights of divided layers from.
+# Fleet's name of the random state that initializes weights of parallel layers.
 MODEL_PARALLEL_RNG = "model_parallel_rng"
 
 
@@ -89,9 +89,10 @@ class LinearParallel:
     def of(
         owner: str, mode: str | None, sequence: bool, tp_group: Any, gather_output: bool = False
     ) -> LinearParallel:
-        """From a layer's arguments. Raises UsageError for a ``parallel_mode`` of no kind."""
+        """Creates it from a layer's arguments. Raises UsageError for an unknown
+        ``parallel_mode``."""
         if mode is not None:
-            # Transformer Engine's documentation has capitals, its code has none.
+            # Transformer Engine's documentation uses capitals, its code lower case.
             mode = among(
                 owner, "parallel_mode", str(mode).lower(), ["column", "row"], "None or one"
             )
@@ -108,7 +109,7 @@ class LinearParallel:
         return self.mode == "row" and self.is_parallel
 
     def own_part(self, in_features: int, out_features: int) -> tuple[int, int]:
-        """This rank's part of the weight."""
+        """Returns this rank's part of the weight."""
         if self.mode == "column":
             out_features = divide(self.owner, "out_features", out_features, self.size)
         if self.mode == "row":
@@ -116,11 +117,11 @@ class LinearParallel:
         return in_features, out_features
 
     def core_options(self) -> dict[str, Any]:
-        """The group as the core module takes it: for the calls of debug features."""
+        """Returns the group for the core module, which passes it to debug features."""
         return {"tp_group": to_torch_group(self.group)} if self.is_parallel else {}
 
     def own_random_state(self) -> contextlib.AbstractContextManager[None]:
-        """The state that this rank's part of the weight is drawn from."""
+        """The random state that initializes this rank's part of the weight."""
         return random_state(self.is_parallel)
 
     def mark_weight(self, weight: paddle.Tensor, *, transposed: bool) -> None:
@@ -148,7 +149,8 @@ class LinearParallel:
         return collectives.copy_to_group(inp, self.group)
 
     def whole_gradient(self, parameter: paddle.Tensor | None) -> paddle.Tensor | None:
-        """A norm's parameter before a GEMM divided by columns: its gradient is all ranks' sum."""
+        """Marks a norm's parameter before a column-parallel GEMM: its gradient is summed over the
+        ranks."""
         if parameter is None or self.mode != "column" or not self.is_parallel:
             return parameter
         return collectives.copy_to_group(parameter, self.group)

@@ -233,7 +233,8 @@ class TransformerLayer(paddle.nn.Layer):
         return self.layernorm(hidden) if self.output_layernorm else hidden
 
     def _add(self, block: Any, residual: paddle.Tensor) -> paddle.Tensor:
-        """The block's output, after dropout, and the residual: its input or that normalized."""
+        """Returns the block's output after dropout, and the residual: its input or its normalized
+        input."""
         if isinstance(block, tuple):
             block, residual = block
         parallel = self.tp_size > 1
@@ -244,7 +245,7 @@ class TransformerLayer(paddle.nn.Layer):
 
 
 def _sum(a: paddle.Tensor, b: paddle.Tensor) -> paddle.Tensor:
-    # Paddle adds no 16-bit numbers on the CPU; elsewhere it adds them as this does.
+    # Paddle cannot add 16-bit tensors on the CPU; on other devices it gives the same result.
     if a.dtype == paddle.float32 or not a.place.is_cpu_place():
         return a + b
     return (a.astype("float32") + b.astype("float32")).astype(a.dtype)

@@ -25,7 +25,7 @@ _CASTABLE = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def _storage(cast: Cast, options: dict[str, float], dtype: torch.dtype) -> _C.QuantizedStorage:
-    """The codes as the core holds them, rounding to nearest."""
+    """Returns the codes in the core's layout, rounded to nearest."""
     rows, columns = cast.codes.shape
     data = (cast.codes, cast.scales)
     ways = (None, None, *data) if cast.transposed else (*data, None, None)
@@ -53,7 +53,7 @@ def _storage(cast: Cast, options: dict[str, float], dtype: torch.dtype) -> _C.Qu
 
 
 def _four_over_six(options: dict[str, float]) -> tuple[bool, float] | None:
-    """How blocks of FP4 were scaled to 4 or to 6: (squared error, largest scale)."""
+    """Options of scaling FP4 blocks to 4 or to 6: (squared error, largest scale)."""
     if LARGEST_SCALE not in options:
         return None
     return bool(options[SQUARED_ERROR]), options[LARGEST_SCALE]
@@ -77,7 +77,7 @@ def _quantizers_like(
 
 
 def _cast(quantizer: _C.Quantizer, original: torch.Tensor, transposed: bool) -> Cast:
-    """original [rows, K] cast in the orientation in which its GEMM takes it."""
+    """Casts original [rows, K] in the orientation that its GEMM uses."""
     quantizer.set_usage(rowwise=not transposed, columnwise=transposed)
     tensor = original.T.contiguous() if transposed else original.contiguous()
     storage = quantizer.quantize(tensor)._storage
@@ -166,7 +166,7 @@ def _title(dump: Dump, what: str) -> str:
 
 
 def _describe_kernel(dump: Dump) -> str:
-    """Return the kernel as a reader asks for it: dumps name the arithmetic of the emulation."""
+    """Returns the kernel for display: dumps name the arithmetic of the emulation."""
     emulated = " GEMM of decoded operands"
     if emulated not in dump.kernel:
         return dump.kernel

@@ -1,4 +1,4 @@
-"""Attributes and datasets of files that may be damaged, read and checked."""
+"""Reads and checks attributes and datasets of files that may be damaged."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ PLAIN = ("BF16", "FP16", "FP32", "FP64")
 
 @contextlib.contextmanager
 def opened(path: pathlib.Path) -> Iterator[h5py.File]:
-    """The file, its structure checked; any error of HDF5 becomes a RecordError that names it."""
+    """Opens the file and checks its structure. HDF5 errors become RecordErrors that name the
+    file."""
     check_regular_file(path)
     try:
         with h5py.File(path, "r") as file:
@@ -72,7 +73,7 @@ def attribute(item: h5py.HLObject, name: str, kind: type, default: object = None
 
 
 def read_tensor(file: h5py.File, path: str, formats: tuple[str, ...]) -> tuple[torch.Tensor, str]:
-    """A dataset's elements, and their format."""
+    """Returns a dataset's elements and their format."""
     dataset = file[path]
     if not isinstance(dataset, h5py.Dataset):
         raise RecordError(f"{file.filename}: {path} is not a dataset")
@@ -85,7 +86,7 @@ def read_tensor(file: h5py.File, path: str, formats: tuple[str, ...]) -> tuple[t
         raise RecordError(
             f"{file.filename}: {path} holds {dataset.dtype}; {format} is stored as {stored}"
         )
-    # A damaged shape may claim more than any memory holds.
+    # A damaged shape may exceed any memory.
     if dataset.id.get_storage_size() != dataset.size * stored.itemsize:
         raise RecordError(f"{file.filename}: {path} has not as many bytes as its shape needs")
     array = np.ascontiguousarray(dataset[()]).reshape(dataset.shape)

@@ -1,4 +1,4 @@
-"""The work of ``telens replay``, which checks the command line and starts it."""
+"""Implements ``telens replay``; the command checks its arguments and starts this module."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _object(dump: dumps.Dump) -> dict:
 
 
 def _check_reproducer(path: pathlib.Path) -> None:
-    """Before the work, which may take long."""
+    """Checked before the work, which may take long."""
     if path.suffix != ".py":
         raise UsageError(f"--emit {path}: expected the name of a Python script, such as repro.py")
     for each in (path, path.with_suffix(".pt")):
@@ -167,7 +167,7 @@ class _Replay:
         self._given = given
         self._printed = 0
         self._refusals: list[str] = []
-        self._noted: set[str] = set()  # a note that holds for all GEMMs is printed once
+        self._noted: set[str] = set()  # a note that applies to every GEMM is printed once
         self.objects: list[dict] = []
         self.gemms: list[gemm_error.Gemm] = []  # for a reproducer
 

@@ -1,8 +1,9 @@
-"""Checks of a dump before its contents are read: files of strangers may point to other files.
+"""Checks a dump before its contents are read: files from untrusted sources may refer to other
+files.
 
-A dump holds groups, hard links, and datasets of few types that are stored in one piece. Anything
-else that HDF5 knows (soft and external links, external and virtual storage, chunks, filters) is
-refused, so that reading a dump reads that file only and allocates no more than its size.
+A dump holds groups, hard links, and datasets of few types that are stored in one piece. Other HDF5
+features (soft and external links, external and virtual storage, chunks, filters) are rejected, so
+that reading a dump reads that file only and allocates no more than its size.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _LONGEST_ATTRIBUTE = 1 << 16  # bytes
 
 
 def check_regular_file(path: pathlib.Path) -> None:
-    """Raises RecordError for a pipe or a device, on which HDF5 would wait or never end."""
+    """Raises RecordError for a pipe or a device, which HDF5 would read forever."""
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
@@ -47,7 +48,7 @@ def check_regular_file(path: pathlib.Path) -> None:
 
 
 def is_dump(file: h5py.File) -> bool:
-    """Whether the file has the text ``schema``, which the files of other programs do not."""
+    """Returns whether the file has the attribute ``schema``, which marks our files."""
     if "schema" not in file.attrs:
         return False
     _check_attribute(file, "schema", file.attrs.get_id("schema"))
@@ -65,7 +66,7 @@ def check_structure(file: h5py.File) -> None:
             _check_dataset(item)
             described[path] += np.asarray(item.shape, "<u8").tobytes() + _stored_crc(item)
     if not has_checksums:
-        return  # written before there were any
+        return  # written before checksums existed
     expected = file.attrs.get(_STRUCTURE_CHECKSUM)
     # Paths are compared as bytes, as in C++.
     every = sorted((path.encode("utf-8", "surrogateescape"), path) for path in described)
@@ -126,7 +127,7 @@ def _check_dataset(dataset: h5py.Dataset) -> None:
         refuse("lacks a shape")
     if dataset.dtype not in _TYPES or dataset.dtype.names or dataset.dtype.metadata:
         refuse(f"holds {dataset.dtype}; expected one of {', '.join(map(str, _TYPES))}")
-    # A damaged shape may claim more than any memory holds.
+    # A damaged shape may exceed any memory.
     if dataset.id.get_storage_size() != dataset.size * dataset.dtype.itemsize:
         refuse("does not have as many bytes as its shape needs")
 

@@ -1,4 +1,4 @@
-"""GEMMs in the files that DumpTensors writes (docs/run_file.md), read and checked."""
+"""Reads and checks GEMMs in files of DumpTensors (docs/run_file.md)."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _options(group: h5py.Group) -> dict[str, float] | None:
 def _operand(
     file: h5py.File, group_name: str, original_path: str, name: str, transposed: bool
 ) -> Operand:
-    """transposed: the GEMM takes the tensor's columns as its rows."""
+    """transposed: the GEMM uses the tensor's columns as its rows."""
     if group_name not in file:
         raise RecordError(
             f"{file.filename}: it lacks {group_name}, the GEMM's operand {name}; dump it "

@@ -1,4 +1,4 @@
-"""Which GEMMs the files that DumpTensors writes hold (docs/run_file.md)."""
+"""Finds GEMMs in files of DumpTensors (docs/run_file.md)."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _dumps_among(
 
 
 def _files_in(folder: pathlib.Path, warn: Callable[[str], None]) -> list[_File]:
-    """The dumps at any depth."""
+    """Yields the dumps at any depth."""
     paths = [path for path in sorted(folder.rglob("*.h5")) if path.is_file()]
     return _dumps_among((path for path in paths if not _RUN_FILE.fullmatch(path.name)), warn)
 
@@ -161,9 +161,9 @@ def _missing(files: list[_File]) -> str:
 def find(path: pathlib.Path, warn: Callable[[str], None] = lambda line: None) -> list[Found]:
     """Returns the GEMMs of a file, of a tensor's file and its neighbors, or of a folder.
 
-    In the order of iterations, ranks, layers, micro-batches, and of training. ``warn`` is called
-    with a line for each unreadable file of the folder, which is skipped. Raises UsageError if no
-    GEMM is found, RecordError for a file that is damaged or not a dump.
+    Ordered by iteration, rank, layer, micro-batch and GEMM. ``warn`` is called with a line for each
+    unreadable file of the folder, which is skipped. Raises UsageError if no GEMM is found,
+    RecordError for a file that is damaged or not a dump.
     """
     if not path.exists():
         raise UsageError(f"{path}: no such file or folder")

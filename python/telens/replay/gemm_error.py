@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import torch
 
 HADAMARD_SIZE = 16
-# The most elements of the result at a time. Some thirty FP64 matrices of that size are in memory.
+# The maximum number of result elements per chunk. About thirty FP64 matrices of that size are in
+# memory.
 _MOST_ELEMENTS = 1 << 22
 # 2^-53: the largest relative rounding error of an FP64 operation.
 UNIT = 2.0**-53
@@ -23,7 +24,7 @@ _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 @dataclasses.dataclass
 class Cast:
-    """An operand as its GEMM gets it: [rows, K]."""
+    """An operand in the orientation of its GEMM: [rows, K]."""
 
     # uint8 [rows, K], E2M1: [rows, K / 2], the code of even column in the lower four bits; or the
     # values themselves if `scales` is None.
@@ -58,7 +59,7 @@ class Cast:
 
 @dataclasses.dataclass
 class Gemm:
-    """A GEMM that ran, or (without a result) one that might have."""
+    """A GEMM that ran, or a hypothetical GEMM without a result."""
 
     title: str
     names: tuple[str, str]  # the operands'
@@ -90,11 +91,11 @@ class Split:
     total: torch.Tensor
     parts: list[Part]
     bound: torch.Tensor
-    left_out: int  # elements that are not finite in the result or on the way to it
+    left_out: int  # nonfinite elements in the result or in intermediate values
 
 
 def decode(codes: torch.Tensor, format: str) -> torch.Tensor:
-    """The values of codes, in FP64. Exact."""
+    """Returns the exact values of codes in FP64."""
     if format == "E4M3":
         return codes.view(torch.float8_e4m3fn).double()
     if format == "E5M2":
@@ -110,9 +111,9 @@ def decode(codes: torch.Tensor, format: str) -> torch.Tensor:
 
 
 def undo_hadamard(values: torch.Tensor, signs: int) -> torch.Tensor:
-    """[rows, K], of which each 16 columns x were made (flip(x, signs) H) / 4: the x, in FP64.
+    """Inverts the transform of [rows, K], which mapped 16 columns x to (flip(x, signs) H) / 4.
 
-    H is Sylvester's Hadamard matrix, so that H H = 16 I.
+    Returns x in FP64. H is Sylvester's Hadamard matrix, so H H = 16 I.
     """
     matrix = torch.ones(1, 1, dtype=torch.float64)
     while matrix.shape[0] < HADAMARD_SIZE:
@@ -124,10 +125,10 @@ def undo_hadamard(values: torch.Tensor, signs: int) -> torch.Tensor:
 
 
 def round_once(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """FP64 values rounded to dtype, to nearest, ties to even; in FP64.
+    """Rounds FP64 values to dtype, to nearest with ties to even. Returns FP64.
 
-    To 16 bits by way of FP32 rounded to odd, which keeps the second rounding from seeing a tie
-    that is none (Boldo and Melquiond, IEEE TC 57(4), 2008).
+    Rounding to 16 bits goes through FP32 rounded to odd, which avoids false ties in the second
+    rounding (Boldo and Melquiond, IEEE TC 57(4), 2008).
     """
     if dtype in (torch.float32, torch.float64):
         return values.to(dtype).double()
@@ -283,7 +284,7 @@ class Figures:
 
     rows: list[dict]
     elements: int
-    left_out: int  # elements that are not finite in the result or on the way to it
+    left_out: int  # nonfinite elements in the result or in intermediate values
 
 
 def figures(gemm: Gemm, most_elements: int = _MOST_ELEMENTS) -> Figures:
@@ -315,7 +316,7 @@ def figures(gemm: Gemm, most_elements: int = _MOST_ELEMENTS) -> Figures:
 
 
 def text(gemm: Gemm) -> str:
-    """The parts of a GEMM's error, as a table for people."""
+    """Formats the parts of a GEMM's error as a table."""
     found = figures(gemm)
     width = max(len(row["part"]) for row in found.rows)
     lines = [gemm.title, f"{'part':{width}}  {'error %':>10}  {'share %':>8}  {'mean %':>11}"]

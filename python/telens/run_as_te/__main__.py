@@ -29,8 +29,8 @@ Example: python -m telens.run_as_te --convert --recipe delayed --config debug.ya
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit status of a command line that cannot be run; the script's own errors and
-    exits are its own."""
+    """Returns the exit status for an invalid command line. Errors and exits of the script
+    propagate."""
     options = _parser().parse_args(arguments)
     try:
         install()

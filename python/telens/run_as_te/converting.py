@@ -1,4 +1,4 @@
-"""Converts the models of a script that knows nothing of FP8, and runs them under a recipe."""
+"""Converts the models of a script without FP8 support and runs them under a recipe."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RECIPES: dict[str, Callable[[], recipes.Recipe]] = {
 
 
 def recipe_named(name: str) -> recipes.Recipe:
-    """Returns the recipe of a name. Throws UsageError with the nearest one."""
+    """Returns the named recipe. Raises UsageError with the nearest name."""
     if name not in RECIPES:
         raise _C.UsageError(
             f"--recipe: unknown recipe {name!r}{nearest(name, RECIPES)}; it is one of "
@@ -83,7 +83,7 @@ class _Forwards:
             with self._lock:
                 if module not in self._seen:
                     self._convert(module)
-        # A forward inside of a backward recomputes one that has run in its own region.
+        # A forward inside a backward is a recomputation; its original ran in its own region.
         if torch._C._current_graph_task_id() != -1:
             return
         outermost.module, outermost.depth = module, 1

@@ -116,7 +116,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if not _has_answer(fullname):
             # Without .name: import would otherwise replace this message.
             raise ModuleNotFoundError(_lacks(fullname))
-        # A package, so that `from x import y` asks here for a y that x has not.
+        # A package, so that `from x import y` looks here for a missing y.
         spec = importlib.machinery.ModuleSpec(
             fullname, self, origin=_file(fullname), is_package=True
         )
@@ -168,7 +168,7 @@ class _Distribution(importlib.metadata.Distribution):
 
 
 class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Calls a function once a module has been imported by those who find it."""
+    """Calls a function after a module has been imported."""
 
     def __init__(self, name: str, act: Callable[[], None]) -> None:
         self._name = name

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 __all__ = ["ADVICE", "CLASSES", "MODULES", "PACKAGES"]
 
-# Packages by the name of their distribution, with the version whose names are followed.
+# Packages by distribution name, with the version whose names are provided.
 PACKAGES = {
     "transformer_engine": "2.20.0",
     "transformer_engine_torch": "2.20.0",
@@ -149,7 +149,7 @@ CLASSES = {
 
 _OPTIMIZERS = "it is in transformer_engine.pytorch.optimizers"
 
-# Advice for names that they have and we lack.
+# Advice for names that telens lacks.
 ADVICE = {
     "FusedAdam": _OPTIMIZERS,
     "FusedSGD": _OPTIMIZERS,

@@ -1,4 +1,4 @@
-"""A debug session around a script that knows of none."""
+"""Runs a script inside a debug session without changes to the script."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _refuse_another(*args: Any, **kwargs: Any) -> None:
 
 
 class _Steps:
-    """Ends iterations where an optimizer steps."""
+    """Ends iterations when an optimizer steps."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -111,7 +111,7 @@ class _Steps:
 
     def step_of_script(self, *args: Any, **kwargs: Any) -> None:
         """The script's own call, in place of ``telens.debug.step``."""
-        # The optimizer's step just before the first call has ended this iteration.
+        # The optimizer's step before the first call has already ended this iteration.
         if self._script_steps or self.count == 0:
             self.count += 1
             debug.step(*args, **kwargs)
@@ -132,7 +132,7 @@ class _Names:
         self._models = 0
 
     def note_forward(self, module: torch.nn.Module, args: Any) -> None:
-        """Before a forward: the outermost one of a model comes first."""
+        """Runs before a forward; the outermost forward of a model comes first."""
         if module in self._seen:
             return
         inside = [each for each in module.modules() if each not in self._seen]

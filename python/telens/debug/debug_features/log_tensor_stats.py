@@ -63,7 +63,7 @@ class LogTensorStats(GenericConfigAPIMapper):
         )
 
     def _check_params(self, config: dict, layer_name: str, **kwargs: Any) -> bool:
-        """Whether the call is due."""
+        """Returns whether the call is due."""
         return self._check_log_frequency(config, **kwargs)
 
     def _check_and_gather_tensor(

@@ -1,1 +1,1 @@
-"""The state of debugging, where code written for Transformer Engine looks for it."""
+"""The debug state, under Transformer Engine's import path."""

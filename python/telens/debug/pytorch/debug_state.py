@@ -1,4 +1,4 @@
-"""Whether a debug session runs, under the name by which Transformer Engine's layers ask."""
+"""Whether a debug session runs, under Transformer Engine's name."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ class _StateType(type):
 
 
 class TEDebugState(metaclass=_StateType):
-    """Whether layers are watched: ``TEDebugState.debug_enabled``."""
+    """Whether layers are observed: ``TEDebugState.debug_enabled``."""
 
     layer_count = 1
     layers_initialized: dict = {}  # noqa: RUF012
 
     @classmethod
     def initialize(cls) -> None:
-        """Nothing: ``debug_enabled`` follows the session."""
+        """Does nothing: ``debug_enabled`` follows the session."""
 
     @classmethod
     def _reset(cls) -> None:
-        """Counts layers from 1 again. A session is ended by ``debug.end_debug()``."""
+        """Counts layers from 1 again. Use ``debug.end_debug()`` to end a session."""
         cls.layer_count = 1
         cls.layers_initialized.clear()
 
     @classmethod
     def get_layer_count(cls) -> int:
-        """Returns 1, 2, ... for names of layers that have none."""
+        """Returns 1, 2, ... for unnamed layers."""
         count = cls.layer_count
         cls.layer_count += 1
         return count

@@ -1,8 +1,23 @@
-"""The values that bins of histograms stand for."""
+"""Tables of a run: the order of columns, and the bounds of histogram bins."""
 
 from __future__ import annotations
 
-__all__ = ["bin_edges"]
+from collections.abc import Collection
+
+__all__ = ["bin_edges", "in_order"]
+
+# The columns that tables begin with.
+_FIRST = ["rank", "iteration", "layer", "tensor", "gemm", "statistic", "scope"]
+
+
+def in_order(columns: Collection[str]) -> list[str]:
+    """Orders columns: keys first, the value last."""
+    middle = [name for name in columns if name not in _FIRST and name != "value"]
+    return [
+        *(name for name in _FIRST if name in columns),
+        *middle,
+        *(name for name in columns if name == "value"),
+    ]
 
 
 def bin_edges(statistics, bins):
@@ -71,7 +86,7 @@ def _edges_of_exponents(mantissa_bits: int, smallest_normal: float):
         distance = numpy.abs(bins - 257).astype(numpy.float64)  # 257: zeros
         least = numpy.exp2(
             distance - 128
-        )  # the smallest normal number; a distance of 2 stands for 2^-126
+        )  # the smallest normal number; a distance of 2 represents 2^-126
         most = least * (2 - 2.0**-mantissa_bits)
         least[distance == 1] = smallest_normal * 2.0**-mantissa_bits
         most[distance == 1] = smallest_normal * (1 - 2.0**-mantissa_bits)
