@@ -247,7 +247,7 @@ def test_a_margin_that_leaves_nothing_of_a_tensor_is_refused(margin):
         DelayedScaling(margin=margin)
     recipe = DelayedScaling()
     recipe.margin = margin
-    with pytest.raises(telens.UsageError, match="must lie between"):
+    with pytest.raises(telens.UsageError, match="must be between"):
         forward(recipe)
 
 

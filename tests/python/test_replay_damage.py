@@ -45,7 +45,7 @@ def mutations(file):
         "fewer scales": lambda: replace("b/scale_inv", file["b/scale_inv"][:, :1]),
         "blocks of no rows": attribute("a", "block_height", 0),
         "blocks of -32": attribute("a", "block_length", -32),
-        "the other way": attribute("a", "transposed", 1),
+        "the other orientation": attribute("a", "transposed", 1),
         "signs of 17 bits": attribute("a", "hadamard_signs", 2**16),
         "an unknown rounding": attribute("b", "scale_rounding", 3),
         "an epsilon that is NaN": attribute("b", "amax_epsilon", np.nan),

@@ -13,7 +13,7 @@ def check_paddle_version(found: str) -> None:
     """Raises ImportError for an untested version of Paddle."""
     if ".".join(found.split(".")[:2]) not in TRIED:
         raise ImportError(
-            f"telens.paddle is tested with paddlepaddle {', '.join(TRIED)} not with "
+            f"telens.paddle is tested with paddlepaddle {', '.join(TRIED)}, not with "
             f"{found}, whose layers and autograd may differ; {_INSTALL}"
         )
 
