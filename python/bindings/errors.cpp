@@ -166,14 +166,20 @@ py::handle no_argument() {
   return object;
 }
 
+// Returns the name of a value's type without its module.
+std::string name_of_type(py::handle value) {
+  const std::string name = Py_TYPE(value.ptr())->tp_name;
+  return name.substr(name.rfind('.') + 1);
+}
+
 [[noreturn]] void reject_arguments(const std::string& title, const std::string& parameters,
                                    RejectedArgument first, const py::args& others,
                                    const py::kwargs& keywords) {
   std::vector<std::string> given;
-  if (!first.value.is(no_argument())) given.emplace_back(Py_TYPE(first.value.ptr())->tp_name);
-  for (const py::handle value : others) given.emplace_back(Py_TYPE(value.ptr())->tp_name);
+  if (!first.value.is(no_argument())) given.push_back(name_of_type(first.value));
+  for (const py::handle value : others) given.push_back(name_of_type(value));
   for (const auto& [name, value] : keywords) {
-    given.push_back(fmt::format("{}: {}", name.cast<std::string>(), Py_TYPE(value.ptr())->tp_name));
+    given.push_back(fmt::format("{}: {}", name.cast<std::string>(), name_of_type(value)));
   }
   raise<UsageError>("{}: takes ({}), not ({})", public_name(title), parameters,
                     fmt::join(given, ", "));
