@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 
 from telens import _C
-from telens.pytorch.neutral_arguments import (
+from telens.pytorch.layers.arguments import (
     NeutralArgument,
     constructor_arguments,
+    constructor_positions,
     forward_arguments,
+    forward_positions,
 )
-from telens.pytorch.packed_heads import REPLACEABLE
-from telens.pytorch.positional_arguments import constructor_positions, forward_positions
+from telens.pytorch.layers.attention_inputs import REPLACEABLE
 
 _HEADER = """\
 # Written by telens._stubs from core/modules; do not edit.

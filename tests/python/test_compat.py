@@ -12,7 +12,7 @@ from telens.common.recipe import DelayedScaling, Float8CurrentScaling
 from telens.pytorch import constants, module_base
 from telens.pytorch.attention.rope import apply_fused_qkv_rotary_pos_emb, apply_rotary_pos_emb
 from telens.pytorch.compat import expert_parallel, gemm, graph_state, ranks, utils
-from telens.pytorch.initialization import DEFAULT_WEIGHT_STD
+from telens.pytorch.layers.initialization import DEFAULT_WEIGHT_STD
 
 
 def make_linear(**options) -> te.Linear:

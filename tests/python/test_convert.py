@@ -19,7 +19,7 @@ import telens
 import telens.debug as debug
 import telens.pytorch as te
 from telens.common.recipe import Float8CurrentScaling
-from telens.pytorch.stored_histories import states_in
+from telens.pytorch.checkpoints.stored_histories import states_in
 
 
 def make_model() -> torch.nn.Sequential:

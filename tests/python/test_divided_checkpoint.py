@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 import telens
 import telens.pytorch as te
 from telens.common.recipe import DelayedScaling, Float8CurrentScaling
-from telens.pytorch.divided_activation import DividedActivation
+from telens.pytorch.parallel.divided_activation import DividedActivation
 
 RECIPES = (None, DelayedScaling, Float8CurrentScaling)
 

@@ -14,7 +14,7 @@ import torch
 import telens
 import telens.pytorch as te
 from telens.common.recipe import DelayedScaling
-from telens.pytorch.transformer_engine_pickle import UnreadablePickle, read_pickle
+from telens.pytorch.checkpoints.transformer_engine_pickle import UnreadablePickle, read_pickle
 
 SECONDS = 5.0  # of a processor; the largest case takes 0.6
 PEAK = 100 << 20  # bytes; the largest case takes 13 MB

@@ -8,7 +8,7 @@ import torch
 import telens
 import telens.pytorch as te
 from telens.common.recipe import Float8CurrentScaling
-from telens.pytorch.hugging_face_parts import Replacement
+from telens.pytorch.hugging_face.parts import Replacement
 
 transformers = pytest.importorskip("transformers")
 

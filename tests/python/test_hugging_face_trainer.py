@@ -9,7 +9,7 @@ transformers = pytest.importorskip("transformers")
 
 import telens  # noqa: E402
 import telens.debug as debug  # noqa: E402
-from telens.pytorch.hugging_face_trainer import RecordingCallback  # noqa: E402
+from telens.pytorch.hugging_face.trainer import RecordingCallback  # noqa: E402
 
 
 class Scaled(torch.nn.Module):

@@ -7,7 +7,7 @@ import torch
 
 import telens
 import telens.pytorch as te
-from telens.pytorch.neutral_arguments import constructor_arguments, forward_arguments
+from telens.pytorch.layers.arguments import constructor_arguments, forward_arguments
 
 # Name and default of all arguments of Transformer Engine 2.20's constructors but for the device,
 # typed from its sources.
@@ -390,7 +390,7 @@ def test_modules_stand_where_scripts_import_them_from():
     from telens.pytorch.attention import DotProductAttention, MultiheadAttention
     from telens.pytorch.distributed import checkpoint
     from telens.pytorch.fp8 import DelayedScaling, check_fp8_support
-    from telens.pytorch.transformer import TransformerLayer
+    from telens.pytorch.modules import TransformerLayer
 
     assert te.attention.DotProductAttention is te.DotProductAttention is DotProductAttention
     assert te.fp8.check_fp8_support is check_fp8_support

@@ -11,7 +11,7 @@ from recorded_graphs import RecordedGraphs
 import telens
 import telens.pytorch as te
 from telens.pytorch import graph
-from telens.pytorch.graph_order import Pass, schedule_by_order
+from telens.pytorch.graphs.order import Pass, schedule_by_order
 
 
 @pytest.fixture

@@ -100,8 +100,7 @@ def test_a_quantizer_of_fp8_refuses_e2m1_by_name(build):
 
 
 def test_copied_features_find_their_imports():
-    from telens.pytorch.quantized_tensor import QuantizedTensor, Quantizer
-    from telens.pytorch.tensor.identity_tensor import IdentityQuantizer
+    from telens.pytorch.tensor import IdentityQuantizer, QuantizedTensor, Quantizer
 
     assert (QuantizedTensor, Quantizer) == (te.QuantizedTensor, te.Quantizer)
     assert IdentityQuantizer is te.IdentityQuantizer

@@ -6,54 +6,52 @@ from typing import Any
 from telens import common
 from telens._C import DType
 from telens.pytorch import (
+    _aliases,
     attention,
     checkpointing,
     conversion,
-    conversion_notes,
     cpu_offload,
-    cross_entropy,
     distributed,
     fp8,
-    graph,
+    graphs,
     hugging_face,
-    inference_params,
     model_summary,
     modules,
-    moe_dispatcher,
-    permutation,
     quantization,
-    rng_tracker,
-    rotary,
-    stored_histories,
     tensor,
-    transformer,
-    transformer_engine_export,
-    transformer_engine_state,
-    userbuffers,
 )
 from telens.pytorch.checkpointing import *  # noqa: F403
+from telens.pytorch.checkpoints import (
+    stored_histories,
+    transformer_engine_export,
+    transformer_engine_state,
+)
+from telens.pytorch.checkpoints.stored_histories import *  # noqa: F403
+from telens.pytorch.checkpoints.transformer_engine_export import *  # noqa: F403
+from telens.pytorch.checkpoints.transformer_engine_state import *  # noqa: F403
 from telens.pytorch.conversion import *  # noqa: F403
-from telens.pytorch.conversion_notes import *  # noqa: F403
 from telens.pytorch.cpu_offload import *  # noqa: F403
-from telens.pytorch.cross_entropy import *  # noqa: F403
-from telens.pytorch.graph import *  # noqa: F403
+from telens.pytorch.graphs.callables import *  # noqa: F403
 from telens.pytorch.hugging_face import *  # noqa: F403
-from telens.pytorch.inference_params import *  # noqa: F403
+from telens.pytorch.layers import inference_params, rotary
+from telens.pytorch.layers.inference_params import *  # noqa: F403
+from telens.pytorch.layers.rotary import *  # noqa: F403
 from telens.pytorch.model_summary import *  # noqa: F403
 from telens.pytorch.module import Module
 from telens.pytorch.modules import *  # noqa: F403
-from telens.pytorch.moe_dispatcher import *  # noqa: F403
-from telens.pytorch.permutation import *  # noqa: F403
+from telens.pytorch.moe import dispatcher, permutation
+from telens.pytorch.moe.dispatcher import *  # noqa: F403
+from telens.pytorch.moe.permutation import *  # noqa: F403
+from telens.pytorch.parallel import cross_entropy, rng_tracker, userbuffers
+from telens.pytorch.parallel.cross_entropy import *  # noqa: F403
+from telens.pytorch.parallel.rng_tracker import *  # noqa: F403
+from telens.pytorch.parallel.userbuffers import *  # noqa: F403
 from telens.pytorch.quantization import *  # noqa: F403
-from telens.pytorch.rng_tracker import *  # noqa: F403
-from telens.pytorch.rotary import *  # noqa: F403
-from telens.pytorch.stored_histories import *  # noqa: F403
 from telens.pytorch.tensor import *  # noqa: F403
-from telens.pytorch.transformer_engine_export import *  # noqa: F403
-from telens.pytorch.transformer_engine_state import *  # noqa: F403
-from telens.pytorch.userbuffers import *  # noqa: F403
 
-# Submodules that are imported when they are asked for.
+_aliases.install()
+
+# Submodules that are imported on first use.
 _LATE = {
     "ops": "telens.pytorch.compat.ops",
     "optimizers": "telens.pytorch.optimizers",
@@ -64,6 +62,8 @@ _LATE = {
 def __getattr__(name: str) -> Any:
     if name in _LATE:
         return importlib.import_module(_LATE[name])
+    if name in _aliases.FORMER_PATHS:
+        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -74,18 +74,16 @@ __all__ = [
     "common",
     "distributed",
     "fp8",
-    "transformer",
     *modules.__all__,
     *checkpointing.__all__,
     *conversion.__all__,
-    *conversion_notes.__all__,
     *cpu_offload.__all__,
     *cross_entropy.__all__,
-    *graph.__all__,
+    *graphs.__all__,
     *hugging_face.__all__,
     *inference_params.__all__,
     *model_summary.__all__,
-    *moe_dispatcher.__all__,
+    *dispatcher.__all__,
     *permutation.__all__,
     *quantization.__all__,
     *rng_tracker.__all__,

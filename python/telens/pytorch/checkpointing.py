@@ -12,7 +12,7 @@ import torch.utils.checkpoint
 
 from telens import _C
 from telens._names import refusal
-from telens.pytorch.divided_activation import divide_first_tensor
+from telens.pytorch.parallel.divided_activation import divide_first_tensor
 
 __all__ = ["checkpoint", "checkpoint_context_fn"]
 

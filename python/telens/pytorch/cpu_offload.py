@@ -33,7 +33,7 @@ def get_cpu_offload_context(
     retain_pinned_cpu_buffers: bool = False,
     offload_stream: torch.Stream | None = None,
 ) -> tuple[AbstractContextManager[Any], Synchronize]:
-    """A context for each layer's forward, and a function to be called after it.
+    """Returns a context for each layer's forward, and a function to call after it.
 
         context, synchronize = te.get_cpu_offload_context(True, 2, len(layers))
         for layer in layers:
@@ -41,40 +41,40 @@ def get_cpu_offload_context(
                 x = layer(x)
             x = synchronize(x)
 
-    Of the first ``num_layers`` of ``model_layers`` layers, what autograd saves moves to the host:
-    the copy of layer i begins with the next layer, its place on the device is free when layer
-    ``model_layers - num_layers + i`` begins, and its way back begins with the backward of layer
-    ``model_layers - 1 - num_layers + i``. So the last ones have the memory. With ``model_layers``
-    at 1 it is not told how many there are: a place is free when the layer after the next one
-    begins, and the way back begins with the backward of the next layer.
+    The tensors that autograd saves in the first ``num_layers`` of ``model_layers`` layers move to
+    the host. The copy of layer i starts when the next layer begins. Its device memory is released
+    when layer ``model_layers - num_layers + i`` begins, and its copy back starts with the backward
+    of layer ``model_layers - 1 - num_layers + i``, so that the last layers have the memory. If
+    ``model_layers`` is 1, the number of layers is unknown: memory is released when the second next
+    layer begins, and the copy back starts with the backward of the next layer.
 
     Parameters, small tensors (under 256 Ki elements), tensors with gaps between their elements
-    (with a warning) and what ``mark_not_offload`` names stay where they are. So do quantized
-    operands, which our layers keep outside of what autograd saves. Gradients have the same bits.
-    On a GPU copies run on a stream of their own into pinned memory; on a CPU they are copies too,
-    so that programs can be tested there.
+    (with a warning) and tensors passed to ``mark_not_offload`` are not moved. Neither are quantized
+    operands, which layers of TELens do not save through autograd. Gradients are bit-identical. On a
+    GPU, copies run on a separate stream into pinned memory; on a CPU they are copies as well, so
+    that programs can be tested there.
 
     Parameters
     ----------
     enabled
-        False: a context that does nothing, and a function that returns what it is given
+        False: returns an empty context and an identity function, and checks nothing
     offload_activations
-        must be True where enabled
+        must be True if enabled
     offload_weights
-        without effect: parameters stay
+        no effect: parameters are not moved
     double_buffering
-        without effect: what comes back gets memory of its own
+        no effect: each tensor that comes back gets new memory
     manual_synchronization, offload_stream
-        must keep their defaults where enabled: transfers begin and end with the layers
+        must be at their defaults if enabled: transfers start and end with the layers
     retain_pinned_cpu_buffers
-        without effect: torch caches pinned memory
-
-    Nothing is checked unless ``enabled``.
+        no effect: torch caches pinned memory
 
     Returns
     -------
-    (context, synchronize): ``synchronize(output)`` returns the output, whose backward then begins
-    the ways back; without an argument a tensor comes back when it is used.
+    (context, synchronize): ``synchronize(output)`` returns the output, whose backward then starts
+    the copies back. Without an argument, a tensor is copied back when it is used.
+
+    Raises UsageError for options that are not supported, and inside a debug session.
     """
     if not enabled:
         return contextlib.nullcontext(), lambda output=None: output
@@ -114,13 +114,13 @@ def get_cpu_offload_context(
 
 
 def mark_not_offload(*tensors: torch.Tensor) -> None:
-    """These stay where they are when autograd saves them."""
+    """Keeps these tensors on their device when autograd saves them."""
     for tensor in tensors:
         tensor._telens_not_offloaded = True
 
 
 class _Saved:
-    """A tensor that autograd saved: on the device, on the host, or on its way."""
+    """A tensor that autograd saved: on the device, on the host, or in transfer."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor: torch.Tensor | None = tensor
@@ -129,27 +129,27 @@ class _Saved:
         self._ready: torch.Event | None = None
 
     def copy_to_host(self, stream: torch.Stream | None) -> None:
-        """Begins the copy; the device's tensor stays until ``free``."""
+        """Starts the copy to the host. The device keeps the tensor until ``free``."""
         if self._host is None and self.tensor is not None:
             pinned = stream is not None
             self._host = torch.empty_like(self.tensor, device="cpu", pin_memory=pinned)
             self._ready = _copy(self._host, self.tensor, stream)
 
     def free(self) -> None:
-        """Lets go of the device's tensor, which is on the host."""
+        """Releases the device's tensor after its copy to the host has finished."""
         if self._host is not None:
             if self._ready is not None:
                 self._ready.synchronize()
             self.tensor = None
 
     def copy_back(self, stream: torch.Stream | None) -> None:
-        """Begins the way back."""
+        """Starts the copy back to the device."""
         if self.tensor is None:
             self.tensor = torch.empty_like(self._host, device=self._device)
             self._ready = _copy(self.tensor, self._host, stream)
 
     def take(self) -> torch.Tensor:
-        """The tensor on the device, when it is there."""
+        """Returns the tensor on the device; the current stream waits for its copy."""
         self.copy_back(None)
         if self._ready is not None and self._device.type != "cpu":
             torch.accelerator.current_stream(self._device).wait_event(self._ready)
@@ -160,7 +160,7 @@ class _Saved:
 def _copy(
     to: torch.Tensor, source: torch.Tensor, stream: torch.Stream | None
 ) -> torch.Event | None:
-    """Copies, on the stream where there is one; the event tells when it is done."""
+    """Copies, on ``stream`` if it is given. Returns the event of its end, or None on a CPU."""
     with torch.no_grad():
         if stream is None:
             to.copy_(source)
@@ -172,11 +172,11 @@ def _copy(
 
 
 class _Offloading:
-    """The layers of one model, from its first forward to the end of its backward."""
+    """The layers of a model, from its first forward to the end of its backward."""
 
     def __init__(self, offloaded: int, layers: int | None) -> None:
         self._offloaded = offloaded
-        # How many layers later a place is free; the way back begins one layer earlier.
+        # Layers until device memory is released; the copy back starts one layer earlier.
         self._distance = 2 if layers is None else layers - offloaded
         self._layers = layers
         self._begin()
@@ -186,7 +186,7 @@ class _Offloading:
 
     def _begin(self) -> None:
         self._layer = -1
-        # The graph alone holds them: what it has let go of is not worth moving.
+        # Weak: only the autograd graph owns the tensors, and released ones are not moved.
         self._saved: list[list[weakref.ref[_Saved]]] = []
         self._by_place: dict[tuple, weakref.ref[_Saved]] = {}
         self._in_backward = False
@@ -221,7 +221,7 @@ class _Offloading:
     def _of_layer(
         self, layer: int, saved: list[list[weakref.ref[_Saved]]] | None = None
     ) -> Iterator[_Saved]:
-        """What is left of what a layer saved, in this forward or an earlier one."""
+        """Yields the saved tensors of a layer that autograd still holds."""
         layers = self._saved if saved is None else saved
         if 0 <= layer < min(self._offloaded, len(layers)):
             yield from (each for ref in layers[layer] if (each := ref()) is not None)
@@ -246,7 +246,7 @@ class _Offloading:
         return saved.take() if isinstance(saved, _Saved) else saved
 
     def synchronize(self, output: Any = None) -> Any:
-        """To be called after each layer's forward, with its output."""
+        """Registers the copies back with the backward of ``output``; call it after each layer."""
         tensors = output if isinstance(output, tuple | list) else (output,)
         nodes = [each.grad_fn for each in tensors if getattr(each, "grad_fn", None) is not None]
         if output is not None and not nodes and torch.is_grad_enabled():

@@ -11,8 +11,13 @@ import torch
 
 from telens._names import refusal
 from telens.common.recipe import Recipe
-from telens.pytorch.conversion import MULTIPLE, Candidates, is_linear, maker_of
-from telens.pytorch.conversion_notes import reason_of_other_class
+from telens.pytorch.conversion import (
+    MULTIPLE,
+    Candidates,
+    is_linear,
+    maker_of,
+    reason_of_other_class,
+)
 from telens.pytorch.module import Module
 
 if TYPE_CHECKING:

@@ -13,33 +13,30 @@ import torch
 from telens import _C
 from telens.pytorch._compile import mark_graph_break
 from telens.pytorch.checkpointing import checkpoint
+from telens.pytorch.checkpoints.extra_state import EXTRA_STATE, WithExtraState
 from telens.pytorch.compat.heads_of_rank import heads_of_rank, note_all_heads
-from telens.pytorch.context_parallel import (
+from telens.pytorch.layers.arguments import (
+    NeutralArgument,
+    check_constructor_positions,
+    constructor_arguments,
+    constructor_positions,
+    forward_arguments,
+    forward_positions,
+    take,
+    without_aliases,
+)
+from telens.pytorch.layers.attention_inputs import ARGUMENTS, is_packed, unpacked, with_score_mod
+from telens.pytorch.layers.delayed_wgrads import WithDelayedWgrads
+from telens.pytorch.layers.grouped_parameters import arrange
+from telens.pytorch.layers.inference_params import call_with_cache
+from telens.pytorch.layers.initialization import reset_own_parameters
+from telens.pytorch.parallel.context_parallel import (
     ATTRIBUTES,
     WithContextParallel,
     copy_context,
     without_context,
 )
-from telens.pytorch.delayed_wgrads import WithDelayedWgrads
-from telens.pytorch.extra_state import EXTRA_STATE, WithExtraState
-from telens.pytorch.grouped_parameters import arrange
-from telens.pytorch.inference_params import call_with_cache
-from telens.pytorch.initialization import reset_own_parameters
-from telens.pytorch.neutral_arguments import (
-    NeutralArgument,
-    constructor_arguments,
-    forward_arguments,
-    take,
-    without_aliases,
-)
-from telens.pytorch.packed_heads import is_packed, unpacked
-from telens.pytorch.positional_arguments import (
-    check_constructor_positions,
-    constructor_positions,
-    forward_positions,
-)
-from telens.pytorch.rng_tracker import apply_seed, fork_dropout, fork_of
-from telens.pytorch.score_graph import ARGUMENTS, with_score_mod
+from telens.pytorch.parallel.rng_tracker import apply_seed, fork_dropout, fork_of
 from telens.pytorch.tensor import initial_parameter
 
 _SCORE_MOD = frozenset(ARGUMENTS)

@@ -3,8 +3,8 @@
 import torch
 
 from telens import _C
+from telens.pytorch.checkpoints.extra_state import WithExtraState as TransformerEngineBaseModule
 from telens.pytorch.compat.gemm import get_workspace
-from telens.pytorch.extra_state import WithExtraState as TransformerEngineBaseModule
 
 __all__ = ["TransformerEngineBaseModule", "get_dummy_wgrad", "get_workspace"]
 

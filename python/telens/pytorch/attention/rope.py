@@ -8,8 +8,8 @@ import torch
 
 from telens import _C
 from telens._names import among, refusal
-from telens.pytorch.context_places import packed_places_of_rank, places_of_rank
-from telens.pytorch.rotary import RotaryPositionEmbedding
+from telens.pytorch.layers.rotary import RotaryPositionEmbedding
+from telens.pytorch.parallel.context_batches import packed_places_of_rank, places_of_rank
 
 __all__ = [
     "RotaryPositionEmbedding",

@@ -9,7 +9,7 @@ import torch
 
 from telens import _C
 from telens.common.recipe import DelayedScaling, Recipe
-from telens.pytorch.extra_state import WithExtraState
+from telens.pytorch.checkpoints.extra_state import WithExtraState
 from telens.pytorch.fp8_meta import DIRECTIONS
 
 __all__ = [

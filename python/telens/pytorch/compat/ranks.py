@@ -15,9 +15,9 @@ import torch
 from telens import _C
 from telens.debug.utils import get_distributed_world_size
 from telens.pytorch.compat.missing import missing_class
-from telens.pytorch.context_places import places_of_rank
 from telens.pytorch.module import Module
-from telens.pytorch.rng_tracker import all_trackers
+from telens.pytorch.parallel.context_batches import places_of_rank
+from telens.pytorch.parallel.rng_tracker import all_trackers
 from telens.pytorch.tensor import QuantizedTensor, Quantizer
 
 __all__ = [

@@ -10,7 +10,7 @@ import torch
 
 from telens import _C
 from telens._names import refusal
-from telens.pytorch.initialization import DEFAULT_WEIGHT_STD
+from telens.pytorch.layers.initialization import DEFAULT_WEIGHT_STD
 
 __all__ = [
     "SplitAlongDim",

@@ -1,0 +1,1 @@
+"""FP8 state in checkpoints: of TELens, of Hugging Face, and of Transformer Engine."""

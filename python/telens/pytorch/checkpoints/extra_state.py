@@ -1,0 +1,74 @@
+"""Amax histories and scales of a module, as attributes and in its ``state_dict``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from telens import _C
+from telens._names import refusal
+from telens.pytorch.checkpoints.transformer_engine_state import (
+    is_transformer_engine_state,
+    restore_transformer_engine_state,
+)
+from telens.pytorch.compat.read_attributes import ReadAttributes
+from telens.pytorch.fp8_meta import fp8_meta_of, quantizers_of
+
+__all__ = ["EXTRA_STATE", "WithExtraState"]
+
+EXTRA_STATE = "_extra_state"
+
+
+class WithExtraState(ReadAttributes):
+    """What modules with amax histories and scales have besides."""
+
+    @property
+    def fp8_meta(self) -> dict[str, Any]:
+        """The FP8 state as Transformer Engine has it: ``fp8_meta["scaling_fwd"].scale`` and so on.
+
+        ``recipe``, ``num_gemms``, ``fp8_max_fwd``, ``fp8_max_bwd``, and, once there is any state,
+        ``scaling_fwd`` and ``scaling_bwd`` (``RecipeState``), whose tensors are the layer's own.
+        """
+        return fp8_meta_of(self)
+
+    @property
+    def quantizers(self) -> dict[str, list[_C.Quantizer | None]]:
+        """``quantizers["scaling_fwd"][i]``: input, weight and output of each GEMM, and
+        ``["scaling_bwd"]``: the gradients of output and input.
+
+        They are those that the layer uses; a copy of one is changed without effect on it.
+        """
+        return quantizers_of(self)
+
+    def get_extra_state(self) -> torch.Tensor:
+        """Amax histories and scales as plain bytes (uint8, 1-D); empty before any FP8 forward.
+
+        An empty one is left out of a state_dict: what never ran in FP8 has the keys of a module of
+        torch.
+        """
+        state = self._telens_adapter.extra_state()
+        return torch.empty(0, dtype=torch.uint8) if state is None else state
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if destination[prefix + EXTRA_STATE].numel() == 0:
+            del destination[prefix + EXTRA_STATE]
+
+    def set_extra_state(self, state: torch.Tensor | None) -> None:
+        """Restores what ``get_extra_state`` returned; None and an empty one leave all as it is.
+
+        Transformer Engine's is read without executing what its pickle names; a warning says what
+        could not be carried over.
+        """
+        # torch.distributed.checkpoint has something of this type where a full state dict has none.
+        if state is None or type(state).__name__ == "_EXTRA_STATE":
+            return
+        if is_transformer_engine_state(state):
+            restore_transformer_engine_state(self, state)
+            return
+        if not isinstance(state, torch.Tensor):
+            expected = "a tensor of uint8, as get_extra_state returns it, or None"
+            raise refusal(f"{type(self).__name__}.set_extra_state", "state", expected, state)
+        if state.numel() != 0:
+            self._telens_adapter.set_extra_state(state.cpu())

@@ -1,0 +1,212 @@
+"""``make_graphed_callables``: CUDA graphs on a GPU, and the same rules for callers on a CPU."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from telens import _C
+from telens._names import refusal
+from telens.common.field_types import is_integer
+from telens.common.recipe import Recipe
+from telens.pytorch.graphs.capture import CudaGraphs, capture_all, check_can_be_captured
+from telens.pytorch.graphs.options import (
+    Given,
+    check_modules,
+    check_reuse,
+    check_wgrads_in_order,
+    flags_by_module,
+    kwargs_for,
+    make_capture_hooks,
+    samples_of,
+    without_former_names,
+)
+from telens.pytorch.graphs.order import callables_by_order, schedule_by_order
+from telens.pytorch.graphs.pending import make_pending_wgrads
+from telens.pytorch.graphs.runner import CallOptions, Runner
+from telens.pytorch.graphs.warm_up import warm_up
+from telens.pytorch.graphs.wgrads import WeightGradients
+
+__all__ = ["make_graphed_callables"]
+
+
+def make_graphed_callables(
+    modules: torch.nn.Module | tuple[torch.nn.Module, ...],
+    sample_args: tuple[Any, ...],
+    num_warmup_iters: int = 3,
+    allow_unused_input: bool = False,
+    sample_kwargs: dict[str, Any] | tuple[dict[str, Any], ...] | None = None,
+    fp8_enabled: bool | tuple[bool, ...] | None = None,
+    fp8_calibrating: bool | None = None,
+    fp8_recipe: Recipe | None = None,
+    fp8_group: torch.distributed.ProcessGroup | None = None,
+    fp8_weight_caching: bool | None = None,
+    enabled: bool | tuple[bool, ...] | None = None,
+    calibrating: bool | None = None,
+    recipe: Recipe | None = None,
+    amax_reduction_group: torch.distributed.ProcessGroup | None = None,
+    cache_quantized_params: bool | None = None,
+    _order: Sequence[float] | None = None,
+    _num_layers_per_chunk: Sequence[int] | None = None,
+    pool: Any = None,
+    retain_graph_in_backward: bool = False,
+    _reuse_graph_input_output_buffers: bool = False,
+    clone_param_grads_on_return: bool = True,
+    pre_warmup_hook: Callable[[], None] | None = None,
+    post_warmup_hook: Callable[[], None] | None = None,
+    capture_time_hooks: Sequence[Given | None] | None = None,
+) -> Any:
+    """Returns modules whose calls replay CUDA graphs, as in Transformer Engine.
+
+    Each call copies its inputs into fixed buffers, replays the graph of the forward, and returns
+    fixed buffers. The next call overwrites them. The backward uses fixed buffers too, so gradients
+    of inputs are overwritten as well. On a CPU nothing is captured: a call runs the module on the
+    same buffers, so that programs, their order of calls and their results can be tested there.
+
+    Amaxes are reduced and scales updated outside of the graphs, at the end of the call's autocast.
+    Parameters must keep their memory, and stored weights their codes and scales; ``quantize_`` and
+    ``copy_`` change them in place. A debug session records the warm-up, and requires a call of
+    ``debug.step()`` before it (docs/configuration.md).
+
+    Each returned object has two more methods. ``backward_dw()`` computes the weight gradients that
+    the backward deferred (``delay_wgrad_compute``); call it once after each backward and before the
+    next call. ``reset()`` releases graphs and buffers: a module then runs as before, and a function
+    of an ``_order`` cannot be called again. A call accepts ``cuda_graph_stream``, the stream of its
+    replays, and ``cuda_graph_event``, an event recorded in the graph that the caller's stream waits
+    for instead of the end of the replay. Both have no effect on a CPU.
+
+    Parameters
+    ----------
+    modules
+        one module or a tuple, all in training mode or all in evaluation mode. In the other mode
+        they run without graphs
+    sample_args, sample_kwargs
+        inputs for each module (with ``_order``, for each forward of each layer), with the shapes of
+        later calls, on the device of the modules. Values other than tensors are constants: a call
+        must pass equal ones (``==``)
+    num_warmup_iters
+        number of forwards and backwards before the capture: at least 0, on a GPU at least 1. They
+        leave random states, amax histories and scales unchanged; ``pre_warmup_hook`` and
+        ``post_warmup_hook`` are called before and after them
+    allow_unused_input
+        True: inputs and parameters may have no gradient
+    enabled, calibrating, recipe, amax_reduction_group
+        arguments of the autocast of each call; ``enabled`` may be a tuple with one value per module
+    cache_quantized_params
+        True: calls must pass ``is_first_microbatch``, which decides whether modules of this package
+        quantize their weights again. A callable then has two pairs of graphs, and the first call
+        must pass True
+    _order, _num_layers_per_chunk
+        a pipeline schedule: chunks of layers, counted from 1, in the order of their forwards
+        (positive) and backwards (negative); -k - 0.5 is the ``backward_dw`` after a backward of
+        chunk k. Returns one callable for each forward and layer
+    retain_graph_in_backward
+        True: a backward may run twice
+    _reuse_graph_input_output_buffers
+        no effect: callables do not share buffers. Requires ``_order``
+    clone_param_grads_on_return
+        False: gradients of parameters are buffers too, which the next backward overwrites
+    capture_time_hooks
+        for each module None or ``{name: {key: hook(module)}}`` with the names
+        ``forward_pre_hooks``, ``forward_hooks``, ``backward_pre_hooks`` and ``backward_hooks``.
+        Hooks are called around warm-ups and captures, outside of graphs, and return None
+    pool
+        memory to share, from ``torch.cuda.graph_pool_handle()``; no effect on a CPU
+    fp8_enabled, fp8_calibrating, fp8_recipe, fp8_group, fp8_weight_caching
+        former names of ``enabled``, ``calibrating``, ``recipe``, ``amax_reduction_group`` and
+        ``cache_quantized_params``
+
+    Returns
+    -------
+    ``modules`` with replaced forwards; with ``_order`` a tuple of functions
+
+    Raises UsageError for arguments that cannot be graphed.
+    """
+    given = dict(locals())
+    options = without_former_names(given)
+    single = not isinstance(modules, tuple)
+    all_modules = (modules,) if single else modules
+    check_modules(all_modules)
+    check_reuse(_reuse_graph_input_output_buffers, _order is not None, all_modules)
+    if not is_integer(num_warmup_iters) or num_warmup_iters < 0:
+        expected = "a number of iterations, 0 or more"
+        raise refusal("make_graphed_callables", "num_warmup_iters", expected, num_warmup_iters)
+    args = samples_of(sample_args, single, _order is not None)
+    kwargs = kwargs_for(sample_kwargs, len(args))
+    owners = callables_by_order(all_modules, len(args), _order, _num_layers_per_chunk)
+    flags = flags_by_module(options.pop("enabled"), len(all_modules))
+    hooks = make_capture_hooks(all_modules, capture_time_hooks)
+    call = CallOptions(
+        allow_unused=allow_unused_input,
+        retain_graph=retain_graph_in_backward,
+        needs_flag=options.pop("cache_quantized_params"),
+        clones_gradients=clone_param_grads_on_return,
+        autocast=options,
+    )
+    schedule = schedule_by_order(len(all_modules), _order, _num_layers_per_chunk)
+    pending = make_pending_wgrads(schedule, len(owners))
+    runners = [
+        Runner(
+            all_modules[owner], (args[i], kwargs[i]), flags[owner], hooks[owner], call, pending[i]
+        )
+        for i, owner in enumerate(owners)
+    ]
+    check_wgrads_in_order(schedule, [(each.module, bool(each.wgrads)) for each in runners])
+    graphs = _graphs_for(runners)
+    if graphs is not None:
+        check_can_be_captured(runners, num_warmup_iters)
+    with _untouched_wgrads(runners):
+        with _untouched_main_grads(runners):
+            around = (pre_warmup_hook, post_warmup_hook)
+            warm_up(runners, num_warmup_iters, around, graphs is not None)
+        if graphs is not None:
+            capture_all(runners, schedule, graphs, pool)
+    if _order is not None:
+        functions = tuple(runner.as_function() for runner in runners)
+        return functions[0] if single and args[0] is sample_args else functions
+    for runner in runners:
+        runner.take_over()
+    return modules
+
+
+def _wgrads_by_module(runners: Sequence[Runner]) -> dict[int, tuple[str, WeightGradients]]:
+    return {id(each.module): (type(each.module).__name__, each.wgrads) for each in runners}
+
+
+@contextlib.contextmanager
+def _untouched_main_grads(runners: Sequence[Runner]) -> Iterator[None]:
+    """A warm-up changes no ``main_grad``; a capture computes nothing and needs no copy of it."""
+    with contextlib.ExitStack() as stack:
+        for _, wgrads in _wgrads_by_module(runners).values():
+            stack.enter_context(wgrads.untouched_main_grads())
+        yield
+
+
+@contextlib.contextmanager
+def _untouched_wgrads(runners: Sequence[Runner]) -> Iterator[None]:
+    """Warm-ups and captures leave no mark at ``main_grad``, and no later ``backward_dw`` anything,
+    also where one raises."""
+    by_module = _wgrads_by_module(runners)
+    with contextlib.ExitStack() as stack:
+        for name, wgrads in by_module.values():
+            wgrads.check_none_waits(name)
+        for _, wgrads in by_module.values():
+            stack.callback(wgrads.drop)
+            stack.enter_context(wgrads.untouched_marks())
+        yield
+
+
+def _graphs_for(runners: Sequence[Runner]) -> CudaGraphs | None:
+    """What captures on the runners' device; None on the CPU, where the modules are called."""
+    devices = {runner.device for runner in runners}
+    if len(devices) > 1:
+        names = " and ".join(sorted(map(str, devices)))
+        raise _C.UsageError(
+            f"make_graphed_callables: modules are on {names}; expected one device: make callables "
+            "for each device apart"
+        )
+    device = devices.pop()
+    return CudaGraphs(device) if device.type == "cuda" else None

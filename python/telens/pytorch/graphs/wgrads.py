@@ -1,0 +1,177 @@
+"""Weights' gradients of graphed modules that their backward does not return."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from telens import _C
+from telens.pytorch.layers.delayed_wgrads import WithDelayedWgrads
+from telens.pytorch.module import Module
+
+__all__ = ["WeightGradients", "without_hooks"]
+
+
+class WeightGradients:
+    """Those left to ``backward_dw`` (``delay_wgrad_compute``), and those added to ``main_grad``
+    (``fuse_wgrad_accumulation``), of a module or of modules inside."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+        self._modules = _find_outermost(module)
+        self._layers = [layer for each in self._modules for layer in each._layers_inside()]
+        self._delayed = _find_weights(module, "delay_wgrad_compute")
+        self.fused = _find_weights(module, "fuse_wgrad_accumulation")
+
+    def __bool__(self) -> bool:
+        """Returns whether a backward leaves gradients to ``backward_dw``."""
+        return bool(self._modules)
+
+    def may_be_left(self, parameter: torch.Tensor) -> bool:
+        """Returns whether the backward may return no gradient of this parameter."""
+        return any(each is parameter for each in (*self._delayed, *self.fused))
+
+    def make(self) -> None:
+        """Computes and accumulates the gradients of the oldest backward (``backward_dw``)."""
+        for each in reversed(self._modules):
+            each._make_weight_gradients()
+
+    def make_apart(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Returns the (parameter, gradient) pairs that ``make`` would accumulate.
+
+        Changes no ``.grad`` and calls no hook. Excludes gradients added to ``main_grad``.
+        """
+        made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        for outer in reversed(self._modules):
+            for layer in reversed(outer._layers_inside()):
+                for weight, gradient in layer._telens_adapter.make_delayed_wgrads() or ():
+                    for parameter, own in self._by_parameter(weight, gradient):
+                        before = made.get(id(parameter))
+                        made[id(parameter)] = (
+                            parameter,
+                            own if before is None else before[1] + own,
+                        )
+        return list(made.values())
+
+    def _by_parameter(
+        self, weight: torch.Tensor, gradient: torch.Tensor | None
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Splits the gradient of a weight that is computed from parameters."""
+        if gradient is None:
+            return []
+        if weight.is_leaf:
+            return [(weight, gradient)]
+        trained = [parameter for parameter in self._delayed if parameter.requires_grad]
+        with without_hooks(trained):
+            found = torch.autograd.grad([weight], trained, [gradient], allow_unused=True)
+        pairs = zip(trained, found, strict=True)
+        return [(parameter, own) for parameter, own in pairs if own is not None]
+
+    def call_hooks(self) -> None:
+        """Calls the hooks of ``register_wgrad_accumulation_and_reduce_hooks``."""
+        for each in reversed(self._modules):
+            each._call_wgrad_hooks()
+
+    def wait(self) -> bool:
+        """Returns whether a backward outside of graphs left gradients."""
+        return any(each._telens_adapter.has_delayed_wgrads() for each in self._layers)
+
+    def drop(self, backward: int | None = None) -> None:
+        """Discards all delayed gradients, or only those of one backward (0 is the oldest)."""
+        for each in self._layers:
+            each._telens_adapter.drop_delayed_wgrads(backward)
+
+    def check_none_waits(self, name: str) -> None:
+        """Raises UsageError if an earlier backward left gradients; a warm-up would take them."""
+        if self.wait():
+            raise _C.UsageError(
+                f"make_graphed_callables: a backward of {name} has left weights' gradients to "
+                "backward_dw; call it before the callables are made"
+            )
+
+    @contextlib.contextmanager
+    def untouched_main_grads(self) -> Iterator[None]:
+        """Restores ``main_grad`` of fused weights at the end of the block.
+
+        Skips frozen weights, and all weights in eval mode: no backward adds to them.
+        """
+        trained = [each for each in self.fused if each.requires_grad and self._module.training]
+        buffers = [get_main_grad(each) for each in trained]
+        kept = [(each, each.detach().clone()) for each in buffers if each is not None]
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, value in kept:
+                    buffer.copy_(value)
+
+    @contextlib.contextmanager
+    def untouched_marks(self) -> Iterator[None]:
+        """Restores ``grad_added_to_main_grad`` of fused weights at the end of the block."""
+        marks = [(w, w.grad_added_to_main_grad) for w in self.fused if _is_marked(w)]
+        try:
+            yield
+        finally:
+            for weight, mark in marks:
+                weight.grad_added_to_main_grad = mark
+
+    def mark_added(self) -> None:
+        """Sets ``grad_added_to_main_grad``, which the replay of a backward does not do."""
+        for weight in self.fused:
+            if _is_marked(weight):
+                weight.grad_added_to_main_grad = True
+
+    def main_grad_places(self) -> list[Any]:
+        """Returns address, dtype and mode of each ``main_grad``, constants of a graph."""
+        places = []
+        for weight in self.fused:
+            buffer = get_main_grad(weight)
+            overwrites = bool(getattr(weight, "overwrite_main_grad", False))
+            places.append(None if buffer is None else (buffer.data_ptr(), buffer.dtype, overwrites))
+        return places
+
+
+@contextlib.contextmanager
+def without_hooks(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Disables gradient hooks in the block: only the caller's backward calls them."""
+    given = [each._backward_hooks for each in tensors if each._backward_hooks]
+    kept = [(hooks, dict(hooks)) for hooks in given]
+    for hooks in given:
+        hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, own in kept:
+            hooks.update(own)
+
+
+def get_main_grad(weight: torch.Tensor) -> torch.Tensor | None:
+    """Returns the buffer that a backward adds to. Megatron-LM's FSDP returns it by a function."""
+    if hasattr(weight, "__fsdp_param__"):
+        return weight.get_main_grad()
+    return getattr(weight, "main_grad", None)
+
+
+def _is_marked(weight: torch.Tensor) -> bool:
+    return hasattr(weight, "grad_added_to_main_grad")
+
+
+def _find_weights(module: torch.nn.Module, option: str) -> list[torch.nn.Parameter]:
+    """Returns the GEMM weights of all layers inside that have the option."""
+    return [
+        parameter
+        for each in module.modules()
+        if isinstance(each, Module) and each.__dict__.get(option)
+        for name, parameter in each._parameters.items()
+        if parameter is not None and each._telens_adapter.is_gemm_weight(name)
+    ]
+
+
+def _find_outermost(module: torch.nn.Module) -> list[WithDelayedWgrads]:
+    """Returns the outermost modules with ``backward_dw``, which covers modules inside."""
+    if isinstance(module, WithDelayedWgrads) and module.need_backward_dw():
+        return [module]
+    return [found for each in module.children() for found in _find_outermost(each)]

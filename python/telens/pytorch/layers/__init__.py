@@ -1,0 +1,1 @@
+"""Parts of the module classes: arguments, initialization, attention inputs, key-value caches."""

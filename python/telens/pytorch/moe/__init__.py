@@ -1,0 +1,1 @@
+"""Mixture of experts: permutation of tokens and dispatch to ranks."""

@@ -1,0 +1,1 @@
+"""Parallelism over ranks: context, tensor and data parallelism, and random states."""
