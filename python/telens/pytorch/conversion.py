@@ -48,7 +48,7 @@ class Left(NamedTuple):
 
 @dataclass
 class ConversionReport:
-    """What ``convert`` replaced and what it left: linear layers, norms, matrices of other modules.
+    """Modules that ``convert`` replaced or left: linear layers, norms, other modules with matrices.
 
     converted
         tuples (name, was, now): the place in the model, the class before and after
@@ -111,7 +111,7 @@ def reason_of_other_class(module: torch.nn.Module) -> str:
 
 
 def conversion_report(model: torch.nn.Module) -> ConversionReport:
-    """Returns what the last ``convert`` of this model did. Throws UsageError if there was none."""
+    """Returns the report of the model's last ``convert``. Raises UsageError if there is none."""
     report = vars(model).get(_KEY)
     if report is None:
         raise _C.UsageError(
@@ -128,12 +128,12 @@ def keep_report(model: torch.nn.Module, report: ConversionReport) -> None:
         print("\n".join(f"telens.convert: {line}" for line in str(report).splitlines()))
 
 
-# By the id of a parameter, the modules that have it as theirs, with their names.
+# Modules that own a parameter, with their names, by the parameter's id.
 Owners = dict[int, list[tuple[torch.nn.Module, str]]]
 
 
 def parameters_by_owner(model: torch.nn.Module) -> Owners:
-    """Who has which parameter; a tied one has several owners."""
+    """Returns the modules that own each parameter; a tied one has several."""
     owners: Owners = {}
     for name, module in model.named_modules():
         for parameter in module._parameters.values():
@@ -142,7 +142,7 @@ def parameters_by_owner(model: torch.nn.Module) -> Owners:
     return owners
 
 
-# A module that looks up or slides its matrix has no GEMM that a linear layer could run.
+# Embeddings, convolutions and batch norms run no GEMM that a linear layer could replace.
 _OTHERS = (
     torch.nn.Embedding,
     torch.nn.EmbeddingBag,
@@ -294,7 +294,7 @@ class _Conversion:
                 made = self._replacement(child, f"{parent_name}.{name}".lstrip("."))
                 setattr(parent, name, made)
                 if made is not child and isinstance(parent, torch.nn.TransformerEncoderLayer):
-                    # The condition on which torch's fast path hangs.
+                    # The condition of torch's fast path.
                     parent.activation_relu_or_gelu = 0
         for module in self._model.modules():
             if isinstance(module, torch.nn.TransformerEncoder) and any(
@@ -354,7 +354,7 @@ def _is_of_transformers(module: torch.nn.Module) -> bool:
 
 
 def _is_conv1d(module: torch.nn.Module) -> bool:
-    # By name: a program without transformers need not import it.
+    # Compares names, so that transformers need not be imported.
     return (type(module).__module__, type(module).__name__) == (
         "transformers.pytorch_utils",
         "Conv1D",
@@ -365,7 +365,7 @@ _HEAD = re.compile(r"(^|_)head$")
 
 
 def _output_heads(model: torch.nn.Module) -> dict[int, str]:
-    """Returns, by the id of each output head, how it is recognized."""
+    """Returns how each output head was recognized, by the id of the module."""
     heads = {}
     for module in model.modules():
         if not callable(getattr(module, "get_output_embeddings", None)):
@@ -390,7 +390,7 @@ def _output_heads(model: torch.nn.Module) -> dict[int, str]:
 
 
 def maker_of(module: torch.nn.Module) -> Callable[[torch.nn.Module], _Made] | None:
-    """Returns what builds the replacement; None if convert does not know the class."""
+    """Returns the function that builds the replacement, or None if the class is unknown."""
     if type(module) in _MAKERS:
         return _MAKERS[type(module)]
     if _is_conv1d(module):
@@ -457,9 +457,9 @@ def _rms_norm_of_transformers(module: torch.nn.Module) -> _Made:
 
 
 def _with_tensors_of(module: torch.nn.Module, made: Module) -> Module:
-    """Hands over all of a module's tensors.
+    """Gives ``made`` all tensors of ``module``.
 
-    Of a pruned module ``weight_orig`` is a parameter, ``weight_mask`` a buffer, and ``weight`` an
+    In a pruned module ``weight_orig`` is a parameter, ``weight_mask`` a buffer, and ``weight`` an
     attribute that a hook computes from them.
     """
     made._parameters.clear()

@@ -1,8 +1,8 @@
 """``module.fp8_meta`` and ``module.quantizers``: the FP8 state as Transformer Engine shows it.
 
-What is read is the state at the moment; what is written into its tensors the next cast uses. Slots
-are ordered GEMM by GEMM: input, weight, output forward; gradient of the output, of the input
-backward.
+Reading returns the current state. Values written into its tensors apply from the next cast on.
+Slots are ordered GEMM by GEMM: input, weight and output in the forward direction, gradients of
+output and input in the backward direction.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ class RecipeState:
     """One direction of a module: ``fp8_meta["scaling_fwd"]`` or ``["scaling_bwd"]``.
 
     Under delayed scaling ``scale`` [slots] and ``amax_history`` [length, slots], both FP32, are the
-    layer's own tensors; an assignment is written into them. ``scale_inv`` is 1 / ``scale``, and
-    what is written into it goes to ``scale``. Other recipes keep none of them, and asking is an
-    AttributeError.
+    layer's own tensors; an assignment copies into them. ``scale_inv`` is 1 / ``scale``, and writes
+    to it update ``scale``. Other recipes have none of these, and reading raises AttributeError.
     """
 
     def __init__(self, module: torch.nn.Module, key: str) -> None:
@@ -58,12 +57,12 @@ class RecipeState:
 
     @property
     def num_quantizers(self) -> int:
-        """Slots."""
+        """Number of slots."""
         return _SLOTS_OF_GEMM[self._key] * self._adapter.num_gemms
 
     @property
     def dtype(self) -> _C.DType:
-        """The format of the direction."""
+        """The FP8 format of the direction. Raises AttributeError before any forward in FP8."""
         made = [each for each in self.make_quantizers() if each is not None]
         if not made:
             raise AttributeError(f"fp8_meta['{self._key}'] {_NOT_KEPT.format('dtype')}")
@@ -103,7 +102,7 @@ class RecipeState:
 
     @property
     def scale(self) -> torch.Tensor:
-        """[slots]: what values are multiplied by before they become codes."""
+        """[slots]: the factors of values before they are rounded to codes."""
         return self._window("scale")[1]
 
     @scale.setter
@@ -126,7 +125,7 @@ def _write(own: torch.Tensor, values: torch.Tensor) -> None:
 
 
 class _Origin:
-    """A scale, and the inverse that was made of it: what is written into that goes to the scale."""
+    """A scale and its inverse. ``write_back`` updates the scale after writes to the inverse."""
 
     def __init__(self, scale: torch.Tensor) -> None:
         self._scale = scale
@@ -135,10 +134,10 @@ class _Origin:
 
     @torch.no_grad()
     def write_back(self) -> None:
-        """Without a question to the device: the host waits for nothing, and graphs capture it."""
-        # By bits: ``.data`` and tensors of inference mode count no versions, and NaN is not NaN.
+        """Updates the scale. The host does not wait for the device, and graphs can capture it."""
+        # Compares bits: ``.data`` and inference tensors have no version counter, and NaN != NaN.
         changed = self.inverse.view(torch.int32) != self._seen.view(torch.int32)
-        # A scale whose inverse was written is kept as it is: 1 / (1 / x) is not x in all bits.
+        # A scale that already has this inverse is unchanged: 1 / (1 / x) may differ from x in bits.
         written = changed & (self._scale.reciprocal() != self.inverse)
         self._scale.copy_(torch.where(written, self.inverse.reciprocal(), self._scale))
         self._seen.copy_(self.inverse)
@@ -178,7 +177,7 @@ class _Inverse(torch.Tensor):
 
     @classmethod
     def _following(cls, result: Any, origins: Iterable[_Origin]) -> Any:
-        """The result, of which what shares memory with an inverse is watched as well."""
+        """Returns the result; tensors in it that share memory with an inverse are watched too."""
         if type(result) in (list, tuple):
             return type(result)(cls._following(each, origins) for each in result)
         if isinstance(result, torch.Tensor) and not hasattr(result, "_origin"):
@@ -188,14 +187,14 @@ class _Inverse(torch.Tensor):
         return result
 
 
-# `__setitem__`, and `__iadd__` and its like where they are called by these names.
+# `__setitem__`, `__iadd__` and other in-place operators, when called by these names.
 _IN_PLACE = re.compile(
     r"__setitem__|__i(?:add|sub|mul|truediv|floordiv|mod|pow|and|or|xor|[lr]shift)__|.*[^_]_"
 )
 
 
 def _may_write(func: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Whether a function changes what it is given: by its schema, its name, or as it is told."""
+    """Returns whether a function may modify its arguments, by schema, name, or keywords."""
     schema = getattr(func, "_schema", None)
     if schema is not None and schema.is_mutable:
         return True
@@ -206,7 +205,7 @@ def _may_write(func: Any, kwargs: Mapping[str, Any]) -> bool:
 
 
 def _origins_in(arguments: Any) -> Iterator[_Origin]:
-    """Of all inverses among arguments, also those in lists and keywords."""
+    """Yields the origins of all inverses among arguments, lists and keywords included."""
     if isinstance(arguments, _Inverse):
         if hasattr(arguments, "_origin"):
             yield arguments._origin
@@ -218,7 +217,7 @@ def _origins_in(arguments: Any) -> Iterator[_Origin]:
 
 
 def fp8_meta_of(module: torch.nn.Module) -> dict[str, Any]:
-    """The dictionary of a module, with what is there at the moment; keys of others' stay."""
+    """Returns a module's dictionary, updated to its current state. Keys of users are kept."""
     meta = module.__dict__.setdefault("_telens_fp8_meta", {})
     adapter = module._telens_adapter
     native = adapter.newest_recipe()
@@ -241,6 +240,6 @@ def fp8_meta_of(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def quantizers_of(module: torch.nn.Module) -> dict[str, list[_C.Quantizer | None]]:
-    """The quantizers of both directions, slot by slot; empty lists before any forward in FP8."""
+    """Returns the quantizers by direction and slot; empty lists before any forward in FP8."""
     adapter = module._telens_adapter
     return {key: adapter.quantizers(backward) for key, backward in DIRECTIONS.items()}

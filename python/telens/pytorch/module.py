@@ -1,4 +1,4 @@
-"""The one adapter that makes a ``torch.nn.Module`` of a module of the C++ core."""
+"""``Module``: adapts a module of the C++ core to ``torch.nn.Module``."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Module(WithContextParallel, torch.nn.Module):
     # Arguments that are accepted only at values that change nothing; set in each subclass.
     _neutral_arguments: ClassVar[dict[str, NeutralArgument]] = {}
     _neutral_of_forward: ClassVar[dict[str, NeutralArgument]] = {}
-    # Arguments of forward that are not for the C++ class as they are.
+    # Arguments of forward that Python handles before the C++ class.
     _heeded_in_python: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -127,7 +127,7 @@ class Module(WithContextParallel, torch.nn.Module):
             for attribute, value in adapter.placement(name).items():
                 setattr(parameter, attribute, value)
             if options.get("delay_wgrad_compute") and adapter.is_gemm_weight(name):
-                parameter.skip_backward_post_hook = True  # Megatron-LM's hook comes by backward_dw
+                parameter.skip_backward_post_hook = True  # backward_dw calls Megatron-LM's hook
             self.register_parameter(name, parameter)
         for name, tensor in adapter.buffers():
             self.register_buffer(name, tensor)
@@ -144,7 +144,7 @@ class Module(WithContextParallel, torch.nn.Module):
                 self.__dict__[name] = value
 
     def _attach(self, adapter: _C.ModuleAdapter) -> None:
-        # Straight into the dictionary: what nn.Module.__setattr__ does is not for these two.
+        # Bypasses nn.Module.__setattr__, which would register them.
         self.__dict__["_telens_adapter"] = adapter
         call = adapter.make_call()
         self.__dict__["_telens_call"] = _recomputed(call) if "checkpoint" in self.__dict__ else call
@@ -152,14 +152,14 @@ class Module(WithContextParallel, torch.nn.Module):
     def reset_parameters(self, defer_init: bool = False) -> None:
         """Fills the parameters of the module and its children in place with initial values.
 
-        Parameters on the device "meta" are first allocated on the default device of modules; those
-        that FSDP2 has sharded stay shards of one whole initialization, for which all ranks need the
-        same random state.
+        Parameters on the device "meta" are first allocated on the default device of modules.
+        Parameters that FSDP2 has sharded become shards of a common initialization, for which all
+        ranks need the same random state.
 
         Parameters
         ----------
         defer_init
-            True: does nothing
+            True: no effect
         """
         if defer_init:
             return
@@ -175,7 +175,7 @@ class Module(WithContextParallel, torch.nn.Module):
         state = self.__dict__.copy()
         adapter = state.pop("_telens_adapter")
         del state["_telens_call"]
-        # Process groups and trackers are of their process, and the FP8 state is read where it is.
+        # Process groups and trackers cannot be pickled. The FP8 state is saved below.
         state.pop("_telens_fp8_meta", None)
         state.pop("_telens_get_tracker", None)
         state.pop("_telens_forks", None)
@@ -184,7 +184,7 @@ class Module(WithContextParallel, torch.nn.Module):
         if state.get("tp_group") is not None:
             state["tp_group"] = None
         without_context(state)
-        # Without init_method and its like: the values are in the parameters.
+        # Without callables such as init_method: the values are in the parameters.
         state["_telens_options"] = {
             name: None if callable(value) or name == "tp_group" else value
             for name, value in adapter.options().items()
@@ -215,7 +215,7 @@ class Module(WithContextParallel, torch.nn.Module):
         self._reattach(self._type.construct(**options), extra_state)
 
     def _reattach(self, adapter: _C.ModuleAdapter, extra_state: torch.Tensor | None) -> None:
-        """Moves on to another C++ module, with the state that is not in tensors of this object."""
+        """Switches to another C++ module and gives it the state that is not in tensors."""
         self._attach(adapter)
         if extra_state is not None:
             adapter.set_extra_state(extra_state)
@@ -243,17 +243,17 @@ class Module(WithContextParallel, torch.nn.Module):
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
-        # A checkpoint of plain torch modules has none; amax histories then stay as they are.
+        # A checkpoint of plain torch modules has no FP8 state; amax histories are then kept.
         if prefix + EXTRA_STATE in missing_keys:
             missing_keys.remove(prefix + EXTRA_STATE)
 
     # ------------------------------------------------------------------ tensor parallelism
 
     def set_tensor_parallel_group(self, tp_group: torch.distributed.ProcessGroup | None) -> None:
-        """The tensor-parallel group of the layers inside.
+        """Sets the tensor-parallel group of the layers inside, which has ``tp_size`` ranks.
 
-        It has ``tp_size`` ranks. A copy or a pickle of the module has none and wants one before its
-        first forward where ``tp_size`` is above 1.
+        Copies and unpickled modules have no group. If ``tp_size`` is above 1, they need one before
+        their first forward.
         """
         for module in self.modules():
             if isinstance(module, Module):
@@ -264,7 +264,7 @@ class Module(WithContextParallel, torch.nn.Module):
     # ------------------------------------------------------------------ texts
 
     def _get_name(self) -> str:
-        # What repr() begins with: "Linear" would read as torch's.
+        # repr() starts with this name; "Linear" could be torch's.
         return f"telens.{type(self).__name__}"
 
     def set_debug_name(self, name: str) -> None:
@@ -282,7 +282,7 @@ class Module(WithContextParallel, torch.nn.Module):
 
 
 def _recomputed(call: Any) -> Any:
-    """A module's call, made again in the backward in place of keeping its activations."""
+    """Returns a module's call that is recomputed in the backward instead of saving activations."""
 
     def run(module: Module, args: tuple, kwargs: dict) -> Any:
         if not torch.is_grad_enabled():
@@ -292,15 +292,15 @@ def _recomputed(call: Any) -> Any:
     return run
 
 
-# Classes that are torch's of the same name too: whatever treats those in a way of its own (LoRA of
-# PEFT, weight decay in the Trainer of transformers, initialization of weights) treats ours so.
+# Classes that also inherit from torch's class of the same name, so that code which handles that
+# class handles these too (PEFT's LoRA, weight decay of transformers' Trainer, initialization).
 _LIKE_TORCH = {
     "Linear": (torch.nn.Linear, {}),
     "LayerNorm": (torch.nn.LayerNorm, {"elementwise_affine": True}),
     "RMSNorm": (torch.nn.RMSNorm, {"elementwise_affine": True}),
 }
-# Layers whose attribute save_original_input frameworks set. It has no effect: the backward keeps
-# the quantized input.
+# Layers whose attribute save_original_input frameworks set, without effect: the backward uses the
+# quantized input.
 _SAVING_INPUT = ("Linear", "LayerNormLinear", "GroupedLinear")
 
 
@@ -308,7 +308,7 @@ _classes: dict[str, type[Module]] = {}
 
 
 def make_class(module_type: _C.ModuleType, module_name: str) -> type[Module]:
-    """The Python class of a C++ module class, with its signature and documentation."""
+    """Returns the Python class of a C++ module class, with signature and documentation."""
     bases = (WithExtraState, Module) if module_type.has_extra_state else (Module,)
     if _takes(module_type.options, "delay_wgrad_compute"):
         bases = (WithDelayedWgrads, *bases)
@@ -335,7 +335,7 @@ def make_class(module_type: _C.ModuleType, module_name: str) -> type[Module]:
 
 
 def _module_of(adapter: _C.ModuleAdapter) -> Module:
-    """The Python module of a C++ child."""
+    """Returns the Python module of a C++ child."""
     cls = _classes[adapter.type.name]
     module = cls.__new__(cls)
     torch.nn.Module.__init__(module)

@@ -30,7 +30,7 @@ __all__ = [
 
 
 def get_default_recipe() -> Recipe:
-    """The recipe of an autocast that names none: delayed scaling."""
+    """Returns the default recipe of autocast: delayed scaling."""
     return DelayedScaling()
 
 

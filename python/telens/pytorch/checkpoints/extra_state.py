@@ -21,7 +21,7 @@ EXTRA_STATE = "_extra_state"
 
 
 class WithExtraState(ReadAttributes):
-    """What modules with amax histories and scales have besides."""
+    """Adds FP8 state to modules with amax histories and scales."""
 
     @property
     def fp8_meta(self) -> dict[str, Any]:
@@ -37,15 +37,15 @@ class WithExtraState(ReadAttributes):
         """``quantizers["scaling_fwd"][i]``: input, weight and output of each GEMM, and
         ``["scaling_bwd"]``: the gradients of output and input.
 
-        They are those that the layer uses; a copy of one is changed without effect on it.
+        The layer uses these objects themselves; changes of copies have no effect on it.
         """
         return quantizers_of(self)
 
     def get_extra_state(self) -> torch.Tensor:
         """Amax histories and scales as plain bytes (uint8, 1-D); empty before any FP8 forward.
 
-        An empty one is left out of a state_dict: what never ran in FP8 has the keys of a module of
-        torch.
+        A state_dict has no entry for an empty state, so that a layer which never ran in FP8 has
+        the keys of a torch module.
         """
         state = self._telens_adapter.extra_state()
         return torch.empty(0, dtype=torch.uint8) if state is None else state
@@ -56,10 +56,10 @@ class WithExtraState(ReadAttributes):
             del destination[prefix + EXTRA_STATE]
 
     def set_extra_state(self, state: torch.Tensor | None) -> None:
-        """Restores what ``get_extra_state`` returned; None and an empty one leave all as it is.
+        """Restores the result of ``get_extra_state``; None and an empty state change nothing.
 
-        Transformer Engine's is read without executing what its pickle names; a warning says what
-        could not be carried over.
+        A state of Transformer Engine is read without executing its pickle; a warning names values
+        that could not be restored.
         """
         # torch.distributed.checkpoint has something of this type where a full state dict has none.
         if state is None or type(state).__name__ == "_EXTRA_STATE":

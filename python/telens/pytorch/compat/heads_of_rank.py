@@ -28,7 +28,7 @@ def _ranks(given: dict[str, Any]) -> int:
 def heads_of_rank(
     names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns a constructor's arguments with this rank's heads and groups in place of all.
+    """Returns a constructor's arguments with the heads and groups of this rank.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def heads_of_rank(
 
 
 def note_all_heads(module: torch.nn.Module, given: dict[str, Any]) -> None:
-    """Sets the attributes that tell of all ranks, under Transformer Engine's names."""
+    """Sets the attributes for the whole tensor-parallel group, under Transformer Engine's names."""
     ranks = _ranks(given)
     options = module._telens_adapter.options()
     heads = options["num_attention_heads"]

@@ -23,13 +23,13 @@ __all__ = [
 
 
 def replace_raw_data(tensor: QuantizedTensor, new_raw_data: torch.Tensor) -> None:
-    """Moves a tensor's codes into memory of the caller, such as a part of one buffer.
+    """Moves a tensor's codes into memory of the caller, such as a slice of a buffer.
 
-    Values, scales and type stay. Later casts into the tensor write into that memory, and what is
-    written there becomes the tensor's codes (``post_all_gather_processing``).
+    Values, scales and type do not change. Later casts into the tensor write to that memory, and
+    bytes written there become the tensor's codes (``post_all_gather_processing``).
 
-    Raises UsageError for an MXFP8Tensor, whose two orientations have codes of their own, and for
-    memory of another shape or dtype.
+    Raises UsageError for an MXFP8Tensor, whose two orientations have separate codes, and for memory
+    of another shape or dtype.
     """
     _check_quantized("replace_raw_data", tensor)
     if isinstance(tensor, MXFP8Tensor):
@@ -77,8 +77,8 @@ def quantize_master_weights(
 ) -> None:
     """Quantizes master weights, of which each rank has a part, into the model's weights.
 
-    The parts of one weight are exchanged in the weight's dtype, one weight at a time; then every
-    rank quantizes the whole weight. The result is ``weight.quantize_(master)`` on all ranks, for
+    Ranks exchange their parts in the weight's dtype, one weight at a time. Then each rank
+    quantizes the whole weight. The result is ``weight.quantize_(master)`` on all ranks, for
     every format. ``_high_precision_init_val`` is cleared.
 
     Parameters
@@ -86,18 +86,19 @@ def quantize_master_weights(
     model_weights
         the quantized weights, on all ranks in one order
     master_weights
-        this rank's part of each weight, a run of its elements; None if it has none
+        this rank's contiguous part of every weight, flat; None if the rank has no part
     start_offsets
-        where each part begins among the weight's elements
+        index of the first element of the part in the flat weight
     group
-        of the ranks that have the parts; None: the default group, or this process alone
+        the ranks that have the parts. Default: the default group, or only this process if
+        torch.distributed is not initialized
     fsdp_shard_model_weights
         memory of codes for each part (MXFP8: two, for rows and columns), written instead of the
         model weight's codes; scales are still the model weight's
     manual_post_all_gather_processing
         no effect: all ranks have all codes when the function returns
 
-    Raises UsageError unless the parts of all ranks cover each weight exactly once.
+    Raises UsageError on all ranks unless their parts cover every element exactly once.
     """
     shards = fsdp_shard_model_weights or [None] * len(model_weights)
     weights = list(zip(model_weights, master_weights, start_offsets, shards, strict=True))
@@ -133,10 +134,9 @@ cast_master_weights_to_fp8 = quantize_master_weights
 
 @torch.no_grad()
 def post_all_gather_processing(model_weights: QuantizedTensor | Sequence[QuantizedTensor]) -> None:
-    """Computes the codes of columns from those of rows, after these were written as bytes.
+    """Computes the codes of columns from the codes of rows, after the latter were written as bytes.
 
-    Weights whose columns share memory with their rows, and those whose columns have codes of their
-    own (MXFP8, NVFP4), stay as they are.
+    Skips weights whose columns share memory with the rows, or have separate codes (MXFP8, NVFP4).
     """
     weights = [model_weights] if isinstance(model_weights, torch.Tensor) else model_weights
     for weight in weights:
@@ -163,7 +163,7 @@ def _quantize_shard(
                 scales.copy_(getattr(made, f"{orientation}_{name}"))
     if master is None:
         return
-    # Elements of one byte of codes: 2 of E2M1.
+    # Elements per byte of codes: 2 for E2M1.
     per_byte = weight.numel() // made.rowwise_data.numel()
     end = start + master.numel()
     both = isinstance(shard, tuple | list)

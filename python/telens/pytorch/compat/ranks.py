@@ -129,7 +129,7 @@ class _Recomputation(threading.local):
 
 
 _here = _Recomputation()
-# The forwards of each layer that are not recomputed yet, in order. Shared by all threads: a
+# Forwards by layer that are not recomputed yet, in order. Shared by all threads: a
 # backward runs on another thread than its forward.
 _pending: WeakKeyDictionary[torch.nn.Module, deque[_C.RecomputationTape]] = WeakKeyDictionary()
 
@@ -137,7 +137,7 @@ _pending: WeakKeyDictionary[torch.nn.Module, deque[_C.RecomputationTape]] = Weak
 class activation_recompute_forward(contextlib.ContextDecorator):
     """Context of the forward of a checkpointed function, and of its recomputation.
 
-    For frameworks with an autograd function of their own; ``te.checkpoint`` does not need it. The
+    For frameworks with their own autograd function; ``te.checkpoint`` does not need it. The
     recomputation uses the recipe, scales and routing of its forward and updates no amax. Each layer
     has a queue of forwards, and a recomputation takes the oldest one, as in a pipeline whose
     backwards run in the order of their forwards. Layers in eval mode are not queued. A forward that
@@ -223,8 +223,7 @@ def in_fp8_activation_recompute_phase() -> bool:
 
 
 def get_all_rng_states() -> dict[str, torch.Generator]:
-    """Returns the generators, by name, that graphs advance: those of all ``CudaRNGStatesTracker``s
-    that live."""
+    """Returns the generators, by name, that graphs advance, from all live trackers."""
     found: dict[str, torch.Generator] = {}
     for tracker in all_trackers:
         found |= tracker._generators

@@ -14,8 +14,8 @@ class ReadAttributes:
     """Attributes that describe a layer's parameters and the region in which it runs.
 
     They are computed when they are read, so that a forward does not pay for them. Scripts for
-    Transformer Engine assign some of them; each forward computes these anew there, so that an
-    assignment has no effect here.
+    Transformer Engine assign some of them, which its next forward overwrites. Here an assignment is
+    accepted and ignored.
     """
 
     @property
@@ -72,7 +72,7 @@ class ReadAttributes:
 
     @property
     def weight_names(self) -> list[str]:
-        """Names of the weights of GEMMs: ``["weight"]``, or those of ``parameters_split``."""
+        """Names of GEMM weights: ``["weight"]``, or the names that ``parameters_split`` gives."""
         is_weight = self._telens_adapter.is_gemm_weight
         return [name for name in self._parameters if is_weight(name)]
 

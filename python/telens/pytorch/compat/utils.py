@@ -86,7 +86,7 @@ def get_default_init_method() -> Callable[[torch.Tensor], torch.Tensor]:
 def attention_mask_func(
     attention_scores: torch.Tensor, attention_mask: torch.Tensor
 ) -> torch.Tensor:
-    """Sets scores to -10000 in place where the mask is True."""
+    """Sets masked scores to -10000 in place. Masked means True."""
     return attention_scores.masked_fill_(attention_mask, _MASKED_SCORE)
 
 
@@ -128,7 +128,7 @@ def interleave_glu_tensor(tensor: torch.Tensor, interleave_size: int) -> torch.T
 
 
 def deinterleave_glu_tensor(tensor: torch.Tensor, interleave_size: int) -> torch.Tensor:
-    """Reorders what ``interleave_glu_tensor`` returned to [gate; linear]."""
+    """Restores the row order [gate; linear] of the input of ``interleave_glu_tensor``."""
     return _reordered("deinterleave_glu_tensor", tensor, interleave_size, (-1, 2))
 
 
@@ -160,7 +160,7 @@ class SplitAlongDim(torch.autograd.Function):
         parts = torch.split(mixed_x_layer, split_size_or_sections, dim=split_dim)
         if squeeze:
             parts = tuple(each.squeeze(split_dim) for each in parts)
-        # Of a custom function's outputs views are refused in place; these are no views to autograd.
+        # Autograd rejects in-place changes of views that a custom function returns, so detach.
         return tuple(each.detach() for each in parts)
 
     @staticmethod

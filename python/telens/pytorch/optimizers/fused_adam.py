@@ -60,7 +60,7 @@ class FusedAdam(torch.optim.Optimizer):
         FP32 master weights of BF16 parameters are stored as the 16 bits that the parameter lacks;
         not with ``capturable``
     set_grad_none
-        the default of ``zero_grad``'s argument; None: True
+        the default of ``zero_grad``'s argument; None means True
     """
 
     def __init__(
@@ -280,7 +280,7 @@ class FusedAdam(torch.optim.Optimizer):
     def _scaling(
         self, grad_scaler: torch.amp.GradScaler | None, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the flag of gradients that are not finite and the factor of all gradients."""
+        """Returns the flag of non-finite gradients and the factor of the gradients."""
         noop = torch.zeros(1, dtype=torch.int32, device=device)
         inverse = torch.ones(1, device=device)
         if grad_scaler is not None:
@@ -342,7 +342,7 @@ class FusedAdam(torch.optim.Optimizer):
 
 
 class _Batch:
-    """Parameters of one kind, which one operation steps."""
+    """Parameters that a single operation updates."""
 
     def __init__(self, quantized: bool, remainders: bool) -> None:
         self.quantized = quantized

@@ -27,7 +27,7 @@ class FusedSGD(torch.optim.Optimizer):
     materialize_master_grads
         no effect: master parameters of apex are not supported
     set_grad_none
-        the default of ``zero_grad``'s argument; None: True
+        the default of ``zero_grad``'s argument; None means True
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Gradients of the optimizers' parameters: where they are, and how they are cleared."""
+"""Clears gradients of optimizer parameters, and rejects sparse ones."""
 
 from __future__ import annotations
 

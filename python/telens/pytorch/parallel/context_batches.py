@@ -23,7 +23,7 @@ __all__: list[str] = [
 
 
 def places_of_rank(length: int, size: int, rank: int) -> torch.Tensor:
-    """Those of one sequence: chunk ``rank`` and chunk ``2 * size - 1 - rank`` of ``2 * size``."""
+    """Returns this rank's positions of a sequence: chunks ``rank`` and ``2 * size - 1 - rank``."""
     if not 0 <= rank < size:
         raise _C.UsageError(f"cp_rank is {rank}; expected one of {size} ranks (cp_size)")
     if length % (2 * size) != 0:
@@ -35,7 +35,7 @@ def places_of_rank(length: int, size: int, rank: int) -> torch.Tensor:
 
 
 def packed_places_of_rank(sums: list[int], tokens: int, size: int, rank: int) -> torch.Tensor:
-    """Those of packed sequences, and 0 for tokens of no sequence."""
+    """Returns this rank's positions of packed sequences, and 0 for tokens outside of sequences."""
     found = [places_of_rank(end - start, size, rank) for start, end in itertools.pairwise(sums)]
     known = sum(map(len, found))
     if known > tokens:
@@ -61,7 +61,7 @@ def pad_thd_sequences_for_cp(
     padding_token_id: int = 0,
     padding_label_id: int = -100,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Pads each of several packed sequences at its end to a multiple of the factor.
+    """Pads packed sequences at their ends to multiples of the factor.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def pad_thd_sequences_for_cp(
     divisibility_factor
         2 * cp_size
     padding_token_id, padding_label_id
-        what is put in
+        values of the padding
 
     Returns
     -------

@@ -13,7 +13,7 @@ from telens._names import refusal
 __all__: list[str] = []
 
 COMM_TYPES = ("p2p", "all_gather", "a2a", "a2a+p2p")
-# The modules tell this of it, by Transformer Engine's names, where no group is set.
+# Attributes of modules without a group, under Transformer Engine's names.
 ATTRIBUTES = {
     "cp_group": None,
     "cp_global_ranks": None,
@@ -85,12 +85,12 @@ class WithContextParallel:
                     module.__dict__.update(zip(ATTRIBUTES, values, strict=True))
 
     def _note_context(self) -> None:
-        """Gives a fresh module the attributes."""
+        """Sets the attributes of a new module."""
         if self._type.name in _HOLDERS:
             self.__dict__.update(ATTRIBUTES)
 
     def _reattach_context(self) -> None:
-        """Tells another C++ module of this one's group, or that it has none any more."""
+        """Sets the group of a new C++ module, or marks that a pickle has lost it."""
         group, lost = self.__dict__.get("cp_group"), self.__dict__.get(_LOST, 0)
         if group is not None or lost:
             self._telens_adapter.set_context_parallel_group(
@@ -99,14 +99,14 @@ class WithContextParallel:
 
 
 def without_context(state: dict[str, Any]) -> None:
-    """Takes what is of this process out of a module's state for a pickle."""
+    """Removes process groups and streams from a module's state for a pickle."""
     group = state.get("cp_group")
     if group is not None:
         state |= {"cp_group": None, "cp_stream": None, _LOST: _ranks(_listed(group))}
 
 
 def copy_context(module: torch.nn.Module, copied: torch.nn.Module) -> None:
-    """A copy stays in the process, with the groups of all modules inside."""
+    """Gives a copy the groups of the modules inside, since it stays in the process."""
     for ours, theirs in zip(module.modules(), copied.modules(), strict=False):
         if isinstance(ours, WithContextParallel) and ours.__dict__.get("cp_group") is not None:
             theirs.__dict__.pop(_LOST, None)

@@ -40,8 +40,8 @@ def parallel_cross_entropy(
     label_smoothing
         0 to 1: this share of the target is spread over the vocabulary
     reduce_loss
-        True: one mean over all targets but the ignored ones (of none it is NaN); False: the loss
-        of each target, [...]
+        whether to return the mean over targets that are not ignored (NaN if there are none),
+        instead of the losses [...]
     dist_process_group
         the ranks among which the vocabulary is divided; all of them must call
     ignore_idx
@@ -49,9 +49,9 @@ def parallel_cross_entropy(
     is_cg_capturable
         taken, without effect: nothing here waits for the GPU
 
-    Raises UsageError for arguments that do not fit. Two things are errors on a CPU alone: a class
-    that is not in the vocabulary, whose loss on a GPU is +Inf, and parts of the vocabulary that are
-    unequal, for which it is NaN.
+    Raises UsageError for arguments that do not fit. Two errors are only
+    raised on a CPU: a class that is not in the vocabulary (on a GPU its loss is +Inf), and unequal
+    parts of the vocabulary (on a GPU the loss is NaN).
     """
     _check(inp, target, label_smoothing)
     size, rank = (1, 0)
@@ -96,7 +96,7 @@ def _reduce(values: torch.Tensor, how: Any, group: dist.ProcessGroup | None) -> 
 
 
 def _raise_refused(rank_from_1: torch.Tensor, refused: Exception | None) -> None:
-    """On all ranks: the others would wait for one that raises alone. 0: no rank refuses."""
+    """Raises on all ranks if one rejects its targets. ``rank_from_1`` is 0 if none does."""
     if rank_from_1.is_cuda or not rank_from_1:
         return
     if refused is None:
@@ -120,7 +120,7 @@ def _compare_parts(extremes: torch.Tensor) -> torch.Tensor:
 
 
 class _Losses(torch.autograd.Function):
-    """The loss of each row; the backward makes the softmax anew from its log of sums."""
+    """The losses of the rows. The backward recomputes the softmax from the log of its sums."""
 
     @staticmethod
     def forward(

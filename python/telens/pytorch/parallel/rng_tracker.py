@@ -1,4 +1,4 @@
-"""Random states by name: what is drawn inside ``fork(name)`` continues that state alone."""
+"""Named random states: numbers drawn inside ``fork(name)`` advance only that state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["CudaRNGStatesTracker"]
 
 DEFAULT_NAME = "model-parallel-rng"
 
-# Every tracker of the process that lives.
+# All live trackers of the process.
 all_trackers: weakref.WeakSet[CudaRNGStatesTracker] = weakref.WeakSet()
 
 
@@ -29,7 +29,7 @@ class CudaRNGStatesTracker:
     Parameters
     ----------
     device
-        whose generator; None: the current GPU, or the CPU where there is none
+        device of the generator. Default: the current GPU, or the CPU if there is no GPU
     """
 
     def __init__(self, device: torch.device | str | None = None) -> None:
@@ -45,7 +45,7 @@ class CudaRNGStatesTracker:
         self._generators: dict[str, torch.Generator] = {}  # those that graphs know
 
     def get_states(self) -> dict[str, torch.Tensor]:
-        """The states by name, in a dictionary of its own."""
+        """Returns a new dictionary of the states by name."""
         return dict(self.states_)
 
     def set_states(self, states: Mapping[str, torch.Tensor]) -> None:
@@ -56,7 +56,7 @@ class CudaRNGStatesTracker:
         self.states_ = dict(states)
 
     def add(self, name: str, seed: int) -> None:
-        """A new state, of a generator with this seed; the device's own state stays as it is.
+        """Adds the state of a generator with this seed. The device's own state does not change.
 
         Raises UsageError (a RuntimeError) for a name or a seed that is there already.
         """
@@ -73,7 +73,7 @@ class CudaRNGStatesTracker:
 
     @contextlib.contextmanager
     def fork(self, name: str = DEFAULT_NAME) -> Iterator[None]:
-        """Draws from the named state inside, and goes on with the device's own one after it."""
+        """Draws from the named state inside; afterwards the device's own state continues."""
         if name not in self.states_:
             raise KeyError(
                 f"CudaRNGStatesTracker.fork: there is no state {name!r}"
@@ -98,7 +98,7 @@ class CudaRNGStatesTracker:
         return self._device.type == "cuda"
 
     def generators(self) -> list[torch.Generator]:
-        """Generators with the states, for a graph to be registered with before its capture."""
+        """Returns generators with the states, which a graph registers before its capture."""
         for name in self.states_:
             if name not in self._generators:
                 self._generators[name] = torch.Generator(self._device)
@@ -106,13 +106,13 @@ class CudaRNGStatesTracker:
         return list(self._generators.values())
 
     def load_generators(self) -> None:
-        """Before a replay: its forks go on where the last fork of the name ended."""
+        """Loads the states into the generators before a replay."""
         for name, generator in self._generators.items():
             if name in self.states_:
                 generator.set_state(self.states_[name])
 
     def store_generators(self) -> None:
-        """After a replay: later forks go on where it ended."""
+        """Stores the states of the generators after a replay, for later forks."""
         for name, generator in self._generators.items():
             if name in self.states_:
                 self.states_[name] = generator.get_state()
@@ -163,7 +163,7 @@ def apply_seed(device: torch.device | str | int | None) -> None:
 def fork_of(
     arguments: Mapping[str, Any],
 ) -> Callable[[], contextlib.AbstractContextManager[None]]:
-    """What forks before a module's weights are drawn, by its keyword arguments."""
+    """Returns the context in which a module draws its weights, given its keyword arguments."""
     get_tracker = arguments.get("get_rng_state_tracker")
     if get_tracker is None:
         return contextlib.nullcontext
@@ -180,7 +180,7 @@ def fork_dropout(attention: torch.nn.Module, get_tracker: Callable[[], Any]) -> 
 
 
 def find_trackers(module: torch.nn.Module) -> list[Any]:
-    """Each tracker once that a fork in the module's forward draws from."""
+    """Returns the trackers that the module's forward draws from, without duplicates."""
     functions = [each.__dict__.get("_telens_get_tracker") for each in module.modules()]
     trackers = [get_tracker() for get_tracker in functions if get_tracker is not None]
     return list({id(each): each for each in trackers}.values())

@@ -20,18 +20,18 @@ _BACKENDS = ("gloo", "mpi", "nccl")
 
 
 class UserBufferQuantizationMode(enum.Enum):
-    """The precision of the GEMMs that settings are for."""
+    """The precision of the GEMMs to which settings apply."""
 
     NONE = "none"
     FP8 = "fp8"
 
 
-# Settings of one GEMM, by name, and those of several GEMMs.
+# Settings by name, by GEMM.
 _Settings = Mapping[str, Mapping[str, Any]]
 
 
 def is_ub_initialized() -> bool:
-    """Whether `initialize_ub` has been called, and `destroy_ub` has not since."""
+    """Returns whether settings are active: after `initialize_ub`, until `destroy_ub`."""
     return _C.is_ub_initialized()
 
 
@@ -45,38 +45,40 @@ def initialize_ub(
     bootstrap_backend: str | None = None,
     with_cublasmp: bool = False,
 ) -> None:
-    """Sets how layers that are made with ``ub_*`` arguments overlap communication with GEMMs.
+    """Sets how layers with ``ub_*`` arguments overlap communication with GEMMs.
 
-    Every rank of ``torch.distributed`` calls it, with the same arguments, before it makes those
-    layers. Rows travel over the layers' own ``tp_group`` by torch's collectives; no memory is kept
-    for them, so inputs of any size go. Raises UsageError where it has been called before (call
-    `destroy_ub` first), where ranks give different settings, and for what does not fit.
+    Every rank of ``torch.distributed`` calls it with the same arguments, before it constructs those
+    layers. Collectives of torch move the rows within the layers' ``tp_group``. No buffers are
+    reserved, so inputs may have any size.
 
     Parameters
     ----------
     shape
-        ``[sequence length * batch size, hidden size]`` of all ranks; checked, not used
+        ``[sequence length * batch size, hidden size]`` over all ranks; checked, but not used
     tp_size
-        ranks of each tensor-parallel group, as the layers'; divides the number of all ranks
+        size of each tensor-parallel group; divides the number of ranks
     use_fp8
-        older form of ``quantization_modes``: FP8 alone, or NONE alone
+        older form of ``quantization_modes``: True for [FP8], False for [NONE]
     quantization_modes
-        a list: settings are kept for GEMMs of each of these precisions
+        the precisions of GEMMs for which settings are stored
     dtype
-        of tensors outside of FP8; checked, not used
+        dtype of tensors outside of FP8; checked, but not used
     ub_cfgs
-        ``{GEMM: {setting: value}}``, or a list of one such mapping (or None) for each of
-        ``quantization_modes``. GEMMs are ``qkv_fprop``, ``qkv_dgrad``, ``qkv_wgrad`` and the same
-        of ``proj``, ``fc1`` and ``fc2``; what is left out has Transformer Engine's default.
-        ``method``: ``ring_exchange``, ``pipeline``, ``bulk`` or ``external``; ``num_splits``: the
-        parts of a ``pipeline``; ``is_reduce_scatter`` must be what the method makes of the GEMM.
+        ``{GEMM: {setting: value}}``, or a list with one such mapping (or None) per entry of
+        ``quantization_modes``. GEMMs are ``qkv_fprop``, ``qkv_dgrad``, ``qkv_wgrad``, and likewise
+        for ``proj``, ``fc1`` and ``fc2``. Missing settings have Transformer Engine's defaults.
+        ``method`` is ``ring_exchange``, ``pipeline``, ``bulk`` or ``external``; ``num_splits`` is
+        the number of parts of a ``pipeline``; ``is_reduce_scatter`` must match GEMM and method.
         ``num_sm``, ``cga_size``, ``set_sm_margin``, ``aggregate``, ``atomic_gemm``, ``use_ce``,
         ``fp8_buf``, ``comm_priority``, ``gemm_priority`` and ``pipeline_rs_overlap_first_gemm``
-        steer kernels of Transformer Engine: they are checked, and change nothing
+        configure kernels of Transformer Engine; they are checked and have no effect
     bootstrap_backend
-        ``gloo``, ``nccl`` or ``mpi``: checked, since nothing has to be set up
+        ``gloo``, ``nccl`` or ``mpi``; checked, but not used
     with_cublasmp
-        False: cuBLASMp is not there
+        must be False
+
+    Raises UsageError if it was called before without `destroy_ub`, if ranks pass different
+    settings, and for invalid arguments.
     """
     modes = _modes(use_fp8, quantization_modes)
     settings = _settings_by_mode(ub_cfgs, modes)

@@ -66,8 +66,8 @@ class QuantizedTensor(WithSettableData, torch.Tensor):
     """A tensor whose values are codes and scales, and whose dtype is the high-precision one.
 
     Operations on it see its dequantized values; an in-place operation quantizes its result into the
-    same codes, with the quantizer that made it if that is known (weights of ``fp8_model_init``),
-    else with a scale of their own amax.
+    same codes, with the quantizer that created it if it is known (weights of ``fp8_model_init``),
+    else with a scale computed from the result's amax.
     """
 
     _storage: _C.QuantizedStorage
@@ -96,9 +96,9 @@ class QuantizedTensor(WithSettableData, torch.Tensor):
         return made
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """The values in high precision, rounded once to the dtype (None: the tensor's own).
+        """Returns the values in high precision, rounded once to ``dtype`` (default: its dtype).
 
-        Those of a layer's output (``fp8_output``) are differentiable.
+        The result is differentiable if the tensor is a layer's output (``fp8_output``).
         """
         dtype = dtype or self.dtype
         rounded_to = dtype if dtype in HIGH_PRECISION else torch.float32
@@ -107,7 +107,7 @@ class QuantizedTensor(WithSettableData, torch.Tensor):
         return self._storage.dequantize(rounded_to).to(dtype)
 
     def quantize_(self, tensor: torch.Tensor) -> QuantizedTensor:
-        """Takes on the values of a high-precision tensor, rounded, with scales of their own."""
+        """Quantizes a high-precision tensor into this one, with new scales. Returns ``self``."""
         with torch.no_grad():
             self._get_quantizer().update_quantized(tensor.detach().to(self.dtype), self)
         return self
@@ -115,7 +115,7 @@ class QuantizedTensor(WithSettableData, torch.Tensor):
     def update_usage(
         self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
     ) -> None:
-        """Keeps only the orientations that will be used; None: as before."""
+        """Keeps only the orientations that will be used; None leaves one unchanged."""
         storage = self._storage
         storage.update_usage(
             storage.rowwise_data is not None if rowwise_usage is None else rowwise_usage,
@@ -132,7 +132,7 @@ class QuantizedTensor(WithSettableData, torch.Tensor):
         return self.dequantize(torch.float16)
 
     def _get_quantizer(self) -> Quantizer:
-        """The quantizer that made it, else one that makes tensors of its kind."""
+        """Returns the quantizer that created the tensor, or one for the same kind of tensor."""
         return self._quantizer or _C.quantizer_like(self._storage)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
@@ -203,7 +203,7 @@ class Float8Tensor(WithShardedCodes, OneScaleData, QuantizedTensor):
     ) -> Float8Tensor:
         """Returns a tensor with the scale and format of another, and with ``data`` as its codes.
 
-        None: the other's codes, shared.
+        If ``data`` is None, both share the codes.
         """
         storage = tensor._storage
         if data is not None:
@@ -274,7 +274,7 @@ def wrap(
     requires_grad: bool = False,
     quantizer: Quantizer | None = None,
 ) -> QuantizedTensor:
-    """The Python tensor of codes and scales."""
+    """Returns the Python tensor for codes and scales."""
     return _CLASSES[storage.mode](storage, requires_grad, quantizer)
 
 
@@ -285,7 +285,7 @@ def _plain(value: Any) -> Any:
 def _copied(
     tensor: QuantizedTensor, device: Any = None, non_blocking: bool = False
 ) -> QuantizedTensor:
-    """The same codes in memory of their own; a part with scales of its own stays a part."""
+    """Returns a copy of codes and scales. A shard with its own scale stays a shard."""
     storage = copy_storage(tensor._storage, device, non_blocking)
     copy = wrap(storage, quantizer=tensor._quantizer)
     if not tensor._shares_scale():
@@ -297,7 +297,7 @@ _RESHAPES = (aten.view.default, aten._reshape_alias.default, aten._unsafe_view.d
 
 
 def _viewed(tensor: QuantizedTensor, shape: list[int]) -> QuantizedTensor | None:
-    """The same codes in another shape; None where rows, along which blocks lie, become others."""
+    """Returns the same codes in another shape, or None if the last dimension changes."""
     sizes = torch.empty(tensor.shape, device="meta").view(shape).shape
     if not sizes or not tensor.shape or sizes[-1] != tensor.shape[-1]:
         return None
@@ -349,7 +349,7 @@ _C.set_quantized_tensor_class(QuantizedTensor, wrap)
 
 
 class _ModelInit(threading.local):
-    recipe: Recipe | None = None  # None: modules are made as usual
+    recipe: Recipe | None = None  # None outside of fp8_model_init
     preserve = False
 
 
@@ -362,21 +362,24 @@ def fp8_model_init(
     recipe: Recipe | None = None,
     preserve_high_precision_init_val: bool = False,
 ) -> Iterator[None]:
-    """Modules that are made inside keep their GEMM weights in low precision only.
+    """Modules that are constructed inside store their GEMM weights in low precision only.
 
-    The optimizer steps a high-precision master copy and hands it over with
+    The optimizer updates a high-precision master copy and writes it back with
     ``parameter.quantize_(master)``.
 
     Parameters
     ----------
     enabled
-        False: modules are made as usual
+        False: no effect
     recipe
-        tells the weights' format and scaling; default: delayed scaling, whose weights are E4M3 with
-        a scale of their own amax, since what is stored has no history
+        decides format and scaling of the weights. Default: delayed scaling, whose stored weights
+        are E4M3 with a scale computed from their current amax, as they have no history
     preserve_high_precision_init_val
-        the initial values are kept on the CPU, as ``parameter._high_precision_init_val``:
-        ``parameter.get_high_precision_init_val()``, ``parameter.clear_high_precision_init_val()``
+        True: keeps the initial values on the CPU as ``parameter._high_precision_init_val``, with
+        ``parameter.get_high_precision_init_val()`` and
+        ``parameter.clear_high_precision_init_val()``
+
+    Raises UsageError for arguments of other types.
     """
     for name, value in (
         ("enabled", enabled),
@@ -403,7 +406,7 @@ def initial_parameter(tensor: torch.Tensor, is_gemm_weight: bool) -> torch.nn.Pa
     if model_init.recipe is None or not is_gemm_weight:
         return torch.nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad)
     quantizer = model_init.recipe._native().make_weight_quantizer()
-    if quantizer is None:  # a custom recipe leaves weights as they are
+    if quantizer is None:  # a custom recipe that does not quantize weights
         return torch.nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad)
     made = quantized_parameter(tensor.detach(), quantizer, model_init.preserve)
     return made.requires_grad_(tensor.requires_grad)

@@ -31,14 +31,14 @@ aten = torch.ops.aten
 
 @dataclass
 class Shard:
-    """What the rows of one rank share with those of others."""
+    """State that the shards of a tensor share."""
 
     group: torch.distributed.ProcessGroup
     codes: torch.Tensor  # the rows', and zeros behind them that give all ranks as many
 
 
 class WithShardedCodes:
-    """For a tensor of codes under one scale."""
+    """Methods of FSDP2 and checkpoints for a tensor with one scale."""
 
     _shard: Shard | None = None  # None: a whole tensor
     _piece: Piece | None = None  # None: not one that a checkpoint is read into
@@ -54,8 +54,10 @@ class WithShardedCodes:
         self._shard, self._piece = other._shard, other._piece
 
     def quantize_(self, tensor: torch.Tensor) -> Any:
-        """As of a whole tensor, of which this rank has some rows: the scale is that of the largest
-        value of any rank, so each rank of the group calls it."""
+        """Quantizes the rows of this rank with the scale of the whole tensor.
+
+        All ranks of the group must call it: the scale comes from the largest value of any rank.
+        """
         if self._shard is None:
             return super().quantize_(tensor)
         with torch.no_grad():
@@ -71,7 +73,7 @@ class WithShardedCodes:
     def fsdp_pre_all_gather(
         self, mesh: Any, outer_size: Any, outer_stride: Any, module: Any, mp_policy: Any
     ) -> tuple[tuple[torch.Tensor, ...], Any]:
-        """The codes of this rank's rows, and what the whole tensor takes of this rank."""
+        """Returns the codes of this rank's rows, and metadata for the whole tensor."""
         # A step of the optimizer changes the shard's scale beside codes that are gathered already.
         return (self._shard.codes,), (self._storage.rowwise_scale_inv.clone(), outer_size[0])
 
@@ -83,7 +85,7 @@ class WithShardedCodes:
         *,
         out: Any = None,
     ) -> tuple[Any, tuple[torch.Tensor, ...]] | None:
-        """The whole tensor of the codes of all ranks, as one in ``param_dtype``."""
+        """Returns the whole tensor from the gathered codes, with dtype ``param_dtype``."""
         scale_inv, rows = metadata
         if scale_inv.is_cuda:  # made on FSDP's own stream, whose memory it is
             scale_inv.record_stream(torch.cuda.current_stream(scale_inv.device))
@@ -97,12 +99,12 @@ class WithShardedCodes:
 
 
 def takes_any_layout(device: torch.device) -> bool:
-    """Whether the GEMM takes codes in any layout: the CPU's does, those of GPUs take rows."""
+    """Returns whether the GEMM accepts codes in any layout (CPU) or only rows (GPU)."""
     return device.type == "cpu"
 
 
 def _columns_of(codes: torch.Tensor, out: Any) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    """The codes as columns, and the memory of theirs that FSDP frees and allocates from now on."""
+    """Returns the codes as columns, and their memory, which FSDP frees and allocates."""
     if takes_any_layout(codes.device):
         return codes.t(), ()
     columns = as_columns(codes, None if out is None else out._storage.columnwise_data)
@@ -110,7 +112,7 @@ def _columns_of(codes: torch.Tensor, out: Any) -> tuple[torch.Tensor, tuple[torc
 
 
 def answer(func: Any, args: tuple, kwargs: dict) -> Any:
-    """What an operation of FSDP gets for a tensor of codes; None: what any other gets."""
+    """Returns the result of an operation of FSDP on codes; None for other operations."""
     first = args[0] if args else None
     if func is aten.copy_.default:
         return _copy(first, args[1]) if isinstance(first, WithShardedCodes) else None
@@ -123,7 +125,7 @@ def answer(func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def answer_checkpoint(func: Any, args: tuple) -> Any:
-    """What DCP gets where it asks any quantized tensor for a piece to read values into."""
+    """Returns the piece of a quantized tensor into which DCP reads values."""
     if func is not aten.slice.Tensor or args[0].dim() != 2:
         return None
     frame = asking_function()
@@ -135,7 +137,7 @@ def answer_checkpoint(func: Any, args: tuple) -> Any:
 
 
 def _are_alike(one: Any, other: Any) -> bool:
-    """Whether both are whole, or both shards, whose scales are those of all ranks."""
+    """Returns whether both tensors are whole, or both are shards with a common scale."""
     both = isinstance(one, WithShardedCodes) and isinstance(other, WithShardedCodes)
     return both and (one._shard is None) == (other._shard is None)
 
@@ -180,8 +182,8 @@ def _piece_of(frame: FrameType, tensor: Any) -> Piece:
 
 
 def _copy(to: Any, source: Any) -> Any:
-    """Codes that come with a scale are written as they are where FSDP or a checkpoint writes, and
-    between tensors that are alike; a piece of a whole tensor never gets a scale of its own."""
+    """Copies codes with their scale, without quantizing again, if FSDP or a checkpoint writes or
+    both tensors are of one kind. A piece of a whole tensor never gets a separate scale."""
     torch_asks = to._piece is not None or asking_function() is not None
     codes_come = isinstance(source, WithShardedCodes)
     if codes_come and (torch_asks or _are_alike(to, source)) and _copy_codes(to, source):
@@ -202,7 +204,7 @@ def _copy(to: Any, source: Any) -> Any:
 
 
 def _copy_codes(to: Any, source: Any) -> bool:
-    """Whether the codes fit, and then were written."""
+    """Writes the codes if they fit, and returns whether they did."""
     target, given = to._storage, source._storage
     codes = given.rowwise_data
     if target.rowwise_data is None or codes is None:
@@ -228,7 +230,7 @@ _ROWS = {
 
 
 def largest_of_ranks(values: torch.Tensor, group: torch.distributed.ProcessGroup) -> torch.Tensor:
-    """Of all ranks: max |x|, or NaN, whose bits are the largest."""
+    """Returns max |x| over all ranks, or NaN if there is one (its bits are the largest)."""
     own = values.abs().amax() if values.numel() else values.new_zeros(())
     bits = own.float().view(torch.int32)
     torch.distributed.all_reduce(bits, torch.distributed.ReduceOp.MAX, group=group)
