@@ -189,7 +189,7 @@ def test_what_is_no_state_is_refused_and_nothing_of_it_runs(name, tmp_path):
     with pytest.raises(telens.UsageError, match="no _extra_state of Transformer Engine"):
         te.read_transformer_engine_state(data)
     layer = te.Linear(16, 16)
-    with pytest.warns(UserWarning, match="amax histories and scales start anew"):
+    with pytest.warns(UserWarning, match="amax histories and scales start from their"):
         layer.set_extra_state(as_tensor(data))
     assert layer.get_extra_state().numel() == 0
     assert not path.exists()
