@@ -10,7 +10,7 @@
 
 #include "analysis/records.h"
 #include "analysis/warm_up.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 
 namespace telens::analysis {
 namespace {

@@ -7,8 +7,7 @@
 #include <string_view>
 
 #include "analysis/rules.h"
-#include "core/base/printable.h"
-#include "core/base/shell_word.h"
+#include "core/base/text.h"
 
 namespace telens::analysis {
 namespace {

@@ -9,7 +9,7 @@
 #include "analysis/finding_json.h"
 #include "analysis/finding_words.h"
 #include "analysis/rules.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "record/run_reader.h"
 
 namespace telens::analysis {

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "core/base/error.h"
-#include "core/base/rank_words.h"
+#include "core/base/text.h"
 #include "record/rows/tables.h"
 #include "record/run_paths.h"
 
@@ -104,7 +104,7 @@ std::string absence_note(const std::vector<int>& absent, const record::RunReader
       "{} of {} {} no file in this run{}, so nothing is known of what {} did: debug.initialize was "
       "not called there, the process ended before it, or its log_dir is another machine's; call "
       "it on every rank, with a log_dir that all of them share",
-      ranks_in_words(absent), get_world_size(run), absent.size() == 1 ? "has" : "have",
+      describe_ranks(absent), get_world_size(run), absent.size() == 1 ? "has" : "have",
       has_live_file(run) ? " (yet)" : "", absent.size() == 1 ? "it" : "they");
 }
 

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "core/base/names.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "hooks/statistics/histogram_name.h"
 
 namespace telens::analysis {

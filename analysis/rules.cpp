@@ -4,7 +4,7 @@
 #include <array>
 
 #include "analysis/rules/rules.h"
-#include "core/base/internal_error.h"
+#include "core/base/error.h"
 
 namespace telens::analysis {
 

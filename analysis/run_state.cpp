@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "analysis/rank_coverage.h"
-#include "core/base/rank_words.h"
+#include "core/base/text.h"
 #include "record/disk_space.h"
 #include "record/rows/tables.h"
 
@@ -55,9 +55,9 @@ std::string comparison_note(const record::RunReader& run) {
   why = why.substr(0, why.find(record::kNotComparedAnymore));
   const std::vector<int> compared_no_more(ranks.begin(), ranks.end());
   return fmt::format(
-      "from iteration {} on, {} {} not compared with other ranks, so differences between ranks are "
-      "not detected: {}",
-      first->iteration, ranks_in_words(compared_no_more), ranks.size() == 1 ? "was" : "were", why);
+      "from iteration {} on {} {} compared with no other, so what differs between ranks from there "
+      "on is not seen: {}",
+      first->iteration, describe_ranks(compared_no_more), ranks.size() == 1 ? "was" : "were", why);
 }
 
 // Seconds. Collectives notice a lost rank at once, and launchers end the others within half a

@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "core/base/error.h"
-#include "core/base/interruption.h"
 
 namespace telens {
 namespace {
@@ -38,7 +37,7 @@ std::string message_of_current_exception() {
 }
 
 void rethrow_with_context(const std::string& context) {
-  let_interruptions_pass();
+  rethrow_interruption();
   const std::string message = context + ": " + message_of_current_exception();
   try {
     throw;

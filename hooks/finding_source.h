@@ -36,7 +36,7 @@ class TELENS_EXPORT FindingSource {
   // True if it ever may not.
   virtual bool may_veto() const = 0;
 
-  // The interruption of a listener (core/base/interruption.h) since the last call; or null.
+  // The interruption of a listener (core/base/error.h) since the last call; or null.
   virtual std::exception_ptr take_interruption() = 0;
 };
 

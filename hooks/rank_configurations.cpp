@@ -12,7 +12,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "core/base/fnv1a.h"
-#include "core/base/rank_words.h"
+#include "core/base/text.h"
 #include "hooks/config/yaml_reader.h"
 #include "hooks/gather_over_ranks.h"
 #include "hooks/reductions.h"
@@ -73,7 +73,7 @@ std::string different_sections(const std::string& config_text, const debug::Redu
   }
   std::vector<std::string> sections;
   for (const auto& [name, ranks] : different) {
-    sections.push_back(fmt::format("section '{}' of {}", name, ranks_in_words(ranks)));
+    sections.push_back(fmt::format("section '{}' of {}", name, describe_ranks(ranks)));
   }
   return fmt::format("{}", fmt::join(sections, ", "));
 }

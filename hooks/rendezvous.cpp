@@ -14,7 +14,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "core/base/error.h"
-#include "core/base/rank_words.h"
+#include "core/base/text.h"
 #include "core/distributed/time_limit.h"
 #include "hooks/gather_over_ranks.h"
 #include "hooks/reductions.h"
@@ -153,7 +153,7 @@ class StoreRendezvous {
     options.on_wait(fmt::format(
         "debug.initialize waits for {} of {}, and every rank has to call it; in {} s the others "
         "begin alone, each with values of its own",
-        ranks_in_words(missing), size_, to_seconds(wait_ - std::min(kSilentWait, wait_ / 2))));
+        describe_ranks(missing), size_, to_seconds(wait_ - std::min(kSilentWait, wait_ / 2))));
   }
 
   // It asks again and again: a wait() of a store writes lines on stderr for each time out, and
@@ -189,7 +189,7 @@ class StoreRendezvous {
         "debug.initialize: {} of {}{}{} s, and the others began{}; now each rank records alone: "
         "values are its own, nothing is reduced over ranks or compared. Call debug.initialize on "
         "every rank, with one configuration and at about the same time",
-        ranks_in_words(missing), size_, record::kMissingAfter, to_seconds(wait_),
+        describe_ranks(missing), size_, record::kMissingAfter, to_seconds(wait_),
         is_late ? " before this one came" : "");
   }
 

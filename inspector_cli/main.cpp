@@ -12,7 +12,7 @@
 #include <system_error>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "core/base/version.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/commands/usage.h"

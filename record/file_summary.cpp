@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/write_all.h"
+#include "core/base/io.h"
 #include "record/hdf5_guard.h"
 #include "record/segment_reader.h"
 

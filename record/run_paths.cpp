@@ -14,9 +14,8 @@
 #include <system_error>
 #include <tuple>
 
-#include "core/base/characters.h"
+#include "core/base/text.h"
 #include "core/base/error.h"
-#include "core/base/printable.h"
 #include "record/disk_space.h"
 #include "record/run_writer.h"
 

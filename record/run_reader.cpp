@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "record/disk_space.h"
 #include "record/file_summary.h"
 #include "record/hdf5_guard.h"

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "core/base/absolute_path.h"
+#include "core/base/io.h"
 #include "record/run_paths.h"
 #include "record/run_schema.h"
 #include "record/run_writer_impl.h"

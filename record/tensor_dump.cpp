@@ -14,7 +14,7 @@
 
 #include "core/base/error.h"
 #include "core/base/fnv1a.h"
-#include "core/base/write_all.h"
+#include "core/base/io.h"
 #include "record/hdf5.h"
 #include "record/run_paths.h"
 #include "record/zlib_codec.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "analysis/rules/rules.h"
-#include "core/base/rank_words.h"
+#include "core/base/text.h"
 
 namespace telens::analysis {
 namespace {
@@ -137,7 +137,7 @@ Finding make_finding(const Difference& difference, std::size_t other_layers, con
           .last = std::max(facts.last_iteration(), difference.since),
           .confidence = difference.may_follow ? kPossible : kProven,
           .summary = fmt::format("{} {} for {}, and rank {} for {}{}",
-                                 ranks_in_words(difference.odd_ranks),
+                                 describe_ranks(difference.odd_ranks),
                                  difference.odd_ranks.size() == 1 ? "asks" : "ask", odd_words,
                                  difference.usual->place.rank, usual_words, others),
           .evidence = std::move(evidence)};

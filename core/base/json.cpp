@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "core/base/printable.h"
+#include "core/base/text.h"
 
 namespace telens {
 

@@ -68,7 +68,7 @@ GemmsOfTensor get_gemms(TensorName tensor) {
   return {Gemm::dgrad, Gemm::dgrad};
 }
 
-TurnOfTensor get_order_in_step(TensorName tensor) {
+StepOrder get_order_in_step(TensorName tensor) {
   constexpr std::array kForward{
       TensorName::weight, TensorName::activation, TensorName::output, TensorName::query,
       TensorName::key,    TensorName::value,      TensorName::scores, TensorName::attention_output};

@@ -1,4 +1,4 @@
-// The words of the debug contract that configuration, hooks, records and the command share.
+// The names of GEMMs and tensors that configuration, hooks, records and the command share.
 // No LibTorch.
 #pragma once
 
@@ -16,8 +16,8 @@ namespace telens {
 enum class Gemm : std::uint8_t { fprop, dgrad, wgrad };
 inline constexpr std::array kAllGemms{Gemm::fprop, Gemm::dgrad, Gemm::wgrad};
 
-// The tensors that can be watched: six of a linear layer, of which the first three are inputs of
-// GEMMs, then those of an attention. `scores` is softmax's argument, which is never stored whole.
+// The tensors that features can inspect: six of a linear layer (the first three are GEMM inputs),
+// then the tensors of an attention. `scores` is the argument of softmax; it is never materialized.
 enum class TensorName : std::uint8_t {
   activation,
   weight,
@@ -66,23 +66,24 @@ constexpr bool is_gemm_input(TensorName tensor) {
          tensor == TensorName::gradient;
 }
 
-// The GEMM that produces an output tensor, or the two that consume an input tensor, in the order
-// in which training runs them: activation: fprop, wgrad; weight: fprop, dgrad; gradient: dgrad,
-// wgrad; output: fprop; dgrad: dgrad; wgrad: wgrad (then first == second). Not for an attention's.
+// Returns the GEMM that produces an output tensor (first == second), or the two that consume an
+// input tensor, in execution order: activation: fprop, wgrad; weight: fprop, dgrad; gradient:
+// dgrad, wgrad; output: fprop; dgrad: dgrad; wgrad: wgrad. Not for tensors of an attention.
 struct GemmsOfTensor {
   Gemm first;
   Gemm second;
 };
 GemmsOfTensor get_gemms(TensorName tensor);
 
-// True if the tensor is an operand or the result of the GEMM; false for those of an attention.
+// Returns true if the tensor is an operand or the result of the GEMM. Returns false for tensors of
+// an attention.
 bool belongs_to(TensorName tensor, Gemm gemm);
 
-// When a tensor comes up within its layer: in the forward or the backward, and there as which.
-struct TurnOfTensor {
+// The position of a tensor in its layer's step: forward or backward, and its order there.
+struct StepOrder {
   bool backward;
   int order;
 };
-TurnOfTensor get_order_in_step(TensorName tensor);
+StepOrder get_order_in_step(TensorName tensor);
 
 }  // namespace telens

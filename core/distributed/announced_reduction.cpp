@@ -22,11 +22,11 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// Texts that keep changing would fill memory and store in a long training.
+// Limits memory and store if texts keep changing in a long training.
 constexpr std::size_t kMostAnnouncements = 1024;
 
-// The number of this rank's announcement in the group, from 1 on; 0: it is none, since the text has
-// been announced before.
+// Returns the number of this rank's announcement in the group, from 1, or 0 if the text was
+// announced before.
 std::size_t next_number(const std::string& text, c10d::ProcessGroup& group) {
   static std::mutex mutex;
   static auto& texts_by_group = *new StateByGroup<std::set<std::string>>;
@@ -36,8 +36,8 @@ std::size_t next_number(const std::string& text, c10d::ProcessGroup& group) {
   return texts.size();
 }
 
-// True for torch's backend "fake", whose other ranks do not exist.
-bool is_pretended(const c10d::ProcessGroup& group) {
+// Returns true for torch's backend "fake", whose other ranks do not exist.
+bool is_fake(const c10d::ProcessGroup& group) {
   try {
     return group.getDefaultBackend()->getBackendName() == "fake";
   } catch (const c10::Error&) {
@@ -55,16 +55,17 @@ class Announcement {
         number_(number),
         wait_(std::min(kSilentWait, find_longest_wait(group))) {}
 
-  void say() {
+  void publish() {
     const std::string said = fmt::format("{}\n{}", number_, note_.text);
     store_->set(key(rank_), std::vector<std::uint8_t>(said.begin(), said.end()));
     store_->add(count_key(), 1);
   }
 
-  // False: some rank has not said the same in time.
+  // Returns false if some rank has not published the same text in time.
   bool wait() {
     const Clock::time_point begin = Clock::now();
-    // More than there are ranks: a group of the same name has said it before, over the same store.
+    // The count exceeds the ranks if another group of the same name has announced over the same
+    // store.
     while (store_->add(count_key(), 0) < size_) {
       const Clock::duration waited = Clock::now() - begin;
       if (waited >= wait_) return false;
@@ -73,9 +74,10 @@ class Announcement {
     return true;
   }
 
-  // The sentence that names a rank whose reduction is another; nullopt: those that differ may still
-  // come to this one, or another rank looks: a thousand that all look would keep the store busy.
-  std::optional<std::string> find_unlike_rank() {
+  // Returns a message that names a rank with another reduction. Returns nullopt if ranks that
+  // differ may still arrive, or if another rank reports: a thousand readers would overload the
+  // store.
+  std::optional<std::string> find_mismatched_rank() {
     if (store_->add(fmt::format("telens/reduces/looks/{}", note_.text), 1) > 1) return std::nullopt;
     for (int rank = 0; rank < size_; ++rank) {
       if (rank == rank_ || !store_->check({key(rank)})) continue;
@@ -98,7 +100,7 @@ class Announcement {
     return fmt::format(
         "{}: rank {} of {} ends a region under {}, rank {} under {}; unless that rank still comes "
         "to the same, the reduction waits until the group's time is up: {}",
-        note_.subject, rank_, note_.group_name, note_.text, other, text, note_.mend);
+        note_.subject, rank_, note_.group_name, note_.text, other, text, note_.hint);
   }
 
   const ReductionNote& note_;
@@ -112,18 +114,18 @@ class Announcement {
 }  // namespace
 
 void announce_reduction(const ReductionNote& note, const ProcessGroupPtr& group) {
-  if (!group->getStore() || is_pretended(*group)) return;
+  if (!group->getStore() || is_fake(*group)) return;
   const std::size_t number = next_number(note.text, *group);
   if (number == 0) return;
   try {
     Announcement announcement(note, *group, number);
-    announcement.say();
+    announcement.publish();
     if (!note.reduces || announcement.wait()) return;
-    if (const auto sentence = announcement.find_unlike_rank()) {
+    if (const auto sentence = announcement.find_mismatched_rank()) {
       warn_once(*sentence, ShownBy::this_rank);
     }
   } catch (const std::exception&) {
-    // The store fails; so will the reduction, which says it.
+    // The store fails; so will the reduction, which reports it.
   }
 }
 

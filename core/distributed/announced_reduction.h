@@ -1,8 +1,7 @@
-// The ranks of a group tell each other what they are about to reduce, so that one whose reduction
-// another does not come to learns why.
+// Ranks publish the reduction that they are about to run, so that a mismatch is reported instead of
+// hanging silently.
 //
-// It goes by the group's store, beside its collectives, once for each text: in all other steps it
-// costs the search for a string.
+// Uses the group's store, once per text: in all other steps the cost is a string lookup.
 #pragma once
 
 #include <string>
@@ -12,17 +11,17 @@
 namespace telens {
 
 struct ReductionNote {
-  const char* subject;     // begins each message: "autocast"
-  const char* group_name;  // the argument's, "fp8_group"
-  std::string text;        // "DelayedScaling with 12 amaxes"; equal on ranks that fit together
-  bool reduces = true;     // false: this rank reduces nothing, and waits for none
-  const char* mend;        // "give all ranks of the group one recipe"
+  const char* subject;     // prefix of each message, "autocast"
+  const char* group_name;  // of the argument, "fp8_group"
+  std::string text;        // "DelayedScaling with 12 amaxes"; equal on matching ranks
+  bool reduces = true;     // false if this rank does not reduce; it does not wait then
+  const char* hint;        // "give all ranks of the group one recipe"
 };
 
-// Every rank of the group calls it before it reduces, or would if it did. One that reduces waits
-// until all have said the same, for 10 s at most and never longer than find_longest_wait; then one
-// rank warns of another that has said another thing. It never throws: a rank that is late may still
-// come, and the reduction has a time limit of its own.
+// Call on every rank of the group, also on ranks that do not reduce. A rank that reduces waits
+// until all ranks have published the same text, for at most 10 s and never longer than
+// find_longest_wait(). After that, one rank warns about a rank with another text. Never throws: a
+// late rank may still arrive, and the reduction has a timeout.
 void announce_reduction(const ReductionNote& note, const ProcessGroupPtr& group);
 
 }  // namespace telens

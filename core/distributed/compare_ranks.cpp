@@ -18,24 +18,25 @@
 namespace telens {
 namespace {
 
-// A rank that saves a checkpoint alone, or compiles, may be late. It is the time after which torch
-// gives collectives of NCCL up.
+// A rank may be late if it saves a checkpoint or compiles. 10 minutes is torch's default timeout of
+// NCCL collectives.
 constexpr std::chrono::milliseconds kLongestWait = std::chrono::minutes(10);
 
-// Texts that hold changing sizes would fill memory in a long training.
+// Limits the memory of texts with changing sizes in a long training.
 constexpr std::size_t kMostTexts = 1024;
 
 // The comparisons of one group so far.
 struct Comparisons {
   std::uint64_t count = 0;
-  // The newest one of which this rank has not read all texts: it told of a refusal, or raised.
+  // The most recent comparison whose texts this rank did not read completely, because it reported
+  // an error or threw.
   std::optional<std::uint64_t> unread = {};
   std::set<std::string> equal = {};  // texts of compare_once_over_ranks
 };
 
 std::mutex comparisons_mutex;
 
-// Used under comparisons_mutex.
+// Requires comparisons_mutex.
 Comparisons& find_comparisons(const ProcessGroupPtr& group) {
   static auto& all = *new StateByGroup<Comparisons>;
   return all.of(*group);
@@ -59,59 +60,61 @@ std::string to_text(c10d::ProcessGroup& group, const std::string& key, int rank,
     raise<UsageError>(
         "{}: this rank of {} {}, and rank {} has not said within {} s what it does; {}",
         claim.subject, claim.group_name, claim.text, rank,
-        std::chrono::duration_cast<std::chrono::seconds>(wait).count(), claim.mend);
+        std::chrono::duration_cast<std::chrono::seconds>(wait).count(), claim.hint);
   }
   const std::vector<std::uint8_t> bytes = store.get(key);
   return {bytes.begin(), bytes.end()};
 }
 
-// A comparison's number in its group, and that of an earlier one whose text no rank needs now.
-struct Turn {
+// The number of a comparison in its group, and the number of an earlier one that all ranks have
+// read.
+struct Comparison {
   std::uint64_t number;
   std::optional<std::uint64_t> read;
 };
 
-Turn next_turn(const ProcessGroupPtr& group, bool tells_only) {
-  constexpr std::uint64_t kRead = 2;  // a rank that has read all texts of one knows two before read
+Comparison next_comparison(const ProcessGroupPtr& group, bool reports_only) {
+  constexpr std::uint64_t kRead =
+      2;  // reading all texts of n implies that all ranks have read n - 1
   const std::lock_guard lock(comparisons_mutex);
   Comparisons& comparisons = find_comparisons(group);
   const std::uint64_t number = comparisons.count++;
   const bool knows = number >= kRead && comparisons.unread != number - 1;
-  if (tells_only) comparisons.unread = number;
+  if (reports_only) comparisons.unread = number;
   return {number, knows ? std::optional(number - kRead) : std::nullopt};
 }
 
-void leave_unread(const ProcessGroupPtr& group, const Turn& turn) {
+void mark_unread(const ProcessGroupPtr& group, const Comparison& comparison) {
   const std::lock_guard lock(comparisons_mutex);
-  find_comparisons(group).unread = turn.number;
+  find_comparisons(group).unread = comparison.number;
 }
 
 std::string make_text(const RankClaim& claim, const std::string& said) {
   return fmt::format("{}\n{}", claim.subject, said);
 }
 
-void say(c10d::Store& store, const Turn& turn, int own, const std::string& text) {
-  store.set(make_key(turn.number, own), get_bytes(text));
-  if (turn.read) store.deleteKey(make_key(*turn.read, own));
+void publish(c10d::Store& store, const Comparison& comparison, int own, const std::string& text) {
+  store.set(make_key(comparison.number, own), get_bytes(text));
+  if (comparison.read) store.deleteKey(make_key(*comparison.read, own));
 }
 
-void compare(const RankClaim& claim, const ProcessGroupPtr& group, const Turn& turn) {
+void compare(const RankClaim& claim, const ProcessGroupPtr& group, const Comparison& comparison) {
   c10d::Store& store = *group->getStore();
   const int own = group->getRank();
   const std::string said = claim.details ? claim.text + claim.details() : claim.text;
   const std::string text = make_text(claim, said);
-  say(store, turn, own, text);
+  publish(store, comparison, own, text);
   for (int rank = 0; rank < group->getSize(); ++rank) {
     if (rank == own) continue;
-    const std::string other = to_text(*group, make_key(turn.number, rank), rank, claim);
+    const std::string other = to_text(*group, make_key(comparison.number, rank), rank, claim);
     if (other == text) continue;
-    leave_unread(group, turn);
+    mark_unread(group, comparison);
     const std::size_t end = other.find('\n');
     const std::string theirs = other.substr(end + 1);
     const std::string subject = other.substr(0, end);
     raise<UsageError>("{}: rank {} of {} {}, rank {} {}{}; {}", claim.subject, own,
                       claim.group_name, said, rank, theirs,
-                      subject == claim.subject ? "" : " in " + subject, claim.mend);
+                      subject == claim.subject ? "" : " in " + subject, claim.hint);
   }
 }
 
@@ -119,24 +122,25 @@ void compare(const RankClaim& claim, const ProcessGroupPtr& group, const Turn& t
 
 void compare_over_ranks(const RankClaim& claim, const ProcessGroupPtr& group) {
   if (!group->getStore()) return;
-  compare(claim, group, next_turn(group, /*tells_only=*/false));
+  compare(claim, group, next_comparison(group, /*reports_only=*/false));
 }
 
-void tell_refusal(const RankClaim& claim, const std::string& reason, const ProcessGroupPtr& group) {
+void report_error_to_ranks(const RankClaim& claim, const std::string& reason,
+                           const ProcessGroupPtr& group) {
   if (!group->getStore()) return;
-  say(*group->getStore(), next_turn(group, /*tells_only=*/true), group->getRank(),
-      make_text(claim, fmt::format("refuses its arguments ({})", reason)));
+  publish(*group->getStore(), next_comparison(group, /*reports_only=*/true), group->getRank(),
+          make_text(claim, fmt::format("refuses its arguments ({})", reason)));
 }
 
-void compare_once_over_ranks(const RankClaim& claim, const ProcessGroupPtr& group, bool anew) {
-  if (!anew) {
+void compare_once_over_ranks(const RankClaim& claim, const ProcessGroupPtr& group, bool force) {
+  if (!force) {
     const std::lock_guard lock(comparisons_mutex);
     if (find_comparisons(group).equal.contains(claim.text)) return;
   }
   compare_over_ranks(claim, group);
   const std::lock_guard lock(comparisons_mutex);
   std::set<std::string>& equal = find_comparisons(group).equal;
-  // All ranks compare the same texts in the same order, so all forget them at the same one.
+  // All ranks compare the same texts in the same order, so all clear them at the same time.
   if (equal.size() >= kMostTexts) equal.clear();
   equal.insert(claim.text);
 }

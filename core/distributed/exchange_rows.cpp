@@ -16,7 +16,7 @@ class ExchangeRowsFunction : public torch::autograd::Function<ExchangeRowsFuncti
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const RowCounts* counts,
                             const ProcessGroupPtr* group) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    context->saved_data["group"] = KeptGroup::keep(*group);
+    context->saved_data["group"] = GroupHolder::keep(*group);
     context->saved_data["sent"] = counts->sent;
     context->saved_data["received"] = counts->received;
     return send_rows(x, *counts, *group).wait();
@@ -25,7 +25,7 @@ class ExchangeRowsFunction : public torch::autograd::Function<ExchangeRowsFuncti
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const RowCounts counts{context->saved_data["sent"].toIntVector(),
                            context->saved_data["received"].toIntVector()};
-    const ProcessGroupPtr group = KeptGroup::of(context->saved_data["group"]);
+    const ProcessGroupPtr group = GroupHolder::of(context->saved_data["group"]);
     return {exchange_rows(grads[0], counts.reversed(), group), at::Tensor(), at::Tensor()};
   }
 };

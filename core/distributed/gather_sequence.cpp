@@ -18,28 +18,28 @@ class GatherSequenceFunction : public torch::autograd::Function<GatherSequenceFu
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             const ProcessGroupPtr* group) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    context->saved_data["group"] = KeptGroup::keep(*group);
+    context->saved_data["group"] = GroupHolder::keep(*group);
     return gather_rows(x, *group).wait();
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
-    const ProcessGroupPtr group = KeptGroup::of(context->saved_data["group"]);
+    const ProcessGroupPtr group = GroupHolder::of(context->saved_data["group"]);
     return {scatter_sum(grads[0], group), at::Tensor()};
   }
 };
 
-// Its adjoint: this rank's rows of the sum over ranks.
+// The adjoint: this rank's rows of the sum over ranks.
 class ScatterSumFunction : public torch::autograd::Function<ScatterSumFunction> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             const ProcessGroupPtr* group) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    context->saved_data["group"] = KeptGroup::keep(*group);
+    context->saved_data["group"] = GroupHolder::keep(*group);
     return sum_and_scatter_rows(x, *group).wait();
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
-    const ProcessGroupPtr group = KeptGroup::of(context->saved_data["group"]);
+    const ProcessGroupPtr group = GroupHolder::of(context->saved_data["group"]);
     return {gather_sequence(grads[0], group), at::Tensor()};
   }
 };

@@ -1,4 +1,4 @@
-// A group among the things that an autograd node saves.
+// Stores a process group in an autograd node's saved data.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -9,16 +9,16 @@
 
 namespace telens {
 
-class KeptGroup final : public torch::CustomClassHolder {
+class GroupHolder final : public torch::CustomClassHolder {
  public:
   static c10::IValue keep(ProcessGroupPtr group) {
-    return c10::IValue::make_capsule(c10::make_intrusive<KeptGroup>(std::move(group)));
+    return c10::IValue::make_capsule(c10::make_intrusive<GroupHolder>(std::move(group)));
   }
   static ProcessGroupPtr of(const c10::IValue& kept) {
-    return static_cast<const KeptGroup&>(*kept.toCapsule()).group_;
+    return static_cast<const GroupHolder&>(*kept.toCapsule()).group_;
   }
 
-  explicit KeptGroup(ProcessGroupPtr group) : group_(std::move(group)) {}
+  explicit GroupHolder(ProcessGroupPtr group) : group_(std::move(group)) {}
 
  private:
   ProcessGroupPtr group_;

@@ -10,7 +10,7 @@
 #include "core/ops/gemm_choice.h"
 #include "core/ops/matmul.h"
 #include "core/ops/transposed_view.h"
-#include "core/quantization/own_gemm.h"
+#include "core/quantization/quantized_tensor.h"
 #include "core/quantization/token_padding.h"
 
 namespace telens {
@@ -113,29 +113,29 @@ void check_multiplies(const GemmDescription& description, const QuantizedTensor&
 // The product that the left operand's quantizer brings.
 GemmResult run_own(const GemmDescription& description, const QuantizedTensor& a,
                    const QuantizedTensor& b) {
-  if (!a.own_gemm || !b.own_gemm) {
+  if (!a.custom_gemm || !b.custom_gemm) {
     const OperandNames names = get_operands(description.gemm);
     raise<UsageError>(
         "{}: in {}, the {}'s quantizer has a qgemm of its own and the {}'s has none; such a "
         "product multiplies tensors of such quantizers alone; give both one",
-        description.layer, get_name(description.gemm), get_name(a.own_gemm ? names.a : names.b),
-        get_name(a.own_gemm ? names.b : names.a));
+        description.layer, get_name(description.gemm), get_name(a.custom_gemm ? names.a : names.b),
+        get_name(a.custom_gemm ? names.b : names.a));
   }
   quantized_count.fetch_add(1, std::memory_order_relaxed);
   at::Tensor sum = description.accumulate_into;
   const at::Tensor product =
-      a.own_gemm->multiply({.gemm = description.gemm,
-                            .a = a,
-                            .b = b,
-                            .bias = description.bias,
-                            .out_dtype = sum.defined() ? at::kFloat : description.out_dtype,
-                            .split_accumulator = description.split_accumulator});
+      a.custom_gemm->multiply({.gemm = description.gemm,
+                               .a = a,
+                               .b = b,
+                               .bias = description.bias,
+                               .out_dtype = sum.defined() ? at::kFloat : description.out_dtype,
+                               .split_accumulator = description.split_accumulator});
   return {sum.defined() ? sum.add_(product) : product, {"the quantizer's own qgemm", {}}};
 }
 
 GemmResult run_quantized(const GemmDescription& description, const QuantizedTensor& a,
                          const QuantizedTensor& b) {
-  const bool own = a.own_gemm || b.own_gemm;
+  const bool own = a.custom_gemm || b.custom_gemm;
   if (!own) check_multiplies(description, a, b);
   const QuantizedData& left = description.gemm == Gemm::wgrad ? a.columnwise : a.rowwise;
   const QuantizedData& right = description.gemm == Gemm::fprop ? b.rowwise : b.columnwise;

@@ -13,7 +13,7 @@ inline std::uint32_t get_version(const at::Tensor& tensor) {
 }
 
 // Counts a change that was made below autograd, whose operators leave the counter.
-inline void count_change(const at::Tensor& tensor) {
+inline void bump_version(const at::Tensor& tensor) {
   if (tensor.defined() && !tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
 }
 

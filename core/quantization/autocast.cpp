@@ -8,9 +8,10 @@
 #include <exception>
 #include <utility>
 
+#include "core/base/error.h"
 #include "core/distributed/amax_reduction.h"
 #include "core/distributed/announced_reduction.h"
-#include "core/quantization/window_updates.h"
+#include "core/quantization/delayed_scaling.h"
 
 namespace telens {
 namespace {
@@ -20,9 +21,9 @@ std::vector<AutocastState>& stack() {
   return states;
 }
 
-// A rank whose recipe reduces nothing would leave the others of its group waiting. The outermost
-// region speaks for those inside.
-void announce(const AutocastState& state) {
+// A rank whose recipe does not reduce would leave the other ranks of its group waiting. The
+// outermost region announces for nested ones.
+void announce_amaxes(const AutocastState& state) {
   if (!state.options.group || size_of(*state.options.group) == 1) return;
   const std::int64_t count = state.region->count_reduced(state.options.group);
   announce_reduction(
@@ -32,7 +33,7 @@ void announce(const AutocastState& state) {
                    ? fmt::format("{} with {} amaxes to reduce", state.options.recipe->name(), count)
                    : fmt::format("{} with nothing to reduce", state.options.recipe->name()),
        .reduces = count > 0,
-       .mend = "give all of them one recipe and the same layers"},
+       .hint = "give all of them one recipe and the same layers"},
       state.options.group);
 }
 
@@ -41,7 +42,8 @@ void announce(const AutocastState& state) {
 void Region::add(const std::shared_ptr<LayerQuantization>& layer,
                  const std::shared_ptr<const DelayedScaling>& recipe,
                  const ProcessGroupPtr& group) {
-  // owner_before compares identities without taking a reference; a layer called twice is one.
+  // owner_before compares identities without taking a reference. A layer that runs twice is one
+  // member.
   const bool known = std::any_of(members_.begin(), members_.end(), [&](const Member& member) {
     return !member.layer.owner_before(layer) && !layer.owner_before(member.layer);
   });
@@ -49,7 +51,7 @@ void Region::add(const std::shared_ptr<LayerQuantization>& layer,
 }
 
 void Region::update(bool backward) {
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;  // spares the boxed autograd fallback
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;  // avoids the boxed autograd fallback
   std::vector<std::pair<std::shared_ptr<LayerQuantization>, const Member*>> alive;
   for (const Member& member : members_) {
     if (auto layer = member.layer.lock()) {
@@ -102,7 +104,7 @@ void Autocast::exit() {
   const bool trained = c10::GradMode::is_enabled() || left.region->has_trained();
   if (stack().empty() && left.options.updates_scales && trained) {
     const c10::AutoGradMode no_grad(false);
-    announce(left);
+    announce_amaxes(left);
     left.region->update(/*backward=*/false);
   }
 }
@@ -118,6 +120,53 @@ Autocast::~Autocast() {
   } catch (...) {
     // Only a failed reduction throws; the process group reports it again at its next use.
   }
+}
+
+GraphedLayers::GraphedLayers(const std::vector<LayerQuantization*>& layers,
+                             const std::shared_ptr<const void>& owner,
+                             const GraphedLayers* earlier) {
+  for (LayerQuantization* each : layers) {
+    if (each->recipe() == nullptr || each->followed(each->recipe()) == nullptr) continue;
+    std::shared_ptr<LayerQuantization> layer = earlier ? earlier->find(each) : nullptr;
+    // A region identifies a layer by its owner, so each layer has one, shared by all graphs.
+    if (!layer) layer = {each, [owner](LayerQuantization*) {}};
+    layers_.emplace_back(std::move(layer), find_addresses(*each));
+  }
+}
+
+void GraphedLayers::join_region() const {
+  const AutocastState* state = current_autocast();
+  if (state == nullptr) return;
+  for (const auto& [layer, captured] : layers_) {
+    if (find_addresses(*layer) == captured) continue;
+    raise<UsageError>(
+        "a graph writes amaxes into a history that its layer no longer has, since a recipe with "
+        "another amax_history_len or a change of the device made it a new one; capture again");
+  }
+  for (const auto& [layer, captured] : layers_) {
+    const auto delayed = layer->followed(state->options.recipe);
+    if (delayed != nullptr) state->region->add(layer, delayed, state->options.group);
+  }
+}
+
+GraphedLayers::Addresses GraphedLayers::find_addresses(LayerQuantization& layer) {
+  const auto address = [&](bool backward) -> const void* {
+    const AmaxWindow& window = layer.delayed_scaling().module().joined(backward);
+    return window.defined() ? window.amax_history.const_data_ptr() : nullptr;
+  };
+  return {address(false), address(true)};
+}
+
+std::shared_ptr<LayerQuantization> GraphedLayers::find(const LayerQuantization* wanted) const {
+  for (const auto& [layer, captured] : layers_) {
+    if (layer.get() == wanted) return layer;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<Region> claim_region() {
+  const AutocastState* state = current_autocast();
+  return state != nullptr && state->region->claim_first() ? state->region : nullptr;
 }
 
 }  // namespace telens

@@ -1,15 +1,17 @@
 // fp8_autocast: the region in which layers run in FP8, and when their scales are updated.
 //
-// Forward amaxes and scales update when the outermost region ends, if gradients are enabled or a
-// layer ran in it as part of a training step (the first forward of a reentrant checkpoint disables
-// gradients). Gradient amaxes update once, when the backward of the region's first layer ends.
-// Evaluation updates nothing, nor does a region that an exception leaves.
+// Forward scales are updated when the outermost region ends, if gradients are enabled or if a layer
+// ran as part of a training step (the first forward of a reentrant checkpoint disables gradients).
+// Gradient scales are updated once, when the backward of the region's first layer ends. Evaluation
+// updates nothing; neither does a region that ends with an exception.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/base/error.h"
@@ -22,21 +24,23 @@ struct AutocastOptions {
   bool enabled = true;
   bool calibrating = false;                   // collect amaxes without running in FP8
   std::shared_ptr<const Recipe> recipe = {};  // default: DelayedScaling()
-  // Over which amaxes are reduced (with DelayedScaling::reduce_amax); null: this rank alone.
+  // Amaxes are reduced over this group if DelayedScaling::reduce_amax is set; nullptr if only this
+  // rank counts.
   ProcessGroupPtr group = {};
-  // The end of an outermost region computes new scales of the forward.
+  // The end of an outermost region updates the forward's scales.
   bool updates_scales = true;
 };
 
-// The state that the layers of an outermost region share: the scales to update, and the first
-// layer. Lives as long as a backward may come.
+// The state of an outermost region that its layers share: the scales to update and the first layer.
+// Lives until its last backward.
 class Region {
  public:
-  // A layer whose histories and scales follow `recipe` has run in the region.
+  // Registers a layer whose histories and scales follow `recipe`.
   void add(const std::shared_ptr<LayerQuantization>& layer,
            const std::shared_ptr<const DelayedScaling>& recipe, const ProcessGroupPtr& group);
 
-  // A layer ran as part of a training step, whatever the gradient mode at the region's end is.
+  // Records that a layer ran as part of a training step, whatever the gradient mode at the end of
+  // the region.
   void note_training() { has_trained_ = true; }
   bool has_trained() const { return has_trained_; }
 
@@ -45,10 +49,10 @@ class Region {
   // Lets another layer claim: the first one has no backward after all.
   void release_first() { first_claimed_ = false; }
 
-  // The amaxes that update(false) reduces over the group.
+  // Returns the number of amaxes that update(false) reduces over the group.
   std::int64_t count_reduced(const ProcessGroupPtr& group) const;
 
-  // Reduces the amaxes of one direction over their groups and computes the scales of all layers.
+  // Reduces the amaxes of one direction over their groups and updates the scales of all layers.
   void update(bool backward);
 
  private:
@@ -80,16 +84,45 @@ class TELENS_EXPORT Autocast {
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
 
-  // Leaves the region. What the destructor does, but it may throw (a failed reduction).
+  // Leaves the region, like the destructor, but may throw (a failed reduction).
   void exit();
 
-  // Leaves the region; amaxes and scales stay as they are. The other ranks may not have come as far
-  // or may have gone on, and none would answer a reduction.
+  // Leaves the region without updating amaxes and scales: other ranks may be at another point and
+  // would not join a reduction.
   void abandon();
 
  private:
   bool active_ = true;
-  int exceptions_;  // under way when the region began
+  int exceptions_;  // uncaught exceptions when the region began
 };
+
+// Layers with amax histories in a captured forward, and the autocast region of its replays. A
+// replay calls no layer, but amaxes are reduced and scales are updated outside of the graph.
+class TELENS_EXPORT GraphedLayers {
+ public:
+  // Call after the capture. Finds the layers that ran under a recipe with histories. `owner` keeps
+  // them alive. `earlier`: the layers of an earlier capture of the module; may be nullptr.
+  GraphedLayers(const std::vector<LayerQuantization*>& layers,
+                const std::shared_ptr<const void>& owner, const GraphedLayers* earlier);
+
+  std::size_t size() const { return layers_.size(); }
+
+  // Registers the layers with this thread's region, as if they had run in it. Throws UsageError and
+  // registers none if a history is not the captured one.
+  void join_region() const;
+
+ private:
+  // The addresses of the forward and backward histories; nullptr if there is none.
+  using Addresses = std::array<const void*, 2>;
+
+  static Addresses find_addresses(LayerQuantization& layer);
+  std::shared_ptr<LayerQuantization> find(const LayerQuantization* wanted) const;
+
+  std::vector<std::pair<std::shared_ptr<LayerQuantization>, Addresses>> layers_;
+};
+
+// Returns this thread's region to the first caller, which must update the gradient scales when its
+// backward ends. Returns nullptr to later callers and outside of a region.
+TELENS_EXPORT std::shared_ptr<Region> claim_region();
 
 }  // namespace telens

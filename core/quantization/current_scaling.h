@@ -1,16 +1,34 @@
-// Current scaling: a tensor's scale comes from its own amax, at the price of a second read.
+// Current scaling: a tensor's scale comes from its own amax, which costs a second read. Also the
+// quantization under one FP32 scale that delayed and current scaling share.
 #pragma once
 
 #include <memory>
 
+#include "core/ops/quantize.h"
+#include "core/quantization/quantizer.h"
 #include "core/quantization/recipe.h"
 
 namespace telens {
 
+struct TensorScale {
+  at::Tensor scale;  // FP32, 1 element
+  at::Tensor amax;   // FP32, 1 element: raised to x's amax; may be undefined
+  FormatId format;
+};
+
+QuantizedTensor quantize_with_scale(const at::Tensor& x, const TensorScale& scaling, Usage usage);
+// Quantizes into the storage of `out`.
+void quantize_with_scale_into(const at::Tensor& x, const TensorScale& scaling,
+                              QuantizedTensor& out);
+
+// Wraps the codes that an operator produced from a matrix of this dtype under one scale.
+QuantizedTensor wrap_codes(ops::OrientedCodes codes, const at::Tensor& scale, FormatId format,
+                           at::ScalarType dtype);
+
 // How current scaling turns an amax into a scale (Transformer Engine's QParams).
 struct CurrentScalingOptions {
   bool power_2_scale = false;  // rounds the scale down to a power of two
-  float amax_epsilon = 0.0F;   // amaxes below it count as this one
+  float amax_epsilon = 0.0F;   // lower bound of amaxes
 
   bool operator==(const CurrentScalingOptions&) const = default;
 };
@@ -38,7 +56,7 @@ class CurrentScalingQuantizer final : public Quantizer {
   std::shared_ptr<Quantizer> copy() const override;
   bool quantizes_as(const Quantizer& other) const override;
 
-  // The scale that quantize would use for x: FP32, 1 element, on x's device.
+  // Returns the scale that quantize() would use for x: FP32, 1 element, on x's device.
   at::Tensor scale_for(const at::Tensor& x) const;
 
  private:

@@ -1,28 +1,67 @@
-// Delayed scaling: a tensor's scale comes from the amaxes of earlier iterations.
-//
-// As in Transformer Engine today: scale = (fp8_max / amax) / 2^margin with the amax of a history
-// window; an amax of zero or not finite keeps the scale, an infinite scale becomes FLT_MAX.
+// Delayed scaling: a tensor's scale comes from the amaxes of earlier iterations, so quantizing
+// reads the tensor once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <array>
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <utility>
 #include <variant>
+#include <vector>
 
-#include "core/quantization/amax_window.h"
+#include "core/base/error.h"
+#include "core/ops/scaling.h"
 #include "core/quantization/recipe.h"
 
 namespace telens {
 
+// The amax history and scales of one direction (forward or backward). All tensors are FP32.
+struct AmaxWindow {
+  at::Tensor amax_history;  // [length, slots]; row 0 collects the running iteration
+  at::Tensor scale;         // [slots]
+  // Number of scale updates since this window was created. Observers use it to detect a stale
+  // history. Shared with the quantizers.
+  std::shared_ptr<std::atomic<std::int64_t>> updates =
+      std::make_shared<std::atomic<std::int64_t>>(0);
+  // Iterations since the last update, for DelayedScaling::interval.
+  std::int64_t rows_since_update = 0;
+
+  bool defined() const { return scale.defined(); }
+};
+
+// The windows of all GEMMs of a module, stored in one tensor per direction, which Transformer
+// Engine's scripts read and write. The slots are ordered by GEMM; each GEMM uses a view.
+class TELENS_EXPORT ModuleWindows {
+ public:
+  // Adds a GEMM and returns its number. Call it before the windows are created.
+  std::int64_t add_gemm() { return gemms_++; }
+  std::int64_t gemms() const { return gemms_; }
+
+  // Returns the window of all GEMMs in one direction; undefined before prepare().
+  const AmaxWindow& joined(bool backward) const { return joined_[backward ? 1 : 0]; }
+
+  // Creates the windows of both directions (scales 1, history 0). If the length changes, keeps the
+  // newest rows; if the device changes, keeps the values.
+  void prepare(std::int64_t length, const at::Device& device);
+  // Drops the windows.
+  void forget() { joined_ = {}; }
+
+  // Sets the tensors of `window` to views of one GEMM's slots. Its counters do not change.
+  void view(bool backward, std::int64_t gemm, AmaxWindow& window) const;
+
+ private:
+  std::int64_t gemms_ = 0;
+  std::array<AmaxWindow, 2> joined_;
+};
+
 enum class AmaxAlgorithm : std::uint8_t { max, most_recent };
 
 struct TELENS_EXPORT DelayedScaling final : Recipe {
-  // amax_history [length, slots] -> amax [slots], both FP32. Row 0 is the newest iteration, row 1
-  // the one before it.
+  // amax_history [length, slots] -> amax [slots], both FP32. Row 0 is the newest iteration.
   using AmaxFunction = std::function<at::Tensor(const at::Tensor& amax_history)>;
   // (amax [slots], old scale [slots], fp8_max [slots], recipe) -> new scale [slots].
   using ScaleFunction = std::function<at::Tensor(const at::Tensor& amax, const at::Tensor& scale,
@@ -30,10 +69,10 @@ struct TELENS_EXPORT DelayedScaling final : Recipe {
 
   std::int64_t margin = 0;  // the scale is divided by 2^margin
   std::int64_t amax_history_len = 1024;
-  // Scales are computed in every interval-th iteration; the history takes the amaxes of all.
+  // Scales are computed in every interval-th iteration; the history records the amaxes of all.
   std::int64_t interval = 1;
   std::variant<AmaxAlgorithm, AmaxFunction> amax_compute_algo = AmaxAlgorithm::max;
-  ScaleFunction scaling_factor_compute_algo;  // empty: the formula above
+  ScaleFunction scaling_factor_compute_algo;  // empty: fp8_max / amax
   bool reduce_amax = true;                    // over the group of fp8_autocast
   // scale = 2^(floor(log2(fp8_max / amax)) - margin), Transformer Engine's first formula.
   bool power_of_2_scale = false;
@@ -44,34 +83,33 @@ struct TELENS_EXPORT DelayedScaling final : Recipe {
                                             DelayedScalingState* state) const override;
 };
 
-// A layer's state under delayed scaling, both directions: its GEMM's part of its module's windows.
+// The windows of one GEMM: its part of its module's windows.
 class TELENS_EXPORT DelayedScalingState {
  public:
-  // A GEMM more in `module`.
+  // Adds a GEMM to `module`.
   explicit DelayedScalingState(
       std::shared_ptr<ModuleWindows> module = std::make_shared<ModuleWindows>())
       : module_(std::move(module)), gemm_(module_->add_gemm()) {}
 
-  // Makes the windows of the module, or those of another history length or device, and takes its
-  // own part.
+  // Creates or resizes the module's windows for this recipe and device, and takes views of them.
   void prepare(const DelayedScaling& recipe, const at::Device& device);
 
-  // Takes over the values of another state: from the next prepare() on, the same scales and
-  // histories; fresh ones where that one has none.
+  // Copies the values of another state: the next prepare() uses its scales and histories, or fresh
+  // ones if it has none.
   void assign(const DelayedScalingState& other);
 
-  // The window of the roles' direction and the slot of a role in it.
+  // The window of one direction, and the slot of a role in it.
   AmaxWindow& window(bool backward) { return windows_[backward ? 1 : 0]; }
   const AmaxWindow& window(bool backward) const { return windows_[backward ? 1 : 0]; }
   static std::int64_t slot(TensorRole role) {
     return static_cast<std::int64_t>(role) - (is_backward(role) ? kForwardRoles : 0);
   }
 
-  // 1-element views of a role's scale and of its running amax.
+  // Return 1-element views of a role's scale and running amax.
   at::Tensor scale(TensorRole role) const;
   at::Tensor running_amax(TensorRole role) const;
 
-  // Those of all GEMMs of the module.
+  // Returns the windows of all GEMMs of the module.
   const ModuleWindows& module() const { return *module_; }
 
  private:
@@ -86,8 +124,8 @@ class DelayedScalingQuantizer final : public Quantizer {
  public:
   using Updates = std::shared_ptr<const std::atomic<std::int64_t>>;
 
-  // scale, amax: FP32, 1 element; amax takes the largest |x| seen. updates: of the history that the
-  // scale comes from; null: of none.
+  // scale, amax: FP32, 1 element; quantizing raises amax to the largest |x|. updates: the counter
+  // of the history that the scale comes from; nullptr if it comes from none.
   DelayedScalingQuantizer(FormatId format, at::Tensor scale, at::Tensor amax, Usage usage = {},
                           Updates updates = {});
 
@@ -107,6 +145,48 @@ class DelayedScalingQuantizer final : public Quantizer {
   at::Tensor scale_;
   at::Tensor amax_;
   Updates updates_;
+};
+
+// Ends an iteration for many windows: computes their scales from the histories and begins a new
+// row. One operator call (one launch on a GPU) handles all windows with the same formula and
+// device. Windows with user functions are updated one by one, and so are windows that only begin a
+// new row (DelayedScaling::interval). If a user function throws, it does so in add(), before any
+// window changes.
+class WindowUpdates {
+ public:
+  // Ignores undefined windows. The window must live until run(). Throws what the recipe's functions
+  // throw, and ShapeError if they do not return one value per slot.
+  void add(AmaxWindow& window, const DelayedScaling& recipe, bool backward);
+
+  // Updates all windows. Warns if a user function caused a scale that is not a positive finite
+  // number for a tensor whose amax is not 0. (Unused slots have the amax 0.)
+  void run();
+
+ private:
+  struct Group {
+    ops::WindowFormula formula;
+    at::Device device;
+    ops::WindowUpdate windows;
+
+    void add(const AmaxWindow& window, float fp8_max);
+  };
+  Group& find_group(const ops::WindowFormula& formula, const at::Device& device);
+
+  // Results of the user functions, both [slots].
+  struct UserScale {
+    AmaxWindow* window;
+    at::Tensor amax;
+    at::Tensor scale;
+    bool backward;
+    bool has_scale_function;  // false: only amax_compute_algo is the user's
+  };
+  static UserScale user_scale(AmaxWindow& window, const DelayedScaling& recipe, bool backward);
+  void warn_of_bad_scales() const;
+
+  std::vector<Group> groups_;
+  std::vector<UserScale> user_scales_;
+  std::vector<AmaxWindow*> updated_;  // windows of both kinds
+  std::vector<AmaxWindow*> waiting_;  // keep their scales in this iteration
 };
 
 }  // namespace telens

@@ -3,12 +3,13 @@
 #include <utility>
 
 #include "core/quantization/extra_state.h"
-#include "core/quantization/role.h"
+#include "core/quantization/recipe.h"
 
 namespace telens {
 namespace {
 
-// nullptr: nothing was asked for. A layer's window is updated by one formula.
+// Returns the request that all answers share, or nullptr if there is none. One formula updates all
+// windows of a layer.
 std::shared_ptr<const DelayedScaling> common_request(
     const std::array<CustomRecipe::Answer, kRoles>& answers) {
   std::shared_ptr<const DelayedScaling> common;
@@ -37,7 +38,7 @@ LayerQuantization::Answers LayerQuantization::ask(const CustomRecipe& recipe,
   return answers;
 }
 
-void LayerQuantizers::settle_gemms(const Recipe& recipe) {
+void LayerQuantizers::choose_gemms(const Recipe& recipe) {
   const auto mark = [&](Gemm gemm, bool quantized) {
     quantized_gemms_[static_cast<std::size_t>(gemm)] = quantized;
   };
@@ -62,7 +63,7 @@ const LayerQuantizers& LayerQuantization::quantizers(const std::shared_ptr<const
 
 void LayerQuantization::make_quantizers(const std::shared_ptr<const Recipe>& recipe,
                                         const at::Device& device, std::string_view layer) {
-  // A custom recipe's factory may throw: then the layer keeps what it had, as a whole.
+  // A custom recipe's factory may throw; the layer then keeps its previous state.
   const auto* custom = dynamic_cast<const CustomRecipe*>(recipe.get());
   const Answers answers = custom != nullptr ? ask(*custom, layer) : Answers();
   std::shared_ptr<const DelayedScaling> requested = common_request(answers);
@@ -89,8 +90,8 @@ void LayerQuantization::make_quantizers(const std::shared_ptr<const Recipe>& rec
     const at::Tensor scale = training[role] ? training[role]->known_scale() : at::Tensor();
     evaluation[role] = scale.defined() ? training[role]->frozen_at(scale) : training[role];
   }
-  training.settle_gemms(*recipe);
-  evaluation.settle_gemms(*recipe);
+  training.choose_gemms(*recipe);
+  evaluation.choose_gemms(*recipe);
   quantizers_ = std::move(training);
   evaluation_quantizers_ = std::move(evaluation);
   requested_ = std::move(requested);

@@ -1,4 +1,4 @@
-// The quantizers of one layer, and what they remember from one iteration to the next.
+// The quantizers of one layer and their state.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,12 +13,12 @@
 
 namespace telens {
 
-// One quantizer a role.
+// One quantizer per role.
 class LayerQuantizers {
  public:
-  // Settles which GEMMs take quantized operands: those of which both have a quantizer, unless the
-  // recipe leaves them in high precision.
-  void settle_gemms(const Recipe& recipe);
+  // Determines which GEMMs run on quantized operands: those with a quantizer for both operands,
+  // unless the recipe overrides them to high precision.
+  void choose_gemms(const Recipe& recipe);
   bool quantizes(Gemm gemm) const { return quantized_gemms_[static_cast<std::size_t>(gemm)]; }
 
   std::shared_ptr<Quantizer>& operator[](TensorRole role) {
@@ -36,42 +36,43 @@ class LayerQuantizers {
 class TELENS_EXPORT LayerQuantization {
  public:
   LayerQuantization() = default;
-  // For one more GEMM of a module.
+  // Adds a GEMM to a module.
   explicit LayerQuantization(std::shared_ptr<ModuleWindows> module)
       : delayed_scaling_(std::move(module)) {}
 
-  // The layer's quantizers under a recipe, made anew when recipe or device are others than last
-  // time. With `collects_amax` false (evaluation) they leave no trace in the amax history. A recipe
-  // that is changed in place after its first use is not noticed. `layer`: the layer's name, for a
-  // recipe that asks for it. Quantizers of a custom recipe may be nullptr; UsageError where its
-  // requests for one layer differ.
+  // Returns the layer's quantizers under a recipe; creates new ones if the recipe or device differs
+  // from the previous call. If `collects_amax` is false (evaluation), they do not update the amax
+  // history. A recipe must not be modified after its first use. `layer`: the layer's name, for
+  // recipes that use it. Quantizers of a custom recipe may be nullptr. Throws UsageError if a
+  // custom recipe returns different requests for one layer.
   const LayerQuantizers& quantizers(const std::shared_ptr<const Recipe>& recipe,
                                     const at::Device& device, bool collects_amax = true,
                                     std::string_view layer = {});
 
-  // The recipe of the newest forward under one; nullptr before any and after set_extra_state().
+  // The recipe of the most recent forward; nullptr before the first and after set_extra_state().
   const std::shared_ptr<const Recipe>& recipe() const { return recipe_; }
-  // Those of that recipe, as training uses them; nullptr before any.
+  // The training quantizers of that recipe; nullptr before the first forward.
   const LayerQuantizers& newest_quantizers() const { return quantizers_; }
 
-  // The delayed scaling that histories and scales follow under `recipe`, the layer's newest: the
-  // recipe itself, or what it requested. nullptr: none.
+  // Returns the delayed scaling that updates histories and scales under `recipe`: the recipe itself
+  // or a custom recipe's request. Returns nullptr if there is none. `recipe` must be the most
+  // recent one.
   std::shared_ptr<const DelayedScaling> followed(
       const std::shared_ptr<const Recipe>& recipe) const {
     const DelayedScaling* own = recipe->as_delayed_scaling();
     return own != nullptr ? std::shared_ptr<const DelayedScaling>(recipe, own) : requested_;
   }
-  // The same of the newest quantizers(), which settled it; it may outlive the next ones.
+  // Like followed(recipe()), computed once by quantizers().
   const std::shared_ptr<const DelayedScaling>& followed() const { return followed_; }
 
-  // Amax history and scales, for a recipe that keeps them.
+  // The amax history and scales of delayed scaling.
   DelayedScalingState& delayed_scaling() { return delayed_scaling_; }
 
-  // The quantizer of a role, where its scale is that of the tensor at hand, makes it of the largest
-  // amax of all ranks (Quantizer::reduce_amax_over), from the next quantizers() on.
+  // Makes the quantizer of a role reduce its amax over `group` (Quantizer::reduce_amax_over), from
+  // the next quantizers() on.
   void reduce_amaxes_over(TensorRole role, ProcessGroupPtr group);
 
-  // The layer's kind, as a custom recipe is told it; "linear" else. `type` lives on.
+  // Sets the kind that a custom recipe receives (default "linear"). `type` must be static.
   void set_module_type(std::string_view type) { module_type_ = type; }
 
   // The entry of state_dict under _extra_state (core/quantization/extra_state.h).
@@ -86,8 +87,8 @@ class TELENS_EXPORT LayerQuantization {
   Answers ask(const CustomRecipe& recipe, std::string_view layer) const;
 
   std::shared_ptr<const Recipe> recipe_;
-  std::shared_ptr<const DelayedScaling> requested_;  // by recipe_, a custom one; nullptr: nothing
-  std::shared_ptr<const DelayedScaling> followed_;   // followed(recipe_), for each forward
+  std::shared_ptr<const DelayedScaling> requested_;  // request of recipe_; nullptr if none
+  std::shared_ptr<const DelayedScaling> followed_;   // followed(recipe_)
   LayerQuantizers quantizers_;
   LayerQuantizers evaluation_quantizers_;
   std::array<ProcessGroupPtr, kRoles> amax_groups_;

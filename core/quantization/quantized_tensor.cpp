@@ -2,6 +2,9 @@
 
 #include <c10/util/accumulate.h>
 
+#include <algorithm>
+
+#include "core/base/error.h"
 #include "core/ops/block_quantize.h"
 #include "core/ops/quantize.h"
 #include "core/quantization/token_padding.h"
@@ -9,7 +12,7 @@
 namespace telens {
 namespace {
 
-// [rows, columns] of the codes' own matrix.
+// Returns the values of one orientation, in the shape of its codes.
 at::Tensor dequantized(const QuantizedData& data, const QuantizedTensor& tensor,
                        std::int64_t columns, at::ScalarType dtype) {
   if (tensor.mode == ScalingMode::tensor) {
@@ -18,6 +21,32 @@ at::Tensor dequantized(const QuantizedData& data, const QuantizedTensor& tensor,
   return ops::dequantize_blocks({data.codes, data.scale_inv, data.tensor_scale}, tensor.format,
                                 tensor.mode, dtype)
       .narrow(1, 0, columns);
+}
+
+// Selects `count` from `first` along `dimension` in one orientation. `per_code` elements share a
+// byte and `per_scale` elements share a scale; 0 if the tensor has one scale.
+QuantizedData select_part(const QuantizedData& whole, std::int64_t dimension, std::int64_t first,
+                          std::int64_t count, std::int64_t per_code, std::int64_t per_scale) {
+  if (!whole.defined()) return {};
+  QuantizedData part = whole;
+  part.codes = whole.codes.narrow(dimension, first / per_code, count / per_code);
+  if (per_scale == 0) return part;
+  const std::int64_t scales = (count + per_scale - 1) / per_scale;
+  part.scale_inv = whole.scale_inv.narrow(dimension, first / per_scale, scales);
+  if (dimension == 0 && whole.has_scales_of_rows()) {
+    part.tensor_scale = whole.tensor_scale.narrow(0, first, count);
+  }
+  return part;
+}
+
+void check_blocks(const char* what, std::int64_t first, std::int64_t count,
+                  const ScalingScheme& layout) {
+  const std::int64_t block = std::max<std::int64_t>(layout.block_length, 1);
+  if (first % block == 0 && count % block == 0) return;
+  raise<ShapeError>(
+      "{} {} to {} of a tensor in {} scaling would cut a block of {}; store weights of such a size "
+      "apart",
+      what, first, first + count, layout.name, block);
 }
 
 }  // namespace
@@ -44,6 +73,40 @@ at::Tensor QuantizedTensor::dequantize() const {
       .narrow(0, 0, rows)
       .to(dtype)
       .reshape(sizes);
+}
+
+QuantizedTensor quantized_rows(const QuantizedTensor& whole, std::int64_t first,
+                               std::int64_t count) {
+  const ScalingScheme layout = scheme(whole.mode);
+  // Blocks along a column and square blocks begin at multiples of their length.
+  check_blocks("rows", first, count, layout);
+  const std::int64_t height = layout.block_length == 0 ? 0 : layout.block_height;
+  QuantizedTensor part = whole;
+  part.sizes = {count, whole.sizes.back()};
+  part.rowwise = select_part(whole.rowwise, 0, first, count, 1, height);
+  part.columnwise =
+      select_part(whole.columnwise, 1, first, count, layout.codes_per_byte(), layout.block_length);
+  return part;
+}
+
+std::int64_t get_rows(const Operand& operand) {
+  if (const auto* codes = std::get_if<QuantizedTensor>(&operand)) return codes->sizes[0];
+  return std::get<at::Tensor>(operand).size(0);
+}
+
+Operand get_columns(const Operand& whole, std::int64_t first, std::int64_t count) {
+  const auto* codes = std::get_if<QuantizedTensor>(&whole);
+  if (codes == nullptr) return std::get<at::Tensor>(whole).narrow(1, first, count);
+  const ScalingScheme layout = scheme(codes->mode);
+  check_blocks("columns", first, count, layout);
+  QuantizedTensor part = *codes;
+  part.sizes = {codes->sizes[0], count};
+  part.rowwise =
+      select_part(codes->rowwise, 1, first, count, layout.codes_per_byte(), layout.block_length);
+  part.rowwise.codes = part.rowwise.codes.contiguous();
+  part.rowwise.scale_inv = part.rowwise.scale_inv.contiguous();
+  part.columnwise = {};
+  return part;
 }
 
 }  // namespace telens

@@ -1,72 +1,143 @@
-// A tensor in low precision: codes and scales, as plain tensors.
+// A tensor in low precision (codes and scales, as plain tensors) and the operands of GEMMs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <variant>
 #include <vector>
 
+#include "core/base/names.h"
+#include "core/formats/convert.h"
 #include "core/formats/format_id.h"
 #include "core/formats/scheme.h"
-#include "core/quantization/block_options.h"
+#include "core/ops/four_over_six_formula.h"
 
 namespace telens {
 
+// The options of a block quantizer beyond its scaling mode. Stored in the QuantizedTensor so that
+// it can be quantized again in the same way.
+struct BlockOptions {
+  // Square blocks. 128-blocks use a separate scaling mode for this.
+  bool two_dimensional = false;
+  ScaleRounding scale_rounding = ScaleRounding::up;  // E8M0 scales
+  bool power_of_2_scales = true;                     // 128-blocks
+  float amax_epsilon = 0.0F;                         // 128-blocks: lower bound of amaxes
+  // NVFP4: the signs of the random Hadamard transform of the columnwise orientation; nullopt if it
+  // is not transformed.
+  std::optional<std::uint16_t> hadamard_signs = std::nullopt;
+  bool stochastic_rounding = false;  // NVFP4
+  // NVFP4 without transform and stochastic rounding: scales each block to 4 or to 6, whichever has
+  // the smaller error in this norm.
+  std::optional<FourOverSix> four_over_six = std::nullopt;
+  // NVFP4 without square blocks, transform and stochastic rounding: each row of codes has a tensor
+  // scale.
+  bool row_scaled = false;
+
+  bool operator==(const BlockOptions&) const = default;
+};
+
 // One orientation of a quantized matrix [rows, columns].
 struct QuantizedData {
-  // uint8 codes. Rowwise: [rows, columns], blocks along a row. Columnwise: [columns, rows], that
-  // is, the transposed matrix, blocks along a column of the original. For `tensor` scaling the
-  // columnwise codes are the same codes transposed (a view of them where the GEMM takes any
-  // layout); for the block modes they are quantized separately. Packed FP4 has two codes a byte,
-  // the one of even column in the lower four bits: [rows, columns / 2], columnwise [columns, rows /
-  // 2].
+  // uint8 codes.
+  // Rowwise: [rows, columns], blocks along a row.
+  // Columnwise: [columns, rows], the transposed matrix, blocks along a column of the original. For
+  // `tensor` scaling these are the rowwise codes transposed (a view if the GEMM accepts any
+  // layout); block modes quantize them separately.
+  // NVFP4 stores two codes per byte, the even column in the lower four bits: [rows, columns / 2]
+  // and [columns, rows / 2].
   at::Tensor codes;
-  // `tensor`: FP32, 1 element. Otherwise one element a block, [rows / block height, columns / block
-  // length] of the codes (core/formats/scheme.h), rounded up; E8M0 and E4M3 scales as uint8.
+  // `tensor` scaling: FP32, 1 element. Block modes: one element per block of the codes, [rows /
+  // block height, columns / block length] rounded up (core/formats/scheme.h); E8M0 and E4M3 scales
+  // are stored as uint8.
   at::Tensor scale_inv;
-  // Packed FP4: FP32, 1 element or (BlockOptions::row_scaled) one for each row of `codes`; value =
-  // decode(code) * scale_inv * tensor_scale. Others: undefined.
+  // NVFP4: FP32, 1 element, or one per row of `codes` with BlockOptions::row_scaled; value =
+  // decode(code) * scale_inv * tensor_scale. Undefined in other modes.
   at::Tensor tensor_scale = {};
 
   bool defined() const { return codes.defined(); }
   bool has_scales_of_rows() const { return tensor_scale.defined() && tensor_scale.numel() != 1; }
 
-  // Copies codes and scales of the same layout into this storage; does nothing where this is not
+  // Copies codes and scales of the same layout into this storage. Does nothing if this is not
   // defined.
   void fill(const QuantizedData& from) const;
 };
 
-class OwnGemm;
+class CustomGemm;
 
-// value = decode(code) * scale_inv. A struct of plain tensors, cheap to copy, saved for backward
-// piece by piece through save_for_backward.
+// value = decode(code) * scale_inv. A struct of plain tensors that is cheap to copy; its tensors
+// are saved for backward through save_for_backward.
 struct QuantizedTensor {
-  QuantizedData rowwise;     // feeds the first GEMM of the tensor
-  QuantizedData columnwise;  // feeds the second one
+  QuantizedData rowwise;     // operand of the tensor's first GEMM
+  QuantizedData columnwise;  // operand of the second one
   FormatId format = FormatId::e4m3;
   ScalingMode mode = ScalingMode::tensor;
-  at::ScalarType dtype = at::kBFloat16;  // dtype of the high-precision tensor that it stands for
-  std::vector<std::int64_t> sizes;       // shape of that tensor; codes are its 2-D flattening
-  BlockOptions blocks;                   // for block modes
-  // 128-blocks: its quantizer knows that all scales are powers of two, from 2^-127 to 2^120. False
-  // for codes and scales from elsewhere, whatever the scales are.
+  at::ScalarType dtype = at::kBFloat16;  // dtype of the high-precision tensor
+  std::vector<std::int64_t> sizes;       // shape of the high-precision tensor
+  BlockOptions blocks;                   // of block modes
+  // 128-blocks: the quantizer guarantees that all scales are powers of two from 2^-127 to 2^120.
+  // False for codes and scales from other sources.
   bool power_of_2_scales = false;
-  // The product that its quantizer brings for it (own_gemm.h); nullptr: the device's.
-  std::shared_ptr<const OwnGemm> own_gemm = {};
+  // The quantizer's custom GEMM; nullptr if the device's GEMM multiplies this tensor.
+  std::shared_ptr<const CustomGemm> custom_gemm = {};
 
-  // The high-precision values, from the rowwise codes if present, else from the columnwise ones (a
-  // random Hadamard transform undone).
-  // Shape `sizes`, dtype `dtype`; each value rounded once.
+  // Returns the high-precision values with shape `sizes` and dtype `dtype`, each rounded once. Uses
+  // the rowwise codes if present, else the columnwise ones, and inverts a random Hadamard
+  // transform.
   at::Tensor dequantize() const;
 };
 
-// An operand of a GEMM, or a result of modify_tensor: plain (high precision) or quantized.
+// An operand of a GEMM or a result of modify_tensor: high precision or quantized.
 using Operand = std::variant<at::Tensor, QuantizedTensor>;
 
 inline bool is_quantized(const Operand& operand) {
   return std::holds_alternative<QuantizedTensor>(operand);
 }
+
+// Returns nullptr if there is no operand or if it is in high precision.
+inline const QuantizedTensor* quantized_or_null(const Operand* operand) {
+  return std::get_if<QuantizedTensor>(operand);
+}
+
+// Returns the values in high precision, as a matrix.
+inline at::Tensor plain_values(const Operand& operand) {
+  const QuantizedTensor* quantized = quantized_or_null(&operand);
+  if (quantized == nullptr) return std::get<at::Tensor>(operand);
+  return quantized->dequantize().reshape({-1, quantized->sizes.back()});
+}
+
+struct CustomGemmCall {
+  Gemm gemm;
+  // Orientations: fprop: activation and weight rowwise; dgrad: gradient rowwise, weight columnwise;
+  // wgrad: gradient and activation columnwise. The other orientations may be missing.
+  const QuantizedTensor& a;
+  const QuantizedTensor& b;
+  const at::Tensor& bias;  // undefined except for fprop with a bias
+  at::ScalarType out_dtype;
+  bool split_accumulator;
+};
+
+class CustomGemm {
+ public:
+  virtual ~CustomGemm() = default;
+
+  // Returns the product in `out_dtype`. fprop: [tokens, out]; dgrad: [tokens, in]; wgrad: [out,
+  // in]. There is at least one token; tokens are not padded. Must be thread-safe.
+  virtual at::Tensor multiply(const CustomGemmCall& call) const = 0;
+};
+
+// Returns rows `first` to `first + count` of the matrix, [count, columns], as a view. Throws
+// ShapeError if that would cut a block.
+QuantizedTensor quantized_rows(const QuantizedTensor& whole, std::int64_t first,
+                               std::int64_t count);
+
+// Returns the number of rows of the operand's matrix, from either orientation.
+std::int64_t get_rows(const Operand& operand);
+
+// Returns columns of the matrix; of a quantized one only the rowwise orientation. Throws ShapeError
+// if that would cut a block.
+Operand get_columns(const Operand& whole, std::int64_t first, std::int64_t count);
 
 }  // namespace telens

@@ -2,7 +2,7 @@
 
 #include <typeinfo>
 
-#include "core/base/internal_error.h"
+#include "core/base/error.h"
 
 namespace telens {
 

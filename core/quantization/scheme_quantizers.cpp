@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "core/base/internal_error.h"
+#include "core/base/error.h"
 #include "core/quantization/current_scaling.h"
 #include "core/quantization/delayed_scaling.h"
 #include "core/quantization/float8_block_scaling.h"

@@ -8,7 +8,7 @@
 
 #include "core/formats/formats.h"
 #include "core/ops/block_errors.h"
-#include "core/quantization/operand.h"
+#include "core/quantization/quantized_tensor.h"
 #include "features/block_telemetry/block_telemetry_options.h"
 #include "hooks/statistics/accumulator.h"
 

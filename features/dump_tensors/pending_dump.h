@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/base/names.h"
-#include "core/quantization/operand.h"
+#include "core/quantization/quantized_tensor.h"
 #include "record/tensor_dump.h"
 
 namespace telens::features {

@@ -4,7 +4,7 @@
 
 #include "core/ops/quantize.h"
 #include "core/quantization/current_scaling.h"
-#include "core/quantization/role.h"
+#include "core/quantization/recipe.h"
 #include "hooks/engine/block_quantizers.h"
 
 namespace telens::features {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/base/interruption.h"
+#include "core/base/error.h"
 #include "hooks/feature_failure.h"
 
 namespace telens::features {

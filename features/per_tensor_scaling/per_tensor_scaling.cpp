@@ -4,7 +4,6 @@
 #include <string>
 
 #include "core/quantization/current_scaling.h"
-#include "core/quantization/tensor_scaling.h"
 
 namespace telens::features {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "core/base/fnv1a.h"
 #include "core/quantization/autocast.h"
-#include "core/quantization/operand.h"
+#include "core/quantization/quantized_tensor.h"
 #include "hooks/engine/tensor_digest.h"
 #include "hooks/running_iteration.h"
 

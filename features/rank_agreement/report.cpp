@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "core/base/rank_words.h"
+#include "core/base/text.h"
 #include "features/rank_agreement/rank_agreement.h"
 
 namespace telens::features {
@@ -71,7 +71,7 @@ void report(const ComparedItems& items, std::int64_t iteration, std::span<const 
   services.announce(
       "ranks_differ",
       fmt::format("{}: iteration {}: {}: the {} differs on {} from rank {}'s{}{}", title, iteration,
-                  name.layer, subject, ranks_in_words(first->odd), first->usual,
+                  name.layer, subject, describe_ranks(first->odd), first->usual,
                   get_scales(items, *first, of_ranks),
                   others == 0 ? "" : fmt::format("; {} more differ from here on", others)),
       name.layer);

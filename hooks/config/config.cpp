@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 
 namespace telens::config {
 namespace {

@@ -7,8 +7,8 @@
 #include <limits>
 #include <unordered_set>
 
-#include "core/base/characters.h"
 #include "core/base/error.h"
+#include "core/base/text.h"
 #include "hooks/config/parameter_check.h"
 #include "hooks/config/suggestions.h"
 

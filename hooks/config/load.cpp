@@ -8,8 +8,8 @@
 #include <system_error>
 #include <utility>
 
-#include "core/base/bounded_file.h"
 #include "core/base/error.h"
+#include "core/base/io.h"
 #include "hooks/config/config.h"
 #include "hooks/config/suggestions.h"
 #include "hooks/config/yaml_reader.h"

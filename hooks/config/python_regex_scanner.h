@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/base/characters.h"
+#include "core/base/text.h"
 
 namespace telens::config {
 

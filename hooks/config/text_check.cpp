@@ -1,6 +1,6 @@
 #include "hooks/config/text_check.h"
 
-#include "core/base/printable.h"
+#include "core/base/text.h"
 
 namespace telens::config {
 namespace {

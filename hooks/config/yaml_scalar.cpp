@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "core/base/characters.h"
+#include "core/base/text.h"
 #include "hooks/config/yaml_reader.h"
 
 namespace telens::config {

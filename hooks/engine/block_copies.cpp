@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "core/ops/block_quantize_checks.h"
-#include "core/quantization/operand.h"
-#include "core/quantization/role.h"
+#include "core/quantization/quantized_tensor.h"
+#include "core/quantization/recipe.h"
 #include "hooks/engine/block_quantizers.h"
 
 namespace telens::features {

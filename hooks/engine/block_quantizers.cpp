@@ -1,6 +1,6 @@
 #include "hooks/engine/block_quantizers.h"
 
-#include "core/base/internal_error.h"
+#include "core/base/error.h"
 #include "core/quantization/scheme_quantizers.h"
 
 namespace telens::features {

@@ -5,7 +5,7 @@
 #include <bit>
 #include <utility>
 
-#include "core/base/interruption.h"
+#include "core/base/error.h"
 #include "core/ops/capture.h"
 #include "hooks/feature_failure.h"
 #include "hooks/untouched.h"
@@ -20,7 +20,7 @@ bool GuardedStatistic::guarded(std::string_view call_name, std::string_view laye
     call();
     return true;
   } catch (...) {
-    let_interruptions_pass();
+    rethrow_interruption();
     if (off_.exchange(true) || !on_failure_) return false;
     const std::string layer = layer_name.empty() ? "" : fmt::format(" in layer '{}'", layer_name);
     on_failure_(fmt::format("the statistic '{}' of {}{}, {} of {}: {}; it is switched off for the "

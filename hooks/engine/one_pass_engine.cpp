@@ -13,7 +13,7 @@
 #include "core/formats/dispatch.h"
 #include "core/ops/attention_statistics.h"
 #include "core/quantization/delayed_scaling.h"
-#include "core/quantization/operand.h"
+#include "core/quantization/quantized_tensor.h"
 #include "hooks/config/suggestions.h"
 #include "hooks/engine/make_statistics_engine.h"
 #include "hooks/engine/rank_exchange.h"

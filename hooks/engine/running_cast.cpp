@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/quantization/current_scaling.h"
-#include "core/quantization/operand.h"
+#include "core/quantization/quantized_tensor.h"
 #include "hooks/engine/block_copies.h"
 
 namespace telens::features {

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/interruption.h"
+#include "core/base/error.h"
 #include "core/ops/attention_statistics.h"
 #include "core/ops/capture.h"
-#include "core/quantization/operand.h"
+#include "core/quantization/quantized_tensor.h"
 #include "hooks/feature_failure.h"
 
 namespace telens::debug {
@@ -163,7 +163,7 @@ void HookCalls::inspect_tensor(const RoutingPlan& plan, const InspectTensorCall&
   try {
     reading->read();
   } catch (...) {
-    let_interruptions_pass();
+    rethrow_interruption();
     for (FeatureInstance* reader : readers)
       isolation_.switch_off(*reader, answers.layer_name, kCall);
   }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/base/interruption.h"
+#include "core/base/error.h"
 #include "hooks/feature_failure.h"
 
 namespace telens::debug {
@@ -189,7 +189,7 @@ void LayerRouting::ask_where_due(Question& question, std::int64_t iteration,
     try {
       answer = ask(*instance.feature, question, {layer_name_, iteration});
     } catch (...) {
-      let_interruptions_pass();
+      rethrow_interruption();
       switch_off(instance, layer_name_, get_name(question.call));
     }
   }

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/base/interruption.h"
+#include "core/base/error.h"
 #include "hooks/session/event_log.h"
 #include "hooks/session/layer_routing.h"
 #include "hooks/untouched.h"
@@ -35,7 +35,7 @@ class ObserverIsolation {
     try {
       call();
     } catch (...) {
-      let_interruptions_pass();
+      rethrow_interruption();
       switch_off(feature, layer_name, call_name);
     }
   }

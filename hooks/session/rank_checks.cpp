@@ -8,8 +8,8 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "core/base/interruption.h"
-#include "core/base/rank_words.h"
+#include "core/base/error.h"
+#include "core/base/text.h"
 #include "hooks/clock.h"
 #include "hooks/reductions.h"
 #include "record/rows/tables.h"
@@ -52,7 +52,7 @@ class CheckIns {
 
 std::string missing_in_words(const std::vector<int>& ranks) {
   if (ranks.empty()) return "a rank that has given up waiting";
-  return ranks_in_words(ranks);
+  return describe_ranks(ranks);
 }
 
 }  // namespace
@@ -150,7 +150,7 @@ std::vector<RankWords> RankChecks::exchange(const RankWords& own, std::int64_t i
     check_ins.note();
     return gather(own, group);
   } catch (const std::exception& error) {
-    let_interruptions_pass();
+    rethrow_interruption();
     why = error.what();
     try {
       missing = check_ins.missing();

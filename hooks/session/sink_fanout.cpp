@@ -6,7 +6,7 @@
 #include <span>
 #include <utility>
 
-#include "core/base/interruption.h"
+#include "core/base/error.h"
 #include "hooks/feature_failure.h"
 #include "hooks/session/text_log.h"
 
@@ -46,7 +46,7 @@ void SinkFanout::deliver(const RecordedIteration& recorded) {
     try {
       log(*logger, recorded);
     } catch (...) {
-      let_interruptions_pass();
+      rethrow_interruption();
       if (std::erase(loggers_, logger) == 0) continue;
       on_logger_failure_(
           fmt::format("a logger of statistics failed: {}; it is not called any more in this "

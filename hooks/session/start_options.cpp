@@ -5,9 +5,9 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "core/base/absolute_path.h"
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/io.h"
+#include "core/base/text.h"
 #include "hooks/config/environment_variables.h"
 #include "hooks/rank_configurations.h"
 #include "record/rows/tables.h"

@@ -22,8 +22,8 @@
 #include <system_error>
 #include <utility>
 
-#include "core/base/printable.h"
-#include "core/base/write_all.h"
+#include "core/base/io.h"
+#include "core/base/text.h"
 
 namespace telens::debug {
 namespace {

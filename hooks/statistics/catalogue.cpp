@@ -5,7 +5,7 @@
 #include <iterator>
 #include <limits>
 
-#include "core/base/internal_error.h"
+#include "core/base/error.h"
 #include "hooks/statistics/percent.h"
 
 namespace telens {

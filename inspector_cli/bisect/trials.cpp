@@ -11,7 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/base/json.h"
-#include "core/base/shell_word.h"
+#include "core/base/text.h"
 #include "hooks/config/environment_variables.h"
 #include "inspector_cli/bisect/choice.h"
 #include "inspector_cli/bisect/process.h"

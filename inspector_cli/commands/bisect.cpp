@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "analysis/records.h"
-#include "core/base/bounded_file.h"
+#include "core/base/io.h"
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "features/builtin_options.h"
 #include "hooks/config/environment_variables.h"
 #include "hooks/config/plan.h"

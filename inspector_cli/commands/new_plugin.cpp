@@ -8,10 +8,8 @@
 #include <memory>
 #include <string>
 
-#include "core/base/characters.h"
 #include "core/base/error.h"
-#include "core/base/printable.h"
-#include "core/base/shell_word.h"
+#include "core/base/text.h"
 #include "features/builtin_options.h"
 #include "inspector_cli/commands/installation.h"
 #include "inspector_cli/commands/plugin_templates.h"

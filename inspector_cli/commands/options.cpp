@@ -13,7 +13,7 @@
 #include "core/base/bounded_file.h"
 #include "core/base/error.h"
 #include "core/base/names.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "hooks/config/python_regex.h"
 #include "hooks/config/text_check.h"
 #include "hooks/statistics/histogram_name.h"

@@ -17,7 +17,7 @@
 
 #include "core/base/error.h"
 #include "core/base/json.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "features/builtin_options.h"
 #include "hooks/config/record_load.h"
 #include "hooks/statistics/statistic_name.h"

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/terminal/terminal.h"
 #include "record/disk_space.h"

@@ -11,8 +11,7 @@
 
 #include "analysis/records.h"
 #include "analysis/skipped_steps.h"
-#include "core/base/printable.h"
-#include "core/base/shell_word.h"
+#include "core/base/text.h"
 #include "hooks/statistics/from_histogram.h"
 #include "hooks/statistics/statistic_name.h"
 #include "inspector_cli/report/analysis_display.h"

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
-#include "core/base/internal_error.h"
+#include "core/base/error.h"
 #include "core/base/json.h"
 #include "inspector_cli/report/axis.h"
 #include "inspector_cli/report/chart.h"

@@ -9,7 +9,7 @@
 #include "analysis/rules.h"
 #include "analysis/run_state.h"
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 
 namespace telens::cli {
 namespace {

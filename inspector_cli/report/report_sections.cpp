@@ -12,7 +12,7 @@
 #include "analysis/rules.h"
 #include "analysis/run_state.h"
 #include "analysis/worst_blocks.h"
-#include "core/base/rank_words.h"
+#include "core/base/text.h"
 #include "inspector_cli/report/analysis_display.h"
 #include "inspector_cli/report/report_page.h"
 #include "inspector_cli/terminal/text.h"
@@ -100,7 +100,7 @@ Json events_section(const record::RunReader& run) {
         ++hidden;
         continue;
       }
-      rows.push_back({json_text(kind), std::to_string(event.iteration), ranks_in_words(ranks),
+      rows.push_back({json_text(kind), std::to_string(event.iteration), describe_ranks(ranks),
                       json_text(get_event_text(event, run))});
     }
   }

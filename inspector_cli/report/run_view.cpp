@@ -18,8 +18,7 @@
 #include "analysis/rules.h"
 #include "analysis/tensor_summary.h"
 #include "analysis/warm_up.h"
-#include "core/base/printable.h"
-#include "core/base/shell_word.h"
+#include "core/base/text.h"
 #include "inspector_cli/report/analysis_display.h"
 #include "inspector_cli/terminal/text.h"
 

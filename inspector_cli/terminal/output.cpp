@@ -15,8 +15,8 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
-#include "core/base/write_all.h"
+#include "core/base/io.h"
+#include "core/base/text.h"
 
 namespace telens::cli {
 namespace {

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "hooks/config/suggestions.h"
 #include "inspector_cli/terminal/terminal.h"
 #include "inspector_cli/terminal/text.h"

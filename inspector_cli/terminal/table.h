@@ -1,5 +1,5 @@
 // A table of named columns, rendered as aligned text, CSV (RFC 4180) or a JSON list of objects.
-// Names come from run files: control characters are escaped (core/base/printable.h), in JSON by
+// Names come from run files: control characters are escaped (core/base/text.h), in JSON by
 // JSON escapes, and no CSV cell is a formula.
 #pragma once
 

@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "core/base/printable.h"
+#include "core/base/text.h"
 
 namespace telens::cli {
 namespace {

@@ -6,8 +6,7 @@
 #include <cmath>
 #include <iterator>
 
-#include "core/base/characters.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 
 namespace telens::cli {
 namespace {

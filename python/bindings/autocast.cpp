@@ -5,7 +5,6 @@
 
 #include "core/modules/shared/recomputation.h"
 #include "core/quantization/autocast.h"
-#include "core/quantization/graphed_layers.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/module_adapter.h"
 #include "python/bindings/process_group.h"

@@ -12,8 +12,7 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/base/interruption.h"
-#include "core/modules/shared/backward_errors.h"
+#include "core/modules/shared/autograd_utils.h"
 #include "hooks/debug.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/module.h"

@@ -5,7 +5,7 @@
 
 #include <exception>
 
-#include "core/base/interruption.h"
+#include "core/base/error.h"
 
 namespace telens::python {
 

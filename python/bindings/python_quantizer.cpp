@@ -39,11 +39,11 @@ std::unique_lock<std::mutex> lock_without_gil(std::mutex& mutex) {
 }
 
 // The method qgemm of a quantizer's Python object.
-class PythonGemm final : public OwnGemm {
+class PythonGemm final : public CustomGemm {
  public:
   explicit PythonGemm(std::shared_ptr<PyObject> quantizer) : quantizer_(std::move(quantizer)) {}
 
-  at::Tensor multiply(const OwnGemmCall& call) const override {
+  at::Tensor multiply(const CustomGemmCall& call) const override {
     const WithGil gil;
     const c10::AutoGradMode no_grad(false);
     const auto self = py::reinterpret_borrow<py::object>(quantizer_.get());
@@ -70,7 +70,7 @@ PythonQuantizer::PythonQuantizer(py::object object)
       mode_(get_base(object).mode()) {
   const bool has_gemm = py::hasattr(object, "qgemm");
   shared_->object.reset(object.release().ptr(), release);
-  if (has_gemm) own_gemm_ = std::make_shared<PythonGemm>(shared_->object);
+  if (has_gemm) custom_gemm_ = std::make_shared<PythonGemm>(shared_->object);
 }
 
 PythonQuantizer::PythonQuantizer(const PythonQuantizer& other) = default;
@@ -104,7 +104,7 @@ QuantizedTensor PythonQuantizer::quantize(const at::Tensor& x, Usage usage) cons
   }
   QuantizedTensor tensor = unwrap_quantized(made.ptr());
   check(tensor, x, usage);
-  tensor.own_gemm = own_gemm_;
+  tensor.custom_gemm = custom_gemm_;
   return tensor;
 }
 
@@ -135,7 +135,7 @@ void PythonQuantizer::quantize_into(const at::Tensor& x, QuantizedTensor& out) c
   out.columnwise.fill(made.columnwise);
   out.blocks = made.blocks;
   out.power_of_2_scales = made.power_of_2_scales;
-  out.own_gemm = made.own_gemm;
+  out.custom_gemm = made.custom_gemm;
 }
 
 }  // namespace telens::python

@@ -12,13 +12,13 @@
 
 #include "core/base/error.h"
 #include "core/ops/four_over_six.h"
-#include "core/quantization/carried_codes.h"
 #include "core/quantization/current_scaling.h"
 #include "core/quantization/delayed_scaling.h"
 #include "core/quantization/float8_block_scaling.h"
 #include "core/quantization/mxfp8_scaling.h"
 #include "core/quantization/nvfp4_scaling.h"
-#include "core/quantization/role.h"
+#include "core/quantization/quantized_payload.h"
+#include "core/quantization/recipe.h"
 #include "core/quantization/scheme_quantizers.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/module.h"
@@ -52,7 +52,7 @@ py::object update_quantized(Quantizer& quantizer, const at::Tensor& source,
     const WithoutGil no_gil;
     const c10::AutoGradMode no_grad(false);
     quantizer.quantize_into(source, storage);
-    count_change(storage);
+    bump_version(storage);
   }
   return target;
 }

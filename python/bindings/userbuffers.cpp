@@ -60,7 +60,7 @@ void compare_settings(const std::string& text, const py::object& group) {
   compare_over_ranks({.subject = subject,
                       .group_name = "all ranks",
                       .text = text,
-                      .mend = "call it with the same arguments on all of them"},
+                      .hint = "call it with the same arguments on all of them"},
                      ranks);
 }
 

@@ -1,4 +1,4 @@
-#include "core/base/rank_words.h"
+#include "core/base/text.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ std::vector<int> ranks_from_3(int count) {
   return ranks;
 }
 
-std::string get_words(int count) { return ranks_in_words(ranks_from_3(count)); }
+std::string get_words(int count) { return describe_ranks(ranks_from_3(count)); }
 
 TEST(RankWords, one_rank_is_singular) { EXPECT_EQ(get_words(1), "rank 3"); }
 

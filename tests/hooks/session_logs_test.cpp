@@ -6,7 +6,7 @@
 #include <regex>
 #include <utility>
 
-#include "core/base/interruption.h"
+#include "core/base/error.h"
 #include "hooks/session/text_log.h"
 #include "tests/hooks/session_fixture.h"
 

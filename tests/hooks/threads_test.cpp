@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/base/interruption.h"
+#include "core/base/error.h"
 #include "tests/hooks/session_fixture.h"
 
 namespace telens {

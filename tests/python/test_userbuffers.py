@@ -259,7 +259,7 @@ def refusals_of_layers(rank: int, size: int) -> None:
     for call in (lambda: layer(x), lambda: out.sum().backward()):
         with pytest.raises(telens.UsageError, match="destroy_ub has been called since the layer"):
             call()
-    words = rf"tp_size is {size}, and initialize_ub was told of 1"
+    words = rf"tp_size is {size}, but initialize_ub received 1"
     with userbuffers(1), pytest.raises(telens.UsageError, match=words):
         linear("column", "FP32", ub_name="qkv", ub_overlap_ag=True)
     with userbuffers(size):

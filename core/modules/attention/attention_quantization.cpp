@@ -41,10 +41,10 @@ Fp8Attention AttentionQuantization::of(const Contexts& contexts, const std::stri
       !casts_in_blocks(*all.qkv) && contexts[0].recipe->as_delayed_scaling() == nullptr;
   if (casts_in_blocks(*all.qkv)) all.s = all.o = all.d_p = all.d_qkv = nullptr;
   return {.quantizers = std::move(all),
-          .casts = casts_,
+          .scales = scales_,
           .region = contexts[0].region,
           .first_in_region = contexts[0].first_in_region,
-          .hands_casts = contexts[0].recipe->fp8_mha,
+          .shares_scales = contexts[0].recipe->fp8_mha,
           .sums_output_codes = !has_output_in_high_precision() && current,
           .name = name};
 }

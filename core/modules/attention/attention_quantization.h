@@ -11,7 +11,7 @@
 
 #include "core/formats/scheme.h"
 #include "core/modules/shared/forward_context.h"
-#include "core/quantization/handed_cast.h"
+#include "core/quantization/shared_scale.h"
 
 namespace telens {
 
@@ -30,19 +30,19 @@ struct AttentionQuantizers {
 // d_o alone are cast.
 inline bool casts_in_blocks(const Quantizer& qkv) { return scheme(qkv.mode()).block_length != 0; }
 
-// Casts that layers around the attention take over (Recipe::fp8_mha).
-struct AttentionCasts {
-  std::shared_ptr<HandedCast> output = std::make_shared<HandedCast>();
-  std::shared_ptr<HandedCast> input_gradients = std::make_shared<HandedCast>();
+// Scales that the layers around the attention reuse (Recipe::fp8_mha).
+struct AttentionScales {
+  std::shared_ptr<SharedScale> output = std::make_shared<SharedScale>();
+  std::shared_ptr<SharedScale> input_gradients = std::make_shared<SharedScale>();
 };
 
 // One forward in FP8 and its backward.
 struct Fp8Attention {
   AttentionQuantizers quantizers;
-  AttentionCasts casts;
+  AttentionScales scales;
   std::shared_ptr<Region> region;
   bool first_in_region = false;  // its backward ends the backward of the region
-  bool hands_casts = false;      // Recipe::fp8_mha
+  bool shares_scales = false;    // Recipe::fp8_mha
   bool hands_output = false;     // the forward's fp8_output
   // The backward's sum of the output times its gradient takes the output's codes.
   bool sums_output_codes = false;
@@ -61,7 +61,7 @@ class AttentionQuantization {
   // The groups of slots: query, key and value; the output; the softmax.
   std::vector<LayerQuantization*> groups();
 
-  const AttentionCasts& casts() const { return casts_; }
+  const AttentionScales& scales() const { return scales_; }
 
   // Empty before any forward under delayed scaling.
   at::Tensor extra_state() const;
@@ -74,7 +74,7 @@ class AttentionQuantization {
   Fp8Attention of(const Contexts& contexts, const std::string& name) const;
 
   std::array<std::shared_ptr<LayerQuantization>, 3> groups_ = {};  // all made, or none
-  AttentionCasts casts_;
+  AttentionScales scales_;
 };
 
 }  // namespace telens

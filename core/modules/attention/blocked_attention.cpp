@@ -13,9 +13,7 @@
 #include "core/modules/attention/score_dropout.h"
 #include "core/modules/attention/unseen_keys.h"
 #include "core/modules/shared/activation_dtype.h"
-#include "core/modules/shared/backward_errors.h"
-#include "core/modules/shared/named_errors.h"
-#include "core/modules/shared/second_derivative.h"
+#include "core/modules/shared/autograd_utils.h"
 #include "core/ops/optional_tensor.h"
 
 namespace telens {
@@ -240,9 +238,9 @@ class BlockedAttention : public torch::autograd::Function<BlockedAttention> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    return in_backward([&] {
+    return translating_errors([&] {
       return naming_layer(kName, [&] {
-        refuse_second_derivative(kName);
+        check_no_second_derivative(kName);
         const auto holder = context->saved_data[kKept].toCapsule();
         const auto& kept = static_cast<const KeptAttention&>(*holder);
         kept.rules.mask.check_unchanged();

@@ -13,9 +13,9 @@
 #include "core/modules/attention/fp8_attention.h"
 #include "core/modules/attention/packed_sequences.h"
 #include "core/modules/attention/qkv_format.h"
+#include "core/modules/shared/autograd_utils.h"
+#include "core/modules/shared/checks.h"
 #include "core/modules/shared/parameter_options.h"
-#include "core/modules/shared/probability.h"
-#include "core/modules/shared/wants_gradient.h"
 #include "core/ops/optional_tensor.h"
 
 namespace telens {
@@ -253,7 +253,7 @@ Outputs DotProductAttention::forward(const DotProductAttentionInputs& inputs) {
     return attend_checked(inputs);
   } catch (const Error& refusal) {
     // The others have compared by then: this rank's next call is no first one either.
-    if (std::exchange(first_in_context_, false)) tell_refusal_in_context(refusal.what());
+    if (std::exchange(first_in_context_, false)) report_error_in_context(refusal.what());
     throw;
   }
 }

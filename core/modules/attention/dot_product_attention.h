@@ -100,8 +100,8 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
   // with return_max_logit, [heads] FP32 besides. The rows of a query that may look at nothing are
   // 0, as are tokens of thd that belong to no sequence. In FP8 (fp8_attention.h) inside an autocast
   // whose recipe has fp8_dpa, which takes no FP64; with fp8_output the result then carries its
-  // codes (core/quantization/carried_codes.h), and UsageError tells of a recipe that does not cast
-  // it.
+  // codes (core/quantization/quantized_payload.h), and UsageError tells of a recipe that does not
+  // cast it.
   Outputs forward(const DotProductAttentionInputs& inputs) override;
 
   void set_debug_name(const std::string& name) override { layer_.hooks().set_name(name); }
@@ -125,7 +125,7 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
   }
 
   // The casts of its output and of the gradients of its inputs, for layers around it.
-  const AttentionCasts& casts() const { return layer_.quantization().casts(); }
+  const AttentionScales& scales() const { return layer_.quantization().scales(); }
 
   const DotProductAttentionOptions& options() const { return options_; }
 
@@ -173,7 +173,7 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
   // Under context parallelism.
   void check_context(const DotProductAttentionInputs& inputs) const;
   // Before the first comparison: the other ranks are on their way to it.
-  void tell_refusal_in_context(const std::string& reason) const;
+  void report_error_in_context(const std::string& reason) const;
   // Throws UsageError where ranks of the groups are about to attend in different ways.
   void compare_in_context(const QueryKeyValueHeads& heads, const DotProductAttentionInputs& inputs,
                           const ContextAttention& how);

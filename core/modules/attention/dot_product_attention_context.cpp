@@ -20,7 +20,7 @@
 #include "core/modules/attention/fp8_attention.h"
 #include "core/modules/attention/fp8_context.h"
 #include "core/modules/shared/activation_dtype.h"
-#include "core/modules/shared/wants_gradient.h"
+#include "core/modules/shared/autograd_utils.h"
 
 namespace telens {
 namespace {
@@ -136,7 +136,7 @@ void DotProductAttention::compare_in_context(const QueryKeyValueHeads& heads,
   const RankClaim claim{.subject = subject,
                         .group_name = "cp_group",
                         .text = text,
-                        .mend =
+                        .hint =
                             "give all of its ranks the same arguments and equal parts of the "
                             "sequences, under the same autocast",
                         .details = contents};
@@ -144,21 +144,21 @@ void DotProductAttention::compare_in_context(const QueryKeyValueHeads& heads,
     if (how.parallel.heads) compare_once_over_ranks(claim, how.parallel.heads, first);
   } catch (const Error& difference) {
     if (first && how.parallel.sequence)
-      tell_refusal(claim, difference.what(), how.parallel.sequence);
+      report_error_to_ranks(claim, difference.what(), how.parallel.sequence);
     throw;
   }
   if (how.parallel.sequence) compare_once_over_ranks(claim, how.parallel.sequence, first);
 }
 
-void DotProductAttention::tell_refusal_in_context(const std::string& reason) const {
+void DotProductAttention::report_error_in_context(const std::string& reason) const {
   static const std::string subject = "DotProductAttention";
   for (const ProcessGroupPtr& group : {context_.heads, context_.sequence}) {
     if (!group) continue;
-    tell_refusal({.subject = subject,
-                  .group_name = "cp_group",
-                  .text = {},
-                  .mend = "give all of its ranks the same arguments"},
-                 reason, group);
+    report_error_to_ranks({.subject = subject,
+                           .group_name = "cp_group",
+                           .text = {},
+                           .hint = "give all of its ranks the same arguments"},
+                          reason, group);
   }
 }
 

@@ -12,15 +12,13 @@
 #include "core/modules/attention/fp8_operands.h"
 #include "core/modules/attention/fp8_softmax.h"
 #include "core/modules/attention/score_dropout.h"
-#include "core/modules/shared/backward_errors.h"
-#include "core/modules/shared/named_errors.h"
-#include "core/modules/shared/second_derivative.h"
+#include "core/modules/shared/autograd_utils.h"
 #include "core/ops/device_traits.h"
 #include "core/ops/optional_tensor.h"
 #include "core/ops/quantize.h"
-#include "core/quantization/carried_codes.h"
+#include "core/quantization/chunked_quantizer.h"
 #include "core/quantization/delayed_scaling.h"
-#include "core/quantization/parted_cast.h"
+#include "core/quantization/quantized_payload.h"
 
 namespace telens {
 namespace {
@@ -75,21 +73,21 @@ bool has_scores(const at::Tensor& query, const at::Tensor& key) {
 }
 
 // softmax(P) V, whose scales are multiplied in at the end. FP32.
-at::Tensor attend_to_codes(const CodedHeads& heads, const AttentionRules& rules, PartedCast& cast,
-                           const ScoreDropout& dropout) {
+at::Tensor attend_to_codes(const CodedHeads& heads, const AttentionRules& rules,
+                           ChunkedQuantizer& cast, const ScoreDropout& dropout) {
   Fp8Softmax softmax(heads, rules);
   const at::Tensor& query = heads.query.over_size;
   const at::Tensor& value = heads.value.over_positions;
   const BlockedScores blocks = make_blocked_scores(query, heads.key.over_size, rules);
-  if (cast.looks_first()) {
+  if (cast.needs_observation()) {
     for_score_blocks(blocks, [&](const ScoreBlock& block) {
-      cast.look(dropped_softmax(softmax, block, dropout));
+      cast.observe(dropped_softmax(softmax, block, dropout));
     });
   }
   at::Tensor output =
       at::zeros({query.size(0), query.size(1), query.size(2), value.size(3)}, query.options());
   for_score_blocks(blocks, [&](const ScoreBlock& block) {
-    const at::Tensor weights = cast.values(dropped_softmax(softmax, block, dropout));
+    const at::Tensor weights = cast.decode(dropped_softmax(softmax, block, dropout));
     block.of_queries(output).copy_(sum_over_keys(weights, block.of_keys(value)));
   });
   return output.mul_(cast.scale_inv() * heads.scale_inv);
@@ -102,14 +100,14 @@ struct CastOutput {
 };
 
 CastOutput cast_output(const at::Tensor& attended, at::ScalarType dtype, const Fp8Attention& fp8) {
-  PartedCast cast(fp8.quantizers.o);
-  if (!cast.casts()) {
+  ChunkedQuantizer cast(fp8.quantizers.o);
+  if (!cast.quantizes()) {
     const at::Tensor values = attended.to(dtype);
     return {values, values, {}};
   }
-  const at::Tensor codes = cast.codes(attended);
+  const at::Tensor codes = cast.quantize(attended);
   const at::Tensor values = ops::dequantize_fp8(codes, cast.scale_inv(), cast.format(), dtype);
-  fp8.casts.output->hand(cast.scale());
+  fp8.scales.output->publish(cast.scale());
   if (!fp8.sums_output_codes) return {values, {}, {}};
   return {values, codes, cast.scale_inv()};
 }
@@ -137,7 +135,7 @@ at::Tensor Fp8AttentionFunction::forward(AutogradContext* context, const at::Ten
   kept->dropout = make_dropout(query, key, rules->dropout);
 
   const KeptInputs inputs = cast_inputs({query, key, value}, fp8->quantizers.qkv);
-  PartedCast s(fp8->quantizers.s);
+  ChunkedQuantizer s(fp8->quantizers.s);
   const at::Tensor attended =
       has_scores(query, key)
           ? attend_to_codes(make_forward_operands(inputs, *fp8->quantizers.qkv), *rules, s,
@@ -183,8 +181,8 @@ class Fp8Gradients {
   CodedHeads heads_;
   CodedTensor output_gradient_;
   at::Tensor delta_;  // [batch, heads, seq_q, 1]; undefined: a block's scores make it
-  PartedCast weights_;
-  PartedCast scores_;
+  ChunkedQuantizer weights_;
+  ChunkedQuantizer scores_;
   std::optional<Fp8Softmax> softmax_;
   ScoreBlock newest_block_{};
   ScoreGradients newest_;
@@ -204,7 +202,7 @@ Fp8Gradients::Fp8Gradients(const KeptFp8Attention& kept, const variable_list& sa
       scores_(kept.fp8.quantizers.d_p) {
   dropout_.set_choices(saved[kChoices]);
   if (saved[kOutputKept].defined()) {
-    const at::Tensor gradient = weights_.casts()
+    const at::Tensor gradient = weights_.quantizes()
                                     ? output_gradient_.rows.over_size * output_gradient_.scale_inv
                                     : output_gradient.to(at::kFloat);
     delta_ = (gradient *
@@ -244,9 +242,9 @@ void Fp8Gradients::add(const ScoreBlock& block) {
                                     const at::Tensor& rows) {
     block.of_keys(of_inputs[input]).add_(sum_over_queries(x, block.of_queries(rows), block.groups));
   };
-  add_over_queries(2, weights_.values(dropped_softmax(*softmax_, block, dropout_)),
+  add_over_queries(2, weights_.decode(dropped_softmax(*softmax_, block, dropout_)),
                    output_gradient_.rows.over_positions);
-  const at::Tensor of_scores = scores_.values(gradients.of_scores);
+  const at::Tensor of_scores = scores_.decode(gradients.of_scores);
   block.of_queries(of_inputs[0])
       .copy_(sum_over_keys(of_scores, block.of_keys(heads_.key.over_positions)));
   add_over_queries(1, of_scores, heads_.query.over_positions);
@@ -256,9 +254,10 @@ void Fp8Gradients::add(const ScoreBlock& block) {
 void Fp8Gradients::compute() {
   const BlockedScores blocks =
       make_blocked_scores(heads_.query.over_size, heads_.key.over_size, rules_);
-  if (scores_.looks_first()) {
-    for_score_blocks(
-        blocks, [&](const ScoreBlock& block) { scores_.look(score_gradients(block).of_scores); });
+  if (scores_.needs_observation()) {
+    for_score_blocks(blocks, [&](const ScoreBlock& block) {
+      scores_.observe(score_gradients(block).of_scores);
+    });
   }
   for_score_blocks(blocks, [&](const ScoreBlock& block) { add(block); });
   if (blocks.shape.scores() == 0) return;
@@ -272,16 +271,16 @@ void Fp8Gradients::compute() {
 variable_list compute_fp8_gradients(AutogradContext* context, const variable_list& gradients) {
   const auto holder = context->saved_data["fp8_attention"].toCapsule();
   const auto& kept = static_cast<const KeptFp8Attention&>(*holder);
-  refuse_second_derivative(kept.fp8.name);
+  check_no_second_derivative(kept.fp8.name);
   const c10::impl::ExcludeDispatchKeyGuard no_torch_autocast(c10::autocast_dispatch_keyset);
   kept.rules.mask.check_unchanged();
   const variable_list saved = context->get_saved_variables();
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   Fp8Gradients made(kept, saved, gradients[0]);
   made.compute();
-  PartedCast cast(kept.fp8.quantizers.d_qkv);
-  variable_list all = rounded_together(cast, made.of_inputs, kept.dtypes);
-  if (cast.casts()) kept.fp8.casts.input_gradients->hand(cast.scale());
+  ChunkedQuantizer cast(kept.fp8.quantizers.d_qkv);
+  variable_list all = round_together(cast, made.of_inputs, kept.dtypes);
+  if (cast.quantizes()) kept.fp8.scales.input_gradients->publish(cast.scale());
   const auto typed = [&](const at::Tensor& gradient, const at::Tensor& like) {
     return gradient.defined() ? gradient.to(like.scalar_type()) : gradient;
   };
@@ -293,7 +292,7 @@ variable_list compute_fp8_gradients(AutogradContext* context, const variable_lis
 }
 
 variable_list Fp8AttentionFunction::backward(AutogradContext* context, variable_list gradients) {
-  return in_backward([&] {
+  return translating_errors([&] {
     const auto holder = context->saved_data["fp8_attention"].toCapsule();
     return naming_layer(static_cast<const KeptFp8Attention&>(*holder).fp8.name,
                         [&] { return compute_fp8_gradients(context, gradients); });
@@ -329,10 +328,10 @@ at::Tensor attend_in_fp8(const QueryKeyValueHeads& heads, const AttentionRules& 
 at::Tensor with_codes(const at::Tensor& output, const std::optional<Fp8Attention>& fp8) {
   if (!fp8 || !fp8->hands_output) return output;
   const at::Tensor values = output.contiguous();
-  const DelayedScalingQuantizer same_scale(fp8->quantizers.o->format(), fp8->casts.output->scale(),
+  const DelayedScalingQuantizer same_scale(fp8->quantizers.o->format(), fp8->scales.output->get(),
                                            at::Tensor());
-  return carry_codes(values, same_scale.quantize(values.detach().flatten(0, -2),
-                                                 {.rowwise = true, .columnwise = false}));
+  return attach_quantized(values, same_scale.quantize(values.detach().flatten(0, -2),
+                                                      {.rowwise = true, .columnwise = false}));
 }
 
 QueryKeyValueHeads cast_heads(const QueryKeyValueHeads& heads, const Fp8Attention& fp8) {
@@ -344,9 +343,9 @@ QueryKeyValueHeads cast_heads(const QueryKeyValueHeads& heads, const Fp8Attentio
     return {coded.query.over_size, coded.key.over_size, coded.value.over_positions};
   }
   const at::Tensor known = own->known_scale();
-  PartedCast cast(known.defined() ? own->frozen_at(known) : own);
-  const std::vector<at::Tensor> made = rounded_together(cast, {plain.query, plain.key, plain.value},
-                                                        std::vector<at::ScalarType>(3, at::kFloat));
+  ChunkedQuantizer cast(known.defined() ? own->frozen_at(known) : own);
+  const std::vector<at::Tensor> made = round_together(cast, {plain.query, plain.key, plain.value},
+                                                      std::vector<at::ScalarType>(3, at::kFloat));
   return {made[0], made[1], made[2]};
 }
 

@@ -4,9 +4,8 @@
 
 #include <utility>
 
-#include "core/modules/shared/backward_errors.h"
-#include "core/modules/shared/named_errors.h"
-#include "core/quantization/parted_cast.h"
+#include "core/modules/shared/autograd_utils.h"
+#include "core/quantization/chunked_quantizer.h"
 
 namespace telens {
 namespace {
@@ -21,12 +20,12 @@ struct KeptCasts final : torch::CustomClassHolder {
 
 variable_list ended(const Fp8Attention& fp8, variable_list gradients) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  if (fp8.hands_casts) {
-    PartedCast cast(fp8.quantizers.d_qkv);
+  if (fp8.shares_scales) {
+    ChunkedQuantizer cast(fp8.quantizers.d_qkv);
     std::vector<at::ScalarType> dtypes;
     for (const at::Tensor& gradient : gradients) dtypes.push_back(gradient.scalar_type());
-    gradients = rounded_together(cast, gradients, dtypes);
-    fp8.casts.input_gradients->hand(cast.scale());
+    gradients = round_together(cast, gradients, dtypes);
+    fp8.scales.input_gradients->publish(cast.scale());
   }
   if (fp8.first_in_region) fp8.region->update(/*backward=*/true);
   return gradients;
@@ -44,7 +43,7 @@ class EndedGradientsFunction : public torch::autograd::Function<EndedGradientsFu
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto holder = context->saved_data["fp8"].toCapsule();
     const Fp8Attention& fp8 = static_cast<const KeptCasts&>(*holder).fp8;
-    return in_backward([&] {
+    return translating_errors([&] {
       return naming_layer(fp8.name, [&] {
         variable_list all = ended(fp8, std::move(gradients));
         all.emplace_back();
@@ -58,9 +57,9 @@ class EndedOutputFunction : public torch::autograd::Function<EndedOutputFunction
  public:
   static at::Tensor forward(AutogradContext*, const at::Tensor& output, const Fp8Attention* fp8) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    PartedCast cast(fp8->quantizers.o);
-    at::Tensor values = cast.rounded(output, output.scalar_type());
-    fp8->casts.output->hand(cast.scale());
+    ChunkedQuantizer cast(fp8->quantizers.o);
+    at::Tensor values = cast.round(output, output.scalar_type());
+    fp8->scales.output->publish(cast.scale());
     return values;
   }
 
@@ -78,7 +77,7 @@ QueryKeyValueHeads with_ended_gradients(const QueryKeyValueHeads& heads, const F
 }
 
 at::Tensor end_output(const at::Tensor& output, const Fp8Attention& fp8) {
-  return fp8.hands_casts || fp8.hands_output ? EndedOutputFunction::apply(output, &fp8) : output;
+  return fp8.shares_scales || fp8.hands_output ? EndedOutputFunction::apply(output, &fp8) : output;
 }
 
 }  // namespace telens

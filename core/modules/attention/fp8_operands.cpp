@@ -3,7 +3,7 @@
 #include <ATen/ops/ones.h>
 
 #include "core/ops/quantize.h"
-#include "core/quantization/parted_cast.h"
+#include "core/quantization/chunked_quantizer.h"
 
 namespace telens {
 namespace {
@@ -45,8 +45,9 @@ at::Tensor make_no_scale(const at::Tensor& like) {
 
 KeptInputs cast_inputs(const QueryKeyValueHeads& heads, const std::shared_ptr<Quantizer>& qkv) {
   if (casts_in_blocks(*qkv)) return {heads.query, heads.key, heads.value, {}};
-  PartedCast cast(qkv);
-  const std::vector<at::Tensor> codes = cast_together(cast, {heads.query, heads.key, heads.value});
+  ChunkedQuantizer cast(qkv);
+  const std::vector<at::Tensor> codes =
+      quantize_together(cast, {heads.query, heads.key, heads.value});
   return {codes[0], codes[1], codes[2], cast.scale_inv()};
 }
 
@@ -69,8 +70,8 @@ CodedHeads make_backward_operands(const KeptInputs& inputs, const Quantizer& qkv
 CodedTensor cast_output_gradient(const at::Tensor& gradient,
                                  const std::shared_ptr<Quantizer>& d_o) {
   if (casts_in_blocks(*d_o)) return {cast_both(*d_o, gradient), make_no_scale(gradient)};
-  PartedCast cast(d_o);
-  const at::Tensor values = cast.values(gradient);
+  ChunkedQuantizer cast(d_o);
+  const at::Tensor values = cast.decode(gradient);
   return {{values, values}, cast.scale_inv()};
 }
 

@@ -17,12 +17,10 @@
 #include "core/modules/attention/query_rows.h"
 #include "core/modules/attention/ring_steps.h"
 #include "core/modules/attention/unseen_keys.h"
-#include "core/modules/shared/backward_errors.h"
-#include "core/modules/shared/named_errors.h"
-#include "core/modules/shared/second_derivative.h"
+#include "core/modules/shared/autograd_utils.h"
 #include "core/ops/optional_tensor.h"
 #include "core/ops/quantize.h"
-#include "core/quantization/parted_cast.h"
+#include "core/quantization/chunked_quantizer.h"
 
 namespace telens {
 namespace {
@@ -115,7 +113,7 @@ class StepCodes {
 };
 
 // softmax V of one step, whose softmax is cast.
-PartialAttention attend_to_step(const StepOperands& step, PartedCast& cast) {
+PartialAttention attend_to_step(const StepOperands& step, ChunkedQuantizer& cast) {
   const PartialHeads& heads = step.heads;
   const std::int64_t queries = heads.query.size(2);
   PartialAttention result = nothing_seen(heads.query, heads.value);
@@ -126,11 +124,11 @@ PartialAttention attend_to_step(const StepOperands& step, PartedCast& cast) {
     drop_partly(made, step.scores, rows);
     return made;
   };
-  if (cast.looks_first()) {
-    for_query_rows(queries, [&](const QueryRows& rows) { cast.look(weights(rows)); });
+  if (cast.needs_observation()) {
+    for_query_rows(queries, [&](const QueryRows& rows) { cast.observe(weights(rows)); });
   }
   for_query_rows(queries, [&](const QueryRows& rows) {
-    rows.of(result.output).copy_(sum_over_keys(cast.values(weights(rows)), heads.value));
+    rows.of(result.output).copy_(sum_over_keys(cast.decode(weights(rows)), heads.value));
   });
   result.output.mul_(cast.scale_inv() * step.key_scale_inv);
   return result;
@@ -162,18 +160,18 @@ std::vector<at::Tensor> gradients_of_step(const StepOperands& step, const CodedG
     drop_partly(of_weights, step.scores, rows);
     return of_weights.sub_(rows.of(of.delta)).mul_(softmax);
   };
-  PartedCast cast(kept.fp8.quantizers.d_p);
+  ChunkedQuantizer cast(kept.fp8.quantizers.d_p);
   const std::int64_t queries = heads.query.size(2);
-  if (cast.looks_first()) {
+  if (cast.needs_observation()) {
     for_query_rows(queries,
-                   [&](const QueryRows& rows) { cast.look(of_scores(rows, weights(rows))); });
+                   [&](const QueryRows& rows) { cast.observe(of_scores(rows, weights(rows))); });
   }
-  PartedCast cast_softmax(kept.fp8.quantizers.s, softmax_scale);
+  ChunkedQuantizer cast_softmax(kept.fp8.quantizers.s, softmax_scale);
   for_query_rows(queries, [&](const QueryRows& rows) {
     at::Tensor softmax = weights(rows);
-    const at::Tensor scores = cast.values(of_scores(rows, softmax));
+    const at::Tensor scores = cast.decode(of_scores(rows, softmax));
     drop_partly(softmax, step.scores, rows);
-    made[2].add_(sum_over_queries(cast_softmax.values(softmax), rows.of(of.output), groups));
+    made[2].add_(sum_over_queries(cast_softmax.decode(softmax), rows.of(of.output), groups));
     rows.of(made[0]).copy_(sum_over_keys(scores, heads.key));
     made[1].add_(sum_over_queries(scores, rows.of(heads.query), groups));
   });
@@ -206,23 +204,23 @@ at::Tensor Fp8RingFunction::forward(AutogradContext* context, const at::Tensor& 
   const Ring ring(*how, query.size(2), key.size(2));
   const PartialAttention sum = nothing_seen(operands.query(), value);
   const bool delayed = is_delayed(*fp8);
-  PartedCast output(fp8->quantizers.o);
+  ChunkedQuantizer output(fp8->quantizers.o);
   std::vector<at::Tensor> softmax_scales;
   ring.for_steps(CodeTravelers::pack(inputs), [&](std::size_t, const RingStep& step,
                                                   const at::Tensor& present) {
     StepOperands own = operands.of(step, present);
     own.scores.kept = ring.draw_kept(own.heads.query, own.heads.key);
     if (own.scores.kept) kept->kept.push_back(*own.scores.kept);
-    PartedCast softmax(fp8->quantizers.s);
+    ChunkedQuantizer softmax(fp8->quantizers.s);
     PartialAttention part = attend_to_step(own, softmax);
-    if (delayed) part.output = output.rounded(part.output, at::kFloat);
-    softmax_scales.push_back(softmax.looks_first() ? at::ones({1}, operands.query().options())
-                                                   : softmax.scale().reshape({1}));
+    if (delayed) part.output = output.round(part.output, at::kFloat);
+    softmax_scales.push_back(softmax.needs_observation() ? at::ones({1}, operands.query().options())
+                                                         : softmax.scale().reshape({1}));
     add_partial({step.query.of(sum.output), step.query.of(sum.lse)}, part);
   });
   const at::Tensor result = sum.output.to(query.scalar_type());
   const bool keeps_codes = delayed || fp8->sums_output_codes;
-  const at::Tensor output_kept = keeps_codes ? output.codes(sum.output) : result;
+  const at::Tensor output_kept = keeps_codes ? output.quantize(sum.output) : result;
   context->save_for_backward({inputs.query, inputs.key, inputs.value, inputs.scale_inv,
                               at::cat(softmax_scales), output_kept,
                               keeps_codes ? output.scale_inv() : at::Tensor(), sum.lse});
@@ -232,8 +230,8 @@ at::Tensor Fp8RingFunction::forward(AutogradContext* context, const at::Tensor& 
 
 CodedGradients coded_gradients(const variable_list& saved, const at::Tensor& gradient,
                                const Fp8Attention& fp8) {
-  PartedCast cast(fp8.quantizers.d_o);
-  const at::Tensor values = cast.values(gradient);
+  ChunkedQuantizer cast(fp8.quantizers.d_o);
+  const at::Tensor values = cast.decode(gradient);
   const at::Tensor output =
       get_kept_output(saved[kRingOutput], saved[kRingOutputScaleInv], fp8.quantizers);
   return {.output = values,
@@ -245,7 +243,7 @@ CodedGradients coded_gradients(const variable_list& saved, const at::Tensor& gra
 variable_list fp8_ring_gradients(AutogradContext* context, const variable_list& gradients) {
   const auto holder = context->saved_data["ring"].toCapsule();
   const auto& kept = static_cast<const KeptFp8Ring&>(*holder);
-  refuse_second_derivative(kept.fp8.name);
+  check_no_second_derivative(kept.fp8.name);
   const variable_list saved = context->get_saved_variables();
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
@@ -269,10 +267,10 @@ variable_list fp8_ring_gradients(AutogradContext* context, const variable_list& 
                                              .lse = step.query.of(of.lse)};
                    const at::Tensor softmax_scale =
                        saved[kRingSoftmaxScales].narrow(0, static_cast<std::int64_t>(i), 1);
-                   PartedCast cast(delayed ? kept.fp8.quantizers.d_qkv : nullptr);
+                   ChunkedQuantizer cast(delayed ? kept.fp8.quantizers.d_qkv : nullptr);
                    const std::vector<at::Tensor> made =
-                       rounded_together(cast, gradients_of_step(own, part, softmax_scale, kept),
-                                        std::vector<at::ScalarType>(3, at::kFloat));
+                       round_together(cast, gradients_of_step(own, part, softmax_scale, kept),
+                                      std::vector<at::ScalarType>(3, at::kFloat));
                    step.query.of(of_query).add_(made[0]);
                    const at::Tensor sum = arriving.wait().clone();
                    step.key.of(travelers.key(sum)).add_(made[1]);
@@ -285,7 +283,7 @@ variable_list fp8_ring_gradients(AutogradContext* context, const variable_list& 
 }
 
 variable_list Fp8RingFunction::backward(AutogradContext* context, variable_list gradients) {
-  return in_backward([&] {
+  return translating_errors([&] {
     const auto holder = context->saved_data["ring"].toCapsule();
     return naming_layer(static_cast<const KeptFp8Ring&>(*holder).fp8.name,
                         [&] { return fp8_ring_gradients(context, gradients); });

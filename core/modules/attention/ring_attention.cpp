@@ -13,7 +13,7 @@
 #include "core/modules/attention/partial_attention.h"
 #include "core/modules/attention/ring_steps.h"
 #include "core/modules/shared/activation_dtype.h"
-#include "core/modules/shared/second_derivative.h"
+#include "core/modules/shared/autograd_utils.h"
 #include "core/ops/optional_tensor.h"
 
 namespace telens {
@@ -90,7 +90,7 @@ class RingAttentionFunction : public torch::autograd::Function<RingAttentionFunc
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
-    refuse_second_derivative("DotProductAttention");
+    check_no_second_derivative("DotProductAttention");
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const auto holder = context->saved_data["ring"].toCapsule();

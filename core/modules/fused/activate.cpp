@@ -1,6 +1,5 @@
 #include "core/modules/fused/activate.h"
-#include "core/modules/shared/backward_errors.h"
-#include "core/modules/shared/second_derivative.h"
+#include "core/modules/shared/autograd_utils.h"
 
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/relu.h>
@@ -8,7 +7,7 @@
 #include <ATen/ops/silu.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "core/quantization/tensor_scaling.h"
+#include "core/quantization/current_scaling.h"
 
 namespace telens {
 namespace {
@@ -27,8 +26,8 @@ at::Tensor cast_gradient(const at::Tensor& grad, const at::Tensor& x,
   ops::QuantizedGradient quantized =
       ops::activation_backward_quantize(grad, x, activation, *cast.scale, cast.bias_dtype);
   auto gradient = c10::make_intrusive<FusedGradient>();
-  gradient->codes = under_scale(std::move(quantized.codes), cast.scale->scale, cast.scale->format,
-                                x.scalar_type());
+  gradient->codes = wrap_codes(std::move(quantized.codes), cast.scale->scale, cast.scale->format,
+                               x.scalar_type());
   gradient->bias = std::move(quantized.dbias);
   return placeholder_with(std::move(gradient), x.sizes(), x);
 }
@@ -49,12 +48,12 @@ class ActivateFunction : public torch::autograd::Function<ActivateFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
-    return in_backward([&] { return compute_gradients(context, grads); });
+    return translating_errors([&] { return compute_gradients(context, grads); });
   }
 
  private:
   static variable_list compute_gradients(AutogradContext* context, const variable_list& grads) {
-    refuse_second_derivative(context->saved_data["activation"].toStringRef());
+    check_no_second_derivative(context->saved_data["activation"].toStringRef());
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const at::Tensor x = context->get_saved_variables()[0];
     const ops::Activation& activation =

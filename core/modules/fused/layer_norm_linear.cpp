@@ -1,7 +1,7 @@
 #include "core/modules/fused/layer_norm_linear.h"
 
 #include "core/modules/shared/activation_dtype.h"
-#include "core/modules/shared/epsilon.h"
+#include "core/modules/shared/checks.h"
 
 namespace telens {
 
@@ -15,7 +15,7 @@ LayerNormLinear::LayerNormLinear(LayerNormLinearOptions options)
         "LayerNormLinear: parallel_mode row would normalize this rank's features alone; use "
         "LayerNorm, then Linear with parallel_mode row");
   }
-  parallel.ask_for_overlap("LayerNormLinear", options_.overlap, options_.parameters);
+  parallel.request_overlap("LayerNormLinear", options_.overlap, options_.parameters);
   operation_.set_parallel(parallel);
   const auto register_norm = [&](std::string name, at::Tensor& slot, at::Tensor value) {
     place(name, parallel.norm_placement());

@@ -2,7 +2,7 @@
 
 #include "core/modules/fused/activate.h"
 #include "core/modules/shared/activation_dtype.h"
-#include "core/modules/shared/epsilon.h"
+#include "core/modules/shared/checks.h"
 
 namespace telens {
 
@@ -19,8 +19,8 @@ LayerNormMLP::LayerNormMLP(LayerNormMLPOptions options)
     column.mode = ParallelMode::column;
     row.mode = ParallelMode::row;
   }
-  column.ask_for_overlap("LayerNormMLP", options_.overlap.named("fc1"), options_.parameters);
-  row.ask_for_overlap("LayerNormMLP", options_.overlap.named("fc2"), options_.parameters);
+  column.request_overlap("LayerNormMLP", options_.overlap.named("fc1"), options_.parameters);
+  row.request_overlap("LayerNormMLP", options_.overlap.named("fc2"), options_.parameters);
   fc1_.set_parallel(column);
   fc2_.set_parallel(row);
   const std::int64_t hidden = options_.hidden_size;

@@ -27,19 +27,19 @@ void add_rows(const std::vector<MainGrad>& targets, const at::Tensor& wgrad) {
   std::int64_t row = 0;
   for (const MainGrad& target : targets) {
     const std::int64_t rows = target.buffer.size(0);
-    // The sum is made in FP32 and rounded to the buffer's dtype.
+    // Computed in FP32, rounded to the buffer's dtype.
     at::Tensor buffer = target.buffer;
     buffer.add_(wgrad.narrow(0, row, rows));
     row += rows;
   }
 }
 
-// The gradient of the weight that the parts join: zeros where code waits for one of a part.
-at::Tensor gradient_beside_parts(const std::vector<MainGrad>& targets,
-                                 const std::vector<at::Tensor>& weights) {
+// Returns the gradient of the joined weight: zeros if code requires a gradient of a part.
+at::Tensor placeholder_gradient_of_parts(const std::vector<MainGrad>& targets,
+                                         const std::vector<at::Tensor>& weights) {
   std::vector<at::Tensor> gradients;
   for (std::size_t i = 0; i < weights.size(); ++i) {
-    gradients.push_back(gradient_beside(targets[i], weights[i]));
+    gradients.push_back(placeholder_gradient(targets[i], weights[i]));
   }
   const auto defined = [](const at::Tensor& gradient) { return gradient.defined(); };
   if (std::ranges::none_of(gradients, defined)) return {};
@@ -91,8 +91,8 @@ at::Tensor accumulate_wgrad(GemmLayer& layer, const ForwardContext& context,
         ShownBy::this_rank);  // the first rank may lack the layer
   }
   if (product_first) add_rows(targets, wgrad);
-  for (const MainGrad& each : targets) count_change(each.buffer);
-  return gradient_beside_parts(targets, target.weights);
+  for (const MainGrad& each : targets) bump_version(each.buffer);
+  return placeholder_gradient_of_parts(targets, target.weights);
 }
 
 }  // namespace telens

@@ -7,27 +7,27 @@
 #include <vector>
 
 #include "core/ops/plain_tensors.h"
-#include "core/quantization/role.h"
+#include "core/quantization/recipe.h"
 
 namespace telens {
 namespace {
 
-bool touches(const RoutingPlan& plan, TensorName name) {
+bool accesses(const RoutingPlan& plan, TensorName name) {
   const auto [first, second] = get_gemms(name);
-  const auto touches_for = [&](Gemm gemm) {
+  const auto accesses_for = [&](Gemm gemm) {
     return plan.modifies(gemm, name) || plan.inspects_quantized(gemm, name) ||
            plan.runs_in_high_precision(gemm);
   };
-  return plan.inspects(name) || touches_for(first) || touches_for(second);
+  return plan.inspects(name) || accesses_for(first) || accesses_for(second);
 }
 
-// One zero a dtype and device, for the life of the process: placeholders cost no kernel. Reads are
-// safe (torch's anomaly detection reads them): the values are 0.
+// Returns a zero that placeholders of one dtype and device share for the life of the process: a
+// placeholder costs no kernel. Torch's anomaly detection may read it: the values are 0.
 at::Tensor shared_zero(const at::Tensor& like) {
-  // A fake tensor, or another subclass, wants its own kind, which must not reach other callers.
+  // Fake tensors and other subclasses need their own kind, which must not reach other callers.
   if (like.key_set().has(c10::DispatchKey::Python)) return at::zeros({1}, like.options());
   static std::mutex mutex;
-  static auto* const zeros = new std::vector<at::Tensor>;  // outlives the devices' own tear-down
+  static auto* const zeros = new std::vector<at::Tensor>;  // outlives the devices' teardown
   const std::lock_guard lock(mutex);
   for (const at::Tensor& zero : *zeros) {
     if (zero.scalar_type() == like.scalar_type() && zero.device() == like.device()) return zero;
@@ -41,7 +41,7 @@ at::Tensor shared_zero(const at::Tensor& like) {
 std::optional<ops::KnownScale> fused_cast_scale(const ForwardContext& context, TensorName name,
                                                 bool first_needed, bool second_needed) {
   if (!context.quantizes() || (!first_needed && !second_needed)) return std::nullopt;
-  if (context.plan && touches(*context.plan, name)) return std::nullopt;
+  if (context.plan && accesses(*context.plan, name)) return std::nullopt;
   const auto [first, second] = get_gemms(name);
   if ((first_needed && !context.quantizes(first)) ||
       (second_needed && !context.quantizes(second))) {

@@ -1,6 +1,8 @@
 #include "core/modules/layer/gemm_operands.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/cat.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
@@ -9,27 +11,25 @@
 #include "core/modules/shared/recomputation.h"
 #include "core/ops/quantize.h"
 #include "core/ops/tensor_version.h"
-#include "core/quantization/carried_codes.h"
-#include "core/quantization/operand.h"
-#include "core/quantization/role.h"
+#include "core/quantization/quantized_payload.h"
+#include "core/quantization/quantized_tensor.h"
+#include "core/quantization/recipe.h"
 
 namespace telens {
 namespace {
 
 void bump_versions(const Operand& updated) {
   if (const auto* quantized = std::get_if<QuantizedTensor>(&updated)) {
-    count_change(*quantized);
+    bump_version(*quantized);
   } else {
-    count_change(std::get<at::Tensor>(updated));
+    bump_version(std::get<at::Tensor>(updated));
   }
 }
 
 // Builds the operands of one tensor, with the calls of the routing plan if there is one.
 class OperandBuilder {
  public:
-  // cached: operands of an earlier value of the tensor, of the same kinds. They are filled in place
-  // and come back as the result; a backward that still needs the old values will notice. nullptr:
-  // none.
+  // cached: see quantize_operand().
   OperandBuilder(GemmLayer& layer, const ForwardContext& context, const OperandRequest& request,
                  const GemmOperands* cached = nullptr)
       : layer_(layer),
@@ -40,14 +40,13 @@ class OperandBuilder {
         cached_(cached),
         values_(request.tensor) {}
 
-  GemmOperands build() const {
-    return context_.plan ? quantize_with_hooks() : quantize(wants_first(), wants_second(), cached_);
-  }
+  GemmOperands build() const;
 
   // Replaces the operands that the plan lets features modify.
   void modify(GemmOperands& operands) const;
 
-  // The calls that only look. first_microbatch: false where cached operands are used again.
+  // Calls inspect_tensor and inspect_tensor_postquantize. first_microbatch: false if cached
+  // operands are reused.
   void inspect(const GemmOperands& operands, bool first_microbatch = true) const;
 
  private:
@@ -57,10 +56,9 @@ class OperandBuilder {
   bool modifies(Gemm gemm) const { return context_.plan->modifies(gemm, request_.tensor_name); }
 
   GemmOperands quantize(bool first, bool second, const GemmOperands* cached) const;
-  QuantizedTensor take_codes(bool first, bool second) const;
+  QuantizedTensor complete_codes(bool first, bool second) const;
   const at::Tensor& values() const;
   at::Tensor plain_second(const QuantizedTensor& first) const;
-  GemmOperands quantize_with_hooks() const;
   void modify_for(Gemm gemm, Operand& operand, const Operand* cached, HookListener& listener) const;
   void inspect_postquantize(Gemm gemm, const Operand& operand, bool rowwise,
                             HookListener& listener) const;
@@ -71,38 +69,38 @@ class OperandBuilder {
   GemmsOfTensor gemms_;
   Quantizer* quantizer_;
   const GemmOperands* cached_;
-  mutable at::Tensor values_;  // those of codes, where something asks for them
+  mutable at::Tensor values_;  // dequantized on demand
 };
 
-// The tensor in high precision. Undefined: a weight is stored quantized.
+// Returns the tensor in high precision; undefined for a weight that is stored quantized.
 const at::Tensor& OperandBuilder::values() const {
   if (!values_.defined() && request_.codes != nullptr) values_ = request_.codes->dequantize();
   return values_;
 }
 
-// A copy that did not come is made of the one that did: under one scale it is the same codes
-// transposed, blocks are cast from the values.
-QuantizedTensor OperandBuilder::take_codes(bool first, bool second) const {
-  QuantizedTensor taken = *request_.codes;
+// Adds missing orientations: transposed codes for per-tensor scaling; blocks are quantized from the
+// values.
+QuantizedTensor OperandBuilder::complete_codes(bool first, bool second) const {
+  QuantizedTensor codes = *request_.codes;
   const auto complete = [&](QuantizedData& missing, const QuantizedData& there, Usage usage) {
     if (missing.defined()) return;
-    if (taken.mode == ScalingMode::tensor) {
+    if (codes.mode == ScalingMode::tensor) {
       missing = {ops::transpose_codes(there.codes), there.scale_inv};
       return;
     }
     const QuantizedTensor made = quantizer_->quantize(values(), usage);
     missing = usage.rowwise ? made.rowwise : made.columnwise;
   };
-  if (first) complete(taken.rowwise, taken.columnwise, {.rowwise = true, .columnwise = false});
-  if (second) complete(taken.columnwise, taken.rowwise, {.rowwise = false, .columnwise = true});
-  return taken;
+  if (first) complete(codes.rowwise, codes.columnwise, {.rowwise = true, .columnwise = false});
+  if (second) complete(codes.columnwise, codes.rowwise, {.rowwise = false, .columnwise = true});
+  return codes;
 }
 
 GemmOperands OperandBuilder::quantize(bool first, bool second, const GemmOperands* cached) const {
   if (!first && !second) return {values(), values()};
   QuantizedTensor quantized;
   if (request_.codes != nullptr) {
-    quantized = take_codes(first, second);
+    quantized = complete_codes(first, second);
   } else if (cached == nullptr) {
     quantized = quantizer_->quantize(request_.tensor, {.rowwise = first, .columnwise = second});
   } else {
@@ -114,15 +112,16 @@ GemmOperands OperandBuilder::quantize(bool first, bool second, const GemmOperand
           second ? Operand(quantized) : Operand(plain_second(quantized))};
 }
 
-// The tensor of a second GEMM in high precision, with the operand of the first. Undefined: a cache
-// that was made without it must not serve the next one.
+// Returns the high-precision operand of the second GEMM. Undefined if it is not needed: a cache
+// without it must not serve the next micro-batch.
 at::Tensor OperandBuilder::plain_second(const QuantizedTensor& first) const {
   if (request_.codes != nullptr && !request_.second_needed) return {};
   if (!context_.recipe->dequantized_backward || gemms_.first != Gemm::fprop) return values();
   return request_.second_needed ? first.dequantize().to(request_.dtype) : at::Tensor();
 }
 
-GemmOperands OperandBuilder::quantize_with_hooks() const {
+GemmOperands OperandBuilder::build() const {
+  if (!context_.plan) return quantize(wants_first(), wants_second(), cached_);
   const hook_points::ListenerCall listener(*context_.plan);
   if (!listener) return quantize(wants_first(), wants_second(), nullptr);  // the session has ended
   const auto stays_quantized = [&](Gemm gemm, bool wanted) {
@@ -163,7 +162,7 @@ void OperandBuilder::modify_for(Gemm gemm, Operand& operand, const Operand* cach
   bump_versions(operand);
 }
 
-// This rank's first of the rows that are gathered; nullopt: none are, or all are here.
+// Returns the offset of this rank's rows in the gathered operand; nullopt if it is not gathered.
 std::optional<std::int64_t> OperandBuilder::first_row() const {
   if (request_.gathered || !layer_.parallel.gathers(request_.tensor_name)) return std::nullopt;
   return rank_in(*layer_.parallel.group) * values().size(0);
@@ -209,19 +208,10 @@ void OperandBuilder::inspect_postquantize(Gemm gemm, const Operand& operand, boo
                                         .tensor_parallel = layer_.hooks.tensor_parallel()});
 }
 
-GemmOperands build_operands(GemmLayer& layer, const ForwardContext& context,
-                            const OperandRequest& request, const GemmOperands* cached) {
-  if (context.calibrating) {
-    const auto& quantizer = context.quantizers[get_role(request.tensor_name)];
-    if (quantizer) quantizer->calibrate(request.tensor);
-  }
-  return OperandBuilder(layer, context, request, cached).build();
-}
-
 // ---- weights
 
-// A stored weight that was made where no gradients are asked for has no copy for dgrad. Under one
-// scale it is the same codes, transposed; blocks would need the values, which are gone.
+// A stored weight created without gradients has no columnwise copy for dgrad. Per-tensor codes are
+// transposed; block formats would need the values, which are not stored.
 QuantizedTensor with_columnwise(const std::string& layer, const QuantizedTensor& stored) {
   if (stored.columnwise.defined()) return stored;
   if (stored.mode != ScalingMode::tensor) {
@@ -236,8 +226,8 @@ QuantizedTensor with_columnwise(const std::string& layer, const QuantizedTensor&
   return both;
 }
 
-// The operands of a weight stored in low precision: its codes under FP8, its values elsewhere.
-// Calls modify_tensor.
+// Returns the operands of a weight stored in low precision: the stored codes for quantized GEMMs,
+// else the dequantized values. Calls modify_tensor.
 GemmOperands stored_weight_operand(GemmLayer& layer, const ForwardContext& context,
                                    const QuantizedTensor& stored, const OperandRequest& request) {
   const auto operand = [&](Gemm gemm) -> Operand {
@@ -256,14 +246,14 @@ GemmOperands stored_weight_operand(GemmLayer& layer, const ForwardContext& conte
   return operands;
 }
 
-// A stored weight has no original to inspect.
+// A stored weight has no high-precision original to inspect.
 void inspect_stored(GemmLayer& layer, const ForwardContext& context, const GemmOperands& operands,
                     OperandRequest request) {
   request.tensor = at::Tensor();
   if (context.plan) OperandBuilder(layer, context, request).inspect(operands);
 }
 
-// Parts have no one cast: features that only look see the values of all of them as a plain weight.
+// The parts have no common cast: features inspect their joined values as a plain weight.
 void inspect_parts(GemmLayer& layer, const ForwardContext& context, const Weight& weight,
                    const std::vector<GemmOperands>& operands, OperandRequest request) {
   if (!context.plan || !context.plan->inspects(TensorName::weight)) return;
@@ -282,18 +272,56 @@ void inspect_parts(GemmLayer& layer, const ForwardContext& context, const Weight
   OperandBuilder(layer, context, request).inspect({first, second});
 }
 
-// A cache must serve micro-batches that need a gradient even if this one does not: a validation
-// between them, or the first forward of a checkpoint. In inference no forward has asked for a
-// gradient yet, and a second copy would waste memory; a micro-batch that does ask makes both anew.
+// The cache must also serve micro-batches that need dgrad if this one does not: this may be a
+// validation between them or the first forward of a checkpoint. In inference a second copy would
+// waste memory; the first micro-batch that needs it rebuilds both.
 bool caches_second(const WeightCache& cache, const OperandRequest& request) {
   return request.second_needed || recomputation::is_active() || cache.has_quantized_second();
 }
 
+// Cached operands are overwritten by the next update. A feature may have returned the weight
+// itself, which must not be overwritten.
+GemmOperands clone_if_aliases(GemmOperands operands, const at::Tensor& weight) {
+  for (Operand* operand : {&operands.first, &operands.second}) {
+    auto* plain = std::get_if<at::Tensor>(operand);
+    if (plain != nullptr && plain->defined() && plain->is_alias_of(weight)) *plain = plain->clone();
+  }
+  return operands;
+}
+
+// Returns true if dgrad's plain operand is the dequantized operand of fprop.
+bool dequantizes(const ForwardContext& context) {
+  return context.recipe != nullptr && context.recipe->dequantized_backward;
+}
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+class DequantizeHandle : public torch::autograd::Function<DequantizeHandle> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& tensor,
+                            at::ScalarType dtype) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    context->saved_data["dtype"] = tensor.scalar_type();
+    QuantizedTensor asked = *find_quantized(tensor);
+    asked.dtype = dtype;
+    return asked.dequantize();
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    return {gradients[0].to(context->saved_data["dtype"].toScalarType()), at::Tensor()};
+  }
+};
+
 }  // namespace
 
 GemmOperands quantize_operand(GemmLayer& layer, const ForwardContext& context,
-                              const OperandRequest& request) {
-  return build_operands(layer, context, request, nullptr);
+                              const OperandRequest& request, const GemmOperands* cached) {
+  if (context.calibrating) {
+    const auto& quantizer = context.quantizers[get_role(request.tensor_name)];
+    if (quantizer) quantizer->calibrate(request.tensor);
+  }
+  return OperandBuilder(layer, context, request, cached).build();
 }
 
 GemmOperands weight_operand(GemmLayer& layer, const ForwardContext& context, const Weight& weight,
@@ -306,8 +334,8 @@ GemmOperands weight_operand(GemmLayer& layer, const ForwardContext& context, con
   }
   if (!is_first_microbatch.has_value()) return quantize_operand(layer, context, request);
   if (*is_first_microbatch && context.recomputation) {
-    // The cache may by now hold a later minibatch's weight. The scales are those of the first
-    // forward, so the bits are too.
+    // The cache may already contain a later minibatch's weight. The scales are those of the first
+    // forward, so the bits are equal.
     return quantize_operand(layer, context, request);
   }
   WeightCache& cache = layer.weight_cache;
@@ -320,7 +348,7 @@ GemmOperands weight_operand(GemmLayer& layer, const ForwardContext& context, con
   OperandRequest both = request;
   both.second_needed = caches_second(cache, request);
   const GemmOperands* cached = cache.is_valid_for(context, both) ? &cache.operands() : nullptr;
-  GemmOperands operands = build_operands(layer, context, both, cached);
+  GemmOperands operands = quantize_operand(layer, context, both, cached);
   cache.store(operands, context, request.tensor);
   return operands;
 }
@@ -352,12 +380,62 @@ at::Tensor as_matrix(const at::Tensor& tensor) {
   const std::int64_t columns = tensor.size(-1);
   if (tensor.dim() == 2) return tensor;
   at::Tensor matrix = tensor.reshape({columns == 0 ? 0 : tensor.numel() / columns, columns});
-  // A view that is made below autograd counts versions by itself.
+  // A view created below autograd has a separate version counter.
   if (matrix.is_alias_of(tensor)) {
     torch::autograd::impl::set_version_counter(matrix,
                                                torch::autograd::impl::version_counter(tensor));
   }
   return matrix;
+}
+
+std::uint32_t weight_modify_mask(const ForwardContext& context) {
+  if (!context.plan) return 0;
+  const auto [first, second] = get_gemms(TensorName::weight);
+  return context.plan->modify & (RoutingPlan::get_bit(first, TensorName::weight) |
+                                 RoutingPlan::get_bit(second, TensorName::weight));
+}
+
+bool WeightCache::is_valid_for(const ForwardContext& context, const OperandRequest& request) const {
+  if (!operands_ || modify_mask_ != weight_modify_mask(context)) return false;
+  const auto fits = [&](Gemm gemm, const Operand& cached) {
+    if (context.plan && context.plan->modifies(gemm, TensorName::weight)) {
+      return recipe_ == context.recipe;  // the feature's first result counts
+    }
+    const bool quantizes =
+        context.quantizes(gemm) && !(context.plan && context.plan->runs_in_high_precision(gemm));
+    const auto* codes = std::get_if<QuantizedTensor>(&cached);
+    if (codes == nullptr) {
+      return !quantizes && std::get<at::Tensor>(cached).defined() &&
+             dequantized_ == dequantizes(context);
+    }
+    if (!quantizes) return false;
+    return quantizer_ && quantizer_->quantizes_as(*context.quantizers[TensorRole::weight]) &&
+           request.tensor.sizes() == at::IntArrayRef(codes->sizes);
+  };
+  const auto [first, second] = get_gemms(TensorName::weight);
+  return fits(first, operands_->first) &&
+         (!request.second_needed || fits(second, operands_->second));
+}
+
+void WeightCache::store(const GemmOperands& operands, const ForwardContext& context,
+                        const at::Tensor& weight) {
+  quantizer_ = context.quantizes() ? context.quantizers[TensorRole::weight] : nullptr;
+  modify_mask_ = weight_modify_mask(context);
+  recipe_ = context.recipe;
+  dequantized_ = dequantizes(context);
+  const bool any_quantized = is_quantized(operands.first) || is_quantized(operands.second);
+  if (modify_mask_ != 0) {
+    operands_ = clone_if_aliases(operands, weight);
+  } else if (any_quantized || context.plan) {
+    operands_ = operands;
+  } else {
+    operands_.reset();
+  }
+}
+
+at::Tensor dequantize_handle(const at::Tensor& tensor, std::optional<at::ScalarType> dtype) {
+  if (!is_quantized_handle(tensor)) return tensor;
+  return DequantizeHandle::apply(tensor, dtype.value_or(tensor.scalar_type()));
 }
 
 }  // namespace telens

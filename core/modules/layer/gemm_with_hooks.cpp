@@ -2,15 +2,16 @@
 
 #include <utility>
 
-#include "core/quantization/carried_codes.h"
-#include "core/quantization/operand.h"
-#include "core/quantization/role.h"
+#include "core/modules/layer/overlap.h"
+#include "core/quantization/quantized_payload.h"
+#include "core/quantization/quantized_tensor.h"
+#include "core/quantization/recipe.h"
 
 namespace telens {
 namespace {
 
-// A session that ends while the operands are built leaves one that a feature has made beside one of
-// another kind. Such a product runs in high precision.
+// If a session ends while the operands are built, one may come from a feature and the other from
+// the recipe. Such a product runs in high precision.
 GemmResult run_watched(const GemmDescription& description, const RoutingPlan& plan) {
   const bool is_mixed = is_quantized(description.a) != is_quantized(description.b);
   if (!is_mixed || hook_points::ListenerCall(plan)) return run_gemm(description);
@@ -56,6 +57,11 @@ TensorName get_output(Gemm gemm) {
       break;
   }
   return TensorName::wgrad;
+}
+
+bool has(const NotedGemm& noted, OverlapKind kind) {
+  return is_inspected(noted.context, noted.gemm) && noted.parallel.overlap &&
+         noted.parallel.overlap->kind(noted.gemm) == kind;
 }
 
 }  // namespace
@@ -123,13 +129,33 @@ at::Tensor gemm_with_hooks(GemmLayer& layer, const ForwardContext& context,
   return run_output_hooks(layer, context, description.gemm, description.bias, std::move(output));
 }
 
-// Under one scale the layer that takes the codes transposes them itself.
+// Under per-tensor scaling the consumer transposes the codes itself.
 at::Tensor quantized_output(const at::Tensor& output, at::IntArrayRef sizes,
                             const Quantizer& quantizer, bool trains) {
   const bool both = trains && quantizer.mode() != ScalingMode::tensor;
   QuantizedTensor codes = quantizer.quantize(output, {.rowwise = true, .columnwise = both});
   at::Tensor values = codes.dequantize().view(sizes);
-  return carry_codes(std::move(values), std::move(codes));
+  return attach_quantized(std::move(values), std::move(codes));
+}
+
+std::optional<GemmOverlapNote> NotedGemm::of_gathered_values(std::int64_t bytes) const {
+  if (!has(*this, OverlapKind::gather)) return std::nullopt;
+  return GemmOverlapNote{.method = get_name(OverlapMethod::ring_exchange),
+                         .collective = get_gather(gemm),
+                         .bytes = bytes,
+                         .hindrance = "blocks of scales lie on two ranks"};
+}
+
+std::optional<GemmOverlapNote> NotedGemm::beside(std::int64_t bytes) const {
+  if (!has(*this, OverlapKind::beside)) return std::nullopt;
+  const bool row = parallel.mode == ParallelMode::row;
+  const bool watched_sum = gemm == Gemm::wgrad && !row && has_output_hooks(context, Gemm::dgrad);
+  return GemmOverlapNote{.method = get_name(row ? OverlapMethod::external : OverlapMethod::bulk),
+                         .collective = row                   ? get_gather(Gemm::dgrad)
+                                       : gemm == Gemm::dgrad ? get_gather(Gemm::fprop)
+                                                             : get_scatter(Gemm::dgrad),
+                         .bytes = bytes,
+                         .hindrance = watched_sum ? "the sum is watched" : ""};
 }
 
 }  // namespace telens

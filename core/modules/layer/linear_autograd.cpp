@@ -8,16 +8,11 @@
 #include "core/distributed/gather_operand.h"
 #include "core/modules/layer/gemm_with_hooks.h"
 #include "core/modules/layer/linear_backward.h"
-#include "core/modules/layer/linear_overlap.h"
-#include "core/modules/layer/overlap_notes.h"
-#include "core/modules/layer/overlapped_gemm.h"
-#include "core/modules/shared/backward_errors.h"
-#include "core/modules/shared/named_errors.h"
-#include "core/modules/shared/second_derivative.h"
-#include "core/modules/shared/wants_gradient.h"
+#include "core/modules/layer/overlap.h"
+#include "core/modules/shared/autograd_utils.h"
 #include "core/ops/gemm.h"
-#include "core/quantization/carried_codes.h"
-#include "core/quantization/quantized_rows.h"
+#include "core/quantization/quantized_payload.h"
+#include "core/quantization/quantized_tensor.h"
 
 namespace telens {
 namespace {
@@ -25,7 +20,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// The bias that the GEMM adds, for the GEMM and for the hooks of its output.
+// Returns the bias that the GEMM adds, as the output hooks see it.
 at::Tensor bias_for_gemm(const at::Tensor& bias, const Operand& activation, at::ScalarType dtype) {
   if (!bias.defined()) return {};
   const at::Tensor typed = bias.to(dtype);
@@ -40,17 +35,18 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
   static variable_list backward(AutogradContext* autograd, variable_list grad_outputs);
 };
 
-// How the layer is divided in this call. With the whole input given, a column layer sends nothing.
+// Returns how the layer is divided in this call. If the whole input is given, a column layer sends
+// nothing.
 LinearParallel parallel_in(const LinearArguments& arguments) {
   return arguments.call.input_is_whole ? LinearParallel() : arguments.layer->parallel;
 }
 
-// The activation as the GEMMs take it.
+// The operands of the activation.
 struct ActivationOperands {
-  Operand first;            // the whole
+  Operand first;            // for fprop: all rows
   Operand second;           // for wgrad
-  bool is_shard = false;    // the rows of `second` are this rank's
-  bool takes_ring = false;  // those of `first` too: the others' come beside fprop
+  bool is_shard = false;    // `second` contains only this rank's rows
+  bool takes_ring = false;  // `first` too: other rows arrive during fprop
 };
 
 void save_for_backward(LinearForward& forward, const LinearArguments& arguments,
@@ -66,7 +62,7 @@ void save_for_backward(LinearForward& forward, const LinearArguments& arguments,
   }
   backward->layer = arguments.layer;
   backward->context = arguments.context;
-  backward->context.recomputation = false;  // gradients come once, also after a recomputed forward
+  backward->context.recomputation = false;  // gradients are observed once
   backward->needs = needs;
   backward->fp8_grad = arguments.call.fp8_grad;
   backward->input_sizes = arguments.input.sizes().vec();
@@ -91,13 +87,13 @@ void save_for_backward(LinearForward& forward, const LinearArguments& arguments,
   forward.backward = std::move(backward);
 }
 
-// The operands of the activation that the layer was given.
+// Builds the operands of the given activation.
 GemmOperands given_operands(const LinearArguments& arguments, GradientNeeds needs) {
   if (arguments.codes != nullptr) return {*arguments.codes, *arguments.codes};
   const at::Tensor& input = arguments.input;
   std::optional<QuantizedTensor> carried;
-  if (arguments.carried != nullptr) carried = codes_of_matrix(*arguments.carried);
-  const bool has_values = !carried || !stands_for_codes(input);
+  if (arguments.carried != nullptr) carried = flatten_to_matrix(*arguments.carried);
+  const bool has_values = !carried || !is_quantized_handle(input);
   return quantize_operand(*arguments.layer, arguments.context,
                           {.tensor_name = TensorName::activation,
                            .tensor = has_values ? as_matrix(input) : at::Tensor(),
@@ -113,8 +109,8 @@ OperandShard activation_shard(const LinearArguments& arguments, const LinearPara
           arguments.context.modifies(Gemm::fprop, TensorName::activation)};
 }
 
-// Codes are gathered: in the forward those of fprop, in the backward those of wgrad, of which this
-// rank's are kept. Where a block of rows would lie on two ranks, values are gathered and quantized.
+// Gathers codes: in the forward for fprop, in the backward for wgrad, which saves only this rank's.
+// If a scale block would span two ranks, gathers values and quantizes them.
 ActivationOperands activation_operands(const LinearArguments& arguments,
                                        const LinearParallel& parallel, GradientNeeds needs,
                                        bool overlaps) {
@@ -140,7 +136,7 @@ ActivationOperands activation_operands(const LinearArguments& arguments,
   return {std::move(whole), std::move(own.second), /*is_shard=*/true};
 }
 
-// fprop's product, of a row layer summed over ranks.
+// Returns fprop's product; sums it over ranks for a row layer.
 at::Tensor fprop_product(const LinearArguments& arguments, const LinearParallel& parallel,
                          const ActivationOperands& activation,
                          const std::optional<OverlapSettings>& overlap,
@@ -163,7 +159,7 @@ at::Tensor fprop_product(const LinearArguments& arguments, const LinearParallel&
   return parallel.sums_output() ? parallel.sum(product).wait() : product;
 }
 
-// The layer's output of fprop's product.
+// Adds the bias of a row layer and calls the output hooks.
 at::Tensor finish_output(const LinearArguments& arguments, const LinearParallel& parallel,
                          at::Tensor product, const at::Tensor& bias) {
   if (parallel.adds_bias_to_sum() && bias.defined()) product.add_(bias);
@@ -171,7 +167,7 @@ at::Tensor finish_output(const LinearArguments& arguments, const LinearParallel&
                           std::move(product));
 }
 
-// The products of a weight in parts stand beside each other.
+// Multiplies with each part of a weight and concatenates the products.
 at::Tensor product_of_parts(const LinearArguments& arguments, const LinearParallel& parallel,
                             const Operand& activation, const std::vector<GemmOperands>& weights,
                             const at::Tensor& bias) {
@@ -211,11 +207,11 @@ at::Tensor LinearFunction::forward(AutogradContext* autograd, const at::Tensor&,
 variable_list compute_gradients(AutogradContext* autograd, const variable_list& grad_outputs) {
   const auto holder = autograd->saved_data["linear"].toCapsule();
   const auto& backward = static_cast<const LinearBackward&>(*holder);
-  refuse_second_derivative(backward.layer->name());
+  check_no_second_derivative(backward.layer->name());
   const c10::impl::ExcludeDispatchKeyGuard no_torch_autocast(c10::autocast_dispatch_keyset);
-  const variable_list saved = autograd->get_saved_variables();  // a checkpoint recomputes them here
-  // Nothing from here on is differentiable again, and above autograd each operator of ours would be
-  // called with boxed arguments.
+  const variable_list saved = autograd->get_saved_variables();  // a checkpoint recomputes here
+  // Nothing below is differentiable. Above autograd each operator would be called with boxed
+  // arguments.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const LinearGradients gradients = naming_layer(
       backward.layer->name(), [&] { return compute_gradients(backward, saved, grad_outputs[0]); });
@@ -224,7 +220,7 @@ variable_list compute_gradients(AutogradContext* autograd, const variable_list& 
 }
 
 variable_list LinearFunction::backward(AutogradContext* autograd, variable_list grad_outputs) {
-  return in_backward([&] { return compute_gradients(autograd, grad_outputs); });
+  return translating_errors([&] { return compute_gradients(autograd, grad_outputs); });
 }
 
 }  // namespace
@@ -236,7 +232,7 @@ LinearForward run_linear(const LinearArguments& arguments, GradientNeeds needs) 
   const at::ScalarType dtype = input.scalar_type();
 
   const LinearParallel parallel = parallel_in(arguments);
-  // Products of a weight in parts overlap with nothing.
+  // Products of a split weight do not overlap.
   std::optional<OverlapSettings> overlap;
   if (parallel.overlap && arguments.weight.stored_parts.empty()) {
     overlap = parallel.overlap->settings(Gemm::fprop, context.quantizes(), layer.name());
@@ -282,7 +278,7 @@ at::Tensor apply_linear(const LinearArguments& arguments) {
   const GradientNeeds needs{wants_gradient(arguments.input),
                             wants_gradient(arguments.weight.parameter),
                             wants_gradient(arguments.bias)};
-  // An undefined tensor is no variable of a graph.
+  // Autograd functions do not accept undefined tensors.
   const auto bias = arguments.bias.defined() ? std::optional(arguments.bias) : std::nullopt;
   return LinearFunction::apply(arguments.input, arguments.weight.parameter, bias, &arguments,
                                needs);

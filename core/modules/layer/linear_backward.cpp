@@ -4,13 +4,11 @@
 
 #include "core/distributed/gather_operand.h"
 #include "core/modules/layer/gemm_with_hooks.h"
-#include "core/modules/layer/linear_overlap.h"
-#include "core/modules/layer/overlap_notes.h"
-#include "core/modules/layer/overlapped_gemm.h"
+#include "core/modules/layer/overlap.h"
 #include "core/modules/shared/main_grad.h"
 #include "core/ops/gemm.h"
-#include "core/quantization/carried_codes.h"
-#include "core/quantization/quantized_rows.h"
+#include "core/quantization/quantized_payload.h"
+#include "core/quantization/quantized_tensor.h"
 
 namespace telens {
 namespace {
@@ -29,14 +27,15 @@ GemmDescription describe_gemm(const LinearBackward& backward, Gemm gemm, const O
           .split_accumulator = backward.context.uses_split_accumulator(gemm)};
 }
 
-// Products of a weight in parts overlap with nothing.
+// Products of a split weight do not overlap.
 std::optional<OverlapSettings> dgrad_overlap(const LinearBackward& backward) {
   if (!backward.parallel.overlap || backward.weights.size() > 1) return std::nullopt;
   return backward.parallel.overlap->settings(Gemm::dgrad, backward.context.quantizes(),
                                              backward.layer->name());
 }
 
-// The note of what runs beside wgrad: the sum of dgrad, or a gather that began before dgrad.
+// Returns the note of the collective that runs during wgrad: the sum of dgrad, or a gather that
+// began before dgrad.
 std::optional<GemmOverlapNote> note_of_wgrad(const LinearBackward& backward,
                                              std::int64_t gathered_bytes) {
   const bool column = backward.parallel.mode == ParallelMode::column;
@@ -48,7 +47,7 @@ std::optional<GemmOverlapNote> note_of_wgrad(const LinearBackward& backward,
       column ? dgrad_bytes : gathered_bytes);
 }
 
-// Parts of a weight multiply their columns of the gradient; the sum is rounded once.
+// Each part multiplies its columns of the gradient. The sum is rounded once.
 at::Tensor dgrad_of_parts(const LinearBackward& backward, const Operand& gradient,
                           const variable_list& saved) {
   at::Tensor sum;
@@ -71,15 +70,15 @@ at::Tensor output_hooks(const LinearBackward& backward, Gemm gemm, at::Tensor ou
   return run_output_hooks(*backward.layer, backward.context, gemm, {}, std::move(output));
 }
 
-// The gradient of the output, for the GEMMs and for the bias. Operands that are gathered are waited
-// for where they are used.
+// The gradient of the output, as GEMM operands and for the bias. Gathered operands are awaited at
+// their first use.
 struct OutputGradient {
   GemmOperands operands;
   at::Tensor bias;
   PendingOperand whole_first = {};
   PendingOperand whole_second = {};
-  bool takes_ring = false;  // operands.first is this rank's rows: the others' come beside dgrad
-  // Sent by this rank: of the values, where those were gathered, and of wgrad's operand.
+  bool takes_ring = false;  // operands.first has this rank's rows; the others arrive during dgrad
+  // Bytes sent by this rank: values gathered before both GEMMs, and wgrad's operand.
   std::int64_t bytes_of_values = 0;
   std::int64_t bytes_of_second = 0;
 
@@ -105,15 +104,15 @@ void gather(OutputGradient& gradient, const LinearBackward& backward) {
   }
 }
 
-// The codes that the next layer's backward has made of its input's gradient (fp8_grad).
-std::optional<QuantizedTensor> carried_gradient(const LinearBackward& backward,
-                                                const at::Tensor& grad_output) {
+// Returns the payload of grad_output (fp8_grad) if it is reusable.
+std::optional<QuantizedTensor> reusable_gradient(const LinearBackward& backward,
+                                                 const at::Tensor& grad_output) {
   const Quantizer* quantizer = backward.context.quantizer(TensorRole::grad_output);
-  const QuantizedTensor* codes = carried_codes_for(grad_output, quantizer);
-  return codes != nullptr ? std::optional(codes_of_matrix(*codes)) : std::nullopt;
+  const QuantizedTensor* codes = find_reusable(grad_output, quantizer);
+  return codes != nullptr ? std::optional(flatten_to_matrix(*codes)) : std::nullopt;
 }
 
-// The fused gradient of the next layer's backward if there is one, else quantizes grad_output.
+// Returns the fused gradient of the next layer's backward if present, else quantizes grad_output.
 OutputGradient output_gradient(const LinearBackward& backward, const at::Tensor& grad_output) {
   if (const FusedGradient* fused = fused_gradient(grad_output)) {
     return {.operands = {fused->codes, fused->codes}, .bias = fused->bias};
@@ -126,7 +125,7 @@ OutputGradient output_gradient(const LinearBackward& backward, const at::Tensor&
   }
   at::Tensor grad = as_matrix(grad_output).contiguous();
   OutputGradient gradient;
-  // A row layer's bias is added behind the sum: its gradient is that of this rank's rows.
+  // A row layer adds its bias after the sum, so the bias gradient covers this rank's rows.
   if (backward.needs.bias) gradient.bias = ops::bias_gradient(grad, backward.bias_dtype);
   if (backward.needs.dgrad || backward.needs.wgrad) {
     const bool gathers = backward.parallel.gathers_gradient();
@@ -137,7 +136,7 @@ OutputGradient output_gradient(const LinearBackward& backward, const at::Tensor&
       grad = gather_rows(grad, backward.parallel.group).wait();
     }
     const std::optional<QuantizedTensor> carried =
-        gathers ? std::nullopt : carried_gradient(backward, grad_output);
+        gathers ? std::nullopt : reusable_gradient(backward, grad_output);
     gradient.operands = quantize_operand(*backward.layer, backward.context,
                                          {.tensor_name = TensorName::gradient,
                                           .tensor = grad,
@@ -151,7 +150,7 @@ OutputGradient output_gradient(const LinearBackward& backward, const at::Tensor&
   return gradient;
 }
 
-// wgrad's activation: the saved one, or the rows of all ranks, whose gather begins here.
+// wgrad's activation: the saved one, or the rows of all ranks, whose gather starts here.
 class SavedInput {
  public:
   SavedInput(const LinearBackward& backward, const variable_list& saved)
@@ -163,7 +162,7 @@ class SavedInput {
 
   Operand wait() { return whole_ ? whole_.wait() : own_; }
 
-  // That this rank sends.
+  // Bytes that this rank sends.
   std::int64_t bytes() const { return whole_ ? bytes_of_rows(own_, /*columnwise=*/true) : 0; }
 
  private:
@@ -171,8 +170,8 @@ class SavedInput {
   PendingOperand whole_;
 };
 
-// The gradient of the input, which may be on its way to be summed over ranks. Hooks see the sum,
-// for which they wait; otherwise wgrad runs meanwhile.
+// The gradient of the input, possibly still being summed over ranks. Output hooks wait for the sum;
+// otherwise wgrad runs meanwhile.
 class PendingDgrad {
  public:
   // sent_meanwhile: the bytes that this rank sends of wgrad's input.
@@ -235,13 +234,14 @@ at::Tensor weight_gradient(const LinearBackward& backward, const Operand& gradie
   return output_hooks(backward, Gemm::wgrad, std::move(wgrad)).to(backward.weight_dtype);
 }
 
-// The tensors of waiting operands that others have too, such as codes that the input came with.
+// Returns the operands of a delayed GEMM that other code can modify, such as the payload of the
+// input.
 std::vector<UnchangedTensor> shared_operands(const Operand& gradient, const Operand& input,
                                              const at::Tensor& grad_output) {
   std::vector<UnchangedTensor> shared;
   if (const auto* plain = std::get_if<at::Tensor>(&gradient)) {
-    // Autograd gives a leaf the gradient itself as its .grad, unless the tensor is held: a view of
-    // it is not enough.
+    // Autograd may use the gradient tensor itself as .grad of a leaf unless a reference to it
+    // exists; a view is not enough.
     shared.emplace_back("the gradient of its output",
                         plain->is_alias_of(grad_output) ? grad_output : *plain);
   }
@@ -250,7 +250,7 @@ std::vector<UnchangedTensor> shared_operands(const Operand& gradient, const Oper
   return shared;
 }
 
-// Leaves wgrad's product with the layer. What it holds of the layer would be a cycle.
+// Adds wgrad's GEMM to the layer's pending products. References back to the layer would be a cycle.
 void delay_weight_gradient(const LinearBackward& backward, Operand gradient, Operand input,
                            const at::Tensor& grad_output) {
   if (is_reduced_by_torch(backward.delayed_weight)) {
@@ -279,6 +279,30 @@ void delay_weight_gradient(const LinearBackward& backward, Operand gradient, Ope
 }
 
 }  // namespace
+
+SavedOperand::SavedOperand(const Operand& operand, std::vector<at::Tensor>& saved)
+    : index_(saved.size()) {
+  const auto* quantized = std::get_if<QuantizedTensor>(&operand);
+  if (quantized == nullptr) {
+    saved.push_back(std::get<at::Tensor>(operand));
+    return;
+  }
+  saved.push_back(quantized->columnwise.codes);
+  saved.push_back(quantized->columnwise.scale_inv);
+  has_tensor_scale_ = quantized->columnwise.tensor_scale.defined();
+  if (has_tensor_scale_) saved.push_back(quantized->columnwise.tensor_scale);
+  quantized_ = *quantized;
+  quantized_->rowwise = {};
+  quantized_->columnwise = {};
+}
+
+Operand SavedOperand::restore(const std::vector<at::Tensor>& saved) const {
+  if (!quantized_) return saved[index_];
+  QuantizedTensor quantized = *quantized_;
+  quantized.columnwise = {saved[index_], saved[index_ + 1],
+                          has_tensor_scale_ ? saved[index_ + 2] : at::Tensor()};
+  return quantized;
+}
 
 LinearGradients compute_gradients(const LinearBackward& backward, const variable_list& saved,
                                   const at::Tensor& grad_output) {

@@ -1,58 +1,27 @@
 #include "core/modules/layer/linear_layer.h"
 
-#include <fmt/ranges.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "core/distributed/compare_ranks.h"
 #include "core/distributed/gather_sequence.h"
-#include "core/modules/layer/altered_operands.h"
+#include "core/modules/layer/gemm_operands.h"
 #include "core/modules/layer/linear_checks.h"
-#include "core/modules/layer/linear_overlap.h"
-#include "core/modules/layer/values_of_codes.h"
+#include "core/modules/layer/parallel_checks.h"
 #include "core/modules/shared/activation_dtype.h"
-#include "core/modules/shared/named_errors.h"
+#include "core/modules/shared/autograd_utils.h"
 #include "core/modules/shared/recomputation.h"
-#include "core/modules/shared/wants_gradient.h"
 #include "core/ops/backends.h"
-#include "core/quantization/carried_codes.h"
-#include "core/quantization/tensor_scaling.h"
+#include "core/quantization/current_scaling.h"
+#include "core/quantization/quantized_payload.h"
 
 namespace telens {
 namespace {
 
-// Under delayed scaling the codes of all ranks are joined under one scale. `compared`: the names
-// of the layer's newest comparison, which a forward under the same ones does not repeat.
-void check_shared_scales(const std::string& layer, const LinearParallel& parallel,
-                         const DelayedScaling& recipe, const ProcessGroupPtr& amax_group,
-                         std::pair<std::string, std::string>& compared) {
-  if (!parallel.is_divided() || !parallel.sequence) return;
-  const bool reduces = recipe.reduce_amax && amax_group && size_of(*amax_group) >= parallel.size;
-  if (!reduces) {
-    raise<UsageError>(
-        "{}: sequence_parallel joins FP8 codes of {} ranks, which delayed scaling must scale "
-        "alike; give fp8_autocast an fp8_group with all ranks of tp_group, and the recipe "
-        "reduce_amax=True",
-        layer, parallel.size);
-  }
-  const std::string& tp_group = get_name(*parallel.group);
-  const std::string& fp8_group = get_name(*amax_group);
-  if (compared.first == tp_group && compared.second == fp8_group) return;
-  compare_once_over_ranks(
-      {.subject = layer,
-       .group_name = "tp_group",
-       .text = fmt::format("has the fp8_group '{}'", fp8_group),
-       .mend = "sequence_parallel joins their FP8 codes, which delayed scaling must scale alike; "
-               "give fp8_autocast one fp8_group that holds all ranks of tp_group"},
-      parallel.group);
-  compared = {tp_group, fp8_group};
-}
-
-// A forward inside a backward is the recomputation of a checkpoint. Only our own checkpoint knows
-// the recipe, scales and plan of the first forward.
-void check_not_recomputed_unknown(const std::string& layer) {
+// A forward inside a backward is the recomputation of a checkpoint. Only te.checkpoint restores
+// recipe, scales and plan of the first forward.
+void check_recomputed_by_telens(const std::string& layer) {
   const bool inside_backward = torch::autograd::get_current_graph_task_id() != -1;
   if (inside_backward) {
     raise<UsageError>(
@@ -65,46 +34,41 @@ void check_not_recomputed_unknown(const std::string& layer) {
 
 }  // namespace
 
-// Shared with the backwards, which may outlive the layer's module.
+// Shared with backwards, which may outlive the layer's module.
 class LinearLayer::State {
  public:
   GemmLayer layer;
   std::shared_ptr<LayerQuantization> quantization = std::make_shared<LayerQuantization>();
-  std::shared_ptr<const HandedCast> input_cast;
-  std::shared_ptr<const HandedCast> gradient_cast;
+  std::shared_ptr<const SharedScale> input_scale;
+  std::shared_ptr<const SharedScale> gradient_scale;
 
   const std::string& name() const { return layer.name(); }
 
-  // Checks the tensors, then decides how this forward runs.
+  // Checks the tensors and decides how this forward runs.
   ForwardContext begin_checked_forward(const ActivationMeta& input, const LinearCall& call,
                                        const at::Tensor& weight);
 
-  // The codes that the input comes with. Those of ranks that are joined would need one scale.
-  const QuantizedTensor* carried_input(const at::Tensor& input, const LinearCall& call,
-                                       const ForwardContext& context) const {
+  // Returns the input's payload if it is reusable. Gathered codes would need a common scale.
+  const QuantizedTensor* reusable_input(const at::Tensor& input, const LinearCall& call,
+                                        const ForwardContext& context) const {
     if (call.input_is_whole || layer.parallel.gathers_input() || input.numel() == 0) return nullptr;
-    return carried_codes_for(input, context.quantizer(TensorRole::input));
+    return find_reusable(input, context.quantizer(TensorRole::input));
   }
 
   at::Tensor run_forward(LinearArguments arguments);
-  // Makes the run that begins known to its region, and to a checkpoint.
-  void announce(ForwardContext& context, bool asks_gradient);
+  // Registers the forward with its region and with recording checkpoints.
+  void register_forward(ForwardContext& context, bool asks_gradient);
 
  private:
   ForwardContext begin_forward(const ActivationMeta& input, const LinearCall& call,
                                const at::Tensor& weight);
   void enter_recipe(ForwardContext& context, const AutocastOptions& options,
                     const std::shared_ptr<Region>& region, const at::Device& device);
-  void follow_casts(LayerQuantizers& quantizers) const;
-  RankClaim claim_forward(std::string text) const;
-  void compare_first_forward(const ForwardContext& context, const ActivationMeta& input);
+  void use_shared_scales(LayerQuantizers& quantizers) const;
   bool is_evaluation(const LinearCall& call, const at::Tensor& weight);
 
-  AlteredOperands altered_operands_;
-  std::pair<std::string, std::string> compared_groups_;  // tp_group and fp8_group, by name
-  bool compared_overlap_ = false;
-  bool compared_forward_ = false;
-  bool ran_quantized_ = false;  // the newest forward did
+  ParallelChecks parallel_checks_;
+  bool ran_quantized_ = false;  // the most recent forward
   bool has_trained_ = false;    // a forward in training mode ran
 };
 
@@ -117,51 +81,20 @@ ForwardContext LinearLayer::State::begin_checked_forward(const ActivationMeta& i
     check_shapes(name(), input, weight);
     if (!call.input_is_whole) check_sequence(name(), layer.parallel, input);
     ops::check_runs_on(input.device(), name());
-  } catch (const Error& refusal) {
-    // The others are on their way to compare.
-    const ProcessGroupPtr& group = layer.parallel.group;
-    if (layer.parallel.is_divided() && group && !std::exchange(compared_forward_, true)) {
-      tell_refusal(claim_forward({}), refusal.what(), group);
-    }
+  } catch (const Error& error) {
+    // Other ranks will block in the first-forward comparison: report the error to them.
+    parallel_checks_.report_rejected_forward(name(), layer.parallel, error.what());
     throw;
   }
   ForwardContext context = begin_forward(input, call, weight);
-  if (layer.parallel.is_divided() && !context.recomputation) compare_first_forward(context, input);
-  const bool gathers = !call.input_is_whole && layer.parallel.gathers_operands();
-  if (gathers && !context.recomputation) {
-    altered_operands_.compare(context, name(), layer.parallel);
-    if (layer.parallel.overlap && !std::exchange(compared_overlap_, true)) {
-      layer.parallel.overlap->compare(name(), layer.parallel.group);
-    }
+  parallel_checks_.compare_first_forward(name(), layer.parallel, context, input);
+  if (!call.input_is_whole && layer.parallel.gathers_operands()) {
+    parallel_checks_.compare_operands(name(), layer.parallel, context);
   }
   if (context.quantizes()) {
     check_fp8_shapes(name(), layer.hooks.name(), context, input, weight);
   }
   return context;
-}
-
-RankClaim LinearLayer::State::claim_forward(std::string text) const {
-  return {
-      .subject = name(),
-      .group_name = "tp_group",
-      .text = std::move(text),
-      .mend = "give all of its ranks the same layers and as many tokens, under the same autocast"};
-}
-
-// Ranks that divide a layer in other ways, run it under other recipes, or bring other inputs would
-// wait for each other in collectives that do not fit. All of them come to a layer's first forward.
-void LinearLayer::State::compare_first_forward(const ForwardContext& context,
-                                               const ActivationMeta& input) {
-  if (std::exchange(compared_forward_, true)) return;
-  const LinearParallel& parallel = layer.parallel;
-  const auto recipe = context.quantizes() ? fmt::format("under {}", context.recipe->name())
-                                          : std::string("in high precision");
-  compare_over_ranks(
-      claim_forward(fmt::format("runs it {}-parallel {} sequence_parallel, {}, on {} {}",
-                                parallel.mode == ParallelMode::row ? "row" : "column",
-                                parallel.sequence ? "with" : "without", recipe,
-                                c10::toString(input.scalar_type()), c10::str(input.sizes()))),
-      parallel.group);
 }
 
 ForwardContext LinearLayer::State::begin_forward(const ActivationMeta& input,
@@ -173,13 +106,13 @@ ForwardContext LinearLayer::State::begin_forward(const ActivationMeta& input,
   }
   const AutocastState* autocast = current_autocast();
   const bool under_recipe = autocast != nullptr && autocast->options.enabled;
-  if (under_recipe || ran_quantized_) check_not_recomputed_unknown(name());
+  if (under_recipe || ran_quantized_) check_recomputed_by_telens(name());
   ForwardContext context;
   if (autocast != nullptr && (under_recipe || autocast->options.calibrating)) {
     enter_recipe(context, autocast->options, autocast->region, input.device());
   }
-  // An empty batch, such as that of an expert without tokens, has nothing to show. It still belongs
-  // to the region: ranks whose experts differ must reduce the same amaxes.
+  // Features do not see an empty batch, such as that of an expert without tokens. It still belongs
+  // to the region: ranks with different experts must reduce the same amaxes.
   const RoutingRequest request{.under_recipe = under_recipe,
                                .like = &input.like(),
                                .evaluation = is_evaluation(call, weight),
@@ -194,40 +127,40 @@ void LinearLayer::State::enter_recipe(ForwardContext& context, const AutocastOpt
                                       const at::Device& device) {
   context.recipe = options.recipe;
   context.calibrating = !options.enabled;
-  const bool trains = recomputation::trains();  // evaluation leaves no trace
+  const bool trains = recomputation::trains();  // evaluation records no amax
   const bool collects_amax = trains || context.calibrating;
   context.quantizers =
       quantization->quantizers(context.recipe, device, collects_amax, layer.hooks.name());
-  if (context.recipe->fp8_mha) follow_casts(context.quantizers);
+  if (context.recipe->fp8_mha) use_shared_scales(context.quantizers);
   context.delayed = quantization->followed();
   if (context.delayed == nullptr) return;
   context.region = region;
   if (!collects_amax) return;
-  // A request for the weight alone concerns no codes that ranks join.
+  // A custom recipe's request for only the weight does not affect gathered operands.
   const auto follows = [&](TensorRole role) {
     const std::shared_ptr<Quantizer>& quantizer = context.quantizers[role];
     return quantizer && quantizer->follows_history();
   };
   if (follows(TensorRole::input) || follows(TensorRole::grad_output)) {
-    check_shared_scales(name(), layer.parallel, *context.delayed, options.group, compared_groups_);
+    parallel_checks_.check_shared_scales(name(), layer.parallel, *context.delayed, options.group);
   }
   region->add(quantization, context.delayed, options.group);
   if (trains) region->note_training();
 }
 
-void LinearLayer::State::follow_casts(LayerQuantizers& quantizers) const {
-  const auto follow = [&](TensorRole role, const std::shared_ptr<const HandedCast>& cast) {
-    if (cast && quantizers[role]) quantizers[role] = follow_cast(quantizers[role], cast);
+void LinearLayer::State::use_shared_scales(LayerQuantizers& quantizers) const {
+  const auto follow = [&](TensorRole role, const std::shared_ptr<const SharedScale>& scale) {
+    if (scale && quantizers[role]) quantizers[role] = use_shared_scale(quantizers[role], scale);
   };
-  follow(TensorRole::input, input_cast);
-  follow(TensorRole::grad_output, gradient_cast);
+  follow(TensorRole::input, input_scale);
+  follow(TensorRole::grad_output, gradient_scale);
 }
 
-// Evaluations are recorded apart from the training. Eval mode alone does not tell: frozen parts of
-// a model are in eval mode inside a training, and some programs train in eval mode throughout,
-// since they have no dropout. So a forward in eval mode belongs to an evaluation if it makes no
-// graph, or if the layer, whose weight is trained, has been in training mode before. The first
-// forward of a checkpoint makes no graph either, but is training if its caller has gradients on.
+// Evaluations are recorded separately. Eval mode does not imply an evaluation: frozen parts of a
+// model are in eval mode during training, and some programs without dropout train in eval mode. A
+// forward in eval mode is an evaluation if it builds no graph, or if the layer's weight is trained
+// and the layer has been in training mode before. The first forward of a checkpoint builds no
+// graph, but is training if its caller has gradients enabled.
 bool LinearLayer::State::is_evaluation(const LinearCall& call, const at::Tensor& weight) {
   if (call.training) {
     has_trained_ = true;
@@ -238,13 +171,13 @@ bool LinearLayer::State::is_evaluation(const LinearCall& call, const at::Tensor&
 }
 
 at::Tensor LinearLayer::State::run_forward(LinearArguments arguments) {
-  announce(arguments.context, wants_gradient(arguments.input) ||
-                                  wants_gradient(arguments.weight.parameter) ||
-                                  wants_gradient(arguments.bias));
+  register_forward(arguments.context, wants_gradient(arguments.input) ||
+                                          wants_gradient(arguments.weight.parameter) ||
+                                          wants_gradient(arguments.bias));
   return apply_linear(arguments);
 }
 
-void LinearLayer::State::announce(ForwardContext& context, bool asks_gradient) {
+void LinearLayer::State::register_forward(ForwardContext& context, bool asks_gradient) {
   recomputation::claim_region_end(context, asks_gradient);
   if (recomputation::is_active() && !context.recomputation) {
     recomputation::record_context(this, context);
@@ -274,10 +207,10 @@ at::Tensor LinearLayer::run(ForwardContext context, const at::Tensor& input, con
                             const at::Tensor& bias, const LinearCall& call) {
   return naming_layer(name(), [&] {
     const QuantizedTensor* carried = nullptr;
-    at::Tensor values;  // those of codes that the layer does not take
-    if (may_have_codes(input)) {
-      carried = state_->carried_input(input, call, context);
-      if (carried == nullptr) values = values_of_codes(input);
+    at::Tensor values;  // of a handle whose payload is not reusable
+    if (may_have_quantized(input)) {
+      carried = state_->reusable_input(input, call, context);
+      if (carried == nullptr) values = dequantize_handle(input);
     }
     return state_->run_forward({.input = values.defined() ? values : input,
                                 .weight = weight,
@@ -292,7 +225,7 @@ at::Tensor LinearLayer::run(ForwardContext context, const at::Tensor& input, con
 LinearArguments LinearLayer::prepare(ForwardContext context, const at::Tensor& input,
                                      const Weight& weight, const at::Tensor& bias,
                                      const LinearCall& call, bool asks_gradient) {
-  state_->announce(context, asks_gradient);
+  state_->register_forward(context, asks_gradient);
   return {.input = input,
           .weight = weight,
           .bias = bias,
@@ -316,7 +249,7 @@ at::Tensor LinearLayer::operator()(const ActivationSource& input, const Weight& 
     FusedCast cast{.scale = std::move(*scale)};
     const at::Tensor placeholder = input.make(&cast);
     const QuantizedTensor codes =
-        under_scale(std::move(cast.codes), cast.scale.scale, cast.scale.format, meta.scalar_type());
+        wrap_codes(std::move(cast.codes), cast.scale.scale, cast.scale.format, meta.scalar_type());
     return state_->run_forward(
         {placeholder, weight, bias, call, layer, std::move(context), &codes});
   });
@@ -337,7 +270,7 @@ void LinearLayer::set_tensor_parallel_group(const ProcessGroupPtr& group) {
   }
   parallel.group = group;
   hooks().set_tensor_parallel(group, parallel.size);
-  // The tensors of which each rank quantizes some rows of a whole.
+  // The tensors of which each rank quantizes part of the rows.
   if (parallel.gathers_input()) quantization().reduce_amaxes_over(TensorRole::input, group);
   if (parallel.gathers_gradient()) {
     quantization().reduce_amaxes_over(TensorRole::grad_output, group);
@@ -356,12 +289,12 @@ const std::string& LinearLayer::name() const { return state_->name(); }
 
 LayerHooks& LinearLayer::hooks() { return state_->layer.hooks; }
 
-void LinearLayer::take_input_cast(std::shared_ptr<const HandedCast> cast) {
-  state_->input_cast = std::move(cast);
+void LinearLayer::set_input_scale(std::shared_ptr<const SharedScale> scale) {
+  state_->input_scale = std::move(scale);
 }
 
-void LinearLayer::take_gradient_cast(std::shared_ptr<const HandedCast> cast) {
-  state_->gradient_cast = std::move(cast);
+void LinearLayer::set_gradient_scale(std::shared_ptr<const SharedScale> scale) {
+  state_->gradient_scale = std::move(scale);
 }
 
 void LinearLayer::join(const std::shared_ptr<ModuleWindows>& windows) {

@@ -1,7 +1,7 @@
 #include "core/modules/layer/linear_parallel.h"
 
 #include "core/base/error.h"
-#include "core/modules/layer/linear_overlap.h"
+#include "core/modules/layer/overlap.h"
 
 namespace telens {
 namespace {
@@ -26,7 +26,7 @@ std::int64_t divide(const char* module, const char* what, std::int64_t size, std
 }
 
 LinearParallel linear_parallel(const char* module, ParameterOptions& options) {
-  options.settle_tensor_parallel_size(module);
+  options.resolve_tensor_parallel_size(module);
   options.sequence_parallel = options.sequence_parallel && options.tp_size > 1;
   return {.mode = parallel_mode_from_name(module, options.parallel_mode),
           .sequence = options.sequence_parallel,
@@ -35,7 +35,7 @@ LinearParallel linear_parallel(const char* module, ParameterOptions& options) {
           .symmetric_sum = symmetric_sum_from_name(module, options.symmetric_ar_type)};
 }
 
-void LinearParallel::ask_for_overlap(const char* module, const OverlapSwitches& switches,
+void LinearParallel::request_overlap(const char* module, const OverlapSwitches& switches,
                                      const ParameterOptions& options) {
   overlap = LinearOverlap::make(module, switches, *this);
   if (overlap && options.delay_wgrad_compute && mode == ParallelMode::column &&
@@ -56,10 +56,10 @@ std::int64_t LinearParallel::own_out_features(const char* module, std::int64_t o
                                       : out_features;
 }
 
-bool LinearParallel::is_before_or_behind(TensorName name) const {
+bool LinearParallel::is_replicated_side(TensorName name) const {
   const bool before = name == TensorName::activation || name == TensorName::dgrad;
-  const bool behind = name == TensorName::output || name == TensorName::gradient;
-  return mode == ParallelMode::column ? before : behind;
+  const bool after = name == TensorName::output || name == TensorName::gradient;
+  return mode == ParallelMode::column ? before : after;
 }
 
 ParameterPlacement LinearParallel::weight_placement() const {

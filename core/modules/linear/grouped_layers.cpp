@@ -7,10 +7,7 @@
 #include <utility>
 
 #include "core/modules/linear/landed_rows.h"
-#include "core/modules/shared/backward_errors.h"
-#include "core/modules/shared/named_errors.h"
-#include "core/modules/shared/second_derivative.h"
-#include "core/modules/shared/wants_gradient.h"
+#include "core/modules/shared/autograd_utils.h"
 
 namespace telens {
 namespace {
@@ -46,7 +43,7 @@ std::vector<at::Tensor> split_parts(const at::Tensor& whole,
 
 at::Tensor joined(const std::vector<at::Tensor>& parts, const at::Tensor& buffer) {
   if (!buffer.defined()) return at::cat(parts);
-  at::Tensor place = landing_place(buffer);
+  at::Tensor place = output_view(buffer);
   return at::cat_out(place, parts);
 }
 
@@ -117,10 +114,10 @@ class GroupedLayersFunction : public torch::autograd::Function<GroupedLayersFunc
   }
 
   static variable_list backward(AutogradContext* autograd, const variable_list& grad_outputs) {
-    return in_backward([&] {
+    return translating_errors([&] {
       const auto holder = autograd->saved_data["grouped"].toCapsule();
       const auto& backward = static_cast<const GroupedLayersBackward&>(*holder);
-      refuse_second_derivative(backward.layer);
+      check_no_second_derivative(backward.layer);
       const c10::impl::ExcludeDispatchKeyGuard no_torch_autocast(c10::autocast_dispatch_keyset);
       const variable_list saved = autograd->get_saved_variables();
       const at::AutoDispatchBelowADInplaceOrView below_autograd;

@@ -8,13 +8,13 @@
 #include <numeric>
 #include <utility>
 
-#include "core/modules/layer/values_of_codes.h"
+#include "core/modules/layer/gemm_operands.h"
 #include "core/modules/linear/grouped_layers.h"
 #include "core/modules/linear/grouped_product.h"
 #include "core/modules/linear/landed_rows.h"
 #include "core/modules/shared/activation_dtype.h"
 #include "core/modules/shared/recomputation.h"
-#include "core/quantization/quantized_rows.h"
+#include "core/quantization/quantized_tensor.h"
 
 namespace telens {
 
@@ -245,7 +245,7 @@ Outputs GroupedLinear::forward(const GroupedLinearInputs& inputs) {
                         .accumulates_wgrad = options_.parameters.fuse_wgrad_accumulation,
                         .delays_wgrad = options_.parameters.delay_wgrad_compute,
                         .training = is_training()};
-  const at::Tensor given = values_of_codes(to_activation_dtype(inputs.inp));
+  const at::Tensor given = dequantize_handle(to_activation_dtype(inputs.inp));
   const at::Tensor input = given.dim() == 2 ? given : given.reshape({-1, in_features_});
   const std::int64_t rows = input.size(0);
   check_buffer(layers_.name(), "out", inputs.out, {rows, out_features_}, input);

@@ -8,10 +8,7 @@
 
 #include "core/gemm/gemm.h"
 #include "core/modules/linear/landed_rows.h"
-#include "core/modules/shared/backward_errors.h"
-#include "core/modules/shared/named_errors.h"
-#include "core/modules/shared/second_derivative.h"
-#include "core/modules/shared/wants_gradient.h"
+#include "core/modules/shared/autograd_utils.h"
 #include "core/ops/gemm.h"
 #include "core/ops/matmul.h"
 #include "core/ops/transposed_view.h"
@@ -42,7 +39,7 @@ std::vector<at::Tensor> cast(at::TensorList tensors, at::ScalarType dtype) {
 
 at::Tensor new_or(const at::Tensor& buffer, std::int64_t rows, std::int64_t columns,
                   const at::Tensor& like) {
-  return buffer.defined() ? landing_place(buffer) : at::empty({rows, columns}, like.options());
+  return buffer.defined() ? output_view(buffer) : at::empty({rows, columns}, like.options());
 }
 
 // saved: the input, then the weights. The order of the results is that of the forward's tensors.
@@ -103,10 +100,10 @@ class GroupedFunction : public torch::autograd::Function<GroupedFunction> {
   }
 
   static variable_list backward(AutogradContext* autograd, const variable_list& grad_outputs) {
-    return in_backward([&] {
+    return translating_errors([&] {
       const auto holder = autograd->saved_data["grouped"].toCapsule();
       const auto& backward = static_cast<const GroupedBackward&>(*holder);
-      refuse_second_derivative(backward.layer);
+      check_no_second_derivative(backward.layer);
       const c10::impl::ExcludeDispatchKeyGuard no_torch_autocast(c10::autocast_dispatch_keyset);
       const variable_list saved = autograd->get_saved_variables();
       const at::AutoDispatchBelowADInplaceOrView below_autograd;

@@ -24,7 +24,7 @@ class JoinIntoFunction : public torch::autograd::Function<JoinIntoFunction> {
     std::vector<std::int64_t> rows;
     for (const at::Tensor& part : parts) rows.push_back(part.size(0));
     context->saved_data["rows"] = rows;
-    at::Tensor joined = landing_place(*buffer);
+    at::Tensor joined = output_view(*buffer);
     at::cat_out(joined, parts);
     return joined;
   }
@@ -46,7 +46,7 @@ class LandGradientFunction : public torch::autograd::Function<LandGradientFuncti
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    at::Tensor landed = landing_place(context->saved_data["buffer"].toTensor());
+    at::Tensor landed = output_view(context->saved_data["buffer"].toTensor());
     landed.copy_(gradients[0]);
     return {landed, at::Tensor()};
   }
@@ -54,13 +54,13 @@ class LandGradientFunction : public torch::autograd::Function<LandGradientFuncti
 
 }  // namespace
 
-at::Tensor landing_place(const at::Tensor& buffer) {
+at::Tensor output_view(const at::Tensor& buffer) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   at::Tensor place = buffer.view(buffer.sizes());
   if (!buffer.is_inference()) {
     torch::autograd::impl::set_version_counter(place,
                                                torch::autograd::impl::version_counter(buffer));
-    count_change(place);
+    bump_version(place);
   }
   return place;
 }

@@ -9,7 +9,7 @@ namespace telens {
 
 // The buffer as a tensor to be written and returned, which autograd may follow: it shares the
 // buffer's memory and counter of versions. Counts the write.
-at::Tensor landing_place(const at::Tensor& buffer);
+at::Tensor output_view(const at::Tensor& buffer);
 
 // The parts' rows, one part behind the other, written into the buffer. Differentiable.
 at::Tensor join_into(const std::vector<at::Tensor>& parts, const at::Tensor& buffer);

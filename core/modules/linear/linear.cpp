@@ -11,7 +11,7 @@ Linear::Linear(LinearOptions options) : options_(std::move(options)), operation_
   }
   settle_split("Linear", options_.parameters_split, options_.out_features);
   LinearParallel parallel = linear_parallel("Linear", options_.parameters);
-  parallel.ask_for_overlap("Linear", options_.overlap, options_.parameters);
+  parallel.request_overlap("Linear", options_.overlap, options_.parameters);
   operation_.set_parallel(parallel);
   parameters_.make(
       own_parameters("Linear",

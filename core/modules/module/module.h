@@ -15,8 +15,7 @@
 
 #include "core/base/error.h"
 #include "core/distributed/process_group.h"
-#include "core/modules/shared/parameter_placement.h"
-#include "core/modules/shared/weight.h"
+#include "core/modules/shared/parameter_options.h"
 
 namespace telens {
 

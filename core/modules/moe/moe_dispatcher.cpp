@@ -71,7 +71,7 @@ RankClaim claim(std::string text) {
   return {.subject = subject,
           .group_name = "ep_group",
           .text = std::move(text),
-          .mend = "give all of its ranks layers of the same sizes, under the same autocast"};
+          .hint = "give all of its ranks layers of the same sizes, under the same autocast"};
 }
 
 }  // namespace
@@ -103,7 +103,8 @@ void MoEDispatcher::check(const at::Tensor& hidden, const at::Tensor& routing_ma
         "number of experts",
         kName, c10::str(hidden.sizes()), c10::str(routing_map.sizes()), num_experts_);
     // The others are on their way to compare.
-    if (ranks_ > 1 && std::exchange(first_dispatch_, false)) tell_refusal(claim({}), why, group_);
+    if (ranks_ > 1 && std::exchange(first_dispatch_, false))
+      report_error_to_ranks(claim({}), why, group_);
     throw ShapeError(why);
   }
   if (ranks_ == 1) return;

@@ -1,6 +1,5 @@
 #include "core/modules/norm/normalize.h"
-#include "core/modules/shared/backward_errors.h"
-#include "core/modules/shared/second_derivative.h"
+#include "core/modules/shared/autograd_utils.h"
 
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/rms_norm.h>
@@ -45,12 +44,12 @@ class NormalizeFunction : public torch::autograd::Function<NormalizeFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
-    return in_backward([&] { return compute_gradients(context, grads); });
+    return translating_errors([&] { return compute_gradients(context, grads); });
   }
 
  private:
   static variable_list compute_gradients(AutogradContext* context, const variable_list& grads) {
-    refuse_second_derivative("LayerNorm or RMSNorm");
+    check_no_second_derivative("LayerNorm or RMSNorm");
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1], &mean = saved[2], &rstd = saved[3];
     const bool zero_centered_gamma = context->saved_data["zero_centered_gamma"].toBool();

@@ -2,8 +2,8 @@
 
 #include "core/modules/norm/normalize.h"
 #include "core/modules/shared/activation_dtype.h"
-#include "core/modules/shared/epsilon.h"
-#include "core/modules/shared/named_errors.h"
+#include "core/modules/shared/autograd_utils.h"
+#include "core/modules/shared/checks.h"
 #include "core/ops/backends.h"
 
 namespace telens {

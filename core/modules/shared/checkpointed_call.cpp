@@ -7,7 +7,7 @@
 
 #include <mutex>
 
-#include "core/modules/shared/second_derivative.h"
+#include "core/modules/shared/autograd_utils.h"
 
 namespace telens {
 namespace {
@@ -15,11 +15,11 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// The second call needs these besides its inputs.
+// The state of the second call besides its inputs.
 struct FirstCall : torch::CustomClassHolder {
   TensorFunction function;
   at::Generator generator;
-  at::Tensor random_state;  // undefined: it draws nothing
+  at::Tensor random_state;  // undefined if it draws nothing
 };
 
 at::Tensor get_state(at::Generator& generator) {
@@ -32,7 +32,7 @@ void set_state(at::Generator& generator, const at::Tensor& state) {
   generator.set_state(state);
 }
 
-// Sets the generator to the state of the first call, and back again, after an error too.
+// Sets the generator to the state of the first call; restores it at the end, also after an error.
 class RandomStateGuard {
  public:
   RandomStateGuard(at::Generator generator, const at::Tensor& state)
@@ -54,7 +54,7 @@ class RandomStateGuard {
   at::Tensor present_;
 };
 
-// The same values, outside of the graph around, which want gradients as the originals do.
+// Detaches the inputs and keeps their requires_grad.
 variable_list detached_leaves(at::TensorList inputs) {
   variable_list leaves;
   for (const at::Tensor& input : inputs) {
@@ -65,7 +65,7 @@ variable_list detached_leaves(at::TensorList inputs) {
 
 struct CallOptions {
   bool draws;
-  bool with_grad;  // the caller has gradients on; a function of autograd has them off
+  bool with_grad;  // gradient mode of the caller; autograd functions disable it
 };
 
 class CheckpointedCall : public torch::autograd::Function<CheckpointedCall> {
@@ -80,14 +80,14 @@ class CheckpointedCall : public torch::autograd::Function<CheckpointedCall> {
     }
     context->saved_data["call"] = c10::IValue::make_capsule(std::move(first));
     context->save_for_backward(inputs.vec());
-    // With the gradients that the second call has: LibTorch chooses kernels by them, and another
-    // would give other bits. The graph goes with the result's handle.
+    // LibTorch chooses kernels by requires_grad, and another kernel could give other bits, so both
+    // calls use the same gradient mode. The first graph is freed with the result.
     const at::AutoGradMode with_grad(options.with_grad);
     return function(detached_leaves(inputs)).detach();
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    refuse_second_derivative("checkpoint_core_attention");
+    check_no_second_derivative("checkpoint_core_attention");
     const auto holder = context->saved_data["call"].toCapsule();
     auto& first = static_cast<FirstCall&>(*holder);
     const variable_list inputs = detached_leaves(context->get_saved_variables());
@@ -101,13 +101,13 @@ class CheckpointedCall : public torch::autograd::Function<CheckpointedCall> {
       const at::AutoGradMode with_grad(true);
       result = first.function(inputs);
     }
-    // Without keys there are inputs that the result does not depend on.
+    // The result may not depend on some inputs.
     const variable_list made =
         result.requires_grad()
             ? torch::autograd::grad({result}, wanted, {grads[0]}, std::nullopt,
                                     /*create_graph=*/false, /*allow_unused=*/true)
             : variable_list(wanted.size());
-    variable_list all(2);  // the function's and the options'
+    variable_list all(2);  // for `function` and `options`
     std::size_t next = 0;
     for (const at::Tensor& input : inputs) {
       all.push_back(input.requires_grad() ? made[next++] : at::Tensor());
@@ -120,7 +120,7 @@ class CheckpointedCall : public torch::autograd::Function<CheckpointedCall> {
 
 at::Tensor checkpointed_call(const TensorFunction& function, const std::vector<at::Tensor>& inputs,
                              bool draws) {
-  // Functions of autograd take no undefined tensors.
+  // Autograd functions do not accept undefined tensors.
   std::vector<at::Tensor> given;
   std::vector<bool> is_given;
   for (const at::Tensor& input : inputs) {

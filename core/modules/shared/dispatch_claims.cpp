@@ -6,7 +6,7 @@
 #include <string>
 
 #include "core/base/error.h"
-#include "core/modules/shared/wants_gradient.h"
+#include "core/modules/shared/autograd_utils.h"
 
 namespace telens {
 namespace {

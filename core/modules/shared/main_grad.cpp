@@ -13,7 +13,7 @@
 namespace telens {
 namespace {
 
-// Parameters of C++ have no attributes.
+// C++ parameters have no attributes.
 class KnownMainGrads {
  public:
   void set(const at::Tensor& parameter, at::Tensor main_grad) {
@@ -88,7 +88,7 @@ void check(const MainGrad& target, const at::Tensor& parameter, const std::strin
 bool is_reduced_by_torch(const at::Tensor& parameter) {
   const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
   if (!accumulator) return false;
-  // DistributedDataParallel hangs functions of C++ behind the accumulation of .grad.
+  // DistributedDataParallel registers C++ post hooks at the accumulation of .grad.
   const auto& hooks = accumulator->post_hooks();
   return std::any_of(hooks.begin(), hooks.end(), [](const auto& hook) {
     return dynamic_cast<const torch::autograd::utils::LambdaPostHook*>(hook.get()) != nullptr;
@@ -110,7 +110,7 @@ MainGrad get_main_grad(const at::Tensor& parameter, const std::string& layer) {
   return target;
 }
 
-at::Tensor gradient_beside(const MainGrad& target, const at::Tensor& parameter) {
+at::Tensor placeholder_gradient(const MainGrad& target, const at::Tensor& parameter) {
   if (!target.wants_gradient) return {};
   source()->added(parameter);
   return at::zeros(parameter.sizes(), parameter.options().requires_grad(false));

@@ -12,7 +12,7 @@
 namespace telens {
 namespace {
 
-// Transformer Engine's: normal with mean 0 and this standard deviation.
+// Transformer Engine's default: normal with mean 0 and this standard deviation.
 constexpr double kInitialDeviation = 0.023;
 
 at::TensorOptions get_placement(const ParameterOptions& options) {
@@ -33,7 +33,7 @@ at::Device default_device(bool has_gpu) {
   return at::kCPU;
 }
 
-void ParameterOptions::settle_tensor_parallel_size(const char* module) {
+void ParameterOptions::resolve_tensor_parallel_size(const char* module) {
   if (tp_group) tp_size = size_of(*tp_group);
   if (tp_size < 1) {
     raise<UsageError>("{}: tp_size is {}; expected at least 1, the number of ranks", module,

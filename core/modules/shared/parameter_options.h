@@ -1,43 +1,66 @@
-// How a module makes its parameters, dtype, device and initial values, where gradients go, and the
-// group of ranks that it is told to be one of.
+// The parameters of a module: how they are created, stored and divided among ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/base/error.h"
 #include "core/distributed/process_group.h"
+#include "core/quantization/quantized_tensor.h"
 
 namespace telens {
 
-// Where modules are made that name no device: cuda if there is a GPU and the operators have kernels
-// for it, else cpu.
+struct ParameterPlacement {
+  // The dimension divided among the ranks of the tensor-parallel group; nullopt if none.
+  std::optional<std::int64_t> partition_dim = {};
+  // True if the gradient covers only this rank's part of the sequence; the owner sums the gradients
+  // of the group. nullopt if it never does.
+  std::optional<bool> sequence_parallel = {};
+};
+
+// A parameter that may be stored in low precision. `parameter` is autograd's leaf, with the
+// high-precision dtype and the weight's shape. If `quantized` is set, it contains the values and
+// `parameter` has almost no storage.
+struct Weight {
+  at::Tensor parameter;
+  std::optional<QuantizedTensor> quantized;
+  std::vector<at::Tensor> parts = {};  // leaves that `parameter` joins by rows; may be empty
+  // The values of parts that are stored in low precision, each with separate scales.
+  std::vector<QuantizedTensor> stored_parts = {};
+
+  bool defined() const { return parameter.defined(); }
+};
+
+// The default device of modules: cuda if there is a GPU and this build has kernels for it, else
+// cpu.
 TELENS_EXPORT at::Device default_device(bool has_gpu);
 
 struct ParameterOptions {
-  // Fills a fresh tensor in place, such as torch's init functions.
+  // Fills a new tensor in place, such as torch's init functions.
   using InitMethod = std::function<void(at::Tensor)>;
 
   std::optional<at::ScalarType> params_dtype;  // default: torch's default dtype
   std::optional<at::Device> device;            // default: default_device()
   InitMethod init_method = {};                 // default: normal(0, 0.023), Transformer Engine's
   bool fuse_wgrad_accumulation = false;        // wgrad is added to main_grad (main_grad.h)
-  // Handed to calls, by which weights' statistics are reduced.
+  // Passed to hook calls, which reduce statistics of weights over it.
   ProcessGroupPtr tp_group = {};
-  std::int64_t tp_size = 1;  // that of tp_group, where there is one
-  // How linear layers are divided among its ranks (linear_parallel.h).
+  std::int64_t tp_size = 1;  // the size of tp_group if set
+  // How linear layers are divided among the ranks of tp_group (linear_parallel.h).
   std::string parallel_mode = {};
   bool sequence_parallel = false;
-  bool delay_wgrad_compute = false;    // wgrad waits for Module::backward_dw
-  std::string symmetric_ar_type = {};  // how row layers are summed (symmetric_memory.h)
+  bool delay_wgrad_compute = false;    // compute wgrad in Module::backward_dw
+  std::string symmetric_ar_type = {};  // how row layers sum (symmetric_memory.h)
 
-  // Where a struct of options describes itself. Modules without random weights describe the
-  // placement alone.
+  // Describe these options in a struct of options. Modules without random weights describe only the
+  // placement.
   template <typename Owner, typename Visitor>
   static void describe_placement_in(Visitor&& visit, ParameterOptions Owner::*member) {
     visit.nested("params_dtype", member, &ParameterOptions::params_dtype,
@@ -82,14 +105,14 @@ struct ParameterOptions {
                  "the backward leaves the gradients of weights to backward_dw(), which makes those "
                  "of the oldest backward");
   }
-  // For a module whose output may be a sum over ranks.
+  // For modules whose output may be a sum over ranks.
   template <typename Owner, typename Visitor>
   static void describe_symmetric_in(Visitor&& visit, ParameterOptions Owner::*member) {
     visit.nested("symmetric_ar_type", member, &ParameterOptions::symmetric_ar_type,
                  "how a row layer sums its output over the GPUs of tp_group, in symmetric memory: "
                  "multimem_all_reduce, two_shot or one_shot; None, and on CPUs: an all-reduce");
   }
-  // For a module that is one linear layer.
+  // For modules with one linear layer.
   template <typename Owner, typename Visitor>
   static void describe_linear_parallel_in(Visitor&& visit, ParameterOptions Owner::*member) {
     describe_sequence_parallel_in<Owner>(visit, member);
@@ -98,20 +121,20 @@ struct ParameterOptions {
                  "features, and outputs are summed; None: nothing is divided");
   }
 
-  // tp_size becomes that of tp_group, where there is one: what layers hand to their calls, and what
-  // a script reads of the module. Throws UsageError for a size below 1.
-  void settle_tensor_parallel_size(const char* module);
+  // Sets tp_size to the size of tp_group if there is one: hook calls and scripts read it. Throws
+  // UsageError for a size below 1.
+  void resolve_tensor_parallel_size(const char* module);
 
-  // The same with another init_method: output projections have one of their own.
+  // Returns a copy with another init_method: output projections have a separate one.
   ParameterOptions with_init_method(InitMethod method) const {
     ParameterOptions options = *this;
     options.init_method = std::move(method);
     return options;
   }
 
-  // A weight, filled by init_method.
+  // Creates a weight and fills it with init_method.
   at::Tensor make_weight(at::IntArrayRef sizes) const;
-  // A tensor of one value: biases (0), norm weights (1).
+  // Creates a tensor filled with a value: biases (0), norm weights (1).
   at::Tensor make_constant(at::IntArrayRef sizes, double value) const;
 };
 

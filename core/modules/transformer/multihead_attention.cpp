@@ -7,8 +7,7 @@
 #include "core/modules/norm/layer_norm.h"
 #include "core/modules/norm/rms_norm.h"
 #include "core/modules/shared/activation_dtype.h"
-#include "core/modules/shared/epsilon.h"
-#include "core/modules/shared/probability.h"
+#include "core/modules/shared/checks.h"
 
 namespace telens {
 namespace {
@@ -114,7 +113,7 @@ MultiheadAttention::MultiheadAttention(MultiheadAttentionOptions options)
                             .device = options_.parameters.device}));
   make_query_key_norms();
   proj_ = make_linear("proj", query_size, options_.hidden_size, {});
-  proj_->layers()[0]->take_input_cast(core_attention_->casts().output);
+  proj_->layers()[0]->set_input_scale(core_attention_->scales().output);
   if (!options_.name.empty()) set_debug_name(options_.name);
 }
 
@@ -316,12 +315,12 @@ void MultiheadAttention::normalize(QueryKeyValue& qkv) const {
 // A rotary embedding or a norm behind a projection changes the gradients whose codes were made: the
 // layers then cast them anew.
 void MultiheadAttention::hand_gradient_casts(const MultiheadAttentionInputs& inputs) {
-  const AttentionCasts& casts = core_attention_->casts();
-  casts.output->forget();
+  const AttentionScales& scales = core_attention_->scales();
+  scales.output->clear();
   const bool changed = !inputs.rotary_pos_emb.empty() || !options_.qk_norm_type.empty();
   const auto hand = [&](Module* projection, bool is_changed) {
     if (projection == nullptr) return;
-    projection->layers()[0]->take_gradient_cast(is_changed ? nullptr : casts.input_gradients);
+    projection->layers()[0]->set_gradient_scale(is_changed ? nullptr : scales.input_gradients);
   };
   hand(query_.get(), changed);
   hand(layernorm_query_.get(), changed);

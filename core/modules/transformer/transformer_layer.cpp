@@ -5,8 +5,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "core/modules/shared/activation_dtype.h"
-#include "core/modules/shared/epsilon.h"
-#include "core/modules/shared/probability.h"
+#include "core/modules/shared/checks.h"
 
 namespace telens {
 namespace {

@@ -1,5 +1,5 @@
 // Errors from far below a layer carry its name and stay of their kind.
-#include "core/modules/shared/named_errors.h"
+#include "core/modules/shared/autograd_utils.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -7,7 +7,7 @@
 
 #include <stdexcept>
 
-#include "core/base/internal_error.h"
+#include "core/base/error.h"
 #include "core/modules/linear/linear.h"
 #include "core/modules/norm/layer_norm.h"
 #include "core/modules/norm/rms_norm.h"

@@ -1,5 +1,5 @@
 // The end of an iteration for many amax histories: all of them or none.
-#include "core/quantization/window_updates.h"
+#include "core/quantization/delayed_scaling.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "core/base/interruption.h"
+#include "core/base/error.h"
 #include "core/base/json.h"
 #include "tests/features/training_fixture.h"
 #include "tests/hooks/session_fixture.h"

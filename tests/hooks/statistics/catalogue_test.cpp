@@ -9,7 +9,6 @@
 #include <set>
 
 #include "core/base/error.h"
-#include "core/base/internal_error.h"
 #include "features/gemm_error/gemm_error_options.h"
 #include "hooks/statistics/requests.h"
 

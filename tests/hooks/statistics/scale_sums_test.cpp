@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "core/base/internal_error.h"
+#include "core/base/error.h"
 #include "hooks/statistics/catalogue.h"
 
 namespace telens {

@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "core/base/internal_error.h"
+#include "core/base/error.h"
 #include "hooks/statistics/catalogue.h"
 #include "hooks/statistics/requests.h"
 

@@ -51,7 +51,7 @@ at::Tensor values_of_blocks(const GemmOperand& operand, const at::Tensor& scale_
                                 at::kBFloat16);
 }
 
-at::Tensor values_of_codes(const GemmOperand& operand) {
+at::Tensor dequantize_handle(const GemmOperand& operand) {
   return ops::decode_fp8(operand.codes, operand.format, at::kBFloat16);
 }
 
@@ -105,8 +105,8 @@ at::Tensor under_scales_of_tensors(at::Tensor sums, const at::Tensor& scale_a,
 
 at::Tensor sums_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b,
                                const Bf16Product& multiply) {
-  const at::Tensor left = values_of_codes(a);
-  const at::Tensor right = values_of_codes(b);
+  const at::Tensor left = dequantize_handle(a);
+  const at::Tensor right = dequantize_handle(b);
   const RowScales left_scales = row_scales(a);
   const RowScales right_scales = row_scales(b);
   const std::int64_t k = left.size(1);
@@ -127,8 +127,8 @@ at::Tensor sums_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b,
 
 at::Tensor emulated_sums(const GemmOperand& a, const GemmOperand& b, const Bf16Product& multiply) {
   if (a.mode == ScalingMode::tensor) {
-    return under_scales_of_tensors(multiply(values_of_codes(a), values_of_codes(b)), a.scale_inv,
-                                   b.scale_inv);
+    return under_scales_of_tensors(multiply(dequantize_handle(a), dequantize_handle(b)),
+                                   a.scale_inv, b.scale_inv);
   }
   if (is_packed_fp4(a.mode)) {
     return under_scales_of_tensors(

@@ -1,11 +1,16 @@
-#include "core/base/printable.h"
+#include "core/base/text.h"
+
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <iterator>
 
 namespace telens {
 namespace {
+
+constexpr std::size_t kMostNamed = 8;  // ranks in a list
 
 unsigned char byte_at(std::string_view text, std::size_t at) {
   return at < text.size() ? static_cast<unsigned char>(text[at]) : 0;
@@ -16,8 +21,8 @@ struct CodePoints {
   char32_t last;
 };
 
-// Unicode's control characters, those of its format characters (category Cf) and separators that
-// move, hide or turn around what stands beside them, and what XML 1.0 (section 2.2) refuses.
+// Unicode's control characters; format characters (category Cf) and separators that move, hide or
+// reverse their neighbors; and characters that XML 1.0 (section 2.2) forbids.
 constexpr std::array kUnseen{
     CodePoints{0x00, 0x1F},       CodePoints{0x7F, 0x9F},     CodePoints{0xAD, 0xAD},
     CodePoints{0x61C, 0x61C},     CodePoints{0x180E, 0x180E}, CodePoints{0x200B, 0x200F},
@@ -33,8 +38,8 @@ char32_t code_point(std::string_view text, std::size_t at, std::size_t length) {
   return code;
 }
 
-// As most texts are: nothing to do.
-bool is_plain(std::string_view text) {
+// A fast path: most texts need no escapes.
+bool is_plain_ascii(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
 }
 
@@ -55,9 +60,9 @@ void append_escape(std::string& out, char32_t code) {
   }
 }
 
-// `kept`: ASCII characters that stay though they are unseen.
+// `kept`: invisible ASCII characters that are not escaped.
 std::string escaped(std::string_view text, std::string_view kept, std::string_view indent) {
-  if (is_plain(text)) return std::string(text);
+  if (is_plain_ascii(text)) return std::string(text);
   std::string out;
   out.reserve(text.size());
   for_each_character(text, [&](std::string_view bytes, std::optional<char32_t> code) {
@@ -67,6 +72,12 @@ std::string escaped(std::string_view text, std::string_view kept, std::string_vi
     if (*code == '\n') out += indent;
   });
   return out;
+}
+
+bool is_shell_safe(char c) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+:,@%=";
+  return kPlain.find(c) != std::string_view::npos;
 }
 
 }  // namespace
@@ -113,6 +124,30 @@ std::string printable_lines(std::string_view text, std::string_view indent) {
 std::size_t get_columns(std::string_view printable_text) {
   return std::ranges::count_if(
       printable_text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; });
+}
+
+std::string format_ranks(std::span<const int> ranks) {
+  const std::size_t named = std::min(ranks.size(), kMostNamed);
+  const std::string others =
+      ranks.size() > named ? fmt::format(" and {} more", ranks.size() - named) : "";
+  return fmt::format("{}{}", fmt::join(ranks.first(named), ", "), others);
+}
+
+std::string describe_ranks(std::span<const int> ranks) {
+  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", format_ranks(ranks));
+}
+
+std::string shell_word(const std::string& text) {
+  if (!text.empty() && std::ranges::all_of(text, is_shell_safe)) return text;
+  std::string word = "'";
+  for (const char c : text) {
+    if (c == '\'') {
+      word += R"('\'')";
+    } else {
+      word += c;
+    }
+  }
+  return word + "'";
 }
 
 }  // namespace telens

@@ -1,10 +1,10 @@
-#include "core/base/interruption.h"
+#include "core/base/error.h"
 
 #include <cxxabi.h>
 
 namespace telens {
 
-void let_interruptions_pass() {
+void rethrow_interruption() {
   try {
     throw;
   } catch (const Interruption&) {
@@ -12,7 +12,7 @@ void let_interruptions_pass() {
   } catch (const abi::__forced_unwind&) {
     throw;
   } catch (...) {
-    // The caller's.
+    // An ordinary failure: the caller handles it.
   }
 }
 

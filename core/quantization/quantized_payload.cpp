@@ -1,4 +1,4 @@
-#include "core/quantization/carried_codes.h"
+#include "core/quantization/quantized_payload.h"
 
 #include <c10/core/TensorImpl.h>
 
@@ -12,10 +12,10 @@
 namespace telens {
 namespace {
 
-struct CarriedCodes final : c10::BackendMeta {
+struct Payload final : c10::BackendMeta {
   std::shared_ptr<const QuantizedTensor> codes;
-  // The memory of the values beside the codes. A copy of the tensor's metadata may come to other
-  // memory.
+  // Storage of the values when the payload was attached: tensor metadata can be copied to a tensor
+  // with other storage.
   const void* memory = nullptr;
   std::uint32_t version = 0;
   bool has_values = false;
@@ -25,15 +25,15 @@ const void* get_memory(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
-const CarriedCodes* get_meta(const at::Tensor& tensor) {
+const Payload* get_payload(const at::Tensor& tensor) {
   if (!tensor.defined()) return nullptr;
-  return dynamic_cast<const CarriedCodes*>(tensor.unsafeGetTensorImpl()->get_backend_meta());
+  return dynamic_cast<const Payload*>(tensor.unsafeGetTensorImpl()->get_backend_meta());
 }
 
-// True if `quantizer` would make codes of this kind.
-bool makes_such(const Quantizer& quantizer, const QuantizedTensor& codes) {
+// Returns true if `quantizer` would produce a tensor like `codes`.
+bool produces(const Quantizer& quantizer, const QuantizedTensor& codes) {
   if (quantizer.mode() != codes.mode || quantizer.format() != codes.format) return false;
-  if (codes.own_gemm) return false;
+  if (codes.custom_gemm) return false;
   if (const auto* blocks = dynamic_cast<const BlockQuantizer*>(&quantizer)) {
     return blocks->options() == codes.blocks;
   }
@@ -43,8 +43,8 @@ bool makes_such(const Quantizer& quantizer, const QuantizedTensor& codes) {
 
 }  // namespace
 
-at::Tensor carry_codes(at::Tensor values, QuantizedTensor codes) {
-  auto meta = c10::make_intrusive<CarriedCodes>();
+at::Tensor attach_quantized(at::Tensor values, QuantizedTensor codes) {
+  auto meta = c10::make_intrusive<Payload>();
   codes.sizes = values.sizes().vec();
   meta->codes = std::make_shared<const QuantizedTensor>(std::move(codes));
   meta->memory = get_memory(values);
@@ -54,14 +54,14 @@ at::Tensor carry_codes(at::Tensor values, QuantizedTensor codes) {
   return values;
 }
 
-void stand_for_codes(const at::Tensor& tensor, std::shared_ptr<const QuantizedTensor> codes) {
-  auto meta = c10::make_intrusive<CarriedCodes>();
+void bind_quantized(const at::Tensor& tensor, std::shared_ptr<const QuantizedTensor> codes) {
+  auto meta = c10::make_intrusive<Payload>();
   meta->codes = std::move(codes);
   tensor.unsafeGetTensorImpl()->set_backend_meta(std::move(meta));
 }
 
-const QuantizedTensor* carried_codes(const at::Tensor& tensor) {
-  const CarriedCodes* meta = get_meta(tensor);
+const QuantizedTensor* find_quantized(const at::Tensor& tensor) {
+  const Payload* meta = get_payload(tensor);
   if (meta == nullptr || !meta->has_values) return meta == nullptr ? nullptr : meta->codes.get();
   const bool unchanged = meta->version == get_version(tensor) &&
                          meta->memory == get_memory(tensor) && tensor.is_contiguous() &&
@@ -69,30 +69,30 @@ const QuantizedTensor* carried_codes(const at::Tensor& tensor) {
   return unchanged ? meta->codes.get() : nullptr;
 }
 
-bool stands_for_codes(const at::Tensor& tensor) {
-  const CarriedCodes* meta = get_meta(tensor);
+bool is_quantized_handle(const at::Tensor& tensor) {
+  const Payload* meta = get_payload(tensor);
   return meta != nullptr && !meta->has_values;
 }
 
-const QuantizedTensor* carried_codes_for(const at::Tensor& tensor, const Quantizer* quantizer) {
+const QuantizedTensor* find_reusable(const at::Tensor& tensor, const Quantizer* quantizer) {
   if (quantizer == nullptr) return nullptr;
-  // Tensors of inference count no versions: a change of the values would not be seen.
-  if (tensor.is_inference() && !stands_for_codes(tensor)) return nullptr;
-  const QuantizedTensor* codes = carried_codes(tensor);
-  return codes != nullptr && makes_such(*quantizer, *codes) ? codes : nullptr;
+  // Inference tensors have no version counter, so a change of the values cannot be detected.
+  if (tensor.is_inference() && !is_quantized_handle(tensor)) return nullptr;
+  const QuantizedTensor* codes = find_quantized(tensor);
+  return codes != nullptr && produces(*quantizer, *codes) ? codes : nullptr;
 }
 
-QuantizedTensor codes_of_matrix(QuantizedTensor codes) {
+QuantizedTensor flatten_to_matrix(QuantizedTensor codes) {
   const std::int64_t columns = codes.sizes.back();
   const std::int64_t elements = c10::multiply_integers(codes.sizes);
   codes.sizes = {columns == 0 ? 0 : elements / columns, columns};
   return codes;
 }
 
-void count_change(const QuantizedTensor& codes) {
+void bump_version(const QuantizedTensor& codes) {
   for (const QuantizedData* data : {&codes.rowwise, &codes.columnwise}) {
-    count_change(data->codes);
-    count_change(data->scale_inv);
+    bump_version(data->codes);
+    bump_version(data->scale_inv);
   }
 }
 
