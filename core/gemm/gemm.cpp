@@ -32,7 +32,7 @@ void check_pair(const GemmDescription& description) {
   }
 }
 
-// The random Hadamard transform of one operand is undone by that of the other, and by nothing else.
+// The random Hadamard transform of one operand only cancels with that of the other.
 void check_rotations(const GemmDescription& description, const QuantizedTensor& a,
                      const QuantizedTensor& b) {
   using Signs = std::optional<std::uint16_t>;
@@ -48,19 +48,20 @@ void check_rotations(const GemmDescription& description, const QuantizedTensor& 
   }
 }
 
-// Such a product is zeros, or has no elements.
+// The product is zero or empty.
 bool is_of_no_tokens(const at::Tensor& a, const at::Tensor& b) {
   return a.numel() == 0 || b.numel() == 0;
 }
 
-// The result of the GEMM that this thread has just run, with what its kernel reported.
+// Returns the result of this thread's last GEMM with the kernel's report.
 GemmResult with_choice(at::Tensor output) { return {std::move(output), ops::newest_gemm_choice()}; }
 
 GemmResult multiply(const GemmDescription& description, const QuantizedTensor& a,
                     const QuantizedData& left, const QuantizedTensor& b,
                     const QuantizedData& right) {
   quantized_count.fetch_add(1, std::memory_order_relaxed);
-  ops::report_gemm_choice({"the device's quantized GEMM", {}});  // the kernel may tell more
+  ops::report_gemm_choice(
+      {"the device's quantized GEMM", {}});  // default; the kernel may overwrite it
   const ops::GemmOperand left_operand{left.codes, left.scale_inv, left.tensor_scale,
                                       a.format,   a.mode,         a.power_of_2_scales};
   const ops::GemmOperand right_operand{right.codes, right.scale_inv, right.tensor_scale,
@@ -110,7 +111,7 @@ void check_multiplies(const GemmDescription& description, const QuantizedTensor&
       get_name(a.mode), get_name(names.b), get_name(b.format), get_name(b.mode));
 }
 
-// The product that the left operand's quantizer brings.
+// Runs the custom GEMM of the left operand's quantizer.
 GemmResult run_own(const GemmDescription& description, const QuantizedTensor& a,
                    const QuantizedTensor& b) {
   if (!a.custom_gemm || !b.custom_gemm) {
@@ -177,7 +178,7 @@ GemmResult run_plain(const GemmDescription& description, const at::Tensor& a, co
   if (multiplies) high_precision_count.fetch_add(1, std::memory_order_relaxed);
   if (!multiplies && sum.defined()) return {sum, {}};
   const at::ScalarType dtype = description.operand_dtype.value_or(description.out_dtype);
-  ops::report_gemm_choice({kernel_in(dtype), {}});  // the kernel may tell more
+  ops::report_gemm_choice({kernel_in(dtype), {}});  // default; the kernel may overwrite it
   const at::Tensor left = cast(a, dtype);
   const at::Tensor right = cast(b, dtype);
   const at::Tensor left_rows = description.gemm == Gemm::wgrad ? ops::transposed_view(left) : left;

@@ -49,10 +49,9 @@ struct GemmResult {
   ops::GemmChoice choice;  // the kernel that ran; empty for a product of no tokens
 };
 
-// The call is the same whether the layer is watched or not. Quantized operands whose quantizers
-// bring a product of their own (QuantizedTensor::custom_gemm) get that. Throws UsageError if one
-// operand is quantized and the other is not, if one brings a product and the other does not, or if
-// both are E5M2 (no hardware multiplies those).
+// Runs the GEMM, in the same way whether features inspect the layer or not. Uses the operands'
+// custom GEMM if there is one (QuantizedTensor::custom_gemm). Throws UsageError if only one operand
+// is quantized, if only one has a custom GEMM, or if both are E5M2, which no hardware multiplies.
 GemmResult run_gemm(const GemmDescription& description);
 
 // Multiplies each part of a's rows with its matrix (ops::grouped_matmul), as one operation. Each

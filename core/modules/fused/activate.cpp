@@ -84,7 +84,7 @@ at::Tensor apply_in_double(ops::ActivationFunction function, const at::Tensor& x
   return at::silu(x);
 }
 
-// FP64 is for checking numbers: LibTorch's operators, as often differentiable as they are.
+// FP64 is for verification: LibTorch's operators, with their higher derivatives.
 at::Tensor activate_in_double(const ops::Activation& activation, const at::Tensor& x) {
   if (!activation.gated) return apply_in_double(activation.function, x);
   const auto halves = x.chunk(2, -1);

@@ -8,7 +8,7 @@ namespace telens {
 LayerNormLinear::LayerNormLinear(LayerNormLinearOptions options)
     : options_(std::move(options)), operation_(options_.name, "LayerNormLinear") {
   check_epsilon("LayerNormLinear", "eps", options_.eps);
-  settle_split("LayerNormLinear", options_.parameters_split, options_.out_features);
+  resolve_split("LayerNormLinear", options_.parameters_split, options_.out_features);
   LinearParallel parallel = linear_parallel("LayerNormLinear", options_.parameters);
   if (parallel.mode == ParallelMode::row && parallel.is_divided()) {
     raise<UsageError>(
@@ -53,7 +53,7 @@ Outputs LayerNormLinear::forward(const LayerNormLinearInputs& inputs) {
                   .delays_wgrad = options_.parameters.delay_wgrad_compute,
                   .training = is_training()};
   const at::Tensor applied = options_.return_bias ? at::Tensor() : bias;
-  at::Tensor normalized;  // where it is asked for
+  at::Tensor normalized;  // if requested
   if (options_.return_layernorm_output) normalized = norm_(x);
   if (normalized.defined() && options_.return_layernorm_output_gathered &&
       operation_.parallel().gathers_input()) {

@@ -61,7 +61,7 @@ Outputs LayerNormMLP::forward(const LayerNormMLPInputs& inputs) {
     call.gradient_cast = c10::make_intrusive<GradientCast>();
   }
   const at::Tensor x = to_activation_dtype(inputs.inp);
-  at::Tensor normalized;  // where it is asked for
+  at::Tensor normalized;  // if requested
   if (options_.return_layernorm_output) normalized = norm_(x);
   if (normalized.defined() && options_.return_layernorm_output_gathered &&
       fc1_.parallel().gathers_input()) {

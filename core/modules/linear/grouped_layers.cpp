@@ -15,10 +15,10 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// A map's part of the backward: how many of the saved tensors are its own, and what it knows.
+// A map's part of the backward: the number of its saved tensors, and its state.
 struct MapBackward {
   std::size_t saved = 0;
-  c10::intrusive_ptr<LinearBackward> backward;  // nullptr: it needs no gradient
+  c10::intrusive_ptr<LinearBackward> backward;  // nullptr if it needs no gradient
 };
 
 struct GroupedLayersBackward final : torch::CustomClassHolder {
@@ -29,8 +29,7 @@ struct GroupedLayersBackward final : torch::CustomClassHolder {
   std::string layer;
 };
 
-// Consecutive rows. A change of the whole is one of theirs, also where they are made below
-// autograd.
+// Splits into consecutive rows that share the whole tensor's version counter, also below autograd.
 std::vector<at::Tensor> split_parts(const at::Tensor& whole,
                                     const std::vector<std::int64_t>& rows) {
   std::vector<at::Tensor> parts = whole.split_with_sizes(rows);
@@ -47,8 +46,8 @@ at::Tensor joined(const std::vector<at::Tensor>& parts, const at::Tensor& buffer
   return at::cat_out(place, parts);
 }
 
-// The order of the results is that of the forward's tensors: the input, weights, biases. Maps run
-// in the order in which autograd would run separate functions: the last one first.
+// Results are in the order of the forward's tensors: input, weights, biases. Maps run in the order
+// in which autograd would run separate functions: last first.
 variable_list compute_all_gradients(const GroupedLayersBackward& grouped,
                                     const variable_list& saved, const at::Tensor& grad_output) {
   const std::vector<at::Tensor> grads = grad_output.split_with_sizes(grouped.rows);
@@ -69,14 +68,14 @@ variable_list compute_all_gradients(const GroupedLayersBackward& grouped,
     of_biases[i] = std::move(gradients.bias);
     if (backward->context.first_in_region) backward->context.region->update(/*backward=*/true);
   }
-  const bool has_dgrad = of_rows[0].defined();  // all have one, or none
+  const bool has_dgrad = of_rows[0].defined();  // of all maps or of none
   variable_list gradients{has_dgrad ? joined(of_rows, grouped.dgrad_out) : at::Tensor()};
   gradients.insert(gradients.end(), of_weights.begin(), of_weights.end());
   if (grouped.has_biases) gradients.insert(gradients.end(), of_biases.begin(), of_biases.end());
   return gradients;
 }
 
-// The gradients that a map is asked for.
+// The gradients that a map must compute.
 GradientNeeds get_needs(const at::Tensor& input, const GroupedMap& map) {
   return {wants_gradient(input), wants_gradient(map.weight.parameter), wants_gradient(map.bias)};
 }
@@ -122,7 +121,7 @@ class GroupedLayersFunction : public torch::autograd::Function<GroupedLayersFunc
       const variable_list saved = autograd->get_saved_variables();
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
       variable_list gradients = compute_all_gradients(backward, saved, grad_outputs[0]);
-      gradients.emplace_back();  // the forward's last argument has none
+      gradients.emplace_back();  // for the forward's last argument
       return gradients;
     });
   }

@@ -30,7 +30,7 @@ GroupedLinear::GroupedLinear(GroupedLinearOptions options)
   if (first_gemm < 0) {
     raise<UsageError>("GroupedLinear: first_gemm is {}; expected a number from 0 on", first_gemm);
   }
-  // The mode gives the weights their shapes; what is sent is the caller's affair.
+  // The mode determines the weights' shapes; the caller communicates.
   const LinearParallel parallel = linear_parallel("GroupedLinear", options_.parameters);
   if (parallel.is_divided() && own.bias) {
     raise<UsageError>(
@@ -49,7 +49,7 @@ GroupedLinear::GroupedLinear(GroupedLinearOptions options)
         "GroupedLinear: fuse_wgrad_accumulation adds to the main_grad of each map's weight, and "
         "single_grouped_weight makes one parameter of all; use one of them");
   }
-  maps_.reserve(static_cast<std::size_t>(own.num_gemms));  // registered slots stay where they are
+  maps_.reserve(static_cast<std::size_t>(own.num_gemms));  // registered slots must not move
   for (std::int64_t i = 0; i < own.num_gemms; ++i) {
     Map& map = maps_.emplace_back(Map{{}, layers_.add(fmt::format(".gemm_{}", first_gemm + i))});
     map.operation.set_parallel({.size = parallel.size, .group = parallel.group});
@@ -58,7 +58,7 @@ GroupedLinear::GroupedLinear(GroupedLinearOptions options)
   make_parameters(sizes, parallel);
 }
 
-// Weights are drawn in the same order whether they become one parameter or many.
+// Draws the weights in the same order for one joined parameter or many.
 void GroupedLinear::make_parameters(const LinearParametersOptions& sizes,
                                     const LinearParallel& parallel) {
   std::vector<at::Tensor> weights;
@@ -101,7 +101,7 @@ std::vector<Weight> GroupedLinear::weights() const {
   return own;
 }
 
-// Undefined ones where there are none.
+// Undefined tensors if there are no biases.
 std::vector<at::Tensor> GroupedLinear::biases() const {
   if (grouped_bias_.defined()) return grouped_bias_.unbind(0);
   std::vector<at::Tensor> own;
@@ -158,10 +158,10 @@ void check_buffer(const std::string& module, const char* name,
   }
 }
 
-// A checkpoint knows each map by its own run, and a gradient that waits is asked for by each layer.
+// Checkpoints record each map's run separately, and delayed gradients belong to each layer.
 bool runs_once(const LinearCall& call) { return !call.delays_wgrad && !recomputation::is_active(); }
 
-// Nothing casts, watches, keeps or repeats any of the products.
+// True if no recipe, feature, cache or checkpoint applies to any GEMM.
 bool is_plain(const LinearCall& call) {
   return runs_once(call) && !call.is_first_microbatch && !call.accumulates_wgrad;
 }

@@ -19,7 +19,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Everything that the backward needs besides the input and the weights.
+// The state of the backward besides input and weights.
 struct GroupedBackward final : torch::CustomClassHolder {
   std::vector<std::int64_t> rows;
   bool dgrad = false;
@@ -42,7 +42,7 @@ at::Tensor new_or(const at::Tensor& buffer, std::int64_t rows, std::int64_t colu
   return buffer.defined() ? output_view(buffer) : at::empty({rows, columns}, like.options());
 }
 
-// saved: the input, then the weights. The order of the results is that of the forward's tensors.
+// saved: input, then weights. Results are in the order of the forward's tensors.
 variable_list compute_gradients(const GroupedBackward& backward, const variable_list& saved,
                                 const at::Tensor& grad_output) {
   const at::Tensor grad = grad_output.contiguous();
@@ -109,7 +109,7 @@ class GroupedFunction : public torch::autograd::Function<GroupedFunction> {
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
       variable_list gradients = naming_layer(
           backward.layer, [&] { return compute_gradients(backward, saved, grad_outputs[0]); });
-      gradients.resize(gradients.size() + 2);  // the forward's last two arguments have none
+      gradients.resize(gradients.size() + 2);  // for the forward's last two arguments
       return gradients;
     });
   }

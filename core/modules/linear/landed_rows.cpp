@@ -31,7 +31,7 @@ class JoinIntoFunction : public torch::autograd::Function<JoinIntoFunction> {
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     variable_list parts = gradients[0].split_with_sizes(context->saved_data["rows"].toIntVector());
-    parts.emplace_back();  // the buffer has none
+    parts.emplace_back();  // for the buffer
     return parts;
   }
 };

@@ -9,7 +9,7 @@ Linear::Linear(LinearOptions options) : options_(std::move(options)), operation_
     raise<UsageError>("Linear: in_features is {} and out_features {}; expected at least 1",
                       options_.in_features, options_.out_features);
   }
-  settle_split("Linear", options_.parameters_split, options_.out_features);
+  resolve_split("Linear", options_.parameters_split, options_.out_features);
   LinearParallel parallel = linear_parallel("Linear", options_.parameters);
   parallel.request_overlap("Linear", options_.overlap, options_.parameters);
   operation_.set_parallel(parallel);

@@ -16,7 +16,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// True if the tensors lie in memory as at::cat would put them.
+// Returns true if the tensors are adjacent in memory, in the layout of at::cat.
 bool are_adjacent(at::TensorList parts) {
   const at::Tensor& first = parts.front();
   std::int64_t offset = first.storage_offset();
@@ -29,8 +29,8 @@ bool are_adjacent(at::TensorList parts) {
   });
 }
 
-// cat(parts, 0), without a copy where the parts are adjacent. `stored`: their values are elsewhere,
-// and the result has one element of memory.
+// Returns cat(parts, 0), without a copy if the parts are adjacent. `stored`: the values are stored
+// elsewhere, and the result stores one element.
 class JoinFunction : public torch::autograd::Function<JoinFunction> {
  public:
   static at::Tensor forward(AutogradContext* context, at::TensorList parts, bool stored) {
@@ -48,8 +48,8 @@ class JoinFunction : public torch::autograd::Function<JoinFunction> {
     if (!are_adjacent(parts)) return at::cat(parts, 0);
     at::Tensor joined = at::empty({0}, first.options())
                             .set_(first.storage(), first.storage_offset(), sizes, first.strides());
-    // A view that was made below autograd counts versions by itself; the backward must notice an
-    // in-place change of the parts, which are views of one tensor and so share their counter.
+    // A view created below autograd has a separate version counter. The backward must detect an
+    // in-place change of the parts, which are views of one tensor and share its counter.
     torch::autograd::impl::set_version_counter(joined,
                                                torch::autograd::impl::version_counter(first));
     return joined;
@@ -57,9 +57,9 @@ class JoinFunction : public torch::autograd::Function<JoinFunction> {
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const auto rows = context->saved_data["rows"].toIntVector();
-    variable_list of_parts(rows.size());  // they come later, or not at all
+    variable_list of_parts(rows.size());  // delayed, or none
     if (grads[0].defined()) of_parts = grads[0].split_with_sizes(rows, 0);
-    of_parts.emplace_back();  // `stored` has none
+    of_parts.emplace_back();  // for `stored`
     return of_parts;
   }
 };
@@ -88,7 +88,7 @@ void check_split(const char* module, const std::vector<ParameterPart>& split,
   }
 }
 
-// Older scripts name parts "query_", to which "weight" was appended; checkpoints have query_weight.
+// Older scripts name parts "query_" and append "weight"; checkpoints contain query_weight.
 void strip_underscores(const char* module, std::vector<ParameterPart>& split) {
   std::set<std::string_view> names;
   for (ParameterPart& part : split) {
@@ -104,8 +104,8 @@ void strip_underscores(const char* module, std::vector<ParameterPart>& split) {
 
 }  // namespace
 
-void settle_split(const char* module, std::vector<ParameterPart>& split,
-                  std::int64_t out_features) {
+void resolve_split(const char* module, std::vector<ParameterPart>& split,
+                   std::int64_t out_features) {
   strip_underscores(module, split);
   const auto shares = [](const ParameterPart& part) { return !part.out_features; };
   if (split.empty() || !std::ranges::all_of(split, shares)) {

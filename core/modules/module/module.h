@@ -1,6 +1,6 @@
-// Base of all modules: a torch::nn::Module whose tensors can be replaced from outside, whose
-// forward is one call with one struct of inputs, and whose parent calls it through a replaceable
-// function. That is all that the Python adapter needs of a module.
+// Base class of all modules: a torch::nn::Module whose tensors can be replaced from outside, whose
+// forward has one struct of inputs, and which its parent calls through a replaceable function. The
+// Python adapter requires nothing else.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -24,57 +24,57 @@ class LinearLayer;
 struct DelayedWgrad;
 struct ContextParallel;
 
-// A module's results: one tensor for most; more where an option asks for them (return_bias,
-// return_layernorm_output), in the order that Transformer Engine returns them.
+// A module's results: usually one tensor; more if an option requests them (return_bias,
+// return_layernorm_output), in Transformer Engine's order.
 using Outputs = std::vector<at::Tensor>;
 
 class TELENS_EXPORT Module : public torch::nn::Module {
  public:
-  // Replaces the parameter registered under `name` ("weight", "fc1_bias", ...): the
-  // module computes with `tensor` from now on. Throws UsageError naming the module's own names if
-  // there is no such tensor.
+  // Replaces the parameter registered under `name` ("weight", "fc1_bias", ...): the module uses
+  // `tensor` from now on. Throws UsageError that lists the module's names if there is no such
+  // parameter.
   void set_tensor(const std::string& name, at::Tensor tensor,
                   std::optional<QuantizedTensor> quantized = std::nullopt);
 
-  // True for the weights of GEMMs, which may be stored in low precision.
+  // Returns true for the weights of GEMMs, which may be stored in low precision.
   bool is_gemm_weight(const std::string& name) const { return weight_slots_.contains(name); }
 
-  // How a parameter lies on the ranks of the tensor-parallel group.
+  // Returns how a parameter is divided among the ranks of the tensor-parallel group.
   ParameterPlacement placement(const std::string& name) const;
 
-  // The entry of state_dict under `_extra_state`: plain bytes (uint8, 1-D), or undefined if the
-  // module has nothing of the kind. Restoring throws UsageError on bytes that are not its own.
+  // The entry `_extra_state` of state_dict: bytes (uint8, 1-D), or undefined if the module has no
+  // such state. Restoring throws UsageError for bytes of another module.
   virtual at::Tensor extra_state() const { return {}; }
   virtual void set_extra_state(const at::Tensor& bytes);
 
-  // Its own linear layers, GEMM by GEMM; those of children are theirs.
+  // Returns this module's linear layers by GEMM, without those of children.
   virtual std::vector<LinearLayer*> layers() { return {}; }
 
-  // The quantizers of its own tensors, in groups of the slots of one GEMM: those of its layers, or
-  // an attention's.
+  // Returns the quantizers of this module's tensors, grouped by GEMM slots: of its layers or of an
+  // attention.
   virtual std::vector<LayerQuantization*> quantizations();
 
-  // The group of tensor-parallel layers, here and in all children; its size is the option tp_size.
+  // Sets the group of tensor-parallel layers in this module and all children; its size is the
+  // option tp_size.
   void set_tensor_parallel_group(const ProcessGroupPtr& group);
 
-  // Makes the gradients of weights that the oldest backward left (delay_wgrad_compute), those of
-  // its last layer first; children are asked by themselves. False where nothing waited.
+  // Computes the weight gradients of the oldest pending backward (delay_wgrad_compute), last layer
+  // first, without children. Returns false if none is pending.
   bool backward_dw();
-  // As above, but the gradients go to `take` and not to the weights.
+  // As above, but passes the gradients to `take` instead of the weights.
   bool make_delayed_wgrads(const std::function<void(const DelayedWgrad&)>& take);
   bool has_delayed_wgrads();
-  // They are not made any more: all, or those of one backward, the oldest being number 0.
+  // Discards pending gradients: all, or those of one backward (0: the oldest).
   void drop_delayed_wgrads(std::optional<std::size_t> backward);
 
-  // How attention, here and in all children, is divided along the sequence.
+  // Sets how attention in this module and all children is divided along the sequence.
   virtual void set_context_parallel(const ContextParallel& parallel);
 
-  // The module's name in debug configurations; modules with layers inside pass on
-  // "<name>.<suffix>" by the contract.
+  // Sets the module's name in debug configurations; inner layers receive "<name>.<suffix>".
   virtual void set_debug_name(const std::string& name) {}
 
  protected:
-  // Registers under the module's own name and remembers where the value is kept.
+  // Registers a tensor and remembers its slot.
   void register_slot(std::string name, at::Tensor& slot, at::Tensor value);
   void register_weight(std::string name, Weight& slot, at::Tensor value);
   void place(const std::string& name, ParameterPlacement placement) {
@@ -88,8 +88,8 @@ class TELENS_EXPORT Module : public torch::nn::Module {
 };
 
 // A module with a forward. InputsT is an aggregate with a static describe(visitor) that visits
-// (name, pointer to member, doc) in the order of the Python arguments; a module's Options struct
-// has one too. Parents call children with operator(), never with forward().
+// (name, pointer to member, doc) in the order of the Python arguments; so is a module's Options
+// struct. Parents call children with operator(), not with forward().
 template <typename InputsT>
 class CallableModule : public Module {
  public:
@@ -102,7 +102,7 @@ class CallableModule : public Module {
     return override_ ? override_(inputs) : forward(inputs);
   }
 
-  // For the adapter: the parent calls this instead of forward (nullptr: forward again).
+  // For the adapter: the parent calls this instead of forward; nullptr restores forward.
   void set_override(Function function) { override_ = std::move(function); }
 
  private:

@@ -22,7 +22,7 @@ constexpr const char* kName = "MoEDispatcher";
 
 using Optional = std::optional<at::Tensor>;
 
-// Chunks of a matrix of chunks, row by row -> column by column.
+// Transposes the order of chunks from row-major to column-major.
 struct Transposed {
   at::Tensor sizes;
   at::Tensor order;
@@ -90,7 +90,7 @@ std::int64_t MoEDispatcher::first_expert() const {
   return group_ ? rank_in(*group_) * num_local_experts() : 0;
 }
 
-// `first`: the first call of this kind, which all ranks compare.
+// `first`: the first call of this kind; all ranks compare it.
 void MoEDispatcher::compare(std::string text, bool& first) const {
   compare_once_over_ranks(claim(std::move(text)), group_, std::exchange(first, false));
 }
@@ -102,13 +102,13 @@ void MoEDispatcher::check(const at::Tensor& hidden, const at::Tensor& routing_ma
         "{}: hidden is {} and routing_map {}; expected [tokens, hidden] and [tokens, {}], the "
         "number of experts",
         kName, c10::str(hidden.sizes()), c10::str(routing_map.sizes()), num_experts_);
-    // The others are on their way to compare.
+    // Other ranks will block in the comparison: report the error to them.
     if (ranks_ > 1 && std::exchange(first_dispatch_, false))
       report_error_to_ranks(claim({}), why, group_);
     throw ShapeError(why);
   }
   if (ranks_ == 1) return;
-  // The numbers themselves are gathered, and as many as there are experts.
+  // Gathers the counts, one per expert.
   compare(fmt::format("sends rows to {} experts", num_experts_), first_dispatch_);
 }
 
@@ -126,7 +126,7 @@ at::Tensor MoEDispatcher::counts_of_ranks(const at::Tensor& own,
 DispatchedTokens MoEDispatcher::dispatch(const at::Tensor& hidden, const at::Tensor& routing_map,
                                          const std::optional<at::Tensor>& probs) {
   check(hidden, routing_map);
-  const at::Tensor routed = routing_map.gt(0);  // negative: an empty slot
+  const at::Tensor routed = routing_map.gt(0);  // a negative entry is an empty slot
   const at::Tensor counts = counts_of_ranks(routed.sum(0), dispatch_claims(hidden, probs));
   const std::int64_t rank = group_ ? rank_in(*group_) : 0;
   const at::Tensor own = counts[rank].view({ranks_, num_local_experts()});

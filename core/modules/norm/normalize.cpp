@@ -62,7 +62,7 @@ class NormalizeFunction : public torch::autograd::Function<NormalizeFunction> {
   }
 };
 
-// FP64 is for checking numbers: LibTorch's operators, as often differentiable as they are.
+// FP64 is for verification: LibTorch's operators, with their higher derivatives.
 at::Tensor normalize_in_double(Normalization normalization, const at::Tensor& x,
                                const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                                const ops::NormOptions& options) {

@@ -19,13 +19,13 @@ at::Tensor by_head(const at::Tensor& tensor, std::int64_t head_size) {
 
 constexpr std::string_view kL2Normalization = "L2Normalization";
 
-// x / sqrt(sum(x^2) + eps) of each head, in FP32 (FP64 for FP64), rounded once.
+// x / sqrt(sum(x^2) + eps) per head, in FP32 (FP64 for FP64), rounded once.
 at::Tensor divided_by_norm(const at::Tensor& x, double eps) {
   const at::Tensor wide = to_accumulation_dtype(x);
   return (wide * (wide.square().sum(-1, /*keepdim=*/true) + eps).rsqrt()).to(x.scalar_type());
 }
 
-// [..., groups, heads a group, size] -> [..., heads, size]
+// [..., groups, heads per group, size] -> [..., heads, size]
 at::Tensor join_groups(const at::Tensor& tensor) { return tensor.flatten(-3, -2); }
 
 ParameterOptions projection_parameters(const MultiheadAttentionOptions& options, bool output) {
@@ -36,13 +36,14 @@ ParameterOptions projection_parameters(const MultiheadAttentionOptions& options,
   return parameters;
 }
 
-// Keys and values of a cross attention overlap with nothing.
+// Keys and values of a cross attention do not overlap.
 OverlapSwitches get_overlap(std::string_view child, const MultiheadAttentionOptions& options) {
   if (child == "key_value") return {};
   return options.overlap.named(child == "proj" ? "proj" : "qkv");
 }
 
-// ALiBi's slopes go by a head's place among those of all ranks, of which `own` are this one's.
+// ALiBi's slopes depend on a head's index among the heads of all ranks; this rank has `own` of
+// them.
 ScoreArguments with_own_slopes(ScoreArguments scores, std::int64_t heads, std::int64_t own,
                                const LinearParallel& parallel, const at::Device& device) {
   if (!is_alibi(scores.core_attention_bias_type) || own == heads || !parallel.group) return scores;
@@ -54,7 +55,7 @@ ScoreArguments with_own_slopes(ScoreArguments scores, std::int64_t heads, std::i
   return scores;
 }
 
-// The angles of a rank's `length` positions, from those of the whole sequence.
+// Selects the angles of a rank's `length` positions from those of the whole sequence.
 at::Tensor angles_of_chunks(const at::Tensor& angles, std::int64_t length, const ContextRank& at) {
   if (at.size == 1) return angles;
   if (angles.size(0) < length * at.size) {
@@ -160,8 +161,8 @@ void MultiheadAttention::make_query_key_norms() {
       .normalized_shape = {head_size()},
       .eps = options_.qk_norm_eps,
       .parameters = options_.parameters,
-      // A rank's gradient is that of its own heads; Megatron-LM adds up
-      // over the group what has this attribute.
+      // A rank's gradient covers its heads; Megatron-LM sums parameters with this attribute over
+      // the group.
       .sequence_parallel = ranks_ > 1 ? std::optional(true) : std::nullopt};
   const auto make = [&](const char* child) -> std::shared_ptr<CallableModule<NormInputs>> {
     if (type == "RMSNorm") return register_module(child, std::make_shared<RMSNorm>(norm));
@@ -256,7 +257,7 @@ MultiheadAttention::QueryKeyValue MultiheadAttention::project(
 at::Tensor MultiheadAttention::rotate_packed(const at::Tensor& t, const at::Tensor& angles,
                                              const std::optional<at::Tensor>& cu_seqlens,
                                              const std::optional<at::Tensor>& starts) const {
-  // [1, tokens, 1, channels]: each token's own angles, as generation with a cache has them.
+  // [1, tokens, 1, channels]: angles per token, as in generation with a cache.
   if (angles.dim() == 4 && angles.size(0) == 1 && angles.size(1) == t.size(0)) {
     return apply_rotary_embedding(t.unsqueeze(0), angles, /*batch_dim=*/1, rotary_pairs())
         .squeeze(0);
@@ -312,8 +313,8 @@ void MultiheadAttention::normalize(QueryKeyValue& qkv) const {
   }
 }
 
-// A rotary embedding or a norm behind a projection changes the gradients whose codes were made: the
-// layers then cast them anew.
+// A rotary embedding or a norm after a projection changes the quantized gradients: the layers then
+// quantize them again.
 void MultiheadAttention::hand_gradient_casts(const MultiheadAttentionInputs& inputs) {
   const AttentionScales& scales = core_attention_->scales();
   scales.output->clear();

@@ -10,7 +10,7 @@
 namespace telens {
 namespace {
 
-// x / keep where a number drawn for each index of the first dimension keeps it, else 0
+// x / keep if a random number per index of the first dimension keeps it, else 0
 // (https://arxiv.org/abs/1603.09382).
 at::Tensor drop_path(const at::Tensor& x, double rate) {
   const double keep = 1 - rate;
@@ -21,8 +21,8 @@ at::Tensor drop_path(const at::Tensor& x, double rate) {
   return x.div(keep) * kept.to(x.scalar_type());
 }
 
-// A decoder's lengths of keys are those of the encoder's output; the keys of its self attention are
-// as long as the queries.
+// In a decoder the key lengths refer to the encoder's output; the keys of self attention have the
+// queries' lengths.
 ScoreArguments with_keys_of_queries(ScoreArguments scores) {
   scores.cu_seqlens_kv = scores.cu_seqlens_q;
   scores.cu_seqlens_kv_padded = scores.cu_seqlens_q_padded;
