@@ -12,7 +12,7 @@
 namespace telens {
 namespace {
 
-// Places in groups_, and so in the order of the slots.
+// Indices in groups_, in the order of the slots.
 constexpr std::size_t kQueryKeyValue = 0;
 constexpr std::size_t kOutput = 1;
 constexpr std::size_t kSoftmax = 2;
@@ -25,8 +25,8 @@ void AttentionQuantization::make_groups() {
   for (auto& group : groups_) group = std::make_shared<LayerQuantization>(windows);
 }
 
-// GEMM1_OUTPUT, GEMM2_INPUT and GEMM3_OUTPUT forward; GRAD_OUTPUT1, GRAD_INPUT2 and GRAD_INPUT3
-// backward.
+// Transformer Engine's slots: GEMM1_OUTPUT, GEMM2_INPUT and GEMM3_OUTPUT forward; GRAD_OUTPUT1,
+// GRAD_INPUT2 and GRAD_INPUT3 backward.
 Fp8Attention AttentionQuantization::of(const Contexts& contexts, const std::string& name) const {
   const auto quantizer = [&](std::size_t group, TensorRole role) {
     return contexts[group].quantizers[role];
@@ -53,7 +53,7 @@ Fp8Attention AttentionQuantization::begin(const ForwardContext& context,
                                           const AutocastOptions& options, const at::Device& device,
                                           bool asks_gradient, const std::string& name) {
   make_groups();
-  const bool trains = recomputation::trains();  // evaluation leaves no trace
+  const bool trains = recomputation::trains();  // evaluation records no amax
   Contexts contexts;
   for (std::size_t group = 0; group < groups_.size(); ++group) {
     ForwardContext& own = contexts[group];

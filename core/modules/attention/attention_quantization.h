@@ -15,8 +15,8 @@
 
 namespace telens {
 
-// Names as in Transformer Engine: S is the softmax of P, the scaled and biased scores. nullptr: the
-// tensor is not cast.
+// Quantizers, named as in Transformer Engine: S is the softmax of P, the scaled and biased scores.
+// nullptr if the tensor is not quantized.
 struct AttentionQuantizers {
   std::shared_ptr<Quantizer> qkv;
   std::shared_ptr<Quantizer> s;
@@ -26,8 +26,8 @@ struct AttentionQuantizers {
   std::shared_ptr<Quantizer> d_qkv;
 };
 
-// True if each product casts its operands in blocks along what it adds over; then those of qkv and
-// d_o alone are cast.
+// True if each GEMM quantizes its operands in blocks along its summed dimension. Then only qkv and
+// d_o are quantized.
 inline bool casts_in_blocks(const Quantizer& qkv) { return scheme(qkv.mode()).block_length != 0; }
 
 // Scales that the layers around the attention reuse (Recipe::fp8_mha).
@@ -41,18 +41,18 @@ struct Fp8Attention {
   AttentionQuantizers quantizers;
   AttentionScales scales;
   std::shared_ptr<Region> region;
-  bool first_in_region = false;  // its backward ends the backward of the region
+  bool first_in_region = false;  // its backward ends the region's backward
   bool shares_scales = false;    // Recipe::fp8_mha
   bool hands_output = false;     // the forward's fp8_output
-  // The backward's sum of the output times its gradient takes the output's codes.
+  // The backward computes the sum of output times gradient from the output's codes.
   bool sums_output_codes = false;
-  std::string name;  // the layer's, for messages
+  std::string name;  // the layer's name for messages
 };
 
-// Makes its slots when they are first needed: most attentions run in high precision.
+// Creates its slots on demand: most attentions run in high precision.
 class AttentionQuantization {
  public:
-  // How a forward runs under `context`, whose recipe has fp8_dpa. asks_gradient: a backward comes.
+  // Begins a forward under `context`, whose recipe has fp8_dpa. asks_gradient: a backward follows.
   Fp8Attention begin(const ForwardContext& context, const AutocastOptions& options,
                      const at::Device& device, bool asks_gradient, const std::string& name);
   // Like begin(), for a forward that a checkpoint recomputes.
@@ -63,7 +63,7 @@ class AttentionQuantization {
 
   const AttentionScales& scales() const { return scales_; }
 
-  // Empty before any forward under delayed scaling.
+  // Empty before the first forward under delayed scaling.
   at::Tensor extra_state() const;
   // Throws UsageError on bytes of another module.
   void set_extra_state(const at::Tensor& bytes);
@@ -73,7 +73,7 @@ class AttentionQuantization {
   void make_groups();
   Fp8Attention of(const Contexts& contexts, const std::string& name) const;
 
-  std::array<std::shared_ptr<LayerQuantization>, 3> groups_ = {};  // all made, or none
+  std::array<std::shared_ptr<LayerQuantization>, 3> groups_ = {};  // all or none are set
   AttentionScales scales_;
 };
 

@@ -27,13 +27,13 @@ using torch::autograd::variable_list;
 constexpr const char* kName = "DotProductAttention";
 constexpr const char* kKept = "blocked_attention";
 
-// A backward needs these beside tensors; autograd keeps those that are learned.
+// The non-tensor state of a backward; autograd keeps learned tensors.
 struct KeptAttention final : torch::CustomClassHolder {
   AttentionRules rules;
   ScoreDropout dropout;
 };
 
-// The order of what save_for_backward keeps.
+// The order of the tensors in save_for_backward.
 enum Saved : std::uint8_t {
   kSavedQuery,
   kSavedKey,
@@ -44,7 +44,7 @@ enum Saved : std::uint8_t {
   kSavedLogSum
 };
 
-// The scores of queries and keys in the dtype that sums are made in.
+// Computes scores of queries and keys in the accumulation dtype.
 class Attention {
  public:
   Attention(const QueryKeyValueHeads& heads, const AttentionRules& rules,
@@ -71,7 +71,7 @@ class Attention {
   }
   at::Tensor key(const ScoreBlock& block) const { return block.of_keys(key_); }
   at::Tensor value(const ScoreBlock& block) const { return block.of_keys(value_); }
-  // [1, heads or 1, 1, 1]; undefined: there is none
+  // [1, heads or 1, 1, 1]; undefined if there is none
   at::Tensor sink(const ScoreBlock& block) const {
     return sink_.defined() ? block.of_scores(sink_) : sink_;
   }
@@ -97,8 +97,8 @@ class Attention {
   at::Tensor sink_;
 };
 
-// Writes the block's part of the output, and of the logarithm of its softmax's sum, which is -Inf
-// where a query sees nothing.
+// Writes the block's part of the output and of the log-sum-exp, which is -Inf for fully masked
+// queries.
 void attend_to(Attention& attention, const ScoreBlock& block, const at::Tensor& output,
                const at::Tensor& log_sum) {
   at::Tensor weights = attention.ruled(attention.plain_scores(block), block);
@@ -107,7 +107,7 @@ void attend_to(Attention& attention, const ScoreBlock& block, const at::Tensor& 
   const at::Tensor sink = attention.sink(block);
   if (sink.defined()) largest = at::maximum(largest, sink);
   const at::Tensor shift = seen_or(largest, 0);
-  // A user's function may return a tensor of the user's.
+  // A user function may return a tensor that the user keeps.
   weights = (attention.changes() ? weights.sub(shift) : weights.sub_(shift)).exp_();
   at::Tensor sum = weights.sum(-1, /*keepdim=*/true);
   if (sink.defined()) sum.add_((sink - shift).exp_());
@@ -137,7 +137,7 @@ class Gradients {
   Attention attention_;
   at::Tensor output_gradient_;
   at::Tensor delta_;    // [batch, heads, seq_q, 1]: sum of the output times its gradient
-  at::Tensor log_sum_;  // where a query sees nothing, infinity
+  at::Tensor log_sum_;  // infinity for fully masked queries
   at::Tensor query_, key_, value_, bias_, offset_;
 };
 

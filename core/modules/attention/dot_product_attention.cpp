@@ -26,7 +26,7 @@ using ops::or_undefined;
 constexpr const char* kVanilla = "vanilla";
 constexpr const char* kLearnable = "learnable";
 
-// The part of some heads, [1, heads, 1, 1]; nothing where there is none.
+// Selects some heads of [1, heads, 1, 1]; nullopt if there is no offset.
 std::optional<at::Tensor> get_offset(const at::Tensor& offset, std::int64_t first,
                                      std::int64_t heads) {
   if (!offset.defined()) return std::nullopt;
@@ -48,7 +48,7 @@ ScoreFunction get_function(const ScoreCallback& callback, const char* name,
   };
 }
 
-// In FP8, whose backward NVTE_FP8_DPA_BWD may leave to high precision.
+// Runs in FP8; NVTE_FP8_DPA_BWD may run the backward in high precision.
 at::Tensor attend_cast(const QueryKeyValueHeads& heads, const AttentionRules& rules,
                        const Fp8Attention& fp8) {
   if (has_fp8_backward()) return attend_in_fp8(heads, rules, fp8);
@@ -152,7 +152,7 @@ double DotProductAttention::scale(const at::Tensor& query) const {
   return options_.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(-1))));
 }
 
-// It goes with the arguments that Transformer Engine takes beside it.
+// Checks score_mod against the arguments that Transformer Engine allows with it.
 void DotProductAttention::check_score_mod(const DotProductAttentionInputs& inputs,
                                           const std::string& format) const {
   if (!inputs.score_mod && !inputs.score_mod_bprop) return;
@@ -210,7 +210,7 @@ std::pair<at::Tensor, at::Tensor> DotProductAttention::attend(
   rules.choice = call.asked_choice();
   const QueryKeyValueHeads qkv{to_activation_dtype(heads.query), to_activation_dtype(heads.key),
                                to_activation_dtype(heads.value)};
-  // torch.autocast would round the mask of scores, and is off where a checkpoint computes anew.
+  // torch.autocast would round the mask; it is off in the recomputation of a checkpoint.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const std::optional<Fp8Attention>& fp8 = call.fp8();
   if (fp8 && rules.change) {
@@ -252,7 +252,7 @@ Outputs DotProductAttention::forward(const DotProductAttentionInputs& inputs) {
   try {
     return attend_checked(inputs);
   } catch (const Error& refusal) {
-    // The others have compared by then: this rank's next call is no first one either.
+    // The other ranks have compared by then, so this rank's next call does not compare.
     if (std::exchange(first_in_context_, false)) report_error_in_context(refusal.what());
     throw;
   }

@@ -1,5 +1,5 @@
-// softmax(Q K^T * scale) V (https://arxiv.org/abs/1706.03762), through LibTorch: with Transformer
-// Engine's masks, windows, biases and softmaxes.
+// softmax(Q K^T * scale) V (https://arxiv.org/abs/1706.03762), with Transformer Engine's masks,
+// windows, biases and softmaxes.
 #pragma once
 
 #include <optional>
@@ -20,7 +20,7 @@ struct ContextAttention;
 
 struct DotProductAttentionOptions {
   std::int64_t num_attention_heads = 0;
-  std::vector<std::int64_t> kv_channels = {};  // one number, or that of keys and that of values
+  std::vector<std::int64_t> kv_channels = {};  // one number, or one for keys and one for values
   std::optional<std::int64_t> num_gqa_groups = {};
   double attention_dropout = 0.0;
   std::string qkv_format = "sbhd";
@@ -28,7 +28,7 @@ struct DotProductAttentionOptions {
   std::optional<double> softmax_scale = {};
   ScoreOptions scores = ScoreOptions();
   bool return_max_logit = false;
-  std::optional<at::Device> device = {};  // softmax_offset is made here
+  std::optional<at::Device> device = {};  // device of softmax_offset
 
   template <typename Visitor>
   static void describe(Visitor&& visit) {
@@ -96,26 +96,25 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
 
   explicit DotProductAttention(DotProductAttentionOptions options);
 
-  // [seq_q, batch, heads * value channels], [batch, seq_q, ...] for bshd or [tokens, ...] for thd;
-  // with return_max_logit, [heads] FP32 besides. The rows of a query that may look at nothing are
-  // 0, as are tokens of thd that belong to no sequence. In FP8 (fp8_attention.h) inside an autocast
-  // whose recipe has fp8_dpa, which takes no FP64; with fp8_output the result then carries its
-  // codes (core/quantization/quantized_payload.h), and UsageError tells of a recipe that does not
-  // cast it.
+  // Returns [seq_q, batch, heads * value channels], [batch, seq_q, ...] for bshd or [tokens, ...]
+  // for thd; with return_max_logit also [heads] FP32. Rows of fully masked queries are 0, and so
+  // are thd tokens outside of sequences. Runs in FP8 (fp8_attention.h) inside an autocast whose
+  // recipe has fp8_dpa, except for FP64. With fp8_output the codes are attached to the result
+  // (core/quantization/quantized_payload.h); throws UsageError if the recipe does not quantize it.
   Outputs forward(const DotProductAttentionInputs& inputs) override;
 
   void set_debug_name(const std::string& name) override { layer_.hooks().set_name(name); }
 
-  // Each rank then has two chunks of every sequence (context_order.h), and cu_seqlens are those of
-  // the whole sequences. Arguments that do not go with it are refused by the forward.
+  // Divides the attention: each rank has two chunks of every sequence (context_order.h), and
+  // cu_seqlens describe the whole sequences. The forward rejects arguments that are not supported.
   void set_context_parallel(const ContextParallel& parallel) override {
     context_ = parallel;
     first_in_context_ = true;
   }
   const ContextParallel& context() const { return context_; }
 
-  // Amax histories and scales of delayed scaling with fp8_dpa; else empty, for Transformer Engine's
-  // checkpoints have the key.
+  // Amax histories and scales of delayed scaling with fp8_dpa; else empty: Transformer Engine's
+  // checkpoints contain the key.
   at::Tensor extra_state() const override { return layer_.quantization().extra_state(); }
   void set_extra_state(const at::Tensor& bytes) override {
     layer_.quantization().set_extra_state(bytes);
@@ -124,27 +123,27 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
     return layer_.quantization().groups();
   }
 
-  // The casts of its output and of the gradients of its inputs, for layers around it.
+  // The scales of its output and of its input gradients, for the layers around it.
   const AttentionScales& scales() const { return layer_.quantization().scales(); }
 
   const DotProductAttentionOptions& options() const { return options_; }
 
  private:
-  // Queries, keys and values of any layout as [batch, heads, seq, size], and their masks.
+  // Queries, keys and values as [batch, heads, seq, size], and their masks.
   struct Heads {
     at::Tensor query;
     at::Tensor key;
     at::Tensor value;
     std::vector<at::Tensor> masks;
-    std::int64_t first_head = 0;  // its place in softmax_offset
+    std::int64_t first_head = 0;  // index in softmax_offset
   };
-  // Where this rank's chunks lie under context parallelism.
+  // Positions of this rank's chunks under context parallelism.
   struct Places {
     ContextPositions query;
     ContextPositions key;
-    bool alike;  // queries and keys lie in the same places
+    bool alike;  // queries and keys have the same positions
   };
-  // Packed sequences (thd); the places are set under context parallelism alone.
+  // Packed sequences (thd); positions are set only under context parallelism.
   struct Packed {
     PackedSequences queries;
     PackedSequences keys;
@@ -170,11 +169,11 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
 
   Packed packed(const DotProductAttentionInputs& inputs) const;
 
-  // Under context parallelism.
+  // Runs under context parallelism.
   void check_context(const DotProductAttentionInputs& inputs) const;
-  // Before the first comparison: the other ranks are on their way to it.
+  // Reports an error of this rank before the first comparison, in which the other ranks will block.
   void report_error_in_context(const std::string& reason) const;
-  // Throws UsageError where ranks of the groups are about to attend in different ways.
+  // Throws UsageError if ranks of the groups attend in different ways.
   void compare_in_context(const QueryKeyValueHeads& heads, const DotProductAttentionInputs& inputs,
                           const ContextAttention& how);
   Places places(const Heads& heads, const DotProductAttentionInputs& inputs) const;
@@ -187,7 +186,7 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
   AttentionLayer layer_;
   ContextParallel context_;
   bool first_in_context_ = true;
-  at::Tensor softmax_offset_;  // [1, heads, 1, 1], FP32; of the learnable softmax alone
+  at::Tensor softmax_offset_;  // [1, heads, 1, 1], FP32; learnable softmax only
 };
 
 }  // namespace telens

@@ -1,4 +1,4 @@
-// DotProductAttention under context parallelism: what goes with it, and how it is divided.
+// DotProductAttention under context parallelism: checks, positions and communication.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
 #include <fmt/format.h>
@@ -25,7 +25,7 @@
 namespace telens {
 namespace {
 
-// cu_seqlens, which may be int32 or int64, on any device.
+// cu_seqlens: int32 or int64, on any device.
 bool are_alike(const std::optional<at::Tensor>& query, const std::optional<at::Tensor>& key) {
   if (!key) return true;
   return query &&
@@ -43,7 +43,7 @@ std::string describe_claim(const char* name, const at::Tensor& heads) {
                      wants_gradient(heads) ? " with a gradient" : "");
 }
 
-// A few numbers as they are; of more the first ones, and a digest of all.
+// Formats a few numbers completely, and more numbers as the first ones and a digest.
 std::string claim_of_sums(const char* name, const std::optional<at::Tensor>& sums) {
   constexpr std::size_t kMost = 17;
   constexpr std::size_t kFirst = 8;
@@ -107,9 +107,9 @@ const char* get_comm_type(const ContextParallel& context) {
 
 }  // namespace
 
-// In the first call, and in each of another kind: a message of its own in every call would cost
-// more than the exchange of short sequences. A rank that alone begins another kind later waits in
-// vain, and says so after the time that the groups' collectives have.
+// Compares in the first call and in each call of another kind: comparing in every call would cost
+// more than the exchange of short sequences. A rank that alone starts another kind times out with
+// an error.
 void DotProductAttention::compare_in_context(const QueryKeyValueHeads& heads,
                                              const DotProductAttentionInputs& inputs,
                                              const ContextAttention& how) {
@@ -260,7 +260,7 @@ at::Tensor DotProductAttention::attend_divided(const Heads& heads, const Places&
                                   to_activation_dtype(heads.value)};
   const AttentionCall part = call.part();
   how.fp8 = part.fp8();
-  // A rank that refuses something before would leave the others waiting.
+  // A rank that rejects its arguments earlier would leave the other ranks waiting.
   compare_in_context(chunks, inputs, how);
   check_fp8(how.fp8);
   how.bias = checked_bias(inputs.scores, chunks, how);

@@ -28,15 +28,15 @@ using ops::or_undefined;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Everything that the backward needs besides the tensors that autograd keeps.
+// The non-tensor state of the backward.
 struct KeptFp8Attention final : torch::CustomClassHolder {
   AttentionRules rules;
   ScoreDropout dropout;
   Fp8Attention fp8;
-  std::vector<at::ScalarType> dtypes;  // those of query, key and value
+  std::vector<at::ScalarType> dtypes;  // of query, key and value
 };
 
-// The order of what save_for_backward keeps.
+// The order of the tensors in save_for_backward.
 enum Kept : std::uint8_t {
   kQueryKept,
   kKeyKept,
@@ -46,11 +46,11 @@ enum Kept : std::uint8_t {
   kBias,
   kOffset,
   kChoices,
-  kOutputKept,  // where the sum of it times its gradient is made of it; undefined: of the scores
+  kOutputKept,  // undefined if the sum of output times gradient comes from the scores
   kOutputScaleInv
 };
 
-// The softmax as V meets it, before its cast.
+// The softmax with dropout, before its cast.
 at::Tensor dropped_softmax(Fp8Softmax& softmax, const ScoreBlock& block,
                            const ScoreDropout& dropout) {
   const at::Tensor& weights = softmax.of(block).weights;
@@ -60,7 +60,7 @@ at::Tensor dropped_softmax(Fp8Softmax& softmax, const ScoreBlock& block,
   return dropped;
 }
 
-// Small ones are drawn as they ever were.
+// Small problems keep the original RNG stream.
 ScoreDropout make_dropout(const at::Tensor& query, const at::Tensor& key, double probability) {
   const ScoreShape shape = score_shape(query, key);
   return ops::is_on_host(query) && shape.scores() > block_limits().most_whole
@@ -72,7 +72,7 @@ bool has_scores(const at::Tensor& query, const at::Tensor& key) {
   return query.numel() != 0 && key.numel() != 0;
 }
 
-// softmax(P) V, whose scales are multiplied in at the end. FP32.
+// softmax(P) V in FP32; scales are applied at the end.
 at::Tensor attend_to_codes(const CodedHeads& heads, const AttentionRules& rules,
                            ChunkedQuantizer& cast, const ScoreDropout& dropout) {
   Fp8Softmax softmax(heads, rules);
@@ -94,9 +94,9 @@ at::Tensor attend_to_codes(const CodedHeads& heads, const AttentionRules& rules,
 }
 
 struct CastOutput {
-  at::Tensor values;          // the attention's result
-  at::Tensor kept;            // the backward sums it times its gradient; or undefined
-  at::Tensor kept_scale_inv;  // defined: codes
+  at::Tensor values;          // result of the attention
+  at::Tensor kept;            // for the backward's sum of output times gradient; may be undefined
+  at::Tensor kept_scale_inv;  // defined if `kept` are codes
 };
 
 CastOutput cast_output(const at::Tensor& attended, at::ScalarType dtype, const Fp8Attention& fp8) {
@@ -151,21 +151,21 @@ at::Tensor Fp8AttentionFunction::forward(AutogradContext* context, const at::Ten
   return output.values;
 }
 
-// One backward: the scores anew, and the gradients of a block at a time.
+// One backward: recomputes the scores and computes gradients one block at a time.
 class Fp8Gradients {
  public:
   Fp8Gradients(const KeptFp8Attention& kept, const variable_list& saved,
                const at::Tensor& output_gradient);
 
-  // dQ, dK and dV in FP32, before their cast; those of bias and offset besides.
+  // dQ, dK and dV in FP32 before their cast; also the gradients of bias and offset.
   void compute();
 
   std::vector<at::Tensor> of_inputs;
-  at::Tensor of_bias;    // undefined: there is none
-  at::Tensor of_offset;  // the same
+  at::Tensor of_bias;    // undefined if there is no bias
+  at::Tensor of_offset;  // undefined if there is no offset
 
  private:
-  // Gradients of P, and those of S summed with its weights.
+  // Gradients of P, and the weighted sums of the gradients of S.
   struct ScoreGradients {
     at::Tensor of_scores;
     at::Tensor delta;
@@ -180,7 +180,7 @@ class Fp8Gradients {
   ScoreDropout dropout_;
   CodedHeads heads_;
   CodedTensor output_gradient_;
-  at::Tensor delta_;  // [batch, heads, seq_q, 1]; undefined: a block's scores make it
+  at::Tensor delta_;  // [batch, heads, seq_q, 1]; undefined if computed per block
   ChunkedQuantizer weights_;
   ChunkedQuantizer scores_;
   std::optional<Fp8Softmax> softmax_;
@@ -322,9 +322,8 @@ at::Tensor attend_in_fp8(const QueryKeyValueHeads& heads, const AttentionRules& 
                                      if_defined(rules.bias.source()), rules.offset, &rules, &fp8);
 }
 
-// Codes in the order of the layout, of the values as they are handed on, under the scale that made
-// them: the same codes as before, except where a value is a subnormal of its FP16 dtype, in which
-// it was rounded.
+// Attaches codes in the memory order of the output, quantized with the same scale: the same codes
+// as before, except for values that were rounded as FP16 subnormals.
 at::Tensor with_codes(const at::Tensor& output, const std::optional<Fp8Attention>& fp8) {
   if (!fp8 || !fp8->hands_output) return output;
   const at::Tensor values = output.contiguous();

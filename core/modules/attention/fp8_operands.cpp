@@ -8,7 +8,7 @@
 namespace telens {
 namespace {
 
-// FP32: no other dtype has the range of all scales of blocks.
+// FP32: no other dtype covers the range of block scales.
 at::Tensor cast_over_size(const Quantizer& quantizer, const at::Tensor& x) {
   if (x.numel() == 0) return x.to(at::kFloat);
   QuantizedTensor quantized = quantizer.quantize(x, {.rowwise = true, .columnwise = false});
@@ -17,7 +17,7 @@ at::Tensor cast_over_size(const Quantizer& quantizer, const at::Tensor& x) {
 }
 
 at::Tensor cast_over_positions(const Quantizer& quantizer, const at::Tensor& x) {
-  // One copy here saves one in each product of a block of scores.
+  // One copy here saves a copy in the GEMM of each block.
   return cast_over_size(quantizer, x.transpose(-1, -2)).transpose(-1, -2).contiguous();
 }
 

@@ -28,7 +28,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Codes of keys and values behind the inverse of their scale, as the one tensor that travels.
+// The tensor that travels: the inverse scale, then the codes of keys and values.
 class CodeTravelers {
  public:
   CodeTravelers(const at::Tensor& key, const at::Tensor& value) : travelers_(key, value) {}
@@ -44,7 +44,7 @@ class CodeTravelers {
   at::Tensor value(const at::Tensor& packed) const { return travelers_.value(codes(packed)); }
 
  private:
-  static constexpr std::int64_t kScaleBytes = 4;  // FP32, in front: there it is aligned
+  static constexpr std::int64_t kScaleBytes = 4;  // FP32, first for alignment
   static at::Tensor codes(const at::Tensor& packed) {
     return packed.narrow(0, kScaleBytes, packed.numel() - kScaleBytes);
   }
@@ -52,13 +52,13 @@ class CodeTravelers {
   Travelers travelers_;
 };
 
-// The order of what save_for_backward keeps.
+// The order of the tensors in save_for_backward.
 enum KeptOfRing : std::uint8_t {
   kRingQuery,
   kRingKey,
   kRingValue,
   kRingScaleInv,
-  kRingSoftmaxScales,  // one a step
+  kRingSoftmaxScales,  // one per step
   kRingOutput,         // codes under delayed scaling
   kRingOutputScaleInv,
   kRingLse
@@ -67,13 +67,13 @@ enum KeptOfRing : std::uint8_t {
 struct KeptFp8Ring final : torch::CustomClassHolder {
   RingAttention how;
   Fp8Attention fp8;
-  std::vector<at::Tensor> kept;        // dropout's choices of each step, without dropout none
-  std::vector<at::ScalarType> dtypes;  // those of query, key and value
+  std::vector<at::Tensor> kept;        // dropout's choices per step; empty without dropout
+  std::vector<at::ScalarType> dtypes;  // of query, key and value
 };
 
 bool is_delayed(const Fp8Attention& fp8) { return fp8.quantizers.o->known_scale().defined(); }
 
-// One step multiplies values of codes; their scales come afterwards.
+// The operands of a step: decoded codes. Scales are applied afterwards.
 struct StepOperands {
   PartialHeads heads;
   at::Tensor query_scale_inv;
@@ -112,7 +112,7 @@ class StepCodes {
   FormatId format_;
 };
 
-// softmax V of one step, whose softmax is cast.
+// softmax V of one step with a quantized softmax.
 PartialAttention attend_to_step(const StepOperands& step, ChunkedQuantizer& cast) {
   const PartialHeads& heads = step.heads;
   const std::int64_t queries = heads.query.size(2);
@@ -134,15 +134,15 @@ PartialAttention attend_to_step(const StepOperands& step, ChunkedQuantizer& cast
   return result;
 }
 
-// The backward of each step knows this of all keys.
+// Values over all keys for the backward of each step.
 struct CodedGradients {
-  at::Tensor output;  // values of codes
+  at::Tensor output;  // decoded codes
   at::Tensor scale_inv;
   at::Tensor delta;
   at::Tensor lse;
 };
 
-// Gradients of one step's query, key and value in FP32, before their cast.
+// Gradients of a step's query, key and value in FP32 before their cast.
 std::vector<at::Tensor> gradients_of_step(const StepOperands& step, const CodedGradients& of,
                                           const at::Tensor& softmax_scale,
                                           const KeptFp8Ring& kept) {

@@ -24,14 +24,14 @@ using ops::or_undefined;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// present: the keys and values that are at this rank.
+// present: the keys and values at this rank.
 PartialHeads get_heads(const RingStep& step, const at::Tensor& queries, const Travelers& travelers,
                        const at::Tensor& present) {
   return {step.query.of(queries), step.key.of(to_accumulation_dtype(travelers.key(present))),
           step.key.of(to_accumulation_dtype(travelers.value(present)))};
 }
 
-// The forward of a step multiplies these.
+// The forward operands of a step.
 PartialHeads cast_forward(const RingAttention& how, const PartialHeads& heads) {
   if (!how.qkv) return heads;
   const CodedHeads coded =
@@ -39,7 +39,7 @@ PartialHeads cast_forward(const RingAttention& how, const PartialHeads& heads) {
   return {coded.query.over_size, coded.key.over_size, coded.value.over_positions};
 }
 
-// Its backward multiplies others.
+// The backward operands of a step.
 void cast_backward(const RingAttention& how, PartialHeads& heads, AttentionGradients& gradients) {
   if (!how.qkv) return;
   const CodedHeads coded =
@@ -54,7 +54,7 @@ void cast_backward(const RingAttention& how, PartialHeads& heads, AttentionGradi
 struct KeptRing final : torch::CustomClassHolder {
   explicit KeptRing(RingAttention kept) : how(std::move(kept)) {}
   RingAttention how;
-  std::vector<at::Tensor> kept;  // dropout's choices of each step, without dropout none
+  std::vector<at::Tensor> kept;  // dropout's choices per step; empty without dropout
 };
 
 class RingAttentionFunction : public torch::autograd::Function<RingAttentionFunction> {
@@ -117,7 +117,7 @@ class RingAttentionFunction : public torch::autograd::Function<RingAttentionFunc
       AttentionGradients of{step.query.of(output_gradient), step.query.of(delta),
                             step.query.of(saved[4])};
       cast_backward(how, heads, of);
-      // Computed beside the transfer of what the ranks before have added up.
+      // Runs during the transfer of the previous ranks' sum.
       const at::Tensor own = at::zeros(present.sizes(), queries.options());
       add_partial_gradients(
           heads,
