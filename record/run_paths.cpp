@@ -14,8 +14,8 @@
 #include <system_error>
 #include <tuple>
 
-#include "core/base/text.h"
 #include "core/base/error.h"
+#include "core/base/text.h"
 #include "record/disk_space.h"
 #include "record/run_writer.h"
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "analysis/records.h"
-#include "core/base/io.h"
 #include "core/base/error.h"
+#include "core/base/io.h"
 #include "core/base/text.h"
 #include "features/builtin_options.h"
 #include "hooks/config/environment_variables.h"

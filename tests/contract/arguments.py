@@ -51,9 +51,7 @@ OF_ANY_MODULE = {
         "params_dtype device init_method output_layer_init_method"
     ),
     MODULES + "test_an_epsilon_is_finite_and_not_below_0": "eps layernorm_epsilon qk_norm_eps",
-    "MainGrad.equals_grad_for_every_gemm_of_every_module": (
-        "fuse_wgrad_accumulation"
-    ),
+    "MainGrad.equals_grad_for_every_gemm_of_every_module": ("fuse_wgrad_accumulation"),
     "test_debug_session.py::test_layer_names_follow_the_structure_of_the_model": "name",
     "test_delayed_wgrads.py::"
     "test_gradients_have_the_bits_of_those_that_the_backward_makes": "delay_wgrad_compute",
