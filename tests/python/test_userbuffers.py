@@ -257,7 +257,9 @@ def refusals_of_layers(rank: int, size: int) -> None:
             layer(x)
         out = layer(x)
     for call in (lambda: layer(x), lambda: out.sum().backward()):
-        with pytest.raises(telens.UsageError, match="destroy_ub has been called since the layer"):
+        with pytest.raises(
+            telens.UsageError, match="destroy_ub was called after the layer was created"
+        ):
             call()
     words = rf"tp_size is {size}, but initialize_ub received 1"
     with userbuffers(1), pytest.raises(telens.UsageError, match=words):
