@@ -10,7 +10,7 @@
 #include "analysis/facts.h"
 #include "analysis/rules/precision_names.h"
 #include "core/base/json.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "core/formats/scheme.h"
 #include "features/fake_quant/fake_quant_options.h"
 #include "features/precision_ledger/precision_ledger_options.h"

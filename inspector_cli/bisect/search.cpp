@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "core/base/printable.h"
+#include "core/base/text.h"
 
 namespace telens::cli {
 namespace {

@@ -12,7 +12,7 @@
 #include "analysis/rules.h"
 #include "analysis/run_state.h"
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/diagnosis_text.h"

@@ -17,7 +17,7 @@
 #include "analysis/run_difference.h"
 #include "core/base/error.h"
 #include "core/base/json.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/open_run.h"

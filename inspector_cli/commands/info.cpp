@@ -19,8 +19,7 @@
 #include "analysis/records.h"
 #include "analysis/run_state.h"
 #include "analysis/warm_up.h"
-#include "core/base/printable.h"
-#include "core/base/rank_words.h"
+#include "core/base/text.h"
 #include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/analysis_display.h"
@@ -228,7 +227,7 @@ void print_events(const record::RunReader& run, bool all) {
       }
       const auto& [event, ranks] = events[i];
       const std::string reporters =
-          ranks.size() > 1 ? fmt::format(" (reported by {})", ranks_in_words(ranks)) : "";
+          ranks.size() > 1 ? fmt::format(" (reported by {})", describe_ranks(ranks)) : "";
       line(printable(kind), fmt::format("iteration {}: {}{}", event.iteration,
                                         get_event_text(event, run), reporters));
     }

@@ -10,8 +10,8 @@
 #include <system_error>
 #include <utility>
 
-#include "core/base/bounded_file.h"
 #include "core/base/error.h"
+#include "core/base/io.h"
 #include "core/base/names.h"
 #include "core/base/text.h"
 #include "hooks/config/python_regex.h"

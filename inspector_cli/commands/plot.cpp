@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/chart.h"

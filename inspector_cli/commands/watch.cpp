@@ -18,7 +18,7 @@
 
 #include "analysis/followed_run.h"
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/open_run.h"

@@ -14,7 +14,7 @@
 #include "analysis/severity.h"
 #include "analysis/warm_up.h"
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "inspector_cli/report/axis.h"
 #include "inspector_cli/report/open_run.h"
 #include "inspector_cli/terminal/text.h"

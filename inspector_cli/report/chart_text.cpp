@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "inspector_cli/report/axis.h"
 #include "inspector_cli/report/chart.h"
 #include "inspector_cli/report/histogram_chart.h"

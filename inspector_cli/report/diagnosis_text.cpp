@@ -14,7 +14,7 @@
 #include "analysis/rules.h"
 #include "analysis/run_state.h"
 #include "core/base/json.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "inspector_cli/terminal/terminal.h"
 #include "inspector_cli/terminal/text.h"
 

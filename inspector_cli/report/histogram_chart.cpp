@@ -7,7 +7,7 @@
 
 #include "analysis/records.h"
 #include "core/base/error.h"
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "inspector_cli/report/axis.h"
 
 namespace telens::cli {

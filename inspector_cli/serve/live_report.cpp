@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "core/base/printable.h"
+#include "core/base/text.h"
 #include "inspector_cli/report/page.h"
 #include "inspector_cli/report/report_page.h"
 

@@ -35,7 +35,7 @@ void compare_activation(const std::string& text, const at::Tensor& x, const py::
       {.subject = subject,
        .group_name = "tp_group",
        .text = text,
-       .mend = "distribute_saved_activations is for a tensor that all of them have alike; leave it "
+       .hint = "distribute_saved_activations is for a tensor that all of them have alike; leave it "
                "out if each rank holds its own part, for example under sequence_parallel",
        .details = contents},
       ranks);

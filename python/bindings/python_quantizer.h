@@ -6,7 +6,7 @@
 #include <memory>
 #include <mutex>
 
-#include "core/quantization/own_gemm.h"
+#include "core/quantization/quantized_tensor.h"
 #include "core/quantization/quantizer.h"
 
 namespace telens::python {
@@ -43,7 +43,8 @@ class PythonQuantizer final : public Quantizer {
   void check(const QuantizedTensor& made, const at::Tensor& x, Usage usage) const;
 
   std::shared_ptr<Shared> shared_;
-  std::shared_ptr<const OwnGemm> own_gemm_;  // its qgemm; nullptr if the class does not define it
+  std::shared_ptr<const CustomGemm>
+      custom_gemm_;  // its qgemm; nullptr if the class does not define it
   ScalingMode mode_;
 };
 

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/modules/layer/values_of_codes.h"
+#include "core/modules/layer/gemm_operands.h"
 #include "core/ops/four_over_six.h"
-#include "core/quantization/carried_codes.h"
+#include "core/quantization/quantized_payload.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/module.h"
 
@@ -182,10 +182,10 @@ void bind_quantized_tensor(py::module_& module) {
   module.def(
       "stand_for_codes",
       [](const at::Tensor& tensor, std::shared_ptr<QuantizedTensor> storage) {
-        stand_for_codes(tensor, std::move(storage));
+        bind_quantized(tensor, std::move(storage));
       },
       py::arg("tensor"), py::arg("storage"), "Binds a tensor without values to this storage.");
-  module.def("values_of_codes", &values_of_codes, py::arg("tensor"), py::arg("dtype"),
+  module.def("values_of_codes", &dequantize_handle, py::arg("tensor"), py::arg("dtype"),
              py::call_guard<WithoutGil>(),
              "The values of a tensor that stands for its codes, differentiable.");
 }
@@ -203,7 +203,7 @@ namespace {
 class WrapFunction : public torch::autograd::Function<WrapFunction> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& tensor) {
-    const py::object wrapper = wrap_quantized(*carried_codes(tensor));
+    const py::object wrapper = wrap_quantized(*find_quantized(tensor));
     return THPVariable_Unpack(wrapper.ptr());
   }
 
@@ -216,7 +216,7 @@ class WrapFunction : public torch::autograd::Function<WrapFunction> {
 }  // namespace
 
 at::Tensor wrap_carried(const at::Tensor& tensor) {
-  if (stands_for_codes(tensor) || carried_codes(tensor) == nullptr) return tensor;
+  if (is_quantized_handle(tensor) || find_quantized(tensor) == nullptr) return tensor;
   return WrapFunction::apply(tensor);
 }
 

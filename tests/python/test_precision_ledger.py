@@ -217,7 +217,9 @@ def test_a_run_without_a_ledger_is_wrong_use(tmp_path, layer, x, command):
     run({}, tmp_path, layer, x)
     result = command(tmp_path)
     assert result.returncode == 2
-    assert "this run has no ledger; record it with the feature telens.PrecisionLedger" in result.stderr
+    assert (
+        "this run has no ledger; record it with the feature telens.PrecisionLedger" in result.stderr
+    )
 
 
 @pytest.mark.parametrize("named_before", [True, False])
