@@ -48,13 +48,21 @@ std::optional<double> zeros_in(const Facts& facts, const Place& place, std::int6
   return *number / *elements;
 }
 
+bool is_constant(const Facts& facts, const First& first) {
+  const Series* deviation = facts.find(first.place, "std");
+  return first.size.value > 0 && deviation != nullptr && deviation->at(first.size.iteration) == 0;
+}
+
 std::vector<First> first_sizes(const Facts& facts) {
   std::vector<First> firsts;
   for (const Series& series : root_mean_squares(facts, TensorName::weight)) {
     if (series.points.empty()) continue;
     const Point& first = series.points.front();
     if (first.iteration > facts.first_iteration() + kBeginning) continue;
-    firsts.push_back({series.place, first, zeros_in(facts, series.place, first.iteration)});
+    First found{series.place, first, zeros_in(facts, series.place, first.iteration)};
+    // The gain of a norm starts at 1. It is not comparable to the weights of linear layers.
+    if (is_constant(facts, found) && first.value == 1) continue;
+    firsts.push_back(found);
   }
   return firsts;
 }
@@ -195,11 +203,6 @@ std::optional<Finding> judge_zeros(const Facts& facts, const Weights& weights, c
           "shard (FSDP: sync_module_states, or initialize after to_empty())"};
 }
 
-bool is_constant(const Facts& facts, const First& first) {
-  const Series* deviation = facts.find(first.place, "std");
-  return first.size.value > 0 && deviation != nullptr && deviation->at(first.size.iteration) == 0;
-}
-
 // Returns nullopt if the weight is like the others. Residual branches and adapters start at zero,
 // all of a kind.
 std::optional<Finding> judged(const Facts& facts, const Weights& weights, const First& each) {
@@ -247,7 +250,8 @@ Rule weight_initialization() {
       .doc =
           "In the first iterations, the root mean square of a weight differs by a factor of 6 from "
           "the corresponding layers of other blocks, or by a factor of 16 from all other layers, "
-          "or all of its elements are equal. All-zero weights are reported only if corresponding "
+          "or all of its elements are equal (and not 1, as the gain of a norm). All-zero weights "
+          "are reported only if corresponding "
           "layers are nonzero, because residual branches and adapters start at zero. Also "
           "reported: a weight of which at least 1/64 is zero, if its root mean square is smaller "
           "by that share. Pruning is excluded, because it keeps the large elements.",

@@ -1,5 +1,6 @@
 """TELens finds where low-precision training goes wrong.
 
+``telens.watch`` records the tensors of an ordinary torch model.
 ``telens.pytorch`` has the FP8 modules and ``telens.paddle`` those for PaddlePaddle,
 ``telens.common.recipe`` the recipes, ``telens.debug`` the sessions that observe and record GEMMs,
 and ``telens.open_run`` reads a recorded run.
@@ -26,8 +27,10 @@ from telens.run import Run, open_run  # noqa: E402
 def __getattr__(name: str) -> object:
     # As in Transformer Engine, telens.pytorch works after `import telens`. It is imported on first
     # use.
-    if name in ("common", "debug", "paddle", "pytorch"):
+    if name in ("attach", "common", "debug", "paddle", "pytorch"):
         return importlib.import_module(f"telens.{name}")
+    if name in ("step", "watch"):
+        return getattr(importlib.import_module("telens.attach"), name)
     if name == "summary":
         return importlib.import_module("telens.pytorch.model_summary").summary
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
