@@ -36,8 +36,7 @@ STATEMENTS = (
     ),
     Statement(
         "A tensor that outgrows scales which follow it is clipped for good after 12 iterations.",
-        SCALES + "test_a_tensor_that_outgrows_scales_which_follow_it_is_clipped_for_good_after_12"
-        "_iterations",
+        SCALES + "test_growing_tensor_clips_after_12_iterations",
     ),
     Statement(
         "A scale that is held at the amax of a burst is stale from the next larger amax on.",

@@ -219,6 +219,6 @@ STATEMENTS = (
     Statement(
         "Without Paddle, or beside a version that was not tried, the import is refused with what "
         "to install.",
-        "test_paddle_import.py::test_another_version_than_was_tried_is_refused",
+        "test_paddle_import.py::test_rejects_untested_versions",
     ),
 )

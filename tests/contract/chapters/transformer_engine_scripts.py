@@ -43,8 +43,7 @@ STATEMENTS = (
     ),
     Statement(
         "With `--config`, `step()` of the script's optimizer ends an iteration.",
-        RUN_AS_TE + "test_an_optimizers_step_ends_an_iteration_and_gradients_are_accumulated_"
-        "before_it",
+        RUN_AS_TE + "test_optimizer_step_ends_an_iteration",
     ),
     Statement(
         "Of several optimizers that take turns, the first to step ends iterations.",
