@@ -55,8 +55,8 @@ std::string comparison_note(const record::RunReader& run) {
   why = why.substr(0, why.find(record::kNotComparedAnymore));
   const std::vector<int> compared_no_more(ranks.begin(), ranks.end());
   return fmt::format(
-      "from iteration {} on {} {} compared with no other, so what differs between ranks from there "
-      "on is not seen: {}",
+      "from iteration {} on, {} {} not compared with other ranks, so differences between ranks are "
+      "not detected: {}",
       first->iteration, describe_ranks(compared_no_more), ranks.size() == 1 ? "was" : "were", why);
 }
 

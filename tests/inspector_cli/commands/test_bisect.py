@@ -82,7 +82,7 @@ def test_3_of_200_layers_are_found_within_40_runs(bisect, places):
     # 2 runs at the ends, 3 * (9 + 1) of cuts, 2 of those that check the entries.
     assert bisect.runs() <= 34
     assert err == ""
-    assert f"({bisect.runs()} runs)" in out
+    assert f"({bisect.runs()} runs in total)" in out
 
 
 @pytest.mark.parametrize("places", PLANTS, ids=str)

@@ -161,7 +161,11 @@ def test_gradient_falling_with_successor_is_ignored(findings, training):
     [
         (30, 1, ("MXFP8 would lose 1 %", "current scaling would lose as much, 30 %")),
         (1, 30, ("current scaling would lose 1 %", "MXFP8 would lose as much, 30 %")),
-        (1, None, ("current scaling would lose 1 %", "mxfp8_underflows% of LogFp8TensorStats")),
+        (
+            1,
+            None,
+            ("current scaling would lose 1 %", "record mxfp8_underflows% with LogFp8TensorStats"),
+        ),
     ],
 )
 def test_recipe_is_recommended_by_whatif_loss(findings, training, current, mxfp8, words):
