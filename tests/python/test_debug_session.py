@@ -211,7 +211,7 @@ def test_unknown_arguments_and_options_are_errors(tmp_path):
         debug.initialize("", log_directory=tmp_path)
     with pytest.raises(telens.UsageError, match="on_full"):
         debug.initialize("", log_dir=tmp_path, recording={"on_fulll": "drop"})
-    with pytest.raises(telens.UsageError, match="no folder"):
+    with pytest.raises(telens.UsageError, match="no such folder"):
         debug.initialize("", log_dir=tmp_path, feature_dirs=tmp_path / "nowhere")
 
 

@@ -185,7 +185,7 @@ def refusals(rank: int) -> None:
     refused("tp_group must be a process group of this rank, or None", draw(2), tp_group="tp")
     refused("checkpoint: distribute_saved_activations must be True", draw(2),
             distribute_saved_activations=1)  # fmt: skip
-    own = "leave it out where each has its own part, as under sequence_parallel"
+    own = "leave it out if each rank holds its own part, for example under sequence_parallel"
     refused(f"rank {rank} of tp_group .*digest .*rank {1 - rank} keeps .*{own}", draw(9, 3) + rank)
     refused(rf"\[{8 - rank}, 2\].* rank {1 - rank} keeps a part of .* \[{7 + rank}, 2\]",
             draw(8 - rank, 2))  # fmt: skip

@@ -121,8 +121,8 @@ def refusals(rank: int) -> None:
     layer = te.TransformerLayer(64, 64, 4, **divided)
     with pytest.raises(telens.UsageError, match="tp_size is 2 and there is no tp_group"):
         layer(torch.ones(16, 1, 64))
-    with pytest.raises(telens.UsageError, match="give it the heads of this rank"):
-        te.DotProductAttention(4, 16, tp_size=2)
+    with pytest.raises(telens.UsageError, match="num_attention_heads is 3 for 2 tensor-parallel"):
+        te.DotProductAttention(3, 16, tp_size=2)
 
 
 def two_ranks(rank: int) -> None:

@@ -302,7 +302,9 @@ def test_calls_of_an_own_namespace_go_to_the_enabled_feature(tmp_path, mine):
             mine.scale("fc2", tensor=one, tensor_name="x")
         with pytest.raises(AssertionError):
             mine.scale("fc1", tensor_name="x")
-        with pytest.raises(AttributeError, match=r"no call 'scal' \(did you mean 'scale'\?\)"):
+        with pytest.raises(
+            AttributeError, match=r"lacks the call 'scal' \(did you mean 'scale'\?\)"
+        ):
             _ = mine.scal
         debug.step()
     assert mine.ended == ["step", "session"]

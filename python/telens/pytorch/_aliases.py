@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -81,7 +82,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         root, _, name = fullname.partition(f"{_ROOT}.")
         if root or name not in FORMER_PATHS:
             return None
-        return importlib.machinery.ModuleSpec(fullname, self)
+        present = importlib.util.find_spec(f"{_ROOT}.{FORMER_PATHS[name]}")
+        return importlib.machinery.ModuleSpec(fullname, self, origin=present.origin)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         name = spec.name.removeprefix(f"{_ROOT}.")
