@@ -4,6 +4,7 @@ import json
 import subprocess
 import warnings
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +14,9 @@ from torch.utils.checkpoint import checkpoint
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import telens
+from telens import debug
 
+PAGES = Path(__file__).resolve().parents[2] / "docs"
 LAYERS = ["embed", "norm", "query", "key", "conv", "up", "head"]
 TENSORS = ["activation", "weight", "output", "gradient", "dgrad", "wgrad"]
 AMAX = {
@@ -327,3 +330,14 @@ def test_llama_of_transformers_is_recorded_and_judged_healthy(tmp_path, build_fo
         text=True,
     )
     assert json.loads(result.stdout)["findings"] == []
+
+
+def test_program_of_the_page_loses_the_updates_that_it_shows(tmp_path, monkeypatch):
+    page = (PAGES / "attach.md").read_text()
+    program = page.split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    exec(compile(program, "attach.md", "exec"), {})
+    debug.end_debug()
+    assert "More than 93 % of the updates" in page
+    assert min(recorded("run", "lost_updates%").values()) > 93

@@ -24,6 +24,7 @@ class Example(NamedTuple):
 STATS = "stats --format csv"
 EXAMPLES = {
     "flight_recorder": Example("diagnose", "(32 of 32 rules checked)"),
+    "attach": Example("stats --stat mean", "dgrad"),
     "block_recipes": Example("blocks", "block_underflows%", options=("--recipe", "mxfp8")),
     "compare_recipes": Example(STATS, "nvfp4"),
     "current_scaling_for_gradients": Example("stats --stat saturated", "gradient"),
