@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from distributed_workers import run_ranks
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -341,3 +342,36 @@ def test_program_of_the_page_loses_the_updates_that_it_shows(tmp_path, monkeypat
     debug.end_debug()
     assert "More than 93 % of the updates" in page
     assert min(recorded("run", "lost_updates%").values()) > 93
+
+
+def train_wrapped(wrap, folder):
+    """Trains with and without a watch; returns the watched names."""
+    plain, watched = wrap(new_model()), wrap(new_model())
+    losses = train(plain)
+    with telens.watch(watched, AMAX, folder) as watch:
+        assert train(watched) == losses
+    for one, other in zip(plain.parameters(), watched.parameters(), strict=True):
+        one, other = (getattr(each, "to_local", lambda each=each: each)() for each in (one, other))
+        assert torch.equal(one, other)
+    return watch.layers
+
+
+def train_on_ranks(rank, folder):
+    def fully_shard(model):
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = torch.distributed.init_device_mesh("cpu", (2,))
+        return fully_shard(model, mesh=mesh)
+
+    wraps = {"ddp": nn.parallel.DistributedDataParallel, "fsdp2": fully_shard}
+    for name, wrap in wraps.items():
+        assert train_wrapped(wrap, f"{folder}/{name}") == LAYERS
+
+
+def test_ddp_and_fsdp2_keep_their_bits_on_2_ranks(tmp_path):
+    run_ranks(train_on_ranks, str(tmp_path))
+    for wrapper in ("ddp", "fsdp2"):
+        rows = telens.open_run(tmp_path / wrapper).records(statistic="numel")
+        for tensor in TENSORS:
+            found = rows[(rows["layer"] == "up") & (rows["tensor"] == tensor)]
+            assert {*found["iteration"]} == {0, 1, 2}, (wrapper, tensor)
