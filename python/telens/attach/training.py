@@ -109,10 +109,6 @@ class OptimizerWatch:
 
     Parameters
     ----------
-    model
-        steps of optimizers without a parameter of it are ignored
-    layer_of
-        maps ``id(parameter)`` to the layer whose weight it is
     on_step
         called after each step
     guard
@@ -123,14 +119,12 @@ class OptimizerWatch:
 
     def __init__(
         self,
-        model: torch.nn.Module,
-        layer_of: dict[int, str],
         on_step: Callable[[], None],
         guard: Callable[[Callable], Callable],
         every: int,
     ) -> None:
-        self.model = model
-        self.layer_of = layer_of
+        self.models: list[torch.nn.Module] = []
+        self.layer_of: dict[int, str] = {}
         self.on_step = on_step
         self.every = every
         self.steps = 0
@@ -140,13 +134,22 @@ class OptimizerWatch:
             register_optimizer_step_post_hook(guard(self._after)),
         ]
 
+    def add(self, model: torch.nn.Module, layer_of: dict[int, str]) -> None:
+        """Measures steps on the parameters of this model, too.
+
+        ``layer_of`` maps ``id(weight)`` to the name of the layer. Steps of optimizers without a
+        parameter of an added model are ignored.
+        """
+        self.models.append(model)
+        self.layer_of.update(layer_of)
+
     def remove(self) -> None:
         for handle in self.handles:
             handle.remove()
 
     def _trained(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
         # Looked up in each step: FSDP and tensor parallelism replace parameters.
-        watched = {id(each) for each in self.model.parameters()}
+        watched = {id(each) for model in self.models for each in model.parameters()}
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         return [p for p in parameters if id(p) in watched and p.grad is not None]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import pathlib
@@ -16,7 +17,7 @@ from telens.attach.modules import find_edge, own_tensors, watched_modules
 from telens.attach.training import LossWatch, OptimizerWatch, in_backward
 from telens.debug import arguments, sessions
 
-__all__ = ["Watch", "step", "watch"]
+__all__ = ["Watch", "current", "step", "watch"]
 
 CONFIG = pathlib.Path(__file__).with_name("attach.yaml")
 _TENSORS = ("activation", "weight", "output", "gradient", "dgrad", "wgrad")
@@ -50,18 +51,39 @@ class Watch:
         self.model = model
         self._layers: list[_Layer] = []
         self._handles: list[Any] = []
+        self._covered: set[torch.nn.Module] = set()
         self._steps_itself = True
         self._optimizer_stepped = False
+        self._losses = LossWatch()
+        self._optimizers = OptimizerWatch(self._on_step, self._guard, every)
+        self.add(model, "")
+        # Before the session's own handler, which closes the run.
+        atexit.register(self.stop)
+
+    def add(self, model: torch.nn.Module, prefix: str | None = None) -> None:
+        """Watches another model in the same session.
+
+        Its names begin with ``prefix`` and a dot; None: the name of its class.
+        """
+        prefix = type(model).__name__ if prefix is None else prefix
         weights: dict[int, str] = {}
         for name, module in watched_modules(model):
-            self._layers.append(_Layer(name))
+            if module in self._covered:
+                continue
+            own = prefix if module is model else f"{prefix}.{name}"
+            layer = _Layer(own if prefix else name)
+            self._layers.append(layer)
             weight = getattr(module, "weight", None)
             if isinstance(weight, torch.Tensor):
-                weights.setdefault(id(weight), name)
-            hook = self._guard(functools.partial(self._forward, self._layers[-1]))
+                weights.setdefault(id(weight), layer.name)
+            hook = self._guard(functools.partial(self._forward, layer))
             self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
-        self._losses = LossWatch()
-        self._optimizers = OptimizerWatch(model, weights, self._on_step, self._guard, every)
+        self._covered.update(model.modules())
+        self._optimizers.add(model, weights)
+
+    def covers(self, module: torch.nn.Module) -> bool:
+        """Returns True if the module belongs to a watched model."""
+        return module in self._covered
 
     @property
     def layers(self) -> list[str]:
@@ -79,6 +101,7 @@ class Watch:
         if _current is not self:
             return
         _current = None
+        atexit.unregister(self.stop)
         self._detach()
         if self._optimizer_stepped:
             self._finish(None)
@@ -234,7 +257,7 @@ def watch(
             "pass the model that contains them"
         )
     if _current is not None and not _C.debug.is_initialized():
-        _current._detach()  # its session was ended by debug.end_debug()
+        _current.stop()  # its session was ended by debug.end_debug()
     sessions.initialize(
         CONFIG if config is None else config,
         log_dir=log_dir,
@@ -254,6 +277,11 @@ def _is_compiled(model: torch.nn.Module) -> bool:
     if isinstance(model, torch._dynamo.OptimizedModule):
         return True
     return any(each._compiled_call_impl is not None for each in model.modules())
+
+
+def current() -> Watch | None:
+    """Returns the running watch, None if no model is watched."""
+    return _current if _C.debug.is_initialized() else None
 
 
 def step(loss: float | torch.Tensor | None = None) -> None:

@@ -1,0 +1,56 @@
+"""Attaches TELens in a process that ``telens run`` has started, once it imports torch.
+
+``telens run`` puts this folder at the front of PYTHONPATH. Processes that do not import torch, such
+as launchers, pay for nothing but this file.
+"""
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds torch as usual, and attaches after its import."""
+
+    def find_spec(self, fullname, path, target=None):
+        if fullname != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            self._loader, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec):
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module):
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        try:
+            importlib.import_module("telens.attach.everywhere").attach_from_environment()
+        except Exception as error:  # a debug tool does not end a training
+            print(f"telens run: not attached: {error}", file=sys.stderr)
+
+
+def _import_shadowed():
+    """Imports the sitecustomize that this one hides, if there is one."""
+    path = list(sys.path)
+    sys.path[:] = [each for each in path if os.path.abspath(each or ".") != _FOLDER]
+    own = sys.modules.pop("sitecustomize", None)
+    try:
+        importlib.import_module("sitecustomize")
+    except ImportError:
+        if own is not None:
+            sys.modules["sitecustomize"] = own
+    finally:
+        sys.path[:] = path
+
+
+_import_shadowed()
+if "TELENS_ATTACH" in os.environ:
+    sys.meta_path.insert(0, _AfterTorch())

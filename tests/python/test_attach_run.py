@@ -1,0 +1,102 @@
+"""`telens run`: programs that do not call TELens are recorded in every process that they start."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import telens
+
+TRAIN = """
+import os, sys
+import torch
+torch.manual_seed(0)
+linears = torch.nn.Linear(16, 32), torch.nn.Linear(32, 16)
+model = torch.nn.Sequential(torch.nn.LayerNorm(16), *linears)
+if "RANK" in os.environ:
+    torch.distributed.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(model)
+head = torch.nn.Linear(16, 16)
+optimizer = torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=1e-3)
+with torch.no_grad():
+    model(torch.ones(4, 16))  # no training forward
+for _ in range(3):
+    x = torch.randn(8, 16)
+    loss = torch.nn.functional.mse_loss(head(model(x)), x)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(loss.item())
+"""
+LAYERS = ["0", "1", "2", "Linear"]
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(TRAIN)
+    return path
+
+
+def run(folder, *command, **environment):
+    """Runs a command below `telens run`, recording into folder/run."""
+    return subprocess.run(
+        [sys.executable, "-m", "telens.attach", "--log-dir", folder / "run", "--", *command],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+
+
+def test_a_script_is_recorded_with_equal_output(tmp_path, script):
+    plain = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    result = run(tmp_path, sys.executable, script)
+    assert (result.returncode, result.stdout, result.stderr) == (0, plain.stdout, "")
+    recorded = telens.open_run(tmp_path / "run")
+    assert {*recorded.records(statistic="cur_amax")["layer"]} == {*LAYERS}
+    assert recorded.losses.tolist() == pytest.approx([*map(float, plain.stdout.split())])
+
+
+def test_all_ranks_of_torchrun_are_recorded(tmp_path, script):
+    result = run(tmp_path, sys.executable, "-m", "torch.distributed.run", "--standalone",
+                 "--nproc-per-node=2", script)  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    rows = telens.open_run(tmp_path / "run").records(statistic="cur_amax", tensor="weight")
+    assert {*rows["rank"]} == {0, 1}
+    assert {*rows["layer"]} == {*LAYERS}
+    assert {*rows["iteration"]} == {0, 1, 2}
+
+
+def test_processes_without_torch_import_nothing(tmp_path):
+    code = "import sys; print('telens' in sys.modules, 'torch' in sys.modules)"
+    assert run(tmp_path, sys.executable, "-c", code).stdout == "False False\n"
+
+
+def test_a_sitecustomize_of_the_user_still_runs(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("print('customized')\n")
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    result = run(tmp_path, sys.executable, "-c", "print('ran')", PYTHONPATH=paths)
+    # Once in the process of `telens run`, once in the program.
+    assert result.stdout == "customized\ncustomized\nran\n"
+
+
+def test_a_config_with_mistakes_does_not_end_the_training(tmp_path, script):
+    config = tmp_path / "config.yaml"
+    config.write_text("section: {enabled: True, layers: {layer_types: [all]}, nonsense: {}}\n")
+    result = subprocess.run(
+        [sys.executable, "-m", "telens.attach", "--config", config, "--", sys.executable, script],
+        capture_output=True, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert result.returncode == 0
+    assert len(result.stdout.split()) == 3
+    assert result.stderr.count("telens run: not attached: ") == 1
+    assert "nonsense" in result.stderr
+
+
+def test_wrong_command_lines_are_refused(tmp_path):
+    missing = run(tmp_path, "no_such_program")
+    assert missing.returncode == 127
+    assert "telens run: cannot start no_such_program" in missing.stderr
+    assert "no program to run; expected: telens run -- python train.py" in run(tmp_path).stderr
