@@ -1,31 +1,22 @@
 // telens replay: recomputes a dumped GEMM and splits its error by source. The Python package
 // (telens.replay) does the work: quantization needs LibTorch, which the command does not load.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/base/error.h"
-#include "inspector_cli/commands/installation.h"
 #include "inspector_cli/commands/options.h"
+#include "inspector_cli/commands/python.h"
 #include "inspector_cli/commands/subcommands.h"
-#include "inspector_cli/terminal/output.h"
 #include "inspector_cli/terminal/table.h"
 
 namespace telens::cli {
 namespace {
-
-constexpr const char* kPythonVariable = "TELENS_PYTHON";
 
 // Does not import from the current folder, where a file may have any name. The first argument is
 // a hint for a Python that lacks the package.
@@ -48,46 +39,6 @@ struct ReplayOptions {
   Format format = Format::table;
 };
 
-struct Interpreter {
-  std::string program;
-  std::string package_path;  // to add to PYTHONPATH; may be empty
-  std::string hint;          // what to do if it lacks the package
-};
-
-// Returns, in this order, the Python that TELENS_PYTHON names, the one next to the command (as in a
-// virtual environment), that of the source tree in which the command was built, or that of PATH.
-Interpreter find_python() {
-  namespace fs = std::filesystem;
-  Interpreter found{"python3", "", fmt::format("name it in {}", kPythonVariable)};
-  if (const char* named = std::getenv(kPythonVariable); named != nullptr && *named != '\0') {
-    found.program = named;
-    return found;
-  }
-  std::error_code error;
-  const fs::path next_to_command = command_folder() / "python3";
-  if (fs::exists(next_to_command, error)) {
-    found.program = next_to_command.string();
-    return found;
-  }
-  const auto tree = find_build_tree();
-  if (!tree) return found;
-  const fs::path python = tree->source / ".venv/bin/python";
-  if (fs::exists(python, error)) found.program = python.string();
-  if (const auto path = tree->python_path()) {
-    found.package_path = path->string();
-  } else {
-    found.hint += fmt::format(", or build the package: cmake --build {} --target telens_python",
-                              tree->build.string());
-  }
-  return found;
-}
-
-void prepend_to_python_path(const std::string& folder) {
-  const char* old = std::getenv("PYTHONPATH");
-  const std::string path = old == nullptr || *old == '\0' ? folder : folder + ":" + old;
-  ::setenv("PYTHONPATH", path.c_str(), /*replace=*/1);
-}
-
 std::vector<std::string> arguments(const ReplayOptions& options) {
   std::vector<std::string> given{options.dump};
   const auto add = [&](std::string_view name, const std::string& value) {
@@ -104,41 +55,13 @@ std::vector<std::string> arguments(const ReplayOptions& options) {
   return given;
 }
 
-// An empty entry stands for the current folder, from which Python would import while it starts.
-void drop_empty_entries(const char* variable) {
-  const char* given = std::getenv(variable);
-  if (given == nullptr) return;
-  std::string kept;
-  std::istringstream entries(given);
-  for (std::string entry; std::getline(entries, entry, ':');) {
-    if (!entry.empty()) kept += (kept.empty() ? "" : ":") + entry;
-  }
-  if (kept.empty()) {
-    ::unsetenv(variable);
-  } else {
-    ::setenv(variable, kept.c_str(), 1);
-  }
-}
-
 // Does not return: Python takes the process over.
 void run_replay(const ReplayOptions& options) {
   if (options.dump.empty() || options.dump.front() == '-') {
     raise<UsageError>("replay: DUMP '{}': expected a path; write ./ before a name that begins so",
                       options.dump);
   }
-  const Interpreter python = find_python();
-  if (!python.package_path.empty()) prepend_to_python_path(python.package_path);
-  std::vector<std::string> command{python.program, "-c", kProgram, python.hint};
-  for (std::string& each : arguments(options)) command.push_back(std::move(each));
-  std::vector<char*> words;
-  for (std::string& each : command) words.push_back(each.data());
-  words.push_back(nullptr);
-  flush_stdout();
-  drop_empty_entries("PYTHONPATH");
-  ::execvp(words.front(), words.data());
-  raise<UsageError>(
-      "replay: cannot start {}: {}; expected a Python with the package telens, which {} may name",
-      command.front(), std::strerror(errno), kPythonVariable);
+  run_python("replay", kProgram, arguments(options));
 }
 
 }  // namespace

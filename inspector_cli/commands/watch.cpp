@@ -219,7 +219,7 @@ void add_watch(CLI::App& app) {
       "Follow a running job: findings, loss, worst tensors.\n\n"
       "Updates the screen as the run grows, until the run ends or Ctrl-C. If stdout is not a "
       "terminal, prints one line per new iteration and each finding once. Waits for a run that "
-      "does not exist yet.");
+      "does not exist yet. `telens run` records a program, and `telens.watch(model)` a model.");
   add_run(*command, options->run);
   command->add_option("--interval", options->interval, "Seconds between updates (default: 2)")
       ->type_name("SECONDS")

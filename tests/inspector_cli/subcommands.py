@@ -107,6 +107,12 @@ SUBCOMMANDS = {
         "hostile": "test_hostile_layer_list_error_is_printable",
         "damaged": "reads no run file",
     },
+    "run": {
+        "output": "the user's program writes its output",
+        "width": "the user's program writes its output",
+        "hostile": "reads no run",
+        "damaged": "reads no run file",
+    },
     "plan": {
         "output": ["plan {config} --layers {layers}"],
         "width": ["plan {config} --layers {run}"],

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import PROJECT_ROOT
 
 import telens
 
@@ -30,6 +31,7 @@ for _ in range(3):
     print(loss.item())
 """
 LAYERS = ["0", "1", "2", "Linear"]
+TELENS = PROJECT_ROOT / "build/bin/telens"
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def script(tmp_path):
 def run(folder, *command, **environment):
     """Runs a command below `telens run`, recording into folder/run."""
     return subprocess.run(
-        [sys.executable, "-m", "telens.attach", "--log-dir", folder / "run", "--", *command],
+        [TELENS, "run", "--log-dir", folder / "run", "--", *command],
         capture_output=True,
         text=True,
         cwd=folder,
@@ -86,7 +88,7 @@ def test_a_config_with_mistakes_does_not_end_the_training(tmp_path, script):
     config = tmp_path / "config.yaml"
     config.write_text("section: {enabled: True, layers: {layer_types: [all]}, nonsense: {}}\n")
     result = subprocess.run(
-        [sys.executable, "-m", "telens.attach", "--config", config, "--", sys.executable, script],
+        [TELENS, "run", "--config", config, "--", sys.executable, script],
         capture_output=True, text=True, cwd=tmp_path,
     )  # fmt: skip
     assert result.returncode == 0
@@ -99,4 +101,14 @@ def test_wrong_command_lines_are_refused(tmp_path):
     missing = run(tmp_path, "no_such_program")
     assert missing.returncode == 127
     assert "telens run: cannot start no_such_program" in missing.stderr
-    assert "no program to run; expected: telens run -- python train.py" in run(tmp_path).stderr
+    no_config = subprocess.run(
+        [TELENS, "run", "--config", "none.yaml", "--", "true"], capture_output=True, text=True
+    )
+    assert no_config.returncode == 2
+    assert "--config: no such file: none.yaml" in no_config.stderr
+
+
+def test_a_python_without_the_package_is_reported(tmp_path):
+    result = run(tmp_path, "true", TELENS_PYTHON="/usr/bin/python3", PYTHONPATH="")
+    assert result.returncode == 2
+    assert result.stderr.startswith("telens: run: no package telens in /usr/bin/python3; expected")

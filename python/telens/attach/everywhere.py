@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-__all__ = ["VARIABLE", "attach", "attach_from_environment"]
+from telens.attach.launch import VARIABLE
 
-VARIABLE = "TELENS_ATTACH"  # {"config": path or null, "log_dir": path} as JSON
+__all__ = ["attach", "attach_from_environment"]
 
 _handle: Any = None
 

@@ -1,0 +1,104 @@
+#include "inspector_cli/commands/python.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <sstream>
+
+#include "core/base/error.h"
+#include "inspector_cli/commands/installation.h"
+#include "inspector_cli/terminal/output.h"
+
+namespace telens::cli {
+namespace {
+
+constexpr const char* kPythonVariable = "TELENS_PYTHON";
+
+struct Interpreter {
+  std::string program;
+  std::string package_path;  // to add to PYTHONPATH; may be empty
+  std::string hint;          // what to do if it lacks the package
+};
+
+// Returns, in this order, the Python that TELENS_PYTHON names, `preferred` if given, the one next
+// to the command (as in a virtual environment), that of the source tree in which the command was
+// built, or that of PATH.
+Interpreter find_python(const std::string& preferred) {
+  namespace fs = std::filesystem;
+  Interpreter found{"python3", "", fmt::format("name it in {}", kPythonVariable)};
+  if (const char* named = std::getenv(kPythonVariable); named != nullptr && *named != '\0') {
+    found.program = named;
+    return found;
+  }
+  if (!preferred.empty()) {
+    found.program = preferred;
+    if (const auto tree = find_build_tree()) {
+      if (const auto path = tree->python_path()) found.package_path = path->string();
+    }
+    return found;
+  }
+  std::error_code error;
+  const fs::path next_to_command = command_folder() / "python3";
+  if (fs::exists(next_to_command, error)) {
+    found.program = next_to_command.string();
+    return found;
+  }
+  const auto tree = find_build_tree();
+  if (!tree) return found;
+  const fs::path python = tree->source / ".venv/bin/python";
+  if (fs::exists(python, error)) found.program = python.string();
+  if (const auto path = tree->python_path()) {
+    found.package_path = path->string();
+  } else {
+    found.hint += fmt::format(", or build the package: cmake --build {} --target telens_python",
+                              tree->build.string());
+  }
+  return found;
+}
+
+void prepend_to_python_path(const std::string& folder) {
+  const char* old = std::getenv("PYTHONPATH");
+  const std::string path = old == nullptr || *old == '\0' ? folder : folder + ":" + old;
+  ::setenv("PYTHONPATH", path.c_str(), /*replace=*/1);
+}
+
+// An empty entry stands for the current folder, from which Python would import while it starts.
+void drop_empty_entries(const char* variable) {
+  const char* given = std::getenv(variable);
+  if (given == nullptr) return;
+  std::string kept;
+  std::istringstream entries(given);
+  for (std::string entry; std::getline(entries, entry, ':');) {
+    if (!entry.empty()) kept += (kept.empty() ? "" : ":") + entry;
+  }
+  if (kept.empty()) {
+    ::unsetenv(variable);
+  } else {
+    ::setenv(variable, kept.c_str(), 1);
+  }
+}
+
+}  // namespace
+
+void run_python(std::string_view command, const char* program,
+                const std::vector<std::string>& arguments, const std::string& preferred) {
+  const Interpreter python = find_python(preferred);
+  if (!python.package_path.empty()) prepend_to_python_path(python.package_path);
+  std::vector<std::string> line{python.program, "-c", program, python.hint};
+  line.insert(line.end(), arguments.begin(), arguments.end());
+  std::vector<char*> words;
+  for (std::string& each : line) words.push_back(each.data());
+  words.push_back(nullptr);
+  flush_stdout();
+  drop_empty_entries("PYTHONPATH");
+  ::execvp(words.front(), words.data());
+  raise<UsageError>(
+      "{}: cannot start {}: {}; expected a Python with the package telens, which {} may name",
+      command, line.front(), std::strerror(errno), kPythonVariable);
+}
+
+}  // namespace telens::cli

@@ -1,0 +1,20 @@
+// Runs the parts of TELens that are written in Python, in place of the command.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace telens::cli {
+
+// Replaces this process by a Python that runs the program text.
+//
+// The Python is the one that TELENS_PYTHON names, else `preferred` if it is not empty, else the one
+// next to the command, that of the source tree in which the command was built, or that of PATH.
+// sys.argv[1] of the program is a hint for a Python that lacks the package telens; the arguments
+// follow. Throws UsageError, which names `command`, if the Python cannot be started.
+[[noreturn]] void run_python(std::string_view command, const char* program,
+                             const std::vector<std::string>& arguments,
+                             const std::string& preferred = "");
+
+}  // namespace telens::cli

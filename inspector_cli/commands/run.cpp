@@ -1,0 +1,75 @@
+// telens run: runs a training program and records its torch models. The Python package
+// (telens.attach) starts the program.
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "inspector_cli/commands/python.h"
+#include "inspector_cli/commands/subcommands.h"
+
+namespace telens::cli {
+namespace {
+
+// Finds the package without importing it: an import loads torch, and the program loads it again.
+constexpr const char* kProgram =
+    "import importlib.util, os, runpy, sys\n"
+    "sys.path = [folder for folder in sys.path if folder]\n"
+    "hint = sys.argv.pop(1)\n"
+    "package = importlib.util.find_spec('telens')\n"
+    "if package is None:\n"
+    "    sys.exit(print(f'telens: run: no package telens in {sys.executable}; expected a Python "
+    "with '\n"
+    "                   f'it; {hint}', file=sys.stderr) or 2)\n"
+    "folder = package.submodule_search_locations[0]\n"
+    "runpy.run_path(os.path.join(folder, 'attach', 'launch.py'), run_name='__main__')\n";
+
+struct RunOptions {
+  std::vector<std::string> command;
+  std::string config, log_dir;
+};
+
+// Returns the program's own Python, which has torch, or "" if the program is not a Python.
+std::string python_of(const std::vector<std::string>& command) {
+  const std::string name = std::filesystem::path(command.front()).filename().string();
+  return name.starts_with("python") ? command.front() : "";
+}
+
+void run_training(const RunOptions& options) {
+  std::vector<std::string> arguments;
+  if (!options.config.empty()) arguments.push_back("--config=" + options.config);
+  if (!options.log_dir.empty()) arguments.push_back("--log-dir=" + options.log_dir);
+  arguments.emplace_back("--");
+  arguments.insert(arguments.end(), options.command.begin(), options.command.end());
+  run_python("run", kProgram, arguments, python_of(options.command));
+}
+
+}  // namespace
+
+void add_run_training(CLI::App& app) {
+  auto options = std::make_shared<RunOptions>();
+  CLI::App* command = app.add_subcommand(
+      "run",
+      "Run a training program and record its torch models.\n\n"
+      "The program does not have to call TELens: every process that it starts attaches to the "
+      "models that it trains. Its results do not change. `telens watch` follows a run that is "
+      "being recorded.");
+  command
+      ->add_option("COMMAND", options->command,
+                   "The program and its arguments, after --, such as python or torchrun")
+      ->required();
+  command
+      ->add_option("--config", options->config,
+                   "The debug config (default: statistics of all tensors within 3 % of the time)")
+      ->type_name("FILE");
+  command->add_option("--log-dir", options->log_dir, "Where to record (default: telens_run)")
+      ->type_name("FOLDER");
+  command->footer(
+      "Examples:\n"
+      "  telens run -- python train.py --steps 200\n"
+      "  telens run --log-dir logs -- torchrun --nproc-per-node 8 train.py");
+  command->callback([options] { run_training(*options); });
+}
+
+}  // namespace telens::cli

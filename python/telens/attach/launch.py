@@ -1,0 +1,49 @@
+"""Starts the program of ``telens run``. Imports no telens module, which would load torch."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import sys
+
+__all__ = ["VARIABLE", "main"]
+
+VARIABLE = "TELENS_ATTACH"  # {"config": path or null, "log_dir": path} as JSON
+
+
+def main(arguments: list[str]) -> int:
+    """Replaces this process by the command. Returns the exit code if it cannot be started."""
+    parser = argparse.ArgumentParser(
+        prog="telens run", description="Run a training program and record its torch models."
+    )
+    parser.add_argument("--config", help="debug config; default: statistics of all tensors")
+    parser.add_argument("--log-dir", default="telens_run", help="folder of the run file")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="after --: the program to run")
+    options = parser.parse_args(arguments)
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        parser.error("no program to run; expected: telens run -- python train.py")
+    if options.config is not None and not pathlib.Path(options.config).is_file():
+        parser.error(f"--config: no such file: {options.config}")
+    startup = str(pathlib.Path(__file__).with_name("startup"))
+    paths = [startup, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(paths),
+        VARIABLE: json.dumps(
+            {
+                "config": options.config and os.path.abspath(options.config),
+                "log_dir": os.path.abspath(options.log_dir),
+            }
+        ),
+    }
+    try:
+        os.execvpe(command[0], command, environment)
+    except OSError as error:
+        print(f"telens run: cannot start {command[0]}: {error.strerror}", file=sys.stderr)
+        return 127
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
