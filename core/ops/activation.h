@@ -1,7 +1,7 @@
 // Activation functions as operators `telens::activation_forward` and `activation_backward`. They
-// do not differentiate themselves: see core/modules/fused/activate.h.
+// are not differentiable: see core/modules/fused/activate.h.
 //
-// x is BF16, FP16 or FP32, of any strides, possibly empty. Arithmetic is FP32, and every stored
+// x is BF16, FP16 or FP32 with any strides, and may be empty. Arithmetic is FP32, and each stored
 // value is rounded once to x's dtype.
 #pragma once
 
@@ -39,14 +39,14 @@ inline constexpr std::array kActivations{
 // Throws UsageError naming all activations.
 TELENS_EXPORT const Activation& activation_from_name(std::string_view name);
 
-// [..., n] -> [..., n], gated: [..., 2n] -> [..., n].
+// [..., n] -> [..., n]; if gated, [..., 2n] -> [..., n].
 TELENS_EXPORT at::Tensor activation_forward(const at::Tensor& x, const Activation& activation);
 
-// grad: of the forward's result; returns the gradient of x.
+// grad: the gradient of the forward's result. Returns the gradient of x.
 TELENS_EXPORT at::Tensor activation_backward(const at::Tensor& grad, const at::Tensor& x,
                                              const Activation& activation);
 
-// The checks of every backend. Returns the sizes of the result.
+// Runs the checks that every backend needs. Returns the sizes of the result.
 TELENS_EXPORT std::vector<std::int64_t> check_activation(const at::Tensor& x,
                                                          const Activation& activation);
 TELENS_EXPORT void check_activation_gradient(const at::Tensor& grad, const at::Tensor& x,

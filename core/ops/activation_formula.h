@@ -1,4 +1,4 @@
-// The activation functions of the form f(x) = x * s(a x + b x^3), s the sigmoid, as every backend
+// Activation functions of the form f(x) = x * s(a x + b x^3), with s the sigmoid, as every backend
 // computes them.
 #pragma once
 
@@ -12,7 +12,7 @@ struct GeluCoefficients {
   static constexpr float kCubic = kLinear * 0.044715F;
 };
 
-// The same paper's sigmoid approximation.
+// The sigmoid approximation of the same paper.
 struct QuickGeluCoefficients {
   static constexpr float kLinear = 1.702F;
   static constexpr float kCubic = 0;
@@ -23,11 +23,11 @@ struct SiluCoefficients {
   static constexpr float kCubic = 0;
 };
 
-// f' = s + x * s * (1 - s) * (a + 3 b x^2). Far out s * (1 - s) is 0 (with a = 1 from |x| = 104
-// on); its factor must not be Inf there, so x^2 counts as no more than this.
+// Upper bound for x^2 in f' = s + x * s * (1 - s) * (a + 3 b x^2). For large |x|, s * (1 - s) is 0
+// (if a = 1, from |x| = 104 on), and its factor must not be Inf.
 inline constexpr float kLargestSquare = 1e6F;
 
-// Calls visitor.operator()<Function>() with what a backend computes the function by: its
+// Calls visitor.operator()<Function>() with the type by which a backend computes the function: its
 // SigmoidWeighted<Coefficients>, Relu or SquaredRelu.
 template <template <typename> typename SigmoidWeighted, typename Relu, typename SquaredRelu,
           typename Visitor>

@@ -1,4 +1,4 @@
-// The kernel that an attention ran with, and the reason: what the hook points tell of it.
+// The kernel that an attention ran with and the reason, as the hook points report them.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -11,14 +11,14 @@
 namespace telens::ops {
 
 struct AttentionChoice {
-  std::string_view kernel = {};  // a literal, such as "flash attention"; "": nothing was chosen
-  std::string reason = {};       // why not a faster one; "": there is none
-  // The dtype in which the kernel gets queries, keys and values.
+  std::string_view kernel = {};  // a literal, such as "flash attention"; "" if no kernel was chosen
+  std::string reason = {};       // why no faster kernel was chosen; "" if there is none
+  // The dtype in which the kernel receives queries, keys and values.
   at::ScalarType computed_in = at::kFloat;
-  std::string_view widened_by = "the mask of scores is in this dtype";  // where it is not theirs
-  // The FP8 format that the recipe casts them to (fp8_dpa); "": it casts none.
+  std::string_view widened_by = "the mask of scores is in this dtype";  // if not their dtype
+  // The FP8 format to which the recipe casts them (fp8_dpa); "" if it does not cast them.
   std::string_view cast_to = {};
-  ScalingMode cast_in = ScalingMode::tensor;  // and its scaling
+  ScalingMode cast_in = ScalingMode::tensor;  // the scaling of that cast
 };
 
 }  // namespace telens::ops

@@ -30,7 +30,7 @@ namespace telens::ops {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
-// exp() of it is 0 in FP32 and FP64; times 0 it is 0, which -Inf is not.
+// exp() of this is 0 in FP32 and FP64. Its product with 0 is 0; -Inf * 0 would be NaN.
 constexpr double kFarBelow = -1000;
 
 void check(const AttentionScores& scores) {
@@ -51,16 +51,17 @@ void check(const AttentionScores& scores) {
   }
 }
 
-// Samples and queries of one block.
+// The samples and queries in a block.
 struct Range {
   std::int64_t sample, samples;
   std::int64_t first, queries;
 };
 
-// Masks and biases are made for more scores than are made themselves: their blocks read every key.
+// Masks and biases are created for more scores at a time than the scores themselves, because the
+// blocks of masks and biases read every key.
 constexpr std::int64_t kScoresOfPart = 8 * kScoresOfBlock;
 
-// Calls with blocks of `most` scores, of which there are some.
+// Calls `call` with blocks of `most` scores. There must be at least one score.
 template <typename Call>
 void for_ranges(const AttentionScores& scores, std::int64_t most, const Call& call) {
   const std::int64_t batch = scores.query.size(0);
@@ -78,7 +79,7 @@ void for_ranges(const AttentionScores& scores, std::int64_t most, const Call& ca
   }
 }
 
-// The part of what is broadcast to [batch, heads, seq_q, seq_kv].
+// The part of a tensor that is broadcast to [batch, heads, seq_q, seq_kv].
 at::Tensor select_part(const at::Tensor& tensor, const Range& range) {
   at::Tensor part = tensor;
   if (part.dim() == 4 && part.size(0) > 1) part = part.narrow(0, range.sample, range.samples);
@@ -86,7 +87,7 @@ at::Tensor select_part(const at::Tensor& tensor, const Range& range) {
   return part;
 }
 
-// Sums over blocks, which stay on the device.
+// Sums over blocks. They stay on the device.
 class Sums {
  public:
   static constexpr std::int64_t kScoreCounts = 6;
@@ -100,7 +101,8 @@ class Sums {
         min_(at::full({}, kInf, like.options().dtype(at::kDouble))),
         max_(at::full({}, -kInf, like.options().dtype(at::kDouble))) {}
 
-  // Counts of scores: numel, nan, posinf, neginf, zeros, subnormals; then of rows, as ScoreSums.
+  // Adds counts of scores (numel, nan, posinf, neginf, zeros, subnormals), then counts of rows, in
+  // the order of ScoreSums.
   void add_counts(const std::vector<at::Tensor>& counts) {
     counts_ += at::stack(counts).to(at::kLong);
   }
@@ -112,7 +114,7 @@ class Sums {
     max_ = at::fmax(max_, largest.to(at::kDouble));
   }
 
-  // Words of other scores, to be words again.
+  // Adds the words of other scores, so that words() includes them.
   void add_words(const at::Tensor& words) {
     const auto some = [&](std::int64_t first, std::int64_t count) {
       return words.narrow(0, first, count);
@@ -140,14 +142,14 @@ class Sums {
   at::Tensor max_;
 };
 
-// One block of scores, and which of them are seen.
+// One block of scores, and which of them are visible.
 class Block {
  public:
   Block(const AttentionScores& of, const at::Tensor& keys, const Range& range)
       : of_(of), seen_(seen_in(range)), scores_(scores_in(keys, range)) {}
 
   void add_to(Sums& sums) const {
-    const auto [largest, place] = scores_.max(-1);  // a row's; NaN with a NaN
+    const auto [largest, place] = scores_.max(-1);  // per row; NaN if the row has a NaN
     const at::Tensor keys = seen_.sum(-1).expand_as(largest);
     const at::Tensor is_blind = keys == 0;
     const at::Tensor is_defined = largest.isfinite();
@@ -166,19 +168,20 @@ class Block {
   }
 
  private:
-  // Rows that do not choose have 0 of everything.
+  // Rows that do not choose have 0 in every member.
   struct Rows {
     at::Tensor entropy, share;      // FP64
     at::Tensor one_key, first_key;  // boolean
   };
 
-  // The largest score of each row, where it is, and how many keys the row sees.
+  // For each row: its largest score, the position of that score, the number of visible keys, and
+  // whether the row chooses.
   struct Largest {
     at::Tensor score, place, keys, is_choosing;
   };
 
-  // Appends the counts of NaN, +Inf, -Inf, zeros and subnormals, and adds the extremes. Where the
-  // host may look, it does so first: most scores have none of them.
+  // Appends the counts of NaN, +Inf, -Inf, zeros and subnormals, and adds the extremes. If the host
+  // can read the values, it checks for special values first, because most scores have none.
   void add_special(std::vector<at::Tensor>& counts, Sums& sums, const at::Tensor& largest,
                    const at::Tensor& is_undefined) const {
     const at::Tensor smallest = at::where(seen_, scores_, kInf).amin();
@@ -220,7 +223,7 @@ class Block {
     return seen.expand({-1, -1, range.queries, keys});
   }
 
-  // -Inf where nothing is seen.
+  // Returns -Inf for keys that are not visible.
   at::Tensor scores_in(const at::Tensor& keys, const Range& range) const {
     const at::Tensor query = of_.query.narrow(0, range.sample, range.samples)
                                  .narrow(2, range.first, range.queries)
@@ -230,14 +233,14 @@ class Block {
     return scores.masked_fill_(seen_.logical_not(), -kInf);
   }
 
-  // With m the row's largest exponent, d = score - m, l = sum exp(d) and t = sum d exp(d), the
-  // entropy is log(l) - t / l, and the largest key has exp(largest - m) / l of it all.
+  // Let m be the row's largest exponent, d = score - m, l = sum exp(d) and t = sum d exp(d). The
+  // entropy is log(l) - t / l, and the share of the largest key is exp(largest - m) / l.
   Rows get_rows(const Largest& row) const {
     const auto& [score, place, keys, is_choosing] = row;
     const at::Tensor largest = at::where(is_choosing, score, 0.0);
     const at::Tensor sink = of_.has_sink ? sink_offsets() : at::Tensor();
     const at::Tensor top = of_.has_sink ? at::maximum(largest, sink) : largest;
-    // Other rows come out as anything, which nothing takes.
+    // Other rows have arbitrary results, which are never used.
     at::Tensor distance = (scores_ - top.unsqueeze(-1)).clamp_min_(kFarBelow);
     const at::Tensor weight = distance.exp();
     at::Tensor sum = weight.sum(-1).to(at::kDouble);

@@ -1,6 +1,6 @@
-// Statistics of an attention's scores as operator `telens::attention_statistics`. It computes them
-// anew from queries and keys, a block of them at a time: no more than kScoresOfBlock scores exist
-// at once, unless one query of one sample has more.
+// Statistics of an attention's scores as operator `telens::attention_statistics`. It recomputes
+// scores from queries and keys, one block at a time: at most kScoresOfBlock scores exist at once,
+// unless a single query of a sample has more.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,19 +13,21 @@
 
 namespace telens::ops {
 
-// softmax's argument is query key^T * scale + bias where a key is seen.
+// The argument of softmax is query key^T * scale + bias for visible keys.
 struct AttentionScores {
   at::Tensor query;                        // [batch, heads, seq_q, size]
   at::Tensor key;                          // [batch, groups, seq_kv, size]; groups divide heads
   std::optional<at::Tensor> allowed = {};  // boolean, broadcast to [batch, heads, seq_q, seq_kv]
-  std::optional<at::Tensor> blind = {};    // boolean [..., seq_q, 1]: sees nothing, allowed or not
-  std::optional<at::Tensor> bias = {};     // broadcast to the same; where it is -Inf no key is seen
-  std::optional<at::Tensor> offset = {};   // the sink's, [1, heads, 1, 1]; nothing: 0
-  bool is_causal = false;                  // query i sees keys 0..i, beside `allowed`
-  bool has_sink = false;                   // exp(offset) is added to the softmax's sum
+  std::optional<at::Tensor> blind =
+      {};  // boolean [..., seq_q, 1]: the query sees nothing, regardless of `allowed`
+  std::optional<at::Tensor> bias = {};    // broadcast to the same shape; -Inf hides a key
+  std::optional<at::Tensor> offset = {};  // of the sink, [1, heads, 1, 1]; nullopt means 0
+  bool is_causal = false;                 // query i sees only keys 0..i; `allowed` also applies
+  bool has_sink = false;                  // exp(offset) is added to the softmax's sum
   double scale = 1;
-  // Where masks and biases are made for some samples and queries at a time: all scores of these,
-  // with `allowed`, `blind` and `bias` set and `is_causal` unset. They are unset in what has it.
+  // Set if masks and biases are created for some samples and queries at a time. Returns all scores
+  // of these, with `allowed`, `blind` and `bias` set and `is_causal` unset. An object with `part`
+  // does not set those four members.
   std::function<AttentionScores(std::int64_t sample, std::int64_t samples, std::int64_t query,
                                 std::int64_t queries)>
       part = {};
@@ -33,11 +35,11 @@ struct AttentionScores {
 
 inline constexpr std::int64_t kScoresOfBlock = std::int64_t{1} << 19;
 
-// int64 [kTensorSumsWords + kScoreSumsWords] on query's device: TensorSums of the scores that are
-// seen, of which the counts, zeros, subnormals (of FP32), min and max are filled, then ScoreSums.
-// Scores are FP32, FP64 where query is; sums over rows are FP64. A sink takes part in a row's
-// entropy as one more outcome, but it is no key. Equal inputs give equal bits on one device and
-// with one number of threads. Throws ShapeError for other shapes.
+// Returns int64 [kTensorSumsWords + kScoreSumsWords] on query's device: TensorSums of the visible
+// scores, then ScoreSums. TensorSums contains only the counts, zeros, subnormals (of FP32), min and
+// max. Scores are FP32, or FP64 if query is FP64; sums over rows are FP64. A sink counts as one
+// more outcome in a row's entropy, but not as a key. Equal inputs give equal bits on the same
+// device with the same number of threads. Throws ShapeError for other shapes.
 TELENS_EXPORT at::Tensor attention_statistics(const AttentionScores& scores);
 
 }  // namespace telens::ops

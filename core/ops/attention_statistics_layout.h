@@ -1,13 +1,13 @@
-// The sums of one read of an attention's scores beside TensorSums
-// (core/ops/statistics_layout.h), and how two such results become one. Plain data of 8-byte fields,
-// as there. No LibTorch.
+// The sums of one read of an attention's scores that TensorSums (core/ops/statistics_layout.h) does
+// not contain, and how two such results are merged. Plain data of 8-byte fields, as in that file.
+// No LibTorch.
 //
-// A row is what one query of one head sees: the scores that are softmax's argument, after scale,
-// bias and mask. A row counts in exactly one of
-//   blind       it sees no key, as padding does; a bias of -Inf hides a key, as a mask does
-//   nonfinite   a score that it sees is NaN or +Inf, or all are -Inf: its softmax is not defined
-//   single      it sees one key, between which there is nothing to choose
-//   choosing    all others, of which the sums below are
+// A row is the set of scores that one query sees in one head: the argument of softmax, after scale,
+// bias and mask. A row counts in exactly one category:
+//   blind       it sees no key, for example padding; a bias of -Inf hides a key, as a mask does
+//   nonfinite   a visible score is NaN or +Inf, or all are -Inf: its softmax is not defined
+//   single      it sees one key, so it has nothing to choose
+//   choosing    every other row; the sums below are over these rows
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ struct ScoreSums {
   std::int64_t single = 0;
   std::int64_t choosing = 0;
   std::int64_t one_key = 0;    // one key has more than kOneKeyShare of the softmax
-  std::int64_t first_key = 0;  // the same, and it is the first one that the query sees
+  std::int64_t first_key = 0;  // of these rows, that key is the first one that the query sees
   double entropy = 0;          // sum of the entropies, in nats
-  double share = 0;  // sum of the entropies, each divided by the largest possible: 0 to 1 a row
+  double share = 0;  // sum of the entropies, each divided by the largest possible: 0 to 1 per row
 };
 
 inline constexpr double kOneKeyShare = 0.99;

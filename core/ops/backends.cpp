@@ -6,7 +6,7 @@
 namespace telens::ops {
 
 bool runs_on(const c10::Device& device) {
-  // Any operator will do as a probe: a backend registers all of them.
+  // Any operator works as a probe, because a backend registers all of them.
   static const auto gemm = c10::Dispatcher::singleton().findSchemaOrThrow("telens::gemm", "");
   return gemm.hasKernelForDispatchKey(c10::computeDispatchKey(std::nullopt, std::nullopt, device));
 }

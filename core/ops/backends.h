@@ -9,12 +9,12 @@
 
 namespace telens::ops {
 
-// True if this build has kernels for the device's kind. "meta" counts: shapes have kernels.
+// Returns true if this build has kernels for the device's type. "meta" counts: shapes have kernels.
 TELENS_EXPORT bool runs_on(const c10::Device& device);
 
 // Throws UsageError naming the layer and the device unless runs_on(device).
 TELENS_EXPORT void check_has_kernels(const c10::Device& device, const std::string& layer);
-// The same without a call for the CPU, whose kernels every build has.
+// Like check_has_kernels, but without a call for the CPU, for which every build has kernels.
 inline void check_runs_on(const c10::Device& device, const std::string& layer) {
   if (!device.is_cpu()) check_has_kernels(device, layer);
 }

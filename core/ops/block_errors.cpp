@@ -69,7 +69,7 @@ at::Tensor block_cast_errors(const at::Tensor& x, const BlockCast& cast) {
 at::Tensor without_transform(const BlockCast& columnwise, std::int64_t rows, std::int64_t signs) {
   const at::Tensor decoded =
       dequantize_blocks(columnwise.codes, columnwise.format, columnwise.mode, at::kFloat);
-  // Two codes a byte may be one more than there are rows.
+  // Two codes per byte may give one row too many.
   return hadamard_transform(decoded.narrow(1, 0, rows).t(), static_cast<std::uint16_t>(signs),
                             /*inverse=*/true);
 }

@@ -1,4 +1,4 @@
-// Block formats, block by block: the operators `telens::block_cast_errors` and
+// Per-block errors of block formats: the operators `telens::block_cast_errors` and
 // `telens::block_copies_difference`, called through the dispatcher.
 #pragma once
 
@@ -12,25 +12,26 @@
 
 namespace telens::ops {
 
-// One read of x and its codes. x: BF16, FP16 or FP32 [rows, columns] of the codes' own orientation
-// (of a columnwise copy the transposed matrix), any strides. Returns int64 [rows / block height,
-// columns / block length, kBlockErrorsWords], both rounded up: BlockErrors
+// Reads x and its codes once. x: BF16, FP16 or FP32 [rows, columns] in the orientation of the codes
+// (for a columnwise copy, the transposed matrix), with any strides. Returns int64 [rows / block
+// height, columns / block length, kBlockErrorsWords], both rounded up: BlockErrors
 // (core/ops/block_errors_layout.h).
 TELENS_EXPORT at::Tensor block_cast_errors(const at::Tensor& x, const BlockCast& cast);
 
-// The two copies of one matrix [rows, columns]; codes of `columnwise` are those of the transposed
-// one, with these signs of its random Hadamard transform, if it has one. Returns int64
-// [kCopiesDifferenceWords]: CopiesDifference.
+// Compares the two copies of a matrix [rows, columns]. The codes of `columnwise` represent the
+// transposed matrix, after a random Hadamard transform with these signs if it has one. Returns
+// int64 [kCopiesDifferenceWords]: CopiesDifference.
 TELENS_EXPORT at::Tensor block_copies_difference(const BlockCast& rowwise,
                                                  const BlockCast& columnwise,
                                                  std::optional<std::uint16_t> hadamard_signs);
 
-// The checks of every backend's kernel: copies of one matrix, of one format and mode.
+// Checks the arguments of every backend's kernel: copies of the same matrix, in the same format and
+// mode.
 void check_block_copies(const BlockCodes& rowwise, const BlockCodes& columnwise,
                         std::int64_t format, std::int64_t mode);
 
-// The FP32 values of a columnwise copy with the random Hadamard transform of these signs undone:
-// [rows, columns] as the rowwise copy.
+// Returns the FP32 values of a columnwise copy after undoing the random Hadamard transform with
+// these signs: [rows, columns], like the rowwise copy.
 at::Tensor without_transform(const BlockCast& columnwise, std::int64_t rows, std::int64_t signs);
 
 }  // namespace telens::ops

@@ -1,10 +1,10 @@
-// The operator `telens::block_copies_difference` of a backend that can compare two copies: what is
-// the same on every device.
+// The operator `telens::block_copies_difference` for a backend that can compare two copies: the
+// code that all devices share.
 //
 // Backend has static
 //   at::Tensor compare(const BlockCast& rowwise, const BlockCast& columnwise,
 //                      std::optional<std::int64_t> hadamard_signs);
-// of copies that were checked; it returns what block_copies_difference does.
+// which requires checked copies and returns the result of block_copies_difference.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -10,15 +10,16 @@
 
 namespace telens::ops {
 
-// BF16, FP16 or FP32: the dtypes that high-precision tensors have. Throws ShapeError for any other.
+// Checks for BF16, FP16 or FP32, the dtypes of high-precision tensors. Throws ShapeError for any
+// other dtype.
 FormatId check_high_precision(std::string_view operation, std::string_view argument,
                               at::ScalarType dtype);
 
-// FP32 with one element, on the device of `reference`, as scales and amaxes are.
+// Checks for FP32 with one element, on the device of `reference`, as for scales and amaxes.
 void check_one_float(std::string_view operation, std::string_view argument,
                      const at::Tensor& tensor, const at::Tensor& reference);
 
-// E4M3 or E5M2. Throws UsageError for any other.
+// Checks for E4M3 or E5M2. Throws UsageError for any other format.
 FormatId check_fp8_format(std::string_view operation, std::int64_t format);
 
 }  // namespace telens::ops

@@ -15,7 +15,7 @@
 namespace telens::ops {
 namespace {
 
-// Without an index it is the current one, now; another one later.
+// A device without an index is the current device now, and may be a different one later.
 at::Device with_index(const at::Device& device) {
   if (device.has_index()) return device;
   return c10::impl::VirtualGuardImpl(device.type()).getDevice();
@@ -36,7 +36,7 @@ at::Tensor kept_on(const at::Device& device, const std::vector<std::int64_t>& wo
   using Key = std::pair<at::DeviceType, at::DeviceIndex>;
   using OfDevice = std::map<std::vector<std::int64_t>, at::Tensor>;
   static std::mutex mutex;
-  // Never destroyed: at exit the device's allocator may be gone before it.
+  // Never destroyed: at exit, the device's allocator may be destroyed first.
   static auto* const known = new std::map<Key, OfDevice>;
   const std::lock_guard lock(mutex);
   at::Tensor& constants = (*known)[{device.type(), device.index()}][words];

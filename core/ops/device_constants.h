@@ -1,5 +1,5 @@
-// Constants that operators begin with, on any device. Only the first time that some are asked for
-// the host waits for the device; not while a graph is captured.
+// Constants with which operators begin, on any device. The host waits for the device only when
+// constants are requested for the first time, and never while a graph is captured.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,7 +11,7 @@
 
 namespace telens::ops {
 
-// Plain data of 8-byte fields (core/ops/statistics_layout.h) as words.
+// Returns plain data of 8-byte fields (core/ops/statistics_layout.h) as words.
 template <typename Sums>
 std::vector<std::int64_t> get_words(const Sums& sums) {
   const auto words =
@@ -19,8 +19,8 @@ std::vector<std::int64_t> get_words(const Sums& sums) {
   return {words.begin(), words.end()};
 }
 
-// A new int64 vector of these words on the device. They are copied there the first time; from then
-// on a copy within the device makes each further one, in the order of its current stream.
+// Returns a new int64 vector of these words on the device. The first call copies them from the
+// host; later calls copy within the device, in the order of its current stream.
 at::Tensor constants_on(const at::Device& device, const std::vector<std::int64_t>& words);
 
 }  // namespace telens::ops

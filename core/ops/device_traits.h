@@ -1,4 +1,4 @@
-// How devices differ for what is computed by LibTorch's own operators.
+// Device differences that matter for LibTorch's own operators.
 #pragma once
 
 #include <ATen/Context.h>
@@ -6,24 +6,25 @@
 
 namespace telens::ops {
 
-// True if reading its values waits for no device.
+// Returns true if reading its values does not wait for a device.
 inline bool is_on_host(const at::Tensor& tensor) { return tensor.is_cpu(); }
 
-// True if scaled_dot_product_attention takes an additive mask in FP32 beside tensors of 16 bits.
-// The memory-efficient kernel of CUDA refuses one.
+// Returns true if scaled_dot_product_attention accepts an additive FP32 mask with 16-bit tensors.
+// The memory-efficient kernel of CUDA rejects one.
 inline bool takes_wider_mask(const at::Tensor& query) { return query.is_cpu(); }
 
-// True if every kernel of scaled_dot_product_attention that LibTorch would choose gives the same
-// bits in each run. On CUDA flash and the memory-efficient one add up gradients in any order unless
-// torch.use_deterministic_algorithms(True) asks for a fixed one; cuDNN is then not chosen.
+// Returns true if every kernel of scaled_dot_product_attention that LibTorch would choose gives the
+// same bits in each run. On CUDA, the flash and memory-efficient kernels add up gradients in any
+// order unless torch.use_deterministic_algorithms(True) requests a fixed order; cuDNN is then not
+// chosen.
 inline bool attention_is_deterministic(const at::Tensor& query) {
   const at::Context& context = at::globalContext();
   return query.is_cpu() ||
          (context.deterministicAlgorithms() && !context.deterministicAlgorithmsWarnOnly());
 }
 
-// True if flash takes tensors in FP32, and is the one fast kernel. On CUDA it takes 16 bits alone,
-// beside cuDNN's and the memory-efficient kernel.
+// Returns true if flash accepts FP32 tensors and is the only fast kernel. On CUDA, flash accepts
+// only 16-bit tensors, and cuDNN's and the memory-efficient kernel are fast, too.
 inline bool has_flash_alone(const at::Tensor& query) { return query.is_cpu(); }
 
 }  // namespace telens::ops

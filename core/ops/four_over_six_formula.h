@@ -1,6 +1,6 @@
-// Blocks of FP4 whose largest magnitude becomes 4 or 6, whichever leaves the smaller error (Cook et
+// FP4 blocks whose largest magnitude becomes 4 or 6, whichever leaves the smaller error (Cook et
 // al., "Four Over Six", arXiv:2512.02010). E2M1 has nothing between 4 and 6: scaled to 4, a block
-// spends its codes on what lies near its largest element. For every device. No LibTorch.
+// uses its codes for values near its largest element. For every device. No LibTorch.
 //
 // The arithmetic is Transformer Engine's, operation by operation, each rounded to FP32 (its
 // quantize_4over6 kernel, without fast math).
@@ -17,8 +17,8 @@ namespace telens {
 struct FourOverSix {
   // The error of a block: the sum of its elements' squared errors, or of their magnitudes.
   bool squared_error = false;
-  // The scale that the largest block of a tensor gets where it is scaled to 6: 448, or 256, which
-  // leaves room for the scale of 4, half as large again.
+  // The scale of a tensor's largest block if it is scaled to 6: 448, or 256, which leaves room for
+  // the scale of 4, which is half as large again.
   float largest_scale = 256.0F;
 
   bool operator==(const FourOverSix&) const = default;
@@ -26,11 +26,11 @@ struct FourOverSix {
 
 namespace four_over_six {
 
-inline constexpr int kBlock = 16;  // elements of packed FP4 under a scale
+inline constexpr int kBlock = 16;  // elements of packed FP4 per scale
 
 // The inputs that all blocks of a tensor share.
 struct TensorScale {
-  float amax;  // the largest magnitude that is a number
+  float amax;  // the largest magnitude that is not NaN
   TwoLevelScaling scaling;
   FourOverSix options;
 
@@ -49,7 +49,7 @@ struct Candidate {
   static TELENS_HOST_DEVICE Candidate of(float block_amax, float stretch,
                                          const TensorScale& tensor) {
     const float wanted = block_amax / E2M1::kMax * tensor.scaling.tensor_factor * stretch;
-    // The sign of a NaN that a product of infinity and zero makes depends on the processor.
+    // The sign of a NaN from infinity times zero depends on the processor.
     const auto code = static_cast<std::uint8_t>(encode<E4M3>(wanted, Saturation::saturating) &
                                                 E4M3::kMagnitudeMask);
     return {code, decode<E4M3>(code), tensor.scaling.get_factor(code)};
@@ -72,7 +72,7 @@ struct Line {
   int count;
 };
 
-// A NaN wins: it makes the block's scale one.
+// A NaN wins: the block's scale becomes NaN.
 template <typename Load>
 TELENS_HOST_DEVICE float amax_of_line(const Load& load, const Line& line, float amax = 0.0F) {
   for (int i = 0; i < line.count; ++i) {
@@ -84,7 +84,7 @@ TELENS_HOST_DEVICE float amax_of_line(const Load& load, const Line& line, float 
 }
 
 struct EncodedLine {
-  std::uint64_t codes = 0;  // four bits an element, the first in the lowest
+  std::uint64_t codes = 0;  // four bits per element, the first in the lowest
   float error = 0.0F;
 };
 
@@ -105,7 +105,7 @@ TELENS_HOST_DEVICE EncodedLine encode_line(const Load& load, const Line& line,
   return encoded;
 }
 
-// Six wins a tie, and where an error is no number.
+// Six wins a tie, and also wins if an error is NaN.
 TELENS_HOST_DEVICE inline bool takes_four(float error_of_four, float error_of_six) {
   return error_of_four < error_of_six;
 }
@@ -125,13 +125,13 @@ TELENS_HOST_DEVICE EncodedBlock encode_block(const Load& load, const Line& line,
   return {six.codes, candidates.six.code};
 }
 
-// Up to 16x16 elements under one scale.
+// Up to 16x16 elements with one scale.
 struct EncodedSquare {
   std::uint64_t rows[kBlock];
   std::uint8_t scale;
 };
 
-// Sums of rows eight, four, two and one apart: the order in which a warp adds them.
+// Sums rows eight, four, two and one apart: the order in which a warp adds them.
 TELENS_HOST_DEVICE inline float sum_of_rows(float (&errors)[kBlock]) {
   for (int distance = kBlock / 2; distance > 0; distance /= 2) {
     for (int i = 0; i < distance; ++i) errors[i] += errors[i + distance];
@@ -139,8 +139,7 @@ TELENS_HOST_DEVICE inline float sum_of_rows(float (&errors)[kBlock]) {
   return errors[0];
 }
 
-// row: its first row; each further one begins `columns` elements behind. Rows that are not there
-// have no error.
+// row: its first row. Each further row begins `columns` elements later. Missing rows have no error.
 template <typename Load>
 TELENS_HOST_DEVICE EncodedSquare encode_square(const Load& load, const Line& row, int rows,
                                                std::int64_t columns, const TensorScale& tensor) {

@@ -1,5 +1,5 @@
-// The blocks of core/ops/four_over_six_formula.h in memory: the one of an index is read, encoded
-// and stored. For every device. No LibTorch.
+// The blocks of core/ops/four_over_six_formula.h in memory: reads, encodes and stores the block
+// with a given index. For every device. No LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,17 @@
 
 namespace telens::four_over_six {
 
-// The memory of both orientations of a matrix [rows, columns], contiguous, as
-// core/ops/block_quantize.h has it. codes nullptr: not wanted.
+// The memory of both orientations of a matrix [rows, columns], contiguous, in the layout of
+// core/ops/block_quantize.h. codes is nullptr if the orientation is not requested.
 struct Output {
   std::uint8_t* codes;
   std::uint8_t* scales;
 };
 
-// The inputs of the scales of lines: rows, or columns down which blocks lie.
+// The inputs for the scales of lines: rows, or columns along which blocks are arranged.
 struct LineScales {
-  const float* amaxes;  // the largest magnitudes that are numbers
-  bool by_line;         // one a line; else one of the tensor
+  const float* amaxes;  // the largest magnitudes that are not NaN
+  bool by_line;         // true if there is one per line, false if there is one for the tensor
   FourOverSix choice;
 
   TELENS_HOST_DEVICE TensorScale of(std::int64_t line) const {
@@ -60,7 +60,7 @@ TELENS_HOST_DEVICE inline void store_along_row(const Output& rowwise, const Matr
   rowwise.scales[row * matrix.blocks_across() + block] = encoded.scale;
 }
 
-// Block `index` of the rows' blocks, one row after the other.
+// Quantizes block `index` of the rows' blocks, counted row by row.
 template <typename Load>
 TELENS_HOST_DEVICE void quantize_along_row(const Load& load, const Matrix& matrix,
                                            const LineScales& scales, const Output& rowwise,
@@ -71,7 +71,7 @@ TELENS_HOST_DEVICE void quantize_along_row(const Load& load, const Matrix& matri
   store_along_row(rowwise, matrix, row, block, encode_block(load, line, scales.of(row)));
 }
 
-// Block `index` of the columns' blocks, sixteen rows after the other.
+// Quantizes block `index` of the columns' blocks, counted along each band of sixteen rows.
 template <typename Load>
 TELENS_HOST_DEVICE void quantize_down_column(const Load& load, const Matrix& matrix,
                                              const LineScales& scales, const Output& columnwise,
@@ -85,7 +85,8 @@ TELENS_HOST_DEVICE void quantize_down_column(const Load& load, const Matrix& mat
   columnwise.scales[index] = encoded.scale;
 }
 
-// Square `index`, sixteen rows after the other; its scale stands once a row and once a column.
+// Quantizes square `index`, counted along each band of sixteen rows. Stores its scale once per row
+// and once per column.
 template <typename Load>
 TELENS_HOST_DEVICE void quantize_square(const Load& load, const Matrix& matrix,
                                         const LineScales& scales, const Output& rowwise,

@@ -1,10 +1,10 @@
-// Operators that quantize what they compute without writing it in high precision:
+// Operators that quantize their result without writing it in high precision:
 // `telens::layer_norm_quantize`, `rms_norm_quantize`, `activation_quantize` and
-// `activation_backward_quantize`; and `bias_gradient`, which the last one contains.
+// `activation_backward_quantize`; also `bias_gradient`, which the last one contains.
 //
-// Each gives the bits of its unfused pair, the operator without `_quantize` and
-// quantize_fp8(_both): a fused kernel rounds what it computes to x's dtype before it encodes it.
-// Devices without such kernels run that pair.
+// Each gives the same bits as its unfused pair, which is the operator without `_quantize` followed
+// by quantize_fp8(_both): a fused kernel rounds its result to x's dtype before encoding. Devices
+// without such kernels run the unfused pair.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,16 +17,17 @@
 
 namespace telens::ops {
 
-// A cast whose scale is known before the tensor is.
+// A cast whose scale is known before the tensor.
 struct KnownScale {
   at::Tensor scale;  // FP32, 1 element
-  at::Tensor amax;   // FP32, 1 element: becomes max(amax, max |y|), NaN if either is; or undefined
+  at::Tensor
+      amax;  // FP32, 1 element: becomes max(amax, max |y|), NaN if either is NaN; may be undefined
   FormatId format = FormatId::e4m3;
-  bool columnwise = true;  // the transposed codes are wanted
+  bool columnwise = true;  // whether the transposed codes are requested
 };
 
-// Codes are those of y as a matrix [numel / size(-1), size(-1)]; `transposed` is undefined where it
-// is not wanted.
+// The codes of y as a matrix [numel / size(-1), size(-1)]. `transposed` is undefined if it is not
+// requested.
 struct QuantizedNorm {
   OrientedCodes codes;
   at::Tensor mean;  // undefined for RMS
@@ -41,8 +42,7 @@ TELENS_EXPORT QuantizedNorm rms_norm_quantize(const at::Tensor& x, const at::Ten
 TELENS_EXPORT OrientedCodes activation_quantize(const at::Tensor& x, const Activation& activation,
                                                 const KnownScale& cast);
 
-// The codes of the gradient of x, and its sum over rows, of dtype bias_dtype and [size(-1)], where
-// one is given.
+// The codes of the gradient of x, and its sum over rows [size(-1)] in bias_dtype, if that is given.
 struct QuantizedGradient {
   OrientedCodes codes;
   at::Tensor dbias;  // undefined without bias_dtype
@@ -51,8 +51,8 @@ TELENS_EXPORT QuantizedGradient activation_backward_quantize(
     const at::Tensor& grad, const at::Tensor& x, const Activation& activation,
     const KnownScale& cast, std::optional<at::ScalarType> bias_dtype);
 
-// The sum over the rows of a gradient [rows, columns], summed in FP32 and rounded once to dtype:
-// [columns]. One order of summation a device, with or without quantizing.
+// Sums a gradient [rows, columns] over its rows in FP32 and rounds once to dtype: [columns]. The
+// order of summation is the same with and without quantizing, and may differ only between devices.
 TELENS_EXPORT at::Tensor bias_gradient(const at::Tensor& grad, at::ScalarType dtype);
 
 }  // namespace telens::ops

@@ -1,5 +1,5 @@
-// The unfused pairs behind the fused operators, with the operators' own signatures: for devices
-// without fused kernels, and for shapes that these do not take.
+// The unfused pairs of the fused operators, with the operators' signatures: for devices without
+// fused kernels, and for shapes that fused kernels do not accept.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,7 +32,7 @@ ThreeTensors activation_backward_quantize_pair(const at::Tensor& grad, const at:
                                                bool columnwise,
                                                std::optional<at::ScalarType> bias_dtype);
 
-// The checks of every backend before it sums.
+// The checks that every backend runs before it sums.
 void check_bias_gradient(const at::Tensor& grad, at::ScalarType dtype);
 at::Tensor bias_gradient_by_torch(const at::Tensor& grad, at::ScalarType dtype);
 

@@ -15,8 +15,8 @@ GemmOperand GemmByRows::with_ones(const GemmOperand& operand) const {
           operand.format, operand.mode,      operand.power_of_2_scales};
 }
 
-// [M, 1] or [1, 1] times [1, N] or [1, 1]: as many factors as there are sums only where both
-// operands have scales of rows.
+// [M, 1] or [1, 1] times [1, N] or [1, 1]: there are as many factors as sums only if both operands
+// have scales of rows.
 at::Tensor GemmByRows::scaled(at::Tensor sums) const {
   const at::Tensor of_rows = a_.tensor_scale.to(at::kDouble).view({-1, 1});
   const at::Tensor of_columns = b_.tensor_scale.to(at::kDouble).view({1, -1});

@@ -1,5 +1,5 @@
-// Products of packed FP4 under a scale for each row of an operand: the product of the operands as
-// if those scales were 1, on any device, whose FP32 sums they then multiply.
+// Products of packed FP4 with one scale per row of an operand: multiplies the operands as if those
+// scales were 1, on any device, then multiplies the FP32 sums by the scales.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,12 +12,12 @@ class GemmByRows {
  public:
   GemmByRows(const GemmOperand& a, const GemmOperand& b);
 
-  // The operands under scales of 1. They refer to this object and to the given ones.
+  // The operands with scales of 1. They refer to this object and to the given operands.
   GemmOperand a() const { return with_ones(a_); }
   GemmOperand b() const { return with_ones(b_); }
 
-  // FP32 sums [M, N] of a() and b() -> those of the operands. Scales are multiplied in FP64, where
-  // their product is exact and stays in range; a sum times it becomes FP32.
+  // Converts FP32 sums [M, N] of a() and b() to the sums of the operands. Scales are multiplied in
+  // FP64, in which their product is exact and in range; the scaled sum is rounded to FP32.
   at::Tensor scaled(at::Tensor sums) const;
 
  private:

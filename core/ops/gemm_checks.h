@@ -1,5 +1,5 @@
-// Backends of telens::gemm and telens::gemm_accumulate: the schemas' arguments, unpacked once into
-// structs and checked the same on every device.
+// For backends of telens::gemm and telens::gemm_accumulate: unpacks the schemas' arguments once
+// into structs and checks them in the same way on every device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,13 +31,15 @@ struct GemmAccumulateArguments {
 void check_gemm(const GemmArguments& arguments);
 void check_gemm_accumulate(const GemmAccumulateArguments& arguments);
 
-// True if a tensor_scale has more than one element: those of rows (gemm_by_rows.h).
+// Returns true if a tensor_scale has more than one element, which means scales of rows
+// (gemm_by_rows.h).
 inline bool has_scales_of_rows(const GemmOperand& a, const GemmOperand& b) {
   const auto has = [](const at::Tensor& scale) { return scale.defined() && scale.numel() != 1; };
   return has(a.tensor_scale) || has(b.tensor_scale);
 }
 
-// The function of telens::gemm's schema for a backend's kernel, which gets checked arguments:
+// The function with the schema of telens::gemm for a backend's kernel, which receives checked
+// arguments:
 //   library.impl("gemm", ops::gemm_schema<kernel>);
 template <at::Tensor (*kernel)(const GemmArguments&)>
 at::Tensor gemm_schema(const at::Tensor& a, const at::Tensor& a_scale_inv,
@@ -64,7 +66,7 @@ at::Tensor gemm_schema(const at::Tensor& a, const at::Tensor& a_scale_inv,
   return (added.defined() ? sums.add_(added) : sums).to(out_dtype);
 }
 
-// The same for telens::gemm_accumulate.
+// Like gemm_schema, for telens::gemm_accumulate.
 template <void (*kernel)(const GemmAccumulateArguments&)>
 void gemm_accumulate_schema(const at::Tensor& a, const at::Tensor& a_scale_inv,
                             const std::optional<at::Tensor>& a_tensor_scale, std::int64_t a_format,

@@ -1,8 +1,8 @@
 // Histograms of a tensor's values as operators `telens::exponent_histogram` and
 // `telens::code_histogram`: both add to counts, so that micro-batches and parts of a tensor give
-// what the whole would.
+// the same counts as the whole.
 //
-// x has any shape and strides, empty ones included. counts: int64, contiguous, on x's device, one
+// x has any shape and strides, and may be empty. counts: int64, contiguous, on x's device, one
 // element for each bin of core/ops/histogram_layout.h. Equal inputs give equal counts on every
 // device and with any number of threads.
 #pragma once

@@ -6,7 +6,7 @@
 // mirrored about zero:
 //   0      NaN, of either sign
 //   1      -Inf
-//   2      (-2^128, -2^127]     the normal numbers of one exponent: the code's exponent field alone
+//   2      (-2^128, -2^127]     normal numbers with the same exponent: only the exponent field
 //   ...                         decides, so that counting needs no arithmetic
 //   255    (-2^-125, -2^-126]
 //   256    negative subnormals, of the tensor's own format: FP16's are larger than BF16's
@@ -48,8 +48,8 @@ static_assert(signed_bin(false, distance_of_exponent(FP32::kMaxExponent)) + 1 ==
 static_assert(signed_bin(true, distance_of_exponent(FP32::kMaxExponent)) - 1 ==
               kNegativeInfinityBin);
 
-// The bin of all codes with that exponent field; of the two fields that hold different kinds of
-// values the bin of the subnormals and of the infinity.
+// The bin of all codes with that exponent field. For the two fields that hold different kinds of
+// values, it is the bin of the subnormals or of the infinity.
 template <SignedFormat Format>
 TELENS_HOST_DEVICE constexpr std::int64_t bin_of_field(bool negative, int field) {
   constexpr int kTopField = Format::kTopExponentCode >> Format::kMantissaBits;
@@ -58,7 +58,7 @@ TELENS_HOST_DEVICE constexpr std::int64_t bin_of_field(bool negative, int field)
   return signed_bin(negative, distance_of_exponent(field - Format::kBias));
 }
 
-// The bin of one code.
+// The bin of a single code.
 template <SignedFormat Format>
 TELENS_HOST_DEVICE constexpr std::int64_t get_exponent_bin(typename Format::Bits code) {
   const auto magnitude = static_cast<typename Format::Bits>(code & Format::kMagnitudeMask);

@@ -1,4 +1,4 @@
-// The operator library `telens`: every schema in one explicit list, by what operators do.
+// The operator library `telens`: every schema in one explicit list, ordered by purpose.
 #include <torch/library.h>
 
 namespace telens::ops {

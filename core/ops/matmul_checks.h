@@ -1,5 +1,5 @@
-// Argument checks of telens::matmul and telens::matmul_accumulate, the same on every device, and
-// of what GEMMs add to.
+// Argument checks of telens::matmul and telens::matmul_accumulate, the same on every device, and of
+// the tensors to which GEMMs add.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// How norms measure rows whose squares or deviations are no FP32 numbers, on every device. No
+// How norms measure rows whose squares or deviations do not fit in FP32, on every device. No
 // LibTorch.
 #pragma once
 
@@ -9,18 +9,18 @@
 
 namespace telens::ops {
 
-// The factor of a row of large numbers. Deviations from a mean of FP32 numbers lie below
-// 2^129: below 2^33 in these units, so that their squares, and sums of 2^61 of them, are FP32
-// numbers. A row whose squares overflow in units of 1 has one of at least 2^128 / columns there,
-// 2^-64 / columns here, which is far above the smallest.
+// The factor for a row of large numbers. Deviations from a mean of FP32 numbers are below 2^129,
+// which is 2^33 in these units, so their squares, and sums of 2^61 squares, fit in FP32. A row
+// whose squares overflow in units of 1 has a square of at least 2^128 / columns in units of 1, and
+// 2^-64 / columns in these units, which is far above the smallest FP32 number.
 inline constexpr float kLargeRowUnit = 0x1p-96F;
 
-// A deviation is at most sqrt(columns) / rstd, so from this rstd on below 2^128 in any row that
-// there is memory for.
+// A deviation is at most sqrt(columns) / rstd. From this rstd on, it is below 2^128 in any row that
+// fits in memory.
 inline constexpr float kSmallestOrdinaryRstd = 0x1p-96F;
 
-// Normalizes a row: (x * unit - mean) * rstd. The unit is 1, which changes no bit, where no
-// difference can overflow.
+// Normalizes a row: (x * unit - mean) * rstd. The unit is 1, which changes no bit, if no difference
+// can overflow.
 struct RowFactors {
   float unit;
   float mean;
@@ -32,16 +32,17 @@ struct RowFactors {
   }
 };
 
-// The mean of a row that was measured in units. That of equal numbers at the end of the range may
-// be rounded to one beyond it; Inf and NaN stay what they are.
+// Returns the mean of a row that was measured in units. The mean of equal numbers at the end of the
+// range may round to a number beyond it, and is then clamped to the range. Inf and NaN stay
+// unchanged.
 TELENS_HOST_DEVICE inline float mean_of_row(float in_units, float unit) {
   const float mean = in_units / unit;
   const bool rounded_beyond = std::fabs(mean) > FP32::kMax && std::fabs(in_units) <= FP32::kMax;
   return rounded_beyond ? std::copysign(FP32::kMax, mean) : mean;
 }
 
-// For a row whose variance was measured in units. In large ones eps is nothing, which a row of
-// equal numbers needs: no rstd is larger than that of eps alone.
+// Returns the rstd of a row whose variance was measured in units. In large units eps vanishes, but
+// a row of equal numbers needs it: rstd is at most 1 / sqrt(eps).
 TELENS_HOST_DEVICE inline float rstd_of_row(float variance, float eps, float unit) {
   if (unit == 1.0F) return 1.0F / std::sqrt(variance + eps);
   const float rstd = 1.0F / std::sqrt(variance) * unit;

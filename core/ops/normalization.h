@@ -1,10 +1,10 @@
 // Layer and RMS normalization as operators `telens::layer_norm_forward`, `layer_norm_backward`,
-// `rms_norm_forward` and `rms_norm_backward`. They do not differentiate themselves: see
+// `rms_norm_forward` and `rms_norm_backward`. They are not differentiable: see
 // core/modules/norm/normalize.h.
 //
-// x is BF16, FP16 or FP32 with the sizes [..., *weight.sizes()], of any strides; there may be no
-// rows. weight and bias have one dtype of their own (FP32 parameters under BF16 activations are
-// not rounded to BF16). Arithmetic is FP32, and every stored value is rounded once: y and dx to
+// x is BF16, FP16 or FP32 with the sizes [..., *weight.sizes()], with any strides; rows may be 0.
+// weight and bias share a dtype, which may differ from x's (FP32 parameters are not rounded to BF16
+// for BF16 activations). Arithmetic is FP32, and every stored value is rounded once: y and dx to
 // x's dtype, dweight and dbias to weight's; mean and rstd [rows] stay FP32. Results do not depend
 // on the number of threads.
 #pragma once
@@ -22,8 +22,8 @@ struct NormOptions {
   bool zero_centered_gamma = false;  // the factor is 1 + weight
 };
 
-// y = (x - mean) * rstd * weight + bias, rstd = 1 / sqrt(variance + eps). RMS normalization has
-// neither mean nor bias, and rstd = 1 / sqrt(mean(x^2) + eps).
+// y = (x - mean) * rstd * weight + bias, with rstd = 1 / sqrt(variance + eps). RMS normalization
+// has neither mean nor bias, and rstd = 1 / sqrt(mean(x^2) + eps).
 struct NormOutputs {
   at::Tensor y;
   at::Tensor mean;  // undefined for RMS

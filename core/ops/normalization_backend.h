@@ -1,5 +1,5 @@
-// The normalization operators of a backend that can normalize rows and differentiate them: what is
-// the same on every device.
+// The normalization operators of a backend that can normalize rows and differentiate the result:
+// the code that all devices share.
 //
 // Backend has static
 //   NormResult normalize(const char* operation, const NormShape&, const at::Tensor& x,
@@ -8,7 +8,7 @@
 //   NormGradients differentiate(const char* operation, const NormShape&, const at::Tensor& grad,
 //                               const at::Tensor& x, const at::Tensor& gamma,
 //                               const at::Tensor& mean, const at::Tensor& rstd);
-// beta is undefined where nothing is added, mean for RMS.
+// beta is undefined if nothing is added; mean is undefined for RMS.
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -35,9 +35,9 @@ struct NormGradients {
   at::Tensor dbeta;   // FP32 [columns]; undefined for RMS
 };
 
-// Gradients of gamma and beta are summed over chunks of rows, then over the chunks. They depend on
-// the number of rows alone: enough to fill a device, rows enough in each that the partial sums are
-// little beside what is read.
+// Gradients of gamma and beta are summed over chunks of rows, then over the chunks. The chunks
+// depend only on the number of rows: there are enough to fill a device, each with enough rows that
+// the partial sums are small compared with the input.
 struct NormChunks {
   std::int64_t rows;  // in each part but the last
   std::int64_t count;
@@ -117,7 +117,7 @@ class NormOperators {
   }
 
  private:
-  // Has the parameter's shape and dtype, rounded once.
+  // Returns the gradient with the parameter's shape and dtype, rounded once.
   static at::Tensor get_gradient(const at::Tensor& parameter, const at::Tensor& sum) {
     return sum.to(parameter.scalar_type()).view(parameter.sizes());
   }

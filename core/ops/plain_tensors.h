@@ -1,4 +1,4 @@
-// For tensors that a process keeps, under whatever mode they were first needed.
+// For tensors that a process keeps, independent of the mode in which they were first needed.
 #pragma once
 
 #include <c10/core/InferenceMode.h>
@@ -6,7 +6,7 @@
 
 namespace telens::ops {
 
-// While it lives, what is made is a plain tensor with values, whatever modes this thread is in:
+// During its lifetime, new tensors are plain tensors with values, in any mode of this thread:
 // FakeTensorMode, a functional transform, inference.
 class PlainTensors {
  private:

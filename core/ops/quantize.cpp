@@ -32,7 +32,7 @@ at::Tensor quantize_fp8_meta(const at::Tensor& x, const at::Tensor& scale,
   return empty_codes(x);
 }
 
-// For every device without a kernel of its own.
+// For every device that does not have a kernel for it.
 std::tuple<at::Tensor, at::Tensor> quantize_fp8_and_transpose(const at::Tensor& x,
                                                               const at::Tensor& scale,
                                                               const std::optional<at::Tensor>& amax,

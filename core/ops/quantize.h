@@ -4,7 +4,7 @@
 // High-precision tensors are BF16, FP16 or FP32. FP8 codes are uint8 tensors; format is E4M3 or
 // E5M2 (core/formats/formats.h). Any shape, empty and 0-dim included, and any strides. A scale is
 // FP32 with one element, positive and finite. Bits are the same on every device and with any number
-// of threads. Every function throws ShapeError for a dtype, size or device that it cannot take and
+// of threads. Every function throws ShapeError for an unsupported dtype, size or device, and
 // UsageError for a format that is not FP8.
 #pragma once
 
@@ -17,21 +17,21 @@
 
 namespace telens::ops {
 
-// max |x|, FP32 [] (0-dim) on x's device. A NaN in x makes it NaN; an empty x gives 0.
+// Returns max |x|, FP32 [] (0-dim) on x's device. A NaN in x makes it NaN; an empty x gives 0.
 TELENS_EXPORT at::Tensor amax(const at::Tensor& x);
 
-// The codes of x: saturating encode of float(x) * scale, the product rounded to FP32, then once to
-// the format. +-Inf becomes the largest value of its sign. NaN becomes the format's NaN code (0x7f)
-// with the sign of x. Returns uint8 of x's shape, contiguous.
+// Returns the codes of x: saturating encode of float(x) * scale, the product rounded to FP32, then
+// once to the format. +-Inf becomes the largest value of its sign. NaN becomes the format's NaN
+// code (0x7f) with the sign of x. The result is uint8 of x's shape, contiguous.
 //
-// amax (FP32, 1 element), if given, becomes max(amax, max |x|), NaN if either is, in the same read
-// of x. (A scale outside the contract has defined bits all the same: the code of |x| * |scale| with
+// amax (FP32, 1 element), if given, becomes max(amax, max |x|), NaN if either is NaN, in the same
+// read of x. (A scale outside the contract still has defined bits: the code of |x| * |scale| with
 // the exclusive or of the signs.)
 TELENS_EXPORT at::Tensor quantize_fp8(const at::Tensor& x, const at::Tensor& scale,
                                       const std::optional<at::Tensor>& amax, FormatId format);
 
-// The same codes of a matrix in both orientations, as the GEMMs of a device want them: where those
-// take any layout, `transposed` is a view of `codes`; else it lies row by row itself.
+// The codes of a matrix in both orientations, as the GEMMs of a device require them. If they
+// accept any layout, `transposed` is a view of `codes`; otherwise it is also stored row by row.
 struct OrientedCodes {
   at::Tensor codes;       // [rows, columns]
   at::Tensor transposed;  // [columns, rows]
@@ -40,19 +40,19 @@ TELENS_EXPORT OrientedCodes quantize_fp8_both(const at::Tensor& x, const at::Ten
                                               const std::optional<at::Tensor>& amax,
                                               FormatId format);
 
-// `transposed` of codes that are there already, with the bits and the layout that quantize_fp8_both
-// would have given it. codes: [rows, columns].
+// Computes `transposed` of existing codes, with the bits and the layout of quantize_fp8_both.
+// codes: [rows, columns].
 TELENS_EXPORT at::Tensor transpose_codes(const at::Tensor& codes);
 
-// The values of codes: float(code) * scale_inv, the product rounded to FP32, then to dtype (BF16,
-// FP16 or FP32), beyond whose range lies infinity. NaN codes become the quiet NaN without payload,
-// signs as in quantize_fp8. Returns a tensor of the codes' shape, with their strides if they are
-// dense (a transposed view stays one), else contiguous.
+// Returns the values of codes: float(code) * scale_inv, the product rounded to FP32, then to dtype
+// (BF16, FP16 or FP32). Values beyond its range become infinity. NaN codes become the quiet NaN
+// without payload, signs as in quantize_fp8. The result has the codes' shape, and their strides if
+// they are dense (a transposed view stays one); otherwise it is contiguous.
 TELENS_EXPORT at::Tensor dequantize_fp8(const at::Tensor& codes, const at::Tensor& scale_inv,
                                         FormatId format, at::ScalarType dtype);
 
-// The values of codes without a scale: exact. dtype is BF16 or FP32; the layout is as in
-// dequantize_fp8.
+// Returns the values of codes without a scale, exactly. dtype is BF16 or FP32; the layout is the
+// same as in dequantize_fp8.
 TELENS_EXPORT at::Tensor decode_fp8(const at::Tensor& codes, FormatId format, at::ScalarType dtype);
 
 }  // namespace telens::ops

@@ -1,5 +1,5 @@
-// The begin of every backend's quantize, dequantize and decode kernels: checks and the empty
-// result.
+// Checks and empty results with which every backend's quantize, dequantize and decode kernels
+// begin.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,11 +17,11 @@ FormatId check_dequantize_fp8(const at::Tensor& codes, const at::Tensor& scale_i
                               std::int64_t format, at::ScalarType dtype);
 FormatId check_decode_fp8(const at::Tensor& codes, std::int64_t format, at::ScalarType dtype);
 
-// uint8 of x's shape, contiguous.
+// Returns uint8 of x's shape, contiguous.
 at::Tensor empty_codes(const at::Tensor& x);
 
-// dtype, the codes' shape, and their strides if they are dense and without overlap, else
-// contiguous.
+// Returns a tensor of dtype with the codes' shape, and with their strides if they are dense and
+// without overlap; otherwise it is contiguous.
 at::Tensor empty_values(const at::Tensor& codes, at::ScalarType dtype);
 
 }  // namespace telens::ops

@@ -1,4 +1,4 @@
-// Every backend's kernels of row_exchange.h check their arguments by these functions.
+// Argument checks of every backend's kernels of row_exchange.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +9,7 @@
 
 namespace telens::ops {
 
-// The dtype of weights, and of sums, for values of a dtype: FP64 for FP64, else FP32.
+// Returns the dtype of weights and sums for values of a dtype: FP64 for FP64, otherwise FP32.
 inline at::ScalarType summed_dtype(at::ScalarType values) {
   return values == at::kDouble ? at::kDouble : at::kFloat;
 }

@@ -8,14 +8,14 @@
 
 namespace telens {
 
-// The power of two at or below a positive finite x: 2^floor(log2(x)).
+// Returns the power of two at or below a positive finite x: 2^floor(log2(x)).
 TELENS_HOST_DEVICE inline float power_of_two_below(float x) {
   int exponent = 0;
   std::frexp(x, &exponent);  // x = m * 2^exponent with 1/2 <= m < 1
   return std::ldexp(1.0F, exponent - 1);
 }
 
-// Current scaling, as Transformer Engine's compute_scale_from_amax. `largest` takes the place of an
+// Current scaling, as in Transformer Engine's compute_scale_from_amax. `largest` replaces an
 // infinite scale.
 TELENS_HOST_DEVICE inline float current_scale(float amax, float fp8_max, float epsilon,
                                               bool power_of_two,
@@ -31,7 +31,7 @@ TELENS_HOST_DEVICE inline float current_scale(float amax, float fp8_max, float e
   return power_of_two ? power_of_two_below(scale) : scale;
 }
 
-// Delayed scaling: the successor of `old_scale`.
+// Delayed scaling: returns the successor of `old_scale`.
 TELENS_HOST_DEVICE inline float delayed_scale(float amax, float old_scale, float fp8_max,
                                               int margin, bool power_of_two) {
   if (!std::isfinite(amax) || !(amax > 0.0F)) {

@@ -131,7 +131,7 @@ void update_windows(const WindowUpdate& windows, const WindowFormula& formula) {
   using Signature = void(at::TensorList, at::TensorList, at::ArrayRef<double>, c10::string_view,
                          std::int64_t, bool);
   static const auto handle = find_operator<Signature>("telens::update_windows");
-  if (windows.scales.empty()) return;  // no tensor that would say which device
+  if (windows.scales.empty()) return;  // no tensor that determines the device
   handle.call(windows.amax_histories, windows.scales, windows.fp8_max, formula.algorithm,
               formula.margin, formula.power_of_two);
 }

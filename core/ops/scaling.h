@@ -1,5 +1,6 @@
-// From amaxes to scales. All tensors FP32; nothing here waits for the device. A history may be some
-// columns of a larger one: its rows may lie apart, the slots of a row may not.
+// Computes scales from amaxes. All tensors are FP32, and no function waits for the device. A
+// history may consist of some columns of a larger one: its rows may be apart in memory, but the
+// slots of a row are contiguous.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,27 +11,29 @@
 
 namespace telens::ops {
 
-// Current scaling: scale = fp8_max / max(amax, epsilon), of amax's shape; 1 where the amax is zero
-// or not finite, FLT_MAX where the quotient is infinite; rounded down to a power of two on request.
+// Current scaling: returns scale = fp8_max / max(amax, epsilon), of amax's shape; 1 if the amax is
+// zero or not finite, FLT_MAX if the quotient is infinite; optionally rounded down to a power of
+// two.
 at::Tensor scale_from_amax(const at::Tensor& amax, double fp8_max, double epsilon,
                            bool power_of_two);
 
-// Delayed scaling: the amax of each slot of a history [length, slots], by "max" or "most_recent"
-// (row 0 is the newest).
+// Delayed scaling: returns the amax for each slot of a history [length, slots], by "max" or
+// "most_recent" (row 0 is the newest).
 at::Tensor amax_of_history(const at::Tensor& amax_history, std::string_view algorithm);
 
-// Delayed scaling: replaces scale [slots] by (fp8_max / amax) / 2^margin, or with power_of_two by
-// 2^(floor(log2(fp8_max / amax)) - margin). An amax of zero or not finite keeps the scale, an
+// Delayed scaling: replaces scale [slots] by (fp8_max / amax) / 2^margin or, with power_of_two, by
+// 2^(floor(log2(fp8_max / amax)) - margin). If an amax is zero or not finite, the scale is kept; an
 // infinite scale becomes FLT_MAX. amax, fp8_max: [slots].
 void update_scale(const at::Tensor& amax, const at::Tensor& scale, const at::Tensor& fp8_max,
                   std::int64_t margin, bool power_of_two);
 
-// Begins a new row: every row moves back by one place, the oldest is dropped, row 0 becomes zero.
+// Begins a new row: moves every row back by one place, drops the oldest row, and sets row 0 to
+// zero.
 void advance_history(const at::Tensor& amax_history);
 
-// The end of an iteration for many layers: for each window what amax_of_history, update_scale and
-// advance_history do, with one launch on CUDA. Window i is a history [length, slots], a scale
-// [slots] and the largest value of its format; all on one device, no two of them overlap.
+// The end of an iteration for many layers: runs amax_of_history, update_scale and advance_history
+// for each window, with one launch on CUDA. Window i is a history [length, slots], a scale [slots]
+// and the largest value of its format. All are on one device, and no two of them overlap.
 struct WindowUpdate {
   std::vector<at::Tensor> amax_histories = {};
   std::vector<at::Tensor> scales = {};

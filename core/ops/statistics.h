@@ -2,7 +2,7 @@
 // `telens::accumulate_central_moments`, `telens::blockwise_dynamic_range` and
 // `telens::accumulate_blockwise_dynamic_range`.
 //
-// x is BF16, FP16 or FP32, of any shape and strides, empty ones included. Results are int64 tensors
+// x is BF16, FP16 or FP32, with any shape and strides, and may be empty. Results are int64 tensors
 // on x's device whose words are the structs of core/ops/statistics_layout.h; nothing is copied to
 // the host. Equal inputs give equal counters and extremes on every device and with any number of
 // threads.
@@ -18,26 +18,27 @@
 
 namespace telens::ops {
 
-// The casts whose effect is measured along: the i-th has scales[i] (FP32, 1 element, on x's device:
-// what x is multiplied by before encoding) and formats[i] (E4M3 or E5M2).
+// The casts whose effects are measured in the same read: cast i has scales[i] (FP32, 1 element, on
+// x's device: the factor for x before encoding) and formats[i] (E4M3 or E5M2).
 struct StatisticsCasts {
   std::vector<at::Tensor> scales;
   std::vector<FormatId> formats;
-  bool moments = false;  // TensorSums::moments too: x is read again, by accumulate_central_moments
+  bool moments =
+      false;  // also fills TensorSums::moments: x is read again, by accumulate_central_moments
 };
 
-// One read of x. Returns int64 [statistics_words(casts)]: TensorSums, then one CastSums per cast.
+// Reads x once. Returns int64 [statistics_words(casts)]: TensorSums, then one CastSums per cast.
 TELENS_EXPORT at::Tensor statistics(const at::Tensor& x, const StatisticsCasts& casts = {});
 
-// The same read, merged into an accumulator: int64 [statistics_words(casts)] on x's device, made by
-// empty_statistics or statistics with as many casts.
+// Like statistics(), but merges into an accumulator: int64 [statistics_words(casts)] on x's device,
+// created by empty_statistics or statistics with as many casts.
 TELENS_EXPORT void accumulate_statistics(const at::Tensor& x, const StatisticsCasts& casts,
                                          at::Tensor& accumulator);
 
 // The neutral accumulator.
 TELENS_EXPORT at::Tensor empty_statistics(std::int64_t casts, const at::Device& device);
 
-// How blockwise_dynamic_range cuts a tensor, seen as a matrix [numel / size(-1), size(-1)].
+// How blockwise_dynamic_range splits a tensor, viewed as a matrix [numel / size(-1), size(-1)].
 struct BlockRangeOptions {
   std::int64_t size = 32;  // elements along a side, at least 1; the last block of a row is shorter
   std::int64_t dims = 1;   // 1: [1, size] blocks; 2: [size, size] blocks
@@ -48,7 +49,8 @@ struct BlockRangeOptions {
 TELENS_EXPORT at::Tensor blockwise_dynamic_range(const at::Tensor& x,
                                                  const BlockRangeOptions& blocks);
 
-// The same, merged into an accumulator made by empty_block_ranges or blockwise_dynamic_range.
+// Like blockwise_dynamic_range, but merges into an accumulator created by empty_block_ranges or
+// blockwise_dynamic_range.
 TELENS_EXPORT void accumulate_blockwise_dynamic_range(const at::Tensor& x,
                                                       const BlockRangeOptions& blocks,
                                                       at::Tensor& accumulator);

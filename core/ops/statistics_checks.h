@@ -10,7 +10,7 @@
 namespace telens::ops {
 
 void check_statistics(const at::Tensor& x, at::TensorList scales, at::IntArrayRef formats);
-// accumulator: as accumulate_statistics takes one, with any number of casts.
+// accumulator: as in accumulate_statistics, with any number of casts.
 void check_central_moments(const at::Tensor& x, const at::Tensor& accumulator);
 void check_blockwise_dynamic_range(const at::Tensor& x, std::int64_t block_size, std::int64_t dims);
 

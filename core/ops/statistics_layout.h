@@ -1,4 +1,4 @@
-// The sums of one read of a tensor, and how two such results become one. Plain data of 8-byte
+// The sums of one read of a tensor, and how two such results are merged. Plain data of 8-byte
 // fields: a kernel writes it as int64 words (core/ops/statistics.h), the host reads it back, ranks
 // exchange it. Host and device; no LibTorch.
 //
@@ -6,10 +6,10 @@
 //   numel, nan, posinf, neginf, zeros, subnormals   exact counts over all elements
 //   min, max, smallest_nonzero                      over all elements that are not NaN
 //   sum, l1, sum_squares, m2, moments               over the finite elements only
-// So no information is lost to one bad element, and a finished statistic still says what IEEE
-// arithmetic over all elements says (hooks/statistics/finish.h): with a NaN, everything but the
-// counters is NaN; with an Inf, l1_norm and l2_norm are Inf, mean is that Inf (NaN if both signs
-// occur) and std is NaN.
+// So a bad element does not lose information, and a finished statistic still agrees with IEEE
+// arithmetic over all elements (hooks/statistics/finish.h): with a NaN, everything but the counters
+// is NaN; with an Inf, l1_norm and l2_norm are Inf, mean is that Inf (NaN if both signs occur) and
+// std is NaN.
 #pragma once
 
 #include <cstddef>
@@ -20,19 +20,19 @@
 
 namespace telens {
 
-// Elements whose sums a kernel may keep in FP32 before it turns to double; also the unit at which
-// a tensor may be cut without changing more than the last bits of a sum.
+// The number of elements whose sums a kernel may keep in FP32 before it changes to double. Also the
+// unit at which a tensor may be split without changing more than the last bits of a sum.
 inline constexpr std::int64_t kStatisticsChunk = 8192;
 
-// Powers of the distances of finite elements from their mean: the optional sums, which stay empty
-// unless a statistic asks for them. Their count is their own, so that reads without them do not
-// pass for reads with them.
+// Powers of the distances of finite elements from their mean: optional sums, which stay empty
+// unless a statistic requests them. They have a separate count, so that reads without them are not
+// mistaken for reads with them.
 //
-// Sums of powers of the elements themselves would lose all digits where the mean is large. These do
+// Sums of powers of the elements themselves would lose all digits if the mean is large. These do
 // not: a sum of fourth powers has no term that cancels more than a digit, and an error e of the
 // mean changes it by 4 e |m3| <= (4 e / std) m4. A merge rounds the mean once, so that k merges
-// change m4 by 4 k 2^-53 |mean| / std of itself; in m2 the same e counts squared. Fourth powers of
-// all FP32 values lie in double's range: (2^129)^4 and (2^-149)^4.
+// change m4 by a relative 4 k 2^-53 |mean| / std; in m2 the same e counts squared. Fourth powers of
+// all FP32 values are in double's range: (2^129)^4 and (2^-149)^4.
 struct CentralMoments {
   std::int64_t count = 0;  // finite elements
   double mean = 0;
@@ -41,8 +41,8 @@ struct CentralMoments {
   double m4 = 0;  // sum (x - mean)^4
 };
 
-// The sums of one pass over a tensor. The default value is the empty tensor's, the neutral element
-// of merge.
+// The sums of one pass over a tensor. The default value is the empty tensor's, which is the neutral
+// element of merge.
 struct OnePassSums {
   std::int64_t numel = 0;
   std::int64_t nan = 0;
@@ -60,7 +60,7 @@ struct OnePassSums {
 };
 
 struct TensorSums : OnePassSums {
-  CentralMoments moments = {};  // empty where they were not asked for
+  CentralMoments moments = {};  // empty unless requested
 };
 
 // The effects of a saturating cast to an FP8 format with one scale:
@@ -72,14 +72,14 @@ struct CastSums {
   std::int64_t overflows = 0;   // |x| > FP32(largest finite value of the format * scale_inv)
   std::int64_t saturated = 0;   // the cast clipped: without saturation x, not a NaN, would have
                                 // become Inf or NaN (fewer than overflows: 449 rounds to 448)
-  double squared_error = 0;     // sum over all elements of (decoded - x)^2; so NaN with a NaN,
-                                // Inf with an Inf (which saturates to a finite value)
+  double squared_error = 0;  // sum over all elements of (decoded - x)^2; so NaN if x has a NaN, Inf
+                             // if x has an Inf (which saturates to a finite value)
   double scale_inv_min = std::numeric_limits<double>::infinity();
   double scale_inv_max = -std::numeric_limits<double>::infinity();
 };
 
-// The largest ratio max|x| / min|x != 0| of the blocks of a tensor; 1 for a block of zeros. A
-// ratio and not its logarithm, so that every device finds the same bits.
+// The largest ratio max|x| / min|x != 0| of the blocks of a tensor; 1 for a block of zeros. A ratio
+// instead of its logarithm, so that every device computes the same bits.
 struct BlockRanges {
   std::int64_t blocks = 0;
   std::int64_t nan_blocks = 0;  // blocks with a NaN, or whose nonzero elements are all Inf
@@ -102,7 +102,7 @@ TELENS_HOST_DEVICE constexpr std::int64_t finite_count(const OnePassSums& sums) 
   return sums.numel - sums.nan - sums.posinf - sums.neginf;
 }
 
-// A NaN never vanishes.
+// Never drops a NaN.
 TELENS_HOST_DEVICE constexpr double smaller(double a, double b) { return b < a || b != b ? b : a; }
 TELENS_HOST_DEVICE constexpr double larger(double a, double b) { return a < b || b != b ? b : a; }
 
@@ -134,7 +134,7 @@ TELENS_HOST_DEVICE constexpr CentralMoments moments_around(double center, std::i
           m4 > 0 ? m4 : 0};
 }
 
-// By P. Pebay, "Formulas for Robust, One-Pass Parallel Computation of Covariances and
+// From P. Pebay, "Formulas for Robust, One-Pass Parallel Computation of Covariances and
 // Arbitrary-Order Statistical Moments", SAND2008-6212, section 3, with d = (difference of the
 // means) / n.
 TELENS_HOST_DEVICE constexpr void merge(CentralMoments& into, const CentralMoments& part) {
@@ -157,8 +157,9 @@ TELENS_HOST_DEVICE constexpr void merge(CentralMoments& into, const CentralMomen
   into.count += part.count;
 }
 
-// Counters and extremes of the union are exact; m2 by Chan, Golub, LeVeque, "Updating formulae and
-// a pairwise algorithm for computing sample variances" (1979), with means taken from the sums.
+// Counters and extremes of the union are exact. m2 is from Chan, Golub, LeVeque, "Updating formulae
+// and a pairwise algorithm for computing sample variances" (1979), with means computed from the
+// sums.
 TELENS_HOST_DEVICE constexpr void merge(OnePassSums& into, const OnePassSums& part) {
   const double a = static_cast<double>(finite_count(into));
   const double b = static_cast<double>(finite_count(part));

@@ -17,17 +17,18 @@ namespace telens::ops {
 struct WhatIfCast {
   FormatId format;          // e4m3 or e5m2; packed: e2m1
   ScalingMode mode;         // any with blocks
-  bool squares = false;     // blocks are squares, as those of block_2d always are
-  bool columnwise = false;  // blocks down the columns
+  bool squares = false;     // blocks are squares, as they always are in block_2d
+  bool columnwise = false;  // blocks run down the columns
 
   bool operator==(const WhatIfCast&) const = default;
 };
 
-// One read of x for all casts, and one of its largest magnitudes for those that need them first: of
+// Reads x once for all casts, and once for its largest magnitudes if a cast needs them first: of
 // the tensor (packed FP4), down the columns, or of squares. x: BF16, FP16 or FP32 [rows, columns],
-// any strides. accumulators: one a cast, int64 [kCastSumsWords] (core/ops/statistics_layout.h),
-// merged into. The words are those that quantizing x and accumulate_block_cast_statistics give
-// (errors of a matrix of one row or column may be added in another order).
+// any strides. accumulators: one per cast, int64 [kCastSumsWords] (core/ops/statistics_layout.h),
+// merged into. The words are the same as from quantizing x and calling
+// accumulate_block_cast_statistics (errors of a matrix with one row or column may be added in a
+// different order).
 TELENS_EXPORT void accumulate_what_if_statistics(const at::Tensor& x,
                                                  std::span<const WhatIfCast> casts,
                                                  at::TensorList accumulators);

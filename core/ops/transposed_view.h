@@ -1,14 +1,14 @@
-// The transpose of a matrix for a GEMM, at a tenth of what t() costs: that goes through the
-// dispatcher three times, which a tiny layer would feel.
+// Transposes a matrix for a GEMM at a tenth of the cost of t(), which passes through the dispatcher
+// three times. In a tiny layer, that is noticeable.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 namespace telens::ops {
 
-// A view of the same storage that autograd does not follow. matrix is 2-D.
+// Returns a view of the same storage that autograd does not track. matrix is 2-D.
 inline at::Tensor transposed_view(const at::Tensor& matrix) {
-  if (matrix.key_set().has(c10::DispatchKey::Python)) return matrix.t();  // a subclass of Python's
+  if (matrix.key_set().has(c10::DispatchKey::Python)) return matrix.t();  // a Python subclass
   at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(
       c10::TensorImpl::VIEW, c10::Storage(matrix.storage()), matrix.key_set(), matrix.dtype());
   c10::TensorImpl* const impl = view.unsafeGetTensorImpl();
