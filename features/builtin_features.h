@@ -1,4 +1,4 @@
-// The list of features that come with TELens.
+// The list of built-in features.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,8 @@
 
 namespace telens {
 
-// Configurations may name the statistics as well as built-in ones; null: none.
+// Configurations may name these statistics in addition to the built-in ones; nullptr if there are
+// none.
 std::vector<FeatureRegistration> builtin_features(
     const config::StatisticDescriptionsPtr& statistics = nullptr);
 

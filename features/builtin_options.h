@@ -1,6 +1,6 @@
-// The descriptions of the features that come with TELens, for programs that read configurations
-// without LibTorch: the command and the tests. features/builtin_features.cpp has the same list
-// together with what the features do; a test holds the two against each other.
+// The descriptions of the built-in features, for programs that read configurations without
+// LibTorch: the command and the tests. features/builtin_features.cpp has the same list with the
+// implementations; a test compares the two lists.
 #pragma once
 
 #include "hooks/config/feature_description.h"
@@ -8,7 +8,8 @@
 
 namespace telens::features {
 
-// Configurations may name the statistics as well as built-in ones; null: none.
+// Configurations may name these statistics in addition to the built-in ones; nullptr if there are
+// none.
 config::Descriptions builtin_descriptions(
     const config::StatisticDescriptionsPtr& statistics = nullptr);
 

@@ -1,5 +1,5 @@
-// Hands the features, the statistics engine and the run file to sessions, as operators hand their
-// kernels to PyTorch: when libtelens.so is loaded.
+// Registers the features, the statistics engine and the run file with sessions when libtelens.so is
+// loaded, in the same way as operators register their kernels with PyTorch.
 #include "hooks/session_parts.h"
 
 #include <utility>

@@ -28,12 +28,12 @@ std::string host_name() {
 
 struct SharedRun {
   record::ClaimedRun run;
-  std::string wanted;                 // the id that rank 0 gave, or was given
+  std::string wanted;                 // the id that rank 0 chose or received
   std::vector<std::int64_t> refused;  // ranks whose files of that run are being written
 };
 
-// One run for all ranks. Rank 0 names it, since ranks that decide by themselves see different
-// seconds and perhaps environments; a name that one rank cannot have is another one for all.
+// One run for all ranks. Rank 0 names it, because ranks that decide separately see different
+// seconds and perhaps environments. If a rank cannot use the name, all ranks use another name.
 SharedRun shared_run(const debug::InitializeOptions& options) {
   constexpr std::int64_t kNotRefused = -1;
   SharedRun shared;
@@ -155,7 +155,7 @@ void RunFileSink::write(std::span<const Row> rows) {
     }
   }
   writer_->push(records);
-  // The run may be about to die: what led to the first non-finite value must be on disk.
+  // The run may be about to crash: the data that led to the first non-finite value must be on disk.
   if (non_finite && !std::exchange(non_finite_seen_, true)) writer_->flush_soon();
 }
 

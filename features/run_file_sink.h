@@ -1,4 +1,4 @@
-// Writes what a session records into the run file of this rank.
+// Writes the data that a session records to the run file of this rank.
 #pragma once
 
 #include <array>
@@ -16,8 +16,8 @@
 
 namespace telens::features {
 
-// Ids of a session become those of its run file, which knows names in the order of their use there.
-// One thread at a time.
+// Maps ids of a session to ids of its run file, which numbers names in the order of their first use
+// in the file. One thread at a time.
 class FileIds {
  public:
   FileIds(record::NameTable& names, record::RunWriter& writer) : names_(names), writer_(writer) {}
@@ -27,7 +27,7 @@ class FileIds {
 
  private:
   struct SeriesIds {
-    std::int32_t layer = record::kNoName;  // kNoName: not asked for yet
+    std::int32_t layer = record::kNoName;  // kNoName if not requested yet
     std::int32_t tensor = record::kNoName;
     std::int32_t gemm = record::kNoName;
     std::int32_t statistic = record::kNoName;
@@ -44,7 +44,7 @@ class RunFileSink final : public Sink {
  public:
   void check(const debug::InitializeOptions& options) const override;
   std::string name_run(const debug::InitializeOptions& options) const override;
-  // The context's on_error is told when recording stops.
+  // Calls the context's on_error when recording stops.
   void begin(const RunContext& context) override;
   void rows(const SomeSessionRows& rows) override;
   void end(std::string_view exception) override;
@@ -60,7 +60,7 @@ class RunFileSink final : public Sink {
   std::unique_ptr<record::RunWriter> writer_;
   bool non_finite_seen_ = false;
 
-  std::mutex mutex_;  // over what follows
+  std::mutex mutex_;  // guards the members below
   std::unique_ptr<FileIds> ids_;
 };
 

@@ -1,10 +1,9 @@
 // Moves rows of tokens to the experts of a mixture and back: operators `telens::spread_rows`,
 // `telens::combine_rows` and `telens::row_products`.
 //
-// A token has up to `slots` rows across all experts. places: int32 [tokens, slots], any
-// strides: the row of each slot. A place below 0 or past the last row is empty. No row occurs
-// twice. weights: [tokens, slots], FP32 (FP64 for FP64 values); without weights, each row counts
-// once.
+// A token has up to `slots` rows across all experts. places: int32 [tokens, slots], any strides:
+// the row of each slot. A place below 0 or past the last row is empty. No row occurs twice.
+// weights: [tokens, slots], FP32 (FP64 for FP64 values); without weights, each row counts once.
 //
 // Each operator is the gradient of the two others, so all of them can be differentiated any number
 // of times (core/modules/moe/row_exchange_autograd.cpp). Sums and products are FP32 (FP64 for

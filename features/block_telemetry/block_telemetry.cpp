@@ -43,7 +43,7 @@ std::optional<std::string> reason_against(const InspectTensorCall& call,
   return std::nullopt;
 }
 
-// The bin of each scale, where the scales are: int64, contiguous.
+// Returns the bins of the scales, on the scales' device: int64, contiguous.
 at::Tensor scale_bins(const at::Tensor& scale_inv) {
   constexpr std::int64_t kExponents = 0xFF;
   const at::Tensor scales = scale_inv.contiguous();
@@ -93,7 +93,7 @@ BlockTelemetry::BlockTelemetry(const config::FeatureEntry& entry, FeatureService
   }
 }
 
-// One warning; a model has hundreds of such tensors.
+// Warns only once, because a model has hundreds of such tensors.
 void BlockTelemetry::log_left_out(const FeatureCall& at, TensorName tensor,
                                   std::string_view reason) {
   const bool first = !warned_.exchange(true);
@@ -117,7 +117,7 @@ void BlockTelemetry::inspect_tensor(const FeatureCall& at, const InspectTensorCa
   const std::lock_guard lock(mutex_);
   const BlockSums none(k_[static_cast<std::size_t>(call.tensor_name)]);
   const auto [entry, is_new] = seen_.try_emplace(look.key, Seen{{none, none}, {}});
-  if (call.tensor_name == TensorName::weight && !is_new) return;  // the first read counts
+  if (call.tensor_name == TensorName::weight && !is_new) return;  // only the first read counts
   std::vector<at::Tensor> found;
   for (std::size_t i = 0; i < copies.size(); ++i) {
     look.columnwise.push_back(casts[i].columnwise);
@@ -127,7 +127,7 @@ void BlockTelemetry::inspect_tensor(const FeatureCall& at, const InspectTensorCa
   if (comparable(copies)) found.push_back(compute_difference(call, copies));
   ++entry->second.under_way;
   arrivals_.add(std::move(found), std::move(look));
-  add_arrived(Waiting::no);  // so that what is kept does not grow with the model
+  add_arrived(Waiting::no);  // so that the kept data does not grow with the model
 }
 
 void BlockTelemetry::add_arrived(Waiting waiting) {
@@ -200,7 +200,7 @@ void BlockTelemetry::record(const Key& key, const Seen& seen) {
   add(kCopiesRelativeDifference, difference.relative / elements);
 }
 
-// In their order: what comes after something that is still under way waits with it.
+// Records results in order: results after a pending one wait with it.
 void BlockTelemetry::record_arrived(Waiting waiting) {
   std::map<Key, Seen> complete;
   {

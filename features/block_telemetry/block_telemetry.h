@@ -40,25 +40,25 @@ class BlockTelemetry final : public ScheduledFeature {
   struct Seen {
     std::array<BlockSums, 2> copies;  // rowwise, columnwise
     CopiesDifference difference;
-    int under_way = 0;  // looks whose numbers have not come to the host
+    int under_way = 0;  // looks whose numbers have not reached the host
   };
-  // One look at a tensor, whose numbers travel as errors and bins of each copy and, where there are
-  // two of a kind, their difference.
+  // One look at a tensor. Its numbers reach the host as the errors and bins of the copies and, if
+  // there are two copies in the same format and mode, their difference.
   struct Look {
     Key key;
-    std::vector<bool> columnwise;  // for each copy: true for the columnwise one
+    std::vector<bool> columnwise;  // per copy: true for the columnwise one
   };
 
   void log_left_out(const FeatureCall& at, TensorName tensor, std::string_view reason);
   void record(const Key& key, const Seen& seen);
   void record_copy(const Key& key, bool columnwise, const BlockSums& sums);
-  void add_arrived(Waiting waiting);  // under the lock
+  void add_arrived(Waiting waiting);  // requires the lock
   void record_arrived(Waiting waiting);
 
   FeatureServices& services_;
   std::array<std::size_t, kAllTensors.size()> k_{};
   std::atomic<bool> warned_{false};
-  std::mutex mutex_;  // over what follows
+  std::mutex mutex_;  // guards the members below
   Arrivals<Look> arrivals_;
   std::map<Key, Seen> seen_;
 };

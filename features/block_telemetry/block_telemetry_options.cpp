@@ -82,7 +82,7 @@ config::FeatureDescription block_telemetry_description() {
                       .doc = "how many of the worst blocks are kept, of each copy and measure",
                       .validate = validate_k}},
       .parse = parse_options,
-      // Not .recorded: its size is that of the histograms and blocks, which depend on the recipe.
+      // Not .recorded: the size depends on the histograms and blocks, which depend on the recipe.
   };
 }
 

@@ -1,4 +1,4 @@
-// BlockTelemetry: the blocks of block formats one by one. Options and description; no LibTorch.
+// BlockTelemetry: statistics per block of block formats. Options and description; no LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace telens::features {
 
-// Beside kBlockStatistics (hooks/statistics/block_sums.h), of the two copies together.
+// Statistics of the two copies together, in addition to kBlockStatistics
+// (hooks/statistics/block_sums.h).
 inline constexpr std::string_view kCopiesDiffer = "copies_differ%";
 inline constexpr std::string_view kCopiesRelativeDifference = "copies_relative_difference";
 
@@ -18,10 +19,11 @@ inline constexpr std::string_view kCopiesRelativeDifference = "copies_relative_d
 inline constexpr std::string_view kBlockUnderflows = "block_underflows%";
 inline constexpr std::string_view kBlockMse = "block_mse";
 
-// The name of a statistic of one copy.
+// Returns the name of a statistic for a copy.
 std::string name_of_copy(std::string_view statistic, bool columnwise);
 
-// The histogram of a mode's scales: "scale_histogram_e8m0", ..._e4m3, ..._fp32. `mode`: of blocks.
+// Returns the name of the histogram of a mode's scales: "scale_histogram_e8m0", ..._e4m3, ..._fp32.
+// `mode` must have blocks.
 std::string_view scale_histogram_name(ScalingMode mode);
 
 struct BlockTelemetryOptions {

@@ -67,7 +67,7 @@ void CollectiveCheck::look_at_collective(const ProgramCollective& collective) {
   if (on_result) on_result(in_parts(collective.result));
 }
 
-// The words of the gradients come first, with their number.
+// The words of the gradients come first, after their count.
 std::vector<std::int64_t> CollectiveCheck::get_words(std::int64_t iteration) {
   const std::lock_guard lock(mutex_);
   RankWords words = gradients_.words();

@@ -1,4 +1,4 @@
-// CollectiveCheck: compares what ranks send with what comes out of their collectives.
+// CollectiveCheck: compares the data that ranks send with the results of their collectives.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,8 @@ class CollectiveCheck final : public Feature, public RankChecker {
   CollectiveCheck(const config::FeatureEntry& entry, FeatureServices& services);
   ~CollectiveCheck() override;
 
-  // It looks at inputs alone, to know the layer that runs: a wgrad may be added where it is made.
+  // Reads only inputs, to know the layer that runs. A wgrad may still be added to its target
+  // directly.
   RoutingCalls routing_calls() const override;
   bool reads_statistics(TensorName, std::int64_t) const override { return false; }
   bool may_watch_wgrad() const override { return false; }
@@ -43,7 +44,7 @@ class CollectiveCheck final : public Feature, public RankChecker {
   FeatureServices& services_;
   const CollectiveCheckOptions& options_;
   std::shared_ptr<WatchedCollectives> watch_;
-  std::mutex mutex_;  // over what follows
+  std::mutex mutex_;  // guards the members below
   ComparedItems gradients_;
   std::set<std::string> told_;
 };
@@ -52,10 +53,10 @@ class CollectiveCheck final : public Feature, public RankChecker {
 struct JudgedCollectives {
   std::int64_t iteration;
   std::vector<WrongCollective> wrong;
-  std::vector<CollectivePlace> places;  // all at which one was compared
+  std::vector<CollectivePlace> places;  // all places at which a collective was compared
 };
 
-// Records it, and warns of places that were not told before.
+// Records the outcome, and warns of places that are not in `told` yet.
 void report(const JudgedCollectives& judged, FeatureServices& services,
             std::set<std::string>& told);
 

@@ -52,7 +52,7 @@ config::FeatureDescription collective_check_description() {
                       .doc = "compares gradients of parameters"},
                      timeout_parameter()},
       .parse = parse_options,
-      // Not .recorded: it depends on the parallelism what there is.
+      // Not .recorded: the recorded data depends on the parallelism.
   };
 }
 

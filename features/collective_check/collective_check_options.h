@@ -1,4 +1,4 @@
-// CollectiveCheck: what ranks sent against what came out. Options and description; no LibTorch.
+// CollectiveCheck: compares sent data with results. Options and description; no LibTorch.
 #pragma once
 
 #include <chrono>

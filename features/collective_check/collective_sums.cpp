@@ -13,10 +13,10 @@
 namespace telens::features {
 namespace {
 
-// In FP64 they are 2 MiB, which stays in a cache; a whole gradient may be gigabytes.
+// 2 MiB in FP64, which stays in a cache; a whole gradient may have gigabytes.
 constexpr std::int64_t kElementsAtOnce = std::int64_t{1} << 18;
 
-// The unit roundoff: half the distance from 1 to the next number. Whole numbers are not rounded.
+// Returns the unit roundoff: half the distance from 1 to the next number. Integers are not rounded.
 double unit_roundoff(at::ScalarType dtype) {
   if (at::isIntegralType(dtype, /*includeBool=*/false)) return 0;
   switch (dtype) {
@@ -33,7 +33,7 @@ double unit_roundoff(at::ScalarType dtype) {
   }
 }
 
-// Values in FP64 -> sum, magnitude and count of CollectiveSums.
+// Converts values in FP64 to sum, magnitude and count of CollectiveSums.
 at::Tensor sums_of_part(const at::Tensor& values, CollectiveKind kind) {
   const at::Tensor is_finite = values.isfinite();
   const at::Tensor finite = at::where(is_finite, values, at::scalar_tensor(0, values.options()));

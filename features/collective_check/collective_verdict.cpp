@@ -49,7 +49,7 @@ CollectiveVerdict::CollectiveVerdict(const SeenCollective& own,
   if (!own.copies()) result_ = read_sums(own.result);
 }
 
-// A rank may have begun to look later than the others, or its layer is watched by no section.
+// A rank may have started to look later than the others, or no section may select its layer.
 bool CollectiveVerdict::all_tell() const {
   const bool needs_all = own_.kind == CollectiveKind::sum_and_scatter || sends_rows(own_.kind);
   const bool all_ended = !needs_all || std::ranges::all_of(peers_, &Peer::ended);
@@ -89,7 +89,7 @@ std::optional<std::string> CollectiveVerdict::wrong_gather() const {
   return std::nullopt;
 }
 
-// Sums over the ranks that share a word; in a group of few that is one.
+// Compares sums over the ranks that share a word. In a small group, each word has a single rank.
 std::optional<std::string> CollectiveVerdict::wrong_exchange() const {
   const auto find_word = [](std::int64_t rank) {
     return static_cast<std::size_t>(rank % kExchangeWords);
@@ -150,7 +150,7 @@ std::optional<std::string> CollectiveVerdict::wrong_element() const {
       if (peer.words[kRank] == own_.rank) own = sent;
     }
     const double bound = is_maximum ? 0 : summation_bound(own_.dtype, own_.ranks, magnitude);
-    // A sum may leave the range of its dtype; one of NaN and infinity is no number.
+    // A sum may exceed the range of its dtype; a sum of NaN and infinity is not a number.
     if (!(magnitude + bound <= get_largest(own_.dtype))) continue;
     const double got = result_.samples[i];
     if (std::abs(got - expected) <= bound) continue;
@@ -163,7 +163,7 @@ std::optional<std::string> CollectiveVerdict::wrong_element() const {
 
 std::optional<std::string> CollectiveVerdict::wrong_total() const {
   if (own_.kind == CollectiveKind::maximum || with_most_nonfinite().sent.nonfinite > 0) return {};
-  if (nonfinite_that_came() > 0) return std::nullopt;  // it left the range of the dtype
+  if (nonfinite_that_came() > 0) return std::nullopt;  // it exceeded the range of the dtype
   double sent = 0;
   double magnitude = 0;
   double came = own_.kind == CollectiveKind::sum ? result_.sum : 0;

@@ -1,4 +1,4 @@
-// Judges a collective: it has to bring this rank what all of its ranks sent.
+// Judges a collective: this rank must receive the data that all ranks in the collective sent.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,15 @@ namespace telens::features {
 
 class CollectiveVerdict {
  public:
-  // own: has a result, on the host. told: what all ranks say of it. Both live longer.
+  // own: has a result, on the host. told: the reports from all ranks about this collective. Both
+  // must outlive this object.
   CollectiveVerdict(const SeenCollective& own, std::span<const ToldCollective> told);
 
-  // A sentence without a period; nullopt: nothing is wrong, or not all of its ranks tell.
+  // Returns a sentence without a period; nullopt if nothing is wrong, or if some of its ranks do
+  // not report it.
   std::optional<std::string> text() const;
 
-  // Elements that were NaN or infinite on a rank and did not come out.
+  // Returns the number of elements that were NaN or infinite on a rank but not in the result.
   std::int64_t lost_elements() const;
 
  private:

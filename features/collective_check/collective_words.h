@@ -1,6 +1,6 @@
-// A collective as it travels: key, shape, rank in its group, the sums of what was sent (of a gather
-// the two words of its digest, of an exchange its words), those of the result, and whether there is
-// one.
+// The words that represent a collective: key, shape, rank in its group, the sums of the sent data
+// (for a gather the two words of its digest, for an exchange its words), the sums of the result,
+// and whether there is a result.
 #pragma once
 
 #include <cstdint>
@@ -25,19 +25,19 @@ inline constexpr std::size_t kWords = kEnded + 1;
 // Appends a collective whose tensors are on the host.
 void append_words(const SeenCollective& seen, RankWords& words);
 
-// A collective as one rank tells of it.
+// A collective as reported by one rank.
 struct ToldCollective {
   int world_rank;
   std::span<const std::int64_t> words;  // kWords of them
 };
 
-// Collectives that this rank was in, by key, as all ranks tell of them: each row of theirs is
-// looked at once. The words live longer.
+// Collectives of this rank, by key, as reported by all ranks: each row of their words is read once.
+// The words must outlive this object.
 class ToldCollectives {
  public:
   ToldCollectives(std::span<const SeenCollective> own, std::span<const RankWords> of_ranks);
 
-  // In the order of the world; empty: of a collective that is not among `own`.
+  // In the order of world ranks; empty for a collective that is not among `own`.
   std::span<const ToldCollective> of(std::uint64_t key) const;
 
  private:

@@ -10,8 +10,7 @@
 namespace telens::features {
 namespace {
 
-// The factor of a digest's second word: 2^64 over the golden ratio, odd, as core/base/fnv1a.h has
-// it.
+// The factor of a digest's second word: 2^64 over the golden ratio, odd, as in core/base/fnv1a.h.
 constexpr auto kSecondWord = static_cast<std::int64_t>(0x9E3779B97F4A7C15U);
 
 // Odd, so that no digest is lost.

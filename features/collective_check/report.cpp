@@ -1,4 +1,4 @@
-// Rows and warnings about collectives that brought something else than was sent.
+// Rows and warnings about collectives whose results differ from the sent data.
 #include <fmt/format.h>
 
 #include <map>

@@ -1,4 +1,4 @@
-// A collective as this rank saw it.
+// A collective as observed by this rank.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,7 @@
 
 namespace telens::features {
 
-// The place that a collective is recorded under.
+// The place under which a collective is recorded.
 struct CollectivePlace {
   std::string layer;
   std::string tensor;
@@ -30,14 +30,14 @@ struct SeenCollective {
   at::ScalarType dtype;
   std::int64_t ranks, rank, numel;
   at::Tensor sent;    // collective_sums, a gather's digest or exchange_words
-  at::Tensor result;  // the same; a gather's is [ranks, 2]; undefined: it did not end
-  std::vector<std::int64_t> received = {};  // rows from each rank, where rows are sent
+  at::Tensor result;  // like `sent`; for a gather, [ranks, 2]; undefined if it did not end
+  std::vector<std::int64_t> received = {};  // rows from each rank, if rows are sent
 
-  // Bits are copied, not added up.
+  // Returns true if bits are copied instead of added.
   bool copies() const { return kind == CollectiveKind::gather || sends_rows(kind); }
 };
 
-// The elements of the whole that a rank's result is.
+// The elements of the whole tensor that form a rank's result.
 struct ElementRange {
   std::int64_t first, size;
   bool contains(std::int64_t element) const { return element >= first && element < first + size; }

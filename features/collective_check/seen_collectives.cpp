@@ -37,7 +37,7 @@ std::string_view get_name(CollectiveKind kind) {
   return "maximum";
 }
 
-// Ranks exchange other numbers of rows.
+// Ranks may exchange different numbers of rows.
 std::string get_sizes(const CollectiveCall& call) {
   if (!sends_rows(call.kind)) {
     return fmt::format("{}", fmt::join(call.sent.sizes(), ", "));

@@ -31,7 +31,7 @@ CollectiveWatch::OnResult WatchedCollectives::look_at(const CollectiveCall& call
   const std::int64_t iteration = running_iteration();
   const std::lock_guard lock(mutex_);
   if (!due_ || !due_(iteration)) return {};
-  if (iteration != iteration_) {  // the rest came after the step() of its iteration
+  if (iteration != iteration_) {  // the rest arrived after the step() of their iteration
     seen_.clear();
     iteration_ = iteration;
     ++turn_;

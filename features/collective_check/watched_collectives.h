@@ -1,4 +1,4 @@
-// Looks at the collectives of layers and of the program while an iteration runs, on any thread.
+// Observes the collectives of layers and of the program during an iteration, on any thread.
 #pragma once
 
 #include <atomic>
@@ -12,21 +12,21 @@
 
 namespace telens::features {
 
-// Outlives the feature where a collective still runs.
+// Outlives the feature if a collective is still running.
 class WatchedCollectives final : public CollectiveWatch,
                                  public std::enable_shared_from_this<WatchedCollectives> {
  public:
-  // due(iteration): its collectives are looked at.
+  // due(iteration): returns true if the iteration's collectives must be observed.
   explicit WatchedCollectives(std::function<bool(std::int64_t)> due) : due_(std::move(due)) {}
 
-  // The place of the collectives that this thread begins from here on.
+  // Sets the place of the collectives that this thread begins from now on.
   static void show_place(CollectivePlace place);
 
-  // A layer must not fail for what looks at it: failed() tells of that.
+  // A layer must not fail because of its observer; failed() reports errors.
   OnResult begin(const CollectiveCall& call) override;
   OnResult look_at(const CollectiveCall& call, CollectivePlace place);
 
-  // Calls use(seen), which is empty where nothing was seen in this iteration.
+  // Calls use(seen), which is empty if nothing was observed in this iteration.
   template <typename Use>
   void use(std::int64_t iteration, Use use) {
     const std::lock_guard lock(mutex_);
@@ -34,16 +34,16 @@ class WatchedCollectives final : public CollectiveWatch,
     use(seen_);
   }
   void clear();
-  void stop();  // nothing is due from here on
+  void stop();  // nothing is due after this
 
   bool failed() const { return failed_; }
 
  private:
   std::atomic<bool> failed_{false};
-  std::mutex mutex_;  // over what follows
+  std::mutex mutex_;  // guards the members below
   std::function<bool(std::int64_t)> due_;
   std::int64_t iteration_ = -1;
-  std::uint64_t turn_ = 0;  // another one: seen_ has begun anew
+  std::uint64_t turn_ = 0;  // changes when seen_ restarts
   SeenCollectives seen_;
 };
 

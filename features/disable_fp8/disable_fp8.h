@@ -1,4 +1,5 @@
-// DisableFP8GEMM and DisableFP8Layer: chosen GEMMs, or all three of a layer, in high precision.
+// DisableFP8GEMM and DisableFP8Layer: run selected GEMMs, or all three of a layer, in high
+// precision.
 #pragma once
 
 #include "hooks/feature_registration.h"
