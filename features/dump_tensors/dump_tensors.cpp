@@ -14,9 +14,9 @@ namespace telens::features {
 namespace {
 
 constexpr std::int64_t kSchemaVersion = 1;
-constexpr const char* kFirstRow = "first_row";  // where GEMMs take rows of all ranks
+constexpr const char* kFirstRow = "first_row";  // if GEMMs read rows from all ranks
 
-// The options of a tensor that are worth a file.
+// The options of a tensor for which there is data to write.
 struct Contents {
   bool high_precision = false;
   bool rowwise = false;
@@ -26,14 +26,15 @@ struct Contents {
 };
 
 Contents get_contents(const InspectTensorCall& call, const DumpTensorsOptions& options) {
-  // Where no gradient will be asked for, the second GEMM has no operand of its own.
+  // If no gradient is required, the second GEMM does not have a separate operand.
   return {.high_precision = options.high_precision && call.tensor != nullptr,
           .rowwise = options.quantized && call.rowwise != nullptr,
           .columnwise =
               options.quantized && call.columnwise != nullptr && call.columnwise != call.rowwise};
 }
 
-// The attributes that all dumps begin with. `kind`: "tensor" or "gemm", and which.
+// Returns a dump with the attributes with which all dumps begin. `kind`: "tensor" or "gemm";
+// `name`: which one.
 PendingDump begun(const FeatureCall& at, std::string_view kind, std::string_view name, int rank,
                   bool evaluation) {
   PendingDump dump;

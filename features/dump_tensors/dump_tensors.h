@@ -1,4 +1,4 @@
-// DumpTensors: what a GEMM saw, in a file each.
+// DumpTensors: writes tensors and GEMMs with their operands, one file each.
 #pragma once
 
 #include <array>
@@ -18,27 +18,28 @@ class DumpTensors final : public ScheduledFeature {
   DumpTensors(const config::FeatureEntry& entry, FeatureServices& services,
               HostCopies copies = copy_to_host, std::size_t most_bytes = DumpWriter::kMostBytes);
 
-  // Tensors on the host are written before it returns, those on a device in a later step() or in
-  // end(). Each throws RecordError where the disk does not take it: the session then warns and
-  // switches the feature off.
+  // Writes tensors on the host before it returns, tensors on a device in a later step() or in
+  // end(). Each of these throws RecordError if the disk cannot store the file; the session then
+  // warns and disables the feature.
   void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
                       TensorReading& reading) override;
-  // Writes the file of a GEMM, where `operands` wants it.
+  // Writes the file of a GEMM if `operands` selects it.
   void inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
                     std::span<const Alteration> alterations) override;
   void step(std::int64_t iteration) override { writer_.write_arrived(); }
   void end() override { writer_.finish(); }
 
  private:
-  // Logs which parts that the options ask for this tensor does not have.
+  // Logs the parts that the options request but this tensor does not have.
   void say_what_is_missing(const FeatureCall& at, const InspectTensorCall& call,
                            const DumpTensorsOptions& options);
   void say(const FeatureCall& at, std::string_view about, std::string_view what);
-  // `name`: of the tensor or the GEMM.
+  // `name`: the name of the tensor or the GEMM.
   void write(const FeatureCall& at, std::string_view name, PendingDump dump);
-  // `operands` is set for the three tensors of the GEMM, which are due in this iteration.
+  // Returns true if `operands` is set for the three tensors of the GEMM and they are due in this
+  // iteration.
   bool wants(const FeatureCall& at, const InspectGemmCall& call) const;
-  // Adds an operand of the GEMM, after its cast and before.
+  // Adds an operand of the GEMM, after its cast and before it.
   void add_operand(const FeatureCall& at, Gemm gemm, TensorName name, const std::string& group,
                    const Operand& operand, PendingDump& dump);
 

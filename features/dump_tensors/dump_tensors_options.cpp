@@ -58,7 +58,7 @@ config::FeatureDescription dump_tensors_description() {
                           "      with it. Without any of the three nothing is written")},
       .names_evaluation = true,
       .parse = parse_options,
-      // Not .recorded: its size is that of the tensors, in files of their own.
+      // Not .recorded: the size depends on the tensors, which are in separate files.
   };
 }
 

@@ -1,4 +1,4 @@
-// DumpTensors: tensors to disk. Options and description; no LibTorch.
+// DumpTensors: writes tensors to disk. Options and description; no LibTorch.
 #pragma once
 
 #include "hooks/config/feature_description.h"

@@ -10,7 +10,7 @@ void KeptOperands::keep(TensorName name, const at::Tensor* tensor,
   Kept& kept = kept_[static_cast<std::size_t>(name)];
   kept = {.seen = true, .first_row = first_row};
   if (tensor == nullptr) return;
-  kept.tensor = *tensor;  // a detached one may count its writes apart
+  kept.tensor = *tensor;  // a detached tensor may count its writes separately
   kept.version = get_version(*tensor);
 }
 

@@ -28,7 +28,7 @@ DumpType get_type(const at::Tensor& tensor) {
   }
 }
 
-// The format of a plain tensor's elements.
+// Returns the format of a plain tensor's elements.
 std::string_view get_format(const at::Tensor& tensor) {
   switch (get_type(tensor)) {
     case DumpType::uint16:
@@ -54,7 +54,7 @@ void describe(const QuantizedTensor& tensor, bool rowwise, std::vector<DumpAttri
   number("transposed", rowwise ? 0 : 1);
   number("block_height", block_height(tensor.mode));
   number("block_length", block_length(tensor.mode));
-  // Options of the quantizer, which do not decide the meaning of the codes.
+  // Options of the quantizer that do not affect the meaning of the codes.
   const BlockOptions& blocks = tensor.blocks;
   number("two_dimensional", blocks.two_dimensional ? 1 : 0);
   number("scale_rounding", static_cast<std::int64_t>(blocks.scale_rounding));

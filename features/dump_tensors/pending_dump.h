@@ -1,4 +1,4 @@
-// The contents of a dump's file, while its tensors are still on their way to the host.
+// The contents of a dump's file, while its tensors are being copied to the host.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,18 +22,20 @@ class PendingDump {
   void set(std::string name, std::int64_t value);
   void set(std::string name, std::vector<std::int64_t> value);
 
-  // Values, once: another name of the same tensor becomes a link. Throws RecordError for a dtype
-  // that no dump can hold.
+  // Adds values only once: another name of the same tensor becomes a link. Throws RecordError for a
+  // dtype that a dump cannot hold.
   void add_values(const std::string& path, const at::Tensor& tensor);
-  // Adds a group with the operand of one GEMM, in the orientation in which that takes it;
-  // `attributes`: the group's first ones.
+  // Adds a group with the operand of a GEMM, in the orientation that the GEMM reads. `attributes`:
+  // the first attributes of the group.
   void add_operand(const std::string& group, std::vector<record::DumpAttribute> attributes,
                    const Operand& operand, bool rowwise);
 
-  // To be copied to the host, on any device. Once: nothing keeps them here any longer.
+  // Returns the tensors to copy to the host, on any device. Call this once: the tensors are not
+  // kept.
   std::vector<at::Tensor> take_tensors();
 
-  // Whole, with their copies, contiguous and in the same order, which it refers to.
+  // Returns the complete dump. `copies` are contiguous and in the same order; the dump refers to
+  // them.
   const record::TensorDump& finished(std::span<const at::Tensor> copies);
 
  private:
@@ -41,7 +43,7 @@ class PendingDump {
 
   record::TensorDump dump_;
   std::vector<std::pair<std::string, at::Tensor>> values_;
-  std::vector<at::Tensor> tensors_;  // one a dataset
+  std::vector<at::Tensor> tensors_;  // one per dataset
 };
 
 }  // namespace telens::features

@@ -11,7 +11,7 @@ namespace telens::features {
 
 namespace {
 
-// As a layer under the recipe: features in multiples, any number of tokens.
+// Requires the same as a layer under the recipe: features in multiples, any number of tokens.
 void check_blocks(const at::Tensor& x, const FakeQuantOptions& options, std::int64_t alignment,
                   Gemm gemm, TensorName tensor) {
   const bool has_tokens = tensor != TensorName::weight && tensor != TensorName::wgrad;

@@ -1,4 +1,4 @@
-// FakeQuant: the GEMM sees the values that a low-precision format can hold, and runs in high
+// FakeQuant: rounds a GEMM's operands to values of a low-precision format and runs the GEMM in high
 // precision.
 #pragma once
 
@@ -11,13 +11,14 @@
 
 namespace telens::features {
 
-// x cast to the format, with a scale from x's own amax, and back; each value rounded to x's dtype
-// once. Any shape.
+// Casts x to the format, with a scale from x's own amax, and back. Rounds each value to x's dtype
+// once. Accepts any shape.
 at::Tensor fake_quantize(const at::Tensor& x, FormatId format);
 
-// The same to the format of the options, of which one in blocks wants to know the tensor, for the
-// shape of blocks, and the GEMM: they lie along the dimension that it sums over, of outputs along
-// rows. Throws ShapeError where the recipe with these blocks could not take x.
+// Like the function above, for the format of the options. A format with blocks depends on the
+// tensor, for the shape of blocks, and on the GEMM: blocks are along the dimension that it sums
+// over, or along rows for outputs. Throws ShapeError if the recipe with these blocks does not
+// accept x.
 at::Tensor fake_quantize(const at::Tensor& x, const FakeQuantOptions& options, Gemm gemm,
                          TensorName tensor);
 
@@ -27,8 +28,8 @@ class FakeQuant final : public ScheduledFeature {
 
   bool can_be_captured() const override { return true; }
 
-  // Answers a plain tensor. The other operand of the GEMM is plain too: the feature switches the
-  // FP8 GEMM off.
+  // Returns a plain tensor. The other operand of the GEMM is also plain, because the feature
+  // disables the FP8 GEMM.
   Operand modify_tensor(const FeatureCall& at, const ModifyTensorCall& call) override;
 
  private:

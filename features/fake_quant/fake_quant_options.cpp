@@ -15,10 +15,10 @@ namespace {
 
 constexpr std::string_view kQuantFormat = "quant_format";
 
-// Stands for formats with one scale a tensor. Delayed scaling has the same ones.
+// Represents formats with one scale per tensor. Delayed scaling has the same formats.
 constexpr RecipeId kOfTensor = RecipeId::fp8_current_scaling;
 
-// The formats that a recipe casts to: each FP8 format, or the one of FP4.
+// Returns the formats that a recipe casts to: each FP8 format, or the FP4 format.
 std::vector<FormatId> get_elements(RecipeId recipe) {
   if (is_packed_fp4(recipe)) return {FormatId::e2m1};
   return {FormatId::e4m3, FormatId::e5m2};
@@ -62,8 +62,8 @@ std::string alternatives(std::vector<std::string> names) {
   return fmt::format("{} or {}", fmt::join(names, ", "), last);
 }
 
-// A line for each recipe with blocks: its formats, the length of a block, and what that asks of
-// features.
+// Returns a line for each recipe with blocks: its formats, the length of a block, and the resulting
+// requirement for features.
 std::string blocks_of_formats() {
   std::string lines;
   for (const RecipeId recipe : kAllRecipes) {

@@ -1,5 +1,5 @@
-// FakeQuant: quantize and dequantize, then the GEMM in high precision. Options and description; no
-// LibTorch.
+// FakeQuant: quantizes and dequantizes, then runs the GEMM in high precision. Options and
+// description; no LibTorch.
 #pragma once
 
 #include <optional>
@@ -13,10 +13,10 @@ namespace telens::features {
 
 struct FakeQuantOptions {
   FormatId format = FormatId::e4m3;  // the elements' format
-  std::optional<RecipeId> blocks =
-      std::nullopt;  // the recipe whose blocks are used; none: one scale for the tensor
+  // The recipe whose blocks are used; nullopt for one scale per tensor.
+  std::optional<RecipeId> blocks = std::nullopt;
 
-  // As the configuration spells it: "FP8E4M3", "FP8BLOCKE5M2", ...
+  // Returns the name as the configuration spells it: "FP8E4M3", "FP8BLOCKE5M2", ...
   std::string_view name() const;
 
   friend bool operator==(const FakeQuantOptions&, const FakeQuantOptions&) = default;

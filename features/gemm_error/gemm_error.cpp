@@ -19,8 +19,8 @@
 namespace telens::features {
 namespace {
 
-// Where an operand stands in a GEMM: whether it makes the rows or the columns of the output, and
-// which of its own dimensions they are.
+// The place of an operand in a GEMM: whether it forms the rows or the columns of the output, and
+// which of its dimensions they are.
 //   fprop: output[m, n] = sum over k of activation[m, k] x weight[n, k]
 //   dgrad: dgrad [m, k] = sum over n of gradient  [m, n] x weight[n, k]
 //   wgrad: wgrad [n, k] = sum over m of gradient  [m, n] x activation[m, k]
@@ -41,23 +41,25 @@ std::array<Place, 2> get_places(TensorName input) {
   }
 }
 
-// The sampled rows (or columns) of one output, and what of an operand they are made of.
+// The sampled rows (or columns) of an output, and the parts of an operand from which they are
+// computed.
 struct Side {
   at::Tensor indices;
-  at::Tensor values = {};  // [indices, summed over], in high precision; undefined: see `source`
+  at::Tensor values = {};  // [indices, summed over], in high precision; see `source` if undefined
   std::int64_t size = 0;   // rows (or columns) of the output
-  // Where the sum goes over rows of all ranks, of which this rank has its own alone.
+  // The source of the values if the sum is over rows from all ranks: this rank has only its own
+  // rows.
   enum class Source : std::uint8_t { kept, gathered_values, unknown } source = Source::kept;
 };
 
-// Kept from one forward until its backward: a few rows of each operand, never whole tensors.
+// Kept from one forward until its backward: a few rows per operand, never whole tensors.
 struct Kept {
   std::array<std::array<Side, 2>, kAllGemms.size()> sides;  // by GEMM; rows, then columns
 
   Side& side(Gemm gemm, bool rows) { return sides[static_cast<std::size_t>(gemm)][rows ? 0 : 1]; }
 };
 
-// The seed with which rows or columns of a GEMM are sampled.
+// Returns the seed with which rows or columns of a GEMM are sampled.
 std::uint64_t make_seed(const FeatureCall& at, Gemm gemm, bool rows) {
   const std::uint64_t place = static_cast<std::uint64_t>(gemm) * 2 + (rows ? 0 : 1);
   return sample_seed(at.layer_name, at.iteration, place);
@@ -67,14 +69,14 @@ std::int64_t root_above(std::int64_t samples) {
   return static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(samples))));
 }
 
-// True if the GEMM after the first takes the tensor itself, so that what ranks gather for it are
-// values of high precision that no feature has changed.
+// Returns true if the second GEMM reads the tensor itself. The values that ranks gather for it are
+// then in high precision and were not changed by a feature.
 bool is_plain_in_second_gemm(const InspectTensorCall& call) {
   const auto* plain = std::get_if<at::Tensor>(call.columnwise);
   return plain != nullptr && call.tensor != nullptr && plain->is_same(*call.tensor);
 }
 
-// Gathers what is known of the sampled rows (or columns) before the GEMM runs.
+// Gathers the data that is known about the sampled rows (or columns) before the GEMM runs.
 Side sample_side(const InspectTensorCall& call, const Place& place, const at::Tensor& values,
                  const std::vector<std::int64_t>& sample) {
   const at::Tensor indices = copy_to_device(sample, values.device());
@@ -93,15 +95,15 @@ Side sample_side(const InspectTensorCall& call, const Place& place, const at::Te
   return side;
 }
 
-// Gathers what is known when the GEMM has run. operand: that of wgrad, [summed over, rows (or
-// columns)].
+// Gathers the data that is known after the GEMM has run. operand: the operand of wgrad, [summed
+// over, rows (or columns)].
 void complete(Side& side, const Operand& operand) {
   const auto* values = std::get_if<at::Tensor>(&operand);
   if (side.source != Side::Source::gathered_values || values == nullptr) return;
   side.values = at::index_select(*values, 1, side.indices).t().contiguous();
 }
 
-// Elements that the GEMM has added up for each of its output.
+// Returns the number of elements that the GEMM has added up for each output element.
 std::int64_t summed_over(const InspectGemmCall& call) {
   const auto* codes = std::get_if<QuantizedTensor>(&call.a);
   const at::IntArrayRef sizes =
@@ -109,7 +111,7 @@ std::int64_t summed_over(const InspectGemmCall& call) {
   return call.gemm == Gemm::wgrad ? sizes[0] : sizes.back();
 }
 
-// Why the output is not that of the sides; "": it is.
+// Returns why the output is not computed from the two sides; "" if it is.
 std::string_view reason_against(const InspectGemmCall& call, const Side& rows,
                                 const Side& columns) {
   if (!rows.values.defined() || !columns.values.defined()) {
@@ -122,7 +124,7 @@ std::string_view reason_against(const InspectGemmCall& call, const Side& rows,
   return is_whole ? "" : "it takes a part of an operand";
 }
 
-// As a matrix, and of a weight that is stored in low precision what is stored.
+// Returns a matrix. For a weight that is stored in low precision, returns the stored values.
 at::Tensor get_values(const InspectTensorCall& call) {
   if (call.tensor != nullptr) return *call.tensor;
   const auto* stored = std::get_if<QuantizedTensor>(call.rowwise);
@@ -213,7 +215,7 @@ void GemmError::inspect_tensor(const FeatureCall& at, const InspectTensorCall& c
     const config::Selection* chosen = selection(place.gemm, std::nullopt);
     if (!samples || !chosen->schedule.due(at.iteration, thinning_factor())) continue;
     if (!values.defined()) values = get_values(call);
-    // About as many rows as columns.
+    // Samples about as many rows as columns.
     const std::int64_t rows = root_above(*samples);
     const std::int64_t count = place.makes_rows ? rows : (*samples + rows - 1) / rows;
     const std::uint64_t seed = make_seed(at, place.gemm, place.makes_rows);

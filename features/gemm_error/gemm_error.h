@@ -1,4 +1,4 @@
-// GemmError: a sample of each GEMM's outputs against FP64.
+// GemmError: compares a sample of each GEMM's outputs with FP64.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,18 +30,18 @@ struct GemmErrorSums {
   double squared_output = 0;  // sum of out^2
   double product = 0;         // sum of out * exact
 
-  // Both FP64, of one shape, contiguous, on the host.
+  // Both are FP64, contiguous and on the host, and have the same shape.
   void add(const at::Tensor& output, const at::Tensor& exact_output);
 
-  // An error where the exact values are all zero is infinite, none is 0; the cosine of two zeros
-  // is 1. A NaN anywhere makes all three NaN.
+  // If the exact values are all zero, a nonzero error is infinite, and a zero error is 0. The
+  // cosine of two zeros is 1. A NaN anywhere makes all three NaN.
   double relative_error() const;
   double mean_error() const;
   double cosine() const;
 };
 
-// `count` different numbers below `size` (all of them if there are fewer), ascending: random ones
-// that depend on the seed alone.
+// Returns `count` different numbers below `size` (all of them if there are fewer), ascending. They
+// are random and depend only on the seed.
 std::vector<std::int64_t> sampled_indices(std::uint64_t seed, std::int64_t size,
                                           std::int64_t count);
 
@@ -49,10 +49,10 @@ class GemmError final : public ScheduledFeature {
  public:
   GemmError(const config::FeatureEntry& entry, FeatureServices& services);
 
-  // Gathers what the chosen GEMMs will need of an operand.
+  // Gathers the data that the selected GEMMs will need from an operand.
   void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
                       TensorReading& reading) override;
-  // Compares.
+  // Compares the sampled outputs with FP64.
   void inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
                     std::span<const Alteration> alterations) override;
   void step(std::int64_t iteration) override { record_arrived(Waiting::no); }
@@ -66,21 +66,22 @@ class GemmError final : public ScheduledFeature {
     auto operator<=>(const Measured&) const = default;
   };
 
-  // Tells why a GEMM has no row: one warning, and a line of the log for each layer and GEMM.
+  // Reports why a GEMM does not have a row: one warning, and a line in the log for each layer and
+  // GEMM.
   void say_left_out(const FeatureCall& at, Gemm gemm, std::string_view reason);
-  // Records comparisons that have come to the host.
+  // Records comparisons that have reached the host.
   void record_arrived(Waiting waiting);
   void record(const Measured& measured, const GemmErrorSums& sums);
 
   FeatureServices& services_;
-  std::array<std::optional<std::int64_t>, kAllGemms.size()> samples_;  // nullopt: not chosen
+  std::array<std::optional<std::int64_t>, kAllGemms.size()> samples_;  // nullopt if not selected
   Arrivals<std::vector<Measured>> arrivals_;
-  std::mutex mutex_;  // over what follows
+  std::mutex mutex_;  // guards the members below
   std::set<std::pair<std::string, Gemm>> left_out_;
   // The samples of this iteration.
-  std::vector<Measured> measured_;   // one for each two of the outputs
-  std::vector<at::Tensor> outputs_;  // FP64, on their device: an output, then what it should be
-  StreamSet streams_;                // that have made them
+  std::vector<Measured> measured_;   // one for each pair of outputs
+  std::vector<at::Tensor> outputs_;  // FP64, on their device: an output, then its expected value
+  StreamSet streams_;                // the streams that computed them
 };
 
 FeatureRegistration gemm_error();

@@ -1,4 +1,4 @@
-// GemmError: what a GEMM's precision costs. Options and description; no LibTorch.
+// GemmError: the error that a GEMM's precision causes. Options and description; no LibTorch.
 #pragma once
 
 #include <cstdint>

@@ -51,7 +51,7 @@ class BaseLogTensorStats final : public ScriptDrivenFeature {
 
   const config::FeatureEntry& entry_;
   FeatureServices& services_;
-  std::vector<Asked> asked_;  // one a selection of the entry
+  std::vector<Asked> asked_;  // one per selection of the entry
 };
 
 }  // namespace

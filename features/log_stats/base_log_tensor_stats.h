@@ -1,5 +1,5 @@
-// The base namespace's LogTensorStats: statistics of tensors that a script hands to
-// debug.log_tensor_stats(), under names of its own.
+// LogTensorStats of the base namespace: statistics of tensors that a script passes to
+// debug.log_tensor_stats(), under names that the script chooses.
 #pragma once
 
 #include "hooks/feature_registration.h"

@@ -30,7 +30,7 @@ void LogStatistics::inspect_tensor(const FeatureCall& at, const InspectTensorCal
                                    TensorReading& reading) {
   const auto left_out = reading.want(*requests_[static_cast<std::size_t>(call.tensor_name)]);
   if (!left_out) return;
-  // One warning; a model has hundreds of such tensors.
+  // Warns only once, because a model has hundreds of such tensors.
   const bool first = !warned_.exchange(true);
   services_.log_message(fmt::format("{}: {} is not logged: {}{}", entry().description->name,
                                     telens::get_name(call.tensor_name), *left_out,

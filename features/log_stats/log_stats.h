@@ -1,5 +1,5 @@
-// LogTensorStats, LogFp8TensorStats and its like, and ScaleHealth: they ask the statistics engine
-// for what their options name.
+// LogTensorStats, LogFp8TensorStats and similar features, and ScaleHealth: they request the
+// statistics that their options name from the statistics engine.
 #pragma once
 
 #include <array>
@@ -13,8 +13,9 @@
 
 namespace telens::features {
 
-// Statistics of selected tensors, by their StatisticsOptions. A statistic that has no meaning for a
-// tensor (one of the running recipe where the layer runs unquantized) is left out with one warning.
+// Statistics of selected tensors, according to their StatisticsOptions. A statistic that does not
+// apply to a tensor (for example of the running recipe, if the layer runs unquantized) is skipped
+// with one warning.
 class LogStatistics final : public ScheduledFeature {
  public:
   LogStatistics(const config::FeatureEntry& entry, FeatureServices& services);

@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::string_view kMoreOfPlugins = "\n      and statistics that a plugin defines";
 
-// LogFp8TensorStats leaves FP4 to a feature of its own. Delayed scaling needs the running recipe's
-// own history; that it runs can be known only when a layer does.
+// LogFp8TensorStats leaves FP4 to a separate feature. Delayed scaling requires the history of the
+// running recipe; whether delayed scaling runs is known only when a layer runs.
 std::vector<RecipeId> recipes_in_fp8() {
   std::vector<RecipeId> recipes;
   for (const RecipeId recipe : kAllRecipes) {
@@ -41,8 +41,8 @@ std::vector<StatisticId> statistics_named(std::initializer_list<std::string_view
   return statistics;
 }
 
-// Those of the high-precision tensor, of its blocks and of an attention's scores, in the order of
-// the catalogue.
+// Returns the statistics of the high-precision tensor, of its blocks and of an attention's scores,
+// in the order of the catalog.
 std::vector<StatisticId> tensor_statistics() {
   std::vector<StatisticId> statistics = statistics_from(StatisticSource::tensor);
   for (const StatisticSource source : {StatisticSource::blocks, StatisticSource::scores}) {
@@ -112,7 +112,7 @@ config::FeatureDescription nvfp4_stats_description() {
       .can_be_kept = true,
       .names_evaluation = true,
   };
-  // The two of Transformer Engine.
+  // The two statistics of Transformer Engine's feature.
   describe_statistics(
       description,
       {.feature = "LogNvfp4TensorStats",
@@ -168,14 +168,14 @@ config::FeatureDescription base_log_tensor_stats_description(
           "  stats: [min, max, l2_norm]\n",
       .selects = config::Selects::tensors,
   };
-  // The six of nvdlfw-inspect's base feature.
+  // The six statistics of nvdlfw-inspect's base feature.
   describe_statistics(
       description,
       {.feature = "LogTensorStats",
        .statistics = statistics_named({"min", "max", "mean", "std", "l1_norm", "l2_norm"}),
        .any_case = true},
       std::string("\n      in any case;") + std::string(kMoreOfPlugins), std::move(plugin));
-  // No layer reads the tensor: no counters come along.
+  // No layer reads the tensor, so counters are not recorded with it.
   description.recorded = [](const config::Selection& selection) {
     std::vector<std::string> names;
     for (const StatisticName& name : selection.options_as<StatisticsOptions>().statistics) {

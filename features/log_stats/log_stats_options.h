@@ -1,4 +1,4 @@
-// The features that log statistics of tensors: their descriptions. They share one type of options
+// The descriptions of the features that log statistics of tensors. They share one type of options
 // (features/log_stats/statistics_option.h). No LibTorch.
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace telens::features {
 
 // transformer_engine.LogTensorStats, called by the layers: statistics of the high-precision tensor,
-// and those of plugins.
+// and statistics of plugins.
 config::FeatureDescription log_tensor_stats_description(
     config::StatisticDescriptionsPtr plugin = nullptr);
 
@@ -18,11 +18,11 @@ config::FeatureDescription log_tensor_stats_description(
 config::FeatureDescription base_log_tensor_stats_description(
     config::StatisticDescriptionsPtr plugin = nullptr);
 
-// LogFp8TensorStats (LogFp8Stats) and its like for other elements: statistics of the quantized
-// tensor, for the running recipe or, what-if, for another.
+// LogFp8TensorStats (LogFp8Stats) and similar features for other elements: statistics of the
+// quantized tensor, for the running recipe or, as a what-if, for another recipe.
 std::vector<config::FeatureDescription> low_precision_stats_descriptions();
 
-// telens.ScaleHealth: statistics of the one scale of a tensor.
+// telens.ScaleHealth: statistics of the scale of a tensor with a single scale.
 config::FeatureDescription scale_health_description();
 
 }  // namespace telens::features

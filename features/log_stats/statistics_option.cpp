@@ -55,7 +55,8 @@ std::string_view feature_with(StatisticSource source) {
                                          : "transformer_engine.LogTensorStats";
 }
 
-// False, with an error that says why, for a well-formed name that the feature does not take.
+// Returns false, after adding an error with the reason, for a well-formed name that the feature
+// does not accept.
 bool check_name(const StatisticName& name, const Value& written, const StatisticsRules& rules,
                 ErrorList& errors) {
   if (name.statistic->source() == StatisticSource::plugin) return true;
@@ -147,7 +148,7 @@ std::optional<StatisticName> parse_item(const Value& item, const StatisticsRules
   }
   std::optional<StatisticName> name = parse_statistic_name(text, plugin);
   if (!name) {
-    std::vector<std::string> known;  // empty if the error is not listed anyway
+    std::vector<std::string> known;  // empty if the list of errors is full
     std::vector<std::string> taken;
     if (errors.has_room()) {
       known = names_to_suggest(rules, plugin);

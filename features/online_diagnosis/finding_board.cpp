@@ -96,7 +96,7 @@ void FindingBoard::tell(const std::vector<analysis::LiveFinding>& found) {
   }
 }
 
-// An interruption is kept for the training's own thread; a failure costs the listener its place.
+// An interruption is kept for the training's thread. A listener that fails is removed.
 void FindingBoard::call(const Listener& listener, const debug::Finding& finding) {
   try {
     (*listener)(finding);

@@ -18,10 +18,10 @@ struct LookThread::Shared {
   std::mutex mutex;  // guards the members below
   std::condition_variable changed;
   std::int64_t last = -1;    // the iteration of the newest request
-  std::uint64_t asked = 0;   // requests
-  std::uint64_t urgent = 0;  // the newest of those that wait for nothing
-  std::uint64_t done = 0;    // the newest that was fulfilled
-  std::thread::id thread;    // that looks
+  std::uint64_t asked = 0;   // number of requests
+  std::uint64_t urgent = 0;  // the newest request that does not wait for the pause
+  std::uint64_t done = 0;    // the newest fulfilled request
+  std::thread::id thread;    // the thread that looks
   Clock::time_point rests_until = Clock::time_point::min();
   bool ends = false;
   bool has_ended = false;
@@ -32,7 +32,7 @@ struct LookThread::Shared {
 
 namespace {
 
-// Signals belong to the training's threads.
+// Signals must reach the training's threads.
 void block_all_signals() {
   sigset_t all;
   sigfillset(&all);

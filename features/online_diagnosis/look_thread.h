@@ -16,8 +16,8 @@ namespace telens::features {
 // with the first look and blocks all signals.
 class LookThread {
  public:
-  // Looks at all iterations up to `last`. Must not throw, and must own what it uses, because the
-  // thread may outlive this object.
+  // Looks at all iterations up to `last`. Must not throw, and must own everything it uses, because
+  // the thread may outlive this object.
   using Look = std::function<void(std::int64_t last)>;
 
   // `share` is the share of the time, 0 to 1: with 0.01, a look of one second is followed by a

@@ -38,10 +38,10 @@ OnlineDiagnosis::OnlineDiagnosis(const config::FeatureEntry& entry, FeatureServi
 // The thread shares ownership of everything it uses and copies the session's values.
 void OnlineDiagnosis::begin(std::shared_ptr<Sink> run_file) {
   const std::filesystem::path file = run_file->path();
-  // A recording that could not begin has a folder, and no file.
+  // A recording that could not begin has a folder but no file.
   const std::string folder = (file.extension() == ".h5" ? file.parent_path() : file).string();
   auto run = std::make_shared<analysis::LiveLook>(analysis::LiveLookOptions{
-      // Other ranks write their files when they like, and perhaps on other disks.
+      // Other ranks write their files at other times, and perhaps to other disks.
       .path = services_.options().world_size == 1 ? folder : file.string(),
       .run = folder,
       .get_action = [options =
@@ -88,7 +88,7 @@ bool OnlineDiagnosis::allows_checkpoints() const {
   return !(is_alone() ? board_->vetoes() : all_ranks_veto_.load());
 }
 
-// ---- telling
+// ---- reporting
 
 std::string OnlineDiagnosis::in_words(const analysis::LiveFinding& found) const {
   return fmt::format("Diagnosis of section '{}' found {}", entry_.section, found.text);

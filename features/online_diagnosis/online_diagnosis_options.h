@@ -16,7 +16,7 @@ struct OnlineDiagnosisOptions {
   double share = 0;  // 0 to 1: the part of the time that looking may take
 
   analysis::Action get_action(std::string_view cause) const;
-  // True if any cause asks for that, or for more.
+  // Returns true if any cause requests this action or a stronger one.
   bool may(analysis::Action action) const;
 };
 
