@@ -1,4 +1,4 @@
-// PerTensorScaling: current scaling of chosen tensors within delayed scaling.
+// PerTensorScaling: applies current scaling to selected tensors within delayed scaling.
 #pragma once
 
 #include "features/per_tensor_scaling/per_tensor_scaling_options.h"
@@ -14,9 +14,9 @@ class PerTensorScaling final : public ScheduledFeature {
 
   bool can_be_captured() const override { return true; }
 
-  // The copy that the GEMM reads, quantized under the scale of the tensor's own amax, which the
-  // default quantizer's history takes note of. Throws UsageError where that one does not scale by a
-  // history.
+  // Returns the copy that the GEMM reads, quantized with a scale from the tensor's own amax. The
+  // default quantizer's history also records this amax. Throws UsageError if the default quantizer
+  // does not scale by a history.
   Operand modify_tensor(const FeatureCall& at, const ModifyTensorCall& call) override;
 };
 

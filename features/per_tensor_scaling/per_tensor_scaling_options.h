@@ -1,4 +1,4 @@
-// PerTensorScaling: current scaling of chosen tensors within delayed scaling. Description; no
+// PerTensorScaling: current scaling of selected tensors within delayed scaling. Description; no
 // LibTorch.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace telens::features {
 
-// It has no parameters beside GEMMs, tensors and schedule.
+// Its only parameters are GEMMs, tensors and schedule.
 config::FeatureDescription per_tensor_scaling_description();
 
 }  // namespace telens::features

@@ -1,4 +1,4 @@
-// One GEMM as it ran, as the ledger tells of it.
+// One GEMM as it ran, as reported by the ledger.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ namespace telens::features {
 // "BF16"
 std::string_view get_element(at::ScalarType dtype);
 
-// Why an operand is what it is.
+// The reason for an operand's precision.
 enum class Cause : std::uint8_t {
-  recipe,         // as the recipe wants it
-  no_recipe,      // no recipe asks for quantization
-  not_in_recipe,  // the recipe has no quantizer for one of the operands
+  recipe,         // as requested by the recipe
+  no_recipe,      // no recipe requests quantization
+  not_in_recipe,  // the recipe lacks a quantizer for one of the operands
   overridden,     // override_linear_precision
   dequantized,    // backward_override="dequantized"
   disabled,       // a feature answered false to fp8_gemm_enabled
@@ -39,18 +39,20 @@ struct OperandState {
   bool operator==(const OperandState&) const = default;
 };
 
-// Everything the ledger tells about one GEMM: compared in each iteration, spelled out when it has
-// changed.
+// Everything that the ledger reports about a GEMM. Compared in each iteration, written out when it
+// changes.
 struct GemmState {
   OperandState a, b;
   std::string_view recipe;  // Recipe::name(), a literal; "none" outside of fp8_autocast
   ops::GemmChoice choice;
   at::ScalarType output = at::kBFloat16;
   TokenPadding padding;
-  std::string overlap = {};           // with what, and how; "": the layer has asked for none
-  std::int64_t overlapped_bytes = 0;  // that this rank sends; batches of other lengths send others
+  // The partner and the method of the overlap; "" if the layer requests none.
+  std::string overlap = {};
+  std::int64_t overlapped_bytes = 0;  // sent by this rank; depends on the length of the batch
 
-  // Padded tokens are compared by their multiple: batches of other lengths are no new state.
+  // Padded tokens are compared by their multiple, so that a batch of another length is not a new
+  // state.
   std::int64_t padding_multiple() const { return padding.needed() ? padding.multiple : 1; }
 
   bool operator==(const GemmState& other) const {

@@ -14,7 +14,8 @@
 namespace telens::features {
 namespace {
 
-// How a linear layer of another library, by its kind ("paddle's Linear"), becomes one of TELens.
+// Returns how to convert a linear layer of another library, given its kind ("paddle's Linear"), to
+// a TELens layer.
 std::string_view advice_for(std::string_view kind) {
   return kind.starts_with("paddle's")
              ? "put a telens.paddle.Linear in its place, whose weight is the transpose of its own"
@@ -41,7 +42,7 @@ class PrecisionLedger final : public ScheduledFeature {
   void end() override;
 
  private:
-  // One GEMM of a layer: its last state, and how often that has changed.
+  // One GEMM of a layer: its last state, and how often the state has changed.
   struct Entry {
     GemmState state;
     std::int64_t number = -1;
@@ -50,7 +51,7 @@ class PrecisionLedger final : public ScheduledFeature {
   // A state of an attention.
   struct AttentionEntry {
     ops::AttentionChoice choice;
-    at::ScalarType given = at::kFloat;  // the dtype that queries, keys and values came in
+    at::ScalarType given = at::kFloat;  // the dtype of the given queries, keys and values
     std::int64_t number = 0;
 
     bool is(const InspectAttentionCall& call) const {
@@ -59,8 +60,8 @@ class PrecisionLedger final : public ScheduledFeature {
              choice.cast_to == call.choice.cast_to;
     }
   };
-  // Those of a layer that an iteration had. Micro-batches with and without padding may alternate
-  // for ever: a state is new where neither this iteration nor the last one has had it.
+  // The states of a layer in an iteration. Micro-batches with and without padding may alternate
+  // indefinitely, so a state is new only if neither this iteration nor the last one had it.
   struct Attention {
     std::vector<AttentionEntry> last;
     std::vector<AttentionEntry> now;
@@ -80,17 +81,17 @@ class PrecisionLedger final : public ScheduledFeature {
   void judge(const FeatureCall& at, Gemm gemm, const Entry& entry);
   void stop_where_violated();
   void warn_of_foreign_layers();
-  // The rule that counts for an operand; nullptr: none.
+  // Returns the rule that applies to an operand; nullptr if none applies.
   const ExpectedPrecision* rule_for(std::string_view layer, Gemm gemm, TensorName tensor);
 
   FeatureServices& services_;
   const PrecisionLedgerOptions& options_;  // the options of the entry
 
-  std::mutex mutex_;  // over what follows
+  std::mutex mutex_;  // guards the members below
   std::map<std::string, std::array<Entry, kAllGemms.size()>, std::less<>> entries_;
   std::map<std::string, Attention, std::less<>> attentions_;
-  std::vector<bool> met_;                                // by rule: it was about some GEMM
-  std::map<std::string, bool, std::less<>> violations_;  // and whether they stopped the run yet
+  std::vector<bool> met_;                                // by rule: whether it matched any GEMM
+  std::map<std::string, bool, std::less<>> violations_;  // true if it has stopped the run
   std::map<std::string, ForeignLayer, std::less<>> foreign_;
 };
 
@@ -163,7 +164,7 @@ void PrecisionLedger::inspect_attention(const FeatureCall& at, const InspectAtte
   write(at, attention.now.back());
 }
 
-// No rule of `expect` is about it: an attention is no GEMM.
+// The rules of `expect` do not apply: an attention is not a GEMM.
 void PrecisionLedger::write(const FeatureCall& at, const AttentionEntry& entry) {
   const auto add = [&](std::string_view name, std::string_view detail) {
     add_row(at.iteration, at.layer_name, "attention", name, detail, entry.number);
@@ -196,7 +197,7 @@ const ExpectedPrecision* PrecisionLedger::rule_for(std::string_view layer, Gemm 
   return rule;
 }
 
-// One sentence for both operands where it is the same, else one for each.
+// Writes one sentence for both operands if it is the same, otherwise one for each.
 void PrecisionLedger::judge(const FeatureCall& at, Gemm gemm, const Entry& entry) {
   const auto broken_rule = [&](const OperandState& operand) {
     const ExpectedPrecision* rule = rule_for(at.layer_name, gemm, operand.tensor);
@@ -234,7 +235,7 @@ void PrecisionLedger::stop_where_violated() {
       list));
 }
 
-// No recipe applies to it, and none of its GEMMs can be seen.
+// Recipes do not apply to it, and its GEMMs cannot be observed.
 void PrecisionLedger::note_foreign_layer(std::string_view layer_name, std::string_view kind) {
   const std::lock_guard lock(mutex_);
   if (!foreign_.emplace(layer_name, ForeignLayer{std::string(kind)}).second) return;
@@ -279,7 +280,7 @@ void PrecisionLedger::step(std::int64_t) {
   stop_where_violated();
 }
 
-// An expectation about nothing says "all is well" of what it never saw.
+// An expectation that matches nothing would report success without having checked anything.
 void PrecisionLedger::end() {
   const std::lock_guard lock(mutex_);
   stop_where_violated();

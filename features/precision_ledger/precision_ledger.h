@@ -1,4 +1,5 @@
-// PrecisionLedger: what each GEMM ran in, and whether that is what was expected.
+// PrecisionLedger: records the precision in which each GEMM ran, and checks it against
+// expectations.
 #pragma once
 
 #include "features/precision_ledger/precision_ledger_options.h"

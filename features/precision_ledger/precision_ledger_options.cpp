@@ -28,7 +28,7 @@ struct ExpectedFormat {
   bool (*holds)(const Precision&);
 };
 
-// Those beside the schemes that are formats by their names.
+// Formats in addition to the schemes whose names are formats.
 constexpr std::array kExpectedFormats{
     ExpectedFormat{"FP8", is_fp8},
     ExpectedFormat{"E4M3", [](const Precision& p) { return p.element == "E4M3"; }},
@@ -43,7 +43,7 @@ constexpr std::array kExpectedFormats{
 std::vector<std::string> scheme_names() {
   std::vector<std::string> names;
   for (const ScalingMode mode : kAllScalingModes) {
-    // A format by its own name: its blocks' scales are of fewer bits than FP32.
+    // A scheme is a format if the scales of its blocks have fewer bits than FP32.
     if (scheme(mode).scale_format != FormatId::fp32) names.emplace_back(telens::get_name(mode));
   }
   return names;
@@ -53,11 +53,11 @@ std::vector<std::string> format_names() {
   std::vector<std::string> names;
   for (const ExpectedFormat& format : kExpectedFormats) names.emplace_back(format.name);
   const std::vector<std::string> schemes = scheme_names();
-  names.insert(names.begin() + 1, schemes.begin(), schemes.end());  // behind FP8
+  names.insert(names.begin() + 1, schemes.begin(), schemes.end());  // after FP8
   return names;
 }
 
-// A key of a rule, into what it fills; mistakes go to the errors.
+// Reads a key of a rule into the matching members. Adds mistakes to `errors`.
 void read_format(const Value& value, ExpectedPrecision& rule, ErrorList& errors) {
   const std::vector<std::string> names = format_names();
   if (!value.is_string()) {
@@ -84,7 +84,7 @@ void read_layers(const Value& value, ExpectedPrecision& rule, ErrorList& errors)
   }
 }
 
-// A list of names, or one of them.
+// Reads a list of names, or a single name.
 template <typename Name>
 void read_names(const Value& value, std::optional<Name> (*parse)(std::string_view),
                 const std::vector<std::string>& known, std::vector<Name>& names,

@@ -1,4 +1,4 @@
-// PrecisionLedger: which precision each GEMM ran in. Options and description; no LibTorch.
+// PrecisionLedger: the precision in which each GEMM ran. Options and description; no LibTorch.
 #pragma once
 
 #include <optional>
@@ -16,7 +16,7 @@ namespace telens::features {
 // The format of an operand. `element` is a literal: "E4M3", "BF16", ...
 struct Precision {
   std::string_view element;
-  std::optional<ScalingMode> scaling;  // nullopt: high precision
+  std::optional<ScalingMode> scaling;  // nullopt for high precision
 
   bool operator==(const Precision&) const = default;
 };
@@ -24,12 +24,12 @@ struct Precision {
 // "E4M3 under 128x128 block scaling", "BF16".
 std::string describe(const Precision& precision);
 
-// One rule of `expect`: which format the operands of some GEMMs have to have.
+// One rule of `expect`: the format that the operands of some GEMMs must have.
 struct ExpectedPrecision {
   std::string format;  // one of format_names(), in precision_ledger_options.cpp
-  std::optional<config::PythonRegex> layers;  // nullopt: all
-  std::vector<Gemm> gemms;                    // empty: all
-  std::vector<TensorName> tensors;            // empty: both operands
+  std::optional<config::PythonRegex> layers;  // nullopt for all
+  std::vector<Gemm> gemms;                    // empty for all
+  std::vector<TensorName> tensors;            // empty for both operands
 
   bool is_about(std::string_view layer, Gemm gemm, TensorName tensor) const;
   bool holds(const Precision& precision) const;

@@ -22,7 +22,7 @@ constexpr std::string_view kScale = "scale";
 constexpr std::string_view kHistory = "amax history";
 constexpr std::string_view kReplica = "replica";
 
-// Codes and values, where a weight is stored in low precision.
+// Returns codes and values if a weight is stored in low precision.
 const QuantizedData* get_data(const QuantizedTensor* tensor) {
   if (tensor == nullptr) return nullptr;
   return tensor->rowwise.defined() ? &tensor->rowwise : &tensor->columnwise;
@@ -33,7 +33,7 @@ const QuantizedTensor* get_codes(const InspectTensorCall& call) {
   return first != nullptr ? first : quantized_or_null(call.columnwise);
 }
 
-// A scale that is one FP32 number is its own digest.
+// Returns the scale itself as its digest if it is a single FP32 number.
 at::Tensor digest_of_scale(const at::Tensor& scale) {
   const at::NoGradGuard no_grad;
   if (scale.numel() != 1 || scale.scalar_type() != at::kFloat) return compute_digest(scale);
@@ -41,8 +41,8 @@ at::Tensor digest_of_scale(const at::Tensor& scale) {
   return at::stack({bits, at::zeros_like(bits)});
 }
 
-// Each rank of tp_group has an activation or a gradient whole: with the same bits, unless one was
-// given something else. Undefined for other tensors.
+// Each rank of tp_group has an activation or a gradient in whole, with the same bits unless a rank
+// received different data. Returns an undefined tensor for other tensors.
 at::Tensor digest_of_replica(const InspectTensorCall& call) {
   const auto& [group, size] = call.tensor_parallel;
   const bool is_replica = call.replicated && group != nullptr && size > 1;
@@ -55,7 +55,8 @@ std::uint64_t part_of_weight(const InspectTensorCall& call) {
   return group != nullptr && size > 1 ? select_part(rank_in(*group), size) : kWhole;
 }
 
-// The group that delayed scaling reduces amaxes over; nullopt: this rank keeps its own.
+// Returns the group over which delayed scaling reduces amaxes; nullopt if this rank keeps its
+// amaxes local.
 std::optional<std::uint64_t> running_amax_group(const InspectTensorCall& call) {
   const AutocastState* autocast = current_autocast();
   if (call.delayed == nullptr || !call.delayed->reduce_amax || autocast == nullptr) {
@@ -73,14 +74,14 @@ RankAgreement::RankAgreement(const config::FeatureEntry& entry, FeatureServices&
       services_(services),
       options_(entry.selections.front().options_as<RankAgreementOptions>()) {}
 
-// Items that came after the step() of their iteration may have come on some ranks alone.
+// Items that arrived after the step() of their iteration may exist on only some ranks.
 void RankAgreement::begin_iteration(std::int64_t iteration) {
   if (iteration == iteration_) return;
   iteration_ = iteration;
   items_.clear();
 }
 
-// nullopt: each rank has a scale of its own.
+// Returns nullopt if each rank has a separate scale.
 std::optional<std::uint64_t> RankAgreement::part_of_scale(const FeatureCall& at,
                                                           const InspectTensorCall& call) {
   if (call.delayed != nullptr && call.tensor_name != TensorName::gradient) {
@@ -141,7 +142,7 @@ void RankAgreement::look_at(const ModelTensor& tensor) {
   if (!is_history && selection(std::nullopt, TensorName::weight) == nullptr) return;
   at::Tensor digest = compute_digest(tensor.value);
   const std::lock_guard lock(mutex_);
-  // A rank may have no layer that shows anything in this iteration.
+  // A rank may not have a layer with anything to compare in this iteration.
   begin_iteration(running_iteration());
   if (!is_history) {
     const std::uint64_t part = tensor.part.empty() ? kWhole : fnv1a(tensor.part);

@@ -31,21 +31,22 @@ class RankAgreement final : public ScheduledFeature, public RankChecker {
   std::chrono::seconds longest_wait() const override { return options_.timeout; }
 
  private:
-  void begin_iteration(std::int64_t iteration);  // under the lock
+  void begin_iteration(std::int64_t iteration);  // requires the lock
   std::optional<std::uint64_t> part_of_scale(const FeatureCall& at, const InspectTensorCall& call);
 
   FeatureServices& services_;
   const RankAgreementOptions& options_;
-  std::mutex mutex_;  // over what follows
+  std::mutex mutex_;  // guards the members below
   std::int64_t iteration_ = -1;
   ComparedItems items_;
   // The group over which a layer's amaxes are reduced, as of its newest forward. A backward runs
   // outside of the region.
   std::map<std::string, std::uint64_t, std::less<>> amax_groups_;
-  std::set<std::string> told_;  // differences that were warned of
+  std::set<std::string> told_;  // differences that were already warned of
 };
 
-// Records what came of a comparison, and warns of what was not told before. `title`: the feature's.
+// Records the result of a comparison, and warns of differences that are not in `told` yet. `title`:
+// the feature's title.
 void report(const ComparedItems& items, std::int64_t iteration, std::span<const RankWords> of_ranks,
             std::string_view title, FeatureServices& services, std::set<std::string>& told);
 

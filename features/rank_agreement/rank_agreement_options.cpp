@@ -76,7 +76,7 @@ config::FeatureDescription rank_agreement_description() {
       .tensors = config::gemm_input_names(),
       .parameters = {timeout_parameter()},
       .parse = parse_options,
-      // Not .recorded: it depends on recipe and parallelism what is compared.
+      // Not .recorded: the compared items depend on recipe and parallelism.
   };
 }
 

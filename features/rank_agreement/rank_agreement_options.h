@@ -1,4 +1,4 @@
-// RankAgreement: replicas compared over ranks. Options and description; no LibTorch.
+// RankAgreement: compares replicas over ranks. Options and description; no LibTorch.
 #pragma once
 
 #include <chrono>
@@ -10,14 +10,14 @@
 
 namespace telens::features {
 
-// How long a rank waits for one that does not come, unless told otherwise: torch's own time for
-// collectives of NCCL.
+// The time that a rank waits for a missing rank if the configuration does not set it: torch's own
+// timeout for collectives of NCCL.
 inline constexpr std::int64_t kDefaultTimeout = 600;  // seconds
 
 // The parameter `timeout`.
 config::Parameter timeout_parameter();
 
-// "weight" -> "weight_differs", the statistic that is recorded of what was compared.
+// "weight" -> "weight_differs", the statistic that is recorded for a compared item.
 std::string differs_name(std::string_view what);
 
 struct RankAgreementOptions {

@@ -1,4 +1,4 @@
-// Rows and warnings about tensors that ranks have to have alike.
+// Rows and warnings about tensors that must be equal on all ranks.
 #include <fmt/format.h>
 
 #include <bit>
@@ -11,7 +11,7 @@
 namespace telens::features {
 namespace {
 
-// " (1.5, on rank 0 0.75)": the scales by which a rank and most others multiply.
+// " (1.5, on rank 0 0.75)": the scales that a rank and most other ranks multiply by.
 std::string get_scales(const ComparedItems& items, const Difference& difference,
                        std::span<const RankWords> of_ranks) {
   if (items.name(difference.item).what != "scale") return "";
@@ -64,7 +64,7 @@ void report(const ComparedItems& items, std::int64_t iteration, std::span<const 
       ++others;
     }
   }
-  // A run of a thousand ranks says it twice, not a thousand times.
+  // A run of a thousand ranks reports it twice, not a thousand times.
   if (first == nullptr || (own != first->usual && own != first->odd.front())) return;
   const ItemName& name = items.name(first->item);
   const std::string subject = get_subject(name);

@@ -1,5 +1,5 @@
-// A condition over a statistic or another number, as a Trigger has it, and what one series of
-// values makes of it. No LibTorch.
+// A condition of a Trigger on a statistic or another number, and its evaluation over a series of
+// values. No LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -19,36 +19,36 @@ struct Condition {
   // The condition as it was written.
   std::string text;
 
-  // The statistic of a tensor; empty: the number that is called `name`.
+  // The statistic of a tensor; nullopt for the number called `name`.
   std::optional<StatisticName> statistic = {};
-  std::optional<TensorName> tensor = {};  // empty: every tensor that has the statistic
-  // "loss", or what the program or another feature records under this name.
+  std::optional<TensorName> tensor = {};  // nullopt for every tensor that has the statistic
+  // "loss", or the name under which the program or another feature records the number.
   std::string name = {};
 
   Relation relation = Relation::above;
   double bound = 0;  // a factor for jumps, drops and spikes
-  // The average with which a spike is compared, and of how many values.
+  // The average with which a spike is compared, and its number of values.
   Average average = Average::median;
   std::size_t window = 0;
 };
 
-// The default number of values for spikes: a spike of 25 iterations is still the smaller half, and
-// the loss of a training that learns falls little in 50.
+// The default number of values for spikes: a spike of 25 iterations still fills at most half of
+// them, and the loss of a training that learns decreases little in 50.
 inline constexpr std::size_t kSpikeWindow = 50;
-// A spike is told from at least so many values before it, or from all of a shorter window: the
-// median of five is not moved by two that are out of the ordinary.
+// A spike requires at least this many values before it, or all values of a shorter window: two
+// outliers do not move the median of five.
 inline constexpr std::size_t kFewestBeforeSpike = 5;
 
-// The values of one series in their order. NaN fulfils every condition: it cannot be shown to lie
-// within a bound. A factor is taken of positive, finite values alone; against such a value infinity
-// is a jump and a spike. What is not finite is never compared with later.
+// The values of a series, in order. NaN fulfills every condition, because it cannot be shown to be
+// within a bound. Factors are computed only from positive, finite values; compared with such a
+// value, infinity is a jump and a spike. Later values are never compared with a nonfinite value.
 class ConditionHistory {
  public:
-  // The condition must live as long.
+  // The condition must outlive this object.
   explicit ConditionHistory(const Condition& condition) : condition_(condition) {}
 
-  // Describes the value that fulfils the condition ("5.2, 2.6 times the median of 50 values, 2");
-  // nullopt where it does not hold.
+  // Returns a description of the value if it fulfills the condition ("5.2, 2.6 times the median of
+  // 50 values, 2"); otherwise nullopt.
   std::optional<std::string> add(double value);
 
  private:

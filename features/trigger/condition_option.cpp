@@ -45,7 +45,7 @@ const RelationWord* find_relation(std::string_view word) {
   return found == kRelations.end() ? nullptr : &*found;
 }
 
-// Blanks separate words; a comparison is a word without any.
+// Blanks separate words. A comparison is also a word, even without blanks.
 std::vector<std::string> get_words(std::string_view text) {
   const auto kind = [](char c) {
     return c == ' ' || c == '\t'                                       ? 0
@@ -71,7 +71,7 @@ std::optional<Number> number_in(std::string_view text) {
   return number;
 }
 
-// scale_inv is scale_inv_max: of one scale the smallest and the largest are the same.
+// scale_inv means scale_inv_max: for a single scale, the smallest and the largest are the same.
 std::optional<StatisticName> statistic_in(const std::string& word,
                                           const config::StatisticDescriptions* plugin) {
   if (word.ends_with("scale_inv")) {
@@ -91,7 +91,7 @@ bool is_of_cast(const StatisticName& name) {
   return name.statistic->source() == StatisticSource::cast;
 }
 
-// Reads one condition; what it cannot read is an error at the place of the text.
+// Reads one condition. Text that it cannot read is reported as an error at the text's location.
 class Parser {
  public:
   Parser(const Value& written, ErrorList& errors, const config::StatisticDescriptions* plugin)
@@ -183,7 +183,7 @@ class Parser {
     return true;
   }
 
-  // A percentage lies between 0 and 100.
+  // A percentage is between 0 and 100.
   void warn_of_impossible() {
     if (!condition_.statistic) return;
     const std::string name = format_statistic_name(*condition_.statistic);
@@ -239,7 +239,7 @@ class Parser {
     return true;
   }
 
-  // Each series of a condition keeps so many values.
+  // Each series of a condition keeps this many values.
   static constexpr int kLargestWindow = 10'000;
 
   const Value& written_;
@@ -272,7 +272,7 @@ std::vector<TensorName> get_tensors(const Condition& condition) {
   if (condition.statistic->statistic->source() == StatisticSource::scores) {
     return {TensorName::scores};
   }
-  // Those of an attention are watched where they are named.
+  // The tensors of an attention are watched only if they are named.
   std::vector<TensorName> tensors;
   for (const TensorName tensor : kLinearTensors) {
     if (is_gemm_input(tensor) || !is_of_cast(*condition.statistic)) {

@@ -16,12 +16,12 @@
 
 namespace telens::features {
 
-// The conditions of a list, or of a string, in their order; mistakes go to the errors. They may be
-// about built-in statistics and those of `plugin`.
+// Returns the conditions of a list, or of a string, in order. Adds mistakes to `errors`. Conditions
+// may use built-in statistics and the statistics of `plugin`.
 std::vector<Condition> parse_conditions(const config::Value& value, config::ErrorList& errors,
                                         const config::StatisticDescriptions* plugin = nullptr);
 
-// The tensors that a condition over a statistic is about.
+// Returns the tensors to which a condition on a statistic applies.
 std::vector<TensorName> get_tensors(const Condition& condition);
 
 }  // namespace telens::features

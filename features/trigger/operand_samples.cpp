@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kSchemaVersion = 1;
 
-// The random words of one slot of a sample in one micro-batch.
+// The random words for a slot of a sample in a micro-batch.
 class Draw {
  public:
   Draw(std::uint64_t seed, std::int64_t micro_batch, std::size_t slot)
@@ -26,8 +26,8 @@ class Draw {
             {static_cast<std::uint32_t>(slot), 0, static_cast<std::uint32_t>(micro_batch), 0},
             {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)})) {}
 
-  // Somewhere in the slot's share of the elements, all of which have the same chance. So the places
-  // differ, are in order, and lie all over the tensor.
+  // Returns a place in the slot's share of the elements, each with the same probability. So the
+  // places are different, in order, and spread over the whole tensor.
   std::int64_t position(std::size_t slot, std::size_t slots, std::int64_t elements) const {
     const auto count = static_cast<std::int64_t>(slots);
     const auto begin = static_cast<std::int64_t>(slot) * elements / count;
@@ -37,8 +37,8 @@ class Draw {
     return begin + static_cast<std::int64_t>(random % share);
   }
 
-  // True if the slot takes this micro-batch, the n-th, in place of an earlier one: in the end all
-  // have the same chance (reservoir sampling).
+  // Returns true if the slot takes this micro-batch, the n-th, instead of an earlier one. In the
+  // end, all have the same probability (reservoir sampling).
   bool takes(std::int64_t micro_batch) const {
     return words_[2] % static_cast<std::uint64_t>(micro_batch) == 0;
   }
@@ -133,7 +133,7 @@ void OperandSamples::add(std::string_view layer, TensorName tensor, std::int64_t
 
 void OperandSamples::end_iteration(std::int64_t iteration) {
   const std::lock_guard lock(mutex_);
-  // Iterations may begin anew (initialize_training_step), so their number counts too.
+  // Iterations may restart (initialize_training_step), so their number also counts.
   while (!kept_.empty() && (kept_.front().iteration <= iteration - iterations_ ||
                             static_cast<std::int64_t>(kept_.size()) > iterations_)) {
     forget_first();
@@ -144,7 +144,7 @@ OperandSamples::Kept OperandSamples::take() {
   const std::lock_guard lock(mutex_);
   Kept kept{std::exchange(kept_, {}), nullptr, std::exchange(left_out_, 0)};
   bytes_ = 0;
-  // A sample that threw half-way has no values.
+  // A sample whose creation threw an exception does not have values.
   for (Iteration& each : kept.iterations) {
     std::erase_if(each.samples, [](const auto& sample) { return !sample.second.values.defined(); });
   }

@@ -43,7 +43,7 @@ Trigger::Trigger(const config::FeatureEntry& entry, FeatureServices& services)
   }
 }
 
-// ---- asking for statistics
+// ---- requesting statistics
 
 RoutingCalls Trigger::routing_calls() const {
   RoutingCalls calls = RoutingCalls::none();
@@ -71,7 +71,7 @@ RoutingAnswer Trigger::inspect_tensor_enabled(const FeatureCall& at, TensorName 
 
 void Trigger::inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
                              TensorReading& reading) {
-  // A weight that is stored in low precision has no other values.
+  // A weight that is stored in low precision does not have high-precision values.
   if (samples(call.tensor_name) && call.tensor != nullptr && !exhausted()) {
     operands_->add(at.layer_name, call.tensor_name, at.iteration, *call.tensor);
   }
@@ -148,8 +148,8 @@ void Trigger::look_at(const EndedIteration& ended, const NamedNumber& number) {
   }
 }
 
-// The first one that is found tells why; later ones follow from it more often than not: rows come
-// in the order in which forward and backward have made their tensors.
+// The first observation gives the reason. Later ones are usually its consequences: rows come in the
+// order in which forward and backward computed their tensors.
 void Trigger::note(std::size_t watch, std::string text, std::string layer) {
   if (holds_) {
     if (*holds_ == watch && layer != cause_->layer) cause_->others.insert(std::move(layer));
@@ -159,8 +159,8 @@ void Trigger::note(std::size_t watch, std::string text, std::string layer) {
   cause_ = {std::move(text), std::move(layer)};
 }
 
-// The cause may have begun anywhere since the last look: the first layer is then only the first
-// one that it has reached.
+// The cause may have begun anywhere since the last look. The first layer is then only the first one
+// that it has reached.
 std::string Trigger::cause_in_words(std::int64_t iteration) const {
   std::string text = cause_->text;
   if (cause_->layer.empty()) return text;
@@ -190,12 +190,12 @@ void Trigger::follow(std::int64_t iteration, std::span<const std::int64_t> wante
       own ? cause_in_words(iteration) : fmt::format("it held on rank {}", first - wanted.begin());
   const std::string text = fmt::format("Trigger of section '{}' fired, {}: {}{}", entry_.section,
                                        condition, cause, act(iteration));
-  // The stop tells the same, once: in step()'s exception, the log and an event "stopped".
+  // The stop reports the same text, once: in step()'s exception, the log and an event "stopped".
   if (options_.stop) return services_.stop_run(text);
   services_.announce("trigger", text, own ? cause_->layer : "");
 }
 
-// Returns what was done, in words.
+// Returns a description of the actions.
 std::string Trigger::act(std::int64_t iteration) {
   std::string done;
   if (options_.start) done += start_sections(iteration);
@@ -224,7 +224,7 @@ std::string Trigger::start_sections(std::int64_t iteration) {
                      *options_.start, iteration + 1);
 }
 
-// The file is written beside the training; a run that is stopped waits for it.
+// The file is written in parallel to the training; a run that is stopped waits for it.
 std::string Trigger::write_operands(std::int64_t iteration) {
   hear_of_writing(/*wait=*/true);
   const debug::InitializeOptions& session = services_.options();

@@ -1,4 +1,4 @@
-// Trigger: watches numbers at the end of iterations, and switches sections, writes what was kept,
+// Trigger: watches numbers at the end of iterations, and switches sections, writes the kept data,
 // or stops the run.
 #pragma once
 
@@ -45,11 +45,11 @@ class Trigger final : public Feature, private Decider {
  private:
   // Decider
   bool decides(std::int64_t iteration) const override;
-  // 0, or 1 + the condition that holds.
+  // Returns 0, or 1 + the index of the condition that holds.
   std::int64_t decide(const EndedIteration& ended) override;
   void follow(std::int64_t iteration, std::span<const std::int64_t> wanted) override;
 
-  // One condition, and what of a step it is about.
+  // One condition, and the values of a step to which it applies.
   struct Watch {
     explicit Watch(const Condition& which) : condition(which) {}
 
@@ -57,11 +57,11 @@ class Trigger final : public Feature, private Decider {
     std::map<std::uint32_t, ConditionHistory> of_series;  // by Series::index
     std::optional<ConditionHistory> of_number;
   };
-  // An observation of this rank that fulfils a condition.
+  // An observation of this rank that fulfills a condition.
   struct Cause {
     std::string text;
     std::string layer;
-    std::set<std::string> others = {};  // layers of which the same condition held, too
+    std::set<std::string> others = {};  // layers for which the same condition also held
   };
 
   bool exhausted() const { return firings_.load() >= options_.max_firings; }
@@ -88,14 +88,14 @@ class Trigger final : public Feature, private Decider {
 
   std::optional<OperandSamples> operands_;
 
-  // Members that step() alone uses.
+  // Members that only step() uses.
   std::future<std::string> writing_;  // an error, or ""
   std::vector<Watch> watches_;
   std::vector<std::optional<std::vector<std::size_t>>> watches_of_;  // by Series::index
-  std::optional<std::size_t> holds_;                                 // the first that does
+  std::optional<std::size_t> holds_;  // the first condition that holds
   std::optional<Cause> cause_;
-  std::optional<std::int64_t> looked_;         // the last iteration that it decided about
-  std::optional<std::int64_t> looked_before_;  // and the one before
+  std::optional<std::int64_t> looked_;         // the last iteration for which it decided
+  std::optional<std::int64_t> looked_before_;  // the iteration before that
   std::int64_t quiet_until_ = 0;
   std::atomic<std::int64_t> firings_{0};  // the same on all ranks
 };

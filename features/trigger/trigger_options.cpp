@@ -23,7 +23,7 @@ constexpr std::string_view kCooldown = "cooldown";
 
 using Conditions = std::vector<Condition>;
 
-// No run has as many iterations, and an iteration can be added to it without overflow.
+// Larger than the number of iterations of any run. Adding an iteration does not overflow.
 constexpr std::int64_t kMost = 1'000'000'000'000;
 // A tebibyte.
 constexpr std::int64_t kMostMebibytes = std::int64_t{1} << 20;
@@ -51,7 +51,7 @@ std::optional<std::int64_t> get_integer(const Value& parameters, std::string_vie
   return value == nullptr ? std::nullopt : std::optional(value->as_integer());
 }
 
-// The statistics of a condition are recorded, with the counters that come with any statistic.
+// Records the statistics of the conditions, with the counters that are recorded with any statistic.
 std::vector<std::string> recorded_by(const config::Selection& selection) {
   std::vector<std::string> names;
   for (const TensorName tensor : kAllTensors) {

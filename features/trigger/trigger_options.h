@@ -1,4 +1,4 @@
-// Trigger: what happens when a number does. Options and description; no LibTorch.
+// Trigger: acts when a number fulfills a condition. Options and description; no LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@ namespace telens::features {
 
 struct TriggerOptions {
   std::vector<Condition> when;              // any of them
-  config::StatisticDescriptionsPtr plugin;  // keeps the rows of plugins' statistics; null: none
+  config::StatisticDescriptionsPtr plugin;  // keeps plugins' statistics alive; nullptr if none
   std::optional<std::int64_t> start;
   std::optional<std::int64_t> write_last;
-  std::optional<std::int64_t> operands;  // elements of each that are kept; with write_last alone
+  std::optional<std::int64_t> operands;  // elements kept per operand; only with write_last
   std::int64_t most_mebibytes = config::kMostMebibytesByDefault;
   bool stop = false;
   std::int64_t max_firings = 1;
   std::int64_t cooldown = 0;
 };
 
-// Conditions may be about statistics of plugins too.
+// Conditions may also use statistics of plugins.
 config::FeatureDescription trigger_description(config::StatisticDescriptionsPtr plugin = nullptr);
 
 }  // namespace telens::features

@@ -27,7 +27,7 @@ void count(HistogramBins bins, const at::Tensor& x, at::Tensor& counts) {
   }
 }
 
-// The bins that elements fell into.
+// Returns the bins that have elements.
 HistogramRow get_row(std::int64_t iteration, const Series& series, const at::Tensor& counts) {
   const auto* data = counts.const_data_ptr<std::int64_t>();
   HistogramRow row;
@@ -52,7 +52,7 @@ ValueHistogram::ValueHistogram(const config::FeatureEntry& entry, FeatureService
   }
 }
 
-// One warning; a model has hundreds of such tensors.
+// Warns only once, because a model has hundreds of such tensors.
 void ValueHistogram::log_left_out(const FeatureCall& at, std::string_view text) {
   const bool first = !warned_.exchange(true);
   services_.log_message(
@@ -88,7 +88,7 @@ void ValueHistogram::inspect_tensor(const FeatureCall& at, const InspectTensorCa
     const std::lock_guard lock(mutex_);
     const auto [entry, is_new] =
         counts_.try_emplace({at.iteration, std::string(at.layer_name), call.tensor_name, name});
-    if (call.tensor_name == TensorName::weight && !is_new) return;  // the first read counts
+    if (call.tensor_name == TensorName::weight && !is_new) return;  // only the first read counts
     if (is_new) entry->second = empty_counts(name.bins, call.tensor->device());
     counts = entry->second;
   }

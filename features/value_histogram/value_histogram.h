@@ -1,4 +1,4 @@
-// ValueHistogram: counts a tensor's values, micro-batches of an iteration together.
+// ValueHistogram: counts a tensor's values over the micro-batches of an iteration.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@
 
 namespace telens::features {
 
-// It reads the tensor itself, in addition to the one read for statistics; the reason is in
+// Reads the tensor itself, in addition to the one read for statistics; the reason is in
 // docs/internals/decisions/statistics.md.
 class ValueHistogram final : public ScheduledFeature {
  public:
@@ -28,7 +28,7 @@ class ValueHistogram final : public ScheduledFeature {
   void end() override { record_arrived(Waiting::yes); }
 
  private:
-  // A histogram of one tensor of one layer in one iteration.
+  // The histogram of a layer's tensor in an iteration.
   struct Key {
     std::int64_t iteration;
     std::string layer;
@@ -46,14 +46,14 @@ class ValueHistogram final : public ScheduledFeature {
   HistogramName name_for(const FeatureCall& at, TensorName tensor, at::ScalarType dtype);
   void log_left_out(const FeatureCall& at, std::string_view text);
   void record(const Key& key, const at::Tensor& counts);
-  // Records counts that have come to the host.
+  // Records counts that have reached the host.
   void record_arrived(Waiting waiting);
 
   FeatureServices& services_;
   std::array<HistogramBins, kAllTensors.size()> bins_{};
   std::atomic<bool> warned_{false};
   Arrivals<std::vector<Key>> arrivals_;
-  std::mutex mutex_;  // over what follows; counting itself needs no lock
+  std::mutex mutex_;  // guards the members below; counting does not need a lock
   std::map<Key, at::Tensor> counts_;
 };
 

@@ -43,7 +43,7 @@ config::FeatureDescription value_histogram_description() {
                              "subnormals, Inf and NaN; codes: one for each of the 65,536 codes",
                       .allowed_values = {std::string(kExponent), std::string(kCodes)}}},
       .parse = parse_options,
-      // Not .recorded: its size is that of the histograms, whose bins depend on the data.
+      // Not .recorded: the size depends on the histograms, whose bins depend on the data.
   };
 }
 

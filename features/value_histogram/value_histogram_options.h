@@ -1,4 +1,4 @@
-// ValueHistogram: how a tensor's values are distributed. Options and description; no LibTorch.
+// ValueHistogram: the distribution of a tensor's values. Options and description; no LibTorch.
 #pragma once
 
 #include "hooks/config/feature_description.h"
