@@ -79,7 +79,7 @@ void for_ranges(const AttentionScores& scores, std::int64_t most, const Call& ca
   }
 }
 
-// The part of a tensor that is broadcast to [batch, heads, seq_q, seq_kv].
+// Selects a range of a tensor that is broadcast to [batch, heads, seq_q, seq_kv].
 at::Tensor select_part(const at::Tensor& tensor, const Range& range) {
   at::Tensor part = tensor;
   if (part.dim() == 4 && part.size(0) > 1) part = part.narrow(0, range.sample, range.samples);

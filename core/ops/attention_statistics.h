@@ -18,12 +18,11 @@ struct AttentionScores {
   at::Tensor query;                        // [batch, heads, seq_q, size]
   at::Tensor key;                          // [batch, groups, seq_kv, size]; groups divide heads
   std::optional<at::Tensor> allowed = {};  // boolean, broadcast to [batch, heads, seq_q, seq_kv]
-  std::optional<at::Tensor> blind =
-      {};  // boolean [..., seq_q, 1]: the query sees nothing, regardless of `allowed`
-  std::optional<at::Tensor> bias = {};    // broadcast to the same shape; -Inf hides a key
-  std::optional<at::Tensor> offset = {};  // of the sink, [1, heads, 1, 1]; nullopt means 0
-  bool is_causal = false;                 // query i sees only keys 0..i; `allowed` also applies
-  bool has_sink = false;                  // exp(offset) is added to the softmax's sum
+  std::optional<at::Tensor> blind = {};    // boolean [..., seq_q, 1]: the query sees no key at all
+  std::optional<at::Tensor> bias = {};     // broadcast to the same shape; -Inf hides a key
+  std::optional<at::Tensor> offset = {};   // of the sink, [1, heads, 1, 1]; nullopt means 0
+  bool is_causal = false;                  // query i sees only keys 0..i; `allowed` also applies
+  bool has_sink = false;                   // exp(offset) is added to the softmax's sum
   double scale = 1;
   // Set if masks and biases are created for some samples and queries at a time. Returns all scores
   // of these, with `allowed`, `blind` and `bias` set and `is_causal` unset. An object with `part`

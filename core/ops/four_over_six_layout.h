@@ -15,7 +15,7 @@ struct Output {
   std::uint8_t* scales;
 };
 
-// The inputs for the scales of lines: rows, or columns along which blocks are arranged.
+// The inputs for the scales of lines, which are rows, or columns if blocks run down the columns.
 struct LineScales {
   const float* amaxes;  // the largest magnitudes that are not NaN
   bool by_line;         // true if there is one per line, false if there is one for the tensor

@@ -17,11 +17,11 @@
 
 namespace telens::ops {
 
-// A cast whose scale is known before the tensor.
+// A cast whose scale is known before the tensor is computed.
 struct KnownScale {
   at::Tensor scale;  // FP32, 1 element
-  at::Tensor
-      amax;  // FP32, 1 element: becomes max(amax, max |y|), NaN if either is NaN; may be undefined
+  // FP32, 1 element: becomes max(amax, max |y|), NaN if either is NaN; may be undefined.
+  at::Tensor amax;
   FormatId format = FormatId::e4m3;
   bool columnwise = true;  // whether the transposed codes are requested
 };

@@ -20,8 +20,8 @@ struct GemmOperand {
   ScalingMode mode;
   // For 128-blocks: all scales are known to be powers of two from 2^-127 to 2^127, without a query
   // to the device. The GEMM may then run as a different product of the same value (of 32-blocks on
-  // Blackwell). If the promise is broken, the blocks with such scales become NaN, never a wrong
-  // number.
+  // Blackwell). If the promise is broken, that product gives NaN for the blocks with such scales,
+  // never a wrong number.
   bool power_of_2_scales = false;
 };
 

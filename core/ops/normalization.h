@@ -2,7 +2,7 @@
 // `rms_norm_forward` and `rms_norm_backward`. They are not differentiable: see
 // core/modules/norm/normalize.h.
 //
-// x is BF16, FP16 or FP32 with the sizes [..., *weight.sizes()], with any strides; rows may be 0.
+// x is BF16, FP16 or FP32 with the sizes [..., *weight.sizes()], any strides, and possibly no rows.
 // weight and bias share a dtype, which may differ from x's (FP32 parameters are not rounded to BF16
 // for BF16 activations). Arithmetic is FP32, and every stored value is rounded once: y and dx to
 // x's dtype, dweight and dbias to weight's; mean and rstd [rows] stay FP32. Results do not depend

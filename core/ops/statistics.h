@@ -23,8 +23,8 @@ namespace telens::ops {
 struct StatisticsCasts {
   std::vector<at::Tensor> scales;
   std::vector<FormatId> formats;
-  bool moments =
-      false;  // also fills TensorSums::moments: x is read again, by accumulate_central_moments
+  // Also fills TensorSums::moments: x is read again, by accumulate_central_moments.
+  bool moments = false;
 };
 
 // Reads x once. Returns int64 [statistics_words(casts)]: TensorSums, then one CastSums per cast.
