@@ -25,7 +25,7 @@ CallGate& gate() {
 }
 
 std::atomic<std::uint64_t> session_count{0};
-// The number that the present listener was installed under.
+// The number that the current listener was installed under.
 std::atomic<std::uint64_t> installed_as{0};
 
 }  // namespace
@@ -122,7 +122,7 @@ void LayerHooks::share_automatic_name(const LayerHooks& first, std::string suffi
 void LayerHooks::set_name(std::string name) {
   if (name != name_) {
     name_ = std::move(name);
-    // Another name, other features: ask anew.
+    // A new name selects other features: ask again.
     for (auto* sleeps : {&asleep_until_, &dozes_until_}) {
       for (auto& tick : *sleeps) tick.store(1, std::memory_order_relaxed);
     }

@@ -1,13 +1,15 @@
-// The only thing through which modules call out: routing calls and GEMM calls.
+// The calls that modules make to a debug session: routing calls and GEMM calls. Modules make no
+// other calls to the outside.
 //
-// A layer (one linear operation with its three GEMMs, or one attention) owns a LayerHooks. At the
-// start of a forward it calls begin_forward(). Without a debug session, or while no feature is due
-// for the layer, that is one integer compare and the answer is nullptr: the layer runs its fused
-// path. Otherwise the answer is the RoutingPlan of this forward; the layer runs unfused and makes
-// just the calls whose bits are set. The backward of that forward uses the same plan.
+// A layer (one linear operation with its three GEMMs, or one attention) owns a LayerHooks. It calls
+// begin_forward() at the start of a forward. Without a debug session, or if no feature is due for
+// the layer, the call costs one integer compare and returns nullptr: the layer runs its fused path.
+// Otherwise the call returns the RoutingPlan of this forward; the layer runs unfused and makes
+// exactly the calls whose bits are set. The backward of that forward uses the same plan.
 //
-// Beside the contract's three GEMM calls there are two of our own: inspect_gemm, what a GEMM got,
-// what came out, and which kernel ran; inspect_attention, which kernel an attention ran with.
+// TELens adds two calls to the contract's three GEMM calls: inspect_gemm reports a GEMM's inputs,
+// its output and the kernel that ran; inspect_attention reports the kernel that an attention ran
+// with.
 #pragma once
 
 #include <array>
@@ -43,11 +45,11 @@ struct RoutingPlan {
   std::uint32_t modify = 0;         // get_bit(gemm, tensor): modify_tensor
   std::uint32_t postquantize = 0;   // get_bit(gemm, tensor): inspect_tensor_postquantize
   std::uint16_t inspect = 0;        // get_bit(tensor): inspect_tensor
-  std::uint8_t high_precision = 0;  // get_bit(gemm): fp8_gemm_enabled answered false
+  std::uint8_t high_precision = 0;  // get_bit(gemm): fp8_gemm_enabled returned false
   std::uint8_t gemms = 0;           // get_bit(gemm): inspect_gemm
   bool attention = false;           // inspect_attention
 
-  // Tensors of a linear layer alone.
+  // Only for tensors of a linear layer.
   static constexpr std::uint32_t get_bit(Gemm gemm, TensorName tensor) {
     return 1U << (static_cast<unsigned>(gemm) * kLinearTensors.size() +
                   static_cast<unsigned>(tensor));
@@ -76,25 +78,25 @@ struct RoutingPlan {
   // The session that made the plan; a backward after the end of that session makes no calls.
   std::uint64_t session = 0;
 
-  std::shared_ptr<const void> answers = {};  // the listener's own: which feature answered what
+  std::shared_ptr<const void> answers = {};  // the listener's own data: each feature's answers
 };
 
 // Sent by a layer with its request for a routing plan.
 struct RoutingRequest {
   bool under_recipe = false;  // inside fp8_autocast with enabled=True
-  // For code that watches its own layers: fp8_gemm_enabled is asked of GEMMs whose operands are all
-  // modified too, since that code wants the answer itself. A layer has no use for it there.
+  // For code that watches its own layers: also ask fp8_gemm_enabled for GEMMs whose operands are
+  // all modified, since such code needs the answer itself. A layer does not need it in that case.
   bool asks_of_modified_gemms = false;
-  // Any tensor of the device that the layer runs on: it tells whether a graph is captured. nullptr:
-  // none is.
+  // Any tensor on the layer's device; used to check if a graph is being captured. nullptr if none
+  // is.
   const at::Tensor* like = nullptr;
-  // The forward of a module in eval mode that is no part of a training: LinearLayer tells.
+  // True for a forward of a module in eval mode outside of training; LinearLayer determines it.
   bool evaluation = false;
-  // The module's own mode. A training may run in eval mode, too.
+  // The module's own mode. A training may also run in eval mode.
   bool training_mode = true;
 };
 
-// The tensor-parallel group that a layer was given; a weight's statistics are reduced over it.
+// The tensor-parallel group that a layer was given. Statistics of weights are reduced over it.
 struct TensorParallel {
   c10d::ProcessGroup* group = nullptr;
   std::int64_t size = 1;
@@ -103,15 +105,15 @@ struct TensorParallel {
 struct ModifyTensorCall {
   Gemm gemm;
   TensorName tensor_name;
-  const at::Tensor& tensor;      // high precision, as it came
+  const at::Tensor& tensor;      // high precision, unmodified
   Quantizer* default_quantizer;  // nullptr outside fp8_autocast
-  at::ScalarType dtype;          // that the cast would have had; the tensor's for outputs
-  // An update of the weight cache: what modify_tensor returned for the weight's earlier value, to
-  // be filled in place.
+  at::ScalarType dtype;          // dtype that the cast would have; for outputs, the tensor's dtype
+  // Set for an update of the weight cache: the return value of modify_tensor for the weight's
+  // earlier value, to fill in place.
   Operand* out = nullptr;
 
-  // The return value of a feature: `value`, copied into the storage of `out` if given. Where kind,
-  // shape or dtype of the two differ, `out` becomes `value` itself.
+  // Returns the return value for a feature: `value`, copied into the storage of `out` if given. If
+  // kind, shape or dtype differ, `out` becomes `value` itself.
   TELENS_EXPORT Operand deliver(Operand value) const;
 };
 
@@ -122,30 +124,32 @@ struct InspectTensorCall {
   const Operand* columnwise;  // operand of the second GEMM; nullptr for outputs
   Quantizer* quantizer;       // nullptr outside fp8_autocast and for outputs
   TensorParallel tensor_parallel;
-  bool first_microbatch = true;    // false where a cached weight is used again
-  const Recipe* recipe = nullptr;  // inputs: the recipe that the layer runs under; nullptr: none
-  // Inputs: what the layer's histories follow, the recipe or a custom one's request; nullptr: none.
+  bool first_microbatch = true;    // false if a cached weight is reused
+  const Recipe* recipe = nullptr;  // inputs: the recipe that the layer runs under; nullptr if none
+  // Inputs: the delayed scaling that the layer's histories follow, from the recipe or from a custom
+  // recipe's request; nullptr if none.
   const DelayedScaling* delayed = nullptr;
-  const at::Tensor* bias = nullptr;  // output: the bias that fprop has added; nullptr: none
-  // For inputs: modify_tensor made rowwise or columnwise, in place of the quantizer.
+  const at::Tensor* bias = nullptr;  // output: the bias that fprop has added; nullptr if none
+  // For inputs: modify_tensor created rowwise or columnwise, instead of the quantizer.
   bool rowwise_modified = false;
   bool columnwise_modified = false;
   bool evaluation = false;  // RoutingPlan::evaluation; set by the listener, for its features
-  bool replicated = false;  // each rank of tensor_parallel has this tensor, whole
-  // Outputs: ranks of tensor_parallel have added it up; this rank's GEMM made a part.
+  bool replicated = false;  // each rank of tensor_parallel has this whole tensor
+  // Outputs: summed over the ranks of tensor_parallel; this rank's GEMM computed a partial sum.
   bool summed = false;
-  // The GEMMs take rows of all ranks of tensor_parallel, in the order of ranks and as many of each:
-  // where those of `tensor` begin. nullopt: they take these alone.
+  // Set if the GEMMs read rows of all ranks of tensor_parallel, in rank order and equally many from
+  // each rank: the index at which the rows of `tensor` begin. nullopt if the GEMMs read only these
+  // rows.
   std::optional<std::int64_t> first_row = std::nullopt;
-  // TensorName::scores alone, which has no `tensor`: what attention_statistics reads.
+  // Only for TensorName::scores, which has no `tensor`: the input of attention_statistics.
   const ops::AttentionScores* scores = nullptr;
 
-  // The delayed scaling that this tensor's scale follows; nullptr: none. `delayed` may concern
-  // other tensors of the layer alone.
+  // Returns the delayed scaling that this tensor's scale follows; nullptr if none. `delayed` may
+  // apply only to other tensors of the layer.
   const DelayedScaling* followed() const {
     return delayed != nullptr && follows_delayed() ? delayed : nullptr;
   }
-  // The same, where `delayed` is one.
+  // Like followed(), when `delayed` is set.
   TELENS_EXPORT bool follows_delayed() const;
 };
 
@@ -153,17 +157,18 @@ struct InspectPostquantizeCall {
   Gemm gemm;
   TensorName tensor_name;
   const Operand& tensor;  // the result of the cast or of modify_tensor
-  bool rowwise;           // true: it feeds the first GEMM of the tensor
+  bool rowwise;           // true if it feeds the tensor's first GEMM
   TensorParallel tensor_parallel;
 };
 
-// The overlap of a layer's GEMM where nothing watches it (Userbuffers).
+// The overlap of a layer's GEMM when nothing watches it (Userbuffers).
 struct GemmOverlapNote {
   std::string_view method;      // "ring_exchange"
   std::string_view collective;  // "all-gather of the activation"
-  std::int64_t parts = 1;       // that it is cut into
-  std::int64_t bytes = 0;       // that this rank sends
-  std::string_view hindrance;   // why it runs in one part, after or before the collective; or ""
+  std::int64_t parts = 1;       // number of parts that it is split into
+  std::int64_t bytes = 0;       // number of bytes that this rank sends
+  // reason why it runs in one part, after or before the collective; or ""
+  std::string_view hindrance;
 };
 
 // A GEMM that has just run.
@@ -175,32 +180,34 @@ struct InspectGemmCall {
   const Operand& b;
   const at::Tensor& bias;    // fprop's; may be undefined
   const at::Tensor& output;  // before modify_tensor
-  // Under a recipe that quantizes; nullptr otherwise.
+  // The recipe if it quantizes; nullptr otherwise.
   const Recipe* recipe;
   const Quantizer* a_quantizer;
   const Quantizer* b_quantizer;
   bool split_accumulator;  // for quantized operands (MMParams)
   ops::GemmChoice choice;
-  const GemmOverlapNote* overlap = nullptr;  // nullptr: the layer has asked for none
+  const GemmOverlapNote* overlap = nullptr;  // nullptr if the layer has not requested an overlap
 };
 
 // An attention that has just run.
 struct InspectAttentionCall {
-  const at::Tensor& query;  // [batch, heads, seq, size], in the dtype that the attention takes
+  const at::Tensor& query;  // [batch, heads, seq, size], in the dtype that the attention runs in
   const ops::AttentionChoice& choice;
 };
 
-// Answers the hook points: the debug session (hooks/). Core knows this interface alone. Calls may
-// come from any thread, several at a time; the implementation locks where it must. A call that must
+// Answers the hook points: the debug session (hooks/). Core knows only this interface. Calls may
+// come from any thread, several at a time; the implementation locks as needed. A call that must
 // stop the run throws.
 class HookListener {
  public:
   virtual ~HookListener() = default;
 
-  // The plan of this forward; may call layer.sleep_until(). An empty plan means the fused path.
+  // Returns the plan of this forward; may call layer.sleep_until(). An empty plan means the fused
+  // path.
   virtual RoutingPlan route(LayerHooks& layer, const RoutingRequest& request) = 0;
 
-  // Returns the tensor that takes the place of the given one; with call.out nothing of use.
+  // Returns the tensor that replaces the given one. If call.out is set, the return value is
+  // ignored.
   virtual Operand modify_tensor(LayerHooks& layer, const RoutingPlan& plan,
                                 const ModifyTensorCall& call) = 0;
   virtual void inspect_tensor(LayerHooks& layer, const RoutingPlan& plan,
@@ -212,14 +219,15 @@ class HookListener {
   virtual void inspect_attention(LayerHooks& layer, const RoutingPlan& plan,
                                  const InspectAttentionCall& call) {}
 
-  // True if a feature may inspect or modify the product of the layer's wgrad, in any iteration.
-  // The answer is the same for as long as the listener is installed; nullopt: it is not known yet.
+  // Returns true if a feature may inspect or modify the product of the layer's wgrad, in any
+  // iteration. The answer does not change while the listener is installed; nullopt if it is not
+  // known yet.
   virtual std::optional<bool> may_watch_wgrad(LayerHooks& layer) { return true; }
 };
 
-// The state of the hook points. A tick is (session number << 40 | iteration): 0 without a session,
-// and it never falls below any tick of an earlier session, so a layer that sleeps "for good" sleeps
-// until the next session at the latest, and a model may outlive a session.
+// The state of the hook points. A tick is (session number << 40 | iteration). It is 0 without a
+// session and never falls below any tick of an earlier session. A layer that sleeps indefinitely
+// therefore wakes up in the next session at the latest, and a model may outlive a session.
 namespace hook_points {
 
 inline constexpr int kIterationBits = 40;
@@ -229,29 +237,30 @@ constexpr std::uint64_t make_tick(std::uint64_t session, std::int64_t iteration)
   return session << kIterationBits | static_cast<std::uint64_t>(iteration);
 }
 
-// The present tick; written by the session at step(), read by every forward.
+// The current tick; written by the session at step(), read by every forward.
 extern TELENS_EXPORT std::atomic<std::uint64_t> current_tick;
 
-// Installs the listener, or anew the one that is there; returns the number of the session that
+// Installs the listener, or reinstalls the current one; returns the number of the session that
 // begins, counted from 1. Sets current_tick to its iteration. Every call shares the owner, which
-// keeps alive what the listener uses; null: the listener outlives all calls.
+// keeps the listener's data alive; if it is null, the listener outlives all calls.
 TELENS_EXPORT std::uint64_t install(HookListener* listener, std::int64_t iteration,
                                     std::shared_ptr<void> owner = nullptr);
 TELENS_EXPORT void set_iteration(std::int64_t iteration);
 
-// Removes the listener, if it is the installed one: no call begins from here on, current_tick is 0.
-// Returns what can be asked to wait for the calls of other threads that are under way.
+// Removes the listener if it is the installed one: no call begins after this, and current_tick is
+// 0. Returns a handle to wait for the calls that other threads are still in.
 TELENS_EXPORT CallGate::Closed remove(const HookListener* listener);
 
-// Leaves the listener to the parent of a process that forks: the child has none. Once is enough.
+// Registers fork handlers that leave the listener to the parent process: a forked child has none.
+// One call is enough.
 TELENS_EXPORT void prepare_forks();
 
-// The installed listener goes on under a larger number, which is returned: layers that sleep are
-// asked again, and it stays the listener of the plans that it has made since install().
+// Gives the installed listener a larger number, and returns it: sleeping layers are asked again,
+// and the listener keeps serving the plans that it has made since install().
 TELENS_EXPORT std::uint64_t renew(std::int64_t iteration);
 
-// A call into the listener of the session that made the plan; false if that has ended since. The
-// listener and what it uses live at least as long.
+// A call into the listener of the session that made the plan; converts to false if that session has
+// ended. The listener and its data live at least as long as the call.
 class TELENS_EXPORT ListenerCall {
  public:
   explicit ListenerCall(const RoutingPlan& plan);
@@ -267,34 +276,34 @@ class TELENS_EXPORT ListenerCall {
 
 }  // namespace hook_points
 
-// The hook side's own state of a layer (resolved features, schedules), kept with the layer so that
-// no look-up is needed. Made by the listener; shared by the layer and the calls that use it.
+// The hook side's own state of a layer (resolved features, schedules), stored with the layer to
+// avoid a lookup. Created by the listener; shared by the layer and the calls that use it.
 class LayerState {
  public:
   virtual ~LayerState() = default;
 };
 
-// Linear layers have the tensors kLinearTensors and all calls but inspect_attention, attentions
-// kAttentionTensors, inspect_tensor and inspect_attention.
+// Linear layers have the tensors kLinearTensors and all calls except inspect_attention. Attentions
+// have the tensors kAttentionTensors and the calls inspect_tensor and inspect_attention.
 enum class LayerKind : std::uint8_t { linear, attention };
 
-// A layer's end of the hook points.
+// A layer's side of the hook points.
 class TELENS_EXPORT LayerHooks {
  public:
-  // A layer with an empty name is called "Layer_<n>" by a session, n from 1 in the order of first
-  // forwards, an attention "Attention_<n>"; name() stays empty.
+  // A session names a layer with an empty name "Layer_<n>", counting n from 1 in the order of first
+  // forwards, and an attention "Attention_<n>"; name() stays empty.
   explicit LayerHooks(std::string name = {}, LayerKind kind = LayerKind::linear);
 
   LayerKind kind() const { return kind_; }
 
-  // Without a name the layer is "Layer_<n><suffix>", with the same n as `first`: modules with
-  // several layers count as one.
+  // Names an unnamed layer "Layer_<n><suffix>", with the same n as `first`: a module with several
+  // layers counts as one.
   void share_automatic_name(const LayerHooks& first, std::string suffix);
 
   const std::string& name() const { return name_; }
   void set_name(std::string name);
 
-  // The plan of this forward, or nullptr for the fused path.
+  // Returns the plan of this forward, or nullptr for the fused path.
   std::shared_ptr<const RoutingPlan> begin_forward(const RoutingRequest& request) {
     if (sleeps(request)) [[likely]] {
       return nullptr;
@@ -302,39 +311,39 @@ class TELENS_EXPORT LayerHooks {
     return ask(request);
   }
 
-  // True if the listener is not asked, whatever is captured.
+  // Returns true if the listener is not asked, even during a capture.
   bool sleeps(const RoutingRequest& request) const {
     return hook_points::current_tick.load(std::memory_order_relaxed) <
            asleep_until_[request.under_recipe].load(std::memory_order_relaxed);
   }
 
-  // For the listener: the layer is not asked again before this tick. A layer sleeps inside and
-  // outside of recipes on its own: fp8_gemm_enabled has a meaning under a recipe only.
+  // For the listener: does not ask the layer again before this tick. A layer sleeps separately
+  // inside and outside of recipes, because fp8_gemm_enabled only has a meaning under a recipe.
   void sleep_until(std::uint64_t tick, const RoutingRequest& request) {
     asleep_until_[request.under_recipe].store(tick, std::memory_order_relaxed);
   }
 
-  // The same on a device with graphs (core/ops/capture.h): while one is captured the layer is asked
-  // all the same, since what will be due later has to be in the graph.
+  // Like sleep_until(), on a device with graphs (core/ops/capture.h): the layer is still asked
+  // while a graph is captured, because the graph must contain the calls that become due later.
   void doze_until(std::uint64_t tick, const RoutingRequest& request) {
     dozes_until_[request.under_recipe].store(tick, std::memory_order_relaxed);
   }
 
-  // HookListener::may_watch_wgrad, asked until it is known in a session and true as long as it is
-  // not; false without a session. Any thread.
+  // HookListener::may_watch_wgrad, cached once it is known in a session. Returns true while it is
+  // unknown and false without a session. Any thread.
   bool may_watch_wgrad();
 
-  // The layer's group, for its calls. `size` may be larger than 1 before there is a group.
+  // The layer's group, for its calls. `size` may be larger than 1 before the group is set.
   TensorParallel tensor_parallel() const { return {tp_group_.get(), tp_size_}; }
   void set_tensor_parallel(ProcessGroupPtr group, std::int64_t size) {
     tp_group_ = std::move(group);
     tp_size_ = size;
   }
 
-  // Used by the listener, under a lock of its own.
+  // Used by the listener, under its own lock.
   std::shared_ptr<LayerState>& state() { return state_; }
 
-  // For the listener: the "Layer_<n>" that it gave, and in which session.
+  // For the listener: the "Layer_<n>" name that it assigned, and the session that assigned it.
   struct AutomaticName {
     std::uint64_t session = 0;
     std::string name;
@@ -349,7 +358,7 @@ class TELENS_EXPORT LayerHooks {
   // layer.
   std::array<std::atomic<std::uint64_t>, 2> asleep_until_{1, 1};
   std::array<std::atomic<std::uint64_t>, 2> dozes_until_{1, 1};
-  // may_watch_wgrad's last answer: the session's number twice, and 1 for true; 0: never asked.
+  // Last answer of may_watch_wgrad: twice the session's number, plus 1 for true; 0 if never asked.
   std::atomic<std::uint64_t> wgrad_answer_{0};
   ProcessGroupPtr tp_group_;
   std::int64_t tp_size_ = 1;

@@ -1,4 +1,4 @@
-// LibTorch headers that most sources of libtelens.so use; parsing them takes seconds a file.
+// LibTorch headers that most sources of libtelens.so use; parsing them takes seconds per file.
 #pragma once
 
 #include <ATen/ATen.h>

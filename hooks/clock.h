@@ -1,14 +1,14 @@
-// A clock for what a session measures of itself.
+// The clock with which a session measures its own cost.
 #pragma once
 
 #include "core/base/error.h"
 
 namespace telens {
 
-// Seconds since some moment; never goes back.
+// Returns the seconds since an arbitrary epoch; monotonic.
 TELENS_EXPORT double seconds_now();
 
-// For tests: another clock in its place; nullptr: the real one again.
+// For tests: replaces the clock; nullptr restores the real one.
 using Clock = double (*)();
 TELENS_EXPORT void set_clock(Clock clock);
 

@@ -1,7 +1,7 @@
-// Decisions that one rank makes and all ranks have to follow: that a trigger fires, how often a
-// section may run. At the end of an iteration each decides; the decisions travel in the header of
-// the next step's collective, and what came of it takes effect on all ranks in the same step. A
-// rank that is alone follows itself at once.
+// Decisions that one rank makes and all ranks have to follow, for example that a trigger fires, or
+// how often a section may run. At the end of an iteration each rank decides. The decisions are sent
+// in the header of the next step's collective, and the result takes effect on all ranks in the same
+// step. A single rank follows its own decisions at once.
 #pragma once
 
 #include <cstdint>
@@ -14,43 +14,44 @@
 
 namespace telens {
 
-// A number with a name: the loss, or what a program records.
+// A number with a name: the loss, or a number that a program records.
 struct NamedNumber {
   std::string name;
   double value;
 };
 
-// Everything known at the end of an iteration: rows, those of several ranks reduced, and numbers.
+// Everything known at the end of an iteration: rows (reduced if they cover several ranks) and
+// numbers.
 struct EndedIteration {
   std::int64_t iteration = 0;
   std::span<const Row> rows;
   std::span<const NamedNumber> numbers;
 };
 
-// Makes decisions. Its state may change in follow() alone, so that it stays the same on all ranks.
+// Makes decisions. Its state may only change in follow(), so that it stays the same on all ranks.
 class Decider {
  public:
   virtual ~Decider() = default;
 
-  // True if it decides at the end of this iteration: by the configuration and by what it has
-  // followed, so that all ranks say the same.
+  // Returns true if it decides at the end of this iteration. Depends only on the configuration and
+  // on the decisions that it has followed, so that all ranks return the same.
   virtual bool decides(std::int64_t iteration) const = 0;
 
-  // True if it decides by rows: they have to have come from the devices by then.
+  // Returns true if it decides by rows: these have to have arrived from the devices by then.
   virtual bool looks_at_rows() const { return true; }
 
-  // The decision of this rank; 0: none.
+  // Returns the decision of this rank; 0 for none.
   virtual std::int64_t decide(const EndedIteration& ended) = 0;
 
-  // The decisions of all ranks, in their order. Called after a decision only.
+  // Receives the decisions of all ranks, in rank order. Only called after a decision.
   virtual void follow(std::int64_t iteration, std::span<const std::int64_t> wanted) = 0;
 };
 
 // The deciders of a session, in the order of the configuration.
 class Decisions {
  public:
-  // `runs`: whether the decider's section does; the same on all ranks. `guard` calls decide(), or
-  // does not; where it does not, or lets it throw without a word, the decider wants nothing.
+  // `runs` returns whether the decider's section runs; the same on all ranks. `guard` calls
+  // decide() or skips it. If it skips the call, or swallows its exception, the decision is 0.
   struct Rules {
     std::function<bool()> runs;
     std::function<void(const std::function<void()>& decide)> guard;
@@ -58,18 +59,18 @@ class Decisions {
 
   void add(Decider& decider, Rules rules) { all_.push_back({&decider, std::move(rules)}); }
   bool any() const { return !all_.empty(); }
-  // True if a decider looks at the rows of this iteration.
+  // Returns true if a decider reads the rows of this iteration.
   bool look_at_rows(std::int64_t iteration) const;
 
-  // True if words wait for a header to travel in. The same on all ranks.
+  // Returns true if words are pending for the next header. The same on all ranks.
   bool waiting() const { return waiting_; }
-  // This rank's, one for each decider.
+  // Returns this rank's words, one for each decider.
   std::vector<std::int64_t> words() const;
 
-  // The words of all ranks, in their order, have arrived.
+  // Receives the words of all ranks, in rank order.
   void follow(std::int64_t iteration, std::span<const std::vector<std::int64_t>> of_ranks);
   void decide(const EndedIteration& ended);
-  // Without other ranks.
+  // Follows this rank's words, when there are no other ranks.
   void follow_own(std::int64_t iteration);
 
  private:
@@ -77,7 +78,7 @@ class Decisions {
     Decider* decider;
     Rules rules;
     std::int64_t word = 0;
-    bool decided = false;  // and did not follow yet; the same on all ranks
+    bool decided = false;  // and has not followed yet; the same on all ranks
   };
 
   std::vector<Part> all_;

@@ -1,4 +1,4 @@
-// A feature: what a section of the configuration switches on for the layers that it selects.
+// A feature that a section of the configuration enables for the layers that it selects.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,10 @@
 
 namespace telens {
 
-// The answer of a routing call. `enabled` holds for the iteration that was asked about,
-// next_iteration is the next one to ask in; empty: never again. for_ever: of what alters operands
-// in this iteration, that it does so in all later ones; only that can be captured into a graph.
+// The answer of a routing call. `enabled` holds for the requested iteration; next_iteration is the
+// next one to ask in, or empty to never ask again. for_ever: set by a feature that alters operands
+// in this iteration if it does so in all later ones too; only such an alteration can be captured
+// into a graph.
 struct RoutingAnswer {
   bool enabled = false;
   std::optional<std::int64_t> next_iteration = {};
@@ -33,14 +34,14 @@ struct RoutingAnswer {
   static RoutingAnswer always() { return {true, std::nullopt}; }
 };
 
-// The routing calls that a feature answers otherwise than the contract's default.
+// The routing calls that a feature overrides; for all others it uses the contract's default.
 struct RoutingCalls {
   bool fp8_gemm = true;
   bool modify = true;
   bool inspect = true;
   bool inspect_postquantize = true;
-  bool inspect_gemm = false;       // ours, beside the contract's calls
-  bool inspect_attention = false;  // ours
+  bool inspect_gemm = false;       // TELens's own call, not in the contract
+  bool inspect_attention = false;  // TELens's own call
 
   static RoutingCalls none() { return {false, false, false, false}; }
 };
@@ -49,20 +50,20 @@ struct RoutingCalls {
 struct FeatureCall {
   std::string_view layer_name;
   std::int64_t iteration;
-  // In GEMM calls: what the feature wants to keep of this forward until its backward. Starts empty
-  // in every forward and dies with its autograd graph; the calls of one forward-backward never
-  // overlap. nullptr in routing calls.
+  // In GEMM calls: storage for data that the feature keeps from this forward until its backward. It
+  // is empty at the start of every forward and destroyed with the forward's autograd graph; the
+  // calls of one forward-backward never overlap. nullptr in routing calls.
   std::shared_ptr<void>* kept = nullptr;
 };
 
 // A change that a feature made to a GEMM.
 struct Alteration {
   Gemm gemm;
-  std::optional<TensorName> modified;  // empty: it answered false to fp8_gemm_enabled
+  std::optional<TensorName> modified;  // empty if the feature returned false for fp8_gemm_enabled
   const config::FeatureEntry* by;
 };
 
-// The session, as its features see it. It lives longer than they do.
+// The session's interface for its features. It outlives them.
 class FeatureServices {
  public:
   virtual ~FeatureServices() = default;
@@ -70,14 +71,14 @@ class FeatureServices {
   virtual StatisticsEngine& statistics() = 0;
   virtual SeriesTable& series() = 0;
 
-  // How the session began: log_dir, rank.
+  // The options that the session began with: log_dir, rank.
   virtual const debug::InitializeOptions& options() const = 0;
 
-  // A value of one's own, handed to the sinks at the next step(). Any thread.
+  // Records a feature's own value, which the next step() passes to the sinks. Any thread.
   virtual void record(const Row& row) = 0;
 
-  // The same for a histogram, and for rows of a table of record/rows, whose names are ids of
-  // names(). They go to the run file alone; scalars go to the loggers too.
+  // Like record(), for a histogram, and for rows of a table of record/rows, whose names are ids of
+  // names(). These only go to the run file; scalars also go to the loggers.
   virtual void record_histogram(HistogramRow histogram) = 0;
   virtual void record_rows(const record::SomeRows& rows) = 0;
   template <typename TableRow>
@@ -90,32 +91,32 @@ class FeatureServices {
   virtual const config::Config& config() const = 0;
   virtual SectionSwitches& sections() = 0;
 
-  // A WARNING message that is an event of this kind in the run file. In step() alone.
+  // Writes a WARNING message that is also an event of this kind in the run file. Only in step().
   virtual void announce(std::string_view kind, const std::string& text,
                         std::string_view layer_name) = 0;
 
-  // Makes the running (or next) step() throw RunStopped with this text, once everything that came
-  // before is in the run file. For what is meant to stop a run; any thread.
+  // Makes the running (or next) step() throw RunStopped with this text, after all earlier data is
+  // in the run file. For features that stop a run on purpose; any thread.
   virtual void stop_run(std::string text) = 0;
 
-  // Into the log, once per text and layer.
+  // Writes to the log, once per text and layer.
   virtual void log_message(std::string_view message, std::string_view layer_name,
                            debug::LogLevel level) = 0;
 };
 
 // The seven calls. An instance serves one entry of the configuration: all layers of one section.
-// Calls may come from autograd's threads, several at a time; a feature that keeps state locks it.
-// The bodies here are the contract's defaults.
+// Calls may come from autograd's threads, several at a time; a feature with state has to lock it.
+// The default bodies implement the contract's defaults.
 class TELENS_EXPORT Feature {
  public:
   virtual ~Feature() = default;
 
-  // Calls that are left out here are never made, so that layers need not stay awake for them.
+  // The session never makes the calls that are not listed here, so layers can sleep through them.
   virtual RoutingCalls routing_calls() const { return {}; }
 
-  // True if inspect_tensor asks its TensorReading for statistics of the tensor in an iteration in
-  // which the entry is due: ranks exchange them then. The answer may depend on the configuration
-  // alone, so that all ranks give the same one.
+  // Returns true if inspect_tensor requests statistics of the tensor from its TensorReading in an
+  // iteration in which the entry is due: ranks exchange them then. The answer may only depend on
+  // the configuration, so that all ranks return the same.
   virtual bool reads_statistics(TensorName tensor, std::int64_t iteration) const {
     return routing_calls().inspect;
   }
@@ -136,60 +137,62 @@ class TELENS_EXPORT Feature {
   virtual RoutingAnswer inspect_gemm_enabled(const FeatureCall& at, Gemm gemm) {
     return RoutingAnswer::never();
   }
-  // Asked of attentions, which ask the feature only where looks_at_attention() is true.
+  // Called for attentions, which ask the feature only if looks_at_attention() is true.
   virtual RoutingAnswer inspect_attention_enabled(const FeatureCall& at) {
     return RoutingAnswer::never();
   }
 
-  // Returns what takes the place of call.tensor; an exception stops the run. Where call.out is
-  // given it is to be filled, and the result is ignored. The default throws UsageError: a
-  // feature that answers true to modify_tensor_enabled overrides it.
+  // Returns the tensor that replaces call.tensor; an exception stops the run. If call.out is given,
+  // the feature has to fill it, and the result is ignored. The default throws UsageError: a feature
+  // that returns true from modify_tensor_enabled overrides it.
   virtual Operand modify_tensor(const FeatureCall& at, const ModifyTensorCall& call);
 
-  // They must change nothing. A feature that throws here is switched off for the session.
+  // These calls must not change anything. A feature that throws here is disabled for the session.
   virtual void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
                               TensorReading& reading) {}
   virtual void inspect_tensor_postquantize(const FeatureCall& at,
                                            const InspectPostquantizeCall& call) {}
-  // `alterations`: what features do to the three GEMMs of this forward-backward.
+  // `alterations`: the changes that features make to the three GEMMs of this forward-backward.
   virtual void inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
                             std::span<const Alteration> alterations) {}
   virtual void inspect_attention(const FeatureCall& at, const InspectAttentionCall& call) {}
 
-  // True if it may look at the product of wgrad or change it, in any iteration: by the calls that
-  // it answers, unless it knows better. Layers that accumulate gradients inside that GEMM can go on
-  // doing so where no feature does.
+  // Returns true if it may read or change the product of wgrad in any iteration. The default
+  // derives this from the routing calls; a feature may override it. Layers that accumulate
+  // gradients inside that GEMM continue to do so if it is false for all features.
   virtual bool may_watch_wgrad() const {
     const RoutingCalls calls = routing_calls();
     return calls.inspect || calls.modify || calls.inspect_gemm;
   }
 
-  // The session calls it once, before the first of the calls above. A feature that looks at
-  // schedules asks them with the factor.
+  // The session calls it once, before the first of the calls above. A feature that reads schedules
+  // passes the factor to them.
   void thin_by(const Thinning& thinning) { thinning_ = &thinning; }
   std::int64_t thinning_factor() const { return thinning_ == nullptr ? 1 : thinning_->factor(); }
 
-  // True if attentions are to ask it although its selections name none of their tensors, which is
-  // what makes them ask.
+  // Returns true if attentions have to ask the feature although its selections name none of their
+  // tensors. By default, attentions only ask if a selection names one.
   virtual bool looks_at_attention() const { return false; }
 
-  // True if due iterations are those of the entry's schedules, or the feature's own affair.
+  // Returns true if the entry's schedules define the due iterations; false if the feature defines
+  // them itself.
   virtual bool follows_schedules() const { return false; }
 
-  // True if its calls may be made while a graph is captured (CUDA graphs) and not again when it is
-  // replayed: of one that asks its TensorReading for statistics, or enqueues operators, and neither
-  // looks at values nor keeps anything from call to call. While a graph is captured, calls that
-  // observe are made also where only a later iteration wants them.
+  // Returns true if its calls may be made during graph capture (CUDA graphs) and not again at
+  // replay. This holds for a feature that requests statistics from its TensorReading, or enqueues
+  // operators, and neither reads values nor keeps state between calls. During a capture, observing
+  // calls are also made if only a later iteration requires them.
   virtual bool can_be_captured() const { return false; }
 
-  // The model has a linear layer of another library under this name, whose GEMMs make no calls;
-  // `kind` says what it is. Told of layers that the feature's section selects.
+  // Called if the model has a linear layer of another library under this name, whose GEMMs make no
+  // calls; `kind` describes it. Only called for layers that the feature's section selects.
   virtual void note_foreign_layer(std::string_view layer_name, std::string_view kind) {}
 
-  // The feature itself if it decides for all ranks, else null.
+  // Returns the feature itself if it decides for all ranks, else null.
   virtual Decider* decider() { return nullptr; }
 
-  // The end of an iteration, before its rows are handed to the sinks; and of the session.
+  // Called at the end of an iteration, before its rows are passed to the sinks; and at the end of
+  // the session.
   virtual void step(std::int64_t iteration) {}
   virtual void end() {}
 
@@ -202,19 +205,21 @@ struct NamedValue {
   double value;
 };
 
-// A feature that a script drives by debug.log_tensor_stats(), for tensors with names of its own.
+// A feature that a script drives by debug.log_tensor_stats(), for tensors with custom names.
 class TELENS_EXPORT ScriptDrivenFeature : public Feature {
  public:
   RoutingCalls routing_calls() const final { return RoutingCalls::none(); }
 
-  // The tensor's statistics in their order; empty where it is not selected or not due, which the
-  // configuration and the iteration alone decide. Those of all ranks' tensors if there is a group.
+  // Returns the tensor's statistics in their order; empty if the tensor is not selected or not due,
+  // which may only depend on the configuration and the iteration. With a group, the statistics are
+  // computed over the tensors of all its ranks.
   virtual std::vector<NamedValue> log_tensor(const FeatureCall& at, std::string_view tensor_name,
                                              const at::Tensor& tensor,
                                              const debug::ReductionGroup& group) = 0;
 };
 
-// Makes the instance for an entry; throws ConfigError for what the description could not check.
+// Creates the instance for an entry; throws ConfigError for mistakes that the description could not
+// detect.
 using FeatureFactory = std::function<std::unique_ptr<Feature>(const config::FeatureEntry& entry,
                                                               FeatureServices& services)>;
 

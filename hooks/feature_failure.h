@@ -5,12 +5,11 @@
 
 namespace telens {
 
-// The message of the exception that is being handled, without a backtrace.
+// Returns the message of the current exception, without a backtrace.
 std::string message_of_current_exception();
 
-// Throws the exception that is being handled anew, with the context in front of its message and
-// the original nested in it. What derives from telens::Error keeps its type; interruptions pass as
-// they are.
+// Rethrows the current exception with the context prepended to its message and the original nested
+// in it. Types derived from telens::Error are preserved; interruptions are rethrown unchanged.
 [[noreturn]] void rethrow_with_context(const std::string& context);
 
 }  // namespace telens

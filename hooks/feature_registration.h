@@ -1,4 +1,4 @@
-// A feature as a list names it, and the list of those that come with TELens.
+// The registration of a feature, and the list of features built into TELens.
 #pragma once
 
 #include <functional>
@@ -10,14 +10,14 @@
 
 namespace telens {
 
-// A row of the list of features: how it is described and how an instance is made.
+// A row of the list of features: its description and its factory.
 struct FeatureRegistration {
   config::FeatureDescription description;
   FeatureFactory make;
 };
 
-// The features that come with TELens. Configurations may name the statistics that features are made
-// with as well as built-in ones; null: none.
+// The features built into TELens. `features` receives the statistics that configurations may name
+// in addition to built-in ones; null if there are none.
 struct BuiltinFeatures {
   std::function<std::vector<FeatureRegistration>(const config::StatisticDescriptionsPtr&)> features;
   std::function<bool(std::string_view name)> has_statistic;

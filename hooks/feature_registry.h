@@ -1,5 +1,5 @@
-// The features and statistics that a session knows: built-in ones, those that the program
-// registered, and those of plugins.
+// The features and statistics that a session knows: built-in ones, those registered by the program,
+// and those of plugins.
 #pragma once
 
 #include <map>
@@ -12,40 +12,40 @@
 
 namespace telens {
 
-// Adds a feature for all sessions that begin after it; for Python's register_feature and programs
-// of one's own. A name or alias that is taken already throws UsageError naming both owners.
+// Adds a feature for all sessions that begin later; for Python's register_feature and for programs.
+// Throws UsageError naming both owners if a name or alias is already taken.
 TELENS_EXPORT void register_feature(FeatureRegistration registration);
 
-// Lets configurations of sessions that begin after it name a namespace that has no feature yet. A
-// name of ours, or of another owner, throws UsageError naming the owner.
+// Lets configurations of later sessions use a namespace that has no feature yet. Throws UsageError
+// naming the owner if TELens or another owner has the name.
 TELENS_EXPORT void register_namespace(const std::string& name, const std::string& owner);
 
-// Adds a statistic for all sessions that begin after it. A name that is taken already throws
-// UsageError naming both owners.
+// Adds a statistic for all sessions that begin later. Throws UsageError naming both owners if the
+// name is already taken.
 TELENS_EXPORT void register_statistic(StatisticRegistration registration);
 
-// Forgets the statistics that `owner` registered (StatisticDescription::owner).
+// Removes the statistics that `owner` registered (StatisticDescription::owner).
 TELENS_EXPORT void unregister_statistics(const std::string& owner);
 
-// Forgets the features (FeatureDescription::owner) and namespaces that `owner` registered; for
+// Removes the features (FeatureDescription::owner) and namespaces that `owner` registered; for
 // tests and reloaded modules.
 TELENS_EXPORT void unregister_features(const std::string& owner);
 
-// The features and statistics of one session: a copy of the lists at its beginning, and its
+// The features and statistics of one session: a copy of the lists when the session begins, and its
 // plugins.
 class FeatureRegistry {
  public:
-  // Those that come with TELens, and those that were registered.
+  // Contains the built-in features and the registered ones.
   explicit FeatureRegistry(const BuiltinFeatures& builtin);
 
-  // A name or alias that is taken already throws UsageError naming both owners.
+  // Throws UsageError naming both owners if a name or alias is already taken.
   void add(FeatureRegistration registration);
   void add(StatisticRegistration registration) { statistics_.add(std::move(registration)); }
 
   const StatisticRegistry& statistics() const { return statistics_; }
   const config::Descriptions& descriptions() const { return descriptions_; }
 
-  // Throws what the factory throws, with the feature's name and section in front.
+  // Throws the factory's exception, with the feature's name and section prepended.
   std::unique_ptr<Feature> make(const config::FeatureEntry& entry, FeatureServices& services) const;
 
  private:

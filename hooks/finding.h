@@ -1,4 +1,4 @@
-// A finding: a feature says that something is wrong with the run.
+// A finding: a feature reports a problem with the run.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,17 @@ namespace telens::debug {
 
 struct Finding {
   std::string cause;  // a stable word, as "nonfinite"
-  std::string layer;  // "": of no single one
+  std::string layer;  // "" if it does not concern a single layer
   std::int64_t first_iteration = 0;
-  std::int64_t last_iteration = 0;  // up to which it was seen
+  std::int64_t last_iteration = 0;  // last iteration in which it was seen
   double confidence = 0;            // 0 to 1
-  std::string text;                 // a line: what, where, since when, and what to do next
-  std::string json;                 // an object; of Diagnosis, as docs/diagnosis.md has it
+  // one line: the problem, its place, since when, and the next step
+  std::string text;
+  std::string json;  // an object; for Diagnosis, see docs/diagnosis.md
 };
 
-// Called on a thread of the feature's own, which may wait as long as it likes. One that throws is
-// told once and called no more in that session.
+// Called on a thread of the feature, and may block as long as necessary. A listener that throws is
+// reported once and not called again in that session.
 using FindingListener = std::function<void(const Finding&)>;
 
 }  // namespace telens::debug

@@ -1,5 +1,5 @@
-// Exchanges by which the ranks of a world come to do the same. Every rank of a group has to
-// make these calls.
+// Collectives that let the ranks of a world agree on an action. Every rank of a group has to make
+// these calls.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace telens {
 
-// Every rank's words, in the order of ranks; all ranks send equally many.
+// Gathers every rank's words, in rank order; all ranks send the same number of words.
 using RankWords = std::vector<std::int64_t>;
 std::vector<RankWords> gather_words(const RankWords& words, c10d::ProcessGroup& group);
 
-// Every rank's note or text, in the order of ranks.
+// Gathers every rank's note or text, in rank order.
 std::vector<std::int64_t> gather_notes(std::int64_t note, c10d::ProcessGroup& group);
 std::vector<std::string> gather_texts(std::string_view text, c10d::ProcessGroup& group);
 

@@ -1,4 +1,4 @@
-// Tells the process groups of a run apart, in the same words on all of their ranks.
+// Identifies the process groups of a run, with the same text on all of their ranks.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@ class ProcessGroup;
 
 namespace telens {
 
-// The ranks that a group is made of, as its backend was told; "-" where it was not. All ranks of a
-// group are told the same.
+// Lists the ranks of a group, as its backend was given them; "-" if it was not given any. All ranks
+// of a group have been given the same list.
 std::string list_ranks(c10d::ProcessGroup& group);
 
-// Ranks and name: groups that a larger one was split into may share a name.
+// Combines ranks and name, because groups split from a larger one may share a name.
 std::string get_identity(c10d::ProcessGroup& group);
 
 }  // namespace telens

@@ -1,5 +1,5 @@
-// Tensors on their way from a device to the host. Training does not wait for them: it goes on, and
-// what has arrived is used at the end of a later iteration.
+// Asynchronous copies of tensors from a device to the host. Training does not wait for them; the
+// data that has arrived is used at the end of a later iteration.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,28 +20,28 @@ class HostCopy {
  public:
   virtual ~HostCopy() = default;
 
-  // True if take() would not wait.
+  // Returns true if take() would not wait.
   virtual bool arrived() = 0;
 
-  // The tensors in their order, contiguous, on the host. Once.
+  // Returns the tensors in their order, contiguous, on the host. Call it once.
   virtual std::vector<at::Tensor> take() = 0;
 };
 
-// Begins to copy tensors (undefined ones stay so) into pinned memory, in the order of the current
-// streams of their devices: what is enqueued there later may change them again. Small ones of a
-// device travel as one packed buffer. Those on the host are handed through as they are, and must
-// not change any more.
+// Begins to copy tensors (undefined ones stay undefined) into pinned memory, in the order of the
+// current streams of their devices: work enqueued there later may overwrite them. Small tensors of
+// a device are copied as one packed buffer. Tensors on the host are passed through unchanged, and
+// must not be modified afterwards.
 TELENS_EXPORT std::unique_ptr<HostCopy> copy_to_host(std::vector<at::Tensor> tensors);
 
 using HostCopies = std::function<std::unique_ptr<HostCopy>(std::vector<at::Tensor>)>;
 
-// A vector of int64 on a device, without a wait for the device either.
+// Copies a vector of int64 to a device, also without waiting for the device.
 at::Tensor copy_to_device(std::span<const std::int64_t> numbers, const at::Device& device);
 
 enum class Waiting : std::uint8_t { no, yes };
 
-// Work to be done with tensors once they have arrived, in the order in which they set out. For
-// one thread.
+// Work to run on tensors once they have arrived, in the order in which they were added. For one
+// thread.
 template <typename Work>
 class Arrivals {
  public:
@@ -52,13 +52,13 @@ class Arrivals {
 
   explicit Arrivals(HostCopies copies = copy_to_host) : copies_(std::move(copies)) {}
 
-  // True if the tensors are there already.
+  // Returns true if the tensors have already arrived.
   bool add(std::vector<at::Tensor> tensors, Work work) {
     under_way_.push_back({std::move(work), copies_(std::move(tensors))});
     return under_way_.back().copy->arrived();
   }
 
-  // Waiting::yes: all of it.
+  // Waiting::yes: waits for all work.
   std::vector<Arrived> take(Waiting waiting) {
     std::vector<Arrived> arrived;
     while (!under_way_.empty()) {

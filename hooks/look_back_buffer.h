@@ -1,4 +1,4 @@
-// The rows of the last iterations, until something happens that they may explain.
+// Buffers the rows of the last iterations until an event occurs that they may explain.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@ class LookBackBuffer {
   LookBackBuffer(std::int64_t iterations, std::size_t most_rows)
       : iterations_(iterations), most_rows_(most_rows) {}
 
-  // Adds the rows of one iteration. Forgets iterations older than the window, then the oldest rows
-  // beyond `most_rows`; of a single iteration with too many rows its first ones.
+  // Adds the rows of one iteration. Drops iterations older than the window, then the oldest rows
+  // beyond `most_rows`; if a single iteration has too many rows, its first ones are dropped.
   void add(std::int64_t iteration, std::vector<Row> rows);
 
-  // All rows, the oldest first; none are left.
+  // Returns all rows, oldest first, and clears the buffer.
   std::vector<Row> take();
 
-  // True if rows had to be forgotten that came in with the last iterations and after take().
+  // Returns true if rows of the last iterations, added after take(), had to be dropped.
   bool overflowed() const { return lost_.has_value(); }
 
  private:
@@ -35,7 +35,7 @@ class LookBackBuffer {
   std::size_t most_rows_;
   std::deque<Batch> batches_;
   std::size_t rows_ = 0;
-  std::optional<std::int64_t> lost_;  // the newest iteration of which rows had to be forgotten
+  std::optional<std::int64_t> lost_;  // newest iteration of which rows had to be dropped
 };
 
 }  // namespace telens

@@ -1,4 +1,4 @@
-// Tensors of a model that layers do not hand to their features: the program shows them.
+// Tensors of a model that layers do not pass to their features: the program shows them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,18 +10,18 @@ namespace telens {
 
 struct ModelTensor {
   enum class Kind : std::uint8_t {
-    weight,       // a parameter that no GEMM takes: norm weights, biases, embeddings
-    gradient,     // any parameter's, as the optimizer gets it
-    amax_history  // [length], of a tensor under delayed scaling
+    weight,       // a parameter that is not a GEMM operand: norm weights, biases, embeddings
+    gradient,     // any parameter's gradient, as the optimizer receives it
+    amax_history  // [length], for a tensor under delayed scaling
   };
 
   Kind kind = Kind::weight;
-  std::string module;  // by which sections select it
+  std::string module;  // module name that sections select by
   std::string layer;   // the layer's name in the run
   std::string tensor;  // a name of the contract: "weight", "wgrad", "activation", ...
   at::Tensor value;
-  // Ranks that have the same part of the whole have the same tensor; "": all of it. Any words that
-  // name the part alike on all ranks.
+  // Ranks with the same part of the whole tensor have the same value; "" if the part is the whole.
+  // Any text that names the part identically on all ranks.
   std::string part = {};
 };
 

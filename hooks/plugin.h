@@ -1,14 +1,14 @@
 // The parts of a plugin. A plugin is a shared library in one of the folders of
-// InitializeOptions::feature_dirs that says, once:
+// InitializeOptions::feature_dirs that contains, once:
 //
 //   TELENS_PLUGIN(plugin) {
 //     plugin.add({description, factory});                             // a feature
 //     plugin.add({{.name = "excess_kurtosis", .words = 5}, definition});  // a statistic
 //   }
 //
-// Behind that stand C++ types of TELens and LibTorch, so a plugin runs only with the minor versions
-// of the two that it was compiled with. They are kept in an ELF note, which is read before the
-// library is opened.
+// The interface uses C++ types of TELens and LibTorch, so a plugin only runs with the minor
+// versions of both that it was compiled with. They are stored in an ELF note, which is read before
+// the library is opened.
 #pragma once
 
 #include <string>
@@ -19,13 +19,13 @@
 
 namespace telens {
 
-// Takes the features and statistics of a plugin.
+// Collects the features and statistics of a plugin.
 class TELENS_EXPORT PluginRegistrar {
  public:
   PluginRegistrar(FeatureRegistry& registry, std::string path)
       : registry_(registry), path_(std::move(path)) {}
 
-  // Each throws ConfigError where one of that name exists, naming both owners.
+  // Throws ConfigError naming both owners if the name is already taken.
   void add(FeatureRegistration registration);
   void add(StatisticRegistration registration);
 

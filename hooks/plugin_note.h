@@ -1,4 +1,4 @@
-// The versions that a plugin was built for, read from its file.
+// Reads the versions that a plugin was built for from its file.
 #pragma once
 
 #include <filesystem>
@@ -14,8 +14,8 @@ struct PluginVersions {
   friend bool operator==(const PluginVersions&, const PluginVersions&) = default;
 };
 
-// nullopt: the file is a shared library without the note of TELENS_PLUGIN. Throws UsageError for
-// what is no 64-bit ELF file, or a truncated one.
+// Returns nullopt if the file is a shared library without the note of TELENS_PLUGIN. Throws
+// UsageError if the file is not a 64-bit ELF file or is truncated.
 std::optional<PluginVersions> read_plugin_note(const std::filesystem::path& path);
 
 }  // namespace telens

@@ -1,4 +1,5 @@
-// The versions that a plugin is built for, as an ELF note that can be read without opening it.
+// The versions that a plugin is built for, as an ELF note that is readable without opening the
+// library.
 #pragma once
 
 #include <torch/version.h>

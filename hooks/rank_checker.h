@@ -1,4 +1,4 @@
-// A feature that compares ranks: what each has is sent to all of them, at the end of an iteration.
+// A feature that compares ranks: each rank's data is sent to all ranks at the end of an iteration.
 #pragma once
 
 #include <chrono>
@@ -12,36 +12,36 @@
 
 namespace telens {
 
-// A collective of the program's own: the tensor that this rank sent, as it was before, and what
-// came out on this rank.
+// A collective of the program: the tensor that this rank sent, unmodified, and the result on this
+// rank.
 struct ProgramCollective {
   std::string name;
   CollectiveKind kind = CollectiveKind::sum;
-  at::Tensor sent;        // [ranks * rows, ...] of a sum that is scattered
-  at::Tensor result;      // [ranks * rows, ...] of a gather; of an exchange sent's size
-  ProcessGroupPtr group;  // null: all ranks
+  at::Tensor sent;        // [ranks * rows, ...] for a reduce-scatter
+  at::Tensor result;      // [ranks * rows, ...] for a gather; the size of `sent` for an exchange
+  ProcessGroupPtr group;  // null for all ranks
 };
 
-// A base beside Feature. The session calls it in step(), in iterations in which the feature's entry
-// is due, on all ranks alike.
+// A second base class of a feature, in addition to Feature. The session calls it in step(), on all
+// ranks, in iterations in which the feature's entry is due.
 class RankChecker {
  public:
   virtual ~RankChecker() = default;
 
-  // True if it looks at the tensors of a model in these iterations.
+  // Returns true if it reads tensors of a model in these iterations.
   virtual bool wants_model() const { return false; }
-  // Before get_words(). The feature's section selects the module.
+  // Called before get_words(). The feature's section selects the module.
   virtual void look_at(const ModelTensor& tensor) {}
 
   virtual void look_at_collective(const ProgramCollective& collective) {}
 
-  // The words that this rank sends: any number, none as well.
+  // Returns the words that this rank sends: any number, including none.
   virtual std::vector<std::int64_t> get_words(std::int64_t iteration) = 0;
-  // The words of all ranks, in the order of the world.
+  // Receives the words of all ranks, in the order of the world.
   virtual void compare(std::int64_t iteration,
                        std::span<const std::vector<std::int64_t>> of_ranks) = 0;
 
-  // How long this rank waits for the others; by the configuration alone.
+  // Returns how long this rank waits for the other ranks; depends only on the configuration.
   virtual std::chrono::seconds longest_wait() const = 0;
 };
 

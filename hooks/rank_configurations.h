@@ -1,5 +1,5 @@
-// Compares the configurations of all ranks: a value reduced over ranks that watch different things
-// would have no name.
+// Compares the configurations of all ranks: a value reduced over ranks that watch different
+// quantities would be meaningless.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace telens {
 
-// Names the sections of the configuration that are not those of rank 0, with their ranks; "" where
-// all ranks of the world have the same. Every rank has to call this.
+// Names the sections of the configuration that differ from the sections of rank 0, with their
+// ranks; "" if all ranks of the world have the same. Every rank has to call this.
 std::string different_sections(const std::string& config_text, const debug::ReductionGroup& world);
 
 }  // namespace telens

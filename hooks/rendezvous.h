@@ -1,19 +1,22 @@
-// The ranks of a world begin a session: all of them together, none where one refuses, and each for
-// itself where one does not come.
+// The ranks of a world begin a session: all ranks together, none if one refuses, and each alone if
+// one is missing.
 //
-// It goes by the world's store, beside its collectives. A rank that watches nothing never comes
-// here: its next collective is one of the training's, which would take ours for its own.
+// The rendezvous uses the world's store, not its collectives. A rank that watches nothing never
+// calls it: its next collective belongs to the training and would be matched with ours.
 //
-// Why all ranks do the same, and none waits for ever:
-// 1. A rendezvous has one decision (all came, one refused, some are missing), which the store's
-//    compareSet takes from the first rank that proposes one, so that every rank reads the same.
-// 2. A rank writes that it came before it counts: the last to count proposes that all came, and one
-//    whose time has passed proposes what it sees missing, so each wait ends.
-// 3. A rank takes part in each rendezvous once, in the order of their numbers, and goes to the
-//    lowest that is not over; one that is not decided is never over.
-// 4. One without some ranks is over once any of its ranks has ended its session, and a refusal once
-//    the others would no longer have been waited for: a rank that was not there passes both by.
-// 5. So ranks that call with no session among them meet under one number, whichever they skipped.
+// Why all ranks do the same, and none waits forever:
+// 1. A rendezvous has one decision (all came, one refused, some are missing). The store's
+//    compareSet accepts it from the first rank that proposes one, so that every rank reads the
+//    same.
+// 2. A rank writes that it came before it counts. The last rank to count proposes that all came,
+//    and a rank whose time has passed proposes the ranks that it sees missing, so each wait ends.
+// 3. A rank takes part in each rendezvous once, in the order of their numbers, and enters the
+//    lowest one that is not over; an undecided rendezvous is never over.
+// 4. A rendezvous with missing ranks is over once any of its ranks has ended its session. A refused
+//    one is over once the other ranks would have stopped waiting. A rank that was absent skips
+//    both.
+// 5. So ranks that call without an open session meet under one number, whichever numbers they
+//    skipped.
 #pragma once
 
 #include <functional>
@@ -26,37 +29,37 @@
 namespace telens {
 
 struct Attendance {
-  bool is_complete = true;        // false: each rank is alone
-  std::vector<int> missing = {};  // not empty where it is incomplete
-  int first = 0;                  // the lowest rank that came
-  std::string run_id = {};        // the same for all that are alone; "": each has its own
-  std::string explanation = {};   // a sentence for the user; "" where all have come
-  // To be let go of when the session of a rank that is alone ends.
+  bool is_complete = true;        // false if each rank is alone
+  std::vector<int> missing = {};  // not empty if it is incomplete
+  int first = 0;                  // lowest rank that came
+  std::string run_id = {};        // the same for all ranks that are alone; "" if each has its own
+  std::string explanation = {};   // a sentence for the user; "" if all ranks came
+  // Release it when the session of a rank that is alone ends.
   std::shared_ptr<void> presence = {};
 };
 
 struct RendezvousOptions {
-  // Throws what this rank refuses.
+  // Throws if this rank refuses the session.
   std::function<void()> accept;
-  // Is told what is waited for; called on the lowest rank that waits.
+  // Receives a description of the wait; called on the lowest rank that waits.
   std::function<void(const std::string&)> on_wait = [](const std::string&) {};
   // Names the run of ranks that are alone; called on one of them.
   std::function<std::string()> name_run = [] { return std::string(); };
-  // Throws what the user interrupts the wait with; called at least twice a second.
+  // Throws if the user interrupts the wait; called at least twice a second.
   std::function<void()> check_interrupt = [] {};
 };
 
-// Every rank of the world calls it. Where `accept` throws on one, that rank throws what was thrown,
-// at once, and the others a UsageError that names it. A rank is waited for half as long as the
-// world's collectives and its store's calls may take, and five minutes at most. Without a store
-// that can decide, all have to come.
+// Every rank of the world calls it. If `accept` throws on a rank, that rank rethrows the exception
+// at once, and the other ranks throw a UsageError that names it. The timeout for a rank is half of
+// the timeout of the world's collectives and its store's calls, and at most five minutes. If the
+// store does not support decisions, all ranks have to come.
 Attendance join_rendezvous(const debug::ReductionGroup& world, const RendezvousOptions& options);
 
-// In its place, on a rank that has an error of its own. Throws nothing.
+// Call this instead on a rank that has an error of its caller. Does not throw.
 void refuse_rendezvous(const debug::ReductionGroup& world) noexcept;
 
-// The same of a rank that has a session already: ranks that wait for it do so no longer, and those
-// that have not come hear nothing, since all may meet once it has ended that session.
+// Call this on a rank that already has a session: ranks that wait for it stop waiting. Ranks that
+// have not come yet are not notified, since all may meet once it has ended that session.
 void end_wait_of_others(const debug::ReductionGroup& world) noexcept;
 
 }  // namespace telens

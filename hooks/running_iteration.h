@@ -1,4 +1,4 @@
-// The iteration that runs, decoded from the hook points' tick.
+// The running iteration, decoded from the tick of the hook points.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,7 @@
 
 namespace telens {
 
-// 0 without a session.
+// Returns 0 without a session.
 inline std::int64_t running_iteration() {
   const std::uint64_t tick = hook_points::current_tick.load(std::memory_order_relaxed);
   return static_cast<std::int64_t>(tick & hook_points::kLastIteration);

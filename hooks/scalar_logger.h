@@ -1,4 +1,4 @@
-// Where a user wants statistics besides the run file: a TensorBoard writer, a logger of one's own.
+// Receives statistics in addition to the run file: a TensorBoard writer or a custom logger.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace telens::debug {
 
-// Called in step() and end_debug() only, on the thread that calls those, in the order of the rows,
-// with the iteration that a row belongs to. One that throws is told once and called no more in
-// that session; training goes on.
+// Only called in step() and end_debug(), on the thread that calls those, in row order, with the
+// iteration that a row belongs to. A logger that throws is reported once and not called again in
+// that session; training continues.
 class TELENS_EXPORT ScalarLogger {
  public:
   virtual ~ScalarLogger() = default;

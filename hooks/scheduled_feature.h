@@ -1,5 +1,5 @@
-// Base of features that follow the configuration's schedule and selection: a subclass says which
-// calls it makes and fills those.
+// Base of features that follow the configuration's schedule and selection: a subclass declares the
+// calls that it makes and implements those.
 #pragma once
 
 #include "hooks/feature.h"
@@ -21,16 +21,16 @@ class TELENS_EXPORT ScheduledFeature : public Feature {
   RoutingAnswer inspect_attention_enabled(const FeatureCall& at) final;
 
  protected:
-  // The calls that a feature makes use of for selected GEMMs and tensors, while they are due.
+  // The calls that a feature uses for selected GEMMs and tensors, while they are due.
   struct Does {
     bool modify = false;
     bool inspect = false;
-    bool read_statistics = true;  // inspect_tensor asks its TensorReading; false spares ranks a
-                                  // collective
+    // inspect_tensor queries its TensorReading; false saves ranks a collective
+    bool read_statistics = true;
     bool inspect_postquantize = false;
     bool disable_fp8_gemm = false;
     bool inspect_gemm = false;
-    bool look_at_products = true;  // in inspect_gemm; false: at how they were made alone
+    bool look_at_products = true;  // in inspect_gemm; false if it only reads how they were computed
     bool inspect_attention = false;
   };
 
@@ -39,7 +39,7 @@ class TELENS_EXPORT ScheduledFeature : public Feature {
 
   const config::FeatureEntry& entry() const { return entry_; }
 
-  // The selection that a call is about; nullptr: none.
+  // Returns the selection that a call concerns; nullptr if none.
   const config::Selection* selection(std::optional<Gemm> gemm,
                                      std::optional<TensorName> tensor) const;
 

@@ -1,6 +1,6 @@
-// `budget: 3%` of a section. Its first steps are recorded in full (config::Budget). After them its
-// features run in every second, fourth, eighth, ... of their iterations, so that their cost stays
-// within that share of the step time.
+// The `budget: 3%` of a section. Its first steps are recorded in full (config::Budget). After them
+// its features run in every second, fourth, eighth, ... of their iterations, so that their cost
+// stays within that share of the step time.
 #pragma once
 
 #include <atomic>
@@ -22,85 +22,86 @@ class SectionBudget final : public Decider {
  public:
   // Called with a sentence about every change.
   using Announce = std::function<void(const std::string& text)>;
-  // `off`: this rank measures and never thins. If one rank is off, all are.
+  // `off`: this rank measures and never thins. If one rank is off, all ranks are.
   enum class Switch : std::uint8_t { on, off };
 
   // The section has a budget.
   SectionBudget(const config::Section& section, Announce announce, Switch on_or_off = Switch::on);
 
-  // Time that features of the section have cost. Any thread.
+  // Adds time that features of the section have cost. Any thread.
   void charge(double seconds) { spent_.fetch_add(seconds, std::memory_order_relaxed); }
 
-  // That features of the section are on in this iteration. Any thread.
+  // Notes that features of the section are on in this iteration. Any thread.
   void note_run() { ran_.store(true, std::memory_order_relaxed); }
 
-  // That a tensor was read for the section. Any thread.
+  // Counts a tensor read for the section. Any thread.
   void count_read() { reads_.fetch_add(1, std::memory_order_relaxed); }
-  // Since the last call.
+  // Returns the reads since the last call.
   std::int64_t take_reads() { return reads_.exchange(0, std::memory_order_relaxed); }
 
-  // The end of an iteration that took `seconds`, the cost included, of which ranks `waited` for
-  // each other; nullopt: unknown.
+  // Ends an iteration that took `seconds`, cost included, of which ranks `waited` for each other;
+  // nullopt if the duration is unknown.
   void end_step(std::optional<double> seconds, double waited = 0);
 
-  // Every 2^level-th of the due iterations.
+  // The section runs in every 2^level-th of the due iterations.
   std::int64_t level() const { return level_; }
-  // True during the first steps, which are recorded whatever they cost.
+  // Returns true during the first steps, which are recorded whatever their cost.
   bool records_in_full() const { return is_full_; }
   const Thinning& thinning() const { return thinning_; }
 
-  // Iterations with features that are on, before anything is decided: a single one does not show
-  // how often features with a schedule of their own run. So with `full_steps: 0` the first decision
-  // may come after two steps; what they cost beyond the budget is saved afterwards.
+  // Minimum number of iterations with features on before the first decision: a single one does not
+  // show how often features with their own schedule run. With `full_steps: 0` the first decision
+  // may therefore come after two steps; the cost beyond the budget is saved afterwards.
   static constexpr std::int64_t kFewestRuns = 2;
-  // Steps of the shortest window, before whose end features are not let run more often: one of
-  // eight that takes twice as long moves the share by a ninth, far less than the factor of two
+  // Steps of the shortest window; features do not run more often before its end. If one step of
+  // eight takes twice as long, the share changes by a ninth, far less than the factor of two
   // between levels.
   static constexpr std::int64_t kFewestSteps = 8;
   // While more was spent than the budget and a single run allow, as before the first decision,
-  // features get this part of it alone: one level above what would do, until that is made up for.
+  // features only get this part of the budget: one level above the sufficient one, until the excess
+  // is saved.
   static constexpr double kPartWhileSaving = 0.5;
-  // Features run more often again where that is expected to take no more than this part of the
-  // budget, so that costs which vary by a third do not make frequencies swing.
+  // Features run more often again if that is expected to take at most this part of the budget, so
+  // that costs that vary by a third do not make frequencies oscillate.
   static constexpr double kRoomToRise = 0.75;
-  // Before steps with and without features can be compared, what they are charged counts so many
-  // times (but takes half of the rest of the step at most): statistics of all tensors of a small
+  // Before steps with and without features can be compared, the charged cost is multiplied by this
+  // factor (but limited to half of the rest of the step): statistics of all tensors of a small
   // transformer's layers took 9% of its steps and were charged 4%. Features that run in every step
-  // leave every second one out until there are enough to compare.
+  // skip every second one until there are enough steps to compare.
   static constexpr double kAssumedCost = 2;
-  // Windows that pass, at most, before features may run more often again. They double each time
-  // that a rise had to be taken back.
+  // Maximum number of windows that pass before features may run more often again. The number
+  // doubles each time that a rise had to be reverted.
   static constexpr std::int64_t kMostPatience = 64;
 
  private:
-  // Decider. By what reads have cost, not by what they gave.
+  // Decider. Decides by the cost of reads, not by their values.
   bool looks_at_rows() const override { return false; }
   bool decides(std::int64_t iteration) const override;
-  // 1 + the level that this rank requires; 0 if it continues as it is; kOff.
+  // Returns 1 + the level that this rank requires; 0 if it stays the same; kOff.
   std::int64_t decide(const EndedIteration& ended) override;
-  // Takes the highest value of all ranks. During the first steps any level ends the full recording.
+  // Uses the highest value of all ranks. During the first steps any level ends the full recording.
   void follow(std::int64_t iteration, std::span<const std::int64_t> wanted) override;
 
   static constexpr std::int64_t kOff = std::int64_t{1} << 32;  // above every level
 
-  // True if the section's first steps are over on this rank, by number or by cost.
+  // Returns true if the section's first steps are over on this rank, by number or by cost.
   bool full_recording_is_over() const;
   void end_full_recording(std::int64_t level);
 
   struct Measured {
     std::int64_t steps = 0;
-    double seconds = 0;     // the duration of these steps
-    double charged = 0;     // the part of them that was charged
+    double seconds = 0;     // duration of these steps
+    double charged = 0;     // charged part of the duration
     std::int64_t runs = 0;  // steps in which features were on
   };
 
-  // The measured times, with those that are charged to no section.
+  // Returns the measured cost, including the time that is charged to no section.
   double cost() const;
 
-  // Two due iterations, if that is more than kFewestSteps.
+  // Returns two due iterations, or kFewestSteps if that is more.
   std::int64_t window() const;
-  // The lowest level from `lowest` on at which what was measured, run less often than now or more,
-  // takes at most so large a share of the step time.
+  // Returns the lowest level from `lowest` on at which the measured cost, scaled to that level's
+  // frequency, takes at most this share of the step time.
   std::int64_t level_within(double share, std::int64_t lowest) const;
   void begin_window();
   void change_to(std::int64_t level);
@@ -119,19 +120,20 @@ class SectionBudget final : public Decider {
   bool is_full_;
   std::int64_t full_steps_ = 0;  // recorded in full so far
   std::int64_t level_ = 0;
-  std::int64_t steps_ = 0;  // so far in the window
+  std::int64_t steps_ = 0;  // in the window so far
   std::int64_t next_decision_ = kFewestRuns;
-  std::int64_t windows_ = 0;      // that have ended since the last change
-  std::int64_t patience_ = 1;     // windows before a rise
-  bool has_risen_ = false;        // with the last change
-  bool at_end_ = false;           // the last decision was at the end of a window
-  bool changed_in_step_ = false;  // so the running step is neither of the old level nor of the new
+  std::int64_t windows_ = 0;   // ended since the last change
+  std::int64_t patience_ = 1;  // windows to wait before a rise
+  bool has_risen_ = false;     // the last change was a rise
+  bool at_end_ = false;        // the last decision was at the end of a window
+  // so the running step belongs neither to the old level nor to the new one
+  bool changed_in_step_ = false;
 
-  // The times of this rank; over more than one window where there were too few runs.
+  // The times of this rank; over more than one window if there were too few runs.
   Measured measured_;
   Measured decided_from_;
   double decided_share_ = 0;
-  bool only_compares_ = false;  // the level is not 0 only to have steps without features
+  bool only_compares_ = false;  // level is not 0 only to get steps without features
   StepDurations durations_;
   double unmeasured_ = 0;         // charged in steps of unknown duration
   double overspent_ = 0;          // seconds beyond the budget since the full recording ended
@@ -140,7 +142,7 @@ class SectionBudget final : public Decider {
   std::atomic<std::int64_t> reads_{0};
 };
 
-// Measures a scope for a budget; nullptr: measures nothing.
+// Measures a scope for a budget; nullptr disables the measurement.
 class CostTimer {
  public:
   explicit CostTimer(SectionBudget* budget)
@@ -156,24 +158,24 @@ class CostTimer {
   double begin_;
 };
 
-// Measures a scope for several budgets, each of which it is charged to in full: what one section
-// would save by itself may be less.
+// Measures a scope for several budgets. Each is charged in full, although the saving of a single
+// section may be smaller.
 class SharedCost {
  public:
-  // Without budgets (`on` false) no clock is asked.
+  // If `on` is false (no budgets), the clock is not read.
   explicit SharedCost(bool on) : begin_(on ? seconds_now() : 0) {}
   ~SharedCost();
   SharedCost(const SharedCost&) = delete;
   SharedCost& operator=(const SharedCost&) = delete;
 
-  // nullptr: none.
+  // nullptr has no effect.
   void add(SectionBudget* budget);
-  // A tensor is read for them.
+  // Counts a tensor read for each of them.
   void count_reads();
 
  private:
   double begin_;
-  std::vector<SectionBudget*> budgets_;  // each once
+  std::vector<SectionBudget*> budgets_;  // without duplicates
 };
 
 }  // namespace telens

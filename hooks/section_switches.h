@@ -1,4 +1,4 @@
-// The sections that run, and those that keep their rows back.
+// The sections that run, and the sections whose rows are held back.
 #pragma once
 
 #include <atomic>
@@ -30,13 +30,13 @@ class SectionState {
   // Any thread.
   bool runs() const { return left_.load(std::memory_order_relaxed) > 0; }
 
-  // True if another section's feature begins or ends it.
+  // Returns true if another section's feature begins or ends it.
   bool is_switched() const { return keys().waits(); }
 
-  // Row::rings of what the section asks for; 0: it is recorded.
+  // Row::rings of the rows that the section requests; 0 if it is recorded.
   std::uint64_t ring() const { return ring_; }
 
-  // nullptr: none.
+  // nullptr if it has none.
   SectionBudget* budget() const { return budget_.get(); }
 
  private:
@@ -47,13 +47,13 @@ class SectionState {
   std::atomic<std::int64_t> left_;  // iterations
   std::uint64_t ring_ = 0;
   std::unique_ptr<SectionBudget> budget_;
-  double part_of_reads_ = 0;  // its share of all reads of the last ended iteration
+  double part_of_reads_ = 0;  // its share of all reads in the last ended iteration
 };
 
 // All sections of a session. Its switches are used in step(), in the same step on all ranks.
 class TELENS_EXPORT SectionSwitches {
  public:
-  // Throws ConfigError where more features than kMostRings keep rows.
+  // Throws ConfigError if more than kMostRings features keep rows.
   explicit SectionSwitches(const config::Config& config);
 
   SectionState& state(std::string_view section);
@@ -68,36 +68,36 @@ class TELENS_EXPORT SectionSwitches {
 
   // Counts a read of a tensor. Any thread.
   void count_read() { reads_.fetch_add(1, std::memory_order_relaxed); }
-  // The end of an iteration: finishing all of its reads has cost so many seconds, and for so many
-  // ranks waited for each other there.
+  // Ends an iteration: finishing all of its reads has cost `cost` seconds, during which ranks
+  // `waited` for each other.
   void end_step(double cost, double waited = 0);
-  // Adds what handing the rows over has cost: it counts as the next iteration's.
+  // Adds the cost of passing the rows on: it counts toward the next iteration.
   void charge_after_step(double cost);
 
-  // Sections that say `started_by: section` run in so many iterations after the ending one. Returns
-  // their names.
+  // Runs the sections with `started_by: section` for this many iterations after the ending one.
+  // Returns their names.
   std::vector<std::string> start(std::string_view section, std::int64_t iterations);
 
   struct Written {
     std::size_t rows = 0;
-    bool incomplete = false;  // there were too many to keep
+    bool incomplete = false;  // there were too many rows to keep
   };
   // Writes the look-back rows of sections with `kept_by: section`; `last`: the sections end.
   Written write_kept(std::string_view section, bool last);
 
-  // Takes the rows that are kept out of the rows of an iteration's end.
+  // Moves the rows to be kept out of the rows of an ended iteration.
   void keep(std::int64_t iteration, std::vector<Row>& rows);
-  // The rows that write_kept() has asked for since the last call.
+  // Returns the rows that write_kept() has requested since the last call.
   std::vector<Row> take_written() { return std::exchange(written_, {}); }
 
-  // The end of an iteration. Whether any section began or ended since the last call.
+  // Ends the iteration. Returns true if any section began or ended since the last call.
   bool end_iteration();
 
   static constexpr std::size_t kMostRings = 64;
 
  private:
   struct Ring {
-    std::string section;  // that decides when it is written
+    std::string section;  // the section that decides when it is written
     LookBackBuffer rows;
   };
 
@@ -108,7 +108,7 @@ class TELENS_EXPORT SectionSwitches {
   std::vector<Ring> rings_;
   std::vector<SectionState*> with_budget_;
   std::atomic<std::int64_t> reads_{0};     // since the last end_step()
-  std::optional<double> last_step_ended_;  // by the clock
+  std::optional<double> last_step_ended_;  // clock time
   std::vector<Row> written_;
   bool changed_ = false;
 };

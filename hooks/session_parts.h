@@ -1,5 +1,5 @@
-// The parts of a session that are handed to it from outside: its features, the engine that computes
-// statistics, and the sink that writes the run down.
+// The injected parts of a session: its features, the engine that computes statistics, and the sink
+// that records the run.
 #pragma once
 
 #include <functional>
@@ -24,10 +24,10 @@ struct SessionParts {
   std::function<std::unique_ptr<Sink>()> make_run_file;
 };
 
-// The parts of sessions that are given none. features/default_parts.cpp sets them when
-// libtelens.so is loaded; a program that links hooks alone has none.
+// Sets the default parts of sessions. features/default_parts.cpp sets them when libtelens.so is
+// loaded; a program that links only hooks has none.
 TELENS_EXPORT void set_default_parts(SessionParts parts);
-// Throws UsageError where there are none.
+// Throws UsageError if none are set.
 TELENS_EXPORT const SessionParts& default_parts();
 
 }  // namespace telens

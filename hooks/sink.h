@@ -1,4 +1,4 @@
-// Where observed values go: the run file, the text log, a user's logger.
+// Consumers of observed values: the run file, the text log, a user's logger.
 #pragma once
 
 #include <cstddef>
@@ -23,21 +23,21 @@ namespace debug {
 struct InitializeOptions;
 }
 
-// The quantity that a row is a value of. Made once by SeriesTable and referred to by address. A
-// layer may have a hundred of them, so names that are equal are one string, the table's.
+// The quantity that a row is a value of. Created once by SeriesTable and referenced by address. A
+// layer may have a hundred series, so equal names share one string, owned by the table.
 struct Series {
   std::uint32_t index;  // dense, from 0, in the order of first use in the session
   const std::string& layer;
   const std::string& tensor;
-  const std::string& gemm;  // "" where the value belongs to the tensor, not to its copy for a GEMM
+  const std::string& gemm;  // "" if the value belongs to the tensor, not to its copy for a GEMM
   const std::string& statistic;
-  const std::string& group;  // that the value was reduced over; "": this rank alone
+  const std::string& group;  // group that the value was reduced over; "" for this rank only
 
-  // Its name for loggers: "<layer>_<tensor>_<statistic>".
+  // Returns its name for loggers: "<layer>_<tensor>_<statistic>".
   TELENS_EXPORT std::string logged_as() const;
 };
 
-// All series of a session. Any thread may ask; addresses live as long as the table.
+// All series of a session. Thread-safe; addresses live as long as the table.
 class TELENS_EXPORT SeriesTable {
  public:
   struct Names {
@@ -52,11 +52,11 @@ class TELENS_EXPORT SeriesTable {
 
   const Series& find_or_add(const Names& names);
 
-  // All names of the session: those of series, and others that rows refer to.
+  // All names of the session: names of series, and other names that rows refer to.
   record::NameTable& names() { return names_; }
 
  private:
-  // Hash and equality of what stands in the series themselves.
+  // Hash and equality over the names that are stored in the series themselves.
   struct ByNames {
     using is_transparent = void;
     static Names of(const Series& series) {
@@ -76,67 +76,68 @@ class TELENS_EXPORT SeriesTable {
   std::unordered_set<const Series*, ByNames, ByNames> known_;
 };
 
-// One observed value. `asked` is false for counters that come along with any statistic: they are
-// recorded, but no logger wants them unasked.
+// One observed value. `asked` is false for counters that are computed along with any statistic:
+// they are recorded, but not passed to loggers unless requested.
 struct Row {
   std::int64_t iteration = 0;
   const Series* series = nullptr;
   double value = 0;
   bool asked = true;
-  // Not to be recorded yet: bits of SectionSwitches, which keeps it.
+  // Held back from recording if not 0: bits of SectionSwitches, which keeps the row.
   std::uint64_t rings = 0;
 };
 
-// How many elements of a tensor fell into each bin. The series has, in place of a statistic, the
-// name of the histogram, which says what its bins are.
+// The number of a tensor's elements in each bin. In the series, the histogram's name, which defines
+// the bins, replaces the statistic.
 struct HistogramRow {
   using Bin = record::HistogramBin;
 
   std::int64_t iteration = 0;
   const Series* series = nullptr;
   std::int64_t elements = 0;
-  std::vector<Bin> bins = {};  // in increasing order, without those that no element fell into
+  std::vector<Bin> bins = {};  // in increasing order, without empty bins
 };
 
-// All that a session records, in the order in which an iteration's rows are handed over: rows of
+// All rows that a session records, in the order in which an iteration's rows are delivered: rows of
 // statistics, histograms, and the tables of record/rows.
 using SessionRows =
     decltype(std::tuple_cat(std::tuple<Row, HistogramRow>(), record::RecordedRows()));
 // Rows of one of these kinds.
 using SomeSessionRows = record::ChoiceOf<SessionRows>::Spans;
 
-// The start of a run, as a sink has to know it.
+// The start of a run, as a sink requires it.
 struct RunContext {
   const debug::InitializeOptions& options;
   const std::string& config_text;
-  record::NameTable& names;  // that rows refer to
-  // Is told, on any thread, of what costs rows.
+  record::NameTable& names;  // names that rows refer to
+  // Receives, on any thread, errors that lose rows.
   std::function<void(const std::string&)> on_error;
-  // Is told where all ranks of the world, or this one that is alone, record under another run id
-  // than the one asked for.
+  // Called if all ranks of the world, or this single rank, record under another run id than the
+  // requested one.
   std::function<void(const std::string&)> on_other_run_id = {};
 };
 
-// Called by the session only: begin() first, then rows(), finally end(). Rows of events and scalars
-// come from any thread, all others in step() and end_debug() on their thread, in their order.
+// Only called by the session: begin() first, then rows(), finally end(). Rows of events and scalars
+// come from any thread, all others in step() and end_debug() on their thread, in order.
 class TELENS_EXPORT Sink {
  public:
   virtual ~Sink() = default;
 
-  // Throws UsageError for options that it cannot follow. Before begin().
+  // Throws UsageError for options that it does not support. Called before begin().
   virtual void check(const debug::InitializeOptions& options) const {}
-  // The run id of ranks that have no group to agree on one; "": each has its own.
+  // Returns the run id of ranks that have no group to agree on one; "" if each has its own.
   virtual std::string name_run(const debug::InitializeOptions& options) const { return {}; }
-  // Never throws because of a disk.
+  // Never throws because of disk errors.
   virtual void begin(const RunContext& context) = 0;
   virtual void rows(const SomeSessionRows& rows) = 0;
-  // Nothing comes after this; what does is ignored. `exception`: the name of the one that has ended
-  // the run, or "".
+  // Ends the run; later data is ignored. `exception`: the name of the exception that ended the run,
+  // or "".
   virtual void end(std::string_view exception) = 0;
 
-  // Makes what came so far safe; may be called at any time, also while a signal ends the process.
+  // Saves all data received so far; may be called at any time, also while a signal ends the
+  // process.
   virtual void flush() {}
-  // Where a person finds the result; "" where that is nothing to tell.
+  // Returns the location of the result for the user; "" if there is none to report.
   virtual std::string path() const { return {}; }
 };
 

@@ -1,4 +1,4 @@
-// A statistic of one's own: an accumulator that the statistics engine treats like those it has.
+// A custom statistic: an accumulator that the statistics engine treats like the built-in ones.
 #pragma once
 
 #include <functional>
@@ -15,21 +15,21 @@ class Tensor;
 namespace telens {
 
 // Its sums are a fixed number of FP64 words (StatisticDescription::words), so that micro-batches
-// and ranks can be put together. Calls may come from several threads at once, under no_grad. They
-// must change nothing and draw no random numbers. One that throws switches the statistic off for
-// the session: this is recorded and warned about once, and training goes on.
+// and ranks can be combined. Calls may come from several threads at once, under no_grad. They must
+// not change anything or draw random numbers. A statistic that throws is disabled for the session:
+// this is recorded and warned about once, and training continues.
 class TELENS_EXPORT StatisticDefinition {
  public:
   virtual ~StatisticDefinition() = default;
 
-  // The sums of one tensor in high precision, which has elements: as many values as there are
-  // words, best on the tensor's device, where they stay until the step.
+  // Returns the sums of one non-empty tensor in high precision: one value per word, preferably on
+  // the tensor's device, where they stay until the step.
   virtual at::Tensor add(const at::Tensor& tensor) const = 0;
 
-  // Makes `into` the sums of both parts. This one adds word by word.
+  // Merges the sums `from` into the sums `into`. The default adds word by word.
   virtual void merge(std::span<double> into, std::span<const double> from) const;
 
-  // The value that the sums of all micro-batches, and of a group's ranks, come to.
+  // Computes the value from the sums of all micro-batches, and of a group's ranks.
   virtual double finish(std::span<const double> sums) const = 0;
 };
 
@@ -41,14 +41,15 @@ struct StatisticRegistration {
 // The statistics of one session.
 class TELENS_EXPORT StatisticRegistry {
  public:
-  // `is_builtin`: whether a name is that of a statistic that comes with TELens; by default none is.
+  // `is_builtin`: returns whether a name belongs to a statistic built into TELens; by default none
+  // does.
   explicit StatisticRegistry(std::function<bool(std::string_view name)> is_builtin =
                                  [](std::string_view) { return false; });
 
-  // A name that is taken, by a built-in statistic too, throws ConfigError naming both owners.
+  // Throws ConfigError naming both owners if the name is taken, also by a built-in statistic.
   void add(StatisticRegistration registration);
 
-  // Their rows, which hold the definitions. Grows with every add().
+  // Their descriptions, which hold the definitions. Grows with every add().
   config::StatisticDescriptionsPtr descriptions() const { return descriptions_; }
 
  private:

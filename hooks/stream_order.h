@@ -1,5 +1,5 @@
-// Streams of a device that work with the same memory, one after the other. Nothing here makes the
-// host wait, and on devices without streams nothing happens.
+// Orders streams of a device that use the same memory. Nothing here makes the host wait. On devices
+// without streams, nothing happens.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,15 +13,15 @@ namespace telens {
 
 TELENS_EXPORT c10::Stream current_stream(const at::Device& device);
 
-// The current stream of its device goes on after all that the stream has to do at this moment.
+// Makes the current stream of its device wait for all work that is enqueued on the stream now.
 TELENS_EXPORT void wait_for(const c10::Stream& stream);
 
-// Those on which something was made that another one is to use.
+// The streams on which data was created that another stream will use.
 class TELENS_EXPORT StreamSet {
  public:
-  // The device's current one.
+  // Adds the device's current stream.
   void add(const at::Device& device);
-  // Waits for each of them, as above, and forgets them.
+  // Waits for each stream, as in wait_for(), and clears the set.
   void join();
 
  private:

@@ -1,4 +1,4 @@
-// How much more seldom than configured a section's features run, while its budget asks for that.
+// Reduces how often a section's features run while its budget requires it.
 #pragma once
 
 #include <atomic>
@@ -6,7 +6,7 @@
 
 namespace telens {
 
-// They run in every factor-th of their due iterations. Any thread may ask.
+// Features run in every factor-th of their due iterations. Thread-safe.
 class Thinning {
  public:
   std::int64_t factor() const { return factor_.load(std::memory_order_relaxed); }

@@ -1,5 +1,5 @@
-// Checks that foreign code that only observes leaves things as they are: the tensors that it is
-// shown, and torch's random numbers.
+// Checks that foreign observing code does not change the tensors that it is shown or torch's random
+// numbers.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -15,22 +15,23 @@
 
 namespace telens {
 
-// Torch's default generators of the CPU and of one more device. Reading a state waits for nothing:
-// that of a GPU's generator lies on the host.
+// The state of torch's default generators for the CPU and for one other device. Reading a state
+// does not synchronize: the state of a GPU's generator is on the host.
 class RandomState {
  public:
-  // device: whose generator counts too; nullopt, or the CPU: none. Not while a graph is captured.
+  // device: also covers this device's generator; nullopt, or the CPU, for none. Not during a graph
+  // capture.
   explicit RandomState(std::optional<at::Device> device);
 
-  // Brings back the states where they have changed, and says whether any had.
+  // Restores the states if they have changed; returns true if any had.
   bool restore();
 
  private:
   std::vector<std::pair<at::Generator, at::Tensor>> states_;
 };
 
-// While it lives, changes in place are counted (tensor._version), which autograd does not do in the
-// forwards and backwards of layers. What writes past torch, or through .data, is not seen.
+// Counts in-place changes (tensor._version) while it lives, which autograd does not do in the
+// forwards and backwards of layers. Does not detect writes that bypass torch or go through .data.
 class Unwritten {
  public:
   Unwritten();
