@@ -39,7 +39,7 @@ struct AttentionChoice;  // core/ops/attention_choice.h
 struct AttentionScores;  // core/ops/attention_statistics.h
 }  // namespace ops
 
-// The calls that are on in one forward-backward of one layer.
+// The calls that are on in a forward-backward of a layer.
 struct RoutingPlan {
   std::int64_t iteration = 0;
   std::uint32_t modify = 0;         // get_bit(gemm, tensor): modify_tensor
@@ -137,9 +137,9 @@ struct InspectTensorCall {
   bool replicated = false;  // each rank of tensor_parallel has this whole tensor
   // Outputs: summed over the ranks of tensor_parallel; this rank's GEMM computed a partial sum.
   bool summed = false;
-  // Set if the GEMMs read rows of all ranks of tensor_parallel, in rank order and equally many from
-  // each rank: the index at which the rows of `tensor` begin. nullopt if the GEMMs read only these
-  // rows.
+  // Set if the GEMMs read rows from every rank of tensor_parallel, in rank order and equally many
+  // from each rank: the index at which the rows of `tensor` begin. nullopt if the GEMMs read only
+  // these rows.
   std::optional<std::int64_t> first_row = std::nullopt;
   // Only for TensorName::scores, which has no `tensor`: the input of attention_statistics.
   const ops::AttentionScores* scores = nullptr;
@@ -354,8 +354,8 @@ class TELENS_EXPORT LayerHooks {
  private:
   std::shared_ptr<const RoutingPlan> ask(const RoutingRequest& request);
 
-  // By under_recipe. The first tick of any session is larger than 1. Atomic: threads may share a
-  // layer.
+  // Indexed by under_recipe. The first tick of any session is larger than 1. Atomic: threads may
+  // share a layer.
   std::array<std::atomic<std::uint64_t>, 2> asleep_until_{1, 1};
   std::array<std::atomic<std::uint64_t>, 2> dozes_until_{1, 1};
   // Last answer of may_watch_wgrad: twice the session's number, plus 1 for true; 0 if never asked.

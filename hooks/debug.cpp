@@ -20,11 +20,11 @@
 namespace telens::debug {
 namespace {
 
-// Never destroyed: threads may go on while the process exits.
+// Never destroyed: threads may still run while the process exits.
 struct Process {
-  std::mutex mutex;  // over what follows; nothing is called under it
+  std::mutex mutex;  // guards the members below; nothing is called while it is locked
   std::shared_ptr<Session> session;
-  std::weak_ptr<Session> ending;  // the last one, for as long as a call shares it
+  std::weak_ptr<Session> ending;  // the last session, as long as a call shares it
   bool begins = false;            // a thread is in initialize()
 };
 
@@ -33,14 +33,13 @@ Process& process() {
   return instance;
 }
 
-// A forked child shares the memory of its parent's session, but not the threads behind it: to the
-// child there is no session, and it takes care to leave the parent's alone. Its layers run
-// unwatched.
+// A forked child shares the memory of its parent's session, but not the threads that serve it. The
+// child does not have a session, and it avoids touching the parent's. Its layers run unwatched.
 void leave_sessions_to_the_parent() {
   hook_points::prepare_forks();
   static std::once_flag once;
   std::call_once(once, [] {
-    // The first thing before a fork, since the gate of the hook points was registered earlier.
+    // Runs first at a fork, since the gate of the hook points was registered earlier.
     const auto prepare = [] {
       process().mutex.lock();
       LayerListener::prepare_fork();
@@ -60,7 +59,7 @@ void leave_sessions_to_the_parent() {
   });
 }
 
-// The open session, which lives until the caller lets go of it; or null.
+// Returns the open session, which lives until the caller releases it; or null.
 std::shared_ptr<Session> open_session() {
   const std::lock_guard lock(process().mutex);
   return process().session;
@@ -117,7 +116,7 @@ std::vector<std::string> qualified_names(const config::Descriptions& description
   return names;
 }
 
-// Those that are not built in, a line each, for features that take them by name.
+// Lists the statistics that are not built in, one per line, for features that select them by name.
 std::string explain(const config::StatisticDescriptions& defined) {
   std::string text;
   for (const config::StatisticDescription& each : defined.all()) {
@@ -146,9 +145,9 @@ void initialize(const InitializeOptions& options, const SessionParts& parts) {
     const std::lock_guard lock(process().mutex);
     process().session = session;
   }
-  // Exit handlers and destructors of static objects run in the reverse order: once for each
-  // session, so that whatever it was the first to need is still there. Those of ended sessions find
-  // nothing.
+  // Exit handlers and destructors of static objects run in the reverse order of registration.
+  // Registering once per session keeps objects alive that the session was the first to use.
+  // Handlers of ended sessions do nothing.
   std::atexit(close_at_exit);
 }
 
@@ -208,7 +207,7 @@ void end_debug(std::string_view exception) {
   {
     const std::lock_guard lock(process().mutex);
     ending.swap(process().session);
-    // One that a step of another thread has kept from ending may be free by now.
+    // A session that a step of another thread has kept from ending may be free by now.
     if (!ending) ending = process().ending.lock();
     if (ending) process().ending = ending;
   }

@@ -1,4 +1,4 @@
-// The session API: what a training program calls to have its layers watched.
+// The session API: the calls with which a training program has its layers watched.
 //
 //   telens::debug::initialize({.config_file = "debug.yaml", .log_dir = "logs"});
 //   for (...) {
@@ -72,12 +72,12 @@ TELENS_EXPORT void end_debug(std::string_view exception = {});
 TELENS_EXPORT void initialize_training_step(std::int64_t iteration);
 
 // Notes that the model has a linear layer of another library under this name. Features that report
-// the precision of each layer include it. Does nothing without a session.
+// the precisions of layers include it. Does nothing without a session.
 TELENS_EXPORT void note_foreign_layer(std::string_view layer_name, std::string_view kind);
 
 // Returns the longest time that features that compare ranks wait for a rank; nullopt if no feature
 // compares ranks, or if there is only one rank. Every rank returns the same. Nothing is compared
-// before compare_ranks_over() has set a group of all ranks, used for nothing else, whose
+// before compare_ranks_over() has set a group that contains all ranks, used for nothing else, whose
 // collectives have that timeout.
 TELENS_EXPORT std::optional<std::chrono::seconds> longest_wait_for_ranks();
 TELENS_EXPORT void compare_ranks_over(ReductionGroup group);
@@ -92,8 +92,8 @@ TELENS_EXPORT bool wants_model();
 // Shows tensors that layers do not pass to their features. Does nothing without a session.
 TELENS_EXPORT void show_model(std::span<const ModelTensor> tensors);
 
-// Passes a collective of the program to features that compare the inputs of all ranks with the
-// result. Does nothing without a session.
+// Passes a collective of the program to features that compare all ranks' inputs with the result.
+// Does nothing without a session.
 TELENS_EXPORT void check_collective(ProgramCollective collective);
 
 // Returns false if a feature has found a problem that a checkpoint saved now would contain
@@ -128,28 +128,28 @@ TELENS_EXPORT void log_scalar(std::string_view name, double value, std::int64_t 
 // request: immediately, in the running iteration or the given one. Returns (statistic, value) in
 // the configuration's order; returns nothing if the tensor is not selected or not due.
 //
-// The statistics are computed over the tensors of all ranks joined. With the given group, or the
-// group that set_tensor_reduction_group() chose, every rank of the group logs and returns them.
-// Without either, they are computed over the whole world: the last rank logs and returns them, and
-// the other ranks return nothing. Every rank of the group has to make the call.
+// The statistics are computed over all ranks' joined tensors. With the given group, or the group
+// that set_tensor_reduction_group() chose, every rank of the group logs and returns them. Without
+// either, they are computed over the whole world: the last rank logs and returns them, and the
+// other ranks return nothing. Every rank of the group has to make the call.
 TELENS_EXPORT std::vector<std::pair<std::string, double>> log_tensor_stats(
     std::string_view layer_name, std::string_view tensor_name, const at::Tensor& tensor,
     const LogTensorStatsOptions& options = {});
 
-// Adds a logger, in addition to those of initialize(). Takes effect at the next step().
+// Adds a logger, in addition to the loggers of initialize(). Takes effect at the next step().
 TELENS_EXPORT void add_logger(std::shared_ptr<ScalarLogger> logger);
 
 // Returns true once a layer has run in the session, or a script has passed a tensor to
-// log_tensor_stats(). Also returns true if the configuration has no sections, since it then watches
-// nothing on purpose.
+// log_tensor_stats(). Also returns true if the configuration does not have sections, since it then
+// watches nothing on purpose.
 TELENS_EXPORT bool any_layer_ran();
 
 // Returns the enabled features of the running sections that select the layer. The entries live as
 // long as the session.
 TELENS_EXPORT std::vector<const config::FeatureEntry*> entries_for(std::string_view layer_name);
 
-// Sets the prefix of each line of the message log that goes to stderr, in all sessions of the
-// process; the default is "telens: ".
+// Sets the prefix of the message log's lines on stderr, in all sessions of the process; the default
+// is "telens: ".
 TELENS_EXPORT void set_terminal_prefix(std::string prefix);
 
 // Writes a message into the log, once per text, layer and `once_per`. WARNING and above also go to

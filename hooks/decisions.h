@@ -43,7 +43,7 @@ class Decider {
   // Returns the decision of this rank; 0 for none.
   virtual std::int64_t decide(const EndedIteration& ended) = 0;
 
-  // Receives the decisions of all ranks, in rank order. Only called after a decision.
+  // Receives all ranks' decisions, in rank order. Only called after a decision.
   virtual void follow(std::int64_t iteration, std::span<const std::int64_t> wanted) = 0;
 };
 
@@ -67,10 +67,10 @@ class Decisions {
   // Returns this rank's words, one for each decider.
   std::vector<std::int64_t> words() const;
 
-  // Receives the words of all ranks, in rank order.
+  // Receives all ranks' words, in rank order.
   void follow(std::int64_t iteration, std::span<const std::vector<std::int64_t>> of_ranks);
   void decide(const EndedIteration& ended);
-  // Follows this rank's words, when there are no other ranks.
+  // Follows this rank's words, when it is the only rank.
   void follow_own(std::int64_t iteration);
 
  private:

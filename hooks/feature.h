@@ -51,8 +51,8 @@ struct FeatureCall {
   std::string_view layer_name;
   std::int64_t iteration;
   // In GEMM calls: storage for data that the feature keeps from this forward until its backward. It
-  // is empty at the start of every forward and destroyed with the forward's autograd graph; the
-  // calls of one forward-backward never overlap. nullptr in routing calls.
+  // is empty at the start of every forward and destroyed with the forward's autograd graph; calls
+  // of the same forward-backward never overlap. nullptr in routing calls.
   std::shared_ptr<void>* kept = nullptr;
 };
 
@@ -104,7 +104,7 @@ class FeatureServices {
                            debug::LogLevel level) = 0;
 };
 
-// The seven calls. An instance serves one entry of the configuration: all layers of one section.
+// The seven calls. An instance serves one entry of the configuration: all layers of its section.
 // Calls may come from autograd's threads, several at a time; a feature with state has to lock it.
 // The default bodies implement the contract's defaults.
 class TELENS_EXPORT Feature {
@@ -212,7 +212,7 @@ class TELENS_EXPORT ScriptDrivenFeature : public Feature {
 
   // Returns the tensor's statistics in their order; empty if the tensor is not selected or not due,
   // which may only depend on the configuration and the iteration. With a group, the statistics are
-  // computed over the tensors of all its ranks.
+  // computed over all its ranks' tensors.
   virtual std::vector<NamedValue> log_tensor(const FeatureCall& at, std::string_view tensor_name,
                                              const at::Tensor& tensor,
                                              const debug::ReductionGroup& group) = 0;

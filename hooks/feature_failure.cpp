@@ -11,8 +11,8 @@
 namespace telens {
 namespace {
 
-// pybind11 puts the stack behind the message of a Python exception, the innermost frame first: that
-// one tells where it was raised, the others are ours.
+// pybind11 appends the stack to the message of a Python exception, innermost frame first. That
+// frame shows the place that raised the exception; all others belong to TELens.
 std::string with_innermost_frame(const std::string& text) {
   constexpr std::string_view kStack = "\n\nAt:\n  ";
   const std::size_t stack = text.find(kStack);

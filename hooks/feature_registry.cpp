@@ -14,7 +14,7 @@ struct Registered {
   std::mutex mutex;
   std::vector<FeatureRegistration> features;
   std::vector<StatisticRegistration> statistics;
-  std::multimap<std::string, std::string> namespaces;  // by owner
+  std::multimap<std::string, std::string> namespaces;  // keyed by owner
 };
 
 Registered& registered() {
@@ -53,7 +53,7 @@ config::Descriptions builtin_names() {
 }  // namespace
 
 void register_feature(FeatureRegistration registration) {
-  FeatureRegistry(default_parts().builtin).add(registration);  // throws where the name is taken
+  FeatureRegistry(default_parts().builtin).add(registration);  // throws if the name is taken
   Registered& all = registered();
   const std::lock_guard lock(all.mutex);
   all.features.push_back(std::move(registration));
@@ -76,7 +76,7 @@ void register_namespace(const std::string& name, const std::string& owner) {
 }
 
 void register_statistic(StatisticRegistration registration) {
-  FeatureRegistry(default_parts().builtin).add(registration);  // throws where the name is taken
+  FeatureRegistry(default_parts().builtin).add(registration);  // throws if the name is taken
   Registered& all = registered();
   const std::lock_guard lock(all.mutex);
   all.statistics.push_back(std::move(registration));
@@ -117,7 +117,7 @@ std::unique_ptr<Feature> FeatureRegistry::make(const config::FeatureEntry& entry
   try {
     return factory(entry, services);
   } catch (const UsageError& error) {
-    // One that names a place in the text itself knows better.
+    // Errors that name a place in the text itself are more precise.
     const std::string source = entry.location.source ? *entry.location.source : "config";
     if (std::string_view(error.what()).starts_with(source + ":")) throw;
     raise<ConfigError>("{}: section '{}', feature '{}': {}", config::to_string(entry.location),

@@ -1,5 +1,5 @@
-// The features and statistics that a session knows: built-in ones, those registered by the program,
-// and those of plugins.
+// The features and statistics that a session knows: built-in ones, registered ones, and ones from
+// plugins.
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@ namespace telens {
 // Throws UsageError naming both owners if a name or alias is already taken.
 TELENS_EXPORT void register_feature(FeatureRegistration registration);
 
-// Lets configurations of later sessions use a namespace that has no feature yet. Throws UsageError
+// Lets configurations of later sessions use a namespace before it has a feature. Throws UsageError
 // naming the owner if TELens or another owner has the name.
 TELENS_EXPORT void register_namespace(const std::string& name, const std::string& owner);
 
@@ -31,7 +31,7 @@ TELENS_EXPORT void unregister_statistics(const std::string& owner);
 // tests and reloaded modules.
 TELENS_EXPORT void unregister_features(const std::string& owner);
 
-// The features and statistics of one session: a copy of the lists when the session begins, and its
+// A session's features and statistics: a copy of the lists when the session begins, and its
 // plugins.
 class FeatureRegistry {
  public:
@@ -51,7 +51,7 @@ class FeatureRegistry {
  private:
   StatisticRegistry statistics_;
   config::Descriptions descriptions_;
-  std::map<std::string, FeatureFactory> factories_;  // by qualified name
+  std::map<std::string, FeatureFactory> factories_;  // keyed by qualified name
 };
 
 }  // namespace telens

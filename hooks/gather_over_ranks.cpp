@@ -11,7 +11,7 @@
 namespace telens {
 
 std::vector<RankWords> gather_words(const RankWords& words, c10d::ProcessGroup& group) {
-  // A group of NCCL alone takes no CPU tensors.
+  // A group with only NCCL does not accept CPU tensors.
   const std::vector<c10::Device> devices = group.getDeviceTypes();
   const bool takes_cpu = devices.empty() || std::ranges::any_of(devices, [](c10::Device device) {
                            return device.type() == c10::DeviceType::CPU;

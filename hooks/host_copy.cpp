@@ -14,7 +14,7 @@
 namespace telens {
 namespace {
 
-// Larger tensors are copied one by one: packing would take as much memory again on the device.
+// Larger tensors are copied one by one: packing would double their memory on the device.
 constexpr std::size_t kMostPackedBytes = std::size_t{64} << 10;
 
 at::Tensor pinned(std::size_t bytes) {
@@ -22,7 +22,7 @@ at::Tensor pinned(std::size_t bytes) {
                    at::TensorOptions(at::kByte).pinned_memory(true));
 }
 
-// The tensors of one device.
+// Copies the tensors of a single device.
 class DeviceCopy {
  public:
   explicit DeviceCopy(const at::Device& device) : device_(device), written_(device.type()) {}
@@ -35,7 +35,7 @@ class DeviceCopy {
 
   void begin() {
     const c10::DeviceGuard guard(device_);
-    // Elements of 8 bytes first, then those of 4, so that each lies as its type demands.
+    // Elements of 8 bytes first, then elements of 4, so that each tensor is aligned for its type.
     std::ranges::stable_sort(parts_, std::greater(),
                              [](const Part& part) { return part.tensor.element_size(); });
     std::vector<at::Tensor> packed;
@@ -54,7 +54,7 @@ class DeviceCopy {
   bool arrived() const { return written_.query(); }
   void wait() const { written_.synchronize(); }
 
-  // Puts what has arrived in the place of the tensors on the device.
+  // Replaces the tensors on the device by the data that has arrived.
   void unpack(std::vector<at::Tensor>& tensors) const {
     for (const Part& part : parts_) {
       tensors[part.index] = part.host.view(part.tensor.scalar_type()).view(part.tensor.sizes());
@@ -64,8 +64,7 @@ class DeviceCopy {
  private:
   struct Part {
     std::size_t index;
-    // The source lives until it was read: its memory may be allocated anew on another
-    // stream.
+    // Keeps the source alive until it is read: its memory may be reallocated on another stream.
     at::Tensor bytes;
     at::Tensor tensor;
     at::Tensor host;  // bytes
@@ -101,7 +100,7 @@ class PackedCopy final : public HostCopy {
       }
     }
     for (DeviceCopy& copy : copies_) copy.begin();
-    // They wait for the others, and their owners do not.
+    // Host tensors wait for the copies of other devices, while their owners may continue.
     if (copies_.empty()) return;
     for (at::Tensor& tensor : tensors_) {
       if (tensor.defined() && tensor.is_cpu()) tensor = tensor.clone();

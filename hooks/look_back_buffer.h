@@ -15,8 +15,8 @@ class LookBackBuffer {
   LookBackBuffer(std::int64_t iterations, std::size_t most_rows)
       : iterations_(iterations), most_rows_(most_rows) {}
 
-  // Adds the rows of one iteration. Drops iterations older than the window, then the oldest rows
-  // beyond `most_rows`; if a single iteration has too many rows, its first ones are dropped.
+  // Adds an iteration's rows. Drops iterations older than the window, then the oldest rows beyond
+  // `most_rows`; if a single iteration has too many rows, its first ones are dropped.
   void add(std::int64_t iteration, std::vector<Row> rows);
 
   // Returns all rows, oldest first, and clears the buffer.

@@ -6,9 +6,9 @@
 //     plugin.add({{.name = "excess_kurtosis", .words = 5}, definition});  // a statistic
 //   }
 //
-// The interface uses C++ types of TELens and LibTorch, so a plugin only runs with the minor
-// versions of both that it was compiled with. They are stored in an ELF note, which is read before
-// the library is opened.
+// The interface uses C++ types of TELens and LibTorch, so a plugin only runs if the minor versions
+// of TELens and LibTorch are the ones that it was compiled with. They are stored in an ELF note,
+// which is read before the library is opened.
 #pragma once
 
 #include <string>

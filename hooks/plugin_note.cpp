@@ -19,12 +19,12 @@ namespace {
 constexpr std::string_view kOwner = "telens";
 constexpr std::uint32_t kVersionsType = 1;
 constexpr std::size_t kNoteAlignment = 4;  // bytes; of name and description
-// A library has about ten segments, and notes of a few hundred bytes. A damaged number of segments,
-// each as long as the file, would take hours to look through.
+// A library has about ten segments, and notes of a few hundred bytes. A corrupt number of segments,
+// each as long as the file, would take hours to scan.
 constexpr std::size_t kMostSegments = 256;
 constexpr std::size_t kLongestNotes = 64 << 10;
 
-// Bytes of a file with checked access: what is damaged throws.
+// Bytes of a file with checked access: damaged data throws.
 class Bytes {
  public:
   Bytes(std::span<const char> bytes, const std::filesystem::path& path)
@@ -46,7 +46,7 @@ class Bytes {
     return value;
   }
 
-  // Up to the terminating zero, if there is one.
+  // Reads up to the terminating zero, if present.
   std::string_view text() const {
     const std::string_view all(bytes_.data(), bytes_.size());
     return all.substr(0, all.find('\0'));
@@ -61,7 +61,7 @@ std::size_t padded(std::size_t size) {
   return (size + kNoteAlignment - 1) / kNoteAlignment * kNoteAlignment;
 }
 
-// The description of our note among the notes of one segment.
+// Finds the description of TELens's note among a segment's notes.
 std::optional<std::string_view> find_note(const Bytes& notes) {
   std::size_t offset = 0;
   while (offset + sizeof(Elf64_Nhdr) <= notes.size()) {
@@ -80,7 +80,7 @@ std::optional<std::string_view> find_note(const Bytes& notes) {
 }  // namespace
 
 std::optional<PluginVersions> read_plugin_note(const std::filesystem::path& path) {
-  // Opening a pipe would wait for a writer; what does not exist is told below.
+  // Opening a pipe would wait for a writer; a missing file is reported below.
   std::error_code ignored;
   if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored)) {
     raise<UsageError>("plugin {}: this is no file", path.string());

@@ -37,7 +37,7 @@ class RankChecker {
 
   // Returns the words that this rank sends: any number, including none.
   virtual std::vector<std::int64_t> get_words(std::int64_t iteration) = 0;
-  // Receives the words of all ranks, in the order of the world.
+  // Receives all ranks' words, in the order of the world.
   virtual void compare(std::int64_t iteration,
                        std::span<const std::vector<std::int64_t>> of_ranks) = 0;
 

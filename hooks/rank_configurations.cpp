@@ -20,7 +20,7 @@
 namespace telens {
 namespace {
 
-// A line "<digest> <name>" for each section that is not disabled.
+// Formats a line "<digest> <name>" for each section that is not disabled.
 std::string parse_digests(std::string_view text) {
   config::ErrorList errors;  // it was loaded before
   const config::Value root = config::read_yaml(text, "config", errors);
@@ -34,7 +34,7 @@ std::string parse_digests(std::string_view text) {
   return lines;
 }
 
-// A rank's digests by the names of the sections.
+// Maps the names of the sections to a rank's digests.
 std::map<std::string, std::string> by_section(std::string_view lines) {
   std::map<std::string, std::string> digests;
   while (!lines.empty()) {

@@ -1,5 +1,5 @@
-// Compares the configurations of all ranks: a value reduced over ranks that watch different
-// quantities would be meaningless.
+// Compares all ranks' configurations: a value reduced over ranks that watch different quantities
+// would be meaningless.
 #pragma once
 
 #include <string>

@@ -13,7 +13,8 @@ namespace telens {
 struct Reductions {
   using OfLayers = std::map<std::string, debug::ReductionGroup, std::less<>>;
 
-  // The group of all ranks, which agree on the groups of weights; null if there is only this rank.
+  // The group that contains all ranks, which agree on the groups of weights; null if there is only
+  // this rank.
   debug::ReductionGroup world = {};
   // The group of activations, gradients and outputs; null if they stay local to this rank.
   debug::ReductionGroup tensors = {};
@@ -30,7 +31,7 @@ struct Reductions {
   bool decisions_are_due = false;
 };
 
-// Returns a group's readable name; "" for null and for a group of one rank, over which nothing is
+// Returns a group's readable name; "" for null and for a single-rank group, over which nothing is
 // reduced.
 std::string get_name(const debug::ReductionGroup& group);
 

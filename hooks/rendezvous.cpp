@@ -27,8 +27,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Clock = std::chrono::steady_clock;
 
-// First lines of decisions. That of a refusal has the rank and its time in milliseconds behind it;
-// that without some ranks a run id and the missing ranks.
+// First lines of decisions. After the first line, a refusal contains the rank and its time in
+// milliseconds; a decision without some ranks contains a run id and the missing ranks.
 constexpr std::string_view kAll = "all";
 constexpr std::string_view kRefused = "refused";
 constexpr std::string_view kAlone = "alone";
@@ -42,13 +42,13 @@ constexpr std::string_view kAlone = "alone";
 
 std::int64_t to_seconds(milliseconds time) { return std::chrono::ceil<seconds>(time).count(); }
 
-// The clock of all hosts, for times that may be seconds off.
+// The wall clock that all hosts share, for times that may be seconds off.
 std::int64_t time_of_day() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<milliseconds>(now).count();
 }
 
-// One rank's part in one rendezvous, in the store of a world.
+// One rank's participation in one rendezvous, in the store of a world.
 class StoreRendezvous {
  public:
   explicit StoreRendezvous(c10d::ProcessGroup& world)
@@ -66,11 +66,11 @@ class StoreRendezvous {
       take_part();
       propose(fmt::format("{}\n{}\n{}", kRefused, rank_, time_of_day()));
     } catch (const std::exception&) {
-      // The caller has an error of its own, and the others wait no longer than for a missing rank.
+      // The caller has its own error, and the other ranks wait no longer than for a missing rank.
     }
   }
 
-  // Others have come, and there is no decision.
+  // Returns true if other ranks have come and nothing is decided yet.
   bool is_waited_for() { return store_->check({key("count")}) && !is_decided(); }
 
   std::string join(const RendezvousOptions& options) {
@@ -80,7 +80,7 @@ class StoreRendezvous {
     try {
       wait_for_decision(options);
     } catch (...) {
-      refuse();  // the others must not begin with a rank that leaves
+      refuse();  // the other ranks must not begin with a rank that leaves
       throw;
     }
     store_->deleteKey(key(rank_));
@@ -113,7 +113,7 @@ class StoreRendezvous {
   void put(const std::string& key, std::string_view text) {
     store_->set(key, std::vector<std::uint8_t>(text.begin(), text.end()));
   }
-  // Without effect where there is a decision.
+  // Does nothing if a decision exists already.
   void propose(const std::string& text) { store_->compareSet(key("decision"), "", text); }
   bool is_decided() { return store_->check({key("decision")}); }
   std::string decision() { return store_->get_to_str(key("decision")); }
@@ -137,10 +137,11 @@ class StoreRendezvous {
     if (is_decided_within(silent, options)) return;
     if (leads()) tell_of_wait(options);
     if (is_decided_within(wait_ - silent, options)) return;
-    // One rank alone asks for every other; the rest do only where that one is gone.
+    // Only the leading rank checks for every other rank; the rest only do so if the leading rank is
+    // gone.
     if (!leads() && is_decided_within(silent, options)) return;
     const std::vector<int> missing = find_missing();
-    // The last rank may have come meanwhile.
+    // The last rank may have arrived meanwhile.
     propose(missing.empty()
                 ? std::string(kAll)
                 : fmt::format("{}\n{}\n{}", kAlone, options.name_run(), fmt::join(missing, " ")));
@@ -148,7 +149,7 @@ class StoreRendezvous {
 
   void tell_of_wait(const RendezvousOptions& options) {
     const std::vector<int> missing = find_missing();
-    // Ranks that have a decision take their keys away.
+    // Ranks that have a decision remove their keys.
     if (missing.empty() || is_decided()) return;
     options.on_wait(fmt::format(
         "debug.initialize waits for {} of {}, and every rank has to call it; in {} s the others "
@@ -156,8 +157,8 @@ class StoreRendezvous {
         describe_ranks(missing), size_, to_seconds(wait_ - std::min(kSilentWait, wait_ / 2))));
   }
 
-  // It asks again and again: a wait() of a store writes lines on stderr for each time out, and
-  // compareSet() does not wake it in each of them.
+  // Polls: a wait() of a store writes lines to stderr for each timeout, and compareSet() does not
+  // wake up the wait() of every store.
   bool is_decided_within(milliseconds time, const RendezvousOptions& options) {
     const Clock::time_point begin = Clock::now();
     for (Clock::time_point now = begin; now < begin + time; now = Clock::now()) {
@@ -168,7 +169,7 @@ class StoreRendezvous {
     return is_decided();
   }
 
-  // True on the lowest rank that came.
+  // Returns true on the lowest rank that came.
   bool leads() {
     for (int rank = 0; rank < rank_; ++rank) {
       if (store_->check({key(rank)})) return false;
@@ -193,15 +194,15 @@ class StoreRendezvous {
         is_late ? " before this one came" : "");
   }
 
-  // Its end tells ranks that come later that there is no session to join any more. It keeps no
-  // store alive, whose port a next world may want.
+  // Returns an object whose destruction notifies ranks that come later that they cannot join a
+  // session any more. It does not keep the store alive, because a later world may require its port.
   std::shared_ptr<void> begin_presence() const {
     const auto end = [store = c10::weak_intrusive_ptr<c10d::Store>(store_),
                       key = key("ended")](void*) {
       try {
         if (const auto alive = store.lock()) alive->set(key, std::vector<std::uint8_t>{'1'});
       } catch (const std::exception&) {
-        // The host of the store is gone, and no rank comes any more.
+        // The host of the store is gone, so no further rank can come.
       }
     };
     static char anything;
@@ -212,17 +213,18 @@ class StoreRendezvous {
   int rank_;
   int size_;
   milliseconds wait_;
-  std::int64_t before_ = 0;  // the last rendezvous that this rank has taken part in
+  std::int64_t before_ = 0;  // the last rendezvous that this rank took part in
   std::int64_t number_ = 0;
 };
 
-// False for a store that lacks what a decision takes, as that of torch's backend "fake" does.
+// Returns false for a store that lacks the operations that a decision requires, such as the store
+// of torch's backend "fake".
 bool can_decide(c10d::Store& store) {
   try {
     store.add("telens/begin/tried", 1);
     store.compareSet("telens/begin/can_decide", "", "yes");
   } catch (const c10::DistError&) {
-    throw;  // it is out of reach
+    throw;  // the store is unreachable
   } catch (const std::exception&) {
     return false;
   }
@@ -274,7 +276,7 @@ void refuse_rendezvous(const debug::ReductionGroup& world) noexcept {
       agree_in_a_collective(false, *world);
     }
   } catch (const std::exception&) {
-    // As in refuse().
+    // See refuse().
   }
 }
 
@@ -284,7 +286,7 @@ void end_wait_of_others(const debug::ReductionGroup& world) noexcept {
     StoreRendezvous rendezvous(*world);
     if (rendezvous.is_waited_for()) rendezvous.refuse();
   } catch (const std::exception&) {
-    // As in refuse().
+    // See refuse().
   }
 }
 

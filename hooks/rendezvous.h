@@ -1,5 +1,5 @@
-// The ranks of a world begin a session: all ranks together, none if one refuses, and each alone if
-// one is missing.
+// The ranks of a world begin a session: all ranks together, none if one refuses, and each
+// separately if one is missing.
 //
 // The rendezvous uses the world's store, not its collectives. A rank that watches nothing never
 // calls it: its next collective belongs to the training and would be matched with ours.
@@ -29,12 +29,12 @@
 namespace telens {
 
 struct Attendance {
-  bool is_complete = true;        // false if each rank is alone
+  bool is_complete = true;        // false if each rank runs separately
   std::vector<int> missing = {};  // not empty if it is incomplete
   int first = 0;                  // lowest rank that came
-  std::string run_id = {};        // the same for all ranks that are alone; "" if each has its own
+  std::string run_id = {};        // shared by all separate ranks; "" if each has its own
   std::string explanation = {};   // a sentence for the user; "" if all ranks came
-  // Release it when the session of a rank that is alone ends.
+  // Release it when the session of a separate rank ends.
   std::shared_ptr<void> presence = {};
 };
 
@@ -43,7 +43,7 @@ struct RendezvousOptions {
   std::function<void()> accept;
   // Receives a description of the wait; called on the lowest rank that waits.
   std::function<void(const std::string&)> on_wait = [](const std::string&) {};
-  // Names the run of ranks that are alone; called on one of them.
+  // Names the run of separate ranks; called on one of them.
   std::function<std::string()> name_run = [] { return std::string(); };
   // Throws if the user interrupts the wait; called at least twice a second.
   std::function<void()> check_interrupt = [] {};

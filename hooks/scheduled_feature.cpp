@@ -5,7 +5,8 @@
 namespace telens {
 namespace {
 
-// Pairs that never meet, such as activation and dgrad, are legal in a configuration and idle.
+// Pairs that never occur together, such as activation and dgrad, are legal in a configuration and
+// have no effect.
 bool meets(const config::Selection& selection, Gemm gemm) {
   if (!selection.tensor) return true;
   const std::optional<TensorName> tensor = tensor_from_name(*selection.tensor);
@@ -17,7 +18,7 @@ bool matches(const config::Selection& selection, std::optional<Gemm> gemm,
   if (gemm && ((selection.gemm && *selection.gemm != *gemm) || !meets(selection, *gemm))) {
     return false;
   }
-  // Where only GEMMs are selected, their tensors are.
+  // If only GEMMs are selected, all of their tensors are selected.
   if (tensor && selection.gemm && !belongs_to(*tensor, *selection.gemm)) return false;
   return !tensor || !selection.tensor || *selection.tensor == get_name(*tensor);
 }
@@ -67,7 +68,8 @@ bool ScheduledFeature::may_watch_wgrad() const {
          (does_.inspect_gemm && does_.look_at_products && selection(Gemm::wgrad, std::nullopt));
 }
 
-// A False holds until its next_iteration, so while a switch is off it asks to be asked at once.
+// A False holds until its next_iteration, so while a switch is off, ask again in the next
+// iteration.
 RoutingAnswer ScheduledFeature::fp8_gemm_enabled(const FeatureCall& at, Gemm gemm) {
   const RoutingAnswer off = answer(does_.disable_fp8_gemm, gemm, std::nullopt, at.iteration);
   if (!off.enabled) return {true, off.next_iteration};

@@ -11,7 +11,7 @@
 namespace telens {
 namespace {
 
-// Iterations between two due ones beyond which nothing is thinned further: no run has as many.
+// Longest period between two due iterations; no run is longer, so features are not thinned further.
 constexpr std::int64_t kLongestPeriod = std::int64_t{1} << 30;
 
 std::int64_t longest_freq(const config::Section& section) {
@@ -24,8 +24,8 @@ std::int64_t longest_freq(const config::Section& section) {
   return std::min(longest, kLongestPeriod);
 }
 
-// Runs from which a rise may be decided before the end of a window, which may be long: beside
-// `freq: 1000` it has 2000 steps.
+// Runs after which a rise may be decided before the end of a window, which may be long: with `freq:
+// 1000` it has 2000 steps.
 constexpr std::int64_t kRunsToRise = 8;
 
 std::string in_words(std::int64_t level) {
@@ -81,7 +81,7 @@ std::int64_t SectionBudget::level_within(double share, std::int64_t lowest) cons
   const auto steps = static_cast<double>(measured_.steps);
   const double others = std::max(0.0, measured_.seconds - cost()) / steps;
   const double of_all_runs = cost() / steps * std::exp2(level_);
-  // The clock moves in features alone, so how seldom they would have to run is unknown.
+  // Time only advances inside features, so the required frequency is unknown.
   if (others <= 0) return lowest;
   std::int64_t level = lowest;
   while (longest_freq_ << level < kLongestPeriod) {
@@ -110,7 +110,7 @@ std::int64_t SectionBudget::decide(const EndedIteration&) {
   at_end_ = steps_ >= window();
   if (is_full_ && !full_recording_is_over()) return 0;
   if (measured_.runs < kFewestRuns) return is_full_ ? 1 : 0;
-  // A run is paid for by the steps up to the next one.
+  // The steps up to the next run pay for a run.
   const double of_one_run = cost() / static_cast<double>(measured_.runs);
   const double part = overspent_ > of_one_run ? kPartWhileSaving : 1;
   const double budget = part * options_.share;
@@ -146,7 +146,7 @@ void SectionBudget::follow(std::int64_t, std::span<const std::int64_t> wanted) {
   }
 }
 
-// Sets the frequency from the cost of the full recording, which itself is not charged.
+// Sets the frequency from the cost of the full recording, which is not charged itself.
 void SectionBudget::end_full_recording(std::int64_t level) {
   is_full_ = false;
   if (level > 0) return change_to(level);

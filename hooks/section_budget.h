@@ -65,7 +65,7 @@ class SectionBudget final : public Decider {
   // that costs that vary by a third do not make frequencies oscillate.
   static constexpr double kRoomToRise = 0.75;
   // Before steps with and without features can be compared, the charged cost is multiplied by this
-  // factor (but limited to half of the rest of the step): statistics of all tensors of a small
+  // factor (but limited to half of the rest of the step): statistics of every tensor in a small
   // transformer's layers took 9% of its steps and were charged 4%. Features that run in every step
   // skip every second one until there are enough steps to compare.
   static constexpr double kAssumedCost = 2;
@@ -79,7 +79,8 @@ class SectionBudget final : public Decider {
   bool decides(std::int64_t iteration) const override;
   // Returns 1 + the level that this rank requires; 0 if it stays the same; kOff.
   std::int64_t decide(const EndedIteration& ended) override;
-  // Uses the highest value of all ranks. During the first steps any level ends the full recording.
+  // Uses the highest value over the ranks. During the first steps any level ends the full
+  // recording.
   void follow(std::int64_t iteration, std::span<const std::int64_t> wanted) override;
 
   static constexpr std::int64_t kOff = std::int64_t{1} << 32;  // above every level
@@ -113,9 +114,9 @@ class SectionBudget final : public Decider {
   const std::int64_t longest_freq_;
   Thinning thinning_;
 
-  // The same on all ranks, so that they decide in the same iterations: after every step of the
-  // first kFewestSteps, every kFewestSteps-th step of those recorded in full, then after 2, 4, 8,
-  // ... steps of a window and at its end.
+  // These are the same on all ranks, so that they decide in the same iterations: after every step
+  // of the first kFewestSteps, every kFewestSteps-th step of those recorded in full, then after 2,
+  // 4, 8, ... steps of a window and at its end.
   bool is_off_ = false;
   bool is_full_;
   std::int64_t full_steps_ = 0;  // recorded in full so far
@@ -168,14 +169,14 @@ class SharedCost {
   SharedCost(const SharedCost&) = delete;
   SharedCost& operator=(const SharedCost&) = delete;
 
-  // nullptr has no effect.
+  // Ignores nullptr.
   void add(SectionBudget* budget);
   // Counts a tensor read for each of them.
   void count_reads();
 
  private:
   double begin_;
-  std::vector<SectionBudget*> budgets_;  // without duplicates
+  std::vector<SectionBudget*> budgets_;  // each budget once
 };
 
 }  // namespace telens

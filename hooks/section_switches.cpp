@@ -9,7 +9,7 @@
 namespace telens {
 namespace {
 
-// A read on another thread may have been counted in the one number and not yet in the other.
+// A read on another thread may have been counted in one number and not yet in the other.
 double select_part(std::int64_t reads, std::int64_t all_reads) {
   if (all_reads == 0) return 0;
   return std::min(1.0, static_cast<double>(reads) / static_cast<double>(all_reads));
@@ -68,7 +68,7 @@ void SectionSwitches::end_step(double cost, double waited) {
   for (SectionState* state : with_budget_) {
     state->part_of_reads_ = select_part(state->budget()->take_reads(), all_reads);
     state->budget()->charge(cost * state->part_of_reads_);
-    // The first step makes what is made once.
+    // The first step performs one-time initialization.
     if (state->runs()) {
       state->budget()->end_step(
           last_step_ended_ ? std::optional(now - *last_step_ended_) : std::nullopt, waited);
@@ -92,7 +92,7 @@ std::vector<std::string> SectionSwitches::start(std::string_view section, std::i
     if (!state.keys().started_by || state.keys().started_by->section != section) continue;
     if (keeps_for_nobody) continue;
     changed_ = changed_ || !state.runs();
-    // The ending iteration is counted too.
+    // The ending iteration is also counted.
     state.left_ = std::max(state.left_.load(), std::min(iterations, SectionState::kForever) + 1);
     started.push_back(state.name());
   }

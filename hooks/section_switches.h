@@ -47,7 +47,7 @@ class SectionState {
   std::atomic<std::int64_t> left_;  // iterations
   std::uint64_t ring_ = 0;
   std::unique_ptr<SectionBudget> budget_;
-  double part_of_reads_ = 0;  // its share of all reads in the last ended iteration
+  double part_of_reads_ = 0;  // its share of the reads in the last ended iteration
 };
 
 // All sections of a session. Its switches are used in step(), in the same step on all ranks.

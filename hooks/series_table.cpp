@@ -11,7 +11,8 @@ std::size_t SeriesTable::ByNames::operator()(const Names& names) const {
   std::size_t hash = 0;
   for (const std::string_view part :
        {names.layer, names.tensor, names.gemm, names.statistic, names.group}) {
-    hash = hash * kFnvPrime + std::hash<std::string_view>()(part);  // odd: no part is lost
+    // odd factor, so no part is lost
+    hash = hash * kFnvPrime + std::hash<std::string_view>()(part);
   }
   return hash;
 }

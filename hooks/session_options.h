@@ -17,7 +17,8 @@ class ProcessGroup;
 
 namespace telens::debug {
 
-// Shares ownership of the intrusive pointer that it was created from. Null if this rank is alone.
+// Shares ownership of the intrusive pointer that it was created from. Null if there is only this
+// rank.
 using ReductionGroup = std::shared_ptr<c10d::ProcessGroup>;
 
 // Severity of a message; the numbers are Python's.
@@ -31,7 +32,7 @@ class TELENS_EXPORT RunStopped : public Error {
 
 // How the run file is written.
 struct RecordingOptions {
-  bool block_when_full = false;  // false: rows are dropped and counted when the queue is full
+  bool block_when_full = false;  // if false, rows are dropped and counted when the queue is full
   std::uint64_t max_size = 0;    // bytes; 0 for no limit
 };
 
@@ -53,14 +54,14 @@ struct InitializeOptions {
   int rank = 0;
   int world_size = 1;
   // The group over which statistics are reduced by default. Its ranks agree on the run id and on
-  // the tensor-parallel groups of weights. Null if this rank is alone; if several ranks run without
-  // a group, each has to be given the same run id, and weights stay local to their ranks.
+  // the tensor-parallel groups of weights. Null if there is only this rank; if several ranks run
+  // without a group, each has to be given the same run id, and weights stay local to their ranks.
   ReductionGroup world = {};
   // Throws if the user interrupts initialize() while it waits for other ranks.
   std::function<void()> check_interrupt = [] {};
 };
 
-// Options of one call of log_tensor_stats(), hooks/debug.h.
+// Options of a call of log_tensor_stats(), hooks/debug.h.
 struct LogTensorStatsOptions {
   std::optional<std::int64_t> iteration = {};
   bool skip_reduction = false;  // each rank logs and returns its own

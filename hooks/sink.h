@@ -71,7 +71,7 @@ class TELENS_EXPORT SeriesTable {
 
   record::NameTable names_;
 
-  std::mutex mutex_;  // over what follows
+  std::mutex mutex_;  // guards the members below
   std::deque<Series> series_;
   std::unordered_set<const Series*, ByNames, ByNames> known_;
 };
@@ -83,7 +83,7 @@ struct Row {
   const Series* series = nullptr;
   double value = 0;
   bool asked = true;
-  // Held back from recording if not 0: bits of SectionSwitches, which keeps the row.
+  // Bits of SectionSwitches; if any is set, the row is not recorded yet: SectionSwitches keeps it.
   std::uint64_t rings = 0;
 };
 
@@ -102,7 +102,7 @@ struct HistogramRow {
 // statistics, histograms, and the tables of record/rows.
 using SessionRows =
     decltype(std::tuple_cat(std::tuple<Row, HistogramRow>(), record::RecordedRows()));
-// Rows of one of these kinds.
+// Rows of any of these kinds.
 using SomeSessionRows = record::ChoiceOf<SessionRows>::Spans;
 
 // The start of a run, as a sink requires it.

@@ -22,14 +22,14 @@ class TELENS_EXPORT StatisticDefinition {
  public:
   virtual ~StatisticDefinition() = default;
 
-  // Returns the sums of one non-empty tensor in high precision: one value per word, preferably on
-  // the tensor's device, where they stay until the step.
+  // Returns the sums of a non-empty tensor in high precision: one value per word, preferably on the
+  // tensor's device, on which they stay until the step.
   virtual at::Tensor add(const at::Tensor& tensor) const = 0;
 
   // Merges the sums `from` into the sums `into`. The default adds word by word.
   virtual void merge(std::span<double> into, std::span<const double> from) const;
 
-  // Computes the value from the sums of all micro-batches, and of a group's ranks.
+  // Computes the value from the sums over all micro-batches and over a group's ranks.
   virtual double finish(std::span<const double> sums) const = 0;
 };
 
@@ -38,7 +38,7 @@ struct StatisticRegistration {
   std::shared_ptr<const StatisticDefinition> definition;
 };
 
-// The statistics of one session.
+// A session's statistics.
 class TELENS_EXPORT StatisticRegistry {
  public:
   // `is_builtin`: returns whether a name belongs to a statistic built into TELens; by default none

@@ -28,7 +28,7 @@ using StatisticsRequestPtr = std::shared_ptr<const StatisticsRequest>;
 // Returns which of a tensor's readers, in the order of their requests, are due in an iteration.
 using DueReaders = std::function<std::vector<bool>(std::int64_t iteration)>;
 
-// The single read of one tensor in one call of inspect_tensor. Every feature adds its requests; the
+// The single read of a tensor in a call of inspect_tensor. Every feature adds its requests; the
 // session reads after all features have.
 class TensorReading {
  public:
@@ -52,7 +52,7 @@ class TensorReading {
   virtual void capture(DueReaders due) {}
 };
 
-// The engine's state for a layer of one name.
+// The engine's state for a layer name.
 class ObservedLayer {
  public:
   virtual ~ObservedLayer() = default;
@@ -86,9 +86,9 @@ class StatisticsEngine {
   virtual StatisticsRequestPtr prepare(std::span<const std::string> names, bool logged = true) = 0;
 
   // Returns the values of statistics of the high-precision tensor immediately; nullopt for an empty
-  // tensor, and for a disabled statistic. With a group, they cover the tensors of all ranks joined,
-  // and every rank of the group has to call this for the same ScriptTensor; with null, they only
-  // cover this rank's tensor.
+  // tensor, and for a disabled statistic. With a group, they cover all ranks' joined tensors, and
+  // every rank of the group has to call this for the same ScriptTensor; with null, they only cover
+  // this rank's tensor.
   virtual std::vector<std::optional<double>> evaluate(const StatisticsRequest& request,
                                                       const ScriptTensor& of,
                                                       const at::Tensor& tensor,
@@ -106,9 +106,9 @@ class StatisticsEngine {
   }
 
   // Called at the end of an iteration. Returns the rows of completed reads, with micro-batches
-  // combined, if their data has arrived from the devices; with Waiting::yes, the rows of all reads.
-  // The iteration of a row is the iteration of its forward. Makes one exchange for each group that
-  // is due, and every rank of the group has to make this call with the group; also one for each
+  // combined, if their data has arrived from the devices; with Waiting::yes, every read's rows. The
+  // iteration of a row is the iteration of its forward. Makes one exchange for each group that is
+  // due, and every rank of the group has to make this call with the group; also one for each
   // tensor-parallel group that all of its ranks know, on which the ranks of the world agree. Data
   // has to arrive before it is exchanged. Data that would be reduced but is not due (the backward
   // of an earlier iteration) is kept until a call in which it is. Decisions that are due are sent

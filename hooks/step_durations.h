@@ -13,7 +13,7 @@ class StepDurations {
   // Adds a step of this duration, of which features were charged `cost`; `ran`: they were on in it.
   void add(bool ran, double seconds, double cost);
 
-  // Returns true if there are steps of both kinds to compare.
+  // Returns true if there are steps with and without features to compare.
   bool known() const { return on_.size() >= kFewestOn && off_.size() >= kFewestOff; }
   // Returns the hidden seconds of a step in which features run; 0 if the difference is within the
   // normal variation of steps.
@@ -29,11 +29,11 @@ class StepDurations {
  private:
   void forget_what_is_old();
 
-  // The newest steps of each kind.
+  // Number of newest steps kept per kind.
   static constexpr std::size_t kKept = 32;
   static void keep(std::vector<double>& kept, std::size_t& next, double seconds);
 
-  std::vector<double> on_;  // without the charged cost
+  std::vector<double> on_;  // excluding the charged cost
   std::vector<double> off_;
   std::size_t next_on_ = 0;
   std::size_t next_off_ = 0;

@@ -14,7 +14,7 @@ at::Tensor get_state(at::Generator& generator) {
   return generator.get_state();
 }
 
-// States are bytes on the host.
+// States are stored as bytes on the host.
 bool are_equal(const at::Tensor& a, const at::Tensor& b) {
   return a.nbytes() == b.nbytes() &&
          std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;

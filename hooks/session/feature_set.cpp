@@ -12,7 +12,7 @@
 namespace telens::debug {
 namespace {
 
-// A budget makes a feature run less often, which must not change what is computed.
+// A budget makes a feature run less often, which must not change the computed results.
 void check_budget(const FeatureInstance& instance) {
   const RoutingCalls calls = instance.feature->routing_calls();
   if (instance.section->budget() == nullptr || (!calls.modify && !calls.fp8_gemm)) return;

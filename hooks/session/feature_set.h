@@ -1,5 +1,5 @@
 // The features of a session: an instance for each enabled entry of the configuration, the switches
-// of their sections, and those among them that decide.
+// of their sections, and the features that decide.
 #pragma once
 
 #include <cstdint>
@@ -18,23 +18,24 @@ namespace telens::debug {
 
 class FeatureSet {
  public:
-  // Once, before anything else. `services` may be used by features from here on; all arguments live
-  // longer. `budgets_off`: no budget applies. Throws ConfigError for what descriptions could not
-  // check.
+  // Called once, before anything else. Features may use `services` from here on; all arguments
+  // outlive the set. `budgets_off`: no budget applies. Throws ConfigError for mistakes that
+  // descriptions could not detect.
   void make(const config::Config& config, const FeatureRegistry& registry,
             FeatureServices& services, ObserverIsolation& guard, EventLog& events,
             bool budgets_off);
 
-  // Those that watch the layer while their section runs.
+  // Returns the features that watch the layer while their section runs.
   std::vector<FeatureInstance*> all_for(std::string_view layer_name) const;
-  // Those whose section runs now.
+  // Returns the features whose section runs now.
   static std::vector<FeatureInstance*> running(std::vector<FeatureInstance*> features);
   std::vector<FeatureInstance*> running_for(std::string_view layer_name) const {
     return running(all_for(layer_name));
   }
 
-  // True if any statistic of a weight (or of another tensor) is due. Every rank answers alike, from
-  // the configuration alone: ranks whose layers did not run have to come to the collective too.
+  // Returns true if any statistic of a weight (or of another tensor) is due. Depends only on the
+  // configuration, so every rank returns the same: ranks whose layers did not run also have to join
+  // the collective.
   bool reads_statistics(bool of_weights, std::int64_t iteration) const;
 
   const std::vector<std::unique_ptr<FeatureInstance>>& all() const { return instances_; }

@@ -1,4 +1,4 @@
-// The features of a session that find out what is wrong with the run.
+// The features of a session that look for problems of the run.
 #pragma once
 
 #include <chrono>
@@ -12,16 +12,16 @@
 
 namespace telens::debug {
 
-// Any thread, but for begin().
+// All calls are thread-safe, except begin().
 class FindingSources {
  public:
-  // Once. The features live longer.
+  // Called once. The features outlive it.
   void begin(const FeatureSet& features, const std::shared_ptr<Sink>& run_file);
 
   bool any() const { return !all_.empty(); }
   std::vector<Finding> findings() const;
   void listen(const FindingListener& listener);
-  // After a look at everything up to this iteration, or after so long.
+  // Returns after examining everything up to this iteration, or after the timeout.
   bool allow_checkpoint(std::int64_t last, std::chrono::milliseconds wait) const;
   void rethrow_interruption();
 

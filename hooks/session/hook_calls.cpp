@@ -17,7 +17,7 @@
 namespace telens::debug {
 namespace {
 
-// The common reading, as one feature sees it: keeps in mind whether the feature wanted anything.
+// The common reading, as one feature sees it: records whether the feature requested anything.
 class NotedReading final : public TensorReading {
  public:
   explicit NotedReading(TensorReading& reading) : reading_(reading) {}
@@ -35,8 +35,8 @@ class NotedReading final : public TensorReading {
   bool wanted_ = false;
 };
 
-// A tensor that takes another one's place has its shape; else the GEMM, or autograd, would fail
-// without a word about the feature.
+// A replacement tensor must have the shape of the original; otherwise the GEMM, or autograd, would
+// fail without naming the feature.
 void check_sizes(const Operand& result, const ModifyTensorCall& call) {
   const QuantizedTensor* quantized = quantized_or_null(&result);
   const at::IntArrayRef sizes = quantized != nullptr ? at::IntArrayRef(quantized->sizes)
@@ -54,7 +54,7 @@ const at::Tensor& get_data(const Operand& operand) {
   return quantized.rowwise.defined() ? quantized.rowwise.codes : quantized.columnwise.codes;
 }
 
-// Another device, "meta" among them, would fail in the GEMM, which knows no feature.
+// Another device, including "meta", would fail in the GEMM, which does not know the feature.
 void check_device(const Operand& result, const ModifyTensorCall& call) {
   const at::Tensor& data = get_data(result);
   if (!call.tensor.defined() || !data.defined() || data.device() == call.tensor.device()) return;
@@ -149,12 +149,12 @@ void HookCalls::inspect_tensor(const RoutingPlan& plan, const InspectTensorCall&
     if (noted.wanted()) readers.push_back(part.feature);
   }
   if (captured) {
-    // An exception here passes to the code that captures: it is no failure of a feature.
+    // An exception here propagates to the code that captures: it is not a failure of a feature.
     const at::NoGradGuard no_grad;
     reading->capture(readers_when_due(plan, call.tensor_name));
     return;
   }
-  // A failure of the common read is a failure of all features that asked for it.
+  // A failure of the common read is a failure of every feature that requested it.
   const at::NoGradGuard no_grad;
   SharedCost cost(features_.sections().measures());
   for (const FeatureInstance* reader : readers) cost.add(reader->section->budget());
@@ -169,7 +169,7 @@ void HookCalls::inspect_tensor(const RoutingPlan& plan, const InspectTensorCall&
   }
 }
 
-// Those of the plan, in the order in which inspect_tensor called them.
+// The readers of the plan, in the order in which inspect_tensor called them.
 DueReaders HookCalls::readers_when_due(const RoutingPlan& plan, TensorName tensor) {
   const PlanAnswers& answers = PlanAnswers::of(plan);
   std::vector<FeatureInstance*> readers;

@@ -1,4 +1,4 @@
-// Passes the calls of a layer on to the features of its routing plan.
+// Dispatches the calls of a layer to the features of its routing plan.
 #pragma once
 
 #include <functional>
@@ -13,10 +13,10 @@
 
 namespace telens::debug {
 
-// Any thread.
+// Thread-safe.
 class HookCalls {
  public:
-  // All of them live longer.
+  // All arguments outlive it.
   HookCalls(FeatureSet& features, StatisticsEngine& statistics, ObserverIsolation& isolation,
             EventLog& events)
       : features_(features), statistics_(statistics), isolation_(isolation), warm_up_(events) {}

@@ -13,8 +13,8 @@
 namespace telens::debug {
 namespace {
 
-// A forward without a graph wants no step(), nor does one in eval mode, which may be an evaluation
-// that makes a graph by mistake.
+// A forward without an autograd graph does not require step(), and neither does a forward in eval
+// mode, which may be an evaluation that builds a graph by mistake.
 bool trains(const RoutingRequest& request) {
   return request.training_mode && !request.evaluation && at::GradMode::is_enabled();
 }
@@ -35,8 +35,8 @@ bool LayerListener::stop(std::chrono::milliseconds limit) {
   return hook_points::remove(this).wait_for_calls(limit);
 }
 
-// Anew for every change of the iteration from outside: a layer that sleeps wakes up in a session
-// with a larger number.
+// Repeated for every external change of the iteration: a sleeping layer wakes up in a session with
+// a larger number.
 void LayerListener::install(std::shared_ptr<void> owner) {
   number_ = hook_points::install(this, iteration(), std::move(owner));
 }
@@ -102,7 +102,7 @@ std::shared_ptr<LayerRouting> LayerListener::get_routing(LayerHooks& layer) {
     routing->set_presence(std::move(entered.presence));
     if (entered.is_shared && is_watched) warn_of_shared_name(routing->layer_name());
   }
-  // A call of an ended session leaves alone what the next one knows.
+  // A call of an ended session leaves the state of the next session unchanged.
   if (known == nullptr || known->session() < number) layer.state() = routing;
   return routing;
 }
@@ -181,11 +181,12 @@ void LayerListener::let_sleep(LayerHooks& layer, const LayerRouting& routing,
   const auto wake = routing.sleep_until(iteration(), request.under_recipe);
   if (!wake) return;
   const bool ever = *wake <= hook_points::kLastIteration;
-  // By the number that it was routed under: another thread may have woken all layers meanwhile.
+  // Uses the number that the layer was routed under: another thread may have woken all layers
+  // meanwhile.
   const std::uint64_t number = routing.session();
   const std::uint64_t tick =
       ever ? hook_points::make_tick(number, *wake) : hook_points::make_tick(number + 1, 0);
-  // A graph would have to hold something that is due later, or whose section has not begun.
+  // A graph would have to contain calls that are due later, or whose section has not begun.
   const bool wanted_in_graphs = ever || routing.has_features_that_wait();
   if (wanted_in_graphs && could_be_captured(request)) {
     layer.doze_until(tick, request);
@@ -194,7 +195,7 @@ void LayerListener::let_sleep(LayerHooks& layer, const LayerRouting& routing,
   }
 }
 
-// One message for each input of each GEMM: how it gets there.
+// Writes one message for each input of every GEMM: how the input is produced.
 void LayerListener::log_plan(LayerRouting& routing, const RoutingPlan& plan, bool under_recipe) {
   enum Kind { quantize, high_precision, modify, kKinds };
   static constexpr std::array<std::string_view, kKinds> kTexts{"Quantize", "High Precision",

@@ -1,4 +1,4 @@
-// Answers the hook points of all layers in a session.
+// Answers the layers' hook points in a session.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,7 @@ namespace telens::debug {
 
 class LayerListener final : public HookListener {
  public:
-  // All of them live longer.
+  // All references outlive it.
   LayerListener(std::int64_t iteration, FeatureSet& features, StatisticsEngine& statistics,
                 ObserverIsolation& isolation, EventLog& events)
       : iteration_(iteration),
@@ -36,32 +36,32 @@ class LayerListener final : public HookListener {
         events_(events),
         calls_(features, statistics, isolation, events) {}
 
-  // From here on layers are answered, until stop(). The features are made. `owner` keeps alive all
-  // that a call uses.
+  // Answers layers from here on, until stop(). The features exist already. `owner` keeps alive
+  // everything that a call uses.
   void start(std::shared_ptr<void> owner);
-  // No call begins from here on. Returns whether those of other threads have ended; it waits so
-  // long at the most.
+  // No call begins after this. Returns true if the calls of other threads have ended; waits at most
+  // this long.
   bool stop(std::chrono::milliseconds limit);
 
-  // Around a fork(), before the gate of the hook points: the child may have sessions of its own.
+  // Runs around a fork(), before the gate of the hook points: the child may open its own sessions.
   static void prepare_fork() { layers_mutex_.lock(); }
   static void after_fork() { layers_mutex_.unlock(); }
 
   std::int64_t iteration() const { return iteration_.load(std::memory_order_relaxed); }
-  // From outside, to any other: wakes all layers.
+  // Sets any iteration from outside: wakes all layers.
   void set_iteration(std::int64_t iteration);
-  // The running one is over.
+  // Ends the running iteration.
   void end_iteration();
-  // Other sections run than before: wakes layers; what was forwarded already keeps its plan.
+  // Called when other sections run than before: wakes layers; earlier forwards keep their plans.
   void wake();
 
-  // A script hands over tensors of a layer that it calls so.
+  // Notes that a script passes tensors of a layer with this name.
   void note_script(std::string_view layer_name);
-  // True once a layer has run, or a script has passed a tensor.
+  // Returns true once a layer has run, or a script has passed a tensor.
   bool any_ran();
-  // A sentence for each section that selects none of the layers that ran.
+  // Returns a sentence for each section that selects none of the layers that ran.
   std::vector<std::string> idle_sections(const config::Config& config);
-  // At the end of a session: a sentence where step() was forgotten.
+  // At the end of a session: returns a sentence if step() was forgotten.
   std::optional<std::string> missing_steps() const { return missing_steps_.at_end(iteration()); }
 
   RoutingPlan route(LayerHooks& layer, const RoutingRequest& request) override;
@@ -84,28 +84,29 @@ class LayerListener final : public HookListener {
                          const InspectAttentionCall& call) override {
     calls_.inspect_attention(plan, call);
   }
-  // Decided by the layer's name and the configuration, whatever is due or runs at the moment. An
-  // unnamed layer gets its name with its first forward in the session; until then it is known only
-  // where no feature of any layer may.
+  // Decided by the layer's name and the configuration, independent of the schedule. An unnamed
+  // layer gets its name at its first forward in the session; before that, the answer is only known
+  // if no feature may watch any layer.
   std::optional<bool> may_watch_wgrad(LayerHooks& layer) override;
 
  private:
-  void install(std::shared_ptr<void> owner = nullptr);  // under layers_mutex_
-  // The features of a layer. Of an attention those that name one of its tensors.
+  void install(std::shared_ptr<void> owner = nullptr);  // requires layers_mutex_
+  // Returns the features of a layer. For an attention, only features that name one of its tensors.
   std::vector<FeatureInstance*> all_for(LayerKind kind, std::string_view name) const;
   std::shared_ptr<LayerRouting> get_routing(LayerHooks& layer);
   RoutingPlan asked_plan(LayerRouting& routing, const RoutingRequest& request);
-  // Where a graph is captured: with the features of sections that do not run yet, too.
+  // The plan during a graph capture: also includes the features of sections that do not run yet.
   RoutingPlan captured_plan(const LayerRouting& routing, const RoutingRequest& request);
-  // The layer may be left alone until something is due again.
+  // Lets the layer sleep until something is due again.
   void let_sleep(LayerHooks& layer, const LayerRouting& routing, const RoutingRequest& request);
   void warn_of_shared_name(const std::string& name);
   void log_plan(LayerRouting& routing, const RoutingPlan& plan, bool under_recipe);
 
-  std::atomic<std::uint64_t> number_{0};  // the session's in hook_points; grows with each install()
+  // the session's number in hook_points; grows with each install()
+  std::atomic<std::uint64_t> number_{0};
   std::atomic<std::uint64_t> first_number_{0};  // the number of the first install()
   std::atomic<std::uint64_t> jump_number_{
-      0};  // the number of the last one: the iteration has grown since
+      0};  // number of the latest jump: the iteration has only increased since
   std::atomic<std::int64_t> iteration_;
 
   FeatureSet& features_;
@@ -115,13 +116,13 @@ class LayerListener final : public HookListener {
   HookCalls calls_;
   LeftOutLayers left_out_;
   MissingSteps missing_steps_;
-  // Where a feature throws in a routing call that only observes.
+  // Called if a feature throws in a routing call that only observes.
   const LayerRouting::SwitchOff switch_off_ =
       [this](FeatureInstance& feature, std::string_view layer_name, std::string_view call) {
         isolation_.switch_off(feature, layer_name, call);
       };
 
-  // Over what follows and the states of all layers, which calls of an ended session may still make.
+  // Guards the members below and the layers' states, which calls of an ended session may still use.
   static inline std::mutex layers_mutex_;
   int unnamed_layers_ = 0;
   int unnamed_attentions_ = 0;

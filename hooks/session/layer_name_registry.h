@@ -1,4 +1,4 @@
-// The names of the layers that ran in a session: for what is likely a mistake in them.
+// The names of the layers that ran in a session, used to detect likely mistakes in them.
 #pragma once
 
 #include <map>
@@ -14,25 +14,25 @@ namespace telens::debug {
 // Used under its owner's lock.
 class LayerNameRegistry {
  public:
-  // Held by a layer for as long as it lives.
+  // Held by a layer as long as it lives.
   using Presence = std::shared_ptr<const void>;
 
   struct Entered {
     Presence presence;
-    bool is_shared;  // another layer that is alive has the name
+    bool is_shared;  // another live layer has the name
   };
-  // A layer runs for the first time.
+  // Called when a layer runs for the first time.
   Entered enter(std::string_view name);
-  // A script hands over tensors of a layer that it calls so.
+  // Called when a script passes tensors of a layer with this name.
   void enter_script(std::string_view name) { present_.try_emplace(std::string(name)); }
 
   bool any() const { return !present_.empty(); }
 
-  // A sentence for each section that selects none of them, though layers ran.
+  // Returns a sentence for each section that selects none of them, although layers ran.
   std::vector<std::string> idle_sections(const config::Config& config) const;
 
  private:
-  std::map<std::string, std::weak_ptr<const void>> present_;  // the last one of each name
+  std::map<std::string, std::weak_ptr<const void>> present_;  // newest layer per name
 };
 
 }  // namespace telens::debug

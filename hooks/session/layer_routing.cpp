@@ -9,7 +9,7 @@
 namespace telens::debug {
 namespace {
 
-// fp8_gemm_enabled is about the operands of a GEMM that no feature modifies.
+// fp8_gemm_enabled concerns the operands of a GEMM that no feature modifies.
 bool modifies_both_operands(const RoutingPlan& plan, Gemm gemm) {
   return std::ranges::all_of(kLinearTensors, [&](TensorName tensor) {
     return !is_gemm_input(tensor) || !belongs_to(tensor, gemm) || plan.modifies(gemm, tensor);
@@ -82,7 +82,7 @@ void LayerRouting::take_over(const LayerRouting& before) {
   }
 }
 
-// fp8_gemm comes last: it is asked only where no feature modifies an operand.
+// fp8_gemm comes last: it is only asked if no feature modifies an operand.
 std::vector<LayerRouting::Question> LayerRouting::all_questions(
     LayerKind kind, const std::vector<FeatureInstance*>& features) {
   std::vector<Question> questions;
@@ -196,7 +196,7 @@ void LayerRouting::ask_where_due(Question& question, std::int64_t iteration,
   question.asked = iteration;
   question.enabled = answer.enabled && !is_thinned_out(instance, question, iteration);
   question.next = std::max(answer.next_iteration.value_or(kNever), iteration + 1);
-  // A False to fp8_gemm_enabled stays until the next iteration to ask in.
+  // A False for fp8_gemm_enabled holds until the next iteration to ask in.
   question.for_ever =
       answer.for_ever || (question.call == Call::fp8_gemm && !answer.next_iteration);
 }

@@ -1,4 +1,4 @@
-// Layers of which something is left out since they only ran in evaluations.
+// Layers for which calls are skipped because they only ran in evaluations.
 #pragma once
 
 #include <atomic>
@@ -14,18 +14,19 @@ namespace telens::debug {
 
 class LeftOutLayers {
  public:
-  // Any thread.
+  // Thread-safe.
   void note(const LayerRouting& routing);
-  // At the end of an iteration: warns, once a session, where no layer of that name has trained.
-  // Where a training goes on, evaluations are left out on purpose; of a model that is only
-  // evaluated the run file would stay empty.
+  // At the end of an iteration: warns, once per session, if no layer of that name has trained.
+  // While a training runs, skipping evaluations is intended; for a model that is only evaluated,
+  // the run file would stay empty.
   void warn(EventLog& events);
 
  private:
-  bool warned_ = false;  // used by warn() alone
+  bool warned_ = false;  // only used by warn()
 
-  std::mutex mutex_;  // over what follows
-  // The layers of the running iteration, each once, and whether it has run in a training meanwhile.
+  // Guards the layers of the running iteration, each once, with whether it has run in a training
+  // since.
+  std::mutex mutex_;
   std::map<std::string, std::shared_ptr<std::atomic<bool>>> layers_;
 };
 

@@ -31,7 +31,8 @@ void LossWatch::note_recorded(double loss, std::int64_t iteration) {
   recorded_ = {loss, iteration};
 }
 
-// An iteration that has a loss by record() gets no second one: what reads the run would mix them.
+// An iteration with a loss from record() does not get a second one: readers of the run would mix
+// them.
 LossWatch::StepLoss LossWatch::take_of_step(double loss, std::int64_t iteration) {
   const std::lock_guard lock(mutex_);
   const auto recorded = std::exchange(recorded_, std::nullopt);

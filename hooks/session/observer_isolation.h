@@ -1,4 +1,4 @@
-// Stands between features that observe and the training, which they must not take down.
+// Isolates the training from failures of features that observe.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
@@ -20,8 +20,8 @@ namespace telens::debug {
 std::string make_context(const FeatureInstance& feature, std::string_view layer_name,
                          std::string_view call_name);
 
-// A feature that throws in an observing call is switched off for the session, recorded, and warned
-// about once. Interruptions pass.
+// Disables a feature that throws in an observing call for the session, records it, and warns once.
+// Interruptions are rethrown.
 class ObserverIsolation {
  public:
   explicit ObserverIsolation(EventLog& events) : events_(events) {}
@@ -40,12 +40,12 @@ class ObserverIsolation {
     }
   }
 
-  // The same for a call that is shown tensors. Foreign code that writes to what `show` names is
-  // switched off, and the random numbers that it draws are put back.
+  // Like observe(), for a call that is shown tensors. Foreign code that writes to the tensors that
+  // `show` adds is disabled, and the state of the random number generators is restored.
   struct Shown {
     std::string_view layer_name;
     std::string_view call_name;
-    std::optional<at::Device> device;  // nullopt: of a graph that is captured, nothing is checked
+    std::optional<at::Device> device;  // nullopt during a graph capture, when nothing is checked
   };
   using Show = std::function<void(Unwritten& tensors)>;
   void observe_tensors(FeatureInstance& feature, const Shown& shown, const Show& show,
@@ -54,14 +54,14 @@ class ObserverIsolation {
   void tell_of_randomness(FeatureInstance& feature, std::string_view layer_name,
                           std::string_view call_name);
 
-  // To be called while an exception is handled.
+  // Call it while an exception is handled.
   void switch_off(FeatureInstance& feature, std::string_view layer_name,
                   std::string_view call_name);
-  // The same for a reason of its own.
+  // Like switch_off() above, with a given reason.
   void switch_off(FeatureInstance& feature, std::string_view layer_name, std::string_view call_name,
                   const std::string& reason);
 
-  // The features have ended: no call begins from here on.
+  // Called when the features have ended: no call begins after this.
   void close() { closed_.store(true); }
 
  private:

@@ -12,8 +12,9 @@
 namespace telens::debug {
 namespace {
 
-// The parts of "<layer>_<tensor>_<statistic>"; empty for another name. Of several words that name a
-// tensor the last one counts: layers are called after weights, statistics after nothing.
+// Splits "<layer>_<tensor>_<statistic>" into its parts; empty for any other name. If several words
+// name a tensor, the last one counts: layers are often named after weights, statistics never after
+// tensors.
 std::optional<SeriesTable::Names> names_in(std::string_view name) {
   std::optional<SeriesTable::Names> names;
   std::size_t last = 0;

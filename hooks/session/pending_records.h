@@ -1,4 +1,4 @@
-// Keeps the rows that features and the training program record until step() hands them over.
+// Keeps the rows that features and the training program record until step() delivers them.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ namespace telens::debug {
 // The rows of an iteration for the run file and the loggers.
 using RecordedIteration = record::RowLists<SessionRows>;
 
-// Any thread.
+// Thread-safe.
 class PendingRecords {
  public:
-  // The table lives longer.
+  // The table outlives it.
   explicit PendingRecords(SeriesTable& series) : series_(series) {}
 
   template <typename SessionRow>
@@ -27,11 +27,11 @@ class PendingRecords {
   }
   void add(const record::SomeRows& rows);
 
-  // A number under the name that a logger gives it: "<layer>_<tensor>_<statistic>" is that
-  // statistic, any other name a scalar.
+  // Adds a number under its logger name: "<layer>_<tensor>_<statistic>" is that statistic, any
+  // other name a scalar.
   void add(std::string_view name, double value, std::int64_t iteration);
 
-  // Everything that was added since the last call.
+  // Returns everything that was added since the last call.
   RecordedIteration take();
 
  private:

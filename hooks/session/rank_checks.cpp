@@ -17,8 +17,8 @@
 namespace telens::debug {
 namespace {
 
-// Each rank says in the store of the world that it has come to an exchange; one that waits in vain
-// reads there for which others.
+// Each rank writes to the store of the world that it has reached an exchange; a rank that times out
+// reads there which ranks are missing.
 class CheckIns {
  public:
   CheckIns(c10d::ProcessGroup& world, std::int64_t exchange)
@@ -26,7 +26,8 @@ class CheckIns {
 
   void note() {
     if (!store_) return;
-    constexpr std::int64_t kRead = 2;  // a rank that comes here has left the exchange before
+    // a rank that reaches this exchange has left the previous one
+    constexpr std::int64_t kRead = 2;
     store_->set(key(now_, rank_), std::vector<std::uint8_t>{1});
     if (now_ >= kRead) store_->deleteKey(key(now_ - kRead, rank_));
   }
@@ -92,7 +93,7 @@ void RankChecks::look_at(std::int64_t iteration, std::span<const ModelTensor> te
     std::vector<FeatureInstance*> selecting;
     try {
       selecting = features_.all_for(tensor.module);
-    } catch (const ConfigError&) {  // two sections select it, which its layers tell
+    } catch (const ConfigError&) {  // two sections select it; its layers report that
       continue;
     }
     for (const auto& [instance, checker] : due) {
@@ -139,7 +140,7 @@ std::vector<RankWords> RankChecks::gather(const RankWords& own, c10d::ProcessGro
   return all;
 }
 
-// Empty where a rank did not come.
+// Returns an empty list if a rank did not arrive.
 std::vector<RankWords> RankChecks::exchange(const RankWords& own, std::int64_t iteration,
                                             c10d::ProcessGroup& group) {
   CheckIns check_ins(group, exchanges_++);
@@ -154,7 +155,7 @@ std::vector<RankWords> RankChecks::exchange(const RankWords& own, std::int64_t i
     why = error.what();
     try {
       missing = check_ins.missing();
-    } catch (const std::exception&) {  // the rank that keeps the store is gone
+    } catch (const std::exception&) {  // the rank that hosts the store is gone
     }
   }
   alone_ = true;
@@ -168,7 +169,7 @@ std::vector<RankWords> RankChecks::exchange(const RankWords& own, std::int64_t i
   return {};
 }
 
-// A message is, for each of the due, a number of words and the words.
+// A message contains, for each due feature, the number of words and the words.
 void RankChecks::run(std::int64_t iteration) {
   if (!is_on()) return;
   const std::vector<Due> due = due_in(iteration);

@@ -1,5 +1,5 @@
 // The end of an iteration for features that compare ranks (hooks/rank_checker.h): one exchange for
-// all of them, and an end to it where a rank does not come.
+// all of them, which ends if a rank does not arrive.
 #pragma once
 
 #include <atomic>
@@ -22,26 +22,27 @@ namespace telens::debug {
 
 class RankChecks {
  public:
-  // All of them live longer.
+  // All references outlive it.
   RankChecks(FeatureSet& features, ObserverIsolation& isolation, EventLog& events)
       : features_(features), isolation_(isolation), events_(events) {}
 
-  // How long the features want to wait for a rank; nullopt: none compares any, or there is no
-  // other.
+  // Returns the longest time that features wait for a rank; nullopt if no feature compares ranks,
+  // or there is only one rank.
   std::optional<std::chrono::seconds> longest_wait(const ReductionGroup& world) const;
-  // The group of all ranks for the exchanges: one of its own, with that time as its limit, since a
-  // collective that fails leaves its group out of step. Null: ranks are not compared.
+  // Sets the group with all ranks for the exchanges: a dedicated group with that timeout, since a
+  // collective that fails leaves its group out of step. Null if ranks are not compared.
   void exchange_over(ReductionGroup group) { group_ = std::move(group); }
-  // Ranks are compared, and all have come so far.
+  // Returns true if ranks are compared, and all have arrived so far.
   bool is_on() const { return !alone_ && has_several_ranks(group_); }
 
-  // True if tensors of the model are wanted in this iteration, by this rank or one that has others.
+  // Returns true if ranks are compared and a due feature reads tensors of the model in this
+  // iteration.
   bool want_model(std::int64_t iteration) const;
   void look_at(std::int64_t iteration, std::span<const ModelTensor> tensors);
   void look_at(std::int64_t iteration, const ProgramCollective& collective);
 
-  // Every rank of the group calls it in step(). Where one does not come in time, or its connection
-  // breaks, it is named; from then on this rank compares nothing.
+  // Every rank of the group calls it in step(). If one does not arrive in time, or its connection
+  // breaks, it is named; after that, this rank compares nothing.
   void run(std::int64_t iteration);
 
  private:
@@ -58,8 +59,8 @@ class RankChecks {
   ObserverIsolation& isolation_;
   EventLog& events_;
   ReductionGroup group_;
-  // Words that travel in the first message; what a rank has beyond follows in another. The same on
-  // all ranks.
+  // Number of words in the first message; further words of a rank are sent in a second one. The
+  // same on all ranks.
   std::size_t capacity_ = 64;
   std::int64_t exchanges_ = 0;
   std::atomic<bool> alone_{false};  // a rank did not come

@@ -14,7 +14,7 @@ namespace {
 void go_on_alone(const RankMeeting& meeting, const Attendance& attendance) {
   InitializeOptions& options = meeting.options;
   const std::vector<int>& missing = attendance.missing;
-  // One that came late tells it too.
+  // A rank that came late also reports it.
   const bool is_late = std::ranges::find(missing, options.rank) != missing.end();
   meeting.events.let_lead(is_late || options.rank == attendance.first);
   meeting.events.message_of_run(attendance.explanation, LogLevel::error);
@@ -27,7 +27,7 @@ void compare_ranks(const RankMeeting& meeting, bool all_have_come) {
   const std::string difference = difference_of_ranks(meeting.options, meeting.config);
   meeting.groups.begin(meeting.options.world, all_have_come && difference.empty());
   for (const std::string& text : meeting.config.warnings()) {
-    // Another rank with another configuration may have none.
+    // Another rank with another configuration may not have one.
     if (difference.empty()) {
       meeting.events.message_of_run(text, LogLevel::warning);
     } else {

@@ -1,5 +1,5 @@
-// How the ranks begin a session: all accept it, or none; together, or each alone where one is
-// missing; and with one configuration, or without comparing anything.
+// How the ranks begin a session: all accept it or none does; they begin together, or each
+// separately if one is missing; and with one configuration, or without comparing anything.
 #pragma once
 
 #include <functional>
@@ -13,8 +13,8 @@
 
 namespace telens::debug {
 
-// The parts of a session that learn how the ranks have met. The options of a rank that is alone
-// lose their world.
+// The parts of a session that depend on how the ranks have met. If a rank runs separately, the
+// world is removed from its options.
 struct RankMeeting {
   InitializeOptions& options;
   const config::Config& config;  // `accept` loads it
@@ -23,8 +23,8 @@ struct RankMeeting {
   Sink& run_file;
 };
 
-// accept: throws what this rank refuses. Throws the same, and UsageError where another refuses.
-// Returns what the session holds until its end, or null.
+// accept: throws if this rank refuses. Rethrows that exception; throws UsageError if another rank
+// refuses. Returns an object that the session holds until its end, or null.
 std::shared_ptr<void> meet_ranks(const RankMeeting& meeting, const std::function<void()>& accept);
 
 }  // namespace telens::debug

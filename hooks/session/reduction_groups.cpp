@@ -42,7 +42,7 @@ ReductionGroups::ForScript ReductionGroups::for_script(std::string_view layer_na
   if (options.skip_reduction) return {};
   const ReductionGroup chosen = chosen_for(layer_name, options.reduction_group);
   if (chosen) return {chosen, true};
-  // Without a world the tensor is this rank's own.
+  // If the world is null, the tensor is local to this rank.
   return {world_, is_last_rank || world_ == nullptr};
 }
 

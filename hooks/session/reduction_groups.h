@@ -1,4 +1,4 @@
-// The groups over which statistics are reduced: those that the program chose, else the world.
+// The groups over which statistics are reduced: the groups that the program chose, else the world.
 #pragma once
 
 #include <atomic>
@@ -10,23 +10,24 @@
 
 namespace telens::debug {
 
-// Any thread, but for begin().
+// All calls are thread-safe, except begin().
 class ReductionGroups {
  public:
-  // Once, before the other calls. Ranks that do not agree on what is watched reduce nothing.
+  // Called once, before the other calls. Ranks that watch different things do not reduce anything.
   void begin(ReductionGroup world, bool ranks_agree);
 
-  // All ranks, or null: this rank is alone.
+  // Returns all ranks, or null if there is only this rank.
   const ReductionGroup& world() const { return world_; }
 
-  // Chooses the group of one layer, or with an empty name that of all others. Null: the default.
+  // Chooses the group of a layer, or with an empty name the default group of the other layers. Null
+  // restores the default.
   void choose(ReductionGroup group, std::string_view layer_name);
   void reduce_weights(bool enabled) { reduce_weights_ = enabled; }
 
-  // The group of tensors in general: the chosen one, else the world.
+  // Returns the group of tensors in general: the chosen group, else the world.
   ReductionGroup of_tensors() const;
-  // For a tensor of that layer that a script hands over: the group, null for this rank alone, and
-  // whether this rank logs what comes of it.
+  // For a tensor of that layer that a script passes: the group, null for this rank only, and
+  // whether this rank logs the result.
   struct ForScript {
     ReductionGroup group;
     bool logs = true;
@@ -34,18 +35,18 @@ class ReductionGroups {
   ForScript for_script(std::string_view layer_name, const LogTensorStatsOptions& options,
                        bool is_last_rank) const;
 
-  // All of them; what is due and decided is left to be filled in.
+  // Returns all groups; the caller fills in the due flags and the decisions.
   Reductions reductions() const;
 
  private:
-  // The group that was chosen for the layer, in one call or before; null: none was.
+  // Returns the group that was chosen for the layer, in this call or before; null if none was.
   ReductionGroup chosen_for(std::string_view layer_name, const ReductionGroup& in_call) const;
 
   ReductionGroup world_;
   bool ranks_agree_ = true;
 
-  mutable std::mutex mutex_;  // over what follows
-  ReductionGroup chosen_;     // null: the default
+  mutable std::mutex mutex_;  // guards the members below
+  ReductionGroup chosen_;     // null for the default
   Reductions::OfLayers of_layers_;
 
   std::atomic<bool> reduce_weights_{true};

@@ -39,14 +39,14 @@ Session::Session(InitializeOptions options, const SessionParts& parts)
       pending_(series_),
       layers_(options_.init_training_step, features_, *statistics_, isolation_, events_) {
   presence_ = meet_ranks({options_, config_, events_, groups_, *run_file_}, [this] { accept(); });
-  // From here on nothing is refused: files of an earlier run may be touched.
+  // Nothing is refused after this point: files of an earlier run may be touched.
   const auto on_error = [this](const std::string& error) {
     events_.log(error, {}, LogLevel::warning);
   };
   const auto on_other_run_id = [this](const std::string& text) {
     if (options_.world) {
       events_.message_of_run(text, LogLevel::warning);
-    } else {  // the others know nothing of it
+    } else {  // no other rank knows about it
       events_.message(text, {}, LogLevel::warning);
     }
   };
@@ -67,7 +67,7 @@ void Session::begin(std::shared_ptr<Session> self) {
 }
 
 void Session::accept() {
-  options_ = settled(options_);  // a copy: a refusal needs the old ones' world
+  options_ = settled(options_);  // a copy: a refusal requires the world of the original options
   check_iteration("initialize, init_training_step", options_.init_training_step);
   load_plugins(options_.feature_dirs, registry_);
   config_ = load_config(options_, registry_.descriptions());
@@ -90,10 +90,11 @@ void Session::in_turn(const Work& work) {
   const std::exception_ptr thrown = turns_.run([&] {
     if (!has_ended()) work();
   });
-  // Without the lock: a thread that wants the end either gets it or has told this one.
+  // Runs without the lock: a thread that requests the end either gets it or has notified this
+  // thread.
   std::exception_ptr by_the_end;
   if (end_is_wanted_.load()) by_the_end = Turns::thrown_by([this] { end(); });
-  // The caller has to know first what the call itself has thrown.
+  // Rethrow the call's own exception first.
   if (thrown) std::rethrow_exception(thrown);
   if (by_the_end) std::rethrow_exception(by_the_end);
 }
@@ -103,7 +104,7 @@ void Session::stop_run(std::string text) {
   stop_texts_.push_back(std::move(text));
 }
 
-// ---- what the training program calls
+// ---- calls of the training program
 
 void Session::log_message(std::string_view message, std::string_view layer_name, LogLevel level,
                           std::string_view once_per) {
@@ -115,7 +116,7 @@ void Session::note_foreign_layer(std::string_view layer_name, std::string_view k
   try {
     features = features_.all_for(layer_name);
   } catch (const ConfigError&) {
-    return;  // two sections select it, which is a mistake only in a layer that calls its features
+    return;  // two sections select it, which is only an error in a layer that calls its features
   }
   for (FeatureInstance* instance : features) {
     isolation_.observe(*instance, layer_name, "note_foreign_layer",
@@ -231,7 +232,7 @@ void Session::note_number(std::string_view name, double value) {
   numbers_.push_back({std::string(name), value});
 }
 
-// The first one that is not finite is told at once, whatever the configuration looks at.
+// Reports the first loss that is not finite at once, independent of the configuration.
 void Session::note_loss(double loss, std::int64_t iteration) {
   write_scalar(iteration, kLoss, loss);
   note_number(kLoss, loss);
@@ -282,7 +283,8 @@ void Session::step(std::optional<double> loss) {
   });
 }
 
-// The iteration ends before a logger is called: one that interrupts leaves the session in order.
+// The iteration ends before a logger is called, so a logger that interrupts leaves the session
+// consistent.
 void Session::step_in_turn(std::optional<double> loss) {
   const std::int64_t ending = iteration();
   for (const auto& each : features_.all()) {
@@ -291,14 +293,14 @@ void Session::step_in_turn(std::optional<double> loss) {
   }
   const double begin = sections().measures() ? seconds_now() : 0;
   if (loss) note_loss_of_step(*loss, ending);
-  // Deciders need this iteration's rows now.
+  // Deciders require this iteration's rows now.
   const Waiting waiting = features_.decisions().look_at_rows(ending) ? Waiting::yes : Waiting::no;
   Collected collected = statistics_->collect(ending, reductions_in(ending), waiting);
   const double checks_at = sections().measures() ? seconds_now() : 0;
   rank_checks_.run(ending);
   if (sections().measures()) collected.exchange_seconds += seconds_now() - checks_at;
   const RecordedIteration recorded = take_recorded(std::move(collected.rows));
-  // Before the decisions, which are made of this iteration too.
+  // Before the decisions, which also use this iteration.
   const double collected_at = sections().measures() ? seconds_now() : 0;
   const double waited = collected.exchange_seconds;
   sections().end_step(collected_at - begin - waited, waited);
@@ -306,7 +308,7 @@ void Session::step_in_turn(std::optional<double> loss) {
   layers_.end_iteration();
   if (sections().end_iteration()) layers_.wake();
   statistics_->begin_iteration(iteration());
-  // An interruption of one rank must not leave it behind in what all ranks decide.
+  // If one rank is interrupted, it still has to join all ranks' decisions.
   const std::exception_ptr from_a_logger = deliver(recorded);
   if (sections().measures()) sections().charge_after_step(seconds_now() - collected_at);
   stop_if_asked();
@@ -314,7 +316,7 @@ void Session::step_in_turn(std::optional<double> loss) {
   if (from_a_logger) std::rethrow_exception(from_a_logger);
 }
 
-// Returns what interrupted a logger.
+// Returns the exception that interrupted a logger.
 std::exception_ptr Session::deliver(const RecordedIteration& recorded) {
   try {
     sinks_->deliver(recorded);
@@ -333,7 +335,7 @@ void Session::stop_if_asked() {
   const std::vector<std::string> texts = take_stop_texts();
   if (texts.empty()) return;
   const std::string message = fmt::format("{}", fmt::join(texts, "\n"));
-  // On stderr the exception tells it.
+  // The exception reports it on stderr.
   events_.log_in_file(message, LogLevel::error);
   events_.mark(iteration() - 1, "stopped", message, {});
   flush();
@@ -348,7 +350,7 @@ void Session::warn_of_missing_calls() {
   if (const auto text = layers_.missing_steps()) events_.message(*text, {}, LogLevel::warning);
 }
 
-// Also of a program that an exception of this name has left; "" for none.
+// Also called if an exception of this name ended the program; "" for none.
 void Session::end(std::string_view exception) {
   {
     const std::lock_guard lock(pending_mutex_);
@@ -367,7 +369,7 @@ void Session::end(std::string_view exception) {
     }
   }
   if (has_ended()) return;
-  if (turns_.depth() > 0) {  // a feature or a logger that step() has called wants it
+  if (turns_.depth() > 0) {  // a feature or a logger called by step() requests it
     end_is_wanted_.store(true);
     return;
   }
@@ -392,13 +394,14 @@ void Session::end_in_turn() {
     return exception_;
   }();
   if (exception.empty()) warn_of_missing_calls();
-  // The other ranks may be gone: what was not stepped stays this rank's.
+  // The other ranks may be gone: data of the unfinished step stays local to this rank.
   const std::exception_ptr from_a_logger =
       deliver(take_recorded(statistics_->collect(iteration(), {}, Waiting::yes).rows));
   const std::vector<std::string> texts = take_stop_texts();
   for (const std::string& text : texts) events_.message(text, {}, LogLevel::error);
   flush();
-  // Here, not where the last call lets go of the session, which may be at any time on any thread.
+  // Released here, not when the last call releases the session, which may be at any time on any
+  // thread.
   termination_flush_.reset();
   presence_.reset();
   sinks_->let_go_of_loggers();

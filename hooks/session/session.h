@@ -29,21 +29,22 @@
 
 namespace telens::debug {
 
-// One thread at a time is in step(), end(), set_iteration() or log_tensor(); others wait for their
-// turn. Calls of layers come from any thread meanwhile, and share the session until they return.
+// step(), end(), set_iteration() and log_tensor() run on one thread at a time; other threads wait
+// for their turn. Meanwhile calls of layers come from any thread, and share the session until they
+// return.
 class Session final : private FeatureServices {
  public:
   // Throws ConfigError and UsageError; nothing is installed then.
   Session(InitializeOptions options, const SessionParts& parts);
 
-  // Layers are watched from here on.
+  // Watches layers from here on.
   void begin(std::shared_ptr<Session> self);
 
-  // The session API (hooks/debug.h). Nothing once the session has ended.
+  // The session API (hooks/debug.h). Does nothing once the session has ended.
   void step(std::optional<double> loss);
-  // Waits for what other threads are in, kLongestWait each for a step and for calls of layers: they
-  // may in turn wait for this thread. A step that takes longer, and one that this very call came
-  // from, ends the session itself when it is done; what calls of layers observe later is lost.
+  // Waits for the calls of other threads, kLongestWait each for a step and for calls of layers:
+  // they may in turn wait for this thread. A step that takes longer, or the step that this call
+  // came from, ends the session itself when it finishes; later observations of layers are lost.
   void end(std::string_view exception = {});
   bool has_ended() const { return has_ended_.load(); }
   void set_iteration(std::int64_t iteration);
@@ -57,8 +58,8 @@ class Session final : private FeatureServices {
                    std::string_view once_per);
   void note_foreign_layer(std::string_view layer_name, std::string_view kind);
   void add_logger(std::shared_ptr<ScalarLogger> logger);
-  // Returns the entries of all running sections that select the layer. Throws ConfigError if two
-  // sections select it that must not.
+  // Returns the entries from every running section that select the layer. Throws ConfigError if two
+  // mutually exclusive sections select it.
   std::vector<const config::FeatureEntry*> entries_for(std::string_view layer_name) const;
   bool any_layer_ran() { return layers_.any_ran(); }
   bool has_sections() const { return !config_.sections().empty(); }
@@ -96,16 +97,16 @@ class Session final : private FeatureServices {
     events_.message(message, layer_name, level);
   }
 
-  // Runs `work` when it is this thread's turn, and ends the session where that waits for it.
+  // Runs `work` when it is this thread's turn, and ends the session if that is pending.
   template <typename Work>
   void in_turn(const Work& work);
   void step_in_turn(std::optional<double> loss);
   void end_in_turn();
   void warn_of_missing_calls();
 
-  void accept();  // throws what initialize refuses
+  void accept();  // throws if initialize has to refuse
   void flush();
-  // The same for a process that SIGTERM is about to end, which an event tells.
+  // Like flush(), for a process that SIGTERM is about to end; records an event.
   void flush_at_termination();
 
   Reductions reductions_in(std::int64_t iteration);
@@ -117,7 +118,7 @@ class Session final : private FeatureServices {
   void note_loss_of_step(double loss, std::int64_t iteration);
   void decide(const RecordedIteration& recorded,
               std::span<const std::vector<std::int64_t>> words_of_ranks);
-  // The rows that the engine has collected, then those recorded since the last call.
+  // Returns the rows that the engine has collected, then the rows recorded since the last call.
   RecordedIteration take_recorded(std::vector<Row> collected);
   std::exception_ptr deliver(const RecordedIteration& recorded);
   std::vector<std::string> take_stop_texts();
@@ -136,14 +137,14 @@ class Session final : private FeatureServices {
   std::optional<SinkFanout> sinks_;
   std::unique_ptr<StatisticsEngine> statistics_;
   PendingRecords pending_;
-  FeatureSet features_;  // may use all of the above while it ends
+  FeatureSet features_;  // may use all members above while it ends
   FindingSources findings_;
   LayerListener layers_;
   std::optional<TerminationFlush> termination_flush_;
 
   ReductionGroups groups_;
   RankChecks rank_checks_{features_, isolation_, events_};
-  std::shared_ptr<void> presence_;  // among ranks that are alone
+  std::shared_ptr<void> presence_;  // set if the rank runs separately
 
   LossWatch losses_;
 
@@ -151,10 +152,10 @@ class Session final : private FeatureServices {
   std::atomic<bool> end_is_wanted_{false};
   std::atomic<bool> has_ended_{false};
 
-  mutable std::mutex pending_mutex_;  // over what follows
+  mutable std::mutex pending_mutex_;  // guards the members below
   std::vector<std::string> stop_texts_;
-  std::string exception_;             // the one that has ended the run
-  std::vector<NamedNumber> numbers_;  // numbers of the iteration, for deciders
+  std::string exception_;             // the exception that ended the run
+  std::vector<NamedNumber> numbers_;  // of the iteration, for deciders
 };
 
 }  // namespace telens::debug

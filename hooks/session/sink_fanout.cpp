@@ -39,7 +39,7 @@ void SinkFanout::deliver(const RecordedIteration& recorded) {
   recorded.for_each([this]<typename SessionRow>(const std::vector<SessionRow>& rows) {
     if (!rows.empty()) run_file_.rows(std::span<const SessionRow>(rows));
   });
-  // Over a copy: a logger that logs a tensor itself comes back here.
+  // Iterates over a copy: a logger that logs a tensor itself re-enters this function.
   const std::vector<std::shared_ptr<ScalarLogger>> loggers = loggers_;
   for (const std::shared_ptr<ScalarLogger>& logger : loggers) {
     if (std::ranges::find(loggers_, logger) == loggers_.end()) continue;  // failed meanwhile

@@ -1,4 +1,4 @@
-// Hands what was recorded to the run file and the loggers.
+// Passes recorded data to the run file and the loggers.
 #pragma once
 
 #include <functional>
@@ -13,23 +13,23 @@
 
 namespace telens::debug {
 
-// One thread.
+// For one thread.
 class SinkFanout {
  public:
-  // The loggers are those of the options; statistics_logger takes the place of tb_writer, and that
-  // of the text file. One that throws is told in words, and not called again.
+  // The loggers are taken from the options: statistics_logger replaces tb_writer, and either
+  // replaces the text file. A logger that throws is reported as text, and not called again.
   using OnLoggerFailure = std::function<void(const std::string& text)>;
   SinkFanout(Sink& run_file, const record::NameTable& names, const InitializeOptions& options,
              OnLoggerFailure on_logger_failure);
 
-  // The run file gets all of it, the loggers scalars and the statistics that were asked for.
-  // Interruptions pass.
+  // The run file receives everything, the loggers only scalars and the requested statistics.
+  // Interruptions are rethrown.
   void deliver(const RecordedIteration& recorded);
 
-  // Calls this logger too, from the next delivery on.
+  // Also calls this logger, starting with the next delivery.
   void add_logger(std::shared_ptr<ScalarLogger> logger) { loggers_.push_back(std::move(logger)); }
 
-  // Calls no logger from here on.
+  // Does not call any logger after this.
   void let_go_of_loggers() { loggers_.clear(); }
 
  private:

@@ -20,7 +20,7 @@ std::string environment(const char* variable) {
   return value == nullptr ? "" : value;
 }
 
-// The system would read the path up to its NUL character, and so mean another file.
+// The system would read the path only up to its NUL character, and so open another file.
 void check_path(std::string_view name, const std::string& path) {
   const std::size_t end = path.find('\0');
   if (end == std::string::npos) return;

@@ -15,26 +15,27 @@
 namespace telens::debug {
 namespace {
 
-// All that the handler touches. A handler may only do what is async-signal-safe, so it writes a
-// byte into a pipe that a thread reads.
+// All data that the handler uses. A handler may only call async-signal-safe functions, so it writes
+// a byte into a pipe that a thread reads.
 int pipe_ends[2] = {-1, -1};
 std::atomic<pid_t> owner{0};
 
-// The handlers to pass the signal on to; the last of them is called. A program may put a handler of
-// its own over ours and call ours from it. Then ours stays below it for ever, with the handler that
-// it passed the signal on to at first, and a later session may put ours over that again: ours is
-// then called from within itself, by that handler, and passes the signal on to the one before in
-// the chain.
+// The handlers to pass the signal on to; the last of them is called. A program may install a
+// handler over ours and call ours from it. Then ours permanently stays below it, with the handler
+// that it originally passed the signal on to, and a later session may install ours over that
+// handler again. Ours is then called recursively, by that handler, and passes the signal on to the
+// previous handler in the chain.
 constexpr int kMostHandlers = 8;
 struct Chain {
   struct sigaction handlers[kMostHandlers] = {};
   int length = 0;
-  int buried = 0;  // the first of them, which stay
+  int buried = 0;  // number of leading handlers, which stay
 };
 
-// A handler reads one of the two while a session, of which there is one at a time, fills the other.
-// One that another thread interrupts for as long as a session ends and the next begins may still
-// read what is being filled: SIGTERM at a moment in which a process both goes on and starts anew.
+// A handler reads one chain while a session (there is one at a time) fills the other. If another
+// thread interrupts a handler while a session ends and the next one begins, it may still read the
+// chain that is being filled. This requires SIGTERM at a moment when a process both continues and
+// starts a session.
 Chain chains[2];
 std::atomic<int> current_chain{0};
 
@@ -47,7 +48,7 @@ void replace_chain(const Chain& chain) {
 }
 
 std::atomic<pthread_t> handling{};  // the thread that the handler runs on
-volatile sig_atomic_t depth = 0;    // how many calls within calls there are
+volatile sig_atomic_t depth = 0;    // recursion depth of the handler
 std::atomic<bool> ends_by_default{false};
 
 constexpr char kTerminate = 't';
@@ -74,7 +75,7 @@ void handle(int number, siginfo_t* info, void* context) {
   const struct sigaction standard = {};
   const struct sigaction& next = at < 0 ? standard : handlers.handlers[at];
   if (!has_own_handler(next)) ends_by_default.store(true);
-  // A forked child has no thread that would flush.
+  // A forked child does not have the thread that flushes.
   const bool flushes = owner.load() == getpid() && write(pipe_ends[1], &kTerminate, 1) == 1;
   if (!has_own_handler(next)) {
     if (!flushes) end_by_default();
@@ -104,8 +105,8 @@ bool are_the_same(const struct sigaction& a, const struct sigaction& b) {
                                         : a.sa_handler == b.sa_handler;
 }
 
-// Makes `action` the last of the chain. It is in there already where a program puts one handler
-// over ours in every session. False: there is no room.
+// Appends `action` to the chain. It is already in the chain if a program installs the same handler
+// over ours in every session. Returns false if the chain is full.
 bool pass_on_to(const struct sigaction& action) {
   Chain next = chain();
   struct sigaction* const end = next.handlers + next.buried;
@@ -133,7 +134,7 @@ TerminationFlush::TerminationFlush(std::function<void()> flush,
   sigaction(SIGTERM, nullptr, &current);
   const bool ignored = !(current.sa_flags & SA_SIGINFO) && current.sa_handler == SIG_IGN;
   if (ignored || pipe(pipe_ends) != 0) return;
-  // Ours is there already in a forked child, and where a program put it back.
+  // Ours is already installed in a forked child, and if a program restored it.
   if (!is_ours(current) && !pass_on_to(current)) {
     close(pipe_ends[0]);
     close(pipe_ends[1]);
@@ -158,13 +159,14 @@ TerminationFlush::~TerminationFlush() {
   Chain left = chain();
   if (is_ours(current)) {
     sigaction(SIGTERM, &left.handlers[left.length - 1], nullptr);
-    // Only handlers that were put over ours still call it.
+    // Only handlers that were installed over ours still call it.
     left.length = left.buried > 0 ? left.buried : 1;
   } else {
     left.buried = left.length;
   }
   replace_chain(left);
-  // A program that replaced our handler may have kept it to call it: from now on it only passes on.
+  // A program that replaced our handler may call it from its own: from now on ours only passes the
+  // signal on.
   owner.store(0);
   if (write(pipe_ends[1], &kStop, 1) == 1) {
     watcher_.join();
@@ -197,7 +199,7 @@ void TerminationFlush::flush_in_time() const {
 }
 
 void TerminationFlush::watch() {
-  // A program's handlers belong to its own threads; here they would interrupt the read.
+  // A program's handlers belong to its own threads; on this thread they would interrupt the read.
   sigset_t all;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, nullptr);

@@ -1,4 +1,4 @@
-// Saves what was recorded when the process is told to end (SIGTERM).
+// Saves the recorded data when the process receives SIGTERM.
 #pragma once
 
 #include <chrono>
@@ -7,17 +7,18 @@
 
 namespace telens::debug {
 
-// While it lives, SIGTERM makes a thread of its own call `flush`; then the process ends as it would
-// have, also where `flush` takes longer than a limit, as on a disk that hangs. A handler that the
-// program installed itself is called at once, as if we were not there, and decides what becomes of
-// the process. Does nothing in a forked child, nor where SIGTERM is ignored. At most one at a time.
-// A program may put handlers of its own over ours: eight different ones are kept, what was there at
-// first among them. Where it finds a ninth it says so on stderr and does nothing.
+// While it lives, SIGTERM makes a dedicated thread call `flush`. Then the process ends as it would
+// have without it, also if `flush` exceeds a time limit, for example on a hanging disk. A handler
+// that the program installed itself is called at once, as if this object did not exist, and decides
+// whether the process ends. Does nothing in a forked child, or if SIGTERM is ignored. At most one
+// object at a time. A program may install its own handlers over ours: eight different ones are
+// kept, including the original one. If this object finds a ninth, it reports that on stderr and
+// does nothing.
 class TerminationFlush {
  public:
   static constexpr std::chrono::seconds kLongestFlush{10};
 
-  // `flush` shares what it uses: after the limit it may go on beyond this object.
+  // `flush` shares ownership of its data: after the limit it may outlive this object.
   explicit TerminationFlush(std::function<void()> flush,
                             std::chrono::milliseconds longest_flush = kLongestFlush);
   ~TerminationFlush();

@@ -44,7 +44,7 @@ bool flag(const char* variable, bool otherwise) {
   return value == nullptr ? otherwise : std::atoi(value) != 0;
 }
 
-// Shared by all logs, and all ranks that inherit the environment.
+// The stamp that all logs share, and all ranks that inherit the environment.
 std::string time_stamp() {
   if (const char* stamp = std::getenv(kStampValueVariable)) return stamp;
   const std::string stamp = fmt::format("{:%Y%m%d_%H%M%S}", local_time(std::time(nullptr)));
@@ -130,8 +130,8 @@ std::string_view LogClock::now() {
 
 namespace {
 
-// A symbolic link in its place is not followed, and what is no regular file not written: a log_dir
-// may be a folder that others write to.
+// Does not follow a symbolic link, and only writes to a regular file: other users may write to the
+// folder of a log_dir.
 int open_log(const std::string& path, bool truncate) {
   constexpr int kMode = 0666;
   constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
@@ -232,7 +232,8 @@ void MessageLog::flush() {
 
 bool MessageLog::write(std::string_view message, std::string_view layer_name, LogLevel level,
                        std::string_view once_per, bool on_stderr) {
-  // A line that follows is indented: it cannot pass for one of another time and level.
+  // Continuation lines are indented, so they cannot be mistaken for lines with another time and
+  // level.
   std::string text = printable_lines(message, "    ");
   if (!layer_name.empty()) text = fmt::format("LAYER={}: {}", printable(layer_name), text);
   const std::lock_guard lock(mutex_);
@@ -256,7 +257,7 @@ StatisticsLog::StatisticsLog(const std::string& log_dir, int rank)
 
 void StatisticsLog::log_scalar(std::string_view name, double value, std::int64_t iteration) {
   fmt::memory_buffer line;
-  const double printed = std::isnan(value) ? NAN : value;  // Python prints no NaN's sign
+  const double printed = std::isnan(value) ? NAN : value;  // Python prints NaN without a sign
   fmt::format_to(std::back_inserter(line),
                  FMT_COMPILE("{} - INFO - {} \t\t\t\t iteration={:06} \t\t\t\t value={:.4f}"),
                  clock_.now(), printable(name), iteration, printed);

@@ -1,4 +1,4 @@
-// The text logs: messages, and one line per statistic, in the lines and files that scripts of
+// The text logs: messages, and one line per statistic, in the line format and files that scripts of
 // nvidia-dlfw-inspect expect.
 #pragma once
 
@@ -23,8 +23,8 @@ namespace telens::debug {
 //                                         NVDLFW_INSPECT_LOG_TIMESTAMP
 class LogFile {
  public:
-  // <log_dir>/<folder>/nvdlfw_inspect_globalrank-<rank>.log. Where it cannot be written, or not any
-  // more, one line on stderr says so, and lines go nowhere: logging never stops training.
+  // Opens <log_dir>/<folder>/nvdlfw_inspect_globalrank-<rank>.log. If it cannot be written, now or
+  // later, one line on stderr reports it, and lines are discarded: logging never stops training.
   LogFile(const std::string& log_dir, std::string_view folder, int rank);
 
   ~LogFile();
@@ -40,12 +40,12 @@ class LogFile {
   void give_up(std::string_view reason);
   void write_out();
 
-  std::mutex mutex_;  // over what follows
+  std::mutex mutex_;  // guards the members below
   std::string path_;
   int descriptor_ = -1;
   std::string waiting_;  // not written yet
   std::uintmax_t bytes_ = 0;
-  std::uintmax_t limit_;  // the most bytes of a file: writing beyond it ends the process (SIGXFSZ)
+  std::uintmax_t limit_;  // maximum bytes of a file: writing beyond it ends the process (SIGXFSZ)
 };
 
 // "2026-11-21 18:12:21,123", local time, as Python's logging writes it.
@@ -59,8 +59,8 @@ class LogClock {
   std::string text_;  // formatting a date costs more than the rest of a line
 };
 
-// Tells new texts from those it has seen. Of more than kMost it forgets the oldest, so that a
-// program whose messages never repeat does not grow with them.
+// Detects repeated texts. It drops the oldest of more than kMost texts, so that its memory is
+// bounded if a program's messages never repeat.
 class SeenTexts {
  public:
   static constexpr std::size_t kMost = 1 << 16;  // about 10 MB of lines
@@ -73,28 +73,29 @@ class SeenTexts {
   std::deque<const std::string*> oldest_first_;  // in texts_, which does not move its elements
 };
 
-// Messages: in the file from NVDLFW_INSPECT_LOG_LEVEL (default INFO) on, on stderr from WARNING on.
+// Messages: in the file from NVDLFW_INSPECT_LOG_LEVEL (default INFO) up, on stderr from WARNING up.
 class MessageLog {
  public:
   MessageLog();
 
-  // Begins the file, with what was written before; until then nothing on disk is touched.
+  // Opens the file and writes the earlier messages; before this call, nothing on disk is touched.
   void open(const std::string& log_dir, int rank);
 
-  // Any thread. What is unseen in names and texts is escaped; a text of several lines is indented
-  // from the second one on. Once per text, layer and `once_per` (see SeenTexts); returns whether it
-  // was written now.
+  // Thread-safe. Escapes invisible characters in names and texts; indents a multi-line text from
+  // the second line on. Writes once per text, layer and `once_per` (see SeenTexts); returns true if
+  // it was written now.
   bool write(std::string_view message, std::string_view layer_name, LogLevel level,
              std::string_view once_per = {}, bool on_stderr = true);
   void flush();
 
-  // Begins the lines on stderr of all logs of the process; "telens: " if never called. Any thread.
+  // Sets the prefix of the lines that the process's logs write to stderr; the default is "telens:
+  // ". Any thread.
   static void set_prefix(std::string prefix);
 
  private:
   std::optional<LogFile> file_;
   LogLevel level_;
-  std::mutex mutex_;                  // over what follows, and the making of the file
+  std::mutex mutex_;                  // guards the members below, and the creation of the file
   std::vector<std::string> waiting_;  // lines for the file
   LogClock clock_;
   SeenTexts written_;

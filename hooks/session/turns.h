@@ -1,4 +1,4 @@
-// Calls of the session API that exclude each other: one thread at a time is in one of them.
+// Mutual exclusion of session API calls: one thread at a time is in one of them.
 #pragma once
 
 #include <cxxabi.h>
@@ -12,7 +12,7 @@ namespace telens::debug {
 
 class Turns {
  public:
-  // Runs `work` when it is this thread's turn. Returns what it throws; null: nothing.
+  // Runs `work` when it is this thread's turn. Returns its exception; null if it does not throw.
   template <typename Work>
   std::exception_ptr run(const Work& work) {
     const std::lock_guard lock(mutex_);
@@ -20,16 +20,16 @@ class Turns {
     return thrown_by(work);
   }
 
-  // Under the lock: in how many turns this thread is, one within the other.
+  // Called under the lock: returns how many nested turns this thread is in.
   int depth() const { return depth_; }
 
-  // Locked if it is this thread's turn within the limit.
+  // Returns a lock, which is locked if this thread's turn comes within the limit.
   std::unique_lock<std::recursive_timed_mutex> wait(std::chrono::seconds limit) {
     return std::unique_lock(mutex_, limit);
   }
 
-  // Returns what `work` throws; null: nothing. The unwinding of a thread that ends is no exception,
-  // and passes.
+  // Returns the exception of `work`; null if it does not throw. The unwinding of a thread that ends
+  // is not an exception, and propagates.
   template <typename Work>
   static std::exception_ptr thrown_by(const Work& work) {
     try {
@@ -43,8 +43,8 @@ class Turns {
   }
 
  private:
-  // A turn counts until it is left, also by a thread that ends within it: as long as one is
-  // counted, the session cannot end.
+  // A turn counts until it is left, also by a thread that ends within it: while one is counted, the
+  // session cannot end.
   class Counted {
    public:
     explicit Counted(int& depth) : depth_(depth) { ++depth_; }

@@ -1,5 +1,5 @@
-// Tells the run file in which iterations a layer's delayed scaling has no amax history yet: then
-// the scale is 1, and what a cast loses says nothing about how FP8 fits.
+// Records in the run file the iterations in which a layer's delayed scaling does not have an amax
+// history yet: in these the scale is 1, and the losses of a cast do not show how well FP8 fits.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@ namespace telens::debug {
 
 class WarmUpNotes {
  public:
-  // A history that is never updated, as in evaluation alone, is told for this many iterations:
-  // after that it is no warm-up.
+  // A history that is never updated, for example if the model is only evaluated, is recorded for
+  // this many iterations; after that it is not a warm-up.
   static constexpr int kMost = 16;
 
   explicit WarmUpNotes(EventLog& events) : events_(events) {}
 
-  // A tensor of the layer is seen that this quantizer casts; nullptr: none does. Any thread; once
-  // there is a history it costs one comparison.
+  // Notes a tensor of the layer that this quantizer casts; nullptr if none does. Any thread; once a
+  // history exists, it costs one comparison.
   void see(std::string_view layer_name, std::int64_t iteration, const Quantizer* quantizer) {
     if (quantizer == nullptr || quantizer->history_updates() != 0) return;
     note(layer_name, iteration);
@@ -37,7 +37,7 @@ class WarmUpNotes {
 
   EventLog& events_;
   std::mutex mutex_;
-  std::map<std::string, Noted, std::less<>> noted_;  // by layer
+  std::map<std::string, Noted, std::less<>> noted_;  // keyed by layer
 };
 
 }  // namespace telens::debug
