@@ -81,7 +81,7 @@ struct RoutingPlan {
   std::shared_ptr<const void> answers = {};  // the listener's own data: each feature's answers
 };
 
-// Sent by a layer with its request for a routing plan.
+// A layer's request for a routing plan.
 struct RoutingRequest {
   bool under_recipe = false;  // inside fp8_autocast with enabled=True
   // For code that watches its own layers: also ask fp8_gemm_enabled for GEMMs whose operands are

@@ -8,7 +8,7 @@
 namespace telens::debug {
 
 struct Finding {
-  std::string cause;  // a stable word, as "nonfinite"
+  std::string cause;  // a stable word, such as "nonfinite"
   std::string layer;  // "" if it does not concern a single layer
   std::int64_t first_iteration = 0;
   std::int64_t last_iteration = 0;  // last iteration in which it was seen

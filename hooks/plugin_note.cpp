@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kOwner = "telens";
 constexpr std::uint32_t kVersionsType = 1;
-constexpr std::size_t kNoteAlignment = 4;  // bytes; of name and description
+constexpr std::size_t kNoteAlignment = 4;  // bytes, for name and description
 // A library has about ten segments, and notes of a few hundred bytes. A corrupt number of segments,
 // each as long as the file, would take hours to scan.
 constexpr std::size_t kMostSegments = 256;

@@ -57,7 +57,7 @@ std::string different_sections(const std::string& config_text, const debug::Redu
   for (const std::string& lines : gather_texts(own, *world)) {
     of_ranks.push_back(by_section(lines));
   }
-  std::map<std::string, std::vector<int>> different;  // from rank 0's
+  std::map<std::string, std::vector<int>> different;  // sections that differ from rank 0
   for (std::size_t rank = 1; rank < of_ranks.size(); ++rank) {
     const int number = static_cast<int>(rank);
     const auto note = [&](const auto& sections, const auto& others) {

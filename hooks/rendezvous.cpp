@@ -101,7 +101,7 @@ class StoreRendezvous {
 
  private:
   std::string last() const { return fmt::format("telens/begin/last/{}", rank_); }
-  // This rank's next rendezvous is a later one.
+  // Takes part in this rendezvous: this rank's next one has a larger number.
   void take_part() {
     store_->add(last(), number_ - before_);
     before_ = number_;

@@ -72,7 +72,7 @@ double SectionBudget::cost() const {
   if (durations_.known()) {
     return charged + static_cast<double>(measured_.runs) * durations_.hidden_cost();
   }
-  // At most half of the step's other time.
+  // Assumes at most half of the step's other time.
   const double rest = std::max(0.0, measured_.seconds - charged);
   return charged + std::min((kAssumedCost - 1) * charged, rest / 2);
 }

@@ -99,7 +99,8 @@ class SectionBudget final : public Decider {
   // Returns the measured cost, including the time that is charged to no section.
   double cost() const;
 
-  // Returns two due iterations, or kFewestSteps if that is more.
+  // Returns the number of steps in a window: two periods of the due iterations, or kFewestSteps if
+  // that is more.
   std::int64_t window() const;
   // Returns the lowest level from `lowest` on at which the measured cost, scaled to that level's
   // frequency, takes at most this share of the step time.

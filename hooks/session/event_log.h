@@ -47,12 +47,12 @@ class EventLog {
     messages_.write(text, {}, level, {}, /*on_stderr=*/false);
   }
 
-  // Writes an event of this kind and a message; repeated for each new iteration.
+  // Writes an event of this kind and a message; the message is written once per text and iteration.
   void announce(std::string_view kind, const std::string& text, std::string_view layer_name,
                 LogLevel level = LogLevel::warning);
 
-  // Writes an event for this iteration and layer, without a message. For kinds that have at most
-  // one event per layer.
+  // Writes an event for this iteration and layer, without a message. For kinds that have at most as
+  // many events as there are layers.
   void mark(std::int64_t iteration, std::string_view kind, std::string_view text,
             std::string_view layer_name);
 

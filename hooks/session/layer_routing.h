@@ -32,8 +32,9 @@ struct FeatureInstance {
   bool is_foreign() const;
   // Returns true if its answers depend on the current limits of a budget.
   bool schedules_are_thinned() const;
-  // Returns true if its observing calls are made in such a forward. Classes that parse their own
-  // configuration are called in all forwards, as the contract requires.
+  // Returns true if its observing calls are made in a forward of this kind (evaluation or
+  // training). Classes that parse their own configuration are called in all forwards, as the
+  // contract requires.
   bool looks_at(bool evaluation) const;
   // Returns true if the configuration selects one of an attention's own tensors for it, so that
   // attentions also ask it. A class that parses its own configuration is not asked.
@@ -151,7 +152,7 @@ class LayerRouting final : public LayerState {
     std::int64_t next = 0;    // the iteration to ask in
     std::int64_t asked = -1;  // the iteration it was last asked in
     bool enabled = false;     // the last answer
-    bool for_ever = false;    // an alteration that holds in all later iterations
+    bool for_ever = false;    // true for an alteration that holds in all later iterations
 
     std::int64_t counted = -1;       // the last counted iteration
     std::int64_t times_enabled = 0;  // iterations in which the feature returned enabled

@@ -63,7 +63,7 @@ class RankChecks {
   // same on all ranks.
   std::size_t capacity_ = 64;
   std::int64_t exchanges_ = 0;
-  std::atomic<bool> alone_{false};  // a rank did not come
+  std::atomic<bool> alone_{false};  // a rank did not arrive
 };
 
 }  // namespace telens::debug

@@ -342,7 +342,8 @@ void Session::stop_if_asked() {
   throw RunStopped(message);
 }
 
-// Not for a program that an exception ended: it may not have reached its layers or its first step.
+// Not called for a program that an exception ended: it may not have reached its layers or its first
+// step.
 void Session::warn_of_missing_calls() {
   // Layers of other ranks are not known here.
   const LogLevel level = options_.world_size > 1 ? LogLevel::info : LogLevel::warning;

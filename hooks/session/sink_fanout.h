@@ -17,7 +17,8 @@ namespace telens::debug {
 class SinkFanout {
  public:
   // The loggers are taken from the options: statistics_logger replaces tb_writer, and either
-  // replaces the text file. A logger that throws is reported as text, and not called again.
+  // replaces the text file. A logger that throws is reported through OnLoggerFailure and not called
+  // again.
   using OnLoggerFailure = std::function<void(const std::string& text)>;
   SinkFanout(Sink& run_file, const record::NameTable& names, const InitializeOptions& options,
              OnLoggerFailure on_logger_failure);

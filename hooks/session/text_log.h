@@ -19,7 +19,7 @@ namespace telens::debug {
 // One log file that lines are appended to. Its name follows the environment:
 //   NVDLFW_INSPECT_ENABLE_LOG_OVERWRITE   1 (default): truncate; 0: append
 //   NVDLFW_INSPECT_ENABLE_LOG_TIMESTAMP   1: nvdlfw_inspect_<YYYYmmdd_HHMMSS>_globalrank-<r>.log,
-//                                         the stamp from, or else put into,
+//                                         with the stamp of, or else set in,
 //                                         NVDLFW_INSPECT_LOG_TIMESTAMP
 class LogFile {
  public:
@@ -88,8 +88,8 @@ class MessageLog {
              std::string_view once_per = {}, bool on_stderr = true);
   void flush();
 
-  // Sets the prefix of the lines that the process's logs write to stderr; the default is "telens:
-  // ". Any thread.
+  // Sets the prefix of the lines that the process's logs write to stderr, "telens: " by default.
+  // Any thread.
   static void set_prefix(std::string prefix);
 
  private:
