@@ -1,4 +1,4 @@
-// From a high-precision format, known at run time, to the C++ type of an element.
+// Dispatch from a high-precision format, known at run time, to the C++ type of its elements.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -11,7 +11,7 @@
 
 namespace telens {
 
-// Calls visitor.operator()<T>(). The caller has checked the format: any other one is its mistake.
+// Calls visitor.operator()<T>(). The caller must have checked the format.
 template <typename Visitor>
 decltype(auto) dispatch_element_type(FormatId format, Visitor&& visitor) {
   switch (format) {

@@ -22,7 +22,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using Floats = hn::ScalableTag<float>;
 using FloatVec = hn::Vec<Floats>;
-using Halves = hn::Rebind<std::uint16_t, Floats>;  // as many 16-bit lanes
+using Halves = hn::Rebind<std::uint16_t, Floats>;  // equally many 16-bit lanes
 
 inline constexpr Floats kFloats{};
 inline constexpr Halves kHalves{};
@@ -38,7 +38,7 @@ HWY_INLINE FloatVec load(const c10::BFloat16* from) {
 
 HWY_INLINE FloatVec load(const c10::Half* from) {
 #if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2
-  // Without F16C Highway takes infinity and NaN for numbers.
+  // Without F16C, Highway decodes infinity and NaN as numbers.
   float values[hn::MaxLanes(kFloats)];
   for (std::size_t i = 0; i < hn::Lanes(kFloats); ++i) values[i] = static_cast<float>(from[i]);
   return hn::LoadU(kFloats, values);
@@ -59,7 +59,7 @@ HWY_INLINE void store(FloatVec value, c10::BFloat16* to) {
   const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(words, 0x7FFF))));
   const auto quiet_nan = hn::Set(words, 0x7FC0);
   const auto codes = hn::IfThenElse(hn::RebindMask(words, hn::IsNaN(value)), quiet_nan, rounded);
-  // The saturating conversion from int32 is exact: codes lie below 2^16.
+  // The saturating conversion from int32 is exact because codes are less than 2^16.
   const hn::RebindToSigned<Floats> integers;
   hn::StoreU(hn::DemoteTo(kHalves, hn::BitCast(integers, codes)), kHalves,
              reinterpret_cast<std::uint16_t*>(to));
@@ -67,7 +67,7 @@ HWY_INLINE void store(FloatVec value, c10::BFloat16* to) {
 
 HWY_INLINE void store(FloatVec value, c10::Half* to) {
 #if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2
-  // Without F16C Highway truncates.
+  // Without F16C, Highway truncates instead of rounding.
   float values[hn::MaxLanes(kFloats)];
   hn::StoreU(value, kFloats, values);
   for (std::size_t i = 0; i < hn::Lanes(kFloats); ++i) to[i] = values[i];
@@ -88,7 +88,8 @@ struct FullLanes {
   }
 };
 
-// The same at a row's end, with zeros behind its last element.
+// Reads memory at the last position of a row, which is shorter than a vector. The lanes after the
+// last element are zero.
 struct LastLanes {
   std::int64_t position;
   std::size_t count;
@@ -108,8 +109,8 @@ HWY_INLINE void store_first(FloatVec value, std::size_t count, T* to) {
   std::memcpy(to, lanes, count * sizeof(T));
 }
 
-// to[i] = value of element i, where value(at) gives a vector from at(row), row a pointer to the
-// first element of any array of the same length. `to` may be one of those arrays.
+// Writes to[i] = value of element i. `value(at)` computes a vector from at(row), with `row` a
+// pointer to the first element of any array of the same length. `to` may be one of those arrays.
 template <typename T, typename Value>
 HWY_INLINE void map_lanes(std::int64_t length, T* to, const Value& value) {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(kFloats));

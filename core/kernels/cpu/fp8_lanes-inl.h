@@ -1,8 +1,8 @@
-// Encoding and decoding of the number formats in vectors, with the bits of core/formats/convert.h.
+// Encoding and decoding of the number formats in vectors, bit for bit like core/formats/convert.h.
 // Included once for every SIMD target (Highway's foreach_target).
 //
-// Everything works on magnitudes: the sign bit is split off before and put back after, so that the
-// sign of a NaN does not depend on what a processor's multiplication makes of it.
+// All functions work on magnitudes. The sign bit is removed before and restored after, so the sign
+// of a NaN does not depend on the processor's multiplication.
 #if defined(TELENS_CORE_KERNELS_CPU_FP8_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TELENS_CORE_KERNELS_CPU_FP8_LANES_INL_H_
 #undef TELENS_CORE_KERNELS_CPU_FP8_LANES_INL_H_
@@ -34,21 +34,20 @@ using Vector32 = hn::Vec<Codes32>;
 
 inline constexpr std::uint16_t kSign16 = 0x8000;
 
-// Two vectors of 32-bit lanes whose lanes take turns in one vector of 16-bit lanes: `even` has the
-// lanes 0, 2, 4, ... of it.
+// Two vectors of 32-bit lanes that interleave to one vector of 16-bit lanes: `even` has its lanes
+// 0, 2, 4, ...
 template <typename Vector>
 struct Turns {
   Vector even;
   Vector odd;
 };
 
-// How far ahead memory that is read once is fetched: a page, because the processor's own
-// prefetching stops at the end of one. (Quantizing data that is not in the cache: 1.4 times as
-// fast.)
+// Prefetch distance of memory that is read once: a page, because the hardware prefetcher stops at
+// the end of a page. Quantizing data that is not in the cache is 1.4 times as fast with it.
 inline constexpr std::size_t kBytesAhead = 4096;
 
-// The vector at `from` in memory that is being read from front to back. The address ahead may lie
-// beyond the end, which is no pointer of C++ but which a prefetch takes without harm.
+// Loads the vector at `from` in memory that is read front to back. The prefetched address may be
+// past the end: that is not a valid pointer in C++, but a prefetch of it is harmless.
 template <typename Tag>
 HWY_INLINE hn::Vec<Tag> load_ahead(Tag lanes, const hn::TFromD<Tag>* from) {
   const auto ahead = reinterpret_cast<std::uintptr_t>(from) + kBytesAhead;
@@ -56,11 +55,11 @@ HWY_INLINE hn::Vec<Tag> load_ahead(Tag lanes, const hn::TFromD<Tag>* from) {
   return hn::LoadU(lanes, from);
 }
 
-// Bits by which a mantissa of FP32 is longer than the format's.
+// Mantissa bits of FP32 minus mantissa bits of the format.
 template <typename Format>
 inline constexpr int kExtraMantissaBits = FP32::kMantissaBits - Format::kMantissaBits;
 
-// a > b for codes without sign: x86 has signed comparisons alone before AVX-512.
+// a > b for unsigned codes. x86 has only signed comparisons before AVX-512.
 template <typename Tag>
 HWY_INLINE hn::Mask<Tag> greater(Tag codes, hn::Vec<Tag> a, hn::TFromD<Tag> b) {
   const hn::RebindToSigned<Tag> integers;
@@ -77,20 +76,21 @@ HWY_INLINE Turns<FloatVector> widen_bf16(Vector16 codes) {
           hn::BitCast(floats, hn::And(both, hn::Set(pairs, 0xffff0000)))};
 }
 
-// encode<Format>(|value|, saturation). Values have their sign bits clear, but for NaNs, which may
-// have either.
+// encode<Format>(|value|, saturation). The sign bits of the values are clear, except that a NaN may
+// have either sign.
 //
 // Rounding: a magnitude in [2^e, 2^(e+1)) added to 2^(e + kExtraMantissaBits) gives a float whose
-// unit in the last place is that of Format, 2^(e - M); its low bits count those units. Below the
-// smallest normal, e stays that normal's exponent: the unit of subnormals. Units that round up to
-// the next power of two carry into the code's exponent field.
+// unit in the last place is Format's unit at that exponent, 2^(e - M). Its low bits count these
+// units. Below the smallest normal, e stays the exponent of the smallest normal, which gives the
+// unit of subnormals. Units that round up to the next power of two carry into the code's exponent
+// field.
 //
-// Exponents are computed on the upper halves of the floats, two values at a time. Where they leave
-// the range the units are nonsense, but the code cannot come out below the largest one.
+// Exponents are computed on the upper halves of the floats, two values at a time. If an exponent is
+// out of range, its units are meaningless, but the resulting code is never below the largest one.
 template <typename Format, Saturation saturation>
 HWY_INLINE Vector16 encode_magnitudes(Turns<FloatVector> values) {
   static_assert(saturation == Saturation::saturating || Format::kHasInfinity);
-  constexpr int kFieldShift = BF16::kMantissaBits;  // place of the exponent field in an upper half
+  constexpr int kFieldShift = BF16::kMantissaBits;  // position of the exponent field
   constexpr std::uint16_t kSmallestField = (FP32::kBias + Format::kMinExponent) << kFieldShift;
   constexpr std::uint16_t kMagicOffset = kExtraMantissaBits<Format> << kFieldShift;
   constexpr std::uint16_t kLargestCode =
@@ -102,7 +102,7 @@ HWY_INLINE Vector16 encode_magnitudes(Turns<FloatVector> values) {
   const auto upper =
       hn::And(hn::OddEven(hn::BitCast(codes, values.odd), hn::BitCast(codes, upper_even)),
               hn::Set(codes, BF16::kMagnitudeMask));
-  // How far the exponent field lies above the smallest normal's; 0 below it.
+  // The exponent field minus the field of the smallest normal; 0 if it is smaller.
   auto distance = hn::SaturatedSub(hn::And(upper, hn::Set(codes, BF16::kTopExponentCode)),
                                    hn::Set(codes, kSmallestField));
   const auto magic = widen_bf16(hn::Add(distance, hn::Set(codes, kSmallestField + kMagicOffset)));
@@ -114,7 +114,7 @@ HWY_INLINE Vector16 encode_magnitudes(Turns<FloatVector> values) {
   if constexpr (Format::kMantissaBits <= kFieldShift) {
     exponent = hn::ShiftRight<kFieldShift - Format::kMantissaBits>(distance);
   } else {
-    // Two above the largest exponent is enough to be beyond the range, and keeps to 16 bits.
+    // Two above the largest exponent is out of range and fits 16 bits.
     constexpr int kBeyond = Format::kMaxExponent + 2 - Format::kMinExponent;
     distance = hn::Min(distance, hn::Set(codes, kBeyond << kFieldShift));
     exponent = hn::ShiftLeft<Format::kMantissaBits - kFieldShift>(distance);
@@ -124,14 +124,14 @@ HWY_INLINE Vector16 encode_magnitudes(Turns<FloatVector> values) {
   return hn::IfThenElse(is_nan, hn::Set(codes, Format::kNanCode), code);
 }
 
-// encode<Format>(value, non_saturating) of magnitudes, infinite and NaN included.
+// encode<Format>(value, non_saturating) of magnitudes, including infinity and NaN.
 template <typename Format>
 HWY_INLINE Vector16 round_magnitudes(Turns<FloatVector> values) {
   if constexpr (Format::kId != FormatId::bf16) {
     return encode_magnitudes<Format, Saturation::non_saturating>(values);
   } else {
-    // BF16 has the exponents of FP32: rounding is an addition to the bits. A quiet NaN without
-    // payload passes unharmed.
+    // BF16 has the exponents of FP32: rounding is an integer addition. A quiet NaN without payload
+    // is unchanged.
     const Codes16 codes;
     const Codes32 words;
     const auto rounded = [&](FloatVector value) HWY_ATTR {
@@ -144,7 +144,7 @@ HWY_INLINE Vector16 round_magnitudes(Turns<FloatVector> values) {
   }
 }
 
-// decode<Format>(code) of codes without sign; NaNs keep their payload.
+// decode<Format>(code) of unsigned codes; NaNs keep their payload.
 template <typename Format>
 HWY_INLINE FloatVector decode_magnitude(Vector32 code) {
   static_assert(Format::kHasInfinity);
@@ -155,7 +155,7 @@ HWY_INLINE FloatVector decode_magnitude(Vector32 code) {
 
   const auto shifted = hn::ShiftLeft<kExtraMantissaBits<Format>>(code);
   const auto normal = hn::Add(shifted, hn::Set(words, kRebias));
-  // Read as the mantissa of the smallest normal, a subnormal is too large by just that normal.
+  // A subnormal read as the mantissa of the smallest normal is too large by exactly that normal.
   const auto subnormal =
       hn::Sub(hn::BitCast(floats, hn::Add(shifted, hn::Set(words, kSmallestNormal))),
               hn::Set(floats, Format::kSmallestNormal));
@@ -180,7 +180,7 @@ struct SubnormalsInBf16 {
   }
 };
 
-// The BF16 codes of FP8 codes without sign: exact. NaN becomes BF16::kNanCode.
+// The BF16 codes of unsigned FP8 codes. Exact. NaN becomes BF16::kNanCode.
 template <typename Format>
 HWY_INLINE Vector16 decode_magnitude_to_bf16(Vector16 code) {
   static constexpr SubnormalsInBf16<Format> kSubnormals;
@@ -191,8 +191,8 @@ HWY_INLINE Vector16 decode_magnitude_to_bf16(Vector16 code) {
   const Codes8 bytes;
 
   const auto normal = hn::Add(hn::ShiftLeft<kExtraBits>(code), hn::Set(codes, kRebias));
-  // Entry i is the bytes 2 i and 2 i + 1. The masks keep normal codes, whose entry is not used,
-  // from indexing beyond the table.
+  // Entry i is the bytes 2 i and 2 i + 1. The masks keep the index of a normal code, whose entry is
+  // not used, inside the table.
   const auto entry = hn::And(code, hn::Set(codes, 7));
   const auto index =
       hn::Add(hn::Or(hn::ShiftLeft<1>(entry), hn::ShiftLeft<9>(entry)), hn::Set(codes, 0x0100));

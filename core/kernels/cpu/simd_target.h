@@ -1,5 +1,5 @@
-// The vector instructions that the CPU kernels use: the best of the processor, unless a test or
-// a benchmark asks for others.
+// The vector instructions that the CPU kernels use: the best of the processor, unless a test or a
+// benchmark selects others.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace telens::kernels {
 
-// A set of vector instructions that the kernels are compiled for and this processor has.
+// A set of vector instructions for which the kernels are compiled and which this processor has.
 struct SimdTarget {
   std::int64_t bit;  // Highway's HWY_AVX2 and so on
   std::string name;  // "AVX3" is AVX-512
@@ -19,8 +19,8 @@ struct SimdTarget {
 // Best first; the last one is the compiler's baseline.
 TELENS_EXPORT std::vector<SimdTarget> simd_targets();
 
-// While it lives, all kernels of the process use the given target, on every thread. Do not nest,
-// and do not run kernels while it is made or destroyed.
+// Selects the given target for all kernels of the process, on every thread, during its lifetime.
+// Not nestable. No kernel may run during construction or destruction.
 class TELENS_EXPORT ScopedSimdTarget {
  public:
   explicit ScopedSimdTarget(const SimdTarget& target);

@@ -1,5 +1,5 @@
-// Functions that the GPU approximates in one instruction each: device code. For what is rounded to
-// 16 bits afterwards. Errors are those of the PTX ISA manual, "ex2" and "rcp".
+// Device code. Functions that the GPU approximates in one instruction each, for results that are
+// rounded to 16 bits afterwards. Errors are quoted from the PTX ISA manual, "ex2" and "rcp".
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@
 namespace telens::cuda {
 
 struct Approximations {
-  // 2^x, of a relative error of at most 2^-22; 0 where that is below 2^-126.
+  // 2^x with a relative error of at most 2^-22; 0 if the result is below 2^-126.
   static TELENS_DEVICE float exp2(float x) {
 #if defined(__CUDA_ARCH__)
     float result;
@@ -20,7 +20,7 @@ struct Approximations {
 #endif
   }
 
-  // 1 / x, of a relative error of at most 2^-23; 0 where that is below 2^-126.
+  // 1 / x with a relative error of at most 2^-23; 0 if the result is below 2^-126.
   static TELENS_DEVICE float reciprocal(float x) {
 #if defined(__CUDA_ARCH__)
     float result;

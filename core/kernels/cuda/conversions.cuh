@@ -1,5 +1,5 @@
-// Conversions between formats with the GPU's own instructions, and on the host with core/formats,
-// whose bits they are to have. The instructions' results are those of the PTX ISA manual, "cvt".
+// Conversions between formats with GPU instructions, or on the host with core/formats. Both give
+// the same bits. The PTX ISA manual, "cvt", specifies the instructions' results.
 #pragma once
 
 #include <cmath>
@@ -10,7 +10,7 @@
 
 namespace telens::cuda {
 
-// The FP32 value of a code of BF16, FP16 or FP32. Exact; a NaN stays one.
+// The FP32 value of a BF16, FP16 or FP32 code. Exact; a NaN stays a NaN.
 template <SignedFormat Format>
 TELENS_DEVICE float widen(typename Format::Bits code) {
   if constexpr (Format::kId == FormatId::fp32) {
@@ -28,8 +28,9 @@ TELENS_DEVICE float widen(typename Format::Bits code) {
   }
 }
 
-// The code of BF16, FP16 or FP32 nearest to the value, ties to even; infinity beyond the range, and
-// the NaN of core/formats with the value's sign. The instruction makes all NaNs 0x7fff.
+// The BF16, FP16 or FP32 code nearest to the value, ties to even. Values beyond the range become
+// infinity. A NaN becomes the NaN of core/formats with the value's sign; the instruction makes all
+// NaNs 0x7fff.
 template <SignedFormat Format>
 TELENS_DEVICE typename Format::Bits narrow(float value) {
   if constexpr (Format::kId == FormatId::fp32) {
@@ -51,7 +52,8 @@ TELENS_DEVICE typename Format::Bits narrow(float value) {
   }
 }
 
-// Those of two values in BF16 or FP16, the first in the lower half. A NaN becomes one of any sign.
+// The codes of two values in BF16 or FP16, the first in the lower half. A NaN becomes a NaN of
+// either sign.
 template <SignedFormat Format>
 TELENS_DEVICE std::uint32_t narrow_pair(float first, float second) {
 #if defined(__CUDA_ARCH__)
@@ -67,8 +69,8 @@ TELENS_DEVICE std::uint32_t narrow_pair(float first, float second) {
 #endif
 }
 
-// The codes of two magnitudes, saturating, the first in the low byte. Values are not negative or
-// NaN of any sign; a NaN becomes 0x7f.
+// The saturated codes of two magnitudes, the first in the low byte. Values are not negative, or NaN
+// of either sign. A NaN becomes 0x7f.
 template <SignedFormat Format>
 TELENS_DEVICE std::uint32_t encode_magnitudes(float first, float second) {
   static_assert(Format::kWidth == 8 && Format::kNanCode == 0x7f);
@@ -88,14 +90,14 @@ TELENS_DEVICE std::uint32_t encode_magnitudes(float first, float second) {
 #endif
 }
 
-// The code of a magnitude in E2M1, saturating; of a NaN that of the largest value.
+// The saturated E2M1 code of a magnitude. A NaN gets the code of the largest value.
 TELENS_DEVICE std::uint32_t encode_e2m1_magnitude(float value) {
-  // Codes count steps, which are halves below 1 and double with each power of two from 2 on. To add
-  // 2^22 times the power of two below a value rounds the value to its steps: the sum's bits are
-  // those of what was added, and how many steps there are.
+  // Codes count steps. A step is a half below 1 and doubles with each power of two from 2 on.
+  // Adding 2^22 times the value's power of two rounds the value to a multiple of its step. The bits
+  // of the sum are the bits of the added number plus the number of steps.
   constexpr std::uint32_t kExponent = FP32::kTopExponentCode;
   constexpr std::uint32_t kTo2To22 = 22U << FP32::kMantissaBits;
-  constexpr int kToSteps = FP32::kMantissaBits - E2M1::kMantissaBits;  // two a power of two
+  constexpr int kToSteps = FP32::kMantissaBits - E2M1::kMantissaBits;  // two steps per power of two
   constexpr std::uint32_t kStepsBefore = (bits_as<std::uint32_t>(1.0F) + kTo2To22) >> kToSteps;
   const float bounded = value < E2M1::kMax ? value : E2M1::kMax;  // a NaN becomes the bound
   const std::uint32_t added =
@@ -104,7 +106,8 @@ TELENS_DEVICE std::uint32_t encode_e2m1_magnitude(float value) {
   return sum - added + (added >> kToSteps) - kStepsBefore;
 }
 
-// The FP32 values of two codes of E4M3 or E5M2, the first in the low byte. Exact; a NaN stays one.
+// The FP32 values of two codes of E4M3 or E5M2, the first in the low byte. Exact; a NaN stays a
+// NaN.
 struct FloatPair {
   float first;
   float second;
@@ -113,7 +116,7 @@ struct FloatPair {
 template <SignedFormat Format>
 TELENS_DEVICE FloatPair decode_pair(std::uint16_t codes) {
 #if defined(__CUDA_ARCH__)
-  std::uint32_t halves;  // every FP8 value is a FP16 value
+  std::uint32_t halves;  // every FP8 value is an FP16 value
   if constexpr (Format::kId == FormatId::e4m3) {
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(codes));
   } else {
@@ -127,12 +130,12 @@ TELENS_DEVICE FloatPair decode_pair(std::uint16_t codes) {
 #endif
 }
 
-// Those of two magnitudes of E2M1, one a byte.
+// The values of two E2M1 magnitudes, one per byte.
 TELENS_DEVICE FloatPair decode_e2m1_magnitudes(std::uint16_t codes) {
 #if defined(__CUDA_ARCH__)
-  // As the top of FP16's bits below its sign they are the values under FP16's bias.
+  // Shifted to the top bits below FP16's sign, the codes are the values under FP16's bias.
   constexpr int kShift = FP16::kMantissaBits - E2M1::kMantissaBits;
-  // The power of two between the biases, twice.
+  // The power of two that converts the bias, in both halves.
   constexpr std::uint32_t kRebias = static_cast<std::uint32_t>(2 * FP16::kBias - E2M1::kBias)
                                     << FP16::kMantissaBits;
   static_assert(kRebias == 0x7400U);
@@ -147,7 +150,7 @@ TELENS_DEVICE FloatPair decode_e2m1_magnitudes(std::uint16_t codes) {
 #endif
 }
 
-// Two 16-bit lanes a word: Hopper has instructions for these (VIMNMX.U16x2, .S16x2).
+// Two 16-bit lanes per word: Hopper has instructions for these (VIMNMX.U16x2, .S16x2).
 TELENS_DEVICE std::uint32_t max_u16x2(std::uint32_t a, std::uint32_t b) {
 #if defined(__CUDA_ARCH__)
   return __vmaxu2(a, b);
@@ -182,8 +185,8 @@ TELENS_DEVICE std::uint32_t min_s16x2(std::uint32_t a, std::uint32_t b) {
 #endif
 }
 
-// Bytes of the pair (low: b's or a's byte 0) picked by the four hexadecimal digits of `selector`,
-// the last one for the lowest byte: digits 0 to 3 are the bytes of a, 4 to 7 those of b.
+// Selects bytes of the pair (low: byte 0 of a or b) by the four hexadecimal digits of `selector`.
+// The last digit selects the lowest byte. Digits 0 to 3 are the bytes of a, 4 to 7 the bytes of b.
 TELENS_DEVICE std::uint32_t permute_bytes(std::uint32_t a, std::uint32_t b,
                                           std::uint32_t selector) {
 #if defined(__CUDA_ARCH__)

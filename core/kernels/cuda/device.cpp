@@ -10,13 +10,13 @@
 namespace telens::cuda {
 namespace {
 
-constexpr int kLeastMajor = 9;  // compute capability of Hopper, the first with FP8 GEMMs of ours
+constexpr int kLeastMajor = 9;  // Hopper's compute capability: the first with our FP8 GEMMs
 
-// Properties of a device, asked once.
+// Properties of a device, queried once.
 struct DeviceProperties {
   std::once_flag asked;
   int multiprocessors = 0;
-  std::string refusal;  // empty: fit for use
+  std::string refusal;  // empty if the device is supported
 };
 
 int attribute(cudaDeviceAttr name, int device) {

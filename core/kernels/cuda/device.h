@@ -1,4 +1,5 @@
-// The begin of every CUDA binding: the tensor's device made current, its stream, and errors.
+// The first steps of every CUDA binding: makes the tensor's device current, gets its stream, and
+// checks errors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,8 +14,9 @@
 
 namespace telens::cuda {
 
-// Makes the tensor's device the current one until it goes out of scope. Refuses cards that the
-// kernels are not built for, and drivers older than the CUDA toolkit, by name.
+// Makes the tensor's device current until the end of the scope. Throws if the card is not one of
+// those for which the kernels are built, or if the driver is older than the CUDA toolkit; the error
+// names both.
 class DeviceScope {
  public:
   DeviceScope(std::string_view operation, const at::Tensor& tensor);
@@ -29,10 +31,10 @@ class DeviceScope {
 // Throws telens::Error with CUDA's name and text of the error, unless it is cudaSuccess.
 void check_launch(std::string_view operation, cudaError_t error);
 
-// Contiguous, and aligned for loads of 16 bytes: a copy where it is not.
+// Returns the tensor if it is contiguous and aligned for 16-byte loads, or such a copy.
 at::Tensor for_packs(const at::Tensor& tensor);
 
-// Throws ShapeError unless all tensors (undefined ones aside) are on the device of the first.
+// Throws ShapeError unless all defined tensors are on the device of the first.
 void check_same_device(std::string_view operation, std::initializer_list<at::Tensor> tensors);
 
 }  // namespace telens::cuda

@@ -1,5 +1,5 @@
-// Codes of a high-precision format as lanes of 32-bit words, and their maxima and minima: device
-// code.
+// Device code. Codes of a high-precision format in the lanes of 32-bit words, and their maxima and
+// minima.
 #pragma once
 
 #include "core/kernels/cuda/conversions.cuh"
@@ -10,13 +10,13 @@ namespace telens::cuda {
 template <typename Format>
 inline constexpr int kLanes = 32 / Format::kWidth;
 
-// A code of Format in every lane of a word.
+// Returns a word with the code in every lane.
 template <typename Format>
 TELENS_DEVICE constexpr std::uint32_t in_every_lane(std::uint32_t code) {
   return kLanes<Format> == 1 ? code : code | code << 16;
 }
 
-// The FP32 value of the code in a lane of a word.
+// Returns the FP32 value of the code in one lane of a word.
 template <typename Format>
 TELENS_DEVICE float widen_lane(std::uint32_t word, int lane) {
   if constexpr (Format::kId == FormatId::bf16) {
@@ -48,7 +48,7 @@ struct LaneMath {
   }
 };
 
-// The largest of a word's lanes.
+// Returns the largest lane of a word.
 template <typename Format>
 TELENS_DEVICE std::uint32_t largest_lane(std::uint32_t word) {
   if constexpr (kLanes<Format> == 1) return word;

@@ -1,4 +1,4 @@
-// Helpers of all launchers: from formats known at run time to types, grids.
+// Helpers for all launchers: dispatch from runtime formats to types, and grid sizes.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,22 +17,22 @@ namespace telens::cuda {
 
 inline constexpr int kMaxDevices = 64;
 
-// A launcher gets its stream and the card's multiprocessors; it returns the error of the launch.
+// The stream and the device on which a launcher runs. A launcher returns the error of the launch.
 struct LaunchContext {
   cudaStream_t stream;
   int multiprocessors;
-  int device;                          // the current one
+  int device;                          // the current device
   const std::int64_t* gate = nullptr;  // ops::current_gate()
 };
 
 #if defined(__CUDACC__)
-// True if a kernel that looks at the gate has nothing to do in this run.
+// Returns true if the gate disables a gated kernel in this run.
 TELENS_DEVICE bool is_shut(const std::int64_t* gate) { return gate != nullptr && *gate == 0; }
 #endif
 
 // Calls visitor.operator()<Format>(), which returns a cudaError_t. Callers have checked the format.
-// core/formats/dispatch.h does the same for the host, but throws with a text, and nvcc would parse
-// fmt once a target for it.
+// Unlike core/formats/dispatch.h on the host it does not throw with a text, because nvcc would
+// parse fmt for every target.
 template <typename Visitor>
 cudaError_t dispatch_high_precision(FormatId format, Visitor&& visitor) {
   switch (format) {
@@ -59,8 +59,8 @@ cudaError_t dispatch_fp8(FormatId format, Visitor&& visitor) {
   }
 }
 
-// Blocks for `work` pieces, of which a block takes one at a time: as many as are resident at once,
-// so that no block waits for a place.
+// Returns the grid size for `work` pieces; a block processes one piece at a time. Limited to the
+// number of resident blocks, so that no block waits to be scheduled.
 inline unsigned grid_for(std::int64_t work, int blocks_per_multiprocessor,
                          const LaunchContext& context) {
   const std::int64_t resident = std::int64_t{context.multiprocessors} * blocks_per_multiprocessor;
@@ -68,9 +68,10 @@ inline unsigned grid_for(std::int64_t work, int blocks_per_multiprocessor,
 }
 
 #if defined(__CUDACC__)
-// Blocks that a multiprocessor of the current device holds of a kernel, as its registers and shared
-// memory let it: of kernels whose formats take unlike many registers, and whose result no grid
-// changes. Asked once a device. An error shows at the launch.
+// Returns the number of blocks of a kernel that are resident on a multiprocessor of the current
+// device, given its registers and shared memory. For kernels whose register count depends on the
+// format and whose result does not depend on the grid. Queried once per device. An error is
+// reported by the launch.
 template <auto kernel>
 int count_resident(int device) {
   static std::array<std::atomic<int>, kMaxDevices> known{};

@@ -1,4 +1,5 @@
-// Reading memory in packs of 16 bytes, several in flight a thread, and reducing over a block.
+// Reading memory in packs of 16 bytes, with several loads in flight per thread, and reductions over
+// a block.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +10,7 @@
 
 namespace telens::cuda {
 
-// Elements that travel together. A pack of up to 16 bytes is one load or store.
+// Elements that are loaded and stored together. A pack of up to 16 bytes is one load or store.
 template <typename T, int size>
 struct alignas(sizeof(T) * size < 16 ? sizeof(T) * size : 16) Pack {
   T values[size];
@@ -25,7 +26,7 @@ TELENS_DEVICE void store_pack(T* address, const Pack<T, size>& pack) {
   *reinterpret_cast<Pack<T, size>*>(address) = pack;
 }
 
-// How for_each loads neighbors.
+// The loader of for_each for neighboring elements.
 struct AsPacks {
   template <int size, typename T>
   static TELENS_DEVICE Pack<T, size> load(const T* address) {
@@ -33,10 +34,10 @@ struct AsPacks {
   }
 };
 
-// Calls visit(pack, offset) once for every element below `size`, with packs of `width` elements
-// that start at multiples of width, and packs of one for the last few. All threads of the grid
-// share the work; each loads `unroll` packs before it visits the first. With width > 1, x must be
-// aligned to a pack. Loader: AsPacks, or AsWords (words.cuh).
+// Calls visit(pack, offset) for packs that cover each element below `size` once: packs of `width`
+// elements at multiples of `width`, then packs of one. All threads of the grid share the work. Each
+// loads `unroll` packs before it visits the first. If width > 1, x must be aligned to a pack.
+// Loader: AsPacks, or AsWords (words.cuh).
 template <int width, int unroll, typename Loader = AsPacks, typename T, typename Thread,
           typename Visit>
 TELENS_DEVICE void for_each_pack(const Thread& thread, const T* x, std::int64_t size,
@@ -64,7 +65,8 @@ TELENS_DEVICE void for_each_pack(const Thread& thread, const T* x, std::int64_t 
   }
 }
 
-// How many elements a block covers before it moves on: for the launcher's choice of a grid.
+// Returns the number of elements that a block covers per iteration, from which a launcher computes
+// the grid.
 constexpr std::int64_t get_tile(int width, int unroll) {
   return std::int64_t{kThreads} * width * unroll;
 }
@@ -73,12 +75,12 @@ constexpr std::int64_t get_tile(int width, int unroll) {
 template <typename T>
 inline constexpr int kPackOf = 16 / static_cast<int>(sizeof(T));
 
-// One value a warp.
+// One value per warp.
 struct BlockMaximum {
   std::uint32_t of_warp[kThreads / kWarp];
 };
 
-// The largest value of a block, known to its first warp afterwards.
+// Returns the largest value of a block to the threads of its first warp.
 template <typename Thread>
 TELENS_DEVICE std::uint32_t largest_of_block(const Thread& thread, std::uint32_t value,
                                              BlockMaximum& shared) {
@@ -99,14 +101,15 @@ TELENS_DEVICE std::uint32_t largest_of_block(const Thread& thread, std::uint32_t
   return value;
 }
 
-// amax = max(amax, magnitude) over a whole grid; magnitudes are codes of Format without sign. Bits
-// of FP32 numbers that are not negative grow with them, NaNs above all. Every thread must call it.
+// amax = max(amax, magnitude) over the whole grid. Magnitudes are unsigned codes of Format. Bits of
+// nonnegative FP32 numbers have the order of the values, with NaNs above all. Every thread must
+// call it.
 template <typename Format, typename Thread>
 TELENS_DEVICE void update_amax(const Thread& thread, std::uint32_t magnitude, float* amax,
                                BlockMaximum& shared) {
   magnitude = largest_of_block(thread, magnitude, shared);
   if (thread.index() == 0 && magnitude > 0) {
-    // decode makes all NaNs the quiet one, whatever their payload.
+    // decode turns every NaN into the quiet one, whatever its payload.
     const float value = decode<Format>(static_cast<typename Format::Bits>(magnitude));
     thread.atomic_max(reinterpret_cast<std::uint32_t*>(amax), bits_as<std::uint32_t>(value));
   }

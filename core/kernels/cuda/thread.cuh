@@ -1,17 +1,17 @@
-// The machine as device code sees it: a `Thread` parameter with the members of GpuThread. The
-// tests instantiate the same device code with a thread that runs on the host
-// (tests/core/cuda/host_grid.h), where barriers and shuffles are real ones.
+// The interface between device code and the machine: a `Thread` parameter with the members of
+// GpuThread. The tests instantiate the same device code with a thread that runs on the host, with
+// real barriers and shuffles (tests/core/cuda/host_grid.h).
 //
-// Device code is a template function over Thread in a .cuh file, compiled by nvcc for the GPU alone
-// and by the host compiler for those tests. Its __global__ function and its launcher stand in the
-// .cu file of the same name. No file of either kind includes a LibTorch header.
+// Device code is a template function over Thread in a .cuh file. It is compiled by nvcc for the GPU
+// and by the host compiler for those tests. Its __global__ function and its launcher are in the .cu
+// file of the same name. No .cuh or .cu file includes a LibTorch header.
 #pragma once
 
 #include <cstdint>
 
 #if defined(__CUDACC__)
 #define TELENS_DEVICE __device__ __forceinline__
-// Before a loop whose registers are indexed by its counter.
+// Placed before a loop whose counter indexes registers.
 #define TELENS_UNROLL _Pragma("unroll")
 #else
 #define TELENS_DEVICE inline
@@ -20,12 +20,12 @@
 
 namespace telens::cuda {
 
-// Threads of a block, in every kernel that does not say otherwise.
+// Threads per block, unless a kernel specifies another number.
 inline constexpr int kThreads = 256;
 inline constexpr int kWarp = 32;
 
-// Blocks of threads that a multiprocessor holds at once if a thread takes so many of its registers,
-// of which it has 64 Ki on every card since Volta.
+// Returns the number of resident blocks per multiprocessor if each thread uses `registers`
+// registers. A multiprocessor has 64 Ki registers on every card since Volta.
 constexpr int blocks_with(int registers) { return 64 * 1024 / (kThreads * registers); }
 
 #if defined(__CUDACC__)
@@ -36,10 +36,11 @@ struct GpuThread {
   TELENS_DEVICE std::int64_t block() const { return blockIdx.x; }
   TELENS_DEVICE std::int64_t blocks() const { return gridDim.x; }
 
-  // All threads of the block wait here; shared and global writes before it are visible after it.
+  // A barrier for all threads of the block. Shared and global writes before it are visible after
+  // it.
   TELENS_DEVICE void sync() const { __syncthreads(); }
 
-  // All 32 threads of the warp must take part.
+  // All 32 threads of the warp must call it.
   template <typename T>
   TELENS_DEVICE T shuffle_xor(T value, int lane_mask) const {
     return __shfl_xor_sync(0xffffffffU, value, lane_mask);

@@ -1,8 +1,7 @@
-// Codes in registers, as 32-bit words: device code.
+// Device code. Codes in registers, as 32-bit words.
 //
-// A compiler keeps each element of an array of 16-bit or 8-bit integers in a register of its own,
-// and puts a load of 16 bytes apart into them as soon as it has come. Words stay as they were
-// loaded.
+// A compiler keeps each element of an array of 16-bit or 8-bit integers in a separate register and
+// unpacks a 16-byte load right after it arrives. Words stay packed.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +12,8 @@
 
 namespace telens::cuda {
 
-// `size` neighbors of type T, the first in the lowest lane of the first word. One alone lies in
-// the lowest lane of its word, below zeros.
+// `size` neighbors of type T, the first in the lowest lane of the first word. A single element is
+// in the lowest lane of its word; the other lanes are zero.
 template <typename T, int size>
 struct Words {
   static constexpr int kLanes = 4 / static_cast<int>(sizeof(T));
@@ -23,7 +22,7 @@ struct Words {
 
   std::uint32_t words[kWords];
 
-  // Element i in the lowest lane of a word, below zeros.
+  // Returns element i in the lowest lane of a word; the other lanes are zero.
   TELENS_DEVICE std::uint32_t at(int i) const {
     constexpr std::uint32_t kOfLane = 0xffffffffU >> (32 - 8 * sizeof(T));
     return words[i / kLanes] >> (i % kLanes * 8 * static_cast<int>(sizeof(T))) & kOfLane;
@@ -39,7 +38,7 @@ TELENS_DEVICE Words<T, size> get_words(const Pack<T, size>& pack) {
   }
 }
 
-// The address is aligned as Pack<T, size> is.
+// The address has the alignment of Pack<T, size>.
 template <int size, typename T>
 TELENS_DEVICE Words<T, size> load_words(const T* address) {
   if constexpr (size == 1) {
@@ -60,7 +59,7 @@ TELENS_DEVICE Words<T, size> load_words(const T* address) {
 #if defined(__CUDA_ARCH__)
 namespace detail {
 
-// One store of 16 bytes. The compiler made four of 4 bytes each of an assignment, in some kernels.
+// One 16-byte store. In some kernels the compiler turned an assignment into four 4-byte stores.
 TELENS_DEVICE void store_four(std::uint32_t* address, const std::uint32_t* words) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
                :
@@ -72,7 +71,7 @@ TELENS_DEVICE void store_four(std::uint32_t* address, const std::uint32_t* words
 }  // namespace detail
 #endif
 
-// The address is in global memory, and aligned as Pack<T, size> is.
+// The address is in global memory and has the alignment of Pack<T, size>.
 template <typename T, int size>
 TELENS_DEVICE void store_words(T* address, const Words<T, size>& words) {
   if constexpr (size == 1) {
@@ -95,7 +94,7 @@ TELENS_DEVICE void store_words(T* address, const Words<T, size>& words) {
   }
 }
 
-// For for_each_pack.
+// The loader for for_each_pack.
 struct AsWords {
   template <int size, typename T>
   static TELENS_DEVICE Words<T, size> load(const T* address) {
@@ -103,13 +102,13 @@ struct AsWords {
   }
 };
 
-// The FP32 value of element i.
+// Returns the FP32 value of element i.
 template <typename Format, int size>
 TELENS_DEVICE float widen_at(const Words<typename Format::Bits, size>& codes, int i) {
   return widen_lane<Format>(codes.words[i / kLanes<Format>], i % kLanes<Format>);
 }
 
-// Codes of BF16, FP16 or FP32 without their signs.
+// Returns the codes of BF16, FP16 or FP32 without their signs.
 template <typename Format, int size>
 TELENS_DEVICE Words<typename Format::Bits, size> count_magnitudes(
     Words<typename Format::Bits, size> codes) {
@@ -118,7 +117,7 @@ TELENS_DEVICE Words<typename Format::Bits, size> count_magnitudes(
   return codes;
 }
 
-// The codes nearest to values, as narrow() makes them one by one.
+// Returns the codes nearest to the values, like narrow() for each of them.
 template <typename Format, int size>
 TELENS_DEVICE Words<typename Format::Bits, size> narrow_all(const float (&values)[size]) {
   Words<typename Format::Bits, size> codes;
@@ -132,7 +131,7 @@ TELENS_DEVICE Words<typename Format::Bits, size> narrow_all(const float (&values
       codes.words[i / 2] = narrow_pair<Format>(values[i], values[i + 1]);
       has_nan |= values[i] != values[i] || values[i + 1] != values[i + 1];
     }
-    if (has_nan) {  // whose sign the instruction drops
+    if (has_nan) {  // the instruction drops the sign
       TELENS_UNROLL
       for (int i = 0; i < size; i += 2) {
         codes.words[i / 2] = narrow<Format>(values[i]) |

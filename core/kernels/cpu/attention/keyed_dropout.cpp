@@ -1,4 +1,4 @@
-// Dropout by a key on the CPU: rows of weights, each with counters of its own.
+// Dropout by a key on the CPU: rows of weights, each with its own counters.
 #include <ATen/Parallel.h>
 #include <ATen/core/PhiloxRNGEngine.h>
 #include <torch/library.h>
@@ -13,12 +13,12 @@
 namespace telens {
 namespace {
 
-// Fewer than the usual 10; 7 pass every test of the paper too.
+// Fewer than the usual 10 rounds. With 7, Philox still passes every test of its paper.
 constexpr std::int32_t kRounds = 7;
-// Words that one counter gives.
+// Random words per counter.
 constexpr std::int64_t kWords = 4;
 
-// One row's choices, and what a weight is multiplied by.
+// A row's random choices, and the factor of the weights that are kept.
 struct RowDropout {
   std::uint64_t seed, subsequence, query;
   std::uint64_t threshold;  // a word below it keeps its weight

@@ -17,16 +17,17 @@ namespace {
 using kernels::CodeMatrix;
 using kernels::kTile;
 
-// Codes are read a cache line at a time.
+// Codes are read in cache lines.
 constexpr std::size_t kLine = 64;
-// As many are written one after the other; with 64, each write starts another page (0.7 of the
-// speed at 2048 x 1024).
+// Codes written in sequence. With 64, each write is on a different page (0.7 of the speed at 2048 x
+// 1024).
 constexpr std::size_t kRows = 256;
-// Transposed codes, [column][row]: a third of a first-level cache.
+// Transposed codes, [column][row]. The block fills a third of a first-level cache.
 using Block = std::uint8_t[kLine][kRows];
 
 // to[j][i] = from[i][j] for 16 rows of 16 codes. Interleaving the halves of a list of 16 vectors
-// turns the eight bits of a code's place (row, column) by one; four times exchange the two.
+// rotates the eight bits of a code's position (row, column) by one. Four rotations swap row and
+// column.
 HWY_INLINE void transpose_tile(const std::uint8_t* from, std::size_t stride, std::uint8_t* to) {
   const hn::FixedTag<std::uint8_t, kTile> lanes;
   using Rows = hn::Vec<decltype(lanes)>[kTile];
@@ -46,7 +47,7 @@ HWY_INLINE void transpose_tile(const std::uint8_t* from, std::size_t stride, std
   for (std::size_t j = 0; j < kTile; ++j) hn::StoreU(rows[j], lanes, to + j * kRows);
 }
 
-// Decodes size codes of one column of a block; the vector at its end overlaps the one before.
+// Decodes `size` codes from a column of a block. The last vector overlaps the previous one.
 template <typename Input, typename Output>
 HWY_INLINE void decode_column(const std::uint8_t* codes, std::size_t size,
                               typename Output::Bits* values) {

@@ -1,5 +1,4 @@
-// The SIMD kernel behind decode_row_by_row: values of FP8 codes, transposed on the way. No
-// LibTorch.
+// The SIMD kernel used by decode_row_by_row: decodes and transposes FP8 codes. No LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -9,19 +8,19 @@
 
 namespace telens::kernels {
 
-// A matrix in memory, row after row.
+// A row-major matrix in memory.
 struct CodeMatrix {
   const std::uint8_t* data;
   std::size_t rows;
   std::size_t columns;
 };
 
-// Rows and columns of the matrix are multiples of this.
+// Rows and columns of the matrix are multiples of kTile.
 inline constexpr std::size_t kTile = 16;
 
-// values[column - begin][row] = the value of codes[row][column], exact, for the columns in
-// [begin, end); `begin` and `end` are multiples of kTile. `input` is e4m3 or e5m2,
-// `output` bf16 or fp32. On the calling thread, chosen at run time for the processor.
+// values[column - begin][row] = the value of codes[row][column], exact, for the columns in [begin,
+// end); `begin` and `end` are multiples of kTile. `input` is e4m3 or e5m2, `output` is bf16 or
+// fp32. Runs on the calling thread, with the best instructions of the processor.
 void decode_columns(FormatId input, const CodeMatrix& codes, std::size_t begin, std::size_t end,
                     FormatId output, void* values);
 

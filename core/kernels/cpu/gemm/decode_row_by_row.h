@@ -1,4 +1,4 @@
-// How the CPU's GEMM decodes an operand with one scale a tensor.
+// Decoding of a per-tensor scaled operand for the CPU's GEMM.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,9 +8,9 @@
 
 namespace telens::kernels {
 
-// The values of a matrix of FP8 codes [rows, K] without a scale, exact, each row in one piece:
-// codes that are a transposed view are transposed on the way. Views with a dimension that is no
-// multiple of 16, and dtypes other than BF16 and FP32, which no GEMM asks for, keep their strides.
+// Returns the exact values of a matrix of FP8 codes [rows, K], without its scale, as a row-major
+// tensor. Codes that are a transposed view are transposed. Strides are kept if a dimension of such
+// a view is not a multiple of 16, or for dtypes other than BF16 and FP32, which no GEMM requests.
 TELENS_EXPORT at::Tensor decode_row_by_row(const at::Tensor& codes, FormatId format,
                                            at::ScalarType dtype);
 

@@ -1,12 +1,12 @@
 // The quantized GEMM on the CPU: exact products without FP8 hardware.
 //
-// Every E4M3 and E5M2 value is a BF16 value, and stays one under a block scale that is a power of
-// two, as long as it does not leave BF16's normal range; an E2M1 value stays one under an E4M3
-// scale (2 + 4 significant bits). So decoding is exact, a BF16 GEMM multiplies exactly (8 x 8
-// significant bits fit FP32's 24) and accumulates in FP32. Where values or products would leave the
-// normal range, which the scales tell, operands are decoded to FP32. The scales of tensors are
-// applied to the FP32 sum as alpha, and the result is rounded once. Where FP32 does not hold what
-// comes between the scales and the result, the product is one of FP64.
+// Every E4M3 and E5M2 value is a BF16 value. It remains one after multiplication by a power-of-two
+// block scale, if the product is in BF16's normal range. An E2M1 value times an E4M3 scale is a
+// BF16 value (2 + 4 significant bits). So decoding is exact, and a BF16 GEMM multiplies exactly (8
+// x 8 significant bits fit FP32's 24) and accumulates in FP32. If the scales show that values or
+// products may leave the normal range, operands are decoded to FP32. Per-tensor scales are applied
+// to the FP32 sum as alpha, and the result is rounded once. If FP32 cannot hold the intermediate
+// values between scales and result, the product is computed in FP64.
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
@@ -32,15 +32,15 @@ using ops::GemmOperand;
 
 constexpr std::string_view kFp32Kernel = "FP32 GEMM of decoded operands";
 
-// Without these instructions LibTorch's BF16 GEMM is 5 to 100 times slower than its FP32 one.
+// Without these instructions LibTorch's BF16 GEMM is 5 to 100 times slower than its FP32 GEMM.
 bool has_native_bf16() {
   static const bool native =
       cpuinfo_initialize() && (cpuinfo_has_x86_avx512bf16() || cpuinfo_has_x86_amx_bf16());
   return native;
 }
 
-// Below this many multiplications LibTorch leaves oneDNN for a loop of its own, which rounds
-// intermediate sums of BF16.
+// Below this number of multiplications LibTorch does not call oneDNN. Its own loop rounds
+// intermediate sums to BF16.
 constexpr std::int64_t kSmallProduct = 16 * 16 * 16;
 
 bool is_scaled_in_blocks(const GemmOperand& operand) { return operand.mode != ScalingMode::tensor; }
@@ -50,8 +50,8 @@ at::Tensor decode_blocks(const GemmOperand& operand, at::ScalarType dtype) {
                                 operand.mode, dtype);
 }
 
-// The operands without the scales of their tensors. LibTorch's products take up to 1.4 times as
-// long where K runs down the columns of the left one (wgrad); of the right one it does not matter.
+// The operands without per-tensor scales. LibTorch's products take up to 1.4 times as long if K is
+// the outer dimension of the left operand (wgrad). The layout of the right operand does not matter.
 at::Tensor decode_left(const GemmOperand& operand, at::ScalarType dtype) {
   return is_scaled_in_blocks(operand)
              ? decode_blocks(operand, dtype)
@@ -73,15 +73,15 @@ float scale_of_tensors(const GemmOperand& a, const GemmOperand& b) {
   return scale_of_tensor(a) * scale_of_tensor(b);
 }
 
-// True if BF16 holds every value and FP32 every product as a normal number: native BF16 products
-// take smaller ones for zero. A sum of products that are multiples of a normal number is one too.
+// Returns true if every value is normal in BF16 and every product is normal in FP32: native BF16
+// products flush smaller ones to zero. A sum of multiples of a normal number is normal too.
 bool are_normal(const GemmOperand& a, const GemmOperand& b) {
   const int left = exponent_of_smallest_value(a);
   const int right = exponent_of_smallest_value(b);
   return std::min({left, right, left + right}) >= BF16::kMinExponent;
 }
 
-// Scales of blocks that are no powers of two are applied in FP32 to the sum over each block of K.
+// Block scales that are not powers of two are applied in FP32 to the sum over each block of K.
 at::Tensor gemm_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b) {
   ops::report_gemm_choice(
       {"FP32 GEMM by blocks of K", "the scales of blocks are no powers of two"});
@@ -101,7 +101,7 @@ at::Tensor gemm_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b) {
   return out;
 }
 
-// Why the product is not one of BF16 operands; "": it is.
+// Returns the reason why the operands are not multiplied in BF16; "" if they are.
 std::string_view obstacle_to_bf16(const GemmOperand& a, const GemmOperand& b,
                                   at::ScalarType out_dtype) {
   if (!has_native_bf16()) return "the processor has no BF16 products";
@@ -116,13 +116,14 @@ bool goes_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b) {
          !(has_powers_of_two(a.scale_inv) && has_powers_of_two(b.scale_inv));
 }
 
-// FP32, where the scales let no single GEMM make the product; undefined elsewhere.
+// Returns the FP32 product if the scales do not allow a single GEMM; an undefined tensor if they
+// do.
 at::Tensor product_of_unruly_scales(const GemmOperand& a, const GemmOperand& b) {
   if (leaves_fp32(a, b)) return product_in_double(a, b);
   return goes_by_blocks_of_k(a, b) ? gemm_by_blocks_of_k(a, b) : at::Tensor();
 }
 
-// Sums are FP32's, whatever split_accumulator says.
+// Sums are FP32 for any value of split_accumulator.
 at::Tensor gemm(const ops::GemmArguments& arguments) {
   const auto& [a, b, given_bias, out_dtype, split_accumulator] = arguments;
   const at::Tensor bias = ops::bias_of_16_bits(given_bias);
@@ -152,7 +153,7 @@ void gemm_accumulate(const ops::GemmAccumulateArguments& arguments) {
     sum.add_(product);
     return;
   }
-  // LibTorch adds no product of BF16 operands to a FP32 tensor.
+  // LibTorch does not support adding a product of BF16 operands to an FP32 tensor.
   ops::report_gemm_choice({kFp32Kernel, "the output is FP32"});
   at::addmm_out(sum, out, decode_left(a, at::kFloat), decode_right(b, at::kFloat).t(), 1,
                 scale_of_tensors(a, b));

@@ -29,7 +29,7 @@ at::Tensor decoded_e8m0(const at::Tensor& codes) {
 }
 
 at::Tensor get_values(const GemmOperand& operand) {
-  if (is_packed_fp4(operand.mode)) {  // a code under an E4M3 scale is a FP32 number
+  if (is_packed_fp4(operand.mode)) {  // a code times an E4M3 scale is an FP32 number
     return ops::dequantize_blocks({operand.codes, operand.scale_inv, {}}, operand.format,
                                   operand.mode, at::kFloat)
         .to(at::kDouble)

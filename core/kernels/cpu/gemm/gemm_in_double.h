@@ -7,10 +7,11 @@
 
 namespace telens {
 
-// [rows, blocks of K]: the scales of 128-blocks row by row.
+// Returns the scales of 128-blocks for each row, [rows, blocks of K].
 at::Tensor scales_of_rows(const ops::GemmOperand& operand);
 
-// FP32 [M, N]: the operands' values, with all scales, multiplied and added in FP64, rounded once.
+// Returns the product as FP32 [M, N]. The operands' values, with all scales, are multiplied and
+// added in FP64 and rounded once.
 at::Tensor product_in_double(const ops::GemmOperand& a, const ops::GemmOperand& b);
 
 }  // namespace telens

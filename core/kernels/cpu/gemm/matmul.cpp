@@ -1,5 +1,4 @@
-// Products of plain operands on the CPU: LibTorch's own, without a second way through the
-// dispatcher.
+// Products of unquantized operands on the CPU. Calls LibTorch's kernels without a second dispatch.
 #include <ATen/ops/addmm_cpu_dispatch.h>
 #include <ATen/ops/mm_cpu_dispatch.h>
 #include <torch/library.h>
@@ -11,7 +10,8 @@
 namespace telens {
 namespace {
 
-// A product of BF16 operands in LibTorch has a BF16 result; FP32 holds the operands' values.
+// A product of BF16 operands has a BF16 result in LibTorch. FP32 holds the operands' values
+// exactly.
 at::Tensor as_float(const at::Tensor& operand) {
   ops::report_gemm_choice({"FP32 GEMM", "the output is FP32"});
   return operand.to(at::kFloat);
@@ -25,8 +25,8 @@ at::Tensor matmul_cpu(const at::Tensor& a, const at::Tensor& b,
                                  : at::cpu::mm(a, ops::transposed_view(b));
 }
 
-// LibTorch's product of each part, on all threads, straight into its rows: there is nothing to
-// split or to join.
+// Calls LibTorch's product for each part, on all threads, and writes directly into its rows of
+// `out`. Nothing is split or joined.
 void grouped_matmul_cpu(const at::Tensor& a, at::TensorList b, at::TensorList bias,
                         at::IntArrayRef rows, const at::Tensor& out) {
   ops::check_grouped_matmul(a, b, bias, rows, out);

@@ -12,7 +12,7 @@ namespace {
 
 using ops::GemmOperand;
 
-// Calls visit on the scales as T, in the order in which they lie in memory.
+// Calls visit with each scale as T, in memory order.
 template <typename T, typename Visitor>
 void for_each_scale(const at::Tensor& scales, const Visitor& visit) {
   const at::Tensor dense = scales.is_non_overlapping_and_dense() ? scales : scales.contiguous();
@@ -29,7 +29,7 @@ int exponent_of_smallest_code(FormatId format) {
                                     : kSmallestExponent<E2M1>;
 }
 
-// Code 0 is the scale of blocks of zeros, and of the smallest values.
+// Code 0 is the scale of blocks of zeros and of the smallest values.
 bool has_values_under_scale_code_0(const GemmOperand& operand) {
   const auto scales = operand.scale_inv.accessor<std::uint8_t, 2>();
   const auto codes = operand.codes.accessor<std::uint8_t, 2>();
@@ -39,7 +39,7 @@ bool has_values_under_scale_code_0(const GemmOperand& operand) {
       if (scales[row][block] != 0) continue;
       const std::int64_t end = std::min(codes.size(1), (block + 1) * length);
       for (std::int64_t k = block * length; k < end; ++k) {
-        if ((codes[row][k] & E4M3::kMagnitudeMask) != 0) return true;  // E5M2's mask is the same
+        if ((codes[row][k] & E4M3::kMagnitudeMask) != 0) return true;  // E5M2 has the same mask
       }
     }
   }
@@ -49,7 +49,7 @@ bool has_values_under_scale_code_0(const GemmOperand& operand) {
 // The exponent of the smallest E8M0 scale in use.
 int exponent_of_smallest_e8m0(const GemmOperand& operand) {
   std::uint8_t smallest_less_1 =
-      E8M0::kNanCode;  // smallest code above 0, less 1: code 0 wraps around
+      E8M0::kNanCode;  // smallest code above 0, minus 1: code 0 wraps around
   bool has_code_0 = false;
   for_each_scale<std::uint8_t>(operand.scale_inv, [&](std::uint8_t code) {
     smallest_less_1 = std::min(smallest_less_1, static_cast<std::uint8_t>(code - 1));
@@ -62,13 +62,14 @@ int exponent_of_smallest_e8m0(const GemmOperand& operand) {
 
 // The exponent of the smallest FP32 scale, which is a power of two.
 int exponent_of_smallest_power(const at::Tensor& scales) {
-  std::int32_t smallest = std::numeric_limits<std::int32_t>::max();  // positive: as the bits order
+  // Scales are positive, so that their bits have the order of their values.
+  std::int32_t smallest = std::numeric_limits<std::int32_t>::max();
   for_each_scale<std::int32_t>(scales,
                                [&](std::int32_t bits) { smallest = std::min(smallest, bits); });
   return (smallest >> FP32::kMantissaBits) - FP32::kBias;
 }
 
-// Exponents of FP32 numbers that are finite and not zero.
+// Exponents of finite nonzero FP32 numbers.
 struct ExponentRange {
   int smallest = std::numeric_limits<int>::max();
   int largest = std::numeric_limits<int>::min();
@@ -99,12 +100,12 @@ int exponent_of_largest_code(FormatId format) {
   return format == FormatId::e5m2 ? E5M2::kMaxExponent : E4M3::kMaxExponent;
 }
 
-// The product of the scales of two tensors. LibTorch's products lose a factor that is NaN.
+// The product of two per-tensor scales. LibTorch's products ignore a factor that is NaN.
 bool product_leaves_fp32(float a, float b) { return !std::isnormal(a * b); }
 
-// A sum over a block of K under the left scale: an FP32 number in normal range, or zero.
+// A sum over a block of K times the left scale: a normal FP32 number, or zero.
 bool sums_leave_fp32(const GemmOperand& left) {
-  // 128 x the largest E5M2 x the largest E4M3 < 2^32; the product of their smallest is 2^-25.
+  // 128 x largest E5M2 x largest E4M3 < 2^32. The product of the smallest values is 2^-25.
   constexpr int kLargestSum = 32;
   constexpr int kSmallestSum = kSmallestExponent<E5M2> + kSmallestExponent<E4M3>;
   const auto [smallest, largest] = get_exponents(left.scale_inv);

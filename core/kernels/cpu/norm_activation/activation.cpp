@@ -1,4 +1,4 @@
-// Activations on the CPU: element by element, so in any division among threads the same bits.
+// Activations on the CPU. Elements are independent, so the number of threads does not change a bit.
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -13,8 +13,8 @@
 namespace telens {
 namespace {
 
-// The rows [begin, end) of the input; a plain activation has rows of one element, so that a range
-// is one stretch of memory.
+// The rows [begin, end) of the input. A row of a plain activation is one element, so that any range
+// is contiguous.
 struct Layout {
   ActivationRow row;
   std::int64_t rows;
@@ -32,7 +32,7 @@ Layout make_layout(const at::Tensor& x, const ops::Activation& activation) {
           .element_size = static_cast<std::int64_t>(x.element_size())};
 }
 
-// Calls work(row, output_offset, input_offset), offsets in bytes, for each stretch.
+// Calls work(row, output_offset, input_offset) for each contiguous range; offsets are in bytes.
 template <typename Work>
 void for_each_stretch(const Layout& layout, const Work& work) {
   const std::int64_t width = layout.row.length;

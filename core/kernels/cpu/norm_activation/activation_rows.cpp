@@ -16,16 +16,16 @@ namespace {
 
 HWY_INLINE FloatVec constant(float value) { return hn::Set(kFloats, value); }
 
-// exp(104) is already Inf, and beyond it Highway's exp is undefined.
+// exp(104) is already Inf. Highway's exp is undefined for larger values.
 HWY_INLINE FloatVec sigmoid(FloatVec z) {
   const FloatVec exponent = hn::Min(hn::Neg(z), constant(104.0F));
   return hn::Div(constant(1), hn::Add(constant(1), hn::Exp(kFloats, exponent)));
 }
 
-// A function of an element: its value, and its gradient where `outer` is that of the value.
+// An element's function: its value, and its gradient for the incoming gradient `outer`.
 
-// The form loses no digits where s is small, which 1 + tanh would. A cubic term of zero is left
-// out, not multiplied by zero: x^2 overflows from |x| = 2^64 on, and 0 * Inf is NaN.
+// This form keeps all digits of a small s; 1 + tanh would not. A zero cubic term is skipped instead
+// of multiplied: x^2 overflows for |x| >= 2^64, and 0 * Inf is NaN.
 template <typename Coefficients>
 struct SigmoidWeighted {
   static HWY_INLINE FloatVec argument(FloatVec x) {
@@ -48,8 +48,9 @@ struct SigmoidWeighted {
   }
 };
 
-// As torch's relu and its gradient: NaN passes, since it is not below zero, and where x is not
-// positive the gradient is +0, whatever came: not a product with zero, which Inf makes NaN.
+// Like torch's relu and its gradient. NaN propagates, since it is not below zero. If x is not
+// positive the gradient is +0 for any incoming gradient: a product with zero would turn Inf into
+// NaN.
 struct Relu {
   static HWY_INLINE FloatVec value(FloatVec x) {
     return hn::IfThenElse(hn::Lt(x, constant(0)), constant(0), x);

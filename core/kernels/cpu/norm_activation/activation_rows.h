@@ -1,4 +1,4 @@
-// The SIMD part of the activation kernels: plain memory, a range of elements a call.
+// The SIMD part of the activation kernels: raw memory, one range of elements per call.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace telens {
 
-// Contiguous elements of one of BF16, FP16 and FP32. A plain activation is `length` elements; a
-// gated one a row of 2 * length, whose first half is activated and whose second half multiplies.
+// A contiguous row of BF16, FP16 or FP32 elements. A plain activation has `length` elements. A
+// gated one has 2 * length: the first half is activated and multiplied by the second half.
 struct ActivationRow {
   ops::ActivationFunction function;
   bool gated;
@@ -19,7 +19,7 @@ struct ActivationRow {
 
 void activate_row(const ActivationRow& row, const void* x, void* y);
 
-// grad: `length` elements; dx: as x.
+// `grad` has `length` elements; `dx` has the shape of x.
 void activate_row_backward(const ActivationRow& row, const void* grad, const void* x, void* dx);
 
 }  // namespace telens

@@ -1,5 +1,5 @@
-// Normalization on the CPU: rows in parallel; the gradients of weight and bias are summed over
-// chunks of rows that depend on the number of rows alone, not on the number of threads.
+// Normalization on the CPU, parallel over rows. The gradients of weight and bias are summed over
+// chunks of rows. The chunks depend on the number of rows only, not on the number of threads.
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -54,7 +54,7 @@ NormResult CpuNorms::normalize(const char*, const NormShape& shape, const at::Te
   return result;
 }
 
-// partial [chunks, columns] -> [columns], added in the order of the chunks.
+// Sums partial [chunks, columns] to [columns], in chunk order.
 at::Tensor sum_of_chunks(const at::Tensor& partial) {
   at::Tensor sum = at::zeros({partial.size(1)}, partial.options());
   for (std::int64_t chunk = 0; chunk < partial.size(0); ++chunk) sum += partial[chunk];

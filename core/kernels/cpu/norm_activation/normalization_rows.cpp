@@ -15,11 +15,11 @@ HWY_BEFORE_NAMESPACE();
 namespace telens::HWY_NAMESPACE {
 namespace {
 
-// The numbers that normalize a row.
+// Mean and scale of a row.
 struct RowStatistics {
   float mean;
   float rstd;
-  bool overflowed;  // squares of the deviations left FP32's range
+  bool overflowed;  // squares of the deviations exceed FP32's range
 };
 
 // ops::RowFactors for lanes.
@@ -39,8 +39,8 @@ struct RowLanes {
   }
 };
 
-// The variance from the deviations, not from the mean square: in FP32 the difference of two nearly
-// equal numbers would leave nothing of a small variance around a large mean.
+// The variance is computed from the deviations, not from the mean square: in FP32, the difference
+// of two nearly equal numbers would lose a small variance around a large mean.
 template <bool centered, bool in_large_units, typename T>
 RowStatistics measure_row(const NormForwardJob& job, const T* x) {
   constexpr float kUnit = in_large_units ? ops::kLargeRowUnit : 1.0F;

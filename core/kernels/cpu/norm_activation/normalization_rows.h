@@ -1,4 +1,4 @@
-// The SIMD part of the normalization kernels: plain memory, a range of rows a call.
+// The SIMD part of the normalization kernels: raw memory, one range of rows per call.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +7,17 @@
 
 namespace telens {
 
-// [rows, columns], contiguous, elements of one of BF16, FP16 and FP32.
+// Contiguous [rows, columns] of BF16, FP16 or FP32 elements.
 struct NormForwardJob {
   FormatId format;
   std::int64_t columns;
   const void* x;
   const float* gamma;  // the whole factor: 1 + weight for zero-centered weights
   const float* beta;   // nullptr: none
-  bool centered;       // layer normalization; RMS otherwise
+  bool centered;       // true for layer normalization, false for RMS
   float eps;
   void* y;
-  float* mean;  // [rows]; not used by RMS
+  float* mean;  // [rows]; unused by RMS
   float* rstd;  // [rows]
 };
 
@@ -28,15 +28,15 @@ struct NormBackwardJob {
   const void* x;
   const float* gamma;
   bool centered;
-  const float* mean;  // [rows]; not used by RMS
+  const float* mean;  // [rows]; unused by RMS
   const float* rstd;  // [rows]
   void* dx;
 };
 
 void normalize_rows(const NormForwardJob& job, std::int64_t begin, std::int64_t end);
 
-// dgamma, dbeta: [columns], to which the gradients of these rows are added in their order; dbeta
-// is nullptr for RMS.
+// Adds the gradients of these rows, in row order, to dgamma and dbeta, both [columns]. dbeta is
+// nullptr for RMS.
 void normalize_rows_backward(const NormBackwardJob& job, std::int64_t begin, std::int64_t end,
                              float* dgamma, float* dbeta);
 

@@ -1,4 +1,5 @@
-// Rows to experts and back on the CPU: a task takes whole tokens, so no two write to one row.
+// Permutes token rows to experts and back on the CPU. A task processes whole tokens, so two tasks
+// never write the same row.
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -17,7 +18,7 @@
 namespace telens {
 namespace {
 
-// Calls visitor.operator()<T>() for BF16, FP16, FP32 and FP64, which the checks have let through.
+// Calls visitor.operator()<T>() for BF16, FP16, FP32 and FP64, the dtypes that the checks accept.
 template <typename Visitor>
 void dispatch_summed_type(at::ScalarType dtype, const Visitor& visitor) {
   if (dtype == at::kDouble) {
@@ -30,7 +31,7 @@ void dispatch_summed_type(at::ScalarType dtype, const Visitor& visitor) {
 template <typename T>
 using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// The places of tokens among `rows` rows, and their weights.
+// The destination rows of the tokens among `rows` rows, and their weights.
 class Places {
  public:
   Places(const at::Tensor& places, std::int64_t rows)
@@ -44,7 +45,7 @@ class Places {
   std::int64_t tokens() const { return tokens_; }
   std::int64_t slots() const { return slots_; }
 
-  // Calls visit(slot, row) for the places of a token that are not empty.
+  // Calls visit(slot, row) for each destination of the token that is not empty.
   template <typename Visit>
   void of_token(std::int64_t token, const Visit& visit) const {
     const std::int32_t* place = places_ + token * token_stride_;
@@ -53,7 +54,7 @@ class Places {
     }
   }
 
-  // Calls work(token) for all tokens, by several threads if rows of this width are worth it.
+  // Calls work(token) for all tokens, on several threads if rows of this width are worth it.
   template <typename Work>
   void for_each_token(std::int64_t width, const Work& work) const {
     const std::int64_t grain =
@@ -63,7 +64,7 @@ class Places {
     });
   }
 
-  // The rows that no place names.
+  // The rows to which no token is assigned.
   std::vector<std::int64_t> free_rows() const {
     std::vector<bool> named(static_cast<std::size_t>(rows_));
     for (std::int64_t token = 0; token < tokens_; ++token) {
@@ -144,8 +145,8 @@ at::Tensor spread_rows(const at::Tensor& x, const at::Tensor& places,
   return y;
 }
 
-// The rows of a token, summed: the first is taken as it is, so that a single one without a weight
-// stays what it was.
+// Sums the rows of a token. The first row is copied, so that a single row without a weight keeps
+// its bits.
 template <typename T>
 void combine_sums(const at::Tensor& x, const Places& places, const at::Tensor& weights,
                   at::Tensor& y) {
@@ -207,7 +208,7 @@ at::Tensor combine_rows(const at::Tensor& x, const at::Tensor& places,
   return y;
 }
 
-// Sums of every 16th product side by side, which a compiler makes vectors of, then their sum.
+// Sixteen interleaved partial sums, which the compiler vectorizes, then their total.
 template <typename T>
 Sum<T> inner_product(const T* x, const T* y, std::int64_t width) {
   constexpr std::int64_t kLanes = 16;

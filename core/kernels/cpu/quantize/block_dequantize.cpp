@@ -1,4 +1,4 @@
-// dequantize_blocks on the CPU: rows of the codes as they lie in memory, on every thread.
+// dequantize_blocks on the CPU: rows of the codes in memory order, on every thread.
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>

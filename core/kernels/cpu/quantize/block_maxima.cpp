@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace telens::HWY_NAMESPACE {
 namespace {
 
-// Magnitudes as the bits of their FP32 values, which order like the values, NaNs above all.
+// Magnitudes as the bits of their FP32 values. They have the order of the values; NaNs are largest.
 using Magnitudes = hn::RebindToSigned<Floats>;
 using MagnitudeVec = hn::Vec<Magnitudes>;
 inline constexpr Magnitudes kMagnitudes{};
@@ -31,13 +31,13 @@ HWY_INLINE MagnitudeVec magnitudes(FloatVec x) {
   }
 }
 
-// A function of its own: GCC 12 keeps the accumulators of a loop on the stack when the same
-// function stores them.
+// A separate function: GCC 12 keeps a loop's accumulators on the stack if the function that
+// contains the loop also stores them.
 HWY_NOINLINE float largest_lane(MagnitudeVec vector) {
   return bits_as<float>(hn::GetLane(hn::MaxOfLanes(kMagnitudes, vector)));
 }
 
-// The largest of `vectors` whole vectors.
+// The maximum over `vectors` whole vectors.
 template <NanInMaximum nan, typename T>
 HWY_INLINE MagnitudeVec largest_of_vectors(const T* x, std::int64_t vectors) {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(kFloats));
@@ -59,7 +59,7 @@ float largest(const T* x, std::int64_t size) {
   return largest_lane(maximum);
 }
 
-// Lane i of the result is the largest of the lanes i, i + 4, i + 8, ...
+// Lane i of the result is the maximum of the lanes i, i + 4, i + 8, ...
 template <typename Tag>
 HWY_INLINE hn::Vec<hn::CappedTag<std::int32_t, 4>> fold_to_four(Tag lanes, hn::Vec<Tag> vector) {
   if constexpr (hn::MaxLanes(lanes) > 4) {
@@ -70,7 +70,7 @@ HWY_INLINE hn::Vec<hn::CappedTag<std::int32_t, 4>> fold_to_four(Tag lanes, hn::V
   }
 }
 
-// The largest lanes of four vectors: each step halves what is left of two of them in one.
+// Stores the largest lane of a, b, c and d. Each step combines the halves of two vectors into one.
 HWY_INLINE void store_largest_lanes(MagnitudeVec a, MagnitudeVec b, MagnitudeVec c, MagnitudeVec d,
                                     float* maxima) {
   const hn::Repartition<std::int64_t, Magnitudes> pairs;
@@ -87,7 +87,8 @@ HWY_INLINE void store_largest_lanes(MagnitudeVec a, MagnitudeVec b, MagnitudeVec
   hn::StoreU(hn::BitCast(four, fold_to_four(kMagnitudes, all)), four, maxima);
 }
 
-// Four blocks at a time, as long as they are whole vectors; returns the number of elements.
+// Processes four blocks at a time as long as they are whole vectors. Returns the number of elements
+// processed.
 template <NanInMaximum nan, typename T>
 std::int64_t maxima_of_fours(const T* x, std::int64_t size, std::int64_t block, float* maxima) {
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(kFloats));

@@ -1,4 +1,4 @@
-// The largest magnitudes of blocks, over contiguous memory and on the calling thread. SIMD, chosen
+// Block maxima of contiguous memory, computed on the calling thread. Uses SIMD instructions chosen
 // at run time for the processor. No LibTorch.
 #pragma once
 
@@ -10,13 +10,12 @@
 
 namespace telens::kernels {
 
-// maxima[b] = max |x[i]| of the elements b * block <= i < (b + 1) * block, of which the last block
-// may have fewer; 0 where a block has no number.
+// maxima[b] = max |x[i]| of the elements b * block <= i < (b + 1) * block. The last block may be
+// shorter. The maximum is 0 if a block has no number.
 void block_maxima(FormatId input, const void* x, std::size_t size, std::size_t block,
                   NanInMaximum nan, float* maxima);
 
-// maxima[i] = max(maxima[i], |x[i]|): called for one row after another it gives the largest
-// magnitudes of columns.
+// maxima[i] = max(maxima[i], |x[i]|). Calling it for each row gives the column maxima.
 void update_column_maxima(FormatId input, const void* x, std::size_t size, NanInMaximum nan,
                           float* maxima);
 

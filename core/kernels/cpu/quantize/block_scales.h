@@ -1,5 +1,5 @@
-// Scales and codes of a block format as whatever decodes them on the CPU reads them: a scale for
-// each element of a line in memory, a code a byte.
+// Scales and codes of a block format, expanded for the CPU's decoders: one scale per element of a
+// line in memory, one code per byte.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -20,7 +20,7 @@
 
 namespace telens::kernels {
 
-// Scales as FP32 values: a matrix, by strides.
+// Scales as FP32 values: a matrix, with strides.
 struct Scales {
   at::Tensor values;
   const float* data;
@@ -55,8 +55,8 @@ inline at::Tensor decode_scales(const at::Tensor& scale_inv, ScalingMode mode) {
   return values;
 }
 
-// The scales of the elements of one row in memory, of codes that lie row after row. kLength: of a
-// block; known to the compiler, a block is a few stores.
+// Expands a row's scales to one per element, for codes stored row by row. kLength: elements per
+// block; a compile-time constant makes a block a few stores.
 template <std::int64_t kLength>
 void repeat_along_row(const Scales& scales, std::int64_t row, std::vector<float>& of_elements) {
   const auto size = static_cast<std::int64_t>(of_elements.size());
@@ -84,7 +84,7 @@ inline void scales_along_row(const Scales& scales, ScalingMode mode, std::int64_
   }
 }
 
-// ... and of codes of which one column lies after the other.
+// Expands a column's scales to one per element, for codes stored column by column.
 inline void scales_along_column(const Scales& scales, ScalingMode mode, std::int64_t column,
                                 std::vector<float>& of_elements) {
   const auto size = static_cast<std::int64_t>(of_elements.size());
@@ -96,8 +96,8 @@ inline void scales_along_column(const Scales& scales, ScalingMode mode, std::int
   }
 }
 
-// kStep: from one code to the next of `lower`, and of `upper`. None of the memory overlaps but the
-// two outputs, whose codes take turns.
+// kStep: distance between consecutive codes in `lower` and in `upper`. No memory overlaps, except
+// that the two outputs may interleave.
 template <std::int64_t kStep>
 void unpack_line(const std::uint8_t* __restrict bytes, std::int64_t length, std::uint8_t* lower,
                  std::uint8_t* upper) {
@@ -108,7 +108,7 @@ void unpack_line(const std::uint8_t* __restrict bytes, std::int64_t length, std:
   }
 }
 
-// Packed codes, one a byte, in the same order of memory.
+// Unpacks packed codes to one per byte, in the same memory order.
 inline at::Tensor unpack(const at::Tensor& packed) {
   const bool transposed = ops::is_transposed(packed);
   const at::Tensor dense = transposed ? packed.t() : packed.contiguous();
@@ -123,7 +123,7 @@ inline at::Tensor unpack(const at::Tensor& packed) {
     for (std::int64_t line = begin; line < end; ++line) {
       const std::uint8_t* const bytes = from + line * length;
       std::uint8_t* const pairs = to + line * 2 * length;
-      // The codes of a byte are one line apart in memory, or neighbors.
+      // The two codes of a byte are one line apart in memory if transposed, or neighbors.
       if (transposed) {
         unpack_line<1>(bytes, length, pairs, pairs + length);
       } else {

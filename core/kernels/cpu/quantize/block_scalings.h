@@ -1,5 +1,5 @@
-// How block formats make scales of the largest magnitudes of blocks, and codes of elements: the
-// Scaling of core/kernels/cpu/quantize/block_tiles.h.
+// How each block format computes scales from block maxima and codes from elements: the Scaling
+// parameter of core/kernels/cpu/quantize/block_tiles.h.
 #pragma once
 
 #include "core/formats/dispatch.h"
@@ -10,7 +10,7 @@
 
 namespace telens::kernels {
 
-// An E8M0 scale of FP8 elements.
+// An E8M0 scale for FP8 elements.
 inline BlockScale<std::uint8_t> get_e8m0_scale(FormatId element, float amax,
                                                ScaleRounding rounding) {
   const std::uint8_t code = element == FormatId::e4m3 ? e8m0_scale<E4M3>(amax, rounding)
@@ -65,7 +65,7 @@ struct Fp8BlockScaling {
   }
 };
 
-// The largest magnitude that is a number, from which packed FP4 makes the scale of the tensor.
+// The largest finite magnitude, from which packed FP4 computes the per-tensor scale.
 inline float largest_number(const ElementMatrix& x) {
   return at::parallel_reduce(
       0, x.rows * x.columns, kGrain, 0.0F,

@@ -1,4 +1,4 @@
-// Quantizing a tensor in blocks (core/kernels/cpu/quantize/block_tiles.h) into fresh tensors.
+// Block quantization (core/kernels/cpu/quantize/block_tiles.h) into newly allocated tensors.
 #pragma once
 
 #include <ATen/ops/empty.h>
@@ -33,7 +33,7 @@ ops::BlockCodesPair quantize_blocks(const at::Tensor& x, FormatId input, Scaling
   return pair;
 }
 
-// One scale a square: codes [rows, columns], scales [rows / block, columns / block].
+// One scale per square: codes [rows, columns], scales [rows / block, columns / block].
 template <typename Scaling>
 ops::BlockCodes quantize_squares(const at::Tensor& x, FormatId input, const Scaling& scaling) {
   using ScaleCode = typename Scaling::ScaleCode;

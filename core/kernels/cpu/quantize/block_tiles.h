@@ -1,11 +1,11 @@
-// Quantizing a matrix with a scale a block, on every thread, in one read for both orientations.
+// Block quantization of a matrix on every thread, with one read for both orientations.
 //
-// A Scaling says how blocks become scales and elements codes:
+// A Scaling defines how blocks become scales and elements become codes:
 //   using ScaleCode = ...;                           how a scale is stored
 //   static constexpr std::int64_t kBlock             elements along a block
 //   static constexpr NanInMaximum kNan
 //   BlockScale<ScaleCode> get_scale(float amax) const, or get_scale(float amax, std::int64_t line)
-//   void encode(Elements, const float* factors, std::uint8_t* codes) const      one code a byte
+//   void encode(Elements, const float* factors, std::uint8_t* codes) const      one code per byte
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -21,7 +21,7 @@
 
 namespace telens::kernels {
 
-// A matrix of BF16, FP16 or FP32 in memory, row after row.
+// A row-major matrix of BF16, FP16 or FP32 elements.
 struct ElementMatrix {
   FormatId format;
   const void* data;
@@ -34,16 +34,16 @@ struct ElementMatrix {
   }
 };
 
-// Consecutive elements of one row.
+// Consecutive elements in a row.
 struct Elements {
   FormatId format;
   const void* data;
   std::size_t size;
-  std::int64_t index;  // index of the first one, counted through the whole matrix
+  std::int64_t index;  // index of the first element in the whole matrix
 };
 
-// Where the codes and scales of one orientation go; both null where it is not wanted. Codes lie as
-// the elements do.
+// Destination of the codes and scales for an orientation; both pointers are null if it is not
+// requested. Codes have the element order of the input.
 template <typename Scaling>
 struct BlockOutput {
   std::uint8_t* codes = nullptr;
@@ -78,7 +78,7 @@ class BlockTiles {
 
  private:
   static constexpr std::int64_t kBlock = Scaling::kBlock;
-  // Columns of a tile: with up to 128 rows it stays in a core's second-level cache.
+  // Columns per tile. A tile of up to 128 rows stays in a core's second-level cache.
   static constexpr std::int64_t kWidth = 1024;
   static_assert(kWidth % kBlock == 0);
   using PerElement = std::array<float, kWidth>;
@@ -148,7 +148,7 @@ class BlockTiles {
     }
   }
 
-  // The scale of a block of this line: a row, or a column down which blocks lie.
+  // The scale of a block of `line`: a row, or a column if blocks run down the columns.
   auto get_scale(float amax, std::int64_t line) const {
     if constexpr (requires { scaling_.get_scale(amax, line); }) {
       return scaling_.get_scale(amax, line);
@@ -157,7 +157,7 @@ class BlockTiles {
     }
   }
 
-  // The scales of a row of blocks, and their factors for each of its elements.
+  // Computes the scales of a row of blocks and expands their factors to one per element.
   void spread(const Tile& tile, const std::array<float, kWidth / kBlock>& maxima, std::int64_t line,
               typename Scaling::ScaleCode* scales, PerElement& factors) const {
     for (std::int64_t block = 0; block < tile.blocks(); ++block) {

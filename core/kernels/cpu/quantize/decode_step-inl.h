@@ -12,13 +12,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace telens::HWY_NAMESPACE {
 
-// Codes, one in each 16-bit lane, as BF16 codes without sign, and the signs.
+// Unsigned codes in 16-bit lanes, as BF16 codes, and the signs.
 struct Decoded {
   Vector16 magnitude;
   Vector16 sign;
 };
 
-// The codes that a vector of as many 16-bit lanes takes.
+// Equally many codes as a vector has 16-bit lanes.
 using BytesOfCodes16 = hn::Rebind<std::uint8_t, Codes16>;
 
 template <typename Input>
@@ -29,7 +29,7 @@ HWY_INLINE Decoded decode_codes(hn::Vec<BytesOfCodes16> codes) {
           hn::And(hn::ShiftLeft<16 - Input::kWidth>(code), hn::Set(lanes, kSign16))};
 }
 
-// 16-bit lanes, each as the upper half of a 32-bit lane, in order.
+// Moves each 16-bit lane to the upper half of a 32-bit lane, in order.
 HWY_INLINE Turns<Vector32> widen_in_order(Vector16 codes) {
   const Codes32 words;
   const hn::Half<Codes16> half;
@@ -37,7 +37,7 @@ HWY_INLINE Turns<Vector32> widen_in_order(Vector16 codes) {
           hn::ShiftLeft<16>(hn::PromoteTo(words, hn::UpperHalf(half, codes)))};
 }
 
-// The values of codes as `Output`, BF16 or FP32, in order.
+// Decodes the values of codes to `Output`, BF16 or FP32, in order.
 template <typename Input, typename Output>
 HWY_INLINE void decode_to(typename Output::Bits* values, hn::Vec<BytesOfCodes16> codes) {
   const Decoded decoded = decode_codes<Input>(codes);

@@ -10,7 +10,7 @@
 namespace telens::kernels {
 namespace {
 
-// Calls convert(codes, size, values) for ranges of memory that lie in the same order in both
+// Calls convert(codes, size, values) for ranges of memory that have the same element order in both
 // tensors.
 template <typename Convert>
 at::Tensor convert_codes(const at::Tensor& codes, at::ScalarType dtype, const Convert& convert) {

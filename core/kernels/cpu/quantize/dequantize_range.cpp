@@ -26,14 +26,14 @@ struct DecodeStep {
   }
 };
 
-// The step of dequantize_range, with any of the scales of quantize_step-inl.h.
+// The step of dequantize_range, with one of the scale types of quantize_step-inl.h.
 template <typename Input, typename Output, typename Scale>
 struct DequantizeStep {
   using Element = typename Output::Bits;
 
   Scale scale;
 
-  // |value| * scale without the sign that a processor may give to infinity * 0.
+  // value| * scale, without the sign that a processor may give to infinity * 0.
   static HWY_INLINE FloatVector scaled(FloatVector value, FloatVector factor) {
     return hn::Abs(hn::Mul(value, factor));
   }
@@ -64,7 +64,7 @@ struct DequantizeStep {
   }
 };
 
-// The step with its scales from memory that ends where the elements do.
+// The step for the tail, with scales from memory that ends where the elements do.
 template <typename Step>
 HWY_INLINE Step at_tail(const Step& step, std::size_t, std::size_t, float*) {
   return step;

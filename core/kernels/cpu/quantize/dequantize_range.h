@@ -1,5 +1,5 @@
-// The SIMD kernel behind dequantize_fp8 and decode_fp8, over contiguous memory and on the calling
-// thread. Chosen at run time for the processor. No LibTorch.
+// The SIMD kernels used by dequantize_fp8 and decode_fp8: contiguous memory, on the calling thread,
+// with instructions chosen at run time. No LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,13 @@
 namespace telens::kernels {
 
 // values[i] = float(codes[i]) * scale_inv, rounded to FP32 and then to `output` (bf16, fp16, fp32),
-// not saturating; `input` is e4m3 or e5m2. The sign is that of the code exclusive-or that of
-// scale_inv, also of NaN, which is quiet and without payload.
+// not saturating; `input` is e4m3 or e5m2. The sign is the XOR of the signs of code and scale_inv,
+// also for NaN, which is quiet and has no payload.
 void dequantize_range(FormatId input, const std::uint8_t* codes, std::size_t size, float scale_inv,
                       FormatId output, void* values);
 
-// The same with a scale for every element, positive or NaN (quiet, without payload), for E2M1 too,
-// whose codes come one a byte.
+// Like dequantize_range, with a scale per element, positive or NaN (quiet, without payload). Also
+// supports E2M1, with one code per byte.
 void dequantize_range_by_scales(FormatId input, const std::uint8_t* codes, std::size_t size,
                                 const float* scales, FormatId output, void* values);
 

@@ -33,7 +33,7 @@ Output get_output(const BlockCodes& codes) {
           codes.scale_inv.mutable_data_ptr<std::uint8_t>()};
 }
 
-// visit(i) for each of `count` pieces of `elements` elements.
+// Calls visit(i) for each of `count` pieces of `elements` elements.
 template <typename Visit>
 void for_each(std::int64_t count, std::int64_t elements, const Visit& visit) {
   at::parallel_for(0, count, kGrain / elements, [&](std::int64_t begin, std::int64_t end) {
@@ -41,7 +41,7 @@ void for_each(std::int64_t count, std::int64_t elements, const Visit& visit) {
   });
 }
 
-// The amaxes that the scales of an orientation (0 rowwise, 1 columnwise) are made of.
+// The amaxes from which the scales of an orientation (0 rowwise, 1 columnwise) are computed.
 at::Tensor find_amaxes(const at::Tensor& contiguous, FormatId format, std::int64_t orientation,
                        const std::optional<at::Tensor>& given, bool row_scaled) {
   if (row_scaled) return ops::largest_numbers(contiguous, orientation);

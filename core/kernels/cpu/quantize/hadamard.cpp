@@ -1,4 +1,4 @@
-// hadamard_transform on the CPU: sixteen rows at a time, a few columns of them in FP32.
+// hadamard_transform on the CPU, in FP32: sixteen rows and a few columns at a time.
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -14,14 +14,14 @@ namespace telens::kernels {
 namespace {
 
 constexpr std::int64_t kSize = ops::kHadamardSize;
-// Columns whose sixteen rows are transformed at once.
+// Columns that are transformed together.
 constexpr std::int64_t kWidth = 64;
 
 using Columns = std::array<float, kWidth>;
 using Rows = std::array<Columns, kSize>;
 
-// Sums and differences of neighbors 1, 2, 4, 8 apart, and a quarter of it all: FP32 additions in
-// this order are the definition.
+// Sums and differences of rows 1, 2, 4 and 8 apart, then a multiplication by 1/4. The definition
+// requires FP32 additions in this order.
 void transform(Rows& rows) {
   for (std::int64_t distance = 1; distance < kSize; distance *= 2) {
     for (std::int64_t i = 0; i < kSize; ++i) {
@@ -46,7 +46,7 @@ void flip_signs(Rows& rows, std::int64_t signs) {
   }
 }
 
-// x, y: the first of sixteen rows of `stride` elements, at the first of `width` columns.
+// x, y: the first of sixteen rows with `stride` elements each, at the first of `width` columns.
 template <typename T>
 void transform_columns(const T* x, T* y, std::int64_t stride, std::int64_t width,
                        std::int64_t signs, bool inverse) {

@@ -25,7 +25,7 @@ struct Nvfp4Scaling {
   static constexpr std::int64_t kBlock = block_length(ScalingMode::nvfp4);
   static constexpr NanInMaximum kNan = TwoLevelScaling::kNan;
 
-  std::vector<TwoLevelScaling> scales;  // one of the tensor, or one a line
+  std::vector<TwoLevelScaling> scales;  // one for the tensor, or one per line
   std::optional<ElementWords> random;
 
   BlockScale<ScaleCode> get_scale(float amax, std::int64_t line) const {
@@ -55,8 +55,8 @@ struct Nvfp4Scaling {
   }
 };
 
-// Two codes a byte: of neighbors in a row, or (transposed) of neighbors in a column. codes:
-// contiguous [rows, columns], one a byte.
+// Packs two codes per byte: neighbors in a row, or neighbors in a column if transposed. codes:
+// contiguous [rows, columns], one per byte.
 at::Tensor pack(const at::Tensor& codes, bool transposed) {
   const std::int64_t rows = codes.size(0);
   const std::int64_t columns = codes.size(1);
@@ -87,7 +87,7 @@ at::Tensor pack(const at::Tensor& codes, bool transposed) {
   return transposed ? packed.t() : packed;
 }
 
-// amaxes: by orientation, 0 rowwise or 1 columnwise; none: that of the tensor itself.
+// amaxes: indexed by orientation, 0 rowwise or 1 columnwise; if missing, the tensor's amax is used.
 Nvfp4Scaling scaling_for(const at::Tensor& contiguous, FormatId format,
                          const std::optional<at::Tensor>& amaxes, std::int64_t orientation) {
   const float amax = amaxes ? amaxes->accessor<float, 1>()[orientation]
@@ -110,7 +110,7 @@ ElementWords random_words(const at::Tensor& state, std::uint32_t orientation) {
   return ElementWords::of(words.const_data_ptr<std::int64_t>(), orientation);
 }
 
-// codes: one a byte, as quantize_blocks and quantize_squares make them.
+// codes: one per byte, as returned by quantize_blocks and quantize_squares.
 BlockCodes packed(const BlockCodes& quantized, const Nvfp4Scaling& scaling, bool transposed) {
   const auto count = static_cast<std::int64_t>(scaling.scales.size());
   const at::Tensor tensor_scale = at::empty({count}, quantized.codes.options().dtype(at::kFloat));
@@ -127,7 +127,8 @@ ops::BlockCodesPair quantize_along_lines(const at::Tensor& x, FormatId format,
                                          const std::optional<at::Tensor>& amaxes,
                                          const ops::Orientations& orientations) {
   ops::BlockCodesPair pair;
-  const bool together = !hadamard_signs && !random_state;  // one read, as everything is the same
+  // One read, since both orientations have the same elements.
+  const bool together = !hadamard_signs && !random_state;
   if (orientations.rowwise || together) {
     Nvfp4Scaling scaling = scaling_for(x, format, amaxes, 0);
     if (random_state) scaling.random = random_words(*random_state, 0);
@@ -150,7 +151,7 @@ ops::BlockCodesPair quantize_along_lines(const at::Tensor& x, FormatId format,
   return pair;
 }
 
-// Rows, and columns, under scales of their own.
+// Quantizes with a scale per row and a scale per column.
 ops::BlockCodesPair quantize_by_lines(const at::Tensor& x, FormatId format,
                                       const ops::Orientations& orientations) {
   ops::BlockCodesPair pair;

@@ -16,7 +16,7 @@
 namespace telens::kernels {
 namespace {
 
-// The largest magnitude of several ranges, as a code of their format.
+// The largest magnitude over several ranges, as a code of their format.
 class SharedMaximum {
  public:
   void add(std::uint32_t code) {

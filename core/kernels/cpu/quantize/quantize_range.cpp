@@ -15,8 +15,8 @@ HWY_BEFORE_NAMESPACE();
 namespace telens::HWY_NAMESPACE {
 namespace {
 
-// A function of its own: GCC 12 keeps the accumulators of a loop on the stack when the same
-// function stores them.
+// A separate function: GCC 12 keeps a loop's accumulators on the stack if the function that
+// contains the loop also stores them.
 template <typename Lanes>
 HWY_NOINLINE std::uint32_t largest_lane(hn::Vec<Lanes> vector) {
   return static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(Lanes(), vector)));
@@ -33,7 +33,7 @@ std::uint32_t quantize_elements(const typename Input::Bits* x, std::size_t size,
   auto amax = hn::Zero(LanesOf<Input>());
   std::size_t i = 0;
   for (; i + stride <= size; i += stride) step(x, i, codes, amax);
-  if (const std::size_t rest = size - i; rest > 0) {  // padded with zeros, which no maximum notices
+  if (const std::size_t rest = size - i; rest > 0) {  // zero padding does not change a maximum
     typename Input::Bits tail[hn::MaxLanes(lanes16)] = {};
     std::uint8_t tail_codes[hn::MaxLanes(lanes16)];
     std::copy_n(x + i, rest, tail);
@@ -49,7 +49,7 @@ void quantize_elements_by_scales(const typename Input::Bits* x, std::size_t size
   const Codes16 lanes16;
   const std::size_t stride = hn::Lanes(lanes16);
   const QuantizeStep<Input, Output, ScalePerElement> step{{scales}};
-  auto amax = hn::Zero(LanesOf<Input>());  // unused here: the compiler leaves it out
+  auto amax = hn::Zero(LanesOf<Input>());  // unused here; the compiler removes it
   std::size_t i = 0;
   for (; i + stride <= size; i += stride) step(x, i, codes, amax);
   if (const std::size_t rest = size - i; rest > 0) {
@@ -70,7 +70,7 @@ std::uint32_t amax_elements(const typename Input::Bits* x, std::size_t size) {
   const std::size_t stride = hn::Lanes(lanes);
   const auto size_at = [&](const typename Input::Bits* at)
                            HWY_ATTR { return get_magnitude<Input>(load_ahead(lanes, at)); };
-  // Four accumulators, so that a maximum does not wait for the one before.
+  // Four accumulators, so that a maximum does not wait for the previous one.
   auto amax0 = hn::Zero(lanes), amax1 = amax0, amax2 = amax0, amax3 = amax0;
   std::size_t i = 0;
   for (; i + 4 * stride <= size; i += 4 * stride) {

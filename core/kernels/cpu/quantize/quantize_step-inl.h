@@ -1,4 +1,4 @@
-// One step of quantizing: as many elements as a vector has 16-bit lanes, scaled, encoded, stored.
+// One step of quantizing: scales, encodes and stores as many elements as a vector has 16-bit lanes.
 // Included once for every SIMD target (Highway's foreach_target).
 #if defined(TELENS_CORE_KERNELS_CPU_QUANTIZE_STEP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TELENS_CORE_KERNELS_CPU_QUANTIZE_STEP_INL_H_
@@ -12,7 +12,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace telens::HWY_NAMESPACE {
 
-// A vector of codes of a high-precision format, each the width of a lane.
+// A vector of codes of a high-precision format, one code per lane.
 template <typename Input>
 using LanesOf = hn::ScalableTag<typename Input::Bits>;
 
@@ -21,7 +21,7 @@ HWY_INLINE hn::Vec<LanesOf<Input>> get_magnitude(hn::Vec<LanesOf<Input>> code) {
   return hn::And(code, hn::Set(LanesOf<Input>(), Input::kMagnitudeMask));
 }
 
-// The FP32 values of 16-bit codes without sign.
+// The FP32 values of unsigned 16-bit codes.
 template <typename Input>
 HWY_INLINE Turns<FloatVector> widen(Vector16 magnitude) {
   if constexpr (Input::kId == FormatId::bf16) {
@@ -34,7 +34,7 @@ HWY_INLINE Turns<FloatVector> widen(Vector16 magnitude) {
   }
 }
 
-// One scale for all elements. The scale is a magnitude, the sign of the true one comes separately.
+// One scale for all elements: its magnitude. The sign is applied separately.
 struct OneScale {
   FloatVector scale;
   Vector16 sign;  // 0 or kSign16
@@ -45,12 +45,12 @@ struct OneScale {
   }
 };
 
-// In which lanes of Turns a step has its elements: 16-bit elements take turns, of 32-bit elements
-// one vector follows the other.
+// The lane order of a step's elements in Turns: 16-bit elements alternate between the two vectors,
+// 32-bit elements fill the first vector and then the second.
 struct TakingTurns {};
 struct OneAfterTheOther {};
 
-// A scale for every element, positive or NaN.
+// A scale per element, positive or NaN.
 struct ScalePerElement {
   const float* scales;
   Vector16 sign = hn::Zero(Codes16());
@@ -66,7 +66,7 @@ struct ScalePerElement {
   }
 };
 
-// amax takes the largest magnitude of each lane.
+// `amax` accumulates the largest magnitude per lane.
 template <typename Input, typename Output, typename Scale>
 struct QuantizeStep {
   using Lanes = LanesOf<Input>;
@@ -96,7 +96,7 @@ struct QuantizeStep {
     return hn::Or(code, hn::ShiftRight<16 - Output::kWidth>(sign));
   }
 
-  // Elements i, i + 1, ...
+  // Processes the elements i, i + 1, ...
   HWY_INLINE void operator()(const Element* x, std::size_t i, std::uint8_t* codes,
                              Vector& amax) const {
     const Lanes lanes;
@@ -109,7 +109,7 @@ struct QuantizeStep {
       const auto code = encode(widen<Input>(size), factor, element);
       hn::StoreU(hn::TruncateTo(bytes, code), bytes, codes + i);
     } else {
-      // Two vectors one after the other; they take turns on the way and part again in the end.
+      // Two consecutive vectors. They are interleaved for encoding and separated at the end.
       const Float32s floats;
       const auto first = load_ahead(lanes, x + i);
       const auto second = load_ahead(lanes, x + i + hn::Lanes(lanes));

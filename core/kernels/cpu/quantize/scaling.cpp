@@ -1,4 +1,4 @@
-// Scales from amaxes on the CPU. A handful of numbers a layer: plain loops.
+// Scales from amaxes on the CPU. There are a few numbers per layer, so plain loops suffice.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/library.h>
@@ -28,10 +28,10 @@ at::Tensor scale_from_amax(const at::Tensor& amax, double fp8_max, double epsilo
   return scale;
 }
 
-// Rows that are compared at once: with any number of slots they fill vectors.
+// Rows that are compared together: they fill vectors for any number of slots.
 constexpr std::int64_t kRowBlock = 16;
 
-// A history [rows, slots] whose rows lie `stride` elements apart.
+// A history [rows, slots]; `stride` elements separate two rows.
 struct History {
   float* values;
   std::int64_t rows;
@@ -50,7 +50,7 @@ struct History {
     return static_cast<std::size_t>(count * slots) * sizeof(float);
   }
 
-  // Rows one after the other.
+  // Copies rows without gaps between them.
   void copy_rows(std::int64_t first, std::int64_t count, std::uint32_t* to) const {
     if (is_dense()) {
       std::memcpy(to, row(first), bytes(count));
@@ -62,9 +62,9 @@ struct History {
   }
 };
 
-// The largest amax of each slot in the first `rows`. Amaxes are not negative, and the bits of such
-// floats are in the order of their values; a NaN has the largest bits of all, so one in the window
-// wins: the amax is then not finite and keeps the scale.
+// The largest amax per slot in the first `rows`. Amaxes are not negative, and the bits of such
+// floats have the order of their values. A NaN has the largest bits, so it becomes the maximum of
+// its window: the amax is then not finite, and the scale is kept.
 std::vector<std::uint32_t> largest_by_slot(const History& history, std::int64_t rows) {
   const std::int64_t slots = history.slots;
   const auto block = static_cast<std::size_t>(kRowBlock * slots);

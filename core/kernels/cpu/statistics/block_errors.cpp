@@ -19,9 +19,9 @@
 namespace telens::kernels {
 namespace {
 
-// ---- one copy, block by block
+// ---- one copy, by blocks
 
-// A matrix and its codes, both row after row or both column after column.
+// A matrix and its codes, both row-major or both column-major.
 struct MatrixAndCodes {
   at::Tensor x;
   FormatId input, element;
@@ -36,10 +36,10 @@ struct MatrixAndCodes {
   }
 };
 
-// BlockErrors of all blocks, row after row.
+// BlockErrors for all blocks, row-major.
 struct Result {
   BlockErrors* blocks;
-  std::int64_t columns;  // counted in blocks
+  std::int64_t columns;  // in blocks
 
   BlockErrors& at(std::int64_t row, std::int64_t column) const {
     return blocks[row * columns + column];
@@ -52,7 +52,7 @@ BlockCastElements get_line(const MatrixAndCodes& matrix, std::int64_t index, Dec
           static_cast<std::size_t>(matrix.codes.length())};
 }
 
-// Rows of one row of blocks: a block's elements in a row are neighbors.
+// Processes one row of blocks. The elements of a block in one row are contiguous.
 void read_row_of_blocks(const MatrixAndCodes& matrix, std::int64_t row_of_blocks,
                         const Result& result) {
   const std::int64_t height = block_height(matrix.mode);
@@ -73,12 +73,12 @@ void add(const BlockErrors& part, BlockErrors& block) {
   block.squared_error += part.squared_error;
 }
 
-// Columns of blocks that are read before they are written: their blocks of one row, which are
-// neighbors in the result, fill three cache lines.
+// Columns of blocks that are read before their results are written: their blocks of one row, which
+// are neighbors in the result, fill three cache lines.
 constexpr std::int64_t kColumnsAtOnce = 8;
 
-// Columns first <= i < last of blocks, at most kColumnsAtOnce. Their columns are lines of memory: a
-// block goes down them.
+// Processes the columns first <= i < last of blocks, at most kColumnsAtOnce. The matrix is stored
+// by columns, and a block runs down several of them.
 void read_columns_of_blocks(const MatrixAndCodes& matrix, std::int64_t first, std::int64_t last,
                             const Result& result) {
   const std::int64_t length = block_length(matrix.mode);
@@ -99,7 +99,7 @@ void read_columns_of_blocks(const MatrixAndCodes& matrix, std::int64_t first, st
   }
 }
 
-// Every block belongs to one thread, and its rows come in their order.
+// One thread processes all rows of a block, in order.
 void read_block_errors(const MatrixAndCodes& matrix, std::int64_t rows_of_blocks,
                        const Result& result) {
   if (matrix.transposed) {
@@ -146,7 +146,8 @@ at::Tensor block_cast_errors(const at::Tensor& x, const at::Tensor& codes,
 
 // ---- two copies
 
-// undone: the second copy where it had a transform; else undefined, and it is decoded from `b`.
+// undone: the second copy without its transform, or undefined if it has none; it is then decoded
+// from `b`.
 CopiesDifference compare_lines(const BlockLines& a, const BlockLines& b, const at::Tensor& undone,
                                std::int64_t count) {
   const std::int64_t length = a.length();
@@ -183,7 +184,7 @@ at::Tensor CpuCopies::compare(const ops::BlockCast& rowwise, const ops::BlockCas
   const std::int64_t rows = first.codes.size(0);
   const std::int64_t columns = second.codes.size(0);
   if (rows == 0 || columns == 0) return result;
-  // Lines of both copies are those of the rowwise one's memory.
+  // Lines of both copies follow the memory order of the rowwise copy.
   const bool transposed = ops::is_transposed(first.codes);
   const std::int64_t length = transposed ? rows : columns;
   at::Tensor undone;

@@ -19,8 +19,8 @@ using kernels::BlockCastElements;
 
 using Mask = hn::Mask<Floats>;
 
-// A vector of elements before and after the cast. Lanes behind the last element are zeros in all of
-// it, which count for nothing.
+// A vector of elements before and after the cast. Lanes after the last element are zero in all
+// members and do not change any result.
 struct Cast {
   FloatVec before;
   FloatVec after;
@@ -203,7 +203,7 @@ void add_block_errors(const BlockCastElements& elements, FormatId element, std::
 }
 
 ColumnErrors::ColumnErrors(std::size_t columns) {
-  constexpr std::size_t kLongestVector = 16;  // in FP32 lanes
+  constexpr std::size_t kLongestVector = 16;  // counted in FP32 lanes
   const std::size_t size = (columns + kLongestVector - 1) / kLongestVector * kLongestVector;
   squared_errors_.resize(size);
   for (auto* counts : {&nonzero_, &underflows_, &saturated_}) counts->resize(size);

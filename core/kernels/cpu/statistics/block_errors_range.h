@@ -1,5 +1,5 @@
-// The SIMD kernels behind `block_cast_errors` and `block_copies_difference`, over contiguous memory
-// and on the calling thread. Chosen at run time for the processor. No LibTorch.
+// The SIMD kernels used by `block_cast_errors` and `block_copies_difference`: contiguous memory, on
+// the calling thread, with instructions chosen at run time. No LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@
 
 namespace telens::kernels {
 
-// blocks[b] gets what the cast did to its elements, b * length <= i < (b + 1) * length; the last
-// block may have fewer.
+// Adds to blocks[b] the errors of casting the elements b * length <= i < (b + 1) * length. The last
+// block may be shorter.
 void add_block_errors(const BlockCastElements& elements, FormatId element, std::size_t length,
                       BlockErrors* blocks);
 
-// The same of blocks that go down the columns of rows in memory: each element of a row is of
-// another block, and rows come one after the other.
+// The errors of blocks that run down the columns of a row-major matrix: each element of a row
+// belongs to another block, and rows are added in order.
 class ColumnErrors {
  public:
   explicit ColumnErrors(std::size_t columns);
@@ -26,13 +26,13 @@ class ColumnErrors {
   BlockErrors of(std::size_t column) const;
 
  private:
-  // Up to whole vectors.
+  // Padded to whole vectors.
   std::vector<double> squared_errors_;
   std::vector<std::int32_t> nonzero_, underflows_, saturated_;
   std::int32_t rows_ = 0;
 };
 
-// How a differs from b.
+// Adds the difference of a and b to `sums`.
 void add_difference(const float* a, const float* b, std::size_t size, CopiesDifference& sums);
 
 }  // namespace telens::kernels

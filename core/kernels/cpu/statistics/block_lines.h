@@ -1,4 +1,4 @@
-// A matrix in a block format as it lies in memory, decoded line by line.
+// A matrix in a block format, decoded line by line in memory order.
 #pragma once
 
 #include <cstdint>
@@ -10,26 +10,26 @@
 
 namespace telens::kernels {
 
-// Matrices row after row, or all column after column.
+// Returns the matrix in row-major order, or in column-major order if transposed.
 inline at::Tensor in_order(const at::Tensor& matrix, bool transposed) {
   return transposed ? matrix.t().contiguous().t() : matrix.contiguous();
 }
 
-// Buffers for decoding a line, to be used for many.
+// Buffers for decoding a line; reusable.
 struct DecodedLine {
   explicit DecodedLine(std::int64_t length)
       : scales(static_cast<std::size_t>(length)), values(static_cast<std::size_t>(length)) {}
 
-  std::vector<float> scales;  // scales of each element's block
+  std::vector<float> scales;  // one scale per element
   std::vector<float> values;
-  std::int64_t row_of_scales = -1;  // in memory: the lines that have the same ones
+  std::int64_t row_of_scales = -1;  // in memory: the lines with the same scales
 };
 
-// Packed codes are unpacked, one a byte.
+// Packed codes are unpacked to one per byte.
 class BlockLines {
  public:
-  // Lines are rows; transposed: columns. length: elements of a line that count; of packed codes
-  // with an odd number of columns a row of codes has one more.
+  // Lines are rows, or columns if transposed. length: valid elements of a line. A row of packed
+  // codes with an odd number of columns has one more.
   BlockLines(const ops::BlockCodes& given, FormatId element, ScalingMode mode, bool transposed,
              std::int64_t length)
       : codes_(in_order(is_packed_fp4(mode) ? unpack(given.codes) : given.codes, transposed)),

@@ -1,5 +1,4 @@
-// `accumulate_central_moments` on the CPU: strides, threads, and the order in which parts are
-// merged.
+// `accumulate_central_moments` on the CPU: strides, threads and the order of merging.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
@@ -21,7 +20,7 @@ namespace {
 using kernels::kStatisticsPart;
 
 CentralMoments read_moments(const at::Tensor& x) {
-  // Moments do not depend on the order of elements: any layout without gaps is read as it is.
+  // Moments do not depend on element order: any dense layout is read without a copy.
   const at::Tensor dense = x.is_non_overlapping_and_dense() ? x : x.contiguous();
   const FormatId format = kernels::get_format(x.scalar_type());
   const auto* data = static_cast<const std::byte*>(dense.const_data_ptr());

@@ -17,8 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace telens::HWY_NAMESPACE {
 namespace {
 
-// How many elements of a chunk are finite, and their sum. The count is exact: in each lane of FP32
-// it stays below 2^24.
+// Number and sum of a chunk's finite elements. The count is exact: each FP32 lane stays below 2^24.
 struct FiniteSum {
   std::int64_t count = 0;
   double sum = 0;
@@ -70,7 +69,7 @@ HWY_NOINLINE CenteredSums centered_sums(const typename Format::Bits* HWY_RESTRIC
           sum_lanes(fourth, none)};
 }
 
-// Two passes over a chunk, which stays in the first-level cache.
+// Reads a chunk twice; the chunk stays in the first-level cache.
 template <typename Format>
 CentralMoments chunk_moments(const typename Format::Bits* codes, std::size_t size) {
   const FiniteSum finite = sum_finite<Format>(codes, size);

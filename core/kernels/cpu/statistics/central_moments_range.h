@@ -1,5 +1,5 @@
-// The SIMD kernel behind `accumulate_central_moments`, over contiguous memory and on the calling
-// thread. Chosen at run time for the processor. No LibTorch.
+// The SIMD kernel used by `accumulate_central_moments`: contiguous memory, on the calling thread,
+// with instructions chosen at run time. No LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 namespace telens::kernels {
 
 // Merges the moments of x, `size` elements of the format `input` (bf16, fp16, fp32), into
-// `moments`, chunk by chunk from the front.
+// `moments`, one chunk after the other.
 void add_central_moments(FormatId input, const void* x, std::size_t size, CentralMoments& moments);
 
 }  // namespace telens::kernels

@@ -1,9 +1,9 @@
 // `exponent_histogram` and `code_histogram` on the CPU.
 //
-// Both count with scalar instructions, an element a cycle or two: what limits them is the rate at
-// which counters can be incremented, not memory. An increment of a counter that was incremented a
-// moment ago waits for that store (about 5 cycles), so neighboring elements go to different
-// sub-tables. All sums are of integers: their order does not matter.
+// Both count with scalar instructions, one or two cycles per element. They are limited by the rate
+// of counter increments, not by memory. An increment of a recently incremented counter waits for
+// the earlier store (about 5 cycles), so neighboring elements use different sub-tables. All sums
+// are integer sums, so their order does not matter.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
@@ -22,19 +22,19 @@
 namespace telens {
 namespace {
 
-// Elements at a time: they stay in the second-level cache, fit 32-bit counters, and take about as
-// long as it takes to wake a thread.
+// Elements per part: they stay in the second-level cache, fit 32-bit counters and take about as
+// long as waking a thread.
 constexpr std::int64_t kHistogramPart = 1 << 17;
 
-// The counts of several threads meet in one tensor.
+// Adds a thread's count to a tensor that several threads share.
 void add_to(std::int64_t& count, std::int64_t more) {
   if (more != 0) std::atomic_ref(count).fetch_add(more, std::memory_order_relaxed);
 }
 
-// use(codes, size) for parts of a dense tensor, on several threads, each with its own Use.
+// Calls use(codes, size) for parts of a dense tensor, on several threads, each with its own Use.
 template <typename Format, typename MakeUse>
 void for_each_part(const at::Tensor& x, const MakeUse& make_use) {
-  // The order of elements means nothing to a histogram: a layout without gaps is read as it is.
+  // A histogram does not depend on element order: a dense layout is read without a copy.
   const at::Tensor dense = x.is_non_overlapping_and_dense() ? x : x.contiguous();
   const auto* codes = static_cast<const typename Format::Bits*>(dense.const_data_ptr());
   at::parallel_for(0, dense.numel(), kHistogramPart, [&](std::int64_t first, std::int64_t last) {
@@ -47,8 +47,8 @@ void for_each_part(const at::Tensor& x, const MakeUse& make_use) {
 
 // ---- exponents
 
-// At most kHistogramPart codes. In blocks whose count fits the bits of a code, so that it is done
-// in vectors of them.
+// Counts the codes equal to `code`; `size` is at most kHistogramPart. Works in blocks whose count
+// fits the bits of a code, so that it vectorizes with lanes of that width.
 template <typename Bits>
 std::int64_t count_equal(const Bits* codes, std::size_t size, Bits code) {
   constexpr std::size_t kBlock = 8192;
@@ -80,16 +80,17 @@ class ExponentCounter {
 
  private:
   static constexpr std::size_t kTables = 8;
-  static constexpr int kFields = 1 << Format::kExponentBits;  // for each sign
+  static constexpr int kFields = 1 << Format::kExponentBits;  // per sign
 
-  // All elements whose sign and exponent field these are.
+  // The number of elements with this sign and exponent field.
   std::int64_t elements(bool negative, int field) const {
     std::int64_t sum = 0;
     for (const auto& table : tables_) sum += table[(negative ? kFields : 0) + field];
     return sum;
   }
 
-  // The lowest and the highest field hold two kinds of values each, of which one has a single code.
+  // The lowest and the highest exponent field hold two kinds of values each. One of the two has a
+  // single code.
   void add_sign(const Bits* codes, std::size_t size, bool negative) {
     const Bits sign = negative ? Format::kSignMask : Bits{0};
     const auto add_field = [&](int field, Bits single_code, std::int64_t single,
@@ -123,8 +124,8 @@ void exponent_histogram_cpu(const at::Tensor& x, at::Tensor& counts) {
 
 // ---- codes
 
-// Counters of 8 bits: two sub-tables are 128 KiB, which random codes find in the second-level
-// cache and a usual tensor's few thousand codes in the first. One that wraps around has counted
+// Counters of 8 bits: two sub-tables take 128 KiB. Random codes hit the second-level cache, and the
+// few thousand codes of a typical tensor hit the first. A counter that wraps around has counted
 // 256.
 class CodeCounter {
  public:
@@ -168,7 +169,7 @@ class CodeCounter {
 void code_histogram_cpu(const at::Tensor& x, at::Tensor& counts) {
   ops::check_code_histogram(x, counts);
   auto* bins = counts.mutable_data_ptr<std::int64_t>();
-  for_each_part<BF16>(x, [&] { return CodeCounter(bins); });  // FP16's codes are as wide
+  for_each_part<BF16>(x, [&] { return CodeCounter(bins); });  // FP16 codes have the same width
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// `statistics` on the CPU: strides, threads, and the order in which parts are merged.
+// `statistics` on the CPU: strides, threads and the order of merging.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -30,7 +30,7 @@ struct Part {
 };
 
 Part read_tensor(const at::Tensor& x, const std::vector<CastPlan>& plans) {
-  // The order of elements means nothing to a statistic: any layout without gaps is read as it is.
+  // A statistic does not depend on element order: any dense layout is read without a copy.
   const at::Tensor dense = x.is_non_overlapping_and_dense() ? x : x.contiguous();
   const FormatId format = get_format(x.scalar_type());
   const auto* data = static_cast<const std::byte*>(dense.const_data_ptr());

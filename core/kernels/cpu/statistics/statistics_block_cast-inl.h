@@ -1,4 +1,4 @@
-// Sums of statistics of casts in blocks, in vectors of FP32 lanes.
+// Sums of the statistics of block casts, in vectors of FP32 lanes.
 // Included once for every SIMD target (Highway's foreach_target).
 #if defined(TELENS_KERNELS_CPU_STATISTICS_BLOCK_CAST_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TELENS_KERNELS_CPU_STATISTICS_BLOCK_CAST_INL_H_
@@ -19,11 +19,11 @@ using DoubleVec = hn::Vec<Doubles>;
 using Counts = hn::RebindToSigned<Floats>;
 using CountVec = hn::Vec<Counts>;
 
-// Elements whose underflows 32-bit lanes count before they are added up.
+// Elements whose underflows are counted in 32-bit lanes before the counts are added up.
 inline constexpr std::int64_t kPiece = 1 << 20;
 
-// Sums of a loop over elements, in registers. No initializers: they would make a constructor,
-// which is not compiled for the SIMD target.
+// The sums of a loop over elements, in registers. Members have no initializers: these would create
+// a constructor, which is not compiled for the SIMD target.
 struct Lanes {
   DoubleVec lower_error;
   DoubleVec upper_error;
@@ -39,8 +39,8 @@ HWY_INLINE double compute_squared_error(const Lanes& lanes) {
   return hn::GetLane(hn::SumOfLanes(Doubles(), error));
 }
 
-// A function of its own: GCC 12 keeps the accumulators of a loop on the stack when the same
-// function stores them.
+// A separate function: GCC 12 keeps a loop's accumulators on the stack if the function that
+// contains the loop also stores them.
 HWY_NOINLINE inline void add_lanes(const Lanes& lanes, CastSums& sums) {
   sums.squared_error += compute_squared_error(lanes);
   std::int32_t counts[hn::MaxLanes(kFloats)];
@@ -48,7 +48,7 @@ HWY_NOINLINE inline void add_lanes(const Lanes& lanes, CastSums& sums) {
   for (std::size_t i = 0; i < hn::Lanes(kFloats); ++i) sums.underflows += counts[i];
 }
 
-// Squares of FP32 errors, in double.
+// Adds the squares of FP32 errors, in double.
 HWY_INLINE void add_squared(FloatVec error, Lanes& lanes) {
   const hn::Half<Floats> half;
   const auto lower = hn::PromoteTo(Doubles(), hn::LowerHalf(half, error));
@@ -61,23 +61,23 @@ HWY_INLINE void count(hn::Mask<Floats> mask, CountVec& counts) {
   counts = hn::Sub(counts, hn::VecFromMask(Counts(), hn::RebindMask(Counts(), mask)));
 }
 
-// True if any element that is not zero is as large as the limit, in the units of its scale.
+// Returns true if a nonzero element reaches the limit, in units of its scale.
 HWY_INLINE bool any_reaches(FloatVec magnitude, FloatVec scale, float limit) {
   const auto reaches = hn::And(hn::Ge(magnitude, hn::Mul(scale, hn::Set(kFloats, limit))),
                                hn::Gt(magnitude, hn::Zero(kFloats)));
   return !hn::AllFalse(kFloats, reaches);
 }
 
-// Elements that rounding takes beyond their block's range.
+// Elements that rounding takes out of their block's range.
 template <typename Format>
 HWY_INLINE hn::Mask<Floats> clipped(FloatVec magnitude, FloatVec scale) {
   const auto factor = hn::Min(hn::Div(hn::Set(kFloats, 1), scale), hn::Set(kFloats, FP32::kMax));
   const auto limit = hn::Mul(scale, hn::Set(kFloats, Format::kMax));
-  return hn::And(hn::Ge(magnitude, limit),  // false where the scale is a NaN
+  return hn::And(hn::Ge(magnitude, limit),  // false if the scale is NaN
                  hn::Ge(hn::Mul(magnitude, factor), hn::Set(kFloats, kFirstClipped<Format>)));
 }
 
-// Few elements come here, so the division costs nothing.
+// Called for few elements, so the cost of the division is negligible.
 template <typename Format>
 HWY_NOINLINE std::int64_t count_clipped(FloatVec magnitude, FloatVec scale) {
   return static_cast<std::int64_t>(hn::CountTrue(kFloats, clipped<Format>(magnitude, scale)));
@@ -98,7 +98,7 @@ template <typename Format>
 HWY_INLINE void count_beyond(FloatVec magnitude, FloatVec scale, CastSums& sums) {
   const auto limit = hn::Mul(scale, hn::Set(kFloats, Format::kMax));
   if constexpr (Format::kId == FormatId::e2m1) {
-    // The E4M3 scales of packed FP4 round down as often as up: no branch would be foreseen.
+    // The E4M3 scales of packed FP4 round down as often as up, so a branch would be unpredictable.
     sums.overflows += count_overflows(magnitude, limit);
     count_saturated<Format>(magnitude, scale, sums.saturated);
   } else if (HWY_UNLIKELY(any_reaches(magnitude, scale, Format::kMax))) {

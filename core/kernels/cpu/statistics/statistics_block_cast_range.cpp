@@ -17,7 +17,7 @@ namespace {
 
 using kernels::BlockCastElements;
 
-// Lanes behind the last element are zeros in all three arrays, which count for nothing.
+// Lanes after the last element are zero in all three arrays and do not change any result.
 template <typename Format, typename T, typename At>
 HWY_INLINE void add_vector(const At& at, const T* x, const BlockCastElements& elements,
                            Lanes& lanes, CastSums& sums) {
@@ -26,7 +26,7 @@ HWY_INLINE void add_vector(const At& at, const T* x, const BlockCastElements& el
   const auto magnitude = hn::Abs(before);
   const auto zero = hn::Zero(kFloats);
 
-  // A NaN is not zero, before and after.
+  // A NaN is not counted as zero, neither before nor after the cast.
   const auto vanished = hn::AndNot(hn::Eq(before, zero), hn::Eq(after, zero));
   count(vanished, lanes.underflows);
   add_squared(hn::Sub(after, before), lanes);

@@ -1,5 +1,5 @@
-// The SIMD kernel behind `accumulate_block_cast_statistics`, over contiguous memory and on the
-// calling thread. Chosen at run time for the processor. No LibTorch.
+// The SIMD kernel used by `accumulate_block_cast_statistics`: contiguous memory, on the calling
+// thread, with instructions chosen at run time. No LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -9,17 +9,17 @@
 
 namespace telens::kernels {
 
-// Elements before and after a cast in blocks. All arrays have `size` elements.
+// Elements before and after a block cast. All arrays have `size` elements.
 struct BlockCastElements {
-  FormatId input;        // bf16, fp16 or fp32: of x
+  FormatId input;        // format of x: bf16, fp16 or fp32
   const void* x;         // before
-  const float* decoded;  // after: what the codes stand for
-  const float* scales;   // scales of each element's block: 0 or more, or NaN
+  const float* decoded;  // the values after the cast
+  const float* scales;   // each element's block scale: at least 0, or NaN
   std::size_t size;
 };
 
-// Merges what the cast to `element` (e4m3, e5m2, e2m1) did to them; scale_inv_min and _max are left
-// alone.
+// Merges the errors of the cast to `element` (e4m3, e5m2, e2m1) into `sums`. Does not change
+// scale_inv_min and scale_inv_max.
 void add_block_cast(const BlockCastElements& elements, FormatId element, CastSums& sums);
 
 }  // namespace telens::kernels

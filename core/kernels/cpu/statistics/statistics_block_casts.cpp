@@ -1,4 +1,4 @@
-// `accumulate_block_cast_statistics` on the CPU: lines as they lie in memory, threads, merging.
+// `accumulate_block_cast_statistics` on the CPU: lines in memory order, threads and merging.
 #include <ATen/Parallel.h>
 #include <torch/library.h>
 
@@ -16,7 +16,7 @@
 namespace telens::kernels {
 namespace {
 
-// A matrix in the order of memory of its codes.
+// A matrix in the memory order of its codes.
 struct Lines {
   at::Tensor x;
   FormatId input, element;

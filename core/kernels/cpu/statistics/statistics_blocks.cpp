@@ -20,8 +20,8 @@ namespace {
 using kernels::BlockKinds;
 using kernels::MatrixOfCodes;
 
-// The largest magnitude and the smallest one less one, as codes: zeros are neutral to both (less
-// one they wrap around to the largest code), so that incomplete vectors are filled with them.
+// The largest magnitude, and the smallest minus one, as codes. Zeros are neutral to both (minus one
+// they wrap around to the largest code), so they pad incomplete vectors.
 template <typename Format>
 struct MagnitudeRange {
   using Lanes = Unsigneds<Format>;
@@ -41,7 +41,7 @@ struct MagnitudeRange {
   }
 };
 
-// Up to a vector of codes, filled with zeros.
+// Loads up to a vector of codes, padded with zeros.
 template <typename Format>
 HWY_INLINE hn::Vec<Unsigneds<Format>> load_some(const typename Format::Bits* codes,
                                                 std::int64_t count) {
@@ -55,7 +55,7 @@ HWY_INLINE hn::Vec<Unsigneds<Format>> load_some(const typename Format::Bits* cod
 template <typename Format>
 void add_block(std::uint32_t largest, std::uint32_t smallest_less_one, BlockRanges& ranges) {
   ++ranges.blocks;
-  if (largest == 0) return;  // the ratio of zeros is 1, which max_ratio begins with
+  if (largest == 0) return;  // the ratio of zeros is 1, the initial value of max_ratio
   const std::uint32_t smallest = smallest_less_one + 1;
   if (largest > Format::kTopExponentCode || smallest == Format::kTopExponentCode) {
     ++ranges.nan_blocks;
@@ -67,7 +67,7 @@ void add_block(std::uint32_t largest, std::uint32_t smallest_less_one, BlockRang
   ranges.max_ratio = std::max(ranges.max_ratio, ratio);
 }
 
-// The block [rows, columns] at `codes` of a matrix whose rows are `stride` apart.
+// Adds the block [rows, columns] at `codes` of a matrix with the given row stride.
 template <typename Format>
 HWY_NOINLINE void add_tile(const typename Format::Bits* codes, std::int64_t rows,
                            std::int64_t columns, std::int64_t stride, BlockRanges& ranges) {
@@ -83,7 +83,7 @@ HWY_NOINLINE void add_tile(const typename Format::Bits* codes, std::int64_t rows
                     smallest_lane<Lanes>(range.smallest_less_one), ranges);
 }
 
-// The blocks [rows, 1] of up to a vector of columns.
+// Adds the blocks [rows, 1] of up to a vector of columns.
 template <typename Format>
 HWY_NOINLINE void add_columns(const typename Format::Bits* codes, std::int64_t rows,
                               std::int64_t columns, std::int64_t stride, BlockRanges& ranges) {
@@ -102,7 +102,7 @@ HWY_NOINLINE void add_columns(const typename Format::Bits* codes, std::int64_t r
   }
 }
 
-// A strip: all blocks that begin in one row of blocks.
+// Adds a strip: one row of blocks.
 template <typename Format>
 void add_strip(const typename Format::Bits* codes, std::int64_t rows, std::int64_t columns,
                const BlockKinds& kinds, BlockRanges& ranges) {

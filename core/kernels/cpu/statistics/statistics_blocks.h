@@ -1,5 +1,5 @@
-// The SIMD kernel behind `blockwise_dynamic_range`, over a contiguous matrix and on the calling
-// thread. Chosen at run time for the processor. No LibTorch.
+// The SIMD kernel used by `blockwise_dynamic_range`: a contiguous matrix, on the calling thread,
+// with instructions chosen at run time. No LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace telens::kernels {
 
-// Row-major; elements of the format `input` (bf16, fp16, fp32).
+// A row-major matrix of elements of the format `input` (bf16, fp16, fp32).
 struct MatrixOfCodes {
   FormatId input;
   const void* data;
@@ -17,7 +17,7 @@ struct MatrixOfCodes {
   std::int64_t columns;
 };
 
-// The blocks of a matrix that are read; those at its edges are smaller.
+// The kinds of blocks to read. Blocks at the edges of the matrix are smaller.
 struct BlockKinds {
   std::int64_t size;
   bool of_rows;     // [1, size]
@@ -25,8 +25,8 @@ struct BlockKinds {
   bool squares;     // [size, size]
 };
 
-// Merges the ranges of the blocks of rows [first, last), `first` a multiple of the block size, into
-// `ranges`.
+// Merges the ranges of the blocks in rows [first, last) into `ranges`; `first` is a multiple of the
+// block size.
 void add_block_ranges(const MatrixOfCodes& matrix, const BlockKinds& kinds, std::int64_t first,
                       std::int64_t last, BlockRanges& ranges);
 

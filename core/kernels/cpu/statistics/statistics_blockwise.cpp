@@ -16,7 +16,7 @@
 namespace telens {
 namespace {
 
-// Elements that are worth waking a thread for.
+// Elements that justify waking a thread.
 constexpr std::int64_t kStripGrain = 1 << 16;
 
 BlockRanges read_blocks(const at::Tensor& x, std::int64_t block_size, std::int64_t dims,
@@ -29,8 +29,8 @@ BlockRanges read_blocks(const at::Tensor& x, std::int64_t block_size, std::int64
   const std::int64_t rows = x.numel() / columns;
   const kernels::MatrixOfCodes matrix{kernels::get_format(x.scalar_type()), dense.const_data_ptr(),
                                       rows, columns};
-  // The square blocks of the transposed matrix are the same ones. No block is larger than the
-  // matrix: a block size of 2^62 must not overflow what is computed with it.
+  // The square blocks of the transposed matrix are the same. The block size is limited to the size
+  // of the matrix, so that computations with a block size of 2^62 do not overflow.
   const kernels::BlockKinds kinds{std::min(block_size, std::max(rows, columns)), dims == 1,
                                   dims == 1 && both_orientations, dims == 2};
 

@@ -20,9 +20,10 @@ namespace telens::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// decode(encode(x)) of magnitudes, saturating. A number added to a power of two whose unit in the
-// last place is that of Format at the number's exponent is rounded to that unit; what is then
-// subtracted leaves exactly the rounded number (fp8_lanes-inl.h derives that power of two).
+// decode(encode(x)) of magnitudes, saturating. Adding a number to a power of two whose unit in the
+// last place is Format's unit at the number's exponent rounds the number to that unit. Subtracting
+// the power of two again leaves exactly the rounded number. fp8_lanes-inl.h derives the power of
+// two.
 template <typename Format>
 HWY_INLINE FloatVector round_magnitude(FloatVector magnitude) {
   const Float32s floats;
@@ -37,8 +38,8 @@ HWY_INLINE FloatVector round_magnitude(FloatVector magnitude) {
   return hn::Sub(hn::Add(clipped, magic), magic);
 }
 
-// sum (FP32(code * scale_inv) - x)^2 of finite elements, each difference rounded to FP32; squares
-// in FP32 or, with `in_double`, in double.
+// sum (FP32(code * scale_inv) - x)^2 of finite elements, each difference rounded to FP32. Squares
+// are FP32 or, with `in_double`, double.
 template <typename Format, typename Target, bool in_double>
 HWY_NOINLINE double squared_error(const typename Format::Bits* HWY_RESTRICT codes, std::size_t size,
                                   const kernels::CastPlan& plan) {

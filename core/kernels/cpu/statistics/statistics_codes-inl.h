@@ -1,4 +1,4 @@
-// Extremes and counters from integer operations on the raw codes of a chunk.
+// Extremes and counters of a chunk, computed with integer operations on its codes.
 // Included once for every SIMD target (Highway's foreach_target).
 #if defined(TELENS_CORE_KERNELS_CPU_STATISTICS_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TELENS_CORE_KERNELS_CPU_STATISTICS_CODES_INL_H_
@@ -22,14 +22,14 @@ namespace telens::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// 16 or 32-bit lanes, as wide as the codes of a format, read as unsigned or signed integers.
+// 16-bit or 32-bit lanes of a format's codes, as unsigned or signed integers.
 template <typename Format>
 using Unsigneds = hn::ScalableTag<typename Format::Bits>;
 template <typename Format>
 using Signeds = hn::RebindToSigned<Unsigneds<Format>>;
 
-// A function of its own: GCC 12 keeps the accumulators of a loop on the stack when the same
-// function stores them.
+// A separate function: GCC 12 keeps a loop's accumulators on the stack if the function that
+// contains the loop also stores them.
 template <typename Lanes>
 HWY_NOINLINE hn::TFromD<Lanes> smallest_lane(hn::Vec<Lanes> vector) {
   return hn::GetLane(hn::MinOfLanes(Lanes(), vector));
@@ -39,9 +39,9 @@ HWY_NOINLINE hn::TFromD<Lanes> largest_lane(hn::Vec<Lanes> vector) {
   return hn::GetLane(hn::MaxOfLanes(Lanes(), vector));
 }
 
-// Extremes of the codes of a chunk, from which those of the values follow. Read as a signed
-// integer, a code without sign bit is its magnitude and larger than all with one; read as an
-// unsigned integer, the largest code is the negative number of the largest magnitude.
+// Extremes of a chunk's codes, from which the extremes of its values follow. As a signed integer, a
+// code with a clear sign bit is its magnitude and larger than every code with the sign bit set. As
+// an unsigned integer, the largest code is the negative number of the largest magnitude.
 template <typename Format>
 struct CodeExtremes {
   using Unsigned = typename Format::Bits;
@@ -52,13 +52,13 @@ struct CodeExtremes {
 
   Signed largest_signed = kNoSigned;
   Unsigned largest_unsigned = 0;
-  // The smallest of the magnitudes less one: zero wraps around and becomes the largest.
+  // The smallest of the magnitudes minus one: zero wraps around and becomes the largest.
   Unsigned smallest_less_one = kZeroLessOne;
   Unsigned largest_less_one = 0;
 
   bool has_zero() const { return largest_less_one == kZeroLessOne; }
 
-  // The magnitude of the largest element; beyond kTopExponentCode if that is a NaN.
+  // The magnitude of the largest element; above kTopExponentCode if it is NaN.
   std::uint32_t amax() const {
     const Unsigned positive = largest_signed > 0 ? static_cast<Unsigned>(largest_signed) : 0;
     const Unsigned negative =
@@ -66,10 +66,10 @@ struct CodeExtremes {
     return std::max(positive, negative);
   }
 
-  // The magnitude of the smallest nonzero element; beyond kMagnitudeMask without one.
+  // The magnitude of the smallest nonzero element; above kMagnitudeMask if there is none.
   std::uint64_t smallest_nonzero() const { return smallest_less_one + std::uint64_t{1}; }
 
-  // Codes of the smallest and the largest value; a zero without sign.
+  // The codes of the smallest and the largest value. A zero has a clear sign bit.
   Unsigned min() const {
     if (largest_unsigned > Format::kSignMask) return largest_unsigned;  // a number below -0
     return has_zero() ? 0 : static_cast<Unsigned>(smallest_nonzero());
@@ -80,7 +80,7 @@ struct CodeExtremes {
   }
 };
 
-// size: a multiple of the lanes. With `numbers_only` NaNs are left out.
+// size: a multiple of the lanes. `numbers_only`: NaNs are ignored.
 template <typename Format, bool numbers_only>
 HWY_NOINLINE CodeExtremes<Format> find_extremes(const typename Format::Bits* HWY_RESTRICT codes,
                                                 std::size_t size) {
@@ -106,7 +106,7 @@ HWY_NOINLINE CodeExtremes<Format> find_extremes(const typename Format::Bits* HWY
       code = hn::BitCast(unsigneds, signed_code);
       code = hn::IfThenZeroElse(hn::RebindMask(unsigneds, is_nan), code);
     }
-    // A NaN's magnitude is the largest of all: it hides no smallest one.
+    // A NaN has the largest magnitude, so it cannot hide the smallest one.
     const auto less_one = hn::Sub(magnitude, one);
     largest_signed = hn::Max(largest_signed, signed_code);
     largest_unsigned = hn::Max(largest_unsigned, code);
@@ -132,7 +132,7 @@ HWY_NOINLINE std::int64_t sum_of_counts(hn::Vec<Unsigneds<Format>> counts) {
   }
 }
 
-// Elements whose magnitude is at least `first` (1 to kTopExponentCode + 1), NaNs included.
+// Counts elements whose magnitude is at least `first` (1 to kTopExponentCode + 1), including NaNs.
 template <typename Format>
 HWY_NOINLINE std::int64_t count_from(const typename Format::Bits* HWY_RESTRICT codes,
                                      std::size_t size, std::uint32_t first) {
@@ -149,7 +149,7 @@ HWY_NOINLINE std::int64_t count_from(const typename Format::Bits* HWY_RESTRICT c
   return sum_of_counts<Format>(hn::BitCast(unsigneds, count));
 }
 
-// Elements that have exactly this code.
+// Counts elements with exactly this code.
 template <typename Format>
 HWY_NOINLINE std::int64_t count_equal(const typename Format::Bits* HWY_RESTRICT codes,
                                       std::size_t size, typename Format::Bits code) {

@@ -1,4 +1,4 @@
-// Where the counters of a cast begin, found once per scale from core/formats alone.
+// The magnitudes at which the counters of a cast begin, computed once per scale from core/formats.
 #include <cmath>
 
 #include "core/formats/convert.h"
@@ -8,8 +8,8 @@
 namespace telens::kernels {
 namespace {
 
-// The smallest magnitude of Input, from `first` up to infinity, for which the predicate holds; one
-// beyond infinity if there is none. The predicate must hold from some magnitude on.
+// Returns the smallest magnitude of Input, from `first` to infinity, for which the predicate holds;
+// infinity + 1 if there is none. The predicate must be monotonic: true from some magnitude on.
 template <typename Input, typename Predicate>
 std::uint32_t first_magnitude(std::uint32_t first, const Predicate& holds) {
   std::uint32_t last = Input::kTopExponentCode + 1U;
@@ -28,7 +28,7 @@ std::uint32_t first_magnitude(std::uint32_t first, const Predicate& holds) {
 
 CastPlan plan_cast(FormatId input, FormatId output, float scale) {
   CastPlan plan{output, scale, 1 / scale};
-  // The sign of a scale moves to the codes and back: magnitudes do not see it.
+  // The sign of a scale moves to the codes and back and does not affect magnitudes.
   const float factor = std::fabs(scale);
   const float inverse = std::fabs(plan.scale_inv);
   dispatch_high_precision_format(input, "statistics", [&]<typename Input>() {

@@ -21,12 +21,12 @@ namespace {
 
 using kernels::CastPlan;
 
-// Magnitudes between which sums of kStatisticsChunk squares in FP32 neither overflow (2^13 * 2^112
-// < 2^127) nor lose more than 2^-150 of each square to underflow, 2^-37 of the largest.
+// Range of magnitudes for which sums of kStatisticsChunk squares in FP32 do not overflow (2^13 *
+// 2^112 < 2^127) and lose at most 2^-150 per square to underflow, 2^-37 of the largest.
 constexpr float kLargestForFp32 = 0x1p56F;
 constexpr float kSmallestForFp32 = 0x1p-50F;
 
-// With less of the squares left over, rounding errors of FP32 sums would show in the variance.
+// If less of the squares remains, rounding errors of FP32 sums would affect the variance.
 constexpr double kCancelledForFp32 = 1.0 / 16;
 
 template <typename Format>
@@ -34,7 +34,7 @@ std::uint32_t get_magnitude(float value) {
   return encode<Format>(value, Saturation::saturating);
 }
 
-// Takes counters and extremes from the codes into `part`. Returns the magnitude of amax.
+// Computes counters and extremes of `part` from the codes. Returns the magnitude of amax.
 template <typename Format>
 std::uint32_t scan_codes(const typename Format::Bits* codes, std::size_t size, TensorSums& part) {
   constexpr std::uint32_t kFirstNan = Format::kTopExponentCode + 1U;
@@ -78,8 +78,8 @@ ChunkSums sum_chunk(const typename Format::Bits* codes, std::size_t size, std::u
   return sum_chunk_double<Format>(codes, size, finite);
 }
 
-// True if squared errors that FP32 sums to `sum` are right: nothing large overflowed, and what
-// underflowed was too little to notice, or nothing was small enough to underflow.
+// Returns true if squared errors with the FP32 sum `sum` are accurate: no overflow, and a
+// negligible loss from underflow, or nothing small enough to underflow.
 bool errors_fit_fp32(double sum, const TensorSums& part) {
   constexpr double kNoticeable = 0x1p-110;        // 2^13 lost parts of 2^-150 are 2^-27 of it
   constexpr double kSmallestForErrors = 0x1p-40;  // an error is at least 2^-24 of it, or zero
@@ -91,7 +91,7 @@ bool errors_fit_fp32(double sum, const TensorSums& part) {
 template <typename Format, typename Target>
 double compute_squared_error(const typename Format::Bits* codes, std::size_t size,
                              const CastPlan& plan, const TensorSums& part) {
-  // An element that saturates, or stays a NaN, has the error that IEEE arithmetic gives.
+  // An element that saturates, or stays a NaN, has the error of IEEE arithmetic.
   if (part.nan > 0) return std::numeric_limits<double>::quiet_NaN();
   if (part.posinf + part.neginf > 0) return std::numeric_limits<double>::infinity();
   const double sum = squared_error<Format, Target, false>(codes, size, plan);
@@ -138,7 +138,7 @@ void add_chunk(const typename Format::Bits* codes, std::size_t size,
   merge(tensor, part);
 }
 
-// One element: for the few behind the last whole vector.
+// Adds one element; used for the few after the last whole vector.
 template <typename Format>
 void add_element(typename Format::Bits code, std::span<const CastPlan> plans, TensorSums& tensor,
                  std::span<CastSums> casts) {

@@ -1,4 +1,5 @@
-// Sums over a chunk: in FP32 where the chunk's codes say that this is exact enough, else in double.
+// Sums over a chunk: in FP32 if the chunk's codes show that this is accurate enough, in double
+// otherwise.
 // Included once for every SIMD target (Highway's foreach_target).
 #if defined(TELENS_CORE_KERNELS_CPU_STATISTICS_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TELENS_CORE_KERNELS_CPU_STATISTICS_SUMS_INL_H_
@@ -23,10 +24,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 using Doubles = hn::ScalableTag<double>;
 using DoubleVector = hn::Vec<Doubles>;
 
-// Elements that load_pair reads, whatever the format.
+// Elements per load_pair, for any format.
 HWY_INLINE std::size_t pair_lanes() { return 2 * hn::Lanes(Float32s()); }
 
-// The FP32 values of pair_lanes() elements, exact; in which order does not matter to a sum.
+// The FP32 values of pair_lanes() elements, exact. Their order is unspecified: sums do not need it.
 template <typename Format>
 HWY_INLINE Turns<FloatVector> load_pair(const typename Format::Bits* codes) {
   const Float32s floats;
@@ -34,7 +35,7 @@ HWY_INLINE Turns<FloatVector> load_pair(const typename Format::Bits* codes) {
     return widen_bf16(hn::LoadU(Codes16(), codes));
   } else if constexpr (Format::kId == FormatId::fp16) {
 #if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2
-    // Without F16C Highway makes numbers of infinities.
+    // Without F16C, Highway decodes infinities as numbers.
     const Codes32 words;
     const auto both = hn::BitCast(words, hn::LoadU(Codes16(), codes));
     const auto widen = [&](Vector32 code) HWY_ATTR {
@@ -76,7 +77,7 @@ HWY_INLINE double centred(double squares, double sum, double count) {
   return std::max(0.0, squares - sum * sum / count);
 }
 
-// In FP32. All elements finite, and |x| small enough that no sum of squares overflows.
+// FP32 sums. All elements must be finite, and |x| so small that no sum of squares overflows.
 template <typename Format>
 HWY_NOINLINE ChunkSums sum_chunk_fp32(const typename Format::Bits* HWY_RESTRICT codes,
                                       std::size_t size) {
@@ -108,8 +109,8 @@ HWY_INLINE FloatVector zero_unless_finite(FloatVector values) {
   return hn::IfThenElseZero(hn::IsFinite(values), values);
 }
 
-// sum (x - mean)^2 of the finite elements, in a pass of its own: exact to double's rounding however
-// large the mean is against the deviation.
+// sum (x - mean)^2 of the finite elements, in a separate pass: exact to double's rounding, however
+// large the mean is relative to the deviation.
 template <typename Format>
 HWY_NOINLINE double centred_squares(const typename Format::Bits* HWY_RESTRICT codes,
                                     std::size_t size, double mean_of_finite) {
@@ -132,7 +133,7 @@ HWY_NOINLINE double centred_squares(const typename Format::Bits* HWY_RESTRICT co
   return sum_lanes(squares0, squares1);
 }
 
-// In double, of the finite elements alone; `finite` says how many there are.
+// Double sums of the finite elements only; `finite` is their number.
 template <typename Format>
 HWY_NOINLINE ChunkSums sum_chunk_double(const typename Format::Bits* HWY_RESTRICT codes,
                                         std::size_t size, double finite) {
@@ -154,7 +155,7 @@ HWY_NOINLINE ChunkSums sum_chunk_double(const typename Format::Bits* HWY_RESTRIC
   ChunkSums sums{sum_lanes(sum0, sum1), sum_lanes(l1_0, l1_1), sum_lanes(squares0, squares1), 0};
   if (finite == 0) return sums;
   sums.m2 = centred(sums.squares, sums.sum, finite);
-  // Below, the subtraction has left less than ten of double's sixteen digits.
+  // Below this ratio, the subtraction leaves less than ten of double's sixteen digits.
   constexpr double kCancelled = 1e-6;
   if (sums.m2 < kCancelled * sums.squares) {
     sums.m2 = centred_squares<Format>(codes, size, sums.sum / finite);

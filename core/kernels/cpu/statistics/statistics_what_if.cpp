@@ -1,5 +1,5 @@
-// `accumulate_what_if_statistics` on the CPU: a row is read once for all casts, while it is in the
-// cache; no code is ever written.
+// `accumulate_what_if_statistics` on the CPU: a row is read once for all casts while it is in the
+// cache. No code is written.
 #include <ATen/Parallel.h>
 #include <torch/library.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 using ops::WhatIfCast;
 
-// A thread's state of one cast: the scales of the row of blocks that it is in.
+// A thread's state for a cast: the scales of its current row of blocks.
 struct RowState {
   std::int64_t of_blocks = -1;
   std::vector<float> maxima;
@@ -35,12 +35,13 @@ class WhatIf {
     maxima_.resize(static_cast<std::size_t>(rounded_up_quotient(x.rows, block()) * width()));
   }
 
-  // True if a block lies in several rows: then all of them are read before the first one is cast.
+  // Returns true if a block spans several rows. All of these are then read before the first is
+  // cast.
   bool is_down_columns() const { return cast_.columnwise || cast_.squares; }
 
   std::int64_t block() const { return block_length(cast_.mode); }
 
-  // The largest magnitudes of the blocks that begin in rows first <= row < last.
+  // Computes the maxima of the blocks that begin in the rows first <= row < last.
   void read_maxima(std::int64_t first, std::int64_t last) {
     std::vector<float> of_columns(static_cast<std::size_t>(x_.columns));
     for (std::int64_t row = first; row < last; row += block()) {
@@ -75,7 +76,7 @@ class WhatIf {
 
  private:
   bool has_scale_per_column() const { return cast_.columnwise && !cast_.squares; }
-  // Blocks beside each other.
+  // Number of blocks next to each other.
   std::int64_t width() const {
     return has_scale_per_column() ? x_.columns : rounded_up_quotient(x_.columns, block());
   }
@@ -107,7 +108,8 @@ class WhatIf {
   std::vector<float> maxima_;
 };
 
-// Strips of the longest blocks' height, so that all casts read a strip while it is in the cache.
+// Strips have the height of the longest block, so that all casts read a strip while it is in the
+// cache.
 void read_maxima(const ElementMatrix& x, std::vector<WhatIf>& casts) {
   constexpr std::int64_t kStrip = 128;
   if (std::ranges::none_of(casts, &WhatIf::is_down_columns)) return;
@@ -123,7 +125,7 @@ void read_maxima(const ElementMatrix& x, std::vector<WhatIf>& casts) {
                    });
 }
 
-// One CastSums a cast.
+// Returns one CastSums per cast.
 std::vector<CastSums> read_rows(const std::vector<WhatIf>& casts, std::int64_t first,
                                 std::int64_t last) {
   std::vector<CastSums> sums(casts.size());

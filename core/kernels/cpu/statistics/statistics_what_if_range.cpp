@@ -20,9 +20,9 @@ using kernels::UncastElements;
 
 static_assert(hn::MaxLanes(kFloats) <= 16, "a vector lies within one block");
 
-// decode<Format>(encode<Format>(value, saturating)) of magnitudes, but that a NaN stays a NaN: a
-// magnitude in [2^e, 2^(e+1)) plus 2^(e + 23 - M) has just the M bits of mantissa that Format has.
-// Below the smallest normal, e stays that normal's exponent.
+// decode<Format>(encode<Format>(value, saturating)) of magnitudes, except that a NaN stays a NaN. A
+// magnitude in [2^e, 2^(e+1)) plus 2^(e + 23 - M) keeps exactly M bits of mantissa, as in Format.
+// Below the smallest normal, e stays the exponent of the smallest normal.
 template <typename Format>
 HWY_INLINE FloatVec rounded_to(FloatVec magnitude) {
   const hn::RebindToUnsigned<Floats> words;
@@ -38,24 +38,24 @@ HWY_INLINE FloatVec rounded_to(FloatVec magnitude) {
   return hn::Sub(hn::Add(value, magic), magic);
 }
 
-// One factor a block...
+// One factor per block.
 struct OfBlocks {
-  std::size_t shift;  // log2 of the block
+  std::size_t shift;  // log2 of the block size
 
   HWY_INLINE FloatVec operator()(const float* of_blocks, std::int64_t position) const {
     return hn::Set(kFloats, of_blocks[static_cast<std::size_t>(position) >> shift]);
   }
 };
 
-// ... or one an element.
+// One factor per element.
 struct OfElements {
   HWY_INLINE FloatVec operator()(const float* of_elements, std::int64_t position) const {
     return load(of_elements + position);
   }
 };
 
-// In lanes behind the last element x is 0 and `factor` and `scale` are anything: they count for
-// nothing but where a NaN is among them.
+// In lanes after the last element x is 0, and `factor` and `scale` are unspecified. They do not
+// change any result unless one of them is NaN.
 template <typename Format>
 HWY_INLINE void add_vector(FloatVec x, FloatVec factor, FloatVec scale, Lanes& lanes,
                            CastSums& sums) {
@@ -84,7 +84,7 @@ void add_piece(const UncastElements& elements, const At& at, std::int64_t begin,
     if constexpr (std::is_same_v<At, OfElements>) {
       add_vector<Format>(rest(x), rest(elements.factors), rest(elements.scales), lanes, sums);
     } else {
-      // A NaN scale would make NaN of the lanes that are no elements.
+      // A NaN scale would turn the lanes after the last element into NaN.
       const auto within = hn::FirstN(kFloats, rest.count);
       add_vector<Format>(rest(x), hn::IfThenElseZero(within, at(elements.factors, i)),
                          hn::IfThenElseZero(within, at(elements.scales, i)), lanes, sums);

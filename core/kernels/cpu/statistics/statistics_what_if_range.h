@@ -1,5 +1,5 @@
-// The SIMD kernel behind `accumulate_what_if_statistics`, over contiguous memory and on the calling
-// thread. Chosen at run time for the processor. No LibTorch.
+// The SIMD kernel used by `accumulate_what_if_statistics`: contiguous memory, on the calling
+// thread, with instructions chosen at run time. No LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -9,20 +9,20 @@
 
 namespace telens::kernels {
 
-// Elements that are not cast. For each block the factor of its elements before they are
-// rounded (0 or more, or NaN, and NaN only where the scale is) and after (its scale_inv).
+// Elements before a cast. Each block has a factor that multiplies its elements before rounding (at
+// least 0, or NaN if and only if the scale is NaN), and a factor after rounding (its scale_inv).
 struct UncastElements {
-  FormatId input;  // bf16, fp16 or fp32: of x
+  FormatId input;  // format of x: bf16, fp16 or fp32
   const void* x;
   std::size_t size;
   const float* factors;
   const float* scales;
-  // Consecutive elements that have one of them, divisible by 16; 1: each element has its own.
+  // Consecutive elements that share a factor, divisible by 16; 1 if each element has its own.
   std::size_t block;
 };
 
-// Merges what the cast to `element` (e4m3, e5m2, e2m1) would do to them; scale_inv_min and _max are
-// left alone. The bits are those of encoding, decoding and add_block_cast
+// Merges the errors that the cast to `element` (e4m3, e5m2, e2m1) would cause into `sums`. Does not
+// change scale_inv_min and scale_inv_max. Bit-identical to encoding, decoding and add_block_cast
 // (core/kernels/cpu/statistics/statistics_block_cast_range.h).
 void add_what_if_cast(const UncastElements& elements, FormatId element, CastSums& sums);
 

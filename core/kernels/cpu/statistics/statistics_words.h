@@ -1,4 +1,4 @@
-// Between tensors and the structs of core/ops/statistics_layout.h.
+// Conversion between tensors and the structs of core/ops/statistics_layout.h.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -12,7 +12,7 @@
 
 namespace telens::kernels {
 
-// dtype: one of the three that core/ops/statistics_checks.h lets pass.
+// dtype: one of the three that core/ops/statistics_checks.h accepts.
 inline FormatId get_format(at::ScalarType dtype) {
   if (dtype == at::kBFloat16) return FormatId::bf16;
   return dtype == at::kHalf ? FormatId::fp16 : FormatId::fp32;

@@ -1,4 +1,4 @@
-// From the largest magnitudes of blocks to their scales, many at a time: those of the quantizers of
+// Scales from block maxima, many at a time: the scales of the quantizers of
 // core/ops/block_quantize.h with default options.
 #pragma once
 
@@ -11,10 +11,10 @@
 
 namespace telens::kernels {
 
-// Scales of consecutive blocks; to be used for many lines.
+// Scales of consecutive blocks; reusable for many lines.
 struct BlockScales {
-  std::vector<float> factors;  // elements are multiplied by them before they are encoded
-  std::vector<float> scales;   // and after: scale_inv
+  std::vector<float> factors;  // multiply the elements before encoding
+  std::vector<float> scales;   // after encoding: scale_inv
   std::vector<std::uint8_t> codes;
 
   void resize(std::size_t size) {
@@ -24,12 +24,12 @@ struct BlockScales {
   }
 };
 
-// E4M3 scales under one of the tensor have 127 values and NaN: a table of them.
+// E4M3 scales under a per-tensor scale have 127 values and NaN: a table of them.
 class TwoLevelScales {
  public:
   static constexpr NanInMaximum kNan = TwoLevelScaling::kNan;
 
-  // amax: of the tensor, its largest number.
+  // amax: the largest number of the tensor.
   explicit TwoLevelScales(float amax) : scaling_(TwoLevelScaling::of(amax)) {
     for (std::size_t code = 0; code < kCodes; ++code) {
       const auto of_block = static_cast<std::uint8_t>(code);
@@ -95,7 +95,7 @@ class Fp8BlockScales {
 
 using WhatIfScales = std::variant<E8m0Scales, Fp8BlockScales, TwoLevelScales>;
 
-// The scales of a cast from `input` to `element`; amax: the tensor's largest number, which packed
+// The scales of a cast from `input` to `element`. amax: the tensor's largest number, which packed
 // FP4 needs.
 inline WhatIfScales what_if_scales(ScalingMode mode, FormatId element, FormatId input, float amax) {
   switch (scheme(mode).scale_format) {

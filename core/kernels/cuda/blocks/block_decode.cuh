@@ -1,4 +1,4 @@
-// Codes with a scale a block, decoded by tiles: device code.
+// Device code. Decodes codes of a block format tile by tile.
 #pragma once
 
 #include "core/formats/scheme.h"
@@ -7,16 +7,16 @@
 
 namespace telens::cuda {
 
-// How codes share bytes: one a byte, or neighbors of a row or of a column two a byte, the first of
-// them in the lower half.
+// How codes share bytes: one per byte, or two per byte, neighbors in a row or in a column. The
+// first of the two is in the lower half.
 enum class CodePairs { none, along_row, down_columns };
 
-// A matrix as it lies in memory, row after row: of codes that are a transposed view a row here is
-// one of their columns.
+// A row-major matrix in memory. For codes that are a transposed view, a row here is a column of the
+// view.
 struct CodedMatrix {
   const std::uint8_t* codes;
-  std::int64_t rows;     // counted in values
-  std::int64_t columns;  // counted in values, even where codes share bytes along a row
+  std::int64_t rows;     // in values
+  std::int64_t columns;  // in values, even if codes share bytes along a row
   CodePairs pairs;
   // Element [row, column] has the scale at
   //   (row >> row_shift) * row_stride + (column >> column_shift) * column_stride
@@ -25,8 +25,8 @@ struct CodedMatrix {
   int column_shift;
   std::int64_t row_stride;
   std::int64_t column_stride;
-  const float* tensor_scale;  // multiplies the others; nullptr: none
-  // From that of one row, and of one column, to the next; both 0: there is one for all.
+  const float* tensor_scale;  // multiplies the block scales; nullptr if there is none
+  // Strides of tensor_scale by row and by column. Both are 0 if one scale is shared by all.
   std::int64_t tensor_row_stride;
   std::int64_t tensor_column_stride;
 
@@ -35,7 +35,7 @@ struct CodedMatrix {
   }
 };
 
-// As stored: E8M0, E4M3 or FP32.
+// Scales in their stored format: E8M0, E4M3 or FP32.
 template <typename ScaleFormat>
 struct StoredScales {
   using Bits = typename ScaleFormat::Bits;
@@ -57,9 +57,9 @@ struct StoredScales {
     const std::int64_t line = row * matrix.tensor_row_stride + column * matrix.tensor_column_stride;
     return of_block * matrix.tensor_scale[line];
   }
-  // True if eight neighbors have the same one.
+  // Returns true if eight neighbors share a scale.
   TELENS_DEVICE bool one_for_eight() const { return 1 << matrix.column_shift >= kColumnsOfThread; }
-  // The scales of eight neighbors.
+  // Returns the scales of eight neighbors.
   TELENS_DEVICE Eight<float> of_eight(std::int64_t row, std::int64_t column) const {
     Eight<float> factors{};
     if (one_for_eight()) {
@@ -80,7 +80,7 @@ namespace detail {
 
 inline constexpr std::uint32_t kTopOfBytes = 0x80808080U;
 
-// The values of the magnitudes of codes i and i + 1; i is even.
+// Decodes the magnitudes of codes i and i + 1; i is even.
 template <typename Input>
 TELENS_DEVICE FloatPair decode_magnitudes(const EightWords<std::uint8_t>& codes, int i) {
   constexpr std::uint32_t kInEveryByte = 0x01010101U * Input::kMagnitudeMask;
@@ -93,7 +93,7 @@ TELENS_DEVICE FloatPair decode_magnitudes(const EightWords<std::uint8_t>& codes,
   }
 }
 
-// The signs in bit 7 of each byte of a word, at the top of the words that hold its four elements.
+// Moves the signs from bit 7 of a word's bytes to the top of the words that hold its four elements.
 template <typename Output>
 TELENS_DEVICE std::uint32_t spread_signs(std::uint32_t signs, int word) {
   if constexpr (kLanes<Output> == 2) {
@@ -105,12 +105,12 @@ TELENS_DEVICE std::uint32_t spread_signs(std::uint32_t signs, int word) {
 
 }  // namespace detail
 
-// The values of eight codes, one a byte, times get_factor(i), rounded to FP32 and then to Output.
-// No factor is negative; the sign, also of a NaN, is that of the code.
+// Decodes eight codes, one per byte, multiplies them by get_factor(i), and rounds to FP32 and then
+// to Output. Factors are not negative. The result has the sign of the code, also if it is NaN.
 template <typename Input, typename Output, typename FactorOf>
 TELENS_DEVICE EightWords<typename Output::Bits> decode_eight(const EightWords<std::uint8_t>& codes,
                                                              const FactorOf& get_factor) {
-  constexpr int kToByte = 8 - Input::kWidth;  // from a code's sign to bit 7
+  constexpr int kToByte = 8 - Input::kWidth;  // from a code's sign bit to bit 7
   float scaled[kColumnsOfThread];
   TELENS_UNROLL
   for (int i = 0; i < kColumnsOfThread; i += 2) {
@@ -135,16 +135,16 @@ TELENS_DEVICE EightWords<typename Output::Bits> decode_eight(const EightWords<st
   return decode_eight<Input, Output>(codes, [&](int i) { return factors.values[i]; });
 }
 
-// Rows of codes that a thread reads in a tile, all before it decodes the first.
+// Rows of codes that a thread reads in a tile; all of them are read before the first is decoded.
 inline constexpr int kDecodeRows = 4;
 inline constexpr int kDecodeTileRows = kRowGroups * kDecodeRows;
-// Blocks of threads that a multiprocessor is to hold: 32 values, their codes and scales.
+// Thread blocks per multiprocessor, for a register budget of 32 values, their codes and scales.
 inline constexpr int kDecodeResident = blocks_with(80);
 
 // The codes of eight columns of a few rows of bytes.
 template <CodePairs pairs, int rows = kDecodeRows>
 struct CodesOfThread {
-  // Codes that a thread loads of a row of bytes, and how many rows of values a row of bytes has.
+  // Codes that a thread loads per row of bytes, and rows of values per row of bytes.
   static constexpr int kBytes =
       pairs == CodePairs::along_row ? kColumnsOfThread / 2 : kColumnsOfThread;
   static constexpr int kLinesOfByte = pairs == CodePairs::down_columns ? 2 : 1;
@@ -156,7 +156,8 @@ struct CodesOfThread {
 
   Words<std::uint8_t, kBytes> bytes[rows];
 
-  // Zeros beyond the matrix. `whole`: its columns are a multiple of 8, its codes aligned to 8.
+  // Loads zeros beyond the matrix. `whole`: the columns are a multiple of 8 and codes are aligned
+  // to 8.
   template <bool whole>
   TELENS_DEVICE void load(const CodedMatrix& matrix, std::int64_t row_of_bytes,
                           std::int64_t column) {
@@ -164,7 +165,7 @@ struct CodesOfThread {
     const std::int64_t byte = column * kBytes / kColumnsOfThread;
     const std::uint8_t* const first = matrix.codes + row_of_bytes * width;
     if constexpr (whole) {
-      // No load has a condition of its own: all are in flight before the first is used.
+      // Loads have no individual conditions, so that all are in flight before the first is used.
       if (row_of_bytes + rows <= rows_of_bytes(matrix) && byte < width) {
         TELENS_UNROLL
         for (int i = 0; i < rows; ++i) bytes[i] = load_words<kBytes>(first + byte + i * width);
@@ -180,7 +181,7 @@ struct CodesOfThread {
     }
   }
 
-  // One a byte, of one of the lines of values that a row of bytes has.
+  // Returns the codes, one per byte, of line `line` in a row of bytes.
   TELENS_DEVICE EightWords<std::uint8_t> line(int row, int line) const {
     constexpr std::uint32_t kLowerHalves = 0x0f0f0f0fU;
     const auto& words = bytes[row].words;

@@ -1,4 +1,4 @@
-// Helpers of the launchers of kernels with a scale a block.
+// Helpers for the launchers of block-scaled kernels.
 #pragma once
 
 #include "core/kernels/cuda/blocks/block_decode.cuh"
@@ -31,7 +31,8 @@ cudaError_t dispatch_codes(CodePairs pairs, FormatId element, ScalingMode mode, 
 
 inline bool is_empty(const BlockMatrix& matrix) { return matrix.rows == 0 || matrix.columns == 0; }
 
-// True if all rows, of elements and of codes, are packs of 8 that loads and stores may take whole.
+// Returns true if all rows, of elements and of codes, consist of whole packs of 8 with aligned
+// addresses.
 template <typename ScaleCode>
 bool is_whole(const BlockMatrix& matrix, const BlockOutputs<ScaleCode>& outputs) {
   return matrix.columns % kColumnsOfThread == 0 && is_aligned(matrix.x, 16) &&
@@ -43,7 +44,7 @@ inline bool is_whole(const CodedMatrix& codes) {
   return codes.columns % kColumnsOfThread == 0 && is_aligned(codes.codes, kColumnsOfThread);
 }
 
-// Launches a kernel that takes a matrix by the tiles of a block format.
+// Launches a kernel that processes a matrix in the tiles of a block format.
 template <auto kernel, int block, typename... Arguments>
 cudaError_t launch_by_tiles(const BlockMatrix& matrix, const LaunchContext& context,
                             const Arguments&... arguments) {

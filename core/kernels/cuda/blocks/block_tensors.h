@@ -1,5 +1,5 @@
-// Tensors of the block formats as the kernels' arguments. No CUDA header, so that the tests of
-// device code on the host use it too.
+// Converts tensors of the block formats to kernel arguments. Includes no CUDA header, so that the
+// host tests of device code can use it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +17,7 @@ inline BlockMatrix as_matrix(const at::Tensor& contiguous) {
   return {contiguous.const_data_ptr(), contiguous.size(0), contiguous.size(1)};
 }
 
-// Pointers of one orientation; undefined tensors have nullptr. scale_inv: [lines, blocks].
+// The pointers of an orientation; nullptr for undefined tensors. scale_inv: [lines, blocks].
 template <typename ScaleCode>
 BlockOutput<ScaleCode> get_output(const ops::BlockCodes& quantized) {
   BlockOutput<ScaleCode> output{};
@@ -32,7 +32,7 @@ BlockOutput<ScaleCode> get_output(const ops::BlockCodes& quantized) {
   return output;
 }
 
-// Codes as they lie in memory: of a transposed view the matrix under it.
+// Codes in memory order: for a transposed view, the underlying matrix.
 struct CodesInMemory {
   at::Tensor codes;
   bool transposed;
@@ -41,13 +41,13 @@ struct CodesInMemory {
     const bool transposed = ops::is_transposed(codes);
     return {transposed ? codes.t() : codes.contiguous(), transposed};
   }
-  // Another matrix of that orientation in the same order.
+  // Returns another matrix of the same orientation in the same memory order.
   at::Tensor in_order(const at::Tensor& matrix) const {
     return (transposed ? matrix.t() : matrix).contiguous();
   }
 };
 
-// Under the scales of scale_inv, a matrix of any strides.
+// Describes the codes with the scales scale_inv, a matrix of any strides.
 inline CodedMatrix coded_matrix(const CodesInMemory& memory, const at::Tensor& scale_inv,
                                 const at::Tensor& tensor_scale, ScalingMode mode) {
   const auto log2 = [](std::int64_t power) {

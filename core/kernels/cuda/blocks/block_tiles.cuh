@@ -1,6 +1,6 @@
-// How a matrix is cut for the kernels that quantize and dequantize in blocks: device code.
+// Device code. Tiling of a matrix for the kernels that quantize and dequantize in blocks.
 //
-// A block of threads takes tiles of 128 columns; a thread has 8 columns of a few rows.
+// A thread block processes tiles of 128 columns. A thread has 8 columns of a few rows.
 #pragma once
 
 #include "core/kernels/cuda/words.cuh"
@@ -8,15 +8,16 @@
 namespace telens::cuda {
 
 struct BlockMatrix {
-  const void* x;  // [rows, columns], one row after the other
+  const void* x;  // [rows, columns], row-major
   std::int64_t rows;
   std::int64_t columns;
 };
 
-// Where the codes and scales of one orientation go, each nullptr where they are not wanted. Codes
-// lie as the elements do, [rows, columns]; two a byte: rowwise [rows, columns / 2], columnwise
-// [rows / 2, columns], rounded up. A line is a row or, columnwise, a column; the scale of its block
-// `block` lies at block * block_stride + line * line_stride.
+// Destination of the codes and scales for an orientation; pointers are nullptr if it is not
+// requested. Codes have the element order of the input, [rows, columns]. Packed codes are [rows,
+// columns / 2] rowwise and [rows / 2, columns] columnwise, rounded up. A line is a row or,
+// columnwise, a column. The scale of block `block` of a line is at block * block_stride + line *
+// line_stride.
 template <typename ScaleCode>
 struct BlockOutput {
   std::uint8_t* codes;
@@ -46,7 +47,7 @@ using Eight = Pack<T, kColumnsOfThread>;
 template <typename T>
 using EightWords = Words<T, kColumnsOfThread>;
 
-// Tiles for blocks of that size: a block down the columns takes whole warps.
+// Tile shape for a block size: a block that runs down the columns occupies whole warps.
 template <int block>
 struct TileShape {
   static constexpr int kRowsOfThread = block <= 64 ? 4 : 8;
@@ -72,17 +73,18 @@ constexpr std::int64_t count_tiles(std::int64_t size, std::int64_t tile) {
   return (size + tile - 1) / tile;
 }
 
-// As many as a grid has work for.
+// The number of tiles, which bounds the useful grid size.
 constexpr std::int64_t tiles_of_matrix(std::int64_t rows, std::int64_t columns, int tile_rows) {
   return count_tiles(rows, tile_rows) * count_tiles(columns, kTileColumns);
 }
 
-// tile / across. No memory holds 2^32 tiles, and a division of 64 bits is a function call.
+// tile / across. A matrix in memory has less than 2^32 tiles, and a 64-bit division is a function
+// call.
 TELENS_DEVICE std::int64_t quotient_of_tiles(std::int64_t tile, std::int64_t across) {
   return static_cast<std::uint32_t>(tile) / static_cast<std::uint32_t>(across);
 }
 
-// Calls visit(row, column) for the first element of every tile of this block of threads.
+// Calls visit(row, column) with the first element of every tile of this thread block.
 template <int tile_rows, typename Thread, typename Visit>
 TELENS_DEVICE void for_each_tile(const Thread& thread, std::int64_t rows, std::int64_t columns,
                                  const Visit& visit) {
@@ -94,7 +96,8 @@ TELENS_DEVICE void for_each_tile(const Thread& thread, std::int64_t rows, std::i
   }
 }
 
-// Neighbors of a row of `columns`, zeros beyond it. `whole`: the row is whole packs.
+// Loads neighbors in a row of `columns` elements, with zeros beyond its end. `whole`: the row
+// consists of whole packs.
 template <int size, bool whole, typename T>
 TELENS_DEVICE Pack<T, size> load_within(const T* row, std::int64_t column, std::int64_t columns) {
   Pack<T, size> values{};
@@ -135,13 +138,13 @@ TELENS_DEVICE void store_within(T* row, std::int64_t column, std::int64_t column
   }
 }
 
-// A thread's elements, zeros beyond the matrix.
+// Loads a thread's elements, with zeros beyond the matrix.
 template <typename Bits, bool whole, int rows>
 TELENS_DEVICE void load_rows(const BlockMatrix& matrix, std::int64_t row, std::int64_t column,
                              EightWords<Bits> (&x)[rows]) {
   const Bits* const first = static_cast<const Bits*>(matrix.x) + row * matrix.columns;
   if constexpr (whole) {
-    // No load has a condition of its own: all are in flight before the first is used.
+    // Loads have no individual conditions, so that all are in flight before the first is used.
     if (row + rows <= matrix.rows && column < matrix.columns) {
       TELENS_UNROLL
       for (int i = 0; i < rows; ++i) {

@@ -49,7 +49,7 @@ void check(cublasStatus_t status, std::string_view call, const LtGemm& gemm) {
         cublasLtGetStatusString(status));
 }
 
-// Owners of cuBLASLt's objects.
+// Owners of cuBLASLt objects.
 template <auto destroy>
 struct Destroy {
   template <typename T>
@@ -80,7 +80,7 @@ void set_scale(const Operation& operation, const LtOperand& operand,
   set(operation, mode, static_cast<std::int32_t>(get_scale_mode(operand.scaling)), gemm);
 }
 
-// Exchanges A and B, as the header says.
+// Swaps A and B; see the header.
 Operation make_operation(const LtGemm& gemm) {
   cublasLtMatmulDesc_t raw = nullptr;
   const auto compute = gemm.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
@@ -124,15 +124,15 @@ Layout make_layout(const LtOperand& operand, std::int64_t rows, const LtGemm& ge
 }
 
 struct Choice {
-  std::optional<cublasLtMatmulAlgo_t> algorithm;  // none: cuBLASLt has none
+  std::optional<cublasLtMatmulAlgo_t> algorithm;  // nullopt if cuBLASLt cannot run the product
   std::string description;
 };
 
-// Handles and choices of all devices. Products may be enqueued from several threads.
+// Handles and chosen algorithms for all devices. Thread-safe: several threads may enqueue products.
 class Planner {
  public:
   static Planner& instance() {
-    // Never destroyed: at exit the CUDA runtime may be gone before it.
+    // Never destroyed: at exit the CUDA runtime may already be gone.
     static auto* const planner = new Planner;
     return *planner;
   }
@@ -148,7 +148,7 @@ class Planner {
     return handle.get();
   }
 
-  // Calls ask() for the choice if the key is new. Choices are never changed or removed.
+  // Calls ask() to choose an algorithm if the key is new. Choices are never changed or removed.
   template <typename Ask>
   const Choice& choice(const LtKey& key, const Ask& ask) {
     const std::lock_guard lock(mutex_);
@@ -199,7 +199,7 @@ Choice ask_heuristic(cublasLtHandle_t handle, const LtGemm& gemm, const Operatio
           "cublasLtMatmulPreferenceSetAttribute", gemm);
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kLtWorkspaceBytes});
-  // Not in the output's format, which would round more than once.
+  // Partial sums in the output's format would be rounded more than once.
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
          static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, get_alignment(gemm.b.data));
@@ -212,12 +212,12 @@ Choice ask_heuristic(cublasLtHandle_t handle, const LtGemm& gemm, const Operatio
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       handle, operation.get(), layouts.first.get(), layouts.second.get(), layouts.out.get(),
       layouts.out.get(), preference.get(), 1, &result, &found);
-  // It refuses what it does not take with one of these.
+  // cuBLASLt returns one of these statuses for an unsupported product.
   const bool refused = status == CUBLAS_STATUS_NOT_SUPPORTED ||
                        status == CUBLAS_STATUS_INVALID_VALUE ||
                        status == CUBLAS_STATUS_ARCH_MISMATCH;
   if (!refused) check(status, "cublasLtMatmulAlgoGetHeuristic", gemm);
-  // The result says more only where its own state is success.
+  // The result's other fields are valid only if its state is success.
   const cublasStatus_t state = refused || found == 0 ? status : result.state;
   if (refused || found == 0 || state != CUBLAS_STATUS_SUCCESS) {
     return {{}, fmt::format("{}: no algorithm ({})", describe(gemm), cublasLtGetStatusName(state))};

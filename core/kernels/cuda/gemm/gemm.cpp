@@ -1,5 +1,5 @@
-// The quantized GEMM on CUDA: cuBLASLt's product of the codes where card and shapes have it, else
-// products of BF16 operands with FP32 sums, exact as on the CPU.
+// The quantized GEMM on CUDA: cuBLASLt's product of the codes if card and shapes support it.
+// Otherwise products of BF16 operands with FP32 sums, exact as on the CPU.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
@@ -36,14 +36,14 @@ GemmPlan make_plan(const GemmOperand& a, const GemmOperand& b, at::ScalarType ou
                     a.power_of_2_scales && b.power_of_2_scales});
 }
 
-// A sum over nothing.
+// The product for K = 0.
 at::Tensor empty_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias,
                          at::ScalarType out_dtype) {
   at::Tensor out = at::zeros({a.size(0), b.size(0)}, a.options().dtype(out_dtype));
   return bias.defined() ? out.add_(bias) : out;
 }
 
-// FP32 sums that are not rounded yet.
+// Returns FP32 sums before rounding.
 at::Tensor emulated(const DeviceScope& scope, const GemmOperand& a, const GemmOperand& b,
                     const ops::GemmChoice& choice) {
   ops::report_gemm_choice(choice);
@@ -94,8 +94,8 @@ void gemm_accumulate_cuda(const ops::GemmAccumulateArguments& arguments) {
     sum.add_(emulated(scope, a, b, plan.choice));
     return;
   }
-  // A gradient that is a view of scattered rows, or begins beside the 16 bytes that FP8 products
-  // ask of an address, is added to in a second step.
+  // A gradient that is a non-contiguous view, or whose address is not aligned to 16 bytes as FP8
+  // products require, is accumulated in a second step.
   constexpr std::uintptr_t kAlignment = 16;
   const bool in_place = out.is_contiguous() && is_aligned(out.const_data_ptr(), kAlignment);
   const at::Tensor target = in_place ? out : at::empty(out.sizes(), out.options());

@@ -20,27 +20,27 @@ namespace {
 
 using ops::GemmOperand;
 
-// Exponents taken out of the rows of an operand: 2 x half, with 2^half of each row.
+// Exponents moved out of the rows of an operand: 2 x half, and 2^half, for each row.
 struct RowPowers {
   at::Tensor half;    // int32 [rows, 1]
   at::Tensor factor;  // FP32 [rows, 1]: 2^half
 };
 
-// 2^exponent for exponents of normal numbers, bit by bit: pow is not exact on every device.
+// 2^exponent for exponents of normal numbers, built from bits: pow is not exact on every device.
 at::Tensor power_of_two(const at::Tensor& exponent) {
   return at::mul(at::add(exponent, FP32::kBias), std::int64_t{1} << FP32::kMantissaBits)
       .to(at::kInt)
       .view(at::kFloat);
 }
 
-// largest: int32 [rows, 1], biased exponents (0 to 255) of each row's largest scale.
+// largest: int32 [rows, 1], the biased exponent (0 to 255) of a row's largest scale.
 RowPowers row_powers(const at::Tensor& largest) {
   const at::Tensor half = at::div(at::sub(largest, FP32::kBias), 2, "floor");  // -64 to 64
   return {half, power_of_two(half)};
 }
 
-// (2^half_a 2^half_b)^2 multiplies each sum. In two steps, neither of which leaves FP32's range
-// where the result does not.
+// Multiplies each sum by (2^half_a 2^half_b)^2, in two steps. Neither leaves FP32's range if the
+// result does not.
 void put_back(at::Tensor& sums, const RowPowers& a, const RowPowers& b) {
   const at::Tensor factor = at::mul(a.factor, b.factor.t());
   sums.mul_(factor).mul_(factor);
@@ -63,7 +63,7 @@ struct Rescaled {
 Rescaled rescaled(const GemmOperand& operand) {
   const at::Tensor codes = operand.scale_inv.to(at::kInt);
   RowPowers powers = row_powers(codes.amax(1, true));
-  // A NaN stays one; what would fall below the smallest scale gets that one.
+  // A NaN stays a NaN. A scale that would be below the smallest one becomes the smallest one.
   const at::Tensor moved = at::sub(codes, powers.half, 2).clamp_min(0);
   const at::Tensor scales = at::where(codes == E8M0::kNanCode, codes, moved).to(at::kByte);
   return {values_of_blocks(operand, scales), std::move(powers)};
@@ -79,7 +79,7 @@ at::Tensor sums_under_e8m0(const GemmOperand& a, const GemmOperand& b,
 }
 
 struct RowScales {
-  at::Tensor scales;  // FP32 [rows, blocks of K], the largest of a row at least 1 and below 4
+  at::Tensor scales;  // FP32 [rows, blocks of K]; a row's largest scale is in [1, 4)
   RowPowers powers;
 };
 
@@ -95,9 +95,9 @@ RowScales row_scales(const GemmOperand& operand) {
   return {at::mul(scales, inverse).mul_(inverse), std::move(powers)};
 }
 
-// The sums under the scales of two tensors, whose product may leave FP32's range where the result
-// does not. In FP64 that product is exact, and one pass over the sums reads and writes FP32: its
-// double precision lives in registers alone.
+// Multiplies the sums by the scales of two tensors, whose product may leave FP32's range even if
+// the result does not. In FP64 the product is exact. One pass over the sums reads and writes FP32
+// and keeps doubles in registers only.
 at::Tensor under_scales_of_tensors(at::Tensor sums, const at::Tensor& scale_a,
                                    const at::Tensor& scale_b) {
   return sums.mul_(at::mul(scale_a.view({1, 1}).to(at::kDouble), scale_b.view({1, 1})));

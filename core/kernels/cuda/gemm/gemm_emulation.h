@@ -1,6 +1,7 @@
-// Products of quantized operands out of BF16 products with FP32 sums, which every card has. Nothing
-// here knows a device: the product is handed in, and everything around it is tensor operations, so
-// that the tests run it on the CPU against the CPU's operator. No value is read on the host.
+// Products of quantized operands, emulated with BF16 products with FP32 sums, which every card
+// supports. This code does not depend on a device: the product is a parameter and everything else
+// is tensor operations, so tests compare it with the CPU's operator on the CPU. No value is read on
+// the host.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,26 +12,25 @@
 
 namespace telens::cuda {
 
-// FP32 sums [M, N] of BF16 matrices [M, K] and [N, K] of any strides.
+// Computes FP32 sums [M, N] of BF16 matrices [M, K] and [N, K] with any strides.
 using Bf16Product = std::function<at::Tensor(const at::Tensor& a, const at::Tensor& b)>;
 
-// FP32 [M, N]: the product without bias, not yet rounded. M, N and K are not zero.
+// Returns FP32 [M, N]: the product before bias and rounding. M, N and K are not zero.
 //
-// A scale a tensor, packed FP4: codes (under E4M3 scales) are BF16 values, products of two lie
-// between
-//   2^-32 and 2^32: exact. The scales of the tensors multiply the sums, in FP64.
-// E8M0 scales: a code under one is a BF16 value where that does not leave the range of
-//   exponents. So an even exponent is taken out of each row's scales, which makes the row's largest
-//   1 or 2, and put back into the sums. Exact for values within 2^-117 (E5M2: 2^-110) of the row's
-//   largest scale; beyond, and for products below 2^-126, an element of the result is off by at
-//   most K x 2^-100 x (largest scale of a's row) x (largest scale of b's row).
-// 128-blocks: whether their FP32 scales are powers of two only the device knows, so codes are
-//   multiplied by blocks of K, and the scales (with exponents taken out of rows as above, so that
-//   none over- or underflows) multiply the FP32 sum of each block.
+// - Per-tensor scales and packed FP4: codes (with E4M3 scales) are BF16 values, and products of two
+//   are between 2^-32 and 2^32: exact. The per-tensor scales multiply the sums in FP64.
+// - E8M0 scales: a code with its scale is a BF16 value unless its exponent is out of range. So an
+//   even exponent is moved from each row's scales to the sums, which makes the row's largest scale
+//   1 or 2. Exact for values within 2^-117 (E5M2: 2^-110) of the row's largest scale. Beyond that,
+//   and for products below 2^-126, an element's error is at most K x 2^-100 x (largest scale of a's
+//   row) x (largest scale of b's row).
+// - 128-blocks: only the device knows if their FP32 scales are powers of two, so codes are
+//   multiplied by blocks of K. The scales, with exponents moved out of rows as above so that none
+//   over- or underflows, multiply the FP32 sum of each block.
 at::Tensor emulated_sums(const ops::GemmOperand& a, const ops::GemmOperand& b,
                          const Bf16Product& multiply);
 
-// Adds a bias (of 16 bits, or undefined) and rounds once.
+// Adds a bias (16-bit, or undefined) and rounds once.
 at::Tensor with_bias(at::Tensor sums, const at::Tensor& bias, at::ScalarType dtype);
 
 }  // namespace telens::cuda

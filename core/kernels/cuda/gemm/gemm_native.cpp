@@ -14,14 +14,15 @@ namespace {
 
 using ops::GemmOperand;
 
-// Bytes by which FP8 products want addresses and rows of codes and scales aligned.
+// Alignment in bytes that FP8 products require of addresses and of rows of codes and scales.
 constexpr std::int64_t kAlignment = 16;
 
 bool begins_aligned(const at::Tensor& tensor) {
   return is_aligned(tensor.const_data_ptr(), kAlignment);
 }
 
-// Bytes [rows, columns] of `transposed` as they lie in memory, [columns, rows].
+// Returns the bytes [rows, columns] of `transposed` in row-major order; in memory they are
+// [columns, rows].
 at::Tensor turned(const DeviceScope& scope, const at::Tensor& transposed) {
   const at::Tensor in_memory = transposed.t();
   const at::Tensor dense = at::empty(transposed.sizes(), transposed.options());
@@ -32,7 +33,7 @@ at::Tensor turned(const DeviceScope& scope, const at::Tensor& transposed) {
   return dense;
 }
 
-// Codes with K along the rows or, where the product takes it, along the columns.
+// Returns the codes with K along the rows, or along the columns if the product supports it.
 at::Tensor ordered_codes(const DeviceScope& scope, const at::Tensor& codes, bool takes_transposed) {
   if (codes.is_contiguous()) return begins_aligned(codes) ? codes : codes.clone();
   const bool whole_packs = codes.size(0) % kAlignment == 0 && codes.size(1) % kAlignment == 0;
@@ -57,7 +58,7 @@ at::Tensor tiled(const DeviceScope& scope, const at::Tensor& scales) {
   return tiles;
 }
 
-// One row after the other, rows padded to a multiple.
+// Returns the rows contiguously, padded to a multiple.
 at::Tensor padded(const DeviceScope& scope, const at::Tensor& scales, std::int64_t multiple) {
   const std::int64_t width = ops::rounded_up_quotient(scales.size(1), multiple) * multiple;
   if (width == scales.size(1) && scales.is_contiguous() && begins_aligned(scales)) return scales;
@@ -68,7 +69,7 @@ at::Tensor padded(const DeviceScope& scope, const at::Tensor& scales, std::int64
   return out;
 }
 
-// Those of 128-blocks under powers of two as those of the mode's smaller blocks.
+// Expands power-of-two scales of 128-blocks to the smaller blocks of `mode`.
 at::Tensor expanded(const DeviceScope& scope, const GemmOperand& operand, ScalingMode mode) {
   const std::int64_t lines = operand.codes.size(0);
   const std::int64_t blocks = ops::rounded_up_quotient(operand.codes.size(1), block_length(mode));
@@ -92,11 +93,11 @@ at::Tensor ordered_scales(const DeviceScope& scope, const GemmOperand& operand,
     case ScalingMode::block_2d:
       return padded(scope, operand.scale_inv, kSquareScalesMultiple);
     default:
-      return tiled(scope, operand.scale_inv);  // scales of one byte
+      return tiled(scope, operand.scale_inv);  // one-byte scales
   }
 }
 
-// In cuBLASLt's order, with the memory that the operand points to.
+// An operand in cuBLASLt's layout, with ownership of the memory that it points to.
 struct Prepared {
   at::Tensor codes;
   at::Tensor scales;
@@ -108,7 +109,7 @@ Prepared prepare(const DeviceScope& scope, const GemmOperand& operand, const Gem
                     ordered_scales(scope, operand, plan.scales_as),
                     {}};
   prepared.operand = get_operand(prepared.codes, operand.format);
-  prepared.operand.leading *= scheme(operand.mode).codes_per_byte();  // values, not bytes
+  prepared.operand.leading *= scheme(operand.mode).codes_per_byte();  // in values, not bytes
   prepared.operand.scales = prepared.scales.const_data_ptr();
   prepared.operand.scaling = plan.scales_as.value_or(operand.mode);
   return prepared;

@@ -1,4 +1,4 @@
-// cuBLASLt's own products of quantized operands.
+// Products of quantized operands by cuBLASLt.
 #pragma once
 
 #include "core/kernels/cuda/device.h"
@@ -8,20 +8,20 @@
 namespace telens::cuda {
 
 struct NativeGemm {
-  const GemmPlan& plan;  // a native one
+  const GemmPlan& plan;  // a native plan
   const ops::GemmOperand& a;
   const ops::GemmOperand& b;
-  at::Tensor bias;  // 16 bits and dense, or undefined
+  at::Tensor bias;  // 16-bit and dense, or undefined
   bool accumulate = false;
-  bool fast_accumulation = false;  // where cuBLASLt has it: one scale a tensor
+  bool fast_accumulation = false;  // if cuBLASLt supports it: per-tensor scales
 };
 
-// The number of values, also where two codes share a byte.
+// Returns the number of values, also if two codes share a byte.
 std::int64_t values_along_k(const ops::GemmOperand& operand);
 
-// Writes to out, [M, N] and contiguous, or adds to it. Brings codes and scales into the order that
-// cuBLASLt wants where they are not in it. False, and out is as it was, where cuBLASLt has no
-// algorithm for the product after all.
+// Writes the product to `out`, [M, N] and contiguous, or adds it. Rearranges codes and scales to
+// cuBLASLt's layout if necessary. Returns false, without changing `out`, if cuBLASLt has no
+// algorithm for the product.
 [[nodiscard]] bool try_native(const DeviceScope& scope, const NativeGemm& gemm,
                               const at::Tensor& out);
 

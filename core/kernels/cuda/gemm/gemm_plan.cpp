@@ -9,19 +9,20 @@ constexpr int kHopper = 90;
 constexpr int kBlackwell = 100;
 constexpr int kBlackwellGeForce = 120;
 
-// Rows of 16 bytes, which cuBLASLt asks of FP8 operands.
+// cuBLASLt requires rows of 16 bytes in FP8 operands.
 constexpr std::int64_t kFp8Multiple = 16;
 
 bool is_multiple(std::int64_t size, std::int64_t of) { return size % of == 0; }
 
-// Blackwell has no 128-blocks, but four MXFP8 blocks under one power of two are one.
+// Blackwell does not support 128-blocks, but a 128-block with a power-of-two scale is four MXFP8
+// blocks.
 bool goes_as_mxfp8(const GemmQuestion& question) {
   return has_128_blocks(question.a_mode) && question.power_of_2_scales &&
          question.capability >= kBlackwell;
 }
 
-// K has to be whole rows of 16 bytes and whole blocks: a last block cut short has not been seen to
-// work on any card.
+// K must be a multiple of 16 bytes and of the block size. A truncated last block did not work on
+// any card that was tried.
 std::string_view obstacle_in_k(ScalingMode mode, std::int64_t k) {
   switch (mode) {
     case ScalingMode::tensor:
@@ -55,7 +56,7 @@ std::string_view obstacle_of_card(const GemmQuestion& question) {
   return question.capability >= kBlackwell ? "" : "NVFP4 products need Blackwell or newer";
 }
 
-// Why cuBLASLt does not multiply the codes; "": it does.
+// Returns the reason why cuBLASLt does not multiply the codes; "" if it does.
 std::string_view obstacle_to_native(const GemmQuestion& question) {
   if (const auto obstacle = obstacle_of_card(question); !obstacle.empty()) return obstacle;
   if (question.a_format == FormatId::e5m2 && question.b_format == FormatId::e5m2) {
@@ -65,7 +66,7 @@ std::string_view obstacle_to_native(const GemmQuestion& question) {
     return "cuBLASLt multiplies no 128x128 blocks by 128x128 blocks";
   }
   if (question.a_mode == ScalingMode::nvfp4 && question.out_format == FormatId::fp16) {
-    return "products of NVFP4 in FP16 are not relied on";  // Transformer Engine refuses them
+    return "products of NVFP4 in FP16 are not relied on";  // Transformer Engine rejects them
   }
   if (!is_multiple(question.m, kFp8Multiple) || !is_multiple(question.n, kFp8Multiple)) {
     return "a dimension is no multiple of 16, as FP8 needs";
@@ -92,7 +93,7 @@ GemmPlan plan_gemm(const GemmQuestion& question) {
   if (!obstacle.empty())
     return {false, true, std::nullopt, {emulated_kernel(question.a_mode), obstacle}};
   const bool as_mxfp8 = goes_as_mxfp8(question);
-  // FP8 with a scale a tensor or in MXFP8 blocks; all others have K along the rows everywhere.
+  // Per-tensor FP8 or MXFP8 scales. All other modes require K along the rows on every card.
   const bool any_layout =
       question.capability >= kBlackwell && question.capability < kBlackwellGeForce &&
       (question.a_mode == ScalingMode::tensor || question.a_mode == ScalingMode::mxfp8 || as_mxfp8);

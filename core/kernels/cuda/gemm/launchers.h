@@ -1,5 +1,5 @@
-// Launchers of the layouts of scales that a GEMM needs. Each launches on the stream of
-// its context, allocates nothing, waits for nothing, and returns the error of the launch.
+// Launchers of the scale layouts that a GEMM needs. Each launches on the stream of its context,
+// does not allocate or synchronize, and returns the error of the launch.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,5 +1,6 @@
-// One matrix product through cuBLASLt, in words of this library: no CUDA header, so that
-// its description and its key are tested without a GPU. core/kernels/cuda/gemm/cublaslt.h runs it.
+// One matrix product through cuBLASLt, described with types of this library. Includes no CUDA
+// header, so the description and its key are tested without a GPU.
+// core/kernels/cuda/gemm/cublaslt.h runs it.
 #pragma once
 
 #include <array>
@@ -13,17 +14,17 @@
 
 namespace telens::cuda {
 
-// Bytes of workspace that a product may use: what NVIDIA recommends for Hopper and newer.
+// Workspace in bytes that a product may use: NVIDIA's recommendation for Hopper and newer.
 inline constexpr std::size_t kLtWorkspaceBytes = std::size_t{32} << 20;
 
 // A matrix [rows, K].
 struct LtOperand {
   const void* data;
   FormatId format;
-  std::int64_t leading;  // elements from a row to the next; transposed: from a column to the next
-  bool transposed = false;  // lies in memory one column after the other
-  // The scales of codes; nullptr for high precision. In cuBLASLt's order
-  // (core/kernels/cuda/gemm/scale_layouts.cuh).
+  std::int64_t leading;     // elements between rows, or between columns if transposed
+  bool transposed = false;  // column-major in memory
+  // The scales of codes, in cuBLASLt's order (core/kernels/cuda/gemm/scale_layouts.cuh); nullptr
+  // for high precision.
   const void* scales = nullptr;
   ScalingMode scaling = ScalingMode::tensor;
 };
@@ -35,15 +36,17 @@ struct LtGemm {
   std::int64_t k;
   LtOperand a;
   LtOperand b;
-  void* out;  // one row after the other
+  void* out;  // row-major
   FormatId out_format;
   std::int64_t out_leading;
   const void* bias = nullptr;
   FormatId bias_format = FormatId::bf16;
-  bool accumulate = false;         // beta is 1: adds to what `out` holds instead of replacing it
-  bool fast_accumulation = false;  // Hopper's FP8 accumulator alone, not moved to FP32 in between
-  bool tf32 = false;               // FP32 operands may be rounded to TF32
-  // On the device, both or neither: alpha, and beta as `accumulate` says. nullptr: alpha is 1.
+  bool accumulate = false;  // beta is 1: adds to `out` instead of overwriting it
+  // Hopper: accumulates in the FP8 unit only, without promotion to FP32.
+  bool fast_accumulation = false;
+  bool tf32 = false;  // FP32 operands may be rounded to TF32
+  // Pointers on the device, both or neither: alpha, and beta according to `accumulate`. nullptr:
+  // alpha is 1.
   const float* alpha = nullptr;
   const float* beta = nullptr;
 };
@@ -55,7 +58,8 @@ std::string describe(const LtGemm& gemm);
 // The largest power of two, at most 256, that divides an address.
 std::uint32_t get_alignment(const void* address);
 
-// All that cuBLASLt's choice of an algorithm may hang on. Products of equal keys run the same one.
+// Everything on which cuBLASLt's choice of an algorithm may depend. Products with equal keys run
+// the same algorithm.
 struct LtKey {
   int device;
   std::array<std::int64_t, 6> sizes;

@@ -10,7 +10,7 @@
 namespace telens::cuda {
 namespace {
 
-// True if neighbors along dimension `inner` are neighbors in memory, and lines do not overlap.
+// Returns true if dimension `inner` is contiguous in memory and lines do not overlap.
 bool is_line_by_line(const at::Tensor& matrix, int inner) {
   const int outer = 1 - inner;
   return (matrix.stride(inner) == 1 || matrix.size(inner) == 1) &&

@@ -1,4 +1,4 @@
-// Products of plain operands on CUDA: cuBLASLt's, of operands as they lie in memory.
+// Products of unquantized operands on CUDA, by cuBLASLt, in the operands' memory layout.
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
@@ -15,14 +15,14 @@
 namespace telens::cuda {
 namespace {
 
-// FP32 operands are multiplied as they are, unless the user lets torch round them.
+// FP32 operands are multiplied in FP32 unless torch's setting allows TF32.
 bool takes_tf32(const at::Tensor& a) {
   if (a.scalar_type() != at::kFloat || !allows_tf32()) return false;
   ops::report_gemm_choice({"FP32 GEMM in TF32", "torch's settings allow TF32"});
   return true;
 }
 
-// out is contiguous.
+// out: contiguous.
 void multiply_into(const DeviceScope& scope, at::Tensor a, at::Tensor b, const at::Tensor& bias,
                    const at::Tensor& out, bool accumulate) {
   const FormatId format = get_format(a.scalar_type());
@@ -43,7 +43,7 @@ void multiply_into(const DeviceScope& scope, at::Tensor a, at::Tensor b, const a
   run_product(scope, gemm, out.device());
 }
 
-// LibTorch's own product: no other is needed.
+// LibTorch's product; FP64 needs no other.
 at::Tensor double_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
   return bias.defined() ? at::addmm(bias, a, b.t()) : at::mm(a, b.t());
 }
@@ -66,7 +66,7 @@ at::Tensor matmul_cuda(const at::Tensor& a, const at::Tensor& b,
   return out;
 }
 
-// One product behind the other, each into its rows.
+// Runs one product after the other, each into its rows.
 void grouped_matmul_cuda(const at::Tensor& a, at::TensorList b, at::TensorList bias,
                          at::IntArrayRef rows, const at::Tensor& out) {
   ops::check_grouped_matmul(a, b, bias, rows, out);
@@ -88,7 +88,7 @@ void matmul_accumulate_cuda(const at::Tensor& a, const at::Tensor& b, const at::
   check_same_device("matmul_accumulate", {a, b, out});
   if (a.numel() == 0 || b.numel() == 0) return;
   const DeviceScope scope("matmul_accumulate", a);
-  // A gradient that is a view of scattered rows is added to in a second step.
+  // A gradient that is a non-contiguous view is accumulated in a second step.
   if (out.is_contiguous()) {
     multiply_into(scope, a, b, {}, out, true);
     return;

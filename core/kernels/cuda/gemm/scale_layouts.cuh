@@ -1,5 +1,5 @@
-// The scales of blocks in the order in which cuBLASLt reads them (its documentation: "1D Block
-// Scaling Factors Layout", "Scaling factors layouts"): device code.
+// Device code. Block scales in the order in which cuBLASLt reads them (its documentation: "1D Block
+// Scaling Factors Layout", "Scaling factors layouts").
 #pragma once
 
 #include "core/formats/bits.h"
@@ -8,7 +8,7 @@
 
 namespace telens::cuda {
 
-// A matrix [lines, blocks of K] of any strides.
+// A matrix [lines, blocks of K] with any strides.
 template <typename Scale>
 struct ScaleMatrix {
   const Scale* scales;
@@ -17,16 +17,16 @@ struct ScaleMatrix {
   std::int64_t line_stride;
   std::int64_t block_stride;
 
-  // Zero beyond the matrix.
+  // Returns zero beyond the matrix.
   TELENS_DEVICE Scale at(std::int64_t line, std::int64_t block) const {
     const bool inside = line < lines && block < blocks;
     return inside ? scales[line * line_stride + block * block_stride] : Scale{0};
   }
 };
 
-// Scales of one byte come in tiles of 128 lines x 4 blocks, 512 bytes each, one row
-// of tiles after the other. In a tile the four blocks of a line are neighbors; lines 0, 32, 64 and
-// 96 come first, then 1, 33, 65 and 97, and so on. Zeros fill the tiles.
+// One-byte scales are stored in tiles of 128 lines x 4 blocks, 512 bytes each, with the tiles in
+// row-major order. In a tile the four blocks of a line are contiguous. Lines 0, 32, 64 and 96 come
+// first, then 1, 33, 65 and 97, and so on. Tiles are padded with zeros.
 inline constexpr int kScaleTileLines = 128;
 inline constexpr int kScaleTileBlocks = 4;
 inline constexpr int kScaleTileBytes = kScaleTileLines * kScaleTileBlocks;
@@ -41,8 +41,8 @@ constexpr std::int64_t count_scale_tiles(std::int64_t lines, std::int64_t blocks
          ((blocks + kScaleTileBlocks - 1) / kScaleTileBlocks);
 }
 
-// Calls visit(line, block, word) for every four scales of one line, of `block` and the three after
-// it: neighbors in memory, from tiles + word * kScaleTileBlocks on.
+// Calls visit(line, block, word) for each group of four scales of one line, blocks `block` to block
+// + 3. The group is contiguous in memory, at tiles + word * kScaleTileBlocks.
 template <typename Thread, typename Visit>
 TELENS_DEVICE void for_each_tile_line(std::int64_t lines, std::int64_t blocks, const Thread& thread,
                                       const Visit& visit) {
@@ -72,27 +72,27 @@ TELENS_DEVICE void tile_scales(const TileScalesArguments& arguments, const Threa
                      });
 }
 
-// The E8M0 code of an FP32 power of two from 2^-127 to 2^127, by its bits. NaN for all else: it
-// shows that a caller has other scales than the powers of two that it promised.
+// Returns the E8M0 code of an FP32 power of two from 2^-127 to 2^127, from its bits. Returns NaN
+// for all other values, to expose a caller whose scales are not the promised powers of two.
 TELENS_DEVICE std::uint8_t e8m0_of_power_of_two(float scale) {
   constexpr std::uint32_t kMantissaMask = (1U << FP32::kMantissaBits) - 1;
   constexpr std::uint32_t kSmallest = 1U << (FP32::kMantissaBits - 1);  // 2^-127, a subnormal
   const auto bits = bits_as<std::uint32_t>(scale);
   if (bits == kSmallest) return 0;
-  const std::uint32_t exponent = bits >> FP32::kMantissaBits;  // and the sign above it
+  const std::uint32_t exponent = bits >> FP32::kMantissaBits;  // includes the sign bit above it
   const bool in_range = exponent >= 1 && exponent <= E8M0::kMaxCode;
   return in_range && (bits & kMantissaMask) == 0 ? static_cast<std::uint8_t>(exponent)
                                                  : E8M0::kNanCode;
 }
 
-// Scales of 128-blocks, FP32 powers of two, as those of the blocks of 32 that such a block is made
-// of, in their tiles: each stands for four blocks along K, and a square's for all of its lines.
+// Expands the scales of 128-blocks, FP32 powers of two, to scales of blocks of 32, in tiles. Each
+// scale is repeated for four blocks along K and, for a square, for all of its lines.
 struct ExpandScalesArguments {
   ScaleMatrix<float> matrix;  // [lines / lines_of_a_scale, blocks / 4], both rounded up
   std::int64_t lines_of_a_scale;
   std::int64_t lines;   // lines of the operand
   std::int64_t blocks;  // blocks of 32 along K
-  std::uint8_t* tiles;  // as TileScalesArguments has them
+  std::uint8_t* tiles;  // as in TileScalesArguments
 };
 
 template <typename Thread>
@@ -114,9 +114,9 @@ TELENS_DEVICE void expand_scales(const ExpandScalesArguments& arguments, const T
                      });
 }
 
-// FP32 scales (128-blocks) one row after the other, each filled with zeros to `padded` elements.
-// 128x128 blocks: lines of squares, padded to a multiple of 4. 1x128 blocks: the transposed matrix,
-// whose rows run along the lines.
+// FP32 scales (128-blocks), row-major, each row padded with zeros to `padded` elements. 128x128
+// blocks: rows of squares, padded to a multiple of 4. 1x128 blocks: the transposed matrix, whose
+// rows run along the lines.
 inline constexpr std::int64_t kSquareScalesMultiple = 4;
 
 struct PadScalesArguments {

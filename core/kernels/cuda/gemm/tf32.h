@@ -1,4 +1,4 @@
-// torch's setting that lets FP32 operands of products on CUDA be rounded to TF32.
+// torch's setting that allows FP32 operands of products on CUDA to be rounded to TF32.
 #pragma once
 
 namespace telens::cuda {
@@ -12,9 +12,9 @@ bool is_tf32(const Context& context, Precision (Context::*precision)(Backend, Op
   return (context.*precision)(Backend::CUDA, Operation::MATMUL) == Precision::TF32;
 }
 
-// `context`: torch's. torch 2.8 has one setting for all. Later versions have one for each backend
-// and operation, which 2.9 knows by strings and newer ones by enumerators; there the getter of 2.8
-// throws where a setting of its own was given to products.
+// `context`: torch's. torch 2.8 has one setting for everything. Later versions have one per backend
+// and operation, named by strings in 2.9 and by enumerators in newer versions. There the getter of
+// 2.8 throws if products have a separate setting.
 template <typename Context>
 bool products_are_tf32(const Context& context) {
   if constexpr (requires { context.float32Precision("cuda", "matmul"); }) {

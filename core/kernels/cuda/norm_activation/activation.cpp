@@ -14,7 +14,7 @@ FormatId get_format(const at::Tensor& x) {
   return ops::check_high_precision("activation", "x", x.scalar_type());
 }
 
-// A plain activation is one row.
+// A plain activation is a single row.
 struct Layout {
   std::int64_t rows;
   std::int64_t width;

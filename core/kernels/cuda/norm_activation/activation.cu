@@ -6,7 +6,7 @@
 namespace telens::cuda {
 namespace {
 
-// Blocks of threads that a multiprocessor is to hold.
+// Resident thread blocks per multiprocessor.
 constexpr int kResident = blocks_with(64);
 
 template <typename Format, typename Function, int pack_width>

@@ -1,7 +1,7 @@
-// Activation functions, plain and gated, and their gradients: device code. Arithmetic is FP32; what
-// is stored is rounded once; what is rounded to 16 bits may have approximations in it. A fused
-// quantization encodes the rounded values, so that its codes are those of the activation followed
-// by quantize.
+// Device code. Activation functions, plain and gated, and their gradients. Arithmetic is FP32, and
+// stored values are rounded once. Values that are rounded to 16 bits may be computed with
+// approximations. A fused quantization encodes the rounded values, so its codes equal those of the
+// activation followed by quantize.
 #pragma once
 
 #include <type_traits>
@@ -13,18 +13,18 @@
 
 namespace telens::cuda {
 
-// A plain activation is one row; a gated one has rows of 2 * width, of which the first half is
-// activated and multiplied by the second.
+// A plain activation is one row. A gated one has rows of 2 * width: the first half is activated and
+// multiplied by the second half.
 struct ActivationArguments {
   const void* x;
   std::int64_t rows;
   std::int64_t width;  // width of the result
-  void* y;             // [rows, width]; nullptr: not wanted
+  void* y;             // [rows, width]; nullptr if not requested
   bool gated;
   const float* scale;   // scale of the codes
   FormatId format;      // format of the codes: e4m3 or e5m2
-  float* amax;          // becomes max(amax, max |y|); nullptr: not wanted
-  std::uint8_t* codes;  // [rows, width]; nullptr: not wanted
+  float* amax;          // becomes max(amax, max |y|); nullptr if not requested
+  std::uint8_t* codes;  // [rows, width]; nullptr if not requested
 };
 
 struct ActivationGradientArguments {
@@ -49,14 +49,15 @@ struct ExactSigmoid {
   }
 };
 
-// (1 / (1 / 4 + 2^y / 4)) / 4 with y = -z * log2(e): both approximations then reach as far down as
-// FP32 and ExactSigmoid do, to e^-z = 2^128. |y| is at most 128 there, rounded by 2^-24 of it and
-// made with a log2(e) that is wrong by 2^-26, which 2^y shows as |z| * 1.25 * 2^-24, at most
-// 2^-17.2; the approximations add 2^-22 + 2^-23, the addition 2^-24. So its relative error is below
-// 2^-17, where BF16 rounds at 2^-9 and FP16 at 2^-12.
+// (1 / (1 / 4 + 2^y / 4)) / 4 with y = -z * log2(e). The factors of 4 give both approximations the
+// range of FP32 and ExactSigmoid, down to e^-z = 2^128. |y| is at most 128 there. It is rounded by
+// a relative 2^-24 and computed with a log2(e) whose relative error is 2^-26. 2^y turns this into a
+// relative error of |z| * 1.25 * 2^-24, at most 2^-17.2. The approximations add 2^-22 + 2^-23, the
+// addition 2^-24. So the relative error is below 2^-17, while BF16 rounds at 2^-9 and FP16 at
+// 2^-12.
 //
-// 1 - s is 2^y * s: the difference would show the error of an s near 1, which a large x multiplies.
-// The power is bounded for that: Inf * 0 is NaN.
+// 1 - s is computed as 2^y * s: the difference would amplify the error of an s near 1, which a
+// large x multiplies. The power is bounded because Inf * 0 is NaN.
 template <typename Functions>
 struct FastSigmoid {
   static TELENS_DEVICE SigmoidAndBell of(float z) {
@@ -74,11 +75,11 @@ template <typename Format>
 using SigmoidFor =
     std::conditional_t<Format::kWidth == 16, FastSigmoid<Approximations>, ExactSigmoid>;
 
-// A function of an element: its value, and its gradient where `outer` is that of the value, by the
-// sigmoid given.
+// A function of an element: its value, and its gradient for the incoming gradient `outer`, with the
+// given sigmoid.
 
-// A cubic term of zero is left out, not multiplied by zero: x^2 overflows from |x| = 2^64 on, and
-// 0 * Inf is NaN.
+// A zero cubic term is skipped instead of multiplied: x^2 overflows for |x| >= 2^64, and 0 * Inf is
+// NaN.
 template <typename Coefficients>
 struct SigmoidWeighted {
   static TELENS_DEVICE float argument(float x) {
@@ -104,8 +105,9 @@ struct SigmoidWeighted {
   }
 };
 
-// As torch's relu and its gradient: NaN passes, since it is not below zero, and where x is not
-// positive the gradient is +0, whatever came: not a product with zero, which Inf makes NaN.
+// Like torch's relu and its gradient. NaN propagates, since it is not below zero. If x is not
+// positive the gradient is +0 for any incoming gradient: a product with zero would turn Inf into
+// NaN.
 struct Relu {
   static TELENS_DEVICE float positive(float x) { return x < 0.0F ? 0.0F : x; }
   static TELENS_DEVICE float where_positive(float outer, float x) {
@@ -138,7 +140,7 @@ decltype(auto) dispatch_activation(ops::ActivationFunction function, Visitor&& v
   return ops::dispatch_activation<SigmoidWeighted, Relu, SquaredRelu>(function, visitor);
 }
 
-// Where the inputs of results [row, column ...] lie: what is activated, and the factors.
+// Offsets of the inputs of the results [row, column ...]: the activated input and the factor.
 struct ActivationPlace {
   std::int64_t activated;
   std::int64_t factor;
@@ -150,8 +152,8 @@ struct ActivationPlace {
   }
 };
 
-// The way of a thread over its packs of rows of `width`. Rows are found by additions: a division of
-// 64-bit numbers takes as long as a pack.
+// A thread's iteration over its packs, in rows of `width`. Row numbers are computed by additions: a
+// 64-bit division takes as long as a pack.
 struct PackOfRow {
   std::int64_t row;
   std::int64_t column;
@@ -190,7 +192,7 @@ template <typename Format, int size>
 struct ActivationInputs {
   using Elements = Words<typename Format::Bits, size>;
   Elements activated;
-  Elements factors;  // a gated activation's
+  Elements factors;  // of a gated activation
 
   static TELENS_DEVICE ActivationInputs at(const ActivationArguments& arguments,
                                            const PackOfRow& pack) {
@@ -201,7 +203,7 @@ struct ActivationInputs {
     return inputs;
   }
 
-  // The results, rounded.
+  // Returns the rounded results.
   template <typename Function>
   TELENS_DEVICE Elements apply(bool gated) const {
     float values[size];
@@ -217,7 +219,7 @@ struct ActivationInputs {
   }
 };
 
-// `width` of a pack divides the width of a row, and all addresses are aligned to packs, or it is 1.
+// `pack_width` divides the width of a row, and all addresses are aligned to packs; or it is 1.
 template <typename Format, typename Function, int pack_width, typename Thread>
 TELENS_DEVICE void activate(const ActivationArguments& arguments, const Thread& thread,
                             BlockMaximum& shared) {
@@ -233,9 +235,9 @@ TELENS_DEVICE void activate(const ActivationArguments& arguments, const Thread& 
                   quantize_words<Format>(arguments.format, y, scale, largest));
     }
   };
-  // Two packs at a time are loaded before the first is computed: one load a thread would not keep
-  // memory busy. Where there is no second one the first is read again, so that no load has a
-  // condition.
+  // Two packs are loaded before the first is computed: one load per thread would not saturate
+  // memory. If a second pack does not exist the first is read again, so that loads are
+  // unconditional.
   using Inputs = ActivationInputs<Format, pack_width>;
   const PacksOfRows<pack_width> packs(thread, arguments.width);
   for (auto first = packs.first(); first.row < arguments.rows;) {
@@ -252,13 +254,13 @@ TELENS_DEVICE void activate(const ActivationArguments& arguments, const Thread& 
   }
 }
 
-// The inputs of the gradients of one pack of a row.
+// The inputs of the gradients for one pack of a row.
 template <typename Format, int size>
 struct ActivationGradientInputs {
   using Elements = Words<typename Format::Bits, size>;
   Elements grad;
   Elements activated;
-  Elements factors;  // a gated activation's
+  Elements factors;  // of a gated activation
 
   static TELENS_DEVICE ActivationGradientInputs at(const ActivationGradientArguments& arguments,
                                                    std::int64_t row, std::int64_t column,
@@ -274,13 +276,13 @@ struct ActivationGradientInputs {
     return inputs;
   }
 
-  // The gradients of what is activated, rounded.
+  // Returns the rounded gradients of the activated input.
   template <typename Function>
   TELENS_DEVICE Elements of_activated(bool with_factors) const {
     float dx[size];
     TELENS_UNROLL
     for (int j = 0; j < size; ++j) {
-      float outer = widen_at<Format>(grad, j);  // the gradient of what the function returned
+      float outer = widen_at<Format>(grad, j);  // gradient of the function's result
       if (with_factors) outer *= widen_at<Format>(factors, j);
       dx[j] =
           Function::template gradient<SigmoidFor<Format>>(outer, widen_at<Format>(activated, j));
@@ -288,7 +290,7 @@ struct ActivationGradientInputs {
     return narrow_all<Format>(dx);
   }
 
-  // Those of a gated activation's factors.
+  // Returns the gradients of a gated activation's factors.
   template <typename Function>
   TELENS_DEVICE Elements of_factors() const {
     float dx[size];

@@ -1,6 +1,6 @@
-// Norms and activations with their quantization, and the gradient of a bias, on CUDA. Shapes that
-// the tiles do not fit run the unfused pair; whether they fit depends on the shape alone, so the
-// sum of a bias's gradient has one order of summation with and without quantization.
+// Norms and activations fused with quantization, and bias gradients, on CUDA. Shapes that do not
+// fit the tiles run the unfused pair. The choice depends on the shape only, so a bias gradient has
+// the same order of summation with and without quantization.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/sum.h>
 #include <c10/util/accumulate.h>
@@ -23,9 +23,9 @@ using ops::OptionalTensor;
 using ops::ThreeTensors;
 using ops::TwoTensors;
 
-constexpr std::int64_t kMultiple = 16;  // tiles have rows and columns by so many
+constexpr std::int64_t kMultiple = 16;  // tiles require rows and columns in multiples of it
 
-// A matrix of codes to be made.
+// The size of a matrix of codes.
 struct Matrix {
   std::int64_t rows;
   std::int64_t columns;
@@ -42,7 +42,7 @@ float* get_floats(const OptionalTensor& tensor) {
   return tensor ? tensor->mutable_data_ptr<float>() : nullptr;
 }
 
-// Tensors that a cast fills. `transposed` and `sums` are undefined where they are not wanted.
+// Output tensors of a cast. `transposed` and `sums` are undefined if not requested.
 struct CastTensors {
   at::Tensor codes;
   at::Tensor transposed;
@@ -84,8 +84,8 @@ struct NormCall {
   bool centered;
 };
 
-// The statistics in one kernel and the codes of both orientations in a second one; rowwise codes
-// alone in one.
+// Both orientations: one kernel for the statistics and one for the codes. Rowwise codes only: one
+// kernel.
 FourTensors normalize_and_quantize(const NormCall& call, const Matrix& matrix) {
   check_same_device(call.operation, {call.x, call.weight, call.scale});
   const DeviceScope scope(call.operation, call.x);
@@ -119,7 +119,8 @@ FourTensors normalize_and_quantize(const NormCall& call, const Matrix& matrix) {
   return {made.codes, made.transposed, mean, rstd};
 }
 
-// Rows of weight's size, which for codes must be those of the last dimension.
+// Normalized rows must be rows of the matrix, so the weight is 1-D. Columnwise codes also require a
+// matrix that fits the tiles.
 bool norm_fits(const at::Tensor& weight, const Matrix& matrix, bool columnwise) {
   return weight.dim() == 1 && (!columnwise || matrix.fits_tiles());
 }

@@ -6,9 +6,9 @@
 namespace telens::cuda {
 namespace {
 
-// Blocks of threads that a multiprocessor is to hold. A thread keeps what it has fetched for four
-// rows, of FP32 in twice the registers: of activations one or two packs a row, of their gradients
-// three; of norms the factors of its columns besides.
+// Resident thread blocks per multiprocessor. A thread keeps the data of four rows in registers;
+// FP32 needs twice as many. An activation keeps one or two packs per row, its gradient three. A
+// norm also keeps the factors of its columns.
 template <typename Format>
 constexpr bool kIsWide = Format::kWidth == 32;
 constexpr int kNormResident = blocks_with(128);

@@ -1,6 +1,6 @@
-// Norms, activations and gradients of activations made tile by tile and quantized in both
-// orientations without being stored: device code. Each element is rounded to the tensor's dtype
-// before it is encoded, as if it had been stored.
+// Device code. Norms, activations and gradients of activations, computed tile by tile and quantized
+// in both orientations without storing them. Each element is rounded to the tensor's dtype before
+// it is encoded, as if it had been stored.
 #pragma once
 
 #include "core/kernels/cuda/norm_activation/activation.cuh"
@@ -9,7 +9,7 @@
 
 namespace telens::cuda {
 
-// The format of the codes is known at run time: one kernel serves both.
+// Encodes to a format known at run time: one kernel serves both FP8 formats.
 template <typename Input>
 struct EncodeFp8 {
   FormatId format;
@@ -21,7 +21,7 @@ struct EncodeFp8 {
   }
 };
 
-// Normalized rows, whose mean and rstd are known. gamma and beta are aligned to 16 bytes.
+// Normalized rows with known mean and rstd. gamma and beta are aligned to 16 bytes.
 template <typename Format>
 struct NormSource {
   using Elements = Words<typename Format::Bits, kColumnsOfThread>;
@@ -49,7 +49,7 @@ struct NormSource {
   }
 };
 
-// Activated rows. arguments.width is that of a row, of plain activations too.
+// Activated rows. arguments.width is the width of a row, also for plain activations.
 template <typename Format, typename Function>
 struct ActivationSource {
   using Fetched = ActivationInputs<Format, kColumnsOfThread>;
@@ -67,9 +67,9 @@ struct ActivationSource {
   }
 };
 
-// The gradients of x: of what is activated in the first `width` columns, of a gated activation's
-// factors in the others. These read grad and what is activated once more, from the second-level
-// cache, since the tiles of one band of rows run side by side.
+// The gradients of x. The first `width` columns are gradients of the activated input, the others of
+// a gated activation's factors. The latter read grad and the activated input again, from the
+// second-level cache, since the tiles in a band of rows run at the same time.
 template <typename Format, typename Function>
 struct ActivationGradientSource {
   using Inputs = ActivationGradientInputs<Format, kColumnsOfThread>;

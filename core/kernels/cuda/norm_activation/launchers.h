@@ -1,5 +1,5 @@
 // Launchers of norms and activations, with and without a cast. Each launches on the stream of its
-// context, allocates nothing, waits for nothing, and returns the error of the launch.
+// context, does not allocate or synchronize, and returns the error of the launch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,8 +18,8 @@ cudaError_t launch_activation(const ActivationArguments& arguments, FormatId for
 cudaError_t launch_activation_backward(const ActivationGradientArguments& arguments,
                                        FormatId format, ops::ActivationFunction function,
                                        const LaunchContext& context);
-// The codes of both orientations of what launch_normalize, launch_activation and
-// launch_activation_backward would store; statistics, format and scale are the arguments'.
+// Write the codes, in both orientations, of the results of launch_normalize, launch_activation and
+// launch_activation_backward. Statistics, format and scale are those in `arguments`.
 cudaError_t launch_normalize_and_cast(const NormArguments& arguments, const TileCast& cast,
                                       FormatId format, const LaunchContext& context);
 cudaError_t launch_activation_and_cast(const ActivationArguments& arguments, const TileCast& cast,

@@ -1,5 +1,5 @@
-// Normalization on CUDA. The gradients of weight and bias are summed over chunks of rows that
-// depend on the number of rows alone, then over the chunks.
+// Normalization on CUDA. The gradients of weight and bias are summed over chunks of rows, then over
+// the chunks. The chunks depend on the number of rows only.
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
@@ -28,7 +28,7 @@ NormResult CudaNorms::normalize(const char* operation, const NormShape& shape, c
                                 const at::Tensor& gamma, const at::Tensor& beta, bool centered,
                                 double eps) {
   const DeviceScope scope(operation, x);
-  // As before a cast in the same kernel: the width of a pack is part of the order of the sums.
+  // Aligned as for a fused cast: the pack width affects the order of the sums.
   const at::Tensor rows = for_packs(x);
   const auto statistic = x.options().dtype(at::kFloat);
   NormResult result{at::empty(x.sizes(), x.options()),

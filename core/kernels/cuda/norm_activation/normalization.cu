@@ -6,8 +6,8 @@
 namespace telens::cuda {
 namespace {
 
-// Blocks of threads that a multiprocessor is to hold: as many as the registers let it that the
-// kernels take without spilling.
+// Resident thread blocks per multiprocessor: the maximum for the registers that the kernels need
+// without spilling.
 constexpr int kResident = blocks_with(40);
 constexpr int kBackwardResident = blocks_with(48);
 

@@ -1,9 +1,9 @@
-// Layer and RMS normalization of rows, and their gradients: device code. Arithmetic is FP32; what
-// is stored is rounded once. A fused quantization encodes the rounded values, so that its codes are
-// those of the normalization followed by quantize.
+// Device code. Layer and RMS normalization of rows, and their gradients. Arithmetic is FP32, and
+// stored values are rounded once. A fused quantization encodes the rounded values, so its codes
+// equal those of the normalization followed by quantize.
 //
-// A block takes a row at a time and reads it two or three times, from the first-level cache after
-// the first: a row of 8192 BF16 elements is 16 KB of its 256.
+// A block processes one row at a time and reads it two or three times, from the first-level cache
+// after the first read: a row of 8192 BF16 elements takes 16 KB of 256 KB.
 #pragma once
 
 #include "core/kernels/cuda/approximations.cuh"
@@ -20,13 +20,13 @@ struct NormArguments {
   const float* gamma;  // the whole factor: 1 + weight for zero-centered weights
   const float* beta;   // nullptr: none
   float eps;
-  void* y;              // nullptr: not wanted
-  float* mean;          // [rows]; nullptr: RMS normalization, which has none
+  void* y;              // nullptr if not requested
+  float* mean;          // [rows]; nullptr for RMS
   float* rstd;          // [rows]
   const float* scale;   // scale of the codes
   FormatId format;      // format of the codes: e4m3 or e5m2
-  float* amax;          // becomes max(amax, max |y|); nullptr: not wanted
-  std::uint8_t* codes;  // nullptr: not wanted
+  float* amax;          // becomes max(amax, max |y|); nullptr if not requested
+  std::uint8_t* codes;  // nullptr if not requested
 };
 
 struct NormGradientArguments {
@@ -35,19 +35,19 @@ struct NormGradientArguments {
   std::int64_t rows;
   std::int64_t columns;
   const float* gamma;
-  const float* mean;  // [rows]; nullptr: RMS
+  const float* mean;  // [rows]; nullptr for RMS
   const float* rstd;  // [rows]
   void* dx;
 };
 
-// The gradients of gamma and beta over chunks of rows: [chunks, columns].
+// The gradients of gamma and beta, summed per chunk of rows: [chunks, columns].
 struct NormParameterGradientArguments {
   const void* grad;
   const void* x;
   std::int64_t rows;
   std::int64_t columns;
   std::int64_t chunk_rows;
-  const float* mean;  // [rows]; nullptr: RMS
+  const float* mean;  // [rows]; nullptr for RMS
   const float* rstd;  // [rows]
   float* dgamma;
   float* dbeta;  // nullptr: RMS
@@ -58,7 +58,8 @@ struct NormShared {
   BlockMaximum maximum;
 };
 
-// Two sums over a block, which every thread gets; in an order that the block's shape alone decides.
+// Two sums over a block, available to every thread. The order of summation depends on the block's
+// shape only.
 struct TwoSums {
   float first;
   float second;
@@ -70,7 +71,7 @@ TELENS_DEVICE TwoSums sum_of_block(const Thread& thread, TwoSums sums, NormShare
     sums.first += thread.shuffle_xor(sums.first, mask);
     sums.second += thread.shuffle_xor(sums.second, mask);
   }
-  thread.sync();  // the sums before have been read
+  thread.sync();  // the previous sums have been read
   const int warp = thread.index() / kWarp;
   if (thread.index() % kWarp == 0) {
     shared.of_warp[0][warp] = sums.first;
@@ -85,12 +86,12 @@ TELENS_DEVICE TwoSums sum_of_block(const Thread& thread, TwoSums sums, NormShare
   return all;
 }
 
-// Where the unit is 1 the product is exact, and the multiply-add is a subtraction.
+// If the unit is 1 the product is exact, and the multiply-add is a subtraction.
 TELENS_DEVICE float normalized(const ops::RowFactors& row, float x) {
   return multiply_add(x, row.unit, -row.mean) * row.rstd;
 }
 
-// gamma and beta of a few columns. The addresses are aligned as the packs are.
+// gamma and beta of a few columns. The addresses have the alignment of packs.
 template <int size>
 struct NormFactors {
   Pack<float, size> gamma;
@@ -103,7 +104,7 @@ struct NormFactors {
     return factors;
   }
 
-  // The normalized elements, rounded.
+  // Returns the normalized elements, rounded.
   template <typename Format>
   TELENS_DEVICE Words<typename Format::Bits, size> apply(
       const Words<typename Format::Bits, size>& x, const ops::RowFactors& row) const {
@@ -117,7 +118,7 @@ struct NormFactors {
   }
 };
 
-// visit(pack's column) for the packs of a row that are this thread's.
+// Calls visit(column) with the first column of this thread's packs in a row.
 template <int pack_width, typename Thread, typename Visit>
 TELENS_DEVICE void for_each_pack_of_row(const Thread& thread, std::int64_t columns,
                                         const Visit& visit) {
@@ -135,7 +136,7 @@ TELENS_DEVICE void normalize_row(const NormArguments& arguments, std::int64_t ro
   const std::int64_t columns = arguments.columns;
   const auto count = static_cast<float>(columns);
   const auto* x = static_cast<const Bits*>(arguments.x) + row * columns;
-  // accumulate(sum of the thread, element) over the row.
+  // accumulate(sum of the thread, element) for each element of the row.
   const auto sum = [&](const auto& accumulate) {
     float of_thread = 0;
     for_each_pack_of_row<pack_width>(thread, columns, [&](std::int64_t column) {
@@ -145,9 +146,9 @@ TELENS_DEVICE void normalize_row(const NormArguments& arguments, std::int64_t ro
     });
     return sum_of_block(thread, {of_thread, 0}, shared).first;
   };
-  // The variance from the deviations: in FP32 the difference of two nearly equal numbers would
-  // leave nothing of a small variance around a large mean. In units of 1 the products are exact,
-  // and the multiply-adds are additions; a row whose squares overflow is measured in larger ones.
+  // The variance is computed from the deviations: in FP32, the difference of two nearly equal
+  // numbers would lose a small variance around a large mean. In units of 1 the products are exact,
+  // and the multiply-adds are additions. A row whose squares overflow is measured in larger units.
   float unit = 1.0F;
   float center = 0.0F;
   float squares = 0.0F;
@@ -210,7 +211,7 @@ TELENS_DEVICE void normalize_backward(const NormGradientArguments& arguments, co
     const float rstd = arguments.rstd[row];
     const auto row_factors =
         ops::RowFactors::of(arguments.mean != nullptr ? arguments.mean[row] : 0.0F, rstd);
-    // visit(j, g, h)
+    // Calls visit(j, g, h).
     const auto visit_elements = [&](std::int64_t column, const auto& visit) {
       const auto values = load_words<pack_width>(x + column);
       const auto grads = load_words<pack_width>(grad + column);
@@ -221,7 +222,7 @@ TELENS_DEVICE void normalize_backward(const NormGradientArguments& arguments, co
               normalized(row_factors, widen_at<Format>(values, j)));
       }
     };
-    TwoSums sums{0, 0};  // sums of g and of g * h
+    TwoSums sums{0, 0};  // of g and of g * h
     for_each_pack_of_row<pack_width>(thread, columns, [&](std::int64_t column) {
       visit_elements(column, [&](int, float g, float h) {
         sums.first += g;
@@ -241,7 +242,8 @@ TELENS_DEVICE void normalize_backward(const NormGradientArguments& arguments, co
   }
 }
 
-// Each thread sums one column of one chunk; blocks count chunks within groups of kThreads columns.
+// Each thread sums one column over a chunk. Blocks are numbered by chunks within groups of kThreads
+// columns.
 template <typename Format, typename Thread>
 TELENS_DEVICE void norm_parameter_gradients(const NormParameterGradientArguments& arguments,
                                             const Thread& thread) {

@@ -1,5 +1,5 @@
-// Launchers of rows to experts and back. Each launches on the stream of its context, allocates
-// nothing, waits for nothing, and returns the error of the launch.
+// Launchers of the permutation of token rows to experts and back. Each launches on the stream of
+// its context, does not allocate or synchronize, and returns the error of the launch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,13 +10,13 @@
 
 namespace telens::cuda {
 
-// Without weights: bits of any dtype; `width` counts bytes. combine takes one slot.
+// Without weights: copies rows of any dtype; `width` is in bytes. combine requires a single slot.
 cudaError_t launch_spread_copies(const RowExchangeArguments& arguments,
                                  const LaunchContext& context);
 cudaError_t launch_combine_copies(const RowExchangeArguments& arguments,
                                   const LaunchContext& context);
 
-// `width` counts elements.
+// `width` is in elements.
 cudaError_t launch_spread_products(const RowExchangeArguments& arguments, FormatId format,
                                    const LaunchContext& context);
 cudaError_t launch_combine_sums(const RowExchangeArguments& arguments, FormatId format,

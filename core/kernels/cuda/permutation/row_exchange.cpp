@@ -1,4 +1,5 @@
-// Rows to experts and back on CUDA. FP64, which is for checking gradients, is LibTorch's operators.
+// Permutes token rows to experts and back on CUDA. FP64, used for gradient checks, calls LibTorch's
+// operators.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/where.h>
@@ -31,12 +32,12 @@ at::Tensor contiguous_weights(const std::optional<at::Tensor>& weights) {
   return weights ? weights->contiguous() : at::Tensor();
 }
 
-// The row of each place, `rows` where it is empty.
+// The row per place; `rows` if the place is empty.
 at::Tensor rows_or_outside(const at::Tensor& places, std::int64_t rows) {
   return at::where((places < 0).logical_or(places >= rows), rows, places).to(at::kLong);
 }
 
-// x with a row of zeros at its end, by places: [tokens, slots, width].
+// Gathers x, with an appended row of zeros, by places: [tokens, slots, width].
 at::Tensor gathered(const at::Tensor& x, const at::Tensor& places) {
   const at::Tensor outside = rows_or_outside(places, x.size(0));
   const at::Tensor padded = at::zeros({x.size(0) + 1, x.size(1)}, x.options());

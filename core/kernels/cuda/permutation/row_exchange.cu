@@ -6,7 +6,7 @@
 namespace telens::cuda {
 namespace {
 
-// Blocks of threads that a multiprocessor is to hold.
+// Resident thread blocks per multiprocessor.
 constexpr int kResident = blocks_with(48);
 
 template <int pack_width>
@@ -46,7 +46,8 @@ bool fits(const Arguments& arguments, int pack_width) {
          is_aligned(arguments.y, 16);
 }
 
-// launch.operator()<pack_width>(grid): packs of 16 bytes where rows allow them, else of 1 element.
+// Calls launch.operator()<pack_width>(grid) with packs of 16 bytes if rows are aligned to them, or
+// with packs of 1 element.
 template <int pack_width, typename Arguments, typename Launch>
 cudaError_t launch_by_token(const Arguments& arguments, const LaunchContext& context,
                             const Launch& launch) {

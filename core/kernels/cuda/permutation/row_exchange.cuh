@@ -1,5 +1,5 @@
-// Rows to experts and back (core/ops/row_exchange.h): device code. A block takes a token at a time,
-// so that all its threads read the same places. Sums are FP32, in the order of the slots.
+// Device code. Permutes token rows to experts and back (core/ops/row_exchange.h). A block processes
+// a token at a time, so that all its threads read the same places. Sums are FP32, in slot order.
 #pragma once
 
 #include "core/kernels/cuda/norm_activation/normalization.cuh"
@@ -7,7 +7,7 @@
 
 namespace telens::cuda {
 
-// The rows of tokens: places [tokens, slots], in elements' strides; weights contiguous.
+// The rows of tokens: places [tokens, slots], with strides in elements; weights are contiguous.
 struct RowPlaces {
   const std::int32_t* places;
   std::int64_t tokens;
@@ -15,9 +15,9 @@ struct RowPlaces {
   std::int64_t token_stride;
   std::int64_t slot_stride;
   std::int64_t rows;
-  const float* weights;  // nullptr: each counts once
+  const float* weights;  // nullptr: all weights are 1
 
-  // Below 0 where the place is empty.
+  // Returns a value below 0 if the place is empty.
   TELENS_DEVICE std::int64_t row(std::int64_t token, std::int64_t slot) const {
     const std::int64_t row = places[token * token_stride + slot * slot_stride];
     return row < rows ? row : -1;
@@ -43,8 +43,8 @@ struct RowProductsArguments {
   float* products;  // [tokens, slots]
 };
 
-// Bytes of tokens to their rows; `width` is in bytes, a multiple of pack_width, and so are the
-// addresses.
+// Copies the bytes of tokens to their rows. `width` is in bytes and a multiple of pack_width;
+// addresses are aligned to pack_width.
 template <int pack_width, typename Thread>
 TELENS_DEVICE void spread_copies(const RowExchangeArguments& arguments, const Thread& thread) {
   const auto* x = static_cast<const std::uint8_t*>(arguments.x);
@@ -61,7 +61,7 @@ TELENS_DEVICE void spread_copies(const RowExchangeArguments& arguments, const Th
   }
 }
 
-// Bytes of each token's only row, or zeros: one slot.
+// Copies the bytes of a token's only row, or zeros. Requires one slot.
 template <int pack_width, typename Thread>
 TELENS_DEVICE void combine_copies(const RowExchangeArguments& arguments, const Thread& thread) {
   const auto* x = static_cast<const std::uint8_t*>(arguments.x);
@@ -77,7 +77,7 @@ TELENS_DEVICE void combine_copies(const RowExchangeArguments& arguments, const T
   }
 }
 
-// weight * token to the rows.
+// Writes weight * token to the token's rows.
 template <typename Format, int pack_width, typename Thread>
 TELENS_DEVICE void spread_products(const RowExchangeArguments& arguments, const Thread& thread) {
   using Bits = typename Format::Bits;
@@ -100,7 +100,7 @@ TELENS_DEVICE void spread_products(const RowExchangeArguments& arguments, const 
   }
 }
 
-// The weighted sum of a token's rows. The first one is taken as it is: -0 stays -0.
+// Computes the weighted sum of a token's rows. The first row is copied, so -0 stays -0.
 template <typename Format, int pack_width, typename Thread>
 TELENS_DEVICE void combine_sums(const RowExchangeArguments& arguments, const Thread& thread) {
   using Bits = typename Format::Bits;
@@ -119,7 +119,7 @@ TELENS_DEVICE void combine_sums(const RowExchangeArguments& arguments, const Thr
         TELENS_UNROLL
         for (int j = 0; j < pack_width; ++j) {
           const float value = widen_at<Format>(pack, j);
-          // The first sum is a product alone: adding to zero would make +0 of -0.
+          // The first term is a product without an addition: adding zero would turn -0 into +0.
           sums[j] = first ? weight * value : multiply_add(weight, value, sums[j]);
         }
         first = false;
@@ -139,7 +139,7 @@ TELENS_DEVICE void row_products(const RowProductsArguments& arguments, const Thr
     for (std::int64_t slot = 0; slot < places.slots; ++slot) {
       const std::int64_t row = places.row(token, slot);
       float sum = 0;
-      if (row >= 0) {  // for all threads of the block or for none
+      if (row >= 0) {  // uniform across the block
         const auto* x = static_cast<const Bits*>(arguments.x) + row * arguments.width;
         for_each_pack_of_row<pack_width>(thread, arguments.width, [&](std::int64_t column) {
           const auto of_row = load_words<pack_width>(x + column);

@@ -1,4 +1,4 @@
-// max |x|: device code.
+// Device code. max |x|.
 #pragma once
 
 #include "core/kernels/cuda/quantize/block_maxima.cuh"
@@ -13,7 +13,8 @@ struct AmaxArguments {
 
 inline constexpr int kAmaxUnroll = 4;
 
-// NaNs among the elements are the largest, or left out; then the amax of nothing but NaNs is 0.
+// NaN elements are either larger than all numbers or ignored. If ignored, the amax of a tensor of
+// only NaNs is 0.
 template <typename Format, int width, NanInMaximum nan = NanInMaximum::wins, typename Thread>
 TELENS_DEVICE void amax(const AmaxArguments& arguments, const Thread& thread,
                         BlockMaximum& shared) {

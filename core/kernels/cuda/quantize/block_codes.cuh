@@ -1,11 +1,11 @@
-// Storing the codes of a thread's elements, one a byte or two: device code.
+// Device code. Stores the codes of a thread's elements, one or two per byte.
 #pragma once
 
 #include "core/kernels/cuda/blocks/block_tiles.cuh"
 
 namespace telens::cuda {
 
-// Codes of one row, one code a byte.
+// Stores the codes of a row, one code per byte.
 template <bool whole>
 TELENS_DEVICE void store_codes(std::uint8_t* codes, const BlockMatrix& matrix, std::int64_t row,
                                std::int64_t column, const EightWords<std::uint8_t>& of_row) {
@@ -13,13 +13,14 @@ TELENS_DEVICE void store_codes(std::uint8_t* codes, const BlockMatrix& matrix, s
   store_within<whole>(codes + row * matrix.columns, column, matrix.columns, of_row);
 }
 
-// Codes of one row, two neighbors a byte; the upper half of a byte without a second one is zero.
+// Stores the codes of a row, two neighbors per byte. If the last byte has only one code, its upper
+// half is zero.
 template <bool whole>
 TELENS_DEVICE void store_pairs_along_row(std::uint8_t* codes, const BlockMatrix& matrix,
                                          std::int64_t row, std::int64_t column,
                                          const EightWords<std::uint8_t>& of_row) {
   if (row >= matrix.rows) return;
-  // A byte's upper half from the byte above, then every second byte.
+  // Combines each byte with the upper half of the byte above, then keeps every second byte.
   const auto merged = [](std::uint32_t four) { return four | four >> 4; };
   Words<std::uint8_t, kColumnsOfThread / 2> bytes{
       {permute_bytes(merged(of_row.words[0]), merged(of_row.words[1]), 0x6420)}};
@@ -31,7 +32,8 @@ TELENS_DEVICE void store_pairs_along_row(std::uint8_t* codes, const BlockMatrix&
   store_within<whole>(codes + row * width, column / 2, width, bytes);
 }
 
-// Codes of two rows, the first an even one, two neighbors of a column a byte.
+// Stores the codes of two rows, the first of which is even, with two neighbors of a column per
+// byte.
 template <bool whole>
 TELENS_DEVICE void store_pairs_down_columns(std::uint8_t* codes, const BlockMatrix& matrix,
                                             std::int64_t row, std::int64_t column,
@@ -47,7 +49,7 @@ TELENS_DEVICE void store_pairs_down_columns(std::uint8_t* codes, const BlockMatr
   store_within<whole>(codes + row / 2 * matrix.columns, column, matrix.columns, bytes);
 }
 
-// The codes of a thread's rows as the rowwise and as the columnwise orientation have them.
+// Stores the codes of a thread's rows in the rowwise and in the columnwise orientation.
 template <bool two_a_byte, bool whole, int rows>
 TELENS_DEVICE void store_rowwise(std::uint8_t* codes, const BlockMatrix& matrix, std::int64_t row,
                                  std::int64_t column,

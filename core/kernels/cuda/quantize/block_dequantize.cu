@@ -6,8 +6,8 @@
 namespace telens::cuda {
 namespace {
 
-// Blocks of threads that a multiprocessor is to hold. Edges take more registers; they are what few
-// tensors have.
+// Resident thread blocks per multiprocessor. Matrices with partial tiles need more registers, but
+// they are rare.
 constexpr int resident_for(bool whole) { return whole ? kDecodeResident : blocks_with(128); }
 
 template <typename Input, typename ScaleFormat, typename Output, CodePairs pairs, bool whole>

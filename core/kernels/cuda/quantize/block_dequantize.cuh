@@ -1,4 +1,4 @@
-// Codes with a scale a block -> BF16, FP16 or FP32: device code.
+// Device code. Block-scaled codes -> BF16, FP16 or FP32.
 #pragma once
 
 #include "core/kernels/cuda/blocks/block_decode.cuh"
@@ -12,12 +12,12 @@ struct BlockDequantizeArguments {
 
 namespace detail {
 
-// Calls visit(i, get_factor) for the rows of bytes that a thread has of a matrix.
+// Calls visit(i, get_factor) for a thread's rows of bytes in a matrix.
 template <typename Codes, typename Scales, typename Visit>
 TELENS_DEVICE void with_factors(const Scales& scales, std::int64_t row0, std::int64_t column,
                                 std::int64_t byte_rows, const Visit& visit) {
   if (scales.one_for_eight()) {
-    float factors[kDecodeRows];  // all are asked for before the first is used
+    float factors[kDecodeRows];  // all are loaded before the first is used
     TELENS_UNROLL
     for (int i = 0; i < kDecodeRows; ++i) {
       if (row0 + i < byte_rows) factors[i] = scales.at((row0 + i) * Codes::kLinesOfByte, column);
@@ -28,7 +28,8 @@ TELENS_DEVICE void with_factors(const Scales& scales, std::int64_t row0, std::in
     }
     return;
   }
-  // Then blocks go down the columns, by sixteens, which hold all rows of a thread.
+  // Blocks run down the columns with at least sixteen rows, so one block contains all rows of a
+  // thread.
   if (row0 >= byte_rows) return;
   const Eight<float> factors = scales.of_eight(row0 * Codes::kLinesOfByte, column);
   TELENS_UNROLL
@@ -39,7 +40,8 @@ TELENS_DEVICE void with_factors(const Scales& scales, std::int64_t row0, std::in
 
 }  // namespace detail
 
-// `whole`: columns are a multiple of 8; codes and values are aligned to packs of 8 and 16 bytes.
+// `whole`: columns are a multiple of 8; codes are aligned to packs of 8 bytes and values to packs
+// of 16.
 template <typename Input, typename ScaleFormat, typename Output, CodePairs pairs, bool whole,
           typename Thread>
 TELENS_DEVICE void dequantize_blocks(const BlockDequantizeArguments& arguments,

@@ -1,8 +1,8 @@
-// Quantizing with blocks along the rows, along the columns, or both in one read: device code.
+// Device code. Quantizes with blocks along the rows, along the columns, or both in one read.
 //
-// Threads that have a part of the same row of a block are neighbors in a warp and find its maximum
-// by shuffles. The maxima of columns come together in shared memory, where one thread makes the
-// scale of one column's block and leaves its factor for all.
+// Threads that share a row of a block are neighbors in a warp and find its maximum by shuffles.
+// Column maxima are collected in shared memory, where one thread computes the scale of one column's
+// block and stores its factor for all threads.
 #pragma once
 
 #include "core/kernels/cuda/quantize/block_scaling.cuh"
@@ -11,15 +11,15 @@ namespace telens::cuda {
 
 template <typename Input, int block>
 struct LinesShared {
-  // The maxima of the columns of a warp's part.
+  // The column maxima of a warp's part.
   alignas(16) typename Input::Bits maxima[kThreads / kWarp][kTileColumns];
   alignas(16) float factors[TileShape<block>::kBlocksDown][kTileColumns];
 };
 
 namespace detail {
 
-// The scale of a block of this line: a row, or a column down which blocks lie. `inside`: the matrix
-// has it.
+// The scale of a block of `line`: a row, or a column if blocks run down the columns. `inside`: the
+// block is in the matrix.
 template <typename Scaling>
 TELENS_DEVICE auto get_scale(const Scaling& scaling, float amax, std::int64_t line, bool inside) {
   if constexpr (Scaling::kScalesLines) {
@@ -53,7 +53,7 @@ TELENS_DEVICE void quantize_along_rows(const Part& part, const Scaling& scaling,
   store_rowwise<Scaling::kTwoCodesAByte, Part::kWhole>(output.codes, matrix, row, column, codes);
 }
 
-// The scales of the blocks of a tile's columns, one a thread at a time.
+// Computes the scales of the blocks of a tile's columns. Each thread computes one at a time.
 template <typename Part, typename Scaling, typename Thread, typename Shared>
 TELENS_DEVICE void make_column_scales(const Part& part, const Scaling& scaling,
                                       const BlockOutput<typename Scaling::ScaleCode>& output,
@@ -96,7 +96,8 @@ TELENS_DEVICE void quantize_along_columns(const Part& part, const Scaling& scali
   }
   thread.sync();
   make_column_scales(part, scaling, output, thread, shared);
-  // Also before the next tile's maxima; its factors come after that tile's first barrier.
+  // This barrier also precedes the next tile's maxima. Its factors are written after that tile's
+  // first barrier.
   thread.sync();
 
   const Eight<float> factors = load_pack<kColumnsOfThread>(
@@ -112,7 +113,7 @@ TELENS_DEVICE void quantize_along_columns(const Part& part, const Scaling& scali
 
 }  // namespace detail
 
-// One Scaling an orientation. `whole`: columns are a multiple of 8, and x and codes are aligned to
+// One Scaling per orientation. `whole`: columns are a multiple of 8; x and codes are aligned to
 // packs of 8.
 template <typename Input, bool whole, typename Scaling, typename Thread>
 TELENS_DEVICE void quantize_lines(const BlockMatrix& matrix,

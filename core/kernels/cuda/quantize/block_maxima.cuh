@@ -1,4 +1,4 @@
-// Largest magnitudes, NaNs among them or left out: device code.
+// Device code. Largest magnitudes, with NaNs either largest or ignored.
 #pragma once
 
 #include "core/kernels/cuda/words.cuh"
@@ -6,15 +6,15 @@
 
 namespace telens::cuda {
 
-// Magnitudes as integers that grow with them. NaNs, whose codes lie above infinity's, stay there or
-// wrap around to below zero.
+// Magnitudes as integers with the same order. NaNs, whose codes are above infinity's, either stay
+// there or wrap around to negative numbers.
 template <typename Input, NanInMaximum nan>
 struct Magnitudes {
   static constexpr std::uint32_t kMask = Input::kMagnitudeMask;
   static constexpr std::uint32_t kZero =
       nan == NanInMaximum::left_out ? kMask - Input::kTopExponentCode : 0;
 
-  // The magnitudes of every lane of a word.
+  // Returns the magnitudes of every lane of a word.
   static TELENS_DEVICE std::uint32_t of_word(std::uint32_t word) {
     constexpr std::uint32_t kMasks = in_every_lane<Input>(kMask);
     return ((word & kMasks) + in_every_lane<Input>(kZero)) & kMasks;
@@ -42,7 +42,7 @@ struct Magnitudes {
     return largest_lane<Input>(word);
   }
 
-  // The magnitude as a code of Input; 0 where nothing was a number.
+  // Returns the magnitude as a code of Input; 0 if no number was found.
   static TELENS_DEVICE std::uint32_t code(std::uint32_t largest) {
     return largest > kZero ? largest - kZero : 0;
   }

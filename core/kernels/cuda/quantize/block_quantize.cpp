@@ -22,8 +22,8 @@ BlockOutputs<ScaleCode> get_outputs(const BlockCodesPair& pair) {
   return {get_output<ScaleCode>(pair.rowwise), get_output<ScaleCode>(pair.columnwise)};
 }
 
-// The tensors that a kernel writes, and those that are asked for: with squares the orientations
-// share memory (core/kernels/cuda/quantize/block_quantize.cuh).
+// The tensors that a kernel writes and the requested ones. With squares, the orientations share
+// memory (core/kernels/cuda/quantize/block_quantize.cuh).
 struct Codes {
   BlockCodesPair written;
   BlockCodesPair result;

@@ -1,4 +1,4 @@
-// FP8 with a scale a block: MXFP8, and blocks of 128 elements. Device code.
+// Device code. FP8 with block scales: MXFP8, and blocks of 128 elements.
 #pragma once
 
 #include "core/formats/scheme.h"
@@ -57,8 +57,8 @@ struct Fp8BlockScaling {
   }
 };
 
-// The codes of squares are those of both orientations: they go to outputs.rowwise.codes, whichever
-// orientation is wanted; so do the scales of 128x128 blocks.
+// Both orientations share the codes of squares, which are written to outputs.rowwise.codes for any
+// requested orientation. The scales of 128x128 blocks are shared too.
 struct Mxfp8Arguments {
   BlockMatrix matrix;
   BlockOutputs<std::uint8_t> outputs;

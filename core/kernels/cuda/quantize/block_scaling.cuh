@@ -1,15 +1,15 @@
-// Quantizing a matrix with a scale a block: device code for every block format. A Scaling says how
-// blocks become scales and elements codes, as core/kernels/cpu/quantize/block_tiles.h has it:
+// Device code. Quantizes a matrix with block scales, for every block format. A Scaling defines how
+// blocks become scales and elements become codes, like core/kernels/cpu/quantize/block_tiles.h:
 //   using ScaleCode = ...;                           how a scale is stored
 //   static constexpr int kBlock                      elements along a block
 //   static constexpr NanInMaximum kNan
 //   static constexpr bool kTwoCodesAByte
-//   static constexpr bool kOneScaleASquare           else as many as a square has lines
-//   static constexpr bool kScalesLines               each row, or column, has something of its own
+//   static constexpr bool kOneScaleASquare           otherwise one per line of the square
+//   static constexpr bool kScalesLines               each row, or column, has a parameter
 //   BlockScale<ScaleCode> get_scale(float amax) const, or get_scale(float amax, std::int64_t line)
 //   EightWords<std::uint8_t> encode<Input, whole>(x, index, get_factor) const
-//       the codes of x[i] * get_factor(i), one a byte; index: of x[0], counted through the whole
-//       matrix, a multiple of 8 if `whole`
+//       the codes of x[i] * get_factor(i), one per byte; index: of x[0] in the whole matrix, a
+//       multiple of 8 if `whole`
 #pragma once
 
 #include "core/kernels/cuda/quantize/block_codes.cuh"
@@ -47,7 +47,7 @@ struct TilePart {
   TELENS_DEVICE std::int64_t row() const { return tile_row + row_in_tile; }
   TELENS_DEVICE std::int64_t column() const { return tile_column + column_in_tile; }
 
-  // The codes of row i.
+  // Returns the codes of row i.
   template <typename FactorOf>
   TELENS_DEVICE EightWords<std::uint8_t> encode(const Scaling& scaling, int i,
                                                 const FactorOf& get_factor) const {
@@ -55,7 +55,7 @@ struct TilePart {
     return scaling.template encode<Input, whole>(x[i], index, get_factor);
   }
 
-  // The largest magnitudes of the columns.
+  // The largest magnitude per column.
   using Columns = typename Maxima::template MaximaOf<kColumnsOfThread>;
   TELENS_DEVICE Columns column_maxima() const {
     Columns maxima = Maxima::of(x[0]);
@@ -72,7 +72,7 @@ struct TilePart {
   static constexpr int kWords = kColumnsOfThread / kLanes<Input>;
 };
 
-// The largest over the lanes of a warp whose numbers differ in the bits below `lanes`.
+// Returns the maximum over the lanes of a warp whose numbers differ in the bits below `lanes`.
 template <typename Thread>
 TELENS_DEVICE std::uint32_t largest_of_lanes(const Thread& thread, std::uint32_t value, int lanes) {
   TELENS_UNROLL

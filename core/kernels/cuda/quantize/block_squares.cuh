@@ -1,4 +1,4 @@
-// Quantizing with one scale a square of a block's length, for both orientations: device code.
+// Device code. Quantizes with one scale per square of a block's length, for both orientations.
 #pragma once
 
 #include "core/kernels/cuda/quantize/block_scaling.cuh"
@@ -7,13 +7,13 @@ namespace telens::cuda {
 
 template <int block>
 struct SquaresShared {
-  // The maxima of the squares that a warp has a part of.
+  // The maxima of the squares that a warp covers partly.
   std::uint32_t maxima[kThreads / kWarp][TileShape<block>::kBlocksAcross];
 };
 
 namespace detail {
 
-// The largest magnitude of the square that the thread has a part of.
+// Returns the largest magnitude of the thread's square.
 template <typename Part, typename Thread, typename Shared>
 TELENS_DEVICE float largest_of_square(const Part& part, const Thread& thread, Shared& shared) {
   using Shape = typename Part::Shape;
@@ -40,8 +40,8 @@ TELENS_DEVICE float largest_of_square(const Part& part, const Thread& thread, Sh
   return Maxima::value(largest);
 }
 
-// As many scales as the square has rows (rowwise) and columns, or one for all of them. Those of a
-// row are the business of the first thread in it.
+// Stores one scale per row (rowwise) and per column (columnwise) of the square, or one for the
+// whole square. The first thread of a row stores its scale.
 template <typename Scaling, typename Part, typename ScaleCode>
 TELENS_DEVICE void store_square_scale(const Part& part, const BlockOutputs<ScaleCode>& outputs,
                                       ScaleCode scale) {
@@ -70,8 +70,8 @@ TELENS_DEVICE void store_square_scale(const Part& part, const BlockOutputs<Scale
 
 }  // namespace detail
 
-// With one scale a square and with one code a byte the orientations share memory: that of
-// outputs.rowwise. `whole` as with lines.
+// Orientations with one scale per square or one code per byte share the memory of outputs.rowwise.
+// `whole`: as in quantize_lines.
 template <typename Input, bool whole, typename Scaling, typename Thread>
 TELENS_DEVICE void quantize_squares(const BlockMatrix& matrix,
                                     const BlockOutputs<typename Scaling::ScaleCode>& outputs,

@@ -1,4 +1,4 @@
-// FP8 codes -> BF16, FP16 or FP32: device code.
+// Device code. FP8 codes -> BF16, FP16 or FP32.
 #pragma once
 
 #include "core/kernels/cuda/conversions.cuh"
@@ -15,8 +15,8 @@ struct DequantizeArguments {
 
 inline constexpr int kDequantizeUnroll = 4;
 
-// magnitude * scale, rounded to FP32 and then to Output; neither is negative. The sign, also of a
-// NaN, is bit 7 of `sign`.
+// Returns magnitude * scale, rounded to FP32 and then to Output; neither is negative. Bit 7 of
+// `sign` is the sign, also of a NaN.
 template <typename Output>
 TELENS_DEVICE typename Output::Bits scaled_value(float magnitude, float scale, std::uint32_t sign) {
   using Bits = typename Output::Bits;
@@ -25,8 +25,8 @@ TELENS_DEVICE typename Output::Bits scaled_value(float magnitude, float scale, s
   return static_cast<Bits>(bits | (sign & 0x80U) << kFromCode);
 }
 
-// value = code * scale_inv, rounded to FP32 and then to Output; the sign, also of a NaN, is that of
-// code and scale together.
+// value = code * scale_inv, rounded to FP32 and then to Output. The sign is the XOR of the signs of
+// code and scale, also for NaN.
 template <typename Input, typename Output, int width, typename Thread>
 TELENS_DEVICE void dequantize(const DequantizeArguments& arguments, const Thread& thread) {
   using Bits = typename Output::Bits;

@@ -6,7 +6,7 @@
 namespace telens::cuda {
 namespace {
 
-// Blocks of threads that a multiprocessor is to hold.
+// Resident thread blocks per multiprocessor.
 constexpr int kResident = blocks_with(64);
 
 template <typename Input, FourOverSixBlocks blocks>
@@ -30,7 +30,7 @@ auto get_kernel(FourOverSixBlocks blocks) {
 
 }  // namespace
 
-// Also of an empty matrix, which has a scale.
+// Also launched for an empty matrix, which has a scale.
 cudaError_t launch_quantize_four_over_six(const FourOverSixArguments& arguments,
                                           FourOverSixBlocks blocks, FormatId input,
                                           const LaunchContext& context) {

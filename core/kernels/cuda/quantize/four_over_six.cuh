@@ -1,4 +1,4 @@
-// FP4 whose blocks are scaled to 4 or to 6: device code.
+// Device code. FP4 with blocks scaled to 4 or to 6.
 #pragma once
 
 #include "core/kernels/cuda/conversions.cuh"
@@ -10,12 +10,12 @@ struct FourOverSixArguments {
   const void* x;  // contiguous
   four_over_six::Matrix matrix;
   four_over_six::LineScales scales;
-  // FP32 [1] or, of each line its own, [lines]; nullptr: not wanted.
+  // FP32 [1], or [lines] with one per line; nullptr if not requested.
   std::int64_t lines;
   float* tensor_scale;
   float* column_tensor_scale;
-  four_over_six::Output output;      // the rowwise one, or that of blocks down columns
-  four_over_six::Output columnwise;  // squares have both at once
+  four_over_six::Output output;      // rowwise, or of blocks down the columns
+  four_over_six::Output columnwise;  // set in addition for squares, which have both
 };
 
 // The blocks of a launch.
@@ -33,7 +33,7 @@ inline std::int64_t get_count(FourOverSixBlocks blocks, const four_over_six::Mat
   return matrix.blocks_down() * matrix.blocks_across();
 }
 
-// A thread takes a block at a time.
+// A thread processes one block at a time.
 template <typename Input, FourOverSixBlocks blocks, typename Thread>
 TELENS_DEVICE void quantize_four_over_six(const FourOverSixArguments& arguments, std::int64_t count,
                                           const Thread& thread) {

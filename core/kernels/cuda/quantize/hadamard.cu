@@ -6,8 +6,8 @@
 namespace telens::cuda {
 namespace {
 
-// Blocks of threads that a multiprocessor is to hold: sixteen rows of two columns and the sums made
-// of them.
+// Resident thread blocks per multiprocessor, for sixteen rows of two columns and their sums in
+// registers.
 constexpr int kResident = blocks_with(64);
 
 template <typename Format, int width>
@@ -21,7 +21,7 @@ cudaError_t launch_hadamard_transform(const HadamardArguments& arguments, Format
                                       const LaunchContext& context) {
   if (arguments.rows == 0 || arguments.columns == 0) return cudaSuccess;
   return dispatch_high_precision(format, [&]<typename Format>() {
-    // As wide as sixteen rows leave registers for several loads in flight.
+    // The largest width at which sixteen rows leave registers for several loads in flight.
     constexpr int kWidth = 2;
     constexpr int kBytes = kWidth * sizeof(typename Format::Bits);
     const bool in_packs = arguments.columns % kWidth == 0 && is_aligned(arguments.x, kBytes) &&

@@ -1,4 +1,4 @@
-// The random Hadamard transform of each 16 rows of a matrix: device code.
+// Device code. The random Hadamard transform of groups of 16 rows of a matrix.
 #pragma once
 
 #include "core/kernels/cuda/conversions.cuh"
@@ -17,8 +17,8 @@ struct HadamardArguments {
   bool inverse;
 };
 
-// Sums and differences of neighbors 1, 2, 4, 8 apart, and a quarter of it all: FP32 additions in
-// this order are the definition (core/kernels/cpu/quantize/hadamard.cpp).
+// Sums and differences of rows 1, 2, 4 and 8 apart, then a multiplication by 1/4. The definition
+// requires FP32 additions in this order (core/kernels/cpu/quantize/hadamard.cpp).
 template <int width>
 TELENS_DEVICE void transform_sixteen(Pack<float, width> (&rows)[kHadamardRows]) {
   TELENS_UNROLL
@@ -52,8 +52,9 @@ TELENS_DEVICE void flip_signs(Pack<float, width> (&rows)[kHadamardRows], std::ui
   }
 }
 
-// A thread takes `width` columns of sixteen rows at a time; width > 1: columns are a multiple of
-// it. A NaN stays one; its bits are not those of the CPU, whose additions pass on other payloads.
+// A thread processes `width` columns of sixteen rows at a time. If width > 1, columns are a
+// multiple of it. A NaN stays a NaN. Its bits differ from the CPU's, whose additions propagate
+// other payloads.
 template <typename Format, int width, typename Thread>
 TELENS_DEVICE void hadamard_transform(const HadamardArguments& arguments, const Thread& thread) {
   using Bits = typename Format::Bits;

@@ -1,6 +1,6 @@
-// Launchers of casts, their inverses, the other orientation of codes, and the scales of delayed
-// scaling. Each launches on the stream of its context, allocates nothing, waits for nothing, and
-// returns the error of the launch.
+// Launchers of casts, dequantization, transposition of codes, and the scales of delayed scaling.
+// Each launches on the stream of its context, does not allocate or synchronize, and returns the
+// error of the launch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,7 +23,7 @@ namespace telens::cuda {
 
 cudaError_t launch_amax(const AmaxArguments& arguments, FormatId format,
                         const LaunchContext& context);
-// The same with NaNs left out.
+// Like launch_amax, ignoring NaNs.
 cudaError_t launch_amax_of_numbers(const AmaxArguments& arguments, FormatId format,
                                    const LaunchContext& context);
 cudaError_t launch_quantize(const QuantizeArguments& arguments, FormatId input, FormatId output,

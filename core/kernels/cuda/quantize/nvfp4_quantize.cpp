@@ -21,13 +21,13 @@ Nvfp4TensorScale get_tensor_scale(const at::Tensor& amax, const BlockCodes& code
           amax.numel()};
 }
 
-// The amaxes of both orientations, which may be one.
+// The amaxes of the two orientations; they may be the same tensor.
 struct BothAmaxes {
   at::Tensor rowwise;
   at::Tensor columnwise;
 };
 
-// One read of x [rows, columns], contiguous; undefined orientations are left out.
+// Reads x [rows, columns], contiguous, once. Skips undefined orientations.
 void quantize(const at::Tensor& x, FormatId format, const BlockCodesPair& codes,
               const BothAmaxes& amaxes, const std::optional<at::Tensor>& random_state, bool squares,
               const LaunchContext& context) {
@@ -41,7 +41,7 @@ void quantize(const at::Tensor& x, FormatId format, const BlockCodesPair& codes,
   check_launch("quantize_nvfp4", launch_quantize_nvfp4(arguments, format, context));
 }
 
-// Rows, and columns, under scales of their own.
+// Quantizes with a scale per row and a scale per column.
 void quantize_by_lines(const at::Tensor& x, FormatId format, const BlockCodesPair& codes,
                        const LaunchContext& context) {
   const at::Tensor of_rows = ops::largest_numbers(x, 0);
@@ -82,7 +82,8 @@ SixTensors quantize_nvfp4_cuda(const at::Tensor& x, bool two_dimensional,
   const bool rotates = hadamard_signs && columnwise;
   if (rowwise || (columnwise && !rotates)) {
     const at::Tensor amax = amaxes.of(contiguous, format, 0);
-    // As on the CPU: quantized apart, by chance, the orientations have amaxes of their own.
+    // As on the CPU: orientations that are quantized separately, with stochastic rounding, have
+    // separate amaxes.
     const bool apart = random_state && !two_dimensional && amaxes.are_given();
     const BothAmaxes both{amax, apart ? amaxes.of(contiguous, format, 1) : amax};
     quantize(contiguous, format, {codes.rowwise, rotates ? BlockCodes() : codes.columnwise}, both,

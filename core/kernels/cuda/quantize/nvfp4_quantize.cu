@@ -37,7 +37,7 @@ cudaError_t launch_by_lines(const Nvfp4Arguments& arguments, const LaunchContext
 
 }  // namespace
 
-// Also of an empty matrix, which has a scale.
+// Also launched for an empty matrix, which has a scale.
 cudaError_t launch_quantize_nvfp4(const Nvfp4Arguments& arguments, FormatId input,
                                   const LaunchContext& context) {
   return dispatch_high_precision(input, [&]<typename Input>() {

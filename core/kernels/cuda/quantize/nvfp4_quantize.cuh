@@ -1,5 +1,5 @@
-// NVFP4: E2M1 in blocks of 16 elements under E4M3 scales, and those under one scale of the tensor.
-// Device code.
+// Device code. NVFP4: E2M1 in blocks of 16 elements with E4M3 scales, multiplied by one per-tensor
+// scale.
 #pragma once
 
 #include <cmath>
@@ -13,11 +13,11 @@
 
 namespace telens::cuda {
 
-// The inputs of one orientation's tensor scale, and where it goes.
+// The inputs of an orientation's tensor scale, and its destination.
 struct Nvfp4TensorScale {
-  const float* amax;       // [lines], the largest magnitudes that are numbers
-  float* scale;            // [lines]; nullptr: not wanted
-  std::int64_t lines = 1;  // 1: of the tensor; else each row, or column, has its own
+  const float* amax;       // [lines], the largest finite magnitudes
+  float* scale;            // [lines]; nullptr if not requested
+  std::int64_t lines = 1;  // 1 for the tensor; otherwise one per row or column
 };
 
 struct Nvfp4Arguments {
@@ -27,10 +27,10 @@ struct Nvfp4Arguments {
   Nvfp4TensorScale columnwise;
   const std::int64_t* random_state;  // [2], key and offset; nullptr: rounds to nearest
   bool squares;
-  bool by_lines = false;  // without both of the above
+  bool by_lines = false;  // requires no random_state and no squares
 };
 
-// by_lines: each line has a scale of its own in the tensor's place.
+// by_lines: each line has a scale instead of the per-tensor scale.
 template <bool by_chance, bool by_lines = false>
 struct Nvfp4Scaling {
   static_assert(!by_chance || !by_lines);
@@ -42,7 +42,7 @@ struct Nvfp4Scaling {
   static constexpr bool kScalesLines = by_lines;
 
   TwoLevelScaling scales;  // the tensor's
-  const float* amaxes;     // one a line
+  const float* amaxes;     // one per line
   ElementWords words;      // by chance
 
   // orientation: 0 rowwise, 1 columnwise.
@@ -93,7 +93,7 @@ struct Nvfp4Scaling {
     return codes;
   }
 
-  // A NaN's code is positive.
+  // The code of a NaN is positive.
   static TELENS_DEVICE EightWords<std::uint8_t> encode_nearest(
       const float (&scaled)[kColumnsOfThread]) {
     EightWords<std::uint8_t> codes{};
@@ -117,7 +117,7 @@ struct Nvfp4Scaling {
 
   static constexpr std::uint32_t kSignsOfCodes = 0x08080808U;
 
-  // The top bytes of four numbers, the first in the lowest byte.
+  // Returns the top bytes of four numbers, the first in the lowest byte.
   static TELENS_DEVICE std::uint32_t gather_tops(const float* four) {
     const auto tops = [](float first, float second) {
       return permute_bytes(bits_as<std::uint32_t>(first), bits_as<std::uint32_t>(second), 0x7373);
@@ -147,7 +147,7 @@ TELENS_DEVICE void quantize_nvfp4(const Nvfp4Arguments& arguments, const Thread&
                                shared);
 }
 
-// Both orientations have what would be the rowwise one's scale and random words.
+// Both orientations use the rowwise orientation's scale and random words.
 template <typename Input, bool whole, bool by_chance, typename Thread>
 TELENS_DEVICE void quantize_nvfp4_squares(const Nvfp4Arguments& arguments, const Thread& thread,
                                           SquaresShared<Nvfp4Scaling<by_chance>::kBlock>& shared) {

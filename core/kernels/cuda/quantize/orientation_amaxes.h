@@ -1,4 +1,4 @@
-// The amaxes that the scales of a tensor's two orientations are made of, on its device.
+// The amaxes from which the scales of a tensor's two orientations are computed, on its device.
 #pragma once
 
 #include <ATen/ops/zeros.h>

@@ -1,4 +1,4 @@
-// amax, the quantizing of whole tensors and its inverse on CUDA.
+// amax, per-tensor quantization and dequantization on CUDA.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
@@ -16,7 +16,7 @@ namespace {
 at::Tensor amax_cuda(const at::Tensor& x) {
   const FormatId format = ops::check_high_precision("amax", "x", x.scalar_type());
   const DeviceScope scope("amax", x);
-  // A maximum does not ask in which order the elements come.
+  // A maximum does not depend on element order.
   const at::Tensor dense = x.is_non_overlapping_and_dense() ? x : x.contiguous();
   at::Tensor result = at::zeros({}, x.options().dtype(at::kFloat));
   check_launch(
@@ -43,7 +43,7 @@ at::Tensor quantize_fp8_cuda(const at::Tensor& x, const at::Tensor& scale,
   return codes;
 }
 
-// Elements that the kernels that transpose move at once.
+// Elements per pack in the transposing kernels.
 constexpr std::int64_t kPack = 16;
 
 bool fits_packs(const at::Tensor& matrix) {
@@ -64,7 +64,7 @@ at::Tensor transpose_codes_cuda(const at::Tensor& codes) {
   return transposed;
 }
 
-// Both orientations in one read where the kernel's packs fit the matrix.
+// Both orientations in one read if the kernel's packs fit the matrix.
 std::tuple<at::Tensor, at::Tensor> quantize_fp8_both_cuda(const at::Tensor& x,
                                                           const at::Tensor& scale,
                                                           const std::optional<at::Tensor>& amax,

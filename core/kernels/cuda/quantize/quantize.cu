@@ -6,8 +6,8 @@
 namespace telens::cuda {
 namespace {
 
-// Blocks of threads that a multiprocessor is to hold. FP16 has each element converted by an
-// instruction of its own, for which 32 registers are too few.
+// Resident thread blocks per multiprocessor. FP16 elements are converted by one instruction each,
+// which needs more than 32 registers.
 template <typename Input>
 constexpr int kQuantizeResident = blocks_with(Input::kId == FormatId::fp16 ? 40 : 32);
 

@@ -1,4 +1,4 @@
-// x -> FP8 codes under one scale, and the running amax, in one read of x: device code.
+// Device code. x -> FP8 codes with one scale, and the running amax, in one read of x.
 #pragma once
 
 #include "core/kernels/cuda/words.cuh"
@@ -9,13 +9,13 @@ struct QuantizeArguments {
   const void* x;
   std::int64_t size;
   const float* scale;
-  float* amax;  // becomes max(amax, max |x|); nullptr: not wanted
+  float* amax;  // becomes max(amax, max |x|); nullptr if not requested
   std::uint8_t* codes;
 };
 
 inline constexpr int kQuantizeUnroll = 4;
 
-// The scale's magnitude and its sign at bit 7, where a code has it.
+// The scale's magnitude, and its sign in bit 7, the sign bit of a code.
 struct Scale {
   float magnitude;
   std::uint32_t sign;
@@ -26,13 +26,13 @@ struct Scale {
   }
 };
 
-// Codes of FP8 in words.
+// FP8 codes in words.
 template <int size>
 using Fp8Words = Words<std::uint8_t, size>;
 
 namespace detail {
 
-// The signs of elements i to i + 3, each at bit 7 of its byte; zeros beside them.
+// Returns the signs of elements i to i + 3, each in bit 7 of its byte. All other bits are zero.
 template <typename Input, int size>
 TELENS_DEVICE std::uint32_t signs_of_four(const Words<typename Input::Bits, size>& x, int i) {
   constexpr std::uint32_t kSigns = 0x80808080U;
@@ -48,8 +48,8 @@ TELENS_DEVICE std::uint32_t signs_of_four(const Words<typename Input::Bits, size
 
 }  // namespace detail
 
-// The codes of x[i] * get_scale(i), saturating. Scales are not negative or NaN; `sign` is
-// exclusive-or of every element's.
+// Returns the codes of x[i] * get_scale(i), saturating. Scales are nonnegative or NaN. `sign` is
+// XORed with every element's sign.
 template <typename Input, typename Output, int size, typename ScaleOf>
 TELENS_DEVICE Fp8Words<size> encode_words(const Words<typename Input::Bits, size>& x,
                                           std::uint32_t sign, const ScaleOf& get_scale) {
@@ -72,7 +72,7 @@ TELENS_DEVICE Fp8Words<size> encode_words(const Words<typename Input::Bits, size
   return codes;
 }
 
-// The largest magnitudes in every lane, NaNs above all.
+// Updates the largest magnitude of every lane; NaNs are larger than all numbers.
 template <typename Input, int size>
 TELENS_DEVICE std::uint32_t larger_lanes(std::uint32_t largest,
                                          const Words<typename Input::Bits, size>& x) {
@@ -83,7 +83,8 @@ TELENS_DEVICE std::uint32_t larger_lanes(std::uint32_t largest,
   return largest;
 }
 
-// The codes of a pack under one scale; `largest` takes the magnitudes, one in every lane.
+// Returns the codes of a pack with one scale, and updates `largest`, the largest magnitude in every
+// lane.
 template <typename Input, typename Output, int size>
 TELENS_DEVICE Fp8Words<size> quantize_words(const Words<typename Input::Bits, size>& x,
                                             const Scale& scale, std::uint32_t& largest) {
@@ -91,7 +92,7 @@ TELENS_DEVICE Fp8Words<size> quantize_words(const Words<typename Input::Bits, si
   return encode_words<Input, Output>(x, scale.sign, [&](int) { return scale.magnitude; });
 }
 
-// The same, where the format is known at run time.
+// Like the function above, with a format known at run time.
 template <typename Input, int size>
 TELENS_DEVICE Fp8Words<size> quantize_words(FormatId output,
                                             const Words<typename Input::Bits, size>& x,

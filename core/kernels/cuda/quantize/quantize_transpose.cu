@@ -6,8 +6,8 @@
 namespace telens::cuda {
 namespace {
 
-// Blocks of threads that a multiprocessor is to hold: with 8 packs in flight a thread, two ask for
-// 64 KB at once. Three would have to spill.
+// Resident thread blocks per multiprocessor. With 8 packs in flight per thread, two blocks request
+// 64 KB at once. Three blocks would have to spill registers.
 constexpr int kResident = blocks_with(128);
 
 template <typename Input, typename Output>

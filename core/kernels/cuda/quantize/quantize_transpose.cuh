@@ -1,8 +1,8 @@
-// A matrix -> its FP8 codes, those of its transpose, and the sums of its columns, in one pass:
-// device code. The matrix is read, or made on the way by a source (fused_quantize.cuh).
+// Device code. A matrix -> its FP8 codes, the codes of its transpose, and its column sums, in one
+// pass. The matrix is read from memory or computed by a source (fused_quantize.cuh).
 //
-// A block takes tiles of 128 x 128. A thread encodes 4 x 8 elements, writes the rows out, and
-// leaves its codes in shared memory, from where the columns are stored.
+// A block processes tiles of 128 x 128. A thread encodes 4 x 8 elements, stores their rows, and
+// writes their codes to shared memory, from where the columns are stored.
 #pragma once
 
 #include "core/kernels/cuda/quantize/quantize.cuh"
@@ -15,11 +15,11 @@ namespace telens::cuda {
 struct TileCast {
   std::int64_t rows;
   std::int64_t columns;
-  const float* scale;        // scale of the codes; nullptr: there are none
-  float* amax;               // becomes max(amax, max |x|); nullptr: not wanted
-  std::uint8_t* codes;       // [rows, columns]; nullptr: not wanted
-  std::uint8_t* transposed;  // [columns, rows]; nullptr: not wanted
-  // [rows / 128 rounded up, columns]: the sums over each tile's rows; nullptr: not wanted.
+  const float* scale;        // scale of the codes; nullptr if there are none
+  float* amax;               // becomes max(amax, max |x|); nullptr if not requested
+  std::uint8_t* codes;       // [rows, columns]; nullptr if not requested
+  std::uint8_t* transposed;  // [columns, rows]; nullptr if not requested
+  // [rows / 128 rounded up, columns]: the sums over each tile's rows; nullptr if not requested.
   float* column_sums;
 };
 
@@ -29,9 +29,9 @@ struct QuantizeTransposeArguments {
   std::int64_t rows;
   std::int64_t columns;
   const float* scale;
-  float* amax;               // becomes max(amax, max |x|); nullptr: not wanted
-  std::uint8_t* codes;       // [rows, columns]; nullptr: not wanted
-  std::uint8_t* transposed;  // [columns, rows]; nullptr: not wanted
+  float* amax;               // becomes max(amax, max |x|); nullptr if not requested
+  std::uint8_t* codes;       // [rows, columns]; nullptr if not requested
+  std::uint8_t* transposed;  // [columns, rows]; nullptr if not requested
   float* column_sums = nullptr;
 
   TELENS_DEVICE TileCast cast() const {
@@ -41,14 +41,13 @@ struct QuantizeTransposeArguments {
 
 struct TransposeShared {
   TransposeTile tile;
-  float sums[kRowGroups][kTransposeTile];  // sums of each thread's rows
+  float sums[kRowGroups][kTransposeTile];  // sums over a thread's rows
   BlockMaximum maximum;
 };
 
 namespace detail {
 
-// The sums of a thread's columns over its rows, from the first to the last of them. Rows beyond the
-// matrix are zeros.
+// The sums of a thread's columns over its rows, in row order. Rows beyond the matrix are zeros.
 struct ColumnSums {
   float sums[kColumnsOfThread] = {};
 
@@ -76,8 +75,8 @@ TELENS_DEVICE float sum_of_column(int column, const TransposeShared& shared) {
   return sum;
 }
 
-// fetched[i] of the rows from `row` on, all of which lie inside or none. All loads are in flight
-// before the first is used: none has a condition of its own.
+// Fetches fetched[i] for the rows from `row` on, which are all inside the matrix or all outside.
+// Loads have no individual conditions, so that all are in flight before the first is used.
 template <typename Source, int rows>
 TELENS_DEVICE void fetch_rows(const Source& source, std::int64_t row, std::int64_t column,
                               typename Source::Fetched (&fetched)[rows]) {
@@ -87,13 +86,13 @@ TELENS_DEVICE void fetch_rows(const Source& source, std::int64_t row, std::int64
 
 }  // namespace detail
 
-// A source makes 8 elements of a row, in two steps:
+// A source computes 8 elements of a row, in two steps:
 //   using Fetched = ...; Fetched fetch(row, column) const                 only loads
-//   using Columns = ...; Columns of_columns(column) const                 what all rows share
+//   using Columns = ...; Columns of_columns(column) const                 shared by all rows
 //   Words<Bits, 8> finish(const Fetched&, const Columns&) const           as bits of Input
-//   static constexpr bool kFetchesTile                                    else half a tile at a
-//   time
-// encode(words, scale, largest): their codes.
+//   static constexpr bool kFetchesTile                                    false: half a tile at a
+//                                                                         time
+// encode(words, scale, largest) returns their codes.
 template <typename Input, typename Source, typename Encode, typename Thread>
 TELENS_DEVICE void cast_tiles(const TileCast& cast, const Source& source, const Encode& encode,
                               const Thread& thread, TransposeShared& shared) {
@@ -111,7 +110,7 @@ TELENS_DEVICE void cast_tiles(const TileCast& cast, const Source& source, const 
     const std::int64_t row0 = band * kTransposeTile;
     const std::int64_t column0 = (tile - band * tiles_across) * kTransposeTile;
     const std::int64_t column = column0 + first_column;
-    // The thread's rows of a pass, 4 of 16, lie inside or beyond the matrix together.
+    // The thread's rows in a pass, 4 of 16, are all inside the matrix or all outside.
     const auto is_inside = [&](int pass) {
       return row0 + pass * kRowsOfPass + first_row < cast.rows && column < cast.columns;
     };
@@ -172,7 +171,7 @@ TELENS_DEVICE void cast_tiles(const TileCast& cast, const Source& source, const 
   }
 }
 
-// The columns of a source that has none to share among rows.
+// The Columns of a source without data shared by rows.
 struct NoColumns {};
 
 template <typename Input>

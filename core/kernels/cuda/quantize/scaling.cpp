@@ -59,7 +59,7 @@ void advance_history_cuda(at::Tensor& amax_history) {
                launch_advance_history(get_history(amax_history), scope.context()));
 }
 
-// The addresses travel as arguments of the launch: nothing is copied, nothing waited for.
+// The addresses are passed as kernel arguments: no copy and no synchronization.
 void update_windows_cuda(at::TensorList amax_histories, at::TensorList scales,
                          at::ArrayRef<double> fp8_max, c10::string_view algorithm,
                          std::int64_t margin, bool power_of_two) {

@@ -24,8 +24,8 @@ __global__ void __launch_bounds__(kThreads) advance_history_kernel(AmaxHistory h
   advance_history(history, GpuThread());
 }
 
-// One block: left without a number, the compiler aims at more of them than there are windows and
-// spills registers for it.
+// One block. Without a minimum the compiler aims at more resident blocks than there are windows,
+// and spills registers.
 __global__ void __launch_bounds__(kThreads, 1)
     update_windows_kernel(const __grid_constant__ UpdateWindowsArguments arguments) {
   update_windows(arguments, GpuThread());

@@ -1,4 +1,5 @@
-// Scales from amaxes: device code. A handful of numbers a layer, so one block a tensor.
+// Device code. Scales from amaxes. There are a few numbers per layer, so each tensor uses one
+// block.
 #pragma once
 
 #include "core/kernels/cuda/thread.cuh"
@@ -24,23 +25,23 @@ TELENS_DEVICE void scale_from_amax(const ScaleFromAmaxArguments& arguments, cons
   }
 }
 
-// A history [length, slots] whose rows lie `stride` elements apart; row 0 is the newest.
+// A history [length, slots]; `stride` elements separate two rows. Row 0 is the newest.
 struct AmaxHistory {
   float* rows;
   std::int64_t length;
   std::int64_t slots;
   std::int64_t stride;
 
-  // Where element i is, counted row by row.
+  // Returns the offset of element i in row-major order.
   TELENS_DEVICE std::int64_t offset(std::int64_t i) const {
     return stride == slots ? i : i / slots * stride + i % slots;
   }
 };
 
-// A NaN wins: the amax is then not finite and keeps the scale.
+// A NaN is larger than all numbers: the amax is then not finite, and the scale is kept.
 TELENS_DEVICE float larger_or_nan(float a, float b) { return a != a || a > b ? a : b; }
 
-// The amax of a slot over the first `length` rows, known to all threads of the warp that asks.
+// Returns the amax of a slot over the first `length` rows to all threads of the calling warp.
 template <typename Thread>
 TELENS_DEVICE float amax_of_slot(const AmaxHistory& history, std::int64_t length, std::int64_t slot,
                                  const Thread& thread) {
@@ -56,7 +57,7 @@ TELENS_DEVICE float amax_of_slot(const AmaxHistory& history, std::int64_t length
 
 struct AmaxOfHistoryArguments {
   AmaxHistory history;
-  bool most_recent;  // row 0 alone, else the largest of all rows
+  bool most_recent;  // true: row 0 only; false: the largest of all rows
   float* amax;       // [slots]
 };
 
@@ -88,7 +89,7 @@ TELENS_DEVICE void update_scale(const UpdateScaleArguments& arguments, const Thr
   }
 }
 
-// Moves every row back by one place, in place and from the last one, and clears row 0.
+// Moves every row back by one, in place from the last row on, and clears row 0.
 template <typename Thread>
 TELENS_DEVICE void advance_history(const AmaxHistory& history, const Thread& thread) {
   const std::int64_t slots = history.slots;
@@ -96,7 +97,7 @@ TELENS_DEVICE void advance_history(const AmaxHistory& history, const Thread& thr
   while (end > 0) {
     const std::int64_t i = end - kThreads + thread.index();
     const float value = i >= 0 ? history.rows[history.offset(i)] : 0.0F;
-    thread.sync();  // the others have read: their slots may be overwritten
+    thread.sync();  // all threads have read; slots may be overwritten
     if (i >= 0) history.rows[history.offset(i + slots)] = value;
     thread.sync();
     end -= kThreads;
@@ -106,15 +107,15 @@ TELENS_DEVICE void advance_history(const AmaxHistory& history, const Thread& thr
   }
 }
 
-// The end of an autocast region for many layers at once: block i does for window i what
-// amax_of_history, update_scale and advance_history do.
+// The end of an autocast region for many layers: block i applies amax_of_history, update_scale and
+// advance_history to window i.
 struct DelayedWindow {
   AmaxHistory history;
   float* scale;  // [slots]
   float fp8_max;
 };
 
-// So many fit a kernel's 4 KB of parameters.
+// The number of windows that fits a kernel's 4 KB of parameters.
 inline constexpr int kWindowsOfLaunch = 80;
 
 struct UpdateWindowsArguments {
@@ -137,7 +138,7 @@ TELENS_DEVICE void update_windows(const UpdateWindowsArguments& arguments, const
                                          arguments.power_of_two);
     }
   }
-  thread.sync();  // every amax is taken
+  thread.sync();  // every amax has been read
   advance_history(window.history, thread);
 }
 

@@ -1,5 +1,5 @@
-// Codes, one or two a byte, -> the transposed matrix of bytes: device code. Where two codes share a
-// byte they are neighbors down a column, before and after: bytes move as they are.
+// Device code. Codes, one or two per byte, -> the transposed matrix of bytes. Two codes that share
+// a byte are neighbors down a column, before and after: bytes are moved without changing them.
 #pragma once
 
 #include "core/kernels/cuda/quantize/transpose_tile.cuh"

@@ -1,8 +1,8 @@
-// A tile of codes in shared memory, where the codes of a column come together: device code.
+// Device code. A tile of codes in shared memory, arranged by columns.
 //
-// A thread has 4 x 8 codes of a tile of 128 x 128. It turns them into 8 words of 4 codes of one
-// column and leaves them in shared memory; then all threads store columns in packs of 16 bytes, 8
-// of which are 128 consecutive bytes.
+// A thread has 4 x 8 codes of a 128 x 128 tile. It transposes them to 8 words of 4 codes from the
+// same column, and writes these to shared memory. Then all threads store columns in packs of 16
+// bytes, 8 of which are 128 consecutive bytes.
 #pragma once
 
 #include "core/kernels/cuda/blocks/block_tiles.cuh"
@@ -10,15 +10,15 @@
 
 namespace telens::cuda {
 
-inline constexpr int kTransposeTile = kTileColumns;  // and as many rows
+inline constexpr int kTransposeTile = kTileColumns;  // and the number of rows
 
-// [column][word], a word being the codes of 4 consecutive rows, at placed_word().
+// [column][word]. A word, at placed_word(), has the codes of 4 consecutive rows.
 struct TransposeTile {
   alignas(16) std::uint32_t words[kTransposeTile][kTransposeTile / 4];
 };
 
-// The four words of columns 0 to 3 from the words of four rows: byte r of word c is byte c of row
-// r.
+// Transposes the words of four rows to the words of columns 0 to 3: byte r of word c is byte c of
+// row r.
 TELENS_DEVICE void transpose_bytes(const std::uint32_t (&rows)[4], std::uint32_t (&columns)[4]) {
   const std::uint32_t low01 = permute_bytes(rows[0], rows[1], 0x5140);   // 00 10 01 11
   const std::uint32_t high01 = permute_bytes(rows[0], rows[1], 0x7362);  // 02 12 03 13
@@ -38,20 +38,22 @@ constexpr int kPasses = kTransposeTile / kRowsOfPass;                   // 2
 constexpr int kWordsOfColumn = kTransposeTile / 4;                      // 32
 constexpr int kChunksOfColumn = kWordsOfColumn / 4;                     // 8, of 16 bytes
 
-// Where chunk `chunk` of a column lies: the threads of a row write in different groups of 4 banks,
-// 8 of them; the other 8, which have the columns from 64 on, in the other half of each group.
+// Returns the position of chunk `chunk` of a column. The threads of a row write to different groups
+// of 4 banks, of which there are 8. The other 8 threads, with the columns from 64 on, write to the
+// other half of each group.
 TELENS_DEVICE int placed_chunk(int column, int chunk) {
   return chunk ^ ((column / kColumnsOfThread) % kChunksOfColumn);
 }
 TELENS_DEVICE bool has_halves_swapped(int column) { return column >= kTransposeTile / 2; }
 
-// Where the word of rows 4 * word to 4 * word + 3 lies in a column. A warp writes two consecutive
-// words, the first an even one, of 16 columns 8 apart: each to a bank of its own.
+// Returns the position in a column of the word with the rows 4 * word to 4 * word + 3. A warp
+// writes two consecutive words, the first of which is even, of 16 columns 8 apart: each to a
+// different bank.
 TELENS_DEVICE int placed_word(int column, int word) {
   return 4 * placed_chunk(column, word / 4) + (word % 4 ^ (has_halves_swapped(column) ? 2 : 0));
 }
 
-// The thread's 4 rows of 8 codes, `first_row` being the first of them in the tile.
+// Writes the thread's 4 rows of 8 codes. `first_row` is the first of them in the tile.
 TELENS_DEVICE void leave_columns(
     const Words<std::uint8_t, kColumnsOfThread> (&codes)[kRowsOfThread], int first_row,
     int first_column, TransposeTile& tile) {
@@ -72,8 +74,9 @@ TELENS_DEVICE void leave_columns(
 
 }  // namespace detail
 
-// Stores the columns of the tile that begins at [row0, column0] of a matrix [rows, columns] whose
-// sides are multiples of 16. Every thread must call it once all have left their codes.
+// Stores the columns of the tile that begins at [row0, column0] of a matrix [rows, columns] with
+// sides that are multiples of 16. Every thread must call it, after all threads have written their
+// codes.
 template <typename Thread>
 TELENS_DEVICE void store_columns(const Thread& thread, const TransposeTile& tile, std::int64_t row0,
                                  std::int64_t column0, std::int64_t rows, std::int64_t columns,

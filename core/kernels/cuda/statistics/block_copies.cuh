@@ -1,4 +1,4 @@
-// How the two copies of a matrix in a block format differ: device code.
+// Device code. The difference of the two copies of a matrix in a block format.
 #pragma once
 
 #include "core/kernels/cuda/blocks/block_decode.cuh"
@@ -8,23 +8,23 @@
 
 namespace telens::cuda {
 
-// Both row after row. Two codes may share a byte: of the first copy along a row, of the second down
-// a column; then they may have one row or column more than there are.
+// Both are row-major. Two codes may share a byte: along a row in the first copy, down a column in
+// the second. A copy may then be padded by one row or column.
 struct CopiesArguments {
   CodedMatrix first;
   CodedMatrix second;
-  const float* values;  // in place of the second, [rows, columns]; nullptr: its codes
+  const float* values;  // the second copy's values, [rows, columns]; nullptr: use its codes
   std::int64_t rows;
   std::int64_t columns;
-  bool whole;               // columns are a multiple of 8, all of it aligned to packs of 8
-  CopiesDifference* parts;  // one a block of threads
+  bool whole;               // columns are a multiple of 8, everything is aligned to packs of 8
+  CopiesDifference* parts;  // one per thread block
 };
 
 // Rows of values that a thread compares at once.
 inline constexpr int kCopiesRows = 4;
 inline constexpr int kCopiesTileRows = kRowGroups * kCopiesRows;
 
-// Blocks of threads that a multiprocessor is to hold.
+// Resident thread blocks per multiprocessor.
 inline constexpr int kCopiesResident = blocks_with(128);
 
 constexpr std::int64_t copies_grid(std::int64_t rows, std::int64_t columns) {
@@ -41,7 +41,7 @@ TELENS_DEVICE void add_difference(float a, float b, CopiesDifference& sums) {
   sums.relative += get_magnitude(a - b) / (left > right ? left : right);
 }
 
-// Eight columns of a few rows of both copies.
+// Eight columns in a few rows of the two copies.
 template <typename Input, typename ScaleFormat, bool packed, bool decoded>
 struct CopiesOfThread {
   CodesOfThread<packed ? CodePairs::along_row : CodePairs::none, kCopiesRows> first;
@@ -89,7 +89,7 @@ TELENS_DEVICE void copies_difference(const CopiesArguments& arguments, const Thr
         } else {
           copies.template load<false>(arguments, row0, column);
         }
-        // Blocks of the second copy go down the columns: the rows of a thread lie in one of them.
+        // Blocks of the second copy run down the columns: a thread's rows are in one block.
         const Eight<float> second_scales =
             decoded ? Eight<float>{} : of_second.of_eight(row0, column);
         TELENS_UNROLL

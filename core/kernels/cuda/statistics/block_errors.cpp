@@ -23,7 +23,7 @@ at::Tensor block_cast_errors_cuda(const at::Tensor& x, const at::Tensor& codes,
   const FormatId input = ops::check_block_cast(kOperation, x, given, format, mode);
   check_same_device(kOperation, {x, given.scale_inv, given.tensor_scale});
   const DeviceScope scope(kOperation, x);
-  // Zeros: of a matrix without elements no block is written.
+  // Zeros, since a matrix without elements writes no block.
   at::Tensor words = at::zeros({scale_inv.size(0), scale_inv.size(1), kBlockErrorsWords},
                                x.options().dtype(at::kLong));
   const auto scaling = static_cast<ScalingMode>(mode);

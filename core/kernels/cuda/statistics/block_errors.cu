@@ -13,12 +13,12 @@ __global__ void __launch_bounds__(kThreads)
   block_cast_errors<Input, ScaleFormat, X, pairs, direction>(arguments, GpuThread());
 }
 
-// Blocks of threads that a multiprocessor holds, along the rows; down the columns, where a thread
-// has sums of eight blocks, some of them wait.
+// Resident thread blocks per multiprocessor for blocks along the rows. For blocks down the columns,
+// a thread has sums of eight blocks, and fewer thread blocks are resident.
 constexpr int kResident = blocks_with(128);
 
-// Calls visitor.operator()<direction>() for the directions that blocks of such scales and codes
-// have: those of two codes a byte lie as the pairs do, and squares have scales of FP32.
+// Calls visitor.operator()<direction>() for the directions that are possible with such scales and
+// codes. Blocks with two codes per byte have the direction of the pairs. Squares have FP32 scales.
 template <typename ScaleFormat, CodePairs pairs, typename Visitor>
 cudaError_t dispatch_direction(BlockDirection direction, const Visitor& visitor) {
   if constexpr (pairs == CodePairs::along_row) {

@@ -1,8 +1,8 @@
-// The errors of a cast in each block of a tensor: device code.
+// Device code. The errors of a cast in each block of a tensor.
 //
-// A thread takes eight columns of the rows that a block has: of one row where blocks lie along the
-// rows, and then the threads that share a block add up by shuffles; of all of a block's rows where
-// it goes down the columns.
+// A thread processes eight columns of a block's rows. If blocks run along the rows, this is one
+// row, and the threads that share a block add their sums by shuffles. If blocks run down the
+// columns, it is all rows of the block.
 #pragma once
 
 #include "core/kernels/cuda/statistics/statistics_block_casts.cuh"
@@ -10,14 +10,14 @@
 
 namespace telens::cuda {
 
-// How blocks lie in memory.
+// Memory direction of blocks.
 enum class BlockDirection { along_rows, down_columns, squares };
 
 struct BlockErrorsArguments {
   CastMatrix matrix;
   BlockDirection direction;
   int block;  // elements along a block
-  // Block [row, column] of the matrix in memory is that at row * row_stride + column *
+  // Block [row, column] of the matrix in memory is stored at row * row_stride + column *
   // column_stride.
   BlockErrors* blocks;
   std::int64_t row_stride;
@@ -30,7 +30,7 @@ struct BlockErrorsArguments {
 
 namespace detail {
 
-// A thread's part of a block; the number of elements is that of the place.
+// A thread's sums of a block. The number of elements follows from the position.
 struct PartOfBlock {
   double squared_error = 0;
   std::uint32_t underflows = 0;
@@ -49,7 +49,7 @@ struct PartOfBlock {
     squared_error += error * error;
   }
 
-  // The sums of neighboring threads, `lanes` of them; all have the result.
+  // Adds the sums of `lanes` neighboring threads; all of them get the result.
   template <typename Thread>
   TELENS_DEVICE void merge(const Thread& thread, int lanes) {
     for (int mask = 1; mask < lanes; mask *= 2) {
@@ -72,11 +72,11 @@ TELENS_DEVICE std::int64_t up_to(std::int64_t size, std::int64_t end) {
 }
 
 // Calls visit(rows, column) for eight columns of every `lines` rows of bytes. All threads of a warp
-// are called equally often; the rows or columns of some lie beyond the matrix.
+// are called equally often; rows or columns of some are beyond the matrix.
 template <typename Thread, typename Visit>
 TELENS_DEVICE void for_each_strip(const Thread& thread, std::int64_t strips, std::int64_t columns,
                                   const Visit& visit) {
-  // Whole tiles wide, so that the threads of a row are those of whole blocks.
+  // The width is rounded up to whole tiles, so that the threads of a row cover whole blocks.
   const std::int64_t across = count_tiles(columns, kTileColumns) * kThreadsAcross;
   const std::int64_t work = count_tiles(strips * across, kThreads) * kThreads;
   for (std::int64_t i = thread.block() * kThreads + thread.index(); i < work;
@@ -85,7 +85,7 @@ TELENS_DEVICE void for_each_strip(const Thread& thread, std::int64_t strips, std
   }
 }
 
-// Blocks of one row: a thread takes a few rows at once.
+// Blocks within one row: a thread processes a few rows at once.
 template <typename Input, typename ScaleFormat, typename X, CodePairs pairs, typename Thread>
 TELENS_DEVICE void errors_along_rows(const BlockErrorsArguments& arguments, const Thread& thread) {
   const CastMatrix& matrix = arguments.matrix;
@@ -116,7 +116,7 @@ TELENS_DEVICE void errors_along_rows(const BlockErrorsArguments& arguments, cons
       });
 }
 
-// Blocks of several rows, of one column or of as many columns as rows.
+// Blocks of several rows, with a single column or as many columns as rows.
 template <typename Input, typename ScaleFormat, typename X, CodePairs pairs, bool squares,
           typename Thread>
 TELENS_DEVICE void errors_down_columns(const BlockErrorsArguments& arguments,

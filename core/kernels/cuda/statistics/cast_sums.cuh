@@ -1,4 +1,4 @@
-// A thread's sums of a cast: device code.
+// Device code. A thread's sums of a cast.
 #pragma once
 
 #include "core/kernels/cuda/approximations.cuh"
@@ -7,7 +7,7 @@
 
 namespace telens::cuda {
 
-// A thread's sums of one cast.
+// A thread's sums for a cast.
 struct CastAccumulator {
   double squared_error;
   std::uint32_t underflows;
@@ -25,14 +25,15 @@ struct CastAccumulator {
   }
 };
 
-// A sum of squared errors above it does not show what underflowed.
+// In a sum of squared errors above this value, losses from underflow are negligible.
 inline constexpr float kNoticeableError = 0x1p-110F;
 
 TELENS_DEVICE float get_magnitude(float value) {
   return bits_as<float>(bits_as<std::uint32_t>(value) & FP32::kMagnitudeMask);
 }
 
-// The sum of the squares of a few errors: in FP32, or in double where that does not hold it.
+// Returns the sum of the squares of a few errors: computed in FP32, or in double if FP32 cannot
+// hold it.
 template <int size>
 TELENS_DEVICE double sum_of_squares(const float (&errors)[size]) {
   float squares = 0;
@@ -45,7 +46,7 @@ TELENS_DEVICE double sum_of_squares(const float (&errors)[size]) {
   return exact;
 }
 
-// The smallest and the largest of scales; a NaN among them is both.
+// The smallest and the largest scale; both become NaN if one scale is NaN.
 struct ScaleExtremes {
   float smallest = std::numeric_limits<float>::infinity();
   float largest = -std::numeric_limits<float>::infinity();

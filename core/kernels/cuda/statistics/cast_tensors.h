@@ -1,5 +1,5 @@
-// Casts, and copies of them, as the arguments of kernels that compare. No CUDA header, so that the
-// tests of device code on the host use it too.
+// Converts casts and copies to the arguments of kernels that compare them. Includes no CUDA header,
+// so that the host tests of device code can use it.
 #pragma once
 
 #include "core/kernels/cuda/blocks/block_tensors.h"
@@ -8,7 +8,7 @@
 
 namespace telens::cuda {
 
-// A tensor and its codes, and the memory that the matrix refers to.
+// A tensor and its codes, with ownership of the memory that the matrix refers to.
 struct CastInMemory {
   CodesInMemory codes;
   at::Tensor x;
@@ -25,8 +25,8 @@ struct CastInMemory {
   }
 };
 
-// How its blocks lie in memory, and where their errors go: as the blocks of scale_inv, one row of
-// them after the other.
+// Returns the memory layout of the blocks and the destination of their errors: the blocks of
+// scale_inv, row-major.
 inline BlockErrorsArguments block_errors_arguments(const CastInMemory& cast, ScalingMode mode,
                                                    const at::Tensor& words) {
   const std::int64_t across = words.size(1);
@@ -41,11 +41,11 @@ inline BlockErrorsArguments block_errors_arguments(const CastInMemory& cast, Sca
           transposed ? across : 1};
 }
 
-// Two copies of a matrix, and the memory that the arguments refer to.
+// Two copies of a matrix, with ownership of the memory that the arguments refer to.
 struct CopiesInMemory {
   CodesInMemory rowwise;
   CodesInMemory columnwise;
-  at::Tensor values;  // values of the second copy in its codes' place; undefined: those count
+  at::Tensor values;  // values that replace the second copy's codes; may be undefined
   CopiesArguments arguments;
 
   static CopiesInMemory of(const ops::BlockCodes& first, const ops::BlockCodes& second,

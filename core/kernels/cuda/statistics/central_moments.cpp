@@ -1,5 +1,4 @@
-// `accumulate_central_moments` on CUDA: one read of the tensor, then one block that merges the
-// parts.
+// `accumulate_central_moments` on CUDA: one read of the tensor, then one block merges the parts.
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 

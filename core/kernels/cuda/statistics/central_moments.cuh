@@ -1,4 +1,4 @@
-// The central moments of a tensor: device code.
+// Device code. The central moments of a tensor.
 #pragma once
 
 #include "core/kernels/cuda/conversions.cuh"
@@ -9,18 +9,18 @@ namespace telens::cuda {
 struct CentralMomentsArguments {
   const void* x;
   std::int64_t size;
-  CentralMoments* parts;  // one a block of threads
+  CentralMoments* parts;  // one per thread block
 };
 
 constexpr std::int64_t central_moments_blocks(std::int64_t size) {
-  constexpr int kResident = 2;  // blocks of threads that a multiprocessor is to hold
+  constexpr int kResident = 2;  // resident thread blocks per multiprocessor
   return grid_that_adds_up((size + kStatisticsChunk - 1) / kStatisticsChunk, kResident);
 }
 
 namespace detail {
 
-// The moments of `count` elements in FP64: `at(i)` gives the code of element i, which is read
-// twice.
+// Computes the moments of `count` elements in FP64. `at(i)` returns the code of element i and is
+// called twice for each.
 template <typename Format, typename At>
 TELENS_DEVICE CentralMoments compute_moments(int count, const At& at) {
   const auto is_finite = [&](int i) {
@@ -47,7 +47,7 @@ TELENS_DEVICE CentralMoments compute_moments(int count, const At& at) {
 
 }  // namespace detail
 
-// Leaves the moments of the block's chunks in its place of `parts`.
+// Writes the moments of the block's chunks to its element of `parts`.
 template <typename Format, typename Thread>
 TELENS_DEVICE void central_moments(const CentralMomentsArguments& arguments, const Thread& thread,
                                    MergeShared<CentralMoments>& shared) {

@@ -10,7 +10,7 @@
 namespace telens::cuda {
 namespace {
 
-// Any layout without gaps is read as it is.
+// Any dense layout is read without a copy.
 at::Tensor dense(const at::Tensor& x) {
   return x.is_non_overlapping_and_dense() ? x : x.contiguous();
 }

@@ -1,4 +1,5 @@
-// Histograms of a tensor's values: device code. Sums of integers: their order does not matter.
+// Device code. Histograms of a tensor's values. Sums are integer sums, so their order does not
+// matter.
 #pragma once
 
 #include "core/kernels/cuda/packs.cuh"
@@ -14,14 +15,14 @@ struct HistogramArguments {
 
 inline constexpr int kHistogramUnroll = 4;
 
-// Every warp counts in a table of its own: elements of one exponent are frequent, and increments of
-// one address wait for each other.
+// Each warp has a separate table: equal exponents are frequent, and increments of one address wait
+// for each other.
 struct ExponentTables {
   std::uint32_t counts[kThreads / kWarp][kExponentBins];
 };
 
-// A block must not take more elements than a counter of 32 bits holds: a grid of hundreds of blocks
-// would need 10^12.
+// A block's elements must fit a 32-bit counter. With a grid of hundreds of blocks, 10^12 elements
+// would be needed to exceed it.
 template <typename Format, int width, typename Thread>
 TELENS_DEVICE void exponent_histogram(const HistogramArguments& arguments, const Thread& thread,
                                       ExponentTables& shared) {
@@ -48,8 +49,8 @@ TELENS_DEVICE void exponent_histogram(const HistogramArguments& arguments, const
   }
 }
 
-// One bin a code of 16 bits: too many for a block's tables, and usual tensors have thousands of
-// codes, so that increments in the second-level cache seldom meet.
+// One bin per 16-bit code: too many for tables in shared memory. Typical tensors have thousands of
+// different codes, so increments in the second-level cache rarely conflict.
 template <int width, typename Thread>
 TELENS_DEVICE void code_histogram(const HistogramArguments& arguments, const Thread& thread) {
   for_each_pack<width, kHistogramUnroll>(

@@ -1,5 +1,5 @@
-// Launchers of statistics and histograms. Each launches on the stream of its
-// context, allocates nothing, waits for nothing, and returns the error of the launch.
+// Launchers of statistics and histograms. Each launches on the stream of its context, does not
+// allocate or synchronize, and returns the error of the launch.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-// Merging accumulators of core/ops/statistics_layout.h over the threads of a block: device code.
+// Device code. Merges accumulators of core/ops/statistics_layout.h over the threads of a block.
 #pragma once
 
 #include "core/formats/bits.h"
@@ -7,18 +7,17 @@
 
 namespace telens::cuda {
 
-// Blocks of a grid that adds up, by the tensor's size alone: which part of it a block reads decides
-// in which order sums are merged, and results should not depend on the card. One more block than
-// run at once would take as long as all of them again, so a kernel of which a multiprocessor holds
-// `resident` gets no more than what 128 multiprocessors hold; H100 and H200 have 132, newer cards
-// more.
+// Returns the grid size of a kernel that sums. It depends on the tensor's size only: the part of
+// the tensor that each block reads determines the order of merging, and results should not depend
+// on the card. One block more than are resident would double the time, so the grid is limited to
+// `resident` blocks on each of 128 multiprocessors. H100 and H200 have 132, newer cards have more.
 constexpr std::int64_t grid_that_adds_up(std::int64_t pieces, int resident) {
   constexpr std::int64_t kMultiprocessors = 128;
   const std::int64_t most = kMultiprocessors * resident;
   return pieces < 1 ? 1 : pieces < most ? pieces : most;
 }
 
-// `Sums` of all lanes of a warp, merged in one order; lane 0 has the result.
+// Merges the `Sums` in the lanes of a warp in a fixed order; lane 0 has the result.
 template <typename Sums, typename Thread>
 TELENS_DEVICE Sums merge_warp(const Thread& thread, Sums sums) {
   constexpr int kWords = sizeof(Sums) / sizeof(std::int64_t);
@@ -35,11 +34,12 @@ TELENS_DEVICE Sums merge_warp(const Thread& thread, Sums sums) {
   return sums;
 }
 
-// The same of all threads of a block; thread 0 has the result. `of_warp` has room for one a warp.
+// Merges the sums in the threads of a block; thread 0 has the result. `of_warp` has one element per
+// warp.
 template <typename Sums, typename Thread>
 TELENS_DEVICE Sums merge_block(const Thread& thread, Sums sums, Sums* of_warp) {
   sums = merge_warp(thread, sums);
-  thread.sync();  // the room may still be read from the merge before
+  thread.sync();  // `of_warp` may still be read by the previous merge
   if (thread.index() % kWarp == 0) of_warp[thread.index() / kWarp] = sums;
   thread.sync();
   if (thread.index() == 0) {
@@ -48,8 +48,7 @@ TELENS_DEVICE Sums merge_block(const Thread& thread, Sums sums, Sums* of_warp) {
   return sums;
 }
 
-// All parts as one, by one block: `part(i)` for 0 <= i < count, into what the result holds or in
-// its place.
+// One block merges part(i) for 0 <= i < count. The result is added to or replaces the existing one.
 template <typename Sums, typename Thread, typename Part>
 TELENS_DEVICE void merge_parts(const Thread& thread, std::int64_t count, const Part& part,
                                Sums& result, bool accumulate, Sums* of_warp) {
@@ -69,7 +68,7 @@ struct MergeArguments {
   const Sums* parts;
   std::int64_t count;
   Sums* result;
-  bool accumulate;  // into what the result holds, else in its place
+  bool accumulate;  // true: adds to the result; false: replaces it
 };
 
 template <typename Sums>

@@ -1,5 +1,5 @@
-// `statistics` and `accumulate_statistics` on CUDA: one read of the tensor, then one block that
-// merges what the blocks have found.
+// `statistics` and `accumulate_statistics` on CUDA: one read of the tensor, then one block merges
+// all partial results.
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
@@ -14,7 +14,7 @@
 namespace telens::cuda {
 namespace {
 
-// Any layout without gaps is read as it is; the kernel reads 16 bytes at a time.
+// Any dense layout is read without a copy; the kernel loads 16 bytes at a time.
 at::Tensor dense_and_aligned(const at::Tensor& x) {
   const at::Tensor dense = x.is_non_overlapping_and_dense() ? x : x.contiguous();
   return is_aligned(dense.const_data_ptr(), 16) ? dense : dense.clone();
@@ -28,7 +28,7 @@ void read_tensor(const at::Tensor& x, at::TensorList scales, at::IntArrayRef for
   const at::Tensor dense = dense_and_aligned(x);
   auto* const words = result.mutable_data_ptr<std::int64_t>();
   const auto casts = static_cast<std::int64_t>(scales.size());
-  // A launch takes a few casts; more of them take more reads.
+  // A launch supports a few casts; more casts need more reads.
   for (std::int64_t first = 0; first == 0 || first < casts; first += kCastsOfLaunch) {
     const auto count = static_cast<int>(std::min<std::int64_t>(kCastsOfLaunch, casts - first));
     const std::int64_t blocks = statistics_blocks(dense.numel());

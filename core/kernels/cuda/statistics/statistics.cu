@@ -6,8 +6,8 @@
 namespace telens::cuda {
 namespace {
 
-// The arguments stay where the launch puts them: a copy, which indexing its casts needs otherwise,
-// would also hide from the compiler that x lies in global memory.
+// The arguments stay in constant memory. Indexing the casts would otherwise create a local copy,
+// which also hides from the compiler that x is in global memory.
 template <typename Format>
 __global__ void __launch_bounds__(kThreads, kStatisticsResident)
     statistics_kernel(const __grid_constant__ StatisticsArguments arguments,

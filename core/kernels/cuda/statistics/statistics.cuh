@@ -1,11 +1,11 @@
-// All statistics of a tensor in one read: device code. core/ops/statistics_layout.h has what they
-// mean.
+// Device code. All statistics of a tensor in one read. core/ops/statistics_layout.h defines them.
 //
 // A thread reads 32 elements of a chunk at a time into registers. Integer extremes of their codes
-// tell whether they are ordinary: no NaN, no infinity, of a range whose squares FP32 can sum. Then
-// sums are FP32 over the 32, without a mask; zeros, subnormals, underflows and overflows are
-// counted only if the extremes say that there are any. What is not ordinary is read again, from the
-// cache, by a loop that looks at every element in double. The sums of 32 elements go on in double.
+// show if they are ordinary: no NaN, no infinity, and in a range whose squares FP32 can sum. For
+// ordinary elements, sums over the 32 are FP32 without a mask. Zeros, subnormals, underflows and
+// overflows are counted only if the extremes show that there are any. Other elements are read
+// again, from the cache, by a loop that processes every element in double. The sums of groups of 32
+// are accumulated in double.
 #pragma once
 
 #include "core/kernels/cuda/packs.cuh"
@@ -17,17 +17,17 @@
 
 namespace telens::cuda {
 
-// Casts of one launch: their accumulators fill 36 KB of shared memory. More need another read.
+// Casts per launch: their accumulators fill 36 KB of shared memory. More casts need another read.
 inline constexpr int kCastsOfLaunch = 6;
 
-// Blocks of threads that a multiprocessor is to hold.
+// Resident thread blocks per multiprocessor.
 inline constexpr int kStatisticsResident = blocks_with(80);
 
 constexpr std::int64_t statistics_blocks(std::int64_t size) {
   return grid_that_adds_up((size + kStatisticsChunk - 1) / kStatisticsChunk, kStatisticsResident);
 }
 
-// Words of OnePassSums followed by that many CastSums: what a block of threads leaves.
+// Words of OnePassSums followed by `casts` CastSums: the output of one thread block.
 TELENS_HOST_DEVICE constexpr std::int64_t part_words(std::int64_t casts) {
   return kOnePassWords + casts * kCastSumsWords;
 }
@@ -55,11 +55,11 @@ namespace detail {
 
 inline constexpr int kElementsOfThread = static_cast<int>(kStatisticsChunk) / kThreads;  // 32
 
-// Magnitudes between which FP32 sums of squares neither overflow nor lose what could be noticed:
-// core/kernels/cpu/statistics/statistics_range.cpp derives them for whole chunks.
+// Range of magnitudes for which FP32 sums of squares neither overflow nor lose a noticeable part.
+// core/kernels/cpu/statistics/statistics_range.cpp derives it for whole chunks.
 inline constexpr float kLargestForFp32 = 0x1p56F;
 inline constexpr float kSmallestForFp32 = 0x1p-50F;
-// With less of the squares left over, rounding errors of FP32 sums would show in the variance.
+// If less of the squares remains, rounding errors of FP32 sums would affect the variance.
 inline constexpr float kCancelledForFp32 = 1.0F / 16;
 // No squared error underflows if all elements are above it.
 inline constexpr float kSmallestForErrors = 0x1p-40F;
@@ -67,8 +67,8 @@ inline constexpr float kSmallestForErrors = 0x1p-40F;
 // The statistics of a thread's elements.
 template <typename Format>
 struct ThreadStatistics {
-  CodeExtremes<Format> extremes;  // extremes of the elements that are not NaN
-  bool has_numbers = false;       // one of those was there
+  CodeExtremes<Format> extremes;  // of the elements that are not NaN
+  bool has_numbers = false;       // there is such an element
   std::int64_t numel = 0;
   std::int64_t nan = 0;
   std::int64_t posinf = 0;
@@ -110,7 +110,7 @@ struct ThreadStatistics {
   }
 };
 
-// A group of elements at once: `at(i)` gives the code of element i. Every element is looked at.
+// Adds a group of elements; `at(i)` returns the code of element i. Processes every element.
 template <typename Format, typename At>
 TELENS_DEVICE void add_any(ThreadStatistics<Format>& statistics, int count, const At& at) {
   double sum = 0;
@@ -160,7 +160,7 @@ TELENS_DEVICE double exact_squared_error(const CastThresholds& cast, int count, 
   return sum;
 }
 
-// The same for the casts.
+// Adds a cast of a group. Processes every element.
 template <typename Format, typename At>
 TELENS_DEVICE void cast_any(const CastThresholds& cast, CastAccumulator& sums, int count,
                             const At& at) {
@@ -192,7 +192,7 @@ struct Group {
     return count;
   }
 
-  // visit(x) for every value.
+  // Calls visit(x) for every value.
   template <typename Visit>
   TELENS_DEVICE void for_each(const Visit& visit) const {
     TELENS_UNROLL
@@ -208,7 +208,7 @@ TELENS_DEVICE std::uint32_t get_code(float magnitude) {
   return encode<Format>(magnitude, Saturation::saturating);
 }
 
-// Adds an ordinary group; false, having changed nothing, if FP32 cannot hold its sums.
+// Adds an ordinary group. Returns false, without any change, if FP32 cannot hold its sums.
 template <typename Format>
 TELENS_DEVICE bool add_ordinary(ThreadStatistics<Format>& statistics, const Group<Format>& group,
                                 const CodeExtremes<Format>& extremes, std::uint32_t zeros) {
@@ -238,8 +238,8 @@ TELENS_DEVICE bool add_ordinary(ThreadStatistics<Format>& statistics, const Grou
   return true;
 }
 
-// A cast of a group whose squares fit FP32; false, having changed nothing, if those of its errors
-// do not.
+// Adds a cast of a group whose squares fit FP32. Returns false, without any change, if the squares
+// of its errors do not.
 template <typename Format, typename Target>
 TELENS_DEVICE bool cast_ordinary(const CastThresholds& cast, CastAccumulator& sums,
                                  const Group<Format>& group, const CodeExtremes<Format>& extremes,
@@ -267,7 +267,7 @@ TELENS_DEVICE bool cast_ordinary(const CastThresholds& cast, CastAccumulator& su
   return true;
 }
 
-// The 32 elements that a thread takes of the chunk that starts at `chunk`.
+// Adds a thread's 32 elements of the chunk that starts at `chunk`.
 template <typename Format>
 TELENS_DEVICE void add_group(ThreadStatistics<Format>& statistics, int casts,
                              const typename Format::Bits* chunk, int index,
@@ -310,7 +310,7 @@ TELENS_DEVICE void add_group(ThreadStatistics<Format>& statistics, int casts,
 
 }  // namespace detail
 
-// Leaves the statistics of the block's chunks in its row of `parts`.
+// Writes the statistics of the block's chunks to its row of `parts`.
 template <typename Format, typename Thread>
 TELENS_DEVICE void statistics(const StatisticsArguments& arguments, const Thread& thread,
                               StatisticsShared& shared) {
@@ -358,12 +358,12 @@ struct MergeStatisticsArguments {
   const std::int64_t* parts;  // [count, part_words(cast_count)]
   std::int64_t count;
   int cast_count;
-  std::int64_t* tensor;  // TensorSums, whose moments stay or become empty; nullptr: not wanted
-  std::int64_t* casts;   // CastSums, one after the other
-  bool accumulate;       // into what the result holds, else in its place
+  std::int64_t* tensor;  // TensorSums without moments; nullptr if not requested
+  std::int64_t* casts;   // consecutive CastSums
+  bool accumulate;       // true: adds to the result; false: replaces it
 };
 
-// The parts as one, by one block.
+// One block merges the parts.
 template <typename Thread>
 TELENS_DEVICE void merge_statistics(const MergeStatisticsArguments& arguments, const Thread& thread,
                                     MergeStatisticsShared& shared) {

@@ -6,8 +6,8 @@
 namespace telens::cuda {
 namespace {
 
-// 64 elements of FP32 a thread, where bytes hold codes of two rows, take more registers than two
-// blocks leave: better one block after the other than spilled registers.
+// With 64 FP32 elements per thread, if bytes hold codes of two rows, two resident blocks do not
+// leave enough registers. One resident block is faster than spilling.
 template <typename X, CodePairs pairs>
 constexpr int kResident =
     X::kId == FormatId::fp32&& pairs == CodePairs::down_columns ? 1 : kBlockCastResident;

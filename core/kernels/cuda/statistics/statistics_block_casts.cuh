@@ -1,5 +1,4 @@
-// The errors of a cast with a scale a block, in one read of the tensor and its codes: device
-// code.
+// Device code. The errors of a block-scaled cast, in one read of the tensor and its codes.
 #pragma once
 
 #include "core/kernels/cuda/blocks/block_decode.cuh"
@@ -9,8 +8,8 @@
 
 namespace telens::cuda {
 
-// A tensor and its codes, both in the order of memory of the codes. Where two codes share a byte x
-// may have one row or column less.
+// A tensor and its codes, both in the memory order of the codes. If two codes share a byte, x may
+// have one row or column less.
 struct CastMatrix {
   CodedMatrix codes;
   BlockMatrix x;
@@ -26,10 +25,10 @@ struct BlockCastKind {
 
 struct BlockCastArguments {
   CastMatrix matrix;
-  CastSums* parts;  // one a block of threads
+  CastSums* parts;  // one per thread block
 };
 
-// Blocks of threads that a multiprocessor is to hold.
+// Resident thread blocks per multiprocessor.
 inline constexpr int kBlockCastResident = blocks_with(128);
 
 constexpr std::int64_t block_cast_grid(const CastMatrix& matrix) {
@@ -39,7 +38,7 @@ constexpr std::int64_t block_cast_grid(const CastMatrix& matrix) {
       kBlockCastResident);
 }
 
-// Eight columns of a few rows of bytes: elements and what they were cast to.
+// Eight columns of a few rows of bytes: elements before and after the cast.
 template <typename X, CodePairs pairs>
 struct CastOfThread {
   using Codes = CodesOfThread<pairs>;
@@ -57,7 +56,7 @@ struct CastOfThread {
     }
   }
 
-  // Visits row i: before(column) and after(column), zeros beyond the `count` columns there are.
+  // Visits row i with before(column) and after(column); zeros beyond the `count` valid columns.
   template <typename Input, typename Visit>
   TELENS_DEVICE void visit_row(int i, int count, const Eight<float>& scales,
                                const Visit& visit) const {
@@ -81,8 +80,8 @@ struct CastOfThread {
 
 namespace detail {
 
-// Eight elements of a row. What is clipped is told by a division, so it is asked for where there
-// may be any.
+// Adds eight elements of a row. Clipping is detected by a division, which runs only if clipping is
+// possible.
 template <typename Input, typename Cast>
 TELENS_DEVICE void add_row(const Cast& cast, int i, int count, const Eight<float>& scales,
                            CastAccumulator& sums) {
@@ -129,7 +128,8 @@ TELENS_DEVICE void block_cast_statistics(const BlockCastArguments& arguments, co
         for (int i = 0; i < Cast::kRows; ++i) {
           const std::int64_t row = row0 * Codes::kLinesOfByte + i;
           if (row >= matrix.x.rows) continue;
-          // Rows that share scales at all do so by sixteens, which hold all rows of a thread.
+          // Rows that share scales are in groups of at least sixteen, so all rows of a thread share
+          // them.
           if (i == 0 || matrix.codes.row_shift == 0) {
             scales = stored.of_eight(row, column);
             TELENS_UNROLL

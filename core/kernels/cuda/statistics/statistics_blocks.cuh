@@ -1,4 +1,4 @@
-// The dynamic ranges of a matrix's blocks: device code.
+// Device code. The dynamic ranges of a matrix's blocks.
 #pragma once
 
 #include "core/kernels/cuda/conversions.cuh"
@@ -6,7 +6,7 @@
 
 namespace telens::cuda {
 
-// The blocks of a matrix that are read; those at its edges are smaller.
+// The blocks of a matrix to read. Blocks at the edges are smaller.
 struct BlockRangesArguments {
   const void* x;  // [rows, columns], contiguous
   std::int64_t rows;
@@ -15,13 +15,13 @@ struct BlockRangesArguments {
   bool of_rows;        // [1, size]
   bool of_columns;     // [size, 1]
   bool squares;        // [size, size]
-  BlockRanges* parts;  // one a block of threads
+  BlockRanges* parts;  // one per thread block
 };
 
-// Enough blocks of threads to fill any card; by nothing but the tensor would be fewer.
+// A fixed number of thread blocks, enough to fill any card.
 inline constexpr std::int64_t kBlockRangesGrid = 1024;
 
-// The largest and the smallest magnitude but zero of a block, as codes.
+// The largest and the smallest nonzero magnitude of a block, as codes.
 template <typename Format>
 struct MagnitudeRange {
   std::uint32_t largest = 0;
@@ -36,7 +36,7 @@ struct MagnitudeRange {
   TELENS_DEVICE void add_to(BlockRanges& ranges) const {
     using Bits = typename Format::Bits;
     ++ranges.blocks;
-    if (largest == 0) return;  // the ratio of zeros is 1, which max_ratio begins with
+    if (largest == 0) return;  // the ratio of zeros is 1, the initial value of max_ratio
     if (largest > Format::kTopExponentCode || smallest == Format::kTopExponentCode) {
       ++ranges.nan_blocks;
       return;
@@ -53,7 +53,7 @@ TELENS_DEVICE std::int64_t get_blocks(std::int64_t extent, std::int64_t size) {
   return (extent + size - 1) / size;
 }
 
-// Blocks of `height` rows and `size` columns, one a warp at a time.
+// Blocks of `height` rows and `size` columns; each warp processes one at a time.
 template <typename Format, typename Thread>
 TELENS_DEVICE void add_tiles(const BlockRangesArguments& arguments, std::int64_t height,
                              const Thread& thread, BlockRanges& ranges) {
@@ -85,7 +85,7 @@ TELENS_DEVICE void add_tiles(const BlockRangesArguments& arguments, std::int64_t
   }
 }
 
-// Blocks of one column and `size` rows, one a thread at a time: neighbors read neighbors.
+// Single-column blocks of `size` rows; each thread processes one at a time, so loads are coalesced.
 template <typename Format, typename Thread>
 TELENS_DEVICE void add_columns(const BlockRangesArguments& arguments, const Thread& thread,
                                BlockRanges& ranges) {

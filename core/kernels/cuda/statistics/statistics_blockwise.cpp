@@ -26,8 +26,8 @@ void read_blocks(const at::Tensor& x, std::int64_t block_size, std::int64_t dims
   const at::Tensor dense = x.contiguous();
   const std::int64_t columns = x.dim() == 0 ? 1 : x.size(-1);
   const std::int64_t rows = x.numel() == 0 ? 0 : x.numel() / columns;
-  // The square blocks of the transposed matrix are the same ones. No block is larger than the
-  // matrix: a block size of 2^62 must not overflow what is computed with it.
+  // The square blocks of the transposed matrix are the same. The block size is limited to the size
+  // of the matrix, so that computations with a block size of 2^62 do not overflow.
   const std::int64_t size = std::min(block_size, std::max<std::int64_t>({rows, columns, 1}));
   const at::Tensor parts = at::empty({kBlockRangesGrid, kBlockRangesWords}, result.options());
   check_launch("blockwise_dynamic_range",

@@ -1,5 +1,5 @@
-// The effects of casting to FP8: where the counters of a cast begin, found by a warp, and
-// the error of an element. Device code.
+// Device code. The effects of casting to FP8: the thresholds at which the counters of a cast begin,
+// searched by a warp, and the error of an element.
 #pragma once
 
 #include "core/kernels/cuda/statistics/cast_sums.cuh"
@@ -8,23 +8,24 @@ namespace telens::cuda {
 
 struct StatisticsCast {
   FormatId format;     // e4m3 or e5m2
-  const float* scale;  // x is multiplied by it before encoding
+  const float* scale;  // multiplies x before encoding
 };
 
-// As core/kernels/cpu/statistics/statistics_range.h's CastPlan: magnitudes of the tensor's format.
+// Magnitudes of the tensor's format, like CastPlan in
+// core/kernels/cpu/statistics/statistics_range.h.
 struct CastThresholds {
   FormatId format;
   float scale;  // its magnitude
   float scale_inv;
   float signed_scale_inv;
   std::uint32_t first_nonzero;   // smaller ones become zero
-  std::uint32_t first_overflow;  // this and larger numbers lie beyond the format's range
+  std::uint32_t first_overflow;  // this and larger numbers are beyond the format's range
   std::uint32_t first_clipped;   // this and larger numbers are clipped
 };
 
-// The smallest magnitude of Input from 1 up to infinity for which the predicate holds, one beyond
-// infinity if there is none; the predicate must hold from some magnitude on. All lanes of a warp
-// ask for it together, 32 places at a time.
+// Returns the smallest magnitude of Input from 1 to infinity for which the predicate holds, or
+// infinity + 1 if there is none. The predicate must be monotonic: true from some magnitude on. All
+// lanes of a warp must call it together; it tests 32 positions at a time.
 template <typename Input, typename Thread, typename Predicate>
 TELENS_DEVICE std::uint32_t first_magnitude(const Thread& thread, const Predicate& holds) {
   const auto lane = static_cast<std::uint32_t>(thread.index() % kWarp);
@@ -37,7 +38,7 @@ TELENS_DEVICE std::uint32_t first_magnitude(const Thread& thread, const Predicat
         place < last && !holds(widen<Input>(static_cast<typename Input::Bits>(place)));
     const std::uint32_t votes = thread.ballot(below);
     if (votes == 0) return first;
-    // The lanes below the answer are the first ones: all bits set up to the highest vote.
+    // The lanes below the threshold are the first ones: all bits are set up to the highest vote.
     std::uint32_t count = 0;
     while (count < kWarp && (votes >> count & 1U) != 0) ++count;
     const std::uint32_t beyond = first + count * step;
@@ -47,8 +48,8 @@ TELENS_DEVICE std::uint32_t first_magnitude(const Thread& thread, const Predicat
   return first;
 }
 
-// Finds the thresholds of all casts; a warp takes one at a time. The block's threads must meet
-// before they read them.
+// Finds the thresholds for all casts; each warp processes one at a time. The block must synchronize
+// before reading them.
 template <typename Input, typename Thread>
 TELENS_DEVICE void find_thresholds(const StatisticsCast* casts, int count, const Thread& thread,
                                    CastThresholds* thresholds) {
@@ -90,8 +91,8 @@ TELENS_DEVICE void find_thresholds(const StatisticsCast* casts, int count, const
 // The constants of rounding to a format.
 struct RoundingGrid {
   float largest;
-  std::uint32_t least_field;  // FP32's exponent of the format's smallest normal number
-  std::uint32_t extra_field;  // FP32's extra bits of mantissa, as a difference of exponents
+  std::uint32_t least_field;  // FP32 exponent of the format's smallest normal number
+  std::uint32_t extra_field;  // FP32's additional mantissa bits, as a difference of exponents
 };
 
 template <typename Format>
@@ -101,9 +102,9 @@ TELENS_DEVICE constexpr RoundingGrid make_grid() {
               << FP32::kMantissaBits};
 }
 
-// The format's value next to a magnitude that is not beyond its range; a NaN stays one. Added to a
-// power of two whose unit in the last place is that of the format at x's exponent, x is rounded to
-// that unit; what is then subtracted leaves exactly the rounded number.
+// Rounds a magnitude within the format's range to the nearest value of the format; a NaN stays a
+// NaN. Adding x to a power of two whose unit in the last place is the format's unit at x's exponent
+// rounds x to that unit. Subtracting the power of two again leaves exactly the rounded number.
 TELENS_DEVICE float round_to_grid(float magnitude, const RoundingGrid& grid) {
   std::uint32_t field = bits_as<std::uint32_t>(magnitude) & FP32::kTopExponentCode;
   field = field > grid.least_field ? field : grid.least_field;
@@ -111,20 +112,20 @@ TELENS_DEVICE float round_to_grid(float magnitude, const RoundingGrid& grid) {
   return (magnitude + magic) - magic;
 }
 
-// decode(encode(x)) of a magnitude that is no NaN, saturating.
+// decode(encode(x)) of a magnitude that is not NaN, saturating.
 template <typename Format>
 TELENS_DEVICE float round_magnitude(float magnitude) {
   return round_to_grid(magnitude < Format::kMax ? magnitude : Format::kMax, make_grid<Format>());
 }
 
-// FP32(code * scale_inv) - x of a finite element, rounded to FP32; its sign does not matter.
+// Returns FP32(code * scale_inv) - x of a finite element, rounded to FP32. The sign is unspecified.
 template <typename Format>
 TELENS_DEVICE float cast_error(float x, const CastThresholds& cast) {
   const float magnitude = get_magnitude(x);
   return round_magnitude<Format>(magnitude * cast.scale) * cast.scale_inv - magnitude;
 }
 
-// The same of any element by the reference conversions, in double.
+// Returns the error of any element, computed by the reference conversions in double.
 template <typename Format>
 TELENS_DEVICE double exact_cast_error(float x, const CastThresholds& cast) {
   const float magnitude = get_magnitude(x);

@@ -1,17 +1,17 @@
-// Extremes and counts from the bits of elements, without arithmetic on their values, two
-// elements of 16 bits a word. Device code.
+// Device code. Extremes and counts from the bits of elements, without arithmetic on their values. A
+// word has two 16-bit elements.
 //
-// Codes of floating-point numbers, read as unsigned integers, grow with the magnitude, all negative
-// numbers above all others; read as signed integers, negative numbers come below the others, those
-// of the largest magnitude first of the greater ones. So four integer extremes give both extreme
-// values and the largest magnitude.
+// Read as unsigned integers, floating-point codes increase with the magnitude, and all negative
+// numbers are above the others. Read as signed integers, negative numbers are below the others and
+// increase with the magnitude. So four integer extremes give both extreme values and the largest
+// magnitude.
 #pragma once
 
 #include "core/kernels/cuda/lanes.cuh"
 
 namespace telens::cuda {
 
-// Extremes of the codes added so far, none of them a NaN. Neutral at first.
+// Extremes of the codes added so far, none of which is NaN. Initially neutral.
 template <typename Format>
 class CodeExtremes {
  public:
@@ -23,8 +23,9 @@ class CodeExtremes {
     smallest_unsigned_ = Math::min_unsigned(smallest_unsigned_, word);
     largest_signed_ = Math::max_signed(largest_signed_, word);
     smallest_signed_ = Math::min_signed(smallest_signed_, word);
-    // Magnitude - 1 with the sign bit set, so that no lane borrows from the next; read as a signed
-    // integer it grows with the magnitude, and that of zero, whose sign bit goes, is the largest.
+    // Magnitude - 1 with the sign bit set, so that no lane borrows from the next. As a signed
+    // integer it increases with the magnitude. For zero the borrow clears the sign bit, which makes
+    // it the largest.
     const std::uint32_t less_one =
         (word | in_every_lane<Format>(Format::kSignMask)) - in_every_lane<Format>(1);
     smallest_less_one_ = Math::min_signed(smallest_less_one_, less_one);
@@ -39,9 +40,9 @@ class CodeExtremes {
     smallest_less_one_ = Math::min_signed(smallest_less_one_, other.smallest_less_one_);
   }
 
-  // The following are of at least one code.
+  // The following functions require at least one code.
 
-  // The largest magnitude, a NaN being larger than all numbers.
+  // The largest magnitude; a NaN is larger than all numbers.
   TELENS_DEVICE std::uint32_t amax() const {
     const std::uint32_t negative = unsigned_max();
     const std::uint32_t other = signed_max();
@@ -49,8 +50,8 @@ class CodeExtremes {
     const std::uint32_t of_other = other & sign() ? 0 : other;
     return of_negative > of_other ? of_negative : of_other;
   }
-  // Code of the largest value: of those that are not negative the largest, else the negative one of
-  // the smallest magnitude.
+  // The code of the largest value: the largest nonnegative one, or the negative one with the
+  // smallest magnitude if there is none.
   TELENS_DEVICE Bits max() const {
     const std::uint32_t candidate = signed_max();
     return static_cast<Bits>(candidate & sign() ? unsigned_min() : candidate);
@@ -60,7 +61,7 @@ class CodeExtremes {
     return static_cast<Bits>(candidate & sign() ? candidate : unsigned_min());
   }
   TELENS_DEVICE bool has_zero() const { return unsigned_min() == 0 || signed_min() == sign(); }
-  // The smallest magnitude but zero; above all magnitudes if all are zero.
+  // The smallest nonzero magnitude; above all magnitudes if all are zero.
   TELENS_DEVICE std::uint32_t smallest_nonzero() const {
     const std::uint32_t less_one = fold(smallest_less_one_, [](std::uint32_t a, std::uint32_t b) {
       return LaneMath<Format>::min_signed(a, b);
@@ -74,7 +75,7 @@ class CodeExtremes {
   static TELENS_DEVICE constexpr std::uint32_t magnitude_mask() { return Format::kMagnitudeMask; }
   static TELENS_DEVICE constexpr std::uint32_t all_ones() { return sign() | magnitude_mask(); }
 
-  // Both lanes into the lower one.
+  // Combines both lanes into the lower one.
   template <typename Combine>
   static TELENS_DEVICE std::uint32_t fold(std::uint32_t word, Combine combine) {
     if constexpr (kLanes<Format> == 1) return word;
@@ -108,13 +109,14 @@ class CodeExtremes {
   std::uint32_t smallest_less_one_ = in_every_lane<Format>(magnitude_mask());
 };
 
-// How many lanes of a word have a magnitude below `limit`, which is at most one beyond infinity.
+// Counts the lanes of a word with a magnitude below `limit`, which is at most infinity + 1.
 template <typename Format>
 TELENS_DEVICE int count_below(std::uint32_t word, std::uint32_t limit) {
   if constexpr (kLanes<Format> == 1) {
     return (word & Format::kMagnitudeMask) < limit ? 1 : 0;
   } else {
-    // The sign bit, set before, survives the subtraction where the magnitude is not below.
+    // The sign bit, set before the subtraction, remains set if the magnitude is not below the
+    // limit.
     const std::uint32_t signs = in_every_lane<Format>(Format::kSignMask);
     const std::uint32_t above = ((word | signs) - in_every_lane<Format>(limit)) & signs;
 #if defined(__CUDA_ARCH__)

@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kOperation = "accumulate_what_if_statistics";
 
-// The largest number of x, FP32 [1], where a cast needs it before the others begin.
+// The largest number of x, FP32 [1], if a cast needs it in advance.
 at::Tensor amax_for(const at::Tensor& x, FormatId input, const std::vector<ops::WhatIfCast>& casts,
                     const LaunchContext& context) {
   const auto needs_amax = [](const ops::WhatIfCast& cast) { return is_packed_fp4(cast.mode); };
@@ -40,7 +40,7 @@ void accumulate(const at::Tensor& x, at::IntArrayRef formats, at::IntArrayRef mo
   const at::Tensor contiguous = x.contiguous();
   const at::Tensor amax = amax_for(contiguous, input, casts, scope.context());
   const std::int64_t blocks = what_if_grid(x.size(0), x.size(1));
-  // A launch takes a few casts; more of them take more reads.
+  // A launch supports a few casts; more casts need more reads.
   for (std::size_t first = 0; first < casts.size(); first += kWhatIfCastsOfLaunch) {
     const std::size_t count = std::min<std::size_t>(kWhatIfCastsOfLaunch, casts.size() - first);
     const at::Tensor words = at::empty({static_cast<std::int64_t>(count), blocks, kCastSumsWords},

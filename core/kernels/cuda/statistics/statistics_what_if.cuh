@@ -1,10 +1,9 @@
-// Error statistics of hypothetical casts in blocks, several of them in one read: device
-// code.
+// Device code. Error statistics of several hypothetical block casts, in one read.
 //
-// A block of threads has a tile of 128 x 128 elements in registers, in which every block of every
-// format lies whole. For one cast after the other it finds the largest magnitudes of the tile's
-// blocks, makes their scales in shared memory, each by one thread, and rounds each element to the
-// format's values under the scale of its block. No code is made.
+// A thread block holds a tile of 128 x 128 elements in registers, which contains whole blocks of
+// every format. For each cast it finds the largest magnitudes of the tile's blocks, computes their
+// scales in shared memory, one thread per scale, and rounds each element to the format's values
+// with its block's scale. No code is stored.
 #pragma once
 
 #include "core/kernels/cuda/quantize/block_quantize.cuh"
@@ -15,8 +14,8 @@
 
 namespace telens::cuda {
 
-// The accumulators of a launch's casts fill 30 of the 48 KB that a block of threads may have
-// without asking, and scales and maxima 12. More casts need another read.
+// The accumulators of a launch's casts take 30 KB, scales and maxima 12 KB, of the 48 KB of shared
+// memory that a block gets by default. More casts need another read.
 inline constexpr int kWhatIfCastsOfLaunch = 5;
 
 // One cast, with the default options of its quantizer.
@@ -31,19 +30,18 @@ struct UnmadeCast {
 struct WhatIfArguments {
   BlockMatrix x;
   bool whole;         // columns are a multiple of 8, x is aligned to 16 bytes
-  const float* amax;  // the tensor's largest number; nullptr where no cast needs it
+  const float* amax;  // the tensor's largest number; nullptr if no cast needs it
   UnmadeCast casts[kWhatIfCastsOfLaunch];
   int cast_count;
   CastSums* parts;  // [cast_count, blocks of threads]
 };
 
-// Tiles hold whole blocks of every format.
+// Tiles contain whole blocks of every format.
 using WhatIfTile = TileShape<block_length(ScalingMode::block_1d)>;
-// Blocks of threads that a multiprocessor is to hold: a thread has 64 elements, their maxima and
-// factors.
+// Resident thread blocks per multiprocessor: a thread has 64 elements, their maxima and factors.
 inline constexpr int kWhatIfResident = blocks_with(128);
 inline constexpr int kWhatIfRows = WhatIfTile::kRowsOfThread;
-// The most blocks that a tile has.
+// The maximum number of blocks in a tile.
 inline constexpr int kSmallestBlock = smallest_block_length();
 inline constexpr int kBlocksAlong = kTileColumns / kSmallestBlock;
 inline constexpr int kWhatIfBlocks = kBlocksAlong * WhatIfTile::kRows;
@@ -56,13 +54,13 @@ constexpr std::int64_t what_if_grid(std::int64_t rows, std::int64_t columns) {
 }
 
 struct WhatIfShared {
-  // Blocks of a line at [index of the block in the line][line]; squares at [row][column]. Of blocks
-  // down the columns and of squares first a maximum for each warp's rows.
+  // Blocks of a line are at [index of the block in the line][line], squares at [row][column].
+  // Squares and blocks down the columns first have one maximum per warp.
   alignas(16) std::uint32_t maxima[kWhatIfBlocks];
   alignas(16) float factors[kWhatIfBlocks];
   alignas(16) float scales[kWhatIfBlocks];
   CastAccumulator casts[kWhatIfCastsOfLaunch][kThreads];
-  // Bits of scales, which are not negative; of the smallest its complement.
+  // Bits of scales, which are not negative. The smallest scale is stored as its complement.
   std::uint32_t largest_scale[kWhatIfCastsOfLaunch];
   std::uint32_t smallest_scale[kWhatIfCastsOfLaunch];
   CastSums of_warp[kThreads / kWarp];
@@ -84,10 +82,10 @@ TELENS_DEVICE CastGrid make_cast_grid(FormatId format) {
 
 struct ScaleAndFactor {
   float scale;   // scale_inv
-  float factor;  // elements are multiplied by it
+  float factor;  // multiplies the elements
 };
 
-// From the largest magnitude of a block, as its quantizer does.
+// Computes scales from block maxima like the format's quantizer.
 struct UnmadeScaling {
   const UnmadeCast& cast;
   TwoLevelScaling two_levels;
@@ -116,7 +114,7 @@ struct UnmadeScaling {
 
 namespace detail {
 
-// Magnitudes of eight neighbors of each of a thread's rows.
+// Magnitudes of eight neighbors in each of a thread's rows.
 template <typename Input>
 struct WhatIfElements {
   static constexpr int kWords = kColumnsOfThread / kLanes<Input>;
@@ -136,8 +134,8 @@ struct WhatIfElements {
     return widen_lane<Input>(rows[row].values[column / kLanes<Input>], column % kLanes<Input>);
   }
 
-  // Makes the compiler widen the elements for every cast anew: kept from one cast to the next, the
-  // values of 16-bit formats would take twice as many registers as there are.
+  // Forces the compiler to widen the elements again for every cast. Widened 16-bit elements, kept
+  // between casts, would need twice the available registers.
   TELENS_DEVICE void stay_packed() {
 #if defined(__CUDA_ARCH__)
     TELENS_UNROLL
@@ -149,7 +147,7 @@ struct WhatIfElements {
   }
 };
 
-// A thread's place in the tile and the tile's in the matrix.
+// A thread's position in the tile, and the tile's position in the matrix.
 struct WhatIfPlace {
   const BlockMatrix& matrix;
   std::int64_t tile_row;
@@ -157,28 +155,28 @@ struct WhatIfPlace {
   int row;
   int column;
 
-  // Lines and columns of a tile that are the matrix's own.
+  // Lines and columns of the tile that are inside the matrix.
   TELENS_DEVICE std::int64_t rows() const { return matrix.rows - tile_row; }
   TELENS_DEVICE std::int64_t columns() const { return matrix.columns - tile_column; }
 };
 
-// How the blocks of a cast lie in a tile.
+// The arrangement of a cast's blocks in a tile.
 struct BlockLayout {
   int block;
   bool squares;
-  bool down;  // not squares, and down the columns
+  bool down;  // blocks run down the columns and are not squares
 
   explicit TELENS_DEVICE BlockLayout(const UnmadeCast& cast)
       : block(cast.block), squares(cast.squares), down(!cast.squares && cast.columnwise) {}
 
-  // How many of the shared places are in use, and of which line and block each is.
+  // The number of used positions in shared memory, and the line and block at a position.
   TELENS_DEVICE int lines() const { return squares ? kTileColumns / block : kTileColumns; }
   TELENS_DEVICE int places() const { return kTileColumns / block * lines(); }
-  // Warps whose rows a block has, each of which leaves a maximum of its own.
+  // The number of warps that share a block. Each of them writes a separate maximum.
   TELENS_DEVICE int warps() const {
     return squares || down ? block / (kRowGroupsOfWarp * kWhatIfRows) : 1;
   }
-  // True if the block at a place has an element that the matrix has.
+  // Returns true if the block at a position has an element inside the matrix.
   TELENS_DEVICE bool is_inside(int along, int line, const WhatIfPlace& place) const {
     const int row = squares || down ? along * block : line;
     const int column = squares ? line * block : down ? line : along * block;
@@ -242,7 +240,7 @@ TELENS_DEVICE void store_maxima(const WhatIfElements<Input>& x, const BlockLayou
   }
 }
 
-// Scales of the tile's blocks, one a thread at a time.
+// Computes the scales of the tile's blocks; each thread computes one at a time.
 template <typename Input, typename Thread>
 TELENS_DEVICE void make_scales(const UnmadeScaling& scaling, const BlockLayout& layout,
                                const WhatIfPlace& place, const Thread& thread, int cast,
@@ -292,11 +290,12 @@ TELENS_DEVICE void add_elements(const WhatIfElements<Input>& x, const WhatIfPlac
       const float scaled = magnitude * factor;
       const float clipped = scaled > grid.rounding.largest ? grid.rounding.largest : scaled;
       float after = round_to_grid(clipped, grid.rounding) * scale;
-      if (!whole && place.column + c >= place.columns()) after = 0;  // under a scale of NaN
+      if (!whole && place.column + c >= place.columns()) after = 0;  // the scale may be NaN
       const float limit = scale * grid.rounding.largest;
       sums.underflows += magnitude != 0 && after == 0;
       sums.overflows += magnitude > limit;
-      // These quantizers' factors are the reciprocals of their scales, FLT_MAX at most, exactly.
+      // The factors of these quantizers are exactly the reciprocals of their scales, at most
+      // FLT_MAX.
       sums.saturated += magnitude >= limit && scaled >= grid.first_clipped;
       errors[c] = after - magnitude;
     }
@@ -304,7 +303,8 @@ TELENS_DEVICE void add_elements(const WhatIfElements<Input>& x, const WhatIfPlac
   }
 }
 
-// The scales or factors of a thread's rows, its columns, or its square eight times.
+// Returns the scales or factors of a thread's rows, its columns, or its square (repeated eight
+// times).
 TELENS_DEVICE Eight<float> of_thread(const float* of_blocks, const BlockLayout& layout,
                                      const WhatIfPlace& place) {
   const int along_rows = place.row / layout.block;
@@ -333,7 +333,8 @@ TELENS_DEVICE void add_cast(const WhatIfElements<Input>& x, const UnmadeScaling&
   }
   thread.sync();
   make_scales<Input>(scaling, layout, place, thread, cast, shared);
-  // Also before the next cast's maxima; its scales come after that cast's first barrier.
+  // This barrier also precedes the next cast's maxima. Its scales are written after that cast's
+  // first barrier.
   thread.sync();
   if (place.column >= place.columns()) return;
   const Eight<float> scales = of_thread(shared.scales, layout, place);
