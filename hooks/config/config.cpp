@@ -43,7 +43,8 @@ std::optional<std::int64_t> FeatureEntry::next_due_after(std::int64_t iteration)
 }
 
 void check_modifiers(const std::vector<const FeatureEntry*>& entries, ErrorList& errors) {
-  // No more than there are tensors of GEMMs: each that follows modifies one of theirs.
+  // There are at most as many modifiers as tensors of GEMMs: each additional entry modifies an
+  // already modified tensor.
   std::vector<const FeatureEntry*> modifiers;
   for (const FeatureEntry* second : entries) {
     if (!second->description->modifies || second->selections.empty()) continue;

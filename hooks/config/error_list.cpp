@@ -13,11 +13,11 @@ namespace telens::config {
 
 namespace {
 
-// Of so many entries the first kListed in the order of the text are chosen: checks of links come
-// after the checks of all sections.
+// The list shows the first kListed of at most this many entries, in text order: link checks run
+// after the section checks and may find earlier places.
 constexpr std::size_t kMostKept = 1000;
 
-// The longest message in bytes, for the lists of names that some messages hold.
+// The longest message in bytes: some messages contain lists of names.
 constexpr std::size_t kLongestMessage = 4000;
 
 std::size_t hash_of(const Location& where, const std::string& message) {
@@ -29,7 +29,8 @@ std::size_t hash_of(const Location& where, const std::string& message) {
 void ErrorList::add_to(Entries& entries, const Location& where, std::string message) {
   if (!context_.empty()) message = fmt::format("{}: {}", fmt::join(context_, ", "), message);
   message = quotable(message, kLongestMessage);
-  // A value that several items share (an anchor, a default beside a struct) is wrong once.
+  // A wrong value that several items share (an anchor, a default next to a struct) is reported
+  // once.
   const bool is_new = entries.known.insert(hash_of(where, message)).second;
   if (is_new && entries.kept.size() < kMostKept) {
     entries.kept.push_back({where, std::move(message)});

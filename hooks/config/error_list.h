@@ -1,5 +1,5 @@
-// Collects the errors of one configuration, so that a person sees them together, and warnings about
-// what is legal but has no effect. What it lists is bounded, whatever the size of the text.
+// Collects the errors of a configuration, so that they are reported together, and warnings about
+// legal parts without effect. The list is bounded for any size of text.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,10 +16,11 @@ namespace telens::config {
 
 class ErrorList {
  public:
-  // The most errors, and the most warnings, that are listed.
+  // The maximum number of errors, and of warnings, that are listed.
   static constexpr std::size_t kListed = 20;
 
-  // While it lives, every message begins with this context ("section 'a', feature 'FakeQuant'").
+  // During its lifetime, every message begins with this context ("section 'a', feature
+  // 'FakeQuant'").
   class Context {
    public:
     Context(ErrorList& errors, const std::string& text) : errors_(errors) {
@@ -33,37 +34,37 @@ class ErrorList {
     ErrorList& errors_;
   };
 
-  // Adds an error. An argument that is a named std::string is a text of the configuration: it is
-  // quoted by quotable(). A temporary was built for the message and is inserted whole.
+  // Adds an error. A named std::string argument is text from the configuration and is quoted by
+  // quotable(). A temporary was built for the message and is inserted completely.
   template <typename... Args>
   void add(const Location& where, fmt::format_string<Args...> format, Args&&... args) {
     add_to(errors_, where, message<Args...>(format, args...));
   }
 
-  // Adds a warning: the contract allows it, but it is hardly meant. Loading continues.
+  // Adds a warning: the contract allows it, but it is probably not intended. Loading continues.
   template <typename... Args>
   void warn(const Location& where, fmt::format_string<Args...> format, Args&&... args) {
     add_to(warnings_, where, message<Args...>(format, args...));
   }
 
-  // The text of such a message.
+  // Returns the text of such a message.
   template <typename... Args>
   static std::string message(fmt::format_string<Args...> format,
                              std::remove_reference_t<Args>&... args) {
     return format_all(format, quoted<Args>(args)...);
   }
 
-  // Whether another error can still be listed: what only helps its reader may be expensive.
+  // Returns true if another error can still be listed. Callers skip expensive explanations if not.
   bool has_room() const { return size() < kListed; }
 
   bool empty() const { return size() == 0; }
   std::size_t size() const { return errors_.known.size(); }
 
-  // The first errors in the order of the text: "file:line:column: context: message". If there are
-  // more than kListed, a last line gives the number of the others.
+  // Returns the first errors in text order: "file:line:column: context: message". If there are more
+  // than kListed, a last line gives the number of the others.
   std::vector<std::string> lines() const;
   std::vector<std::string> warning_lines() const;
-  std::string text() const;  // one a line
+  std::string text() const;  // one per line
 
   // Throws ConfigError with text() if there is any error.
   void raise_if_any() const;
@@ -75,8 +76,8 @@ class ErrorList {
   };
 
   struct Entries {
-    std::vector<Entry> kept;                // the first ones that were added
-    std::unordered_set<std::size_t> known;  // hashes of all
+    std::vector<Entry> kept;                // the first added ones
+    std::unordered_set<std::size_t> known;  // hashes of the entries
   };
 
   template <typename Arg>

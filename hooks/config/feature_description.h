@@ -1,5 +1,5 @@
-// A feature's description of itself. Validation, list_features, explain_features and the docs are
-// made from it.
+// A feature's description. Validation, list_features, explain_features and the docs are generated
+// from it.
 #pragma once
 
 #include <functional>
@@ -25,19 +25,19 @@ enum class ParameterType : std::uint8_t {
   integer,
   number,
   string,
-  list_of_strings,  // a string stands for a list of one
-  list,             // anything in it; what is no list stands for a list of one
+  list_of_strings,  // a string is accepted as a list with one element
+  list,  // of any elements; a value that is not a list is accepted as a list with one element
   map,
   any,
 };
 
 std::string_view get_name(ParameterType type);
 
-// Adds what is wrong with a value to the errors.
+// Adds an error for each problem of a value.
 using Validator = std::function<void(const Value& value, ErrorList& errors)>;
 
-// The options of a feature, or a parameter of it, as a type of its own, made once from the text.
-// Loading, plans, the feature and the engine share them; nothing changes them.
+// The options of a feature, or one of its parameters, as a specific type, built once from the text.
+// Loading, plans, the feature and the engine share them. They are immutable.
 struct OptionsBase {
   virtual ~OptionsBase() = default;
 };
@@ -54,13 +54,13 @@ OptionsPtr make_options(Options options) {
   return std::make_shared<const TypedOptions<Options>>(std::move(options));
 }
 
-// Options: the type that make_options() got.
+// Options: the type that was passed to make_options().
 template <typename Options>
 const Options& get_options(const OptionsBase& made) {
   return static_cast<const TypedOptions<Options>&>(made).options;
 }
 
-// Makes a type of its own of one value; adds what is wrong with it to the errors.
+// Converts one value to a specific type; adds an error for each problem of the value.
 using ParameterParser = std::function<OptionsPtr(const Value& value, ErrorList& errors)>;
 
 struct Parameter {
@@ -70,14 +70,14 @@ struct Parameter {
   Value default_value = {};  // null: absent unless written
   std::string doc = {};
   std::vector<std::string> allowed_values = {};  // for a string, or for the strings of a list
-  Validator validate = {};                       // after type and allowed values, if they are right
-  // In place of `validate` where the value is not used as it is written. Each value is parsed once;
-  // OptionsParser gets the result.
+  Validator validate = {};                       // runs if type and allowed values are right
+  // Replaces `validate` for a value that is converted. Each value is parsed once; OptionsParser
+  // receives the result.
   ParameterParser parse = {};
-  bool needs_every_iteration = false;  // a section with a budget may not have it
+  bool needs_every_iteration = false;  // a section with a budget cannot have it
 };
 
-// The parameters of one selection: the map, and what Parameter::parse made of its values.
+// The parameters of a selection: the map, and the results of Parameter::parse for its values.
 class ParameterValues {
  public:
   using Made = std::map<std::string, OptionsPtr, std::less<>>;  // by name
@@ -88,7 +88,7 @@ class ParameterValues {
   operator const Value&() const { return parameters_; }
   const Value* find(std::string_view name) const { return parameters_.find(name); }
 
-  // Null for a parameter that is absent, or parses nothing.
+  // Null for a parameter that is absent or not parsed.
   OptionsPtr made(std::string_view name) const {
     const auto found = made_.find(name);
     return found == made_.end() ? nullptr : found->second;
@@ -99,19 +99,19 @@ class ParameterValues {
   Made made_;
 };
 
-// Gets parameters that are valid each by itself; adds to the errors how they do not fit together.
-// One that takes a `const Value&` gets the map.
+// Receives parameters that are valid individually; adds errors for invalid combinations. A parser
+// with a `const Value&` parameter receives the map.
 using OptionsParser =
     std::function<OptionsPtr(const ParameterValues& parameters, ErrorList& errors)>;
 
-// Names of the statistics that one iteration records of a selection.
+// Returns the names of the statistics that one iteration records for a selection.
 struct Selection;
 using RecordedNames = std::function<std::vector<std::string>(const Selection& selection)>;
 
-// For RecordedNames of a feature that records nothing.
+// The RecordedNames of a feature that records nothing.
 std::vector<std::string> nothing_recorded(const Selection& selection);
 
-// The things that a feature asks its user to choose.
+// What a feature requires its user to choose.
 enum class Selects : std::uint8_t { nothing, gemms, tensors, gemms_and_tensors };
 
 constexpr bool selects_gemms(Selects selects) {
@@ -127,22 +127,23 @@ struct FeatureDescription {
   std::vector<std::string> aliases = {};
   std::string summary = {};  // one line
   std::string doc = {};      // paragraphs, for explain_features
-  std::string example = {};  // YAML, as it stands under the namespace
+  std::string example = {};  // YAML, indented as under the namespace
 
   Selects selects = Selects::nothing;
-  // Names of tensors that may be selected; empty: any name (base features watch free tensors).
+  // Names of tensors that may be selected. An empty list allows any name (base
+  // features inspect tensors with any name).
   std::vector<std::string> tensors = {};
   bool schedule = true;   // freq, start_step, end_step, start_end_list are accepted
   bool modifies = false;  // two that modify the same tensor in the same GEMM are an error
   std::vector<Parameter> parameters = {};
   bool names_statistics = false;  // its parameters may name statistics that are not built in
-  bool fires = false;             // sections may be started_by or kept_by the one that has it
-  bool can_be_kept = false;  // records statistics of the engine alone: kept_by may hold it back
-  // True if its records of an evaluation have names of their own: its section may have a `mode`.
+  bool fires = false;             // other sections may use started_by or kept_by with its section
+  bool can_be_kept = false;       // only records statistics of the engine, so kept_by may delay it
+  // True if records of an evaluation have different names. The section may then have a `mode`.
   bool names_evaluation = false;
-  Validator validate = {};      // checks the parameters of one selection together
+  Validator validate = {};      // checks the parameters of a selection together
   OptionsParser parse = {};     // runs after `validate`; empty: the feature reads parameters
-  RecordedNames recorded = {};  // for the estimates of a plan; empty: not known
+  RecordedNames recorded = {};  // for the estimates of a plan; empty: unknown
 
   // A class that parses its own configuration (parse_config_and_api): only `enabled` is checked.
   bool opaque = false;
@@ -150,11 +151,12 @@ struct FeatureDescription {
   std::string owner = "telens";  // the file or module that registered it
 };
 
-// "transformer_engine.FakeQuant"
+// Returns "transformer_engine.FakeQuant".
 std::string qualified_name(const FeatureDescription& description);
 
-// Names of tensors for FeatureDescription::tensors: those of a linear layer; and of an attention,
-// `scores` where the feature looks at what is never a tensor.
+// Names of tensors for FeatureDescription::tensors. all_tensor_names: the tensors of a linear
+// layer. with_attention adds those of an attention; `scores`: also the scores, which are never a
+// tensor.
 std::vector<std::string> all_tensor_names();
 std::vector<std::string> with_attention(std::vector<std::string> names, bool scores);
 std::vector<std::string> gemm_input_names();
@@ -164,23 +166,24 @@ using FeatureDescriptionPtr = std::shared_ptr<const FeatureDescription>;
 // All features that a configuration may name.
 class Descriptions {
  public:
-  // A name or alias that the namespace already has is an error that names both owners.
+  // Throws if the namespace already has the name or alias; the error names both owners.
   void add(FeatureDescription description);
 
-  // A namespace without features of its own, so that a config may name it.
+  // Registers a namespace without features, so that a config may name it.
   void add_namespace(std::string_view name) { namespaces_.emplace(name); }
 
-  // By name or alias; nullptr: none.
+  // Finds a feature by name or alias; nullptr if there is none.
   FeatureDescriptionPtr find(std::string_view feature_namespace, std::string_view name) const;
 
-  // "namespace.name", or a bare name or alias, which may occur in several namespaces.
+  // Finds features by "namespace.name", or by a bare name or alias, which may occur in several
+  // namespaces.
   std::vector<FeatureDescriptionPtr> find_all(std::string_view name) const;
 
   bool has_namespace(std::string_view name) const { return namespaces_.contains(name); }
   const std::set<std::string, std::less<>>& namespaces() const { return namespaces_; }
   const std::vector<FeatureDescriptionPtr>& all() const { return all_; }
 
-  // Names and aliases of a namespace's features.
+  // Returns the names and aliases of a namespace's features.
   std::vector<std::string> names(std::string_view feature_namespace) const;
 
  private:
@@ -190,7 +193,7 @@ class Descriptions {
                                                  std::string(kTransformerEngineNamespace)};
 };
 
-// The text that explain_features() prints for one feature.
+// Returns the text that explain_features() prints for one feature.
 std::string explain(const FeatureDescription& description);
 
 }  // namespace telens::config

@@ -58,8 +58,7 @@ std::string code_list(const std::vector<std::string>& words) {
   return fmt::format("{}", fmt::join(quoted, ", "));
 }
 
-// A text on one line of a table: its line breaks and what would be read as a column's end or as
-// HTML.
+// Escapes a text for a table cell: line breaks, column separators and HTML characters.
 std::string cell(std::string_view text) {
   std::string line;
   for (const char c : text) {
@@ -78,7 +77,7 @@ std::string sentence(std::string text) {
   return text + '.';
 }
 
-// Lower case and hyphens, as GitHub makes it of a heading.
+// The anchor that GitHub generates for a heading: lower case with hyphens.
 std::string get_anchor(const FeatureDescription& description) {
   std::string anchor;
   for (const char c : qualified_name(description)) {

@@ -1,4 +1,4 @@
-// The page docs/features.md, made from the descriptions of features and statistics.
+// The page docs/features.md, generated from the descriptions of features and statistics.
 #pragma once
 
 #include <span>

@@ -21,12 +21,12 @@ constexpr std::string_view kNumbers = "layer_numbers";
 constexpr std::string_view kTypes = "layer_types";
 constexpr std::string_view kAll = "all";
 
-// How to mend an empty string, which as a part of a name would be found in all of them.
+// How to fix an empty string. As a part of a name, it would match every layer.
 constexpr std::string_view kMendName = "; write a layer's whole name";
 constexpr std::string_view kMendType =
     "; write a part of layers' names such as fc1, or 'all' for all layers";
 
-// Digits behind these belong to the kind of layer, not to its number: fc1, gemm_0.
+// Digits after these prefixes belong to the kind of layer, not to its number: fc1, gemm_0.
 constexpr std::array<std::string_view, 2> kNumberedKinds{"fc", "gemm_"};
 
 constexpr std::int64_t kLargestNumber = std::numeric_limits<std::int64_t>::max();
@@ -50,7 +50,7 @@ std::optional<std::int64_t> whole_number(std::string_view text) {
   return value;
 }
 
-// `mend`: how to mend an empty string.
+// `mend`: the fix for an empty string, for the message.
 std::vector<LocatedName> parse_names(const Value& value, std::string_view key,
                                      std::string_view mend, ErrorList& errors) {
   std::vector<LocatedName> names;

@@ -1,4 +1,4 @@
-// Selects the layers that a section is for.
+// Selects the layers of a section.
 #pragma once
 
 #include <cstdint>
@@ -25,19 +25,19 @@ struct LocatedName {
   Location location;
 };
 
-// The names that a `layers:` map selects. exact_layer_names decides if present, else the regex,
-// else numbers and types together.
+// The names that a `layers:` map selects. exact_layer_names decides if present; otherwise the
+// regex; otherwise numbers and types together.
 class LayerSelector {
  public:
-  // A key that stands under 'layers:'.
+  // Returns true for a key of the 'layers:' map.
   static bool is_key(std::string_view word);
-  // Mistakes go to the errors; the result then selects something, it does not matter what.
+  // Adds mistakes to the errors; the result then selects unspecified layers.
   static LayerSelector parse(const Value& layers, ErrorList& errors);
 
   bool selects(std::string_view layer_name) const;
 
-  // Finds parts of it that do nothing for layers of these names: names, numbers and types that none
-  // has, and keys that a stronger one outranks. Each finding has its place.
+  // Finds parts without effect on layers with these names: names, numbers and types without a
+  // matching layer, and keys that a stronger key overrides. Each finding has a location.
   void find_idle(std::span<const std::string> layer_names, ErrorList& findings) const;
 
  private:
@@ -51,11 +51,11 @@ class LayerSelector {
   std::optional<std::vector<NumberRange>> numbers_;
   std::optional<std::vector<LocatedName>> types_;
   bool all_types_ = false;
-  std::vector<LocatedName> keys_;  // as they stand in the map
+  std::vector<LocatedName> keys_;  // in the order of the map
 };
 
-// The first number in a layer's name, as layer_numbers counts it: the digits of fc1 and of gemm_0
-// are no layer number. "model.layers.3.mlp.fc1" -> 3.
+// Returns the first number in a layer's name for layer_numbers. The digits of fc1 and of gemm_0 are
+// not layer numbers. "model.layers.3.mlp.fc1" -> 3.
 std::optional<std::int64_t> layer_number(std::string_view layer_name);
 
 }  // namespace telens::config

@@ -1,4 +1,4 @@
-// From a Value to a Config.
+// Converts a Value to a Config.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kLayers = "layers";
 
-// Names of features begin with a capital letter, a feature's own keys with a small one.
+// Names of features begin with a capital letter, keys of a feature with a small one.
 bool begins_as_feature(std::string_view key) {
   return !key.empty() && 'A' <= key[0] && key[0] <= 'Z';
 }
@@ -51,8 +51,8 @@ class Loader {
   }
 
  private:
-  // A word of a section in the place of one: it is not indented. With `layers` it is a section of
-  // that name.
+  // Reports a key of a section at the level of section names: its indentation is missing. With
+  // `layers`, the entry is a section with that name.
   bool refuse_as_section(const MapEntry& entry) {
     const bool is_feature =
         descriptions_.has_namespace(entry.key) || !descriptions_.find_all(entry.key).empty();
@@ -69,8 +69,8 @@ class Loader {
     return true;
   }
 
-  // Reads `enabled` of a section or a feature. A value that says neither is an error, and true:
-  // what else is wrong with it is told in the same run.
+  // Reads `enabled` of a section or a feature. An invalid value is an error and counts as true, so
+  // that other errors below it are reported in the same run.
   bool is_enabled(const Value& map, const Location& key_location) {
     if (!map.is_map()) {
       errors_.add(key_location, "expected a mapping with '{}', not {}", kEnabled, describe(map));
@@ -121,7 +121,7 @@ class Loader {
                   describe(entry.value));
       return;
     }
-    const MapEntry* empty = nullptr;  // a feature, behind which its keys may stand too far left
+    const MapEntry* empty = nullptr;  // an empty feature, whose keys may be indented too little
     for (const MapEntry& feature : entry.value.as_map()) {
       const bool is_feature = descriptions_.find(entry.key, feature.key) != nullptr;
       if (is_feature || !refuse_in_namespace(entry.key, feature, empty)) {
@@ -131,8 +131,8 @@ class Loader {
     }
   }
 
-  // True for a word that was meant for a feature's name, misspelt or in small letters, and not for
-  // a key of the empty one before it.
+  // Returns true if the key is meant as a feature's name (misspelled or in small letters), and not
+  // as a key of the empty feature before it.
   bool names_feature(std::string_view name, const std::string& key, const MapEntry& empty) {
     if (begins_as_feature(key)) return true;
     const auto is_key = [&](const Parameter& parameter) { return parameter.name == key; };
@@ -144,7 +144,8 @@ class Loader {
     return std::ranges::any_of(descriptions_.names(name), is_near);
   }
 
-  // An entry that is no feature and stands where features do, one level too far left or right.
+  // Reports an entry at the level of features that is not a feature: it is one level too far left
+  // or right.
   bool refuse_in_namespace(std::string_view name, const MapEntry& entry, const MapEntry* empty) {
     if (empty != nullptr && !names_feature(name, entry.key, *empty)) {
       errors_.add(entry.key_location, "'{}' stands beside '{}', which is empty; indent it further",
@@ -165,7 +166,7 @@ class Loader {
       report_unknown_feature(feature_namespace, entry);
       return;
     }
-    // A disabled feature counts here, so that switching it on cannot reveal an overlap.
+    // A disabled feature counts, so that enabling it cannot cause an overlap.
     if (feature_namespace != kTelensNamespace) section.may_overlap = false;
     section.fires = section.fires || description->fires;
     const ErrorList::Context context(errors_, fmt::format("feature '{}'", entry.key));
@@ -191,7 +192,7 @@ class Loader {
   }
 
   void report_unknown_feature(std::string_view feature_namespace, const MapEntry& entry) {
-    // A feature of another namespace, then a near name, then what there is.
+    // Suggests a feature of another namespace, then a similar name, then lists the existing ones.
     const std::vector<FeatureDescriptionPtr> elsewhere = descriptions_.find_all(entry.key);
     if (!elsewhere.empty()) {
       errors_.add(entry.key_location,
@@ -240,7 +241,7 @@ class Loader {
     for (const FeatureEntry& feature : section.features) check_under_budget(feature);
   }
 
-  // A budget lets features look more seldom, so they may only watch.
+  // A budget skips iterations, so features under it may only observe.
   void check_under_budget(const FeatureEntry& feature) {
     const auto refuse = [&](const Location& location, const std::string& what) {
       errors_.add(location,

@@ -1,5 +1,5 @@
-// Memory for the past that a firing feature writes: what the feature's configuration says of it
-// (kWriteLast, kOperands).
+// Parameters for the memory of a look-back buffer, whose rows and operands (kWriteLast, kOperands)
+// are written if a feature fires.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace telens::config {
 
-// A parameter, in MiB; for each of the two.
+// The limit in MiB, which applies to rows and to operands separately.
 inline constexpr std::string_view kMostMebibytes = "max_mebibytes";
 inline constexpr std::int64_t kMostMebibytesByDefault = 64;
 

@@ -1,4 +1,4 @@
-// Values against the parameters that a feature declares.
+// Checks values against the parameters that a feature declares.
 #pragma once
 
 #include "hooks/config/feature_description.h"
@@ -6,21 +6,22 @@
 
 namespace telens::config {
 
-// The items of a list; what is no list stands for a list of one.
+// Returns the items of a list. A value that is not a list is a list with one element.
 Value::List as_list(const Value& value);
 
-// Adds an error for an empty list: it would choose nothing.
+// Adds an error for an empty list, which would select nothing.
 void check_not_empty(const Value& value, std::string_view key, ErrorList& errors);
 
-// Type, allowed values, then the parameter's own validator and parser. Returns what its parser
-// made; null: it has none, or the value has errors.
+// Checks the type and the allowed values, then runs the parameter's validator and parser. Returns
+// the result of its parser; null if it has none or the value has errors.
 OptionsPtr check_parameter(const Parameter& parameter, const Value& value, ErrorList& errors);
 
-// A value as features get it: what is no list stands for a list of one where a list is declared.
+// Returns a value as features receive it: if a list is declared, a value that is not a list becomes
+// a list with one element.
 Value completed(const Parameter& parameter, const Value& value);
 
-// The declared parameters among the keys: lists are lists, defaults filled in. One that is required
-// and missing is an error.
+// Returns the declared parameters among the keys, with values as lists if declared so, and with
+// defaults. A missing required parameter is an error.
 Value complete_parameters(const Value& keys, const FeatureDescription& description,
                           ErrorList& errors);
 

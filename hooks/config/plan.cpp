@@ -11,7 +11,7 @@
 namespace telens::config {
 namespace {
 
-// A mistake that hundreds of layers share is told for the first few.
+// A mistake that hundreds of layers share is reported for the first few.
 constexpr std::size_t kMostErrors = 5;
 
 std::vector<std::string> each_once(std::span<const std::string> names) {
@@ -30,7 +30,7 @@ std::vector<PlanRow> get_rows(const std::string& layer,
     if (entry->description->opaque) rows.push_back({layer, entry, nullptr});
     for (const Selection& selection : entry->selections) rows.push_back({layer, entry, &selection});
   }
-  // In the order in which training runs them; free names of tensors stand behind the known ones.
+  // In execution order. Tensors with free names follow the known ones.
   std::ranges::stable_sort(rows, {}, [](const PlanRow& row) {
     const auto gemm = gemm_from_name(row.gemm());
     const auto tensor = tensor_from_name(row.tensor());

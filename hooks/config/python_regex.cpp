@@ -11,7 +11,7 @@
 namespace telens::config {
 namespace {
 
-// Enough for any sane pattern on a layer's name; a pattern that backtracks exponentially ends here
+// Enough for any sane pattern on a layer's name. A pattern with exponential backtracking stops here
 // after some hundredths of a second.
 constexpr std::uint32_t kMatchLimit = 1'000'000;
 

@@ -7,16 +7,16 @@
 
 namespace telens::config {
 
-// A compiled pattern; copies share it. Any thread may search.
+// A compiled pattern; copies share it. Thread-safe for searches.
 class PythonRegex {
  public:
-  // Throws UsageError, naming the construct and its position, where Python would refuse the
-  // pattern, and for the few constructs that have no translation: \N{...}, and the flags a, L, x.
-  // (One thing more than Python: alternatives of different lengths in a lookbehind, (?<=a|bc).)
+  // Throws UsageError if Python rejects the pattern, or for the few constructs without a
+  // translation: \N{...}, and the flags a, L, x. The error names the construct and its position. In
+  // addition to Python, alternatives in a lookbehind may have different lengths, (?<=a|bc).
   explicit PythonRegex(std::string_view pattern);
 
-  // re.search: whether the pattern matches anywhere. Throws UsageError where the search takes too
-  // many steps (a pattern with exponential backtracking) or the text is no UTF-8.
+  // re.search: returns true if the pattern matches anywhere. Throws UsageError if the search takes
+  // too many steps (a pattern with exponential backtracking) or the text is not UTF-8.
   bool search(std::string_view text) const;
 
   const std::string& pattern() const { return pattern_; }
@@ -26,7 +26,7 @@ class PythonRegex {
   std::shared_ptr<const void> code_;
 };
 
-// The same pattern in PCRE2's syntax (UTF and UCP on).
+// Translates a pattern to PCRE2's syntax (UTF and UCP on).
 std::string translate_python_regex(std::string_view pattern);
 
 }  // namespace telens::config

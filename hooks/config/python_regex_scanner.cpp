@@ -11,7 +11,7 @@ namespace telens::config {
 namespace {
 
 constexpr std::uint32_t kMaxCodePoint = 0x10ffff;
-constexpr std::uint32_t kMaxOctal = 0377;  // Python refuses larger octal escapes
+constexpr std::uint32_t kMaxOctal = 0377;  // Python rejects larger octal escapes
 
 }  // namespace
 

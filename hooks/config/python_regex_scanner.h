@@ -1,4 +1,4 @@
-// Goes through a pattern of Python's `re` character by character.
+// Scans a pattern of Python's `re` character by character.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@ namespace telens::config {
 
 inline bool is_octal(char c) { return c >= '0' && c <= '7'; }
 
-// A place in a pattern, which moves forward over what has been read. Throws UsageError that names
-// the pattern and the place.
+// A position in a pattern, which advances as text is read. Throws UsageError that names the pattern
+// and the position.
 class PatternScanner {
  public:
   explicit PatternScanner(std::string_view pattern) : pattern_(pattern) {}
@@ -21,22 +21,22 @@ class PatternScanner {
   bool at_end() const { return position_ == pattern_.size(); }
   bool has(std::size_t ahead) const { return position_ + ahead < pattern_.size(); }
   char peek() const { return peek(0); }
-  char peek(std::size_t ahead) const {  // NUL beyond the end
+  char peek(std::size_t ahead) const {  // NUL at the end
     return has(ahead) ? pattern_[position_ + ahead] : '\0';
   }
   char take() { return pattern_[position_++]; }
-  bool accept(std::string_view text);  // takes it if it comes next
+  bool accept(std::string_view text);  // consumes the text if it is next
 
   std::size_t position() const { return position_; }
   void go_back_to(std::size_t position) { position_ = position; }
 
-  // The next character for a message; nothing of a character that takes several bytes.
+  // Returns the next character for a message; "" for a multi-byte character.
   std::string ascii_sign() const;
-  // Takes the text before `end`, and `end` itself, and returns the text.
+  // Consumes the text before `end` and `end` itself; returns the text.
   std::string take_until(char end, std::string_view what);
-  // Exactly `digits` digits, as after \x; `letter` is for the message.
+  // Reads exactly `digits` digits, as after \x. `letter` is used in the message.
   std::uint32_t hexadecimal(std::size_t digits, char letter);
-  // Up to `digits` octal digits in all, the first of which is given.
+  // Reads up to `digits` octal digits, including the given first one.
   std::uint32_t octal(char first, int digits);
 
   [[noreturn]] void refuse(std::string_view why) const;

@@ -1,6 +1,6 @@
-// Python's `re` syntax to PCRE2's. Reads the pattern as Python's own parser does (Lib/re/_parser.py
-// of CPython 3.11), so that everything which only PCRE2 knows ((*VERB), \Q, (?R), \h, POSIX
-// classes, (?<name>)) is refused or taken literally, as Python does.
+// Translates Python's `re` syntax to PCRE2's. Parses the pattern like Python's parser
+// (Lib/re/_parser.py of CPython 3.11). Syntax that only PCRE2 knows ((*VERB), \Q, (?R), \h, POSIX
+// classes, (?<name>)) is rejected or read literally, as in Python.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ bool is_identifier(std::string_view name) {
 
 std::string code_point(std::uint32_t value) { return fmt::format("\\x{{{:x}}}", value); }
 
-// A character that PCRE2 shall take as itself.
+// Returns a character that PCRE2 reads literally.
 std::string literal(char c) {
   const bool is_word = is_letter(c) || is_digit(c) || c == '_';
   const bool is_ascii_sign = c > ' ' && c < 0x7f && !is_word;
@@ -81,12 +81,12 @@ class Translator : private PatternScanner {
 
  private:
   struct Group {
-    std::string name;  // empty: has none
+    std::string name;  // empty for an unnamed group
     bool is_open;
   };
   static constexpr std::size_t kNotCapturing = std::string_view::npos;
 
-  // The thing that a quantifier would apply to.
+  // The item before a quantifier.
   enum class Before { nothing, assertion, item, repeat };
 
   void emit(std::string_view text, Before before) {
@@ -95,7 +95,7 @@ class Translator : private PatternScanner {
   }
   void emit_item(std::string_view text) { emit(text, Before::item); }
 
-  // Escapes with the same meaning inside and outside of [...]; nullopt: not one of them.
+  // Escapes with the same meaning inside and outside of [...]; nullopt for any other escape.
   std::optional<std::string> common_escape(char c) {
     switch (c) {
       case 'd':
@@ -157,7 +157,7 @@ class Translator : private PatternScanner {
     return fmt::format("\\g{{{}}}", number);
   }
 
-  // One member of [...]: its text, and whether it is a set of characters, such as \d.
+  // A member of [...]: its text, and whether it is a set of characters, such as \d.
   struct Member {
     std::string text;
     bool is_set;
@@ -175,8 +175,8 @@ class Translator : private PatternScanner {
     return {*common, std::string_view("dDsSwW").find(escaped) != std::string_view::npos};
   }
 
-  // After '['. A ']' that comes first is a member; '[' is one everywhere, so [[:alpha:]] is a set
-  // of punctuation and letters as in Python, not a POSIX class.
+  // Parses after '['. A leading ']' is a member. '[' is a member at any position, so [[:alpha:]] is
+  // a set of punctuation and letters as in Python, not a POSIX class.
   std::string character_class() {
     std::string text = accept("^") ? "[^" : "[";
     bool first = true;
@@ -223,7 +223,7 @@ class Translator : private PatternScanner {
     if (group.is_open) refuse("a reference to a group inside that group");
   }
 
-  // After "(?P": a group with a name, or a reference to one.
+  // Parses after "(?P": a named group, or a reference to one.
   void named_group() {
     open_.pop_back();
     if (accept("<")) {
@@ -265,7 +265,7 @@ class Translator : private PatternScanner {
         refuse(fmt::format("Python's re has no group (?{}", text));
       }
     }
-    // 'u' is what patterns are anyhow.
+    // 'u' is the default.
     std::erase(text, 'u');
     if (accept(":")) return emit(fmt::format("(?{}:", text), Before::nothing);
     if (!accept(")")) refuse(fmt::format("Python's re has no group (?{}{}", text, ascii_sign()));
@@ -292,7 +292,7 @@ class Translator : private PatternScanner {
     before_ = Before::repeat;
   }
 
-  // {m}, {m,}, {,n}, {m,n} or {,} is a repetition, any other brace itself.
+  // {m}, {m,}, {,n}, {m,n} or {,} is a repetition; any other brace is a literal.
   void brace() {
     const std::size_t begin = position();
     const auto number = [&] {
@@ -314,7 +314,7 @@ class Translator : private PatternScanner {
   std::string output_;
   Before before_ = Before::nothing;
   std::size_t flags_size_ = 0;     // length of the flags at the start of the output
-  std::vector<Group> groups_;      // all capturing groups so far; number 1 stands first
+  std::vector<Group> groups_;      // all capturing groups so far, from number 1 on
   std::vector<std::size_t> open_;  // indices of groups_, or kNotCapturing
 };
 

@@ -18,34 +18,35 @@ namespace {
 
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
-// Iterations that no run gets to (core/hook_points.h: 40 bits).
+// A number of iterations that no run reaches (core/hook_points.h: 40 bits).
 constexpr std::int64_t kNoIteration = std::int64_t{1} << 40;
 
-// Iterations in which the busiest one is looked for behind a change of the schedules.
+// The number of iterations after a schedule change in which the busiest one is searched.
 constexpr std::int64_t kLongestPeriod = 10'000;
 
-// Iterations after which only the changes themselves and each schedule's first are searched.
+// With more candidates, only the changes themselves and each schedule's first iteration are
+// searched.
 constexpr std::size_t kMostSearched = 100'000;
 
 // Changes times schedules up to which a load is estimated: about a second.
 constexpr std::size_t kMostCompared = 10'000'000;
 
-// Frequencies of one record that enter the average; it leaves out those beyond.
+// Frequencies of a record that are used for the average; others are ignored.
 constexpr std::size_t kMostFrequencies = 12;
 
-// A number of records that are written whenever one of these schedules is due.
+// Numbers of records by schedules; a record is written if one of its schedules is due.
 using Schedules = std::set<const Schedule*>;
 using Records = std::map<Schedules, std::int64_t>;
 
-// The records of one layer. Features that ask for the same statistic of a tensor share its record.
+// The records of a layer. Features that request the same statistic of a tensor share its record.
 Records records_of_layer(std::span<const PlanRow> rows) {
   std::map<std::pair<std::string, std::string>, Schedules> series;  // by tensor and statistic
   for (const PlanRow& row : rows) {
     const FeatureDescription& description = *row.entry->description;
     if (!row.selection || row.idle() || !description.recorded) continue;
-    if (row.entry->keys->waits()) continue;  // until when is not known here
+    if (row.entry->keys->waits()) continue;  // unknown here when it starts
     for (std::string& name : description.recorded(*row.selection)) {
-      // The two LogTensorStats measure different tensors even where these have one name.
+      // The two LogTensorStats measure different tensors even if these have the same name.
       const std::string tensor = description.feature_namespace == kBaseNamespace
                                      ? fmt::format("{} {}", kBaseNamespace, row.tensor())
                                      : row.tensor();
@@ -57,7 +58,7 @@ Records records_of_layer(std::span<const PlanRow> rows) {
   return records;
 }
 
-// Layers that the same entries select record the same, which is worked out once.
+// Layers that are selected by the same entries have the same records, which are computed once.
 Records read_records(const Plan& plan) {
   std::map<std::vector<const void*>, Records> known;
   Records all;
@@ -98,8 +99,8 @@ std::int64_t get_period(const Schedules& schedules) {
   return period;
 }
 
-// The different frequencies of the schedules that are on in an iteration; one that another divides
-// adds nothing.
+// The different frequencies of the schedules that are active in an iteration. A multiple of another
+// frequency adds nothing and is omitted.
 std::vector<std::int64_t> frequencies_at(const Schedules& schedules, std::int64_t iteration) {
   std::set<std::int64_t> all;
   for (const Schedule* schedule : schedules) {
@@ -119,13 +120,13 @@ std::int64_t least_common_multiple(std::int64_t a, std::int64_t b) {
   return factor > kNever / b ? kNever : factor * b;
 }
 
-// How many of the iterations before `end` a frequency divides.
+// The number of multiples of a frequency among the iterations before `end`.
 double multiples_before(std::int64_t end, std::int64_t frequency) {
   return end <= 0 ? 0 : static_cast<double>((end - 1) / frequency + 1);
 }
 
-// How often one of the schedules is due in the `length` iterations from `begin`, between two
-// changes, over length. By inclusion and exclusion: what two frequencies divide counts once.
+// The share of the `length` iterations from `begin`, between two changes, in which a schedule is
+// due. By inclusion and exclusion: a common multiple of two frequencies counts once.
 double density(const Schedules& schedules, std::int64_t begin, std::int64_t length) {
   const std::vector<std::int64_t> frequencies = frequencies_at(schedules, begin);
   double sum = 0;
@@ -144,7 +145,7 @@ double density(const Schedules& schedules, std::int64_t begin, std::int64_t leng
   return sum;
 }
 
-// Where ranges begin and end. Between two of these a schedule is periodic.
+// The iterations at which ranges begin and end. Between two of them a schedule is periodic.
 struct Changes {
   std::set<std::int64_t> iterations{0};
   bool endless = false;
@@ -165,7 +166,8 @@ Changes find_changes(const Schedules& schedules) {
   return changes;
 }
 
-// Iterations that may be the busiest: a period behind each change, and each schedule's first.
+// Candidates for the busiest iteration: a period after each change, and each schedule's first
+// iteration.
 std::set<std::int64_t> busy_iterations(const Schedules& schedules, const Changes& changes) {
   std::set<std::int64_t> iterations;
   const std::int64_t period = get_period(schedules);
@@ -241,7 +243,7 @@ RecordLoad estimate_load(const Plan& plan) {
   const auto steps = static_cast<double>(load.last ? *load.last - load.first + 1 : 1);
   for (auto from = changes.iterations.begin(); from != changes.iterations.end(); ++from) {
     const bool is_last = std::next(from) == changes.iterations.end();
-    if (is_last != changes.endless) continue;  // endless: what follows the last change, alone
+    if (is_last != changes.endless) continue;  // endless: only the time after the last change
     const std::int64_t length = is_last ? kNever : *std::next(from) - *from;
     for (const auto& [each, count] : records) {
       load.average += static_cast<double>(count) * density(each, *from, length) *

@@ -11,10 +11,10 @@
 namespace telens::config {
 namespace {
 
-// A second spelling of "no end", beside null.
+// An alternative to null for "no end".
 constexpr std::int64_t kNoEnd = -1;
 
-// The most ranges that a description lists.
+// The maximum number of ranges that a description lists.
 constexpr std::size_t kMostDescribed = 20;
 
 constexpr std::int64_t kLast = std::numeric_limits<std::int64_t>::max();
@@ -23,7 +23,7 @@ bool is_reversed(const StepRange& range) { return range.last && *range.last < ra
 
 std::int64_t last_of(const StepRange& range) { return range.last.value_or(kLast); }
 
-// The ranges in order, joined if they overlap or follow one another without a gap.
+// Returns the ranges sorted, and joined if they overlap or are adjacent.
 std::vector<StepRange> joined(std::vector<StepRange> ranges) {
   std::erase_if(ranges, is_reversed);
   std::ranges::sort(ranges, {}, &StepRange::first);
@@ -39,7 +39,7 @@ std::vector<StepRange> joined(std::vector<StepRange> ranges) {
   return disjoint;
 }
 
-// The first range that ends at the iteration or later.
+// Returns the first range that ends at the iteration or later.
 std::vector<StepRange>::const_iterator range_at(const std::vector<StepRange>& disjoint,
                                                 std::int64_t iteration) {
   return std::ranges::lower_bound(disjoint, iteration, {}, last_of);
@@ -179,7 +179,7 @@ Schedule parse_schedule(const Value& map, ErrorList& errors) {
   const Value* list = map.find("start_end_list");
   if (list && !list->is_null()) {
     std::vector<StepRange> ranges = parse_ranges(*list, errors);
-    // As with the peer, an empty list replaces nothing.
+    // As in Transformer Engine, an empty list does not replace anything.
     if (!ranges.empty()) return Schedule(freq, std::move(ranges));
   }
   return Schedule(freq, {range});

@@ -1,4 +1,4 @@
-// In which iterations a feature runs.
+// The iterations in which a feature runs.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace telens::config {
 
-// A range of iterations, both ends included; no last: it never ends.
+// A range of iterations, including both ends. Without `last` it does not end.
 struct StepRange {
   std::int64_t first = 0;
   std::optional<std::int64_t> last;
@@ -21,22 +21,22 @@ struct StepRange {
   friend bool operator==(const StepRange&, const StepRange&) = default;
 };
 
-// Due where the absolute iteration is a multiple of freq and lies in one of the ranges. A caller
-// that runs in every `factor`-th due iteration alone (hooks/thinning.h) asks with that factor.
+// Due if the absolute iteration is a multiple of freq and is in one of the ranges. A caller that
+// runs only in every `factor`-th due iteration (hooks/thinning.h) passes that factor.
 class Schedule {
  public:
   Schedule() = default;                                        // every iteration
   Schedule(std::int64_t freq, std::vector<StepRange> ranges);  // freq >= 1
 
-  // One of the ranges holds the iteration, whatever the frequency.
+  // Returns true if one of the ranges contains the iteration, for any frequency.
   bool selects(std::int64_t iteration) const;
 
   bool due(std::int64_t iteration, std::int64_t factor = 1) const;
 
-  // It is due in this iteration and in all that follow.
+  // Returns true if it is due in this iteration and in all later ones.
   bool always_due_from(std::int64_t iteration, std::int64_t factor = 1) const;
 
-  // The first due iteration after the given one; nullopt: never again.
+  // Returns the first due iteration after the given one, or nullopt if there is none.
   std::optional<std::int64_t> next_due_after(std::int64_t iteration, std::int64_t factor = 1) const;
 
   // As configured.
@@ -50,22 +50,22 @@ class Schedule {
  private:
   std::int64_t freq_ = 1;
   std::vector<StepRange> ranges_{StepRange{}};
-  std::vector<StepRange> disjoint_{StepRange{}};  // the same iterations, sorted, with gaps between
+  std::vector<StepRange> disjoint_{StepRange{}};  // these iterations, sorted and disjoint
 };
 
-// "every iteration", "every 10 iterations, 0 to 20 and from 80"
+// Returns for example "every iteration" or "every 10 iterations, 0 to 20 and from 80".
 std::string describe(const Schedule& schedule);
 
-// The keys that make a schedule.
+// The keys of a schedule.
 inline constexpr std::array<std::string_view, 4> kScheduleKeys{"freq", "start_step", "end_step",
                                                                "start_end_list"};
 
-// Reads those keys of a map: freq (default 1), start_step (default 0) and end_step (inclusive;
-// -1 or null: no end), or start_end_list, [[first, last], ...], which replaces the two.
+// Reads those keys of a map: freq (default 1), start_step (default 0) and end_step (inclusive; -1
+// or null for no end), or start_end_list, [[first, last], ...], which replaces the two.
 Schedule parse_schedule(const Value& map, ErrorList& errors);
 
-// Warns of what such a map says in vain: ranges that end before they begin, keys that others
-// replace, a schedule that is never due. The keys have been parsed without an error.
+// Warns about keys without effect: ranges that end before they begin, keys that others replace, a
+// schedule that is never due. The keys have been parsed without an error.
 void warn_of_idle_schedule(const Value& map, ErrorList& errors);
 
 }  // namespace telens::config

@@ -15,7 +15,7 @@
 namespace telens::config {
 namespace {
 
-// A key that names another section, and the parameter of that section's feature behind it.
+// A key that names another section, and the parameter that it requires of that section's feature.
 struct LinkKey {
   std::string_view key;
   std::optional<SectionLink> SectionKeys::*link;
@@ -136,7 +136,7 @@ class LinkCheck {
     return found == by_name_.end() ? nullptr : found->second;
   }
 
-  // A section or feature that is switched off may be named: this one then waits for ever.
+  // A disabled section or feature may be named: this section then never starts.
   void check_target(const SectionLink& link, const LinkKey& key) {
     const Section* target = find(link.section);
     const FeatureEntry* feature = target == nullptr ? nullptr : firing_feature(*target);
@@ -192,7 +192,7 @@ class LinkCheck {
     }
   }
 
-  // The firing that starts the section would end it, and write what it has not recorded yet.
+  // The firing that starts the section would also end it, and write rows that it has not recorded.
   void check_both(const SectionKeys& keys) {
     if (!keys.started_by || !keys.kept_by || keys.started_by->section != keys.kept_by->section) {
       return;
@@ -218,10 +218,11 @@ class LinkCheck {
     }
   }
 
-  // Collects the sections that wait, over others, for themselves. Each section waits for one at
-  // most, so a walk from each to where another walk has been visits every section once.
+  // Collects the sections that wait, through others, for themselves. A section waits for at most
+  // one other, so following the links from each section, until an already visited one, visits every
+  // section once.
   void find_circles() {
-    std::unordered_map<const Section*, const Section*> walk_of;  // by its first section
+    std::unordered_map<const Section*, const Section*> walk_of;  // section -> start of its walk
     for (const Section& first : sections_) {
       const Section* at = &first;
       while (at != nullptr && walk_of.try_emplace(at, &first).second) at = next(*at);
@@ -242,9 +243,9 @@ class LinkCheck {
   }
 
   const std::vector<Section>& sections_;
-  std::unordered_map<std::string_view, const Section*> by_name_;  // the first of each name
-  std::vector<std::string> names_;                                // also of disabled sections
-  std::unordered_set<std::string_view> written_;                  // the same names
+  std::unordered_map<std::string_view, const Section*> by_name_;  // the first with each name
+  std::vector<std::string> names_;                                // including disabled sections
+  std::unordered_set<std::string_view> written_;                  // as `names_`
   std::map<std::string_view, std::unordered_set<std::string_view>> linked_;  // names, by LinkKey
   std::unordered_set<const Section*> circular_;
   const Descriptions& descriptions_;

@@ -13,7 +13,7 @@
 namespace telens::config {
 namespace {
 
-// The two ways to choose along one axis: a list of names, or a list of items with their own keys.
+// The two ways to select along an axis: a list of names, or a list of items with keys (a struct).
 struct Axis {
   std::string_view list;
   std::string_view structure;
@@ -30,28 +30,28 @@ Value without_axis(const Value& map, const Axis& axis) {
   return map.without(axis.list).without(axis.structure);
 }
 
-// The keys that hold for one gemm or tensor of an axis.
+// The keys for one gemm or tensor of an axis.
 struct Choice {
   std::string name;
   Value keys;
 };
 
-// The item's keys over those beside the struct. An item that chooses tensors itself replaces the
-// tensors beside the struct, whichever way either chose them.
+// Merges the item's keys over the keys next to the struct. An item that selects tensors, in either
+// way, replaces the tensors selected next to the struct.
 Value overlay(Value map, const Value& item) {
   if (has_axis(item, kTensorAxis)) map = without_axis(map, kTensorAxis);
   return Value(map.with_all(item.as_map()), item.location());
 }
 
-// An empty list, where the feature is to do nothing.
+// Returns true for an empty list: the feature does nothing.
 bool chooses_nothing(const Value& map, const Axis& axis) {
   const Value* items = map.find(axis.structure);
   if (items == nullptr) items = map.find(axis.list);
   return items != nullptr && items->is_list() && items->as_list().empty();
 }
 
-// Expands one axis; of the two ways the struct wins. Skips malformed items, which the validator has
-// named, and names that came before.
+// Expands an axis. If both ways are present, the struct is used. Skips malformed items, which the
+// validator has reported, and repeated names.
 std::vector<Choice> expand(const Value& map, const Axis& axis) {
   std::vector<Choice> choices;
   std::unordered_set<std::string_view> known;
@@ -74,7 +74,7 @@ std::vector<Choice> expand(const Value& map, const Axis& axis) {
   return choices;
 }
 
-// The keys of one choice of the axis. Throws where the configuration chooses nothing at all.
+// Returns the keys for one name of the axis. Throws if the configuration selects nothing at all.
 std::optional<Value> choose(const Value& map, const Axis& axis, std::string_view name) {
   if (!has_axis(map, axis)) {
     raise<ConfigError>("{}: give '{}: [...]' or '{}: [{{{}: ...}}]'", to_string(map.location()),
@@ -86,7 +86,7 @@ std::optional<Value> choose(const Value& map, const Axis& axis, std::string_view
   return std::move(found->keys);
 }
 
-// Validates one feature's configuration level by level, then makes its selections.
+// Validates a feature's configuration level by level, then creates its selections.
 class Resolver {
  public:
   Resolver(const FeatureDescription& description, ErrorList& errors)
@@ -100,8 +100,8 @@ class Resolver {
     } else if (selects_tensors(description_.selects)) {
       check_axis(config, kTensorAxis);
     }
-    // Each selection holds a copy of the keys: unknown ones, of which there may be any number, have
-    // been reported.
+    // Each selection holds a copy of the keys. Unknown keys, which may be numerous, are removed;
+    // they have been reported.
     std::vector<Selection> selections = select(with_known_keys(config));
     const bool has_struct = config.find(kGemmAxis.structure) || config.find(kTensorAxis.structure);
     const bool is_idle = chooses_nothing(config, kGemmAxis) || chooses_nothing(config, kTensorAxis);
@@ -165,7 +165,7 @@ class Resolver {
     }
   }
 
-  // The parsed values of a selection's parameters: those that are written, and defaults.
+  // Parses the values of a selection's parameters, both written ones and defaults.
   ParameterValues::Made make_from(const Value& parameters) {
     ParameterValues::Made made;
     for (const Parameter& parameter : description_.parameters) {
@@ -184,7 +184,7 @@ class Resolver {
     return made;
   }
 
-  // Names of keys and the values of parameters and schedule of one map.
+  // Checks the keys of a map, and the values of its parameters and schedule.
   void check_level(const Value& map, Level level) {
     const std::vector<std::string> known = get_keys(level);
     for (const MapEntry& entry : map.as_map()) {
@@ -207,7 +207,7 @@ class Resolver {
     if (description_.schedule) parse_schedule(map, errors_);
   }
 
-  // The list or struct of one axis of a map, and the items of the struct.
+  // Checks the list or struct of an axis in a map, and the items of the struct.
   void check_axis(const Value& map, const Axis& axis) {
     const bool is_gemm = axis.item == kGemmAxis.item;
     if (const Value* items = map.find(axis.structure)) {
@@ -221,7 +221,7 @@ class Resolver {
                   example_name(axis));
     }
     if (!is_gemm || !selects_tensors(description_.selects)) return;
-    // Tensors stand in each item or, for the items without, beside.
+    // Tensors are selected in each item or, for items without tensors, next to the struct.
     for (const Choice& gemm : expand(map, kGemmAxis)) check_axis(gemm.keys, kTensorAxis);
     if (has_axis(map, kTensorAxis) || !has_axis(map, kGemmAxis)) check_axis(map, kTensorAxis);
   }
@@ -299,7 +299,7 @@ class Resolver {
         if (by_gemm) selection.gemm = gemm_from_name(gemm.name);
         if (by_tensor) selection.tensor = tensor.name;
         selection.parameters = complete_parameters(tensor.keys, description_, errors_);
-        ErrorList reported;  // each level's schedule has been checked where it stands
+        ErrorList reported;  // schedules have already been checked at their own level
         if (description_.schedule) {
           selection.schedule = parse_schedule(tensor.keys, reported);
           warn_of_idle_schedule(tensor.keys, errors_);
@@ -312,7 +312,7 @@ class Resolver {
 
   const FeatureDescription& description_;
   ErrorList& errors_;
-  std::vector<ParsedValue> parsed_;  // each value of a parameter that parses, once
+  std::vector<ParsedValue> parsed_;  // each parsed value, once
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The GEMMs and tensors that a feature's configuration selects, and with which parameters.
+// The GEMMs and tensors that a feature's configuration selects, with their parameters.
 #pragma once
 
 #include <optional>
@@ -13,34 +13,35 @@
 
 namespace telens::config {
 
-// One selected (gemm, tensor) with its own parameters: item before struct before feature.
+// A selected (gemm, tensor) with its parameters. Keys of an item override keys of the struct, which
+// override keys of the feature.
 struct Selection {
-  std::optional<Gemm> gemm;           // empty where the feature does not choose GEMMs
-  std::optional<std::string> tensor;  // empty where the feature does not choose tensors
+  std::optional<Gemm> gemm;           // nullopt if the feature does not select GEMMs
+  std::optional<std::string> tensor;  // nullopt if the feature does not select tensors
   Value parameters;                   // a map of the declared parameters: lists are lists, defaults
                                       // are filled in; no schedule, gemm or tensor keys
-  OptionsPtr options;                 // FeatureDescription::parse of the parameters; null: none
+  OptionsPtr options;                 // result of FeatureDescription::parse; null if there is none
   Schedule schedule;
 
-  // Options: the type that the feature's description makes.
+  // Options: the type created by the feature's description.
   template <typename Options>
   const Options& options_as() const {
     return get_options<Options>(*options);
   }
 };
 
-// True if its tensor is neither an operand nor the result of its GEMM, so that it is never called.
-// Legal in a configuration.
+// Returns true if the tensor is neither an operand nor the result of its GEMM, so that the feature
+// is never called for it. This is legal in a configuration.
 bool is_idle(const Selection& selection);
 
-// The map that a call hands to a Python feature class, made as the peer makes it: a copy of the
-// feature's configuration without `enabled` and, where the call names a gemm (or tensor), without
-// the list or struct that selected it, with `gemm` (`tensor`) and that item's keys instead.
-// nullopt: not selected. A gemm of nullopt leaves gemms alone, a tensor of nullopt tensors.
+// Returns the map that a call passes to a Python feature class, like Transformer Engine: a copy of
+// the feature's configuration without `enabled`. If the call names a gemm (or tensor), the list or
+// struct that selected it is replaced by `gemm` (`tensor`) and that item's keys. Returns nullopt if
+// it is not selected. If `gemm` or `tensor` is nullopt, that axis is unchanged.
 std::optional<Value> matched_config(const Value& feature_config, std::optional<Gemm> gemm,
                                     std::optional<std::string_view> tensor);
 
-// All selections of a feature's configuration; mistakes go to the errors.
+// Returns all selections of a feature's configuration; adds mistakes to the errors.
 std::vector<Selection> resolve_selections(const Value& feature_config,
                                           const FeatureDescription& description, ErrorList& errors);
 

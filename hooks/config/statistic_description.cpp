@@ -8,7 +8,7 @@
 namespace telens::config {
 namespace {
 
-// The run file keeps this much of a name (record/run_schema.h).
+// The run file stores at most this many bytes of a name (record/run_schema.h).
 constexpr std::size_t kLongestName = 128;
 
 bool is_name(std::string_view name) {

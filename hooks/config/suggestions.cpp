@@ -11,7 +11,8 @@
 namespace telens::config {
 namespace {
 
-// A name that contains the other is near only if what they share says something.
+// If one name contains the other, they are similar only if the shared part has at least this
+// length.
 constexpr std::size_t kTellingLength = 3;
 
 std::string lower(std::string_view text) {
@@ -26,7 +27,7 @@ bool contains_either(const std::string& a, const std::string& b) {
   return shorter.size() >= kTellingLength && longer.find(shorter) != std::string::npos;
 }
 
-// The statistics that a feature takes are fewer.
+// Features accept fewer statistics than this.
 constexpr std::size_t kMostListed = 200;
 
 }  // namespace
@@ -34,7 +35,7 @@ constexpr std::size_t kMostListed = 200;
 std::size_t edit_distance(std::string_view a_text, std::string_view b_text) {
   const std::string a = lower(a_text);
   const std::string b = lower(b_text);
-  // Three rows of the table: of the prefix of a two, one and zero letters shorter.
+  // Three rows of the table: for prefixes of a that are two, one and zero letters shorter.
   std::vector<std::size_t> before_last(b.size() + 1);
   std::vector<std::size_t> last(b.size() + 1);
   std::vector<std::size_t> row(b.size() + 1);

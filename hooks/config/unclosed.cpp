@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::string_view kBlanks = " \t\r\n";
 
-// Behind the quotation that begins at `at`; npos: it has no end.
+// Returns the position after the quotation that begins at `at`, or npos if it is not closed.
 std::size_t end_of_quote(std::string_view yaml, std::size_t at) {
   const char quote = yaml[at];
   for (++at; at < yaml.size(); ++at) {

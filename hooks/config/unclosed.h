@@ -1,5 +1,5 @@
-// Finds what begins in a YAML text and has no end: a bracket, a quotation. A parser reads on to the
-// end of the text, or as far as it can, and then names the place where it gave up.
+// Finds unclosed brackets and quotations in a YAML text. A parser reads to the end of the text, or
+// as far as it can, and then reports only the place where it stopped.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@ struct Unclosed {
   std::size_t column = 1;  // in bytes, as yaml-cpp counts
 };
 
-// The innermost bracket without its end, among the one at `begin` and those inside it. nullopt: all
-// have theirs, or at `begin` there is no bracket.
+// Returns the innermost unclosed bracket among the one at `begin` and those inside it. Returns
+// nullopt if all are closed, or if `begin` is not at a bracket.
 std::optional<Unclosed> find_unclosed_bracket(std::string_view yaml, std::size_t begin);
 
-// True if a quotation begins at `begin` and goes on to the end of the text.
+// Returns true if a quotation begins at `begin` and is not closed until the end of the text.
 bool is_unclosed_quote(std::string_view yaml, std::size_t begin);
 
 }  // namespace telens::config

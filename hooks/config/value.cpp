@@ -10,7 +10,7 @@
 namespace telens::config {
 namespace {
 
-// A message quotes at most this much of a value.
+// The maximum length of a value in a message.
 constexpr std::size_t kDescribedLength = 60;
 
 std::string json_string(std::string_view text) {
@@ -34,14 +34,14 @@ std::string json_number(double value) {
   if (std::isnan(value)) return ".nan";
   if (std::isinf(value)) return value > 0 ? ".inf" : "-.inf";
   std::string text = fmt::format("{}", value);
-  // YAML 1.1 reads "1e+20" as a string: a real number has a point.
+  // YAML 1.1 reads "1e+20" as a string: a real number needs a point.
   if (const auto exponent = text.find('e'); text.find('.') == std::string::npos) {
     text.insert(std::min(exponent, text.size()), ".0");
   }
   return text;
 }
 
-// At most `bytes` of a longer UTF-8 text. Cuts no character.
+// Truncates a UTF-8 text to at most `bytes`, between characters.
 std::string_view shortened(std::string_view text, std::size_t bytes) {
   const auto is_continuation = [](char c) { return (c & 0xc0) == 0x80; };
   while (bytes > 0 && is_continuation(text[bytes])) --bytes;

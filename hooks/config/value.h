@@ -1,5 +1,5 @@
-// A tree of configuration values with the places where they were written. Built from YAML text
-// (hooks/config/yaml_reader.h) or, by a caller that holds a dict, from the constructors.
+// A tree of configuration values with their locations in the text. Built from YAML text
+// (hooks/config/yaml_reader.h), or by the constructors for a caller that has a dict.
 #pragma once
 
 #include <cstddef>
@@ -12,25 +12,25 @@
 
 namespace telens::config {
 
-// Where a value stands. Line and column count from 1; line 0: not from a text.
+// The location of a value. Line and column count from 1; line 0 if the value is not from a text.
 struct Location {
-  std::shared_ptr<const std::string> source;  // file name; nullptr: not known
+  std::shared_ptr<const std::string> source;  // file name; nullptr if unknown
   int line = 0;
   int column = 0;
 };
 
-// "debug.yaml:12:5", "debug.yaml", or "config" where nothing is known.
+// Returns "debug.yaml:12:5", "debug.yaml", or "config" if nothing is known.
 std::string to_string(const Location& location);
 
 class Value;
 
 struct MapEntry;
 
-// A copy shares the tree below it, which never changes: values are cheap to pass around.
+// Copies share the tree, which is immutable: values are cheap to copy.
 class Value {
  public:
   using List = std::vector<Value>;
-  using Map = std::vector<MapEntry>;  // in the order of the text; keys differ from one another
+  using Map = std::vector<MapEntry>;  // in text order, with unique keys
 
   Value() = default;  // null
   Value(std::nullptr_t) {}
@@ -55,26 +55,26 @@ class Value {
   bool is_list() const { return std::holds_alternative<Shared<List>>(data_); }
   bool is_map() const { return std::holds_alternative<Shared<Map>>(data_); }
 
-  // The value as the kind that the name says; another kind throws std::bad_variant_access.
+  // Returns the value as the named kind; throws std::bad_variant_access for another kind.
   bool as_bool() const { return std::get<bool>(data_); }
   std::int64_t as_integer() const { return std::get<std::int64_t>(data_); }
-  double as_number() const;  // an integer too
+  double as_number() const;  // also accepts an integer
   const std::string& as_string() const { return *std::get<Shared<std::string>>(data_); }
   const List& as_list() const { return *std::get<Shared<List>>(data_); }
   const Map& as_map() const { return *std::get<Shared<Map>>(data_); }
 
-  // The value of a key of a map; nullptr where the key is absent or this is no map.
+  // Returns the value of a key, or nullptr if the key is absent or this is not a map.
   const Value* find(std::string_view key) const;
 
-  // This map with the key set to (or, if present, replaced by) the value; with all entries of
-  // `over` set likewise; with the key removed.
+  // Return a copy of this map with the key set to the value, with all entries of `over` set, or
+  // with the key removed. Setting a present key replaces its value.
   Value with(std::string_view key, Value value) const;
   Value with_all(const Map& over) const;
   Value without(std::string_view key) const;
 
   const Location& location() const { return location_; }
 
-  // Equal trees; locations do not matter, 1 and 1.0 differ, the order of a map's keys does matter.
+  // Compares trees. Locations are ignored, 1 and 1.0 differ, and the order of a map's keys matters.
   friend bool operator==(const Value& a, const Value& b);
 
  private:
@@ -98,14 +98,14 @@ struct MapEntry {
 // The longest text that a message quotes, in bytes.
 inline constexpr std::size_t kLongestQuote = 100;
 
-// The text, or its first `bytes` followed by "...". Cuts no UTF-8 character.
+// Returns the text, or its first `bytes` followed by "...", cut between UTF-8 characters.
 std::string quotable(std::string_view text, std::size_t bytes = kLongestQuote);
 
-// The value in words for an error message: "the list [1, 2]", "the string 'a'", "null". A long text
-// is cut.
+// Describes the value for an error message: "the list [1, 2]", "the string 'a'", "null". A long
+// text is truncated.
 std::string describe(const Value& value);
 
-// The value as JSON, which is YAML too. Infinities and NaN are written as YAML has them (.inf).
+// Returns the value as JSON, which is also YAML. Infinities and NaN use YAML's syntax (.inf).
 std::string to_json(const Value& value);
 
 }  // namespace telens::config

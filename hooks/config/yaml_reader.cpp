@@ -23,15 +23,15 @@
 namespace telens::config {
 namespace {
 
-// Values after the expansion of aliases; stops a text whose aliases multiply.
+// Values after the expansion of aliases: rejects a text whose aliases multiply.
 constexpr std::size_t kMaxValues = 1'000'000;
 
 // Bytes of keys and texts after the expansion of aliases. Texts are shared, but messages, JSON and
 // run files hold copies.
 constexpr std::size_t kMaxBytes = 64 << 20;
 
-// Lists and mappings in one another, aliases expanded. A config needs about ten; what walks a tree
-// calls itself once a level.
+// Levels of nested lists and mappings, with aliases expanded. A config needs about ten. Functions
+// that walk a tree recurse once per level.
 constexpr std::size_t kMaxLevels = 100;
 
 constexpr std::string_view kMergeKey = "<<";
@@ -39,50 +39,50 @@ constexpr std::string_view kPlainTag = "?";
 constexpr std::string_view kQuotedTag = "!";
 constexpr std::string_view kYamlTags = "tag:yaml.org,2002:";
 
-// True if the tag is YAML's own tag of this kind, "str" or "merge" for example.
+// Returns true if the tag is YAML's own tag of this kind, for example "str" or "merge".
 bool is_yaml_tag(std::string_view tag, std::string_view kind) {
   return tag.starts_with(kYamlTags) && tag.substr(kYamlTags.size()) == kind;
 }
 
-// Text that is valid YAML, but no config.
+// Text that is valid YAML, but not a config.
 struct RefusedYaml : YAML::Exception {
   using YAML::Exception::Exception;
 };
 
-// How large a value is, aliases expanded.
+// The size of a value with aliases expanded.
 struct TreeSize {
   std::size_t values = 1;
   std::size_t bytes = 0;
-  std::size_t levels = 0;  // lists and mappings in one another
+  std::size_t levels = 0;  // nested lists and mappings
 };
 
-// A list or map whose end has not come yet.
+// A list or map whose end has not been read yet.
 struct OpenNode {
   bool is_map = false;
-  std::optional<std::size_t> bracket;  // where it stands in the text; none: a block
+  std::optional<std::size_t> bracket;  // position in the text; nullopt for a block
   Location location;
   YAML::anchor_t anchor = YAML::NullAnchor;
   TreeSize size{.levels = 1};  // so far
   Value::List items;
   Value::Map entries;
-  std::unordered_map<std::string, Location> key_locations;  // by key, where it stands first
+  std::unordered_map<std::string, Location> key_locations;  // by key, the first location
   std::optional<std::string> key;                           // whose value comes next
   Location key_location;
   bool merges = false;  // the key is a merge key
   std::optional<Value> merged;
 };
 
-// Builds the Value while yaml-cpp parses. (yaml-cpp's own node tree loses duplicate keys' places,
-// knows no merge keys and may be cyclic.)
+// Builds the Value while yaml-cpp parses. yaml-cpp's node tree loses the locations of duplicate
+// keys, does not support merge keys, and may be cyclic.
 class Builder : public YAML::EventHandler {
  public:
-  // `yaml` is the text that is parsed.
+  // `yaml` is the text to parse.
   Builder(std::string_view source, std::string_view yaml, ErrorList& errors)
       : source_(std::make_shared<const std::string>(source)), yaml_(yaml), errors_(errors) {}
 
   const Value& root() const { return root_; }
 
-  // The bracket without an end for which the text cannot be parsed beyond `mark`.
+  // Returns the unclosed bracket that prevents parsing beyond `mark`.
   std::optional<Unclosed> unclosed_bracket(const YAML::Mark& mark) const {
     const auto outermost =
         std::ranges::find_if(open_, [](const OpenNode& node) { return node.bracket.has_value(); });
@@ -151,7 +151,7 @@ class Builder : public YAML::EventHandler {
     open_.back().bracket = static_cast<std::size_t>(mark.pos);
   }
 
-  // yaml-cpp takes the end of the text for the end of a quotation.
+  // yaml-cpp accepts the end of the text as the end of a quotation.
   void refuse_unclosed_quote(const YAML::Mark& mark) const {
     if (mark.is_null() || !is_unclosed_quote(yaml_, static_cast<std::size_t>(mark.pos))) return;
     throw RefusedYaml(mark, fmt::format("not valid YAML: the {} that begins here has no end",
@@ -219,8 +219,9 @@ class Builder : public YAML::EventHandler {
     take(std::move(value), node.size, node.anchor, YAML::Mark::null_mark());
   }
 
-  // Own keys win over merged ones, earlier merged maps over later ones. In PyYAML's order: each map
-  // in turn sets its keys, the last merged one first; a key stays where it was set first.
+  // A map's keys override merged ones, and earlier merged maps override later ones. The order is
+  // PyYAML's: each map in turn sets its keys, starting with the last merged one; a key keeps its
+  // first position.
   Value merge(Value::Map own, const std::optional<Value>& merged) {
     if (!merged) return Value(std::move(own));
     Value::Map all;
@@ -302,13 +303,14 @@ class Builder : public YAML::EventHandler {
   std::map<YAML::anchor_t, std::pair<Value, TreeSize>> anchors_;
 };
 
-// Without its byte order mark, which yaml-cpp does not count.
+// Removes the byte order mark, which yaml-cpp does not count.
 std::string_view without_mark(std::string_view yaml) {
   constexpr std::string_view kMark = "\xef\xbb\xbf";
   return yaml.starts_with(kMark) ? yaml.substr(kMark.size()) : yaml;
 }
 
-// The tab in the indentation of the line at which yaml-cpp stumbled; it says "illegal map value".
+// Returns the tab in the indentation of the line at which yaml-cpp failed; yaml-cpp reports only
+// "illegal map value".
 std::optional<YAML::Mark> indenting_tab(std::string_view yaml, const YAML::Mark& mark) {
   for (int line = 0; line < mark.line; ++line) {
     const std::size_t end = yaml.find('\n');
@@ -325,10 +327,10 @@ std::optional<YAML::Mark> indenting_tab(std::string_view yaml, const YAML::Mark&
 }  // namespace
 
 Value read_yaml(std::string_view yaml, std::string_view source_name, ErrorList& errors) {
-  // Places in the text are yaml-cpp's, which reads other encodings as UTF-8.
+  // Locations in the text are yaml-cpp's, which reads other encodings as UTF-8.
   const bool is_utf8 = !is_utf16_or_utf32(yaml);
   Builder builder(source_name, is_utf8 ? without_mark(yaml) : std::string_view(), errors);
-  // yaml-cpp takes any byte, and stumbles over something else much later.
+  // yaml-cpp accepts any byte and reports a different error much later.
   const auto bad = is_utf8 ? first_bad_byte(yaml) : std::nullopt;
   if (bad) {
     errors.add({std::make_shared<const std::string>(source_name), static_cast<int>(bad->line),
@@ -346,7 +348,7 @@ Value read_yaml(std::string_view yaml, std::string_view source_name, ErrorList& 
       errors.add(rest.root().location(),
                  "a second YAML document ('---'); a config is one document");
     }
-    // An empty text has no node with a place of its own.
+    // An empty text produces no node and thus no location.
     return first.is_null() ? Value(first, builder.locate(YAML::Mark())) : first;
   } catch (const RefusedYaml& error) {
     errors.add(builder.locate(error.mark), "{}", std::string(error.msg));

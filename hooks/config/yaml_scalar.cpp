@@ -1,4 +1,4 @@
-// The YAML 1.1 scalars, as PyYAML's resolver tells them apart.
+// The YAML 1.1 scalars, classified like PyYAML's resolver.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -34,13 +34,13 @@ std::string without_underscores(std::string_view text) {
   return result;
 }
 
-// The digits of an integer, with a minus sign where it has one, and their base.
+// The digits of an integer, with a minus sign if negative, and their base.
 struct IntegerText {
   std::string digits;
   int base = 10;
 };
 
-// Base 2, 8, 10 or 16; underscores separate digits. Nothing for another scalar.
+// Parses base 2, 8, 10 or 16, with underscores between digits. Returns nullopt for other scalars.
 std::optional<IntegerText> integer_text(std::string_view text) {
   const bool negative = text.starts_with('-');
   if (negative || text.starts_with('+')) text.remove_prefix(1);
@@ -67,7 +67,7 @@ std::from_chars_result parse(const IntegerText& text, std::int64_t& value) {
   return std::from_chars(begin, begin + text.digits.size(), value, text.base);
 }
 
-// Too large for 64 bits: not an integer.
+// Returns nullopt if the integer exceeds 64 bits.
 std::optional<std::int64_t> parse_integer(std::string_view text) {
   const auto integer = integer_text(text);
   if (!integer) return std::nullopt;
@@ -79,7 +79,7 @@ std::optional<std::int64_t> parse_integer(std::string_view text) {
   return value;
 }
 
-// True for a text such as "e+5". YAML 1.1 wants the sign, so that 1.0e5 is a string.
+// Returns true for a text such as "e+5". YAML 1.1 requires the sign, so 1.0e5 is a string.
 bool is_exponent(std::string_view text) {
   return text.size() > 2 && (text[0] == 'e' || text[0] == 'E') &&
          (text[1] == '-' || text[1] == '+') && all_of_digits(text.substr(2), "0123456789");

@@ -1,4 +1,4 @@
-// Sums of all reads of one tensor on the host: micro-batches of a step, then ranks of a
+// Sums over all reads of a tensor on the host: the micro-batches of a step, then the ranks of a
 // group. No LibTorch.
 #pragma once
 
@@ -14,11 +14,11 @@
 
 namespace telens {
 
-// The words of one struct of core/ops/statistics_layout.h.
+// The words of a struct in core/ops/statistics_layout.h.
 template <typename Sums>
 using WordsOf = std::array<std::int64_t, sizeof(Sums) / sizeof(std::int64_t)>;
 
-// One struct of core/ops/statistics_layout.h from the words of an operator, and back.
+// Converts a struct of core/ops/statistics_layout.h from and to an operator's words.
 template <typename Sums>
 Sums from_words(std::span<const std::int64_t> words) {
   WordsOf<Sums> copy{};
@@ -37,22 +37,22 @@ void append_words(std::vector<std::int64_t>& words, const Sums& sums) {
 }
 
 // The words of `telens::statistics`, typed. Adding parts in any order and grouping gives the same
-// counters and extremes as one read of the whole, and the same sums to rounding.
+// counters and extremes as one read of the whole, and the same sums up to rounding.
 class StatisticsAccumulator {
  public:
   explicit StatisticsAccumulator(std::size_t casts = 0) : casts_(casts) {}
 
-  // words: what the operator returned, statistics_words(casts) of them.
+  // words: the operator's result, statistics_words(casts) words.
   void add(std::span<const std::int64_t> words);
   void merge(const StatisticsAccumulator& other);
 
-  // Nothing, or empty tensors only, came: there is no value to record.
+  // Returns true if no elements were added and thus nothing can be recorded.
   bool empty() const { return tensor_.numel == 0; }
 
   const TensorSums& tensor() const { return tensor_; }
   const std::vector<CastSums>& casts() const { return casts_; }
 
-  // The same layout that add takes: for a collective.
+  // Returns the words in the layout that `add` accepts, for a collective.
   std::vector<std::int64_t> words() const;
 
  private:

@@ -1,5 +1,5 @@
-// The effect of a block format on the blocks of one copy of a tensor: sums over micro-batches, the
-// worst blocks, and how often each scale occurs. No LibTorch.
+// The effect of a block format on the blocks of a tensor's copy: sums over micro-batches, the worst
+// blocks, and a histogram of scales. No LibTorch.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace telens {
 
-// Position of a block, in units of blocks.
+// Position of a block, counted in blocks.
 struct BlockPlace {
   std::int64_t row = 0;
   std::int64_t column = 0;
@@ -27,14 +27,14 @@ struct WorstBlock {
   BlockPlace place;
 };
 
-// The k blocks with the largest values: a NaN first, of equal ones the one that came first. Blocks
-// with 0 are not bad.
+// The k blocks with the largest values. NaN is largest; among equal values the first added is
+// first. Blocks with value 0 are not listed.
 class WorstBlocks {
  public:
   explicit WorstBlocks(std::size_t k = 0) : k_(k) {}
 
   void add(const WorstBlock& block);
-  const std::vector<WorstBlock>& list() const { return list_; }  // the worst first
+  const std::vector<WorstBlock>& list() const { return list_; }  // worst first
 
  private:
   std::size_t k_;
@@ -44,7 +44,7 @@ class WorstBlocks {
 // The bins of scales: the codes of E8M0 and E4M3, the exponent fields of FP32.
 inline constexpr std::size_t kScaleBins = 256;
 
-// The bin of the largest finite scale under a mode of blocks. The smallest is bin 0 in all of them.
+// The bin of the largest finite scale of a block mode. The smallest scale is bin 0 in all modes.
 constexpr std::size_t largest_scale_bin(ScalingMode mode) {
   return scheme(mode).scale_format == FormatId::e4m3 ? 0x7E : 0xFE;
 }
@@ -54,16 +54,16 @@ class BlockSums {
   BlockSums() = default;
   explicit BlockSums(std::size_t worst) : by_underflows_(worst), by_mse_(worst) {}
 
-  // A block that has elements, and the bin of its scale.
+  // Adds a block that has elements, and the bin of its scale.
   void add(const BlockErrors& block, std::size_t scale_bin, ScalingMode mode, BlockPlace place);
 
   std::int64_t blocks() const { return blocks_; }
-  // How many blocks have a scale of each bin.
+  // Returns the number of blocks for each bin of scales.
   const std::array<std::int64_t, kScaleBins>& scales() const { return scales_; }
   const WorstBlocks& by_underflows() const { return by_underflows_; }  // in percent
   const WorstBlocks& by_mse() const { return by_mse_; }
 
-  // In the order of kBlockStatistics, in percent; of no block NaN.
+  // In the order of kBlockStatistics, in percent; NaN without blocks.
   std::vector<double> values() const;
 
  private:

@@ -18,7 +18,7 @@ using config::Worse;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// The IEEE sum over all elements, given a sum over the finite ones.
+// Returns the IEEE sum over all elements, given the sum over the finite ones.
 double with_infinities(const TensorSums& sums, double finite_sum) {
   if (sums.nan > 0 || (sums.posinf > 0 && sums.neginf > 0)) return kNan;
   if (sums.posinf > 0) return kInf;
@@ -26,7 +26,7 @@ double with_infinities(const TensorSums& sums, double finite_sum) {
   return finite_sum;
 }
 
-// The IEEE sum over magnitudes or squares, given that over the finite ones.
+// Returns the IEEE sum over magnitudes or squares, given the sum over the finite ones.
 double with_infinite_magnitudes(const TensorSums& sums, double finite_sum) {
   if (sums.nan > 0) return kNan;
   return sums.posinf + sums.neginf > 0 ? kInf : finite_sum;
@@ -37,31 +37,32 @@ double standard_deviation(const TensorSums& sums) {
   return std::sqrt(sums.m2 / static_cast<double>(sums.numel - 1));
 }
 
-// NaN with a NaN or Inf, and of equal elements, as scipy.stats.kurtosis(fisher=False).
+// NaN if an element is NaN or Inf, or if all are equal, like scipy.stats.kurtosis(fisher=False).
 double kurtosis(const TensorSums& sums) {
   const CentralMoments& moments = sums.moments;
   if (moments.count < sums.numel) return kNan;
   return static_cast<double>(moments.count) * moments.m4 / (moments.m2 * moments.m2);
 }
 
-// 0 without nonzero elements; NaN with a NaN; Inf if some, NaN if all nonzero elements are Inf.
+// 0 without nonzero elements; NaN if an element is NaN or all nonzero elements are Inf; Inf if only
+// some are Inf.
 double dynamic_range(const TensorSums& sums) {
   if (sums.nan > 0) return kNan;
   if (sums.zeros == sums.numel) return 0;
   return std::log2(amax(sums)) - std::log2(sums.smallest_nonzero);
 }
 
-// NaN if a block has a NaN, or no nonzero elements but Inf.
+// NaN if a block has a NaN, or if all its nonzero elements are Inf.
 double max_blockwise_dynamic_range(const BlockRanges& ranges) {
   return ranges.blocks == 0 || ranges.nan_blocks > 0 ? kNan : std::log2(ranges.max_ratio);
 }
 
-// A scale's value; nullopt where no read found one.
+// A value of a scale; nullopt if no read found one.
 std::optional<double> known(std::int64_t count, double value) {
   return count > 0 ? std::optional(value) : std::nullopt;
 }
 
-// nullopt where no row chooses.
+// nullopt if every row is blind, nonfinite or has a single key.
 std::optional<double> mean_of_rows(const ScoreSums& sums, double sum) {
   return known(sums.choosing, sum / static_cast<double>(sums.choosing));
 }
@@ -71,7 +72,7 @@ std::optional<double> percent_of_rows(const ScoreSums& sums, std::int64_t rows) 
   return known(all, percent(rows, all));
 }
 
-// ---- rows. Each has the finish function beside its name: adding a statistic adds a row here.
+// ---- rows. Each row names its finish function: adding a statistic means adding a row here.
 
 using Tensor = double (*)(const TensorSums&);
 using Cast = double (*)(const CastSums&);
@@ -122,7 +123,7 @@ Rows tensor_values() {
   };
 }
 
-// How many elements of the high-precision tensor there are of a kind.
+// Counts of elements of the high-precision tensor by kind.
 Rows tensor_counts() {
   return {
       {.name = "numel",
@@ -166,7 +167,7 @@ Rows tensor_counts() {
   };
 }
 
-// How far apart the magnitudes of the high-precision tensor lie.
+// Ratios of the largest and smallest magnitudes of the high-precision tensor.
 Rows tensor_ranges() {
   return {
       {.name = "cur_amax", .doc = "max |x|", .finish = Tensor(amax), .panel = {.place = 5}},
@@ -180,7 +181,7 @@ Rows tensor_ranges() {
   };
 }
 
-// Statistics of a cast, in percent of all elements or as counts.
+// Statistics of a cast, as percentages of the elements or as counts.
 Rows cast_statistics() {
   return {
       {.name = "underflows%",
@@ -211,7 +212,7 @@ Rows cast_statistics() {
   };
 }
 
-// Statistics of the one scale of a tensor: hooks/statistics/scale_sums.h.
+// Statistics of a per-tensor scale: hooks/statistics/scale_sums.h.
 Rows scale_statistics() {
   return {
       {.name = "scale_staleness",

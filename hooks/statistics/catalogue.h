@@ -1,6 +1,6 @@
-// The statistics of TELens, a row each, and the values that rows make of sums. The configuration,
-// the engine, ranks, the command and the docs take all that they know of a statistic from its row.
-// No LibTorch.
+// The statistics of TELens, one row each, and the values that rows compute from sums. The
+// configuration, the engine, ranks, the command and the docs take everything about a statistic from
+// its row. No LibTorch.
 #pragma once
 
 #include <optional>
@@ -20,23 +20,23 @@ using config::StatisticId;
 using config::StatisticKind;
 using config::StatisticSource;
 
-// In the order of the documentation. The order carries no other meaning: files store names.
+// In the order of the documentation. Nothing else depends on the order: files store names.
 std::span<const config::StatisticDescription> builtin_statistics();
 
 // The row of a built-in statistic, "std" or "underflows%".
-StatisticId find_statistic(std::string_view name);  // nullptr: there is none
+StatisticId find_statistic(std::string_view name);  // nullptr if there is none
 StatisticId statistic(std::string_view name);       // throws InternalError if there is none
 
-// The rows of a source.
+// Returns the rows of a source.
 std::vector<StatisticId> statistics_from(StatisticSource source);
-// Its counters, for a tensor or a cast.
+// Returns the counters of a source, which is a tensor or a cast.
 const std::vector<StatisticId>& counters_from(StatisticSource source);
 
 std::vector<std::string> get_names(std::span<const StatisticId> statistics);
 
-// Each throws InternalError for a statistic of another source. A tensor without elements has counts
-// of 0, all else is NaN, and no value of a scale; no value of an attention none of whose queries
-// chooses, or that has none.
+// Throw InternalError for a statistic of another source. For a tensor without elements, counts are
+// 0, a scale has no value, and everything else is NaN. An attention has no value if none of its
+// rows is `choosing` (core/ops/attention_statistics_layout.h), or if it has no rows.
 double finish(StatisticId statistic, const TensorSums& sums);
 double finish(StatisticId statistic, const CastSums& sums);
 std::optional<double> finish(StatisticId statistic, const ScaleSums& sums);

@@ -24,7 +24,7 @@ void check_bin(const Histogram& histogram, std::int64_t bin) {
 
 // ---- all codes
 
-// use(code, value, count) for each bin of a histogram over all codes.
+// Calls use(code, value, count) for each bin of a histogram over all codes.
 template <typename Use>
 void for_each_code(const Histogram& histogram, const Use& use) {
   if (histogram.name.bins != HistogramBins::codes) {
@@ -41,8 +41,8 @@ void for_each_code(const Histogram& histogram, const Use& use) {
   dispatch_high_precision_format(histogram.name.format, "histogram", visit);
 }
 
-// Sums of finite elements. 64 bits of mantissa: products of a code's 11 bits and a count are exact
-// up to 2^53 elements, and squares up to 2^42.
+// Sums of finite elements. With 64 bits of mantissa, products of a code's 11 bits and a count are
+// exact up to 2^53 elements, and squares up to 2^42.
 struct ExactSums {
   long double sum = 0;
   long double l1 = 0;
@@ -64,7 +64,7 @@ ExactSums exact_sums(const Histogram& histogram) {
 
 // ---- exponents
 
-// A bin's elements x with low <= |x| <= high; NaN: both NaN.
+// Bounds low <= |x| <= high of a bin's elements x; both NaN for NaN.
 struct Magnitudes {
   double low;
   double high;
@@ -84,7 +84,7 @@ Magnitudes magnitudes_of_exponent_bin(std::int64_t bin) {
   return {std::ldexp(1.0, exponent), std::ldexp(2 - 1 / steps, exponent)};
 }
 
-// use(magnitudes, count) for each bin of any histogram.
+// Calls use(magnitudes, count) for each bin of any histogram.
 template <typename Use>
 void for_each_bin(const Histogram& histogram, const Use& use) {
   if (histogram.name.bins == HistogramBins::codes) {
@@ -104,7 +104,7 @@ void for_each_bin(const Histogram& histogram, const Use& use) {
 
 // ---- casts
 
-// The cast of an element of a given magnitude.
+// The cast of an element with a given magnitude.
 template <typename Fp8>
 struct MagnitudeCast {
   float scale;
@@ -267,7 +267,8 @@ CastBounds compute_cast_bounds(const Histogram& histogram, FormatId fp8_format,
       bounds.numel += count;
       if (!std::isfinite(x.high)) bounds.nonfinite += count;
       if (std::isnan(x.low)) return;
-      // The larger scale makes large numbers overflow, the smaller one small numbers vanish.
+      // With the larger scale, large numbers overflow; with the smaller one, small numbers
+      // underflow.
       add_if(largest.underflows(x.high), smallest.underflows(x.low), count, bounds.underflows);
       add_if(smallest.overflows(x.low), largest.overflows(x.high), count, bounds.overflows);
       add_if(smallest.clips(x.low), largest.clips(x.high), count, bounds.saturated);

@@ -1,6 +1,6 @@
-// Statistics of a tensor from a histogram of its values, after the run. A histogram over all codes
-// loses nothing but the order of the elements: counters are those of one read of the tensor, sums
-// are correctly rounded. An exponent histogram gives bounds. No LibTorch.
+// Computes statistics of a tensor from a histogram of its values, after the run. A histogram over
+// all codes loses only the order of the elements: counters equal those of one read of the tensor,
+// and sums are correctly rounded. An exponent histogram gives bounds. No LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 
 namespace telens {
 
-// A bin of core/ops/histogram_layout.h and how many elements fell into it.
+// A bin of core/ops/histogram_layout.h and the number of its elements.
 struct BinCount {
   std::int64_t bin = 0;
   std::int64_t count = 0;
 };
 
-// `bins` in any order; those without elements may be left out. Throws UsageError for a bin that its
-// kind of histogram does not have.
+// `bins` in any order; empty bins are optional. Functions throw UsageError for a bin that the kind
+// of histogram does not have.
 struct Histogram {
   HistogramName name;
   std::span<const BinCount> bins;
@@ -28,7 +28,8 @@ struct Histogram {
 
 // ---- exact, from any histogram
 
-// Whole numbers, exact up to 2^53: counts of a damaged file may add up to more than 2^63.
+// Integers, exact up to 2^53. They are double because counts of a damaged file may sum to more than
+// 2^63.
 struct NonFiniteCounts {
   double nans = 0;
   double infinities = 0;
@@ -36,45 +37,45 @@ struct NonFiniteCounts {
   double all() const { return nans + infinities; }
 };
 
-// Bins that its kind of histogram does not have count for nothing.
+// Ignores bins that the kind of histogram does not have.
 NonFiniteCounts count_nonfinite(const Histogram& histogram);
 
-// ---- exact, from histograms over all codes; UsageError for others
+// ---- exact, from histograms over all codes; throws UsageError for others
 
 TensorSums compute_tensor_sums(const Histogram& histogram);
 
-// The sums of a saturating cast to the FP8 format: core/ops/statistics_layout.h.
+// Returns the sums of a saturating cast to the FP8 format: core/ops/statistics_layout.h.
 CastSums compute_cast_sums(const Histogram& histogram, FormatId fp8_format, float scale);
 
-// ---- bounds, from any histogram; exact ones, low == high, from those over all codes
+// ---- bounds, from any histogram; exact (low == high) from histograms over all codes
 
 struct Bounds {
   double low = 0;
   double high = 0;
 };
 
-// Counts of elements, and what of them is known.
+// Counts of elements, and bounds of their statistics.
 struct CastBounds {
   std::int64_t numel = 0;
   std::int64_t nonfinite = 0;
-  Bounds underflows;  // these three are counts, with the meaning of CastSums
+  Bounds underflows;  // these three are counts, as in CastSums
   Bounds overflows;
   Bounds saturated;
 };
 
 void merge(CastBounds& into, const CastBounds& part);
 
-// max |x|: 0 without an element, NaN with a NaN, Inf with an Inf.
+// max |x|: 0 without elements, NaN with a NaN, Inf with an Inf.
 Bounds compute_amax(const Histogram& histogram);
 
-// The same for a scale that is only known to lie between two.
+// Like compute_cast_sums, for a scale of which only bounds are known.
 CastBounds compute_cast_bounds(const Histogram& histogram, FormatId fp8_format,
                                const Bounds& scale);
 
 // ---- by magnitude
 
-// Elements of either sign, by the exponent e of 2^e <= |x| < 2^(e+1). Of an exponent histogram all
-// subnormals count under the largest one's.
+// Elements of either sign, by the exponent e of 2^e <= |x| < 2^(e+1). In an exponent histogram,
+// subnormals have no individual exponents and count under the largest one's.
 struct MagnitudeCounts {
   std::int64_t numel = 0;
   std::int64_t zeros = 0;

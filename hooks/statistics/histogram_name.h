@@ -1,5 +1,5 @@
-// The names under which histograms are recorded, where other records have their statistic:
-// "exponent_histogram_bf16", "code_histogram_fp16". No LibTorch.
+// The names under which histograms are recorded, in the column that has the statistic of other
+// records: "exponent_histogram_bf16", "code_histogram_fp16". No LibTorch.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,11 @@
-// A share in percent, as every statistic gives it.
+// Shares in percent.
 #pragma once
 
 #include <cstdint>
 
 namespace telens {
 
-// NaN if the whole is nothing.
+// NaN if `whole` is 0.
 inline double percent(std::int64_t part, std::int64_t whole) {
   return 100.0 * static_cast<double>(part) / static_cast<double>(whole);
 }

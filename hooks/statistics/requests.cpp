@@ -5,7 +5,7 @@
 namespace telens {
 namespace {
 
-// The index of the value, which is added where it is new.
+// Returns the index of the value; appends it if it is new.
 template <typename T>
 std::size_t find_index(std::vector<T>& values, const T& value) {
   const auto found = std::find(values.begin(), values.end(), value);
@@ -19,7 +19,7 @@ bool reads_a_cast(StatisticId statistic) {
   return source == StatisticSource::cast || source == StatisticSource::scale;
 }
 
-// The format to which a recipe that does not run would have cast.
+// The target format of a recipe that is not running.
 FormatId what_if_format(RecipeId recipe, const std::optional<RunningCast>& running) {
   if (is_packed_fp4(recipe)) return FormatId::e2m1;
   const FormatId format = running ? running->format : FormatId::e4m3;

@@ -1,5 +1,5 @@
-// How well the one scale of a tensor fits it: what the reads of an iteration say together, and what
-// is remembered of the last observed iteration. No LibTorch.
+// How well a per-tensor scale fits its tensor: the result of an iteration's reads, and the memory
+// of the last observed iteration. No LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -11,50 +11,50 @@
 
 namespace telens {
 
-// The origin of one read's scale, beside its value.
+// The origin of a scale in one read, in addition to its value.
 struct ScaleOrigin {
-  double largest = 0;       // finite value of the format that is cast to
-  std::int64_t margin = 0;  // bits that delayed scaling leaves free above the amax
-  // How often the amax history behind the scale has been updated; nullopt: the scale was made from
-  // the tensor itself.
+  double largest = 0;       // largest finite value of the target format
+  std::int64_t margin = 0;  // bits that delayed scaling reserves above the amax
+  // Number of updates of the amax history from which the scale was computed; nullopt if the scale
+  // was computed from the tensor itself.
   std::optional<std::int64_t> updates = std::nullopt;
 };
 
 // One read of a tensor.
 struct ScaleRead {
   TensorSums tensor;
-  CastSums cast;  // with that one scale
+  CastSums cast;  // with the per-tensor scale
   ScaleOrigin origin;
 };
 
-// Scales of all reads of one iteration, then of several ranks: counts add up, the worst of others.
-// Staleness and headroom are NaN with a NaN in the tensor. Plain data of 8-byte fields, as those of
-// core/ops/statistics_layout.h.
+// Merges scales over the reads of an iteration, then over ranks: counts are added, otherwise the
+// worst value is kept. Staleness and headroom are NaN if the tensor has a NaN. Plain data with
+// 8-byte fields, like core/ops/statistics_layout.h.
 struct ScaleSums {
   std::int64_t elements = 0;
-  std::int64_t clipped = 0;  // finite ones that are beyond what the scale has room for
-  std::int64_t fits = 0;     // reads whose amax is not 0: one of zeros fits any scale
-  double staleness = -std::numeric_limits<double>::infinity();  // largest of them
-  double headroom = std::numeric_limits<double>::infinity();    // smallest of them
-  std::int64_t jumps = 0;                                       // reads with a scale before them
-  double jump = 0;        // the largest, up or down; up where both are equal
-  std::int64_t ages = 0;  // ranks that read anything
-  std::int64_t age = 0;   // largest of them
+  std::int64_t clipped = 0;  // finite elements beyond the scale's range
+  std::int64_t fits = 0;     // reads with a nonzero amax; zeros fit any scale
+  double staleness = -std::numeric_limits<double>::infinity();  // largest
+  double headroom = std::numeric_limits<double>::infinity();    // smallest
+  std::int64_t jumps = 0;                                       // reads with a previous scale
+  double jump = 0;        // the largest, up or down; up if both are equal
+  std::int64_t ages = 0;  // ranks with a read
+  std::int64_t age = 0;   // largest
 };
 
 void merge(ScaleSums& into, const ScaleSums& part);
 
-// The last scale of a tensor.
+// Remembers the last scale of a tensor.
 class ScaleMemory {
  public:
-  // The reads of one iteration, in their order; iterations in theirs.
+  // Merges the reads of an iteration, in order. Iterations must be added in order too.
   ScaleSums add(std::int64_t iteration, std::span<const ScaleRead> reads);
 
  private:
   struct Last {
     double scale_inv = 0;
     std::int64_t updates = 0;
-    std::int64_t updated = 0;  // in which iteration that number was first seen
+    std::int64_t updated = 0;  // the iteration in which that number first occurred
   };
 
   std::optional<Last> last_;

@@ -35,7 +35,7 @@ bool parse_whole(std::string_view text, Integer& value) {
   return error == std::errc{} && end == text.data() + text.size();
 }
 
-// Cuts "_block_size_32_dims_1" from the end; nullopt: it is there, but wrong.
+// Removes "_block_size_32_dims_1" from the end; nullopt if it is present but invalid.
 std::optional<BlockShape> remove_block(std::string_view& text) {
   BlockShape block;
   const auto begin = text.find(kBlockSize);

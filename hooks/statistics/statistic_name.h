@@ -23,29 +23,30 @@ struct BlockShape {
   friend bool operator==(const BlockShape&, const BlockShape&) = default;
 };
 
-// One statistic as a user asks for it.
+// A statistic as a user requests it.
 struct StatisticName {
   StatisticId statistic = nullptr;
-  std::optional<RecipeId> what_if = std::nullopt;  // empty: the running recipe
-  bool columnwise = false;                         // the columnwise copy's values
-  std::optional<BlockShape> block = std::nullopt;  // set for StatisticSource::blocks alone
+  std::optional<RecipeId> what_if = std::nullopt;  // nullopt: the running recipe
+  bool columnwise = false;                         // true: values of the columnwise copy
+  std::optional<BlockShape> block = std::nullopt;  // only set for StatisticSource::blocks
 
   friend bool operator==(const StatisticName&, const StatisticName&) = default;
 };
 
-// Splits "fp8_block_scaling_mse_columnwise"; nullopt where no statistic of that name can be asked
-// for. The text is the whole name: a recipe before, "_columnwise" behind. Block shapes get their
-// default. `defined`: statistics of plugins and programs; null: none.
+// Parses for example "fp8_block_scaling_mse_columnwise"; nullopt if no statistic with that name can
+// be requested. The text is the complete name, with an optional recipe as prefix and "_columnwise"
+// as suffix. Block shapes get their default. `defined`: statistics of plugins and programs; may be
+// null.
 std::optional<StatisticName> parse_statistic_name(
     std::string_view text, const config::StatisticDescriptions* defined = nullptr);
 
-// The name under which values are logged, the same text that parse_statistic_name reads;
-// max_blockwise_dynamic_range becomes max_blockwise_dynamic_range_block_size_32_dims_1, with
-// "_max_over_orientations" behind for activation and weight.
+// Returns the name under which values are logged, which parse_statistic_name accepts.
+// max_blockwise_dynamic_range becomes max_blockwise_dynamic_range_block_size_32_dims_1, followed by
+// "_max_over_orientations" for activation and weight.
 std::string format_statistic_name(const StatisticName& name, TensorName tensor);
 std::string format_statistic_name(const StatisticName& name);
 
-// Every name that parse_statistic_name takes, without recipes and suffixes.
+// Returns every name that parse_statistic_name accepts, without recipes and suffixes.
 std::vector<std::string> known_statistic_names(
     const config::StatisticDescriptions* defined = nullptr);
 

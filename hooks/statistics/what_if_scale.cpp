@@ -16,7 +16,7 @@ WhatIfScale::WhatIfScale(const WhatIfRecipe& recipe, FormatId fp8_format)
   if (recipe.history < 1) raise<UsageError>("the amax history is empty; expected at least 1");
 }
 
-// A NaN in the window wins; the amax is then not finite and keeps the scale.
+// A NaN in the window is the largest value; the amax is then not finite, and the scale is kept.
 float WhatIfScale::largest_of_history() const {
   float largest = 0;
   for (const float amax : history_) largest = largest < amax || std::isnan(amax) ? amax : largest;

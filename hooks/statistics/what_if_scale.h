@@ -1,4 +1,4 @@
-// The scales that a per-tensor FP8 recipe would have had, from the amaxes that were seen. No
+// The scales that a per-tensor FP8 recipe would have used, computed from observed amaxes. No
 // LibTorch.
 #pragma once
 
@@ -10,27 +10,27 @@
 
 namespace telens {
 
-// Where the amax of a scale comes from.
+// The origin of the amax of a scale.
 enum class AmaxSource : std::uint8_t {
   current,      // the tensor itself: current scaling
-  most_recent,  // the iteration before: delayed scaling
-  max,          // the largest of the iterations before: delayed scaling
+  most_recent,  // the previous iteration: delayed scaling
+  max,          // the largest of the previous iterations: delayed scaling
 };
 
 struct WhatIfRecipe {
   AmaxSource amax = AmaxSource::current;
-  std::size_t history = 1024;  // how many earlier iterations `max` takes; at least 1
+  std::size_t history = 1024;  // number of previous iterations for `max`; at least 1
   int margin = 0;              // the scale is divided by 2^margin
   bool power_of_two = false;
 };
 
-// The formulas are those of the recipes: core/ops/scale_formula.h. Delayed scaling begins with
-// the scale 1, and its "iteration before" is the one that was fed before.
+// Uses the recipes' formulas: core/ops/scale_formula.h. Delayed scaling begins with scale 1. Its
+// previous iteration is the previous call of next().
 class WhatIfScale {
  public:
   WhatIfScale(const WhatIfRecipe& recipe, FormatId fp8_format);
 
-  // In the order of iterations: the scale with which a tensor of this amax is cast.
+  // Returns the scale for casting a tensor with this amax. Call in iteration order.
   float next(float amax);
 
  private:
@@ -38,8 +38,8 @@ class WhatIfScale {
 
   WhatIfRecipe recipe_;
   float fp8_max_;
-  float scale_ = 1;            // for the next tensor, under delayed scaling
-  std::deque<float> history_;  // newest in front
+  float scale_ = 1;            // for the next tensor, with delayed scaling
+  std::deque<float> history_;  // newest first
 };
 
 }  // namespace telens
