@@ -19,7 +19,7 @@
 namespace telens {
 
 class TELENS_EXPORT CallGate {
-  // The object behind an open gate and the number of calls of it.
+  // The target of an open gate and the number of running calls.
   struct Opening {
     void* target;
     std::shared_ptr<void> owner;
@@ -27,7 +27,7 @@ class TELENS_EXPORT CallGate {
   };
 
  public:
-  // A running call. Calls of one thread must nest.
+  // A running call. Calls from the same thread must nest.
   class TELENS_EXPORT Call {
    public:
     explicit Call(CallGate& gate);

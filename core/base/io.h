@@ -27,8 +27,8 @@ inline std::string absolute_path(const std::string& path) {
 // The largest text that the command and a session accept as a configuration or a list of names.
 inline constexpr std::size_t kMostTextBytes = 64 << 20;
 
-// Reads the stream to its end. Returns nullopt if it holds more than `most` bytes; /dev/zero has no
-// end.
+// Reads the stream to its end. Returns nullopt if it holds more than `most` bytes, for example
+// because /dev/zero never ends.
 inline std::optional<std::string> read_bounded(std::istream& stream, std::size_t most) {
   std::string text;
   constexpr std::size_t kPiece = 1 << 16;

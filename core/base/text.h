@@ -32,8 +32,8 @@ bool is_unseen(char32_t code);
 // line feeds and other characters with is_unseen() become escapes such as \n, \x1b and \u202e.
 TELENS_EXPORT std::string printable(std::string_view text);
 
-// Like printable() for text of several lines: keeps tabs and line feeds, and appends `indent` to
-// each line feed.
+// Like printable() for multi-line text: keeps tabs and line feeds, and appends `indent` to each
+// line feed.
 TELENS_EXPORT std::string printable_lines(std::string_view text, std::string_view indent = {});
 
 // Returns the terminal columns of printable text, one per character.

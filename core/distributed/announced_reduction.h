@@ -11,8 +11,8 @@
 namespace telens {
 
 struct ReductionNote {
-  const char* subject;     // prefix of each message, "autocast"
-  const char* group_name;  // of the argument, "fp8_group"
+  const char* subject;     // prefix of the messages, "autocast"
+  const char* group_name;  // the argument's name, "fp8_group"
   std::string text;        // "DelayedScaling with 12 amaxes"; equal on matching ranks
   bool reduces = true;     // false if this rank does not reduce; it does not wait then
   const char* hint;        // "give all ranks of the group one recipe"

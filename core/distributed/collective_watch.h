@@ -50,7 +50,7 @@ TELENS_EXPORT void remove(const std::shared_ptr<CollectiveWatch>& watch);
 
 CollectiveWatch::OnResult show(const CollectiveCall& call);
 
-// Like show(). Costs one integer comparison if there is no watch.
+// Like show(). Without a watch it costs one integer comparison.
 inline CollectiveWatch::OnResult begin(const CollectiveCall& call) {
   if (count.load(std::memory_order_relaxed) == 0) [[likely]] {
     return {};

@@ -1,4 +1,4 @@
-// Asynchronous collectives of one tensor over a group.
+// Asynchronous collectives of a tensor over a group.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,8 +30,8 @@ class PendingTensor {
   std::function<void()> wait_;  // empty if ready
 };
 
-// All ranks call these functions in the same order, with tensors of one dtype and (except for
-// send_rows) one shape. Empty tensors of one shape are not sent.
+// All ranks call these functions in the same order, with tensors of the same dtype and (except for
+// send_rows) the same shape. Empty tensors of the same shape are not sent.
 
 // [rows, ...] on each rank -> [ranks * rows, ...], in the order of ranks. FP8 and FP4 codes are
 // sent as the uint8 in which they are stored.
@@ -59,7 +59,7 @@ PendingTensor send_rows(const at::Tensor& x, const RowCounts& counts, const Proc
 enum class RingChannel : std::uint8_t { values, gradients };
 
 // Sends x to the next rank (the last to the first) and returns the tensor of the previous rank, of
-// x's shape. Even ranks send first, odd ranks receive first. A group of one rank gets x back.
+// x's shape. Even ranks send first, odd ranks receive first. A single-rank group gets x back.
 // is_shown: to collective watches; a ring that replaces a collective shows the collective instead.
 PendingTensor pass_to_next_rank(const at::Tensor& x, const ProcessGroupPtr& group,
                                 RingChannel channel, bool is_shown = false);

@@ -25,7 +25,7 @@ constexpr std::chrono::milliseconds kLongestWait = std::chrono::minutes(10);
 // Limits the memory of texts with changing sizes in a long training.
 constexpr std::size_t kMostTexts = 1024;
 
-// The comparisons of one group so far.
+// The comparisons of a group so far.
 struct Comparisons {
   std::uint64_t count = 0;
   // The most recent comparison whose texts this rank did not read completely, because it reported

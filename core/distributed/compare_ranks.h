@@ -1,7 +1,7 @@
-// Compares what the ranks of a group are about to do before they block in mismatched collectives.
+// Compares the next step of the ranks in a group before they block in mismatched collectives.
 //
 // Uses the group's store, not its collectives: a rank that has nothing to compare may already be in
-// the next collective, which would receive ours.
+// the next collective, which would receive our message.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@ namespace telens {
 // A statement of this rank: "{subject}: rank 0 of {group_name} {text}, rank 1 {text}; {hint}".
 struct RankClaim {
   const std::string& subject;  // a layer's name
-  const char* group_name;      // of the argument, "tp_group"
+  const char* group_name;      // the argument's name, "tp_group"
   std::string text;
   const char* hint;
   // Appended to the text, computed only if ranks compare: contents that differ in each call but

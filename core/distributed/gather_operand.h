@@ -41,7 +41,7 @@ struct OperandShard {
 PendingOperand gather_rowwise(const OperandShard& shard);
 PendingOperand gather_columnwise(const OperandShard& shard);
 
-// Receives the rows of one rank, rowwise.
+// Receives the rows of a rank, rowwise.
 using UseRows = std::function<void(std::int64_t rank, const Operand& rows)>;
 
 // Gathers the rowwise operand in a ring: each rank's rows travel from rank to rank. Calls `use` for

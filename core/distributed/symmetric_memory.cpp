@@ -44,7 +44,7 @@ const SymmetricName& find_symmetric_name(SymmetricSum how) {
   return kSymmetricNames[static_cast<std::size_t>(how) - 1];
 }
 
-// The memory of one group on one GPU that every rank can read. Old buffers are kept: a kernel of
+// The memory of a group on one GPU that every rank can read. Old buffers are kept: a kernel of
 // another rank may still read them.
 struct SymmetricBuffers {
   std::vector<at::Tensor> made;    // uint8, by increasing size

@@ -8,15 +8,16 @@
 namespace telens {
 
 // Returns the shorter timeout of the group's collectives and of its store, as set by the `timeout`
-// of init_process_group or new_group. Returns 0 if neither has a limit or if there is no store.
+// of init_process_group or new_group. Returns 0 if neither has a limit or if the group has no
+// store.
 std::chrono::milliseconds find_time_limit(const c10d::ProcessGroup& group);
 
 // Returns how long a rank waits for another one that may already be in a collective, which must not
 // time out: half of the limit, at most five minutes, since a rank may load data or compile first.
 std::chrono::milliseconds find_longest_wait(const c10d::ProcessGroup& group);
 
-// A rank waits this long without a message: ranks are rarely further apart, and then the user
-// should learn what the program waits for.
+// A rank waits this long without a message. Ranks are rarely further apart, and after that the user
+// should be informed of the wait.
 inline constexpr std::chrono::milliseconds kSilentWait = std::chrono::seconds(10);
 
 // Returns the pause between two polls of the store: a quarter of the time `waited` so far, from 5

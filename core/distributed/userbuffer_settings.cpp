@@ -1,4 +1,4 @@
-// The settings of each GEMM: Transformer Engine's defaults and the script's overrides.
+// The settings per GEMM: Transformer Engine's defaults and the script's overrides.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -61,7 +61,7 @@ const OverlappingGemm& get_gemm(const std::string& name) {
   return *found;
 }
 
-// Reads the settings of one GEMM by name.
+// Reads the settings of a GEMM by name.
 class Reader {
  public:
   Reader(const OverlappingGemm& gemm, const std::map<std::string, SettingValue>& given)

@@ -25,7 +25,7 @@ enum class OverlapMethod : std::uint8_t {
 };
 std::string_view get_name(OverlapMethod method);
 
-// The settings of one GEMM.
+// The settings of a GEMM.
 struct OverlapSettings {
   OverlapMethod method = OverlapMethod::bulk;
   bool is_reduce_scatter = false;  // else all-gather
@@ -51,7 +51,7 @@ struct Userbuffers {
   std::int64_t tp_size = 1;
   std::array<std::optional<OverlapsByGemm>, 2> by_precision = {};  // index: is FP8
 
-  // Returns nullptr if there are no settings for this precision.
+  // Returns nullptr if this precision has no settings.
   const OverlapSettings* find(std::string_view ub_name, std::string_view gemm, bool fp8) const;
 };
 
@@ -60,7 +60,7 @@ using SettingValue = std::variant<bool, std::int64_t, std::string>;
 using OverlapConfig = std::map<std::string, std::map<std::string, SettingValue>>;
 
 struct UserbufferArguments {
-  std::vector<std::int64_t> shape;  // [sequence * batch, hidden] of all ranks
+  std::vector<std::int64_t> shape;  // [sequence * batch, hidden] of every rank
   std::int64_t tp_size = 1;
   std::int64_t world_size = 1;
   struct Precision {
@@ -80,7 +80,7 @@ TELENS_EXPORT std::shared_ptr<const Userbuffers> userbuffers();
 // Returns true for "qkv", "proj", "fc1" and "fc2".
 bool is_ub_name(std::string_view name);
 
-// Resolves the settings of one precision; appends to `warnings` (userbuffer_settings.cpp).
+// Resolves the settings for a precision; appends to `warnings` (userbuffer_settings.cpp).
 OverlapsByGemm overlap_settings(const UserbufferArguments::Precision& precision,
                                 std::int64_t tp_size, std::vector<std::string>& warnings);
 

@@ -88,8 +88,8 @@ TELENS_HOST_DEVICE constexpr float decode(typename Format::Bits code) {
   }
 }
 
-// Returns the code nearest to the value, ties to even. NaN becomes Format::kNanCode of its sign;
-// E2M1 has no NaN: the result is +6 (the caller counts it).
+// Returns the code nearest to the value, ties to even. NaN becomes Format::kNanCode with its sign.
+// E2M1 cannot represent NaN: the result is +6 (the caller counts it).
 template <SignedFormat Format>
 TELENS_HOST_DEVICE constexpr typename Format::Bits encode(float value, Saturation saturation) {
   using Bits = typename Format::Bits;

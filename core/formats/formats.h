@@ -50,7 +50,7 @@ struct FloatFormat {
   static constexpr Bits kSmallestSubnormalCode = 1;
 
   // The code of a positive NaN. 8 bits: all ones, like torch and the conversion instructions of
-  // GPUs. Wider formats: the quiet NaN without payload. E2M1 has no NaN: its largest value.
+  // GPUs. Wider formats: the quiet NaN without payload. E2M1 has none; the largest value is used.
   static constexpr Bits kNanCode =
       special_codes == SpecialCodes::none ? kMaxCode
       : kWidth == 8                       ? kMagnitudeMask

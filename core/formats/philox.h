@@ -61,7 +61,7 @@ struct ElementWords {
                        stream, offset},
                       key);
   }
-  // Returns the word of one element. Selecting by bits keeps the words in GPU registers.
+  // Returns the word of an element. Selecting by bits keeps the words in GPU registers.
   TELENS_HOST_DEVICE constexpr std::uint32_t of_one(std::uint64_t index) const {
     const PhiloxCounter words = of_four(index);
     const std::uint32_t first_pair = (index & 1) != 0 ? words[1] : words[0];

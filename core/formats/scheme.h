@@ -122,7 +122,7 @@ constexpr std::string_view get_name(ScalingMode mode) { return scheme(mode).name
 constexpr std::int64_t block_length(ScalingMode mode) { return scheme(mode).block_length; }
 constexpr std::int64_t block_height(ScalingMode mode) { return scheme(mode).block_height; }
 
-// The smallest block length of all schemes.
+// The smallest block length over all schemes.
 constexpr std::int64_t smallest_block_length() {
   std::int64_t smallest = 0;
   for (const ScalingMode mode : kAllScalingModes) {

@@ -8,8 +8,8 @@
 
 namespace telens {
 
-// Returns the code of one of the two neighbors of `value`. The probability of the one away from
-// zero is the relative distance from the other, with 22 binary digits of `random` (32 uniform
+// Returns the code of a neighbor of `value`. The neighbor away from zero has a probability equal to
+// the relative distance from the other neighbor, with 22 binary digits of `random` (32 uniform
 // bits). Values beyond the range become the largest value, NaN becomes +6. Representable values
 // never change.
 TELENS_HOST_DEVICE constexpr std::uint8_t encode_e2m1_stochastically(float value,

@@ -32,7 +32,7 @@ void check_pair(const GemmDescription& description) {
   }
 }
 
-// The random Hadamard transform of one operand only cancels with that of the other.
+// The random Hadamard transforms of the two operands only cancel each other.
 void check_rotations(const GemmDescription& description, const QuantizedTensor& a,
                      const QuantizedTensor& b) {
   using Signs = std::optional<std::uint16_t>;

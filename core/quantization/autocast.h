@@ -46,13 +46,13 @@ class Region {
 
   // Returns true for the first caller, the layer whose backward ends last.
   bool claim_first() { return !std::exchange(first_claimed_, true); }
-  // Lets another layer claim: the first one has no backward after all.
+  // Allows another layer to claim, because the first one does not have a backward.
   void release_first() { first_claimed_ = false; }
 
   // Returns the number of amaxes that update(false) reduces over the group.
   std::int64_t count_reduced(const ProcessGroupPtr& group) const;
 
-  // Reduces the amaxes of one direction over their groups and updates the scales of all layers.
+  // Reduces the amaxes of a direction over their groups and updates the scales of every layer.
   void update(bool backward);
 
  private:

@@ -6,7 +6,7 @@
 
 namespace telens {
 
-// Scales come from the blocks themselves: there is no state and no calibration.
+// Scales come from the blocks themselves, so state and calibration are not needed.
 class TELENS_EXPORT BlockQuantizer : public Quantizer {
  public:
   BlockQuantizer(FormatId format, BlockOptions options, Usage usage)

@@ -24,8 +24,8 @@ class ChunkedQuantizer {
   bool needs_observation() const { return quantizes() && !scale_.defined(); }
   void observe(const at::Tensor& chunk);
 
-  // Returns uint8 codes of the chunk's shape. Delayed scaling records the amax of each chunk.
-  // Requires a quantizer.
+  // Returns uint8 codes of the chunk's shape. Delayed scaling records each chunk's amax. Requires a
+  // quantizer.
   at::Tensor quantize(const at::Tensor& chunk);
 
   // Returns the decoded codes without their scale (FP32), as GEMMs multiply them.

@@ -22,7 +22,7 @@ QuantizedTensor quantize_with_scale(const at::Tensor& x, const TensorScale& scal
   out.sizes = x.sizes().vec();
   const at::Tensor scale_inv = scaling.scale.reciprocal();
   if (usage.columnwise) {
-    // With one scale, the transposed codes are the codes of the transposed matrix.
+    // With per-tensor scaling, the transposed codes are the codes of the transposed matrix.
     auto both =
         ops::quantize_fp8_both(matrix, scaling.scale, if_defined(scaling.amax), scaling.format);
     out.columnwise = {std::move(both.transposed), scale_inv};
@@ -65,8 +65,8 @@ void quantize_with_scale_into(const at::Tensor& x, const TensorScale& scaling,
     out.rowwise.codes.copy_(codes);
     out.rowwise.scale_inv.copy_(scale_inv);
   }
-  // quantize() creates both orientations as views of one storage; a copied or loaded tensor has
-  // two.
+  // quantize() creates both orientations as views of the same storage; a copied or loaded tensor
+  // has two storages.
   const bool shared = out.rowwise.defined() && out.columnwise.defined() &&
                       out.columnwise.codes.is_alias_of(out.rowwise.codes) &&
                       out.columnwise.scale_inv.is_alias_of(out.rowwise.scale_inv);

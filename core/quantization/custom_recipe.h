@@ -12,10 +12,10 @@ namespace telens {
 struct TELENS_EXPORT CustomRecipe final : Recipe {
   // Either a quantizer, which each tensor copies because layers set the orientations of their
   // quantizers; nullptr if the GEMMs of this tensor run in high precision. Or a request: the layer
-  // keeps a history and a scale for this tensor under the requested recipe. All requests of one
-  // layer must be equal (LayerQuantization::followed).
+  // keeps a history and a scale for this tensor under the requested recipe. All requests of a layer
+  // must be equal (LayerQuantization::followed).
   using Answer = std::variant<std::shared_ptr<Quantizer>, std::shared_ptr<const DelayedScaling>>;
-  // Called for each tensor of each layer in the layer's first forward under the recipe.
+  // Called for each tensor in the layer's first forward under the recipe.
   using Factory = std::function<Answer(const QuantizerRole& role)>;
   Factory qfactory;
 

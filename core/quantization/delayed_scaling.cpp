@@ -38,7 +38,7 @@ at::Tensor resized_history(const at::Tensor& history, std::int64_t length) {
   return resized;
 }
 
-// All tensors of one direction have the same format.
+// All tensors of a direction have the same format.
 float largest_value(const Recipe& recipe, bool backward) {
   const TensorRole role = backward ? TensorRole::grad_output : TensorRole::input;
   return dispatch_fp8_format(recipe.get_format(role), "delayed scaling",
@@ -267,7 +267,7 @@ WindowUpdates::Group& WindowUpdates::find_group(const ops::WindowFormula& formul
   return groups_.emplace_back(Group{.formula = formula, .device = device, .windows = {}});
 }
 
-// Copies the scales of all windows to the host at once: one device synchronization.
+// Copies the scales in all windows to the host at once: one device synchronization.
 void WindowUpdates::warn_of_bad_scales() const {
   if (user_scales_.empty()) return;
   const at::Device device = user_scales_.front().scale.device();

@@ -19,7 +19,7 @@
 
 namespace telens {
 
-// The amax history and scales of one direction (forward or backward). All tensors are FP32.
+// The amax history and scales of a direction (forward or backward). All tensors are FP32.
 struct AmaxWindow {
   at::Tensor amax_history;  // [length, slots]; row 0 collects the running iteration
   at::Tensor scale;         // [slots]
@@ -33,7 +33,7 @@ struct AmaxWindow {
   bool defined() const { return scale.defined(); }
 };
 
-// The windows of all GEMMs of a module, stored in one tensor per direction, which Transformer
+// The windows for all GEMMs of a module, stored in one tensor per direction, which Transformer
 // Engine's scripts read and write. The slots are ordered by GEMM; each GEMM uses a view.
 class TELENS_EXPORT ModuleWindows {
  public:
@@ -41,16 +41,16 @@ class TELENS_EXPORT ModuleWindows {
   std::int64_t add_gemm() { return gemms_++; }
   std::int64_t gemms() const { return gemms_; }
 
-  // Returns the window of all GEMMs in one direction; undefined before prepare().
+  // Returns the window for all GEMMs in one direction; undefined before prepare().
   const AmaxWindow& joined(bool backward) const { return joined_[backward ? 1 : 0]; }
 
-  // Creates the windows of both directions (scales 1, history 0). If the length changes, keeps the
+  // Creates the windows for both directions (scales 1, history 0). If the length changes, keeps the
   // newest rows; if the device changes, keeps the values.
   void prepare(std::int64_t length, const at::Device& device);
   // Drops the windows.
   void forget() { joined_ = {}; }
 
-  // Sets the tensors of `window` to views of one GEMM's slots. Its counters do not change.
+  // Sets the tensors of `window` to views of a GEMM's slots. Its counters do not change.
   void view(bool backward, std::int64_t gemm, AmaxWindow& window) const;
 
  private:
@@ -69,7 +69,8 @@ struct TELENS_EXPORT DelayedScaling final : Recipe {
 
   std::int64_t margin = 0;  // the scale is divided by 2^margin
   std::int64_t amax_history_len = 1024;
-  // Scales are computed in every interval-th iteration; the history records the amaxes of all.
+  // Scales are computed in every interval-th iteration; the history records every iteration's
+  // amaxes.
   std::int64_t interval = 1;
   std::variant<AmaxAlgorithm, AmaxFunction> amax_compute_algo = AmaxAlgorithm::max;
   ScaleFunction scaling_factor_compute_algo;  // empty: fp8_max / amax
@@ -83,7 +84,7 @@ struct TELENS_EXPORT DelayedScaling final : Recipe {
                                             DelayedScalingState* state) const override;
 };
 
-// The windows of one GEMM: its part of its module's windows.
+// The windows of a GEMM: its part of its module's windows.
 class TELENS_EXPORT DelayedScalingState {
  public:
   // Adds a GEMM to `module`.
@@ -98,7 +99,7 @@ class TELENS_EXPORT DelayedScalingState {
   // ones if it has none.
   void assign(const DelayedScalingState& other);
 
-  // The window of one direction, and the slot of a role in it.
+  // The window of a direction, and the slot of a role in it.
   AmaxWindow& window(bool backward) { return windows_[backward ? 1 : 0]; }
   const AmaxWindow& window(bool backward) const { return windows_[backward ? 1 : 0]; }
   static std::int64_t slot(TensorRole role) {
@@ -109,7 +110,7 @@ class TELENS_EXPORT DelayedScalingState {
   at::Tensor scale(TensorRole role) const;
   at::Tensor running_amax(TensorRole role) const;
 
-  // Returns the windows of all GEMMs of the module.
+  // Returns the windows for all GEMMs of the module.
   const ModuleWindows& module() const { return *module_; }
 
  private:
@@ -154,8 +155,8 @@ class DelayedScalingQuantizer final : public Quantizer {
 // window changes.
 class WindowUpdates {
  public:
-  // Ignores undefined windows. The window must live until run(). Throws what the recipe's functions
-  // throw, and ShapeError if they do not return one value per slot.
+  // Ignores undefined windows. The window must live until run(). Throws exceptions of the recipe's
+  // functions, and ShapeError if they do not return one value per slot.
   void add(AmaxWindow& window, const DelayedScaling& recipe, bool backward);
 
   // Updates all windows. Warns if a user function caused a scale that is not a positive finite
@@ -185,7 +186,7 @@ class WindowUpdates {
 
   std::vector<Group> groups_;
   std::vector<UserScale> user_scales_;
-  std::vector<AmaxWindow*> updated_;  // windows of both kinds
+  std::vector<AmaxWindow*> updated_;  // both kinds of windows
   std::vector<AmaxWindow*> waiting_;  // keep their scales in this iteration
 };
 

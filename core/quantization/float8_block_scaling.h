@@ -15,7 +15,7 @@ struct TELENS_EXPORT Float8BlockScaling final : Recipe {
     fp8_gemm_fprop = {.use_split_accumulator = true};
   }
 
-  // By default scales are powers of two.
+  // By default scales are powers of 2.
   CurrentScalingOptions fp8_quant_fwd_inp = {.power_2_scale = true};
   CurrentScalingOptions fp8_quant_fwd_weight = {.power_2_scale = true};
   CurrentScalingOptions fp8_quant_bwd_grad = {.power_2_scale = true};

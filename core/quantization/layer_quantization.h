@@ -1,4 +1,4 @@
-// The quantizers of one layer and their state.
+// The quantizers of a layer and their state.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -17,12 +17,12 @@ namespace telens {
 // the values are modified in place, resized or moved to other storage.
 TELENS_EXPORT at::Tensor attach_quantized(at::Tensor values, QuantizedTensor payload);
 
-// Makes `tensor`, which has no values of its own (Python's QuantizedTensor), a handle for
-// `payload`. Both share the data: an in-place change of one is a change of the other.
+// Makes `tensor`, which has no values itself (Python's QuantizedTensor), a handle for `payload`.
+// Both share the data: an in-place change of one is a change of the other.
 TELENS_EXPORT void bind_quantized(const at::Tensor& tensor,
                                   std::shared_ptr<const QuantizedTensor> payload);
 
-// A fast check for hot paths: false means that the tensor has no payload.
+// A fast check for hot paths. Returns false if the tensor has no payload.
 inline bool may_have_quantized(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->get_backend_meta() != nullptr;
 }
@@ -31,7 +31,7 @@ inline bool may_have_quantized(const at::Tensor& tensor) {
 // since it was attached.
 TELENS_EXPORT const QuantizedTensor* find_quantized(const at::Tensor& tensor);
 
-// Returns true if `tensor` is a handle without values of its own.
+// Returns true if `tensor` is a handle without values.
 TELENS_EXPORT bool is_quantized_handle(const at::Tensor& tensor);
 
 // Returns the payload if `quantizer` would produce the same format, scaling mode and options.

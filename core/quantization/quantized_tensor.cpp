@@ -12,7 +12,7 @@
 namespace telens {
 namespace {
 
-// Returns the values of one orientation, in the shape of its codes.
+// Returns the values of an orientation, in the shape of its codes.
 at::Tensor dequantized(const QuantizedData& data, const QuantizedTensor& tensor,
                        std::int64_t columns, at::ScalarType dtype) {
   if (tensor.mode == ScalingMode::tensor) {

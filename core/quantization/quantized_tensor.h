@@ -96,7 +96,7 @@ inline bool is_quantized(const Operand& operand) {
   return std::holds_alternative<QuantizedTensor>(operand);
 }
 
-// Returns nullptr if there is no operand or if it is in high precision.
+// Returns nullptr if the operand is null or in high precision.
 inline const QuantizedTensor* quantized_or_null(const Operand* operand) {
   return std::get_if<QuantizedTensor>(operand);
 }

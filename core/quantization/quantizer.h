@@ -60,7 +60,7 @@ class TELENS_EXPORT Quantizer {
   virtual at::Tensor running_amax() const { return {}; }
 
   // Returns a quantizer with the fixed scale `scale` that does not update an amax history, for
-  // evaluation and for recomputing an earlier forward. Throws InternalError if there is no
+  // evaluation and for recomputing an earlier forward. Throws InternalError without a
   // known_scale().
   virtual std::shared_ptr<Quantizer> frozen_at(at::Tensor scale) const;
 
@@ -69,7 +69,7 @@ class TELENS_EXPORT Quantizer {
   bool follows_history() const { return history_updates().has_value(); }
 
   FormatId format() const { return format_; }
-  // The default of quantize(); layers pass the orientations of each call.
+  // The default for quantize(); layers pass the orientations for each call.
   Usage usage() const { return usage_; }
   void set_usage(Usage usage) { usage_ = usage; }
 

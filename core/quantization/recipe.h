@@ -1,4 +1,4 @@
-// A recipe: the format and scaling of each tensor of a layer, and the origin of its scales.
+// A recipe: format and scaling for each tensor of a layer, and the origin of its scales.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ constexpr bool is_backward(TensorRole role) { return role >= TensorRole::grad_ou
 // Returns Transformer Engine's name: "input", "weight", "output", "grad_output" or "grad_input".
 std::string_view get_name(TensorRole role);
 
-// Where a recipe's quantizer is used.
+// The place where a recipe's quantizer is used.
 struct QuantizerRole {
   TensorRole tensor;
   std::string_view module_type;  // "linear" or "grouped_linear"
@@ -59,7 +59,7 @@ class TELENS_EXPORT Recipe {
   // Returns the recipe's prefix in statistic names, such as "fp8_delayed_scaling".
   virtual std::string_view name() const = 0;
 
-  // Returns the quantizer of one tensor of a layer. `state` contains the layer's amax history and
+  // Returns the quantizer of a tensor of a layer. `state` contains the layer's amax history and
   // scales; nullptr if the recipe uses none.
   virtual std::shared_ptr<Quantizer> make_quantizer(TensorRole role,
                                                     DelayedScalingState* state) const = 0;

@@ -24,8 +24,8 @@ struct TokenPadding {
 
 // Returns the padding of a GEMM. a: its left operand. Tokens are the rows of the result (fprop,
 // dgrad) or the summed dimension (wgrad). Both operands have the same number of tokens and the same
-// mode, or 128-blocks of both kinds. Tokens that are a multiple of the scheme's row_multiple are
-// never padded.
+// mode, or one has 1-D and one has 2-D 128-blocks. Tokens that are a multiple of the scheme's
+// row_multiple are never padded.
 TELENS_EXPORT TokenPadding token_padding(Gemm gemm, const QuantizedTensor& a);
 
 // Returns `rows` rounded up to the 16 rows of the random Hadamard transform.

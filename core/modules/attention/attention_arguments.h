@@ -15,8 +15,8 @@ namespace telens {
 // (left, right): query i attends to keys i - left .. i + right; -1: no limit.
 using WindowSize = std::vector<std::int64_t>;
 
-// Maps scaled scores of one block, FP32 (FP64 for FP64) [samples, heads, queries, keys], to scores
-// of the same shape. place: sample, head, query and key of the first score, then the size of all
+// Maps scaled scores of a block, FP32 (FP64 for FP64) [samples, heads, queries, keys], to scores of
+// the same shape. place: sample, head, query and key of the first score, then the size of all
 // scores, [batch, heads, seq_q, seq_kv].
 using ScoreCallback = std::function<at::Tensor(at::Tensor, std::vector<std::int64_t> place)>;
 

@@ -1,4 +1,4 @@
-// The kernel that LibTorch chooses for an attention, and what rules the faster ones out.
+// The kernel that LibTorch chooses for an attention, and the reasons against faster ones.
 #pragma once
 
 #include <ATen/core/Tensor.h>

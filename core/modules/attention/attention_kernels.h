@@ -1,6 +1,6 @@
-// Transformer Engine's switches of attention kernels, for those of LibTorch's
-// scaled_dot_product_attention: NVTE_FLASH_ATTN (flash), NVTE_FUSED_ATTN (cuDNN's and the
-// memory-efficient one) and NVTE_UNFUSED_ATTN (math), 0 or 1, read in each call.
+// Transformer Engine's switches for attention kernels, applied to the kernels of LibTorch's
+// scaled_dot_product_attention: NVTE_FLASH_ATTN (flash), NVTE_FUSED_ATTN (cuDNN and
+// memory-efficient) and NVTE_UNFUSED_ATTN (math), 0 or 1, read in each call.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,8 @@ namespace telens {
 // according to NVTE_FLASH_ATTN (flash), NVTE_FUSED_ATTN (cuDNN and memory-efficient) and
 // NVTE_UNFUSED_ATTN (math). The switches are torch's, process-wide, like those of
 // torch.nn.attention.sdpa_kernel: attention on other threads is affected too, and a concurrent
-// sdpa_kernel that ends later restores the state that it found. Changes nothing if no variable is
-// 0.
+// sdpa_kernel that ends later restores the state that it found. Changes nothing unless a variable
+// is 0.
 class AllowedAttentionKernels {
  public:
   // NVTE_ALLOW_NONDETERMINISTIC_ALGO=0 allows only math on devices other than the CPU, whose

@@ -66,8 +66,8 @@ void AttentionCall::show_gradient(TensorName name, const at::Tensor& tensor,
       });
 }
 
-// Like a linear layer's (core/modules/layer/linear_layer.cpp). An attention has no weight; the
-// query's requires_grad decides whether it is trained.
+// Like LinearLayer's (core/modules/layer/linear_layer.cpp). An attention does not have a weight;
+// the query's requires_grad decides whether it is trained.
 bool AttentionLayer::is_evaluation(const Request& request) {
   if (request.training) {
     state_->has_trained = true;

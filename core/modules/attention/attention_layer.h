@@ -1,4 +1,4 @@
-// The hook points and the FP8 state of one DotProductAttention. Features only inspect its tensors.
+// The hook points and the FP8 state of a DotProductAttention. Features only inspect its tensors.
 // Gradients are inspected by tensor hooks, so that the graph does not change.
 #pragma once
 
@@ -28,8 +28,8 @@ class AttentionCall {
   // How its tensors are quantized; nullopt in high precision.
   const std::optional<Fp8Attention>& fp8() const { return fp8_; }
 
-  // A copy for one of several attentions of a forward under context parallelism: its backward does
-  // not end the region's backward.
+  // A copy for a part of a forward under context parallelism, which has several attentions: its
+  // backward does not end the region's backward.
   AttentionCall part() const {
     AttentionCall copy = *this;
     if (copy.fp8_) copy.fp8_->first_in_region = false;

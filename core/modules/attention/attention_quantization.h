@@ -1,5 +1,5 @@
-// The FP8 state of one attention: quantizers of its tensors, and what they remember from one
-// iteration to the next, in the slots that Transformer Engine's DotProductAttention has.
+// The FP8 state of an attention: the quantizers of its tensors and their state between iterations,
+// in the slots of Transformer Engine's DotProductAttention.
 #pragma once
 
 #include <ATen/core/Tensor.h>

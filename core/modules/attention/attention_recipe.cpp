@@ -107,8 +107,8 @@ bool has_blocks(const Recipe& recipe) {
   return quantizer && takes_blocks(scheme(quantizer->mode()));
 }
 
-// A four-bit recipe has no attention format. E5M2 alone is not supported for training, as in linear
-// layers.
+// A four-bit recipe has no attention format. The E5M2-only format is not supported for training, as
+// in linear layers.
 Fp8Format format_for(const Recipe& recipe) {
   if (has_one_scale(recipe)) return recipe.fp8_format;
   const auto quantizer = recipe.make_quantizer(TensorRole::input, nullptr);

@@ -11,7 +11,7 @@
 
 namespace telens {
 
-// The recipes of one attention, according to Transformer Engine's variables, read in each forward
+// The recipes of an attention, according to Transformer Engine's variables, read in each forward
 // under a recipe with fp8_dpa: NVTE_DPA_FP8_RECIPE with NVTE_DPA_FP8_FORMAT,
 // NVTE_DPA_FP8DS_AMAX_ALGO, NVTE_DPA_FP8DS_AMAX_HISTLEN, NVTE_DPA_FP8DS_REDUCE_AMAX,
 // NVTE_FP8_DPA_BWD and NVTE_DPA_FP8CS_O_in_F16. Keeps the most recent recipe: a new object would

@@ -20,7 +20,7 @@ struct ScoredAttention {
   double dropout = 0;
   double scale = 1;
   bool grouped = false;  // key and value have fewer heads than the query
-  // Takes the kernel where it is given; LibTorch is not asked elsewhere.
+  // Receives the kernel. If null, LibTorch is not queried for it.
   std::shared_ptr<ops::AttentionChoice> choice = {};
 };
 

@@ -117,7 +117,7 @@ void attend_to(Attention& attention, const ScoreBlock& block, const at::Tensor& 
       sum_over_keys(weights, attention.value(block)).div_(sum).masked_fill_(blind, 0));
 }
 
-// The gradients of one attention, block by block.
+// The gradients of an attention, block by block.
 class Gradients {
  public:
   // output_gradient, output: [batch, heads, seq_q, value size], log_sum: [batch, heads, seq_q, 1]
@@ -160,7 +160,7 @@ Gradients::Gradients(const KeptAttention& kept, const variable_list& saved,
   if (saved[kSavedOffset].defined()) offset_ = zeros(saved[kSavedOffset]);
 }
 
-// With a change, autograd follows from `plain` to `changed`.
+// If a function changes the scores, autograd records the step from `plain` to `changed`.
 at::Tensor Gradients::compute_weights(const ScoreBlock& block, at::Tensor& plain,
                                       at::Tensor& changed) {
   at::Tensor scores = attention_.plain_scores(block);

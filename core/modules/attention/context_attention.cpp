@@ -36,7 +36,7 @@ at::Tensor sequence_to_heads(const at::Tensor& x, const ProcessGroupPtr& group) 
   return exchange_parts(parts, group).movedim(0, 1).flatten(1, 2);
 }
 
-// Gathers [batch, groups, seq, size] of all ranks in natural order.
+// Gathers [batch, groups, seq, size] of every rank in natural order.
 at::Tensor gather_chunks(const at::Tensor& x, const ProcessGroupPtr& group) {
   const at::Tensor gathered = gather_sequence(x.contiguous().unsqueeze(0), group);
   return to_natural_order(gathered.movedim(0, 2).flatten(2, 3), 2, size_of(*group));
@@ -53,7 +53,7 @@ void check_heads(const QueryKeyValueHeads& heads, const ProcessGroupPtr& group) 
   }
 }
 
-// Each of this rank's two chunks attends to the keys of all ranks; under a causal mask to those up
+// Each of this rank's two chunks attends to the keys of every rank; under a causal mask to those up
 // to its end.
 at::Tensor attend_gathered(const QueryKeyValueHeads& heads, const ContextAttention& how,
                            const LocalAttention& local) {

@@ -109,7 +109,7 @@ PackedContext packed_context(const char* argument, const at::Tensor& cu_seqlens,
   const auto batch = std::ssize(chunks);
   const std::int64_t longest = batch == 0 ? 0 : *std::max_element(chunks.begin(), chunks.end());
   const auto integers = at::TensorOptions().dtype(at::kLong);
-  std::vector<at::Tensor> places;     // [2 * longest] of each sequence
+  std::vector<at::Tensor> places;     // [2 * longest] per sequence
   std::vector<at::Tensor> positions;  // [chunks * longest]
   const at::Tensor offset = at::arange(longest, integers);
   for (std::int64_t i = 0; i < batch; ++i) {

@@ -1,6 +1,6 @@
-// The order in which a context-parallel group has a sequence: it is cut into 2 * ranks chunks of
-// one length, of which rank r has chunk r and chunk 2 * ranks - 1 - r. Under a causal mask all
-// ranks so have the same work.
+// The sequence order of a context-parallel group. The sequence is divided into 2 * ranks equal
+// chunks. Rank r has chunk r and chunk 2 * ranks - 1 - r, which gives all ranks the same work under
+// a causal mask.
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -59,8 +59,8 @@ PackedContext packed_context(const char* argument, const at::Tensor& cu_seqlens,
                              const std::optional<at::Tensor>& padded, std::int64_t tokens,
                              const ContextRank& at);
 
-// Returns the position of each of this rank's packed tokens in its sequence, counting padding:
-// int64 [tokens] on the host. Throws like packed_context.
+// Returns the positions of this rank's packed tokens in their sequences, counting padding: int64
+// [tokens] on the host. Throws like packed_context.
 at::Tensor packed_token_positions(const char* argument, const at::Tensor& padded,
                                   std::int64_t tokens, const ContextRank& at);
 

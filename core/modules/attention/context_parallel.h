@@ -14,7 +14,7 @@ namespace telens {
 
 // Two levels, named as in Transformer Engine: ranks of `heads` exchange heads for whole parts of
 // the sequence (all-to-all); between ranks of `sequence`, keys and values travel in a ring or are
-// gathered. A group of one rank is not used.
+// gathered. A single-rank group is not used.
 struct ContextParallel {
   ProcessGroupPtr heads;
   ProcessGroupPtr sequence;

@@ -26,7 +26,7 @@ using ops::or_undefined;
 constexpr const char* kVanilla = "vanilla";
 constexpr const char* kLearnable = "learnable";
 
-// Selects some heads of [1, heads, 1, 1]; nullopt if there is no offset.
+// Selects some heads of [1, heads, 1, 1]; nullopt without an offset.
 std::optional<at::Tensor> get_offset(const at::Tensor& offset, std::int64_t first,
                                      std::int64_t heads) {
   if (!offset.defined()) return std::nullopt;

@@ -57,7 +57,7 @@ std::string claim_of_sums(const char* name, const std::optional<at::Tensor>& sum
                      fmt::join(numbers.first(kFirst), ", "), numbers.size(), fnv1a(all));
 }
 
-// [batch or 1, heads or 1, this rank's queries or 1, keys of all ranks]
+// [batch or 1, heads or 1, this rank's queries or 1, keys of every rank]
 at::Tensor with_checked_sizes(at::Tensor bias, const QueryKeyValueHeads& heads,
                               std::int64_t ranks) {
   const std::array expected{heads.query.size(0), heads.query.size(1), heads.query.size(2),
@@ -107,9 +107,9 @@ const char* get_comm_type(const ContextParallel& context) {
 
 }  // namespace
 
-// Compares in the first call and in each call of another kind: comparing in every call would cost
-// more than the exchange of short sequences. A rank that alone starts another kind times out with
-// an error.
+// Compares in the first call and in each call of a different kind: comparing in every call would
+// cost more than the exchange of short sequences. If only one rank starts a different kind, it
+// times out with an error.
 void DotProductAttention::compare_in_context(const QueryKeyValueHeads& heads,
                                              const DotProductAttentionInputs& inputs,
                                              const ContextAttention& how) {

@@ -161,8 +161,8 @@ class Fp8Gradients {
   void compute();
 
   std::vector<at::Tensor> of_inputs;
-  at::Tensor of_bias;    // undefined if there is no bias
-  at::Tensor of_offset;  // undefined if there is no offset
+  at::Tensor of_bias;    // undefined without a bias
+  at::Tensor of_offset;  // undefined without an offset
 
  private:
   // Gradients of P, and the weighted sums of the gradients of S.

@@ -1,5 +1,5 @@
-// The ends of an FP8 attention that is made of several, as under context parallelism: its results
-// are sums of values of codes.
+// Start and end of an FP8 attention that consists of several, as under context parallelism: its
+// results are sums of decoded values.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -17,7 +17,7 @@ at::Tensor cast_over_size(const Quantizer& quantizer, const at::Tensor& x) {
 }
 
 at::Tensor cast_over_positions(const Quantizer& quantizer, const at::Tensor& x) {
-  // One copy here saves a copy in the GEMM of each block.
+  // One copy here saves a copy per block in the GEMM.
   return cast_over_size(quantizer, x.transpose(-1, -2)).transpose(-1, -2).contiguous();
 }
 

@@ -1,7 +1,6 @@
-// Operands of an FP8 attention's GEMMs: decoded codes under one scale per tensor, or, for block
-// quantizers, in blocks along the summed dimension of each GEMM. The block length comes from the
-// scheme (core/formats/scheme.h); blocks start at each head and sample. Also the softmax over these
-// codes.
+// Operands of an FP8 attention's GEMMs: decoded codes with one scale per tensor or, for block
+// quantizers, in blocks along the GEMM's summed dimension. The block length comes from the scheme
+// (core/formats/scheme.h); blocks start at each head and sample. Also the softmax over these codes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +11,7 @@
 namespace telens {
 
 // FP32, [batch, heads, positions, size]. Both are the same tensor under per-tensor scaling;
-// undefined if the pass has no such GEMM.
+// undefined if the pass does not have such a GEMM.
 struct CodedRows {
   at::Tensor over_size;       // for GEMMs that sum over the head size
   at::Tensor over_positions;  // for GEMMs that sum over queries or keys

@@ -81,7 +81,7 @@ struct StepOperands {
   PartialScores scores;
 };
 
-// The operands of the steps of one rank.
+// The operands of the steps of a rank.
 class StepCodes {
  public:
   StepCodes(const RingAttention& how, const KeptInputs& inputs, FormatId format)
@@ -112,7 +112,7 @@ class StepCodes {
   FormatId format_;
 };
 
-// softmax V of one step with a quantized softmax.
+// softmax V of a step with a quantized softmax.
 PartialAttention attend_to_step(const StepOperands& step, ChunkedQuantizer& cast) {
   const PartialHeads& heads = step.heads;
   const std::int64_t queries = heads.query.size(2);
@@ -134,7 +134,7 @@ PartialAttention attend_to_step(const StepOperands& step, ChunkedQuantizer& cast
   return result;
 }
 
-// Values over all keys for the backward of each step.
+// Values over all keys for the backward steps.
 struct CodedGradients {
   at::Tensor output;  // decoded codes
   at::Tensor scale_inv;

@@ -1,5 +1,5 @@
-// An attention's mask as its rule: what is hidden is made for one block of scores at a time, or
-// for all of them where a kernel wants one tensor.
+// An attention's mask as a rule. The mask is computed for one block of scores at a time, or for all
+// of them if a kernel requires a single tensor.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -53,7 +53,7 @@ class MaskRule {
   // undefined if all are visible.
   at::Tensor hidden(const ScoreBlock& block) const;
 
-  // Returns the distance of each key before its query's diagonal: int64 [queries, keys], or
+  // Returns the distances of keys before their query's diagonal: int64 [queries, keys], or
   // [samples, 1, queries, keys] with padding.
   at::Tensor distances(const ScoreBlock& block) const;
 

@@ -1,6 +1,6 @@
-// Attention of queries to some of their keys: a result and the logarithm of its softmax's sum, by
-// which partial results of other keys are added to it (https://arxiv.org/abs/2205.14135). Plain
-// operators of LibTorch, a few queries at a time, in the dtype of what comes in, FP32 or FP64.
+// Attention of queries to some of their keys: a partial result and the logarithm of its softmax's
+// sum, with which partial results for other keys are combined (https://arxiv.org/abs/2205.14135).
+// Uses LibTorch's operators, a few queries at a time, in the dtype of its inputs, FP32 or FP64.
 #pragma once
 
 #include <ATen/core/Tensor.h>

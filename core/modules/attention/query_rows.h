@@ -1,4 +1,4 @@
-// Queries of all heads, some at a time: the blocks of scores of a step of the ring.
+// Queries of all heads, some at a time: the score blocks in a step of the ring.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
 // Ring attention: each rank has some queries of every sequence and attends to the keys and values
-// of all ranks, which travel around a ring (https://arxiv.org/abs/2310.01889). Partial results are
+// of every rank, which travel around a ring (https://arxiv.org/abs/2310.01889). Partial results are
 // combined by their log-sum-exp (https://arxiv.org/abs/2205.14135).
 #pragma once
 
@@ -25,8 +25,8 @@ struct RingAttention {
   // [batch or 1, heads or 1, seq_q or 1, seq_kv], added to scaled scores: this rank's queries, all
   // ranks' keys in natural order.
   std::optional<at::Tensor> bias = {};
-  // The GEMMs of each step multiply codes in blocks (fp8_operands.h): quantizers of query, key and
-  // value, and of the output gradient. nullptr if the given tensors are multiplied.
+  // The quantizers of query, key and value, and of the output gradient, if the GEMMs multiply codes
+  // in blocks (fp8_operands.h); nullptr if they multiply the given tensors.
   std::shared_ptr<Quantizer> qkv = {};
   std::shared_ptr<Quantizer> d_o = {};
 };

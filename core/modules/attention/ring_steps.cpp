@@ -43,7 +43,7 @@ at::Tensor Ring::in_natural_order(const at::Tensor& bias) const {
 }
 
 // Under a causal mask a lower rank's second key chunk is masked for all queries, and only the
-// second query chunk sees a higher rank's keys. Remaining blocks are unmasked.
+// second query chunk sees a higher rank's keys. All other blocks are unmasked.
 RingStep Ring::step(std::int64_t index) const {
   const std::int64_t owner = (at_.rank - index + at_.size) % at_.size;
   RingStep step{.query = {0, queries_},

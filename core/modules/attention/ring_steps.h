@@ -39,18 +39,18 @@ struct RingPart {
   }
 };
 
-// One step: some queries attend to some keys of one rank.
+// One step: some queries attend to some keys of a rank.
 struct RingStep {
   RingPart query;
   RingPart key;
-  RingPart of_all_keys;  // the same keys in rank order
+  RingPart of_all_keys;  // these keys in rank order
   std::optional<at::Tensor> allowed;
 
   // The part of a bias (or its gradient) with keys in rank order.
   std::optional<at::Tensor> of_bias(const std::optional<at::Tensor>& bias) const;
 };
 
-// The steps of one rank, forward and backward. Refers to `how`.
+// The steps of a rank, forward and backward. Refers to `how`.
 class Ring {
  public:
   // Lengths of this rank's queries and keys.
@@ -59,8 +59,8 @@ class Ring {
   std::int64_t steps() const { return at_.size; }
   RingStep step(std::int64_t index) const;
 
-  // Calls `use` with the index of each step, the step, and the keys and values that are present,
-  // while they are sent on. packed: this rank's.
+  // Calls `use` with the step's index, the step, and the keys and values that are present, while
+  // they are sent to the next rank. packed: this rank's.
   template <typename Call>
   void for_steps(at::Tensor packed, const Call& call) const {
     for (std::int64_t i = 0; i < steps(); ++i) {

@@ -29,7 +29,7 @@ at::Tensor rotary_angles(std::int64_t max_seq_len, std::int64_t dim, double base
 
 namespace {
 
-// (x, y) of each pair -> (-y, x).
+// Maps every pair (x, y) to (-y, x).
 at::Tensor quarter_turn(const at::Tensor& x, RotaryPairs pairs) {
   if (pairs == RotaryPairs::halves) {
     const auto halves = x.chunk(2, -1);

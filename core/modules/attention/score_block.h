@@ -1,4 +1,4 @@
-// The scores of an attention in blocks, so that no matrix of all of them is ever made.
+// The scores of an attention in blocks, so that the full matrix is never materialized.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -75,7 +75,7 @@ struct BlockedScores {
 };
 
 // Calls `use` with blocks of at least one key and at most scores_of_block scores, unless one query
-// of one group has more. Covers all queries of all heads exactly once. Does nothing if there are no
+// of a group has more. Covers all queries of all heads exactly once. Does nothing if there are no
 // scores.
 void for_score_blocks(const BlockedScores& blocks,
                       const std::function<void(const ScoreBlock&)>& call);

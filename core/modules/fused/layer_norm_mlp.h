@@ -81,7 +81,7 @@ struct LayerNormMLPInputs {
 // Parameters: layer_norm_weight, layer_norm_bias [hidden_size] (no bias for RMSNorm), fc1_weight
 // [ffn_hidden_size, hidden_size] (twice the rows for a gated activation), fc1_bias, fc2_weight
 // [hidden_size, ffn_hidden_size], fc2_bias. With set_parallel_mode, ffn_hidden_size is this rank's
-// part; a gated fc1 contains that part of both halves.
+// part; a gated fc1 contains that part from both halves.
 class TELENS_EXPORT LayerNormMLP : public CallableModule<LayerNormMLPInputs> {
  public:
   using Options = LayerNormMLPOptions;

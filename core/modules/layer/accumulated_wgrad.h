@@ -19,11 +19,10 @@ struct AccumulatedWgrad {
 // Returns the parameters of a weight: the weight or its parts.
 std::vector<at::Tensor> get_parameters(const Weight& weight);
 
-// Computes wgrad, adds it to the main_grad of each parameter, and returns the gradient for
-// autograd: zeros or undefined. The GEMM adds directly into a single FP32 buffer. For several
-// buffers, BF16 and FP16, an FP32 product is added and rounded once. The same happens if the
-// session may ever inspect this layer's wgrad, in every iteration, so that inspecting changes no
-// bit.
+// Computes wgrad, adds it to the parameters' main_grad, and returns the gradient for autograd:
+// zeros or undefined. The GEMM adds directly into a single FP32 buffer. For several buffers, BF16
+// and FP16, an FP32 product is added and rounded once. The same happens if the session may ever
+// inspect this layer's wgrad, in every iteration, so that inspecting changes no bit.
 at::Tensor accumulate_wgrad(GemmLayer& layer, const ForwardContext& context,
                             const AccumulatedWgrad& target, const Operand& gradient,
                             const Operand& input, const GemmOverlapNote* overlap = nullptr);

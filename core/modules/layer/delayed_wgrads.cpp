@@ -30,7 +30,7 @@ void DelayedWgrads::put(Product product) {
   waiting_.push_back({torch::autograd::get_current_graph_task_id(), std::move(product)});
 }
 
-// Removes the products of one backward from the queue. Returns none if there are fewer backwards.
+// Removes the products of a backward from the queue. Returns none if there are fewer backwards.
 std::vector<DelayedWgrads::Waiting> DelayedWgrads::take_products(std::size_t backward) {
   const std::scoped_lock lock(mutex_);
   std::vector<int> backwards;

@@ -36,19 +36,19 @@ struct DelayedWgrad {
   at::Tensor gradient;
 };
 
-// The pending weight gradients of one layer, oldest backward first. put() is thread-safe.
+// The pending weight gradients of a layer, oldest backward first. put() is thread-safe.
 class DelayedWgrads {
  public:
   // Computes a weight gradient. Receives its layer as an argument and does not keep it alive.
   using Product = std::function<DelayedWgrad(const std::shared_ptr<GemmLayer>&)>;
 
-  // Call in a backward. The products of one backward are run together: a shared layer adds several.
+  // Call in a backward. The products of a backward are run together: a shared layer adds several.
   void put(Product product);
   // Computes the wgrads of the oldest pending backward and passes each to `take`. Returns false if
   // none is pending.
   bool run_oldest(const std::shared_ptr<GemmLayer>& layer,
                   const std::function<void(const DelayedWgrad&)>& take);
-  // Discard pending products: all, or those of one backward (0: the oldest).
+  // Discard pending products: all, or only those from one backward (0: the oldest).
   void clear();
   void drop(std::size_t backward);
   bool is_empty();

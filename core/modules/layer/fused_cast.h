@@ -25,7 +25,7 @@ struct FusedCast {
 using MakeActivation = c10::function_ref<at::Tensor(FusedCast* cast)>;
 
 // The fused cast of the gradient of a layer's output, by the backward of the following operation.
-// Both backwards share it. Constant after the forward: several backwards of one graph may run
+// Both backwards share it. Constant after the forward: several backwards through the graph may run
 // concurrently.
 struct GradientCast final : torch::CustomClassHolder {
   // The layer's request, set in its forward; every backward then passes a placeholder to the layer.

@@ -26,7 +26,7 @@ void bump_versions(const Operand& updated) {
   }
 }
 
-// Builds the operands of one tensor, with the calls of the routing plan if there is one.
+// Builds the operands of a tensor, with the calls of the routing plan if there is one.
 class OperandBuilder {
  public:
   // cached: see quantize_operand().
@@ -210,8 +210,8 @@ void OperandBuilder::inspect_postquantize(Gemm gemm, const Operand& operand, boo
 
 // ---- weights
 
-// A stored weight created without gradients has no columnwise copy for dgrad. Per-tensor codes are
-// transposed; block formats would need the values, which are not stored.
+// A stored weight that was created without gradients does not have a columnwise copy for dgrad.
+// Per-tensor codes are transposed; block formats would need the values, which are not stored.
 QuantizedTensor with_columnwise(const std::string& layer, const QuantizedTensor& stored) {
   if (stored.columnwise.defined()) return stored;
   if (stored.mode != ScalingMode::tensor) {
@@ -246,7 +246,7 @@ GemmOperands stored_weight_operand(GemmLayer& layer, const ForwardContext& conte
   return operands;
 }
 
-// A stored weight has no high-precision original to inspect.
+// A stored weight does not have a high-precision original to inspect.
 void inspect_stored(GemmLayer& layer, const ForwardContext& context, const GemmOperands& operands,
                     OperandRequest request) {
   request.tensor = at::Tensor();
@@ -334,8 +334,8 @@ GemmOperands weight_operand(GemmLayer& layer, const ForwardContext& context, con
   }
   if (!is_first_microbatch.has_value()) return quantize_operand(layer, context, request);
   if (*is_first_microbatch && context.recomputation) {
-    // The cache may already contain a later minibatch's weight. The scales are those of the first
-    // forward, so the bits are equal.
+    // The cache may already contain a later minibatch's weight. The first forward's scales are
+    // used, so the bits are equal.
     return quantize_operand(layer, context, request);
   }
   WeightCache& cache = layer.weight_cache;

@@ -33,7 +33,7 @@ struct OperandRequest {
   // False if the tensor's first or second GEMM does not run: nothing is quantized for it.
   bool first_needed = true;
   bool second_needed = true;
-  bool gathered = false;  // rows of all ranks
+  bool gathered = false;  // rows from all ranks
   // The quantized tensor if the input is already quantized, as a matrix; nullptr otherwise.
   const QuantizedTensor* codes = nullptr;
 };
@@ -41,7 +41,7 @@ struct OperandRequest {
 // The weight operands that the first micro-batch leaves for the following ones.
 class WeightCache {
  public:
-  // Returns true if the cached operands are what a forward in this context would build.
+  // Returns true if a forward in this context would build the same operands.
   bool is_valid_for(const ForwardContext& context, const OperandRequest& request) const;
 
   // Requires a valid cache.
@@ -67,7 +67,7 @@ std::uint32_t weight_modify_mask(const ForwardContext& context);
 // The state of a linear layer that forward and backward share. A backward may outlive the layer's
 // module.
 struct GemmLayer {
-  std::string kind;  // "Linear"; messages use it if the layer has no name
+  std::string kind;  // "Linear"; used in messages about an unnamed layer
   LayerHooks hooks;
   WeightCache weight_cache;
   LinearParallel parallel;

@@ -129,7 +129,7 @@ at::Tensor gemm_with_hooks(GemmLayer& layer, const ForwardContext& context,
   return run_output_hooks(layer, context, description.gemm, description.bias, std::move(output));
 }
 
-// Under per-tensor scaling the consumer transposes the codes itself.
+// With per-tensor scaling the consumer transposes the codes itself.
 at::Tensor quantized_output(const at::Tensor& output, at::IntArrayRef sizes,
                             const Quantizer& quantizer, bool trains) {
   const bool both = trains && quantizer.mode() != ScalingMode::tensor;

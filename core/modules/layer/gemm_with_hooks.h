@@ -29,8 +29,8 @@ at::Tensor run_output_hooks(GemmLayer& layer, const ForwardContext& context, Gem
 bool has_output_hooks(const ForwardContext& context, Gemm gemm);
 
 // Calls run_gemm, then, according to the plan: inspect_gemm, modify_tensor on the output and
-// inspect_tensor on the result. A product added to accumulate_into has no output hooks. A
-// recomputed fprop is not inspected again.
+// inspect_tensor on the result. Output hooks are not called for a product that is added to
+// accumulate_into. A recomputed fprop is not inspected again.
 at::Tensor gemm_with_hooks(GemmLayer& layer, const ForwardContext& context,
                            const GemmDescription& description,
                            const GemmOverlapNote* overlap = nullptr);

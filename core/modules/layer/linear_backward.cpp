@@ -150,7 +150,7 @@ OutputGradient output_gradient(const LinearBackward& backward, const at::Tensor&
   return gradient;
 }
 
-// wgrad's activation: the saved one, or the rows of all ranks, whose gather starts here.
+// wgrad's activation: the saved one, or the rows of every rank, whose gather starts here.
 class SavedInput {
  public:
   SavedInput(const LinearBackward& backward, const variable_list& saved)

@@ -111,8 +111,8 @@ ForwardContext LinearLayer::State::begin_forward(const ActivationMeta& input,
   if (autocast != nullptr && (under_recipe || autocast->options.calibrating)) {
     enter_recipe(context, autocast->options, autocast->region, input.device());
   }
-  // Features do not see an empty batch, such as that of an expert without tokens. It still belongs
-  // to the region: ranks with different experts must reduce the same amaxes.
+  // Features do not see an empty batch, for example an expert without tokens. The layer still
+  // belongs to the region: ranks with different experts must reduce the same amaxes.
   const RoutingRequest request{.under_recipe = under_recipe,
                                .like = &input.like(),
                                .evaluation = is_evaluation(call, weight),

@@ -24,7 +24,7 @@ struct ActivationSource {
 // Copies share the layer.
 class TELENS_EXPORT LinearLayer {
  public:
-  // `kind`: used in messages if the layer has no name.
+  // `kind`: used in messages about an unnamed layer.
   explicit LinearLayer(std::string name = {}, std::string kind = "Linear");
 
   // input [..., in], weight [out, in], bias [out] or undefined -> [..., out], in torch.autocast's

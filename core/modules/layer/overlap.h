@@ -1,9 +1,9 @@
 // Overlap of communication with GEMMs (Userbuffers): which GEMMs of a layer overlap, and products
-// in parts that run beside the messages of other parts.
+// in parts that run during the messages of other parts.
 //
-// Rows are cut, so each element is one sum of the same terms as in one product. The messages of a
-// rank depend only on the settings and the number of rows: a rank that inspects the GEMM runs it
-// whole and sends the same messages.
+// Rows are split, so each element is one sum of the same terms as in a single product. The messages
+// of a rank depend only on the settings and the number of rows: a rank that inspects the GEMM runs
+// it as a whole and sends the same messages.
 #pragma once
 
 #include <array>
@@ -41,7 +41,7 @@ class LinearOverlap {
                                                    const LinearParallel& parallel);
 
   // Returns nullopt if the GEMM does not overlap. Throws UsageError if destroy_ub was called or if
-  // there are no settings for this precision.
+  // this precision has no settings.
   std::optional<OverlapSettings> settings(Gemm gemm, bool fp8, const std::string& layer) const;
 
   OverlapKind kind(Gemm gemm) const { return kinds_[static_cast<std::size_t>(gemm)]; }

@@ -13,11 +13,12 @@
 
 namespace telens {
 
-// The checks of one layer, and the results that its next forward does not compare again.
+// The checks of a layer, and the results that its next forward does not compare again.
 class ParallelChecks {
  public:
-  // Throws UsageError if delayed scaling does not give the FP8 data of all ranks one scale, which a
-  // sequence-parallel layer requires: amaxes must be reduced over all ranks of tp_group.
+  // Throws UsageError if the FP8 data on different ranks may have different scales under delayed
+  // scaling. A sequence-parallel layer requires the same scale: amaxes must be reduced over all
+  // ranks of tp_group.
   void check_shared_scales(const std::string& layer, const LinearParallel& parallel,
                            const DelayedScaling& recipe, const ProcessGroupPtr& amax_group);
 

@@ -68,7 +68,7 @@ variable_list compute_all_gradients(const GroupedLayersBackward& grouped,
     of_biases[i] = std::move(gradients.bias);
     if (backward->context.first_in_region) backward->context.region->update(/*backward=*/true);
   }
-  const bool has_dgrad = of_rows[0].defined();  // of all maps or of none
+  const bool has_dgrad = of_rows[0].defined();  // the same for all maps
   variable_list gradients{has_dgrad ? joined(of_rows, grouped.dgrad_out) : at::Tensor()};
   gradients.insert(gradients.end(), of_weights.begin(), of_weights.end());
   if (grouped.has_biases) gradients.insert(gradients.end(), of_biases.begin(), of_biases.end());

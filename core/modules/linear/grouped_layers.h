@@ -14,7 +14,7 @@ namespace telens {
 
 struct GroupedLayers {
   at::Tensor input;                // [sum(rows), in], in the computation's dtype
-  std::vector<std::int64_t> rows;  // input rows of each map
+  std::vector<std::int64_t> rows;  // input rows per map
   at::Tensor out;                  // output buffer; may be undefined
   at::Tensor dgrad_out;            // buffer of the input's gradient; may be undefined
   std::string layer;               // for messages

@@ -101,7 +101,7 @@ std::vector<Weight> GroupedLinear::weights() const {
   return own;
 }
 
-// Undefined tensors if there are no biases.
+// Undefined tensors without biases.
 std::vector<at::Tensor> GroupedLinear::biases() const {
   if (grouped_bias_.defined()) return grouped_bias_.unbind(0);
   std::vector<at::Tensor> own;

@@ -1,4 +1,4 @@
-// y_i = x_i A_i^T + b_i for consecutive parts of one input, such as the experts of a mixture.
+// y_i = x_i A_i^T + b_i for consecutive parts of an input, such as the experts of a mixture.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ struct GroupedLinearOptions {
 
 struct GroupedLinearInputs {
   at::Tensor inp;                      // [sum(m_splits), in_features]
-  std::vector<std::int64_t> m_splits;  // rows of each map; may be 0
+  std::vector<std::int64_t> m_splits;  // rows per map; may be 0
   std::optional<bool> is_first_microbatch = {};
   std::optional<at::Tensor> out = {};        // [sum(m_splits), out_features]
   std::optional<at::Tensor> dgrad_out = {};  // [sum(m_splits), in_features]
@@ -130,7 +130,7 @@ class TELENS_EXPORT GroupedLinear : public CallableModule<GroupedLinearInputs> {
   std::int64_t out_features_ = 0;
   NamedLayers layers_;
   std::vector<Map> maps_;
-  Weight grouped_weight_;  // weights of all maps if they are one parameter
+  Weight grouped_weight_;  // the weights of all maps, if joined in a single parameter
   at::Tensor grouped_bias_;
 };
 

@@ -19,7 +19,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// The state of the backward besides input and weights.
+// The state of the backward in addition to input and weights.
 struct GroupedBackward final : torch::CustomClassHolder {
   std::vector<std::int64_t> rows;
   bool dgrad = false;

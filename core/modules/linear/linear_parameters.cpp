@@ -49,7 +49,7 @@ class JoinFunction : public torch::autograd::Function<JoinFunction> {
     at::Tensor joined = at::empty({0}, first.options())
                             .set_(first.storage(), first.storage_offset(), sizes, first.strides());
     // A view created below autograd has a separate version counter. The backward must detect an
-    // in-place change of the parts, which are views of one tensor and share its counter.
+    // in-place change of the parts, which are views of the same tensor and share its counter.
     torch::autograd::impl::set_version_counter(joined,
                                                torch::autograd::impl::version_counter(first));
     return joined;

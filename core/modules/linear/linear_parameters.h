@@ -38,8 +38,8 @@ void resolve_split(const char* module, std::vector<ParameterPart>& split,
 LinearParametersOptions own_parameters(const char* module, LinearParametersOptions whole,
                                        const LinearParallel& parallel);
 
-// The parameters of a linear map. The parts of a split weight are created as views of one tensor;
-// while they are, joining them for a GEMM copies nothing.
+// The parameters of a linear map. The parts of a split weight are created as views of the same
+// tensor; while they are, joining them for a GEMM copies nothing.
 class LinearParameters {
  public:
   using RegisterWeight = std::function<void(std::string name, Weight& slot, at::Tensor value)>;

@@ -31,8 +31,8 @@ using Outputs = std::vector<at::Tensor>;
 class TELENS_EXPORT Module : public torch::nn::Module {
  public:
   // Replaces the parameter registered under `name` ("weight", "fc1_bias", ...): the module uses
-  // `tensor` from now on. Throws UsageError that lists the module's names if there is no such
-  // parameter.
+  // `tensor` from now on. Throws UsageError that lists the module's names if `name` is not one of
+  // them.
   void set_tensor(const std::string& name, at::Tensor tensor,
                   std::optional<QuantizedTensor> quantized = std::nullopt);
 
@@ -47,7 +47,7 @@ class TELENS_EXPORT Module : public torch::nn::Module {
   virtual at::Tensor extra_state() const { return {}; }
   virtual void set_extra_state(const at::Tensor& bytes);
 
-  // Returns this module's linear layers by GEMM, without those of children.
+  // Returns this module's linear layers by GEMM, excluding layers of children.
   virtual std::vector<LinearLayer*> layers() { return {}; }
 
   // Returns the quantizers of this module's tensors, grouped by GEMM slots: of its layers or of an
@@ -64,7 +64,7 @@ class TELENS_EXPORT Module : public torch::nn::Module {
   // As above, but passes the gradients to `take` instead of the weights.
   bool make_delayed_wgrads(const std::function<void(const DelayedWgrad&)>& take);
   bool has_delayed_wgrads();
-  // Discards pending gradients: all, or those of one backward (0: the oldest).
+  // Discards pending gradients: all, or only those from one backward (0: the oldest).
   void drop_delayed_wgrads(std::optional<std::size_t> backward);
 
   // Sets how attention in this module and all children is divided along the sequence.

@@ -1,4 +1,4 @@
-// The linear layers of one module: their names and saved state.
+// The linear layers of a module: their names and saved state.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,8 +13,8 @@ namespace telens {
 
 class NamedLayers {
  public:
-  // `kind`: used in messages if the module has no name. An empty name means none: a debug session
-  // assigns one, with a number that all layers of the module share.
+  // `kind`: used in messages about an unnamed module. If the name is empty, a debug session assigns
+  // one, with a number that all layers of the module share.
   NamedLayers(std::string kind, std::string name);
 
   // Creates the next layer, "<name><suffix>". Copies of the result share the layer.
@@ -25,8 +25,8 @@ class NamedLayers {
   // Returns the module's name or kind.
   const std::string& name() const { return name_.empty() ? kind_ : name_; }
 
-  // The extra states of all layers as one byte string. Restoring throws UsageError for bytes of
-  // another number of layers; empty bytes mean that there is no state yet.
+  // The extra states of every layer as one byte string. Restoring throws UsageError for bytes of a
+  // module with another number of layers; empty bytes mean that the state does not exist yet.
   at::Tensor extra_state() const;
   void set_extra_state(const at::Tensor& bytes);
 

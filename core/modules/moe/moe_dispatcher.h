@@ -17,7 +17,7 @@
 
 namespace telens {
 
-// The routing of one dispatch, for combining a token's rows.
+// The routing of a dispatch, for combining a token's rows.
 struct WayBack {
   at::Tensor row_id_map;              // of moe_permute on this rank
   RowCounts rows;                     // exchanged rows; empty if nothing was exchanged
@@ -28,20 +28,20 @@ struct WayBack {
 struct DispatchedTokens {
   at::Tensor tokens;                   // [sum(m_splits), hidden], by local expert, rank, token
   at::Tensor probs;                    // [sum(m_splits)]; undefined without probs
-  std::vector<std::int64_t> m_splits;  // rows of each local expert
+  std::vector<std::int64_t> m_splits;  // rows per local expert
   WayBack way_back;
 };
 
 class TELENS_EXPORT MoEDispatcher {
  public:
-  // num_experts: of all ranks. group: nullptr for one rank. Throws UsageError if the experts are
+  // num_experts: of every rank. group: nullptr for one rank. Throws UsageError if the experts are
   // not divisible by the ranks.
   MoEDispatcher(std::int64_t num_experts, ProcessGroupPtr group);
 
   std::int64_t num_local_experts() const { return num_experts_ / ranks_; }
   std::int64_t first_expert() const;
 
-  // hidden: [tokens, hidden]. routing_map: [tokens, experts of all ranks], nonzero if a token is
+  // hidden: [tokens, hidden]. routing_map: [tokens, experts of every rank], nonzero if a token is
   // routed to an expert. probs: [tokens, experts] of any floating dtype; sent with the rows. Every
   // rank of the group calls it, in the same order. Synchronizes with the device: the host reads the
   // row counts. Throws ShapeError, or UsageError on all ranks if they send different widths or

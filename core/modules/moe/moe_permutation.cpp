@@ -1,11 +1,11 @@
 // Operators `telens::moe_...`: sort tokens by expert, and back. The maps have Transformer Engine's
 // format (int32, -1 without a row), so that code for either library can read them.
 //
-// mask: row_id_map [tokens, 2 * experts + 1]. Of a token that goes to n experts, the first n
-// entries are its rows from the last to the first, entries experts .. experts + n those rows'
+// mask: row_id_map [tokens, 2 * experts + 1]. For a token that is routed to n experts, the first n
+// entries are its rows from the last to the first, entries experts .. experts + n are these rows'
 // experts, and the last entry is n.
 // index: row_id_map [top_k * tokens], the rows of all first choices, then of all second ones.
-// A negative entry of a routing map is an empty slot, such as an expert of another rank.
+// A negative entry of a routing map is an empty slot, for example an expert on another rank.
 //
 // Maps are computed with LibTorch's operators, which run on every device: they have a few integers
 // per token; the rows have thousands of values. Operators synchronize with the device only if
@@ -97,7 +97,7 @@ MaskPlaces mask_places(const at::Tensor& row_id_map, const std::optional<at::Ten
   return places;
 }
 
-// probs of each token's slots, in the order of its places.
+// Returns probs by slot, in the order of a token's places.
 at::Tensor probs_by_slot(const at::Tensor& probs, const MaskPlaces& places) {
   if (probs.sizes() != places.place.sizes()) {
     raise<ShapeError>("probs are {}; expected [tokens, experts], {}", c10::str(probs.sizes()),
@@ -211,7 +211,7 @@ std::tuple<at::Tensor, at::Tensor> moe_sort_chunks(const at::Tensor& inp,
   const at::Tensor starts = sizes.cumsum(0) - sizes;
   const at::Tensor sorted_sizes = sizes.index_select(0, sorted);
   const at::Tensor ends =
-      starts.scatter(0, sorted, sorted_sizes.cumsum(0) - sorted_sizes);  // target of each chunk
+      starts.scatter(0, sorted, sorted_sizes.cumsum(0) - sorted_sizes);  // target per chunk
   const std::int64_t rows = inp.size(0);
   if (probs && probs->numel() != rows) {
     raise<ShapeError>(

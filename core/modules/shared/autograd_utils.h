@@ -35,8 +35,8 @@ using BackwardErrorTranslator = void (*)();
 // Set once by a language binding, before any backward runs.
 TELENS_EXPORT void set_backward_error_translator(BackwardErrorTranslator translator);
 
-// Call in a catch block: throws what the translator throws, or the current exception if there is
-// none.
+// Call in a catch block: throws the translator's exception, or the current exception if no
+// translator is set.
 [[noreturn]] TELENS_EXPORT void rethrow_from_backward();
 
 template <typename Work>

@@ -15,7 +15,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// The state of the second call besides its inputs.
+// The state of the second call in addition to its inputs.
 struct FirstCall : torch::CustomClassHolder {
   TensorFunction function;
   at::Generator generator;

@@ -1,4 +1,4 @@
-// Claims of the ranks of an ep_group about what each is about to send, side by side.
+// The ranks of an ep_group publish what they are about to send, so that mismatches are found.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,8 +16,8 @@ using DispatchClaims = std::array<std::int64_t, kDispatchClaims>;
 // hidden: [tokens, hidden]. probs: those that travel with the rows.
 DispatchClaims dispatch_claims(const at::Tensor& hidden, const std::optional<at::Tensor>& probs);
 
-// claims: int64 [ranks, kDispatchClaims] on the host. Throws UsageError where ranks differ; it
-// names the first field, and two ranks with their values.
+// claims: int64 [ranks, kDispatchClaims] on the host. Throws UsageError if ranks differ. The
+// message names the first field that differs, and two ranks with their values.
 void check_dispatch_claims(const char* subject, const at::Tensor& claims);
 
 }  // namespace telens

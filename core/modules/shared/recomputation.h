@@ -55,7 +55,7 @@ class TELENS_EXPORT RecomputationScope {
 
 namespace recomputation {
 
-// The number of scopes of all threads. If it is 0, no thread-local state is read.
+// The number of scopes on all threads. If it is 0, no thread-local state is read.
 extern std::atomic<int> all_scopes;
 bool is_active_here();
 bool is_replaying_here();

@@ -42,7 +42,7 @@ OverlapSwitches get_overlap(std::string_view child, const MultiheadAttentionOpti
   return options.overlap.named(child == "proj" ? "proj" : "qkv");
 }
 
-// ALiBi's slopes depend on a head's index among the heads of all ranks; this rank has `own` of
+// ALiBi's slopes depend on a head's index among the heads of every rank; this rank has `own` of
 // them.
 ScoreArguments with_own_slopes(ScoreArguments scores, std::int64_t heads, std::int64_t own,
                                const LinearParallel& parallel, const at::Device& device) {
@@ -55,7 +55,7 @@ ScoreArguments with_own_slopes(ScoreArguments scores, std::int64_t heads, std::i
   return scores;
 }
 
-// Selects the angles of a rank's `length` positions from those of the whole sequence.
+// Selects the angles for a rank's `length` positions in the whole sequence.
 at::Tensor angles_of_chunks(const at::Tensor& angles, std::int64_t length, const ContextRank& at) {
   if (at.size == 1) return angles;
   if (angles.size(0) < length * at.size) {

@@ -180,7 +180,7 @@ class TELENS_EXPORT MultiheadAttention : public CallableModule<MultiheadAttentio
   bool interleaved() const { return options_.fuse_qkv_params && options_.qkv_weight_interleaved; }
   std::int64_t head_size() const;
   std::int64_t groups() const;
-  // Of this rank.
+  // Counts on this rank.
   std::int64_t own_heads() const { return options_.num_attention_heads / ranks_; }
   std::int64_t own_groups() const { return groups() / ranks_; }
   void divide_heads();
@@ -191,7 +191,7 @@ class TELENS_EXPORT MultiheadAttention : public CallableModule<MultiheadAttentio
   std::shared_ptr<LayerNormLinear> layernorm_query_;
   std::shared_ptr<Linear> query_;
   std::shared_ptr<Linear> key_value_;  // of cross attention
-  // Normalize heads; L2Normalization has no weight and no module.
+  // Normalize heads; L2Normalization needs neither weight nor module.
   std::shared_ptr<CallableModule<NormInputs>> query_norm_;
   std::shared_ptr<CallableModule<NormInputs>> key_norm_;
   std::shared_ptr<DotProductAttention> core_attention_;
