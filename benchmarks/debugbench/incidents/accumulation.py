@@ -1,0 +1,57 @@
+"""Micro-batches whose gradients are counted or scaled wrong."""
+
+from __future__ import annotations
+
+import torch
+
+from ..training import Training, incident
+
+
+@incident("huggingface/transformers#37766")
+class NotDivided(Training):
+    micro_batches = 4
+    batch = 4
+
+    def backward(self, loss: torch.Tensor) -> None:
+        (loss if self.broken else loss / self.micro_batches).backward()
+
+
+@incident("huggingface/transformers#35203")
+class DividedTwice(Training):
+    micro_batches = 4
+    batch = 4
+
+    def backward(self, loss: torch.Tensor) -> None:
+        divisor = self.micro_batches**2 if self.broken else self.micro_batches
+        (loss / divisor).backward()
+
+
+@incident("NVIDIA/Megatron-LM#6660")
+class Doubled(Training):
+    """Before each further micro-batch the gradients of the experts are added to themselves."""
+
+    micro_batches = 4
+    batch = 4
+    experts = 4
+
+    def after_micro_batch(self, number: int) -> None:
+        if self.broken and number + 1 < self.micro_batches:
+            for name, parameter in self.model.named_parameters():
+                if ".experts." in name and parameter.grad is not None:
+                    parameter.grad.mul_(2)
+
+
+@incident("AMD-AGI/Primus#1046")
+class OnlyTheFirst(Training):
+    """The up projections keep the gradient of the first micro-batch."""
+
+    micro_batches = 4
+    batch = 4
+
+    def after_micro_batch(self, number: int) -> None:
+        for layer in self.model.layers if self.broken else ():
+            weight = layer.mlp.up_proj.weight
+            if number == 0:
+                weight.first = weight.grad.clone()
+            else:
+                weight.grad.copy_(weight.first)

@@ -1,0 +1,306 @@
+"""Scaling state, loss scales and precision; on modules of telens.pytorch if FP8 is involved."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+from typing import ClassVar
+
+import torch
+
+import telens.debug as debug
+import telens.pytorch as te
+from telens.common.recipe import Float8CurrentScaling
+
+from ..training import ROOT, Training, incident
+
+sys.path.insert(0, str(ROOT / "samples" / "faults"))
+
+
+class Core:
+    """A training of samples/faults: a GPT of modules of telens.pytorch, fully recorded.
+
+    ``break_it`` plants the fault in the training.
+    """
+
+    options: ClassVar[dict] = {}
+
+    def __init__(self, broken: bool, log_dir: pathlib.Path) -> None:
+        import training
+
+        self.log_dir = log_dir
+        self.config = training.every_iteration(ROOT / "configs/flight_recorder.yaml")
+        self.training = training.Training(training.Options(**self.options))
+        self.broken = broken
+        if broken:
+            self.break_it(self.training)
+
+    def break_it(self, training) -> None:
+        raise NotImplementedError
+
+    def run(self) -> None:
+        import training
+
+        os.environ["TELENS_RUN_ID"] = "run"
+        training.record(self.training, self.config, self.log_dir)
+
+
+def before(training, step: int, do) -> None:
+    """Calls do() before a step."""
+    training.before_step.append(lambda t: do() if t.step == step else None)
+
+
+@incident("NVIDIA/TransformerEngine#962")
+class LargeProjections(Core):
+    options: ClassVar[dict] = {"recipe": "delayed"}
+
+    def break_it(self, training) -> None:
+        for layer in training.model.layers:
+            for name, parameter in layer.self_attention.layernorm_qkv.named_parameters():
+                if parameter.dim() > 1 and "layer_norm" not in name:
+                    torch.nn.init.normal_(parameter, std=1.0)
+
+
+@incident("NVIDIA/TransformerEngine#982")
+class WithoutFp8State(Core):
+    options: ClassVar[dict] = {"recipe": "delayed", "resume_at": 20}
+
+    def break_it(self, training) -> None:
+        resume = training.resume
+        training.resume = lambda with_histories: resume(with_histories=False)
+
+
+def scaling_states(training):
+    for module in training.model.modules():
+        meta = getattr(module, "fp8_meta", None)
+        if meta and "scaling_fwd" in meta:
+            yield meta["scaling_fwd"]
+
+
+@incident("NVIDIA/TransformerEngine#123")
+class StaleInverse(Core):
+    """After the resume the products are scaled by an inverse that belongs to another scale."""
+
+    options: ClassVar[dict] = {"recipe": "delayed", "resume_at": 20}
+
+    def break_it(self, training) -> None:
+        layer = training.model.layers[1].self_attention.proj
+        layer.register_forward_hook(
+            lambda module, args, output: (
+                (
+                    tuple(x * 16 if i == 0 else x for i, x in enumerate(output))
+                    if isinstance(output, tuple)
+                    else output * 16
+                )
+                if training.step >= 20
+                else None
+            )
+        )
+
+
+@incident("NVIDIA-NeMo/Megatron-Bridge#1730")
+class WrongHistory(Core):
+    """After the resume the histories hold next to nothing, so scales are far too large."""
+
+    options: ClassVar[dict] = {"recipe": "delayed", "resume_at": 20}
+
+    def break_it(self, training) -> None:
+        @torch.no_grad()
+        def damage() -> None:
+            for state in scaling_states(training):
+                state.amax_history.fill_(1e-30)
+                state.scale = torch.full_like(state.scale, 448 / 1e-30)
+
+        before(training, 20, damage)
+
+
+@incident("marin-community/marin#7659")
+class LastMicroBatch(Core):
+    """Micro-batches differ in size by 30; the history keeps the last, smallest one."""
+
+    options: ClassVar[dict] = {"recipe": "delayed_recent", "micro_batches": 2, "batch": 4}
+
+    def __init__(self, broken: bool, log_dir: pathlib.Path) -> None:
+        super().__init__(broken, log_dir)
+        self.calls = 0
+        layer = self.training.model.layers[1].self_attention.proj
+        layer.register_forward_pre_hook(self.enlarge)
+
+    def enlarge(self, module, args):
+        self.calls += 1
+        return (args[0] * 30, *args[1:]) if self.calls % 2 else None
+
+    def break_it(self, training) -> None:
+        state = training.model.layers[1].self_attention.proj
+
+        @torch.no_grad()
+        def overwrite(t) -> None:
+            meta = state.fp8_meta["scaling_fwd"]
+            meta.scale = torch.cat([meta.scale[:1] * 30, meta.scale[1:]])
+
+        training.before_step.append(lambda t: overwrite(t) if t.step > 0 else None)
+
+
+@incident("NVIDIA-NeMo/Megatron-Bridge#1771")
+class ScalesOfAnotherGather(Core):
+    """In step 1 the weight of one layer is decoded with a scale that is NaN."""
+
+    options: ClassVar[dict] = {"recipe": "mxfp8"}
+
+    def break_it(self, training) -> None:
+        weight = training.model.layers[1].layernorm_mlp.fc1_weight
+        kept: list[torch.Tensor] = []
+
+        @torch.no_grad()
+        def damage() -> None:
+            kept.append(weight.detach().clone())
+            weight[:, :32] = float("nan")
+
+        before(training, 1, damage)
+
+
+@incident("pytorch/pytorch#192212")
+class ReadAsContiguous(Core):
+    """One layer multiplies by its weight as if the transposed memory were in order."""
+
+    options: ClassVar[dict] = {"recipe": "current"}
+
+    def break_it(self, training) -> None:
+        layer = training.model.layers[1].self_attention.proj
+        order = torch.arange(layer.weight.numel()).view(layer.weight.shape).T.reshape(-1)
+
+        def wrong(module, args, output):
+            weight = module.weight.detach().reshape(-1)[order].view(module.weight.shape)
+            with torch.autocast("cpu", enabled=False):
+                product = args[0].detach().float() @ (weight - module.weight.detach()).float().T
+            first = output[0] if isinstance(output, tuple) else output
+            changed = first + product.to(first.dtype)
+            return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+        layer.register_forward_hook(wrong)
+
+
+@incident("karpathy/minGPT#75")
+class LogitsBeyondTheMask(Core):
+    """From step 8 on the queries and keys of one layer grow by 1.5 in each step."""
+
+    options: ClassVar[dict] = {"recipe": "bf16"}
+
+    def break_it(self, training) -> None:
+        layer = training.model.layers[1].self_attention.layernorm_qkv
+
+        @torch.no_grad()
+        def grow(t) -> None:
+            for name, parameter in layer.named_parameters():
+                if parameter.dim() > 1 and "layer_norm" not in name:
+                    parameter[: 2 * parameter.size(0) // 3].mul_(1.5)
+
+        training.before_step.append(lambda t: grow(t) if t.step >= 8 else None)
+
+
+@incident("NVIDIA/TransformerEngine#1556")
+class LayersNotReplaced(Training):
+    """fp8_autocast surrounds plain linear layers, or converted ones in the twin."""
+
+    def build(self) -> torch.nn.Module:
+        model = super().build()
+        return model if self.broken else te.convert(model)
+
+    def watch(self):
+        if self.broken:
+            return super().watch()
+        debug.initialize(str(ROOT / "configs/flight_recorder.yaml"), log_dir=self.log_dir)
+        return Stopped()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16), te.autocast(recipe=Float8CurrentScaling()):
+            return super().forward(inputs)
+
+    def after_update(self) -> None:
+        if not self.broken:
+            debug.step()
+
+
+class Stopped:
+    def stop(self) -> None:
+        debug.end_debug()
+
+
+class HalfPrecision(Training):
+    """FP16 autocast with a gradient scaler."""
+
+    scale = 1024.0
+
+    def prepare(self) -> None:
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=self.scale)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.float16):
+            return super().forward(inputs)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        self.scaler.scale(loss).backward()
+
+    def update(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate(self.step)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+
+@incident("huggingface/transformers#5651")
+class Fp16Overflow(HalfPrecision):
+    """From step 14 on the products of one projection exceed 65504 if broken."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        if self.broken:
+            self.model.layers[2].mlp.down_proj.register_forward_pre_hook(
+                lambda module, args: (args[0] * 3e4 * 4,) if self.step >= 14 else None
+            )
+
+    def build(self) -> torch.nn.Module:
+        model = super().build()
+        for layer in model.layers:
+            torch.nn.init.normal_(layer.mlp.down_proj.weight, std=0.2)
+            torch.nn.init.normal_(layer.mlp.up_proj.weight, std=0.2)
+        return model
+
+
+@incident("ymcui/Chinese-LLaMA-Alpaca#534")
+class NeverFinite(HalfPrecision):
+    """From step 12 on the backward of an operation divides by zero at one position."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        if self.broken:
+            self.model.layers[2].mlp.register_forward_hook(self.add_root)
+
+    def add_root(self, module, args, output):
+        if self.step < 12:
+            return None
+        root = (output[:, :1, :1] * 0).sqrt()  # its derivative at 0 is infinite
+        return output + torch.nn.functional.pad(
+            root, (0, output.size(2) - 1, 0, output.size(1) - 1)
+        )
+
+
+@incident("NVIDIA/Megatron-LM#2272")
+class WeightsAreGradients(Training):
+    """Before step 1 the weights of the blocks are overwritten by the buffer of gradients."""
+
+    def before_update(self) -> None:
+        super().before_update()
+        if self.step == 0:
+            self.buffers = [
+                (p, p.grad.clone())
+                for n, p in self.model.named_parameters()
+                if n.startswith("layers.")
+            ]
+
+    @torch.no_grad()
+    def after_update(self) -> None:
+        if self.broken and self.step == 0:
+            for parameter, buffer in self.buffers:
+                parameter.copy_(buffer)

@@ -1,0 +1,99 @@
+"""Updates that are smaller than the rounding of the weights."""
+
+from __future__ import annotations
+
+import torch
+
+from ..training import Training, incident
+
+
+class Bf16Weights(Training):
+    """Weights in BF16, or in FP32 under autocast in the twin."""
+
+    warm_up = 1
+
+    def build(self) -> torch.nn.Module:
+        model = super().build()
+        return model.to(torch.bfloat16) if self.broken else model
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=not self.broken):
+            return super().forward(inputs)
+
+
+@incident("pytorch/ao#1124")
+class SmallRate(Bf16Weights):
+    learning_rate = 1e-5
+
+
+@incident("meta-pytorch/torchtune#2254")
+class FineTuning(Bf16Weights):
+    """Weights have the size of a trained model, and the rate is that of a fine-tuning."""
+
+    learning_rate = 6e-7
+
+    def build(self) -> torch.nn.Module:
+        model = super().build()
+        with torch.no_grad():
+            for layer in model.layers:
+                for parameter in layer.parameters():
+                    if parameter.dim() > 1:
+                        parameter.mul_(4)
+        return model
+
+
+def round_stochastically(values: torch.Tensor) -> torch.Tensor:
+    """FP32 -> BF16; rounds up with the probability of the part that rounding down would lose."""
+    bits = values.view(torch.int32)
+    noise = torch.randint_like(bits, 1 << 16)
+    return (bits + noise).bitwise_and(-65536).view(torch.float32).to(torch.bfloat16)
+
+
+@incident("Nerogar/OneTrainer#996")
+class DecayBeforeRounding(Training):
+    """Adam with stochastic rounding; the decay is a separate product in BF16 if broken."""
+
+    learning_rate = 1e-3
+    weight_decay = 0.1
+    warm_up = 1
+
+    def build(self) -> torch.nn.Module:
+        return super().build().to(torch.bfloat16)
+
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        return StochasticAdam(
+            self.model.parameters(), self.learning_rate, self.weight_decay, self.broken
+        )
+
+
+class StochasticAdam(torch.optim.Optimizer):
+    def __init__(self, parameters, lr: float, decay: float, decay_in_bf16: bool) -> None:
+        super().__init__(parameters, {"lr": lr})
+        self.decay = decay
+        self.decay_in_bf16 = decay_in_bf16
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self.update(parameter, group["lr"])
+
+    def update(self, parameter: torch.Tensor, rate: float) -> None:
+        state = self.state[parameter]
+        gradient = parameter.grad.float()
+        if not state:
+            state["step"] = 0
+            state["exp_avg"] = torch.zeros_like(gradient)
+            state["exp_avg_sq"] = torch.zeros_like(gradient)
+        state["step"] += 1
+        state["exp_avg"].lerp_(gradient, 0.1)
+        state["exp_avg_sq"].lerp_(gradient.square(), 0.05)
+        mean = state["exp_avg"] / (1 - 0.9 ** state["step"])
+        square = state["exp_avg_sq"] / (1 - 0.95 ** state["step"])
+        factor = 1 - rate * self.decay
+        if self.decay_in_bf16:
+            parameter.mul_(factor)
+            factor = 1
+        updated = parameter.float() * factor - rate * mean / (square.sqrt() + 1e-8)
+        parameter.copy_(round_stochastically(updated))
