@@ -80,9 +80,7 @@ def line(result: dict) -> str:
 
 
 def show(results: list[dict]) -> None:
-    print(
-        f"{'incident':42} {'place':8} {'cause layer tensor first':15}  first finding; alarm of the twin"
-    )
+    print(f"{'incident':42} {'place':8} right: cause, layer, tensor, iteration; first finding")
     for result in results:
         print(line(result))
     for half in ("tuned", "blind"):
