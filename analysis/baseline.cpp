@@ -47,7 +47,7 @@ Past summarize_past(std::span<const double> values) {
 
 struct Sizes {
   std::vector<Point> points;
-  std::vector<double> bits;  // log2 of each point
+  std::vector<double> bits;  // log2 of the values
 };
 
 Sizes finite(std::span<const Point> all) {
@@ -60,8 +60,8 @@ Sizes finite(std::span<const Point> all) {
   return sizes;
 }
 
-// Returns the number of points from `first` until a ramp is least_bits away from `usual`, or 0 if
-// there is no ramp. Each point must be beyond `edge` and not below the previous point. A step that
+// Returns the number of points from `first` until a ramp is least_bits away from `usual`, or 0
+// without a ramp. Each point must be beyond `edge` and not below the previous point. A step that
 // recovers a setback counts from the value before the setback.
 std::size_t ramp_length(std::span<const double> values, std::size_t first, double edge,
                         double usual, const RampOptions& options) {

@@ -226,7 +226,7 @@ class Search {
     return is_long() || always ? std::optional(excess) : std::nullopt;
   }
 
-  // Returns the median ratio of each pair over the iterations of the excess; NaN if no ratio is
+  // Returns the median ratios of the pairs over the iterations of the excess; NaN if no ratio is
   // known.
   std::vector<double> usual_ratios(const Excess& excess) const {
     std::vector<double> usual;

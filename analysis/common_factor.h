@@ -14,11 +14,11 @@ namespace telens::analysis {
 
 constexpr std::size_t kLeastPairs = 4;  // fewer series have nothing in common
 
-// Root mean squares of one tensor in both runs, and in a third run.
+// Root mean squares of a tensor in both runs, and in a third run.
 struct SeriesPair {
   const Series* a = nullptr;
   const Series* b = nullptr;
-  const Series* third = nullptr;    // nullptr if there is no third run
+  const Series* third = nullptr;    // nullptr without a third run
   double error_a = 0, error_b = 0;  // relative errors that formats explain
 };
 

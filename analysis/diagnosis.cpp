@@ -51,8 +51,8 @@ std::set<std::string_view> list_scalings(const Facts& facts) {
   return scalings;
 }
 
-// Returns the precision in which the statistic has no meaning, or "" if it has one: a scale
-// requires a cast, and the scale of a tensor a cast with one scale per tensor.
+// Returns the precision under which the statistic is undefined, or "" if it is defined: a scale
+// requires a cast, and a per-tensor scale requires a cast with per-tensor scaling.
 std::string no_meaning_under(std::string_view statistic, const Facts& facts,
                              const std::set<std::string_view>& scalings) {
   using config::StatisticSource;

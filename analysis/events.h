@@ -20,7 +20,7 @@ struct EventsOfKind {
 };
 
 // Groups events by kind: events that ended the run first, plain messages last. With `all`, each
-// event is listed; otherwise equal events of several ranks are merged and warm-up is skipped.
+// event is listed; otherwise equal events from several ranks are merged and warm-up is skipped.
 std::vector<EventsOfKind> list_events(const record::RunReader& run, bool all);
 
 // Returns its sentence, printable, with the name of its layer and without the iteration, which

@@ -175,7 +175,7 @@ void Facts::read_series(const record::RunReader& run,
     Place place{.layer = row.layer, .tensor = tensors[row.tensor], .rank = rank};
     if (row.gemm != record::kNoName) place.gemm = gemms[row.gemm];
     if (row.scope != record::kNoName) {
-      // A reduced value is stored in the file of each rank of its group.
+      // Each rank of the group stores a reduced value in its file.
       place.rank = kAllRanks;
       const Key key = make_key(place, row.statistic);
       if (owners[row.scope].try_emplace(key, rank).first->second != rank) return;
@@ -298,7 +298,7 @@ void Facts::read_scalars(const record::RunReader& run) {
   for (Scalars& each : scalars_) sort_by_iteration(each.points);
 }
 
-// Rows of one state are consecutive and contain each entry once.
+// Rows of a state are consecutive and contain each entry once.
 void Facts::read_ledger(const record::RunReader& run) {
   const auto& words = run.names(Dictionary::word);
   const auto& gemms = run.names(Dictionary::gemm);

@@ -19,7 +19,7 @@ std::string get_iterations(const Finding& finding);
 // command that begins with "telens " or plain text. `run` is the path in the commands.
 std::vector<std::string> next_steps(const Finding& finding, const Facts& facts,
                                     const std::string& run);
-// The same as one sentence.
+// Returns the next step as one sentence.
 std::string next_step(const Finding& finding, const Facts& facts, const std::string& run);
 
 }  // namespace telens::analysis

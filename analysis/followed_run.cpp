@@ -30,7 +30,8 @@ std::vector<FollowedRun::File> FollowedRun::files() const {
 }
 
 bool FollowedRun::has_news() {
-  // Files that are gone for a while, as those of a network's disk, are news when they are back.
+  // Files that were missing for a while, for example on a network disk, count as changed when they
+  // return.
   std::vector<File> before = std::exchange(seen_, {});
   std::vector<File> now = files();
   const bool is_news = may_change_unseen_ || now != before;

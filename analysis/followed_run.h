@@ -13,11 +13,11 @@ class FollowedRun {
   // `path`: as for RunReader.
   explicit FollowedRun(std::string path) : path_(std::move(path)) {}
 
-  // True if files came, went or were written since the last call, or a process that wrote one has
-  // ended, which changes no file; true at the first call. It reads nothing of a file, and for two
-  // seconds after a write takes each call for news. Throws RecordError where no file is left.
+  // Returns true if files were added, removed or written since the last call, or if a process that
+  // wrote one has ended, which changes no file. Returns true on the first call, and on every call
+  // within two seconds of a write. Does not read the files. Throws RecordError if no file is left.
   bool has_news();
-  // The next call of has_news() is true: a reading came to nothing.
+  // The next call of has_news() returns true, because the run could not be read.
   void forget() { may_change_unseen_ = true; }
   const std::string& path() const { return path_; }
 

@@ -44,7 +44,7 @@ LiveLook::Key LiveLook::make_key(const Finding& finding, const Facts& facts) {
 
 bool LiveLook::counts(const Finding& finding, const Seen& seen) const {
   if (finding.last < seen.since) return false;
-  // This process writes the run, even if the file system has no locks that show it.
+  // This process writes the run, even on a file system without locks that would show it.
   if (find_rule(finding.cause).stage == Stage::ending) return false;
   // The first iteration of a partial read is not the start of anything.
   if (seen.is_part && finding.first <= seen.facts.first_iteration()) return false;

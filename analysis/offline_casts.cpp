@@ -128,8 +128,7 @@ double size_of(const OfflineCastRow& row) {
   return row.relative_mse ? 0 : lost_share(row.underflows.low, row.overflows.low);
 }
 
-// Returns the worst iteration of each statistic. Warm-up counts only if there are no other
-// iterations.
+// Returns the worst iteration per statistic. Warm-up counts only if other iterations do not exist.
 OfflineCastRow find_worst(const Course& course) {
   const bool only_warm_up =
       std::ranges::all_of(course, [](const auto& moment) { return moment.second.warm_up; });

@@ -21,21 +21,21 @@ struct OfflineCast {
   WhatIfRecipe recipe;
 };
 
-// One tensor, in one iteration or in the worst of all iterations.
+// A tensor, in one iteration or in the worst of all iterations.
 struct OfflineCastRow {
   std::int32_t layer = record::kNoName;
   std::int32_t tensor = record::kNoName;
   FormatId format = FormatId::e4m3;
-  std::int64_t iteration = 0;          // meaningless if of all iterations
+  std::int64_t iteration = 0;          // unused in the worst of all iterations
   std::int64_t iterations = 1;         // that were recorded
   std::int64_t warm_up = 0;            // those before the scale knew an amax
-  std::int64_t nonfinite = 0;          // elements, of all iterations
+  std::int64_t nonfinite = 0;          // elements, over all iterations
   Bounds overflows;                    // %
   Bounds underflows;                   // %
   std::optional<double> relative_mse;  // mse / amax^2; empty where only bounds are known
   std::optional<double> sqnr_db;       // 10 log10(sum x^2 / sum of squared errors); the smallest
   Bounds amax;                         // the largest
-  Bounds scale;                        // meaningless if of all iterations
+  Bounds scale;                        // unused in the worst of all iterations
   Standing standing;                   // over all iterations
 };
 

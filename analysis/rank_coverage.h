@@ -9,7 +9,7 @@
 namespace telens::analysis {
 
 // Returns sentences without a period about ranks that had no session, have no file or ran with
-// another configuration: which ranks, since when, and what to do.
+// another configuration. Each names the ranks, the iteration since when, and what to do.
 std::vector<std::string> missing_rank_notes(const record::RunReader& run);
 
 // Returns a clause that says why features could not compare ranks, or "" if they could.

@@ -1,4 +1,4 @@
-// Differences between the ranks of a run: each rank compared with the median of all ranks.
+// Differences between the ranks of a run: each rank compared with the median over ranks.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace telens::analysis {
 
-// One statistic of one tensor on one rank.
+// A statistic of a tensor on one rank.
 struct RankCourse {
   SeriesKey key;
   int rank = 0;
@@ -25,7 +25,7 @@ struct RankCourse {
   double mean = 0;
   std::optional<double> median_of_ranks;  // nothing: no rank has a finite value
   bool of_two = false;                    // two ranks have recorded it, finite or not
-  // Distance from the median of all ranks' means in robust standard deviations: the modified
+  // Distance from the median over the ranks' means in robust standard deviations: the modified
   // z-score of Iglewicz and Hoaglin, "How to Detect and Handle Outliers" (1993), (mean - median) /
   // (1.4826 MAD), or / (1.2533 mean absolute deviation) if more than half of the ranks are equal. 0
   // for a single rank; nullopt for two ranks, because neither is the outlier.

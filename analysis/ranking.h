@@ -8,7 +8,7 @@
 
 namespace telens::analysis {
 
-// Sorts the findings of all rules by confidence, iteration, stage, order in the step and rank, and
+// Sorts the findings of every rule by confidence, iteration, stage, order in the step and rank, and
 // moves likely consequences below their origin.
 std::vector<Ranked> rank(std::vector<Finding> findings);
 

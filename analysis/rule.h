@@ -37,7 +37,7 @@ struct Rule {
   bool needs_ledger = false;
   // The rule also judges losses and other numbers of the program, without any of `required`.
   bool judges_scalars = false;
-  bool compares_ranks = false;                           // not needed in a run of one rank
+  bool compares_ranks = false;                           // not needed in a single-rank run
   std::vector<std::string_view> follows_causes = {};     // origins within its stage
   std::vector<std::string_view> instead_of_ledger = {};  // statistics, any of which will do
   std::string_view recorded_by;   // features of a configuration that record them

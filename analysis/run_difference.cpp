@@ -47,7 +47,7 @@ class ByName {
     }
   }
 
-  // Returns nullptr if the run has no such series.
+  // Returns nullptr if the run does not contain such a series.
   const Series* find(const Facts& of, Compared kind, const Place& place) const {
     const std::string name = mapped(of.layer_name(place.layer));
     auto found = known_.find(make_key(kind, name, place));
@@ -192,7 +192,7 @@ double by_format(const ExpectedError& error, Compared kind, const Place& place) 
   return kind == Compared::cast_error ? error.unit(place.layer) : error.of_product(place.layer);
 }
 
-// Aligns the series of both runs and collects series without a counterpart.
+// Aligns the series of the two runs and collects series without a counterpart.
 class Comparison {
  public:
   Comparison(const Facts& a, const Facts& b, const Facts* spread, const LayerMap& map)
@@ -237,7 +237,7 @@ class Comparison {
   }
 
  private:
-  // Without a third run, other seeds are detected by the initial values.
+  // Different seeds are detected by the initial values if a third run is not given.
   void find_scatter(RunDifference& result) {
     std::vector<SizePair> pairs;
     for (const Quantity& each : quantities_) {
@@ -265,7 +265,7 @@ class Comparison {
     std::int64_t first = 0;        // iteration
   };
 
-  // Returns false if B has no series for it, or no common iteration.
+  // Returns false if B does not contain a series for it, or no common iteration.
   bool compare(const Quantity& quantity, RunDifference& result) {
     const auto& [kind, name, series] = quantity;
     const Series* other = in_b_.find(a_, kind, series.place);
@@ -295,7 +295,7 @@ class Comparison {
     return true;
   }
 
-  // Groups of series by tensor and rank: all layers, and layers of one kind.
+  // Groups of series by tensor and rank: all layers, and layers by kind.
   std::map<std::tuple<int, int, std::string>, Indices> group_by_tensor() const {
     std::map<std::tuple<int, int, std::string>, Indices> groups;
     for (std::size_t i = 0; i < compared_.size(); ++i) {
@@ -330,7 +330,7 @@ class Comparison {
         .b = found->factor};
     divergence.difference = distance(Compared::size, 1, found->factor);
     divergence.tolerance = distance(Compared::size, 1, found->tolerance);
-    // Layers of one kind are a subset of all layers.
+    // Layers of the same kind are a subset of all layers.
     Told own{.series = {}, .first = found->first};
     for (const std::size_t i : found->pairs) own.series.insert(indices[i]);
     const auto has_all = [&](const Told& known) {
@@ -347,7 +347,7 @@ class Comparison {
   ByName in_b_;
   std::optional<ByName> in_spread_;
   std::optional<SeedScatter> scatter_;             // of runs with other seeds
-  ExpectedError error_, error_of_a_, error_of_b_;  // of the coarser format, and of each run
+  ExpectedError error_, error_of_a_, error_of_b_;  // for the coarser format, and for the runs
   std::vector<Quantity> quantities_, no_casts_;
   std::set<const Series*> used_;  // of in_b_
   std::vector<ComparedSeries> compared_;

@@ -39,8 +39,8 @@ std::string missing_rows(const record::Segment& segment);
 // - iterations that a budget skipped.
 std::vector<std::string> recording_notes(const record::RunReader& run);
 
-// Returns a sentence without a period for each end, with its likely cause if that is the end of
-// another rank: "the recording of rank 0: ended by an exception ...".
+// Returns a sentence without a period for each end, with its likely cause if another rank's end
+// caused it: "the recording of rank 0: ended by an exception ...".
 std::vector<std::string> describe(const std::vector<RankEnd>& ends, const record::RunReader& run);
 
 // Returns one line: "The run ended with an exception in iteration 12, 2026-01-31 23:59:59 UTC:

@@ -12,7 +12,7 @@
 
 namespace telens::analysis {
 
-// Root mean squares of one tensor in both runs.
+// Root mean squares of a tensor in both runs.
 struct SizePair {
   const Series* a = nullptr;
   const Series* b = nullptr;
@@ -25,8 +25,8 @@ struct SizePair {
 bool have_other_seeds(const std::vector<SizePair>& pairs, const Facts& a, const Facts& b);
 
 // Estimates how much of a difference other seeds explain, from the other series of the same tensor:
-// the mean of log2(b / a) over the last iterations of each, so that only lasting differences count,
-// and the single value in the first iteration. Uses the median of these series, which a few
+// the mean of log2(b / a) over the last iterations of a series, so that only lasting differences
+// count, and the single value in the first iteration. Uses the median of these series, which a few
 // diverging ones do not change.
 class SeedScatter {
  public:

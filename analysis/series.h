@@ -1,4 +1,4 @@
-// A series: the values of one statistic at one place, by iteration.
+// A series: the values of a statistic at one place, by iteration.
 #pragma once
 
 #include <cstdint>

@@ -21,8 +21,8 @@ double lost_share(double underflows_percent, double overflows_percent);
 // every iteration, or an SQNR of 10 dB.
 inline constexpr double kNotableLoss = 0.1;
 
-// Returns the catalogue's row of each statistic of a run, by id; nullptr if the catalogue does not
-// have it. Large values of such a statistic, for example of a plugin, count as bad.
+// Returns the catalogue's rows for the statistics of a run, by id; nullptr if the catalogue does
+// not have it. Large values of such a statistic, for example of a plugin, count as bad.
 std::vector<StatisticId> catalogue_rows(const record::RunReader& run);
 
 // Returns the badness of a value, comparable within one statistic; 0 if it is not bad or not finite
@@ -33,7 +33,7 @@ double badness(StatisticId statistic, double value);
 bool is_bad(StatisticId statistic, double value);
 
 // Mean over observed iterations: the share of iterations with a loss times the size of the loss.
-// Warm-up counts only if there are no other iterations.
+// Warm-up counts only if other iterations do not exist.
 class Severity {
  public:
   void add(double size, bool warm_up) { (warm_up ? warm_up_ : usual_).add(size); }

@@ -16,7 +16,7 @@ inline constexpr std::string_view kSizes = "l2_norm|std";
 // Computed from l2_norm and numel, or from std and mean; nullopt if neither was recorded.
 std::optional<double> root_mean_square(const Facts& facts, const Place& place,
                                        std::int64_t iteration);
-// Returns the root mean squares of all such tensors in training order. If numel and mean are
+// Returns the root mean squares of every such tensor in training order. If numel and mean are
 // missing, l2_norm or std is used instead: it is proportional while the batch size is constant.
 std::vector<Series> root_mean_squares(const Facts& facts, TensorName tensor);
 // cur_amax over the root mean square.
@@ -38,14 +38,14 @@ double crest_change(const Facts& facts, const Place& place, const Shift& shift);
 struct PlaceShift {
   Place place;
   Shift shift;
-  double settled_bits = 0;  // from the median of the last points before to that of the first ones
+  double settled_bits = 0;  // settled_bits() of the shift
 };
 
 // Returns the bits between the median of the last points before a shift and the median of its first
 // points, or of the points that come `delay` points later.
 double settled_bits(const Series& series, const Shift& shift, std::int64_t delay = 0);
 
-// Returns the first shift of each series, up (`sign` 1) or down (-1). Shifts that begin within one
+// Returns the first shift per series, up (`sign` 1) or down (-1). Shifts that begin within one
 // iteration of each other form a group. Groups are sorted by time, each with its origin (by
 // training order) first.
 std::vector<std::vector<PlaceShift>> shifts_together(std::span<const Series> sizes, int sign,

@@ -103,7 +103,7 @@ TensorSummaries::Cast& TensorSummaries::get_cast(Watched& watched, const record:
   return cast;
 }
 
-// Values of one iteration arrive in any order.
+// The values in an iteration arrive in any order.
 void TensorSummaries::end_iteration(Cast& cast, const Watched& watched) {
   const CastValues now = std::exchange(cast.now, {});
   if (!now.any()) return;

@@ -17,7 +17,8 @@
 namespace telens::analysis {
 
 // One cast of a tensor (for one GEMM, by one recipe), or the tensor itself if no cast was recorded.
-// Percentages and errors are from the worst iteration; warm-up counts only if there is no other.
+// Percentages and errors are from the worst iteration; warm-up counts only if other iterations do
+// not exist.
 struct TensorSummary {
   std::int32_t layer = record::kNoName;
   std::int32_t tensor = record::kNoName;
@@ -25,12 +26,12 @@ struct TensorSummary {
   std::string recipe;  // the recipe of a what-if, "<recipe> columnwise"; "": the running one
   std::int64_t iterations = 0;                  // in which the tensor was seen, with warm-up
   std::int64_t warm_up = 0;                     // those that are warm-up
-  std::optional<double> nonfinite;              // elements, of all iterations
+  std::optional<double> nonfinite;              // elements, over all iterations
   std::optional<std::int64_t> first_nonfinite;  // iteration
   std::optional<double> overflows;              // %
   std::optional<double> underflows;             // %
   std::optional<double> relative_mse;           // mse / amax^2
-  std::optional<double> amax;                   // the largest, of all iterations
+  std::optional<double> amax;                   // the largest over all iterations
 
   // Share of lost elements and clipped elements by iteration, warm-up excluded.
   Severity lost;
@@ -46,7 +47,7 @@ class TensorSummaries {
   std::vector<TensorSummary> worst_first();
 
  private:
-  // Values of one cast in one iteration.
+  // Values of a cast in one iteration.
   struct CastValues {
     std::optional<double> overflows, underflows, saturated, mse;
     bool any() const { return overflows || underflows || saturated || mse; }

@@ -1,5 +1,5 @@
-// Warm-up: the first iterations of delayed scaling, in which a layer has no amax history and every
-// scale is 1. Losses of its casts say nothing about FP8.
+// Warm-up: the first iterations of delayed scaling, in which a layer does not have an amax history
+// and every scale is 1. Losses of its casts say nothing about FP8.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,7 @@
 
 namespace telens::analysis {
 
-// A block of one rank's tensor, in the iterations in which it was among the worst.
+// A block of a tensor on one rank, in the iterations in which it was among the worst.
 struct WorstBlock {
   record::BlockRow worst;
   std::set<std::int64_t> iterations;

@@ -1,4 +1,4 @@
-// The `telens` command: inspects run files and explains what went wrong.
+// The `telens` command: inspects run files and explains problems.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -17,13 +17,13 @@ namespace telens::analysis {
 namespace {
 
 constexpr std::size_t kLeastReads = 5;   // on end, up to the end of the run, without a gradient
-constexpr std::size_t kLeastBefore = 4;  // with one before, where it had one
+constexpr std::size_t kLeastBefore = 4;  // earlier reads with a gradient, if there were any
 constexpr double kRegular = 0.9;  // part of the reads before: else gradients come now and then
 
 // A layer that was used in the forward passes of iterations in which some layer had a gradient.
 struct Used {
   const Series* activation = nullptr;
-  std::size_t with = 0;                    // iterations with a gradient of its own
+  std::size_t with = 0;                    // iterations in which this layer had a gradient
   std::size_t until = 0;                   // how many there were up to the last one of these
   std::vector<std::int64_t> without = {};  // since then
 
@@ -152,7 +152,7 @@ Finding make_finding(const Facts& facts, const std::vector<const Used*>& lost,
   return finding;
 }
 
-// Layers of one rank that lost their gradient in the same iteration, in forward order.
+// Layers on one rank that lost their gradient in the same iteration, in forward order.
 std::vector<Finding> of_rank(const Facts& facts, const std::vector<const Used*>& layers,
                              const std::vector<Series>& gradients) {
   std::vector<const Used*> reached;

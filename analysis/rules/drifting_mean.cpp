@@ -41,7 +41,7 @@ std::optional<Drift> first_drift(const std::vector<Point>& points) {
   const auto rest = static_cast<std::size_t>(points.end() - far);
   if (rest < kSustained || !std::all_of(far, far + kSustained, is_far)) return std::nullopt;
   const auto reached = static_cast<std::size_t>(far - points.begin());
-  // Finds where it left its earlier range.
+  // Finds the point at which it left its earlier range.
   for (std::size_t first = reached > kWithin ? reached - kWithin : 0; first <= reached; ++first) {
     if (first < kLeastPast) continue;
     std::vector<double> past;

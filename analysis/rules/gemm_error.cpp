@@ -39,7 +39,7 @@ Limits get_limits(Gemm gemm) {
 }
 
 constexpr double kTimesUsual = 3;    // the error in its own past, if it has one
-constexpr double kLeavesPast = 1.3;  // times the smaller errors of the past: where it began to grow
+constexpr double kLeavesPast = 1.3;  // factor over the smaller past errors at which growth begins
 constexpr double kRounding = 0.01;   // BF16 outputs, and sums that cancel
 constexpr std::size_t kLeastPast = 4;
 constexpr std::size_t kPersistent = 3;  // reads on end; a single product may cancel

@@ -147,7 +147,7 @@ std::span<const Point> reads_without_cast(const Facts& facts, const Series& cast
   return {};
 }
 
-// Without a ledger: layers whose casts are no longer recorded while the casts of other layers are.
+// Without a ledger: layers whose casts are no longer recorded while casts in other layers are.
 std::vector<Finding> casts_that_end(const Facts& facts) {
   std::vector<Finding> found;
   for (const std::string_view name : kOfCasts) {

@@ -52,7 +52,7 @@ bool has_as_many_rows(const Facts& facts, const Place& place, std::int64_t itera
   return before == nullptr || count->at(iteration).value_or(before->value) == before->value;
 }
 
-// Under delayed scaling, a gradient follows the factor only after the scales of the layers between
+// With delayed scaling, a gradient follows the factor only after the scales of the layers between
 // it and the loss have grown.
 bool follows(const Series& gradient, const Shift& shift, double factor) {
   constexpr double kAlike = 1;  // bits

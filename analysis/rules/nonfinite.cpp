@@ -247,7 +247,7 @@ std::vector<const Series*> bad_weights_after(const Facts& facts, std::int64_t it
   return bad;
 }
 
-// Describes what is known before an optimizer's number: gradients and grad_norm.
+// Describes the values known before an optimizer's number: gradients and grad_norm.
 std::string known_before(const Facts& facts, const BadScalar& scalar) {
   const std::int64_t iteration = scalar.point.iteration;
   if (scalar.moment == Moment::after_update) {

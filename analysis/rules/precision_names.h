@@ -8,7 +8,8 @@ namespace telens::analysis {
 // Returns true for "BF16", "FP32" and similar names; other names describe a cast.
 bool is_high_precision(std::string_view precision);
 
-// "E4M3 under tensor scaling" -> "tensor"; "" if the name has no scaling.
+// Returns the scaling in a precision's name: "E4M3 under tensor scaling" -> "tensor"; "" if the
+// name does not contain one.
 std::string_view scaling_in(std::string_view precision);
 // The scaling under which a tensor has one scale.
 inline constexpr std::string_view kTensorScaling = "tensor";

@@ -14,7 +14,7 @@ struct UpdateJump {
   std::string rate;
   std::int64_t iteration = 0;
   std::int64_t previous = 0;
-  double before = 0, after = 0;  // norm of a step over that of the weights
+  double before = 0, after = 0;  // norm of a step divided by the norm of the weights
   double rate_before = 0, rate_after = 0;
 };
 

@@ -12,20 +12,20 @@ namespace telens::analysis {
 // The statistics that scales are read from, as a rule requires them.
 inline constexpr std::string_view kScales = "scale_staleness|scale_inv_max";
 
-// With micro-batches, each iteration has several scales. The amax is the largest of all
+// With micro-batches, each iteration has several scales. The amax is the largest over the
 // micro-batches; which scale `stands_for` belongs to is not recorded.
 struct ScaleRead {
   std::int64_t iteration = 0;
   double amax = 0;        // the tensor's
   double stands_for = 0;  // the amax that the scale was made of, if it was made by the recipe
   double margin = 0;      // the recipe's
-  double span = 0;        // between the smallest and the largest scale of one iteration
+  double span = 0;        // between an iteration's smallest and largest scale
   std::optional<double> jump;
 
   double staleness() const { return amax - stands_for; }
 };
 
-// Reads of one tensor that is nonzero and whose numbers are finite.
+// Reads of a tensor that is nonzero and whose numbers are finite.
 struct ScaleSeries {
   Place place;
   std::vector<ScaleRead> reads = {};

@@ -15,8 +15,8 @@ constexpr std::int64_t kLeastAge = 3;  // iterations
 constexpr std::size_t kLeastMissed = 2;
 constexpr std::int64_t kUsualPause = 2;  // iterations between two moves of a lively scale
 
-// A history that contains a non-finite amax has no maximum. The scale keeps its value until that
-// amax has left the history.
+// A history that contains a non-finite amax does not have a maximum. The scale keeps its value
+// until that amax has left the history.
 bool is_unknown(const Series& amax, std::int64_t moved, std::int64_t to) {
   const std::int64_t from = std::max(moved, to - kLongestHistory);
   const auto at = [&](std::int64_t iteration) {

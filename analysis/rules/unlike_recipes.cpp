@@ -49,7 +49,7 @@ std::string get_words(const Wishes& wishes, const Wishes& others) {
   return words;
 }
 
-// States of one GEMM of a layer for each rank, in order of time.
+// States of a layer's GEMM for each rank, in order of time.
 using StatesOfRanks = std::map<int, std::vector<const GemmState*>>;
 using OneOfEach = std::map<int, const GemmState*>;
 
@@ -66,8 +66,8 @@ OneOfEach get_states_in(const StatesOfRanks& all, std::int64_t iteration) {
 
 struct Difference {
   const GemmState* usual = nullptr;        // most ranks have it; of as many the lowest decides
-  std::vector<const GemmState*> odd = {};  // one of each other group, that of the lowest rank first
-  std::vector<int> odd_ranks = {};         // those of the first such group
+  std::vector<const GemmState*> odd = {};  // one per other group, the lowest rank's first
+  std::vector<int> odd_ranks = {};         // ranks in the first such group
   std::int64_t since = 0;
   bool may_follow = false;  // one rank is still in the iteration in which another has switched
 };

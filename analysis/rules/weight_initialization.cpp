@@ -145,7 +145,7 @@ bool is_like_padding(const Firsts& firsts) {
   return padded > 0 && 2 * static_cast<std::size_t>(padded) >= layers.size();
 }
 
-// All weights, and the weights of each kind.
+// All weights, and the weights by kind.
 struct Weights {
   explicit Weights(const Facts& facts) : all(first_sizes(facts)) {
     for (const First& each : all) {
@@ -165,8 +165,8 @@ struct Weights {
   std::map<std::string, Firsts> kinds;
   std::unordered_map<const First*, const Firsts*> of_kind;
   std::map<std::string, Firsts> parts;          // by Facts::select_part
-  double usual = 0;                             // usual_size() of all weights
-  std::map<std::string, double> usual_of_part;  // usual_size() of each part
+  double usual = 0;                             // usual_size() over all weights
+  std::map<std::string, double> usual_of_part;  // usual_size() by part
 };
 
 // Returns nullopt if the weight is like the others, or sparse with only its large elements kept.

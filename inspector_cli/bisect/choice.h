@@ -53,7 +53,7 @@ struct CastOperand {
   std::string format;  // FakeQuant's quant_format
 };
 
-// The changes of one trial. All other GEMMs run as the program configures them.
+// The changes of a trial. All other GEMMs run as the program configures them.
 struct Choice {
   std::map<std::string, std::set<Gemm>> high = {};  // in high precision, by layer
   std::optional<CastOperand> cast = std::nullopt;   // its GEMM is not in `high`

@@ -16,13 +16,13 @@ struct LossVerdict {
 
 class LossReference {
  public:
-  // Throws UsageError if the run has no losses or a non-finite one, RecordError if it cannot be
-  // read.
+  // Throws UsageError if the run does not contain losses or contains a non-finite one, RecordError
+  // if it cannot be read.
   LossReference(std::string path, double tolerance);
 
   // Compares the mean losses of the last tenth of the common iterations (at least one). A run
   // passes if all its losses are finite and its mean exceeds the reference by at most `tolerance`
-  // times the reference's magnitude. Throws UsageError if there is no common iteration.
+  // times the reference's magnitude. Throws UsageError without a common iteration.
   LossVerdict judge(const std::string& log_dir) const;
 
  private:

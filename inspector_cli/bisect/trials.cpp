@@ -32,7 +32,7 @@ std::string replaced(std::string text, std::string_view from, const std::string&
   return text;
 }
 
-// Returns what identifies a search.
+// Returns the key that identifies a search.
 Json make_question(const TrialOptions& options) {
   Json command = Json::array();
   for (const std::string& each : options.command) command.push_back(json_text(each));

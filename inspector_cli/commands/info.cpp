@@ -215,7 +215,7 @@ void print_scalars(const record::RunReader& run) {
   }
 }
 
-// Prints events by kind, so that many events of one kind do not hide another kind.
+// Prints events by kind, so that many events of the same kind do not hide another kind.
 void print_events(const record::RunReader& run, bool all) {
   constexpr std::size_t kShownFirst = 2;  // and the last one
   for (const auto& [kind, events] : list_events(run, all)) {

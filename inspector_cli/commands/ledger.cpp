@@ -1,4 +1,4 @@
-// telens ledger: the precision and kernel of each GEMM, and the reason for every fallback.
+// telens ledger: precision and kernel per GEMM, and the reason for every fallback.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -149,7 +149,7 @@ std::string join_precisions(const std::vector<LedgerEntry>& operands, Field fiel
   return has_one_scaling && !scaling.empty() ? fmt::format("{}, {}", text, scaling) : text;
 }
 
-// Returns the common reason of all operands, or one reason per operand.
+// Returns the common reason if all operands have it, or one reason per operand.
 std::string join_reasons(const std::vector<LedgerEntry>& operands) {
   if (is_common(operands, &LedgerEntry::reason)) return operands.front().reason;
   std::string text;
@@ -177,7 +177,7 @@ std::string describe_reason(const std::string& reason) {
   return fmt::format("as the recipe specifies{}", reason.substr(kRecipe.size()));
 }
 
-// Joins the rows of all operands to one row for the GEMM.
+// Joins the operands' rows to one row for the GEMM.
 LedgerEntry join_operands(const std::vector<LedgerEntry>& operands) {
   LedgerEntry row = operands.front();
   row.tensor.clear();
@@ -217,7 +217,7 @@ class LedgerEntries {
     return std::move(rows_);
   }
 
-  // Returns fallbacks first, then rows by layer, in the order of the first run of each layer.
+  // Returns fallbacks first, then rows by layer, in the order of a layer's first run.
   std::vector<LedgerEntry> by_layer() && {
     std::map<std::string, std::size_t> layers;
     for (const LedgerEntry& row : rows_) layers.try_emplace(row.layer, row.place);

@@ -41,7 +41,7 @@ constexpr std::string_view kCpp =
     "static_assert static_cast struct switch template this thread_local throw true try typedef "
     "typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq ";
 
-// https://docs.python.org/3/reference/lexical_analysis.html#keywords, without those of C++
+// https://docs.python.org/3/reference/lexical_analysis.html#keywords, except C++'s keywords
 constexpr std::string_view kPython =
     " as assert async await def del elif except finally from global import in is lambda none "
     "nonlocal pass raise with yield ";
@@ -89,7 +89,7 @@ void check_name(const std::string& name) {
 }
 
 // Converts "LogFP8Outliers" to "log_fp8_outliers". A word begins at a capital letter after a small
-// letter or digit, and at the last of several capital letters if a small letter follows.
+// letter or digit, and at the last capital letter in a sequence if a small letter follows.
 std::string snake_case(std::string_view name) {
   std::string snake;
   for (std::size_t i = 0; i < name.size(); ++i) {
@@ -132,7 +132,7 @@ void write_project(const NewPluginOptions& options, const std::filesystem::path&
   }
 }
 
-// Writes the project to a temporary folder and renames it, so that a failure leaves nothing behind.
+// Writes the project to a temporary folder and renames it, so that a failure leaves no files.
 void make_project(const NewPluginOptions& options, const std::filesystem::path& project) {
   const std::filesystem::path parent = project.parent_path();
   const bool parent_is_new = !std::filesystem::exists(parent);

@@ -104,7 +104,8 @@ void set_iterations(std::string_view text, record::RecordQuery& query) {
   }
 }
 
-// Selects the records of the GEMM and those of its tensors that belong to no single GEMM.
+// Selects the records of the GEMM, and the records of its tensors that do not belong to a single
+// GEMM.
 void select_gemms(const Selection& selection, const record::RunReader& run,
                   record::RecordQuery& query) {
   query.gemms = find_ids(selection.gemms, run.names(record::Dictionary::gemm), "GEMM");

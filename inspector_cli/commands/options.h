@@ -17,7 +17,7 @@
 
 namespace telens::cli {
 
-// Adds an option that accepts one of several words in any case. CLI11's transformer is not used:
+// Adds an option that accepts one word from a list, in any case. CLI11's transformer is not used:
 // its error message prints the mapped values of an enum.
 template <typename Value>
 void add_choice(CLI::App& command, const char* name, Value& value,
@@ -78,15 +78,15 @@ void add_tensor_selection(CLI::App& command, Selection& selection);
 // Adds --gemm and --stat as well.
 void add_selection(CLI::App& command, Selection& selection);
 
-// Throws UsageError if the run has no file of the rank.
+// Throws UsageError if the run does not have a file for the rank.
 void check_rank(const std::optional<int>& rank, const record::RunReader& run);
 
-// Returns the query for a selection. Throws UsageError with the nearest names of the run if the run
-// has no such layer, tensor, GEMM, statistic or rank.
+// Returns the query for a selection. Throws UsageError with the nearest names of the run if the
+// layer, tensor, GEMM, statistic or rank is not in the run.
 record::RecordQuery resolve(const Selection& selection, const record::RunReader& run);
 
 // Returns the query for the selection's histograms. Throws UsageError, with the path of the run, if
-// the run has no histograms.
+// the run does not contain histograms.
 record::RecordQuery histogram_query(const Selection& selection, const record::RunReader& run,
                                     const std::string& path);
 
@@ -97,7 +97,7 @@ struct LayerNames {
 };
 
 // Reads the layers of a run, or a text file with one name per line ("-" reads standard input).
-// Skips blank lines and lines that begin with '#'. Throws UsageError if there are no names.
+// Skips blank lines and lines that begin with '#'. Throws UsageError if no name is left.
 LayerNames read_layer_names(const std::string& path);
 
 }  // namespace telens::cli

@@ -1,4 +1,4 @@
-// telens plan: previews what a debug config selects and how much it records.
+// telens plan: previews the selections and the record volume of a debug config.
 #include "hooks/config/plan.h"
 
 #include <fmt/format.h>
@@ -48,7 +48,7 @@ config::StatisticDescriptionsPtr known_statistics(const std::vector<std::string>
   return statistics;
 }
 
-// Returns the built-in features and those of --plugin-feature, whose options are not checked.
+// Returns the built-in features and those named by --plugin-feature, whose options are not checked.
 config::Descriptions known_features(const PlanOptions& options) {
   config::Descriptions descriptions =
       features::builtin_descriptions(known_statistics(options.plugin_statistics));

@@ -21,12 +21,12 @@ constexpr const char* kPythonVariable = "TELENS_PYTHON";
 struct Interpreter {
   std::string program;
   std::string package_path;  // to add to PYTHONPATH; may be empty
-  std::string hint;          // what to do if it lacks the package
+  std::string hint;          // the fix if it lacks the package
 };
 
 // Returns, in this order, the Python that TELENS_PYTHON names, `preferred` if given, the one next
-// to the command (as in a virtual environment), that of the source tree in which the command was
-// built, or that of PATH.
+// to the command (as in a virtual environment), the Python in the source tree where the command was
+// built, or the first one in PATH.
 Interpreter find_python(const std::string& preferred) {
   namespace fs = std::filesystem;
   Interpreter found{"python3", "", fmt::format("name it in {}", kPythonVariable)};

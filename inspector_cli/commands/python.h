@@ -10,9 +10,10 @@ namespace telens::cli {
 // Replaces this process by a Python that runs the program text.
 //
 // The Python is the one that TELENS_PYTHON names, else `preferred` if it is not empty, else the one
-// next to the command, that of the source tree in which the command was built, or that of PATH.
-// sys.argv[1] of the program is a hint for a Python that lacks the package telens; the arguments
-// follow. Throws UsageError, which names `command`, if the Python cannot be started.
+// next to the command, else the Python in the source tree where the command was built, else the
+// first one in PATH. sys.argv[1] of the program is a hint for a Python that lacks the package
+// telens; the arguments follow. Throws UsageError, which names `command`, if the Python cannot be
+// started.
 [[noreturn]] void run_python(std::string_view command, const char* program,
                              const std::vector<std::string>& arguments,
                              const std::string& preferred = "");

@@ -18,8 +18,8 @@
 namespace telens::cli {
 namespace {
 
-// Does not import from the current folder, where a file may have any name. The first argument is
-// a hint for a Python that lacks the package.
+// Does not import from the current folder, whose files may have any name. The first argument is a
+// hint for a Python that lacks the package.
 constexpr const char* kProgram =
     "import sys\n"
     "sys.path = [folder for folder in sys.path if folder]\n"

@@ -128,7 +128,8 @@ struct Values {
   }
 };
 
-// One statistic of one tensor over iterations. Warm-up values are only counted if there are others.
+// A statistic of a tensor over iterations. Warm-up values are only counted if other values do not
+// exist.
 struct SeriesSummary {
   SeriesKey key;
   Standing standing;
@@ -231,7 +232,8 @@ void run_stats(const StatsOptions& options) {
     }
     return;
   }
-  // Show all statistics if none is about FP8, for example those of a plugin.
+  // Show all statistics if no FP8 statistic was recorded, for example with a plugin's statistics
+  // only.
   if (!query.statistics && !has_tensor_columns(run)) query.statistics = all_statistics(run);
   const WarmUp warm_up(run);
   const bool shows_trouble = options.table.format == Format::table && output_is_terminal();

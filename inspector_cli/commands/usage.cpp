@@ -90,7 +90,7 @@ std::string list_options(const CLI::App& app, bool positional) {
   return fmt::format("\n{}:\n{}", positional ? "Arguments" : "Options", lines);
 }
 
-// Lists the commands by group, in the order of the first command of each group.
+// Lists the commands by group, in the order of a group's first command.
 std::string list_commands(const CLI::App& app) {
   const auto commands = app.get_subcommands({});
   std::vector<std::string> groups;

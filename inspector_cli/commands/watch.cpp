@@ -194,7 +194,7 @@ void show_run(const WatchOptions& options) {
     fmt::print("{}\n", printable(watched.view().state.text));
   } else {
     watch_on_screen(watched, options);
-    // Print the last frame on the normal screen, where it stays.
+    // Print the last frame on the normal screen, so that it remains visible.
     const auto [width, rows] = size_of_terminal();
     for (const auto& [line, color] : make_frame(watched.view(), options.run, width, rows - 1)) {
       fmt::print("{}\n", color ? colored(line, *color) : line);

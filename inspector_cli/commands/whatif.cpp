@@ -1,4 +1,4 @@
-// telens whatif: estimates what a per-tensor FP8 recipe would have done to recorded histograms.
+// telens whatif: estimates the effect of a per-tensor FP8 recipe on recorded histograms.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

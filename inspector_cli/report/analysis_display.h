@@ -14,7 +14,7 @@
 
 namespace telens::cli {
 
-// Returns one row for each block: at most `most` blocks of each statistic, or all if `most` is 0.
+// Returns one row per block: at most `most` blocks per statistic, or all if `most` is 0.
 Table block_table(const std::vector<analysis::WorstBlock>& blocks, const record::RunReader& run,
                   std::size_t most);
 

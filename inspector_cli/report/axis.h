@@ -19,7 +19,7 @@ struct Tick {
 //   linear       values of similar size
 //   logarithmic  positive values that span more than three decades, or mostly tiny ones
 //   symlog       as logarithmic, but with zeros or negative values: linear between -t and t, then
-//                one decade per width of the linear part of one sign
+//                one decade per width of the linear part for one sign
 // Warm-up values do not count; values beyond the axis are drawn at its edge.
 class Axis {
  public:

@@ -35,7 +35,7 @@ using analysis::WarmUp;
 
 using record::Dictionary;
 
-// A series as it is drawn, and its rank among others.
+// A series to draw, and its rank among others.
 struct Row {
   std::vector<Bin> bins;
   Standing standing;
@@ -228,7 +228,7 @@ std::int64_t Chart::get_iteration(std::size_t bin) const {
 }
 
 std::string Chart::title() const {
-  // Without losses and records there are no iterations.
+  // The iteration range is undefined without losses and records.
   if (scalars.empty() && panels.empty()) return log_dir;
   const Wide count = distance(first_iteration, last_iteration) + 1;
   return fmt::format("{}, {} iteration{}", log_dir, static_cast<std::uint64_t>(count),

@@ -10,8 +10,8 @@
 
 namespace telens::cli {
 
-// The value of neighboring iterations: a non-finite one if there is any, else the one of largest
-// magnitude. Warm-up values count only if there are no others.
+// The value of neighboring iterations: a non-finite one if there is any, else the one with the
+// largest magnitude. Warm-up values count only if other values do not exist.
 class Bin {
  public:
   Bin() = default;
@@ -38,16 +38,16 @@ struct Line {
   std::vector<Bin> bins;
 };
 
-// One statistic: its worst tensors as lines, and its layers as rows of a heat map that shows the
-// worst tensor of each layer.
+// A statistic: its worst tensors as lines, and its layers as rows of a heat map that shows a
+// layer's worst tensor.
 struct Panel {
   std::int32_t id = record::kNoName;  // the statistic's
   std::string statistic;
   double loss = 0;  // of the worst tensor, comparable between statistics (severity.h)
   std::vector<Line> worst;
   std::vector<Line> layers;
-  // The layer id and the tensors of each row of `layers`. `tensors` is empty if ChartLimits has no
-  // room for the tensors of all rows.
+  // The layer ids and tensors for the rows of `layers`. `tensors` is empty if ChartLimits does not
+  // allow the tensors of all rows.
   std::vector<std::int32_t> layer_ids;
   std::vector<std::vector<Line>> tensors;
   std::size_t layers_left_out = 0;
@@ -81,9 +81,9 @@ struct ChartLimits {
   std::size_t lines;              // the most lines of worst tensors in a panel
   std::size_t panels;             // the most panels if no statistic is chosen
   std::size_t layers = SIZE_MAX;  // the most rows of a panel: its worst layers
-  std::size_t tensor_bins = 0;    // the most bins of all tensors of a panel
+  std::size_t tensor_bins = 0;    // the most bins of a panel's tensors
 };
-// Throws RecordError if the run has no records, UsageError if the query matches none.
+// Throws RecordError if the run does not contain records, UsageError if the query matches none.
 Chart make_chart(const record::RunReader& run, record::RecordQuery query,
                  const ChartLimits& limits);
 // Returns a chart of the losses only. It is empty if there are none.

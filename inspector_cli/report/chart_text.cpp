@@ -77,7 +77,7 @@ std::string row_label(int row, const Axis& axis) {
   return fmt::format("{:.3g}", axis.value_at(kMiddleOfRow));
 }
 
-// Returns a row of marks above a line chart, or "" if there are no marks.
+// Returns a row of marks above a line chart, or "" without marks.
 std::string marks_row(std::string_view name, const std::string& marks, Color color) {
   if (marks.find_first_not_of(' ') == std::string::npos) return "";
   return fmt::format("{:>{}} {}\n", name, kAxisWidth, colored(marks, color));

@@ -36,7 +36,7 @@ using analysis::WarmUp;
 
 using record::Dictionary;
 
-// The statistics that tell of trouble.
+// The statistics that indicate a problem.
 struct Troubles {
   StatisticId nonfinite = statistic("nonfinite");
   StatisticId saturated = statistic("saturated");
@@ -48,7 +48,7 @@ struct Troubles {
   }
 };
 
-// Statistics of the running recipe, by id; null: others.
+// Statistics of the running recipe, by id; null for other statistics.
 std::vector<StatisticId> running_statistics(const record::RunReader& run) {
   std::vector<StatisticId> statistics;
   for (const std::string& name : run.names(Dictionary::statistic)) {
@@ -101,7 +101,7 @@ void find_scalar(const record::RunReader& run, const record::RecordQuery& query,
   }
 }
 
-// Elements of histograms that are not finite. Returns false where the run has no histograms.
+// Counts non-finite elements in histograms. Returns false if the run does not contain histograms.
 bool find_in_histograms(const record::RunReader& run, const record::RecordQuery& query,
                         Earliest& nonfinite) {
   record::RecordQuery of_histograms = query;
@@ -193,7 +193,7 @@ std::string about_nonfinite(const FirstTrouble& trouble, const record::RunReader
                      make_label(bad.where, run), elements(bad.value), others);
 }
 
-// Where, how often and how much; nothing where no percentage was recorded.
+// Describes which cast clipped most, how often and how much; "" if no percentage was recorded.
 std::string about_clipping(const FirstTrouble& trouble, const record::RunReader& run) {
   if (!trouble.clips_most) return "";
   const Severity& clips = trouble.clips_most->clipped;
@@ -305,7 +305,8 @@ void FirstTroubleFinder::add(const record::Record& record) {
   } else if (statistic != state.troubles.underflows) {
     state.trouble.overflow_measured = true;
   }
-  // Not overflows%: an amax lies beyond its own scale's range as soon as that was rounded down.
+  // overflows% is not used: an amax exceeds the range of its own scale if that scale was rounded
+  // down.
   const bool clips = statistic == state.troubles.saturated;
   if (clips && !state.warm_up.covers(record.layer, record.iteration)) state.overflow.add(record);
   state.summaries.add(record);

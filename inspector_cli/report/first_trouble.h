@@ -1,4 +1,4 @@
-// Finds what went wrong first in a run that has just diverged.
+// Finds the first problem in a run that has just diverged.
 #pragma once
 
 #include <cstdint>
@@ -31,12 +31,12 @@ struct FirstTrouble {
   bool overflow_measured = false;
   std::optional<analysis::TensorSummary> clips_most;  // casts of the running recipe, by severity.h
   std::optional<analysis::TensorSummary> loses_most;
-  // Where the most elements lay beyond the largest value and none was clipped: their scale was
-  // rounded. Sought only where nothing clips.
+  // The cast with the most elements beyond the largest value, without any clipped one: its scale
+  // was rounded. Set only if nothing clips.
   std::optional<analysis::TensorSummary> rounds_most;
 };
 
-// Finds the first trouble in records as they are read, in whichever order they come.
+// Finds the first problem in records, which may be added in any order.
 class FirstTroubleFinder {
  public:
   FirstTroubleFinder(const record::RunReader& run, const analysis::WarmUp& warm_up);

@@ -22,7 +22,7 @@ struct HistogramChart {
   std::vector<TensorHistogram> tensors;
   std::vector<std::string> notes;  // remarks, one sentence each
 
-  // With one iteration, rows are drawn as bars.
+  // For a single iteration, rows are drawn as bars.
   bool one_iteration() const { return frame.first_iteration == frame.last_iteration; }
 };
 
@@ -32,7 +32,8 @@ struct HistogramLimits {
   std::size_t rows;     // the most rows; several exponents share a row if there are more
 };
 // Requires a query that selects only histograms. Throws UsageError if it matches none. Draws over
-// the iterations of `beside`, which must contain theirs, or over their own if it is nullptr.
+// the iterations of `beside`, which must contain theirs, or over the histograms' iterations if it
+// is nullptr.
 HistogramChart make_histogram_chart(const record::RunReader& run, const record::RecordQuery& query,
                                     const HistogramLimits& limits, const Chart* beside = nullptr);
 

@@ -128,7 +128,7 @@ Json page_data(const Chart& chart, Json charts) {
           {"charts", std::move(charts)},           {"sections", Json::array()}};
 }
 
-// Adds the tensors of each row, which share a second axis.
+// Adds the tensors by row; they share a second axis.
 void add_tensors(Json& map, const Panel& panel) {
   std::vector<Line> all;
   for (const auto& tensors : panel.tensors) all.insert(all.end(), tensors.begin(), tensors.end());

@@ -40,7 +40,7 @@ class RankBins {
 
 using Cells = std::map<std::pair<std::int32_t, std::int32_t>, std::vector<Bin>>;
 
-// By statistic and layer; those of the chart have a place already.
+// Fills the cells, which already exist for the chart's statistics and layers.
 void fill(Cells& cells, const record::RunReader& run, const Chart& chart, const RankBins& bins) {
   record::RecordQuery query;
   query.first_iteration = chart.first_iteration;

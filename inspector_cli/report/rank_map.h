@@ -18,7 +18,7 @@ struct RankMap {
 };
 
 struct RankMaps {
-  std::vector<int> ranks;  // the first rank of each bin
+  std::vector<int> ranks;  // the first rank per bin
   int last_rank = 0;
   std::vector<RankMap> maps;  // empty for one rank, or if all values were reduced over ranks
 };

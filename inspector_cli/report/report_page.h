@@ -30,8 +30,8 @@ Report make_report(const record::RunReader& run, const std::string& name);
 Json report_sections(const record::RunReader& run, const diagnosis::Facts& facts,
                      const diagnosis::Diagnosis& diagnosis, const std::string& name);
 
-// Returns the charts without sections. `histograms` may be nullptr; its iterations must be those of
-// `chart`.
+// Returns the charts without sections. `histograms` may be nullptr; its iterations must be the
+// chart's.
 Json report_data(const Chart& chart, const RankMaps& ranks, const HistogramChart* histograms);
 
 }  // namespace telens::cli

@@ -130,7 +130,7 @@ Json findings_section(const diagnosis::Diagnosis& diagnosis, const Facts& facts,
   return findings;
 }
 
-// Returns the precision of each operand and the number of layers with it.
+// Returns the precision by operand and the number of layers with it.
 Json gemms_section(const Facts& facts) {
   using Key = std::tuple<std::string, std::string, std::string, std::string>;
   std::map<Key, std::set<std::int32_t>> layers;

@@ -27,7 +27,7 @@ struct RunView {
   std::optional<std::int64_t> last_iteration = std::nullopt;
   std::vector<diagnosis::Point> losses = {};  // of the lowest rank that has losses
   std::vector<ViewedFinding> findings = {};
-  std::string no_finding;  // the sentence if there are no findings
+  std::string no_finding;  // the sentence to show if nothing was found
   Table worst;             // the worst tensor first
 };
 

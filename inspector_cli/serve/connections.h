@@ -46,7 +46,7 @@ class Connections {
   std::vector<std::thread> threads_;
 };
 
-// The stream of one connection, with limits: 16 KiB and two seconds for the request, one minute for
+// The stream of a connection, with limits: 16 KiB and two seconds for the request, one minute for
 // the response, and one second without progress. Reading or writing returns -1 at a limit.
 class BoundedStream final : public httplib::Stream {
  public:

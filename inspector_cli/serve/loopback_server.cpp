@@ -22,7 +22,7 @@ namespace {
 constexpr const char* kAddress = "127.0.0.1";
 constexpr std::size_t kLongestBody = 1024;
 
-// Replaces the options of httplib, which let two servers of one user share a port.
+// Replaces the options of httplib, which let two servers of the same user share a port.
 void allow_port_again(int socket) {
   const int yes = 1;
   ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));

@@ -348,7 +348,7 @@ std::string table_text(const std::vector<std::string>& names,
   std::string out;
   for (const std::string& line : fitted.above) out += colored(line, Color::dim) + "\n";
   const std::string heading = row_text(columns, [](const Column& each) { return each.name; });
-  for (std::size_t at = 0; at < heading.size();) {  // colors end at the end of each line
+  for (std::size_t at = 0; at < heading.size();) {  // colors end at each line's end
     const std::size_t end = std::min(heading.find('\n', at), heading.size());
     out += colored(heading.substr(at, end - at), Color::bold) + "\n";
     at = end + 1;

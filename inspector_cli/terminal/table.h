@@ -30,7 +30,7 @@ class Table {
   const std::vector<std::vector<Cell>>& rows() const { return rows_; }
 
   // Sorts stably: numbers descending, names in natural order ("layers.2" before "layers.10"), empty
-  // cells last. Throws UsageError if there is no such column.
+  // cells last. Throws UsageError if the column does not exist.
   void sort_by(std::string_view column);
   void reverse();
   void keep_first(std::size_t rows);
