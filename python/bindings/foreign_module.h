@@ -12,7 +12,7 @@
 
 namespace telens::python {
 
-// The graph from the outputs of one forward to its inputs. Runs once.
+// The graph from a forward's outputs to its inputs. Runs once.
 class ForeignGraph {
  public:
   // main_grads: None, or a function that the backward calls. It returns a tuple with, for each

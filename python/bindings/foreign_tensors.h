@@ -14,8 +14,8 @@ namespace telens::python {
 // The GIL is held in every call.
 class ForeignTensors {
  public:
-  // tensor_class: the framework's tensor class. Throws UsageError if it has no such table, or if
-  // the table's major version differs from the one that LibTorch reads.
+  // tensor_class: the framework's tensor class. Throws UsageError if the class does not have such a
+  // table, or if the table's major version differs from the one that LibTorch reads.
   explicit ForeignTensors(const pybind11::object& tensor_class);
 
   // Returns a view of the same memory and shares its ownership.

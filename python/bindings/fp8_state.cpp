@@ -28,7 +28,7 @@ std::optional<Window> amax_window(ModuleAdapter& adapter, bool backward) {
   return Window(window.amax_history, window.scale);
 }
 
-// The columns of one GEMM in the layer's amax window.
+// The columns for one GEMM in the layer's amax window.
 AmaxWindow part(const Window& all, std::size_t gemm, std::int64_t slots) {
   const std::int64_t first = static_cast<std::int64_t>(gemm) * slots;
   return {all.first.narrow(1, first, slots), all.second.narrow(0, first, slots)};

@@ -25,8 +25,8 @@ from telens.run import Run, open_run  # noqa: E402
 
 
 def __getattr__(name: str) -> object:
-    # As in Transformer Engine, telens.pytorch works after `import telens`. It is imported on first
-    # use.
+    # Like transformer_engine.pytorch, telens.pytorch works after `import telens`. It is imported on
+    # first use.
     if name in ("attach", "common", "debug", "paddle", "pytorch"):
         return importlib.import_module(f"telens.{name}")
     if name in ("step", "watch"):

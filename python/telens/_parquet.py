@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["write_dataset"]
 
-_WIDTH = 30  # of the bar in characters
+_WIDTH = 30  # bar width in characters
 _PAUSE = 0.1  # seconds between two updates
 
 

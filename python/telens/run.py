@@ -271,7 +271,7 @@ class Run:
 
         table = {}
         for column in in_order(columns):
-            values = columns.pop(column).numpy()  # frees ids as soon as they are replaced by names
+            values = columns.pop(column).numpy()  # frees the ids once names replace them
             kind = dictionaries.get(column)
             if kind is not None:
                 values = self._named(values, kind.name, as_text=as_text)
@@ -307,7 +307,7 @@ class Run:
         if name is None:
             return None
         names = self.names(kind)
-        # Without names of a kind there is nothing to check, and no row has one.
+        # If a run has no names of this kind, no row has one, and nothing needs checking.
         if not names:
             return []
         return [names.index(among("Run", kind, name, names))]

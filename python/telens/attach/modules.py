@@ -114,8 +114,8 @@ def _source_of(tensor: torch.Tensor) -> tuple[Any, int] | None:
 def find_edge(output: torch.Tensor, source: torch.Tensor) -> GradientEdge | None:
     """Finds the edge over which one module's backward sends the gradient of one of its inputs.
 
-    A hook of the input itself would see the sum over all of its users. This edge has the module's
-    part only. A weight that autocast casts is found behind the cast.
+    A hook on the input itself would see the sum over all of its users. This edge has the module's
+    part only. For a weight that autocast casts, the edge is before the cast.
 
     Parameters
     ----------

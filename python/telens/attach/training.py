@@ -1,4 +1,4 @@
-"""What a watched training does outside of its layers: losses, optimizer steps, lost updates."""
+"""Recording of a training outside of its layers: losses, optimizer steps, lost updates."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from telens import _C
 
 __all__ = ["LossWatch", "OptimizerWatch", "in_backward"]
 
-# Elements of one parameter that are compared before and after a step. With 16,384 of them a share
-# of 1 % has a standard error of 0.08 %.
+# Elements of a parameter that are compared before and after a step. With 16,384 of them a share of
+# 1 % has a standard error of 0.08 %.
 _SAMPLE = 16384
 
 
@@ -68,7 +68,7 @@ class LossWatch:
 
 
 class _Sample:
-    """Elements of one parameter, before a step."""
+    """Elements of a parameter, before a step."""
 
     def __init__(self, parameter: torch.Tensor) -> None:
         self.parameter = parameter

@@ -225,8 +225,8 @@ def watch(
     model
         before or after it is wrapped in DDP or FSDP; names are the same
     config
-        path of a YAML file or a dict; None: statistics of all tensors within a budget of 3 % of the
-        step time
+        path of a YAML file or a dict; None: statistics of every tensor within a budget of 3 % of
+        the step time
     log_dir
         folder of the run file and the logs
     every
@@ -241,9 +241,9 @@ def watch(
     Raises
     ------
     telens.ConfigError
-        naming every mistake of the configuration
+        for an invalid configuration; the error lists every mistake
     telens.UsageError
-        if the model has no module to watch, or there is a session already
+        if the model does not contain a module to watch, or a session is already active
     """
     global _current
     title = "telens.watch"

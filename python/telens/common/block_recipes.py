@@ -49,8 +49,8 @@ class MXFP8BlockScaling(Recipe):
     override_linear_precision
         whether fprop, dgrad and wgrad run in high precision anyway
     backward_override
-        None; ``"high_precision"``: dgrad and wgrad multiply the tensors as they were before
-        their casts; ``"dequantized"``: they multiply what fprop multiplied
+        None; ``"high_precision"``: dgrad and wgrad multiply the tensors before their casts;
+        ``"dequantized"``: they multiply the dequantized operands of fprop
     """
 
     _kind = "mxfp8"
@@ -91,7 +91,7 @@ class Float8BlockScaling(Recipe):
     fp8_format
         ``Format.E4M3`` or ``Format.HYBRID``
     x_block_scaling_dim, w_block_scaling_dim, grad_block_scaling_dim
-        1 (1x128) or 2 (128x128) of activations, weights and gradients; at most one may be 2
+        1 (1x128) or 2 (128x128) for activations, weights and gradients; at most one may be 2
     fp8_gemm_fprop, fp8_gemm_dgrad, fp8_gemm_wgrad
         ``MMParams`` with ``use_split_accumulator=True``
     fp8_quant_fwd_inp, fp8_quant_fwd_weight, fp8_quant_bwd_grad
@@ -99,8 +99,8 @@ class Float8BlockScaling(Recipe):
     override_linear_precision
         whether fprop, dgrad and wgrad run in high precision anyway
     backward_override
-        None; ``"high_precision"``: dgrad and wgrad multiply the tensors as they were before
-        their casts; ``"dequantized"``: they multiply what fprop multiplied
+        None; ``"high_precision"``: dgrad and wgrad multiply the tensors before their casts;
+        ``"dequantized"``: they multiply the dequantized operands of fprop
     """
 
     _kind = "float8_block"
@@ -158,9 +158,8 @@ _WORDS = {
 class NVFP4BlockScaling(Recipe):
     """E2M1: 16 elements share an E4M3 scale; the tensor (or a row) has one FP32 scale.
 
-    By default the training recipe of "Pretraining Large Language Models with NVFP4"
-    (arXiv:2509.25149). Features must be divisible by 16; tokens may be any
-    number.
+    The defaults are the training recipe of "Pretraining Large Language Models with NVFP4"
+    (arXiv:2509.25149). Features must be divisible by 16. The number of tokens is arbitrary.
 
     Parameters
     ----------
@@ -171,32 +170,32 @@ class NVFP4BlockScaling(Recipe):
     disable_2d_quantization
         weights get one scale per 16 elements instead of 16x16
     fp4_format
-        ``Format.E2M1``, of the elements
+        ``Format.E2M1``, the format of the elements
     fp8_format
-        ``Format.E4M3``, of the scales
+        ``Format.E4M3``, the format of the scales
     row_scaled_activation
-        each row of an activation (for wgrad: each column) has its own FP32 scale instead of one per
-        tensor; requires ``disable_rht``
+        each row of an activation (for wgrad: each column) has a separate FP32 scale instead of one
+        per tensor; requires ``disable_rht``
     nvfp4_4over6
-        of which tensors of the forward pass each block is scaled to 4 or to 6, whichever leaves
-        the smaller error ("Four Over Six", arXiv:2512.02010): ``"none"``, ``"weights"``,
-        ``"activations"`` or ``"all"``; of activations it needs ``disable_rht``
+        tensors of the forward pass in which each block is scaled to 4 or to 6, whichever has the
+        smaller error ("Four Over Six", arXiv:2512.02010): ``"none"``, ``"weights"``,
+        ``"activations"`` or ``"all"``; for activations it requires ``disable_rht``
     nvfp4_4over6_e4m3_use_256
-        which of those tensors have 256 as their largest scale, which leaves room for a scale half
-        as large again, instead of 448
+        those of these tensors whose largest scale is 256 instead of 448, so that a scale can be
+        increased by half
     nvfp4_4over6_err_mode
         the error: ``"MAE"``, the sum of its magnitudes, or ``"MSE"``, of its squares
     override_linear_precision
         whether fprop, dgrad and wgrad run in high precision anyway
     backward_override
-        None; ``"high_precision"``: dgrad and wgrad multiply the tensors as they were before
-        their casts; ``"dequantized"``: they multiply what fprop multiplied
+        None; ``"high_precision"``: dgrad and wgrad multiply the tensors before their casts;
+        ``"dequantized"``: they multiply the dequantized operands of fprop
 
     Attributes
     ----------
     fp4_quant_fwd_inp, fp4_quant_fwd_weight, fp4_quant_bwd_grad
-        ``QParams`` of activations, weights and gradients: what the switches say, until another is
-        assigned
+        ``QParams`` of activations, weights and gradients: set by the switches, and replaced by an
+        assignment
     """
 
     _kind = "nvfp4"

@@ -55,22 +55,22 @@ class CustomRecipe(Recipe):
     qfactory
         a function from a ``QuantizerRole`` to a quantizer of ``telens.pytorch``, to one of a
         subclass that overrides ``quantize(self, tensor)``, to a ``DelayedScalingRequest``, or to an
-        ``IdentityQuantizer``; called for every tensor of a layer when the layer meets the recipe
-        (so make the recipe once). The layer works with a copy of the quantizer, which shares the
-        scale and amax tensors of a ``Float8Quantizer``. A subclass's object is not copied: one
+        ``IdentityQuantizer``; called for every tensor of a layer in its first forward under the
+        recipe (so construct the recipe once). The layer uses a copy of the quantizer, which shares
+        the scale and amax tensors of a ``Float8Quantizer``. A subclass's object is not copied: one
         thread at a time calls its ``quantize``, without gradients, with ``rowwise_usage`` and
         ``columnwise_usage`` set to the orientations that it must return, in the format and scaling
         of the class that it extends. A subclass with a method ``qgemm`` multiplies its tensors
         itself (``telens.pytorch.custom_recipes.gemm``)
     fp8_format
-        without effect: the quantizers have their own
+        no effect: the quantizers have formats
     quantization_alignment
-        without effect: nothing is padded; at least 1
+        no effect: nothing is padded; at least 1
     override_linear_precision
-        whether fprop, dgrad and wgrad run in high precision all the same
+        whether fprop, dgrad and wgrad run in high precision anyway
     backward_override
-        None; ``"high_precision"``: dgrad and wgrad multiply the tensors as they were before
-        their casts; ``"dequantized"``: they multiply what fprop multiplied
+        None; ``"high_precision"``: dgrad and wgrad multiply the tensors before their casts;
+        ``"dequantized"``: they multiply the dequantized operands of fprop
     """
 
     _kind = "custom"

@@ -94,14 +94,14 @@ class DelayedScaling(Recipe):
     override_linear_precision
         whether fprop, dgrad and wgrad run in high precision anyway
     power_of_2_scale
-        scale = 2^(floor(log2(largest value / amax)) - margin), as Transformer Engine had it first
+        scale = 2^(floor(log2(largest value / amax)) - margin), Transformer Engine's first formula
     fp8_gemm_fprop, fp8_gemm_dgrad, fp8_gemm_wgrad
-        ``MMParams`` of the three GEMMs; Transformer Engine has the defaults alone
+        ``MMParams`` of the three GEMMs; Transformer Engine supports only the defaults
     params_dtype, device
         no effect; Megatron-LM passes them with the arguments of its modules
     interval
-        scales are computed in every interval-th iteration; the history takes the amaxes of all.
-        The first scales are computed after interval iterations. Once Transformer Engine's second
+        scales are computed in every interval-th iteration; the history records all iterations. The
+        first scales are computed after interval iterations. Formerly Transformer Engine's second
         argument; accepted by name only
     """
 
@@ -227,8 +227,8 @@ class Float8CurrentScaling(Recipe):
     override_linear_precision
         whether fprop, dgrad and wgrad run in high precision anyway
     backward_override
-        None; ``"high_precision"``: dgrad and wgrad multiply the tensors as they were before
-        their casts; ``"dequantized"``: they multiply what fprop multiplied
+        None; ``"high_precision"``: dgrad and wgrad multiply the tensors before their casts;
+        ``"dequantized"``: they multiply the dequantized operands of fprop
     """
 
     _kind = "current"

@@ -122,16 +122,16 @@ def watch_optimizer(optimizer: torch.optim.Optimizer, every: int = 10, name: str
     every
         steps from one measurement to the next; 1 in a run that looks for a fault
     name
-        goes before the names, as in ``name.lr``, for programs with several optimizers
+        prefix of the recorded names, as in ``name.lr``, for programs with several optimizers
 
     Returns
     -------
-    a handle whose ``remove()`` ends it; it does nothing while there is no session
+    a handle whose ``remove()`` ends the recording; nothing is recorded outside of a session
 
     Raises
     ------
     telens.UsageError
-        if ``optimizer`` has no hooks of its steps, or ``every`` is not a number from 1 on
+        if ``optimizer`` does not support step hooks, or ``every`` is not a number from 1 on
     """
     call = "debug.watch_optimizer"
     if not callable(getattr(optimizer, "register_step_pre_hook", None)):

@@ -85,7 +85,7 @@ Place = tuple[str | int, ...]
 
 
 class ConfigCheck:
-    """Checks the configuration of one feature class when it is loaded."""
+    """Checks the configuration of a feature class when it is loaded."""
 
     def __init__(
         self, feature: str, parameters: Sequence[Parameter] | None, selects_by_name: bool

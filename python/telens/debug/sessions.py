@@ -90,7 +90,7 @@ def initialize(
     telens.ConfigError
         with file, line and column of every error in the configuration
     telens.UsageError
-        if there is a session already; after an error there is no new session
+        if a session is already active; after an error no session is active
     """
     rank, world_size, group = ranks.world()
     if _C.debug.is_initialized():

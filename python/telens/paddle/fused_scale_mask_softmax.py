@@ -39,7 +39,7 @@ class FusedScaleMaskSoftmax(paddle.nn.Layer):
     softmax_in_fp32
         16-bit scores are scaled, masked and normalized in FP32
     layernorm_epsilon
-        ignored: there is no norm here; kept because Transformer Engine documents it
+        ignored, because this layer has nothing to normalize; Transformer Engine documents it
     backend
         'transformer_engine' or 'paddle'; both run Paddle's operators, since softmax runs in high
         precision and no debug feature observes it

@@ -17,7 +17,7 @@ class LayerNorm(Layer):
     Parameters
     ----------
     hidden_size
-        size of each input sample
+        size of an input sample
     eps
         added to the variance
     weight_attr

@@ -21,7 +21,7 @@ class LayerNormLinear(NormalizedLayer):
     Parameters
     ----------
     in_features, out_features
-        sizes of each input and output sample
+        sizes of an input and an output sample
     eps
         added to the variance
     weight_attr, bias_attr

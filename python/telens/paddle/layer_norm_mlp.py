@@ -26,7 +26,7 @@ class LayerNormMLP(NormalizedLayer):
     Parameters
     ----------
     hidden_size
-        size of each input and output sample
+        size of an input and an output sample
     ffn_hidden_size
         size between the two linear layers; fc1 has twice as many rows for a gated activation
     eps
@@ -89,7 +89,7 @@ class LayerNormMLP(NormalizedLayer):
         self.norm_parallel = self.fc1_parallel
         self._make_norm(hidden_size, normalization, zero_centered_gamma)
         self._make_linears(own_ffn, weight_attr, bias_attr)
-        # With several ranks, fc2's bias is added to the sum of their outputs.
+        # If there are several ranks, fc2's bias is added to the sum of their outputs.
         self._make_core(
             "LayerNormMLP",
             {"layer_norm_weight": "ln_weight", "layer_norm_bias": "ln_bias"},

@@ -20,7 +20,7 @@ class Linear(Layer):
     Parameters
     ----------
     in_features, out_features
-        sizes of each input and output sample
+        sizes of an input and an output sample
     weight_attr
         ``paddle.ParamAttr`` of the weight, [out_features, in_features] (the transpose of
         ``paddle.nn.Linear``'s; with ``backend='paddle'`` it is Paddle's)
@@ -35,10 +35,10 @@ class Linear(Layer):
     tp_group
         ``paddle.distributed`` group; default: fleet's model-parallel group
     fuse_wgrad_accumulation
-        the weight's gradient is added to ``weight.main_grad``, FP32, which you make, inside the
-        GEMM; ``weight.grad`` stays None
+        the GEMM adds the weight gradient to ``weight.main_grad``, an FP32 tensor that the caller
+        creates; ``weight.grad`` stays None
     gather_output
-        with 'Column': outputs of all ranks are joined
+        with 'Column': the ranks' outputs are concatenated
     backend
         'transformer_engine' (the C++ core) or 'paddle' (Paddle's operators, no FP8)
     """

@@ -37,7 +37,7 @@ class MultiHeadAttention(paddle.nn.Layer):
     Parameters
     ----------
     hidden_size, num_attention_heads
-        size of each input and output sample; heads, which divide it
+        size of an input and an output sample; number of heads, which divides it
     attention_dropout
         probability of dropping an attention weight in training
     layernorm_epsilon
@@ -51,11 +51,11 @@ class MultiHeadAttention(paddle.nn.Layer):
     params_dtype
         dtype of the parameters; default: ``paddle.get_default_dtype()``
     return_layernorm_output
-        the normalized input is returned too; needs ``input_layernorm``
+        also returns the normalized input; requires ``input_layernorm``
     input_layernorm
         the input is normalized first
     attention_type
-        'self' or 'cross', which takes ``encoder_output`` for key and value
+        'self' or 'cross', which computes key and value from ``encoder_output``
     normalization, zero_centered_gamma
         as for ``LayerNormLinear``
     set_parallel_mode
@@ -63,9 +63,9 @@ class MultiHeadAttention(paddle.nn.Layer):
     sequence_parallel, tp_group, fuse_wgrad_accumulation, backend
         as for ``Linear``
     num_gqa_groups
-        heads of key and value; None: as many as the query's
+        heads of key and value; default: the query's number
     rng_state_name
-        state of fleet's tracker that attention's dropout is drawn from, where ranks are parallel
+        state of fleet's tracker from which attention's dropout is drawn if ranks are parallel
     """
 
     def __init__(

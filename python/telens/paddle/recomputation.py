@@ -33,7 +33,7 @@ def recompute(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def _run_twice(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function, recording its first run and replaying the record in later runs."""
-    # The tape and its scopes read torch's gradient mode to tell training from evaluation.
+    # The tape and its scopes distinguish training and evaluation by torch's gradient mode.
     with torch.set_grad_enabled(paddle.is_grad_enabled()):
         tape = _C.RecomputationTape()
     mode = _C.RecomputationMode.record

@@ -52,7 +52,7 @@ class TransformerLayer(paddle.nn.Layer):
     apply_residual_connection_post_layernorm
         residuals are taken after the norms
     output_layernorm
-        the output is normalized, and the input of self attention is not
+        the output is normalized instead of the input of self attention
     layer_type
         'encoder', or 'decoder' with cross attention
     activation
@@ -60,7 +60,7 @@ class TransformerLayer(paddle.nn.Layer):
     set_parallel_mode, sequence_parallel, tp_group, fuse_wgrad_accumulation, backend
         as for ``LayerNormMLP``
     attention_dropout_rng_state_name, hidden_dropout_rng_state_name
-        states of fleet's tracker that dropout is drawn from, where ranks are parallel
+        states of fleet's tracker from which dropout is drawn if ranks are parallel
     """
 
     def __init__(

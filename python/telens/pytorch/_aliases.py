@@ -14,8 +14,8 @@ __all__ = ["FORMER_PATHS", "install"]
 
 _ROOT = "telens.pytorch"
 
-# {former path: present path}, both below telens.pytorch. A path of Transformer Engine that has no
-# module here is in the table too.
+# {former path: present path}, both below telens.pytorch. Paths of Transformer Engine without a
+# module here are included.
 FORMER_PATHS = {
     "attention.multi_head_attention": "modules",
     "captured": "graphs.capture",

@@ -1,4 +1,4 @@
-"""What torch.compile is told of our modules."""
+"""Marks for torch.compile on functions of this package."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ REASON = (
 
 
 def mark_graph_break(function: F) -> F:
-    """What ``torch.compiler.disable(function, reason=...)`` does, at no cost per call.
+    """Like ``torch.compiler.disable(function, reason=...)``, at no cost per call.
 
     The public decorator wraps the function, which takes longer than a small layer and imports the
-    compiler. Here the same two marks go onto the function itself: for Dynamo when it traces a
+    compiler. Here the same two marks are set on the function itself: for Dynamo when it traces a
     caller, and for its frame evaluation when the function runs inside a compiled program. A torch
-    without the second one gets the wrapper.
+    version without the second mark uses the wrapper.
     """
     try:
         from torch._C._dynamo.eval_frame import (

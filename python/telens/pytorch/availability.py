@@ -28,7 +28,7 @@ _BLACKWELL = (10, 0)
 
 
 def _support(what: str, capability: tuple[int, int]) -> tuple[bool, str]:
-    """(True, how): what a GPU cannot multiply, and all of it on a CPU, is emulated."""
+    """(True, how). GEMMs that the GPU does not support, and all GEMMs on a CPU, are emulated."""
     has_gpu = torch.cuda.is_available()
     if _C.default_device(has_gpu).type != "cuda":
         why = "this build has no CUDA kernels" if has_gpu else "there is no GPU"
@@ -67,14 +67,15 @@ def check_fp8_block_scaling_support() -> tuple[bool, str]:
 
 
 def check_recipe_support(recipe: Recipe) -> None:
-    """Raises what keeps the recipe from running here: every supported one runs, if emulated.
+    """Raises an error if the recipe cannot run here. Every supported recipe runs, possibly
+    emulated.
 
     Raises
     ------
     TypeError
-        for what is no recipe
+        if ``recipe`` is not a recipe
     UsageError
-        for one with a value that is not supported
+        if one of its values is not supported
     """
     if not isinstance(recipe, Recipe):
         raise TypeError(

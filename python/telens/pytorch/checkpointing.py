@@ -42,32 +42,32 @@ def _scopes(tape: _C.RecomputationTape) -> Contexts:
 def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Calls ``function(*args, **kwargs)`` without keeping its activations, and again in backward.
 
-    Keywords that are not named here go to the function.
+    Other keywords are passed to the function.
 
     Parameters
     ----------
     use_reentrant
-        True: an autograd node of its own, which runs the forward without a graph and wants
+        True: a custom autograd node, which runs the forward without a graph and requires
         ``backward()`` (not ``autograd.grad``) and an input that requires a gradient. False, the
-        default here, asks for neither; Transformer Engine's default is True
+        default here, requires neither; Transformer Engine's default is True
     get_rng_state_tracker
-        a function that returns a ``CudaRNGStatesTracker``: the recomputation draws from its states
-        as the forward did, and they go on after it as if there had been none
+        a function that returns a ``CudaRNGStatesTracker``: the recomputation draws the same numbers
+        from its states as the forward, and the states afterwards continue as if it had not run
     preserve_rng_state
-        the same for the devices' own generators (default: True)
+        the same for the devices' default generators (default: True)
     context_fn, determinism_check, debug
-        as ``torch.utils.checkpoint.checkpoint``'s, where ``use_reentrant`` is False
+        arguments of ``torch.utils.checkpoint.checkpoint`` if ``use_reentrant`` is False
     distribute_saved_activations
-        True: between forward and backward each rank of tp_group keeps its part of the first tensor
-        among args, one of as many, and gathers it for the recomputation, with the bits that it had.
-        The ranks must have this tensor alike: its bits are compared in the forward for each new
-        shape, and sums of them in each backward. A reentrant checkpoint or not; Transformer Engine
-        leaves the latter undivided
+        True: between forward and backward each rank of tp_group keeps an equal part of the first
+        tensor in args, and gathers it for the recomputation with unchanged bits. All ranks must
+        have the same tensor: its bits are compared in the forward for each new shape, and sums of
+        them in each backward. Works with and without ``use_reentrant``; Transformer Engine ignores
+        it without
     tp_group
-        their group (default: all ranks), where distribute_saved_activations is True
+        the group for distribute_saved_activations (default: all ranks)
 
-    Raises UsageError for arguments that are something else, and on all ranks of tp_group where they
-    bring other tensors.
+    Raises UsageError for other types of arguments, and on all ranks of tp_group if their tensors
+    differ.
     """
     if not callable(function):
         raise refusal("checkpoint", "function", "a function or a module", function)
@@ -112,7 +112,7 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 class _Twice:
-    """A function that runs in one context first, and in another one from then on."""
+    """A function that runs in one context the first time, and in another one afterwards."""
 
     def __init__(
         self, function: Callable[..., Any], kwargs: dict[str, Any], contexts: Contexts
@@ -130,7 +130,7 @@ class _Twice:
 
 
 def _joined(*pairs: tuple[AbstractContextManager, ...]) -> Contexts:
-    """One pair of contexts of several, the first of which is the outermost."""
+    """Combines several pairs of contexts to one pair; the first is the outermost."""
     first, again = _Nested(), _Nested()
     for pair in filter(None, pairs):
         first.parts.append(pair[0])
@@ -139,7 +139,7 @@ def _joined(*pairs: tuple[AbstractContextManager, ...]) -> Contexts:
 
 
 class _Nested:
-    """Contexts one inside the other, which may be entered once more after they were left."""
+    """Nested contexts, which may be entered a second time after they were left."""
 
     def __init__(self) -> None:
         self.parts: list[AbstractContextManager] = []
@@ -156,7 +156,7 @@ class _Nested:
 
 
 class _Noting:
-    """Notes a tracker's states when the forward begins."""
+    """Saves a tracker's states when the forward begins."""
 
     def __init__(self, tracker: Any) -> None:
         self.tracker = tracker
@@ -170,7 +170,7 @@ class _Noting:
 
 
 class _Taking:
-    """Has a tracker begin from the noted states again, and go on after it from the present ones."""
+    """Restores a tracker's saved states for a recomputation, and its current states afterwards."""
 
     def __init__(self, noted: _Noting) -> None:
         self._noted = noted

@@ -54,7 +54,7 @@ dist_group_type = torch.distributed.ProcessGroup
 
 # Layouts of query, key and value in memory: packed, or one name for each of the three.
 _FORMATS = ("sbhd", "bshd", "thd")
-_PREFIXES = {"sbhd": "sb", "bshd": "bs", "thd": "t"}  # of the dimensions before heads
+_PREFIXES = {"sbhd": "sb", "bshd": "bs", "thd": "t"}  # dimensions before heads
 _SEPARATE = [(q, kv) for q in _FORMATS for kv in ("sbhd", "bshd") if q != kv]
 QKVLayouts = (
     *(
@@ -67,7 +67,7 @@ QKVLayouts = (
     *(f"paged_kv_{q}_{kv}_{kv}" for q in _FORMATS for kv in ("bshd", "sbhd")),
 )
 
-# Slots of ``fp8_meta`` tensors: three of each GEMM forward, two backward.
+# Slots of ``fp8_meta`` tensors: three per GEMM in the forward, two in the backward.
 FP8FwdTensorIdx = SimpleNamespace(
     GEMM1_INPUT=0,
     GEMM1_WEIGHT=1,

@@ -168,15 +168,15 @@ def convert(
       layer that ``get_output_embeddings()`` returns, that shares its weight with another module,
       that is called ``head`` or ``*_head``, or the last one of the model if it is in a module of
       such a name or has as many outputs as an embedding has rows
-    * layers whose dimensions FP8 GEMMs cannot take: multiples of 16, or of 32 for MXFP8. The recipe
-      of the training is not known here, so without ``recipe`` the multiple is 16, which all recipes
-      but MXFP8 take
+    * layers whose dimensions FP8 GEMMs do not support: they must be multiples of 16, or of 32 for
+      MXFP8. Without ``recipe`` the recipe of the training is unknown, and the multiple is 16, which
+      all recipes except MXFP8 support
 
-    ``conversion_report(model)`` names each module that was converted, and each that was left, with
-    the reason. ``telens.summary(model)`` shows what each layer runs in.
+    ``conversion_report(model)`` lists converted modules, and unchanged ones with the reason.
+    ``telens.summary(model)`` shows the precision of each layer.
 
     The parameters stay the same objects, so optimizers, tied weights and checkpoints keep working;
-    pruned modules stay pruned. Subclasses of the classes above are left alone, since they may
+    pruned modules stay pruned. Subclasses of the classes above are unchanged, since they may
     compute something else (such as the projections inside ``nn.MultiheadAttention``).
 
     ``nn.TransformerEncoderLayer`` has a fused kernel for evaluation that reads its children's
@@ -188,12 +188,12 @@ def convert(
     model
         any module; if it is itself one of those, its replacement is returned
     filter
-        ``filter(module, name)`` returns whether to replace a module. It decides alone: output heads
-        and layers with other dimensions are converted too if it returns True. They can be watched,
-        but fail inside of ``fp8_autocast``
+        ``filter(module, name)`` returns whether to replace a module. If it returns True, output
+        heads and layers with other dimensions are converted too. They can be watched, but fail
+        inside of ``fp8_autocast``
     recipe
-        the recipe of the training. Layers whose dimensions it cannot take are left, also if
-        ``filter`` returns True
+        the recipe of the training. Layers with dimensions that it does not support are unchanged,
+        also if ``filter`` returns True
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"convert: model must be a torch.nn.Module, not {type(model).__name__}")

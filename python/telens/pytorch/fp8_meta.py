@@ -205,7 +205,7 @@ def _may_write(func: Any, kwargs: Mapping[str, Any]) -> bool:
 
 
 def _origins_in(arguments: Any) -> Iterator[_Origin]:
-    """Yields the origins of all inverses among arguments, lists and keywords included."""
+    """Yields the origins of the inverses in arguments, including lists and keywords."""
     if isinstance(arguments, _Inverse):
         if hasattr(arguments, "_origin"):
             yield arguments._origin

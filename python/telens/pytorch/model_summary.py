@@ -51,7 +51,7 @@ class SummaryRow(NamedTuple):
 
 @dataclass
 class ModelSummary:
-    """What ``summary`` returns: prints as a table, and has the rows as data."""
+    """The result of ``summary``: prints as a table and gives access to the rows."""
 
     rows: list[SummaryRow] = field(default_factory=list)
 

@@ -47,11 +47,11 @@ _NOT_ATTRIBUTES = (*_PLACEMENT, "bias")
 
 
 class Module(WithContextParallel, torch.nn.Module):
-    """Base of all modules of TELens.
+    """Base class of all modules of TELens.
 
-    The work is done in C++; this object owns the parameters, buffers and children, under the names
-    that Transformer Engine gives them, as any ``torch.nn.Module`` does. Parameters may be swapped,
-    pruned or parametrized, children may get hooks or be replaced: the C++ side follows before each
+    The C++ core does the work. This object owns the parameters, buffers and children, under
+    Transformer Engine's names, like any ``torch.nn.Module``. Parameters may be swapped, pruned or
+    parametrized, children may get hooks or be replaced: the C++ side is updated before each
     forward.
     """
 
@@ -98,7 +98,7 @@ class Module(WithContextParallel, torch.nn.Module):
             self.set_context_parallel_group(
                 *(given.get(name, default) for name, default in ATTRIBUTES.items())
             )
-        # Under sequence parallelism the caller wraps the whole layer in a fork.
+        # If sequence_parallel is set, the caller wraps the whole layer in a fork.
         if given.get("get_rng_state_tracker") is not None and not given.get("sequence_parallel"):
             for module in self.modules():
                 if isinstance(module, Module) and module._type.name == "DotProductAttention":
@@ -119,7 +119,7 @@ class Module(WithContextParallel, torch.nn.Module):
     # ------------------------------------------------------------------ construction
 
     def _adopt(self, adapter: _C.ModuleAdapter) -> None:
-        """Becomes the Python side of a fresh C++ module, with its tensors and children."""
+        """Becomes the Python side of a new C++ module, with its tensors and children."""
         self._attach(adapter)
         options = adapter.options()
         for name, tensor in adapter.parameters():
@@ -184,7 +184,7 @@ class Module(WithContextParallel, torch.nn.Module):
         if state.get("tp_group") is not None:
             state["tp_group"] = None
         without_context(state)
-        # Without callables such as init_method: the values are in the parameters.
+        # Callables such as init_method are omitted: their results are in the parameters.
         state["_telens_options"] = {
             name: None if callable(value) or name == "tp_group" else value
             for name, value in adapter.options().items()
@@ -243,7 +243,8 @@ class Module(WithContextParallel, torch.nn.Module):
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
-        # A checkpoint of plain torch modules has no FP8 state; amax histories are then kept.
+        # A checkpoint of plain torch modules does not contain an FP8 state; amax histories are then
+        # kept.
         if prefix + EXTRA_STATE in missing_keys:
             missing_keys.remove(prefix + EXTRA_STATE)
 

@@ -48,9 +48,9 @@ def autocast(
     """Modules inside the region run their GEMMs in FP8.
 
     Amaxes and scales of forward tensors are updated when the outermost region ends with gradients
-    enabled, those of gradients when the backward of the region's first module ends. Regions nest:
-    the innermost one decides. A region that an exception leaves updates nothing and waits for no
-    other rank. Also a decorator.
+    enabled, scales of gradients when the backward of the region's first module ends. Regions nest:
+    the innermost one decides. A region that ends with an exception updates nothing and does not
+    wait for other ranks. Also a decorator.
 
     Parameters
     ----------
@@ -61,9 +61,9 @@ def autocast(
     recipe
         default: ``telens.common.recipe.DelayedScaling()``
     amax_reduction_group
-        the group over which amaxes are reduced (delayed scaling); None: this rank alone
+        the group over which amaxes are reduced (delayed scaling); None: only this rank
     _graph
-        True: the end of an outermost region leaves the scales of forward tensors as they are
+        True: the end of an outermost region does not update the scales of forward tensors
     """
     if recipe is not None and not isinstance(recipe, Recipe):
         raise TypeError(
@@ -105,7 +105,7 @@ _GRAPHS = "autocast regions reduce and update; capture graphs with make_graphed_
 
 
 class FP8GlobalStateManager:
-    """What scripts for Transformer Engine ask and reset by this name."""
+    """Functions that scripts for Transformer Engine call on this class."""
 
     @staticmethod
     def is_fp8_enabled() -> bool:
@@ -133,7 +133,7 @@ class FP8GlobalStateManager:
 
     @staticmethod
     def with_fp8_parameters() -> bool:
-        """Whether modules that are made now keep their weights in low precision only."""
+        """Whether modules that are constructed now store their weights in low precision only."""
         return model_init.recipe is not None
 
     @staticmethod
@@ -143,10 +143,8 @@ class FP8GlobalStateManager:
 
     @staticmethod
     def set_skip_fp8_weight_update_tensor(skip: bool) -> None:
-        """Does nothing for False, since weights are quantized when ``is_first_microbatch`` says so.
-
-        Raises UsageError for True.
-        """
+        """Does nothing for False: weights are quantized according to ``is_first_microbatch``.
+        Raises UsageError for True."""
         if skip:
             raise _C.UsageError(
                 "set_skip_fp8_weight_update_tensor: skip=True is not supported: no graph reads a "
@@ -156,7 +154,7 @@ class FP8GlobalStateManager:
 
     @staticmethod
     def get_skip_fp8_weight_update_tensor() -> None:
-        """Returns None: there is no such flag."""
+        """Returns None: this flag does not exist here."""
 
     @staticmethod
     def fp8_graph_capturing() -> bool:

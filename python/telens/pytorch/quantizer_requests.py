@@ -1,4 +1,5 @@
-"""Requests: a CustomRecipe's function returns one where the layer keeps the quantizer's state."""
+"""Requests that a CustomRecipe's function returns if the layer should keep the quantizer's state.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ __all__ = ["DelayedScalingRequest", "QuantizerRequest"]
 @names_fields
 @dataclass(frozen=True)
 class DelayedScalingRequest(QuantizerRequest):
-    """Delayed scaling of one tensor: a history and a scale that the layer keeps.
+    """Delayed scaling of a tensor, with a history and a scale that the layer keeps.
 
     They are slots of the layer's ``fp8_meta`` and ``_extra_state``, and are updated and reduced
-    with those of other layers, as under ``DelayedScaling``, whose arguments these are. All requests
-    for the tensors of one layer must be equal, and all of a recipe have one ``amax_history_len``; a
-    UsageError tells of others.
+    together with other layers', as under ``DelayedScaling``, which has the same arguments. All
+    requests for the tensors of a layer must be equal, and all requests of a recipe must have the
+    same ``amax_history_len``; otherwise UsageError.
     """
 
     fp8_format: Format = Format.HYBRID

@@ -1,4 +1,4 @@
-"""Which recipes autocast regions have, and which Python recipe a layer's C++ recipe was made of."""
+"""Recipes of autocast regions, and the Python recipe from which a layer's C++ recipe was built."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _python_recipes: WeakKeyDictionary[_C.Recipe, Callable[[], Recipe | None]] = Wea
 
 
 def remember(recipe: Recipe, native: _C.Recipe) -> None:
-    """That the C++ recipe was made of this one."""
+    """Stores that the C++ recipe was built from this one."""
     _python_recipes[native] = ref(recipe) if recipe.custom() else lambda: recipe
 
 
 def recipe_of(native: _C.Recipe | None) -> Recipe | None:
-    """The recipe that an autocast was given; None: there is none any more."""
+    """Returns the recipe that an autocast was given; None if it no longer exists."""
     known = None if native is None else _python_recipes.get(native)
     return None if known is None else known()

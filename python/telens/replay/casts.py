@@ -158,7 +158,7 @@ def _title(dump: Dump, what: str) -> str:
     (rows, depth), columns = dump.operands[0].cast.codes.shape, dump.operands[1].cast.codes.shape[0]
     depth *= 2 if dump.operands[0].cast.format == "E2M1" else 1
     mode = ", evaluation" if dump.evaluation else ""
-    name = f", {pathlib.Path(dump.path).name}" if dump.copy else ""  # else two are alike
+    name = f", {pathlib.Path(dump.path).name}" if dump.copy else ""  # distinguishes equal names
     return (
         f"{dump.layer} {dump.gemm}, iteration {dump.iteration}, rank {dump.rank}{mode}{name}: "
         f"[{rows}, {depth}] x [{columns}, {depth}]^T, {what}"

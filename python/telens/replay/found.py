@@ -175,7 +175,7 @@ def find(path: pathlib.Path, warn: Callable[[str], None] = lambda line: None) ->
         for file in files
         if file.schema == GEMM_SCHEMA
     ]
-    known: dict[tuple, set[str]] = {}  # by folder and place
+    known: dict[tuple, set[str]] = {}  # (folder, place) -> names
     tensors: dict[tuple, list[_File]] = {}
     for file in files:
         key = (file.path.parent, file.place)

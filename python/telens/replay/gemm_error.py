@@ -66,7 +66,7 @@ class Gemm:
     originals: tuple[torch.Tensor, torch.Tensor]  # before their casts
     casts: tuple[Cast, Cast]
     # The casts with a scale from the operand's current amax. None if they already use that scale,
-    # as they must if there is no result.
+    # as they must if the result is missing.
     own_scales: tuple[Cast | None, Cast | None]
     bias: torch.Tensor | None  # the bias operand of the GEMM
     result: torch.Tensor | None
@@ -184,7 +184,7 @@ def splits(gemm: Gemm, most_elements: int = _MOST_ELEMENTS) -> Iterator[Split]:
     The effect of an operand's change is the mean over the other operand before and after its cast,
     so that neither order is preferred:
 
-        quantizing a = [(a' b - a b) + (a' b' - a b')] / 2,  with b in the place of a likewise
+        quantizing a = [(a' b - a b) + (a' b' - a b')] / 2,  with a and b exchanged for b
 
     The sum of both is a' b' - a b. The change from a to a' has two parts: the cast with a scale
     from a's current amax, and the choice of the scale that leads from there to the recorded codes.

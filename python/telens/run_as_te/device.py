@@ -155,7 +155,7 @@ class _CpuStream:
 def _load(load: Callable) -> Callable:
     @functools.wraps(load)
     def call(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        # What was saved on a GPU has to be loaded to another place.
+        # Tensors that were saved on a GPU must be loaded to another device.
         location = _CPU if map_location is None or _is_cuda(map_location) else map_location
         return load(f, location, *args, **kwargs)
 
@@ -213,15 +213,18 @@ def _scaler(init: Callable) -> Callable:
 
 
 def _returning(make: Callable[[], Any]) -> Callable:
-    """A function of any arguments. A new one each time: torch.compile tells functions by identity.
+    """Returns a function that accepts any arguments. It is a new one each time: torch.compile
+    identifies functions by identity.
 
-    None is right for what waits: the CPU has no queue; 0 for the memory of a GPU.
+    None is the right result for waiting functions, since the CPU has no queue, and 0 for GPU
+    memory.
     """
     return lambda *args, **kwargs: make()
 
 
 def _replacements() -> Iterator[tuple[Any, str, Any]]:
-    """(owner, name, replacement) of what does not pass a TorchFunctionMode."""
+    """Returns (owner, name, replacement) for functions that do not pass through a
+    TorchFunctionMode."""
     yield torch, "Generator", _CpuGenerator
     yield torch, "load", _load(torch.load)
     yield torch, "set_default_device", _mapping(torch.set_default_device)

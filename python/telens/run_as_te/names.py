@@ -114,7 +114,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if fullname.partition(".")[0] not in PACKAGES:
             return None
         if not _has_answer(fullname):
-            # Without .name: import would otherwise replace this message.
+            # .name is not set: import would otherwise replace this message.
             raise ModuleNotFoundError(_lacks(fullname))
         # A package, so that `from x import y` looks here for a missing y.
         spec = importlib.machinery.ModuleSpec(

@@ -31,29 +31,29 @@ def apply_rotary_pos_emb(
     cp_size: int = 1,
     cp_rank: int = 0,
 ) -> torch.Tensor:
-    """Rotates the first channels of queries or keys; differentiable in them.
+    """Rotates the first channels of queries or keys. Differentiable with respect to them.
 
     Parameters
     ----------
     t
-        [seq, batch, heads, channels] ("sbhd"), [batch, seq, heads, channels] ("bshd") or
-        [tokens, heads, channels] ("thd")
+        [seq, batch, heads, channels] ("sbhd"), [batch, seq, heads, channels] ("bshd") or [tokens,
+        heads, channels] ("thd")
     freqs
-        angles [positions, 1, 1, an even number up to channels], of RotaryPositionEmbedding
+        angles [positions, 1, 1, an even number up to channels], from RotaryPositionEmbedding
     start_positions
-        [batch], of sbhd and bshd: where each sequence begins among the positions
+        [batch], for sbhd and bshd: the position at which each sequence begins
     interleaved
-        whether neighboring channels are pairs, as the angles were made
+        whether neighboring channels are pairs; must match the angles
     fused
-        taken, without effect
+        no effect
     cu_seqlens
-        int32 [batch + 1], of thd: 0 and the sums of the sequences' lengths
+        int32 [batch + 1], for thd: 0 and the sums of the sequences' lengths
     cp_size, cp_rank
-        ranks that share each sequence, and this one; freqs and cu_seqlens are those of the whole
-        sequences, of which it has two chunks (docs/parallel.md)
+        number of ranks that share each sequence, and this rank. freqs and cu_seqlens describe the
+        whole sequences, of which this rank has two chunks (docs/parallel.md)
 
-    The arithmetic is FP32 (FP64 for FP64), rounded once. Raises UsageError for arguments that do
-    not go together, ShapeError where angles are too few.
+    The arithmetic is FP32 (FP64 for FP64), rounded once. Raises UsageError for inconsistent
+    arguments and ShapeError for too few angles.
     """
     among(_OWNER, "tensor_format", tensor_format, ["sbhd", "bshd", "thd"])
     if cp_size != 1 and start_positions is not None:

@@ -37,7 +37,7 @@ class WithExtraState(ReadAttributes):
         """``quantizers["scaling_fwd"][i]``: input, weight and output of each GEMM, and
         ``["scaling_bwd"]``: the gradients of output and input.
 
-        The layer uses these objects themselves; changes of copies have no effect on it.
+        The layer uses these objects; changing a copy has no effect on it.
         """
         return quantizers_of(self)
 
@@ -61,7 +61,8 @@ class WithExtraState(ReadAttributes):
         A state of Transformer Engine is read without executing its pickle; a warning names values
         that could not be restored.
         """
-        # torch.distributed.checkpoint has something of this type where a full state dict has none.
+        # torch.distributed.checkpoint passes an object of this type if the state dict does not have
+        # the key.
         if state is None or type(state).__name__ == "_EXTRA_STATE":
             return
         if is_transformer_engine_state(state):

@@ -1,10 +1,10 @@
-"""Interprets untrusted pickles without calling what they name.
+"""Interprets untrusted pickles without calling the functions that they name.
 
 ``pickle.Unpickler`` imports classes, calls them, and sets attributes of the results. A hostile
 pickle can make it run or grow without end, or change a class of this process. This interpreter
-executes the opcodes itself. The caller maps each name in a pickle to a function made for this load.
-Dictionary keys are strings and numbers. Opcodes and bytes are bounded, not time: the ranks of a job
-must agree about which state loads.
+executes the opcodes itself. The caller maps each name in a pickle to a function created for this
+load. Dictionary keys are strings and numbers. Opcodes and bytes are bounded, not time: the ranks of
+a job must agree about which state loads.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 
 
 class Work:
-    """How many more opcodes one load may execute, over all pickles inside of it."""
+    """The number of opcodes that one load may still execute, over all nested pickles."""
 
     def __init__(self) -> None:
         self.left = _MOST_OPCODES
 
 
 class PickleMachine:
-    """Executes one pickle.
+    """Executes a pickle.
 
     ``find``: called with the module and the name of each GLOBAL; returns the function that REDUCE
     and NEWOBJ call with the arguments as a list. It raises UnreadablePickle for a name that is not
     accepted.
     ``build``: called with an object and its state by BUILD.
     ``persistent``: called with the value of a persistent id. None if ids are not accepted.
-    ``work``: shared by the machines of one load. None for a load of one pickle.
+    ``work``: shared by the machines of a load. None for a load of a single pickle.
     """
 
     def __init__(
@@ -202,7 +202,8 @@ class PickleMachine:
 
 
 class _Function:
-    """What a name stands for. An object of this load, without attributes that outlive it."""
+    """The function for a name in a pickle. An object of this load, without attributes that outlive
+    it."""
 
     __slots__ = ("call",)
 
@@ -217,7 +218,7 @@ def _of_type(value: Any, kind: type) -> Any:
 
 
 def _set_items(target: dict, items: list[Any]) -> dict:
-    """Tuples as keys are refused: the hash of nested ones takes time without a bound."""
+    """Rejects tuples as keys: hashing nested tuples takes unbounded time."""
     if len(items) % 2:
         raise UnreadablePickle("a broken pickle (a key without a value)")
     for key, value in zip(items[::2], items[1::2], strict=True):

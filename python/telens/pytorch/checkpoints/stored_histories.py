@@ -1,4 +1,5 @@
-"""Amax histories and scales in checkpoints that a library without them has read."""
+"""Amax histories and scales in checkpoints that were loaded by a library without support for them.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +26,16 @@ def load_fp8_state(
 ) -> list[str]:
     """Restores the amax histories and scales of a model's layers, and returns the layers' names.
 
-    For what ``save_pretrained`` of Hugging Face's transformers has written from a converted model:
-    ``from_pretrained`` makes plain modules of torch, which leave this state out. So
+    For checkpoints that ``save_pretrained`` of Hugging Face's transformers wrote from a converted
+    model: ``from_pretrained`` creates plain modules of torch, which ignore this state. Call
 
-        model = AutoModelForCausalLM.from_pretrained(folder)
-        te.convert(model)
-        te.load_fp8_state(model, folder)
+       model = AutoModelForCausalLM.from_pretrained(folder)
+       te.convert(model)
+       te.load_fp8_state(model, folder)
 
-    ``checkpoint``: the folder, one of its files (.safetensors, .bin), or a state dict. Layers of
-    which it has nothing stay as they are. Throws UsageError where none of the layers whose state it
-    has is in the model.
+    ``checkpoint``: the folder, one of its files (.safetensors, .bin), or a state dict. Layers
+    without an entry in it are unchanged. Raises UsageError if none of the layers with state in the
+    checkpoint is in the model.
     """
     if not isinstance(model, torch.nn.Module):
         raise refusal("load_fp8_state", "model", "a torch.nn.Module", model)
@@ -57,7 +58,7 @@ def load_fp8_state(
 
 
 def states_in(checkpoint: str | os.PathLike | Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """(key, state) of every layer of a checkpoint that has one that is not empty."""
+    """Yields (key, state) for every layer of a checkpoint whose state is not empty."""
     if isinstance(checkpoint, Mapping):
         tensors: Iterator[tuple[str, Any]] = (
             (key, value) for key, value in checkpoint.items() if _is_state(key)
@@ -104,7 +105,7 @@ def _read(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
 
 
 def _load(path: pathlib.Path) -> dict[str, Any]:
-    """A state dict of which nothing is read before it is looked at, where the file allows that."""
+    """Loads a state dict. Tensors are memory-mapped if the file format allows it."""
     options = {"map_location": "cpu", "weights_only": True}
     try:
         return torch.load(path, mmap=True, **options)

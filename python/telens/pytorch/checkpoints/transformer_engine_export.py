@@ -1,4 +1,4 @@
-"""Checkpoints for Transformer Engine, with amax histories and scales as it writes them."""
+"""Checkpoints for Transformer Engine, with amax histories and scales in its format."""
 
 from __future__ import annotations
 
@@ -25,21 +25,23 @@ __all__ = ["to_transformer_engine_state_dict"]
 def to_transformer_engine_state_dict(
     model: torch.nn.Module, recipe: Recipe | None = None
 ) -> dict[str, Any]:
-    """The model's ``state_dict`` with every ``_extra_state`` as Transformer Engine writes it.
+    """Returns the model's ``state_dict`` with every ``_extra_state`` in Transformer Engine's
+    format.
 
-    Its modules read scales and amax histories from it (``NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE=1``
-    from 2.20 on, which asks so for every pickle), whose parameters have our names.
+    Transformer Engine's modules, whose parameters have the same names, read scales and amax
+    histories from it. From 2.20 on it requires ``NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE=1`` for any
+    pickle.
 
     Parameters
     ----------
     model
-        any module; layers without FP8 state get an empty ``_extra_state``, as there
+        any module; layers without FP8 state get an empty ``_extra_state``, as in Transformer Engine
     recipe
-        the ``DelayedScaling`` to be written where a layer ran under none yet; default:
+        the ``DelayedScaling`` to write for a layer that has not run under one yet; default:
         ``DelayedScaling()``
 
-    A recipe's own functions (``amax_compute_algo``, ``scaling_factor_compute_algo``) cannot be
-    written: a warning says so, and the defaults stand in their place.
+    A recipe's functions (``amax_compute_algo``, ``scaling_factor_compute_algo``) cannot be written:
+    the defaults replace them, with a warning.
     """
     if not isinstance(model, torch.nn.Module):
         raise refusal("to_transformer_engine_state_dict", "model", "a torch.nn.Module", model)

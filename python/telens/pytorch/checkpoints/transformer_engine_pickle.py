@@ -30,15 +30,15 @@ __all__ = [
 RECIPE_MODULE = "transformer_engine.common.recipe"
 _PICKLE_MAGIC = b"\x80"
 _ZIP_MAGIC = b"PK"
-# Bytes of all tensors and storages of one state together.
+# Total bytes of the tensors and storages in a state.
 _MOST_BYTES = 64 << 20
 _MOST_DIMENSIONS = 8
 # Nested lists and dictionaries; recipes have two levels.
 _MOST_LEVELS = 50
-# Members of a file of torch.save, which has one a storage and five of its own.
+# Members of a file of torch.save, which has one per storage and five others.
 _MOST_MEMBERS = 1000
 
-# By the name with which torch.save writes a storage's class.
+# Keyed by the name that torch.save writes for a storage's class.
 _DTYPES = {
     "FloatStorage": torch.float32,
     "DoubleStorage": torch.float64,
@@ -75,7 +75,7 @@ class _Storage:
 
 
 class _Load:
-    """Maps the names of one pickle, and bounds the bytes of their values."""
+    """Maps the names in a pickle, and bounds the bytes of their values."""
 
     def __init__(self, members: Callable[[str], bytes] | None = None) -> None:
         self._left = _MOST_BYTES
@@ -154,10 +154,10 @@ class _Load:
         return storage.values.as_strided(size, stride, offset).clone()
 
     def _storage_from_bytes(self, arguments: list[Any]) -> _Storage:
-        """In the place of torch.storage._load_from_bytes: a file of torch.save's older format.
+        """Replaces torch.storage._load_from_bytes: reads a file in torch.save's older format.
 
-        It is five pickles (a number, the version, the writer's sizes of types, a reference to the
-        storage, and the keys of all storages), then the count of elements and the elements.
+        It consists of five pickles (a number, the version, the writer's sizes of types, a reference
+        to the storage, and the keys of all storages), then the count of elements and the elements.
         """
         (data,) = arguments
         if not isinstance(data, bytes):
@@ -192,7 +192,8 @@ class _Load:
 
 
 def _identity(reference: Any) -> tuple[_StorageClass, str, int]:
-    """Of torch.save's reference to a storage: ("storage", class, key, device, elements[, view])."""
+    """Returns the identity of torch.save's reference to a storage: ("storage", class, key, device,
+    elements[, view])."""
     if not isinstance(reference, tuple) or reference[:1] != ("storage",):
         raise UnreadablePickle("a reference to something outside")
     if len(reference) not in (5, 6) or reference[5:] not in ((), (None,)):
@@ -204,7 +205,7 @@ def _identity(reference: Any) -> tuple[_StorageClass, str, int]:
 
 
 class _RecordClass:
-    """Makes records of one class of the recipes."""
+    """Creates records for a class of recipes."""
 
     def __init__(self, name: str) -> None:
         self._made = type(name, (Record,), {"__module__": RECIPE_MODULE})
@@ -224,9 +225,9 @@ class _StorageClass:
 
 
 def read_pickle(data: bytes) -> Any:
-    """What a pickle or a file of torch.save holds, with records where it has recipes.
+    """Returns the contents of a pickle or a file of torch.save, with records for recipes.
 
-    Raises UnreadablePickle for anything else than plain values, tensors and recipes.
+    Raises UnreadablePickle unless it contains only plain values, tensors and recipes.
     """
     try:
         if data.startswith(_ZIP_MAGIC):
@@ -260,7 +261,7 @@ def _read_torch_file(data: bytes) -> Any:
 
 
 def _plain(value: Any, known: dict[int, Any], level: int) -> Any:
-    """The value without this reader's own objects. What is shared stays shared."""
+    """Returns the value without this reader's classes. Shared values stay shared."""
     if not isinstance(value, dict | list | tuple):
         if isinstance(value, _PLAIN) or value is None:
             return value
@@ -286,9 +287,10 @@ _PLAIN = (bool, int, float, complex, str, bytes, bytearray, torch.Tensor, Record
 
 
 def write_pickle(values: dict[str, Any], records: dict[str, bytes]) -> bytes:
-    """A pickle of a dictionary: plain values and tensors, and programs that make the others.
+    """Writes a pickle of a dictionary: plain values and tensors, and programs that create other
+    objects.
 
-    ``records``: by key, what ``object_program`` returned.
+    ``records``: by key, the results of ``object_program``.
     """
     return pickle.PROTO + bytes([_PROTOCOL]) + _dict_program(values, records) + pickle.STOP
 
@@ -296,13 +298,14 @@ def write_pickle(values: dict[str, Any], records: dict[str, bytes]) -> bytes:
 def object_program(
     name: str, attributes: dict[str, Any], records: dict[str, bytes] | None = None
 ) -> bytes:
-    """The part of a pickle that makes an object of a class of the recipes, without its class."""
+    """Returns the part of a pickle that creates an object of a recipe class, without importing the
+    class."""
     made = _global(name) + pickle.EMPTY_TUPLE + pickle.NEWOBJ
     return made + _dict_program(attributes, records or {}) + pickle.BUILD
 
 
 def format_program(max_fwd: float, max_bwd: float) -> bytes:
-    """The part of a pickle that finds the member of Format with these largest values."""
+    """Returns the part of a pickle that finds the member of Format with these largest values."""
     largest = _global("_FormatHelper") + _program((max_fwd, max_bwd)) + pickle.NEWOBJ
     return _global("Format") + largest + pickle.TUPLE1 + pickle.REDUCE
 
@@ -311,8 +314,9 @@ _PROTOCOL = 3  # the newest one without frames, which know their length
 
 
 def _program(value: Any) -> bytes:
-    """The opcodes that put a value onto the stack; they refer to no other part's memo."""
-    return pickle.dumps(value, _PROTOCOL)[2:-1]  # without PROTO and STOP
+    """Returns the opcodes that push a value onto the stack, without references to other parts'
+    memos."""
+    return pickle.dumps(value, _PROTOCOL)[2:-1]  # removes PROTO and STOP
 
 
 def _dict_program(values: dict[str, Any], records: dict[str, bytes]) -> bytes:

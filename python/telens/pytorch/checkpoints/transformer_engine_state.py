@@ -1,10 +1,10 @@
 """Transformer Engine's ``_extra_state``: amax histories and scales from its checkpoints.
 
-It is a pickle (a tensor of uint8; of versions before 2.0 a BytesIO of ``torch.save``) of a
-dictionary: ``scale_fwd`` [slots], ``amax_history_fwd`` [length, slots], the same of ``_bwd``, the
-recipe, and other values that a run makes anew. Slots are ours. Row 0 of a history collects the
-running iteration in both libraries; the rows after it run from the oldest to the newest there, and
-from the newest to the oldest here.
+It is a pickle (a tensor of uint8; in versions before 2.0 a BytesIO of ``torch.save``) of a
+dictionary: ``scale_fwd`` [slots], ``amax_history_fwd`` [length, slots], the same with ``_bwd``, the
+recipe, and other values that each run recomputes. Slots have the same order here. Row 0 of a
+history collects the running iteration in both libraries. The following rows run from the oldest to
+the newest in Transformer Engine, and from the newest to the oldest here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from telens.pytorch.checkpoints.transformer_engine_pickle import (
 
 __all__ = ["TransformerEngineState", "read_transformer_engine_state"]
 
-# Values of a running process, which every run makes anew.
+# Values of a running process, which every run recomputes.
 _OF_THE_PROCESS = frozenset(
     [
         "num_gemms",
@@ -54,20 +54,20 @@ _SLOTS_OF_GEMM = {direction: len(roles) for direction, roles in _ROLES.items()}
 
 @dataclass(frozen=True)
 class TransformerEngineState:
-    """What one module's ``_extra_state`` holds.
+    """The contents of a module's ``_extra_state``.
 
     Attributes
     ----------
     recipe
-        the class of its recipe; "DelayedScaling" where it is too old to say
+        the class of its recipe; "DelayedScaling" for versions that do not store it
     recipe_values
         the recipe's fields that are plain values
     scale
-        by "fwd" and "bwd": FP32, one a slot; {} under a recipe that keeps no scales
+        by "fwd" and "bwd": FP32, one per slot; {} under a recipe without scales
     amax_history
         by "fwd" and "bwd": FP32 [length, slots], in Transformer Engine's order of rows
     left_out
-        what a module of ours has no place for
+        values that modules of this package cannot hold
     """
 
     recipe: str
@@ -83,10 +83,10 @@ def is_transformer_engine_state(state: Any) -> bool:
 
 
 def read_transformer_engine_state(state: Any) -> TransformerEngineState:
-    """Reads an ``_extra_state`` of Transformer Engine, and runs nothing of what it names.
+    """Reads an ``_extra_state`` of Transformer Engine without executing anything that it names.
 
-    ``state``: a tensor of uint8, bytes, or a BytesIO. Raises UsageError where it is not one, or
-    names anything else than tensors, plain values and recipes.
+    ``state``: a tensor of uint8, bytes, or a BytesIO. Raises UsageError if it is not such a state,
+    or names anything except tensors, plain values and recipes.
     """
     if not isinstance(state, torch.Tensor | bytes | bytearray | io.BytesIO):
         expected = "a tensor of uint8, bytes or a BytesIO"
@@ -153,11 +153,12 @@ def _plain_values(recipe: Record) -> dict[str, Any]:
     }
 
 
-# ---------------------------------------------------------------------- into a module of ours
+# ---------------------------------------------------------------------- into a module
 
 
 def restore_transformer_engine_state(module: torch.nn.Module, state: Any) -> None:
-    """Takes scales and histories over; a warning says what could not be, and scales are fresh."""
+    """Restores scales and histories; a warning lists values that could not be restored and stay
+    fresh."""
     owner = type(module).__name__
     try:
         found = read_transformer_engine_state(state)
@@ -198,7 +199,8 @@ def _slot_name(direction: str, slot: int) -> str:
 
 
 def _impossible_value(state: TransformerEngineState) -> str:
-    """The first scale or amax that no training can have had, with its tensor; empty: none."""
+    """Returns the first scale or amax that no training can produce, with its tensor; "" if there is
+    none."""
     for direction, scales in state.scale.items():
         for slot, scale in enumerate(scales.tolist()):
             if not (math.isfinite(scale) and scale > 0):
@@ -242,8 +244,8 @@ def with_rows_turned(history: torch.Tensor) -> torch.Tensor:
 def _is_ordered_by_role(state: TransformerEngineState, gemms: int) -> bool:
     """Whether inputs of all GEMMs come first, then weights, then outputs.
 
-    So a GroupedLinear of Transformer Engine before 2.4 has it, and says so nowhere. Outputs are
-    never cast there: their columns are the ones without any amax.
+    A GroupedLinear of Transformer Engine before 2.4 has this order, but does not store it. Outputs
+    are never cast there: their columns are the only ones without any amax.
     """
     used = state.amax_history["fwd"].abs().sum(dim=0) != 0
     by_role, by_gemm = used.view(-1, gemms)[2], used.view(gemms, -1)[:, 2]

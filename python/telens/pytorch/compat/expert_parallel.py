@@ -44,5 +44,5 @@ def is_ep_bootstrapped() -> bool:
 
 
 def is_symm_backed(t: Any) -> bool:
-    """Returns False: no tensor is in symmetric memory of ``symm_mem_alloc``, which is missing."""
+    """Returns False: tensors cannot be in the memory of ``symm_mem_alloc``, which is missing."""
     return False

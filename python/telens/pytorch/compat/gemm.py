@@ -63,7 +63,7 @@ def general_gemm(
         layout "TN": [N, K] and [M, K], the product is B A^T [M, N]; "NN": [K, N] and [M, K], B A;
         "NT": [K, N] and [K, M], B^T A. B may have more dimensions in front, unless transposed
     out_dtype
-        of the product; None: of ``out``, else of ``A``
+        dtype of the product; default: the dtype of ``out``, or else of ``A``
     quantization_params
         quantizes the product
     alpha, beta
@@ -73,7 +73,7 @@ def general_gemm(
     use_split_accumulator, workspace
         no effect
     gelu, gelu_in, ub, ub_type, extra_output, bulk_overlap
-        must keep their defaults: there is neither an activation nor an overlap with communication
+        must keep their defaults: activations and overlap with communication are not supported
 
     Returns
     -------
@@ -124,12 +124,12 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def get_workspace() -> torch.Tensor:
-    """Returns an empty tensor: GEMMs need no workspace from their caller."""
+    """Returns an empty tensor: callers do not have to provide a workspace for GEMMs."""
     return torch.empty(0, dtype=torch.uint8)
 
 
 def get_cublas_workspace_size_bytes() -> int:
-    """Returns 0: GEMMs need no workspace from their caller."""
+    """Returns 0: callers do not have to provide a workspace for GEMMs."""
     return 0
 
 

@@ -1,4 +1,4 @@
-"""``transformer_engine.pytorch.graph``: state that a framework keeps around graphs of its own."""
+"""``transformer_engine.pytorch.graph``: FP8 state around CUDA graphs that a framework captures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def set_capture_end() -> None:
 
 
 def is_graph_capturing() -> bool:
-    """Returns whether a capture was noted to run."""
+    """Returns whether the framework is capturing."""
     return _is_capturing
 
 

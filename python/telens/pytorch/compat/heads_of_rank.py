@@ -1,4 +1,5 @@
-"""DotProductAttention under tensor parallelism: given all heads, a module has those of its rank."""
+"""Heads of DotProductAttention under tensor parallelism: the caller gives all, the module gets its
+rank's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""``transformer_engine.pytorch.tensor.utils``: quantized weights under distributed optimizers.
-
-Each rank has parts of the high-precision master weights and the whole quantized weights.
-"""
+"""``transformer_engine.pytorch.tensor.utils``: quantized weights under distributed optimizers. Each
+rank has parts of the high-precision master weights and the whole quantized weights."""
 
 from __future__ import annotations
 
@@ -77,7 +75,7 @@ def quantize_master_weights(
 ) -> None:
     """Quantizes master weights, of which each rank has a part, into the model's weights.
 
-    Ranks exchange their parts in the weight's dtype, one weight at a time. Then each rank
+    The ranks exchange their parts in the weight's dtype, one weight at a time. Then each rank
     quantizes the whole weight. The result is ``weight.quantize_(master)`` on all ranks, for
     every format. ``_high_precision_init_val`` is cleared.
 
@@ -93,10 +91,10 @@ def quantize_master_weights(
         the ranks that have the parts. Default: the default group, or only this process if
         torch.distributed is not initialized
     fsdp_shard_model_weights
-        memory of codes for each part (MXFP8: two, for rows and columns), written instead of the
+        memory for the codes of a part (MXFP8: two, for rows and columns), written instead of the
         model weight's codes; scales are still the model weight's
     manual_post_all_gather_processing
-        no effect: all ranks have all codes when the function returns
+        no effect: every rank has all codes when the function returns
 
     Raises UsageError on all ranks unless their parts cover every element exactly once.
     """
@@ -113,8 +111,8 @@ def quantize_master_weights(
         for weight, master, start, shard in weights:
             if hasattr(weight, "clear_high_precision_init_val"):
                 weight.clear_high_precision_init_val()
-            # An even number, so that BF16 can be summed as int32: sums of bits with zeros keep all
-            # of them (-0, NaN), and gloo has no int16.
+            # An even number, so that BF16 can be summed as int32: adding zeros to bits preserves
+            # them (also of -0 and NaN), and gloo does not support int16.
             count = weight.numel()
             whole = torch.zeros(count + count % 2, dtype=weight.dtype, device=weight.device)
             if master is not None:

@@ -46,7 +46,7 @@ def gather_along_first_dim(
     output_tensor: torch.Tensor | None = None,
     external_coalescing: bool = False,
 ) -> tuple[torch.Tensor, torch.distributed.Work | None]:
-    """Concatenates the tensors of all ranks along their first dimension.
+    """Concatenates the ranks' tensors along their first dimension.
 
     Quantized tensors are gathered in high precision. A ``quantizer`` quantizes the result, which is
     then complete when the function returns. ``external_coalescing`` has no effect.
@@ -76,10 +76,10 @@ def reduce_scatter_along_first_dim(
     async_op: bool = False,
     output: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.distributed.Work | None]:
-    """Adds the tensors of all ranks, and returns this rank's part along the first dimension.
+    """Adds the ranks' tensors, and returns this rank's part along the first dimension.
 
-    Raises ShapeError for a first dimension that the ranks cannot divide. The second value is a
-    handle if ``async_op``.
+    Raises ShapeError if the first dimension is not divisible by the number of ranks. The second
+    value is a handle if ``async_op``.
     """
     ranks = get_distributed_world_size(tp_group)
     if ranks == 1:
@@ -135,7 +135,7 @@ _pending: WeakKeyDictionary[torch.nn.Module, deque[_C.RecomputationTape]] = Weak
 
 
 class activation_recompute_forward(contextlib.ContextDecorator):
-    """Context of the forward of a checkpointed function, and of its recomputation.
+    """Context for the forward of a checkpointed function, and of its recomputation.
 
     For frameworks with their own autograd function; ``te.checkpoint`` does not need it. The
     recomputation uses the recipe, scales and routing of its forward and updates no amax. Each layer

@@ -78,7 +78,7 @@ class ReadAttributes:
 
     @property
     def bias_names(self) -> list[str]:
-        """The name of each weight's bias, whether it has one or not."""
+        """The name of each weight's bias, also for weights without a bias."""
         return [_replaced(name) for name in self.weight_names]
 
     @property

@@ -1,4 +1,4 @@
-"""Functions of a mixture-of-experts router: which experts each token goes to, with what weights.
+"""Functions of a mixture-of-experts router, which select the experts and weights of each token.
 
 All are formulas in torch, computed in FP32 and differentiable in logits and probabilities.
 """
@@ -48,7 +48,7 @@ def fused_topk_with_score_function(
     qb_bin_bounds: torch.Tensor | None = None,
     qb_histogram_mode: str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Selects the experts of each token and computes their probabilities.
+    """Selects experts for each token and computes their probabilities.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def fused_compute_score_for_moe_aux_loss(
     score_function: str,
     routing_map_format: str | RoutingMapFormat | int = RoutingMapFormat.BYTEMAP,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Computes normalized scores of all experts and the map of the ``topk`` largest.
+    """Computes normalized scores for all experts and the map of the ``topk`` largest.
 
     Parameters are those of ``fused_topk_with_score_function``.
 
@@ -150,7 +150,7 @@ def fused_moe_aux_loss(
     topk: int,
     coeff: float,
 ) -> torch.Tensor:
-    """Computes the load-balancing loss of the Switch Transformer (https://arxiv.org/abs/2101.03961).
+    """Computes Switch Transformer's load-balancing loss (https://arxiv.org/abs/2101.03961).
 
     loss = coeff * num_experts / (topk * total_num_tokens^2)
     * sum over experts of (tokens of the expert * sum over tokens of its probability)
@@ -158,7 +158,7 @@ def fused_moe_aux_loss(
     Parameters
     ----------
     probs
-        [tokens, experts], or several sequences side by side: [tokens, sequences * experts]
+        [tokens, experts], or several sequences next to each other: [tokens, sequences * experts]
     tokens_per_expert
         [experts] or [sequences * experts]; no gradient
     total_num_tokens
@@ -193,7 +193,7 @@ def _scores(values: torch.Tensor, score_function: str) -> torch.Tensor:
 def _select(
     owner: str, scores: torch.Tensor, topk: int, num_groups: int | None, group_topk: int | None
 ) -> torch.Tensor:
-    """Returns the experts of each token, [..., topk]."""
+    """Returns the experts selected for each token, [..., topk]."""
     if not group_topk:
         return scores.topk(topk, dim=-1).indices
     experts = scores.size(-1)

@@ -123,7 +123,7 @@ def requires_grad(*tensors: torch.Tensor | None) -> bool:
 
 
 def interleave_glu_tensor(tensor: torch.Tensor, interleave_size: int) -> torch.Tensor:
-    """Reorders rows [gate; linear] to blocks of ``interleave_size`` rows of each in turn."""
+    """Reorders rows [gate; linear] to alternating blocks of ``interleave_size`` rows."""
     return _reordered("interleave_glu_tensor", tensor, interleave_size, (2, -1))
 
 

@@ -1,14 +1,14 @@
-"""Products that a quantizer brings for its own tensors.
+"""Products that a quantizer computes for its own tensors.
 
-A subclass of one of ``telens.pytorch``'s quantizers that a ``CustomRecipe`` returns may have the
+A subclass of one of ``telens.pytorch``'s quantizers that a ``CustomRecipe`` returns may have this
 method, as in Transformer Engine::
 
-    def qgemm(self, qx, qw, m_params, out_dtype, sx, sw, bias=None, out=None, accumulate=False,
-              gemm_type=GEMMType.FPROP, qresult_x=None, qresult_w=None):
+   def qgemm(self, qx, qw, m_params, out_dtype, sx, sw, bias=None, out=None, accumulate=False,
+             gemm_type=GEMMType.FPROP, qresult_x=None, qresult_w=None):
 
-It is called, without gradients, in place of the GEMM of two tensors of quantizers that have one:
-that of the activation in fprop, of the gradient in dgrad and wgrad. It returns qx @ qw^T of the
-values, + bias, in ``out_dtype``. Threads may call it at the same time.
+It replaces the GEMM of two tensors whose quantizers both have one, and is called without gradients:
+the activation's method in fprop, the gradient's in dgrad and wgrad. It returns qx @ qw^T of the
+values, plus bias, in ``out_dtype``. Several threads may call it concurrently.
 
 ========= ================================== ==================================
 gemm_type qx, sx                             qw, sw
@@ -25,11 +25,11 @@ sx, sw
 m_params
     ``MMParams``
 bias
-    [out], of FPROP alone; None: none
+    [out], only in FPROP; None without a bias
 qresult_x, qresult_w
-    the ``QuantizedTensor`` of each, in the orientation of this GEMM at least
+    the ``QuantizedTensor`` of each, at least in the orientation of this GEMM
 out, accumulate
-    never given: what accumulates adds the result to its buffer itself
+    never given: an accumulating caller adds the result to its buffer itself
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class GEMMType(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class MMParams:
-    """How a product is to be made."""
+    """How to compute a product."""
 
-    out_dtype: torch.dtype | None = None  # the result's; None: that of qx's tensor
+    out_dtype: torch.dtype | None = None  # of the result; None: like qx's tensor
     use_split_accumulator: bool = True  # the recipe's wish
 
 
@@ -74,7 +74,7 @@ def call_qgemm(
     qresult_x: torch.Tensor,
     qresult_w: torch.Tensor,
 ) -> torch.Tensor:
-    """The product, as the core calls for it."""
+    """Computes the product; called by the core."""
     result = quantizer.qgemm(
         qx,
         qw,

@@ -102,7 +102,7 @@ def make_graphed_callables(
     _order, _num_layers_per_chunk
         a pipeline schedule: chunks of layers, counted from 1, in the order of their forwards
         (positive) and backwards (negative); -k - 0.5 is the ``backward_dw`` after a backward of
-        chunk k. Returns one callable for each forward and layer
+        chunk k. Returns one callable per forward and layer
     retain_graph_in_backward
         True: a backward may run twice
     _reuse_graph_input_output_buffers
@@ -178,7 +178,7 @@ def _wgrads_by_module(runners: Sequence[Runner]) -> dict[int, tuple[str, WeightG
 
 @contextlib.contextmanager
 def _untouched_main_grads(runners: Sequence[Runner]) -> Iterator[None]:
-    """A warm-up changes no ``main_grad``; a capture computes nothing and needs no copy of it."""
+    """Restores ``main_grad`` after a warm-up. A capture computes nothing and needs no copy."""
     with contextlib.ExitStack() as stack:
         for _, wgrads in _wgrads_by_module(runners).values():
             stack.enter_context(wgrads.untouched_main_grads())
@@ -187,8 +187,8 @@ def _untouched_main_grads(runners: Sequence[Runner]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _untouched_wgrads(runners: Sequence[Runner]) -> Iterator[None]:
-    """Warm-ups and captures leave no mark at ``main_grad``, and no later ``backward_dw`` anything,
-    also where one raises."""
+    """Restores the marks at ``main_grad`` after warm-ups and captures, also after an exception, and
+    leaves nothing for a later ``backward_dw``."""
     by_module = _wgrads_by_module(runners)
     with contextlib.ExitStack() as stack:
         for name, wgrads in by_module.values():
@@ -200,7 +200,8 @@ def _untouched_wgrads(runners: Sequence[Runner]) -> Iterator[None]:
 
 
 def _graphs_for(runners: Sequence[Runner]) -> CudaGraphs | None:
-    """What captures on the runners' device; None on the CPU, where the modules are called."""
+    """Returns the object that captures on the runners' device; None on the CPU, where modules are
+    called."""
     devices = {runner.device for runner in runners}
     if len(devices) > 1:
         names = " and ".join(sorted(map(str, devices)))

@@ -233,7 +233,7 @@ class Captured:
 
 
 def _find_addresses(parameters: Sequence[torch.Tensor]) -> list[Any]:
-    """Returns dtype and addresses of each parameter, which a graph treats as constants."""
+    """Returns dtypes and addresses of the parameters, which a graph treats as constants."""
     return [(each.dtype, *map(torch.Tensor.data_ptr, _plain_tensors(each))) for each in parameters]
 
 
@@ -287,10 +287,10 @@ def _trackers_in(module: torch.nn.Module) -> list[CudaRNGStatesTracker]:
 def capture_all(runners: Sequence[Runner], schedule: Schedule, graphs: Graphs, pool: Any) -> None:
     """Replaces the runners' passes by graphs.
 
-    Graphs that share memory are captured in the order of their replays. Where micro-batches keep
-    quantized weights, the first one's graphs fill what the others' read. A fill between another
-    forward and its backward would be an error of autograd, so those graphs are captured micro-batch
-    by micro-batch, each in memory of its own.
+    Graphs that share memory are captured in the order of their replays. If micro-batches keep
+    quantized weights, the first micro-batch's graphs write what the others' read. Writing between
+    another forward and its backward would be an autograd error, so those graphs are captured per
+    micro-batch, each in separate memory.
     """
     pool = graphs.new_pool() if pool is None else pool
     for forwards in schedule.by_microbatch():
@@ -323,8 +323,8 @@ def capture_all(runners: Sequence[Runner], schedule: Schedule, graphs: Graphs, p
 
 
 def _capture_weight_gradients(passes: Sequence[Captured], graphs: Graphs) -> None:
-    """Behind all backwards, each in memory of its own: no order says when they are replayed, and
-    what they multiply lies in the graphs' memory until the next forward."""
+    """Captures weight gradients after all backwards, each in separate memory: the order of their
+    replays is unknown, and their operands stay in the graphs' memory until the next forward."""
     for each in passes:
         each.capture_weight_gradients(graphs.new_pool())
 

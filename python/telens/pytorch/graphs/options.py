@@ -1,4 +1,5 @@
-"""``capture_time_hooks``: hooks around the warm-ups and captures of a callable, in no graph."""
+"""``capture_time_hooks``: hooks around the warm-ups and captures of a callable, outside of graphs.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ _FORMER = {
 
 
 def without_former_names(given: dict[str, Any]) -> dict[str, Any]:
-    """The values by their present names, with defaults."""
+    """Returns the values by their present names, with defaults."""
     options = {}
     for old, (new, default) in _FORMER.items():
         if given[old] is not None and given[new] is not None:
@@ -54,9 +55,9 @@ def without_former_names(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def samples_of(sample_args: Any, single: bool, has_order: bool) -> tuple[Any, ...]:
-    """The arguments of each sample.
+    """Returns the arguments of each sample.
 
-    One module has one sample; with an ``_order`` it may have one for each of its forwards.
+    A single module has one sample; with an ``_order`` it may have one for each of its forwards.
     """
     is_list = has_order and all(isinstance(each, tuple) for each in sample_args)
     return (sample_args,) if single and not is_list else tuple(sample_args)
@@ -89,7 +90,7 @@ def flags_by_module(enabled: bool | tuple[bool, ...], count: int) -> tuple[bool,
 
 
 def check_reuse(reuse: bool, has_order: bool, modules: Sequence[torch.nn.Module]) -> None:
-    """The conditions of ``_reuse_graph_input_output_buffers``."""
+    """Checks the conditions of ``_reuse_graph_input_output_buffers``."""
     if reuse and not has_order:
         raise _C.UsageError(
             "make_graphed_callables: _reuse_graph_input_output_buffers=True needs an _order; give "
@@ -168,7 +169,7 @@ class CaptureHooks:
 
     @contextlib.contextmanager
     def around(self, what: str) -> Iterator[None]:
-        """Calls the hooks around a pass: ``what`` is "forward" or "backward"."""
+        """Calls the hooks around a pass; ``what`` is "forward" or "backward"."""
         self._call(f"{what}_pre_hooks")
         yield
         self._call(f"{what}_hooks")
@@ -185,7 +186,8 @@ class CaptureHooks:
 def make_capture_hooks(
     modules: Sequence[torch.nn.Module], given: Sequence[Given | None] | None
 ) -> list[CaptureHooks]:
-    """By module. Raises UsageError for another number of entries and for names that are none."""
+    """Returns the hooks by module. Raises UsageError for another number of entries and for invalid
+    names."""
     all_given = [None] * len(modules) if given is None else list(given)
     if len(all_given) != len(modules):
         raise _C.UsageError(

@@ -1,4 +1,4 @@
-"""Which layer each graphed callable of a pipeline runs."""
+"""The layer that each graphed callable of a pipeline runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Pass", "Schedule", "callables_by_order", "schedule_by_order"]
 
 
 class Pass(Enum):
-    """A callable does one of these at a place of an order."""
+    """What a callable does at one place of an order."""
 
     forward = "forward"
     backward = "backward"
@@ -29,10 +29,10 @@ def callables_by_order(
     order: Sequence[float] | None,
     layers_per_chunk: Sequence[int] | None,
 ) -> list[int]:
-    """The index of the layer that each sample is for.
+    """Returns the index of the layer for each sample.
 
-    Without an order there is one sample a layer. With one, chunk after chunk, micro-batch after
-    micro-batch, layer after layer. Raises UsageError for an order that no pipeline has.
+    Without an order there is one sample per layer. With an order, samples are sorted by chunk,
+    micro-batch and layer. Raises UsageError for an order that no pipeline can run.
     """
     if order is None:
         if samples != len(layers):
@@ -55,13 +55,13 @@ def callables_by_order(
 
 @dataclass(frozen=True)
 class Schedule:
-    """In which order callables run."""
+    """The order in which callables run."""
 
-    events: tuple[tuple[int, Pass], ...]  # (callable, what it does)
+    events: tuple[tuple[int, Pass], ...]  # (callable, pass)
     microbatches: tuple[int, ...]  # by callable
 
     def by_microbatch(self) -> list[list[int]]:
-        """The callables of each micro-batch, in the order of their forwards."""
+        """Returns the callables per micro-batch, in the order of their forwards."""
         forwards: dict[int, list[int]] = {}
         for index, what in self.events:
             if what is Pass.forward:
@@ -72,7 +72,8 @@ class Schedule:
 def schedule_by_order(
     layers: int, order: Sequence[float] | None, layers_per_chunk: Sequence[int] | None
 ) -> Schedule:
-    """Of the callables that ``callables_by_order`` tells the layers of, which has checked all."""
+    """Returns the schedule of the callables; ``callables_by_order`` has returned ``layers`` and
+    checked all."""
     if order is None:
         forwards = tuple((index, Pass.forward) for index in range(layers))
         backwards = tuple((index, Pass.backward) for index in reversed(range(layers)))
@@ -80,7 +81,7 @@ def schedule_by_order(
     chunks, microbatches = _check_order(order)
     sizes = _layers_of_chunks(layers, chunks, layers_per_chunk)
     firsts = [microbatches * sum(sizes[:chunk]) for chunk in range(chunks)]
-    done: Counter[float] = Counter()  # by entry of the order
+    done: Counter[float] = Counter()  # entry of the order -> count
     events: list[tuple[int, Pass]] = []
     for each in order:
         chunk, what = _read_entry(each)
@@ -95,7 +96,8 @@ def schedule_by_order(
 
 
 def _read_entry(entry: float) -> tuple[int, Pass]:
-    """(chunk, what): k is a forward of chunk k, -k a backward, -k - 0.5 its weights' gradients."""
+    """Returns (chunk, pass): k is a forward of chunk k, -k a backward, -k - 0.5 its weight
+    gradients."""
     chunk = abs(math.ceil(entry))
     if entry > 0:
         return chunk, Pass.forward
@@ -115,7 +117,8 @@ def _check_entries(order: Sequence[float]) -> None:
 
 
 def _check_order(order: Sequence[float]) -> tuple[int, int]:
-    """(chunks, micro-batches): as many forwards as backwards of each chunk, none too early."""
+    """Returns (chunks, micro-batches). Checks that each chunk has equally many forwards and
+    backwards, none too early."""
     _check_entries(order)
     chunks = int(max(order))
     counts = Counter(order)

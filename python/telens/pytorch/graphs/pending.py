@@ -82,7 +82,8 @@ class PendingWgrads:
         return any(each.owner is self for each in self._queue)
 
     def take(self, name: str, module: torch.nn.Module) -> tuple[Passes, ReplayStream]:
-        """The oldest of the module, which must be this callable's; it waits no more."""
+        """Removes and returns the module's oldest pending pass, which must belong to this callable.
+        """
         due = next((each for each in self._queue if each.module is module), None)
         if due is None or due.owner is not self:
             raise _C.UsageError(
@@ -99,15 +100,15 @@ class PendingWgrads:
         return due.passes, due.on
 
     def drop(self) -> None:
-        """This callable's are not made any more."""
+        """Discards this callable's pending passes."""
         for each in [each for each in self._queue if each.owner is self]:
             same = [other for other in self._queue if other.module is each.module]
             each.passes.drop_weight_gradients(same.index(each))
             self._queue.remove(each)
 
     def check_others(self, name: str, module: torch.nn.Module, some_wait: bool) -> None:
-        """Raises UsageError where gradients wait in the module that no callable's backward left:
-        backward_dw would make them in the place of this callable's."""
+        """Raises UsageError if gradients are pending in the module that no callable's backward
+        deferred: backward_dw would compute them instead of this callable's."""
         if some_wait and not any(each.module is module for each in self._queue):
             raise _C.UsageError(
                 f"{name}: a backward outside of the callable has left weights' gradients to "
@@ -115,7 +116,8 @@ class PendingWgrads:
             )
 
     def check_pass(self, name: str, what: Pass, flag: Flag) -> None:
-        """Raises UsageError where a pass of this callable would overwrite what another needs."""
+        """Raises UsageError if a pass of this callable would overwrite data that another pass
+        needs."""
         self._check(name, what, flag, None)
 
     def _check(self, name: str, what: Pass, flag: Flag, due: _Pending | None) -> None:
@@ -132,7 +134,7 @@ class PendingWgrads:
     def _overwrites(self, what: Pass, flag: Flag, pending: _Pending) -> bool:
         other = pending.owner
         if what is Pass.weight_gradients and (flag is True or what not in self._places):
-            return False  # its graph has memory of its own
+            return False  # its graph has separate memory
         if flag is True or pending.flag is True:  # memory of a micro-batch's own
             if flag is not pending.flag or self._microbatch != other._microbatch:
                 return False
@@ -145,7 +147,7 @@ class PendingWgrads:
 
 
 def make_pending_wgrads(schedule: Schedule, count: int) -> list[PendingWgrads]:
-    """One for each callable; they share the queue."""
+    """Returns one object per callable; they share the queue."""
     queue: list[Any] = []
     places: Sequence[dict[Pass, int]] = [{} for _ in range(count)]
     for number, (index, what) in enumerate(schedule.events):

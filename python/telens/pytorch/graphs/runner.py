@@ -1,4 +1,4 @@
-"""One module of ``make_graphed_callables`` with its buffers, and how it is called."""
+"""A module of ``make_graphed_callables`` with its buffers, and its calls."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class Passes(Protocol):
         """Returns gradients of inputs and parameters, given gradients of the outputs."""
 
     def make_weight_gradients(self, on: ReplayStream) -> None:
-        """Adds up those that the backward left."""
+        """Adds up the gradients that the backward deferred."""
 
     def drop_weight_gradients(self, backward: int) -> None:
-        """As ``WeightGradients.drop``, where they wait outside of graphs."""
+        """Like ``WeightGradients.drop``, if they are kept outside of graphs."""
 
 
 class Runner:
-    """One module with its buffers, on one device."""
+    """A module with its buffers, on one device."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Runner:
         return f"a graphed {type(self.module).__name__}"
 
     def take_over(self) -> None:
-        """From now on the module's forward is this one, while its mode is the present one."""
+        """Replaces the module's forward by this one while its mode is the present one."""
         training, forward = self.module.training, self._forward
 
         def graphed(*args: Any, **kwargs: Any) -> Any:
@@ -132,7 +132,7 @@ class Runner:
         own.update(forward=graphed, backward_dw=backward_dw, reset=reset)
 
     def as_function(self) -> Callable[..., Any]:
-        """One callable of a pipeline."""
+        """Returns a callable of a pipeline."""
 
         def graphed(*args: Any, **kwargs: Any) -> Any:
             return self.call(*args, **kwargs)
@@ -142,16 +142,16 @@ class Runner:
         return graphed
 
     def reset(self) -> None:
-        """Lets graphs and buffers go; calls are errors from now on."""
+        """Releases graphs and buffers; later calls raise an error."""
         self._is_reset = True
         self.pending_wgrads.drop()
         self.passes, self.inputs = {}, []
 
     def backward_dw(self) -> None:
-        """Makes the weights' gradients that the callable's backward left, and adds them up.
+        """Computes and adds up the weight gradients that the callable's backward deferred.
 
-        Without ``delay_wgrad_compute`` it does nothing. Of the callables of one module the one
-        whose backward ran first is due; UsageError tells of another.
+        Does nothing without ``delay_wgrad_compute``. Among the callables of a module, the one whose
+        backward ran first is next; UsageError for any other.
         """
         if not self.wgrads:
             return
@@ -160,7 +160,8 @@ class Runner:
         self.wgrads.call_hooks()
 
     def _check_none_pending(self) -> None:
-        """A backward outside of the callable would leave its gradients among the callable's."""
+        """Raises an error if a backward outside of the callable deferred gradients: they would be
+        mixed with the callable's."""
         if torch.is_grad_enabled() and self.pending_wgrads.is_any():
             raise _C.UsageError(
                 f"{self.name}: called in another mode than it was captured in, before backward_dw "
@@ -169,7 +170,7 @@ class Runner:
             )
 
     def _make_waiting(self) -> None:
-        """Where layers inside a module leave gradients that has no ``backward_dw`` itself."""
+        """Computes deferred gradients of layers inside a module that has no ``backward_dw``."""
         self.wgrads.make()
         self.wgrads.call_hooks()
 
@@ -259,7 +260,7 @@ class Runner:
     # ------------------------------------------------------------------ the module itself
 
     def fill_inputs(self, inputs: Sequence[torch.Tensor]) -> int:
-        """Copies the inputs of a call into the buffers; the number of the call."""
+        """Copies the inputs of a call into the buffers; returns the number of the call."""
         with torch.no_grad():
             for buffer, given in zip(self.inputs, inputs[: len(self.inputs)], strict=True):
                 buffer.copy_(given)
@@ -267,7 +268,7 @@ class Runner:
         return self._newest
 
     def run(self, flag: Flag) -> list[torch.Tensor]:
-        """The module on its input buffers, inside the region that the caller has entered."""
+        """Runs the module on its input buffers, inside the region that the caller has entered."""
         tensors = iter(self.inputs)
         leaves = [next(tensors) if isinstance(e, torch.Tensor) else e for e in self._leaves]
         args, kwargs = tree_unflatten(leaves, self._structure)
@@ -287,7 +288,8 @@ class Runner:
     def gradients(
         self, made: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]
     ) -> list[torch.Tensor | None]:
-        """Of inputs and parameters, from those of what ``run`` has made."""
+        """Returns the gradients of inputs and parameters, given the gradients of the results of
+        ``run``."""
         pairs = [
             (each, gradient)
             for each, gradient in zip(made, gradients, strict=True)
@@ -317,7 +319,8 @@ class Runner:
         return [next(remaining) if each.requires_grad else None for each in leaves]
 
     def _describe(self, leaf: torch.Tensor) -> str:
-        """An input by its place among the tensors of the sample, a parameter by its name."""
+        """Describes an input by its position among the tensors of the sample, a parameter by its
+        name."""
         for name, each in self.module.named_parameters():
             if each is leaf:
                 return f"the parameter {name}"
@@ -334,7 +337,8 @@ class Runner:
 
 
 class Called:
-    """Without a graph: each forward calls the module, and copies into the buffers of outputs."""
+    """A runner without a graph: each forward calls the module and copies its results into the
+    output buffers."""
 
     def __init__(self, runner: Runner, flag: Flag) -> None:
         self._runner, self._flag = runner, flag

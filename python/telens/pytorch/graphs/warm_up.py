@@ -24,10 +24,10 @@ def warm_up(
     hooks: tuple[Callable[[], None] | None, ...],
     captures: bool,
 ) -> None:
-    """Runs each module forward and backward; random states and FP8 states stay as they were.
+    """Runs each module forward and backward, and restores random states and FP8 states.
 
-    captures: graphs are made afterwards, so histories and scales keep their memory, and weights
-    that are kept for later micro-batches have theirs.
+    captures: if graphs are captured afterwards, histories and scales keep their memory, and so do
+    weights that are kept for later micro-batches.
     """
     before, after = hooks
     devices = {runner.device for runner in runners if runner.device.type == "cuda"}

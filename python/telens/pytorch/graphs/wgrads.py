@@ -1,4 +1,4 @@
-"""Weights' gradients of graphed modules that their backward does not return."""
+"""Weight gradients of graphed modules that their backward does not return."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["WeightGradients", "without_hooks"]
 
 
 class WeightGradients:
-    """Those left to ``backward_dw`` (``delay_wgrad_compute``), and those added to ``main_grad``
-    (``fuse_wgrad_accumulation``), of a module or of modules inside."""
+    """The gradients that are deferred to ``backward_dw`` (``delay_wgrad_compute``) or added to
+    ``main_grad`` (``fuse_wgrad_accumulation``), of a module or of modules inside."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
@@ -27,7 +27,7 @@ class WeightGradients:
         self.fused = _find_weights(module, "fuse_wgrad_accumulation")
 
     def __bool__(self) -> bool:
-        """Returns whether a backward leaves gradients to ``backward_dw``."""
+        """Returns whether a backward defers gradients to ``backward_dw``."""
         return bool(self._modules)
 
     def may_be_left(self, parameter: torch.Tensor) -> bool:
@@ -80,7 +80,8 @@ class WeightGradients:
         return any(each._telens_adapter.has_delayed_wgrads() for each in self._layers)
 
     def drop(self, backward: int | None = None) -> None:
-        """Discards all delayed gradients, or only those of one backward (0 is the oldest)."""
+        """Discards all delayed gradients, or only the gradients from one backward (0 is the
+        oldest)."""
         for each in self._layers:
             each._telens_adapter.drop_delayed_wgrads(backward)
 
@@ -125,7 +126,7 @@ class WeightGradients:
                 weight.grad_added_to_main_grad = True
 
     def main_grad_places(self) -> list[Any]:
-        """Returns address, dtype and mode of each ``main_grad``, constants of a graph."""
+        """Returns address, dtype and mode per ``main_grad``, which are constants of a graph."""
         places = []
         for weight in self.fused:
             buffer = get_main_grad(weight)
@@ -160,7 +161,7 @@ def _is_marked(weight: torch.Tensor) -> bool:
 
 
 def _find_weights(module: torch.nn.Module, option: str) -> list[torch.nn.Parameter]:
-    """Returns the GEMM weights of all layers inside that have the option."""
+    """Returns the GEMM weights in all layers inside that have the option."""
     return [
         parameter
         for each in module.modules()

@@ -1,4 +1,4 @@
-"""Layers of Hugging Face models, and what ``convert`` and the Trainer need for them."""
+"""Layers of Hugging Face models, and support code for ``convert`` and the Trainer."""
 
 from telens.pytorch.hugging_face.layers import *  # noqa: F403
 from telens.pytorch.hugging_face.layers import __all__ as _layers

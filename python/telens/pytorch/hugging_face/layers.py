@@ -25,8 +25,8 @@ from telens.pytorch.modules import GroupedLinear, MultiheadAttention, Transforme
 
 __all__ = ["use_transformer_layers"]
 
-# Parameter of ours -> parameters of theirs, joined along the first dimension. The joined halves of
-# fc1 are what the activation multiplies: the activated one first.
+# Our parameter -> their parameters, concatenated along the first dimension. The two halves of fc1
+# are the factors of the gated activation: the activated one first.
 _LLAMA_ATTENTION = {
     "layernorm_qkv.layer_norm_weight": ("input_layernorm.weight",),
     "layernorm_qkv.query_weight": ("self_attn.q_proj.weight",),
@@ -56,17 +56,18 @@ _BERT = {
 
 
 def use_transformer_layers(model: torch.nn.Module) -> torch.nn.Module:
-    """Puts our TransformerLayer, with the same weights, in the place of each layer of a model.
+    """Replaces each layer of a Hugging Face model by our TransformerLayer with the same weights.
 
-    Of Hugging Face's transformers: Llama, BERT as an encoder, Mixtral, whose attention becomes our
-    MultiheadAttention and whose experts become two GroupedLinear (router and norm stay), and T5,
-    whose blocks become MultiheadAttentions and a LayerNormMLP (its table of biases stays).
-    Embeddings, final norms and heads stay as they are. Returns the model, changed in place; set
-    ``model.config.use_cache = False``, since our layers keep no keys and values.
+    Supported models of transformers: Llama; BERT as an encoder; Mixtral, whose attention becomes
+    our MultiheadAttention and whose experts become two GroupedLinear (router and norm are
+    unchanged); and T5, whose blocks become MultiheadAttentions and a LayerNormMLP (its bias table
+    is unchanged). Embeddings, final norms and heads are unchanged. Changes the model in place and
+    returns it. Set ``model.config.use_cache = False``, since our layers do not cache keys and
+    values.
 
-    What is frozen stays frozen; ``gradient_checkpointing_enable`` recomputes our layers. Refused
-    are biases of Llama's linear layers, scaled rotary embeddings, activations that ours lack, and,
-    when the model is called, ``output_hidden_states`` and ``output_attentions``.
+    Frozen parameters stay frozen; ``gradient_checkpointing_enable`` recomputes our layers. Not
+    supported are biases of Llama's linear layers, scaled rotary embeddings, activations that our
+    modules lack, and, when the model is called, ``output_hidden_states`` and ``output_attentions``.
     """
     if not isinstance(model, torch.nn.Module):
         raise refusal("use_transformer_layers", "model", "a model of transformers", model)
@@ -90,13 +91,14 @@ def use_transformer_layers(model: torch.nn.Module) -> torch.nn.Module:
 
 @dataclass(frozen=True)
 class _Angles:
-    """What a layer's rotary embedding is made of."""
+    """The frequencies of a layer's rotary embedding."""
 
     dim: int
     base: float
 
     def of(self, positions: torch.Tensor) -> torch.Tensor:
-        """Angles [seq, 1, 1, dim] of positions [batch or 1, seq], which all rows must share."""
+        """Returns angles [seq, 1, 1, dim] for positions [batch or 1, seq], which must be equal in
+        all rows."""
         if not (positions == positions[:1]).all():
             raise _C.UsageError(
                 "use_transformer_layers: position_ids differ from one sequence to the next; ours "
@@ -108,7 +110,7 @@ class _Angles:
 
 
 class _Layer(Replacement):
-    """Takes what a layer of transformers is called with."""
+    """Accepts the arguments of a transformers layer."""
 
     def __init__(self, layer: torch.nn.Module, mask_type: str, angles: _Angles | None) -> None:
         super().__init__()
@@ -126,7 +128,8 @@ class _Layer(Replacement):
         past_key_values: Any = None,
         **others: Any,
     ) -> torch.Tensor:
-        """[batch, seq, hidden] -> the same; ``attention_mask`` as eager attention gets it."""
+        """Maps [batch, seq, hidden] to the same shape; ``attention_mask`` as passed to eager
+        attention."""
         refuse_caches(past_key_values, others.get("cache"), encoder_hidden_states)
         return self._call(
             hidden_states, self._attention(hidden_states, attention_mask, position_ids)
@@ -150,7 +153,7 @@ class _Layer(Replacement):
 
 
 class _MixtralLayer(_Layer):
-    """Attention of ours, and the mixture of experts as it was, but for the experts' products."""
+    """Our attention and the original mixture of experts, with the experts' products replaced."""
 
     def __init__(self, attention: torch.nn.Module, angles: _Angles, layer: torch.nn.Module) -> None:
         super().__init__(attention, "causal", angles)
@@ -163,7 +166,7 @@ class _MixtralLayer(_Layer):
 
 
 class _Experts(torch.nn.Module):
-    """All experts' two products, each as one GroupedLinear."""
+    """The two products of all experts, each as a GroupedLinear."""
 
     def __init__(self, experts: torch.nn.Module) -> None:
         super().__init__()
@@ -180,7 +183,8 @@ class _Experts(torch.nn.Module):
     def forward(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
     ) -> torch.Tensor:
-        """[tokens, hidden] and each token's experts [tokens, k] with their weights -> the same."""
+        """Maps [tokens, hidden] to the same shape, given each token's experts [tokens, k] and their
+        weights."""
         experts = top_k_index.flatten()
         order = experts.argsort(stable=True)
         tokens = order // top_k_index.size(1)

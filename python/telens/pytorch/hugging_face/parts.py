@@ -1,4 +1,4 @@
-"""What the layers that take the place of transformers' share: masks, activations, weights."""
+"""Shared parts of the replacements for transformers layers: masks, activations, weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ GATED = {"silu": "swiglu", "gelu_pytorch_tanh": "geglu", "gelu_new": "geglu", "r
 PLAIN = {"gelu": "gelu", "gelu_pytorch_tanh": "gelu", "gelu_new": "gelu", "relu": "relu"}
 
 
-# Outputs that transformers takes from layers of its own classes, and the arguments for them.
+# Outputs that transformers collects from layers of its classes, and the arguments that request
+# them.
 _OUTPUTS = {
     "hidden_states": "output_hidden_states",
     "attentions": "output_attentions",
@@ -26,16 +27,14 @@ _OUTPUTS = {
 
 
 class Replacement(torch.nn.Module):
-    """A module in the place of a layer of transformers; ``_replace`` is its forward.
-
-    Heeds gradient_checkpointing_enable, with the recipe, scales and routing of the first forward.
-    """
+    """A module that replaces a layer of transformers; ``_replace`` is its forward. Supports
+    gradient_checkpointing_enable, with the recipe, scales and routing of the first forward."""
 
     gradient_checkpointing = False  # set by transformers, with the function below
     _gradient_checkpointing_func: Any = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the layer is called with, and returns."""
+        """Has the arguments and results of the replaced layer."""
         _refuse_outputs(kwargs)
         if not (self.gradient_checkpointing and self.training and torch.is_grad_enabled()):
             return self._replace(*args, **kwargs)
@@ -47,9 +46,10 @@ class Replacement(torch.nn.Module):
 
 
 def _refuse_outputs(given: dict[str, Any]) -> None:
-    """Raises UsageError where the model is to return what its own layers would have been read for.
+    """Raises UsageError if the model should return outputs that only its original layers provide.
 
-    It is asked by arguments, or by its configuration, which shows only in what it collects.
+    They are requested by arguments, or by the model's configuration, which is visible only in the
+    outputs that it collects.
     """
     asked = {name for name in _OUTPUTS.values() if given.get(name)}
     capturing = sys.modules.get("transformers.utils.output_capturing")
@@ -64,8 +64,9 @@ def _refuse_outputs(given: dict[str, Any]) -> None:
 
 
 def arbitrary(mask: torch.Tensor) -> dict[str, Any]:
-    """The arguments of our attention for a mask as eager attention gets it."""
-    # True where it is seen, or numbers that are added to the scores; ours: True where not.
+    """Returns the arguments of our attention for a mask as passed to eager attention."""
+    # Masks of transformers: True if visible, or numbers that are added to the scores. Our mask:
+    # True if hidden.
     hides = ~mask if mask.dtype == torch.bool else mask < 0
     return {"attn_mask_type": "arbitrary", "attention_mask": hides}
 
@@ -80,13 +81,13 @@ def refuse_caches(*given: Any) -> None:
 
 
 def activation_of(name: str, known: dict[str, str]) -> str:
-    """Our name of an activation of transformers; ``known``: GATED or PLAIN."""
+    """Returns our name of a transformers activation; ``known``: GATED or PLAIN."""
     refuse(name not in known, f"the activation {name!r}")
     return known[name]
 
 
 def refuse(condition: Any, what: str) -> None:
-    """Raises UsageError if the condition holds: ``what`` is not there."""
+    """Raises UsageError if the condition holds: ``what`` is not supported."""
     if condition:
         raise _C.UsageError(
             f"use_transformer_layers: {what} are not there yet; te.convert(model) replaces its "
@@ -95,7 +96,7 @@ def refuse(condition: Any, what: str) -> None:
 
 
 def load(made: torch.nn.Module, names: dict[str, tuple[str, ...]], layer: torch.nn.Module) -> None:
-    """Gives our module, made on "meta", the weights of theirs, frozen where those are."""
+    """Copies a layer's weights into our module, created on "meta"; frozen weights stay frozen."""
     theirs = dict(layer.named_parameters())
     state = {name: torch.cat([theirs[each].detach() for each in names[name]]) for name in names}
     made.load_state_dict(state, assign=True)

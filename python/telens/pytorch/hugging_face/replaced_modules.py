@@ -18,7 +18,7 @@ __all__: list[str] = []
 
 
 class Formula(NamedTuple):
-    """y = x / sqrt(mean(x^2) + eps) * (weight, or 1 + weight where zero_centered)."""
+    """y = x / sqrt(mean(x^2) + eps) * (weight, or 1 + weight if zero_centered)."""
 
     eps: float
     zero_centered: bool
@@ -29,12 +29,13 @@ _RELATIVE_ERROR = 1e-5
 
 
 def formula_of(module: torch.nn.Module) -> Formula | None:
-    """The formula of a norm with one parameter, ``weight`` [n]; None: it computes something else.
+    """Returns the formula of a norm with one parameter, ``weight`` [n]; None if it computes
+    something else.
 
-    Dozens of classes are the same under other names, and some of their names are shared by others
-    that are not. So the class is asked: a copy of the module with a weight of random numbers
-    computes a few rows, among them some that are as small as eps. No hook runs, and torch's random
-    numbers are left alone.
+    Dozens of classes compute the same under different names, and some of these names are used for
+    different formulas. So the class is tested: a copy of the module with random weights computes a
+    few rows, some of which are as small as eps. No hook runs, and torch's random state is
+    unchanged.
     """
     if module.weight.dim() != 1:
         return None
@@ -76,9 +77,9 @@ def _forward_with(
 
 
 class Conv1D(WithExtraState, Module, transformers.pytorch_utils.Conv1D):
-    """y = x W + b with the weight as GPT-2's checkpoints have it, [in_features, out_features].
+    """y = x W + b with the weight as in GPT-2's checkpoints, [in_features, out_features].
 
-    In all else it is ``Linear``: its GEMMs run in FP8 and can be watched. In debug sessions the
+    Otherwise it is a ``Linear``: its GEMMs run in FP8 and can be watched. In debug sessions the
     weight and wgrad have Linear's shape, [out_features, in_features].
     """
 

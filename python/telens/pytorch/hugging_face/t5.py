@@ -19,7 +19,7 @@ from telens.pytorch.modules import LayerNormMLP, MultiheadAttention
 
 __all__: list[str] = []
 
-# By the part of a T5Block: its place in `layer` is in front of the names.
+# By part of a T5Block: its index in `layer` precedes the names.
 _T5_SELF = {
     "layernorm_qkv.layer_norm_weight": ("layer_norm.weight",),
     "layernorm_qkv.query_weight": ("SelfAttention.q.weight",),
@@ -45,10 +45,10 @@ _T5_GATED_MLP = _T5_MLP | {
 
 
 class T5Layer(Replacement):
-    """Takes what a T5Block is called with, and returns what it returns.
+    """Accepts the arguments of a T5Block, and returns its results.
 
-    All blocks add one bias to the scores of self attention; the first one makes it, from a table
-    that stays theirs.
+    All blocks add the same bias to the scores of self attention. The first block computes it from
+    the original bias table.
     """
 
     def __init__(
@@ -71,7 +71,8 @@ class T5Layer(Replacement):
         encoder_decoder_position_bias: torch.Tensor | None = None,
         **others: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        """[batch, seq, hidden], masks as eager attention gets them -> the same; two biases."""
+        """Maps [batch, seq, hidden] to the same shape, with masks as passed to eager attention;
+        also returns two biases."""
         refuse_caches(others.get("past_key_values"), others.get("cache"))
         if position_bias is None and self.bias is not None:
             length = hidden_states.size(1)
@@ -97,7 +98,7 @@ class T5Layer(Replacement):
 
 
 def from_t5(layer: torch.nn.Module, config: Any) -> T5Layer:
-    """Our layers, with the weights of a T5Block. Takes its table of biases over."""
+    """Returns our layers with the weights of a T5Block. Moves its bias table to the result."""
     theirs = layer.layer
     dtype = theirs[0].layer_norm.weight.dtype
     norm = {

@@ -28,7 +28,8 @@ __all__ = ["RecordingCallback", "add_to_every_trainer"]
 
 
 class RecordingCallback(TrainerCallback):
-    """Records ``loss``, ``lr`` and ``grad_norm`` of each optimizer step, whatever is logged.
+    """Records ``loss``, ``lr`` and ``grad_norm`` in each optimizer step, independent of the
+    Trainer's logging.
 
     The loss is the one that the Trainer backpropagates, over all micro-batches of the step on this
     rank. ``lr`` is the learning rate of the optimizer's first group, ``grad_norm`` the norm before
@@ -112,7 +113,8 @@ class RecordingCallback(TrainerCallback):
 
 
 def add_to_every_trainer() -> Callable[[], None]:
-    """Has every Trainer that is built from here on record; returns what undoes that."""
+    """Makes every Trainer that is constructed from now on record; returns a function that undoes
+    this."""
     init = Trainer.__init__
 
     @functools.wraps(init)
@@ -173,7 +175,7 @@ def _with_losses(training_step: Callable) -> Callable:
             loss = training_step(self, *args, **kwargs)
         except BaseException:
             for callback in callbacks:
-                callback.stop()  # an interrupted training has no on_train_end
+                callback.stop()  # on_train_end is not called for an interrupted training
             raise
         for callback in callbacks:
             callback.note_loss(loss)

@@ -34,12 +34,12 @@ def is_packed(arguments: dict[str, Any]) -> bool:
 def unpacked(
     owner: str, args: tuple[Any, ...], arguments: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same call with query_layer, key_layer and value_layer, which are views.
+    """Returns the arguments with query_layer, key_layer and value_layer as views of the packed
+    tensor.
 
-    ``qkv_layer`` is [..., 3, heads, size] and takes the place of the three, ``kv_layer``
-    [..., 2, groups, size] that of key and value; with ``qkv_interleave_dim=-2`` they are
-    [..., heads, 3, size] and [..., groups, 2, size]. The dimensions in front are those of
-    ``qkv_format``.
+    ``qkv_layer`` is [..., 3, heads, size] and replaces all three, ``kv_layer`` [..., 2, groups,
+    size] replaces key and value; with ``qkv_interleave_dim=-2`` they are [..., heads, 3, size] and
+    [..., groups, 2, size]. ``qkv_format`` names the dimensions in front.
     """
     arguments = dict(arguments)
     given = [name for name in _PARTS if arguments.get(name) is not None]
@@ -80,7 +80,7 @@ ARGUMENTS = ("score_mod", "score_mod_bprop", "score_mod_tensors", "score_mod_bpr
 
 
 class ScoreTensor(torch.Tensor):
-    """A tensor of the graph. The setters of cuDNN's tensors are taken and change nothing."""
+    """A tensor of the graph. The setters of cuDNN's tensors are accepted and have no effect."""
 
     def _unchanged(self, *args: Any, **kwargs: Any) -> ScoreTensor:
         return self
@@ -179,7 +179,7 @@ for _names, _row in _OPERATIONS.items():
 
 
 class _BlockCallback:
-    """A user's function as the C++ attention calls it: (a block of scores, its place)."""
+    """A user's function as called by the C++ attention: (a block of scores, its place)."""
 
     def __init__(self, owner: str, name: str, function: Any, tensors: Any) -> None:
         if not callable(function):
@@ -230,7 +230,7 @@ class _BlockCallback:
 
 
 def with_score_mod(owner: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call with score_mod and score_mod_bprop as the C++ attention takes them.
+    """Returns the arguments of a call with score_mod and score_mod_bprop for the C++ attention.
 
     Gradients reach queries, keys and values; ``score_mod_tensors`` get none, as in Transformer
     Engine.

@@ -14,39 +14,40 @@ _HOOKS = "_telens_wgrad_hooks"
 
 
 class WeightGradStore:
-    """The gradients that a layer's backwards left, under Transformer Engine's name."""
+    """The deferred gradients of a layer's backwards, under Transformer Engine's name."""
 
     def __init__(self, layer: WithDelayedWgrads) -> None:
         self._layer = layer
 
     def delay_wgrad_compute(self) -> bool:
-        """Returns whether the backward leaves the weights' gradients."""
+        """Returns whether the backward defers weight gradients."""
         return self._layer.need_backward_dw()
 
     def is_empty(self) -> bool:
-        """Returns whether no backward waits for its weights' gradients."""
+        """Returns whether no backward has deferred weight gradients."""
         return not self._layer._telens_adapter.has_delayed_wgrads()
 
 
 class WithDelayedWgrads:
-    """Transformer Engine's methods for schedules that make weights' gradients later."""
+    """Transformer Engine's methods for schedules that compute weight gradients later."""
 
     @property
     def wgrad_store(self) -> WeightGradStore:
-        """The weights' gradients that are yet to be made."""
+        """The pending weight gradients."""
         return WeightGradStore(self)
 
     def need_backward_dw(self) -> bool:
-        """Whether the backward leaves the weights' gradients to ``backward_dw``."""
+        """Whether the backward defers weight gradients to ``backward_dw``."""
         return bool(self.__dict__.get("delay_wgrad_compute"))
 
     def backward_dw(self) -> None:
-        """Makes the weights' gradients of the oldest backward that left them, and adds them up.
+        """Computes and accumulates the weight gradients of the oldest backward that deferred them.
 
-        As the backward would: to ``.grad``, behind the weights' hooks (which the backward has run
-        without a gradient), or to ``main_grad`` under ``fuse_wgrad_accumulation``. Biases and norms
-        got theirs in the backward. Layers inside follow, the last one first. Without
-        ``delay_wgrad_compute`` it does nothing. Raises UsageError where nothing waits.
+        Gradients are accumulated as by the backward: into ``.grad``, without the weights' hooks
+        (which the backward has run without a gradient), or into ``main_grad`` under
+        ``fuse_wgrad_accumulation``. Biases and norms got their gradients in the backward. Layers
+        inside follow, the last one first. Does nothing without ``delay_wgrad_compute``. Raises
+        UsageError if nothing is pending.
         """
         if self.need_backward_dw():
             self._make_weight_gradients()
@@ -69,7 +70,8 @@ class WithDelayedWgrads:
                 hook()
 
     def register_wgrad_accumulation_and_reduce_hooks(self, hook: Callable[[], Any]) -> None:
-        """Has ``hook()`` called after each ``backward_dw``, as Megatron-LM's reductions ask for."""
+        """Registers ``hook()`` to be called after each ``backward_dw``, for Megatron-LM's
+        reductions."""
         if not callable(hook):
             owner = f"{type(self).__name__}.register_wgrad_accumulation_and_reduce_hooks"
             raise refusal(owner, "hook", "a function", hook)

@@ -1,4 +1,4 @@
-"""Checkpoints of a GroupedLinear whose weights are one parameter, and of one that has many."""
+"""Converts checkpoints between a GroupedLinear with one weight parameter and one with many."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ __all__: list[str] = []
 
 
 def arrange(state_dict: dict[str, Any], prefix: str, options: dict[str, Any]) -> None:
-    """Gives the entries of ``weight`` and ``bias`` the form that the module's options ask for.
+    """Converts the entries of ``weight`` and ``bias`` to the form that the module's options
+    require.
 
-    ``weight`` of all maps is ``weight0``, ``weight1``, ... one upon the other, and so is ``bias``.
+    The joined ``weight`` is ``weight0``, ``weight1``, ... concatenated by rows; likewise ``bias``.
     """
     for kind in ("weight", "bias"):
         whole = prefix + kind

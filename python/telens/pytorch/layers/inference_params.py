@@ -132,9 +132,10 @@ class InferenceParams:
         self._modules: dict[int, weakref.ref[torch.nn.Module]] = {}
 
     def layer_number(self, attention: torch.nn.Module) -> int:
-        """Under which an attention's keys and values are kept: its ``layer_number``, if it has one.
+        """Returns the number under which an attention's cache is stored: its ``layer_number``, if
+        it has one.
 
-        Raises UsageError (a RuntimeError) for a number that another attention has already.
+        Raises UsageError (a RuntimeError) for a number that another attention already uses.
         """
         number = getattr(attention, "layer_number", None)
         if number is None:
@@ -152,11 +153,12 @@ class InferenceParams:
         return number
 
     def allocate_memory(self, layer_number: int, device: torch.device | None = None) -> None:
-        """Makes the caches of a layer, which its first step does otherwise."""
+        """Allocates the caches of a layer; otherwise its first step does."""
         self.cache_manager.allocate_memory(layer_number, device)
 
     def pre_step(self, step_dict: Mapping[Any, int]) -> None:
-        """Begins an iteration: the new tokens of each sequence, in the order of the batch."""
+        """Begins an iteration, given the number of new tokens per sequence, in the order of the
+        batch."""
         for name, count in step_dict.items():
             if not is_integer(count) or count < 0:
                 raise _C.UsageError(
@@ -187,12 +189,12 @@ class InferenceParams:
     def step(
         self, layer_number: int, new_k: torch.Tensor, new_v: torch.Tensor, qkv_format: str
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keeps the new keys and values of a layer; returns all of the batch's.
+        """Caches the new keys and values of a layer; returns all keys and values of the batch.
 
         ``new_k``, ``new_v``: [seq, batch, heads, size] for sbhd; bshd; [tokens, heads, size] for
-        thd, without gaps. Returns both as [batch, longest sequence, heads, size], 0 behind a
-        sequence's end. No gradient goes through the caches: UsageError for keys or values that want
-        one.
+        thd, without gaps. Returns both as [batch, longest sequence, heads, size], 0 after a
+        sequence's end. Gradients do not flow through the caches: UsageError for keys or values that
+        require one.
         """
         among("InferenceParams.step", "qkv_format", qkv_format, _FORMATS)
         if torch.is_grad_enabled() and (new_k.requires_grad or new_v.requires_grad):
@@ -220,10 +222,11 @@ class InferenceParams:
         return kept[0], kept[1]
 
     def _places_on(self, device: torch.device) -> tuple[torch.Tensor, ...]:
-        """Where the iteration's tokens lie, computed once for all layers.
+        """Computes the locations of the iteration's tokens, once for all layers.
 
-        (Rows of the caches [batch, longest]; True behind a sequence's end [batch, longest, 1, 1];
-        then of each new token its row, its sequence in the batch and its place among the new.)
+        Returns rows of the caches [batch, longest]; True after a sequence's end [batch, longest, 1,
+        1]; then for each new token its row, its sequence in the batch and its position among the
+        new tokens.
         """
         if self._places is None or self._places[0].device != device:
             before = self.get_seqlens_pre_step().long()[:, None]
@@ -244,11 +247,11 @@ class InferenceParams:
         return self._places
 
     def new_tokens(self) -> list[int]:
-        """How many new tokens each sequence has in this iteration."""
+        """Returns the number of new tokens per sequence in this iteration."""
         return [length - self.sequences_pre_step[name] for name, length in self.sequences.items()]
 
     def _by_sequence(self, tensor: torch.Tensor, qkv_format: str) -> torch.Tensor:
-        """[batch, longest, heads, size] of new keys or values in a format."""
+        """Converts new keys or values from a format to [batch, longest, heads, size]."""
         if qkv_format == "thd":
             return PackedTokens(self.new_tokens(), tensor.device).unpack(tensor)
         return tensor.transpose(0, 1) if qkv_format == "sbhd" else tensor
@@ -275,9 +278,9 @@ class InferenceParams:
 
 
 class PackedTokens:
-    """Tokens of sequences one after the other (thd), and the same padded to the longest (bshd).
+    """Converts between packed tokens (thd) and sequences padded to the longest one (bshd).
 
-    ``starts``: where each sequence begins, None: there are no gaps.
+    ``starts``: the start of each sequence; None if there are no gaps.
     """
 
     def __init__(
@@ -290,7 +293,7 @@ class PackedTokens:
         self._rows = torch.where(self._is_token, first[: len(lengths), None] + place, 0)
 
     def unpack(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[batch, longest, ...] of [tokens, ...]; padding is 0."""
+        """Converts [tokens, ...] to [batch, longest, ...]; padding is 0."""
         if tokens.size(0) == 0:
             return tokens.new_zeros((*self._rows.shape, *tokens.shape[1:]))
         padded = tokens[self._rows]
@@ -299,13 +302,13 @@ class PackedTokens:
         )
 
     def pack(self, padded: torch.Tensor, total: int) -> torch.Tensor:
-        """[total, ...] of [batch, longest, ...]; tokens of no sequence are 0."""
+        """Converts [batch, longest, ...] to [total, ...]; tokens of no sequence are 0."""
         tokens = padded.new_zeros((total, *padded.shape[2:]))
         tokens[self._rows[self._is_token]] = padded[self._is_token]
         return tokens
 
     def places(self, before: torch.Tensor, total: int) -> torch.Tensor:
-        """[total]: each token's place in its sequence, of which ``before`` tokens are cached."""
+        """Returns each token's position in its sequence, [total]; ``before`` tokens are cached."""
         place = torch.arange(self._rows.size(1), device=self._rows.device)
         return self.pack((before[:, None] + place).expand(self._rows.shape), total)
 
@@ -377,8 +380,8 @@ def _angles_of_new(
     qkv_format: str,
     starts: torch.Tensor | None,
 ) -> torch.Tensor:
-    """The angles of the new tokens' places: [seq, batch, 1, channels], or [1, tokens, 1, channels]
-    for thd."""
+    """Returns the angles for the new tokens' positions: [seq, batch, 1, channels], or [1, tokens,
+    1, channels] for thd."""
     longest = max(params.sequences.values(), default=0)
     if angles.size(0) < longest:
         raise _C.ShapeError(
@@ -398,8 +401,8 @@ def _angles_of_new(
 def _with_cached_keys(
     core: torch.nn.Module, params: InferenceParams, number: int, args: tuple, kwargs: dict
 ) -> tuple[tuple, dict, Callable[[Any], Any]]:
-    """The arguments of a DotProductAttention with all keys and values in place of the new ones, and
-    what turns its result into the format of the call."""
+    """Returns the arguments of a DotProductAttention with all keys and values instead of the new
+    ones, and a function that converts its result to the format of the call."""
     names = ("query_layer", "key_layer", "value_layer", "attention_mask", "qkv_format")
     given = dict(zip(names, args, strict=False)) | kwargs
     query_format = given.get("qkv_format") or core.qkv_format
@@ -448,10 +451,8 @@ def _as_it_is(output: Any) -> Any:
 
 
 def _check_lengths(params: InferenceParams, given: dict[str, Any], mask: str) -> None:
-    """Raises UsageError for a mask or cu_seqlens that contradict pre_step, whose lengths count.
-
-    Those on a GPU are not read: that would wait for it.
-    """
+    """Raises UsageError for a mask or cu_seqlens that contradict pre_step, whose lengths are used.
+    Tensors on a GPU are not read, which would synchronize with it."""
     counts, whole = params.new_tokens(), [*params.sequences.values()]
     masks = given.get("attention_mask")
     masks = [masks] if isinstance(masks, torch.Tensor) else list(masks or ())

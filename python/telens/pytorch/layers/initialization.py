@@ -120,7 +120,7 @@ def _device_for(parameter: torch.Tensor) -> torch.device:
 
 
 def _take(module: Module, name: str, values: torch.Tensor) -> None:
-    """Gives a parameter values of its whole shape."""
+    """Fills a parameter from values of its whole shape."""
     parameter = module._parameters[name]
     own = parameter.to_local() if _is_sharded(parameter) else parameter
     preserve = hasattr(own, "_high_precision_init_val")
@@ -144,7 +144,8 @@ def _take(module: Module, name: str, values: torch.Tensor) -> None:
 
 
 def _sharded_like(parameter: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """This rank's shard of values that all ranks have; the values themselves if none has shards."""
+    """Returns this rank's shard of the values; the values themselves if the parameter is not
+    sharded."""
     if not _is_sharded(parameter):
         return values
     from torch.distributed.tensor import DTensor, Replicate

@@ -21,13 +21,14 @@ class RotaryPositionEmbedding(torch.nn.Module):
     rotary_percent
         the part of dim that is rotated, above 0 and up to 1; below 1 the product is rounded down
     seq_len_interpolation_factor, pretrained_max_position_embeddings
-        where both are given, positions are divided by the factor, or for sequences longer than the
-        factor times pretrained_max_position_embeddings by as much as brings them back to the latter
-        (https://arxiv.org/abs/2306.15595)
+        if both are given, positions are divided by the factor. Positions of sequences longer than
+        the factor times pretrained_max_position_embeddings are divided so that they end at
+        pretrained_max_position_embeddings (https://arxiv.org/abs/2306.15595)
     rotary_base
-        of the geometric series of periods
+        base of the geometric series of periods
     interleaved
-        whether neighboring channels are pairs; False: one of the first half with one of the second
+        True: neighboring channels are pairs. False: each channel of the first half is paired with
+        one of the second half
     """
 
     def __init__(

@@ -13,23 +13,23 @@ __all__ = ["MoEDispatcher"]
 
 
 class MoEDispatcher:
-    """Sends each token to the ranks of ``ep_group`` that have its experts, and adds up what they
-    made of it: `moe_permute` and `moe_unpermute` with an all-to-all between them.
+    """Sends each token to the ranks of ``ep_group`` that have its experts, and adds up the experts'
+    results: `moe_permute` and `moe_unpermute` with an all-to-all between them.
 
     Rank r of n has the experts ``num_experts // n * r`` and following, equally many on each rank.
-    Ranks may have any numbers of tokens, and none. Rows are copied bit for bit in both directions,
-    so the experts get what one process with all of them has, and gradients take the same way back.
-    Every rank of the group calls each method, in one order.
+    Ranks may have any number of tokens, also none. Rows are copied bit for bit in both directions,
+    so the experts get the same rows as in a single process, and so do gradients on the way back.
+    Every rank of the group calls each method, in the same order.
 
-        dispatcher = te.MoEDispatcher(8, ep_group)
-        experts = te.GroupedLinear(dispatcher.num_local_experts, hidden, hidden, bias=False)
-        tokens, m_splits = dispatcher.dispatch(x, routing_map, probs)
-        out = dispatcher.combine(experts(tokens, m_splits))
+       dispatcher = te.MoEDispatcher(8, ep_group)
+       experts = te.GroupedLinear(dispatcher.num_local_experts, hidden, hidden, bias=False)
+       tokens, m_splits = dispatcher.dispatch(x, routing_map, probs)
+       out = dispatcher.combine(experts(tokens, m_splits))
 
     Parameters
     ----------
     num_experts
-        of all ranks together, a multiple of their number
+        over all ranks together, a multiple of their number
     ep_group
         a ``torch.distributed`` group; None: this process has all experts
     """
@@ -65,26 +65,26 @@ class MoEDispatcher:
         routing_map: torch.Tensor,
         probs: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, list[int]]:
-        """Sends this rank's tokens out, and takes those that its experts are to work on.
+        """Sends this rank's tokens to the ranks of their experts, and receives tokens for its own.
 
-        On a GPU the host waits for the numbers of rows. Raises UsageError while another dispatch
-        waits for its `combine`, and on all ranks where theirs differ in width, dtype, probs or
-        wanted gradients.
+        On a GPU the host synchronizes to read the row counts. Raises UsageError while another
+        dispatch is not combined yet, and on all ranks if they differ in width, dtype, probs or
+        required gradients.
 
         Parameters
         ----------
         hidden
             [tokens, hidden], in high precision
         routing_map
-            [tokens, num_experts], 1 (True) where a token goes to an expert
+            [tokens, num_experts], 1 (True) if a token is routed to an expert
         probs
-            [tokens, num_experts]: the weights of a token's rows in `combine`; None: each counts
-            once
+            [tokens, num_experts]: the weights of a token's rows in `combine`; None: each row has
+            weight 1
 
         Returns
         -------
-        (rows [sum(m_splits), hidden] by expert, then by the rank that they came from, then by
-        token; m_splits, the rows of each local expert, for GroupedLinear and Fp8Padding)
+        (rows [sum(m_splits), hidden] by expert, then by sending rank, then by token; m_splits, the
+        rows per local expert, for GroupedLinear and Fp8Padding)
         """
         tokens, _, m_splits = self._send(hidden, routing_map, None, probs)
         return tokens, m_splits
@@ -92,14 +92,14 @@ class MoEDispatcher:
     def dispatch_with_probs(
         self, hidden: torch.Tensor, routing_map: torch.Tensor, probs: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-        """`dispatch` with probabilities that go along: (rows, their probs [rows], m_splits).
+        """`dispatch` with the probabilities of the rows: (rows, their probs [rows], m_splits).
 
-        For experts that weigh their rows themselves; `combine` then counts each row once.
+        For experts that weight their rows themselves; `combine` then adds rows with weight 1.
         """
         return self._send(hidden, routing_map, probs, None)
 
     def combine(self, rows: torch.Tensor) -> torch.Tensor:
-        """Brings the experts' rows back and adds up each token's: [tokens, width].
+        """Returns the experts' rows to their tokens and adds them up: [tokens, width].
 
         ``rows``: [sum(m_splits), width] in the order of the last `dispatch`, without padding. Sums
         are FP32 and rounded once; a token without experts is 0. A `dispatch` is combined once.

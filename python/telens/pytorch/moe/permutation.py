@@ -92,7 +92,7 @@ def moe_permute_with_probs(
     routing_map: torch.Tensor,
     num_out_tokens: int = -1,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`moe_permute` by a mask, which takes each row's probability along.
+    """`moe_permute` by a mask, which also permutes the rows' probabilities.
 
     ``probs``: [tokens, experts], of any dtype. Returns (rows, the rows' probabilities, row_id_map).
     """
@@ -249,7 +249,7 @@ class _RowsOfSplits(torch.nn.Module):
 
     @staticmethod
     def _places(sizes: list[int], padded: list[int], device: torch.device) -> torch.Tensor:
-        """Returns the index of each row among the padded rows, int32 [rows, 1]."""
+        """Returns the index per row among the padded rows, int32 [rows, 1]."""
         starts = [0]
         for rows in padded:
             starts.append(starts[-1] + rows)
@@ -332,7 +332,8 @@ def _check_mask(function: str, routing_map: torch.Tensor, num_out_tokens: int) -
     if num_out_tokens < 0 or not _is_readable(routing_map):
         return
     if num_out_tokens < int((routing_map > 0).sum()):
-        # The text has no counts, which change in each step: equal warnings are shown once.
+        # The text does not contain counts, which change in each step: equal warnings are shown
+        # once.
         warnings.warn(
             f"{function}: num_out_tokens is less than the rows that routing_map routes, and the "
             "last ones are dropped; give routing_map.sum(), or -1",

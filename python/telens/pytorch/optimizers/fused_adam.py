@@ -207,10 +207,10 @@ class FusedAdam(torch.optim.Optimizer):
         return saved
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads what ``state_dict`` returned, into the dtypes of this optimizer's states.
+        """Loads the result of ``state_dict``, converted to the dtypes of this optimizer's states.
 
-        Raises UsageError if only one of both optimizers stores remainders: an int16 remainder is no
-        FP32 master weight.
+        Raises UsageError if only one of the two optimizers stores remainders: an int16 remainder is
+        not an FP32 master weight.
         """
         self._check_remainders(state_dict)
         super().load_state_dict(state_dict)

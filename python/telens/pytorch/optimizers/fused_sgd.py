@@ -83,7 +83,7 @@ class FusedSGD(torch.optim.Optimizer):
         return loss
 
     def _step_group(self, group: dict[str, Any]) -> None:
-        # Tensors of one list share dtype, device and whether their momentum exists.
+        # Tensors in a list share dtype, device and whether their momentum exists.
         batches: dict[tuple, list[list[torch.Tensor]]] = {}
         quantized = []
         for parameter in group["params"]:

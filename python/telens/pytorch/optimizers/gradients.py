@@ -21,7 +21,7 @@ def refuse_sparse(owner: str, gradient: torch.Tensor) -> None:
 def zero_gradients(
     optimizer: torch.optim.Optimizer, set_to_none: bool | None, attribute: str = "grad"
 ) -> None:
-    """Clears ``attribute`` of all parameters: None, or zeros if ``set_to_none`` is False.
+    """Clears ``attribute`` on all parameters: None, or zeros if ``set_to_none`` is False.
 
     None as ``set_to_none`` means the optimizer's ``set_grad_none``, or True if that is None.
     """

@@ -114,7 +114,7 @@ def multi_tensor_scale_tensor(
     tensor_lists: Sequence[Tensors],
     scale: torch.Tensor,
 ) -> None:
-    """``multi_tensor_scale`` with the scale in a tensor of one element."""
+    """``multi_tensor_scale`` with the scale in a one-element tensor."""
     inputs, outputs = tensor_lists
     values = _in_fp32(inputs)
     _note_non_finite(noop_flag, values)
@@ -127,7 +127,7 @@ def multi_tensor_l2norm(
     tensor_lists: Sequence[Tensors],
     per_tensor: bool | None = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the L2 norm of all elements of ``tensor_lists[0]``, FP32 [1], and of each tensor.
+    """Returns the L2 norm over all elements in ``tensor_lists[0]``, FP32 [1], and per tensor.
 
     The norms of the tensors are FP32 [tensors], or [0] unless ``per_tensor``. Sets ``noop_flag`` to
     1 if the norm is not finite.
@@ -145,7 +145,7 @@ def multi_tensor_unscale_l2norm(
     inv_scale: torch.Tensor,
     per_tensor: bool | None = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``multi_tensor_l2norm`` of the tensors times ``inv_scale`` [1]; they stay as they are."""
+    """``multi_tensor_l2norm`` of the tensors times ``inv_scale`` [1], without changing them."""
     scaled = torch._foreach_mul(_in_fp32(tensor_lists[0]), inv_scale.float().reshape(()))
     return multi_tensor_l2norm(chunk_size, noop_flag, [scaled], per_tensor)
 
@@ -301,7 +301,7 @@ def multi_tensor_adam_fp8(
     """``multi_tensor_adam`` with parameters that are FP8 codes, uint8, with one scale each.
 
     Lists: gradients, codes, first moments, second moments, master weights, scales, amaxes, inverse
-    scales. The last three have FP32 tensors of one element: the scale is used as it is, the amax
+    scales. The last three have one-element FP32 tensors: the scale is used unchanged, the amax
     becomes the maximum of itself and the step's, the inverse scale is written.
     """
     gradients, codes, moments, variances, masters, scales, amaxes, inverses = tensor_lists

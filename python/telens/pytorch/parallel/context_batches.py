@@ -1,8 +1,8 @@
-"""Batches for context parallelism: packed sequences padded so that they can be divided, and what a
-rank of the group has of them.
+"""Batches for context parallelism: pads packed sequences to divisible lengths, and selects a rank's
+part.
 
-A sequence is cut into 2 * cp_size chunks of one length, of which rank r has r and
-2 * cp_size - 1 - r: under a causal mask all ranks then have the same work.
+A sequence is divided into 2 * cp_size equal chunks. Rank r has the chunks r and 2 * cp_size - 1 -
+r, which gives all ranks the same work under a causal mask.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ def pad_thd_sequences_for_cp(
 def generate_positional_ids_for_cp(
     cu_seqlens: torch.Tensor, divisibility_factor: int, dtype: torch.dtype = torch.long
 ) -> torch.Tensor:
-    """Positions [padded tokens] of sequences that are padded so: each counts from 0, its padding
-    included."""
+    """Returns positions [padded tokens] for such padded sequences: each counts from 0, including
+    its padding."""
     _, padded = _padded_lengths(cu_seqlens, divisibility_factor)
     positions = [torch.arange(length, dtype=dtype) for length in padded]
     return (torch.cat(positions) if positions else torch.empty(0, dtype=dtype)).to(
@@ -124,7 +124,7 @@ def get_batch_on_this_cp_rank(
     cp_rank: int | None = None,
     cp_size: int | None = None,
 ) -> tuple[torch.Tensor | None, ...]:
-    """This rank's part of input ids, labels and position ids; None stays None.
+    """Returns this rank's part of input ids, labels and position ids; None stays None.
 
     Parameters
     ----------
@@ -133,9 +133,9 @@ def get_batch_on_this_cp_rank(
         formats
     input_ids_padded, labels_padded, position_ids_padded
         for thd [tokens] or [1, tokens], for bshd [batch, seq, ...] and for sbhd [seq, batch, ...];
-        of one dimension for those: [seq]
+        for bshd and sbhd also [seq]
     cp_group
-        the group; None: the default one, or where cp_rank and cp_size are given none
+        the group; None: the default group, or no group if cp_rank and cp_size are given
     qvk_format
         thd, bshd or sbhd
     """

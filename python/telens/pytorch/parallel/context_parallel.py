@@ -1,4 +1,4 @@
-"""Modules that hold attention take a context-parallel group, and keep it through copies."""
+"""Context-parallel groups of modules that contain attention, which are kept in copies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _ranks(groups: list[torch.distributed.ProcessGroup]) -> int:
 
 
 class WithContextParallel:
-    """The part of ``telens.pytorch.Module`` that knows of context parallelism."""
+    """The part of ``telens.pytorch.Module`` for context parallelism."""
 
     def set_context_parallel_group(
         self,
@@ -47,7 +47,8 @@ class WithContextParallel:
         cp_stream: Any = None,
         cp_comm_type: str = "p2p",
     ) -> None:
-        """The ranks that share each sequence in the attention of this module and those inside.
+        """Sets the ranks that share each sequence in the attention of this module and of modules
+        inside.
 
         A rank has two chunks of each sequence (docs/parallel.md): see
         ``telens.pytorch.attention.dot_product_attention.context_parallel``.
@@ -55,14 +56,14 @@ class WithContextParallel:
         Parameters
         ----------
         cp_group
-            their group; for cp_comm_type a2a+p2p a list of two, that of a2a and that of p2p; None:
-            sequences are whole again
+            the group; for cp_comm_type a2a+p2p a list of two groups, for a2a and for p2p; None:
+            sequences are not divided
         cp_global_ranks
-            their ranks in the whole world, as many as the group has; they are only looked at
+            the ranks of the group in the default group; only their number is checked
         cp_stream
-            taken and not used: transfers run on the streams of torch.distributed
+            no effect: transfers run on the streams of torch.distributed
         cp_comm_type
-            p2p: keys and values travel round a ring; all_gather: they are gathered; a2a: heads are
+            p2p: keys and values travel around a ring; all_gather: they are gathered; a2a: heads are
             exchanged for whole sequences; a2a+p2p: both
         """
         owner = f"{type(self).__name__}.set_context_parallel_group"

@@ -109,7 +109,8 @@ def _raise_refused(rank_from_1: torch.Tensor, refused: Exception | None) -> None
 
 
 def _compare_parts(extremes: torch.Tensor) -> torch.Tensor:
-    """True if all ranks have as many classes; by the largest number and the negative smallest."""
+    """Returns whether all ranks have equally many classes; by the largest number and the negative
+    smallest."""
     is_even = extremes.sum() == 0
     if not extremes.is_cuda and not is_even:
         most, least = (abs(int(each)) for each in extremes)
@@ -138,8 +139,9 @@ class _Losses(torch.autograd.Function):
         here = counts & (column >= 0) & (column < columns)
         column = column.clamp(0, columns - 1)
 
-        # The largest logit of each row and the target's; then sums over the vocabulary. Behind them
-        # the largest and the smallest part of it, and the last rank that refuses its targets.
+        # The largest logit in each row and the target's logit; then sums over the vocabulary. They
+        # are followed by the largest and the smallest part of it, and the last rank that rejects
+        # its targets.
         count = logits.size(0)
         largest = logits.new_empty((2, count + 2), dtype=dtype)
         largest[0, :count] = logits.amax(1)

@@ -1,4 +1,4 @@
-"""A tensor of which each rank of a group keeps a part from a forward to its backward."""
+"""A tensor of which each rank of a group keeps a part between a forward and its backward."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ _ARGUMENT = "distribute_saved_activations"
 
 
 class DividedActivation:
-    """A tensor that all ranks of a group have alike: whole the first time, gathered afterwards.
+    """A tensor that is equal on all ranks of a group: whole the first time, gathered afterwards.
 
-    A rank keeps ``ceil(elements / ranks)`` elements, copied in the order of memory; the last ones
-    are padded. What is gathered has the bits and strides of what the first call takes, which lies
-    without gaps.
+    A rank keeps ``ceil(elements / ranks)`` elements, copied in memory order; the last ones are
+    padded. The gathered tensor has the bits and strides of the original, which must be dense.
     """
 
     def __init__(self, whole: torch.Tensor, group: dist.ProcessGroup) -> None:
@@ -44,23 +43,23 @@ class DividedActivation:
         return self._part.untyped_storage().nbytes()
 
     def take(self) -> torch.Tensor:
-        """The whole tensor: the given one in the first call, which lets go of it."""
+        """Returns the whole tensor. The first call returns the original and releases it."""
         whole, self._whole = self._whole, None
         return self._gather() if whole is None else whole
 
     def _gather(self) -> torch.Tensor:
         whole = self._part.new_empty(self._part.numel() * self._group.size())
         if whole.numel():
-            # As bytes: not every backend sends every dtype.
+            # Sent as bytes: not every backend supports every dtype.
             sent, got = self._part.view(torch.uint8), whole.view(torch.uint8)
             dist.all_gather_into_tensor(got, sent, group=self._group)
             self._check_all_had_it()
         return whole.as_strided(self._sizes, self._strides).detach()
 
     def _check_all_had_it(self) -> None:
-        """Parts of tensors that differed make no rank's tensor, and gradients of another one."""
+        """Raises UsageError if the tensors differed: their parts do not form any rank's tensor."""
         if self._sums.is_cuda and torch.cuda.is_current_stream_capturing():
-            return  # nothing can be read; the warm-up behind which a step is captured did
+            return  # nothing can be read in a capture; the warm-up before it has compared
         sums = self._sums.new_empty(self._group.size() * self._sums.numel())
         dist.all_gather_into_tensor(sums, self._sums, group=self._group)
         sums = sums.view(self._group.size(), -1)
@@ -74,7 +73,8 @@ class DividedActivation:
 
 
 def _word_sums(flat: torch.Tensor) -> torch.Tensor:
-    """Two sums of a vector's bits, of all of them and of the first half: equal where bits are."""
+    """Returns two sums of a vector's bits, over all bits and over the first half, to compare
+    vectors."""
     words = {1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(flat.element_size(), torch.int64)
     bits = flat.view(words)
     half = bits[: bits.numel() // 2]
@@ -84,10 +84,11 @@ def _word_sums(flat: torch.Tensor) -> torch.Tensor:
 def divide_first_tensor(
     function: Callable[..., Any], args: tuple[Any, ...], tp_group: Any
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """(function, args) of the same result, which keep a part of the first tensor among args.
+    """Returns (function, args) with the same result, which keep only a part of the first tensor in
+    args.
 
-    Without gradients, or in a group of one rank, nothing is divided. Raises UsageError for a group
-    that is none, for args without a plain tensor, and where ranks bring other tensors.
+    Without gradients, or in a single-rank group, nothing is divided. Raises UsageError for a value
+    that is not a group, for args without a plain tensor, and if ranks have different tensors.
     """
     group = _settle_group(tp_group)
     index = next((i for i, each in enumerate(args) if isinstance(each, torch.Tensor)), None)
@@ -129,7 +130,7 @@ def _settle_group(tp_group: Any) -> dist.ProcessGroup:
 
 
 def _fills_its_memory(x: torch.Tensor) -> bool:
-    """True if no two elements share memory, and none lies between them."""
+    """Returns whether the elements occupy their memory without overlaps and gaps."""
     elements = 1
     for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
         if size == 1:
@@ -141,7 +142,7 @@ def _fills_its_memory(x: torch.Tensor) -> bool:
 
 
 class _Placeholder(torch.autograd.Function):
-    """Stands for a tensor in the graph and in the checkpoint, with one element of memory."""
+    """Represents a tensor in the graph and in the checkpoint, with one element of memory."""
 
     @staticmethod
     def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
@@ -153,7 +154,7 @@ class _Placeholder(torch.autograd.Function):
 
 
 class _Whole(torch.autograd.Function):
-    """The tensor that a placeholder stands for."""
+    """The tensor that a placeholder represents."""
 
     @staticmethod
     def forward(

@@ -17,13 +17,13 @@ __all__ = ["FullyShardedDataParallel", "prepare_te_modules_for_fsdp"]
 def prepare_te_modules_for_fsdp(fsdp_root: torch.nn.Module) -> None:
     """Gives each module that FSDP wraps the process group of its shards, as ``fsdp_group``.
 
-    Outputs, gradients and memory stay as they are: quantized weights are computed from gathered
-    parameters in each forward and belong to no rank, and saved activations are this rank's own.
+    Outputs, gradients and memory do not change: quantized weights are computed from gathered
+    parameters in each forward and belong to no rank, and saved activations belong to this rank.
 
     Parameters
     ----------
     fsdp_root
-        a FullyShardedDataParallel. Models of ``fully_shard`` need no such call
+        a FullyShardedDataParallel. Models of ``fully_shard`` do not need this call
 
     Raises
     ------

@@ -21,15 +21,15 @@ all_trackers: weakref.WeakSet[CudaRNGStatesTracker] = weakref.WeakSet()
 
 
 class CudaRNGStatesTracker:
-    """Named states of one device's default generator, as Megatron and Transformer Engine have them.
+    """Named states of a device's default generator, as in Megatron and Transformer Engine.
 
-    Modules take a function that returns one as ``get_rng_state_tracker``: their weights are drawn
-    inside its ``fork``, and so is the dropout of attention.
+    Modules accept a function that returns one as ``get_rng_state_tracker``: their weights and the
+    dropout of attention are drawn inside its ``fork``.
 
     Parameters
     ----------
     device
-        device of the generator. Default: the current GPU, or the CPU if there is no GPU
+        device of the generator. Default: the current GPU, or the CPU without a GPU
     """
 
     def __init__(self, device: torch.device | str | None = None) -> None:
@@ -119,7 +119,8 @@ class CudaRNGStatesTracker:
 
     @contextlib.contextmanager
     def _captured_fork(self, name: str) -> Iterator[None]:
-        """No state can be set in a capture; the device's generator is pointed to another one."""
+        """A fork inside a capture, which cannot set states: the device's generator is redirected to
+        another one."""
         if name not in self._generators:
             raise _C.UsageError(
                 f"CudaRNGStatesTracker.fork: {name!r} cannot be forked in a capture that does not "
@@ -150,9 +151,11 @@ class CudaRNGStatesTracker:
 
 
 def apply_seed(device: torch.device | str | int | None) -> None:
-    """Before a module of C++ draws its weights on this device; None: where it does by default.
+    """Prepares the device's generator for a C++ module that draws its weights; None: the default
+    device.
 
-    torch.manual_seed seeds GPUs when torch.cuda is first used, and C++ draws without doing so.
+    torch.manual_seed seeds GPUs when torch.cuda is first used, but C++ code draws without
+    initializing it.
     """
     if device is None:
         device = _C.default_device(torch.cuda.is_available())
@@ -172,7 +175,7 @@ def fork_of(
 
 
 def fork_dropout(attention: torch.nn.Module, get_tracker: Callable[[], Any]) -> None:
-    """Has a DotProductAttention draw its dropout inside the tracker's fork."""
+    """Makes a DotProductAttention draw its dropout inside the tracker's fork."""
     attention.__dict__["_telens_get_tracker"] = get_tracker
     attention.register_forward_pre_hook(_enter_fork)
     # Also after an exception, or the device would keep the named state.

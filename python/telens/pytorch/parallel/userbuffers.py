@@ -56,13 +56,13 @@ def initialize_ub(
     shape
         ``[sequence length * batch size, hidden size]`` over all ranks; checked, but not used
     tp_size
-        size of each tensor-parallel group; divides the number of ranks
+        size of a tensor-parallel group; divides the number of ranks
     use_fp8
         older form of ``quantization_modes``: True for [FP8], False for [NONE]
     quantization_modes
         the precisions of GEMMs for which settings are stored
     dtype
-        dtype of tensors outside of FP8; checked, but not used
+        dtype of unquantized tensors; checked, but not used
     ub_cfgs
         ``{GEMM: {setting: value}}``, or a list with one such mapping (or None) per entry of
         ``quantization_modes``. GEMMs are ``qkv_fprop``, ``qkv_dgrad``, ``qkv_wgrad``, and likewise
@@ -103,7 +103,8 @@ def initialize_ub(
 
 
 def destroy_ub() -> None:
-    """Forgets what `initialize_ub` has set. Layers that overlap then want it called again."""
+    """Removes the settings of `initialize_ub`. Layers that overlap then require another call of it.
+    """
     _C.destroy_ub()
 
 
@@ -141,7 +142,7 @@ def _settings_by_mode(
 
 
 def _plain(settings: _Settings | None) -> dict[str, dict[str, Any]]:
-    """Dictionaries of dictionaries."""
+    """Converts to plain dictionaries of dictionaries."""
     expected = "a mapping of GEMMs to mappings of settings"
     if settings is None:
         return {}

@@ -402,7 +402,8 @@ quantized_model_init = fp8_model_init
 
 
 def initial_parameter(tensor: torch.Tensor, is_gemm_weight: bool) -> torch.nn.Parameter:
-    """The parameter of a fresh module: quantized for the weights of GEMMs inside fp8_model_init."""
+    """Returns the parameter of a new module: quantized for the weights of GEMMs inside
+    fp8_model_init."""
     if model_init.recipe is None or not is_gemm_weight:
         return torch.nn.Parameter(tensor.detach(), requires_grad=tensor.requires_grad)
     quantizer = model_init.recipe._native().make_weight_quantizer()
@@ -415,7 +416,8 @@ def initial_parameter(tensor: torch.Tensor, is_gemm_weight: bool) -> torch.nn.Pa
 def quantized_parameter(
     values: torch.Tensor, quantizer: Quantizer, preserve: bool
 ) -> torch.nn.Parameter:
-    """A weight stored quantized. ``preserve``: its high-precision values stay on the CPU."""
+    """Returns a weight that is stored quantized. ``preserve``: keeps its high-precision values on
+    the CPU."""
     quantizer.set_usage(rowwise=True, columnwise=torch.is_grad_enabled())
     made = quantizer(values)
     quantizer.set_usage(rowwise=True, columnwise=True)

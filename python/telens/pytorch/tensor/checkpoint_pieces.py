@@ -1,6 +1,7 @@
-"""Pieces of a whole quantized weight, into which DCP reads values one by one.
+"""Pieces of a quantized weight, into which DCP reads values one by one.
 
-They share scales, which are known when the last has come: until then the values wait.
+They share scales, which are known when the last piece has been read: until then the values are
+kept.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Piece:
 
 @dataclass
 class Arriving:
-    """Values of a weight of which some pieces have come."""
+    """Values of a weight of which some pieces have been read."""
 
     values: torch.Tensor
     places: set[tuple[range, range]]
@@ -47,9 +48,10 @@ _lock = threading.Lock()  # some readers write from several threads
 
 
 def write_values(piece: Piece, values: torch.Tensor) -> None:
-    """Writes the values of one piece; with the last one the whole is quantized, once.
+    """Writes the values of a piece; after the last piece, quantizes the whole weight once.
 
-    DCP saves only what covers a tensor, and reads all of it, so a last piece comes.
+    DCP saves only pieces that cover a tensor and reads all of them, so the last piece is always
+    read.
     """
     whole, (rows, columns) = piece.whole, piece.place
     with _lock:
@@ -67,7 +69,7 @@ def write_values(piece: Piece, values: torch.Tensor) -> None:
 
 
 class PieceOfValues(torch.Tensor):
-    """A piece as a tensor in high precision, of which a copy into it is written to the weight."""
+    """A piece as a tensor in high precision; a copy into it is written to the weight."""
 
     _piece: Piece
 

@@ -1,8 +1,8 @@
 """Codes and scales of quantized tensors under the names that feature classes read.
 
-They are Transformer Engine's, which has one set of names for one scale a tensor and another for
-scales of blocks; code asks with ``hasattr`` which of them a tensor has. What is not kept is None.
-Scales lie without the padding that Transformer Engine's kernels need.
+The names are Transformer Engine's, which has one set for per-tensor scales and another for block
+scales; code uses ``hasattr`` to find out which of them a tensor has. Missing data is None. Scales
+are stored without the padding that Transformer Engine's kernels need.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__: list[str] = []
 
 
 class OneScaleData:
-    """Of a tensor with one scale: ``_data``, and ``_transpose``, its codes as columns."""
+    """Data of a per-tensor scaled tensor: ``_data``, and ``_transpose``, its codes as columns."""
 
     _storage: _C.QuantizedStorage
 
@@ -39,7 +39,7 @@ class OneScaleData:
 
 
 class BlockData:
-    """Of a tensor with scales of blocks: codes and scales of either orientation."""
+    """Data of a block-scaled tensor: codes and scales in either orientation."""
 
     _storage: _C.QuantizedStorage
 
@@ -47,7 +47,7 @@ class BlockData:
     def _fp8_dtype(self) -> _C.DType:
         return self._storage.fp8_dtype
 
-    # Elements of 4 bits are no FP8.
+    # 4-bit elements do not have an FP8 dtype.
     _fp4_dtype = _fp8_dtype
 
     @property

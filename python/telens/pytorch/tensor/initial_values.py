@@ -1,4 +1,4 @@
-"""The high-precision values that a weight was quantized from, kept with the parameter."""
+"""The high-precision values from which a weight was quantized, kept with the parameter."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["keep_high_precision_init_val"]
 
 
 def keep_high_precision_init_val(parameter: torch.nn.Parameter, value: torch.Tensor) -> None:
-    """Gives a parameter Transformer Engine's attribute and its two methods.
+    """Adds Transformer Engine's attribute and its two methods to a parameter.
 
-    ``value``, on the CPU, is what an optimizer makes its master copy of; cleared, it is freed.
+    An optimizer creates its master copy from ``value``, which is on the CPU. Clearing releases it.
     """
     parameter._high_precision_init_val = value
     parameter.get_high_precision_init_val = MethodType(_get, parameter)

@@ -1,4 +1,4 @@
-"""Quantized tensors that move to another device, and parameters that take over their codes.
+"""Quantized tensors that move to another device, and parameters that adopt their codes.
 
 ``module.to(device)`` copies each parameter and then sets its ``data``.
 """
@@ -27,45 +27,46 @@ HIGH_PRECISION = (torch.bfloat16, torch.float16, torch.float32)
 
 
 class WithSettableData:
-    """For a tensor of codes: ``data`` is set along with the codes."""
+    """For a tensor of codes: setting ``data`` also sets the codes."""
 
     _storage: _C.QuantizedStorage
     _quantizer: Any
 
     @property
     def data(self) -> Any:
-        """The tensor outside of autograd's graph, which shares the codes."""
+        """The tensor outside of autograd's graph, sharing the codes."""
         return torch.Tensor.data.__get__(self)
 
     @data.setter
     def data(self, other: Any) -> None:
-        """Shares the codes of a quantized tensor, or takes the values of another, with scales of
-        their own, in its dtype and on its device.
+        """Shares the codes of a quantized tensor, or adopts the values of another tensor with new
+        scales, in its dtype and on its device.
 
-        Raises UsageError for what is no tensor of this shape, and for values of no high precision.
+        Raises UsageError for anything else than a high-precision tensor of this shape.
         """
         if other is self:
             return
         _check_data(self, other)
         has_codes = isinstance(other, WithSettableData)
         made = other if has_codes else _cast_like(self, other)
-        torch.Tensor.data.__set__(self, made)  # takes over what C++ sees of the codes
+        torch.Tensor.data.__set__(self, made)  # adopts the payload that C++ sees
         self._storage = made._storage
         self._quantizer = made._quantizer or self._quantizer
         if has_codes:
             self._become_part_as(made)
 
     def _shares_scale(self) -> bool:
-        """True for a part of a tensor whose scale is that of other parts too."""
+        """Returns whether it is a part of a tensor whose scale is shared by other parts."""
         return False
 
     def _become_part_as(self, other: Any) -> None:
-        """After taking over the codes of a tensor of this type: is a part if that is one."""
+        """After adopting the codes of a tensor of this type: becomes a part if that tensor is one.
+        """
 
 
 def can_move(tensor: Any, device: torch.device | None, dtype: torch.dtype | None) -> bool:
-    """True if a copy keeps the codes: those with scales of their own do, on devices that have
-    values."""
+    """Returns whether a copy can keep the codes: tensors whose scale is not shared can, on devices
+    with real memory."""
     keeps_dtype = dtype is None or dtype == tensor.dtype
     has_values = device is None or torch.device(device).type != "meta"
     return keeps_dtype and has_values and not tensor._shares_scale()
@@ -81,7 +82,7 @@ def copy_storage(
 
 
 def list_tensors(storage: _C.QuantizedStorage) -> list[torch.Tensor]:
-    """Its codes and scales."""
+    """Returns its codes and scales."""
     tensors = (
         storage.rowwise_data,
         storage.rowwise_scale_inv,
@@ -98,7 +99,7 @@ def storage_like(
     of: Callable[[torch.Tensor | None], torch.Tensor | None],
     sizes: list[int],
 ) -> _C.QuantizedStorage:
-    """Another storage of these sizes, with what ``of`` makes of each tensor."""
+    """Returns another storage with these sizes; ``of`` converts each tensor."""
     made = _C.QuantizedStorage(
         of(storage.rowwise_data),
         of(storage.rowwise_scale_inv),

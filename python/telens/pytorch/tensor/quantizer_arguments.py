@@ -1,4 +1,4 @@
-"""What quantizers are built from, as scripts for Transformer Engine hand it over."""
+"""Arguments of quantizers in the form that scripts for Transformer Engine pass."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ _QUANTIZERS = [each for each in _C.Quantizer.__subclasses__() if each.__module__
 
 
 def take_what_transformer_engine_takes() -> None:
-    """Has the quantizers' constructors check their arguments, and convert scale and amax.
+    """Makes the quantizers' constructors check their arguments, and convert scale and amax.
 
-    Around the constructors of the compiled classes, since subclasses would not be what the core
-    hands out.
+    It wraps the constructors of the compiled classes, since the core does not return subclasses.
     """
     for quantizer in _QUANTIZERS:
         quantizer.__init__ = _checking(quantizer)
@@ -66,7 +65,7 @@ def _checking(quantizer: type) -> Any:
 
 
 def _names_of(documentation: str) -> tuple[list[str], list[str]]:
-    """The arguments that may stand by position, and those that go by name, as pybind11 lists them.
+    """Returns the positional and the keyword-only arguments that pybind11 lists in a docstring.
 
     __init__(self: ..., scale: torch.Tensor, *, rowwise: bool = True) -> None
     """
@@ -79,7 +78,7 @@ def _names_of(documentation: str) -> tuple[list[str], list[str]]:
 def _given(
     quantizer: str, positional: list[str], names: list[str], args: tuple, kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """All arguments by their names."""
+    """Returns all arguments by name."""
     if len(args) > len(positional):
         raise _C.UsageError(
             f"{quantizer}: takes {len(positional)} arguments by position "
@@ -103,7 +102,7 @@ def _expected_of(name: str) -> tuple[Callable[[Any], bool], str]:
         return _EXPECTED[name]
     if name.endswith("wise") or name.startswith(("with_", "force_", "stochastic_")):
         return is_boolean, "a boolean"
-    return lambda value: True, "anything"  # device, groups: checked where they are used
+    return lambda value: True, "anything"  # device, groups: checked when they are used
 
 
 _EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -125,5 +124,6 @@ def _has_one_element(value: Any) -> bool:
 
 
 def _as_fp32(value: torch.Tensor) -> torch.Tensor:
-    """A tensor of another dtype as a FP32 copy; the amax that is collected is then the copy."""
+    """Converts a tensor of another dtype to FP32; the collected amax is then written to the copy.
+    """
     return value.to(torch.float32) if isinstance(value, torch.Tensor) else value

@@ -1,7 +1,7 @@
-"""Weights in blocks that torch's FSDP2 shards and gathers as codes.
+"""Block-scaled weights that torch's FSDP2 shards and gathers as codes.
 
-Where each rank has as many rows, and whole blocks of them, a shard is codes and scales of its own
-in both orientations, and what is gathered has the bits of the whole. Other weights in blocks are
+If all ranks have equally many rows in whole blocks, a shard has its own codes and scales in both
+orientations, and the gathered weight has the bits of the whole. Other block-scaled weights are
 sharded as values.
 """
 
@@ -27,7 +27,7 @@ aten = torch.ops.aten
 
 # The functions of FSDP that make shards of a whole parameter and the reverse.
 _OF_FSDP = ("_init_sharded_param", "reset_sharded_param", "init_unsharded_param")
-# The parts of a tensor, and along which dimension of them rows lie.
+# The parts of a tensor, and their dimension along which rows are stored.
 _PARTS = (
     ("rowwise_data", 0),
     ("rowwise_scale_inv", 0),
@@ -38,7 +38,7 @@ _Parts = list[torch.Tensor | None]
 
 
 class WithShardedBlocks:
-    """For a tensor of codes under scales of blocks, without a scale above them."""
+    """Methods for a block-scaled tensor without a per-tensor scale."""
 
     _storage: _C.QuantizedStorage
     _is_shard = False
@@ -65,7 +65,8 @@ class WithShardedBlocks:
         *,
         out: Any = None,
     ) -> tuple[Any, tuple[torch.Tensor, ...]] | None:
-        """The whole tensor of the codes and scales of all ranks, as one in ``param_dtype``."""
+        """Returns the whole tensor from the gathered codes and scales, with dtype ``param_dtype``.
+        """
         came = iter(all_gather_outputs)
         kept = [None] * len(_PARTS) if out is None else _parts_of(out)
         made: _Parts = []
@@ -87,7 +88,8 @@ class WithShardedBlocks:
 
 
 def answer_of_blocks(func: Any, args: tuple, kwargs: dict) -> Any:
-    """The answer to an operation of FSDP on a tensor of blocks; None: that of any tensor."""
+    """Returns the result of an operation of FSDP on a block-scaled tensor; None for other
+    operations."""
     first = args[0] if args else None
     if not isinstance(first, WithShardedBlocks):
         return None
@@ -103,7 +105,7 @@ def answer_of_blocks(func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _split(frame: FrameType, whole: Any, size: int, dim: int = 0) -> Any:
-    """The rows of each rank; None where blocks would lie on two of them."""
+    """Returns the rows per rank; None if two ranks would share a block."""
     ranks = frame.f_locals.get("shard_world_size")
     block = whole._storage.block_length
     if dim != 0 or whole.dim() != 2 or ranks is None:
@@ -114,7 +116,7 @@ def _split(frame: FrameType, whole: Any, size: int, dim: int = 0) -> Any:
 
 
 def _some_rows(whole: Any, first: int, count: int) -> Any:
-    """A part of whole blocks, in the same memory."""
+    """Returns a part that consists of whole blocks, in the same memory."""
     rows = whole.shape[0]
     parts: _Parts = []
     for part, (_, dim) in zip(_parts_of(whole), _PARTS, strict=True):
@@ -151,7 +153,7 @@ _ROWS = {
 
 
 def _copy(to: Any, source: Any) -> Any:
-    """Codes and scales are written as they are where FSDP or a checkpoint writes, and between
+    """Copies codes and scales without quantizing again if FSDP or a checkpoint writes, or between
     shards."""
     if not isinstance(source, WithShardedBlocks):
         return None

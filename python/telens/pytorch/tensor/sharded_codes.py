@@ -1,7 +1,8 @@
-"""Weights under one scale that torch's FSDP2 shards and gathers as codes.
+"""Per-tensor scaled weights that torch's FSDP2 shards and gathers as codes.
 
-`fully_shard` cuts a parameter with plain operations, which see values everywhere else. Where FSDP
-itself asks, rows of codes answer; it gathers them by the two methods of its extensions.
+`fully_shard` splits a parameter with plain operations, which return values for other callers. If
+FSDP itself calls them, they return rows of codes; FSDP gathers them by the two methods of its
+extensions.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ class Shard:
     """State that the shards of a tensor share."""
 
     group: torch.distributed.ProcessGroup
-    codes: torch.Tensor  # the rows', and zeros behind them that give all ranks as many
+    codes: torch.Tensor  # this shard's rows, padded with zeros to the same number on every rank
 
 
 class WithShardedCodes:
     """Methods of FSDP2 and checkpoints for a tensor with one scale."""
 
-    _shard: Shard | None = None  # None: a whole tensor
-    _piece: Piece | None = None  # None: not one that a checkpoint is read into
+    _shard: Shard | None = None  # None unless a checkpoint is read into it
+    _piece: Piece | None = None  # None unless a checkpoint is read into it
 
     @property
     def _is_shard(self) -> bool:
@@ -74,7 +75,7 @@ class WithShardedCodes:
         self, mesh: Any, outer_size: Any, outer_stride: Any, module: Any, mp_policy: Any
     ) -> tuple[tuple[torch.Tensor, ...], Any]:
         """Returns the codes of this rank's rows, and metadata for the whole tensor."""
-        # A step of the optimizer changes the shard's scale beside codes that are gathered already.
+        # An optimizer step changes the shard's scale while codes that were already gathered stay.
         return (self._shard.codes,), (self._storage.rowwise_scale_inv.clone(), outer_size[0])
 
     def fsdp_post_all_gather(
@@ -183,7 +184,7 @@ def _piece_of(frame: FrameType, tensor: Any) -> Piece:
 
 def _copy(to: Any, source: Any) -> Any:
     """Copies codes with their scale, without quantizing again, if FSDP or a checkpoint writes or
-    both tensors are of one kind. A piece of a whole tensor never gets a separate scale."""
+    both tensors are of the same kind. A piece of a whole tensor never gets a separate scale."""
     torch_asks = to._piece is not None or asking_function() is not None
     codes_come = isinstance(source, WithShardedCodes)
     if codes_come and (torch_asks or _are_alike(to, source)) and _copy_codes(to, source):
@@ -245,7 +246,7 @@ def _of_codes(
     columns: torch.Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> Any:
-    """A tensor of such rows."""
+    """Returns a tensor of such rows."""
     storage = like._storage
     of_columns = None if columns is None else scale_inv
     made = _C.QuantizedStorage(

@@ -1,7 +1,7 @@
-"""Weights that torch's FSDP2 shards and gathers as codes share these answers.
+"""Operations shared by the weights that torch's FSDP2 shards and gathers as codes.
 
-FSDP cuts and joins rows with plain operations. The answers here are those that are the tensor
-itself; the function that asks tells them from the same operations elsewhere.
+FSDP splits and joins rows with plain operations. Here are those whose result is the tensor itself;
+the calling function distinguishes them from the same operations elsewhere.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ __all__ = ["NARROW", "SAME_ROWS", "as_columns", "asking_function", "is_itself", 
 
 aten = torch.ops.aten
 
-# Functions of torch that cut and join rows, and the packages that they are in: FSDP's make shards
-# and whole parameters of each other, those of its checkpoints read and write pieces.
+# Functions of torch that split and join rows, and their packages: FSDP's convert between shards and
+# whole parameters, those of its checkpoints read and write pieces.
 _FSDP = "torch.distributed.fsdp."
 _CHECKPOINT = "torch.distributed.checkpoint."
 NARROW = "narrow_tensor_by_index"
@@ -30,7 +30,7 @@ _MOST_FRAMES = 5  # how many callers of an operation are looked at; torch calls 
 
 
 def asking_function() -> FrameType | None:
-    """The function of torch that asks."""
+    """Returns the function of torch that makes the call."""
     frame = sys._getframe(1)
     for _ in range(_MOST_FRAMES):
         if frame is None:
@@ -43,20 +43,20 @@ def asking_function() -> FrameType | None:
 
 
 def is_itself(func: Any, args: tuple) -> bool:
-    """True if the result is the part as it is, as DTensor.to_local asks for it."""
+    """Returns whether the result is the whole part, as DTensor.to_local requests it."""
     same_view = func is aten.view.default and list(args[1]) == list(args[0].shape)
     return same_view or func in (aten.detach.default, aten.alias.default)
 
 
 def same(tensor: Any) -> Any:
-    """Another tensor of the same codes, and the same part of the whole."""
+    """Returns another tensor with the same codes and the same part of the whole."""
     made = type(tensor)(tensor._storage, False, tensor._quantizer)
     made._become_part_as(tensor)
     return made
 
 
 def _view(frame: FrameType, rows: Any, size: list[int]) -> Any:
-    # FSDP keeps it beside the shard, whose codes it takes instead.
+    # FSDP keeps it in addition to the shard, whose codes it uses instead.
     return same(rows) if rows._is_shard else None
 
 
@@ -69,9 +69,10 @@ SAME_ROWS = {aten.view.default: _view, aten.as_strided.default: _as_strided}
 
 
 def as_columns(rows: torch.Tensor, memory: torch.Tensor | None) -> torch.Tensor:
-    """Their transpose, in memory that FSDP frees and allocates from now on; None: in new memory."""
+    """Returns their transpose, in memory that FSDP frees and allocates from now on; None: in new
+    memory."""
     columns = rows.new_empty(rows.shape[::-1]) if memory is None else memory
-    # A backward that has kept them wants them as they are then, as FSDP's own outputs.
+    # A backward that has saved them requires their current values, like FSDP's outputs.
     with torch.autograd._unsafe_preserve_version_counter(columns):
         columns.copy_(rows.t())
     return columns
