@@ -1,5 +1,4 @@
-"""Requests that a CustomRecipe's function returns if the layer should keep the quantizer's state.
-"""
+"""Requests that a CustomRecipe returns to make the layer keep the quantizer's state."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Amax histories and scales in checkpoints that were loaded by a library without support for them.
-"""
+"""Amax histories and scales in checkpoints that a library without support for them has loaded."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""``capture_time_hooks``: hooks around the warm-ups and captures of a callable, outside of graphs.
-"""
+"""``capture_time_hooks``: hooks around warm-ups and captures of a callable, outside of graphs."""
 
 from __future__ import annotations
 

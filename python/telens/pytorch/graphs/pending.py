@@ -82,8 +82,7 @@ class PendingWgrads:
         return any(each.owner is self for each in self._queue)
 
     def take(self, name: str, module: torch.nn.Module) -> tuple[Passes, ReplayStream]:
-        """Removes and returns the module's oldest pending pass, which must belong to this callable.
-        """
+        """Removes and returns the module's oldest pending pass; it must be this callable's."""
         due = next((each for each in self._queue if each.module is module), None)
         if due is None or due.owner is not self:
             raise _C.UsageError(

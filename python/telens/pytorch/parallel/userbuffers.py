@@ -103,8 +103,7 @@ def initialize_ub(
 
 
 def destroy_ub() -> None:
-    """Removes the settings of `initialize_ub`. Layers that overlap then require another call of it.
-    """
+    """Removes the settings of `initialize_ub`. Overlapping layers then require a new call."""
     _C.destroy_ub()
 
 

@@ -60,8 +60,7 @@ class WithSettableData:
         return False
 
     def _become_part_as(self, other: Any) -> None:
-        """After adopting the codes of a tensor of this type: becomes a part if that tensor is one.
-        """
+        """After adopting the codes of a tensor of this type: becomes a part if the other is."""
 
 
 def can_move(tensor: Any, device: torch.device | None, dtype: torch.dtype | None) -> bool:

@@ -124,6 +124,5 @@ def _has_one_element(value: Any) -> bool:
 
 
 def _as_fp32(value: torch.Tensor) -> torch.Tensor:
-    """Converts a tensor of another dtype to FP32; the collected amax is then written to the copy.
-    """
+    """Converts a tensor of another dtype to FP32; the amax is then written to the copy."""
     return value.to(torch.float32) if isinstance(value, torch.Tensor) else value

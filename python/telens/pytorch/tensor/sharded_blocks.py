@@ -65,8 +65,7 @@ class WithShardedBlocks:
         *,
         out: Any = None,
     ) -> tuple[Any, tuple[torch.Tensor, ...]] | None:
-        """Returns the whole tensor from the gathered codes and scales, with dtype ``param_dtype``.
-        """
+        """Returns the whole tensor from the gathered codes and scales, in ``param_dtype``."""
         came = iter(all_gather_outputs)
         kept = [None] * len(_PARTS) if out is None else _parts_of(out)
         made: _Parts = []
