@@ -18,36 +18,36 @@ DEVICE_TESTS = ("host_grid_test", "device_code_test", "cuda_gemm_test")
 # A few tests of each family of kernels, for tools that slow them down a hundredfold. None
 # captures a graph: without the caching allocator LibTorch refuses to.
 SANITIZED_TESTS = (
-    "test_cuda.py::test_views_that_are_strided_or_misaligned_give_the_bits_of_the_cpu",
+    "test_cuda.py::test_strided_and_misaligned_views_match_cpu_bits",
     "test_cuda.py::test_both_orientations_hold_the_codes_of_the_cpu",
     "test_cuda.py::test_histories_advance_as_on_the_cpu",
-    "test_cuda_ranges.py::test_histories_that_are_columns_of_a_wider_one_advance_as_on_the_cpu",
-    "test_cuda_ranges.py::test_a_linear_over_any_number_of_tokens_is_that_of_the_cpu",
+    "test_cuda_ranges.py::test_strided_histories_advance_as_on_the_cpu",
+    "test_cuda_ranges.py::test_linear_matches_cpu_for_any_number_of_tokens",
     "test_cuda_fused.py::test_shapes_that_tiles_do_not_fit_give_the_bits_of_the_pair",
     "test_cuda_fused.py::test_misaligned_and_strided_views_give_the_bits_of_their_copies",
-    "test_cuda_blocks.py::test_blocks_of_views_that_are_strided_or_misaligned_are_those_of_the_cpu",
-    "test_cuda_blocks.py::test_hadamard_transforms_are_those_of_the_cpu",
-    "test_cuda_statistics.py::test_statistics_of_blocks_of_views_are_those_of_the_cpu",
-    "test_cuda_statistics.py::test_errors_of_blocks_are_those_of_the_cpu",
+    "test_cuda_blocks.py::test_blocks_of_strided_and_misaligned_views_match_cpu",
+    "test_cuda_blocks.py::test_hadamard_transforms_match_cpu",
+    "test_cuda_statistics.py::test_block_statistics_of_views_match_cpu",
+    "test_cuda_statistics.py::test_errors_of_blocks_match_cpu",
     "test_cuda_gemm.py::test_nan_makes_its_row_and_no_other_nan",
-    "test_cuda.py::test_norms_are_those_of_the_cpu",
-    "test_cuda.py::test_activations_are_those_of_the_cpu",
-    "test_cuda.py::test_histograms_are_those_of_the_cpu",
-    "test_cuda.py::test_dynamic_ranges_of_blocks_are_those_of_the_cpu",
-    "test_cuda.py::test_statistics_are_those_of_the_cpu",
-    "test_cuda.py::test_central_moments_are_those_of_the_cpu",
+    "test_cuda.py::test_norms_match_cpu",
+    "test_cuda.py::test_activations_match_cpu",
+    "test_cuda.py::test_histograms_match_cpu",
+    "test_cuda.py::test_dynamic_ranges_of_blocks_match_cpu",
+    "test_cuda.py::test_statistics_match_cpu",
+    "test_cuda.py::test_central_moments_match_cpu",
     # A few cases of many: ragged blocks in rows and columns, and squares of every edge.
-    "test_cuda_blocks.py::test_blocks_of_four_over_six_are_those_of_the_cpu[both-False-shape1-dtype0]",
-    "test_cuda_blocks.py::test_blocks_of_four_over_six_are_those_of_the_cpu[both-True-shape2-dtype2]",
-    "test_cuda_permutation.py::test_rows_are_those_of_the_cpu",
-    "test_cuda_permutation.py::test_sums_and_gradients_are_those_of_the_cpu",
+    "test_cuda_blocks.py::test_four_over_six_blocks_match_cpu[both-False-shape1-dtype0]",
+    "test_cuda_blocks.py::test_four_over_six_blocks_match_cpu[both-True-shape2-dtype2]",
+    "test_cuda_permutation.py::test_rows_match_cpu",
+    "test_cuda_permutation.py::test_sums_and_gradients_match_cpu",
 )
 SANITIZERS = ("memcheck", "racecheck", "initcheck")
 # Only memcheck follows cuBLASLt's products: racecheck breaks off in them, and initcheck takes what
 # the copy engine wrote for uninitialized.
 FOLLOWS_PRODUCTS = "memcheck"
 WITH_PRODUCTS = (
-    "test_cuda_ranges.py::test_a_linear_over_any_number_of_tokens_is_that_of_the_cpu",
+    "test_cuda_ranges.py::test_linear_matches_cpu_for_any_number_of_tokens",
     "test_cuda_gemm.py::test_nan_makes_its_row_and_no_other_nan",
 )
 # Messages of compute-sanitizer where it cannot watch the device at all.

@@ -13,11 +13,10 @@ DRAWN = ATTENTION + "test_random_cases_match_fp64"
 PARALLEL = "test_tensor_parallel.py::"
 DIVIDED = PARALLEL + "test_shards_of_a_linear_layer_are_the_whole_layer_on_2_ranks"
 DIVIDED_HEADS = (
-    "test_parallel_transformer.py::"
-    "test_divided_attention_and_transformer_layers_are_the_whole_ones_on_2_ranks"
+    "test_parallel_transformer.py::test_divided_transformer_layers_match_whole_ones_on_2_ranks"
 )
 BEHIND_NORMS = (
-    "test_tensor_parallel_norms.py::test_shards_of_layers_behind_a_norm_are_the_whole_layers"
+    "test_tensor_parallel_norms.py::test_shards_of_layers_after_a_norm_match_whole_layers"
 )
 OVERLAPPED = "test_userbuffers.py::test_overlapped_layers_are_the_plain_ones_on_2_ranks"
 LAYER = "ATransformerLayer."
@@ -33,17 +32,15 @@ ONLY_NEUTRAL = (
 
 # {test: arguments of whatever module}
 OF_ANY_MODULE = {
-    "test_grouped_parameters.py::test_one_parameter_for_all_maps_computes_what_many_do": (
+    "test_grouped_parameters.py::test_joined_parameter_matches_separate_parameters": (
         "single_grouped_weight single_grouped_bias"
     ),
     "test_grouped_parameters.py::test_results_are_written_into_buffers_of_the_callers": (
         "out dgrad_out"
     ),
     NEUTRAL + "test_another_value_is_refused_by_the_name_of_the_argument": ONLY_NEUTRAL,
-    NEUTRAL + "test_what_is_only_a_hint_changes_no_bit": (
-        "sm_margin save_original_input num_splits"
-    ),
-    MODULES + "test_linear_computes_what_torch_computes_forward_and_backward": (
+    NEUTRAL + "test_hints_change_no_bit": ("sm_margin save_original_input num_splits"),
+    MODULES + "test_linear_matches_torch_forward_and_backward": (
         "in_features out_features bias inp"
     ),
     MODULES + "test_return_bias_returns_a_pair": "return_bias",
@@ -55,7 +52,7 @@ OF_ANY_MODULE = {
     "test_debug_session.py::test_layer_names_follow_the_structure_of_the_model": "name",
     "test_delayed_wgrads.py::"
     "test_gradients_have_the_bits_of_those_that_the_backward_makes": "delay_wgrad_compute",
-    "test_mlp_arguments.py::test_parts_named_alone_are_equal_ones": "parameters_split",
+    "test_mlp_arguments.py::test_parts_given_by_name_only_are_equal": "parameters_split",
     "test_mlp_arguments.py::test_composed_activations_are_their_formulas": "activation_params",
     "test_mlp_arguments.py::test_a_checkpointed_mlp_keeps_less_and_has_the_same_bits": "checkpoint",
     "test_moe_dispatcher.py::test_experts_are_named_by_their_number_among_all": "first_gemm",
@@ -65,9 +62,7 @@ OF_ANY_MODULE = {
     "test_userbuffers.py::"
     "test_messages_products_refusals_and_whole_layers_on_2_ranks": "ub_tp_comm_overlap",
     DIVIDED: "tp_group tp_size parallel_mode sequence_parallel",
-    PARALLEL + "test_codes_scales_refusals_attributes_and_random_states_of_divided_layers": (
-        "symmetric_ar_type"
-    ),
+    PARALLEL + "test_divided_layers_codes_scales_and_errors": ("symmetric_ar_type"),
     BEHIND_NORMS: "return_layernorm_output_gathered",
     DIVIDED_HEADS: "set_parallel_mode",
     "test_packed_heads.py::test_packed_tensors_are_their_parts": (
@@ -78,11 +73,10 @@ OF_ANY_MODULE = {
     "test_training.py::test_first_microbatch_weights_are_reused": "is_first_microbatch",
     "test_fp8_outputs.py::"
     "test_current_scaling_rounds_an_output_to_fp8_after_the_gemm": "fp8_output",
-    "test_fp8_outputs.py::"
-    "test_current_scaling_rounds_the_inputs_gradient_to_fp8_after_the_gemm": "fp8_grad",
-    GROUPED + "test_it_computes_what_separate_torch_linears_compute": "num_gemms",
+    "test_fp8_outputs.py::test_current_scaling_rounds_the_input_gradient_to_fp8": "fp8_grad",
+    GROUPED + "test_matches_separate_torch_linears": "num_gemms",
     GROUPED + "test_m_splits_may_be_a_tensor": "m_splits",
-    MODULES + "test_norms_compute_what_torch_computes": "normalized_shape normalization",
+    MODULES + "test_norms_match_torch": "normalized_shape normalization",
     "NormModules.initial_factor_is_one": "zero_centered_gamma",
     LAYER + "residual_after_the_norm": (
         "apply_residual_connection_post_layernorm return_layernorm_output"
@@ -96,7 +90,7 @@ OF_ANY_MODULE = {
         "alibi_slopes cu_seqlens_q cu_seqlens_kv cu_seqlens_q_padded cu_seqlens_kv_padded "
         "max_seqlen_q max_seqlen_kv"
     ),
-    ATTENTION + "test_checkpointed_attention_draws_the_same_dropout_and_has_the_same_bits": (
+    ATTENTION + "test_checkpointed_attention_repeats_dropout_and_bits": (
         "checkpoint_core_attention attention_dropout"
     ),
     CACHED: "inference_params layer_number",
@@ -136,22 +130,20 @@ OF_ANY_MODULE = {
 
 # {test: functions, classes and methods of telens.pytorch}
 FUNCTIONS = {
-    "test_userbuffer_settings.py::"
-    "test_settings_have_the_peers_defaults_and_wrong_ones_are_refused_by_name": (
+    "test_userbuffer_settings.py::test_settings_have_peer_defaults_and_reject_wrong_values": (
         "initialize_ub destroy_ub UserBufferQuantizationMode"
     ),
     "test_training.py::test_regions_nest_and_the_innermost_decides": "autocast fp8_autocast",
     "test_training.py::test_calibrating_collects_amaxes_in_high_precision": "calibrating",
     "test_distributed.py::test_amaxes_are_reduced_over_the_group": "fp8_group",
-    "test_quantized_tensor.py::test_model_init_stores_the_weights_of_gemms_alone": (
+    "test_quantized_tensor.py::test_model_init_quantizes_only_gemm_weights": (
         "fp8_model_init quantized_model_init"
     ),
-    "test_quantized_tensor.py::"
-    "test_the_values_before_quantization_are_kept_on_the_parameter_under_the_peers_names": (
+    "test_quantized_tensor.py::test_initial_values_are_kept_under_the_peers_names": (
         "get_high_precision_init_val clear_high_precision_init_val"
     ),
     "test_training.py::test_recomputation_changes_no_bit": "checkpoint",
-    "test_rng_tracker.py::test_forks_continue_one_stream_and_leave_the_default_one_untouched": (
+    "test_rng_tracker.py::test_forks_continue_their_stream_and_keep_the_default": (
         "CudaRNGStatesTracker add fork"
     ),
     "test_rng_tracker.py::test_states_survive_get_and_set_and_an_exception": (
@@ -163,7 +155,7 @@ FUNCTIONS = {
     "test_permutation.py::"
     "test_unpermuting_adds_a_tokens_rows_in_fp32_and_rounds_once": "moe_unpermute",
     "test_permutation.py::test_chunks_are_sorted_as_cat_sorts_them": "moe_sort_chunks_by_index",
-    "test_permutation.py::test_chunks_are_sorted_by_an_order_of_all_and_with_a_probability_each": (
+    "test_permutation.py::test_chunks_are_sorted_with_their_probabilities": (
         "moe_sort_chunks_by_index_with_probs"
     ),
     "test_permutation.py::test_padded_rows_are_zero_and_unpermuting_leaves_them_out": (
@@ -171,7 +163,7 @@ FUNCTIONS = {
     ),
     "test_permutation.py::"
     "test_parts_of_a_grouped_gemm_are_padded_and_unpadded": "Fp8Padding Fp8Unpadding",
-    "test_cross_entropy.py::test_losses_and_gradients_are_those_of_torch": "parallel_cross_entropy",
+    "test_cross_entropy.py::test_losses_and_gradients_match_torch": "parallel_cross_entropy",
     "test_rotary_embedding.py::test_channels_are_rotated_in_pairs": "apply_rotary_pos_emb",
     "test_multihead_attention.py::"
     "test_rotary_angles_have_the_references_percent_and_interpolation": "RotaryPositionEmbedding",
@@ -179,7 +171,7 @@ FUNCTIONS = {
     "test_tensor_parallel_group.py::"
     "test_layers_hand_the_group_that_they_were_given_to_every_call": "set_tensor_parallel_group",
     "test_delayed_wgrads.py::"
-    "test_each_call_makes_those_of_the_oldest_backward": "backward_dw need_backward_dw",
+    "test_each_call_computes_gradients_of_the_oldest_backward": "backward_dw need_backward_dw",
     "test_availability.py::test_emulated_formats_are_available_with_a_reason": (
         "is_fp8_available is_mxfp8_available is_fp8_block_scaling_available is_nvfp4_available"
     ),
@@ -190,16 +182,14 @@ RECIPE_FIELDS = {
     RECIPES + "test_arguments_have_transformer_engines_order": "positions",
     RECIPES + "test_interval_is_a_field_accepted_by_name": "interval",
     RECIPES + "test_largest_margin_keeps_the_largest_value": "margin",
-    "test_fp8_meta.py::"
-    "test_the_format_of_the_recipe_is_that_of_both_directions": "fp8_format Format",
-    "test_fp8_meta.py::"
-    "test_the_history_follows_the_length_of_the_recipe_and_keeps_the_newest_rows": (
+    "test_fp8_meta.py::test_recipe_format_applies_to_both_directions": "fp8_format Format",
+    "test_fp8_meta.py::test_history_length_follows_the_recipe_and_keeps_newest_rows": (
         "amax_history_len"
     ),
     "test_training.py::test_functions_of_the_user_compute_amax_and_scale": (
         "amax_compute_algo scaling_factor_compute_algo"
     ),
-    "test_backward_override.py::test_a_backward_in_high_precision_is_the_override_of_both_gemms": (
+    "test_backward_override.py::test_high_precision_backward_equals_overriding_both_gemms": (
         "backward_override override_linear_precision"
     ),
     "test_fp8_attention.py::test_current_scaling_is_the_formulas_forward_and_backward": "fp8_dpa",

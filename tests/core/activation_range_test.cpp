@@ -22,7 +22,7 @@ struct CpuKernels {
   }
 };
 
-TEST(ActivationRange, of_every_value_is_that_of_torch_in_double_precision) {
+TEST(ActivationRange, every_value_matches_torch_in_double_precision) {
   for (const ops::ActivationFunction function : kActivationFunctions) {
     SCOPED_TRACE(static_cast<int>(function));
     expect_torch_over_the_range<BF16>(function, CpuKernels());

@@ -133,7 +133,7 @@ TEST_P(Activating, knows_its_shape_on_the_meta_device) {
   EXPECT_EQ(meta.sizes(), ops::activation_forward(x, GetParam()).sizes());
 }
 
-TEST(Activation, has_a_finite_slope_where_the_square_of_x_overflows) {
+TEST(Activation, has_a_finite_slope_if_the_square_of_x_overflows) {
   const at::Tensor x = at::tensor({1e25F, -1e25F});
   const ops::Activation& gelu = ops::activation_from_name("gelu");
   const at::Tensor dx = ops::activation_backward(at::ones({2}), x, gelu);
@@ -143,14 +143,14 @@ TEST(Activation, has_a_finite_slope_where_the_square_of_x_overflows) {
 INSTANTIATE_TEST_SUITE_P(every_activation, Activating, testing::ValuesIn(ops::kActivations),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(Activation, refuses_what_it_cannot_take) {
+TEST(Activation, rejects_invalid_arguments) {
   const ops::Activation& swiglu = ops::activation_from_name("swiglu");
   EXPECT_THROW(ops::activation_forward(at::randn({3, 5}), swiglu), ShapeError);
   EXPECT_THROW(ops::activation_forward(at::randn({3, 4}).to(at::kDouble), swiglu), ShapeError);
   EXPECT_THROW(ops::activation_backward(at::randn({3, 4}), at::randn({3, 4}), swiglu), ShapeError);
 }
 
-TEST(Activation, of_an_unknown_name_is_refused_with_the_known_names) {
+TEST(Activation, unknown_name_error_lists_known_names) {
   try {
     ops::activation_from_name("gello");
     FAIL() << "no error";

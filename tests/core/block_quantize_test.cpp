@@ -472,7 +472,7 @@ TEST(Hadamard, is_its_inverses_inverse_and_keeps_lengths) {
   EXPECT_TRUE(at::allclose(y.t().matmul(y), x.t().matmul(x), 1e-4, 1e-4));
 }
 
-TEST(Nvfp4, columns_under_the_transform_are_those_of_the_transformed_tensor) {
+TEST(Nvfp4, columnwise_codes_match_the_transformed_tensor) {
   const at::Tensor x = at::randn({48, 40}).to(at::kBFloat16);
   const auto rotated = ops::quantize_nvfp4(x, {.hadamard_signs = 0xd7e8}, {});
   const auto plain = ops::quantize_nvfp4(x, {}, {});

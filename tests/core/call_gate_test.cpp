@@ -40,7 +40,7 @@ TEST(CallGate, open_gate_has_a_target_closed_gate_has_none) {
   EXPECT_EQ(CallGate::Call(gate).target(), nullptr);
 }
 
-TEST(CallGate, closing_another_target_has_no_effect) {
+TEST(CallGate, closing_another_target_changes_nothing) {
   CallGate gate;
   const auto target = open_target(gate);
   const int other = 0;

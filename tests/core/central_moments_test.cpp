@@ -112,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, CentralMomentsOf,
                          ::testing::Values(at::kBFloat16, at::kHalf, at::kFloat),
                          [](const auto& dtype) { return c10::toString(dtype.param); });
 
-TEST_P(CentralMomentsOf, hostile_data_are_those_of_the_definitions_on_every_simd_target) {
+TEST_P(CentralMomentsOf, hostile_data_match_definitions_on_every_simd_target) {
   for (const Data& data : hostile_data(GetParam())) {
     SCOPED_TRACE(data.name);
     const CentralMoments expected = reference_moments(data.x);
@@ -125,7 +125,7 @@ TEST_P(CentralMomentsOf, hostile_data_are_those_of_the_definitions_on_every_simd
   }
 }
 
-TEST_P(CentralMomentsOf, parts_merge_to_those_of_the_whole) {
+TEST_P(CentralMomentsOf, merged_parts_equal_the_whole) {
   at::manual_seed(24);
   const std::vector<std::int64_t> cuts{0, 1, 1000, 8193, 30'001, 50'000};
   at::Tensor x = at::randn({cuts.back()}) + 5;
@@ -141,7 +141,7 @@ TEST_P(CentralMomentsOf, parts_merge_to_those_of_the_whole) {
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
-TEST(CentralMoments, accumulate_and_leave_the_other_sums_as_they_are) {
+TEST(CentralMoments, accumulate_without_changing_other_sums) {
   at::manual_seed(25);
   const at::Tensor a = at::randn({10'000}), b = at::randn({333}) - 2;
   ops::StatisticsCasts plain{{testing::float_scale(3)}, {FormatId::e4m3}};

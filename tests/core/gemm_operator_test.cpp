@@ -104,7 +104,7 @@ class GemmTo : public ::testing::TestWithParam<at::ScalarType> {
 INSTANTIATE_TEST_SUITE_P(Dtypes, GemmTo, ::testing::Values(at::kBFloat16, at::kHalf, at::kFloat),
                          [](const auto& dtype) { return c10::toString(dtype.param); });
 
-TEST_P(GemmTo, is_within_the_bound_of_fp32_accumulation_for_every_shape_format_and_bias) {
+TEST_P(GemmTo, error_is_within_the_bound_of_fp32_accumulation) {
   for (const Shape& shape : kShapes) {
     for (const Formats& formats : kFormats) {
       SCOPED_TRACE(::testing::Message() << shape.m << " x " << shape.n << " x " << shape.k);
@@ -133,7 +133,7 @@ TEST_P(GemmTo, rounds_an_exact_sum_with_its_bias_once) {
   EXPECT_TRUE(same_bits(product(a, b, GetParam(), bias), (sums + added(bias)).to(GetParam())));
 }
 
-TEST_P(GemmTo, of_transposed_views_has_the_bits_of_dense_codes) {
+TEST_P(GemmTo, transposed_views_give_the_bits_of_dense_codes) {
   const Codes a = quantized(at::randn({48, 64}), FormatId::e5m2, 0.01);
   const Codes b = quantized(at::randn({32, 64}), FormatId::e4m3, 0.02);
   Codes a_view = a, b_view = b;
@@ -188,7 +188,7 @@ TEST(GemmOperator, rounds_a_bias_of_fp32_to_bf16_and_leaves_others) {
       ops::gemm(operand, operand, at::full({16}, beyond_bf16, at::kFloat), at::kFloat), sums + 1));
 }
 
-TEST(GemmChoice, tells_which_kernel_ran_and_why_not_the_fastest) {
+TEST(GemmChoice, reports_the_kernel_and_why_it_is_not_the_fastest) {
   at::manual_seed(22);
   const Codes a = quantized(at::randn({32, 64}), FormatId::e4m3, 0.01);
   const Codes b = quantized(at::randn({48, 64}), FormatId::e4m3, 0.01);
@@ -234,7 +234,7 @@ TEST(GemmOperator, on_meta_has_shape_and_dtype_and_refuses_the_same) {
   EXPECT_THROW(product(meta(32, 64), meta(48, 32), at::kFloat), ShapeError);
 }
 
-TEST(GemmOperator, refuses_what_does_not_fit_with_expected_and_got) {
+TEST(GemmOperator, shape_errors_show_expected_and_given) {
   const Codes a = quantized(at::ones({32, 64}), FormatId::e4m3, 1);
   const Codes b = quantized(at::ones({16, 64}), FormatId::e4m3, 1);
   const auto call = [](Codes left, Codes right, at::ScalarType dtype, at::Tensor bias = {}) {

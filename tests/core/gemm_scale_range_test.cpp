@@ -7,7 +7,7 @@
 namespace telens::testing {
 namespace {
 
-TEST(GemmScaleRange, a_product_that_fp32_holds_is_right_however_far_apart_its_scales_are) {
+TEST(GemmScaleRange, product_in_fp32_range_is_right_for_extreme_scales) {
   at::manual_seed(31);
   expect_products_in_double([](const ScaledOperand& a, const ScaledOperand& b) {
     return ops::gemm(a.view(), b.view(), {}, at::kFloat);
@@ -39,7 +39,7 @@ TEST(GemmScaleRange, infinite_and_nan_scales_reach_the_result) {
   }
 }
 
-TEST(GemmScaleRange, a_bias_is_added_and_the_choice_told_in_double_too) {
+TEST(GemmScaleRange, double_product_adds_bias_and_reports_the_choice) {
   const ScaledOperand a = operand_under(0x1p120, ScalingMode::block_1d, FormatId::e4m3, 32, 128);
   const ScaledOperand b = operand_under(0x1p-120, ScalingMode::block_1d, FormatId::e4m3, 16, 128);
   const at::Tensor bias = at::arange(16).to(at::kBFloat16);

@@ -174,7 +174,7 @@ TEST_P(HistogramTest, any_number_of_threads_gives_the_same_counts) {
   at::set_num_threads(threads);
 }
 
-TEST_P(HistogramTest, the_bin_of_every_code_is_where_its_value_belongs) {
+TEST_P(HistogramTest, every_code_is_counted_in_the_bin_of_its_value) {
   const FormatId format = GetParam() == at::kBFloat16 ? FormatId::bf16
                           : GetParam() == at::kHalf   ? FormatId::fp16
                                                       : FormatId::fp32;
@@ -203,7 +203,7 @@ std::string get_shape_error(const Call& call) {
   return "no error";
 }
 
-TEST(HistogramErrorsTest, code_histograms_refuse_fp32_and_say_what_to_use) {
+TEST(HistogramErrorsTest, code_histogram_error_for_fp32_names_the_alternative) {
   at::Tensor counts = ops::empty_code_histogram(at::kCPU);
   EXPECT_THAT(get_shape_error([&] { ops::code_histogram(at::zeros({4}), counts); }),
               ::testing::HasSubstr("use exponent_histogram"));

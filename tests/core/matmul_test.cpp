@@ -55,7 +55,7 @@ void expect_within_bound(const at::Tensor& out, const at::Tensor& before, const 
   EXPECT_TRUE(((out.to(at::kDouble) - exact).abs() <= bound).all().item<bool>());
 }
 
-TEST(Matmul, products_of_parts_have_the_bits_of_each_alone) {
+TEST(Matmul, grouped_products_equal_separate_products) {
   at::manual_seed(30);
   const std::vector<std::int64_t> rows{33, 0, 31};
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat, at::kDouble}) {
@@ -97,7 +97,7 @@ TEST(Matmul, parts_that_do_not_fit_are_errors) {
       ThrowsMessage<ShapeError>(HasSubstr("expected contiguous [4, 2]")));
 }
 
-TEST(Matmul, has_the_bits_of_torch_for_every_dtype_shape_and_stride_with_and_without_bias) {
+TEST(Matmul, matches_torch_bits_for_every_dtype_shape_and_stride) {
   at::manual_seed(31);
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat, at::kDouble}) {
     for (const Shape& shape : kShapes) {
@@ -116,7 +116,7 @@ TEST(Matmul, has_the_bits_of_torch_for_every_dtype_shape_and_stride_with_and_wit
   }
 }
 
-TEST(Matmul, of_16_bit_operands_has_unrounded_sums_where_the_output_is_fp32) {
+TEST(Matmul, fp32_output_of_16_bit_operands_is_not_rounded) {
   at::manual_seed(32);
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
     const at::Tensor a = at::randn({40, 96}).to(dtype), b = at::randn({24, 96}).to(dtype);
@@ -144,7 +144,7 @@ TEST(Matmul, over_nothing_is_zero_or_the_bias) {
   }
 }
 
-TEST(MatmulAccumulate, adds_exactly_what_is_exact_for_every_dtype_shape_and_stride) {
+TEST(MatmulAccumulate, exact_sums_are_exact_for_every_dtype_shape_and_stride) {
   at::manual_seed(33);
   for (const at::ScalarType dtype : kDtypes) {
     for (const Shape& shape : kShapes) {
@@ -174,7 +174,7 @@ TEST(MatmulAccumulate, is_within_the_bound_of_fp32_accumulation) {
   }
 }
 
-TEST(MatmulAccumulate, keeps_nan_and_infinity_of_both_and_adds_nothing_over_nothing) {
+TEST(MatmulAccumulate, keeps_nan_and_infinity_and_an_empty_sum_adds_nothing) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   at::Tensor a = at::ones({4, 8}), out = at::ones({4, 6});
   a[1][2] = std::nan("");
@@ -208,7 +208,7 @@ TEST(Matmul, on_meta_has_shape_and_dtype_and_refuses_the_same) {
   EXPECT_THROW(ops::matmul_accumulate(meta({32, 64}), meta({32, 64}), out), ShapeError);
 }
 
-TEST(Matmul, refuses_what_does_not_fit_with_expected_and_got) {
+TEST(Matmul, shape_errors_show_expected_and_given) {
   const at::Tensor a = at::ones({32, 64}), b = at::ones({16, 64});
   const auto call = [](at::Tensor left, at::Tensor right, at::ScalarType dtype,
                        at::Tensor bias = {}) {
@@ -290,7 +290,7 @@ void expect_sum(const at::Tensor& sum, const at::Tensor& before, const at::Tenso
   EXPECT_TRUE(((sum.to(at::kDouble) - exact).abs() <= bound).all().item<bool>());
 }
 
-TEST(RunGemmInto, adds_every_product_to_what_is_there_however_operands_are_scaled) {
+TEST(RunGemmInto, adds_the_product_for_every_scaling_mode) {
   at::manual_seed(35);
   constexpr std::int64_t kTokens = 256, kIn = 128, kOut = 384;
   const at::Tensor x = at::randn({kTokens, kIn}), w = at::randn({kOut, kIn});
@@ -316,7 +316,7 @@ TEST(RunGemmInto, adds_every_product_to_what_is_there_however_operands_are_scale
 
 // One magnitude that every format holds under every scale: 448 x 2^-6 is E4M3's largest value under
 // a scale that is a power of two, 6 E2M1's under the scale 1 of NVFP4's largest block.
-TEST(RunGemmInto, adds_exactly_what_is_exact_however_operands_are_scaled) {
+TEST(RunGemmInto, exact_sums_are_exact_for_every_scaling_mode) {
   at::manual_seed(36);
   for (const Case& how : all_cases()) {
     SCOPED_TRACE(how.name);
@@ -334,7 +334,7 @@ TEST(RunGemmInto, adds_exactly_what_is_exact_however_operands_are_scaled) {
   }
 }
 
-TEST(RunGemmInto, leaves_what_is_there_where_there_are_no_tokens) {
+TEST(RunGemmInto, no_tokens_leave_the_output_unchanged) {
   for (const Case& how : all_cases()) {
     SCOPED_TRACE(how.name);
     const Operand x8 = get_operand(how, at::empty({0, 128}));
@@ -350,7 +350,7 @@ TEST(RunGemmInto, leaves_what_is_there_where_there_are_no_tokens) {
   }
 }
 
-TEST(RunGemmInto, rounds_plain_operands_to_the_dtype_of_the_layer_before_a_fp32_product) {
+TEST(RunGemmInto, rounds_plain_operands_to_the_layer_dtype_before_fp32) {
   const Case bf16{"plain BF16", nullptr, at::kBFloat16};
   const Operand beyond = at::full({16, 16}, 1 + 0x1p-12), ones = at::ones({16, 16});
   const at::Tensor sum = at::zeros({16, 16});
@@ -359,7 +359,7 @@ TEST(RunGemmInto, rounds_plain_operands_to_the_dtype_of_the_layer_before_a_fp32_
   EXPECT_TRUE(same_bits(run(Gemm::wgrad, beyond, ones, bf16), sum));
 }
 
-TEST(GemmAccumulate, refuses_what_does_not_fit_and_has_a_meta_kernel) {
+TEST(GemmAccumulate, rejects_wrong_shapes_and_has_a_meta_kernel) {
   const Case current{"", std::make_shared<CurrentScalingQuantizer>(FormatId::e4m3), at::kFloat};
   const auto codes = std::get<QuantizedTensor>(get_operand(current, at::ones({32, 64})));
   const ops::GemmOperand a{codes.rowwise.codes, codes.rowwise.scale_inv, codes.rowwise.tensor_scale,

@@ -52,7 +52,7 @@ class Normalizing : public testing::Test {
   void SetUp() override { at::manual_seed(7); }
 };
 
-TEST_F(Normalizing, equals_the_definition_in_double_precision_for_every_row_length) {
+TEST_F(Normalizing, equals_the_double_definition_for_every_row_length) {
   for (const Case& of : kCases) {
     for (const std::int64_t columns : {1, 3, 16, 17, 63, 64, 200, 1000}) {
       SCOPED_TRACE(columns);
@@ -86,7 +86,7 @@ TEST_F(Normalizing, equals_the_definition_over_the_whole_range_of_fp32) {
 }
 
 // Differences of numbers near the ends of the range are no FP32 numbers.
-TEST_F(Normalizing, equals_the_definition_where_no_difference_to_the_mean_is_an_fp32_number) {
+TEST_F(Normalizing, equals_definition_if_deviations_exceed_fp32) {
   constexpr double kSmallest = 0x1p-149;
   constexpr float kMax = std::numeric_limits<float>::max();
   // clang-format off
@@ -115,7 +115,7 @@ TEST_F(Normalizing, equals_the_definition_where_no_difference_to_the_mean_is_an_
 }
 
 // The mean of equal numbers may be rounded to either side of them.
-TEST_F(Normalizing, of_one_number_at_the_end_of_the_range_is_finite) {
+TEST_F(Normalizing, one_number_at_the_end_of_the_range_gives_finite_result) {
   constexpr float kMax = std::numeric_limits<float>::max();
   for (std::int64_t columns = 1; columns < 300; ++columns) {
     const at::Tensor x = at::full({1, columns}, kMax), weight = at::ones({columns});
@@ -253,7 +253,7 @@ TEST_F(Normalizing, gives_zero_gradients_for_no_rows) {
   EXPECT_EQ(x.tensor.grad().sizes(), at::IntArrayRef({0, 8}));
 }
 
-TEST_F(Normalizing, of_a_row_with_nan_yields_nan_in_that_row_alone) {
+TEST_F(Normalizing, nan_affects_only_its_row) {
   const at::Tensor x = at::randn({3, 20});
   x[1][4] = std::nanf("");
   const at::Tensor y = ops::rms_norm_forward(x, at::ones({20}), {}).y;

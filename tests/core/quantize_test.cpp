@@ -249,7 +249,7 @@ TEST_P(Quantize, takes_views_and_returns_contiguous_codes) {
   }
 }
 
-TEST_P(Quantize, gives_both_orientations_as_views_of_one_storage) {
+TEST_P(Quantize, both_orientations_are_views_of_the_same_storage) {
   const at::Tensor x = at::randn({37, 70}).to(at::kBFloat16);
   at::Tensor amax = at::zeros({}, at::kFloat);
   const auto [codes, transposed] = ops::quantize_fp8_both(x, one(50.0F), amax, FormatId::e5m2);
@@ -291,7 +291,7 @@ TEST_P(Quantize, decoding_keeps_the_strides_of_dense_views) {
   EXPECT_EQ(ops::decode_fp8(codes.select(0, 1).select(0, 1), FormatId::e4m3, at::kFloat).dim(), 0);
 }
 
-TEST_P(Quantize, decoding_a_transposed_view_row_by_row_gives_the_values_of_a_copy) {
+TEST_P(Quantize, decoding_a_transposed_view_equals_decoding_a_copy) {
   // Tiles are 16 wide, vectors up to 32, blocks 256 x 64: parts and multiples of each.
   for (const auto& [rows, columns] : std::vector<std::pair<std::int64_t, std::int64_t>>{
            {16, 16}, {16, 64}, {48, 16}, {80, 272}, {272, 80}, {304, 528}, {17, 32}, {0, 16}}) {

@@ -49,7 +49,7 @@ void expect_scale(float scale, double exact, float amax) {
       << scale << " for an amax of " << amax << ", expected " << exact;
 }
 
-TEST(ScaleFormula, of_current_scaling_is_the_quotient_in_double_for_every_amax) {
+TEST(ScaleFormula, current_scaling_equals_the_double_quotient) {
   for (const float fp8_max : {E4M3::kMax, E5M2::kMax}) {
     for (const bool power_of_two : {false, true}) {
       for (const float largest : {kLargest, BF16::kMax, FP16::kMax}) {
@@ -66,7 +66,7 @@ TEST(ScaleFormula, of_current_scaling_is_the_quotient_in_double_for_every_amax) 
   }
 }
 
-TEST(ScaleFormula, of_delayed_scaling_is_the_quotient_in_double_for_every_amax_and_margin) {
+TEST(ScaleFormula, delayed_scaling_equals_the_double_quotient) {
   for (const bool power_of_two : {false, true}) {
     for (const int margin : {-3, 0, 2}) {
       for (const float amax : every_amax()) {
@@ -101,7 +101,7 @@ void expect_e8m0_scales() {
   }
 }
 
-TEST(ScaleFormula, of_mxfp8_is_the_smallest_power_of_two_under_which_no_element_overflows) {
+TEST(ScaleFormula, mxfp8_is_the_smallest_power_of_two_without_overflow) {
   expect_e8m0_scales<E4M3>();
   expect_e8m0_scales<E5M2>();
   EXPECT_EQ(e8m0_scale<E4M3>(kInfinity, ScaleRounding::up), E8M0::kMaxCode);
@@ -110,7 +110,7 @@ TEST(ScaleFormula, of_mxfp8_is_the_smallest_power_of_two_under_which_no_element_
 
 // With the block's scale in E4M3 and the tensor's in FP32: where neither is at the end of
 // its range, amax under both is at most half a step of E4M3 from 6.
-TEST(ScaleFormula, of_nvfp4_puts_the_largest_block_on_the_largest_codes_for_every_amax) {
+TEST(ScaleFormula, nvfp4_maps_the_largest_block_to_the_largest_codes) {
   for (const float amax : every_amax()) {
     if (std::isnan(amax)) continue;  // it is the largest number that is one
     const TwoLevelScaling scaling = TwoLevelScaling::of(amax);

@@ -33,7 +33,7 @@ TEST(ScaleFromAmax, is_the_largest_code_over_the_amax) {
   EXPECT_EQ(ops::scale_from_amax(at::tensor({1.0F}), kFp8Max, 4, false).item<float>(), 112.0F);
 }
 
-TEST(AmaxOfHistory, takes_the_largest_or_the_newest_of_each_slot) {
+TEST(AmaxOfHistory, takes_the_largest_or_newest_amax_per_slot) {
   const at::Tensor history = at::tensor({1.0F, 5.0F, 0.0F, 3.0F, 2.0F, kNan}).view({2, 3});
   const at::Tensor largest = ops::amax_of_history(history, "max");
   EXPECT_TRUE(at::equal(largest.slice(0, 0, 2), at::tensor({3.0F, 5.0F})));
@@ -91,7 +91,7 @@ TEST(ScalingOperators, have_the_shapes_of_their_results_on_meta) {
 }
 
 // The same refusals on the CPU and on Meta.
-TEST(ScalingOperators, refuse_what_does_not_fit_on_every_device) {
+TEST(ScalingOperators, reject_wrong_shapes_on_every_device) {
   for (const at::DeviceType device : {at::kCPU, at::kMeta}) {
     const auto make = [&](at::IntArrayRef sizes, at::ScalarType dtype = at::kFloat) {
       return at::zeros(sizes, at::device(device).dtype(dtype));

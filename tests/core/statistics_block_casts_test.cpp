@@ -115,7 +115,7 @@ void expect_definition(const at::Tensor& x) {
   }
 }
 
-TEST(BlockCastStatistics, are_the_definition_for_every_format_shape_dtype_and_simd_target) {
+TEST(BlockCastStatistics, match_the_definition_for_every_format_and_simd_target) {
   at::manual_seed(5);
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
     SCOPED_TRACE(c10::toString(dtype));
@@ -128,7 +128,7 @@ TEST(BlockCastStatistics, are_the_definition_for_every_format_shape_dtype_and_si
   }
 }
 
-TEST(BlockCastStatistics, of_special_values_are_the_definition) {
+TEST(BlockCastStatistics, special_values_match_the_definition) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
     SCOPED_TRACE(c10::toString(dtype));
     const at::Tensor x = special_matrix();
@@ -138,7 +138,7 @@ TEST(BlockCastStatistics, of_special_values_are_the_definition) {
   }
 }
 
-TEST(BlockCastStatistics, count_what_a_zero_scale_loses_as_underflow) {
+TEST(BlockCastStatistics, values_lost_by_a_zero_scale_are_underflows) {
   // The scale of NVFP4's small block, 1e-4 / 6 of the tensor's, is none that E4M3 has.
   at::Tensor x = at::full({1, 32}, 1e-4F);
   x[0][0] = 1000;
@@ -148,7 +148,7 @@ TEST(BlockCastStatistics, count_what_a_zero_scale_loses_as_underflow) {
   EXPECT_EQ(sums.scale_inv_min, 0);
 }
 
-TEST(BlockCastStatistics, see_what_a_scale_that_rounds_down_clips) {
+TEST(BlockCastStatistics, count_clipping_by_a_scale_that_was_rounded_down) {
   // OCP's scale of 500 is that of 256: 500 / 1 is beyond 464, and 460 rounds to 448.
   at::Tensor x = at::ones({2, 32});
   x[0][0] = 500;
@@ -161,7 +161,7 @@ TEST(BlockCastStatistics, see_what_a_scale_that_rounds_down_clips) {
   EXPECT_EQ(sums.squared_error, 52.0 * 52 + 12 * 12);
 }
 
-TEST(BlockCastStatistics, of_parts_are_those_of_the_whole) {
+TEST(BlockCastStatistics, merged_parts_equal_the_whole) {
   at::manual_seed(6);
   at::Tensor x = wide_data({3000, 96}, at::kFloat);
   x.slice(0, 1024).add_(1000);  // parts with means of their own
@@ -198,7 +198,7 @@ TEST(BlockCastStatistics, do_not_depend_on_the_number_of_threads) {
   }
 }
 
-TEST(BlockCastStatistics, of_an_empty_tensor_are_none) {
+TEST(BlockCastStatistics, empty_tensor_gives_no_sums) {
   for (const NamedCast& each : get_casts(at::zeros({0, 64}))) {
     const CastSums sums = compute_statistics(each.x, each.cast);
     EXPECT_EQ(sums.numel, 0) << each.name;

@@ -86,7 +86,7 @@ void expect_definition(const at::Tensor& x) {
   }
 }
 
-TEST(BlockwiseDynamicRange, is_that_of_its_definition_for_every_shape_dtype_and_simd_target) {
+TEST(BlockwiseDynamicRange, matches_definition_for_every_shape_and_simd_target) {
   at::manual_seed(3);
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
     SCOPED_TRACE(c10::toString(dtype));
@@ -112,7 +112,7 @@ TEST(BlockwiseDynamicRange, counts_blocks_without_a_range) {
   EXPECT_EQ(ranges.max_ratio, std::numeric_limits<double>::infinity());
 }
 
-TEST(BlockwiseDynamicRange, of_special_values_is_that_of_its_definition) {
+TEST(BlockwiseDynamicRange, special_values_match_the_definition) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
     SCOPED_TRACE(c10::toString(dtype));
     const at::Tensor values = testing::special_values(dtype);

@@ -126,7 +126,7 @@ TEST_P(MergedStatisticsOf, the_parts_that_are_merged_lose_elements_in_every_way)
   EXPECT_GT(centered.casts()[0].underflows, 0);
 }
 
-TEST_P(MergedStatisticsOf, micro_batches_under_other_scales_keep_the_smallest_and_the_largest) {
+TEST_P(MergedStatisticsOf, micro_batches_keep_the_smallest_and_largest_scale) {
   const at::Tensor x = at::randn({1000}).to(GetParam());
   StatisticsAccumulator merged(1);
   for (const float scale : {4.0F, 32.0F, 0.5F, 8.0F}) {

@@ -120,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, StatisticsOf,
                          ::testing::Values(at::kBFloat16, at::kHalf, at::kFloat),
                          [](const auto& dtype) { return c10::toString(dtype.param); });
 
-TEST_P(StatisticsOf, special_data_are_those_of_the_definitions_on_every_simd_target) {
+TEST_P(StatisticsOf, special_data_match_definitions_on_every_simd_target) {
   for (const Data& data : special_data(GetParam())) {
     SCOPED_TRACE(data.name);
     const TensorSums expected = reference_sums(data.x);
@@ -132,7 +132,7 @@ TEST_P(StatisticsOf, special_data_are_those_of_the_definitions_on_every_simd_tar
   }
 }
 
-TEST_P(StatisticsOf, any_strides_are_those_of_the_elements) {
+TEST_P(StatisticsOf, strides_do_not_change_statistics) {
   for (const Data& data : strided_data(GetParam())) {
     SCOPED_TRACE(data.name);
     const TensorSums expected = reference_sums(data.x);
@@ -144,7 +144,7 @@ TEST_P(StatisticsOf, any_strides_are_those_of_the_elements) {
   }
 }
 
-TEST_P(StatisticsOf, casts_are_those_of_encode_and_decode_on_every_simd_target) {
+TEST_P(StatisticsOf, casts_match_encode_and_decode_on_every_simd_target) {
   for (const Data& data : special_data(GetParam())) {
     SCOPED_TRACE(data.name);
     for (const FormatId format : {FormatId::e4m3, FormatId::e5m2}) {
@@ -159,7 +159,7 @@ TEST_P(StatisticsOf, casts_are_those_of_encode_and_decode_on_every_simd_target) 
 }
 
 // One special value among ordinary ones, in the vectors and in the rest behind them.
-TEST_P(StatisticsOf, a_special_value_alone_is_counted_where_it_stands) {
+TEST_P(StatisticsOf, a_special_value_is_counted_at_any_position) {
   const at::Tensor ordinary = at::linspace(0.5, 2, 70).to(GetParam());
   const at::Tensor values = special_values(GetParam());
   for (std::int64_t i = 0; i < values.numel(); ++i) {
@@ -178,7 +178,7 @@ TEST_P(StatisticsOf, a_special_value_alone_is_counted_where_it_stands) {
 }
 
 // A whole vector of one value: its error alone, in the vector path, without an average to hide in.
-TEST_P(StatisticsOf, the_error_of_every_code_is_that_of_its_own_rounding) {
+TEST_P(StatisticsOf, error_of_every_code_equals_its_rounding_error) {
   const at::Tensor codes = all_codes(GetParam());
   const at::Tensor repeated = codes.unsqueeze(1).expand({-1, 32}).contiguous();
   for (const FormatId format : {FormatId::e4m3, FormatId::e5m2}) {
@@ -193,7 +193,7 @@ TEST_P(StatisticsOf, the_error_of_every_code_is_that_of_its_own_rounding) {
   }
 }
 
-TEST_P(StatisticsOf, several_casts_are_each_as_if_alone) {
+TEST_P(StatisticsOf, several_casts_equal_separate_casts) {
   const at::Tensor x = (at::randn({100'000}) * 20).to(GetParam());
   const StatisticsCasts casts{{float_scale(1), float_scale(40), float_scale(1e-4F)},
                               {FormatId::e4m3, FormatId::e4m3, FormatId::e5m2}};
@@ -220,7 +220,7 @@ TEST_P(StatisticsOf, the_number_of_threads_changes_no_bit) {
   at::set_num_threads(threads);
 }
 
-TEST(Statistics, of_an_empty_tensor_are_the_neutral_accumulator) {
+TEST(Statistics, empty_tensor_gives_the_neutral_accumulator) {
   const StatisticsCasts casts{{float_scale(2)}, {FormatId::e4m3}};
   EXPECT_TRUE(at::equal(statistics(at::empty({0}), casts), empty_statistics(1, at::kCPU)));
 }
@@ -245,7 +245,7 @@ std::string get_message(const std::function<void()>& call) {
   return "(nothing was thrown)";
 }
 
-TEST(Statistics, refuse_what_they_cannot_read_and_say_why) {
+TEST(Statistics, unreadable_inputs_are_rejected_with_a_reason) {
   using ::testing::HasSubstr;
   const at::Tensor x = at::ones({4});
   EXPECT_THAT(get_message<ShapeError>([] { statistics(at::ones({4}, at::kDouble)); }),

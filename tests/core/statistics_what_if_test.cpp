@@ -83,7 +83,7 @@ void expect_those_of_codes(const at::Tensor& x) {
   }
 }
 
-TEST(WhatIfStatistics, are_those_of_codes_bit_by_bit_for_every_format_shape_and_dtype) {
+TEST(WhatIfStatistics, match_codes_bit_by_bit_for_every_format_and_shape) {
   at::manual_seed(8);
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
     SCOPED_TRACE(c10::toString(dtype));
@@ -96,13 +96,13 @@ TEST(WhatIfStatistics, are_those_of_codes_bit_by_bit_for_every_format_shape_and_
   }
 }
 
-TEST(WhatIfStatistics, are_those_of_codes_where_blocks_lie_in_several_parts) {
+TEST(WhatIfStatistics, match_codes_if_blocks_span_several_parts) {
   at::manual_seed(9);
   // 131,072 elements are a part: 43 rows of 3,000, which ends no block of 16, 32 or 128.
   expect_those_of_codes(wide_data({300, 3000}, at::kBFloat16));
 }
 
-TEST(WhatIfStatistics, of_special_values_are_those_of_codes) {
+TEST(WhatIfStatistics, special_values_match_codes) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
     SCOPED_TRACE(c10::toString(dtype));
     const at::Tensor x = special_matrix();
@@ -130,7 +130,7 @@ TEST(WhatIfStatistics, do_not_depend_on_the_number_of_threads) {
   }
 }
 
-TEST(WhatIfStatistics, are_merged_into_what_is_there) {
+TEST(WhatIfStatistics, are_merged_into_existing_sums) {
   at::manual_seed(11);
   const at::Tensor x = wide_data({64, 64}, at::kFloat);
   const std::vector<WhatIfCast> casts{{FormatId::e4m3, ScalingMode::mxfp8}};
@@ -141,7 +141,7 @@ TEST(WhatIfStatistics, are_merged_into_what_is_there) {
   expect_cast(typed(words[0]), expected, 0);
 }
 
-TEST(WhatIfStatistics, of_an_empty_tensor_are_none) {
+TEST(WhatIfStatistics, empty_tensor_gives_no_sums) {
   for (const at::Tensor& x : {at::zeros({0, 64}), at::zeros({64, 0})}) {
     for (const CastSums& sums : what_if(x, all_what_if_casts())) {
       EXPECT_EQ(sums.numel, 0);
@@ -150,7 +150,7 @@ TEST(WhatIfStatistics, of_an_empty_tensor_are_none) {
   }
 }
 
-TEST(WhatIfStatistics, refuse_what_is_no_cast_in_blocks) {
+TEST(WhatIfStatistics, reject_casts_without_blocks) {
   const at::Tensor x = at::ones({32, 64});
   const auto with = [&](const WhatIfCast& cast) { what_if(x, std::vector{cast}); };
   EXPECT_THROW(with({FormatId::e4m3, ScalingMode::tensor}), UsageError);

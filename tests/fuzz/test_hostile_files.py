@@ -163,7 +163,7 @@ def test_more_rows_than_fit_the_file_are_refused(intact, run_file, expect_refusa
 
 
 @pytest.mark.parametrize("table", ["records", "histograms", "ledger", "blocks"])
-def test_packed_chunks_of_one_row_are_refused(intact, run_file, expect_refusal, outside, table):
+def test_packed_single_row_chunks_are_rejected(intact, run_file, expect_refusal, outside, table):
     """A reader would open each chunk separately."""
     change = changes(intact["all"], outside)[f"{table} gets packed chunks of one row"]
     changed(intact["all"], run_file, change)

@@ -148,7 +148,7 @@ def test_stats_breaks_ties_by_relative_error(telens, run_file, tmp_path):
     ("statistic", "worst"),
     [("gemm_cosine", -10.0), ("scale_headroom", -10.0), ("scale_jump", -10.0), ("scale_age", 0.3)],
 )
-def test_stats_of_one_statistic_shows_worst_series_first(
+def test_stats_for_one_statistic_shows_worst_series_first(
     telens, run_file, tmp_path, statistic, worst
 ):
     values = {"layers.0.fc1": 0.1, "layers.1.fc1": -10.0, "layers.2.fc1": 0.2, "layers.3.fc1": 0.3}

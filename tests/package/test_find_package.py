@@ -98,6 +98,6 @@ def test_pip_refuses_a_torch_that_is_too_old_with_both_versions_named(tmp_path):
     assert f"{torch} is torch 2.7.1, expected torch >= 2.8" in message
 
 
-def test_the_least_torch_of_cmake_is_that_of_the_wheel():
+def test_cmake_and_wheel_require_the_same_least_torch():
     of_the_wheel = re.findall(r"torch>=([\d.]+)", (ROOT / "pyproject.toml").read_text())
     assert of_the_wheel == LEAST_TORCH * 2 == ["2.8", "2.8"]

@@ -52,7 +52,7 @@ def build_folders():
 
 @pytest.mark.skipif(shutil.which("ccache") is None, reason="ccache is not installed")
 @pytest.mark.skipif(shutil.which("x86_64-linux-gnu-g++") is None, reason="needs Debian's g++")
-def test_pip_takes_from_ccache_what_make_compiled(build_folders, tmp_path):
+def test_pip_reuses_objects_that_make_compiled(build_folders, tmp_path):
     make, pip = build_folders
     cache = {"CCACHE_DIR": str(tmp_path)}
     small = ("-DTELENS_TORCH=OFF", "-DTELENS_PYTHON=OFF")
@@ -95,7 +95,7 @@ def environment(tmp_path_factory):
 
 
 @pytest.mark.timeout(900)
-def test_the_package_imports_from_where_it_was_installed(environment, tmp_path):
+def test_package_imports_from_its_installation(environment, tmp_path):
     where = run(environment / "python", "-c", "import telens; print(telens.__file__)", cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(environment.parent)
 

@@ -110,7 +110,7 @@ def debian(tmp_path):
     return sandbox
 
 
-def test_a_fresh_machine_fetches_the_lists_and_installs_everything_once(debian):
+def test_fresh_machine_fetches_lists_and_installs_once(debian):
     assert debian.run().returncode == 0
     assert debian.calls() == ["apt-get update", "apt-get install", *BY_UV]
     assert "ninja-build" in (debian.root / "installed").read_text().split()
@@ -118,7 +118,7 @@ def test_a_fresh_machine_fetches_the_lists_and_installs_everything_once(debian):
     assert debian.calls() == []
 
 
-def test_a_build_alone_gets_no_package_of_the_tests_until_all_is_asked_for(debian):
+def test_build_setup_installs_no_test_packages(debian):
     assert debian.run("build").returncode == 0
     installed = (debian.root / "installed").read_text().split()
     assert "ninja-build" in installed
@@ -133,7 +133,7 @@ def test_a_build_alone_gets_no_package_of_the_tests_until_all_is_asked_for(debia
     assert debian.calls() == []
 
 
-def test_the_debian_packages_of_a_build_come_alone_where_they_are_asked_for(debian):
+def test_debian_packages_can_be_installed_separately(debian):
     assert debian.run("debian").returncode == 0
     assert debian.calls() == ["apt-get update", "apt-get install"]
     assert "valgrind" not in (debian.root / "installed").read_text().split()
@@ -163,7 +163,7 @@ def test_lists_that_know_the_packages_are_not_fetched_again(debian):
     assert debian.calls() == ["apt-get install", *BY_UV]
 
 
-def test_only_what_is_missing_is_installed(debian):
+def test_only_missing_packages_are_installed(debian):
     debian.run()
     installed = debian.root / "installed"
     installed.write_text(installed.read_text().replace("ccache\n", ""))
@@ -207,7 +207,7 @@ def test_where_uv_is_not_to_be_had_or_fails_pip_installs(debian, uv):
     assert debian.calls() == []
 
 
-def test_without_root_and_sudo_the_error_names_what_was_to_be_installed(debian):
+def test_error_without_root_and_sudo_names_the_packages(debian):
     debian.add_command("id", "echo 1000")
     done = debian.run()
     assert done.returncode != 0
@@ -222,7 +222,7 @@ def test_a_user_with_sudo_installs_through_it(debian):
     assert "sudo env" in debian.calls()
 
 
-def test_another_system_is_told_each_missing_package_by_name(tmp_path):
+def test_other_systems_get_a_list_of_missing_packages(tmp_path):
     sandbox = Sandbox(tmp_path, ("python", "pip"))
     for name in ("g++", "ninja", "pkg-config"):
         sandbox.add_command(name, "false" if name == "pkg-config" else "true")
@@ -235,7 +235,7 @@ def test_another_system_is_told_each_missing_package_by_name(tmp_path):
     assert sandbox.calls() == []
 
 
-def test_an_interpreter_that_is_no_python_is_named(debian):
+def test_error_names_an_interpreter_that_is_not_python(debian):
     debian.add_command("python", "false")
     done = debian.run()
     assert done.returncode != 0
@@ -316,7 +316,7 @@ def test_a_build_that_was_left_without_torch_is_configured_with_it(with_make):
     assert cmake_calls(configure()) == [WITH_TORCH]
 
 
-def test_a_build_that_is_to_be_without_torch_stays_so(with_make):
+def test_build_without_torch_installs_no_torch(with_make):
     debian, configure = with_make
     (debian.root / "build").mkdir()
     (debian.root / "build" / "build.ninja").write_text("telens_command\n")

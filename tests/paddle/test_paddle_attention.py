@@ -251,7 +251,7 @@ def test_rotary_embedding_takes_cosines_and_sines_or_angles():
             layer(x, rotary_pos_emb=wrong)
 
 
-def test_cross_attention_is_that_of_paddles_operators():
+def test_cross_attention_matches_paddles_operators():
     found = []
     paddle.seed(1)
     options = {"attention_type": "cross", "attn_mask_type": "padding", "num_gqa_groups": 2}
@@ -344,7 +344,7 @@ def test_a_decoder_attends_to_the_encoder():
 
 
 @pytest.mark.parametrize("backend", ["transformer_engine", "paddle"])
-def test_a_decoder_does_not_see_what_its_mask_hides_of_the_encoder(backend):
+def test_decoder_mask_hides_encoder_positions(backend):
     layer = te.TransformerLayer(
         *(32, 64, 4),
         hidden_dropout=0.0,

@@ -122,7 +122,7 @@ def test_every_ready_configuration_runs(tmp_path, name):
     assert telens.open_run(tmp_path) is not None
 
 
-def test_the_ledger_lists_paddles_own_linear_layers_and_says_what_replaces_them(tmp_path):
+def test_ledger_lists_paddle_linear_layers_and_replacements(tmp_path):
     feature = {"PrecisionLedger": {"enabled": True}}
     config = {"all": {"enabled": True, "layers": {"layer_types": "all"}, "telens": feature}}
     with debug.session(config, log_dir=tmp_path):
@@ -150,7 +150,7 @@ def test_a_loss_that_is_a_tensor_of_paddle_is_recorded(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["train", "eval", "no_grad", "with steps"])
-def test_a_training_without_steps_is_told_so_at_its_end(tmp_path, mode):
+def test_training_without_steps_warns_at_its_end(tmp_path, mode):
     layer = te.Linear(16, 16)
     if mode == "eval":
         layer.eval()

@@ -53,7 +53,7 @@ def test_a_watched_sample_has_the_same_losses(tmp_path):
 
 
 @pytest.mark.parametrize("recipe", ["delayed", "fp32"])
-def test_a_resumed_sample_goes_on_with_the_same_losses(tmp_path, recipe):
+def test_resumed_sample_continues_with_the_same_losses(tmp_path, recipe):
     saved = tmp_path / "checkpoint"
     options = ["--steps", 4, "--recipe", recipe]
     whole = sample(tmp_path, *options, "--save", saved, "--save-at", 2)

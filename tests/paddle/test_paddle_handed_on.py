@@ -291,7 +291,7 @@ def test_the_rate_of_attentions_dropout_reaches_it():
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_the_norm_at_the_end_is_that_of_the_output():
+def test_final_norm_normalizes_the_output():
     layer = te.TransformerLayer(32, 64, 4, output_layernorm=True, **no_dropout)
     out = layer(inputs()).numpy()
     np.testing.assert_allclose(out.mean(-1), 0, atol=1e-5)

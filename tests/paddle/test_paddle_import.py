@@ -38,7 +38,7 @@ def test_the_rest_of_the_package_imports_no_paddle():
     assert done.stdout.strip() == "False", done.stderr
 
 
-def test_without_paddle_the_error_says_how_to_install_it():
+def test_error_without_paddle_explains_installation():
     hide = "import importlib.util as u; found = u.find_spec; "
     hide += "u.find_spec = lambda name, *a: None if name == 'paddle' else found(name, *a); "
     done = run(f"import sys; sys.path = {sys.path!r}; {hide}import telens.paddle")

@@ -67,7 +67,7 @@ def train(model, optimizer, steps, in_fp8=True):
 
 
 @pytest.mark.parametrize("in_fp8", [True, False])
-def test_master_weights_keep_what_bf16_would_lose(level_o2, in_fp8):
+def test_master_weights_keep_updates_that_bf16_loses(level_o2, in_fp8):
     # 1e-5 is less than half a last place of most BF16 weights: without master weights they stay.
     model, optimizer = make_model(rate=1e-5)
     before = [each.astype("float32").numpy() for each in model.parameters()]
@@ -109,7 +109,7 @@ def test_a_checkpoint_carries_master_weights(level_o2, tmp_path):
         assert train(resumed, resumed_optimizer, 3) == whole
 
 
-def test_without_an_update_that_takes_bf16_paddle_itself_refuses(monkeypatch, level_o2):
+def test_paddle_rejects_an_update_without_bf16_support(monkeypatch, level_o2):
     """What the stand-in stands for; where this fails, Paddle has got the kernel."""
     monkeypatch.undo()
     model, optimizer = make_model()

@@ -51,7 +51,7 @@ def test_an_unknown_mode_is_refused():
         te.Linear(32, 48, parallel_mode="diagonal")
 
 
-def test_what_ranks_cannot_divide_is_refused():
+def test_sizes_not_divisible_by_ranks_are_rejected():
     with pytest.raises(ValueError, match="divide"):
         te.MultiHeadAttention(48, 3, set_parallel_mode=True, tp_group=TwoRanks())
     with pytest.raises(ValueError, match="ffn_hidden_size"):
@@ -114,7 +114,7 @@ def test_a_group_divides_the_heads_of_attention():
     assert layer(query, key, key).shape == [2, 8, 2, 8]
 
 
-def test_sequence_parallel_ranks_drop_hidden_states_of_their_own(random_states):
+def test_sequence_parallel_ranks_draw_separate_dropout(random_states):
     with pytest.warns(UserWarning, match="local_seed"):
         layer = te.TransformerLayer(
             32, 64, 4, set_parallel_mode=True, sequence_parallel=True, tp_group=TwoRanks()

@@ -20,7 +20,7 @@ def loss_of(layer, x):
 # ---------------------------------------------------------------------- attributes
 
 
-def test_a_weight_has_what_its_attribute_says():
+def test_weight_follows_its_attribute():
     attribute = paddle.ParamAttr(
         name="my_weight",
         initializer=paddle.nn.initializer.Constant(0.5),
@@ -40,7 +40,7 @@ def test_a_weight_has_what_its_attribute_says():
 
 
 @pytest.mark.parametrize("make", [te.Linear, te.LayerNormLinear, te.LayerNormMLP])
-def test_bias_attr_false_is_no_bias(make):
+def test_bias_attr_false_omits_the_bias(make):
     layer = make(16, 16, bias_attr=False)
     assert not [n for n, _ in layer.named_parameters() if n.endswith("bias") and "ln" not in n]
     layer(helpers.randoms(4, 16)).sum().backward()
@@ -55,7 +55,7 @@ def test_a_norms_bias_attr_false_is_zeros_that_are_not_trained():
     assert layer.weight.grad is not None
 
 
-def test_a_bias_has_what_its_attribute_says():
+def test_bias_follows_its_attribute():
     attribute = paddle.ParamAttr(initializer=paddle.nn.initializer.Constant(2.0))
     assert (te.Linear(16, 16, bias_attr=attribute).bias.numpy() == 2).all()
 
@@ -116,7 +116,7 @@ def test_gradients_accumulate_over_backwards():
     np.testing.assert_array_equal(layer.weight.grad.numpy(), once + once)
 
 
-def test_of_two_outputs_one_may_go_unused():
+def test_one_of_two_outputs_may_be_unused():
     layer = te.LayerNormLinear(16, 16, return_layernorm_output=True)
     for used in range(2):
         x = helpers.randoms(4, 16)
@@ -288,7 +288,7 @@ def test_a_layer_that_never_ran_in_fp8_has_an_empty_state():
 
 
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
-def test_copies_have_weights_and_scales_of_their_own(clone):
+def test_copies_have_separate_weights_and_scales(clone):
     layer = te.Linear(16, 16)
     x = helpers.randoms(16, 16)
     for _ in range(3):

@@ -54,7 +54,7 @@ def hidden(*shape):
         ("TransformerLayer", "hidden_states", lambda: te.TransformerLayer(32, 64, 4)(ARRAY)),
     ],
 )
-def test_what_is_no_tensor_of_paddle_is_refused_by_name(owner, name, call):
+def test_non_paddle_tensor_is_rejected(owner, name, call):
     words = rf"^{owner}: {name} must be a paddle.Tensor, not numpy.ndarray; make one with"
     with pytest.raises(TypeError, match=words):
         call()
@@ -69,7 +69,7 @@ def test_other_types_are_refused_too(given):
 
 
 @pytest.mark.parametrize("group", [3, "tp", [0, 1]])
-def test_what_is_no_group_is_refused_by_name(group):
+def test_non_group_argument_is_rejected(group):
     parallel = {"set_parallel_mode": True, "tp_group": group}
     for make in (
         lambda: te.Linear(32, 32, parallel_mode="Column", tp_group=group),
@@ -97,7 +97,7 @@ def test_what_is_no_group_is_refused_by_name(group):
     ],
     ids=["core", "heads", "layer"],
 )
-def test_a_bias_beside_no_bias_is_refused(call):
+def test_bias_with_bias_attr_false_is_rejected(call):
     call(core_attention_bias=None)
     with pytest.raises(ValueError, match="core_attention_bias must be None"):
         call(core_attention_bias=paddle.ones([1, 4, 8, 8]))
@@ -116,7 +116,7 @@ def test_a_bias_beside_no_bias_is_refused(call):
     ids=["attention", "layer", "layer of Paddle's operators"],
 )
 @pytest.mark.parametrize("shape", [[2, 2, 8, 32], [2, 8, 48], [8, 32], [32]])
-def test_hidden_states_of_another_shape_are_told_by_it(layer, shape):
+def test_error_shows_wrong_shape_of_hidden_states(layer, shape):
     name = type(layer).__name__
     with pytest.raises(telens.ShapeError) as error:
         layer(paddle.ones(shape))
@@ -124,7 +124,7 @@ def test_hidden_states_of_another_shape_are_told_by_it(layer, shape):
     assert str(error.value).startswith(words)
 
 
-def test_an_encoders_output_of_another_shape_is_told_by_it():
+def test_error_shows_wrong_shape_of_encoder_output():
     layer = te.MultiHeadAttention(32, 4, attention_type="cross")
     with pytest.raises(telens.ShapeError, match=r"encoder_output has shape \[2, 8, 48\]; expected"):
         layer(hidden(), encoder_output=hidden(2, 8, 48))
@@ -140,7 +140,7 @@ def test_errors_of_unnamed_layers_name_the_class(layer):
 
 
 @pytest.mark.parametrize("backend", ["transformer_engine", "paddle"])
-def test_heads_of_another_shape_or_dtype_are_told_with_the_layout(backend):
+def test_error_for_wrong_heads_shows_the_layout(backend):
     layer = te.DotProductAttention(4, 8, num_gqa_groups=2, backend=backend)
     query, key = hidden(2, 8, 4, 8), hidden(2, 6, 2, 8)
     assert layer(query, key, key).shape == query.shape
@@ -200,7 +200,7 @@ def test_the_state_of_another_layer_is_refused_and_changes_nothing(make_state, w
 
 
 @pytest.mark.parametrize("value", ["abc", 3, None, [[1, 2]]])
-def test_what_is_no_state_is_refused_in_words_of_paddle(value):
+def test_invalid_state_error_uses_paddles_terms(value):
     layer = trained(te.Linear(32, 32))
     words = r"^Linear.set_state_dict: fp8_state must be a list with one tensor of bytes"
     with pytest.raises(telens.UsageError, match=words):
@@ -212,14 +212,14 @@ def test_what_is_no_state_is_refused_in_words_of_paddle(value):
     assert str(error.value).count("to begin with fresh scales") == 1
 
 
-def test_the_state_of_one_gemm_is_refused_by_a_layer_of_two():
+def test_single_gemm_state_is_rejected_by_two_gemm_layer():
     layer = trained(te.LayerNormMLP(32, 32))
     state = layer.state_dict() | {"fp8_state": [state_of(trained(te.Linear(32, 32)))]}
     with pytest.raises(telens.UsageError, match=r"holds the state of 1 layer; expected 2"):
         layer.set_state_dict(state)
 
 
-def test_a_history_of_another_length_is_taken_over_and_follows_the_recipe():
+def test_history_of_another_length_is_adapted_to_the_recipe():
     source, target = trained(te.Linear(32, 32), length=2), trained(te.Linear(32, 32), length=8)
     target.set_state_dict(source.state_dict())
     np.testing.assert_array_equal(state_of(target).numpy(), state_of(source).numpy())

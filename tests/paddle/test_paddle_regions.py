@@ -165,7 +165,7 @@ def test_recompute_takes_functions_and_keywords():
     assert step(model, True, attention_mask=mask) == step(twin, False, attention_mask=mask)
 
 
-def test_recompute_refuses_what_it_cannot_do():
+def test_recompute_rejects_unsupported_arguments():
     with pytest.raises(ValueError, match="use_reentrant"):
         te.recompute(te.Linear(16, 16), helpers.randoms(4, 16), use_reentrant=False)
     with pytest.raises(ValueError, match="function"):

@@ -107,7 +107,7 @@ def test_watching_changes_no_bit(tmp_path):
         assert torch.equal(one, other)
 
 
-def test_each_call_has_rows_of_all_its_tensors(tmp_path):
+def test_each_call_records_rows_for_all_its_tensors(tmp_path):
     model = new_model()
     calls = Counter()
     for name in LAYERS:
@@ -127,7 +127,7 @@ def test_each_call_has_rows_of_all_its_tensors(tmp_path):
     assert rows["up", "weight", 0] == 32 * 16
 
 
-def test_amaxes_are_exact_and_gradients_those_of_one_module(tmp_path):
+def test_amaxes_and_gradients_per_module_are_exact(tmp_path):
     model = new_model()
     seen = {}
 
@@ -262,7 +262,7 @@ def test_names_do_not_depend_on_wrappers(tmp_path):
         assert watch.layers == LAYERS
 
 
-def test_an_error_while_watching_leaves_the_training_alone(tmp_path, monkeypatch):
+def test_error_while_watching_does_not_affect_training(tmp_path, monkeypatch):
     model = new_model()
     losses = train(new_model())
 

@@ -41,7 +41,7 @@ def test_random_cases_match_fp64(first):
                 check(case, expected)
 
 
-def test_a_bias_keeps_its_digits_beside_tensors_in_bf16():
+def test_fp32_bias_keeps_its_digits_with_bf16_tensors():
     heads, seq = 4, 600
     query = torch.zeros(seq, 1, heads, 8, dtype=torch.bfloat16)
     value = torch.zeros(seq, 1, heads, 8, dtype=torch.bfloat16)
@@ -73,7 +73,7 @@ def test_a_bias_keeps_its_digits_under_autocast(checkpoint):
     torch.testing.assert_close(out[:, 0, 0].double(), weights, rtol=2**-7, atol=1e-6)
 
 
-def test_checkpointed_attention_draws_the_same_dropout_and_has_the_same_bits():
+def test_checkpointed_attention_repeats_dropout_and_bits():
     module = te.DotProductAttention(4, 8, attention_dropout=0.5)
 
     def run(checkpoint):
@@ -87,7 +87,7 @@ def test_checkpointed_attention_draws_the_same_dropout_and_has_the_same_bits():
     assert all(map(torch.equal, run(False), run(True)))
 
 
-def test_a_checkpoint_has_the_same_bits_with_what_else_is_learned():
+def test_checkpoint_with_learned_inputs_has_the_same_bits():
     q, k, v = torch.randn(3, 40, 1, 2, 8)
     module = te.DotProductAttention(2, 8, softmax_type="learnable")
     bias = torch.randn(1, 2, 40, 40, requires_grad=True)
@@ -101,7 +101,7 @@ def test_a_checkpoint_has_the_same_bits_with_what_else_is_learned():
     assert torch.equal(nothing, torch.zeros(40, 1, 16))
 
 
-def test_the_largest_score_of_many_queries_and_of_no_sample():
+def test_largest_score_for_many_queries_and_an_empty_batch():
     torch.manual_seed(7)
     module = te.DotProductAttention(2, 8, return_max_logit=True)
     q, k, v = torch.randn(3, 300, 1, 2, 8)

@@ -64,7 +64,7 @@ def switches_during_a_call() -> dict[str, bool]:
         ("ALLOW_NONDETERMINISTIC_ALGO", set()),  # on a CPU all kernels are deterministic
     ],
 )
-def test_a_variable_switches_its_kernels_off_during_the_call_alone(monkeypatch, variable, off):
+def test_variable_disables_kernels_only_during_the_call(monkeypatch, variable, off):
     before = switches_during_a_call()
     monkeypatch.setenv(f"NVTE_{variable}", "0")
     during = switches_during_a_call()
@@ -74,7 +74,7 @@ def test_a_variable_switches_its_kernels_off_during_the_call_alone(monkeypatch, 
     assert switches_during_a_call() == before
 
 
-def test_flash_runs_where_nothing_is_switched_off():
+def test_flash_runs_by_default():
     _, ran = attend()
     assert ran == {FLASH}
 
@@ -87,9 +87,7 @@ def test_a_variable_that_is_1_or_empty_changes_nothing(monkeypatch, value):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_without_flash_math_gives_the_same_within_rounding_and_torchs_switches_are_back(
-    monkeypatch, dtype
-):
+def test_math_matches_flash_and_torchs_switches_are_restored(monkeypatch, dtype):
     expected, _ = attend(dtype)
     monkeypatch.setenv("NVTE_FLASH_ATTN", "0")
     actual, ran = attend(dtype)
@@ -136,7 +134,7 @@ def test_nothing_left_is_an_error_that_names_the_variables(monkeypatch):
     assert torch.backends.cuda.flash_sdp_enabled()
 
 
-def test_a_kernel_that_does_not_take_the_heads_is_an_error_that_says_which_takes_all(monkeypatch):
+def test_unsupported_heads_error_names_a_general_kernel(monkeypatch):
     monkeypatch.setenv("NVTE_UNFUSED_ATTN", "0")
     monkeypatch.setenv("NVTE_FLASH_ATTN", "0")  # a CPU has no fused one
     with pytest.raises(

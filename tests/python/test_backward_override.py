@@ -25,7 +25,7 @@ RECIPES = [Float8CurrentScaling, MXFP8BlockScaling, Float8BlockScaling, NVFP4Blo
 
 
 @pytest.mark.parametrize("recipe", [*RECIPES, CustomRecipe])
-def test_a_backward_in_high_precision_is_the_override_of_both_gemms(recipe):
+def test_high_precision_backward_equals_overriding_both_gemms(recipe):
     required = {}
     if recipe is CustomRecipe:
         required = {"qfactory": lambda role: te.Float8CurrentScalingQuantizer(E4M3, device="cpu")}
@@ -75,9 +75,7 @@ def codes_values(quantizer, tensor):
 )
 @pytest.mark.parametrize("custom", [False, True])
 @pytest.mark.parametrize("is_first_microbatch", [None, True])
-def test_a_dequantized_backward_multiplies_what_fprop_multiplied(
-    recipe, quantizer, custom, is_first_microbatch
-):
+def test_dequantized_backward_uses_fprops_operands(recipe, quantizer, custom, is_first_microbatch):
     torch.manual_seed(1)
     make = recipe if not custom else lambda **kw: CustomRecipe(lambda role: quantizer(), **kw)
     layer = te.Linear(64, 96, device="cpu")
@@ -99,7 +97,7 @@ def test_a_dequantized_backward_multiplies_what_fprop_multiplied(
 
 
 @pytest.mark.parametrize("recipe", [Float8BlockScaling, NVFP4BlockScaling])
-def test_a_dequantized_backward_is_one_in_high_precision_of_values_that_casts_keep(recipe):
+def test_dequantized_backward_is_exact_for_representable_values(recipe):
     def gradients(override, x, weight):
         layer = te.Linear(128, 128, device="cpu", bias=False)
         with torch.no_grad():
@@ -137,7 +135,7 @@ WATCHING = config_of("LogTensorStats", "transformer_engine", tensors=["activatio
 
 @pytest.mark.parametrize("recipe", [Float8CurrentScaling, MXFP8BlockScaling])
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_dequantized_backward_is_the_same_watched_recomputed_and_cached(tmp_path, name, recipe):
+def test_dequantized_backward_is_equal_watched_or_cached(tmp_path, name, recipe):
     make, call = LAYERS[name]
     torch.manual_seed(4)
     module = make()
@@ -166,7 +164,7 @@ def test_a_dequantized_backward_is_the_same_watched_recomputed_and_cached(tmp_pa
         assert all(map(torch.equal, each, plain)), way
 
 
-def test_a_dequantized_grouped_linear_has_the_gradients_of_its_linear_layers():
+def test_dequantized_grouped_linear_matches_linear_layers():
     torch.manual_seed(5)
     grouped, single = te.GroupedLinear(2, 128, 128), te.Linear(128, 128)
     x, grad = torch.randn(2, 128, 128)
@@ -183,7 +181,7 @@ def test_a_dequantized_grouped_linear_has_the_gradients_of_its_linear_layers():
     assert torch.equal(grouped.weight1.grad, single.weight.grad)
 
 
-def test_a_cache_without_the_backwards_operand_is_not_used_for_a_dequantized_backward():
+def test_dequantized_backward_ignores_an_unsuitable_cache():
     torch.manual_seed(1)
     layer = te.Linear(64, 64, device="cpu")
     x = torch.randn(32, 64, requires_grad=True)
@@ -207,7 +205,7 @@ def test_a_cache_without_the_backwards_operand_is_not_used_for_a_dequantized_bac
         ("dequantized", "codes .* clipped; use a recipe .* such as Float8CurrentScaling, or"),
     ],
 )
-def test_delayed_scaling_has_no_backward_in_high_precision(override, reason):
+def test_delayed_scaling_rejects_high_precision_backward(override, reason):
     message = f"backward_override='{override}' does not go with delayed scaling, whose {reason}"
     with pytest.raises(telens.UsageError, match=message):
         DelayedScaling(backward_override=override)

@@ -75,7 +75,7 @@ def spread(tensors, gradient):
     [(4, "no_mask", Format.E4M3), (2, "causal", Format.HYBRID), (1, "causal", Format.E4M3)],
 )
 @pytest.mark.parametrize("dtype", HALF_ULP, ids=str)
-def test_each_product_multiplies_blocks_along_what_it_adds_over(dtype, groups, mask, fp8_format):
+def test_products_use_blocks_along_the_summed_dimension(dtype, groups, mask, fp8_format):
     tensors, gradient = spread(*drawn(1, dtype, groups=groups, **RAGGED))
     recipe = MXFP8BlockScaling(fp8_dpa=True, fp8_format=fp8_format)
     made = run(attention_of(tensors, attn_mask_type=mask), recipe, tensors, gradient)
@@ -94,7 +94,7 @@ def test_blocks_of_scores_cut_no_block_of_codes(of_block):
     check(made, tensors, gradient, torch.float32)
 
 
-def test_bias_sink_and_padding_are_those_of_the_scores():
+def test_bias_sink_and_padding_apply_to_scores():
     tensors, gradient = drawn(3, torch.float32, size=32, queries=40, keys=40)
     attention, bias, made, scores = run_with_bias_sink_and_padding(RECIPE, tensors, gradient)
     expected, _ = check(made, tensors, gradient, torch.float32, **scores)
@@ -107,7 +107,7 @@ def test_bias_sink_and_padding_are_those_of_the_scores():
     assert np.allclose(found, expected.sink, rtol=1e-4, atol=1e-8)
 
 
-def test_dropout_leaves_out_weights_of_the_softmax_and_their_gradients():
+def test_dropout_drops_softmax_weights_and_their_gradients():
     tensors, gradient = drawn(4, torch.float32, size=32, queries=32, keys=32)
     attention = attention_of(tensors, attention_dropout=0.25)
     # An output for each key: 0 where its weight was dropped.
@@ -151,7 +151,7 @@ def test_nothing_has_an_empty_output_or_none_and_its_gradients(sizes):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_is_not_finite_is_seen_in_its_blocks_alone(bad):
+def test_non_finite_values_affect_only_their_blocks(bad):
     tensors, gradient = drawn(8, torch.float32, size=64, keys=64)
     plain = run(attention_of(tensors), RECIPE, tensors, gradient)
     tensors[2][0, 3, 0, 0] = bad
@@ -164,7 +164,7 @@ def test_what_is_not_finite_is_seen_in_its_blocks_alone(bad):
         assert torch.equal(ours[1], before[1])
 
 
-def test_scores_and_the_largest_of_them_are_those_of_the_codes():
+def test_scores_and_their_maximum_use_the_codes():
     tensors, gradient = drawn(9, torch.float32, groups=2, size=32)
     attention = attention_of(tensors, return_max_logit=True)
     with te.autocast(recipe=RECIPE):

@@ -98,7 +98,7 @@ def test_the_difference_of_two_copies_is_its_definition(telens_ops, kind, shape,
 
 @pytest.mark.parametrize("kind", ["mxfp8", "blocks", "squares", "nvfp4"])
 @pytest.mark.parametrize("shape", [(0, 64), (64, 0)])
-def test_of_an_empty_matrix_there_is_nothing(telens_ops, kind, shape):
+def test_empty_matrix_gives_nothing(telens_ops, kind, shape):
     rowwise, columnwise, element, mode = quantized(telens_ops, kind, torch.zeros(shape))
     assert telens_ops.block_cast_errors(torch.zeros(shape), *rowwise, element, mode).numel() == 0
     words = telens_ops.block_copies_difference(*rowwise, *columnwise, element, mode, None)

@@ -52,7 +52,7 @@ MASKED = {
 
 
 @pytest.mark.parametrize("way", [*MASKED, "fp8", "statistics"])
-def test_no_matrix_of_all_scores_stands_in_memory(way, tmp_path):
+def test_full_score_matrix_is_never_allocated(way, tmp_path):
     options, arguments = MASKED["everything at once" if way in ("fp8", "statistics") else way]
     options = {"qkv_format": "bshd", **options}
     attention = te.DotProductAttention(GROUPS, SIZE, **options)
@@ -125,7 +125,7 @@ def test_dropout_is_the_same_in_blocks_of_any_size(probability):
     assert abs(1 - kept.double().mean().item() - probability) <= bound
 
 
-def test_choices_are_those_of_philox():
+def test_dropout_choices_match_philox():
     # Vectors of Random123 (kat_vectors, philox4x32 of 7 rounds): counter and key 0, all bits 1.
     for place, seed, words in [
         ([0, 0, 0, 0], 0, [0x5F6FB709, 0x0D893F64, 0x4F121F81, 0x4F730A48]),
@@ -141,7 +141,7 @@ def test_choices_are_those_of_philox():
                 assert expected[words.index(word)] == kept
 
 
-def test_gradients_are_those_of_finite_differences():
+def test_gradients_match_finite_differences():
     tensors = [torch.randn(1, 5, n, 3, dtype=torch.float64, requires_grad=True) for n in (4, 2, 2)]
     bias = torch.randn(1, 4, 5, 5, dtype=torch.float64, requires_grad=True)
     slopes = torch.rand(4, requires_grad=True)
@@ -173,7 +173,7 @@ def test_gradients_are_those_of_finite_differences():
 
 
 @pytest.mark.parametrize("mask", ["padding", "padding_causal", "padding_causal_bottom_right"])
-def test_padding_may_lie_anywhere(mask):
+def test_padding_may_be_anywhere(mask):
     """The range of keys that a block reads goes by a sample's own positions."""
     torch.manual_seed(3)
     hidden = torch.zeros(2, 1, 1, 30, dtype=torch.bool)

@@ -52,7 +52,7 @@ def test_a_region_that_an_exception_leaves_updates_no_scale():
     assert get_state(layer)[1][1, 0] == 5
 
 
-def test_a_region_that_an_exception_leaves_is_no_longer_there():
+def test_exception_ends_the_region():
     layer = make_layer()
     with autocast():
         with pytest.raises(OwnError), autocast(enabled=False):
@@ -77,5 +77,5 @@ def one_rank_raises(rank: int) -> None:
     assert get_state(layer)[1][1, 0] == 3
 
 
-def test_a_rank_sees_its_own_error_at_once_and_its_group_stays_in_step():
+def test_error_is_raised_at_once_and_ranks_stay_in_step():
     run_ranks(one_rank_raises)

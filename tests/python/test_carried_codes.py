@@ -75,7 +75,7 @@ def test_the_next_layer_takes_the_codes_of_an_output_without_a_cast():
     assert_is_product(second.weight.grad, codes.dequantize().t(), out.dequantize().detach())
 
 
-def test_the_layer_before_takes_the_codes_of_a_gradient_without_a_cast():
+def test_previous_layer_reuses_gradient_codes():
     first, second = make_layers()
     x, recipe = make_input(), DelayedScaling()
     primed((first, second), x, recipe)
@@ -101,7 +101,7 @@ def test_the_layer_before_takes_the_codes_of_a_gradient_without_a_cast():
 
 
 @pytest.mark.parametrize("recipe", BLOCKS, ids=lambda recipe: recipe.__name__)
-def test_wgrad_takes_the_copy_of_the_columns_that_the_layer_before_made(recipe):
+def test_wgrad_reuses_the_columnwise_copy_of_the_gradient(recipe):
     if recipe is NVFP4BlockScaling:  # by chance no two casts are the same
         recipe = NVFP4BlockScaling(disable_rht=True, disable_stochastic_rounding=True)
     else:
@@ -132,7 +132,7 @@ def columns_of(storage) -> torch.Tensor:
     return copy.dequantize(torch.float32)
 
 
-def test_gradients_pass_an_output_in_fp8_as_they_came():
+def test_gradients_through_an_fp8_output_are_unchanged():
     first, second = make_layers()
     x, recipe = make_input(4, 16, 128), Float8CurrentScaling()
     with te.autocast(recipe=recipe):
@@ -181,7 +181,7 @@ TAKERS = {
 
 
 @pytest.mark.parametrize("taker", TAKERS)
-def test_what_cannot_take_the_codes_takes_their_values(taker):
+def test_consumers_without_code_support_use_values(taker):
     make, recipe = TAKERS[taker]
     torch.manual_seed(1)
     first, second = te.Linear(128, 128, params_dtype=torch.bfloat16), make()
@@ -215,7 +215,7 @@ def test_a_copy_that_is_missing_is_made_of_the_one_that_came():
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
-def test_an_output_that_was_changed_in_place_is_what_it_was_changed_to():
+def test_in_place_change_of_an_output_invalidates_its_codes():
     first, second = make_layers()
     recipe = Float8CurrentScaling()
     with te.autocast(recipe=recipe):
@@ -233,7 +233,7 @@ def test_an_output_that_was_changed_in_place_is_what_it_was_changed_to():
         result.sum().backward()
 
 
-def test_a_gradient_that_a_hook_changed_in_place_is_cast_anew():
+def test_gradient_changed_by_a_hook_is_cast_again():
     x, recipe = make_input(), Float8CurrentScaling()
 
     def gradients(hook, **options) -> list[torch.Tensor]:
@@ -302,7 +302,7 @@ def test_features_that_alter_are_given_the_values(tmp_path, feature):
         assert torch.equal(of_codes[0], of_values[0])
 
 
-def test_the_ledger_says_what_the_codes_are(tmp_path, build_folder):
+def test_ledger_describes_the_codes(tmp_path, build_folder):
     config = section({"PrecisionLedger": {"enabled": True}}, namespace="telens")
     watch(config, tmp_path)
     listed = subprocess.run(

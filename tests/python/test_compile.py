@@ -27,7 +27,7 @@ class Model(torch.nn.Module):
         return self.head(y) * 2
 
 
-def test_a_compiled_model_computes_the_bits_of_eager_mode_around_a_graph_break():
+def test_compiled_model_matches_eager_bits_with_graph_breaks():
     model, x = Model(), torch.randn(16, 2, 32)
     counter = CompileCounter()
     compiled = torch.compile(model, backend=counter)
@@ -45,7 +45,7 @@ def test_hooks_inside_a_compiled_model_run_as_in_eager_mode():
     assert len(seen) == 2
 
 
-def test_fullgraph_is_an_error_that_says_what_to_do():
+def test_fullgraph_error_suggests_a_fix():
     compiled = torch.compile(Model(), backend="eager", fullgraph=True)
     with pytest.raises(torch._dynamo.exc.Unsupported, match="compile without fullgraph"):
         compiled(torch.randn(16, 2, 32))

@@ -314,7 +314,7 @@ def test_layers_shared_by_4_ranks_in_two_levels_are_the_whole_ones():
     run_ranks(four_ranks, world_size=4)
 
 
-def test_a_packed_batch_is_padded_and_divided_as_transformer_engine_does():
+def test_packed_batch_is_divided_like_transformer_engine():
     """Lengths 6, 8, 7, 15 become 8, 8, 8, 16 for 4 ranks: the positions that it documents."""
     cu_seqlens = torch.tensor([0, 6, 14, 21, 36], dtype=torch.int32)
     ids, labels = torch.arange(100, 136), torch.arange(200, 236)
@@ -338,7 +338,7 @@ def test_a_packed_batch_is_padded_and_divided_as_transformer_engine_does():
     assert row[1] is None
 
 
-def test_batches_of_one_length_are_divided_along_the_sequence():
+def test_equal_length_batches_are_divided_along_the_sequence():
     x = torch.arange(16).view(2, 8)
     for layout, tensor in (("bshd", x), ("sbhd", x.T)):
         own, _, positions = get_batch_on_this_cp_rank(
@@ -349,13 +349,13 @@ def test_batches_of_one_length_are_divided_along_the_sequence():
         assert positions.tolist() == [0, 1, 6, 7]
 
 
-def test_a_sequence_without_tokens_has_no_part():
+def test_sequence_without_tokens_gets_no_part():
     sums = torch.tensor([0, 0, 8, 8])
     own, _, _ = get_batch_on_this_cp_rank(sums, torch.arange(8), None, None, cp_rank=1, cp_size=2)
     assert own.tolist() == [2, 3, 4, 5]
 
 
-def test_what_cannot_be_divided_is_refused():
+def test_indivisible_sizes_are_rejected():
     odd = torch.tensor([0, 6])
     with pytest.raises(telens.ShapeError, match="has 6 tokens; 2 ranks divide multiples of 4: pad"):
         get_batch_on_this_cp_rank(odd, torch.arange(6), None, None, cp_rank=0, cp_size=2)

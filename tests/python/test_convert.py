@@ -59,7 +59,7 @@ def test_a_filter_chooses_by_module_and_name():
     assert type(model[2][1]) is te.Linear
 
 
-def test_subclasses_are_left_alone_and_a_single_module_is_returned_converted():
+def test_subclasses_are_unchanged_and_a_single_module_is_converted():
     class Custom(torch.nn.Linear):
         def forward(self, x):
             return super().forward(x) * 2
@@ -78,7 +78,7 @@ def test_hooks_and_evaluation_mode_move_along():
 
 
 @pytest.mark.parametrize("padded", [False, True])
-def test_an_encoder_layer_in_evaluation_runs_the_modules_and_not_torchs_fused_kernel(padded):
+def test_encoder_layer_in_eval_skips_torchs_fused_kernel(padded):
     torch.manual_seed(1)
     layer = torch.nn.TransformerEncoderLayer(32, 2, 64, dropout=0, batch_first=True)
     model = te.convert(torch.nn.TransformerEncoder(layer, 2)).eval()
@@ -123,7 +123,7 @@ def test_double_precision_is_taken_by_all_three():
     assert torch.autograd.gradcheck(model, (x,))
 
 
-def test_a_module_that_stands_in_two_places_stays_one():
+def test_shared_module_stays_shared():
     shared = torch.nn.Linear(16, 16)
     model = te.convert(torch.nn.ModuleDict({"a": shared, "b": shared}))
     assert model["a"] is model["b"]
@@ -253,7 +253,7 @@ NORMS = {
 
 @pytest.mark.parametrize("name", NORMS)
 @pytest.mark.parametrize("eps", [1e-6, 1e-2])
-def test_norms_of_transformers_are_told_by_what_they_compute(name, eps):
+def test_transformers_norms_are_recognized_by_their_formula(name, eps):
     norm_class, zero_centered = NORMS[name]
     torch.manual_seed(1)
     norm = norm_class(32, eps=eps)
@@ -317,7 +317,7 @@ def test_output_heads_stay_and_the_report_says_why(capsys):
     assert "telens.convert: left lm_head (Linear): an output head" in printed
 
 
-def test_a_head_with_a_weight_of_its_own_stays_too_and_a_filter_takes_it():
+def test_untied_head_is_unchanged_unless_a_filter_selects_it():
     llama = transformers.AutoModelForCausalLM.from_config(CONFIGS["llama"]())
     assert type(te.convert(llama).lm_head) is torch.nn.Linear
     assert "get_output_embeddings() returns it" in te.conversion_report(llama).left[0].reason
@@ -325,7 +325,7 @@ def test_a_head_with_a_weight_of_its_own_stays_too_and_a_filter_takes_it():
     assert type(llama.lm_head) is te.Linear
 
 
-def test_the_report_names_what_else_multiplies_and_what_the_filter_left():
+def test_report_lists_other_and_filtered_modules():
     class Experts(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -344,7 +344,7 @@ def test_the_report_names_what_else_multiplies_and_what_the_filter_left():
     assert reasons["fc"] == "filter"
 
 
-def test_what_was_not_converted_has_no_report_and_what_is_no_module_is_refused():
+def test_report_requires_a_converted_module():
     with pytest.raises(telens.UsageError, match="this Linear was not given to"):
         te.conversion_report(torch.nn.Linear(16, 16))
     with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, not str"):
@@ -373,7 +373,7 @@ def fp8_step(model: torch.nn.Module, seed: int = 1) -> float:
     return loss.item()
 
 
-def test_what_never_ran_in_fp8_is_saved_with_the_keys_of_the_plain_model(tmp_path):
+def test_model_that_never_ran_fp8_saves_plain_keys(tmp_path):
     model = gpt2()
     names = set(model.state_dict())
     te.convert(model).save_pretrained(tmp_path)
@@ -382,7 +382,7 @@ def test_what_never_ran_in_fp8_is_saved_with_the_keys_of_the_plain_model(tmp_pat
     assert set(model.state_dict()) == names
 
 
-def test_a_history_that_from_pretrained_leaves_out_is_told_and_can_be_restored(tmp_path):
+def test_warns_if_from_pretrained_drops_histories(tmp_path):
     model = te.convert(gpt2())
     for seed in range(3):
         fp8_step(model, seed)
@@ -408,7 +408,7 @@ def memory_of_its_own() -> int:
 STATE = torch.arange(4, dtype=torch.uint8)
 
 
-def test_to_look_for_histories_in_a_checkpoint_reads_none_of_its_weights(tmp_path):
+def test_searching_histories_reads_no_weights(tmp_path):
     weights = torch.ones(2**24)  # 64 MiB
     torch.save({"fc.weight": weights, "fc._extra_state": STATE}, tmp_path / "pytorch_model.bin")
     before = memory_of_its_own()
@@ -428,7 +428,7 @@ def test_histories_in_a_checkpoint_of_torchs_first_format_are_found(tmp_path):
     assert torch.equal(found, STATE)
 
 
-def test_load_fp8_state_refuses_what_it_cannot_use(tmp_path):
+def test_load_fp8_state_rejects_unusable_checkpoints(tmp_path):
     model = te.convert(gpt2())
     with pytest.raises(telens.UsageError, match="is no checkpoint: expected a file, or a folder"):
         te.load_fp8_state(model, tmp_path)
@@ -461,7 +461,7 @@ def make(name: str) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("name", LORA_TARGETS)
-def test_lora_of_peft_trains_a_converted_model_and_merges_into_its_weights(name):
+def test_peft_lora_trains_and_merges_into_a_converted_model(name):
     model = lora(te.convert(make(name)), LORA_TARGETS[name], fan_in_fan_out=name == "gpt2")
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
     losses = []

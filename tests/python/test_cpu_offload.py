@@ -75,7 +75,7 @@ def test_places_are_free_when_the_schedule_says():
     assert lived == [[], [0], [0, 1], [1, 2]]
 
 
-def test_ways_back_begin_in_the_backward_of_the_layer_that_the_schedule_says():
+def test_copies_back_start_in_the_scheduled_layer():
     _, out, _ = run(4, *get_cpu_offload_context(True, 2, 4))
     order.clear()
     out.sum().backward()
@@ -145,7 +145,7 @@ def test_parameters_small_and_marked_tensors_stay():
     assert order == []
 
 
-def test_a_context_tells_whether_a_forward_is_inside():
+def test_context_knows_whether_a_forward_is_inside():
     context, _ = get_cpu_offload_context(True, 1, 2)
     assert not context.inside_context
     with context:
@@ -155,7 +155,7 @@ def test_a_context_tells_whether_a_forward_is_inside():
     assert not context.inside_context
 
 
-def test_a_tensor_with_gaps_stays_with_a_warning_and_a_transposed_one_moves():
+def test_tensor_with_gaps_stays_and_a_transposed_one_moves():
     context, _ = get_cpu_offload_context(True, 1, 2)
     x = torch.rand(WIDE, 2 * WIDE, requires_grad=True)
     with context, pytest.warns(UserWarning, match="has gaps between its elements and stays"):
@@ -169,7 +169,7 @@ def test_a_tensor_with_gaps_stays_with_a_warning_and_a_transposed_one_moves():
     assert torch.equal(x.grad, expected)
 
 
-def test_what_is_saved_twice_moves_once():
+def test_tensor_saved_twice_moves_once():
     context, _ = get_cpu_offload_context(True, 1, 2)
     x = torch.ones(WIDE, WIDE, requires_grad=True) * 1
     with context:
@@ -191,7 +191,7 @@ def test_switched_off_it_does_nothing():
     assert synchronize(out) is out
 
 
-def test_what_cannot_be_is_an_error_by_name(tmp_path):
+def test_invalid_options_are_rejected(tmp_path):
     for arguments, message in (
         ({"num_layers": 4, "model_layers": 4}, "num_layers is 4; expected at most 3"),
         ({"offload_activations": False}, "offload_activations must be True"),

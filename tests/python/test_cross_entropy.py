@@ -35,7 +35,7 @@ def expected(logits, target, smoothing, reduction):
 @pytest.mark.parametrize("smoothing", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("reduce_loss", [False, True])
 @pytest.mark.parametrize("block", [1, 1 << 22])
-def test_losses_and_gradients_are_those_of_torch(monkeypatch, dtype, smoothing, reduce_loss, block):
+def test_losses_and_gradients_match_torch(monkeypatch, dtype, smoothing, reduce_loss, block):
     monkeypatch.setattr(cross_entropy, "_BLOCK", block)
     logits, target = drawn(dtype)
     wanted, wanted_grad = expected(logits, target, smoothing, "mean" if reduce_loss else "none")
@@ -54,7 +54,7 @@ def test_losses_and_gradients_are_those_of_torch(monkeypatch, dtype, smoothing, 
     assert torch.equal(x.detach(), logits), "the logits stay"
 
 
-def test_gradients_are_those_of_finite_differences():
+def test_gradients_match_finite_differences():
     logits, target = drawn(torch.float64)
 
     def smoothed(x):
@@ -103,7 +103,7 @@ def test_large_logits_and_no_rows():
         ({"inp": torch.zeros(1, 2, 4, dtype=torch.int64)}, "inp must be floating-point logits"),
     ],
 )
-def test_what_does_not_fit_is_named(arguments, message):
+def test_invalid_arguments_are_rejected(arguments, message):
     fitting = {"inp": torch.zeros(1, 2, 4), "target": torch.zeros(1, 2, dtype=torch.int64)}
     with pytest.raises(telens.UsageError, match=message):
         te.parallel_cross_entropy(**(fitting | arguments))

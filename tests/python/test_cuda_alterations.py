@@ -94,7 +94,7 @@ def dumped(device, recipe, folder) -> dict[str, dict[str, numpy.ndarray]]:
 
 
 @pytest.mark.parametrize("recipe", ["delayed", "current", "MXFP8", "128-blocks", "NVFP4"])
-def test_dumped_values_codes_and_scales_are_those_of_the_cpu(recipe, tmp_path):
+def test_dumped_values_codes_and_scales_match_cpu(recipe, tmp_path):
     ours, theirs = (
         dumped(device, recipe, tmp_path / name) for device, name in ((DEVICE, "a"), ("cpu", "b"))
     )
@@ -111,7 +111,7 @@ def test_dumped_values_codes_and_scales_are_those_of_the_cpu(recipe, tmp_path):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="copies of a GPU's memory")
-def test_offloaded_activations_leave_the_gpu_and_come_back_with_their_bits():
+def test_offloaded_activations_return_with_unchanged_bits():
     layers = torch.nn.ModuleList(build("LayerNormMLP", "cuda") for _ in range(4))
 
     def run(enabled):
@@ -160,7 +160,7 @@ def test_offloaded_activations_have_the_bits_of_kept_ones():
 
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
-def test_numbers_of_optimizers_are_those_of_the_cpu(kind, tmp_path):
+def test_optimizer_numbers_match_cpu(kind, tmp_path):
     def recorded(device, folder):
         layer = build("Linear", device, torch.float32)
         optimizer = kind(layer.parameters(), lr=2**-8)

@@ -31,7 +31,7 @@ def test_random_cases_match_fp64(first):
 
 
 @pytest.mark.parametrize("first", range(CASES, CASES + 50, 25))
-def test_drawn_cases_in_bf16_are_those_of_fp64_within_its_roundings(first):
+def test_random_bf16_cases_match_fp64_within_rounding(first):
     """Kernels of BF16 round weights and the gradients of scores, by 2^-9 each."""
     for number in range(first, first + 25):
         case = Case(number)
@@ -58,7 +58,7 @@ def test_gradients_of_functions_of_scores_are_those_that_are_given():
     test_score_mod.test_errors_of_the_function_reach_the_caller_forward_and_backward()
 
 
-def test_statistics_of_scores_are_those_of_fp64(ops):
+def test_score_statistics_match_fp64(ops):
     there = SimpleNamespace(
         attention_statistics=lambda *a: ops.attention_statistics(*moved(a)).cpu()
     )
@@ -89,7 +89,7 @@ def test_fp8_under_delayed_scales_is_the_formulas(dtype):
 )
 @pytest.mark.parametrize("dtype", test_fp8_attention.HALF_ULP, ids=str)
 def test_fp8_in_blocks_is_the_formulas(dtype, groups, mask, fp8_format):
-    test_block_attention.test_each_product_multiplies_blocks_along_what_it_adds_over(
+    test_block_attention.test_products_use_blocks_along_the_summed_dimension(
         dtype, groups, mask, fp8_format
     )
 
@@ -101,7 +101,7 @@ def test_fp8_takes_biases_sinks_paddings_and_packed_sequences(of):
 
 
 def test_dropout_of_fp8_leaves_out_weights_and_their_gradients():
-    test_block_attention.test_dropout_leaves_out_weights_of_the_softmax_and_their_gradients()
+    test_block_attention.test_dropout_drops_softmax_weights_and_their_gradients()
 
 
 RECIPES = {
@@ -114,7 +114,7 @@ KEYS, HEADS, SAMPLES = 32, 4, 8
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_dropout_keeps_its_share_of_weights_and_draws_anew(recipe):
+def test_dropout_keeps_its_share_and_draws_again_in_each_call(recipe):
     """Queries of zero weigh all keys alike, and values of one key each show every weight."""
     zeros = torch.zeros(SAMPLES, KEYS, HEADS, KEYS)
     values = torch.eye(KEYS).expand(SAMPLES, HEADS, KEYS, KEYS).transpose(1, 2).contiguous()

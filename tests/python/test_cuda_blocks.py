@@ -61,7 +61,7 @@ def transforms_of(x, squares: bool) -> list:
 @pytest.mark.parametrize("dtype", HIGH_PRECISION)
 @pytest.mark.parametrize("shape", BLOCK_SHAPES)
 @pytest.mark.parametrize("squares", [False, True])
-def test_fp8_blocks_are_those_of_the_cpu(ops, dtype, shape, squares):
+def test_fp8_blocks_match_cpu(ops, dtype, shape, squares):
     x = block_matrix(shape, dtype)
     for format_id in FORMATS.values():
         for rounding in range(3):
@@ -78,7 +78,7 @@ def test_fp8_blocks_are_those_of_the_cpu(ops, dtype, shape, squares):
 @pytest.mark.parametrize("shape", BLOCK_SHAPES)
 @pytest.mark.parametrize("squares", [False, True])
 @pytest.mark.parametrize("infinities", [False, True])
-def test_nvfp4_blocks_are_those_of_the_cpu(ops, dtype, shape, squares, infinities):
+def test_nvfp4_blocks_match_cpu(ops, dtype, shape, squares, infinities):
     x = block_matrix(shape, dtype, infinities)
     for signs in transforms_of(x, squares):
         for chance in (None, RANDOM_STATE):
@@ -94,7 +94,7 @@ def assert_tensor_scales_scale(copies, x, infinities: bool) -> None:
 
 @pytest.mark.parametrize("dtype", HIGH_PRECISION)
 @pytest.mark.parametrize("orientations", ["rowwise", "columnwise"])
-def test_blocks_of_one_orientation_alone_are_those_of_the_cpu(ops, dtype, orientations):
+def test_single_orientation_blocks_match_cpu(ops, dtype, orientations):
     asked = ORIENTATIONS[orientations]
     x = block_matrix((80, 264), dtype, infinities=False)
     for operator, arguments in block_quantizations(ops, x, asked):
@@ -106,7 +106,7 @@ def test_blocks_of_one_orientation_alone_are_those_of_the_cpu(ops, dtype, orient
 @pytest.mark.parametrize("dtype", HIGH_PRECISION)
 @pytest.mark.parametrize("squares", [False, True])
 @pytest.mark.parametrize("orientations", ORIENTATIONS)
-def test_nvfp4_scales_of_given_amaxes_are_those_of_the_cpu(ops, dtype, squares, orientations):
+def test_nvfp4_scales_for_given_amaxes_match_cpu(ops, dtype, squares, orientations):
     """The columnwise amax is for what is not quantized together with the rowwise orientation."""
     rowwise, columnwise = ORIENTATIONS[orientations]
     x = block_matrix((80, 264), dtype, infinities=False)
@@ -127,7 +127,7 @@ def test_nvfp4_scales_of_given_amaxes_are_those_of_the_cpu(ops, dtype, squares, 
 @pytest.mark.parametrize("shape", BLOCK_SHAPES)
 @pytest.mark.parametrize("squares", [False, True])
 @pytest.mark.parametrize("orientations", ORIENTATIONS)
-def test_blocks_of_four_over_six_are_those_of_the_cpu(ops, dtype, shape, squares, orientations):
+def test_four_over_six_blocks_match_cpu(ops, dtype, shape, squares, orientations):
     for infinities in (False, True):
         x = block_matrix(shape, dtype, infinities)
         for squared_error, largest_scale in ((False, 256.0), (True, 448.0)):
@@ -150,7 +150,7 @@ VIEWS = {"transposed": lambda t: t.t(), "columns": lambda t: t[:, 1:], "misalign
 
 @pytest.mark.parametrize("dtype", HIGH_PRECISION)
 @pytest.mark.parametrize("view", VIEWS)
-def test_blocks_of_views_that_are_strided_or_misaligned_are_those_of_the_cpu(ops, dtype, view):
+def test_blocks_of_strided_and_misaligned_views_match_cpu(ops, dtype, view):
     x = block_matrix((80, 272), dtype, infinities=False)
     for operator, arguments in block_quantizations(ops, VIEWS[view](x), (True, True)):
         copies_on_both(operator, x, arguments, VIEWS[view])
@@ -159,7 +159,7 @@ def test_blocks_of_views_that_are_strided_or_misaligned_are_those_of_the_cpu(ops
 @pytest.mark.parametrize("dtype", HIGH_PRECISION)
 @pytest.mark.parametrize("shape", BLOCK_SHAPES)
 @pytest.mark.parametrize("infinities", [False, True])
-def test_values_of_blocks_are_those_of_the_cpu(ops, dtype, shape, infinities):
+def test_values_of_blocks_match_cpu(ops, dtype, shape, infinities):
     x = block_matrix(shape, dtype, infinities)
     rowwise, columnwise = slice(0, 2), slice(2, 4)
     copies = [
@@ -179,7 +179,7 @@ def test_values_of_blocks_are_those_of_the_cpu(ops, dtype, shape, infinities):
 
 
 @pytest.mark.parametrize("dtype", HIGH_PRECISION)
-def test_hadamard_transforms_are_those_of_the_cpu(ops, dtype):
+def test_hadamard_transforms_match_cpu(ops, dtype):
     """Sums that overflow or meet a NaN are NaN on both, with bits that nobody promises."""
     for shape, infinities in itertools.product(((256, 384), (16, 71)), (False, True)):
         x = block_matrix(shape, dtype, infinities)

@@ -105,9 +105,7 @@ def limited_library(cuda_library, tool, targets) -> Path:
     return cuda_library
 
 
-def test_library_has_machine_code_for_hopper_and_blackwell_and_ptx_for_newer_cards(
-    cuda_library, tool, targets
-):
+def test_library_has_code_for_hopper_blackwell_and_newer_cards(cuda_library, tool, targets):
     def listed(option: str) -> str:
         return subprocess.run(
             [tool, option, str(cuda_library)], capture_output=True, text=True, check=True
@@ -135,7 +133,7 @@ def test_every_kernel_is_there(cuda_library, tool, targets):
         assert any(kernel in name for name in names), f"{kernel} is missing"
 
 
-def test_no_kernel_spills_registers_that_has_no_limit_for_it(limited_library, tool):
+def test_kernels_without_a_spill_limit_spill_nothing(limited_library, tool):
     assert not sass_limits.spills(usage_of(tool, limited_library))
 
 
@@ -143,7 +141,7 @@ def test_machine_code_of_hot_kernels_keeps_its_limits(figures):
     assert not sass_limits.faults_of(figures), "\n".join(sass_limits.table(figures))
 
 
-def test_the_documented_figures_of_hot_kernels_are_those_of_their_machine_code(figures):
+def test_documented_figures_of_hot_kernels_match_machine_code(figures):
     page = (ROOT / "docs/internals/performance.md").read_text()
     for line in sass_limits.table(figures):
         assert line in page.splitlines(), "copy what benchmarks/sass_limits.py prints"
@@ -173,9 +171,7 @@ LOAD = "LDG.E.128 R8, desc[UR6][R2.64+0x10]"
         (LOAD, "NOP", 32, 8, "8 bytes of stack, more than 0"),
     ],
 )
-def test_a_kernel_that_falls_behind_a_limit_is_named_with_what_it_takes(
-    second, third, registers, stack, fault
-):
+def test_kernel_over_a_limit_is_named_with_its_figures(second, third, registers, stack, fault):
     limits = (sass_limits.Limit("kernel<BF16>", in_flight=2, registers=32),)
     text = LISTING.format(second=second, third=third)
     code = sass_limits.read_code(text, Usage(registers, stack))
@@ -184,7 +180,7 @@ def test_a_kernel_that_falls_behind_a_limit_is_named_with_what_it_takes(
     assert "no such kernel" in sass_limits.faults_of({}, limits)[0]
 
 
-def test_a_kernel_may_spill_what_its_own_limit_lets_it_and_no_other_may():
+def test_spill_limits_apply_per_kernel():
     limits = (sass_limits.Limit("kernel", in_flight=2, registers=80, stack=24),)
     usage = {"kernel": Usage(80, 24), "other": Usage(40, 0)}
     assert sass_limits.spills(usage, limits) == []

@@ -32,7 +32,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("channels", [8, 4])
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_rotary_embeddings_are_those_of_the_cpu(layout, interleaved, channels, dtype):
+def test_rotary_embeddings_match_cpu(layout, interleaved, channels, dtype):
     options = dict(LAYOUTS[layout])
     x = normal(*options.pop("sizes"), dtype=dtype)
     grad = normal(*x.shape, dtype=dtype, seed=2)
@@ -76,7 +76,7 @@ def test_layers_rotate_packed_and_padded_sequences_as_on_the_cpu(layout, interle
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("smoothing", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("reduce_loss", [False, True])
-def test_cross_entropies_and_their_gradients_are_those_of_fp64(dtype, smoothing, reduce_loss):
+def test_cross_entropies_and_their_gradients_match_fp64(dtype, smoothing, reduce_loss):
     logits, target = test_cross_entropy.drawn(dtype)
     wanted, wanted_grad = test_cross_entropy.expected(
         logits, target, smoothing, "mean" if reduce_loss else "none"
@@ -113,7 +113,7 @@ COMPOSED = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("activation", [*ACTIVATIONS, *COMPOSED])
-def test_layers_of_every_activation_are_those_of_the_cpu(activation, dtype):
+def test_layers_with_every_activation_match_cpu(activation, dtype):
     options = {"activation": activation.split(",")[0], **COMPOSED.get(activation, {})}
     expected = train(build("LayerNormMLP", "cpu", dtype, **options), "cpu", None, dtype)
     actual = train(build("LayerNormMLP", DEVICE, dtype, **options), DEVICE, None, dtype)
@@ -134,7 +134,7 @@ def test_composed_activations_train_under_a_recipe_as_on_the_cpu(activation, rec
 
 @pytest.mark.parametrize("is_paged", [False, True])
 @pytest.mark.parametrize("layout", ["sbhd", "bshd"])
-def test_tokens_from_caches_are_those_of_the_cpu(layout, is_paged):
+def test_tokens_from_caches_match_cpu(layout, is_paged):
     tokens = normal(len(test_inference_params.STEPS), 5, 3, test_inference_params.HIDDEN)
 
     def generated(device):

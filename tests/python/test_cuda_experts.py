@@ -84,7 +84,7 @@ def test_grouped_parameters_train_as_on_the_cpu(recipe):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_rows_with_probabilities_and_padding_are_those_of_the_cpu(dtype):
+def test_rows_with_probabilities_and_padding_match_cpu(dtype):
     chosen, probs = routing()
     generator = torch.Generator().manual_seed(6)
     x = torch.randn(TOKENS, WIDTH, generator=generator).to(dtype)
@@ -119,7 +119,7 @@ def test_sorted_chunks_with_probabilities_have_the_bits_of_the_cpu():
 
 
 @pytest.mark.parametrize("recipe", [None, "delayed", "MXFP8"])
-def test_rows_are_written_where_a_grouped_layer_is_told_to(recipe):
+def test_grouped_layer_writes_rows_into_the_given_output(recipe):
     make = RECIPES.get(recipe, lambda: None)
     x = torch.randn(TOKENS, WIDTH, generator=torch.Generator().manual_seed(8))
     x = x.bfloat16().to(DEVICE)

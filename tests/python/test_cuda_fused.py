@@ -54,7 +54,7 @@ CASTS = ((50.0, 0.0, E4M3, True), (3.0, 1e9, E5M2, True), (50.0, 0.0, E4M3, Fals
 
 @pytest.mark.parametrize("dtype", HIGH_PRECISION)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_norms_cast_to_the_codes_of_what_they_would_store(ops, dtype, shape):
+def test_fused_norm_codes_equal_codes_of_stored_results(ops, dtype, shape):
     x, weight, bias = random(*shape, dtype=dtype), random(shape[1]), random(shape[1])
     for zero_centered in (False, True):
         arguments = (x, weight, bias, 1e-5, zero_centered)
@@ -74,9 +74,7 @@ def test_norms_cast_to_the_codes_of_what_they_would_store(ops, dtype, shape):
 
 @pytest.mark.parametrize("dtype", HIGH_PRECISION)
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations_and_their_gradients_cast_to_the_codes_of_what_they_would_store(
-    ops, dtype, name
-):
+def test_fused_activation_codes_equal_codes_of_stored_results(ops, dtype, name):
     gated = name in GATED.values()
     for rows, columns in SHAPES:
         x = with_specials(random(rows, 2 * columns if gated else columns, dtype=dtype))
@@ -138,7 +136,7 @@ def test_misaligned_and_strided_views_give_the_bits_of_their_copies(ops):
 # More windows than one launch takes.
 @pytest.mark.parametrize("count", [1, 80, 163])
 @pytest.mark.parametrize("algorithm", ["max", "most_recent"])
-def test_windows_of_all_layers_are_updated_as_on_the_cpu(ops, count, algorithm):
+def test_windows_are_updated_as_on_the_cpu(ops, count, algorithm):
     generator = torch.Generator().manual_seed(5)
     histories = [torch.rand(1 + i % 40, 2 + i % 2, generator=generator) for i in range(count)]
     histories[0][0, 0] = math.nan

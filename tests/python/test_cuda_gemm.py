@@ -55,7 +55,7 @@ def test_products_with_fast_accumulation_are_within_its_bound(ops, ways):
 
 
 @pytest.mark.parametrize("ways", WAYS)
-def test_products_are_added_to_what_is_there(ops, ways):
+def test_products_are_added_to_the_output(ops, ways):
     """Not rounded before; also to a view that is not contiguous, and where FP8 does not fit."""
     for m, n, k in ((128, 256, 384), (33, 20, 272)):
         a, b = operands(ops, (m, n, k), WAYS[ways], columnwise=(True, True))
@@ -71,7 +71,7 @@ def test_products_are_added_to_what_is_there(ops, ways):
 
 
 @pytest.mark.parametrize("ways", WAYS)
-def test_products_of_one_description_have_the_same_bits(ops, ways):
+def test_equal_descriptions_give_equal_bits(ops, ways):
     """And whichever way the codes lie: they are brought into one order, and the sum has one."""
     a, b = operands(ops, (256, 128, 512), WAYS[ways])
     out = multiply(ops, a, b, None, torch.bfloat16)
@@ -138,9 +138,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("shape", [(256, 128, 384), (48, 80, 100), (33, 21, 7), (1, 1, 1)])
 @pytest.mark.parametrize("right", LAYOUTS)
 @pytest.mark.parametrize("left", LAYOUTS)
-def test_plain_products_of_any_layout_are_within_the_bound_of_fp32_sums(
-    ops, dtypes, shape, left, right
-):
+def test_plain_products_are_within_the_bound_of_fp32_sums(ops, dtypes, shape, left, right):
     m, n, k = shape
     a, b = torch.randn(m, k).to(dtypes[0]), torch.randn(n, k).to(dtypes[0])
     bias = torch.randn(n).to(dtypes[1])

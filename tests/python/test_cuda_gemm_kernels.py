@@ -67,7 +67,7 @@ def test_the_second_product_of_a_shape_asks_for_no_algorithm(ops, ways):
 
 
 @pytest.mark.parametrize("ways", WAYS)
-def test_what_cublaslt_multiplied_is_what_the_plan_says(ops, ways):
+def test_cublaslt_runs_the_planned_products(ops, ways):
     """By cuBLASLt's own list: codes under their scales, or BF16."""
     if DEVICE != "cuda":
         pytest.skip("the CPU keeps no algorithms")
@@ -80,7 +80,7 @@ def test_what_cublaslt_multiplied_is_what_the_plan_says(ops, ways):
 
 
 @pytest.mark.parametrize("ways", WAYS)
-def test_hopper_multiplies_fp8_and_128_blocks_itself_and_blackwell_all_it_can(ops, ways):
+def test_native_products_on_hopper_and_blackwell(ops, ways):
     """Said outright, so that an expectation that follows the plan cannot hide a wrong plan."""
     card = capability()
     if card not in (HOPPER, BLACKWELL):

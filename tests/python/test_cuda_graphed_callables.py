@@ -58,7 +58,7 @@ def test_weights_are_kept_for_later_microbatches(ops, name):
 
 @pytest.mark.parametrize("main_grad", [False, True], ids=["grad", "main_grad"])
 @pytest.mark.parametrize("flagged", [False, True], ids=["cast", "kept"])
-def test_weights_gradients_have_graphs_of_their_own(ops, flagged, main_grad):
+def test_weight_gradients_have_separate_graphs(ops, flagged, main_grad):
     recipe = cases.RECIPES["delayed"]
     plain, layers = (cases.make_delayed("cuda", DTYPE, main_grad) for _ in range(2))
     expected = cases.train_delayed(plain, recipe, "cuda", DTYPE, flagged)
@@ -88,7 +88,7 @@ def test_replays_on_a_stream_of_the_callers_and_a_reset(ops):
         cases.assert_same([layer(x)], [plain(x)])
 
 
-def test_histories_go_on_and_an_evaluation_leaves_them(ops):
+def test_histories_continue_and_evaluation_keeps_them(ops):
     recipe = cases.RECIPES["delayed"]
     layers, plain = make_layers(), make_layers()
     for each in (layers, plain):
@@ -145,7 +145,7 @@ def test_a_transformer_layer_with_a_mask_as_keyword(ops):
         cases.assert_same(*seen)
 
 
-def test_dropout_draws_anew_in_each_replay(ops):
+def test_dropout_draws_again_in_each_replay(ops):
     module = torch.nn.Dropout(0.5)
     ones = torch.ones(1024, device="cuda")
     torch.cuda.manual_seed(7)
@@ -157,7 +157,7 @@ def test_dropout_draws_anew_in_each_replay(ops):
     assert not torch.equal(found[0], found[1])
 
 
-def test_trackers_draw_what_they_draw_without_graphs(ops):
+def test_trackers_draw_the_same_numbers_as_without_graphs(ops):
     x = torch.ones(512, device="cuda")
     seen = []
     for captured in (False, True):
@@ -175,7 +175,7 @@ def test_trackers_draw_what_they_draw_without_graphs(ops):
 
 
 @pytest.mark.parametrize("name", ["none", "delayed"])
-def test_a_session_beside_it_logs_what_it_logs_without_graphs(ops, tmp_path, name):
+def test_session_logs_the_same_as_without_graphs(ops, tmp_path, name):
     recipe = cases.RECIPES[name]
     seen = []
     for captured in (False, True):
@@ -225,7 +225,7 @@ def test_earlier_graphs_and_generators_outlive_a_refused_capture(ops):
     cases.assert_same(*seen)
 
 
-def test_what_cannot_be_captured_is_refused_and_training_goes_on(ops):
+def test_uncapturable_options_are_rejected_and_training_continues(ops):
     tracker = te.CudaRNGStatesTracker()
     tracker.add("model-parallel-rng", 11)
     x = torch.ones(8, device="cuda", requires_grad=True)

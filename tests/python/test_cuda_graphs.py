@@ -126,7 +126,7 @@ def test_a_captured_step_trains_and_logs_as_an_eager_one(start, recipe, freq):
     assert {iteration for _, _, iteration in rows} == set(range(0, STEPS, freq))
 
 
-def test_fp8_statistics_of_a_captured_step_are_those_of_an_eager_one(start):
+def test_fp8_statistics_of_a_captured_step_match_eager(start):
     config = logging_of(
         ["activation", "weight", "gradient"],
         ["underflows%", "scale_inv_max", "mse", "fp8_current_scaling_mse"],
@@ -139,7 +139,7 @@ def test_fp8_statistics_of_a_captured_step_are_those_of_an_eager_one(start):
     assert rows_of_graph == rows
 
 
-def test_a_graph_goes_on_after_its_session(start):
+def test_graph_still_replays_after_its_session(start):
     start(logging_of(TENSORS, STATISTICS))
     training = Training(None)
     training.warm_up(WARM_UP)
@@ -155,7 +155,7 @@ def test_a_graph_goes_on_after_its_session(start):
 
 
 @pytest.mark.parametrize("feature", ["ValueHistogram", "GemmError"])
-def test_a_feature_that_needs_the_host_is_refused_by_name_and_the_session_goes_on(start, feature):
+def test_feature_that_needs_the_host_is_rejected(start, feature):
     names = {"tensors": ["activation"]} if feature == "ValueHistogram" else {"gemms": ["fprop"]}
     start(section({feature: {"enabled": True, **names}}, namespace="telens"))
     training = Training(None)
@@ -167,7 +167,7 @@ def test_a_feature_that_needs_the_host_is_refused_by_name_and_the_session_goes_o
     debug.step()
 
 
-def test_statistics_that_begin_after_the_capture_are_logged_from_then_on(start):
+def test_statistics_that_begin_after_the_capture_are_logged(start):
     config = logging_of(TENSORS, STATISTICS, start_step=WARM_UP + 2)
     losses, rows = run(start, config, None, captured=False)
     losses_of_graph, rows_of_graph = run(start, config, None, captured=True)
@@ -176,7 +176,7 @@ def test_statistics_that_begin_after_the_capture_are_logged_from_then_on(start):
     assert {iteration for _, _, iteration in rows} == set(range(WARM_UP + 2, STEPS))
 
 
-def test_without_a_step_before_the_capture_it_is_refused_by_name(start):
+def test_capture_without_a_previous_step_is_rejected(start):
     Training(None).step()  # torch allocates its own memory first
     start(logging_of(TENSORS, STATISTICS))
     training = Training(None)
@@ -190,14 +190,14 @@ def altering(**schedule):
     return section({"FakeQuant": {"enabled": True, "quant_format": "FP8E4M3", **names, **schedule}})
 
 
-def test_what_alters_in_every_iteration_is_captured(start):
+def test_feature_that_modifies_every_iteration_is_captured(start):
     losses, _ = run(start, altering(), None, captured=False)
     losses_of_graph, _ = run(start, altering(), None, captured=True)
     assert losses_of_graph == losses
 
 
 @pytest.mark.parametrize("schedule", [{"end_step": 100}, {"start_step": 100}, {"freq": 2}])
-def test_what_will_alter_otherwise_is_refused_by_name_and_the_session_goes_on(start, schedule):
+def test_feature_that_modifies_some_iterations_is_rejected(start, schedule):
     start(altering(**schedule))
     training = Training(None)
     training.warm_up(WARM_UP)
@@ -208,7 +208,7 @@ def test_what_will_alter_otherwise_is_refused_by_name_and_the_session_goes_on(st
     debug.step()
 
 
-def test_dumps_do_not_make_the_host_wait_and_hold_what_was_there_then(start, tmp_path):
+def test_dumps_are_asynchronous_and_hold_the_captured_values(start, tmp_path):
     config = {"high_precision_tensor": True, "tensors": ["weight"], "enabled": True}
     start(section({"DumpTensors": config}))
     training = Training(None)

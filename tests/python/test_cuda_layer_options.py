@@ -63,7 +63,7 @@ KINDS = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_attention_of_every_kind_is_that_of_the_cpu(kind, dtype):
+def test_every_kind_of_attention_matches_cpu(kind, dtype):
     options, arguments = KINDS[kind]
     ours, theirs = (
         run(build("MultiheadAttention", device, dtype, **options), device, dtype, **arguments)
@@ -82,7 +82,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("kind", LAYERS)
-def test_layers_of_every_kind_are_those_of_the_cpu(kind):
+def test_every_kind_of_layer_matches_cpu(kind):
     ours, theirs = (
         run(build("TransformerLayer", device, torch.float32, **LAYERS[kind]), device, torch.float32)
         for device in (DEVICE, "cpu")
@@ -91,7 +91,7 @@ def test_layers_of_every_kind_are_those_of_the_cpu(kind):
 
 
 @pytest.mark.parametrize("recipe", [None, recipes.DelayedScaling, recipes.MXFP8BlockScaling])
-def test_decoders_that_look_at_an_encoder_are_those_of_the_cpu(recipe):
+def test_decoders_with_an_encoder_match_cpu(recipe):
     def decoded(device, dtype, make):
         layer = build("TransformerLayer", device, dtype, layer_type="decoder")
         form = None if make is None else make()
@@ -113,7 +113,7 @@ WAYS = {"inside": {"fp8_dpa": True}, "inside and around": {"fp8_dpa": True, "fp8
 
 @pytest.mark.parametrize("ways", WAYS)
 @pytest.mark.parametrize("recipe", FP8_ATTENTION)
-def test_fp8_inside_and_around_attention_is_that_of_the_cpu(recipe, ways):
+def test_fp8_inside_and_around_attention_matches_cpu(recipe, ways):
     if recipe == "MXFP8" and ways != "inside":
         pytest.skip("no projection takes its blocks over")
 
@@ -130,7 +130,7 @@ def test_fp8_inside_and_around_attention_is_that_of_the_cpu(recipe, ways):
 
 
 @pytest.mark.parametrize("recipe", [recipes.DelayedScaling, recipes.Float8CurrentScaling])
-def test_an_output_in_fp8_has_codes_near_those_of_the_cpu(recipe):
+def test_codes_of_an_fp8_output_are_close_to_cpu(recipe):
     """A product on the other side of a rounding has the next code."""
 
     def made(device):
@@ -158,7 +158,7 @@ def test_an_output_in_fp8_has_codes_near_those_of_the_cpu(recipe):
 
 
 @pytest.mark.parametrize("kind", ["hidden_dropout", "attention_dropout", "drop_path_rate"])
-def test_dropout_of_layers_is_drawn_anew_and_off_in_evaluation(kind):
+def test_layer_dropout_is_drawn_per_call_and_off_in_evaluation(kind):
     layer = te.TransformerLayer(
         WIDTH, HIDDEN, HEADS, device=DEVICE,
         **({"hidden_dropout": 0.0, "attention_dropout": 0.0} | {kind: 0.5}),

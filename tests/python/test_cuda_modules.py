@@ -26,7 +26,7 @@ pytestmark = [needs_gpu, pytest.mark.usefixtures("ops")]
 
 @pytest.mark.parametrize("module", MODULES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_without_a_recipe_two_devices_differ_by_roundings(module, dtype):
+def test_devices_differ_by_rounding_without_a_recipe(module, dtype):
     expected = train(build(module, "cpu", dtype), "cpu", None, dtype)
     actual = train(build(module, DEVICE, dtype), DEVICE, None, dtype)
     assert_beside(actual, expected, dtype=dtype)
@@ -34,14 +34,14 @@ def test_without_a_recipe_two_devices_differ_by_roundings(module, dtype):
 
 @pytest.mark.parametrize("module", MODULES)
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_under_every_recipe_two_devices_differ_by_few_codes(recipe, module):
+def test_devices_differ_by_few_codes_under_every_recipe(recipe, module):
     make = RECIPES[recipe]
     expected = train(build(module, "cpu"), "cpu", make())
     actual = train(build(module, DEVICE), DEVICE, make())
     assert_beside(actual, expected, without_casts(module), part=part_of_casts(module))
 
 
-def test_histories_and_scales_of_what_a_layer_gets_have_the_bits_of_the_cpu():
+def test_histories_and_scales_of_layer_inputs_match_cpu_bits():
     """Its input, its weight and its output's gradient are the same numbers on both devices."""
 
     def states(device):
@@ -91,7 +91,7 @@ SAME_BITS = ("Linear", "LayerNormLinear", "LayerNormMLP", "GroupedLinear")
 
 @pytest.mark.parametrize("module", MODULES)
 @pytest.mark.parametrize("recipe", [None, "delayed", "MXFP8"])
-def test_gradients_that_were_delayed_are_those_of_the_backward(recipe, module):
+def test_delayed_gradients_match_the_backward(recipe, module):
     make = RECIPES.get(recipe, lambda: None)
     whole = train(build(module, DEVICE), DEVICE, make())
     delayed = build(module, DEVICE, delay_wgrad_compute=True)

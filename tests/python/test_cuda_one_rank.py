@@ -132,5 +132,5 @@ def one_rank(rank: int, folder: str) -> None:
     statistics_over_the_group_are_those_of_its_rank(folder)
 
 
-def test_a_group_of_one_rank_computes_what_no_group_does(tmp_path):
+def test_single_rank_group_matches_no_group(tmp_path):
     run_ranks(one_rank, str(tmp_path), world_size=1, device=DEVICE)

@@ -23,7 +23,7 @@ def routing_of(seed: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("width", [8, 77, 1024])
 @pytest.mark.parametrize("dtype", HIGH_PRECISION)
-def test_rows_are_those_of_the_cpu(dtype, width):
+def test_rows_match_cpu(dtype, width):
     values = inputs_of(dtype)
     inp = values.repeat(TOKENS * width // values.numel() + 1)[: TOKENS * width].view(TOKENS, width)
     routing = routing_of(1)
@@ -38,7 +38,7 @@ def test_rows_are_those_of_the_cpu(dtype, width):
 
 @pytest.mark.parametrize("width", [8, 77, 1024])
 @pytest.mark.parametrize("dtype", [*HIGH_PRECISION, torch.float64])
-def test_sums_and_gradients_are_those_of_the_cpu(dtype, width):
+def test_sums_and_gradients_match_cpu(dtype, width):
     routing = routing_of(2)
 
     def results(device):

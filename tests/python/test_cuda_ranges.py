@@ -102,7 +102,7 @@ def multipliers(name: str) -> tuple[float, ...]:
 @pytest.mark.parametrize("place", [aligned, misaligned])
 @pytest.mark.parametrize("dtype", HIGH_PRECISION)
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_activations_are_those_of_the_cpu_over_the_whole_range(ops, name, dtype, place):
+def test_activations_match_cpu_over_the_whole_range(ops, name, dtype, place):
     x = whole_range(dtype)
     expected = ops.activation_forward(x, name)
     actual = ops.activation_forward(place(x), name)
@@ -131,7 +131,7 @@ def test_activations_are_those_of_the_cpu_over_the_whole_range(ops, name, dtype,
 
 @pytest.mark.parametrize("dtype", HIGH_PRECISION)
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_casts_of_activations_over_the_whole_range_are_those_of_what_is_stored(ops, name, dtype):
+def test_fused_activation_casts_match_stored_results(ops, name, dtype):
     """On one device the same codes and the same largest value, infinities and NaN included."""
     x = move(whole_range(dtype))
     scale, amax, expected_amax = (move(torch.tensor([value])) for value in (3.7, 0.0, 0.0))
@@ -166,7 +166,7 @@ def assert_near_by_rows(actual, expected, sizes, what: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("columns", [77, 2304])
-def test_norms_of_rows_of_any_magnitude_are_those_of_the_cpu(ops, columns, dtype):
+def test_norms_of_rows_with_any_magnitude_match_cpu(ops, columns, dtype):
     x = rows_of_all_magnitudes(columns, dtype)
     grad = torch.randn(x.shape, generator=torch.Generator().manual_seed(7)).to(dtype)
     weight, bias = torch.linspace(0.5, 2, columns), torch.linspace(-1, 1, columns)
@@ -200,7 +200,7 @@ def test_norms_of_rows_of_any_magnitude_are_those_of_the_cpu(ops, columns, dtype
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_casts_of_norms_of_rows_of_any_magnitude_are_those_of_what_is_stored(ops, dtype):
+def test_fused_norm_casts_match_stored_results(ops, dtype):
     x, weight = move(rows_of_all_magnitudes(2304, dtype)), move(torch.linspace(0.5, 2, 2304))
     scale, amax, expected_amax = (move(torch.tensor([value])) for value in (3.7, 0.0, 0.0))
     y, rstd = ops.rms_norm_forward(x, weight, 1e-5, False)
@@ -212,7 +212,7 @@ def test_casts_of_norms_of_rows_of_any_magnitude_are_those_of_what_is_stored(ops
 
 
 @pytest.mark.parametrize("length", [1, 2, 16, 1024])
-def test_histories_that_are_columns_of_a_wider_one_advance_as_on_the_cpu(ops, length):
+def test_strided_histories_advance_as_on_the_cpu(ops, length):
     wide = torch.rand(length, 7, generator=torch.Generator().manual_seed(8))
     if length > 2:
         wide[2, 3] = math.nan
@@ -265,7 +265,7 @@ def expectation_of(a: Operand, b: Operand):
 
 @pytest.mark.parametrize("scales", SCALE_PAIRS)
 @pytest.mark.parametrize("ways", WAYS)
-def test_products_under_scales_that_are_far_apart_are_within_their_bound(ops, ways, scales):
+def test_products_with_extreme_scales_are_within_bound(ops, ways, scales):
     only_powers = WAYS[ways][0].mode == MXFP8 or "known" in ways
     if only_powers and any(math.frexp(scale)[0] != 0.5 for scale in scales):
         pytest.skip("its scales are powers of two")
@@ -330,7 +330,7 @@ def assert_near_product(name, ours, theirs, left, right) -> None:
 
 @pytest.mark.parametrize("tokens", [1, 17, 130])
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_linear_over_any_number_of_tokens_is_that_of_the_cpu(ops, name, tokens):
+def test_linear_matches_cpu_for_any_number_of_tokens(ops, name, tokens):
     generator = torch.Generator().manual_seed(10)
     x = torch.randn(tokens, FEATURES, generator=generator).bfloat16()
     grad = torch.randn(tokens, OUTPUTS, generator=generator).bfloat16()
@@ -355,7 +355,7 @@ def padding(length: int, own: tuple[int, ...], in_front: bool) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("in_front", [False, True])
 @pytest.mark.parametrize("mask", ["padding_causal_bottom_right", "padding_causal", "padding"])
-def test_attention_under_paddings_that_differ_is_that_of_the_cpu(ops, mask, in_front, dtype):
+def test_attention_with_different_paddings_matches_cpu(ops, mask, in_front, dtype):
     """Samples with more keys than queries, with fewer, with one, and whose first queries may look
     at nothing."""
     import telens.pytorch as te

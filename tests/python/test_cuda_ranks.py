@@ -34,7 +34,7 @@ def amaxes_that_are_not_finite() -> None:
         assert not layer.fp8_meta["scaling_fwd"].amax_history[:, 0].isfinite().all()
 
 
-def test_layers_and_amaxes_over_an_nccl_group_of_one_rank():
+def test_layers_and_amaxes_over_a_single_rank_nccl_group():
     run_ranks(one_rank, world_size=1, device="cuda")
 
 
@@ -59,7 +59,7 @@ def symmetric_sums(rank: int) -> None:
         assert all(torch.equal(each, results[0]) for each in results)
 
 
-def test_sums_in_symmetric_memory_are_those_of_an_all_reduce():
+def test_sums_in_symmetric_memory_match_an_all_reduce():
     if not has_own_gpus(2):
         pytest.skip("symmetric memory needs two GPUs")
     run_ranks(symmetric_sums, device="cuda")

@@ -221,7 +221,7 @@ TINY = -100  # 2^-100 is 8e-31
     ([120, TINY, 0], [-120, 100, 0]),
 ])  # fmt: skip
 @pytest.mark.parametrize("ways", FP32_SCALES)
-def test_tiny_scales_keep_the_bound_while_their_products_are_normal_numbers(ops, ways, exponents):
+def test_tiny_scales_keep_the_bound_if_products_are_normal(ops, ways, exponents):
     """In whatever order scales and sums are multiplied: none but the product of two scales is
     small, and that one is at least 2^-126."""
     a, b = (
@@ -236,7 +236,7 @@ def test_tiny_scales_keep_the_bound_while_their_products_are_normal_numbers(ops,
 
 
 @pytest.mark.parametrize("ways", FP32_SCALES)
-def test_products_of_scales_below_fp32s_normal_numbers_may_count_as_zero(ops, ways):
+def test_products_of_scales_below_normal_fp32_may_be_zero(ops, ways):
     """But nothing else comes of them, and blocks beside them keep their sums."""
     left, right = FP32_SCALES[ways]
     a = under_scales(left, [TINY] * 3, 144, LARGEST)

@@ -85,7 +85,7 @@ def what_if(ops, x) -> list[torch.Tensor]:
 @pytest.mark.parametrize("dtype", HIGH_PRECISION)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("infinities", [False, True])
-def test_statistics_of_casts_in_blocks_are_those_of_the_cpu(ops, dtype, shape, infinities):
+def test_statistics_of_block_casts_match_cpu(ops, dtype, shape, infinities):
     for arguments in copies_of(ops, block_matrix(shape, dtype, infinities)):
         expected, actual = accumulator(), accumulator().cuda()
         on_gpu = to_gpu(arguments)
@@ -98,14 +98,14 @@ def test_statistics_of_casts_in_blocks_are_those_of_the_cpu(ops, dtype, shape, i
 @pytest.mark.parametrize("dtype", HIGH_PRECISION)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("infinities", [False, True])
-def test_what_if_statistics_of_blocks_are_those_of_the_cpu(ops, dtype, shape, infinities):
+def test_block_whatif_statistics_match_cpu(ops, dtype, shape, infinities):
     x = block_matrix(shape, dtype, infinities)
     for actual, expected in zip(what_if(ops, x.cuda()), what_if(ops, x), strict=True):
         assert_same_cast(actual, expected)
 
 
 @pytest.mark.parametrize("dtype", HIGH_PRECISION)
-def test_what_if_statistics_of_a_large_tensor_are_the_same_bits_in_every_run(ops, dtype):
+def test_whatif_statistics_are_deterministic(ops, dtype):
     generator = torch.Generator().manual_seed(5)
     x = torch.randn(4100, 2056, generator=generator).to(dtype)
     first, again = what_if(ops, x.cuda()), what_if(ops, x.cuda())
@@ -120,7 +120,7 @@ def test_what_if_statistics_of_a_large_tensor_are_the_same_bits_in_every_run(ops
     [lambda t: t.t(), lambda t: t[1:, 3:131], lambda t: t[::2, :264]],
     ids=["transposed", "inner", "every second row"],
 )
-def test_statistics_of_blocks_of_views_are_those_of_the_cpu(ops, dtype, view):
+def test_block_statistics_of_views_match_cpu(ops, dtype, view):
     x = block_matrix((130, 273), dtype)
     for actual, expected in zip(what_if(ops, view(x.cuda())), what_if(ops, view(x)), strict=True):
         assert_same_cast(actual, expected)
@@ -134,7 +134,7 @@ def test_statistics_of_blocks_of_views_are_those_of_the_cpu(ops, dtype, view):
 
 @pytest.mark.parametrize("dtype", HIGH_PRECISION)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_errors_of_blocks_are_those_of_the_cpu(ops, dtype, shape):
+def test_errors_of_blocks_match_cpu(ops, dtype, shape):
     """BlockErrors: four 32-bit counts and a double."""
     for arguments in copies_of(ops, block_matrix(shape, dtype)):
         expected = ops.block_cast_errors(*arguments)
@@ -147,7 +147,7 @@ def test_errors_of_blocks_are_those_of_the_cpu(ops, dtype, shape):
 
 @pytest.mark.parametrize("dtype", HIGH_PRECISION)
 @pytest.mark.parametrize("shape", [*SHAPES, (64, 130)])
-def test_differences_of_two_copies_are_those_of_the_cpu(ops, dtype, shape):
+def test_differences_of_two_copies_match_cpu(ops, dtype, shape):
     """CopiesDifference: two counts and a double."""
     x = block_matrix(shape, dtype, infinities=False)
     all_copies = list(copies_of(ops, x))
@@ -207,7 +207,7 @@ RECORD = ["iteration", "layer", "tensor", "gemm", "statistic"]
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-def test_every_feature_says_of_a_layer_on_a_gpu_what_it_says_on_the_cpu(ops, tmp_path, feature):
+def test_every_feature_reports_the_same_on_gpu_and_cpu(ops, tmp_path, feature):
     pytest.importorskip("pandas")
     on_cpu = trained(tmp_path / "cpu", feature, lambda each: each)
     on_gpu = trained(tmp_path / "gpu", feature, lambda each: each.cuda())

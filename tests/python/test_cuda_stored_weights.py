@@ -29,7 +29,7 @@ def stored(module: str, device: str, recipe: str, **options) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("recipe", STORED)
-def test_codes_and_scales_are_those_of_the_cpu(recipe):
+def test_codes_and_scales_match_cpu(recipe):
     ours, theirs = (stored("Linear", device, recipe).weight for device in (DEVICE, "cpu"))
     for _ in range(2):
         actual, expected = (stored_tensors(each.detach()._storage) for each in (ours, theirs))

@@ -79,7 +79,7 @@ def test_gradients_have_the_bits_of_those_that_the_backward_makes(name, precisio
         delayed.backward_dw()
 
 
-def test_each_call_makes_those_of_the_oldest_backward():
+def test_each_call_computes_gradients_of_the_oldest_backward():
     layer = made("Linear", delay_wgrad_compute=True, bias=False)
     for seed in (1, 2):
         forward(layer, torch.float32, None, seed)[0].sum().backward()
@@ -109,7 +109,7 @@ def test_main_grad_is_added_to_then(name):
         torch.testing.assert_close(weight.main_grad, plain.get_parameter(name_of).grad)
 
 
-def test_hooks_of_weights_and_of_reductions_run_when_the_gradient_comes():
+def test_hooks_run_when_the_delayed_gradient_is_computed():
     layer = made("LayerNormMLP", delay_wgrad_compute=True)
     seen = []
     # In the backward autograd comes by without a gradient, as under fuse_wgrad_accumulation.
@@ -131,7 +131,7 @@ def test_hooks_of_weights_and_of_reductions_run_when_the_gradient_comes():
         layer.register_wgrad_accumulation_and_reduce_hooks(3)
 
 
-def test_frozen_weights_leave_nothing_behind():
+def test_frozen_weights_defer_nothing():
     layer = made("LayerNormMLP", delay_wgrad_compute=True)
     layer.fc1_weight.requires_grad_(False)
     forward(layer, torch.float32, None)[0].sum().backward()
@@ -140,7 +140,7 @@ def test_frozen_weights_leave_nothing_behind():
     assert layer.fc2_weight.grad is not None
 
 
-def test_what_waits_holds_no_layer_in_memory():
+def test_pending_gradients_do_not_keep_layers_alive():
     layer = made("Linear", delay_wgrad_compute=True)
     forward(layer, torch.float32, None)[0].sum().backward()
     weight = weakref.ref(layer.weight)
@@ -161,7 +161,7 @@ def test_a_session_sees_wgrad_when_it_is_made(tmp_path):
     assert seen["value"].tolist() == [layer.weight.grad.abs().max().item()]
 
 
-def test_a_layer_that_a_backward_goes_through_twice_makes_both_gradients_at_once():
+def test_shared_layer_computes_both_gradients_at_once():
     gradients = []
     for delayed in (False, True):
         torch.manual_seed(3)
@@ -181,7 +181,7 @@ def test_a_layer_that_a_backward_goes_through_twice_makes_both_gradients_at_once
 
 
 @pytest.mark.parametrize("what", ["input", "gradient"])
-def test_operands_that_are_changed_while_they_wait_are_told(what):
+def test_changed_operands_of_pending_gradients_are_reported(what):
     layer = made("Linear", delay_wgrad_compute=True)
     x = torch.randn(4, 2, 32)
     gradient = torch.randn(4, 2, 64)
@@ -216,7 +216,7 @@ def test_the_gradient_that_waits_becomes_no_leafs_own():
     torch.testing.assert_close(layer.weight.grad, expected)
 
 
-def test_torchs_ddp_is_refused_since_it_averages_gradients_in_the_backward(tmp_path):
+def test_torchs_ddp_is_rejected(tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         layer = te.Linear(16, 16, device="cpu", delay_wgrad_compute=True)

@@ -81,7 +81,7 @@ def load(rank: int, folder: str) -> None:
 
 
 @pytest.mark.parametrize("ranks", [(2, 1), (1, 2)], ids=lambda ranks: f"{ranks}")
-def test_a_sharded_checkpoint_loads_under_another_world_size_with_its_histories(tmp_path, ranks):
+def test_sharded_checkpoint_loads_with_another_world_size(tmp_path, ranks):
     saving, loading = ranks
     run_ranks(save, str(tmp_path), world_size=saving)
     run_ranks(load, str(tmp_path), world_size=loading)

@@ -214,10 +214,10 @@ def two_ranks(rank: int) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_a_divided_checkpoint_keeps_a_part_and_has_the_bits_of_a_plain_one(device):
+def test_divided_checkpoint_matches_plain_bits(device):
     run_ranks(two_ranks, device=device)
 
 
-def test_without_processes_there_is_nothing_to_divide_among():
+def test_divided_checkpoint_requires_a_process_group():
     with pytest.raises(telens.UsageError, match=r"torch\.distributed is not initialized"):
         te.checkpoint(through_torch, torch.ones(3), distribute_saved_activations=True)

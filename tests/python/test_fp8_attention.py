@@ -196,7 +196,7 @@ def run_with_bias_sink_and_padding(recipe, tensors, gradient):
     return attention, bias, made, scores
 
 
-def test_bias_sink_and_padding_are_those_of_the_scores():
+def test_bias_sink_and_padding_apply_to_scores():
     tensors, gradient = drawn(3, torch.float32)
     recipe = Float8CurrentScaling(fp8_dpa=True)
     attention, bias, made, scores = run_with_bias_sink_and_padding(recipe, tensors, gradient)
@@ -249,7 +249,7 @@ def test_an_empty_batch_has_an_empty_output_and_empty_gradients(recipe):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_is_not_finite_is_seen_behind_it_and_holds_the_scale(bad):
+def test_non_finite_values_propagate_and_keep_the_scale(bad):
     tensors, gradient = drawn(6, torch.float32)
     attention = te.DotProductAttention(4, 16, qkv_format="bshd", attn_mask_type="no_mask")
     recipe = DelayedScaling(fp8_dpa=True, amax_history_len=1, amax_compute_algo="most_recent")
@@ -304,7 +304,7 @@ def test_evaluation_leaves_no_trace_in_the_history():
     assert torch.equal(attention.get_extra_state(), state)
 
 
-def test_the_state_is_kept_by_state_dict_and_only_where_there_is_any():
+def test_state_dict_contains_the_state_if_there_is_one():
     tensors, gradient = drawn(9, torch.bfloat16)
     attention = te.DotProductAttention(4, 16, qkv_format="bshd")
     recipe = DelayedScaling(fp8_dpa=True, amax_history_len=4)
@@ -360,7 +360,7 @@ def test_torchs_own_checkpoint_is_refused_by_name():
         output.sum().backward()
 
 
-def test_without_fp8_dpa_attention_runs_as_before():
+def test_attention_is_unchanged_without_fp8_dpa():
     tensors, gradient = drawn(12, torch.bfloat16)
     attention = te.DotProductAttention(4, 16, qkv_format="bshd")
     plain = [x.clone().requires_grad_() for x in tensors]

@@ -361,5 +361,5 @@ def two_ranks(rank: int) -> None:
     refusals(rank)
 
 
-def test_fp8_attention_shared_by_2_ranks_has_the_values_of_its_formulas():
+def test_fp8_attention_on_2_ranks_matches_its_formulas():
     run_ranks(two_ranks)

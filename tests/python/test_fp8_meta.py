@@ -35,7 +35,7 @@ def x():
     return torch.randn(16, 32, requires_grad=True)
 
 
-def test_a_module_shows_its_scales_and_amaxes_under_the_names_of_transformer_engine(layer, x):
+def test_module_shows_scales_and_amaxes_under_peer_names(layer, x):
     assert "scaling_fwd" not in layer.fp8_meta
     run(layer, x)
     meta = layer.fp8_meta
@@ -54,7 +54,7 @@ def test_a_module_shows_its_scales_and_amaxes_under_the_names_of_transformer_eng
     assert backward.scale[0].item() == E5M2_MAX  # the gradient of a sum is 1
 
 
-def test_what_is_shown_is_live_and_what_is_written_the_next_cast_uses(layer, x):
+def test_fp8_meta_is_live_and_the_next_cast_uses_writes(layer, x):
     run(layer, x)
     state = layer.fp8_meta["scaling_fwd"]
     scale, history = state.scale, state.amax_history
@@ -125,7 +125,7 @@ def test_every_way_to_write_the_inverse_of_a_scale_sets_the_scale(layer, x, writ
     assert state.scale.tolist() == [4.0, 4.0, 4.0]
 
 
-def test_reading_the_inverse_of_a_scale_leaves_it_alone(layer, x):
+def test_reading_the_inverse_of_a_scale_changes_nothing(layer, x):
     run(layer, x)
     state = layer.fp8_meta["scaling_fwd"]
     scale = state.scale.fill_(3.0)
@@ -156,7 +156,7 @@ class Operators(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_reading_the_inverse_of_a_scale_compares_nothing_and_writing_asks_nothing(layer, x):
+def test_scale_inverse_access_does_not_synchronize(layer, x):
     """Asking a GPU whether tensors are equal makes the host wait, and no graph captures it."""
     run(layer, x)
     inverse = layer.fp8_meta["scaling_fwd"].scale_inv
@@ -185,7 +185,7 @@ def test_an_inverse_that_is_nan_takes_no_older_value_back(layer, x):
     assert scale[1:].tolist() == [8.0, 8.0]
 
 
-def test_quantizers_stand_in_the_order_of_the_slots_and_are_the_layers_own(layer, x):
+def test_quantizers_are_the_layers_in_slot_order(layer, x):
     assert layer.quantizers == {"scaling_fwd": [], "scaling_bwd": []}
     run(layer, x)
     forward = layer.quantizers["scaling_fwd"]
@@ -242,7 +242,7 @@ def test_the_joined_windows_are_saved_and_loaded_bit_by_bit():
         assert torch.equal(ours.amax_history, others.amax_history)
 
 
-def test_the_history_follows_the_length_of_the_recipe_and_keeps_the_newest_rows(layer, x):
+def test_history_length_follows_the_recipe_and_keeps_newest_rows(layer, x):
     run(layer, x)
     state = layer.fp8_meta["scaling_fwd"]
     newest = state.amax_history[1].clone()
@@ -252,7 +252,7 @@ def test_the_history_follows_the_length_of_the_recipe_and_keeps_the_newest_rows(
 
 
 @pytest.mark.parametrize("recipe", [Float8CurrentScaling(), MXFP8BlockScaling()])
-def test_a_recipe_without_histories_shows_its_quantizers_alone(recipe):
+def test_recipe_without_histories_shows_only_quantizers(recipe):
     torch.manual_seed(5)
     layer = te.Linear(32, 32, device="cpu")
     run(layer, torch.randn(32, 32, requires_grad=True), recipe)
@@ -270,7 +270,7 @@ def test_a_recipe_without_histories_shows_its_quantizers_alone(recipe):
     assert len(layer.quantizers["scaling_bwd"]) == 2
 
 
-def test_a_copy_has_a_state_of_its_own(layer, x):
+def test_copy_has_a_separate_state(layer, x):
     run(layer, x)
     layer.fp8_meta["mine"] = 1
     assert layer.fp8_meta["mine"] == 1
@@ -280,7 +280,7 @@ def test_a_copy_has_a_state_of_its_own(layer, x):
         assert layer.fp8_meta["scaling_fwd"].scale[0] != 3
 
 
-def test_the_format_of_the_recipe_is_that_of_both_directions(layer, x):
+def test_recipe_format_applies_to_both_directions(layer, x):
     run(layer, x, DelayedScaling(fp8_format=Format.E4M3))
     assert layer.fp8_meta["fp8_max_bwd"] == E4M3_MAX
     assert layer.fp8_meta["scaling_bwd"].dtype == te.DType.kFloat8E4M3

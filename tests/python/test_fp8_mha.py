@@ -90,12 +90,12 @@ def test_proj_multiplies_the_codes_of_the_attentions_output(make):
     assert proj_against_values(make(fp8_mha=True)) == [[True, True]] * STEPS
 
 
-def test_with_fp8_dpa_alone_proj_rounds_a_second_time():
+def test_proj_rounds_again_with_only_fp8_dpa():
     assert [False, False] in proj_against_values(RECIPES["delayed"](fp8_dpa=True))
 
 
 @pytest.mark.parametrize("cross", [False, True], ids=["self", "cross"])
-def test_under_delayed_scaling_no_cast_between_attention_and_projections_has_a_history(cross):
+def test_casts_between_attention_and_projections_keep_no_history(cross):
     recipe = DelayedScaling(amax_history_len=1, fp8_mha=True)
     attention = make_attention(attention_type="cross" if cross else "self")
     for number in range(STEPS):
@@ -111,7 +111,7 @@ def test_under_delayed_scaling_no_cast_between_attention_and_projections_has_a_h
     assert attention.proj.fp8_meta["scaling_bwd"].scale[0] != 1
 
 
-def test_with_fp8_dpa_alone_projections_cast_for_themselves():
+def test_projections_cast_separately_with_only_fp8_dpa():
     attention = make_attention()
     for number in range(STEPS):
         step(attention, number, DelayedScaling(amax_history_len=1, fp8_dpa=True))
@@ -141,7 +141,7 @@ def test_threads_hand_each_its_own_scales():
 
 
 @pytest.mark.parametrize("between", ["rope", "norm"])
-def test_what_lies_between_makes_the_projection_cast_the_gradient_itself(between):
+def test_operation_in_between_makes_projection_cast_its_gradient(between):
     recipe = DelayedScaling(amax_history_len=1, fp8_mha=True)
     attention = make_attention(**({"qk_norm_type": "RMSNorm"} if between == "norm" else {}))
     angles = te.RotaryPositionEmbedding(16)(16)

@@ -59,7 +59,7 @@ def test_current_scaling_rounds_an_output_to_fp8_after_the_gemm(name, dtype, fp8
 
 
 @pytest.mark.parametrize("fp8_format", FORMATS, ids=lambda f: f.name)
-def test_current_scaling_rounds_the_inputs_gradient_to_fp8_after_the_gemm(fp8_format):
+def test_current_scaling_rounds_the_input_gradient_to_fp8(fp8_format):
     recipe = Float8CurrentScaling(fp8_format=fp8_format)
     layer = make_layer("Linear", torch.bfloat16)
     out, plain = step(layer, make_batches(torch.bfloat16, 1)[0], recipe)
@@ -71,7 +71,7 @@ def test_current_scaling_rounds_the_inputs_gradient_to_fp8_after_the_gemm(fp8_fo
 
 @pytest.mark.parametrize("fp8_format", FORMATS, ids=lambda f: f.name)
 @pytest.mark.parametrize("normalization", ["LayerNorm", "RMSNorm"])
-def test_behind_a_norm_the_gradient_is_rounded_before_the_norms_backward(normalization, fp8_format):
+def test_gradient_is_rounded_before_the_norms_backward(normalization, fp8_format):
     recipe = Float8CurrentScaling(fp8_format=fp8_format)
     torch.manual_seed(1)
     layer = te.LayerNormLinear(32, 48, normalization=normalization, params_dtype=torch.bfloat16)
@@ -94,7 +94,7 @@ def test_behind_a_norm_the_gradient_is_rounded_before_the_norms_backward(normali
     assert not torch.equal(rounded, plain)
 
 
-def test_delayed_scaling_rounds_with_the_scale_of_the_iteration_before():
+def test_delayed_scaling_rounds_with_the_previous_scale():
     def run(**options):
         layer = make_layer("Linear", torch.bfloat16)
         recipe = DelayedScaling(amax_history_len=1, amax_compute_algo="most_recent")
@@ -135,7 +135,7 @@ def test_power_of_2_scale_rounds_with_the_power_of_two_of_the_formula(margin):
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_without_a_recipe_nothing_is_rounded(name):
+def test_nothing_is_rounded_without_a_recipe(name):
     layer, x = make_layer(name, torch.bfloat16), make_batches(torch.bfloat16, 1)[0]
     plain = layer(x)
     asked = layer(x, fp8_output=True, fp8_grad=True)

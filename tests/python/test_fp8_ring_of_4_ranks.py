@@ -188,5 +188,5 @@ def four_ranks(rank: int) -> None:
     bias_of_one_rank(rank)
 
 
-def test_fp8_attention_shared_by_4_ranks_has_the_values_of_its_formulas():
+def test_fp8_attention_on_4_ranks_matches_its_formulas():
     run_ranks(four_ranks, world_size=RANKS)

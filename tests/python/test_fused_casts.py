@@ -72,7 +72,7 @@ def test_an_activation_that_casts_changes_no_bit(tmp_path, activation, norm):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_gradient_that_is_cast_where_it_is_made_changes_no_bit(tmp_path, dtype, bias):
+def test_fused_gradient_cast_changes_no_bit(tmp_path, dtype, bias):
     make = mlp(dtype, bias=bias, activation="swiglu")
     assert_fused_as_watched(tmp_path, make, (STEPS, STEPS, STEPS), dtype=dtype)
 
@@ -87,7 +87,7 @@ def test_a_gradient_that_is_cast_where_it_is_made_changes_no_bit(tmp_path, dtype
     ],
     ids=["weight", "products", "activation", "gradient"],
 )
-def test_a_layer_takes_the_fused_path_for_each_tensor_that_nobody_watches(tmp_path, tensors, fused):
+def test_unwatched_tensors_take_the_fused_path(tmp_path, tensors, fused):
     make = mlp(activation="geglu")
     bits, counts = training(make, tensors=tensors, log_dir=tmp_path)
     assert casts(counts) == fused
@@ -95,7 +95,7 @@ def test_a_layer_takes_the_fused_path_for_each_tensor_that_nobody_watches(tmp_pa
 
 
 @pytest.mark.parametrize("make", [linear(), mlp()], ids=["linear", "mlp"])
-def test_the_normalized_input_is_written_where_it_is_returned(tmp_path, make):
+def test_returned_normalized_input_is_not_fused(tmp_path, make):
     plain = make()
     options = {"return_layernorm_output": True}
     returning = linear(**options) if isinstance(plain, te.LayerNormLinear) else mlp(**options)
@@ -142,7 +142,7 @@ def offloaded(module, x, step):
 
 @pytest.mark.parametrize(("run", "times"), [(kept_weights, 2), (recomputed, 2), (offloaded, 1)])
 @pytest.mark.parametrize("make", [linear(), mlp(activation="swiglu")], ids=["linear", "mlp"])
-def test_the_fused_path_is_that_of_the_watched_one_however_it_is_called(tmp_path, make, run, times):
+def test_fused_path_matches_watched_path_for_every_call(tmp_path, make, run, times):
     is_mlp = isinstance(make(), te.LayerNormMLP)
     forwards = times * STEPS
     backwards = STEPS * (2 if run is kept_weights else 1)
@@ -217,7 +217,7 @@ def test_parts_of_a_kept_graph_have_the_gradients_of_the_watched_path(tmp_path):
         assert torch.equal(ours, theirs)
 
 
-def test_anomaly_detection_finds_nothing_in_what_stands_for_a_gradient():
+def test_anomaly_detection_accepts_gradient_placeholders():
     with torch.autograd.set_detect_anomaly(True, check_nan=True):
         bits, counts = training(mlp(activation="swiglu"))
     assert casts(counts) == (STEPS, STEPS, STEPS)
@@ -301,7 +301,7 @@ def test_fused_operators_have_the_shapes_of_their_results_on_meta(telens_ops):
     assert made[2].dtype == torch.bfloat16
 
 
-def test_fused_operators_refuse_what_their_pairs_refuse(telens_ops):
+def test_fused_operators_reject_what_unfused_ones_reject(telens_ops):
     x, weight = torch.randn(16, 32), torch.ones(32)
     with pytest.raises(RuntimeError, match="format"):
         telens_ops.rms_norm_quantize(x, weight, 1e-5, False, one(1.0), None, 2, True)
@@ -366,7 +366,7 @@ def test_all_layers_of_a_region_are_updated_by_one_operator():
     assert "telens::update_scale" not in counts
 
 
-def test_functions_of_the_users_own_update_their_layers_beside_the_others():
+def test_user_functions_update_their_layers_among_others():
     def doubled(amax, scale, fp8_max, recipe):
         return torch.full_like(scale, 2.0) + 0 * fp8_max
 
@@ -389,7 +389,7 @@ def test_functions_of_the_users_own_update_their_layers_beside_the_others():
     assert not torch.equal(states[0], states[1])
 
 
-def test_a_backward_in_two_parts_gives_the_gradients_of_one():
+def test_two_part_backward_matches_a_single_backward():
     """As zero-bubble pipelines run it: first the inputs' gradients, then the weights', from the
     gradient that was kept at fc1's node."""
 

@@ -52,7 +52,7 @@ def test_is_it_really_fp8_stops_a_run_that_is_not(tmp_path, model):
     assert reason in str(stopped.value)
 
 
-def test_dump_one_gemm_writes_the_six_tensors_of_one_layer_in_one_iteration(tmp_path, model):
+def test_dump_one_gemm_writes_six_tensors_once(tmp_path, model):
     run("dump_one_gemm", model, tmp_path, 10)
     files = sorted(tmp_path.glob("tensor_dumps/*/*/*"))
     stem = "rank_0/iter_000010/model_layers_0_layernorm_mlp_fc1"

@@ -56,7 +56,7 @@ def test_layers_train_as_without_it():
         assert torch.equal(one, two)
 
 
-def test_warming_up_leaves_random_states_histories_and_gradients_as_they_were():
+def test_warm_up_restores_random_states_histories_and_gradients():
     (layer,) = make_layers(1)
     with te.autocast(recipe=RECIPE):
         layer(torch.ones(16, 32)).sum().backward()
@@ -95,7 +95,7 @@ def test_in_the_other_mode_a_module_runs_as_before():
     assert layer(torch.ones(3, 8)).shape == (3, 8)
 
 
-def test_an_order_gives_a_callable_for_each_forward_of_each_layer():
+def test_order_gives_a_callable_per_forward_and_layer():
     layers = [torch.nn.Linear(8, 8) for _ in range(2)]
     plain = copy.deepcopy(layers)
     # Two chunks of one layer, two micro-batches.
@@ -204,7 +204,7 @@ def test_a_number_of_warm_ups_below_0_is_refused_on_every_device(iterations):
         te.make_graphed_callables(torch.nn.Linear(8, 8), sample, num_warmup_iters=iterations)
 
 
-def test_names_and_defaults_are_those_of_the_documentation():
+def test_names_and_defaults_match_the_documentation():
     import inspect
 
     found = {
@@ -241,7 +241,7 @@ def test_warming_up_leaves_a_tracker_as_it_was():
 
 
 @pytest.mark.parametrize("fails_after", [False, True])
-def test_a_warm_up_that_raises_waits_for_its_kernels_and_keeps_its_error(monkeypatch, fails_after):
+def test_failed_warm_up_synchronizes_and_keeps_its_error(monkeypatch, fails_after):
     """Here no GPU is waited for; the order is that of one."""
     seen = []
 
@@ -296,7 +296,7 @@ class Partly(torch.nn.Module):
         return x * self.used
 
 
-def test_what_has_no_gradient_is_named_unless_it_may_have_none():
+def test_tensor_without_gradient_is_named_unless_allowed():
     x, y = (torch.zeros(4, 8, requires_grad=True) for _ in range(2))
     for args, named in (((x, y.detach()), "the parameter spare"), ((x, y), "input 1")):
         with pytest.raises(

@@ -37,7 +37,7 @@ def test_a_module_runs_as_before_after_its_reset(graphs):
     assert torch.equal(layer(x), plain(x))
 
 
-def test_a_function_of_an_order_is_no_more_after_its_reset(graphs):
+def test_function_of_an_order_cannot_be_called_after_reset(graphs):
     calls = te.make_graphed_callables((make_linear(),), (sample(),) * 2, _order=[1, 1, -1, -1])
     calls[0].reset()
     calls[0].reset()
@@ -87,7 +87,7 @@ def test_wrong_hooks_and_reuse_are_errors_by_name():
 
 
 @pytest.mark.parametrize("clones", [True, False])
-def test_gradients_of_parameters_are_copies_unless_they_may_be_buffers(monkeypatch, clones):
+def test_parameter_gradients_are_copies_unless_allowed_buffers(monkeypatch, clones):
     recorded = RecordedGraphs()
     monkeypatch.setattr(graph, "_graphs_for", lambda runners: recorded)
     layer, seen = make_linear(), []

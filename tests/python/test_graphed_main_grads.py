@@ -69,7 +69,7 @@ def test_making_callables_leaves_it_as_it_was(graphs, delay, overwrite):
 
 
 @pytest.mark.parametrize(("frozen", "training"), [(False, True), (True, True), (False, False)])
-def test_a_copy_is_kept_of_those_alone_that_a_warm_up_adds_to(frozen, training, monkeypatch):
+def test_warm_up_copies_only_main_grads_that_it_changes(frozen, training, monkeypatch):
     layer = make_fused().train(training)
     layer.weight.requires_grad_(not frozen)
     copied = []

@@ -41,7 +41,7 @@ def test_a_forward_whose_memory_another_callable_needs_is_an_error(graphs):
         first(x)
 
 
-def test_a_forward_that_the_order_has_behind_a_backward_may_come_before_its_backward_dw(graphs):
+def test_forward_ordered_after_backward_may_precede_backward_dw(graphs):
     (layer,) = make_linears(1)
     calls = te.make_graphed_callables(
         (layer,), tuple(cases.sample("cpu") for _ in range(2)), _order=[1, -1, 1, -1.5, -1, -1.5]
@@ -59,7 +59,7 @@ def test_a_forward_that_the_order_has_behind_a_backward_may_come_before_its_back
         assert torch.equal(layer.weight.grad, gradient_of(3))
 
 
-def test_a_forward_captured_behind_a_backward_dw_must_not_come_before_it(graphs):
+def test_forward_captured_after_backward_dw_cannot_precede_it(graphs):
     (layer,) = make_linears(1)
     calls = te.make_graphed_callables(
         (layer,), tuple(cases.sample("cpu") for _ in range(2)), _order=[1, -1, -1.5, 1, -1, -1.5]
@@ -72,7 +72,7 @@ def test_a_forward_captured_behind_a_backward_dw_must_not_come_before_it(graphs)
 
 
 @pytest.mark.parametrize("in_order", [True, False])
-def test_backward_dws_of_a_chunk_keep_its_order_where_they_share_memory(graphs, in_order):
+def test_backward_dws_that_share_memory_keep_their_order(graphs, in_order):
     """Apart from an order's places each has memory of its own."""
     layers = make_linears(2)
     first, second = te.make_graphed_callables(
@@ -96,7 +96,7 @@ def test_backward_dws_of_a_chunk_keep_its_order_where_they_share_memory(graphs, 
     torch.testing.assert_close(layers[1].weight.grad, cases.ROWS * hidden)
 
 
-def test_first_microbatches_have_memory_of_their_own(graphs):
+def test_first_microbatches_have_separate_memory(graphs):
     layers = make_linears(2)
     calls = te.make_graphed_callables(
         tuple(layers),
@@ -133,7 +133,7 @@ def test_a_second_backward_before_backward_dw_is_an_error(graphs):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_in_the_other_mode_backward_dw_is_that_of_the_module(graphs, training):
+def test_backward_dw_in_the_other_mode_calls_the_module(graphs, training):
     """Also where a module has no ``backward_dw`` itself."""
     for wrap in (lambda layer: layer, torch.nn.Sequential):
         (layer,) = make_linears(1)
@@ -181,7 +181,7 @@ def fails(module):
 
 
 @pytest.mark.parametrize("hook", ["forward_hooks", "backward_hooks"])
-def test_what_a_failed_call_left_is_no_later_gradient(graphs, hook):
+def test_failed_call_leaves_no_gradient(graphs, hook):
     (layer,) = make_linears(1)
     with pytest.raises(ZeroDivisionError):
         te.make_graphed_callables(
@@ -203,7 +203,7 @@ def test_a_gradient_that_waits_is_an_error_by_name(graphs):
 
 
 @pytest.mark.parametrize("gone", [0, 1])
-def test_a_reset_drops_what_its_own_backward_left(graphs, gone):
+def test_reset_drops_its_pending_gradients(graphs, gone):
     (layer,) = make_linears(1)
     calls = te.make_graphed_callables(
         (layer,), tuple(cases.sample("cpu") for _ in range(2)), _order=[1, 1, -1, -1]

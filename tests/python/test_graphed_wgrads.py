@@ -65,7 +65,7 @@ def run_pipeline(calls, layers, recipe):
     return seen
 
 
-def test_an_order_says_where_they_are_made(graphs):
+def test_order_schedules_weight_gradients(graphs):
     recipe = cases.RECIPES["delayed"]
     expected = run_pipeline(None, cases.make_delayed("cpu"), recipe)
     layers = cases.make_delayed("cpu")
@@ -145,7 +145,7 @@ def tripled(gradient):
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_hooks_of_parameters_are_called_with_each_gradient_and_not_in_a_warm_up(graphs, before):
+def test_parameter_hooks_run_per_gradient_but_not_in_warm_up(graphs, before):
     _, layer = cases.make_delayed("cpu")
     called, nodes = [], []
 
@@ -175,7 +175,7 @@ def test_hooks_of_parameters_are_called_with_each_gradient_and_not_in_a_warm_up(
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_weight_of_several_parameters_gets_gradients_by_part(graphs, frozen):
+def test_split_weight_gets_gradients_by_part(graphs, frozen):
     def made():
         torch.manual_seed(5)
         parts = {"q": cases.WIDTH, "k": cases.WIDTH}

@@ -46,7 +46,7 @@ def through(modules, x: torch.Tensor, splits=SPLITS) -> torch.Tensor:
     return torch.cat([module(part) for module, part in zip(modules, parts, strict=True)])
 
 
-def test_it_computes_what_separate_torch_linears_compute():
+def test_matches_separate_torch_linears():
     layer, (x, grad) = grouped(), inputs()
     alone, y = separate(layer, torch.nn.Linear), x.detach().clone().requires_grad_()
     out, expected = layer(x, SPLITS), through(alone, y)
@@ -91,7 +91,7 @@ def test_its_parameters_have_the_names_of_transformer_engine():
     assert grouped().weight2.shape == (32, 64)
 
 
-def test_with_return_bias_it_hands_over_a_list_of_biases():
+def test_return_bias_gives_a_list_of_biases():
     layer, (x, _) = grouped(return_bias=True), inputs()
     out, biases = layer(x, SPLITS)
     assert isinstance(biases, list)
@@ -123,7 +123,7 @@ def test_m_splits_may_be_a_tensor(dtype):
         ([16, 0, 16], r"moe: m_splits \[16, 0, 16\] are 32 rows in all; inp .* has 48"),
     ],
 )
-def test_splits_that_do_not_fit_are_told_apart(splits, message):
+def test_each_kind_of_wrong_splits_has_a_message(splits, message):
     with pytest.raises(telens.ShapeError, match=message):
         grouped(name="moe")(inputs()[0], splits)
 
@@ -185,7 +185,7 @@ def test_a_section_may_be_about_one_of_its_gemms(tmp_path):
     assert records["value"][0] == x[32:].max().item()
 
 
-def test_copies_and_pickles_go_on_with_the_same_scales():
+def test_copies_and_pickles_continue_with_the_same_scales():
     layer, (x, grad) = grouped(name="moe"), inputs()
 
     def train(module):
@@ -205,7 +205,7 @@ def test_copies_and_pickles_go_on_with_the_same_scales():
     assert others[1].name == "moe"
 
 
-def test_a_checkpointed_one_has_the_gradients_of_one_that_keeps_everything():
+def test_checkpointed_layer_has_the_same_gradients():
     layer, (x, grad) = grouped(), inputs()
     gradients = []
     for function in (layer, lambda *args: te.checkpoint(layer, *args)):

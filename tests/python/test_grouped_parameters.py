@@ -45,7 +45,7 @@ def step(layer, x, recipe=None, **options) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("region", ["fp32", "bf16", "torch.autocast"])
-def test_products_of_all_maps_are_one_operation_with_the_bits_of_each_alone(region, tmp_path):
+def test_grouped_product_matches_bits_of_separate_products(region, tmp_path):
     dtype = torch.bfloat16 if region == "bf16" else torch.float32
     layer, x = grouped(params_dtype=dtype, name="moe"), make_input(dtype)
     with torch.autocast("cpu", torch.bfloat16, enabled=region == "torch.autocast"):
@@ -75,7 +75,7 @@ CASTS = [
 
 
 @pytest.mark.parametrize("recipe", CASTS, ids=lambda recipe: type(recipe).__name__)
-def test_casts_of_all_maps_are_one_function_with_the_bits_of_each_alone(recipe, tmp_path):
+def test_grouped_cast_matches_bits_of_separate_casts(recipe, tmp_path):
     """Two steps, the second with the first one's amaxes; a watched map goes by itself."""
     one, watched = grouped(name="moe"), grouped(name="moe")
     calls = [{"is_first_microbatch": first} for first in (None, True, False)]
@@ -89,7 +89,7 @@ def test_casts_of_all_maps_are_one_function_with_the_bits_of_each_alone(recipe, 
         assert torch.equal(value, watched.state_dict()[name]), name
 
 
-def test_under_a_recipe_too_a_frozen_part_gets_no_gradient_and_main_grads_are_added_to():
+def test_frozen_parts_and_main_grads_work_under_a_recipe():
     layer, recipe = grouped(bias=False, fuse_wgrad_accumulation=True), DelayedScaling()
     expected = step(grouped(bias=False), make_input(), recipe)
     layer.weight0.requires_grad_(False)
@@ -107,7 +107,7 @@ def test_under_a_recipe_too_a_frozen_part_gets_no_gradient_and_main_grads_are_ad
         torch.autograd.grad(layer(x, SPLITS).sum(), x, create_graph=True)
 
 
-def test_an_input_that_is_kept_in_high_precision_may_not_be_written_over():
+def test_saved_high_precision_input_must_not_be_overwritten():
     layer, x = grouped(), make_input().detach()
     with te.autocast(recipe=Float8CurrentScaling(override_linear_precision=(False, False, True))):
         out = layer(x, SPLITS)
@@ -133,7 +133,7 @@ def test_a_frozen_part_gets_no_gradient_and_changes_no_other():
 
 
 @pytest.mark.parametrize("recipe", [None, Float8CurrentScaling(), MXFP8BlockScaling()])
-def test_one_parameter_for_all_maps_computes_what_many_do(recipe):
+def test_joined_parameter_matches_separate_parameters(recipe):
     one, many = grouped(**ONE), grouped()
     assert {name: tuple(p.shape) for name, p in one.named_parameters()} == {
         "weight": (3, 128, 128), "bias": (3, 128),
@@ -141,7 +141,7 @@ def test_one_parameter_for_all_maps_computes_what_many_do(recipe):
     assert_same(step(one, make_input(), recipe), step(many, make_input(), recipe))
 
 
-def test_checkpoints_of_one_parameter_and_of_many_load_into_each_other():
+def test_joined_and_separate_checkpoints_are_interchangeable():
     sources = grouped(**ONE), grouped()
     for source in sources:
         with torch.no_grad():

@@ -49,7 +49,7 @@ def step(attention, recipe, given, **options):
 @pytest.mark.parametrize("layout", ["bshd", "sbhd", "thd"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_codes_are_those_of_the_plain_output(name, dtype, layout):
+def test_codes_match_the_plain_output(name, dtype, layout):
     recipe = RECIPES[name](fp8_dpa=True)
     mask = "padding_causal" if layout == "thd" else "causal"
     plain, handing = (make_attention(layout, mask) for _ in range(2))

@@ -90,7 +90,7 @@ def test_opcodes_are_bounded_over_nested_pickles():
         te.read_transformer_engine_state(data)
 
 
-def test_views_of_one_storage_are_bounded_in_bytes():
+def test_views_of_a_shared_storage_are_bounded_in_bytes():
     storage = pickle.dumps(torch.ones(1 << 20), 3)[2:-1]  # 4 MB
     rebuild = name("torch._utils", "_rebuild_tensor_v2")
     begin = storage.index(name("torch.storage", "_load_from_bytes"))
@@ -145,7 +145,7 @@ IMPOSSIBLE = [float("nan"), 0.0, -1.0, float("inf")]
 
 
 @pytest.mark.parametrize("value", IMPOSSIBLE)
-def test_an_impossible_scale_of_theirs_is_named_and_not_taken(value):
+def test_impossible_foreign_scale_is_named_and_ignored(value):
     scales = torch.tensor([2.0, value, 2.0])
     layer = te.Linear(16, 16)
     with pytest.warns(UserWarning, match="the scale of weight is .*histories and scales start"):
@@ -155,7 +155,7 @@ def test_an_impossible_scale_of_theirs_is_named_and_not_taken(value):
     assert layer.get_extra_state().numel() == 0
 
 
-def test_an_amax_of_theirs_may_be_nan_but_not_negative():
+def test_foreign_amax_may_be_nan_but_not_negative():
     def load(history):
         layer = te.Linear(16, 16)
         data = bytearray(honest(amax_history_bwd=history))
@@ -217,14 +217,14 @@ def test_any_changed_bit_of_a_state_is_reported(state):
 
 @pytest.mark.parametrize("value", IMPOSSIBLE)
 @pytest.mark.parametrize(("slot", "tensor"), [(0, "input"), (1, "weight"), (2, "output")])
-def test_an_impossible_scale_of_ours_is_refused_by_name(state, value, slot, tensor):
+def test_impossible_native_scale_is_rejected(state, value, slot, tensor):
     state = without_checksum(state)
     struct.pack_into("<f", state, SCALES + 4 * slot, value)
     with pytest.raises(telens.UsageError, match=f"the scale of {tensor} is .*positive finite"):
         load(state)
 
 
-def test_a_negative_amax_of_ours_is_refused_and_nan_is_taken(state, capfd):
+def test_native_amax_may_be_nan_but_not_negative(state, capfd):
     state = without_checksum(state)
     struct.pack_into("<f", state, HISTORY + 4, -1.0)
     with pytest.raises(telens.UsageError, match="history of weight has a negative amax"):

@@ -79,7 +79,7 @@ def tokens() -> torch.Tensor:
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", MODELS)
-def test_logits_are_those_of_transformers(name, padded, tokens):
+def test_logits_match_transformers(name, padded, tokens):
     model = randomized(MODELS[name]())
     mask = torch.ones_like(tokens)
     if padded:
@@ -96,7 +96,7 @@ def test_logits_are_those_of_transformers(name, padded, tokens):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_in_bf16_logits_are_as_near_to_fp32s_as_those_of_transformers(name, tokens):
+def test_bf16_logits_are_as_accurate_as_transformers(name, tokens):
     model = randomized(MODELS[name]())
     with torch.no_grad():
         exact = logits(model, tokens)
@@ -115,7 +115,7 @@ STEPPED = {
 
 
 @pytest.mark.parametrize("name", STEPPED)
-def test_steps_of_adamw_are_those_of_transformers(name, tokens):
+def test_adamw_steps_match_transformers(name, tokens):
     torch.manual_seed(1)
     model = STEPPED[name]()
     losses = []
@@ -143,7 +143,7 @@ FROZEN = {
 
 
 @pytest.mark.parametrize("name", FROZEN)
-def test_what_is_frozen_stays_frozen(name, tokens):
+def test_frozen_parameters_stay_frozen(name, tokens):
     model = MODELS[name]()
     for own, parameter in model.named_parameters():
         if any(own.endswith(each) for each in FROZEN[name]):
@@ -158,9 +158,7 @@ def test_what_is_frozen_stays_frozen(name, tokens):
 
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("name", ["llama", "mixtral", "bert", "t5"])
-def test_gradient_checkpointing_runs_our_layers_twice_with_the_same_gradients(
-    name, reentrant, tokens
-):
+def test_gradient_checkpointing_gives_the_same_gradients(name, reentrant, tokens):
     torch.manual_seed(3)
     model = te.use_transformer_layers(MODELS[name]()).train()
     calls = []
@@ -234,7 +232,7 @@ def test_the_layers_are_ours():
     assert torch.nn.Linear not in {type(module) for module in model.encoder.modules()}
 
 
-def test_what_ours_cannot_do_yet_is_refused_by_name(tokens):
+def test_unsupported_options_are_rejected(tokens):
     for model, message in (
         (t5(feed_forward_proj="gated-tanh"), "the activation 'tanh'"),
         (llama(attention_bias=True), "biases of Llama's linear layers"),
@@ -255,7 +253,7 @@ def test_what_ours_cannot_do_yet_is_refused_by_name(tokens):
             logits(te.use_transformer_layers(cached), tokens)
 
 
-def test_gradients_of_t5s_biases_are_those_of_transformers(tokens):
+def test_gradients_of_t5_biases_match_transformers(tokens):
     model = randomized(t5())
     converted = te.use_transformer_layers(copy.deepcopy(model))
     for each in (model, converted):

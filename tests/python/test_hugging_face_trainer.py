@@ -54,7 +54,7 @@ def make_trainer(tmp_path, *callbacks, **options) -> transformers.Trainer:
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
-def test_each_step_records_what_the_trainer_logs(tmp_path, micro_batches):
+def test_each_step_records_the_trainers_numbers(tmp_path, micro_batches):
     kept = Kept()
     trainer = make_trainer(
         tmp_path, RecordingCallback(), kept, gradient_accumulation_steps=micro_batches
@@ -112,7 +112,7 @@ def test_a_resumed_training_continues_the_iterations(tmp_path):
     assert telens.open_run(tmp_path).losses.to_dict() == {7: 0.5}
 
 
-def test_without_a_session_the_callback_records_nothing(tmp_path, monkeypatch):
+def test_callback_records_nothing_outside_of_a_session(tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("recorded")
 

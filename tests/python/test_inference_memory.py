@@ -30,7 +30,7 @@ def call(layer, x, first):
 
 
 @pytest.mark.parametrize("how", ["no_grad", "inference_mode", "requires_grad"])
-def test_a_kept_weight_of_inference_has_no_columnwise_copy(how):
+def test_cached_inference_weight_lacks_columnwise_copy(how):
     layer, x = layer_without_graph(), torch.randn(32, SIZE, dtype=torch.bfloat16)
     if how == "requires_grad":
         layer.requires_grad_(False)
@@ -42,7 +42,7 @@ def test_a_kept_weight_of_inference_has_no_columnwise_copy(how):
     assert COPY * 0.99 < used < COPY * 1.1
 
 
-def test_a_kept_weight_of_training_has_both_also_after_a_forward_of_inference():
+def test_cached_training_weight_keeps_both_copies():
     layer, x = layer_without_graph(), torch.randn(32, SIZE, dtype=torch.bfloat16)
     with torch.no_grad():
         call(layer, x, True)
@@ -61,7 +61,7 @@ def test_a_kept_weight_of_training_has_both_also_after_a_forward_of_inference():
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
-def test_a_weight_stored_in_fp8_without_gradients_has_no_columnwise_copy(context):
+def test_stored_weight_without_gradients_lacks_columnwise_copy(context):
     with te.fp8_model_init(recipe=RECIPE), context():
         layer = layer_without_graph()
     assert layer.weight._rowwise_data is not None
@@ -70,7 +70,7 @@ def test_a_weight_stored_in_fp8_without_gradients_has_no_columnwise_copy(context
         assert layer_without_graph().weight._columnwise_data is not None
 
 
-def test_a_weight_stored_without_gradients_is_trained_all_the_same_under_one_scale():
+def test_per_tensor_stored_weight_can_be_trained_later():
     def make(context):
         torch.manual_seed(2)
         with te.fp8_model_init(), context:
@@ -86,7 +86,7 @@ def test_a_weight_stored_without_gradients_is_trained_all_the_same_under_one_sca
     assert all(torch.equal(*pair) for pair in zip(*grads, strict=True))
 
 
-def test_blocks_of_a_weight_stored_without_gradients_cannot_be_trained_and_say_so():
+def test_block_stored_weight_without_gradients_rejects_training():
     with te.fp8_model_init(recipe=RECIPE), torch.no_grad():
         layer = te.Linear(64, 64, device="cpu", name="fc1")
     x = torch.ones(32, 64, requires_grad=True)

@@ -85,7 +85,7 @@ def test_a_forward_without_the_caches_is_as_before():
     assert torch.equal(model(x), plain)
 
 
-def test_what_does_not_fit_is_refused():
+def test_invalid_arguments_are_rejected():
     params = caches(is_paged=True)
     with pytest.raises(telens.UsageError, match="13 tokens; max_sequence_length is 12"):
         params.pre_step({"a": 13})
@@ -226,7 +226,7 @@ def test_a_bool_is_not_a_size_of_a_cache(argument):
         )
 
 
-def test_dot_product_attention_alone_has_the_caches_too():
+def test_standalone_dot_product_attention_uses_caches():
     torch.manual_seed(3)
     attention = te.DotProductAttention(HEADS, 8, GROUPS, layer_number=7)
     assert attention.layer_number == 7
@@ -299,7 +299,7 @@ def test_cross_attention_is_not_cached():
     torch.testing.assert_close(torch.cat(parts), whole, rtol=1e-4, atol=1e-5)
 
 
-def test_rows_behind_a_sequence_are_zero_whatever_another_has():
+def test_rows_after_a_sequence_are_zero():
     params = caches()
     params.pre_step({"a": 2, "b": 1})
     new = torch.full((2, 2, GROUPS, 8), torch.nan)
@@ -311,7 +311,7 @@ def test_rows_behind_a_sequence_are_zero_whatever_another_has():
         assert torch.equal(kept[1, 1], torch.zeros(GROUPS, 8))
 
 
-def test_two_attentions_of_one_number_are_refused_and_unnumbered_ones_are_apart():
+def test_duplicate_layer_numbers_are_rejected():
     made = {"num_gqa_groups": GROUPS, "device": "cpu"}
     first, second = (
         te.MultiheadAttention(HIDDEN, HEADS, layer_number=1, **made).eval() for _ in range(2)

@@ -38,7 +38,7 @@ def spoiled(module: torch.nn.Module) -> torch.nn.Module:
 
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.parametrize("meta", [False, True])
-def test_parameters_become_what_the_constructor_makes(name, meta):
+def test_reset_matches_the_constructor(name, meta):
     torch.manual_seed(1)
     expected = MODULES[name](device="cpu").state_dict()
     module = MODULES[name](device="meta") if meta else spoiled(MODULES[name](device="cpu"))
@@ -50,7 +50,7 @@ def test_parameters_become_what_the_constructor_makes(name, meta):
         assert meta or value is before[parameter]
 
 
-def test_parts_on_meta_get_memory_of_their_own():
+def test_parts_on_meta_get_separate_memory():
     module = MODULES["split"](device="meta")
     module.reset_parameters()
     parts = [module.a_weight, module.b_weight]
@@ -73,7 +73,7 @@ def test_a_method_of_ones_own_gets_the_parameter_itself():
     ]
 
 
-def test_a_subclass_with_its_own_constructor_resets_itself_and_its_children():
+def test_subclass_resets_itself_and_its_children():
     class Block(te.TransformerLayer):
         def __init__(self, config):
             super().__init__(config["size"], 32, 2, device="meta")
@@ -170,7 +170,7 @@ def reset_shards(rank: int, device: str, quantized: bool) -> None:
 
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("device", ["meta", "cpu"])
-def test_shards_of_fsdp2_are_those_of_one_initialization(device, quantized):
+def test_fsdp2_shards_come_from_a_common_initialization(device, quantized):
     run_ranks(reset_shards, device, quantized)
 
 

@@ -38,7 +38,7 @@ def exact_wgrad(g, x):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_main_grad_is_the_exact_sum_over_micro_batches_and_grad_stays_none(dtype):
+def test_main_grad_is_the_exact_sum_over_micro_batches(dtype):
     torch.manual_seed(51)
     layer = fused_linear(dtype)
     layer.weight.main_grad = torch.zeros(OUT, IN)
@@ -53,7 +53,7 @@ def test_main_grad_is_the_exact_sum_over_micro_batches_and_grad_stays_none(dtype
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_main_grad_in_fp8_is_within_the_rounding_of_fp8_also_for_weights_stored_in_it(stored):
+def test_main_grad_under_fp8_is_within_fp8_rounding(stored):
     torch.manual_seed(52)
     with te.fp8_model_init(enabled=stored):
         layer = fused_linear(torch.bfloat16)
@@ -70,7 +70,7 @@ def test_main_grad_in_fp8_is_within_the_rounding_of_fp8_also_for_weights_stored_
     assert layer.weight.grad is None
 
 
-def test_a_hook_behind_the_gradient_runs_where_somebody_waits_for_it():
+def test_post_accumulate_hook_runs():
     torch.manual_seed(53)
     layer = fused_linear()
     layer.weight.main_grad = torch.zeros(OUT, IN)
@@ -85,7 +85,7 @@ def test_a_hook_behind_the_gradient_runs_where_somebody_waits_for_it():
     assert torch.equal(layer.weight.main_grad, exact_wgrad(g, x))
 
 
-def test_a_first_micro_batch_and_overwrite_main_grad_replace_what_was_there():
+def test_overwrite_main_grad_replaces_the_old_value():
     torch.manual_seed(54)
     x, g = integers(TOKENS, IN), integers(TOKENS, OUT)
     layer = fused_linear()
@@ -96,7 +96,7 @@ def test_a_first_micro_batch_and_overwrite_main_grad_replace_what_was_there():
         assert torch.equal(layer.weight.main_grad, exact_wgrad(g, x))
 
 
-def test_main_grad_of_a_sharded_parameter_is_asked_for_in_the_backward():
+def test_sharded_main_grad_is_requested_in_the_backward():
     layer = fused_linear()
     buffer = torch.zeros(OUT, IN)
     layer.weight.__fsdp_param__ = True
@@ -116,7 +116,7 @@ def test_a_recomputed_forward_adds_its_wgrad_once():
 
 
 @pytest.mark.parametrize("fuse_qkv", [True, False])
-def test_a_transformer_layer_accumulates_the_gradients_of_all_its_weights(fuse_qkv):
+def test_transformer_layer_accumulates_every_weight_gradient(fuse_qkv):
     def make(fuse):
         torch.manual_seed(56)
         return te.TransformerLayer(
@@ -153,7 +153,7 @@ def rounded_sums(buffer, gradients, dtype):
 
 @pytest.mark.parametrize("computation", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_main_grad_in_16_bits_is_the_exact_sum_rounded_once_a_micro_batch(dtype, computation):
+def test_16_bit_main_grad_is_rounded_once_per_micro_batch(dtype, computation):
     torch.manual_seed(59)
     layer = fused_linear(computation)
     layer.weight.main_grad = torch.full((OUT, IN), 0.3, dtype=dtype)
@@ -174,7 +174,7 @@ def test_main_grad_in_16_bits_is_the_exact_sum_rounded_once_a_micro_batch(dtype,
     assert layer.weight.grad is None
 
 
-def test_main_grad_in_16_bits_overflows_to_infinity_keeps_nan_and_may_be_empty():
+def test_16_bit_main_grad_handles_overflow_nan_and_empty():
     layer = fused_linear(torch.bfloat16)
     layer.weight.main_grad = torch.full((OUT, IN), 65504.0, dtype=torch.float16)
     layer.weight.main_grad[0] = float("nan")
@@ -191,7 +191,7 @@ PARTS = {"q": 16, "k": 8, "v": 24}
 
 @pytest.mark.parametrize("delayed", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_each_part_of_a_split_weight_has_a_main_grad_of_its_own(dtype, delayed):
+def test_parts_of_a_split_weight_have_separate_main_grads(dtype, delayed):
     torch.manual_seed(60)
     layer = fused_linear(parameters_split=PARTS, delay_wgrad_compute=delayed)
     for name in PARTS:
@@ -211,7 +211,7 @@ def test_each_part_of_a_split_weight_has_a_main_grad_of_its_own(dtype, delayed):
     assert torch.equal(layer.k_weight.grad, torch.zeros(8, IN))
 
 
-def test_a_part_without_main_grad_is_an_error_before_any_part_is_written():
+def test_part_without_main_grad_fails_before_any_write():
     layer = fused_linear(parameters_split=PARTS)
     layer.q_weight.main_grad = torch.zeros(16, IN)
     layer.k_weight.main_grad = torch.zeros(8, IN)
@@ -251,7 +251,7 @@ def train_mlp(normalization, fuse):
 
 
 @pytest.mark.parametrize("normalization", ["LayerNorm", "RMSNorm"])
-def test_codes_that_norms_activations_and_their_gradients_cast_are_accumulated(normalization):
+def test_fused_casts_accumulate_into_main_grad(normalization):
     actual, counts = train_mlp(normalization, fuse=True)
     expected, plain = train_mlp(normalization, fuse=False)
     norms = sum(counts.get(name, 0) for name in NORM_CASTS)
@@ -266,7 +266,7 @@ def test_codes_that_norms_activations_and_their_gradients_cast_are_accumulated(n
             assert torch.equal(actual[name], gradient), name
 
 
-def test_a_missing_or_wrong_main_grad_is_an_error_and_the_layer_stays_usable():
+def test_layer_stays_usable_after_a_main_grad_error():
     layer = fused_linear(name="decoder.qkv")
 
     def train():
@@ -283,7 +283,7 @@ def test_a_missing_or_wrong_main_grad_is_an_error_and_the_layer_stays_usable():
     assert torch.all(layer.weight.main_grad == TOKENS)
 
 
-def test_torchs_ddp_is_refused_since_it_averages_a_gradient_that_stays_empty(tmp_path):
+def test_torchs_ddp_is_rejected(tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         layer = fused_linear()

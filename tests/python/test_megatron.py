@@ -101,13 +101,13 @@ def test_fp8_trainings_follow_fp32_without_equaling_it(alone):
     ("recipe", "tolerance"),
     [("fp32", 1e-5), ("delayed", 2e-3), ("tensorwise", 2e-2), ("mxfp8", 2e-3)],
 )
-def test_two_tensor_parallel_ranks_have_the_losses_of_one(alone, divided, recipe, tolerance):
+def test_two_tensor_parallel_ranks_match_a_single_rank(alone, divided, recipe, tolerance):
     assert divided[recipe]["still"] == []
     expected = alone[0][recipe]["losses"]
     assert divided[recipe]["losses"] == pytest.approx(expected, rel=tolerance)
 
 
-def test_a_session_records_every_layer_of_each_model(alone):
+def test_session_records_every_layer_of_every_model(alone):
     rows = alone[1]
     models = ["model", *(f"model_{number}" for number in range(2, len(RECIPES) + 1))]
     assert set(rows["layer"]) == {

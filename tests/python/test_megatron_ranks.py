@@ -109,7 +109,7 @@ def test_a_size_without_a_group_divides_heads_too():
     assert module(*(torch.zeros(4, 1, 2, 16) for _ in range(3))).shape == (4, 1, 32)
 
 
-def test_packed_tokens_of_a_rank_are_two_chunks_of_each_sequence():
+def test_packed_tokens_of_a_rank_are_two_chunks_per_sequence():
     sums = torch.tensor([0, 4, 12], dtype=torch.int32)
     mine = [thd_get_partitioned_indices(sums, 12, 2, rank).tolist() for rank in range(2)]
     assert mine == [[0, 3, 4, 5, 10, 11], [1, 2, 6, 7, 8, 9]]

@@ -127,7 +127,7 @@ def test_a_checkpointed_mlp_keeps_less_and_has_the_same_bits(recipe):
 
 @pytest.mark.parametrize("make", [te.Linear, te.LayerNormLinear])
 @pytest.mark.parametrize("names", [("q", "k", "v"), ["q", "k", "v"]])
-def test_parts_named_alone_are_equal_ones(make, names):
+def test_parts_given_by_name_only_are_equal(make, names):
     layer = make(32, 48, parameters_split=names, device="cpu")
     assert layer.parameters_split == {"q": 16, "k": 16, "v": 16}
     assert [layer.get_parameter(f"{name}_weight").shape for name in names] == [(16, 32)] * 3

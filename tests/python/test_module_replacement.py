@@ -130,7 +130,7 @@ def test_a_lora_child_is_called_and_trains(layer, x):
     assert lora.base.weight.grad is None
 
 
-def test_a_replaced_child_is_let_go_of(layer, x):
+def test_replaced_child_is_released(layer, x):
     replacement = torch.nn.Linear(32, 32)
     layer.self_attention.proj = replacement
     layer(x)
@@ -142,7 +142,7 @@ def test_a_replaced_child_is_let_go_of(layer, x):
     assert gone() is None
 
 
-def test_a_hooked_module_is_let_go_of():
+def test_hooked_module_is_released():
     layer = te.TransformerLayer(32, 64, 2)
     layer.self_attention.proj.register_forward_hook(lambda *_: None)
     layer(torch.randn(16, 2, 32))

@@ -39,7 +39,7 @@ def test_a_state_dict_carries_over_to_another_module(x):
     assert torch.equal(layer(x), other(x))
 
 
-def test_load_state_dict_with_assign_computes_with_the_assigned_tensors(x):
+def test_load_state_dict_with_assign_uses_the_assigned_tensors(x):
     layer = make_layer()
     layer(x)
     state = {k: v * 2 if v.is_floating_point() else v for k, v in layer.state_dict().items()}
@@ -74,14 +74,14 @@ def train_once(layer: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
         return layer(x)
 
 
-def test_the_extra_state_of_transformer_engine_is_left_out_with_a_warning():
+def test_peer_extra_state_is_ignored_with_a_warning():
     layer = te.Linear(16, 16)
     foreign = torch.frombuffer(bytearray(pickle.dumps({"scale_fwd": 1})), dtype=torch.uint8)
     with pytest.warns(UserWarning, match="amax histories and scales start from their"):
         layer.load_state_dict(te.Linear(16, 16).state_dict() | {"_extra_state": foreign})
 
 
-def test_the_extra_state_of_transformer_engine_may_be_a_stream_of_bytes():
+def test_peer_extra_state_may_be_a_byte_stream():
     layer = te.Linear(16, 16)
     with pytest.warns(UserWarning, match="amax histories and scales start from their"):
         layer.set_extra_state(io.BytesIO(pickle.dumps({"scale_fwd": 1})))
@@ -106,7 +106,7 @@ def test_the_extra_state_of_a_module_with_other_gemms_is_refused(source, target,
 
 
 @pytest.mark.parametrize("state", ["abc", 3, [1, 2], b"abc", {"scale": 1}])
-def test_an_extra_state_that_is_no_tensor_is_refused(state):
+def test_extra_state_that_is_not_a_tensor_is_rejected(state):
     with pytest.raises(
         telens.UsageError, match=r"Linear\.set_extra_state: state must be a tensor of uint8"
     ):
@@ -133,7 +133,7 @@ def test_a_deep_copy_computes_the_same_and_shares_nothing(x):
     assert layer.self_attention.proj.weight.grad is None
 
 
-def test_a_deep_copy_of_a_child_stands_on_its_own(x):
+def test_deep_copy_of_a_child_is_independent(x):
     layer = make_layer()
     child = copy.deepcopy(layer.self_attention.layernorm_qkv)
     assert torch.equal(child(x), layer.self_attention.layernorm_qkv(x))

@@ -11,7 +11,7 @@ import telens.pytorch as te
 FP32_TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
 
-def test_linear_computes_what_torch_computes_forward_and_backward():
+def test_linear_matches_torch_forward_and_backward():
     torch.manual_seed(1)
     ours, reference = te.Linear(32, 48), torch.nn.Linear(32, 48)
     reference.load_state_dict(ours.state_dict(), strict=False)
@@ -26,7 +26,7 @@ def test_linear_computes_what_torch_computes_forward_and_backward():
 
 
 @pytest.mark.parametrize("shape", [(0, 32), (16, 32), (2, 3, 32), (2, 3, 4, 32), (32,)])
-def test_linear_takes_inputs_of_any_number_of_dimensions_and_empty_ones(shape):
+def test_linear_accepts_any_number_of_dimensions_and_empty_inputs(shape):
     layer = te.Linear(32, 16)
     x = torch.randn(shape, requires_grad=True)
     out = layer(x)
@@ -42,7 +42,7 @@ def test_linear_takes_an_input_that_is_not_contiguous():
     torch.testing.assert_close(layer(x), layer(x.contiguous()))
 
 
-def test_norms_compute_what_torch_computes():
+def test_norms_match_torch():
     x = torch.randn(4, 64)
     for ours, reference in (
         (te.LayerNorm(64), torch.nn.LayerNorm(64)),
@@ -97,7 +97,7 @@ def test_parameters_have_the_names_of_transformer_engine():
             assert set(module.state_dict()) == expected | {"_extra_state"}
 
 
-def test_a_transformer_layer_has_its_parts_as_children_of_their_own_classes():
+def test_transformer_layer_has_typed_children():
     layer = te.TransformerLayer(32, 64, 2)
     assert isinstance(layer.self_attention, te.MultiheadAttention)
     assert isinstance(layer.self_attention.proj, te.Linear)
@@ -233,6 +233,6 @@ def test_the_bias_can_be_taken_away_later():
 
 
 @pytest.mark.parametrize("dim", [0, 3])
-def test_a_rotary_embedding_refuses_an_odd_number_of_channels_when_it_is_made(dim):
+def test_rotary_embedding_rejects_odd_channels_at_construction(dim):
     with pytest.raises(telens.UsageError, match="even number"):
         te.RotaryPositionEmbedding(dim)

@@ -141,7 +141,7 @@ def compare_histories(layer: te.GroupedLinear, whole: te.GroupedLinear, case: st
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_ranks_that_share_the_experts_compute_what_one_process_does(device):
+def test_expert_parallel_ranks_match_a_single_process(device):
     run_ranks(beside_one_process, world_size=RANKS, device=device)
 
 
@@ -255,14 +255,14 @@ def on_two_ranks(rank: int) -> None:
     refuse_what_ranks_would_send(rank)
 
 
-def test_two_ranks_send_what_they_must_and_are_refused_what_does_not_fit():
+def test_two_ranks_exchange_rows_and_reject_mismatches():
     run_ranks(on_two_ranks)
 
 
 # ---- one process
 
 
-def test_without_a_group_it_is_permute_and_unpermute():
+def test_dispatch_without_a_group_is_permute_and_unpermute():
     routing = routing_of(9)
     hidden, probs = torch.randn(9, HIDDEN), torch.rand(9, EXPERTS)
     dispatcher = te.MoEDispatcher(EXPERTS)

@@ -191,7 +191,7 @@ def test_another_value_is_refused_by_the_name_of_the_argument(name, argument):
     ("name", "argument"),
     [(name, each) for name in PEER_FORWARDS for each in refused(forward_arguments(name))],
 )
-def test_another_value_in_a_forward_is_refused_by_the_name_of_the_argument(name, argument):
+def test_other_values_in_a_forward_are_rejected_by_argument(name, argument):
     module = make(name)
     inputs = INPUTS.get(name, (torch.zeros(16, 32),))
     with pytest.raises(telens.UsageError, match=rf"{name}.forward: {argument}=.* is not supported"):
@@ -217,7 +217,7 @@ HINTS = [
 
 
 @pytest.mark.parametrize(("name", "of_constructor", "of_forward"), HINTS)
-def test_what_is_only_a_hint_changes_no_bit(name, of_constructor, of_forward):
+def test_hints_change_no_bit(name, of_constructor, of_forward):
     inputs = tuple(torch.randn_like(each) for each in INPUTS.get(name, (torch.zeros(16, 32),)))
     results = []
     for options, arguments in (({}, {}), (of_constructor, of_forward)):
@@ -235,7 +235,7 @@ WITHOUT_EFFECT = [
 @pytest.mark.filterwarnings("ignore:window_size")
 @pytest.mark.parametrize("arguments", WITHOUT_EFFECT)
 @pytest.mark.parametrize("mask", ["causal", "causal_bottom_right", "no_mask"])
-def test_what_the_mask_decides_is_taken_for_every_mask(mask, arguments):
+def test_arguments_of_masks_are_accepted_for_every_mask(mask, arguments):
     torch.manual_seed(1)
     q, k, v = torch.randn(3, 8, 2, 2, 16)
     plain = make("DotProductAttention", attn_mask_type=mask)
@@ -267,7 +267,7 @@ def test_other_names_of_arguments_are_taken():
         ),
     ],
 )
-def test_two_names_of_one_argument_are_one_too_many(norm, by_position, arguments, names):
+def test_two_names_for_an_argument_are_rejected(norm, by_position, arguments, names):
     with pytest.raises(
         telens.UsageError, match="{}: {} is another name of {}".format(norm.__name__, *names)
     ):
@@ -381,12 +381,12 @@ def test_parts_lose_trailing_underscores(module, split):
     assert layer(torch.ones(2, 16)).shape == (2, 16)
 
 
-def test_two_parts_of_one_name_are_refused():
+def test_duplicate_part_names_are_rejected():
     with pytest.raises(telens.UsageError, match="has the part 'query' twice"):
         te.Linear(16, 16, parameters_split=("query", "query_"))
 
 
-def test_modules_stand_where_scripts_import_them_from():
+def test_modules_have_the_import_paths_of_scripts():
     from telens.pytorch.attention import DotProductAttention, MultiheadAttention
     from telens.pytorch.distributed import checkpoint
     from telens.pytorch.fp8 import DelayedScaling, check_fp8_support

@@ -80,7 +80,7 @@ def test_a_session_changes_no_bit_of_them(tmp_path, watching, name, tokens):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_statistics_and_dumps_are_of_the_tokens_alone(tmp_path, watching, name):
+def test_statistics_and_dumps_exclude_padding(tmp_path, watching, name):
     scalars = Scalars()
     tokens = 5
     trained(RECIPES[name], tokens, watching, tmp_path, scalars)
@@ -108,7 +108,7 @@ MULTIPLES = {
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_ledger_tells_to_what_a_gemm_was_padded(tmp_path, watching, build_folder, name):
+def test_ledger_reports_the_padding_of_a_gemm(tmp_path, watching, build_folder, name):
     trained(RECIPES[name], 5, watching, tmp_path)
     result = subprocess.run(
         [build_folder / "bin/telens", "ledger", tmp_path, "--format", "json"],
@@ -123,7 +123,7 @@ def test_the_ledger_tells_to_what_a_gemm_was_padded(tmp_path, watching, build_fo
         assert row["fallback"] == ""
 
 
-def test_the_ledger_tells_nothing_of_tokens_that_need_no_padding(tmp_path, watching, build_folder):
+def test_ledger_omits_padding_if_none_is_needed(tmp_path, watching, build_folder):
     trained(Float8CurrentScaling(), 48, watching, tmp_path)
     result = subprocess.run(
         [build_folder / "bin/telens", "ledger", tmp_path],

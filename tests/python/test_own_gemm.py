@@ -47,7 +47,7 @@ def recipe_of(made, calls):
     return CustomRecipe(qfactory=factory)
 
 
-def test_the_three_products_of_a_layer_are_those_of_the_quantizers():
+def test_three_products_use_the_quantizers_qgemm():
     calls = []
     own, builtin = forward(recipe_of(Multiplies, calls)), forward(Float8CurrentScaling())
     assert calls == [(GEMMType.FPROP, True), (GEMMType.DGRAD, False), (GEMMType.WGRAD, False)]
@@ -58,7 +58,7 @@ def test_the_three_products_of_a_layer_are_those_of_the_quantizers():
 
 @pytest.mark.parametrize("tokens", [0, 5])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_tokens_are_handed_over_as_they_are(tokens, dtype):
+def test_tokens_are_passed_without_padding(tokens, dtype):
     calls = []
     layer = te.GroupedLinear(2, 64, 32, device="cpu", params_dtype=dtype)
     x = torch.randn(tokens + 3, 64, dtype=dtype, requires_grad=True)
@@ -84,7 +84,7 @@ def test_an_accumulated_gradient_is_the_sum_of_buffer_and_product():
     assert torch.equal(layer.weight.main_grad, 1 + plain.weight.grad)
 
 
-def test_a_layer_that_is_watched_has_the_same_product_and_the_ledger_names_it(tmp_path):
+def test_watched_layer_has_the_same_product_and_is_in_the_ledger(tmp_path):
     calls = []
     alone = forward(recipe_of(Multiplies, calls))
     with debug.session(config_of("PrecisionLedger", "telens"), log_dir=tmp_path):
@@ -126,7 +126,7 @@ def test_one_quantizer_of_two_with_a_product_is_refused_by_name():
         (lambda shape, dtype: torch.zeros(shape, dtype=torch.float64), "of torch.float64 on cpu"),
     ],
 )
-def test_another_result_than_a_product_is_an_error_that_names_the_class(answer, message):
+def test_invalid_qgemm_result_error_names_the_class(answer, message):
     class Wrong(te.Float8CurrentScalingQuantizer):
         def qgemm(self, qx, qw, m_params, out_dtype, *rest, **more):
             return answer((qx.size(0), qw.size(0)), out_dtype)
@@ -137,7 +137,7 @@ def test_another_result_than_a_product_is_an_error_that_names_the_class(answer, 
     assert error.match(message)
 
 
-def test_codes_of_such_an_output_are_no_other_layer_s_operand():
+def test_output_codes_are_not_reused_by_other_layers():
     recipe = recipe_of(Multiplies, [])
     layer, plain = (te.Linear(64, 64, device="cpu") for _ in range(2))
     x = torch.randn(16, 64)

@@ -79,7 +79,7 @@ def test_new_tokens_of_a_cache_may_be_packed():
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_none_in_the_place_of_what_is_packed_is_nothing(masked):
+def test_none_for_a_packed_argument_is_ignored(masked):
     torch.manual_seed(94)
     module = attention(qkv_format="bshd")
     hides = torch.ones(TOKENS, TOKENS, dtype=torch.bool).triu(2)

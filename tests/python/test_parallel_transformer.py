@@ -138,7 +138,7 @@ def two_ranks(rank: int) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_divided_attention_and_transformer_layers_are_the_whole_ones_on_2_ranks(device):
+def test_divided_transformer_layers_match_whole_ones_on_2_ranks(device):
     run_ranks(two_ranks, device=device)
 
 

@@ -83,7 +83,7 @@ def test_unpermute_ignores_unwritten_slots_of_a_mask_map():
     assert torch.equal(te.moe_unpermute(rows, row_id_map), expected)
 
 
-def test_an_index_has_the_rows_of_all_first_choices_then_of_all_second_ones():
+def test_index_map_lists_first_choices_then_second_choices():
     index = torch.tensor([[2, 0], [0, 1], [2, 1]], dtype=torch.int32)
     # Sorted: expert 0 has tokens 0 and 1, expert 1 has 1 and 2, expert 2 has 0 and 2.
     _, row_id_map = te.moe_permute(torch.randn(3, 8), index, map_type="index")
@@ -202,7 +202,7 @@ def test_sizes_that_do_not_fit_are_refused():
         te.moe_sort_chunks_by_index(torch.randn(8, 4), torch.tensor([1, 2]), torch.tensor([1, 0]))
 
 
-def test_chunks_are_sorted_by_an_order_of_all_and_with_a_probability_each():
+def test_chunks_are_sorted_with_their_probabilities():
     sizes = torch.tensor([1, 2])
     with pytest.raises(RuntimeError, match="each chunk's number once"):
         te.moe_sort_chunks_by_index(torch.randn(3, 4), sizes, torch.tensor([0, 0]))
@@ -213,7 +213,7 @@ def test_chunks_are_sorted_by_an_order_of_all_and_with_a_probability_each():
 
 
 @pytest.mark.parametrize(("tokens", "experts"), [(0, 4), (3, 0)])
-def test_a_rank_without_tokens_or_experts_has_a_fixed_number_of_empty_rows(tokens, experts):
+def test_rank_without_tokens_has_a_fixed_number_of_empty_rows(tokens, experts):
     routing = torch.zeros(tokens, experts, dtype=torch.bool)
     rows, row_id_map = te.moe_permute(torch.randn(tokens, 8), routing, num_out_tokens=4)
     assert torch.equal(rows, torch.zeros(4, 8))
@@ -258,7 +258,7 @@ def test_unpermuting_by_index_weighs_a_tokens_choices():
     assert torch.equal(te.moe_unpermute(rows, row_id_map, map_type="index"), inp)
 
 
-def test_gradients_are_those_of_finite_differences_and_so_are_theirs():
+def test_gradients_and_second_gradients_match_finite_differences():
     inp, probs = leaf(TOKENS, 3), leaf(TOKENS, EXPERTS)
     index = torch.randint(0, EXPERTS, (TOKENS, 2), dtype=torch.int32)
     sizes, order = torch.tensor([2, 3]), torch.tensor([1, 0])
@@ -364,7 +364,7 @@ def test_probabilities_in_the_place_of_a_routing_map_are_refused():
 @pytest.mark.parametrize(
     ("tokens", "experts", "hidden"), [(0, 4, 8), (3, 0, 8), (3, 4, 0), (3, 1, 8)]
 )
-def test_nothing_to_permute_is_no_error(tokens, experts, hidden):
+def test_nothing_to_permute_is_allowed(tokens, experts, hidden):
     inp = torch.randn(tokens, hidden, requires_grad=True)
     routing = torch.zeros(tokens, experts, dtype=torch.bool)
     rows, row_id_map = te.moe_permute(inp, routing)
@@ -448,7 +448,7 @@ def test_threads_change_no_bit():
         torch.set_num_threads(threads)
 
 
-def test_no_warning_comes_of_plain_use():
+def test_plain_use_does_not_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         rows, row_id_map = te.moe_permute(torch.randn(TOKENS, HIDDEN), ROUTING)

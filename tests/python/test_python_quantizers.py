@@ -49,7 +49,7 @@ def train(recipe, layer=None, x=None):
     return out.detach(), x.grad, layer.weight.grad
 
 
-def test_a_layer_multiplies_what_the_class_makes():
+def test_layer_multiplies_results_of_the_python_class():
     layer, x = a_layer()
     out, dgrad, wgrad = train(CustomRecipe(clipped), layer, x)
     a, b = (clipped_values(each.detach(), E4M3) for each in (x, layer.weight))
@@ -75,7 +75,7 @@ def test_a_class_that_adds_nothing_changes_no_bit():
         assert torch.equal(found, expected)
 
 
-def test_quantize_is_asked_for_what_the_gemms_need_without_gradients():
+def test_quantize_is_called_for_needed_orientations_without_grad():
     made = {}
 
     def factory(role):
@@ -131,7 +131,7 @@ def test_a_weight_that_is_kept_is_made_once_for_two_micro_batches():
         ),
     ],
 )
-def test_what_does_not_fit_is_named(returned, message):
+def test_invalid_results_are_rejected(returned, message):
     class Wrong(te.Float8CurrentScalingQuantizer):
         quantize = returned
 

@@ -110,7 +110,7 @@ def make_quantized_model() -> torch.nn.Sequential:
         return torch.nn.Sequential(te.Linear(64, 128), torch.nn.GELU(), te.LayerNormLinear(128, 64))
 
 
-def test_model_init_stores_the_weights_of_gemms_alone():
+def test_model_init_quantizes_only_gemm_weights():
     model = make_quantized_model()
     kinds = {name: type(p) for name, p in model.named_parameters()}
     assert kinds["0.weight"] is te.Float8Tensor
@@ -120,7 +120,7 @@ def test_model_init_stores_the_weights_of_gemms_alone():
     assert all(isinstance(p, torch.nn.Parameter) for p in model.parameters())
 
 
-def test_a_quantized_weight_computes_what_its_values_compute(x):
+def test_quantized_weight_computes_with_its_values(x):
     model = make_quantized_model()
     plain = torch.nn.Linear(64, 128)
     with torch.no_grad():
@@ -157,7 +157,7 @@ def test_a_step_on_a_master_copy_trains_a_quantized_model(x, in_fp8):
     assert losses[-1] < 0.7 * losses[0]
 
 
-def test_the_values_before_quantization_are_kept_on_the_parameter_under_the_peers_names():
+def test_initial_values_are_kept_under_the_peers_names():
     with te.fp8_model_init(preserve_high_precision_init_val=True):
         torch.manual_seed(3)
         layer = te.Linear(32, 32, device="cpu")

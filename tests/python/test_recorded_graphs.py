@@ -44,7 +44,7 @@ def test_an_order_shares_memory_in_the_order_of_its_passes(graphs, name):
 
 
 @pytest.mark.parametrize("name", ["delayed", "current"])
-def test_kept_weights_have_graphs_of_their_own(graphs, name):
+def test_cached_weights_have_separate_graphs(graphs, name):
     recipe = cases.RECIPES[name]
     kwargs = {"microbatches": 2, "flagged": True}
     expected = cases.train(cases.make_layers("cpu"), recipe, "cpu", **kwargs)
@@ -65,7 +65,7 @@ def test_kept_weights_have_graphs_of_their_own(graphs, name):
     cases.assert_same(found, expected)
 
 
-def test_histories_go_on_and_an_evaluation_leaves_them(graphs):
+def test_histories_continue_and_evaluation_keeps_them(graphs):
     recipe = cases.RECIPES["delayed"]
     layers, plain = cases.make_layers("cpu"), cases.make_layers("cpu")
     for each in (layers, plain):
@@ -84,7 +84,7 @@ def test_histories_go_on_and_an_evaluation_leaves_them(graphs):
     cases.assert_same(cases.train(layers, recipe, "cpu", steps=2), expected)
 
 
-def test_modules_in_evaluation_mode_have_a_forward_alone(graphs):
+def test_modules_in_evaluation_mode_capture_only_the_forward(graphs):
     recipe = cases.RECIPES["delayed"]
     layer, plain = (cases.make_layers("cpu")[1].eval() for _ in range(2))
     te.make_graphed_callables(layer, cases.sample("cpu"), enabled=True, recipe=recipe)
@@ -94,7 +94,7 @@ def test_modules_in_evaluation_mode_have_a_forward_alone(graphs):
         cases.assert_same([layer(x)], [plain(x)])
 
 
-def test_keywords_and_results_of_several_parts(graphs):
+def test_nested_keywords_and_results_are_supported(graphs):
     class Split(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -136,7 +136,7 @@ class Draws(torch.nn.Module):
         return x + torch.randn(2)
 
 
-def test_what_no_graph_holds_is_refused_by_name(graphs):
+def test_uncapturable_arguments_are_rejected(graphs):
     x = (torch.zeros(2, requires_grad=True),)
     for module, args, options, message in (
         (cases.Reads(), x, {}, "a graphed Reads: its forward cannot be captured: .*reads a value"),
@@ -149,7 +149,7 @@ def test_what_no_graph_holds_is_refused_by_name(graphs):
         te.make_graphed_callables(cases.Reads(), x)
 
 
-def test_what_moves_after_the_capture_is_an_error(graphs):
+def test_memory_moved_after_the_capture_is_an_error(graphs):
     recipe = cases.RECIPES["delayed"]
     layer = cases.make_layers("cpu")[2]
     te.make_graphed_callables(layer, cases.sample("cpu"), enabled=True, recipe=recipe)

@@ -19,7 +19,7 @@ def tracker() -> te.CudaRNGStatesTracker:
     return tracker
 
 
-def test_forks_continue_one_stream_and_leave_the_default_one_untouched(tracker):
+def test_forks_continue_their_stream_and_keep_the_default(tracker):
     default = torch.get_rng_state()
     parts = []
     for _ in range(2):
@@ -109,14 +109,14 @@ def test_the_dropout_of_attention_draws_inside_the_fork(tracker):
     assert torch.equal(tracker.get_states()["model-parallel-rng"], states["model-parallel-rng"])
 
 
-def test_under_sequence_parallelism_the_caller_forks(tracker):
+def test_caller_forks_under_sequence_parallelism(tracker):
     layer, q = attention(tracker, sequence_parallel=True), torch.randn(8, 1, 2, 16)
     before = tracker.get_states()["model-parallel-rng"]
     layer(q, q, q)
     assert torch.equal(tracker.get_states()["model-parallel-rng"], before)
 
 
-def test_inside_a_transformer_layer_attention_forks_and_hidden_dropout_does_not(tracker):
+def test_only_attention_forks_inside_a_transformer_layer(tracker):
     options = {"attention_dropout": 0.5, "get_rng_state_tracker": lambda: tracker, "device": "cpu"}
     layer = te.TransformerLayer(16, 32, 2, hidden_dropout=0, **options)
     x, default = torch.randn(8, 1, 16), torch.get_rng_state()
@@ -240,7 +240,7 @@ print(hashlib.sha256(weight.detach().cpu().numpy().tobytes()).hexdigest())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_seed_from_before_torch_cuda_was_used_reaches_the_first_weights(ops):
+def test_seed_set_before_cuda_init_affects_the_first_weights(ops):
     """Processes that have only set the seed draw equal weights."""
     command = [sys.executable, "-c", FIRST_WEIGHTS]
     first, second = (subprocess.check_output(command, timeout=300) for _ in range(2))

@@ -69,7 +69,7 @@ def test_packed_tokens_have_the_angles_of_their_place(interleaved):
         ({"freqs": torch.zeros(4, 1, 1, SIZE)}, "with at least 5 positions"),
     ],
 )
-def test_what_does_not_fit_is_named(arguments, message):
+def test_invalid_arguments_are_rejected(arguments, message):
     fitting = {"t": drawn(5, 2, HEADS, SIZE), "freqs": te.RotaryPositionEmbedding(SIZE)(8)}
     with pytest.raises((telens.UsageError, telens.ShapeError), match=message):
         apply_rotary_pos_emb(**(fitting | arguments))
@@ -126,7 +126,7 @@ def test_interleaved_pairs_are_halves_of_permuted_heads():
     assert not torch.equal(neighbors(x, rotary_pos_emb=angles), neighbors(x))
 
 
-def test_packed_sequences_that_are_longer_than_the_angles_are_an_error():
+def test_packed_sequences_longer_than_the_angles_are_rejected():
     packed, angles = layer_and_angles(False, "thd")
     x = torch.zeros(6, HEADS * SIZE)
     sums = torch.tensor([0, 6], dtype=torch.int32)

@@ -32,7 +32,7 @@ def test_a_rank_rotates_by_its_own_positions(rank):
     torch.testing.assert_close(found, expected)
 
 
-def test_what_does_not_fit_is_refused():
+def test_invalid_arguments_are_rejected():
     t = torch.zeros(22, 1, 1, 8)
     with pytest.raises(telens.ShapeError, match="freqs has 40 positions; 44 are needed"):
         apply_rotary_pos_emb(t, ANGLES, cp_size=2)

@@ -70,14 +70,14 @@ def test_convert_leaves_dimensions_that_fp8_cannot_take(shape, capsys):
     assert f"telens.convert: left 0 (Linear): {reason}\n" in capsys.readouterr().out
 
 
-def test_convert_leaves_what_the_given_recipe_cannot_take():
+def test_convert_skips_layers_that_the_recipe_does_not_support():
     parts = [torch.nn.Linear(48, 64), torch.nn.Linear(64, 32)]
     model = te.convert(torch.nn.Sequential(*parts), recipe=MXFP8BlockScaling())
     assert left_by(model) == {"0": "weight [64, 48]: FP8 GEMMs need multiples of 32"}
     assert type(te.convert(torch.nn.Sequential(torch.nn.Linear(48, 64)))[0]) is te.Linear
 
 
-def test_a_filter_decides_alone_unless_there_is_a_recipe():
+def test_filter_decides_unless_a_recipe_is_given():
     def everything(module, name):
         return True
 
@@ -89,7 +89,7 @@ def test_a_filter_decides_alone_unless_there_is_a_recipe():
     assert type(model["fc"]) is te.Linear
 
 
-def test_convert_refuses_what_is_no_recipe():
+def test_convert_rejects_a_non_recipe():
     with pytest.raises(telens.UsageError, match="convert: recipe must be a recipe"):
         te.convert(torch.nn.Linear(32, 32), recipe="mxfp8")
 
@@ -139,7 +139,7 @@ def lines_of(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines() if not line.startswith("--")]
 
 
-def test_summary_prints_gemms_and_what_fp8_takes():
+def test_summary_prints_gemms_and_their_fp8_support():
     model = NanoGPT(68, tied=False)
     before = OF_A_NANO_GPT.replace("{fp8}", "after te.convert")
     assert lines_of(str(telens.summary(model))) == lines_of(
@@ -161,7 +161,7 @@ def test_summary_is_data():
     assert table["parameters"].sum() == 2 * (3168 + 1056 + 4224 + 4128) + 2176
 
 
-def test_summary_lists_every_weight_of_a_fused_module_and_other_classes():
+def test_summary_lists_weights_of_fused_and_other_modules():
     parts = {
         "block": te.LayerNormMLP(32, 64),
         "experts": te.GroupedLinear(4, 32, 32),

@@ -8,7 +8,7 @@ NAN = float("nan")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn])
-def test_the_same_bits_are_the_same(dtype):
+def test_equal_bits_are_equal(dtype):
     for values in ([1.0, NAN, -0.0], [], 2.0):
         assert_same([torch.tensor(values).to(dtype)], [torch.tensor(values).to(dtype)])
 
@@ -22,12 +22,12 @@ def test_the_same_bits_are_the_same(dtype):
         (torch.tensor([0], dtype=torch.int32), torch.tensor([0.0])),
     ],
 )
-def test_others_are_told_by_case_and_number(one, two):
+def test_differences_are_reported_by_case_and_number(one, two):
     same = torch.ones(2)
     with pytest.raises(AssertionError, match="the case: tensor 1 of 2 differs"):
         assert_same([same, one], [same, two], "the case")
 
 
-def test_one_that_is_missing_is_told():
+def test_missing_tensor_is_reported():
     with pytest.raises(ValueError, match="longer"):
         assert_same([torch.ones(1)], [torch.ones(1), torch.ones(1)])

@@ -86,7 +86,7 @@ def test_size_of_saved_state_does_not_depend_on_interval(interval):
     assert sizes == {8 + 2 * 16 + (3 + 2) * 3 * 4}
 
 
-def test_loads_states_that_append_the_iterations_since_the_last_update():
+def test_loads_states_with_appended_pending_iterations():
     """The format of earlier versions: two more words, without a checksum."""
     recipe = DelayedScaling(interval=4, amax_history_len=1)
     layer = te.Linear(SIZE, SIZE, bias=False)

@@ -156,7 +156,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_what_does_not_go_with_it_is_refused_by_name(message):
+def test_incompatible_options_are_rejected(message):
     options, arguments = REFUSED[message]
     with pytest.raises((telens.UsageError, telens.ShapeError), match=message):
         attention(**options)(*heads(), **arguments)

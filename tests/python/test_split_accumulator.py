@@ -64,12 +64,12 @@ def quantizer(role):
         (lambda: CustomRecipe(qfactory=quantizer), FAST_FPROP),
     ],
 )
-def test_without_a_word_it_is_transformer_engines_choice(make, expected):
+def test_default_is_transformer_engines_choice(make, expected):
     assert train(linear(), make()) == expected
 
 
 @pytest.mark.parametrize("recipe", [DelayedScaling, Float8CurrentScaling])
-def test_each_gemm_gets_what_the_recipe_says_of_it(recipe):
+def test_each_gemm_uses_its_setting_from_the_recipe(recipe):
     for split in itertools.product((False, True), repeat=3):
         assert train(linear(), recipe(**parameters_of(split))) == list(split)
 
@@ -86,7 +86,7 @@ def test_the_default_recipe_has_it_too():
     assert train(linear(), None) == FAST_FPROP
 
 
-def test_a_backward_follows_its_own_forward_under_whatever_recipe_it_runs():
+def test_backward_uses_the_setting_of_its_forward():
     layer = linear()
     x = torch.randn(32, 64, dtype=torch.bfloat16, requires_grad=True)
     fast = Float8CurrentScaling(**parameters_of((True, False, False)))
@@ -160,6 +160,6 @@ def test_on_the_cpu_no_bit_depends_on_it():
         assert torch.equal(one, other)
 
 
-def test_what_is_no_mmparams_is_refused_by_name():
+def test_non_mmparams_argument_is_rejected():
     with pytest.raises(telens.UsageError, match="DelayedScaling: fp8_gemm_fprop must be an MMPar"):
         DelayedScaling(fp8_gemm_fprop=True)

@@ -47,7 +47,7 @@ RECIPES = [None, DelayedScaling, MXFP8BlockScaling, Float8BlockScaling]
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe and recipe.__name__)
-def test_a_stored_weight_in_parts_has_the_bits_of_layers_of_each_part(recipe):
+def test_stored_split_weight_matches_separate_layers(recipe):
     layer = make(recipe=recipe and recipe())
     assert layer.query_weight._storage.mode == layer.key_weight._storage.mode
     (x, gradient), column = make_input(), 0
@@ -93,7 +93,7 @@ def test_a_part_takes_other_values_by_itself():
 
 
 @pytest.mark.parametrize("recipe", [DelayedScaling, MXFP8BlockScaling])
-def test_a_transformer_layer_with_separate_projections_is_stored_and_trains(recipe):
+def test_transformer_layer_with_separate_projections_trains(recipe):
     torch.manual_seed(1)
     with te.fp8_model_init(recipe=recipe()):
         layer = te.TransformerLayer(64, 128, 2, hidden_dropout=0, attention_dropout=0)

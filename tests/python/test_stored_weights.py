@@ -21,7 +21,7 @@ from telens.common.recipe import (
 from telens.pytorch.tensor.moved_codes import copy_storage
 
 
-def test_model_init_makes_the_weights_of_gemms_alone():
+def test_model_init_stores_only_gemm_weights():
     with te.fp8_model_init():
         norm, layer = te.LayerNorm((4, 8)), te.LayerNormMLP(32, 64)
     assert not isinstance(norm.weight, te.QuantizedTensor)
@@ -40,7 +40,7 @@ def test_model_init_makes_weights_with_the_scaling_of_its_recipe():
     assert math.frexp(copy.deepcopy(weight).detach()._storage.rowwise_scale_inv.item())[0] == 0.5
 
 
-def test_the_scale_of_a_stored_weight_is_logged_although_there_is_no_original(tmp_path):
+def test_scale_of_a_stored_weight_is_logged(tmp_path):
     with te.fp8_model_init():
         layer = te.Linear(32, 16, name="fc")
     feature = {"enabled": True, "stats": ["scale_inv_min", "scale_inv_max", "mse"]}
@@ -88,7 +88,7 @@ def test_a_copy_on_another_device_has_the_codes(recipe):
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_layer_that_is_converted_computes_with_the_codes_that_its_weight_has(recipe):
+def test_converted_layer_computes_with_its_weights_codes(recipe):
     """An update of the weight behind the conversion changes the output."""
     layer = stored_linear(recipe)
     weight, values = layer.weight, layer.weight.dequantize()

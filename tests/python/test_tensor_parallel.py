@@ -328,5 +328,5 @@ def single_cases(rank: int) -> None:
     random_states(rank)
 
 
-def test_codes_scales_refusals_attributes_and_random_states_of_divided_layers():
+def test_divided_layers_codes_scales_and_errors():
     run_ranks(single_cases)

@@ -102,7 +102,7 @@ def test_a_weights_statistics_are_reduced_over_the_group_of_its_layer(tmp_path):
     assert set(found["value"]) == {2.0}
 
 
-def test_the_size_of_a_group_of_one_rank_is_that_of_the_group(tmp_path):
+def test_single_rank_group_has_size_one(tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         alone = {"tp_group": dist.group.WORLD, "tp_size": 4, "device": "cpu"}
@@ -119,7 +119,7 @@ def test_the_size_of_a_group_of_one_rank_is_that_of_the_group(tmp_path):
         dist.destroy_process_group()
 
 
-def test_without_a_group_calls_get_none_and_one(tmp_path, register):
+def test_calls_without_a_group_get_none_and_one(tmp_path, register):
     register(Groups)
     seen = calls_of(te.Linear(32, 32, device="cpu", name="fc1"), tmp_path)
     assert {(group, size) for _, _, group, size in seen} == {(None, 1)}

@@ -142,5 +142,5 @@ def all_norms(rank: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_shards_of_layers_behind_a_norm_are_the_whole_layers(device):
+def test_shards_of_layers_after_a_norm_match_whole_layers(device):
     run_ranks(all_norms, 2, device=device)

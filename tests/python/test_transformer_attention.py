@@ -66,7 +66,7 @@ def test_a_decoder_takes_windows_biases_and_packed_sequences():
     torch.testing.assert_close(out, torch.cat(parts), rtol=1e-5, atol=1e-5)
 
 
-def test_a_decoders_self_attention_has_the_lengths_of_its_own_tokens():
+def test_decoder_self_attention_uses_decoder_lengths():
     torch.manual_seed(6)
     layer = te.TransformerLayer(
         32, 64, 4, hidden_dropout=0.0, attention_dropout=0.0, layer_type="decoder",

@@ -35,7 +35,7 @@ def test_a_tensor_with_one_scale_shows_codes_scale_and_format(x):
         te.NVFP4Quantizer(),
     ],
 )
-def test_a_tensor_with_scales_of_blocks_shows_those_of_either_orientation(x, quantizer):
+def test_block_scaled_tensor_shows_both_orientations(x, quantizer):
     made = quantizer(x)
     storage = made._storage
     assert made._fp8_dtype == quantizer.dtype
@@ -47,7 +47,7 @@ def test_a_tensor_with_scales_of_blocks_shows_those_of_either_orientation(x, qua
     assert made._columnwise_data is None
 
 
-def test_what_they_show_of_mxfp8_decodes_to_its_values(x):
+def test_shown_mxfp8_data_decodes_to_its_values(x):
     made = te.MXFP8Quantizer(E4M3)(x)
     codes = made._rowwise_data.view(torch.float8_e4m3fn).float().view(128, 8, 32)
     scales = torch.exp2(made._rowwise_scale_inv.float() - 127)
@@ -106,7 +106,7 @@ def test_copied_features_find_their_imports():
     assert IdentityQuantizer is te.IdentityQuantizer
 
 
-def test_the_default_scale_is_written_in_place_and_kept_where_an_amax_says_nothing():
+def test_default_scale_is_kept_for_an_unusable_amax():
     from telens.pytorch.quantization import _default_sf_compute
 
     nothing = torch.tensor([0.0, torch.inf, torch.nan])

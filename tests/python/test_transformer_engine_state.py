@@ -54,7 +54,7 @@ def test_scales_and_histories_are_read(name):
 
 
 @pytest.mark.parametrize("name", ["stateless_2.0", "stateless_2.20"])
-def test_a_recipe_that_keeps_nothing_is_read_and_leaves_a_module_as_it_is(name):
+def test_stateless_recipe_leaves_the_module_unchanged(name):
     assert te.read_transformer_engine_state(STATES[name]).scale == {}
     layer = te.Linear(16, 16)
     with warnings.catch_warnings():
@@ -74,7 +74,7 @@ def test_a_module_takes_scales_and_histories_over(version):
         assert torch.equal(layer.fp8_meta[key].amax_history, history[[0, 3, 2, 1]])
 
 
-def test_a_file_of_torch_save_is_taken_over_as_the_bytesio_that_it_was():
+def test_torch_save_file_loads_like_its_bytesio():
     layer = te.Linear(16, 16)
     layer.set_extra_state(io.BytesIO(STATES["delayed_1_1.13"]))
     assert torch.equal(layer.fp8_meta["scaling_fwd"].scale, expected(1)["scale_fwd"])
@@ -99,7 +99,7 @@ def test_the_oldest_amax_is_the_first_to_be_dropped():
     assert found == [0.0, 1.0, 6.0, 5.0]
 
 
-def test_an_old_grouped_linear_whose_slots_are_ordered_by_role_is_taken_over():
+def test_old_grouped_linear_with_role_order_loads():
     # Two GEMMs: input, input, weight, weight, output, output; outputs have no amax.
     history = torch.tensor([[1.0, 2.0, 3.0, 4.0, 0.0, 0.0]]).repeat(2, 1)
     data = pickle.dumps(
@@ -117,7 +117,7 @@ def test_an_old_grouped_linear_whose_slots_are_ordered_by_role_is_taken_over():
     assert layer.fp8_meta["scaling_bwd"].scale.tolist() == [50, 1, 60, 1]
 
 
-def test_what_cannot_be_carried_over_is_said():
+def test_warns_about_values_that_cannot_be_restored():
     layer = te.Linear(16, 16)
     with pytest.warns(UserWarning, match=r"\{'fwd': 6, 'bwd': 4\} scales, and this module has "):
         layer.set_extra_state(as_tensor(STATES["delayed_2_2.20"]))
@@ -183,7 +183,7 @@ def hostile(path: Path) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", hostile(Path("unused")))
-def test_what_is_no_state_is_refused_and_nothing_of_it_runs(name, tmp_path):
+def test_invalid_state_is_rejected_without_running_it(name, tmp_path):
     path = tmp_path / "executed"
     data = hostile(path)[name]
     with pytest.raises(telens.UsageError, match="no _extra_state of Transformer Engine"):
@@ -241,7 +241,7 @@ def trained(layer: torch.nn.Module, recipe: DelayedScaling) -> torch.nn.Module:
     return layer
 
 
-def test_transformer_engine_reads_what_is_written_for_it(their_recipes):
+def test_transformer_engine_reads_exported_states(their_recipes):
     recipe = DelayedScaling(margin=2, fp8_format=Format.E4M3, amax_history_len=3)
     layer = trained(te.LayerNormMLP(16, 32), recipe)
     state = te.to_transformer_engine_state_dict(layer)["_extra_state"]
@@ -265,7 +265,7 @@ def test_a_state_dict_comes_back_as_it_was():
     assert torch.equal(other.weight, layer.weight)
 
 
-def test_layers_without_scales_have_an_empty_state_and_all_have_the_key():
+def test_layers_without_scales_export_an_empty_state():
     model = torch.nn.Sequential(te.Linear(16, 16), te.LayerNorm(16), torch.nn.Linear(16, 16))
     state = te.to_transformer_engine_state_dict(model)
     assert [key for key in state if key.endswith("_extra_state")] == ["0._extra_state"]

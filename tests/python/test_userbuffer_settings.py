@@ -172,13 +172,13 @@ def one_rank():
     dist.destroy_process_group()
 
 
-def test_without_a_process_group_nothing_is_set():
+def test_nothing_is_set_without_a_process_group():
     with pytest.raises(telens.UsageError, match=r"torch\.distributed is not initialized"):
         te.initialize_ub(SHAPE, 1)
 
 
 @pytest.mark.filterwarnings("ignore:initialize_ub. atomic_gemm of qkv_fprop")
-def test_settings_have_the_peers_defaults_and_wrong_ones_are_refused_by_name(one_rank):
+def test_settings_have_peer_defaults_and_reject_wrong_values(one_rank):
     defaults()
     other_settings()
     hints_without_effect()

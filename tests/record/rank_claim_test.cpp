@@ -174,7 +174,7 @@ TEST(RunId, invalid_id_does_not_touch_log_dir) {
   EXPECT_TRUE(fs::is_empty(folder.path()));
 }
 
-TEST(Leftovers, of_a_killed_process_are_removed_on_restart) {
+TEST(Leftovers, killed_process_leftovers_are_removed_on_restart) {
   const testing::TemporaryFolder folder;
   const fs::path run = run_folder(folder.str(), "run");
   touch(run / ".rank00000.4194304.tmp");

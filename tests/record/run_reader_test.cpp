@@ -89,7 +89,7 @@ TEST_F(DamagedFiles, damaged_chunks_do_not_affect_other_files) {
   EXPECT_THAT(said_, ElementsAre(HasSubstr(files_[1])));
 }
 
-TEST_F(DamagedFiles, without_callback_damage_is_an_error) {
+TEST_F(DamagedFiles, damage_is_an_error_if_no_callback_is_given) {
   std::filesystem::resize_file(files_[1], 3000);
   EXPECT_THROW(RunReader(folder_.path()), RecordError);
 }

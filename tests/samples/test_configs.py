@@ -57,7 +57,7 @@ def said(command: str, run: Path, refuses: bool = False) -> str:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.stem)
-def test_a_ready_config_runs_and_leaves_what_it_is_for(path: Path, tmp_path: Path):
+def test_ready_config_runs_and_records_its_data(path: Path, tmp_path: Path):
     example = EXAMPLES[path.stem]
     arguments = ("--config", str(path), "--steps", str(example.steps), *example.options)
     train(tmp_path, *arguments, name="run")
@@ -79,9 +79,7 @@ def test_the_gemm_that_keeps_its_direction_worst_comes_first(tmp_path: Path):
 
 
 @pytest.mark.parametrize("scaled", [True, False])
-def test_gradients_with_a_scale_of_their_own_amax_do_not_underflow_in_the_first_step(
-    scaled: bool, tmp_path: Path
-):
+def test_current_scaled_gradients_do_not_underflow_at_first(scaled: bool, tmp_path: Path):
     text = (ROOT / "configs" / "current_scaling_for_gradients.yaml").read_text()
     config = tmp_path / "config.yaml"
     config.write_text(
@@ -98,7 +96,7 @@ def test_gradients_with_a_scale_of_their_own_amax_do_not_underflow_in_the_first_
     assert worst < 5 if scaled else worst > 50
 
 
-def test_without_it_a_run_has_nothing_of_that(tmp_path: Path):
+def test_data_is_missing_without_the_config(tmp_path: Path):
     plain = tmp_path / "plain.yaml"
     plain.write_text(
         "plain: {enabled: True, layers: {layer_types: all}, "
@@ -110,7 +108,7 @@ def test_without_it_a_run_has_nothing_of_that(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_page_of_ready_configs_shows_what_it_left(name: str):
+def test_ready_configs_page_shows_recorded_data(name: str):
     heading = re.search(rf"\[{name}\]\(#([\w-]+)\)", PAGE)[1].replace("-", " ")
     section = next(
         text

@@ -51,7 +51,7 @@ def test_commands_of_the_demo_run_and_show_its_run(tmp_path):
     assert (tmp_path / "run/underflows.html").stat().st_size > 10_000
 
 
-def test_a_run_that_learns_too_little_fails_with_the_numbers_if_asked_to(tmp_path):
+def test_run_that_learns_too_little_fails_if_requested(tmp_path):
     command = [PROGRAM, *SMALL, "--steps", "3", "--below-bigrams", "0.1"]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 1

@@ -87,9 +87,7 @@ def test_a_full_disk_ends_the_recording_and_not_the_training(
     )
 
 
-def test_a_limit_on_file_sizes_ends_the_recording_and_not_the_training(
-    tmp_path, config, plain_losses
-):
+def test_file_size_limit_ends_only_the_recording(tmp_path, config, plain_losses):
     log_dir = tmp_path / "log"
     arguments = ("--steps", STEPS, "--config", config, "--log-dir", log_dir)
     limit = (800 << 10, resource.getrlimit(resource.RLIMIT_FSIZE)[1])

@@ -73,15 +73,15 @@ def compare(found: torch.Tensor, expected: torch.Tensor, first: float, all_steps
 FP32_BOUNDS = (1e-5, 2e-2)
 
 
-def test_two_ranks_that_share_the_batch_learn_what_one_does(tmp_path, whole):
+def test_data_parallel_ranks_match_a_single_rank(tmp_path, whole):
     compare(losses(tmp_path, "two", "--recipe", "fp32", "--dp", 2), whole[0], *FP32_BOUNDS)
 
 
-def test_two_ranks_that_share_each_sequence_learn_what_one_does(tmp_path, whole):
+def test_context_parallel_ranks_match_a_single_rank(tmp_path, whole):
     compare(losses(tmp_path, "two", "--recipe", "fp32", "--cp", 2), whole[0], *FP32_BOUNDS)
 
 
-def test_two_ranks_that_share_layers_in_mxfp8_learn_what_one_does(tmp_path):
+def test_tensor_parallel_mxfp8_ranks_match_a_single_rank(tmp_path):
     """Ranks round their sums to BF16 before they are added: some later losses of one batch part by
     0.2, between BF16 runs as well, and come together again. Most of them stay as near as the first.
     """
@@ -98,7 +98,7 @@ def sums(run: telens.Run, statistic: str) -> dict:
     return dict(zip(keys, records["value"], strict=True))
 
 
-def test_looking_changes_no_bit_and_statistics_are_those_of_the_whole_tensors(tmp_path, whole):
+def test_watching_changes_no_bit_and_covers_whole_tensors(tmp_path, whole):
     plain = losses(tmp_path, "plain", *TP_SP)
     found, run = watched(tmp_path, *TP_SP)
     assert torch.equal(plain, found)

@@ -65,7 +65,7 @@ def test_a_sample_that_can_record_nothing_says_so_and_trains(tmp_path, sample):
     assert "bigram entropy of the text" in printed
 
 
-def test_a_misspelt_option_is_told_of_its_neighbor():
+def test_misspelled_option_suggests_a_similar_one():
     misspelt = start(PYTHON_SAMPLE, "--stps", 1)
     assert misspelt.returncode == 2
     assert "unknown option --stps (did you mean '--steps'?)" in misspelt.stderr
@@ -140,7 +140,7 @@ def test_wrong_use_is_one_clear_line(options, complaint):
     assert complaint in result.stderr.splitlines()[-1]
 
 
-def test_a_run_that_learns_too_little_fails_with_the_numbers_if_asked_to():
+def test_run_that_learns_too_little_fails_if_requested():
     result = start(PYTHON_SAMPLE, "--steps", 2, "--below-bigrams", 0.1)
     assert result.returncode == 1
     assert "mean loss of the last 2 steps is -" in result.stderr

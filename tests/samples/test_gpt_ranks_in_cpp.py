@@ -92,7 +92,7 @@ def alone(tmp_path_factory) -> tuple[torch.Tensor, telens.Run]:
     "options",
     [["--tp", 2], ["--cp", 2], ["--cp", 2, "--cp-comm-type", "a2a"], ["--dp", 2]],
 )
-def test_two_ranks_learn_what_one_does(tmp_path, alone, options):
+def test_two_ranks_match_a_single_rank(tmp_path, alone, options):
     compare(cpp_losses(tmp_path, *FP32, *options), alone[0], *FP32_BOUNDS)
 
 
@@ -102,7 +102,7 @@ def test_two_ranks_compute_the_bits_of_two_ranks_in_python(tmp_path):
     assert torch.equal(cpp_losses(tmp_path, *options), losses(tmp_path, "python", *options))
 
 
-def test_looking_changes_no_bit_and_statistics_are_those_of_the_whole_tensors(tmp_path, alone):
+def test_watching_changes_no_bit_and_covers_whole_tensors(tmp_path, alone):
     plain = cpp_losses(tmp_path, *TP_SP)
     (tmp_path / "debug.yaml").write_text(CONFIG)
     logs = tmp_path / "logs"

@@ -35,7 +35,7 @@ def recomputed(model, count: int) -> bytes:
 
 
 @pytest.mark.parametrize("qk_norm", ["none", "rms"])
-def test_text_that_is_written_with_caches_is_that_of_a_recomputation(monkeypatch, qk_norm):
+def test_text_generated_with_caches_matches_recomputation(monkeypatch, qk_norm):
     monkeypatch.syspath_prepend(ROOT / "samples")
     import llama
 

@@ -53,13 +53,13 @@ def watched(tmp_path_factory):
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_ranks_that_share_the_experts_learn_what_one_does(watched, ranks):
+def test_expert_parallel_ranks_match_a_single_rank(watched, ranks):
     (alone, _), (several, _) = watched[1], watched[ranks]
     assert (several - alone).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("divided", [["--tp", "2", "--sp"], ["--cp", "2"]])
-def test_ranks_that_share_each_sequence_learn_what_one_does(watched, tmp_path, divided):
+def test_context_parallel_ranks_match_a_single_rank(watched, tmp_path, divided):
     found = losses(tmp_path, "--recipe", "fp32", *divided, "--ep", "1", ranks=2)
     assert (found - watched[1][0]).abs().max() < 1e-5
 
@@ -99,7 +99,7 @@ def test_two_ranks_learn_in_fp8(tmp_path):
         (["--tp", "2", "--resume", "x"], "--save and --resume want one rank"),
     ],
 )
-def test_what_does_not_fit_is_refused(tmp_path, options, words):
+def test_indivisible_sizes_are_rejected(tmp_path, options, words):
     done = train(tmp_path, *options, ranks=1)
     assert done.returncode == 2
     assert done.stderr.startswith("moe: ")

@@ -27,7 +27,7 @@ def runs(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("fault", PLANTED)
-def test_the_first_finding_names_what_was_planted_in_one_rank(runs, fault):
+def test_first_finding_names_the_fault_of_one_rank(runs, fault):
     from judge import place_of_truth
 
     folder = runs / f"{fault}-delayed-1"
@@ -39,5 +39,5 @@ def test_the_first_finding_names_what_was_planted_in_one_rank(runs, fault):
     assert findings[0]["rank"] == (0 if fault == "lost_nan" else 1)
 
 
-def test_ranks_that_agree_are_no_finding(runs):
+def test_agreeing_ranks_give_no_finding(runs):
     assert diagnose(runs / "none-delayed-1")["findings"] == []

@@ -30,7 +30,7 @@ def test_a_quick_report_judges_nothing():
     assert "missed" not in Report(quick=True, rows=ROWS).table().lower()
 
 
-def test_single_rows_take_the_place_of_their_namesakes_and_say_their_commit(tmp_path):
+def test_single_rows_replace_old_rows_and_name_their_commit(tmp_path):
     whole = Report(quick=False, rows=ROWS[:2], not_run={"riddle": "no such program"})
     path = whole.write(tmp_path)
     before = json.loads(path.read_text())
@@ -50,7 +50,7 @@ def test_single_rows_take_the_place_of_their_namesakes_and_say_their_commit(tmp_
     }
 
 
-def test_single_rows_make_the_file_where_there_is_none(tmp_path):
+def test_single_rows_create_a_missing_file(tmp_path):
     path = Report(quick=False, rows=ROWS[:1], not_run={"slow": "no"}).update(tmp_path)
     document = json.loads(path.read_text())
     assert [row["name"] for row in document["rows"]] == ["fast"]

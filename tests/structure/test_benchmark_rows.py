@@ -20,7 +20,7 @@ def test_the_name_of_a_row_is_its_own():
     assert len(names) == len(set(names))
 
 
-def test_every_feature_of_layers_has_a_row_of_what_it_costs():
+def test_every_layer_feature_has_a_cost_row():
     """base.LogTensorStats, which no layer calls, has rows against nvdlfw-inspect instead."""
     documented = re.findall(r"^\| \[(\w+)\.(\w+)\]", (ROOT / "docs/features.md").read_text(), re.M)
     of_layers = {name for namespace, name in documented if namespace != "base"}

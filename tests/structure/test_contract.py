@@ -31,7 +31,7 @@ def test_every_test_that_is_named_exists():
     assert missing == []
 
 
-def test_no_statement_stands_twice():
+def test_statements_are_unique():
     assert len(STATEMENTS) > 200
     assert max(Counter(statement.text for statement in STATEMENTS).values()) == 1
 

@@ -23,12 +23,12 @@ def arguments_of_the_stubs() -> set[str]:
     }
 
 
-def test_each_argument_of_a_module_has_a_test_and_no_other_name_stands_there():
+def test_module_arguments_have_tests_and_nothing_else_is_listed():
     made = "name a test of it in tests/contract/arguments.py"
     assert arguments_of_the_stubs() == set(arguments.tests_of(arguments.OF_ANY_MODULE)), made
 
 
-def test_each_name_stands_once_and_its_test_exists():
+def test_names_are_unique_and_their_tests_exist():
     for table in TABLES:
         names = [name for names in table.values() for name in names.split()]
         assert sorted(names) == sorted(set(names))

@@ -26,7 +26,7 @@ def violations_of(root: Path, path: str, include: str) -> list[str]:
     return check_includes.violations(root)
 
 
-def test_the_house_has_no_arrow_that_the_design_does_not_have():
+def test_includes_follow_the_design():
     assert check_includes.violations(ROOT) == []
 
 

@@ -20,7 +20,7 @@ def test_no_module_is_hidden_by_a_package():
     assert hidden_modules(ROOT) == []
 
 
-def test_a_module_beside_a_package_of_its_name_is_found(tmp_path):
+def test_module_next_to_a_package_of_the_same_name_is_found(tmp_path):
     package = tmp_path / "python" / "telens" / "attention"
     package.mkdir(parents=True)
     package.with_suffix(".py").touch()

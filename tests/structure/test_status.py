@@ -34,7 +34,7 @@ def test_every_cuda_source_is_built():
             assert re.search(rf"\b{re.escape(source.name)}\b", listed), f"{source.name}: not built"
 
 
-def test_gpu_pages_are_what_their_program_writes():
+def test_gpu_pages_match_their_generator():
     for path, text in gpu_pages.render_all().items():
         assert path.read_text() == text, f"{path.name}: run python benchmarks/gpu_pages.py"
 

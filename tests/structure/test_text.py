@@ -64,7 +64,7 @@ def test_python_sources_pass_ruff():
         ("${prefix}/root/lib", False),
     ],
 )
-def test_a_machine_path_is_told_from_a_harmless_one(line, named):
+def test_machine_paths_differ_from_harmless_paths(line, named):
     assert bool(MACHINE_PATH.search(line)) == named
 
 
@@ -72,11 +72,11 @@ def test_a_machine_path_is_told_from_a_harmless_one(line, named):
     ("line", "named"),
     [("on a lent machine", True), ("Lent for minutes", True), ("equivalent, silent", False)],
 )
-def test_a_loan_is_told_from_words_that_contain_it(line, named):
+def test_loan_is_distinguished_from_words_that_contain_it(line, named):
     assert bool(LOAN.search(line)) == named
 
 
-def test_no_file_names_a_folder_of_one_machine_a_loan_or_the_host_of_a_package_registry():
+def test_no_file_names_machine_folders_loans_or_registry_hosts():
     found = []
     for name in tracked_files():
         if name == Path(__file__).relative_to(ROOT).as_posix():

@@ -87,19 +87,19 @@ def same_rows(table, expected):
 
 
 @pytest.mark.parametrize("table", ["records", "histograms", "scalars"])
-def test_pandas_reads_what_open_run_gives(run, dataset, table):
+def test_pandas_reads_the_same_as_open_run(run, dataset, table):
     expected = getattr(run, table)() if table != "scalars" else run.scalars
     assert len(expected) > 0
     same_rows(pandas.read_parquet(dataset / table), expected)
 
 
 @pytest.mark.parametrize("table", ["records", "histograms", "scalars"])
-def test_duckdb_reads_what_open_run_gives(run, dataset, table):
+def test_duckdb_reads_the_same_as_open_run(run, dataset, table):
     expected = getattr(run, table)() if table != "scalars" else run.scalars
     same_rows(duckdb.sql(f"FROM '{dataset}/{table}/*/*.parquet'").df(), expected)
 
 
-def test_the_dataset_has_a_folder_for_each_rank_and_says_how_many_rows(run, tmp_path):
+def test_dataset_has_a_folder_per_rank_and_reports_row_count(run, tmp_path):
     rows = run.to_parquet(tmp_path / "new")
     assert rows["records"] == len(run.records())
     assert rows["histograms"] == len(run.histograms())
@@ -120,7 +120,7 @@ def test_a_folder_that_is_not_empty_is_refused(run, dataset):
         run.to_parquet(3)
 
 
-def test_a_path_that_is_no_utf8_is_written(run, tmp_path):
+def test_non_utf8_path_is_written(run, tmp_path):
     folder = tmp_path / b"\xff".decode(errors="surrogateescape")
     assert run.to_parquet(folder)["records"] == len(run.records())
     assert (folder / "records" / "rank=0" / "part-0.parquet").stat().st_size > 0
@@ -199,12 +199,12 @@ def test_the_first_query_finds_the_rank_that_is_unlike_the_others(run, answers):
     assert worst["times"] == pytest.approx(by_rank[OUTLIER] / by_rank.median())
 
 
-def test_the_second_query_finds_where_a_loss_stops_being_a_number(answers):
+def test_second_query_finds_the_first_non_finite_loss(answers):
     assert answers[1].iloc[0][["rank", "iteration", "name"]].tolist() == [BROKEN, 4, "loss"]
     assert len(answers[1]) == 1
 
 
-def test_the_third_query_gives_the_spread_of_each_iteration(run, answers):
+def test_third_query_gives_the_spread_per_iteration(run, answers):
     records = run.records(statistic="std")
     spread = records.groupby("iteration")["value"].agg(["min", "median", "max"])
     expected = spread.loc[answers[2]["iteration"]].to_numpy()

@@ -13,13 +13,11 @@ STATEMENTS = (
     Statement(
         "`NVTE_FLASH_ATTN`, `NVTE_FUSED_ATTN` and `NVTE_UNFUSED_ATTN` switch kernels of attention "
         "off, for the call alone *(ours: torch's own switches, of all threads)*.",
-        "test_attention_switches.py::"
-        "test_without_flash_math_gives_the_same_within_rounding_and_torchs_switches_are_back",
+        "test_attention_switches.py::test_math_matches_flash_and_torchs_switches_are_restored",
     ),
     Statement(
         "Where they leave no kernel, the error names them *(ours)*.",
-        "test_attention_switches.py::"
-        "test_a_kernel_that_does_not_take_the_heads_is_an_error_that_says_which_takes_all",
+        "test_attention_switches.py::test_unsupported_heads_error_names_a_general_kernel",
     ),
     Statement(
         "PrecisionLedger *(ours)* names the kernel that an attention ran with, and what rules out "
@@ -38,11 +36,11 @@ STATEMENTS = (
     ),
     Statement(
         "They are saved in `_extra_state`.",
-        DPA + "test_the_state_is_kept_by_state_dict_and_only_where_there_is_any",
+        DPA + "test_state_dict_contains_the_state_if_there_is_one",
     ),
     Statement(
         "FP8 attention takes biases, a learnable softmax and padding *(ours)*.",
-        DPA + "test_bias_sink_and_padding_are_those_of_the_scores",
+        DPA + "test_bias_sink_and_padding_apply_to_scores",
     ),
     Statement(
         "A checkpoint around FP8 attention changes no bit, with dropout too.",
@@ -55,11 +53,11 @@ STATEMENTS = (
     Statement(
         "`MXFP8BlockScaling(fp8_dpa=True)` casts query, key, value and the output's gradient for "
         "each product of attention in blocks along what it adds over.",
-        OF_BLOCKS + "test_each_product_multiplies_blocks_along_what_it_adds_over",
+        OF_BLOCKS + "test_products_use_blocks_along_the_summed_dimension",
     ),
     Statement(
         "Its backward sums up the output times its gradient as both are outside.",
-        OF_BLOCKS + "test_each_product_multiplies_blocks_along_what_it_adds_over",
+        OF_BLOCKS + "test_products_use_blocks_along_the_summed_dimension",
     ),
     Statement(
         "It refuses `fp8_mha` by name, also where NVTE_DPA_FP8_RECIPE chooses it.",
@@ -80,11 +78,11 @@ STATEMENTS = (
     ),
     Statement(
         "The projections in front of it multiply the codes of its inputs' gradients.",
-        MHA + "test_under_delayed_scaling_no_cast_between_attention_and_projections_has_a_history",
+        MHA + "test_casts_between_attention_and_projections_keep_no_history",
     ),
     Statement(
         "Behind a rotary embedding or a norm of queries and keys they cast for themselves.",
-        MHA + "test_what_lies_between_makes_the_projection_cast_the_gradient_itself",
+        MHA + "test_operation_in_between_makes_projection_cast_its_gradient",
     ),
     Statement(
         "PrecisionLedger *(ours)* says that an attention ran in FP8.",
@@ -93,11 +91,11 @@ STATEMENTS = (
     Statement(
         "On a CPU no attention has a matrix of more than 2,048 x 2,048 scores in memory, whatever "
         "its mask, bias, softmax or dropout *(ours)*.",
-        BLOCKS + "test_no_matrix_of_all_scores_stands_in_memory",
+        BLOCKS + "test_full_score_matrix_is_never_allocated",
     ),
     Statement(
         "FP8 attention has none either.",
-        BLOCKS + "test_no_matrix_of_all_scores_stands_in_memory",
+        BLOCKS + "test_full_score_matrix_is_never_allocated",
     ),
     Statement(
         "Attention in blocks drops the same weights whatever their size *(ours)*.",
@@ -123,7 +121,7 @@ STATEMENTS = (
     ),
     Statement(
         "What does not go with `score_mod` in Transformer Engine is refused by name.",
-        CHANGES + "test_what_does_not_go_with_it_is_refused_by_name",
+        CHANGES + "test_incompatible_options_are_rejected",
     ),
     Statement(
         "Threads that run one MultiheadAttention under `fp8_mha` at the same time hand on their "
@@ -149,6 +147,6 @@ STATEMENTS = (
     ),
     Statement(
         "None in the place of what is packed counts as left out.",
-        "test_packed_heads.py::test_none_in_the_place_of_what_is_packed_is_nothing",
+        "test_packed_heads.py::test_none_for_a_packed_argument_is_ignored",
     ),
 )

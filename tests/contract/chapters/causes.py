@@ -32,7 +32,7 @@ STATEMENTS = (
     ),
     Statement(
         "A scale of one of several micro-batches is not called wrong.",
-        SCALES + "test_scale_of_one_micro_batch_is_not_wrong",
+        SCALES + "test_single_micro_batch_scale_is_not_wrong",
     ),
     Statement(
         "A tensor that outgrows scales which follow it is clipped for good after 12 iterations.",

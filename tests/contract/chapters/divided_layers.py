@@ -5,9 +5,9 @@ from statement import Statement
 PARALLEL = "test_tensor_parallel.py::"
 CONTEXT = "test_context_parallel.py::"
 DIVIDED = PARALLEL + "test_shards_of_a_linear_layer_are_the_whole_layer_on_2_ranks"
-ONE_BY_ONE = PARALLEL + "test_codes_scales_refusals_attributes_and_random_states_of_divided_layers"
+ONE_BY_ONE = PARALLEL + "test_divided_layers_codes_scales_and_errors"
 BEHIND_NORMS = (
-    "test_tensor_parallel_norms.py::test_shards_of_layers_behind_a_norm_are_the_whole_layers"
+    "test_tensor_parallel_norms.py::test_shards_of_layers_after_a_norm_match_whole_layers"
 )
 OVERLAPS = "test_userbuffers.py::"
 SHARDED = "test_fsdp_of_codes.py::test_sharded_codes_train_as_whole_ones_do"
@@ -51,8 +51,7 @@ STATEMENTS = (
     Statement(
         "`set_parallel_mode` divides the heads of MultiheadAttention and both blocks of "
         "TransformerLayer: outputs and gradients are those of the whole layer, quantized likewise.",
-        "test_parallel_transformer.py::"
-        "test_divided_attention_and_transformer_layers_are_the_whole_ones_on_2_ranks",
+        "test_parallel_transformer.py::test_divided_transformer_layers_match_whole_ones_on_2_ranks",
     ),
     Statement(
         "`symmetric_ar_type` takes multimem_all_reduce, two_shot and one_shot, and refuses any "
@@ -63,14 +62,12 @@ STATEMENTS = (
         "`checkpoint(distribute_saved_activations=True)` keeps this rank's part of the first "
         "tensor, one of as many as `tp_group` has, with the bits of a plain checkpoint, reentrant "
         "or not *(ours: the latter)*.",
-        "test_divided_checkpoint.py::"
-        "test_a_divided_checkpoint_keeps_a_part_and_has_the_bits_of_a_plain_one",
+        "test_divided_checkpoint.py::test_divided_checkpoint_matches_plain_bits",
     ),
     Statement(
         "`checkpoint` refuses to divide a tensor that ranks of `tp_group` do not have alike "
         "*(ours)*.",
-        "test_divided_checkpoint.py::"
-        "test_a_divided_checkpoint_keeps_a_part_and_has_the_bits_of_a_plain_one",
+        "test_divided_checkpoint.py::test_divided_checkpoint_matches_plain_bits",
     ),
     Statement(
         "After `initialize_ub` layers with `ub_*` arguments cut their GEMMs into parts, and "
@@ -95,8 +92,7 @@ STATEMENTS = (
     Statement(
         "`ub_cfgs` has Transformer Engine's names of GEMMs, settings and defaults; what does not "
         "fit is refused by name *(ours)*.",
-        "test_userbuffer_settings.py::"
-        "test_settings_have_the_peers_defaults_and_wrong_ones_are_refused_by_name",
+        "test_userbuffer_settings.py::test_settings_have_peer_defaults_and_reject_wrong_values",
     ),
     Statement(
         "FSDP2 shards and gathers weights that `fp8_model_init` stores under one scale as codes; "
@@ -150,7 +146,6 @@ STATEMENTS = (
     Statement(
         "`get_batch_on_this_cp_rank`, `pad_thd_sequences_for_cp` and "
         "`generate_positional_ids_for_cp` divide a batch as Transformer Engine does.",
-        "test_context_parallel_layers.py::"
-        "test_a_packed_batch_is_padded_and_divided_as_transformer_engine_does",
+        "test_context_parallel_layers.py::test_packed_batch_is_divided_like_transformer_engine",
     ),
 )

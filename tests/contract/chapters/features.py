@@ -212,8 +212,7 @@ STATEMENTS = (
     Statement(
         "DumpTensors writes <log_dir>/tensor_dumps/rank_<r>/iter_<000000>/<layer>_<tensor>, HDF5 "
         "instead of a pickle *(ours)*.",
-        "test_gemm_configs.py::"
-        "test_dump_one_gemm_writes_the_six_tensors_of_one_layer_in_one_iteration",
+        "test_gemm_configs.py::test_dump_one_gemm_writes_six_tensors_once",
     ),
     Statement(
         "Colliding names and later micro-batches get a suffix *(ours)*.",

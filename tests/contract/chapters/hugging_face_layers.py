@@ -8,25 +8,25 @@ STATEMENTS = (
     Statement(
         "`telens.pytorch.use_transformer_layers` gives Llama, Mixtral, BERT and T5 of Hugging Face "
         "our layers, with their weights and logits *(ours)*.",
-        HUGGING_FACE + "test_logits_are_those_of_transformers",
+        HUGGING_FACE + "test_logits_match_transformers",
     ),
     Statement(
         "T5's bias of scores is added in every block, and its table learns *(ours)*.",
-        HUGGING_FACE + "test_gradients_of_t5s_biases_are_those_of_transformers",
+        HUGGING_FACE + "test_gradients_of_t5_biases_match_transformers",
     ),
     Statement(
         "A converted T5 has its weights as they are: steps of AdamW are those of transformers "
         "*(ours)*.",
-        HUGGING_FACE + "test_steps_of_adamw_are_those_of_transformers",
+        HUGGING_FACE + "test_adamw_steps_match_transformers",
     ),
     Statement(
         "Frozen weights stay frozen when layers are replaced *(ours)*.",
-        HUGGING_FACE + "test_what_is_frozen_stays_frozen",
+        HUGGING_FACE + "test_frozen_parameters_stay_frozen",
     ),
     Statement(
         "`gradient_checkpointing_enable` of transformers recomputes our layers, with the recipe "
         "and scales of the first forward *(ours)*.",
-        HUGGING_FACE + "test_gradient_checkpointing_runs_our_layers_twice_with_the_same_gradients",
+        HUGGING_FACE + "test_gradient_checkpointing_gives_the_same_gradients",
     ),
     Statement(
         "`output_hidden_states` and `output_attentions` are refused by name where our layers do "

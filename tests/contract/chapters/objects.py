@@ -72,7 +72,7 @@ STATEMENTS = (
     Statement(
         "A CustomRecipe's quantizer with a method `qgemm`, of Transformer Engine's signature, "
         "multiplies its tensors itself.",
-        "test_own_gemm.py::test_the_three_products_of_a_layer_are_those_of_the_quantizers",
+        "test_own_gemm.py::test_three_products_use_the_quantizers_qgemm",
     ),
     Statement(
         "They yield an `MXFP8Tensor`, a `Float8BlockwiseQTensor` and an `NVFP4Tensor`.",
@@ -116,18 +116,17 @@ STATEMENTS = (
         '`module.fp8_meta["scaling_fwd"]` and `["scaling_bwd"]` have `scale`, `scale_inv` and '
         "`amax_history` of the module's GEMMs as they are at the moment; what is written there the "
         "next cast uses.",
-        "test_fp8_meta.py::test_what_is_shown_is_live_and_what_is_written_the_next_cast_uses",
+        "test_fp8_meta.py::test_fp8_meta_is_live_and_the_next_cast_uses_writes",
     ),
     Statement(
         '`module.quantizers["scaling_fwd"][i]` is the layer\'s own: input, weight and output of '
         "each GEMM; backward the gradients of output and input.",
-        "test_fp8_meta.py::test_quantizers_stand_in_the_order_of_the_slots_and_are_the_layers_own",
+        "test_fp8_meta.py::test_quantizers_are_the_layers_in_slot_order",
     ),
     Statement(
         "`fp8_model_init(preserve_high_precision_init_val=True)` keeps the values before "
         "quantization as `_high_precision_init_val` of the parameter.",
-        "test_quantized_tensor.py::"
-        "test_the_values_before_quantization_are_kept_on_the_parameter_under_the_peers_names",
+        "test_quantized_tensor.py::test_initial_values_are_kept_under_the_peers_names",
     ),
     Statement(
         "Every argument of Transformer Engine's modules is taken at its default; another value of "

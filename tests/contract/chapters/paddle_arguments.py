@@ -20,7 +20,7 @@ STATEMENTS = (
     ),
     Statement(
         "A bias has what its `paddle.ParamAttr` says.",
-        "test_paddle_parameters.py::test_a_bias_has_what_its_attribute_says",
+        "test_paddle_parameters.py::test_bias_follows_its_attribute",
     ),
     Statement(
         "`LayerNorm` takes `weight_attr` and `bias_attr`.",
@@ -33,7 +33,7 @@ STATEMENTS = (
     Statement(
         "BF16 parameters train with FP32 master weights: amp level O2 and "
         "`AdamW(multi_precision=True)`.",
-        "test_paddle_master_weights.py::test_master_weights_keep_what_bf16_would_lose",
+        "test_paddle_master_weights.py::test_master_weights_keep_updates_that_bf16_loses",
     ),
     Statement(
         "A checkpoint carries them.",
@@ -46,7 +46,7 @@ STATEMENTS = (
     ),
     Statement(
         "An FP8 state with a history of another length is taken over, and follows the recipe.",
-        REFUSALS + "test_a_history_of_another_length_is_taken_over_and_follows_the_recipe",
+        REFUSALS + "test_history_of_another_length_is_adapted_to_the_recipe",
     ),
     # ---- norms and activations
     Statement(
@@ -69,7 +69,7 @@ STATEMENTS = (
     ),
     Statement(
         "`output_layernorm` normalizes what a `TransformerLayer` gives.",
-        HANDED_ON + "test_the_norm_at_the_end_is_that_of_the_output",
+        HANDED_ON + "test_final_norm_normalizes_the_output",
     ),
     # ---- micro-batches
     Statement(
@@ -99,7 +99,7 @@ STATEMENTS = (
     ),
     Statement(
         "A `core_attention_bias` beside 'no_bias' is refused, not dropped *(ours)*.",
-        REFUSALS + "test_a_bias_beside_no_bias_is_refused",
+        REFUSALS + "test_bias_with_bias_attr_false_is_rejected",
     ),
     Statement(
         "`rotary_pos_emb` of a `TransformerLayer` is that of its self attention.",
@@ -133,13 +133,13 @@ STATEMENTS = (
     ),
     Statement(
         "With `sequence_parallel` each rank drops hidden states of its own.",
-        PARALLEL + "test_sequence_parallel_ranks_drop_hidden_states_of_their_own",
+        PARALLEL + "test_sequence_parallel_ranks_draw_separate_dropout",
     ),
     # ---- what is no argument
     Statement(
         "What is no `paddle.Tensor`, and what is no group, is refused by the argument's name "
         "*(ours)*.",
-        REFUSALS + "test_what_is_no_tensor_of_paddle_is_refused_by_name",
+        REFUSALS + "test_non_paddle_tensor_is_rejected",
     ),
     Statement(
         "A size that is no integer from 1 on is refused by the argument's name *(ours)*.",
@@ -151,6 +151,6 @@ STATEMENTS = (
     ),
     Statement(
         "Heads of another shape are refused with the layout that there is *(ours)*.",
-        REFUSALS + "test_heads_of_another_shape_or_dtype_are_told_with_the_layout",
+        REFUSALS + "test_error_for_wrong_heads_shows_the_layout",
     ),
 )

@@ -44,11 +44,11 @@ STATEMENTS = (
     Statement(
         "`weight_attr` is a `paddle.ParamAttr`: name, initializer, learning rate, regularizer, "
         "trainable and need_clip are honored.",
-        PARAMETERS + "test_a_weight_has_what_its_attribute_says",
+        PARAMETERS + "test_weight_follows_its_attribute",
     ),
     Statement(
         "`bias_attr=False` is no bias for linear layers.",
-        PARAMETERS + "test_bias_attr_false_is_no_bias",
+        PARAMETERS + "test_bias_attr_false_omits_the_bias",
     ),
     Statement(
         "`bias_attr=False` is zeros that are not trained for `LayerNorm`.",
@@ -80,7 +80,7 @@ STATEMENTS = (
     ),
     Statement(
         "Copies and pickles of a layer carry its scales.",
-        PARAMETERS + "test_copies_have_weights_and_scales_of_their_own",
+        PARAMETERS + "test_copies_have_separate_weights_and_scales",
     ),
     Statement(
         "`paddle.amp.auto_cast` decides the dtype of the GEMMs.",
@@ -136,7 +136,7 @@ STATEMENTS = (
     ),
     Statement(
         "Its cross attention takes key and value from `encoder_output`.",
-        ATTENTION + "test_cross_attention_is_that_of_paddles_operators",
+        ATTENTION + "test_cross_attention_matches_paddles_operators",
     ),
     Statement(
         "`rotary_pos_emb` is a tuple: cosines and sines, or angles of query and key *(ours)*.",
@@ -157,7 +157,7 @@ STATEMENTS = (
     ),
     Statement(
         "A decoder's cross attention has the mask type 'padding'.",
-        ATTENTION + "test_a_decoder_does_not_see_what_its_mask_hides_of_the_encoder",
+        ATTENTION + "test_decoder_mask_hides_encoder_positions",
     ),
     Statement(
         "`params_dtype` decides the parameters' dtype.",
@@ -209,7 +209,7 @@ STATEMENTS = (
     ),
     Statement(
         "What ranks cannot divide is refused.",
-        PARALLEL + "test_what_ranks_cannot_divide_is_refused",
+        PARALLEL + "test_sizes_not_divisible_by_ranks_are_rejected",
     ),
     # ---- the package
     Statement(

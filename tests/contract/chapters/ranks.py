@@ -3,8 +3,8 @@
 from statement import Statement
 
 EXPERTS = "test_moe_dispatcher.py::"
-SENT = EXPERTS + "test_two_ranks_send_what_they_must_and_are_refused_what_does_not_fit"
-SHARED = EXPERTS + "test_ranks_that_share_the_experts_compute_what_one_process_does"
+SENT = EXPERTS + "test_two_ranks_exchange_rows_and_reject_mismatches"
+SHARED = EXPERTS + "test_expert_parallel_ranks_match_a_single_process"
 ATTENDED = "test_context_parallel.py::test_attention_shared_by_2_ranks_is_the_whole_one"
 LAYERS = "test_context_parallel_layers.py::test_layers_shared_by_2_ranks_are_the_whole_ones"
 
@@ -58,18 +58,15 @@ STATEMENTS = (
     Statement(
         "FP8 attention goes with context parallelism: under p2p keys and values travel as codes, "
         "with the scale that their rank made them with.",
-        "test_fp8_context_parallel.py::"
-        "test_fp8_attention_shared_by_2_ranks_has_the_values_of_its_formulas",
+        "test_fp8_context_parallel.py::test_fp8_attention_on_2_ranks_matches_its_formulas",
     ),
     Statement(
         "Its casts are those of each step of the ring, as in Transformer Engine.",
-        "test_fp8_context_parallel.py::"
-        "test_fp8_attention_shared_by_2_ranks_has_the_values_of_its_formulas",
+        "test_fp8_context_parallel.py::test_fp8_attention_on_2_ranks_matches_its_formulas",
     ),
     Statement(
         "Under MXFP8BlockScaling each step casts its part in blocks, as in Transformer Engine.",
-        "test_fp8_context_parallel.py::"
-        "test_fp8_attention_shared_by_2_ranks_has_the_values_of_its_formulas",
+        "test_fp8_context_parallel.py::test_fp8_attention_on_2_ranks_matches_its_formulas",
     ),
     Statement(
         "CollectiveCheck *(ours)* looks into the exchanges of experts' rows and of heads.",

@@ -41,7 +41,7 @@ STATEMENTS = (
     Statement(
         "The kernel's sums are those of double-precision definitions, whatever the data, on every "
         "SIMD target.",
-        "StatisticsOf.special_data_are_those_of_the_definitions_on_every_simd_target",
+        "StatisticsOf.special_data_match_definitions_on_every_simd_target",
     ),
     Statement(
         "`nan`, `posinf`, `neginf`, `zeros` and `subnormals` are exact counts; `nonfinite` is the "
@@ -76,7 +76,7 @@ STATEMENTS = (
     ),
     Statement(
         "It is the largest of the blocks' ranges; blocks end at row ends.",
-        "BlockwiseDynamicRange.is_that_of_its_definition_for_every_shape_dtype_and_simd_target",
+        "BlockwiseDynamicRange.matches_definition_for_every_shape_and_simd_target",
     ),
     Statement(
         "It is logged as `max_blockwise_dynamic_range_block_size_32_dims_1`, for activation and "
@@ -139,7 +139,7 @@ STATEMENTS = (
     Statement(
         "Statistics of blocks are those of their definition, for every format, orientation, shape "
         "and dtype, on every SIMD target.",
-        "BlockCastStatistics.are_the_definition_for_every_format_shape_dtype_and_simd_target",
+        "BlockCastStatistics.match_the_definition_for_every_format_and_simd_target",
     ),
     Statement(
         "Special values, subnormals and blocks of zeros have the statistics of a reference in "
@@ -154,7 +154,7 @@ STATEMENTS = (
     Statement(
         "Parts of a tensor cast in blocks merge to the whole, whatever their means, and a NaN of "
         "one part stays.",
-        "BlockCastStatistics.of_parts_are_those_of_the_whole",
+        "BlockCastStatistics.merged_parts_equal_the_whole",
     ),
     # ---- parts
     Statement(

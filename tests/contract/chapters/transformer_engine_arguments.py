@@ -15,7 +15,7 @@ STATEMENTS = (
         "`parallel_cross_entropy` gives losses and gradients of torch's cross entropy, with "
         "`label_smoothing`, `reduce_loss` and `ignore_idx`, and leaves the logits as they are "
         "*(ours)*.",
-        CROSS_ENTROPY + "test_losses_and_gradients_are_those_of_torch",
+        CROSS_ENTROPY + "test_losses_and_gradients_match_torch",
     ),
     Statement(
         "With `dist_process_group` each rank has its part of the vocabulary.",
@@ -28,7 +28,7 @@ STATEMENTS = (
     Statement(
         "An input or a gradient that is changed in place while it waits for `backward_dw` is an "
         "error *(ours)*.",
-        "test_delayed_wgrads.py::test_operands_that_are_changed_while_they_wait_are_told",
+        "test_delayed_wgrads.py::test_changed_operands_of_pending_gradients_are_reported",
     ),
     Statement(
         "A gradient that waits for `backward_dw` becomes no leaf's `.grad`.",
@@ -41,11 +41,11 @@ STATEMENTS = (
     ),
     Statement(
         "Each `backward_dw` makes those of the oldest backward.",
-        DELAYED + "test_each_call_makes_those_of_the_oldest_backward",
+        DELAYED + "test_each_call_computes_gradients_of_the_oldest_backward",
     ),
     Statement(
         "Gradients that wait keep no module in memory *(ours)*.",
-        DELAYED + "test_what_waits_holds_no_layer_in_memory",
+        DELAYED + "test_pending_gradients_do_not_keep_layers_alive",
     ),
     Statement(
         "Rotary embeddings turn halves or, interleaved, neighbors of channels.",
@@ -70,24 +70,23 @@ STATEMENTS = (
     ),
     Statement(
         "`parameters_split` refuses parts without rows.",
-        "test_mlp_arguments.py::test_parts_named_alone_are_equal_ones",
+        "test_mlp_arguments.py::test_parts_given_by_name_only_are_equal",
     ),
     Statement(
         "`parameters_split` takes names alone, of equal parts.",
-        MLP + "test_parts_named_alone_are_equal_ones",
+        MLP + "test_parts_given_by_name_only_are_equal",
     ),
     Statement(
         "A recipe's `backward_override` may be 'high_precision'.",
-        "test_backward_override.py::test_a_backward_in_high_precision_is_the_override_of_both_gemms",
+        "test_backward_override.py::test_high_precision_backward_equals_overriding_both_gemms",
     ),
     Statement(
         "It may be 'dequantized': dgrad and wgrad multiply the values of fprop's codes.",
-        "test_backward_override.py::test_a_dequantized_backward_multiplies_what_fprop_multiplied",
+        "test_backward_override.py::test_dequantized_backward_uses_fprops_operands",
     ),
     Statement(
         "A weight cached by a micro-batch without gradients serves no dequantized backward.",
-        "test_backward_override.py::"
-        "test_a_cache_without_the_backwards_operand_is_not_used_for_a_dequantized_backward",
+        "test_backward_override.py::test_dequantized_backward_ignores_an_unsuitable_cache",
     ),
     Statement(
         "A weight kept under one backward_override serves no forward under another.",
@@ -118,11 +117,11 @@ STATEMENTS = (
     Statement(
         "`reset_parameters` fills parameters in place with what the constructor makes, and those "
         "on meta on the default device.",
-        "test_initialization.py::test_parameters_become_what_the_constructor_makes",
+        "test_initialization.py::test_reset_matches_the_constructor",
     ),
     Statement(
         "After `fully_shard`, `reset_parameters` gives each rank its shard of one initialization.",
-        "test_initialization.py::test_shards_of_fsdp2_are_those_of_one_initialization",
+        "test_initialization.py::test_fsdp2_shards_come_from_a_common_initialization",
     ),
     Statement(
         "`prepare_te_modules_for_fsdp` changes no value.",
@@ -160,7 +159,7 @@ STATEMENTS = (
     ),
     Statement(
         "`fp8_grad` of LayerNormLinear rounds the gradient before the norm's backward.",
-        "test_fp8_outputs.py::test_behind_a_norm_the_gradient_is_rounded_before_the_norms_backward",
+        "test_fp8_outputs.py::test_gradient_is_rounded_before_the_norms_backward",
     ),
     Statement(
         "The next layer takes the codes of an output in FP8 (`fp8_output`) without a cast.",
@@ -169,7 +168,7 @@ STATEMENTS = (
     Statement(
         "`fp8_output` of DotProductAttention in FP8 hands on the codes that a cast of its output "
         "by its quantizer makes, in every layout.",
-        "test_handed_attention.py::test_the_codes_are_those_of_the_plain_output",
+        "test_handed_attention.py::test_codes_match_the_plain_output",
     ),
     Statement(
         "A recipe that does not cast attention's output refuses it by name *(ours)*.",
@@ -177,20 +176,20 @@ STATEMENTS = (
     ),
     Statement(
         "The layer before takes the codes of a gradient in FP8 (`fp8_grad`) without a cast.",
-        CARRIED + "test_the_layer_before_takes_the_codes_of_a_gradient_without_a_cast",
+        CARRIED + "test_previous_layer_reuses_gradient_codes",
     ),
     Statement(
         "A gradient in FP8 that was changed in place is cast anew.",
-        CARRIED + "test_a_gradient_that_a_hook_changed_in_place_is_cast_anew",
+        CARRIED + "test_gradient_changed_by_a_hook_is_cast_again",
     ),
     Statement(
         "The products of a GroupedLinear that nothing casts or watches are one operation.",
-        PARAMETERS + "test_products_of_all_maps_are_one_operation_with_the_bits_of_each_alone",
+        PARAMETERS + "test_grouped_product_matches_bits_of_separate_products",
     ),
     Statement(
         "Casts and products of a GroupedLinear that nothing watches are one function of autograd, "
         "with the bits of each map alone *(ours)*.",
-        PARAMETERS + "test_casts_of_all_maps_are_one_function_with_the_bits_of_each_alone",
+        PARAMETERS + "test_grouped_cast_matches_bits_of_separate_casts",
     ),
     Statement(
         "With `_graph=True` the end of an outermost region leaves the scales of the forward alone.",
@@ -199,11 +198,11 @@ STATEMENTS = (
     Statement(
         "A region that an exception leaves updates no scale, waits for no other rank, and lets the "
         "exception through *(ours)*.",
-        "test_broken_off_region.py::test_a_rank_sees_its_own_error_at_once_and_its_group_stays_in_step",
+        "test_broken_off_region.py::test_error_is_raised_at_once_and_ranks_stay_in_step",
     ),
     Statement(
         "Checkpoints of a GroupedLinear with one weight and with many load into each other.",
-        PARAMETERS + "test_checkpoints_of_one_parameter_and_of_many_load_into_each_other",
+        PARAMETERS + "test_joined_and_separate_checkpoints_are_interchangeable",
     ),
     Statement(
         "`out` of GroupedLinear is written over only where no backward needs it any more.",
@@ -211,7 +210,7 @@ STATEMENTS = (
     ),
     Statement(
         "`fp8_model_init` stores parts of a weight (`parameters_split`) under their own scales.",
-        "test_stored_parts.py::test_a_stored_weight_in_parts_has_the_bits_of_layers_of_each_part",
+        "test_stored_parts.py::test_stored_split_weight_matches_separate_layers",
     ),
     Statement(
         "`data` of a weight that `fp8_model_init` stores refuses, by name, what is no tensor, "

@@ -77,25 +77,25 @@ STATEMENTS = (
     ),
     Statement(
         "Those of a GroupedLinear of before 2.4 are put into today's order.",
-        STATE + "test_an_old_grouped_linear_whose_slots_are_ordered_by_role_is_taken_over",
+        STATE + "test_old_grouped_linear_with_role_order_loads",
     ),
     Statement(
         "Nothing that such a pickle names is executed *(ours)*.",
-        STATE + "test_what_is_no_state_is_refused_and_nothing_of_it_runs",
+        STATE + "test_invalid_state_is_rejected_without_running_it",
     ),
     Statement(
         "What cannot be carried over is said.",
-        STATE + "test_what_cannot_be_carried_over_is_said",
+        STATE + "test_warns_about_values_that_cannot_be_restored",
     ),
     Statement(
         "`telens.pytorch.to_transformer_engine_state_dict` writes what Transformer Engine reads "
         "*(ours)*.",
-        STATE + "test_transformer_engine_reads_what_is_written_for_it",
+        STATE + "test_transformer_engine_reads_exported_states",
     ),
     Statement(
         "`CudaRNGStatesTracker`: what is drawn inside `fork(name)` continues that state alone, on "
         "any device *(ours)*.",
-        TRACKER + "test_forks_continue_one_stream_and_leave_the_default_one_untouched",
+        TRACKER + "test_forks_continue_their_stream_and_keep_the_default",
     ),
     Statement(
         "Weights are drawn inside the fork of a module's `get_rng_state_tracker`.",
@@ -104,7 +104,7 @@ STATEMENTS = (
     Statement(
         "So is the dropout of attention, alone and inside a TransformerLayer, but not under "
         "sequence parallelism, where the caller forks.",
-        TRACKER + "test_inside_a_transformer_layer_attention_forks_and_hidden_dropout_does_not",
+        TRACKER + "test_only_attention_forks_inside_a_transformer_layer",
     ),
     Statement(
         "`checkpoint` restores a tracker's states for the recomputation, and the present ones "
@@ -122,7 +122,7 @@ STATEMENTS = (
     ),
     Statement(
         "They come back when it says, and gradients have the same bits.",
-        OFFLOAD + "test_ways_back_begin_in_the_backward_of_the_layer_that_the_schedule_says",
+        OFFLOAD + "test_copies_back_start_in_the_scheduled_layer",
     ),
     Statement(
         "`make_graphed_callables` on a CPU: layers train as without it, in fixed buffers.",
@@ -130,7 +130,7 @@ STATEMENTS = (
     ),
     Statement(
         "Warming up leaves random states, amax histories, scales and gradients as they were.",
-        GRAPHED + "test_warming_up_leaves_random_states_histories_and_gradients_as_they_were",
+        GRAPHED + "test_warm_up_restores_random_states_histories_and_gradients",
     ),
     Statement(
         "On a GPU they are captured, and what a replay skips is done outside of it: amaxes and "
@@ -139,7 +139,7 @@ STATEMENTS = (
     ),
     Statement(
         "Quantized weights that later micro-batches keep have graphs of their own.",
-        RECORDED + "test_kept_weights_have_graphs_of_their_own",
+        RECORDED + "test_cached_weights_have_separate_graphs",
     ),
     Statement(
         "`backward_dw` of graphed callables replays a graph and adds to `.grad` or `main_grad`, as "
@@ -148,7 +148,7 @@ STATEMENTS = (
     ),
     Statement(
         "An `_order` says by fractions where a pipeline makes weights' gradients.",
-        GRAPHED_WGRADS + "test_an_order_says_where_they_are_made",
+        GRAPHED_WGRADS + "test_order_schedules_weight_gradients",
     ),
     Statement(
         "A `backward_dw` that is missing, or in another order than the backwards, is an error "
@@ -163,11 +163,11 @@ STATEMENTS = (
     ),
     Statement(
         "A failed `make_graphed_callables` leaves no weight's gradient to a later `backward_dw`.",
-        GRAPHED_PENDING + "test_what_a_failed_call_left_is_no_later_gradient",
+        GRAPHED_PENDING + "test_failed_call_leaves_no_gradient",
     ),
     Statement(
         "Outside of the mode of its graphs a module's `backward_dw` is its own.",
-        GRAPHED_PENDING + "test_in_the_other_mode_backward_dw_is_that_of_the_module",
+        GRAPHED_PENDING + "test_backward_dw_in_the_other_mode_calls_the_module",
     ),
     Statement(
         "Making callables leaves `main_grad` as it was, also under `overwrite_main_grad`.",
@@ -179,13 +179,12 @@ STATEMENTS = (
     ),
     Statement(
         "Hooks of parameters are called with each gradient of a call, and not in a warm-up.",
-        GRAPHED_WGRADS
-        + "test_hooks_of_parameters_are_called_with_each_gradient_and_not_in_a_warm_up",
+        GRAPHED_WGRADS + "test_parameter_hooks_run_per_gradient_but_not_in_warm_up",
     ),
     Statement(
         "After its `reset()` a graphed module runs as before, and a function of an `_order` no "
         "more.",
-        GRAPHED_CALLS + "test_a_function_of_an_order_is_no_more_after_its_reset",
+        GRAPHED_CALLS + "test_function_of_an_order_cannot_be_called_after_reset",
     ),
     Statement(
         "`capture_time_hooks` are called around warm-ups and captures, in no graph.",
@@ -198,7 +197,7 @@ STATEMENTS = (
     ),
     Statement(
         "What a graph cannot hold is refused by name.",
-        RECORDED + "test_what_no_graph_holds_is_refused_by_name",
+        RECORDED + "test_uncapturable_arguments_are_rejected",
     ),
     Statement(
         "A parameter that moves after a capture is an error of the next call; of a weight that is "
@@ -227,7 +226,7 @@ STATEMENTS = (
     ),
     Statement(
         "Gradients of both, of the probabilities too, can be differentiated again *(ours)*.",
-        PERMUTED + "test_gradients_are_those_of_finite_differences_and_so_are_theirs",
+        PERMUTED + "test_gradients_and_second_gradients_match_finite_differences",
     ),
     Statement(
         "`moe_permute_and_pad_with_probs` pads each expert's rows, and `moe_unpermute` leaves the "
@@ -237,7 +236,7 @@ STATEMENTS = (
     Statement(
         "`MoEDispatcher` *(ours)* brings the experts of a rank the rows that one process with all "
         "experts gives them, bit for bit, and each token the same sum and gradients.",
-        "test_moe_dispatcher.py::test_ranks_that_share_the_experts_compute_what_one_process_does",
+        "test_moe_dispatcher.py::test_expert_parallel_ranks_match_a_single_process",
     ),
     Statement(
         "`Fp8Padding` and `Fp8Unpadding` pad parts to 16 rows, to 32 under MXFP8.",
@@ -259,7 +258,7 @@ STATEMENTS = (
     ),
     Statement(
         "A bias has the digits of FP32 beside tensors in BF16 *(ours)*.",
-        ATTENTION + "test_a_bias_keeps_its_digits_beside_tensors_in_bf16",
+        ATTENTION + "test_fp32_bias_keeps_its_digits_with_bf16_tensors",
     ),
     Statement(
         "`softmax_type` is vanilla, off-by-one or learnable, whose `softmax_offset` is trained.",
@@ -275,7 +274,7 @@ STATEMENTS = (
     ),
     Statement(
         "`checkpoint_core_attention` changes no bit, with dropout.",
-        ATTENTION + "test_checkpointed_attention_draws_the_same_dropout_and_has_the_same_bits",
+        ATTENTION + "test_checkpointed_attention_repeats_dropout_and_bits",
     ),
     Statement(
         "`qk_norm_type` normalizes each head of query and key, before or after the rotary "

@@ -90,7 +90,7 @@ void expect_bound_of_fast_sigmoids(ops::ActivationFunction function) {
   check.template operator()<WorstApproximations<-1, -1>>();
 }
 
-TEST(ActivationDeviceRange, approximations_at_their_limits_stay_far_below_the_rounding_to_16_bits) {
+TEST(ActivationDeviceRange, approximation_errors_stay_below_16_bit_rounding) {
   for (const ops::ActivationFunction function :
        {ops::ActivationFunction::gelu, ops::ActivationFunction::qgelu,
         ops::ActivationFunction::silu}) {
@@ -102,7 +102,7 @@ TEST(ActivationDeviceRange, approximations_at_their_limits_stay_far_below_the_ro
   }
 }
 
-TEST(ActivationDeviceRange, of_every_value_is_that_of_torch_in_double_precision) {
+TEST(ActivationDeviceRange, every_value_matches_torch_in_double_precision) {
   for (const ops::ActivationFunction function : kActivationFunctions) {
     SCOPED_TRACE(static_cast<int>(function));
     expect_torch_over_the_range<BF16>(function, DeviceKernels());

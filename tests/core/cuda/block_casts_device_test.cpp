@@ -122,7 +122,7 @@ void expect_statistics(const NamedCast& each, Order order) {
   });
 }
 
-TEST(BlockCastsDevice, statistics_of_every_copy_are_those_of_the_cpu) {
+TEST(BlockCastsDevice, statistics_of_every_copy_match_cpu) {
   for_each_cast(
       []<typename X>(const NamedCast& each) { expect_statistics<X>(each, Order::shuffled); });
 }
@@ -139,7 +139,7 @@ TEST(BlockCastsDevice, statistics_do_not_depend_on_the_order_of_threads) {
   }
 }
 
-TEST(BlockCastsDevice, errors_whose_squares_fp32_cannot_hold_are_summed_all_the_same) {
+TEST(BlockCastsDevice, sums_errors_whose_squares_exceed_fp32) {
   // Blocks along the columns of an outlier lose the others: their errors are they.
   for (const float outlier : {0x1p126F, 0x1p-20F}) {
     at::Tensor x = at::full({64, 256}, outlier * 0x1p-40F);
@@ -148,7 +148,7 @@ TEST(BlockCastsDevice, errors_whose_squares_fp32_cannot_hold_are_summed_all_the_
   }
 }
 
-TEST(BlockCastsDevice, statistics_of_a_view_are_merged_into_what_is_there) {
+TEST(BlockCastsDevice, statistics_of_a_view_are_merged_into_existing_sums) {
   at::manual_seed(3);
   const at::Tensor x = wide_data({100, 300}, at::kHalf).slice(1, 3, 131).slice(0, 1, 100, 2);
   for (const NamedCast& each : get_casts(x)) {
@@ -228,7 +228,7 @@ void expect_errors(const NamedCast& each, Order order) {
   });
 }
 
-TEST(BlockErrorsDevice, of_every_block_of_every_copy_are_those_of_the_cpu) {
+TEST(BlockErrorsDevice, every_block_of_every_copy_matches_cpu) {
   for_each_cast([]<typename X>(const NamedCast& each) {
     if (!::testing::Test::HasFailure()) expect_errors<X>(each, Order::shuffled);
   });
@@ -282,7 +282,7 @@ void expect_difference(const BlockCast& rowwise, const BlockCast& columnwise,
   }
 }
 
-TEST(BlockCopiesDevice, differences_of_the_copies_are_those_of_the_cpu) {
+TEST(BlockCopiesDevice, differences_of_copies_match_cpu) {
   for (const auto& [rows, columns] : shapes_with_elements(FormatId::bf16)) {
     for (const NamedMatrix& named : block_matrices<BF16>(rows, columns, at::kBFloat16)) {
       const std::vector<NamedCast> casts = get_casts(named.x);
@@ -294,7 +294,7 @@ TEST(BlockCopiesDevice, differences_of_the_copies_are_those_of_the_cpu) {
   }
 }
 
-TEST(BlockCopiesDevice, differences_of_a_transformed_copy_are_those_of_the_cpu) {
+TEST(BlockCopiesDevice, differences_of_a_transformed_copy_match_cpu) {
   constexpr std::uint16_t kSigns = 0xd7e8;
   for (const std::int64_t columns : {136, 129}) {
     for (const NamedMatrix& named : block_matrices<BF16>(48, columns, at::kBFloat16)) {

@@ -109,23 +109,21 @@ void expect_mode(ScalingMode mode) {
   }
 }
 
-TEST(BlockDequantizeDevice, values_of_mxfp8_are_those_of_the_cpu) {
+TEST(BlockDequantizeDevice, values_of_mxfp8_match_cpu) {
   expect_mode<E4M3>(ScalingMode::mxfp8);
   expect_mode<E5M2>(ScalingMode::mxfp8);
 }
 
-TEST(BlockDequantizeDevice, values_of_128_blocks_are_those_of_the_cpu) {
+TEST(BlockDequantizeDevice, values_of_128_blocks_match_cpu) {
   for (const ScalingMode mode : {ScalingMode::block_1d, ScalingMode::block_2d}) {
     expect_mode<E4M3>(mode);
     expect_mode<E5M2>(mode);
   }
 }
 
-TEST(BlockDequantizeDevice, values_of_nvfp4_are_those_of_the_cpu) {
-  expect_mode<E2M1>(ScalingMode::nvfp4);
-}
+TEST(BlockDequantizeDevice, values_of_nvfp4_match_cpu) { expect_mode<E2M1>(ScalingMode::nvfp4); }
 
-TEST(BlockDequantizeDevice, a_matrix_without_elements_has_no_values) {
+TEST(BlockDequantizeDevice, empty_matrix_gives_no_values) {
   for (const auto& [rows, columns] : {std::pair(0, 64), std::pair(64, 0)}) {
     const ops::BlockCodes codes = every_code(rows, columns, ScalingMode::mxfp8, false);
     expect_values_of_the_cpu<E4M3, BF16>(codes, ScalingMode::mxfp8, false, at::kBFloat16,

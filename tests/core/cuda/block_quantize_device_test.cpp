@@ -102,7 +102,7 @@ void for_each_orientation_and_order(const Visit& visit) {
   }
 }
 
-TEST(BlockQuantizeDevice, mxfp8_codes_and_scales_are_those_of_the_cpu) {
+TEST(BlockQuantizeDevice, mxfp8_codes_and_scales_match_cpu) {
   for_each_matrix([&]<typename Input>(const NamedMatrix& named) {
     for_each_fp8([&]<typename Output>() {
       expect_mxfp8_of_the_cpu<Input, Output>(named, {}, {true, true}, Order::shuffled);
@@ -110,14 +110,14 @@ TEST(BlockQuantizeDevice, mxfp8_codes_and_scales_are_those_of_the_cpu) {
   });
 }
 
-TEST(BlockQuantizeDevice, mxfp8_squares_are_those_of_the_cpu) {
+TEST(BlockQuantizeDevice, mxfp8_squares_match_cpu) {
   for_each_matrix([&]<typename Input>(const NamedMatrix& named) {
     const ops::Mxfp8Options squares{ScaleRounding::up, true};
     expect_mxfp8_of_the_cpu<Input, E4M3>(named, squares, {true, true}, Order::shuffled);
   });
 }
 
-TEST(BlockQuantizeDevice, mxfp8_rounds_scales_as_it_is_told_in_any_order_of_threads) {
+TEST(BlockQuantizeDevice, mxfp8_matches_cpu_for_every_scale_rounding) {
   for_each_orientation_and_order(
       [&](const NamedMatrix& named, const auto& orientations, Order order) {
         for (const bool squares : {false, true}) {
@@ -129,7 +129,7 @@ TEST(BlockQuantizeDevice, mxfp8_rounds_scales_as_it_is_told_in_any_order_of_thre
       });
 }
 
-TEST(BlockQuantizeDevice, fp8_blocks_are_those_of_the_cpu_with_either_kind_of_scales) {
+TEST(BlockQuantizeDevice, fp8_blocks_match_cpu_with_either_kind_of_scales) {
   for_each_matrix([&]<typename Input>(const NamedMatrix& named) {
     for (const bool squares : {false, true}) {
       expect_fp8_blocks_of_the_cpu<Input, E4M3>(named, {squares, true}, {true, true},

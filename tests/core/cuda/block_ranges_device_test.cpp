@@ -52,9 +52,9 @@ void expect_ranges_of_every_kind() {
   }
 }
 
-TEST(BlockRangesDevice, of_bf16_are_those_of_the_cpu) { expect_ranges_of_every_kind<BF16>(); }
-TEST(BlockRangesDevice, of_fp16_are_those_of_the_cpu) { expect_ranges_of_every_kind<FP16>(); }
-TEST(BlockRangesDevice, of_fp32_are_those_of_the_cpu) { expect_ranges_of_every_kind<FP32>(); }
+TEST(BlockRangesDevice, bf16_matches_cpu) { expect_ranges_of_every_kind<BF16>(); }
+TEST(BlockRangesDevice, fp16_matches_cpu) { expect_ranges_of_every_kind<FP16>(); }
+TEST(BlockRangesDevice, fp32_matches_cpu) { expect_ranges_of_every_kind<FP32>(); }
 
 }  // namespace
 }  // namespace telens::testing

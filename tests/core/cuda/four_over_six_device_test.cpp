@@ -77,7 +77,7 @@ void expect_the_cpus(const NamedMatrix& named, const ops::FourOverSixOptions& op
   columnwise.expect_same(expected.columnwise, what + ", columnwise");
 }
 
-TEST(FourOverSixDevice, blocks_and_squares_are_those_of_the_cpu) {
+TEST(FourOverSixDevice, blocks_and_squares_match_cpu) {
   for_each_matrix([&]<typename Input>(const NamedMatrix& named) {
     for (const bool squares : {false, true}) {
       for (const auto choice : {FourOverSix{false, 256.0F}, FourOverSix{true, 448.0F}}) {

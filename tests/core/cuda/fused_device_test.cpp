@@ -132,7 +132,7 @@ void expect_fused_norm(bool centered, bool with_beta, FormatId format) {
   EXPECT_EQ(rstd, expected_rstd);
 }
 
-TEST(FusedQuantizeDevice, of_a_norm_has_the_codes_of_the_stored_result_in_both_orientations) {
+TEST(FusedQuantizeDevice, norm_codes_equal_codes_of_the_stored_result) {
   for_each_format([]<typename Format>() {
     expect_fused_norm<Format>(/*centered=*/true, /*with_beta=*/true, FormatId::e4m3);
     expect_fused_norm<Format>(/*centered=*/false, /*with_beta=*/false, FormatId::e5m2);
@@ -199,7 +199,7 @@ void expect_fused_gradient(bool gated) {
   }
 }
 
-TEST(FusedQuantizeDevice, of_an_activation_and_its_gradient_has_the_codes_of_the_stored_result) {
+TEST(FusedQuantizeDevice, activation_codes_equal_codes_of_the_stored_result) {
   for (const bool gated : {false, true}) {
     for (const ops::ActivationFunction function : kFunctions) {
       cuda::dispatch_activation(function, [&]<typename Function>() {
@@ -215,7 +215,7 @@ TEST(FusedQuantizeDevice, of_an_activation_and_its_gradient_has_the_codes_of_the
 }
 
 // FP32 sums of 128 rows: 127 additions, each off by at most 2^-24 of what has been summed.
-TEST(FusedQuantizeDevice, sums_of_columns_are_those_of_the_rows_of_a_tile_with_and_without_codes) {
+TEST(FusedQuantizeDevice, column_sums_cover_the_rows_of_a_tile) {
   for_each_format([]<typename Format>() {
     const Codes<Format> x = random_codes<Format>(kSize, 1, 0.3);
     const Cast cast = get_cast<Format>(x, FormatId::e4m3);

@@ -147,7 +147,7 @@ struct Shape {
 };
 constexpr Shape kShapes[] = {{64, 48, 256}, {33, 130, 272}, {1, 2, 16}, {144, 16, 640}};
 
-TEST(GemmEmulation, is_within_the_bound_for_all_formats_shapes_orientations_and_outputs) {
+TEST(GemmEmulation, error_is_within_bound_for_all_formats_and_shapes) {
   at::manual_seed(1);
   for (const Pair& pair : kPairs) {
     for (const Shape& shape : kShapes) {
@@ -172,7 +172,7 @@ TEST(GemmEmulation, is_within_the_bound_for_all_formats_shapes_orientations_and_
 // of rows and put back change no bit. 128-blocks under powers of two it multiplies as one sum,
 // others by blocks of K as here. Where it hands a scale of the whole sum to its product, that
 // rounds elsewhere: here it is a power of two.
-TEST(GemmEmulation, has_the_bits_of_the_cpu_where_that_sums_in_the_same_order) {
+TEST(GemmEmulation, matches_cpu_bits_for_the_same_summation_order) {
   at::manual_seed(2);
   for (const Pair& pair : std::vector<Pair>{{kTensor, kTensorOfE5m2},
                                             {kMxfp8, kMxfp8},
@@ -218,7 +218,7 @@ TEST(GemmEmulation, keeps_the_ends_of_the_range_of_exponents) {
 
 // It is a row's largest scale that its exponent is taken from: under its smallest one these sums
 // would overflow.
-TEST(GemmEmulation, multiplies_rows_whose_blocks_lie_far_apart) {
+TEST(GemmEmulation, multiplies_rows_with_very_different_block_scales) {
   at::Tensor x = filled(std::ldexp(1.0, -60));
   x.slice(1, 0, 128).fill_(std::ldexp(1.0, 60));
   for (const Way& way : {kMxfp8, kRows, kAnyRows}) {
@@ -230,7 +230,7 @@ TEST(GemmEmulation, multiplies_rows_whose_blocks_lie_far_apart) {
 
 // The loss from taking exponents out of a row, for values far below its largest: at most K x 2^-100
 // of the largest scales, here one step.
-TEST(GemmEmulation, loses_of_a_row_what_is_beyond_the_bound_and_nothing_else) {
+TEST(GemmEmulation, loses_only_row_elements_beyond_the_bound) {
   at::Tensor x = filled(0);
   x.slice(1, 0, 32).fill_(std::ldexp(1.0, 100));
   for (const int exponent : {-10, -16, -60}) {
@@ -266,7 +266,7 @@ TEST(GemmEmulation, a_nan_makes_its_row_and_no_other_nan) {
   EXPECT_EQ(nans.sum().item<std::int64_t>(), 16);
 }
 
-TEST(GemmEmulation, of_zeros_is_zero_and_infinite_where_the_cpu_is) {
+TEST(GemmEmulation, zeros_and_infinities_match_cpu) {
   for (const Pair& pair : kPairs) {
     SCOPED_TRACE(pair.a.name + " by " + pair.b.name);
     const Operand zeros = quantized(filled(0), pair.a, false);
@@ -278,7 +278,7 @@ TEST(GemmEmulation, of_zeros_is_zero_and_infinite_where_the_cpu_is) {
   EXPECT_TRUE(emulated(large, large).isinf().all().item<bool>());
 }
 
-TEST(GemmEmulation, a_product_that_fp32_holds_is_right_however_far_apart_its_scales_are) {
+TEST(GemmEmulation, product_in_fp32_range_is_right_for_extreme_scales) {
   at::manual_seed(33);
   expect_products_in_double([](const ScaledOperand& a, const ScaledOperand& b) {
     return cuda::emulated_sums(a.view(), b.view(), fp32_product);

@@ -42,7 +42,7 @@ std::int64_t documented_offset(std::int64_t outer, std::int64_t inner, std::int6
 constexpr std::array<std::pair<std::int64_t, std::int64_t>, 7> kScaleShapes{
     {{128, 4}, {256, 8}, {129, 5}, {127, 3}, {1, 1}, {33, 130}, {300, 2}}};
 
-TEST(ScaleLayouts, scales_of_a_byte_lie_in_tiles_as_documented_with_zeros_around_them) {
+TEST(ScaleLayouts, one_byte_scales_are_tiled_as_documented) {
   at::manual_seed(1);
   for (const auto& [lines, blocks] : kScaleShapes) {
     for (const Order order : kOrders) {
@@ -70,7 +70,7 @@ TEST(ScaleLayouts, scales_of_a_byte_lie_in_tiles_as_documented_with_zeros_around
 }
 
 // The documentation's other formula, from a place in a tile to the scale, on numbers.
-TEST(ScaleLayouts, the_first_bytes_of_a_tile_are_the_scales_of_lines_0_32_64_and_96) {
+TEST(ScaleLayouts, tile_begins_with_scales_of_lines_0_32_64_and_96) {
   const at::Tensor scales = at::arange(128, at::kByte).view({128, 1}).repeat({1, 4});
   at::Tensor tile = at::empty({cuda::kScaleTileBytes}, at::kByte);
   run_grid<Nothing>(1, Order::forward, [&](const HostThread& thread, Nothing&) {
@@ -97,7 +97,7 @@ at::Tensor expanded(const at::Tensor& scales, std::int64_t height, std::int64_t 
 }
 
 // Blocks of 32 along K; the last 128-block whole and cut short.
-TEST(ScaleLayouts, a_scale_of_128_elements_becomes_those_of_its_mxfp8_blocks_in_their_tiles) {
+TEST(ScaleLayouts, scale_of_a_128_block_expands_to_its_mxfp8_blocks) {
   at::manual_seed(5);
   for (const auto& [lines, blocks] :
        {std::pair{128, 4}, {144, 20}, {272, 12}, {48, 9}, {1, 1}, {300, 6}, {130, 35}}) {
@@ -207,7 +207,7 @@ TEST(TransposeCodes, every_byte_comes_to_its_place) {
 
 // Two codes a byte are neighbors down a column in the columnwise copy, along a row in its
 // transpose: the same bytes.
-TEST(TransposeCodes, of_nvfp4_keep_pairs_together) {
+TEST(TransposeCodes, nvfp4_keeps_pairs_together) {
   at::manual_seed(4);
   const at::Tensor x = at::randn({64, 48});
   const ops::BlockCodes columnwise = ops::quantize_nvfp4(x, {}, {true, true}).columnwise;

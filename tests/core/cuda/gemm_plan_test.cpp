@@ -96,7 +96,7 @@ std::string name_of_row(const Row& row) {
                      get_name(row.b_mode), row.mnk[0], row.mnk[1], row.mnk[2], get_name(row.out));
 }
 
-TEST(GemmPlan, is_that_of_the_table_for_every_card_format_and_shape) {
+TEST(GemmPlan, follows_the_table_for_every_card_format_and_shape) {
   for (const Row& row : kTable) {
     SCOPED_TRACE(name_of_row(row));
     const GemmPlan plan =
@@ -130,7 +130,7 @@ LtGemm some_gemm() {
           .out_leading = 512};
 }
 
-TEST(LtGemm, is_described_with_shapes_formats_scales_and_what_it_does_besides) {
+TEST(LtGemm, description_has_shapes_formats_scales_and_options) {
   LtGemm gemm = some_gemm();
   EXPECT_EQ(describe(gemm),
             "[M, N, K] = [256, 512, 128], A E4M3 in 1x128 blocks, B E4M3 in 128x128 blocks -> "

@@ -24,7 +24,7 @@ TEST(HostGrid, runs_every_thread_of_every_block_once) {
   }
 }
 
-TEST(HostGrid, a_barrier_lets_every_thread_see_what_all_have_written) {
+TEST(HostGrid, barrier_makes_all_writes_visible) {
   for (const Order order : kOrders) {
     run_grid<Words>(2, order, [&](const HostThread& thread, Words& shared) {
       const auto index = static_cast<std::uint32_t>(thread.index());
@@ -52,7 +52,7 @@ TEST(HostGrid, a_missing_barrier_shows_in_one_of_the_orders) {
   EXPECT_TRUE(seen);
 }
 
-TEST(HostGrid, shuffles_and_ballots_are_those_of_a_warp) {
+TEST(HostGrid, shuffles_and_ballots_work_per_warp) {
   for (const Order order : kOrders) {
     run_grid<Words>(1, order, [&](const HostThread& thread, Words&) {
       for (const int mask : {1, 16, 31}) {

@@ -125,7 +125,7 @@ void expect_codes_of(const Codes<Format>& y, const Aligned<std::uint8_t>& codes,
   EXPECT_EQ(amax, expected_amax);
 }
 
-TEST(NormDevice, forward_is_that_of_the_cpu_and_fused_codes_are_those_of_quantize) {
+TEST(NormDevice, forward_matches_cpu_and_fused_codes_match_quantize) {
   for (const NormCase& shape : kNormCases) {
     for_each_format([&]<typename Format>() {
       const auto size = static_cast<std::size_t>(shape.rows * shape.columns);
@@ -155,7 +155,7 @@ TEST(NormDevice, forward_is_that_of_the_cpu_and_fused_codes_are_those_of_quantiz
   }
 }
 
-TEST(NormDevice, backward_is_that_of_the_cpu) {
+TEST(NormDevice, backward_matches_cpu) {
   for (const NormCase& shape : kNormCases) {
     for_each_format([&]<typename Format>() {
       const auto size = static_cast<std::size_t>(shape.rows * shape.columns);
@@ -203,7 +203,7 @@ constexpr ops::ActivationFunction kFunctions[] = {
     ops::ActivationFunction::gelu, ops::ActivationFunction::qgelu, ops::ActivationFunction::relu,
     ops::ActivationFunction::srelu, ops::ActivationFunction::silu};
 
-TEST(ActivationDevice, forward_and_backward_are_those_of_the_cpu) {
+TEST(ActivationDevice, forward_and_backward_match_cpu) {
   constexpr std::int64_t kRows = 3;
   for (const std::int64_t width : {640, 77}) {
     for (const bool gated : {false, true}) {

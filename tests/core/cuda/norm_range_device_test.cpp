@@ -146,7 +146,7 @@ Codes repeated(const std::vector<float>& pattern) {
   return x;
 }
 
-TEST(NormDeviceRange, equals_the_definition_where_no_difference_to_the_mean_is_an_fp32_number) {
+TEST(NormDeviceRange, equals_definition_if_deviations_exceed_fp32) {
   constexpr float kMax = FP32::kMax;
   for (const auto& pattern : std::vector<std::vector<float>>{
            {3e38F, -3e38F, -3e38F, -3e38F}, {kMax, kMax, kMax, -kMax}, {kMax, -kMax, 1, 3e37F}}) {
@@ -159,7 +159,7 @@ TEST(NormDeviceRange, equals_the_definition_where_no_difference_to_the_mean_is_a
 }
 
 // The mean of equal numbers may be rounded to either side of them.
-TEST(NormDeviceRange, of_one_number_at_the_end_of_the_range_is_finite) {
+TEST(NormDeviceRange, one_number_at_the_end_of_the_range_gives_finite_result) {
   const Codes ones = repeated({1});
   const Norm norm = run_norm(repeated({FP32::kMax}), ones, Aligned<float>(kColumns, 1.0F), true);
   for (std::size_t row = 0; row < kRows; ++row) {

@@ -26,7 +26,7 @@ struct Nothing {};
 
 // ---- its parts ----
 
-TEST(Nvfp4Device, e2m1_codes_are_those_of_the_format) {
+TEST(Nvfp4Device, e2m1_codes_match_the_format) {
   const auto expect_code = [](float magnitude) {
     const std::uint8_t expected =
         std::isnan(magnitude) ? E2M1::kNanCode : encode<E2M1>(magnitude, Saturation::saturating);
@@ -93,7 +93,7 @@ void expect_same_but_for_nans(const at::Tensor& actual, const at::Tensor& expect
       << what;
 }
 
-TEST(HadamardDevice, sums_are_those_of_the_cpu_in_the_same_order) {
+TEST(HadamardDevice, sums_match_cpu_in_the_same_order) {
   for_each_input_dtype([&]<typename Input>(at::ScalarType dtype) {
     for (const std::int64_t columns : {0, 1, 130, 264}) {
       for (const NamedMatrix& named : block_matrices<Input>(48, columns, dtype)) {
@@ -180,7 +180,7 @@ at::Tensor random_state() {
   return at::tensor(std::vector<std::int64_t>{0x123456789abcdef0, 7}, at::kLong);
 }
 
-TEST(Nvfp4Device, codes_and_both_levels_of_scales_are_those_of_the_cpu) {
+TEST(Nvfp4Device, codes_and_both_levels_of_scales_match_cpu) {
   for_each_matrix([&]<typename Input>(const NamedMatrix& named) {
     for (const bool squares : {false, true}) {
       expect_nvfp4_of_the_cpu<Input>(named, {.two_dimensional = squares}, {true, true},
@@ -222,7 +222,7 @@ void expect_by_lines(const NamedMatrix& named, const ops::Orientations& orientat
   columnwise.expect_same(expected.columnwise, what + ", columnwise");
 }
 
-TEST(Nvfp4Device, rows_and_columns_under_scales_of_their_own_are_those_of_the_cpu) {
+TEST(Nvfp4Device, separately_scaled_rows_and_columns_match_cpu) {
   for_each_matrix([&]<typename Input>(const NamedMatrix& named) {
     for (const ops::Orientations& orientations : kOrientations) {
       if (named.x.size(1) % 8 == 0) {
@@ -243,7 +243,7 @@ TEST(Nvfp4Device, elements_round_by_the_chance_that_the_cpu_gives_them) {
   });
 }
 
-TEST(Nvfp4Device, either_orientation_alone_is_that_of_the_cpu_in_any_order_of_threads) {
+TEST(Nvfp4Device, single_orientation_matches_cpu_in_any_thread_order) {
   for (const NamedMatrix& named : block_matrices<BF16>(70, 136, at::kBFloat16)) {
     for (const ops::Orientations& orientations : kOrientations) {
       for (const Order order : kOrders) {
@@ -255,7 +255,7 @@ TEST(Nvfp4Device, either_orientation_alone_is_that_of_the_cpu_in_any_order_of_th
   }
 }
 
-TEST(Nvfp4Device, the_columnwise_copy_of_the_transformed_matrix_is_that_of_the_cpu) {
+TEST(Nvfp4Device, columnwise_copy_of_transformed_matrix_matches_cpu) {
   for_each_input_dtype([&]<typename Input>(at::ScalarType dtype) {
     for (const NamedMatrix& named : block_matrices<Input>(64, 136, dtype)) {
       for (const at::Tensor& state : {at::Tensor(), random_state()}) {

@@ -93,7 +93,7 @@ void expect_codes_of_the_cpu(const Aligned<typename Input::Bits>& x, float scale
   compare(quantize_on_host_grid<Input, Output, 1>(x, scale, 1, order), 1, "one by one");
 }
 
-TEST(QuantizeDevice, codes_and_amax_are_those_of_the_cpu) {
+TEST(QuantizeDevice, codes_and_amax_match_cpu) {
   for_each_input([&]<typename Input>() {
     const auto special = codes_with_special_values<Input>(kSize);
     for_each_output([&]<typename Output>() {
@@ -118,7 +118,7 @@ TEST(QuantizeDevice, every_16_bit_value_gets_the_code_of_the_cpu) {
   }
 }
 
-TEST(QuantizeDevice, a_running_amax_keeps_what_is_larger) {
+TEST(QuantizeDevice, running_amax_keeps_the_larger_value) {
   const Aligned<std::uint16_t> x = random_codes<BF16>(1000);
   for (const float before : {0.0F, 1.0F, 1000.0F, kInfinity, std::nanf("")}) {
     float amax = before;
@@ -166,7 +166,7 @@ TEST(AmaxDevice, is_the_amax_of_the_cpu) {
   });
 }
 
-TEST(AmaxDevice, of_one_special_value_is_its_magnitude) {
+TEST(AmaxDevice, one_special_value_gives_its_magnitude) {
   for_each_input([&]<typename Input>() {
     for (const auto& special : special_codes<Input>()) {
       float amax = 0;
@@ -209,7 +209,7 @@ void expect_transpose(std::int64_t rows, std::int64_t columns, Order order) {
   EXPECT_EQ(get_bits(amax), get_bits(compute_amax(largest, Input::kId)));
 }
 
-TEST(QuantizeTransposeDevice, both_orientations_and_the_amax_are_those_of_the_cpu) {
+TEST(QuantizeTransposeDevice, both_orientations_and_amax_match_cpu) {
   for (const Order order : kOrders) {
     expect_transpose<BF16, E4M3>(128, 256, order);
     expect_transpose<BF16, E5M2>(272, 144, order);
@@ -242,7 +242,7 @@ void expect_values(std::size_t offset, const float* scale_inv) {
       << get_name(Input::kId) << " to " << get_name(Output::kId);
 }
 
-TEST(DequantizeDevice, values_are_those_of_the_cpu) {
+TEST(DequantizeDevice, values_match_cpu) {
   for_each_output([&]<typename Input>() {
     for_each_input([&]<typename Output>() {
       for (const float& scale : kScales) {

@@ -181,17 +181,17 @@ void for_each_case(const Visit& visit) {
   }
 }
 
-TEST(RowExchangeDevice, copies_keep_every_bit_and_free_rows_stay_as_they_are) {
+TEST(RowExchangeDevice, copies_keep_every_bit_and_free_rows_are_unchanged) {
   for_each_case(
       []<typename Format>(std::int64_t width, Order order) { check_copies<Format>(width, order); });
 }
 
-TEST(RowExchangeDevice, sums_are_those_of_fp64_rounded) {
+TEST(RowExchangeDevice, sums_match_rounded_fp64) {
   for_each_case(
       []<typename Format>(std::int64_t width, Order order) { check_sums<Format>(width, order); });
 }
 
-TEST(RowExchangeDevice, gradients_are_those_of_fp64_rounded) {
+TEST(RowExchangeDevice, gradients_match_rounded_fp64) {
   for_each_case([]<typename Format>(std::int64_t width, Order order) {
     check_gradients<Format>(width, order);
   });

@@ -151,9 +151,9 @@ void expect_statistics_of_every_kind() {
   expect_statistics<Format>(relu, order, "not positive");
 }
 
-TEST(StatisticsDevice, of_bf16_are_those_of_the_cpu) { expect_statistics_of_every_kind<BF16>(); }
-TEST(StatisticsDevice, of_fp16_are_those_of_the_cpu) { expect_statistics_of_every_kind<FP16>(); }
-TEST(StatisticsDevice, of_fp32_are_those_of_the_cpu) { expect_statistics_of_every_kind<FP32>(); }
+TEST(StatisticsDevice, bf16_matches_cpu) { expect_statistics_of_every_kind<BF16>(); }
+TEST(StatisticsDevice, fp16_matches_cpu) { expect_statistics_of_every_kind<FP16>(); }
+TEST(StatisticsDevice, fp32_matches_cpu) { expect_statistics_of_every_kind<FP32>(); }
 
 TEST(StatisticsDevice, sums_of_squares_beyond_fp32_are_finite) {
   expect_statistics<FP32>(random_codes<FP32>(kStatisticsChunk, 1e30), Order::forward, "huge");
@@ -162,7 +162,7 @@ TEST(StatisticsDevice, sums_of_squares_beyond_fp32_are_finite) {
   expect_statistics<BF16>(random_codes<BF16>(kStatisticsChunk, 1e-39), Order::forward, "tiny");
 }
 
-TEST(StatisticsDevice, accumulate_to_those_of_both_parts) {
+TEST(StatisticsDevice, accumulating_parts_gives_the_whole) {
   const auto first = random_codes<BF16>(kStatisticsChunk + 3, 1, 5);
   const auto second = random_codes<BF16>(kStatisticsChunk + 9, 2, -7, 2);
   Aligned<std::uint16_t> both = first;
@@ -231,11 +231,11 @@ void expect_moments_of_every_kind() {
   expect_moments<Format>(Aligned<typename Format::Bits>(kChunk, 0), "zeros");
 }
 
-TEST(CentralMomentsDevice, of_bf16_are_those_of_the_cpu) { expect_moments_of_every_kind<BF16>(); }
-TEST(CentralMomentsDevice, of_fp16_are_those_of_the_cpu) { expect_moments_of_every_kind<FP16>(); }
-TEST(CentralMomentsDevice, of_fp32_are_those_of_the_cpu) { expect_moments_of_every_kind<FP32>(); }
+TEST(CentralMomentsDevice, bf16_matches_cpu) { expect_moments_of_every_kind<BF16>(); }
+TEST(CentralMomentsDevice, fp16_matches_cpu) { expect_moments_of_every_kind<FP16>(); }
+TEST(CentralMomentsDevice, fp32_matches_cpu) { expect_moments_of_every_kind<FP32>(); }
 
-TEST(CentralMomentsDevice, accumulate_to_those_of_both_parts) {
+TEST(CentralMomentsDevice, accumulating_parts_gives_the_whole) {
   const auto first = random_codes<BF16>(kStatisticsChunk + 3, 1, 5);
   const auto second = random_codes<BF16>(kStatisticsChunk + 9, 2, -7, 2);
   const CentralMoments part = moments_on_host_grid<BF16>(first, Order::forward);

@@ -84,7 +84,7 @@ void expect_those_of_the_cpu(const at::Tensor& x, Order order) {
   }
 }
 
-TEST(WhatIfDevice, statistics_of_every_cast_are_those_of_the_cpu) {
+TEST(WhatIfDevice, statistics_of_every_cast_match_cpu) {
   for_each_input_dtype([&]<typename Input>(at::ScalarType dtype) {
     for (const auto& [rows, columns] : shapes_with_elements(Input::kId)) {
       for (const NamedMatrix& named : block_matrices<Input>(rows, columns, dtype)) {
@@ -95,14 +95,14 @@ TEST(WhatIfDevice, statistics_of_every_cast_are_those_of_the_cpu) {
   });
 }
 
-TEST(WhatIfDevice, statistics_of_several_tiles_are_those_of_the_cpu_in_any_order_of_threads) {
+TEST(WhatIfDevice, several_tiles_match_cpu_in_any_thread_order) {
   at::manual_seed(4);
   for (const Order order : kOrders) {
     expect_those_of_the_cpu<BF16>(wide_data({300, 520}, at::kBFloat16), order);
   }
 }
 
-TEST(WhatIfDevice, statistics_of_values_at_the_ends_of_the_range_are_those_of_the_cpu) {
+TEST(WhatIfDevice, values_at_the_ends_of_the_range_match_cpu) {
   at::manual_seed(5);
   const at::Tensor x = at::randn({130, 264});
   for (const float factor : {0x1p120F, 0x1p-126F, 0x1p-145F}) {

@@ -63,7 +63,7 @@ TEST(Words, narrowing_several_values_keeps_the_signs_of_nans) {
   }
 }
 
-TEST(Packs, of_what_no_tile_fills_all_but_the_last_few_elements_come_in_packs) {
+TEST(Packs, partial_tiles_use_packs_except_for_the_last_elements) {
   constexpr int kWidth = 8;
   for (const std::int64_t size : {5, 8, 2043, 8192, 8192 + 4099, 3 * 8192 + 17}) {
     const Aligned<std::uint16_t> x(static_cast<std::size_t>(size));
@@ -84,7 +84,7 @@ TEST(Packs, of_what_no_tile_fills_all_but_the_last_few_elements_come_in_packs) {
 }
 
 // A warp stores 32 words at once: where all lie in different banks, in one cycle.
-TEST(TransposeTile, the_words_that_a_warp_stores_lie_in_32_different_banks) {
+TEST(TransposeTile, words_of_a_warp_are_stored_in_32_different_banks) {
   for (int warp = 0; warp < cuda::kThreads / cuda::kWarp; ++warp) {
     for (int pass = 0; pass < cuda::detail::kPasses; ++pass) {
       std::set<int> banks;
@@ -101,7 +101,7 @@ TEST(TransposeTile, the_words_that_a_warp_stores_lie_in_32_different_banks) {
   }
 }
 
-TEST(GridThatAddsUp, of_a_large_tensor_is_one_wave_of_its_kernel_on_132_multiprocessors) {
+TEST(GridThatAddsUp, large_tensor_gives_one_wave_on_132_multiprocessors) {
   constexpr std::int64_t kMultiprocessors = 132;  // an H100 or H200 has as many
   constexpr std::int64_t kSide = std::int64_t{1} << 20;
   cuda::CastMatrix matrix{};
@@ -122,7 +122,7 @@ TEST(GridThatAddsUp, of_a_large_tensor_is_one_wave_of_its_kernel_on_132_multipro
   }
 }
 
-TEST(GridThatAddsUp, of_a_small_tensor_has_a_block_for_each_piece_and_one_for_none) {
+TEST(GridThatAddsUp, small_tensor_gives_one_block_per_piece_and_at_least_one) {
   EXPECT_EQ(cuda::grid_that_adds_up(0, 2), 1);
   EXPECT_EQ(cuda::grid_that_adds_up(7, 2), 7);
   EXPECT_EQ(cuda::grid_that_adds_up(256, 2), 256);

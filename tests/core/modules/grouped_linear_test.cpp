@@ -180,7 +180,7 @@ TEST_F(GroupedLinearTest, return_bias_returns_biases_without_adding) {
                         at::linear(x_.narrow(0, 0, 32), parameter("weight", 0))));
 }
 
-TEST_F(GroupedLinearTest, state_contains_amax_histories_of_all_gemms) {
+TEST_F(GroupedLinearTest, state_contains_every_gemm_amax_history) {
   const auto recipe = recipes()[1];
   run(recipe, x_.clone().requires_grad_()).backward(grad_);
   GroupedLinear other(grouped_options());

@@ -93,7 +93,7 @@ def test_gemms_of_layers_are_found_within_40_runs(bisect, places):
     assert bisect.runs() <= 40
 
 
-def test_finds_two_gemms_of_one_layer_and_a_whole_layer(bisect):
+def test_finds_two_gemms_in_a_layer_and_a_whole_layer(bisect):
     needs = [[LAYERS[7], "fprop", "wgrad"], LAYERS[150]]
     bisect.run({"needs": needs})
     expected = {(LAYERS[7], "fprop"), (LAYERS[7], "wgrad")} | whole(LAYERS[150])

@@ -11,7 +11,7 @@ from recorded_training import LAYERS, STEPS, Training, where
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_healthy_run_has_no_findings(findings, seed):
+def test_healthy_run_gives_no_findings(findings, seed):
     training = Training(seed)
     for layer in LAYERS:
         training.follow_with_scales(layer, "activation")
@@ -145,7 +145,7 @@ def test_deviating_margin_is_found(findings, training):
     assert where(findings(training)[0]) == ("wrong_margin", LAYERS[1], "activation", 1)
 
 
-def test_wide_margin_of_all_tensors_is_found(findings, training):
+def test_wide_margin_on_every_tensor_is_found(findings, training):
     for layer in LAYERS:
         training.follow_with_scales(layer, "activation", margin=8)
     found = findings(training)
@@ -194,7 +194,7 @@ def test_a_resumed_run_without_a_history(telens, lines, tmp_path, again, lost):
     )
 
 
-def test_isolated_loss_spike_has_no_numeric_cause(findings, training):
+def test_isolated_loss_spike_gets_no_numeric_cause(findings, training):
     training.losses[20] = 12
     found = findings(training)
     assert [where(each) for each in found] == [("loss_spike", None, None, 20)]
@@ -487,7 +487,7 @@ def test_missing_lists_each_skipped_rule_with_its_data(telens, lines, tmp_path):
         )
 
 
-def test_empty_run_has_no_findings(telens, write_run):
+def test_empty_run_gives_no_findings(telens, write_run):
     result = telens("diagnose", write_run(iterations=0))
     assert result.returncode == 0
     assert "nothing to diagnose was recorded" in result.stdout

@@ -57,7 +57,7 @@ def findings(telens, lines, tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_healthy_attention_has_no_findings(findings, seed):
+def test_healthy_attention_gives_no_findings(findings, seed):
     assert findings(Attention(seed)) == []
 
 

@@ -301,7 +301,7 @@ def test_altered_request_is_not_another_recipe(telens, tmp_path):
     assert "unlike_recipes" not in {each["cause"] for each in found}
 
 
-def test_recipe_change_of_all_ranks_is_ignored(telens, tmp_path):
+def test_recipe_change_on_every_rank_is_ignored(telens, tmp_path):
     for rank in range(2):
         lines = Lines()
         wishes(lines, "fc1", "fprop", DELAYED)

@@ -10,7 +10,7 @@ FIRST = 10
 
 
 @pytest.mark.parametrize("scales_of_an_iteration", [1, 4])
-def test_scale_of_one_micro_batch_is_not_wrong(findings, training, scales_of_an_iteration):
+def test_single_micro_batch_scale_is_not_wrong(findings, training, scales_of_an_iteration):
     bits = -5
     for layer in LAYERS:
         training.follow_with_scales(layer, TENSOR)

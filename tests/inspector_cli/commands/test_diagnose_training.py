@@ -220,7 +220,7 @@ def test_a_killed_run_says_so_above_its_findings(telens, tmp_path):
     assert told["recording"] == [" ".join(notes.split())]
 
 
-def test_clean_end_has_no_note(telens, lines, training, tmp_path):
+def test_clean_end_prints_no_note(telens, lines, training, tmp_path):
     result = telens("diagnose", training.write(lines, tmp_path), "--format", "json")
     assert json.loads(result.stdout)["recording"] == []
 

@@ -247,7 +247,7 @@ def test_a_factor_in_all_gradients_is_found_at_any_depth(diff, tmp_path, layers,
 
 
 @pytest.mark.parametrize("layers", [2, 8, 32])
-def test_different_seed_has_no_common_factor(diff, tmp_path, layers):
+def test_different_seed_gives_no_common_factor(diff, tmp_path, layers):
     a = deep("a", tmp_path, layers=layers)
     for seed in range(2, 7):
         assert diff(a, deep(f"b{seed}", tmp_path, seed, layers))["divergences"] == []
@@ -262,7 +262,7 @@ def test_a_factor_from_one_layer_on_names_that_layer(diff, tmp_path):
     assert (found["layer"], found["tensor"]) == ("layers.9.qkv", "weight")
 
 
-def test_factor_of_one_part_per_layer_is_found(diff, tmp_path):
+def test_factor_on_one_part_per_layer_is_found(diff, tmp_path):
     """As of weights whose gradients sequence parallelism adds up twice."""
     a = deep("a", tmp_path, layers=8)
     b = deep("b", tmp_path, 2, 8, factor=2, tensors=("wgrad",), parts_with=("qkv",))

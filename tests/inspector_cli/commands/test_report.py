@@ -109,7 +109,7 @@ def test_page_maps_layers_by_ranks(report, write_run, tmp_path):
     assert values["layers.2.fc1"] == [3, 3]
 
 
-def test_single_rank_has_no_rank_map(report, log_dir):
+def test_single_rank_gives_no_rank_map(report, log_dir):
     assert not any("by ranks" in title for title in charts(Page(report(log_dir)[0])))
 
 
@@ -168,7 +168,7 @@ def test_run_ended_in_first_step_has_a_page(report, telens, tmp_path):
     assert "(exception)" in finding["head"]
 
 
-def test_empty_run_has_no_page(telens, write_run, tmp_path):
+def test_empty_run_gives_no_page(telens, write_run, tmp_path):
     result = telens("report", write_run(iterations=0), "-o", tmp_path / "page.html")
     assert result.returncode == 2
     assert "no records or events" in result.stderr
@@ -185,7 +185,7 @@ def test_events_follow_charts(report, lines, tmp_path):
     ]  # fmt: skip
 
 
-def test_page_of_many_layers_shows_worst_and_stays_small(report, lines, tmp_path):
+def test_page_with_many_layers_shows_worst_and_stays_small(report, lines, tmp_path):
     for step in range(40):
         for layer in range(1000):
             name = f"model.layers.{layer}.self_attention.qkv"

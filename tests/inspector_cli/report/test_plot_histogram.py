@@ -90,7 +90,7 @@ def test_a_page_has_a_map_for_each_tensor(plot, one_rank):
     assert "percentage of the elements" in Page(page).data["subtitle"]
 
 
-def test_page_of_one_iteration_has_labeled_bars(plot, one_rank):
+def test_single_iteration_page_has_labeled_bars(plot, one_rank):
     page = plot(one_rank, "--tensor", "activation", "--iterations", "0", suffix=".html")
     chart = charts_of(page)["layers.0.fc1 activation, iteration 0, 25 elements"]
     assert chart["kind"] == "bars"

@@ -179,7 +179,7 @@ def test_rounded_overflows_are_reported_without_alarm(telens, lines, tmp_path):
 
 
 @pytest.mark.parametrize("odd", [0, 1])
-def test_overflow_of_one_rank_ignores_order(telens, tmp_path, odd):
+def test_overflow_on_one_rank_ignores_order(telens, tmp_path, odd):
     for rank in range(2):
         lines = Lines()
         cast(lines, 7, "a", "gradient", overflows=0.2 if rank == odd else 0)
@@ -197,7 +197,7 @@ def test_unmeasured_is_not_called_fine(telens, lines, tmp_path):
     assert "no NaN or Inf recorded; overflows not measured" in sentences(telens, run)
 
 
-def test_nan_loss_has_no_sign(telens, lines, tmp_path):
+def test_nan_loss_is_shown_without_sign(telens, lines, tmp_path):
     lines.record(0, "a", "weight", "l2_norm", 1)
     lines.scalar(0, "loss", "-nan")
     text = sentences(telens, lines.write(tmp_path))
@@ -280,7 +280,7 @@ def test_loss_as_statistic_is_explained(telens, lines, tmp_path):
     assert "this run has no statistic 'los'" in telens("plot", run, "--stat", "los").stderr
 
 
-def test_chart_of_one_iteration_is_not_empty(telens, lines, tmp_path):
+def test_single_iteration_chart_is_not_empty(telens, lines, tmp_path):
     for layer in "ab":
         lines.record(3, layer, "weight", "l2_norm", 1 + ord(layer))
     lines.scalar(3, "loss", 2.5)
