@@ -1,4 +1,4 @@
-"""What finds causes: Diagnosis while a training goes on, and subcommands of telens."""
+"""Finding causes: Diagnosis during a training, and subcommands of telens."""
 
 from statement import Statement
 
@@ -8,16 +8,16 @@ QUIET = "test_diagnose_quiet.py::"
 
 STATEMENTS = (
     Statement(
-        "Diagnosis *(ours)* tells each finding once, with the words and numbers of "
-        "`telens diagnose`.",
+        "Diagnosis *(ours)* reports each finding once, with the words and numbers of `telens "
+        "diagnose`.",
         "LiveLookTest.tells_a_finding_once_and_as_the_command_does",
     ),
     Statement(
-        "A resumed run hears nothing of what was over before.",
+        "A resumed run does not report findings that ended before it.",
         "LiveLookTest.tells_nothing_that_ended_before_the_session",
     ),
     Statement(
-        "`checkpoint_allowed()` is False while there is what the configuration vetoes.",
+        "`checkpoint_allowed()` is False while a finding exists that the configuration vetoes.",
         ONLINE + "test_wrong_scale_is_reported_during_training",
     ),
     Statement(
@@ -34,8 +34,7 @@ STATEMENTS = (
         QUIET + "test_a_layer_that_no_backward_pass_reaches",
     ),
     Statement(
-        "Blocks that are frozen at the front of a model, and models that only look on, are no "
-        "finding.",
+        "Frozen blocks at the front of a model, and models without training, are not reported.",
         QUIET + "test_whole_blocks_at_the_front_may_be_frozen_on_purpose",
     ),
     Statement(
@@ -47,7 +46,7 @@ STATEMENTS = (
         "test_diff.py::test_planted_layer_precedes_consequences",
     ),
     Statement(
-        "What a third run with another seed is apart, too, is chance.",
+        "A difference that a third run with another seed also has is chance.",
         "test_diff.py::test_a_spread_as_large_as_the_difference_is_chance",
     ),
     Statement(
@@ -55,7 +54,7 @@ STATEMENTS = (
         "test_report.py::test_the_page_asks_no_network",
     ),
     Statement(
-        "`telens watch` tells a pipe each finding once.",
+        "`telens watch` prints each finding once to a pipe.",
         "test_watch.py::test_a_pipe_gets_lines_and_each_finding_once",
     ),
     Statement(
@@ -67,11 +66,11 @@ STATEMENTS = (
         SERVE + "test_request_without_token_is_rejected",
     ),
     Statement(
-        "It listens to this machine alone.",
+        "It listens only on the local machine.",
         SERVE + "test_server_listens_only_on_loopback",
     ),
     Statement(
-        "`telens bisect` that was killed goes on where it was, and repeats no run.",
+        "A killed `telens bisect` continues where it stopped, and repeats no run.",
         "test_bisect.py::test_killed_search_continues",
     ),
     Statement(

@@ -11,17 +11,17 @@ CHANGES = "test_score_mod.py::"
 
 STATEMENTS = (
     Statement(
-        "`NVTE_FLASH_ATTN`, `NVTE_FUSED_ATTN` and `NVTE_UNFUSED_ATTN` switch kernels of attention "
-        "off, for the call alone *(ours: torch's own switches, of all threads)*.",
+        "`NVTE_FLASH_ATTN`, `NVTE_FUSED_ATTN` and `NVTE_UNFUSED_ATTN` disable attention kernels "
+        "during the call *(ours: through torch's switches, on all threads)*.",
         "test_attention_switches.py::test_math_matches_flash_and_torchs_switches_are_restored",
     ),
     Statement(
-        "Where they leave no kernel, the error names them *(ours)*.",
+        "If they disable every kernel, the error names them *(ours)*.",
         "test_attention_switches.py::test_unsupported_heads_error_names_a_general_kernel",
     ),
     Statement(
-        "PrecisionLedger *(ours)* names the kernel that an attention ran with, and what rules out "
-        "a faster one.",
+        "PrecisionLedger *(ours)* names the kernel that an attention ran with, and the reason "
+        "against a faster one.",
         "test_attention_ledger.py::test_kernel_and_reason_against_flash_are_recorded",
     ),
     Statement(
@@ -30,7 +30,7 @@ STATEMENTS = (
         DPA + "test_current_scaling_is_the_formulas_forward_and_backward",
     ),
     Statement(
-        "Under delayed scaling attention has scales and histories of its own, in Transformer "
+        "Under delayed scaling attention has separate scales and histories, in Transformer "
         "Engine's slots.",
         DPA + "test_delayed_scaling_takes_each_scale_from_the_amaxes_before",
     ),
@@ -51,8 +51,8 @@ STATEMENTS = (
         DPA + "test_recipes_that_no_attention_casts_by_refuse_it",
     ),
     Statement(
-        "`MXFP8BlockScaling(fp8_dpa=True)` casts query, key, value and the output's gradient for "
-        "each product of attention in blocks along what it adds over.",
+        "`MXFP8BlockScaling(fp8_dpa=True)` casts query, key, value and the output's gradient "
+        "for each product of attention in blocks along its summed dimension.",
         OF_BLOCKS + "test_products_use_blocks_along_the_summed_dimension",
     ),
     Statement(
@@ -73,7 +73,7 @@ STATEMENTS = (
         DPA + "test_a_variable_has_the_backward_sum_up_the_outputs_codes",
     ),
     Statement(
-        "With `fp8_mha` the projection behind attention multiplies the codes of its output.",
+        "With `fp8_mha` the projection after attention multiplies the codes of its output.",
         MHA + "test_proj_multiplies_the_codes_of_the_attentions_output",
     ),
     Statement(
@@ -81,7 +81,7 @@ STATEMENTS = (
         MHA + "test_casts_between_attention_and_projections_keep_no_history",
     ),
     Statement(
-        "Behind a rotary embedding or a norm of queries and keys they cast for themselves.",
+        "After a rotary embedding or a norm of queries and keys, the projections cast separately.",
         MHA + "test_operation_in_between_makes_projection_cast_its_gradient",
     ),
     Statement(
@@ -120,12 +120,12 @@ STATEMENTS = (
         CHANGES + "test_a_gradient_that_is_given_is_used",
     ),
     Statement(
-        "What does not go with `score_mod` in Transformer Engine is refused by name.",
+        "Options that Transformer Engine does not support with `score_mod` are rejected.",
         CHANGES + "test_incompatible_options_are_rejected",
     ),
     Statement(
-        "Threads that run one MultiheadAttention under `fp8_mha` at the same time hand on their "
-        "own scales *(ours)*.",
+        "Threads that run a MultiheadAttention under `fp8_mha` at the same time use separate "
+        "scales *(ours)*.",
         MHA + "test_threads_hand_each_its_own_scales",
     ),
     Statement(
@@ -134,7 +134,7 @@ STATEMENTS = (
         RECIPE + "test_attention_has_the_bits_of_the_recipe_that_the_variable_names",
     ),
     Statement(
-        "With it Float8BlockScaling and NVFP4BlockScaling take `fp8_dpa`.",
+        "With it Float8BlockScaling and NVFP4BlockScaling accept `fp8_dpa`.",
         RECIPE + "test_a_recipe_of_block_scales_may_have_another_for_attention",
     ),
     Statement(
@@ -146,7 +146,7 @@ STATEMENTS = (
         "test_packed_heads.py::test_packed_tensors_are_their_parts",
     ),
     Statement(
-        "None in the place of what is packed counts as left out.",
+        "None instead of a packed tensor counts as omitted.",
         "test_packed_heads.py::test_none_for_a_packed_argument_is_ignored",
     ),
 )

@@ -1,4 +1,4 @@
-"""The seven calls: who is asked when, what is called with what, and what comes of the answers."""
+"""The seven calls: when features are called, their arguments, and the effect of their results."""
 
 from statement import Statement
 
@@ -31,7 +31,7 @@ STATEMENTS = (
         "RoutingTest.fp8_gemm_enabled_is_asked_only_under_a_recipe",
     ),
     Statement(
-        "It is not asked by layers where both operands are modified.",
+        "Layers do not call it if both operands are modified.",
         "RoutingTest.fp8_gemm_enabled_is_not_asked_where_both_operands_are_modified",
     ),
     Statement(
@@ -49,8 +49,8 @@ STATEMENTS = (
         "RoutingTest.a_feature_that_says_never_again_is_never_asked_again",
     ),
     Statement(
-        "Between them the layer runs undebugged, on its fast path, until the earliest answer of "
-        "all its tensors and features.",
+        "Between them the layer runs undebugged, on its fast path, until the earliest iteration "
+        "that any of its tensors and features returned.",
         "RoutingTest.an_answer_holds_for_its_iteration_and_the_layer_sleeps_until_the_next",
     ),
     Statement(
@@ -62,7 +62,7 @@ STATEMENTS = (
         "RoutingTest.a_false_from_fp8_gemm_enabled_holds_until_its_next_iteration",
     ),
     Statement(
-        "A False with None holds for good *(ours)*.",
+        "A False with None is permanent *(ours)*.",
         "RoutingTest.a_false_without_a_next_iteration_holds_for_good",
     ),
     # ---- what is passed
@@ -80,11 +80,11 @@ STATEMENTS = (
         "test_contract_calls.py::test_modify_tensor_passes_the_dtype_of_the_cast",
     ),
     Statement(
-        "An update of the weight cache passes `out`, which is to be filled; the call returns None.",
+        "An update of the weight cache passes `out`, which the call fills; it returns None.",
         "test_contract_calls.py::test_an_update_of_a_cached_weight_passes_out_which_is_filled",
     ),
     Statement(
-        "So it is where a layer updates the weight that it keeps over micro-batches.",
+        "The same holds if a layer updates the weight that it caches over micro-batches.",
         "test_feature_classes.py::test_an_update_of_the_weight_cache_passes_out",
     ),
     Statement(
@@ -92,13 +92,13 @@ STATEMENTS = (
         "test_feature_classes.py::test_an_update_of_the_weight_cache_passes_out",
     ),
     Statement(
-        "`default_quantizer` is that of the recipe, and None outside of an FP8 autocast.",
+        "`default_quantizer` is the recipe's quantizer, and None outside of an FP8 autocast.",
         "test_contract_calls.py::test_default_quantizer_is_none_outside_fp8",
     ),
     Statement(
         "`inspect_tensor` gets the original and, as `rowwise_quantized_tensor` and "
-        "`columnwise_quantized_tensor`, what feeds the first and the second GEMM: plain in high "
-        "precision, None for outputs.",
+        "`columnwise_quantized_tensor`, the operands of the first and the second GEMM: plain in "
+        "high precision, None for outputs.",
         "test_contract_calls.py::test_inspect_tensor_gets_original_and_operands",
     ),
     Statement(
@@ -106,7 +106,7 @@ STATEMENTS = (
         "test_contract_calls.py::test_fp8_stored_weight_lacks_an_original",
     ),
     Statement(
-        "`inspect_tensor_postquantize` is called for inputs only, and only where a cast or "
+        "`inspect_tensor_postquantize` is called for inputs only, and only if a cast or "
         "`modify_tensor` ran.",
         "WatchedLinear.no_postquantize_call_without_a_cast",
     ),
@@ -120,7 +120,7 @@ STATEMENTS = (
         "test_contract_calls.py::test_call_configuration_is_a_copy",
     ),
     Statement(
-        "A parser of one's own gets a copy of the feature's configuration, too.",
+        "A custom parser gets a copy of the feature's configuration, too.",
         "test_contract_calls.py::test_custom_parser_may_modify_its_arguments",
     ),
     Statement(
@@ -128,7 +128,7 @@ STATEMENTS = (
         "test_contract_calls.py::test_fp8_gemm_enabled_gets_the_gemm_and_keeps_the_tensors",
     ),
     Statement(
-        "What a feature class is handed is what nvdlfw-inspect hands it.",
+        "A feature class receives the same arguments as in nvdlfw-inspect.",
         "MatchedConfig.is_what_the_peer_hands_to_a_feature_class",
     ),
     # ---- order
@@ -158,13 +158,13 @@ STATEMENTS = (
         "WatchedLinear.disabled_fp8_gemm_runs_in_high_precision",
     ),
     Statement(
-        "Both operands quantized is an FP8 GEMM, both plain a high-precision one; one of each is "
-        "an error that names the layer, the GEMM and both tensors.",
+        "Two quantized operands are multiplied in FP8, two plain ones in high precision; a "
+        "mixed pair is an error that names the layer, the GEMM and both tensors.",
         "WatchedLinear.mixed_precision_operands_are_named_in_the_error",
     ),
     Statement(
-        "Observers of one tensor all run, each in its own iterations only *(ours: the peer runs "
-        "all when any is due)*.",
+        "All observers of a tensor run, each only in its scheduled iterations *(ours: the peer "
+        "runs all when any is due)*.",
         "RoutingTest.each_observer_runs_in_its_own_iterations_only",
     ),
     Statement(

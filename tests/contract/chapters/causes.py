@@ -1,4 +1,4 @@
-"""What the rules of telens diagnose tell, and what they keep silent about."""
+"""Findings of the rules of telens diagnose, and cases that they do not report."""
 
 from statement import Statement
 
@@ -10,11 +10,11 @@ SCALES = "test_diagnose_scales.py::"
 
 STATEMENTS = (
     Statement(
-        "A loss that rises by a fifth, by a jump or step by step, and stays up is told.",
+        "A loss that rises by a fifth, by a jump or step by step, and stays up is reported.",
         DIVERGENCE + "test_a_loss_that_rises_and_stays_up",
     ),
     Statement(
-        "One that rises by less, or falls again, is no finding.",
+        "A loss that rises by less, or falls again, is not reported.",
         DIVERGENCE + "test_a_loss_that_rises_little_or_for_a_moment",
     ),
     Statement(
@@ -23,7 +23,7 @@ STATEMENTS = (
         DIVERGENCE + "test_growing_steps_mean_lost_optimizer_state",
     ),
     Statement(
-        "Steps that grow with the learning rate, or for a moment, are no finding.",
+        "Steps that grow with the learning rate, or briefly, are not reported.",
         DIVERGENCE + "test_steps_that_grow_for_another_reason",
     ),
     Statement(
@@ -31,11 +31,11 @@ STATEMENTS = (
         DIVERGENCE + "test_weights_that_are_trained_from_now_on_make_larger_steps",
     ),
     Statement(
-        "A scale of one of several micro-batches is not called wrong.",
+        "The scale of a single micro-batch among several is not reported as wrong.",
         SCALES + "test_single_micro_batch_scale_is_not_wrong",
     ),
     Statement(
-        "A tensor that outgrows scales which follow it is clipped for good after 12 iterations.",
+        "A tensor that outgrows scales that follow it is reported as clipped after 12 iterations.",
         SCALES + "test_growing_tensor_clips_after_12_iterations",
     ),
     Statement(
@@ -47,50 +47,50 @@ STATEMENTS = (
         SCALES + "test_history_holds_scale_after_nonfinite_amax",
     ),
     Statement(
-        "Behind 1024 iterations no history holds that amax any more.",
+        "After 1024 iterations a history no longer contains that amax.",
         SCALES + "test_nonfinite_amax_leaves_the_history",
     ),
     Statement(
-        "High precision that a recipe's `backward_override` asks for is no finding.",
+        "High precision that a recipe's `backward_override` requests is not reported.",
         "test_diagnose_precision.py::test_requested_high_precision_is_ignored",
     ),
     Statement(
-        "A gain of a norm that decays from the first step on is told, also where that step was "
+        "A norm's gain that decays from the first step on is reported, also if that step was "
         "warm-up.",
         QUIET + "test_a_gain_that_decays_while_the_first_step_is_warm_up",
     ),
     Statement(
-        "What an activation function gives is no gain.",
+        "The output of an activation function does not count as a gain.",
         QUIET + "test_activation_function_output_is_not_a_gain",
     ),
     Statement(
-        "A factor on the loss is told where scales let it through step by step, too.",
+        "A factor on the loss is also reported if scales let it through step by step.",
         QUIET + "test_current_scales_pass_factor_stepwise",
     ),
     Statement(
-        "Growth step by step is told from the iteration on in which its steps begin.",
+        "Growth step by step is reported with the iteration in which its steps begin.",
         GROWTH + "test_growth_starts_at_its_first_step",
     ),
     Statement(
-        "A step back, as of a batch that shakes the layer behind as well, does not end it.",
+        "A step back, for example by a batch that also affects the next layer, does not end it.",
         GROWTH + "test_growth_continues_after_one_step_back",
     ),
     Statement(
-        "A burst of gradients that fades is no explosion.",
+        "A burst of gradients that fades is not reported as an explosion.",
         GROWTH + "test_fading_burst_is_not_an_explosion",
     ),
     Statement(
-        "Codes of a weight that are kept over steps of the optimizer are told as soon as they are "
-        "twice as far off as fresh ones.",
+        "Codes of a weight that are kept over optimizer steps are reported when their error is "
+        "twice the error of fresh ones.",
         GEMMS + "test_codes_that_are_kept_while_the_weight_moves_on",
     ),
     Statement(
-        "A weight whose casts are not looked at any more, by the schedules of the configuration, "
-        "has no kept codes.",
+        "A weight whose casts are no longer recorded, because of the configuration's schedules, "
+        "is not reported for kept codes.",
         GEMMS + "test_unmonitored_casts_are_not_kept_codes",
     ),
     Statement(
-        "Those of a weight that hardly moves are no finding.",
+        "Kept codes of a weight that hardly changes are not reported.",
         GEMMS + "test_codes_that_cost_no_more_than_fresh_ones",
     ),
     Statement(

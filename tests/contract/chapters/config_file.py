@@ -21,8 +21,8 @@ STATEMENTS = (
         "ConfigMistakes.of_a_section_are_named_with_their_place",
     ),
     Statement(
-        "Features stand in their namespace (`transformer_engine`, `telens`, one's own); one "
-        "without namespace belongs to `base`, which may be written out.",
+        "Features are listed under their namespace (`transformer_engine`, `telens`, a custom "
+        "one); one without namespace belongs to `base`, which may be written out.",
         "Config.features_come_in_the_order_of_the_text_from_any_namespace",
     ),
     Statement(
@@ -35,7 +35,7 @@ STATEMENTS = (
     ),
     # ---- layers
     Statement(
-        "`exact_layer_names` decides if present, whatever else stands in `layers`.",
+        "`exact_layer_names` decides if present, for any other keys in `layers`.",
         "LayerSelector.exact_names_decide_over_everything_else",
     ),
     Statement(
@@ -44,7 +44,7 @@ STATEMENTS = (
         "test_config_against_peer.py::test_random_configs_match_the_peer",
     ),
     Statement(
-        "Else the regular expression decides, which is searched for in the name.",
+        "Otherwise the regular expression decides, which is searched for in the name.",
         "LayerSelector.the_regex_searches_and_decides_over_numbers_and_types",
     ),
     Statement(
@@ -52,7 +52,7 @@ STATEMENTS = (
         "test_python_regex.py::test_random_patterns_get_pythons_answer",
     ),
     Statement(
-        "Else `layer_numbers` and `layer_types` together: both must fit.",
+        "Otherwise `layer_numbers` and `layer_types` together: both must match.",
         "LayerSelector.numbers_and_types_must_both_fit",
     ),
     Statement(
@@ -60,7 +60,7 @@ STATEMENTS = (
         "LayerSelector.a_type_is_a_substring_and_not_a_pattern",
     ),
     Statement(
-        "`layer_types: all`, in any case, is every layer.",
+        "`layer_types: all`, in upper or lower case, is every layer.",
         "LayerSelector.all_in_any_case_selects_every_type",
     ),
     Statement(
@@ -80,12 +80,12 @@ STATEMENTS = (
         "LayerNumber.is_the_first_that_belongs_to_no_kind_of_layer",
     ),
     Statement(
-        "A string stands for a list of one *(ours)*.",
+        "A string is accepted as a list with one element *(ours)*.",
         "Selections.a_string_stands_for_a_list_of_one",
     ),
     # ---- gemms and tensors
     Statement(
-        "`gemms: []` and `tensors: []` choose none: the feature does nothing.",
+        "`gemms: []` and `tensors: []` select nothing: the feature does nothing.",
         "Selections.an_empty_list_of_gemms_or_tensors_chooses_none",
     ),
     Statement(
@@ -93,33 +93,33 @@ STATEMENTS = (
         "Selections.gemms_times_tensors_with_defaults_filled_in",
     ),
     Statement(
-        "An item of `gemms_struct` or `tensors_struct` has keys of its own, which win over those "
-        "beside the struct.",
+        "An item of `gemms_struct` or `tensors_struct` has separate keys, which override the "
+        "keys next to the struct.",
         "Selections.an_items_own_keys_win_over_those_beside_the_struct",
     ),
     Statement(
-        "Keys beside a struct are defaults for its items.",
+        "Keys next to a struct are defaults for its items.",
         "Selections.each_item_may_have_its_own_schedule",
     ),
     Statement(
-        "`tensors` or `tensors_struct` may stand inside an item of `gemms_struct`.",
+        "`tensors` or `tensors_struct` may be inside an item of `gemms_struct`.",
         "Selections.an_items_own_keys_win_over_those_beside_the_struct",
     ),
     Statement(
-        "`tensors` beside `gemms_struct` serves the items without their own *(ours)*.",
+        "`tensors` next to `gemms_struct` applies to items without tensors *(ours)*.",
         "Selections.tensors_beside_gemms_struct_serve_the_items_without_their_own",
     ),
     Statement(
-        "There are no defaults for `stats`, `tensors`, `gemms` and `quant_format`: each is "
-        "required, in every item or beside it.",
+        "`stats`, `tensors`, `gemms` and `quant_format` do not have defaults: each is required, "
+        "in every item or next to it.",
         "OptionMistakes.say_what_is_right",
     ),
     Statement(
-        "`enabled` may not stand in an item of a struct.",
+        "`enabled` is not allowed in an item of a struct.",
         "FeatureMistakes.are_named_with_their_place",
     ),
     Statement(
-        "A GEMM or tensor that stands twice in a struct is an error.",
+        "A GEMM or tensor that occurs twice in a struct is an error.",
         "FeatureMistakes.are_named_with_their_place",
     ),
     Statement(
@@ -127,17 +127,17 @@ STATEMENTS = (
         "AlteringFeaturesTest.pairs_that_never_meet_are_idle",
     ),
     Statement(
-        "What is selected, with which keys and in which iterations, is what nvdlfw-inspect "
-        "selects; 400 random configurations differ from it only where this page says *(ours)*.",
+        "Selections, keys and iterations match nvdlfw-inspect; 400 random configurations differ "
+        "from it only in points marked *(ours)* on this page.",
         "test_config_against_peer.py::test_random_configs_match_the_peer",
     ),
     # ---- when
     Statement(
-        "`freq` (default 1) runs where the absolute iteration is a multiple of it.",
+        "`freq` (default 1) runs if the absolute iteration is a multiple of it.",
         "Schedule.freq_counts_absolute_iterations_and_end_step_is_included",
     ),
     Statement(
-        "Without a schedule a feature runs in every iteration.",
+        "A feature without a schedule runs in every iteration.",
         "Schedule.without_keys_every_iteration_is_due",
     ),
     Statement(
@@ -154,11 +154,11 @@ STATEMENTS = (
         "Schedule.a_list_replaces_start_and_end_and_includes_both_of_a_pair",
     ),
     Statement(
-        "An end of -1 or null is no end.",
+        "An end of -1 or null means that the range does not end.",
         "Schedule.minus_one_and_null_are_no_end",
     ),
     Statement(
-        "Every item of a struct may have a schedule of its own.",
+        "Every item of a struct may have a separate schedule.",
         "Selections.each_item_may_have_its_own_schedule",
     ),
     Statement(
@@ -166,19 +166,19 @@ STATEMENTS = (
         "AlteringFeaturesTest.a_schedule_disables_fp8_in_its_iterations_only",
     ),
     Statement(
-        "FakeQuant takes a schedule, too, in each item of a struct one of its own *(ours)*.",
+        "FakeQuant accepts a schedule, also a separate one in each item of a struct *(ours)*.",
         "AlteringFeaturesTest.fake_quant_follows_the_schedule_of_each_item",
     ),
     # ---- mistakes
     Statement(
-        "An unknown section key, feature, statistic, tensor, GEMM or option, or a wrong type, is "
-        "an error at load with file, line, column, what was expected and the nearest name "
+        "An unknown section key, feature, statistic, tensor, GEMM or option, or a wrong type, "
+        "is an error at load with file, line, column, the expected value and the nearest name "
         "*(ours: the peer ignores most unknown keys)*.",
         "FeatureMistakes.are_named_with_their_place",
     ),
     Statement(
-        "An unknown feature is an error with the nearest name; one of another namespace is told "
-        "where it belongs *(ours)*.",
+        "An unknown feature is an error with the nearest name; for one of another namespace it "
+        "names that namespace *(ours)*.",
         "FeatureMistakes.are_named_with_their_place",
     ),
     Statement(
@@ -191,7 +191,7 @@ STATEMENTS = (
         "FeatureMistakes.are_named_with_their_place",
     ),
     Statement(
-        "A value of the wrong type is an error that says what was expected *(ours)*.",
+        "A value of the wrong type is an error that names the expected type *(ours)*.",
         "FeatureMistakes.are_named_with_their_place",
     ),
     Statement(
@@ -203,7 +203,7 @@ STATEMENTS = (
         "ConfigMistakes.of_a_whole_file_come_together_in_the_order_of_the_text",
     ),
     Statement(
-        "A key that stands twice is an error that names both places *(ours)*.",
+        "A key that occurs twice is an error that names both places *(ours)*.",
         "YamlReader.a_duplicate_key_is_an_error_that_names_both_places",
     ),
     Statement(

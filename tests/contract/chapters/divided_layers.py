@@ -15,23 +15,23 @@ SHARDED = "test_fsdp_of_codes.py::test_sharded_codes_train_as_whole_ones_do"
 STATEMENTS = (
     Statement(
         "`parallel_mode` and `sequence_parallel` divide Linear over the ranks of `tp_group`: "
-        "under every recipe output and gradients are those of the whole layer, quantized with the "
+        "under every recipe output and gradients equal the whole layer's, quantized with the "
         "scales of each rank's part of the weight.",
         DIVIDED,
     ),
     Statement(
-        "A row layer adds its bias to the sum of all ranks, and its bias's gradient is that of its "
-        "own rows.",
+        "A row layer adds its bias to the sum over ranks, and its bias's gradient covers this "
+        "rank's rows.",
         DIVIDED,
     ),
     Statement(
-        "Under sequence parallelism codes and scales are gathered, not values, where no block of "
-        "scales lies on two ranks.",
+        "Under sequence parallelism codes and scales are gathered, not values, unless a scale "
+        "block spans two ranks.",
         ONE_BY_ONE,
     ),
     Statement(
-        "Current scaling and NVFP4 make the scale of a gathered tensor of the largest amax of all "
-        "ranks.",
+        "Current scaling and NVFP4 compute the scale of a gathered tensor from the largest amax "
+        "over ranks.",
         ONE_BY_ONE,
     ),
     Statement(
@@ -45,12 +45,12 @@ STATEMENTS = (
     ),
     Statement(
         "LayerNormMLP's `set_parallel_mode` divides fc1 by column and fc2 by row; "
-        "`return_layernorm_output_gathered` returns the norm of all ranks' rows.",
+        "`return_layernorm_output_gathered` returns the norm of every rank's rows.",
         BEHIND_NORMS,
     ),
     Statement(
         "`set_parallel_mode` divides the heads of MultiheadAttention and both blocks of "
-        "TransformerLayer: outputs and gradients are those of the whole layer, quantized likewise.",
+        "TransformerLayer: outputs and gradients equal the whole layer's, quantized likewise.",
         "test_parallel_transformer.py::test_divided_transformer_layers_match_whole_ones_on_2_ranks",
     ),
     Statement(
@@ -70,9 +70,9 @@ STATEMENTS = (
         "test_divided_checkpoint.py::test_divided_checkpoint_matches_plain_bits",
     ),
     Statement(
-        "After `initialize_ub` layers with `ub_*` arguments cut their GEMMs into parts, and "
-        "beside the product of one part rows of others travel; results are those without, bit for "
-        "bit where sums are exact.",
+        "After `initialize_ub` layers with `ub_*` arguments split their GEMMs into parts, and "
+        "rows of some parts are sent during the products of others; results are unchanged, bit "
+        "for bit if sums are exact.",
         OVERLAPS + "test_messages_products_refusals_and_whole_layers_on_2_ranks",
     ),
     Statement(
@@ -81,7 +81,7 @@ STATEMENTS = (
         OVERLAPS + "test_overlapped_layers_are_the_plain_ones_on_4_ranks",
     ),
     Statement(
-        "`pipeline` scatters the sum of as many parts of each rank's rows as `num_splits` says.",
+        "`pipeline` reduce-scatters `num_splits` parts of each rank's rows.",
         OVERLAPS + "test_overlapped_layers_are_the_plain_ones_on_2_ranks",
     ),
     Statement(
@@ -90,8 +90,8 @@ STATEMENTS = (
         "test_userbuffers_watched.py::test_observed_gemm_runs_whole_with_same_bits",
     ),
     Statement(
-        "`ub_cfgs` has Transformer Engine's names of GEMMs, settings and defaults; what does not "
-        "fit is refused by name *(ours)*.",
+        "`ub_cfgs` has Transformer Engine's names of GEMMs, settings and defaults; invalid "
+        "settings are rejected *(ours)*.",
         "test_userbuffer_settings.py::test_settings_have_peer_defaults_and_reject_wrong_values",
     ),
     Statement(
@@ -114,22 +114,22 @@ STATEMENTS = (
         SHARDED,
     ),
     Statement(
-        "DCP reads values in pieces into a whole weight in FP8: codes and scales are those of all "
-        "values.",
+        "DCP reads values in pieces into a whole weight in FP8: codes and scales equal a cast "
+        "of all values.",
         SHARDED,
     ),
     Statement(
-        "Under `MixedPrecisionPolicy` of FSDP2 gathered FP8 weights are of its `param_dtype`.",
+        "Under FSDP2's `MixedPrecisionPolicy` gathered FP8 weights have its `param_dtype`.",
         SHARDED,
     ),
     Statement(
         "The ranks of `cp_group` share each sequence in DotProductAttention, by `cp_comm_type` "
-        "p2p, all_gather, a2a or a2a+p2p, in sbhd, bshd and thd: output and gradients are those "
-        "of the whole attention.",
+        "p2p, all_gather, a2a or a2a+p2p, in sbhd, bshd and thd: output and gradients equal the "
+        "whole attention's.",
         CONTEXT + "test_attention_shared_by_2_ranks_is_the_whole_one",
     ),
     Statement(
-        "Under context parallelism a query that sees no key yields 0 and no NaN, in gradients too.",
+        "With context parallelism a query that sees no key yields 0 and no NaN, in gradients too.",
         CONTEXT + "test_attention_shared_by_2_ranks_is_the_whole_one",
     ),
     Statement(

@@ -1,4 +1,4 @@
-"""Feature classes of one's own."""
+"""Custom feature classes."""
 
 from statement import Statement
 
@@ -18,15 +18,15 @@ STATEMENTS = (
         FILES + "test_the_custom_feature_of_the_documentation_logs_its_statistic",
     ),
     Statement(
-        "The same of a feature that modifies tensors.",
+        "Likewise for a feature that modifies tensors.",
         FILES + "test_modifying_feature_alters_gemm_and_logs",
     ),
     Statement(
-        "The same of a feature that uses quantizers.",
+        "Likewise for a feature that uses quantizers.",
         FILES + "test_a_feature_with_quantizers_scales_by_itself",
     ),
     Statement(
-        "The same of a logger that inherits the base LogTensorStats.",
+        "Likewise for a logger that inherits the base LogTensorStats.",
         FILES + "test_a_logger_that_inherits_the_base_feature_runs",
     ),
     Statement(
@@ -51,8 +51,8 @@ STATEMENTS = (
         "test_contract_calls.py::test_call_configuration_is_a_copy",
     ),
     Statement(
-        "A class may have a `parse_config_and_api(config, gemm_parsing=, tensor_parsing=, "
-        "**call)` of its own, which returns `(bool, config or None)`.",
+        "A class may define `parse_config_and_api(config, gemm_parsing=, tensor_parsing=, "
+        "**call)`, which returns `(bool, config or None)`.",
         CLASSES + "test_a_class_may_parse_its_configuration_itself",
     ),
     Statement(
@@ -62,7 +62,7 @@ STATEMENTS = (
     Statement(
         "Registry, api_method, TEConfigAPIMapper, BaseConfigAPIMapper, BaseNamespaceAPI, "
         "BaseLogger, MetricLogger, get_logger, append_parent_docstring, gather_along_first_dim "
-        "and the base LogTensorStats are importable where the peer has them, and from "
+        "and the base LogTensorStats are importable from the peer's paths and from "
         "`telens.debug`.",
         CLASSES + "test_documented_names_are_importable",
     ),
@@ -86,7 +86,7 @@ STATEMENTS = (
         FILES + "test_the_custom_feature_of_the_documentation_logs_its_statistic",
     ),
     Statement(
-        "Of several names of tensors in it the last counts: layers may be called by such words.",
+        "If it contains several names of tensors, the last one counts: layers may have such names.",
         CLASSES + "test_class_logs_names_with_several_tensor_words",
     ),
     Statement(
@@ -95,8 +95,9 @@ STATEMENTS = (
         CLASSES + "test_a_namespace_of_ones_own_is_known_to_configurations",
     ),
     Statement(
-        "`telens.debug.mine.<call>(layer_name, ...)` runs the `@api_method` of that name of the "
-        "feature that the configuration enables for the layer, else that of `_default_api_impl`.",
+        "`telens.debug.mine.<call>(layer_name, ...)` runs the `@api_method` with that name of "
+        "the feature that the configuration enables for the layer, or else of "
+        "`_default_api_impl`.",
         "test_peer_names.py::test_calls_of_an_own_namespace_go_to_the_enabled_feature",
     ),
     Statement(
@@ -121,7 +122,7 @@ STATEMENTS = (
         "Descriptions.a_second_feature_of_a_name_is_an_error_that_names_both_owners",
     ),
     Statement(
-        "The same class, registered again, replaces itself.",
+        "A class that is registered again replaces itself.",
         CLASSES + "test_a_class_registered_again_replaces_itself",
     ),
     Statement(
@@ -159,7 +160,8 @@ STATEMENTS = (
         "PluginTest.a_plugin_for_other_versions_is_refused_unopened_and_both_are_named",
     ),
     Statement(
-        "`TEDefaultFeatures` has the seven calls with their defaults, for a class to hand on to.",
+        "`TEDefaultFeatures` has the seven calls with their defaults, to which a class can "
+        "delegate.",
         CLASSES + "test_call_defaults_match_the_contract",
     ),
 )

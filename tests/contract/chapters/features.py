@@ -11,7 +11,7 @@ COLLECTIVES = "test_collective_check.py::"
 
 STATEMENTS = (
     Statement(
-        "LogTensorStats logs statistics of the high-precision tensor, of all six tensors.",
+        "LogTensorStats logs statistics of the high-precision tensor, for all six tensors.",
         "ObservedTrainingTest.recorded_values_are_those_of_a_double_precision_reference",
     ),
     Statement(
@@ -23,8 +23,8 @@ STATEMENTS = (
         "OptionMistakes.say_what_is_right",
     ),
     Statement(
-        "Where a layer runs unquantized it skips with a warning, one for all tensors *(ours)*; "
-        "the log names each.",
+        "If a layer runs unquantized it skips with a warning, one for all tensors *(ours)*; the "
+        "log names each.",
         FEATURES + "test_an_unquantized_layer_is_left_out_with_one_warning",
     ),
     Statement(
@@ -33,11 +33,12 @@ STATEMENTS = (
         FEATURES + "test_disabled_gemm_measures_the_other_copy",
     ),
     Statement(
-        "Under a block recipe it reads the codes and scales that the layer's GEMMs get.",
+        "For a block recipe it reads the codes and scales that the layer's GEMMs get.",
         BLOCKS + "test_step_records_running_and_whatif_statistics",
     ),
     Statement(
-        "Of a block recipe with one GEMM disabled, the copy of the other one is measured *(ours)*.",
+        "For a block recipe with one GEMM disabled, the copy of the other one is measured "
+        "*(ours)*.",
         BLOCKS + "test_disabled_gemm_measures_the_other_copy",
     ),
     Statement(
@@ -51,8 +52,8 @@ STATEMENTS = (
         "OptionMistakes.say_what_is_right",
     ),
     Statement(
-        "Where NVFP4 does not run it says what NVFP4 would have done *(ours: the peer needs the "
-        "recipe, and a Blackwell GPU)*.",
+        "If NVFP4 does not run, it measures the effect that NVFP4 would have *(ours: the peer "
+        "needs the recipe, and a Blackwell GPU)*.",
         BLOCKS + "test_step_records_running_and_whatif_statistics",
     ),
     Statement(
@@ -61,7 +62,7 @@ STATEMENTS = (
         "ObservedTrainingTest.observing_everything_changes_no_bit",
     ),
     Statement(
-        "Its gradients are those of the tensors that it was given *(ours)*.",
+        "Its gradients belong to the tensors that it was given *(ours)*.",
         "test_attention_watched.py::test_tensors_and_gradients_are_those_that_were_given",
     ),
     Statement(
@@ -70,13 +71,13 @@ STATEMENTS = (
         "test_attention_watched.py::test_a_forward_that_is_computed_again_is_recorded_once",
     ),
     Statement(
-        "Attention is left alone where no feature names one of its tensors, whatever `layers` "
-        "selects *(ours)*.",
+        "Attention is not observed unless a feature names one of its tensors, for any selection "
+        "in `layers` *(ours)*.",
         "test_attention_watched.py::test_section_without_attention_tensors_records_nothing",
     ),
     Statement(
-        "The statistics of `scores` are those of the softmax's argument in FP64 to FP32's rounding "
-        "*(ours)*.",
+        "The statistics of `scores` equal those computed in FP64 from the softmax's argument, "
+        "up to FP32's rounding *(ours)*.",
         "test_attention_watched.py::test_score_statistics_match_fp64",
     ),
     Statement(
@@ -88,16 +89,16 @@ STATEMENTS = (
         "AlteringFeaturesTest.fake_quant_gives_the_gemm_fake_quantized_operands",
     ),
     Statement(
-        "It answers False to `fp8_gemm_enabled` for each of its GEMMs, also where it alters both "
+        "It answers False to `fp8_gemm_enabled` for each of its GEMMs, also if it alters both "
         "operands.",
         "test_contract_calls.py::test_fake_quant_disables_fp8_for_its_gemms",
     ),
     Statement(
-        "Its GEMMs run in high precision, the others stay as they are.",
+        "Its GEMMs run in high precision, the others are unchanged.",
         "AlteringFeaturesTest.gemms_that_fake_quant_does_not_select_stay_as_they_are",
     ),
     Statement(
-        "Its values are those of a plain cast and back, in any shape and dtype.",
+        "Its values equal a plain cast and back, in any shape and dtype.",
         "FakeQuantize.gives_the_values_of_a_plain_cast_and_back_in_any_shape_and_dtype",
     ),
     Statement(
@@ -110,13 +111,13 @@ STATEMENTS = (
         "OptionMistakes.say_what_is_right",
     ),
     Statement(
-        "Of a block format the blocks lie along the dimension that the GEMM sums over, so a tensor "
-        "has other values in its second GEMM than in its first.",
+        "The blocks of a block format are along the GEMM's summed dimension, so a tensor has "
+        "different values in its two GEMMs.",
         FAKE + "test_each_gemm_gets_the_operands_of_the_reference",
     ),
     Statement(
-        "Blocks are those of the recipe's defaults for such a tensor: of weights squares, of "
-        "128x128 or, in NVFP4, of 16x16.",
+        "Blocks are the recipe's default for such a tensor: squares for weights, of 128x128 or, "
+        "in NVFP4, of 16x16.",
         FAKE + "test_each_gemm_gets_the_operands_of_the_reference",
     ),
     Statement(
@@ -124,8 +125,8 @@ STATEMENTS = (
         FAKE + "test_outputs_are_quantized_along_their_rows",
     ),
     Statement(
-        "A shape that a block format cannot take is an error with layer, tensor, GEMM, shape and "
-        "what is needed.",
+        "A shape that a block format does not support is an error with layer, tensor, GEMM, "
+        "shape and the requirement.",
         FAKE + "test_unsupported_block_shape_is_named",
     ),
     Statement(
@@ -143,7 +144,7 @@ STATEMENTS = (
         "PerTensorScalingTest.of_all_tensors_gives_the_bits_of_current_scaling",
     ),
     Statement(
-        "What it does not choose keeps delayed scaling.",
+        "Tensors that it does not select keep delayed scaling.",
         "PerTensorScalingTest.leaves_other_tensors_and_gemms_to_delayed_scaling",
     ),
     Statement(
@@ -155,17 +156,17 @@ STATEMENTS = (
         "PerTensorScalingTest.fills_what_is_kept_of_a_weight",
     ),
     Statement(
-        "Outside of fp8_autocast, also while calibrating, and under another recipe it is an error "
-        "that says what runs.",
+        "Outside of fp8_autocast, also while calibrating, and under another recipe it is an "
+        "error that names the running precision.",
         "PerTensorScalingTest.outside_of_delayed_scaling_is_an_error_that_says_what_runs",
     ),
     Statement(
-        "It takes a schedule, after which delayed scaling goes on with a history that was kept up "
-        "*(ours: the peer's stands still meanwhile)*.",
+        "It accepts a schedule, after which delayed scaling continues with an up-to-date "
+        "history *(ours: the peer's history stops meanwhile)*.",
         "PerTensorScalingTest.follows_a_schedule_after_which_delayed_scaling_goes_on",
     ),
     Statement(
-        "Statistics of a tensor that a feature quantized under a scale of its own are those of the "
+        "Statistics of a tensor that a feature quantized with a separate scale describe the "
         "codes that ran.",
         "test_per_tensor_scaling.py::test_statistics_match_the_codes_used",
     ),
@@ -182,8 +183,8 @@ STATEMENTS = (
         "test_feature_classes.py::test_a_weight_that_is_stored_in_fp8_can_be_modified",
     ),
     Statement(
-        "Of weights that are stored in FP8, statistics that need the original are refused with "
-        "the reason.",
+        "For weights stored in FP8, statistics that need the original are rejected with the "
+        "reason.",
         FEATURES + "test_fp8_stored_weights_reject_original_statistics",
     ),
     Statement(
@@ -192,21 +193,20 @@ STATEMENTS = (
         PEER + "test_script_tensor_statistics_match_the_peer",
     ),
     Statement(
-        "It returns {statistic: 0-dim float tensor}, {} where the tensor is not selected or not "
-        "due.",
+        "It returns {statistic: 0-dim float tensor}, {} if the tensor is not selected or not due.",
         PEER + "test_script_tensor_statistics_match_the_peer",
     ),
     Statement(
-        "Without a group it logs statistics of the whole world, on the last rank.",
+        "If no group is set it logs statistics of the whole world, on the last rank.",
         "test_distributed.py::test_statistics_of_ones_own_tensors_follow_the_groups",
     ),
     Statement(
-        "With `skip_reduction` each rank logs its own; `reduction_group` and `iteration` are taken "
-        "for one call.",
+        "With `skip_reduction` each rank logs separately; `reduction_group` and `iteration` "
+        "apply to one call.",
         "test_distributed.py::test_statistics_of_ones_own_tensors_follow_the_groups",
     ),
     Statement(
-        "Its statistics may be written in any case.",
+        "Its statistics may be written in upper or lower case.",
         PEER + "test_base_statistic_names_ignore_case",
     ),
     Statement(
@@ -224,8 +224,8 @@ STATEMENTS = (
         "test_dump_tensors.py::test_dump_without_selected_tensors_is_logged",
     ),
     Statement(
-        "RankAgreement *(ours)* names the first layer, tensor and rank that differs in a bit from "
-        "what the ranks have that have to have the same.",
+        "RankAgreement *(ours)* names the first layer, tensor and rank that differs in a bit, "
+        "among ranks that must be equal.",
         AGREEMENT + "test_the_first_layer_tensor_and_rank_that_differs_is_named",
     ),
     Statement(
@@ -238,16 +238,16 @@ STATEMENTS = (
         AGREEMENT + "test_differing_tp_input_is_found",
     ),
     Statement(
-        "A rank that does not come to the comparison is named, and the others go on recording.",
+        "A rank that misses the comparison is named, and the others continue recording.",
         AGREEMENT + "test_missing_rank_is_named_and_others_continue",
     ),
     Statement(
-        "CollectiveCheck *(ours)* finds a NaN that a collective loses, a result that is not what "
-        "ranks sent, and other groups.",
+        "CollectiveCheck *(ours)* finds a NaN that a collective loses, a result that differs "
+        "from the sent data, and different groups.",
         COLLECTIVES + "test_a_collective_that_brings_something_else_is_found",
     ),
     Statement(
-        "Of a reduce-scatter it compares the rows that each rank got, and the total of all ranks.",
+        "For a reduce-scatter it compares the rows that each rank got, and the total over ranks.",
         "CollectiveVerdict.a_scattered_sum_of_the_other_ranks_rows",
     ),
     Statement(

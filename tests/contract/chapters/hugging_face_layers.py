@@ -15,8 +15,7 @@ STATEMENTS = (
         HUGGING_FACE + "test_gradients_of_t5_biases_match_transformers",
     ),
     Statement(
-        "A converted T5 has its weights as they are: steps of AdamW are those of transformers "
-        "*(ours)*.",
+        "A converted T5 keeps the layout of its weights: AdamW steps match transformers *(ours)*.",
         HUGGING_FACE + "test_adamw_steps_match_transformers",
     ),
     Statement(

@@ -1,4 +1,4 @@
-"""What layers are called."""
+"""Names of layers."""
 
 from statement import Statement
 
@@ -8,7 +8,7 @@ STATEMENTS = (
         "test_debug_session.py::test_logger_receives_statistics_with_iteration",
     ),
     Statement(
-        "Without one it is `Layer_<n>`, counted from 1 in the order of first forwards.",
+        "An unnamed layer is `Layer_<n>`, counted from 1 in the order of first forwards.",
         "SessionTest.sessions_in_sequence_share_no_files_messages_or_numbers_of_layers",
     ),
     Statement(
@@ -21,8 +21,7 @@ STATEMENTS = (
         "test_contract_layer_names.py::test_a_layernorm_mlp_is_two_layers",
     ),
     Statement(
-        "A GroupedLinear is as many layers as it has GEMMs, `<name>.gemm_<i>`, each with sections "
-        "of its own.",
+        "A GroupedLinear has a layer per GEMM, `<name>.gemm_<i>`, each with separate sections.",
         "test_grouped_linear.py::test_a_section_may_be_about_one_of_its_gemms",
     ),
     Statement(
@@ -44,7 +43,7 @@ STATEMENTS = (
         "test_contract_layer_names.py::test_inferred_names_match_the_peer",
     ),
     Statement(
-        "With `keep_names=True` a named layer keeps its name, under a parent without one too "
+        "With `keep_names=True` a named layer keeps its name, also under an unnamed parent "
         "*(ours)*.",
         "test_contract_layer_names.py::test_layers_that_have_a_name_keep_it_if_so_wished",
     ),
@@ -62,7 +61,8 @@ STATEMENTS = (
         "test_attention_watched.py::test_attention_is_named_after_its_module",
     ),
     Statement(
-        "Without a name it is `Attention_<n>`, which takes no number of a linear layer *(ours)*.",
+        "If unnamed it is `Attention_<n>`, which is counted separately from linear layers "
+        "*(ours)*.",
         "test_attention_watched.py::test_attentions_without_names_take_no_numbers_of_linear_layers",
     ),
     Statement(

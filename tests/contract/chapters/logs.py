@@ -17,7 +17,7 @@ STATEMENTS = (
         "SessionTest.lines_of_the_statistics_log_have_the_peers_form",
     ),
     Statement(
-        "The lines are the peer's, but for the last digits.",
+        "The lines equal the peer's, except for the last digits.",
         PEER + "test_script_tensor_statistics_match_the_peer",
     ),
     Statement(
@@ -41,8 +41,8 @@ STATEMENTS = (
         ENVIRONMENT,
     ),
     Statement(
-        "A layer's plan is a message for each input of each GEMM: `LAYER=<layer>: Tensor: "
-        "activation, gemm fprop - Quantize`, `High Precision` or `modify_tensor()`.",
+        "A layer's plan is a message per input and GEMM: `LAYER=<layer>: Tensor: activation, "
+        "gemm fprop - Quantize`, `High Precision` or `modify_tensor()`.",
         "SessionTest.plans_are_logged_once_for_each_input_of_each_gemm",
     ),
     Statement(
@@ -60,13 +60,13 @@ STATEMENTS = (
         "test_peer_names.py::test_every_named_layer_has_a_line_in_the_message_log",
     ),
     Statement(
-        "A session in which no layer of TELens ran ends with a WARNING that names what ran instead "
-        "*(ours)*.",
+        "A session in which no layer of TELens ran ends with a WARNING that names the modules "
+        "that ran instead *(ours)*.",
         "test_run_as_te.py::test_a_session_without_any_telens_layer_says_so_at_its_end",
     ),
     Statement(
-        "`NVDLFW_INSPECT_LOG_LEVEL` (INFO) is the least level of messages, in any case of "
-        "letters; statistics are written all the same.",
+        "`NVDLFW_INSPECT_LOG_LEVEL` (INFO) is the lowest level of messages, in upper or lower "
+        "case; statistics are always written.",
         ENVIRONMENT,
     ),
     Statement(

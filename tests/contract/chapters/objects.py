@@ -34,7 +34,7 @@ STATEMENTS = (
         OBJECTS + "test_quantizers_take_the_arguments_of_transformer_engine",
     ),
     Statement(
-        "With `with_amax_reduction` the scale is made of the largest amax over "
+        "With `with_amax_reduction` the scale is computed from the largest amax over "
         "`amax_reduction_group`, or over all ranks, in Float8CurrentScalingQuantizer and "
         "NVFP4Quantizer.",
         "test_amax_reduction.py::test_parts_of_a_tensor_get_the_codes_of_the_whole",
@@ -60,13 +60,13 @@ STATEMENTS = (
         "test_four_over_six.py::test_blocks_match_numpy",
     ),
     Statement(
-        "`NVFP4Quantizer(row_scaled_nvfp4=True)` gives each row, columnwise each column, an FP32 "
-        "scale of its own in the tensor's place, and so does the recipe's `row_scaled_activation` "
-        "activations.",
+        "`NVFP4Quantizer(row_scaled_nvfp4=True)` gives each row, columnwise each column, an "
+        "FP32 scale instead of the tensor's, and so does the recipe's `row_scaled_activation` "
+        "for activations.",
         "test_row_scaled.py::test_each_row_matches_a_separate_numpy_cast",
     ),
     Statement(
-        "Their products are those of the values.",
+        "Their products equal the products of the values.",
         "test_row_scaled.py::test_products_are_independent_of_row_scales",
     ),
     Statement(
@@ -102,9 +102,9 @@ STATEMENTS = (
         "test_quantized_tensor.py::test_operations_see_the_dequantized_values",
     ),
     Statement(
-        "`is_fp8_available(return_reason=)` and its kin for mxfp8, nvfp4, fp8_block_scaling and "
-        "bf16 are true where it runs, emulated or not, and the reason says how *(ours: the peer "
-        "knows no emulation)*.",
+        "`is_fp8_available(return_reason=)` and its counterparts for mxfp8, nvfp4, "
+        "fp8_block_scaling and bf16 are true if the format runs, emulated or not, and the "
+        "reason says how *(ours: the peer has no emulation)*.",
         "test_availability.py::test_emulated_formats_are_available_with_a_reason",
     ),
     Statement(
@@ -113,14 +113,14 @@ STATEMENTS = (
         "test_availability.py::test_availability_functions_of_every_version_exist",
     ),
     Statement(
-        '`module.fp8_meta["scaling_fwd"]` and `["scaling_bwd"]` have `scale`, `scale_inv` and '
-        "`amax_history` of the module's GEMMs as they are at the moment; what is written there the "
-        "next cast uses.",
+        '`module.fp8_meta["scaling_fwd"]` and `["scaling_bwd"]` have the current `scale`, '
+        "`scale_inv` and `amax_history` of the GEMMs; the next cast uses values that "
+        "are written there.",
         "test_fp8_meta.py::test_fp8_meta_is_live_and_the_next_cast_uses_writes",
     ),
     Statement(
-        '`module.quantizers["scaling_fwd"][i]` is the layer\'s own: input, weight and output of '
-        "each GEMM; backward the gradients of output and input.",
+        '`module.quantizers["scaling_fwd"][i]` is the layer\'s quantizer: input, weight and '
+        "output per GEMM; backward the gradients of output and input.",
         "test_fp8_meta.py::test_quantizers_are_the_layers_in_slot_order",
     ),
     Statement(
@@ -129,8 +129,8 @@ STATEMENTS = (
         "test_quantized_tensor.py::test_initial_values_are_kept_under_the_peers_names",
     ),
     Statement(
-        "Every argument of Transformer Engine's modules is taken at its default; another value of "
-        "one that is not there yet is refused by its name *(ours)*.",
+        "Every argument of Transformer Engine's modules is accepted at its default; other "
+        "values of unsupported arguments are rejected *(ours)*.",
         "test_neutral_arguments.py::test_another_value_is_refused_by_the_name_of_the_argument",
     ),
     Statement(

@@ -1,4 +1,4 @@
-"""telens.paddle: what each argument of a layer does in the layers that it is made of."""
+"""telens.paddle: the effect of each argument of a layer on its parts."""
 
 from statement import Statement
 
@@ -14,12 +14,12 @@ STATEMENTS = (
     ),
     # ---- parameters
     Statement(
-        "`weight_attr` and `bias_attr` are those of every GEMM of `MultiHeadAttention` and "
-        "`TransformerLayer`; `bias_attr=False` is no bias in any.",
+        "`weight_attr` and `bias_attr` apply to every GEMM of `MultiHeadAttention` and "
+        "`TransformerLayer`; `bias_attr=False` omits every bias.",
         HANDED_ON + "test_every_gemm_has_the_attributes",
     ),
     Statement(
-        "A bias has what its `paddle.ParamAttr` says.",
+        "A bias follows its `paddle.ParamAttr`.",
         "test_paddle_parameters.py::test_bias_follows_its_attribute",
     ),
     Statement(
@@ -50,7 +50,7 @@ STATEMENTS = (
     ),
     # ---- norms and activations
     Statement(
-        "`normalization` takes 'LayerNorm' and 'RMSNorm', which has no bias.",
+        "`normalization` accepts 'LayerNorm' and 'RMSNorm', the latter without a bias.",
         "test_paddle_layers.py::test_a_layer_has_the_bits_of_telens_pytorch",
     ),
     Statement(
@@ -68,7 +68,7 @@ STATEMENTS = (
         "test_paddle_layers.py::test_a_layer_has_the_bits_of_telens_pytorch",
     ),
     Statement(
-        "`output_layernorm` normalizes what a `TransformerLayer` gives.",
+        "`output_layernorm` normalizes the output of a `TransformerLayer`.",
         HANDED_ON + "test_final_norm_normalizes_the_output",
     ),
     # ---- micro-batches
@@ -86,11 +86,11 @@ STATEMENTS = (
     ),
     # ---- attention
     Statement(
-        "`attn_mask_type` and `self_attn_mask_type` decide what attention sees.",
+        "`attn_mask_type` and `self_attn_mask_type` select the mask of attention.",
         HANDED_ON + "test_the_mask_type_reaches_attention",
     ),
     Statement(
-        "`attention_dropout` of a `TransformerLayer` is that of its attention.",
+        "`attention_dropout` of a `TransformerLayer` applies to its attention.",
         HANDED_ON + "test_the_rate_of_attentions_dropout_reaches_it",
     ),
     Statement(
@@ -98,11 +98,11 @@ STATEMENTS = (
         "test_paddle_attention.py::test_set_zero_changes_nothing",
     ),
     Statement(
-        "A `core_attention_bias` beside 'no_bias' is refused, not dropped *(ours)*.",
+        "A `core_attention_bias` with 'no_bias' is rejected, not dropped *(ours)*.",
         REFUSALS + "test_bias_with_bias_attr_false_is_rejected",
     ),
     Statement(
-        "`rotary_pos_emb` of a `TransformerLayer` is that of its self attention.",
+        "`rotary_pos_emb` of a `TransformerLayer` applies to its self attention.",
         HANDED_ON + "test_rotary_embedding_reaches_attention",
     ),
     Statement(
@@ -110,7 +110,7 @@ STATEMENTS = (
         HANDED_ON + "test_recomputing_core_attention_is_asked_for_and_changes_no_bit",
     ),
     Statement(
-        "`backend` of a `TransformerLayer` is that of all its layers.",
+        "`backend` of a `TransformerLayer` applies to all its layers.",
         "test_paddle_attention.py::test_a_decoder_attends_to_the_encoder",
     ),
     # ---- groups
@@ -127,22 +127,21 @@ STATEMENTS = (
         DIVIDED,
     ),
     Statement(
-        "`rng_state_name` and the `..._rng_state_name`s name the states of fleet's tracker that "
-        "dropout is drawn from, where ranks are parallel.",
+        "`rng_state_name` and the `..._rng_state_name`s name the states of fleet's tracker from "
+        "which dropout is drawn if ranks are parallel.",
         DIVIDED,
     ),
     Statement(
-        "With `sequence_parallel` each rank drops hidden states of its own.",
+        "With `sequence_parallel` the ranks draw different dropout for hidden states.",
         PARALLEL + "test_sequence_parallel_ranks_draw_separate_dropout",
     ),
     # ---- what is no argument
     Statement(
-        "What is no `paddle.Tensor`, and what is no group, is refused by the argument's name "
-        "*(ours)*.",
+        "Arguments that must be a `paddle.Tensor` or a group reject other values by name *(ours)*.",
         REFUSALS + "test_non_paddle_tensor_is_rejected",
     ),
     Statement(
-        "A size that is no integer from 1 on is refused by the argument's name *(ours)*.",
+        "A size that is not an integer from 1 on is rejected by name *(ours)*.",
         "test_paddle_options.py::test_sizes_are_integers_from_1_on",
     ),
     Statement(

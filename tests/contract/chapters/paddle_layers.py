@@ -47,7 +47,7 @@ STATEMENTS = (
         PARAMETERS + "test_weight_follows_its_attribute",
     ),
     Statement(
-        "`bias_attr=False` is no bias for linear layers.",
+        "`bias_attr=False` omits the bias of linear layers.",
         PARAMETERS + "test_bias_attr_false_omits_the_bias",
     ),
     Statement(
@@ -122,7 +122,7 @@ STATEMENTS = (
         ATTENTION + "test_a_bias_of_scores_is_refused",
     ),
     Statement(
-        "`paddle.seed` decides attention's dropout, and torch's random state is left alone.",
+        "`paddle.seed` decides attention's dropout, and torch's random state does not change.",
         ATTENTION + "test_paddles_seed_decides_dropout",
     ),
     Statement(
@@ -164,7 +164,7 @@ STATEMENTS = (
         ATTENTION + "test_parameters_have_the_dtype_that_is_asked_for",
     ),
     Statement(
-        "`hidden_dropout` is drawn by Paddle, in training alone.",
+        "`hidden_dropout` is drawn by Paddle, only in training.",
         ATTENTION + "test_hidden_dropout_is_drawn_by_paddle",
     ),
     # ---- regions
@@ -177,7 +177,7 @@ STATEMENTS = (
         REGIONS + "test_calibrating_collects_amaxes_in_high_precision",
     ),
     Statement(
-        "A recipe with functions of one's own is refused.",
+        "A recipe with user-defined functions is rejected.",
         REGIONS + "test_a_recipe_with_a_function_of_ones_own_is_refused",
     ),
     Statement(
@@ -200,7 +200,7 @@ STATEMENTS = (
     # ---- parallel layers
     Statement(
         "`parallel_mode`, `set_parallel_mode` and `sequence_parallel` divide layers over two "
-        "processes, which compute what one does.",
+        "processes, which match a single process.",
         DIVIDED,
     ),
     Statement(
@@ -208,7 +208,7 @@ STATEMENTS = (
         PARALLEL + "test_capitals_or_none",
     ),
     Statement(
-        "What ranks cannot divide is refused.",
+        "Sizes that are not divisible by the ranks are rejected.",
         PARALLEL + "test_sizes_not_divisible_by_ranks_are_rejected",
     ),
     # ---- the package
@@ -217,8 +217,8 @@ STATEMENTS = (
         "test_paddle_import.py::test_the_rest_of_the_package_imports_no_paddle",
     ),
     Statement(
-        "Without Paddle, or beside a version that was not tried, the import is refused with what "
-        "to install.",
+        "If Paddle is missing, or its version was not tried, the import fails with what to "
+        "install.",
         "test_paddle_import.py::test_rejects_untested_versions",
     ),
 )

@@ -1,4 +1,4 @@
-"""What users of the peer complain about, and what must not be true here."""
+"""Complaints of the peer's users, which must not apply here."""
 
 from statement import Statement
 
@@ -16,8 +16,8 @@ STATEMENTS = (
         "OnePassTest.a_tensor_that_nobody_asks_about_is_not_read",
     ),
     Statement(
-        "One collective a group and step: sums travel behind a header, in a gather of their own "
-        "only where they have grown.",
+        "One collective per group and step: sums follow a header, with a separate gather only "
+        "if they have grown.",
         "RankExchange.messages_that_do_not_grow_travel_behind_the_headers",
     ),
     Statement(
@@ -25,7 +25,7 @@ STATEMENTS = (
         "RankExchange.ranks_that_log_different_layers_or_none_do_not_hang",
     ),
     Statement(
-        "Small values do not read 0: the run file holds them in full, and can be queried.",
+        "Small values are not shown as 0: the run file stores them in full, and can be queried.",
         "test_debug_session.py::test_the_run_is_read_back_as_tables",
     ),
     Statement(
@@ -45,11 +45,11 @@ STATEMENTS = (
         "RoutingTest.each_observer_runs_in_its_own_iterations_only",
     ),
     Statement(
-        "A second session of a process logs into files of its own.",
+        "A second session of a process logs to separate files.",
         "test_against_peer.py::test_second_session_logs_to_new_files",
     ),
     Statement(
-        "Nothing grows with the iterations: what was handed over is let go of.",
+        "Memory does not grow with the iterations: data is released once it is passed on.",
         "test_contract_memory.py::test_a_long_session_grows_by_nothing",
     ),
 )

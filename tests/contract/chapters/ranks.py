@@ -29,8 +29,7 @@ STATEMENTS = (
         ATTENDED,
     ),
     Statement(
-        "Under p2p the gradients of queries, keys and values are those of the weights that "
-        "dropout kept.",
+        "Under p2p the gradients of queries, keys and values use the weights that dropout kept.",
         LAYERS,
     ),
     Statement(
@@ -38,21 +37,21 @@ STATEMENTS = (
         LAYERS,
     ),
     Statement(
-        "Under context parallelism keys may have lengths of their own where the mask is not "
-        "causal and there is no window; else they are refused.",
+        "With context parallelism keys may have different lengths if the mask is not causal and "
+        "has no window; otherwise they are rejected.",
         LAYERS,
     ),
     Statement(
-        "With them they compare what `cu_seqlens` hold.",
+        "With them they compare the values of `cu_seqlens`.",
         ATTENDED,
     ),
     Statement(
-        "Under p2p `core_attention_bias` has the rows of the rank's own queries and the keys of "
-        "all ranks, and a gradient.",
+        "Under p2p `core_attention_bias` has rows for this rank's queries and columns for every "
+        "rank's keys, and a gradient.",
         ATTENDED,
     ),
     Statement(
-        "Under context parallelism a decoder's cross attention sees an encoder's chunks.",
+        "With context parallelism a decoder's cross attention uses the chunks of an encoder.",
         LAYERS,
     ),
     Statement(
@@ -61,11 +60,11 @@ STATEMENTS = (
         "test_fp8_context_parallel.py::test_fp8_attention_on_2_ranks_matches_its_formulas",
     ),
     Statement(
-        "Its casts are those of each step of the ring, as in Transformer Engine.",
+        "It casts in each step of the ring, as in Transformer Engine.",
         "test_fp8_context_parallel.py::test_fp8_attention_on_2_ranks_matches_its_formulas",
     ),
     Statement(
-        "Under MXFP8BlockScaling each step casts its part in blocks, as in Transformer Engine.",
+        "With MXFP8BlockScaling each step casts its part in blocks, as in Transformer Engine.",
         "test_fp8_context_parallel.py::test_fp8_attention_on_2_ranks_matches_its_formulas",
     ),
     Statement(
@@ -91,8 +90,8 @@ STATEMENTS = (
         "test_cross_entropy.py::test_a_divided_vocabulary_gives_the_loss_of_the_whole",
     ),
     Statement(
-        "Ranks that divide a linear layer in other ways, run it under other recipes or bring "
-        "inputs of other sizes are told in its first forward *(ours)*.",
+        "Ranks that divide a linear layer in other ways, run it under other recipes or pass "
+        "inputs of other sizes are reported in its first forward *(ours)*.",
         "test_parallel_alterations.py::test_differing_first_forwards_are_reported",
     ),
     Statement(
@@ -101,8 +100,8 @@ STATEMENTS = (
         "test_unlike_reductions.py::test_mismatched_reductions_warn",
     ),
     Statement(
-        "Of an input that one rank refuses in a divided layer's first forward the others are told "
-        "*(ours)*.",
+        "An input that one rank rejects in a divided layer's first forward is reported to the "
+        "others *(ours)*.",
         "test_parallel_alterations.py::test_rejected_input_is_reported_to_other_ranks",
     ),
     Statement(
@@ -111,11 +110,11 @@ STATEMENTS = (
         ATTENDED,
     ),
     Statement(
-        "So do those of a MoEDispatcher's first `dispatch`.",
+        "So does a MoEDispatcher's first `dispatch`.",
         SENT,
     ),
     Statement(
-        "Targets of one rank that are no classes are an error of `parallel_cross_entropy` on all.",
+        "Invalid targets on one rank are an error of `parallel_cross_entropy` on all ranks.",
         "test_cross_entropy.py::test_a_divided_vocabulary_gives_the_loss_of_the_whole",
     ),
     Statement(

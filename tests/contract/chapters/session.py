@@ -23,7 +23,7 @@ STATEMENTS = (
         "test_arguments.py::test_configuration_accepts_numpy_torch_sets_and_paths",
     ),
     Statement(
-        '`feature_dirs=""` is no folder.',
+        '`feature_dirs=""` means no folder.',
         "test_arguments.py::test_an_empty_feature_dirs_is_none",
     ),
     Statement(
@@ -41,11 +41,11 @@ STATEMENTS = (
         "test_contract_session.py::test_session_without_configuration_records_nothing",
     ),
     Statement(
-        "A config file that is named and missing is an error *(ours: the peer goes on without)*.",
+        "A missing config file is an error *(ours: the peer continues without it)*.",
         "SessionTest.a_config_file_that_is_missing_is_an_error",
     ),
     Statement(
-        "An empty config file is no error.",
+        "An empty config file is accepted.",
         "ConfigFile.that_is_empty_selects_nothing",
     ),
     Statement(
@@ -53,7 +53,7 @@ STATEMENTS = (
         "ConfigFile.that_is_empty_selects_nothing",
     ),
     Statement(
-        "A configuration whose sections are all disabled is no error, and watches nothing.",
+        "A configuration whose sections are all disabled is accepted, and watches nothing.",
         "test_contract_session.py::test_all_sections_disabled_is_valid",
     ),
     Statement(
@@ -66,7 +66,7 @@ STATEMENTS = (
         "test_contract_session.py::test_feature_dirs_are_walked_recursively",
     ),
     Statement(
-        "Plugins (.so) in `feature_dirs` are loaded, wherever they lie *(ours)*.",
+        "Plugins (.so) in `feature_dirs` are loaded, at any depth *(ours)*.",
         "PluginTest.a_feature_that_two_plugins_register_is_an_error_that_names_both",
     ),
     Statement(
@@ -75,7 +75,7 @@ STATEMENTS = (
         "test_feature_classes.py::test_the_peers_own_feature_folder_is_skipped_with_a_message",
     ),
     Statement(
-        "A second `initialize` without `end_debug` is an error, and the first session goes on.",
+        "A second `initialize` without `end_debug` is an error, and the first session continues.",
         "SessionTest.a_second_initialize_is_an_error_and_the_first_session_goes_on",
     ),
     Statement(
@@ -104,11 +104,11 @@ STATEMENTS = (
         "RoutingTest.setting_the_iteration_wakes_a_sleeping_layer_also_backwards",
     ),
     Statement(
-        "`end_debug()` hands over what was not stepped yet *(ours: the peer loses it)*.",
+        "`end_debug()` writes the values of an unfinished iteration *(ours: the peer loses them)*.",
         "SessionTest.statistics_not_yet_stepped_are_flushed_by_end_debug",
     ),
     Statement(
-        "`list_features()` and `explain_features()` print on rank 0, and there alone.",
+        "`list_features()` and `explain_features()` print only on rank 0.",
         "test_contract_session.py::test_features_are_explained_on_rank_0_only",
     ),
     Statement(
@@ -117,8 +117,8 @@ STATEMENTS = (
         "SessionTest.features_are_listed_and_explained_by_either_name",
     ),
     Statement(
-        "`set_tensor_reduction_group(group, layer_name=None)` chooses the group of all layers, or "
-        "of one *(ours: the peer ignores the name)*.",
+        "`set_tensor_reduction_group(group, layer_name=None)` sets the group for all layers, or "
+        "for one *(ours: the peer ignores the name)*.",
         "test_distributed.py::test_statistics_of_ones_own_tensors_follow_the_groups",
     ),
     Statement(
@@ -140,11 +140,11 @@ STATEMENTS = (
         "SessionTest.loggers_get_rows_in_step_with_the_iteration_they_belong_to",
     ),
     Statement(
-        "`default_logging_enabled=True` writes the text file besides.",
+        "`default_logging_enabled=True` also writes the text file.",
         "SessionTest.a_statistics_logger_takes_the_place_of_a_tb_writer_and_the_file_can_be_added",
     ),
     Statement(
-        "The run file is written in any case *(ours)*.",
+        "The run file is always written *(ours)*.",
         "SessionTest.counters_come_with_any_statistic_but_only_what_was_asked_is_logged",
     ),
     Statement(
@@ -156,7 +156,7 @@ STATEMENTS = (
         "test_contract_session.py::test_the_losses_of_step_are_kept_by_iteration",
     ),
     Statement(
-        "A loss that is not finite is told in its step, whatever the configuration says *(ours)*.",
+        "A loss that is not finite is reported in its step, for any configuration *(ours)*.",
         "test_loss_not_finite.py::test_nonfinite_loss_is_reported_in_its_step",
     ),
     Statement(
@@ -183,8 +183,8 @@ STATEMENTS = (
         "test_a_run_that_sigterm_ended_says_so_and_in_which_iteration",
     ),
     Statement(
-        "`plan(config, layer_names)` says what a configuration would do to layers of these names, "
-        "and what it would record *(ours)*.",
+        "`plan(config, layer_names)` shows the effect of a configuration on layers with these "
+        "names, and how much it would record *(ours)*.",
         "test_plan.py::test_estimate_matches_the_recorded_run",
     ),
     Statement(
@@ -211,8 +211,8 @@ STATEMENTS = (
         "SessionTest.a_thousand_forwards_without_a_step_are_warned_about_once",
     ),
     Statement(
-        "A training that never calls `step()` is told so when the session ends; evaluations and a "
-        "single forward are not *(ours)*.",
+        "A training that never calls `step()` gets a warning when the session ends; evaluations "
+        "and a single forward do not *(ours)*.",
         "ForgottenStepTest.is_told_where_layers_ran_again_and_again",
     ),
     Statement(
@@ -225,7 +225,7 @@ STATEMENTS = (
         "test_debug_session.py::test_a_session_left_open_is_closed_at_exit_with_python_loggers",
     ),
     Statement(
-        "Sessions of one process share no files, messages or numbers of layers *(ours)*.",
+        "Sessions in a process share no files, messages or layer numbers *(ours)*.",
         "SessionTest.sessions_in_sequence_share_no_files_messages_or_numbers_of_layers",
     ),
     Statement(
@@ -238,8 +238,8 @@ STATEMENTS = (
         "test_contract_session.py::test_a_layer_that_was_built_before_the_session_is_watched",
     ),
     Statement(
-        "A logger that throws is told once and not called again, and training goes on *(ours: "
-        "there the exception passes through)*.",
+        "A logger that throws is reported once and not called again, and training continues "
+        "*(ours: in the peer the exception propagates)*.",
         "SessionTest.a_logger_that_throws_is_told_once_and_not_called_again",
     ),
 )

@@ -1,4 +1,4 @@
-"""Statistics: what each name means, how parts and ranks come together."""
+"""Statistics: the meaning of each name, and how parts and ranks are merged."""
 
 from statement import Statement
 
@@ -14,7 +14,7 @@ STATEMENTS = (
         DEFINITIONS,
     ),
     Statement(
-        "`mean` is that of all elements.",
+        "`mean` covers all elements.",
         DEFINITIONS,
     ),
     Statement(
@@ -39,8 +39,7 @@ STATEMENTS = (
         "test_against_peer.py::test_the_norm_of_large_fp16_is_finite",
     ),
     Statement(
-        "The kernel's sums are those of double-precision definitions, whatever the data, on every "
-        "SIMD target.",
+        "The kernel's sums equal double-precision definitions, for any data, on every SIMD target.",
         "StatisticsOf.special_data_match_definitions_on_every_simd_target",
     ),
     Statement(
@@ -49,8 +48,8 @@ STATEMENTS = (
         "FinishedStatistics.hide_no_nan",
     ),
     Statement(
-        "The counters are recorded with any statistic of the tensor, asked for or not, and only "
-        "what was asked for is handed to loggers *(ours)*.",
+        "The counters are recorded with any statistic of the tensor, but loggers receive only "
+        "requested statistics *(ours)*.",
         "SessionTest.counters_come_with_any_statistic_but_only_what_was_asked_is_logged",
     ),
     Statement(
@@ -80,7 +79,7 @@ STATEMENTS = (
     ),
     Statement(
         "It is logged as `max_blockwise_dynamic_range_block_size_32_dims_1`, for activation and "
-        "weight over both orientations with `_max_over_orientations` behind.",
+        "weight over both orientations with the suffix `_max_over_orientations`.",
         FEATURES + "test_a_blockwise_range_is_logged_for_its_blocks_and_orientations",
     ),
     # ---- of a cast
@@ -102,7 +101,7 @@ STATEMENTS = (
         OF_A_CAST,
     ),
     Statement(
-        "A recipe before a statistic asks what that recipe would have done.",
+        "A recipe before a statistic selects the effect that this recipe would have.",
         FEATURES + "test_recipe_prefix_selects_whatif_statistics",
     ),
     Statement(
@@ -114,12 +113,13 @@ STATEMENTS = (
         FEATURES + "test_delayed_scaling_can_be_asked_about_only_while_it_runs",
     ),
     Statement(
-        "`_columnwise` may stand behind a name of a block recipe.",
+        "`_columnwise` is a valid suffix for a block recipe's name.",
         "StatisticName.a_recipe_may_stand_before_and_columnwise_behind",
     ),
     Statement(
-        "Before a name `mxfp8_` and `fp8_block_scaling_` may stand as well, whatever runs: the "
-        "deterministic quantizer of that recipe answers *(ours: the peer needs a Blackwell GPU)*.",
+        "The prefixes `mxfp8_` and `fp8_block_scaling_` are valid too, under any running "
+        "recipe: that recipe's deterministic quantizer is used *(ours: the peer needs a "
+        "Blackwell GPU)*.",
         BLOCKS + "test_block_whatif_uses_the_running_fp8_format",
     ),
     Statement(
@@ -127,18 +127,18 @@ STATEMENTS = (
         BLOCKS + "test_nvfp4_running_is_asked_about_fp8_in_e4m3",
     ),
     Statement(
-        "With `_columnwise` the columnwise copy's own values are measured *(ours: the peer "
+        "With `_columnwise` the values of the columnwise copy are measured *(ours: the peer "
         "measures the rowwise copy)*.",
         BLOCKS + "test_step_records_running_and_whatif_statistics",
     ),
     Statement(
-        "Where that copy has no scales of its own, or does not run, the statistic is left out with "
-        "the reason *(ours)*.",
+        "If that copy does not have separate scales, or does not run, the statistic is omitted "
+        "with the reason *(ours)*.",
         BLOCKS + "test_meaningless_statistics_are_skipped_with_a_reason",
     ),
     Statement(
-        "Statistics of blocks are those of their definition, for every format, orientation, shape "
-        "and dtype, on every SIMD target.",
+        "Statistics of blocks match their definition, for every format, orientation, shape and "
+        "dtype, on every SIMD target.",
         "BlockCastStatistics.match_the_definition_for_every_format_and_simd_target",
     ),
     Statement(
@@ -152,8 +152,8 @@ STATEMENTS = (
         BLOCKS + "test_block_stored_weights_reject_original_statistics",
     ),
     Statement(
-        "Parts of a tensor cast in blocks merge to the whole, whatever their means, and a NaN of "
-        "one part stays.",
+        "Parts of a tensor cast in blocks merge to the whole, for any means, and a NaN in one "
+        "part is kept.",
         "BlockCastStatistics.merged_parts_equal_the_whole",
     ),
     # ---- parts
@@ -162,13 +162,13 @@ STATEMENTS = (
         "SessionTest.micro_batches_accumulate_but_of_a_weight_the_first_counts",
     ),
     Statement(
-        "An evaluation between two `step()`s is left out, or with the section's `mode: both` "
-        "recorded under names of its own *(ours: the peer merges it into the training's "
+        "An evaluation between two `step()`s is skipped, or with the section's `mode: both` "
+        "recorded under separate names *(ours: the peer merges it into the training's "
         "statistics)*.",
         "test_evaluation_mode.py::test_evaluation_keeps_training_statistics",
     ),
     Statement(
-        "Of a weight the first micro-batch counts.",
+        "For a weight the first micro-batch counts.",
         "SessionTest.micro_batches_accumulate_but_of_a_weight_the_first_counts",
     ),
     Statement(
@@ -191,7 +191,7 @@ STATEMENTS = (
         "test_distributed.py::test_statistics_are_reduced_over_the_ranks_into_one_run",
     ),
     Statement(
-        "A NaN of one rank reaches all.",
+        "A NaN on one rank reaches all ranks.",
         "RankExchange.a_nan_on_one_rank_reaches_all",
     ),
     # ---- special values
@@ -204,8 +204,8 @@ STATEMENTS = (
         "MergedStatisticsOf.parts_cut_anywhere_merge_to_the_whole_in_any_order",
     ),
     Statement(
-        "Of divided layers they are those of the whole tensor: what each rank of `tp_group` has "
-        "whole counts once *(ours)*.",
+        "For divided layers they describe the whole tensor: a tensor that each rank of "
+        "`tp_group` has completely counts once *(ours)*.",
         "test_parallel_statistics.py::test_parallel_layer_statistics_match_whole_tensors",
     ),
 )

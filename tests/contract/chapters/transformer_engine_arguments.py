@@ -13,16 +13,16 @@ PARAMETERS = "test_grouped_parameters.py::"
 STATEMENTS = (
     Statement(
         "`parallel_cross_entropy` gives losses and gradients of torch's cross entropy, with "
-        "`label_smoothing`, `reduce_loss` and `ignore_idx`, and leaves the logits as they are "
+        "`label_smoothing`, `reduce_loss` and `ignore_idx`, and does not change the logits "
         "*(ours)*.",
         CROSS_ENTROPY + "test_losses_and_gradients_match_torch",
     ),
     Statement(
-        "With `dist_process_group` each rank has its part of the vocabulary.",
+        "With `dist_process_group` each rank has a part of the vocabulary.",
         CROSS_ENTROPY + "test_a_divided_vocabulary_gives_the_loss_of_the_whole",
     ),
     Statement(
-        "A target that is ignored gives no gradient, also where its logits are NaN *(ours)*.",
+        "A target that is ignored gives no gradient, also if its logits are NaN *(ours)*.",
         CROSS_ENTROPY + "test_ignored_rows_have_no_loss_and_no_gradient_whatever_they_hold",
     ),
     Statement(
@@ -40,7 +40,7 @@ STATEMENTS = (
         DELAYED + "test_gradients_have_the_bits_of_those_that_the_backward_makes",
     ),
     Statement(
-        "Each `backward_dw` makes those of the oldest backward.",
+        "Each `backward_dw` computes the gradients of the oldest backward.",
         DELAYED + "test_each_call_computes_gradients_of_the_oldest_backward",
     ),
     Statement(
@@ -73,7 +73,7 @@ STATEMENTS = (
         "test_mlp_arguments.py::test_parts_given_by_name_only_are_equal",
     ),
     Statement(
-        "`parameters_split` takes names alone, of equal parts.",
+        "`parameters_split` accepts only names, for equal parts.",
         MLP + "test_parts_given_by_name_only_are_equal",
     ),
     Statement(
@@ -115,12 +115,13 @@ STATEMENTS = (
         "test_module_state.py::test_bias_is_a_tensor_and_use_bias_the_option",
     ),
     Statement(
-        "`reset_parameters` fills parameters in place with what the constructor makes, and those "
-        "on meta on the default device.",
+        "`reset_parameters` fills parameters in place like the constructor, and allocates meta "
+        "parameters on the default device.",
         "test_initialization.py::test_reset_matches_the_constructor",
     ),
     Statement(
-        "After `fully_shard`, `reset_parameters` gives each rank its shard of one initialization.",
+        "After `fully_shard`, `reset_parameters` gives each rank its shard of a common "
+        "initialization.",
         "test_initialization.py::test_fsdp2_shards_come_from_a_common_initialization",
     ),
     Statement(
@@ -128,8 +129,8 @@ STATEMENTS = (
         "test_initialization.py::test_prepare_te_modules_for_fsdp_changes_no_value",
     ),
     Statement(
-        "`te.checkpoint`, reentrant or not, leaves amax histories, scales and gradients as they "
-        "are without it, also around an autocast.",
+        "`te.checkpoint`, reentrant or not, does not change amax histories, scales and "
+        "gradients, also around an autocast.",
         "test_recomputed_scales.py::test_checkpoint_keeps_scales_and_gradients",
     ),
     Statement(
@@ -141,7 +142,7 @@ STATEMENTS = (
         "test_graphed_calls.py::test_an_input_changed_in_place_is_changed_for_the_caller",
     ),
     Statement(
-        "A CustomRecipe's factory is told the GEMMs of a GroupedLinear apart.",
+        "A CustomRecipe's factory can distinguish the GEMMs of a GroupedLinear.",
         "test_custom_recipe.py::test_custom_recipe_distinguishes_grouped_gemms",
     ),
     Statement(
@@ -154,7 +155,8 @@ STATEMENTS = (
         REQUESTED + "test_other_tensors_keep_their_own_quantizers",
     ),
     Statement(
-        "Requests for one layer that differ are an error by name, and the layer keeps what it had.",
+        "Different requests for a layer are an error that names them, and the layer keeps its "
+        "state.",
         REQUESTED + "test_requests_that_differ_are_errors_by_name",
     ),
     Statement(
@@ -166,8 +168,8 @@ STATEMENTS = (
         CARRIED + "test_the_next_layer_takes_the_codes_of_an_output_without_a_cast",
     ),
     Statement(
-        "`fp8_output` of DotProductAttention in FP8 hands on the codes that a cast of its output "
-        "by its quantizer makes, in every layout.",
+        "`fp8_output` of DotProductAttention in FP8 passes on the codes that its quantizer "
+        "gives for its output, in every layout.",
         "test_handed_attention.py::test_codes_match_the_plain_output",
     ),
     Statement(
@@ -179,7 +181,7 @@ STATEMENTS = (
         CARRIED + "test_previous_layer_reuses_gradient_codes",
     ),
     Statement(
-        "A gradient in FP8 that was changed in place is cast anew.",
+        "A gradient in FP8 that was changed in place is cast again.",
         CARRIED + "test_gradient_changed_by_a_hook_is_cast_again",
     ),
     Statement(
@@ -187,12 +189,13 @@ STATEMENTS = (
         PARAMETERS + "test_grouped_product_matches_bits_of_separate_products",
     ),
     Statement(
-        "Casts and products of a GroupedLinear that nothing watches are one function of autograd, "
-        "with the bits of each map alone *(ours)*.",
+        "Casts and products of an unwatched GroupedLinear are one autograd function, with the "
+        "bits of separate maps *(ours)*.",
         PARAMETERS + "test_grouped_cast_matches_bits_of_separate_casts",
     ),
     Statement(
-        "With `_graph=True` the end of an outermost region leaves the scales of the forward alone.",
+        "With `_graph=True` the end of an outermost region does not update the scales of the "
+        "forward.",
         "test_training.py::test_graph_region_end_keeps_forward_scales",
     ),
     Statement(
@@ -205,7 +208,7 @@ STATEMENTS = (
         PARAMETERS + "test_joined_and_separate_checkpoints_are_interchangeable",
     ),
     Statement(
-        "`out` of GroupedLinear is written over only where no backward needs it any more.",
+        "`out` of GroupedLinear is overwritten only if no backward needs it any more.",
         PARAMETERS + "test_results_are_written_into_buffers_of_the_callers",
     ),
     Statement(
@@ -213,7 +216,7 @@ STATEMENTS = (
         "test_stored_parts.py::test_stored_split_weight_matches_separate_layers",
     ),
     Statement(
-        "`data` of a weight that `fp8_model_init` stores refuses, by name, what is no tensor, "
+        "`data` of a weight that `fp8_model_init` stores rejects values that are not tensors, "
         "other shapes, other kinds of codes, and other dtypes than BF16, FP16 and FP32 "
         "(`layer.double()`).",
         "test_stored_weights.py::test_data_that_a_stored_weight_cannot_have_is_an_error",

@@ -1,4 +1,4 @@
-"""Scripts and checkpoints of Transformer Engine as they are."""
+"""Unchanged scripts and checkpoints of Transformer Engine."""
 
 from statement import Statement
 
@@ -20,7 +20,7 @@ DRAWN = ATTENTION + "test_random_cases_match_fp64"
 STATEMENTS = (
     Statement(
         "Under `python -m telens.run_as_te`, `transformer_engine`, `nvdlfw_inspect` and their "
-        "modules are ours, installed or not.",
+        "modules come from telens, installed or not.",
         RUN_AS_TE + "test_names_of_transformer_engine_are_ours",
     ),
     Statement(
@@ -38,7 +38,7 @@ STATEMENTS = (
         RUN_AS_TE + "test_whoever_asks_finds_the_packages_installed",
     ),
     Statement(
-        "A name that is not there is an ImportError that says which is nearest, or what to use.",
+        "A missing name is an ImportError that names the nearest one, or a replacement.",
         RUN_AS_TE + "test_missing_name_is_an_import_error_with_a_hint",
     ),
     Statement(
@@ -46,7 +46,7 @@ STATEMENTS = (
         RUN_AS_TE + "test_optimizer_step_ends_an_iteration",
     ),
     Statement(
-        "Of several optimizers that take turns, the first to step ends iterations.",
+        "If several optimizers alternate, the first to step ends iterations.",
         RUN_AS_TE + "test_first_optimizer_ends_iterations",
     ),
     Statement(
@@ -59,8 +59,8 @@ STATEMENTS = (
         RUN_AS_TE + "test_names_that_a_script_gives_stay",
     ),
     Statement(
-        "With `--convert` a model's first forward converts it, with `--recipe NAME` its forwards "
-        "run in FP8, and with `--device cpu` CUDA devices are the CPU *(ours)*.",
+        "With `--convert` a model's first forward converts it, with `--recipe NAME` its "
+        "forwards run in FP8, and with `--device cpu` the CPU replaces CUDA devices *(ours)*.",
         RUN_AS_TE + "test_a_nano_gpt_for_a_gpu_trains_in_fp8_on_the_cpu",
     ),
     Statement(
@@ -76,7 +76,7 @@ STATEMENTS = (
         STATE + "test_a_module_takes_scales_and_histories_over",
     ),
     Statement(
-        "Those of a GroupedLinear of before 2.4 are put into today's order.",
+        "States of a GroupedLinear before 2.4 are converted to the present order.",
         STATE + "test_old_grouped_linear_with_role_order_loads",
     ),
     Statement(
@@ -84,16 +84,16 @@ STATEMENTS = (
         STATE + "test_invalid_state_is_rejected_without_running_it",
     ),
     Statement(
-        "What cannot be carried over is said.",
+        "A warning lists values that cannot be carried over.",
         STATE + "test_warns_about_values_that_cannot_be_restored",
     ),
     Statement(
-        "`telens.pytorch.to_transformer_engine_state_dict` writes what Transformer Engine reads "
-        "*(ours)*.",
+        "`telens.pytorch.to_transformer_engine_state_dict` writes states that Transformer "
+        "Engine reads *(ours)*.",
         STATE + "test_transformer_engine_reads_exported_states",
     ),
     Statement(
-        "`CudaRNGStatesTracker`: what is drawn inside `fork(name)` continues that state alone, on "
+        "`CudaRNGStatesTracker`: numbers drawn inside `fork(name)` advance only that state, on "
         "any device *(ours)*.",
         TRACKER + "test_forks_continue_their_stream_and_keep_the_default",
     ),
@@ -102,8 +102,8 @@ STATEMENTS = (
         TRACKER + "test_weights_are_drawn_inside_the_fork",
     ),
     Statement(
-        "So is the dropout of attention, alone and inside a TransformerLayer, but not under "
-        "sequence parallelism, where the caller forks.",
+        "So is the dropout of attention, standalone and inside a TransformerLayer, but not "
+        "under sequence parallelism: there the caller forks.",
         TRACKER + "test_only_attention_forks_inside_a_transformer_layer",
     ),
     Statement(
@@ -133,21 +133,22 @@ STATEMENTS = (
         GRAPHED + "test_warm_up_restores_random_states_histories_and_gradients",
     ),
     Statement(
-        "On a GPU they are captured, and what a replay skips is done outside of it: amaxes and "
-        "scales are updated where the autocast ends. Rehearsed with recorded operators on a CPU.",
+        "On a GPU they are captured, and steps that a replay skips run outside of it: amaxes "
+        "and scales are updated when the autocast ends. Rehearsed with recorded operators on a "
+        "CPU.",
         RECORDED + "test_layers_train_as_without_graphs",
     ),
     Statement(
-        "Quantized weights that later micro-batches keep have graphs of their own.",
+        "Quantized weights that later micro-batches reuse have separate graphs.",
         RECORDED + "test_cached_weights_have_separate_graphs",
     ),
     Statement(
-        "`backward_dw` of graphed callables replays a graph and adds to `.grad` or `main_grad`, as "
-        "that of the module does.",
+        "`backward_dw` of graphed callables replays a graph and adds to `.grad` or `main_grad`, "
+        "like the module's.",
         GRAPHED_WGRADS + "test_layers_train_as_without_graphs",
     ),
     Statement(
-        "An `_order` says by fractions where a pipeline makes weights' gradients.",
+        "Fractions in an `_order` schedule the weight gradients of a pipeline.",
         GRAPHED_WGRADS + "test_order_schedules_weight_gradients",
     ),
     Statement(
@@ -156,9 +157,9 @@ STATEMENTS = (
         GRAPHED_WGRADS + "test_one_that_is_missing_or_comes_in_another_order_is_an_error",
     ),
     Statement(
-        "So is a forward, or a backward, of any callable that would overwrite what a `backward_dw` "
-        "still needs: a pass captured before the backward that left it, or behind the place that "
-        "an `_order` has for the `backward_dw` *(ours)*.",
+        "So is a forward, or a backward, of any callable that would overwrite data that a "
+        "`backward_dw` still needs: a pass captured before the backward that deferred it, or "
+        "after the position of the `backward_dw` in an `_order` *(ours)*.",
         GRAPHED_PENDING + "test_a_forward_whose_memory_another_callable_needs_is_an_error",
     ),
     Statement(
@@ -191,12 +192,12 @@ STATEMENTS = (
         GRAPHED_CALLS + "test_hooks_run_around_warm_ups_and_captures",
     ),
     Statement(
-        "`cuda_graph_stream` of a call is the stream of its replays, and `cuda_graph_event` what "
-        "the caller waits for.",
+        "`cuda_graph_stream` of a call is the stream of its replays, and `cuda_graph_event` the "
+        "event that the caller waits for.",
         GRAPHED_CALLS + "test_a_call_may_name_the_stream_of_its_replays",
     ),
     Statement(
-        "What a graph cannot hold is refused by name.",
+        "Arguments that a graph cannot hold are rejected by name.",
         RECORDED + "test_uncapturable_arguments_are_rejected",
     ),
     Statement(
@@ -225,7 +226,8 @@ STATEMENTS = (
         PERMUTED + "test_unpermuting_adds_a_tokens_rows_in_fp32_and_rounds_once",
     ),
     Statement(
-        "Gradients of both, of the probabilities too, can be differentiated again *(ours)*.",
+        "The gradients of these functions, also for the probabilities, can be differentiated "
+        "again *(ours)*.",
         PERMUTED + "test_gradients_and_second_gradients_match_finite_differences",
     ),
     Statement(
@@ -252,12 +254,12 @@ STATEMENTS = (
         DRAWN,
     ),
     Statement(
-        "`core_attention_bias_type` is pre_scale_bias, post_scale_bias or alibi, with slopes of "
-        "one's own.",
+        "`core_attention_bias_type` is pre_scale_bias, post_scale_bias or alibi, with optional "
+        "custom slopes.",
         DRAWN,
     ),
     Statement(
-        "A bias has the digits of FP32 beside tensors in BF16 *(ours)*.",
+        "A bias keeps FP32 precision with tensors in BF16 *(ours)*.",
         ATTENTION + "test_fp32_bias_keeps_its_digits_with_bf16_tensors",
     ),
     Statement(
@@ -286,12 +288,12 @@ STATEMENTS = (
         "test_transformer_attention.py::test_a_path_is_dropped_for_whole_positions_and_only_in_training",
     ),
     Statement(
-        "Generation with `InferenceParams`, paged or not, is that of a full recomputation, while "
+        "Generation with `InferenceParams`, paged or not, matches a full recomputation, while "
         "sequences end and others begin.",
         CACHED,
     ),
     Statement(
-        "Rotary embeddings of new tokens are those of their place in the sequence.",
+        "Rotary embeddings of new tokens follow their position in the sequence.",
         CACHED,
     ),
     Statement(
@@ -299,7 +301,7 @@ STATEMENTS = (
         "test_inference_params.py::test_packed_steps_equal_recomputing_whole_sequences",
     ),
     Statement(
-        "`cache_manager.cache` has the keys and values of each layer, and takes reordered ones.",
+        "`cache_manager.cache` has the keys and values per layer, and accepts reordered ones.",
         "test_inference_params.py::test_cache_manager_holds_keys_by_layer_and_takes_reordered_ones",
     ),
     Statement(
