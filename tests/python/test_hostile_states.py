@@ -42,6 +42,54 @@ def laughing_tuples():
     return b")q\x00" + nested(lambda inner: b"h" + inner + b"h" + inner + b"\x86")
 
 
+LARGE = 8 << 20  # bytes
+
+
+def large_integer_as_key():
+    integer = b"\x8b" + struct.pack("<I", LARGE) + b"\x01" * LARGE
+    return b"}" + integer + b"q\x000" + b"h\x00Ns" * 30_000
+
+
+def equal_texts_as_keys():
+    """Two objects: each use of the second as a key compares all of their characters."""
+    texts = text("a" * LARGE) + b"q\x000" + text("a" * LARGE) + b"q\x010"
+    return b"}" + texts + b"h\x00Ns" + b"h\x01Ns" * 30_000
+
+
+def equal_names():
+    word = text("a" * LARGE)
+    module = text("transformer_engine.common.recipe") + b"q\x000"
+    return (
+        module
+        + word
+        + b"q\x010"
+        + word
+        + b"q\x020"
+        + b"h\x00h\x01\x93"
+        + b"h\x00h\x02\x93" * 20_000
+    )
+
+
+def large_factors():
+    """The shape of a tensor: factors of its number of elements."""
+    integer = b"\x8b" + struct.pack("<I", LARGE) + b"\x01" * LARGE
+    sizes = b"(" + integer + b"q\x00" + b"h\x00" * 7 + b"t"
+    return name("torch._utils", "_rebuild_tensor_v2") + b"(NK\x00" + sizes + b"q\x01h\x01tR"
+
+
+def many_attributes():
+    """One dictionary of 20,000 items is set 20,000 times."""
+    items = b"".join(b"J" + struct.pack("<i", i) + b"N" for i in range(20_000))
+    recipe = name("transformer_engine.common.recipe", "A") + b")\x81"
+    return b"}(" + items + b"uq\x000" + recipe + b"h\x00b" * 20_000
+
+
+def many_arguments():
+    """One tuple of 30,000 items is passed to 15,000 calls."""
+    kind = name("transformer_engine.common.recipe", "A") + b"q\x010"
+    return b"(" + b"N" * 30_000 + b"tq\x000" + kind + b"](" + b"h\x01h\x00R" * 15_000 + b"e"
+
+
 HOSTILE = {
     "lists that refer to one another": b"}" + text("x") + laughing_lists() + b"s",
     "tuples that refer to one another": b"}" + text("x") + laughing_tuples() + b"s",
@@ -53,6 +101,12 @@ HOSTILE = {
     "a list that holds itself": b"}" + text("x") + b"]q\x00h\x00as",
     "lists 10,000 deep": b"}" + text("x") + b"]" * 10_000 + b"a" * 9_999 + b"s",
     "attributes of a function": name("torch._utils", "_rebuild_tensor_v2") + b"N}\x86b",
+    "an integer of 8 MB as the key": large_integer_as_key(),
+    "an integer of 8 MB as a size": large_factors(),
+    "equal keys of 8 MB": equal_texts_as_keys(),
+    "equal names of 8 MB": equal_names(),
+    "attributes that are set 20,000 times": many_attributes(),
+    "arguments of 15,000 calls": many_arguments(),
     "attributes of a class": name("collections", "OrderedDict") + b"}b",
 }
 
@@ -63,6 +117,12 @@ REASONS = {
     "classes without end": "more than 100 names",
     "a list that holds itself": "a list that holds itself",
     "lists 10,000 deep": "more than 50 nested lists",
+    "an integer of 8 MB as the key": "an integer of more than 80 bits",
+    "an integer of 8 MB as a size": "an integer of more than 80 bits",
+    "equal keys of 8 MB": "a key of more than 1000 characters",
+    "equal names of 8 MB": "a name of more than 1000 characters",
+    "attributes that are set 20,000 times": "more than 100000 instructions",
+    "arguments of 15,000 calls": "more than 100000 instructions",
 }
 
 

@@ -3,8 +3,8 @@
 ``pickle.Unpickler`` imports classes, calls them, and sets attributes of the results. A hostile
 pickle can make it run or grow without end, or change a class of this process. This interpreter
 executes the opcodes itself. The caller maps each name in a pickle to a function created for this
-load. Dictionary keys are strings and numbers. Opcodes and bytes are bounded, not time: the ranks of
-a job must agree about which state loads.
+load. Opcodes, bytes and the sizes of numbers, keys and names are bounded, which also bounds the
+time. Time itself is not measured: the ranks of a job must agree about which state loads.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ __all__ = ["PickleMachine", "UnreadablePickle", "Work"]
 _MOST_OPCODES = 100_000
 _MOST_BYTES = 64 << 20
 _MOST_NAMES = 100
+# Hashing an integer and comparing equal texts take time in proportion to their length, at each use
+# as a key. torch.save's magic number has 77 bits, the longest name in a state 40 characters.
+_MOST_BITS = 80
+_MOST_CHARACTERS = 1000
 
 
 class UnreadablePickle(Exception):
@@ -44,10 +48,19 @@ _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 
 
 class Work:
-    """The number of opcodes that one load may still execute, over all nested pickles."""
+    """The number of opcodes that one load may still execute, over all nested pickles.
+
+    Arguments of calls and attributes, which one opcode passes on, count like opcodes.
+    """
 
     def __init__(self) -> None:
-        self.left = _MOST_OPCODES
+        self._left = _MOST_OPCODES
+
+    def spend(self, opcodes: int) -> None:
+        """Raises UnreadablePickle if fewer are left."""
+        if self._left < opcodes:
+            raise UnreadablePickle(f"more than {_MOST_OPCODES} instructions")
+        self._left -= opcodes
 
 
 class PickleMachine:
@@ -84,9 +97,7 @@ class PickleMachine:
             raise UnreadablePickle(f"{len(data)} bytes; expected at most {_MOST_BYTES}")
         try:
             for opcode, argument, place in pickletools.genops(data):
-                if self._work.left == 0:
-                    raise UnreadablePickle(f"more than {_MOST_OPCODES} instructions")
-                self._work.left -= 1
+                self._work.spend(1)
                 if opcode.name == "STOP":
                     self.consumed = place + 1
                     return self._pop()
@@ -98,6 +109,8 @@ class PickleMachine:
     def _execute(self, name: str, argument: Any) -> None:
         stack = self._stack
         if name in _VALUES:
+            if type(argument) is int and argument.bit_length() > _MOST_BITS:
+                raise UnreadablePickle(f"an integer of more than {_MOST_BITS} bits")
             stack.append(argument)
         elif name in _CONSTANTS:
             stack.append(_CONSTANTS[name])
@@ -164,9 +177,12 @@ class PickleMachine:
             stack.append(self._function(_of_type(module, str), _of_type(word, str)))
         elif name in ("REDUCE", "NEWOBJ"):
             arguments, function = _of_type(self._pop(), tuple), self._pop()
+            self._work.spend(len(arguments))
             stack.append(_of_type(function, _Function).call(list(arguments)))
         elif name == "BUILD":
             state = self._pop()
+            for values in state if isinstance(state, tuple) else (state,):
+                self._work.spend(len(values) if isinstance(values, dict) else 1)
             self._build(self._top(), state)
         elif name == "BINPERSID" and self._persistent is not None:
             stack.append(self._persistent(self._pop()))
@@ -175,6 +191,8 @@ class PickleMachine:
         return True
 
     def _function(self, module: str, name: str) -> _Function:
+        if len(module) + len(name) > _MOST_CHARACTERS:
+            raise UnreadablePickle(f"a name of more than {_MOST_CHARACTERS} characters")
         known = self._names.get((module, name))
         if known is None:
             if len(self._names) >= _MOST_NAMES:
@@ -224,5 +242,7 @@ def _set_items(target: dict, items: list[Any]) -> dict:
     for key, value in zip(items[::2], items[1::2], strict=True):
         if type(key) not in (str, int, float, bool, bytes, type(None)):
             raise UnreadablePickle(f"a {type(key).__name__} as the key of a dictionary")
+        if isinstance(key, str | bytes) and len(key) > _MOST_CHARACTERS:
+            raise UnreadablePickle(f"a key of more than {_MOST_CHARACTERS} characters")
         target[key] = value
     return target
