@@ -33,7 +33,7 @@ struct DequantizeStep {
 
   Scale scale;
 
-  // value| * scale, without the sign that a processor may give to infinity * 0.
+  // |value| * scale, without the sign that a processor may give to infinity * 0.
   static HWY_INLINE FloatVector scaled(FloatVector value, FloatVector factor) {
     return hn::Abs(hn::Mul(value, factor));
   }
