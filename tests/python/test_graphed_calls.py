@@ -163,6 +163,11 @@ def test_keywords_at_their_defaults_may_differ_from_the_sample():
         graphed(x, mask=torch.ones(16))
     with pytest.raises(telens.UsageError, match=r"an argument is 2.0; expected 1.0"):
         graphed(x, factor=2.0)
+    with pytest.raises(telens.UsageError, match=r"an argument is None; expected 1.0"):
+        graphed(x, factor=None)
+    graphed = te.make_graphed_callables(Layer(), (torch.randn(8, 16),))
+    with pytest.raises(telens.UsageError, match="called with factor, which its sample does not"):
+        graphed(x, factor=None)
 
 
 def test_a_single_module_with_an_order_is_as_a_tuple_of_it():

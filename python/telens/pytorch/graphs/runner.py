@@ -222,9 +222,11 @@ class Runner:
 
     @functools.cached_property
     def _defaults(self) -> dict[str, Any]:
-        """Returns names of the keywords of the module's forward."""
+        """Returns the keywords of the module's forward with their defaults."""
         if isinstance(self.module, Module) and type(self.module).forward is Module.forward:
-            return {field.name: field.default for field in self.module._type.inputs}
+            own = {field.name: field.default for field in self.module._type.inputs}
+            neutral = self.module._neutral_of_forward.items()
+            return own | {name: argument.default for name, argument in neutral}
         parameters = inspect.signature(self._forward).parameters
         return {name: each.default for name, each in parameters.items()}
 
@@ -404,8 +406,8 @@ def _check_constants(leaves: Sequence[Any]) -> None:
 
 
 def _is_default(name: str, value: Any, defaults: dict[str, Any]) -> bool:
-    """None counts as a default of every keyword: a call without it means the same."""
-    return value is None or (name in defaults and _are_equal(value, defaults[name]))
+    """Returns whether a call without the keyword means the same."""
+    return name in defaults and _are_equal(value, defaults[name])
 
 
 def _are_equal(given: Any, sample: Any) -> bool:
