@@ -298,6 +298,12 @@ def test_later_arguments_are_keyword_only(module):
     assert kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD) == len(agreed)
 
 
+def test_third_argument_of_linear_is_the_bias_of_torch():
+    for bias in (True, False):
+        names = dict(te.Linear(16, 16, bias).named_parameters())
+        assert names.keys() == dict(torch.nn.Linear(16, 16, bias).named_parameters()).keys()
+
+
 @pytest.mark.parametrize("module", [te.LayerNormLinear, te.LayerNormMLP, te.GroupedLinear])
 def test_a_bool_by_position_names_both_meanings(module):
     for value in (True, False):

@@ -85,7 +85,20 @@ with torch.device("cuda"):
 print(*devices)
 """
 
+# torch has the bias third, Transformer Engine's code sequence_parallel.
+POSITIONS = """\
+import torch
+import transformer_engine.pytorch as te
+for value in (True, False):
+    try:
+        te.Linear(16, 16, value)
+    except TypeError as error:
+        print(error)
+print(te.Linear(16, 16, bias=False).bias, torch.nn.Linear(16, 16, False).bias)
+"""
+
 SCRIPTS = {
+    "positions.py": POSITIONS,
     "names.py": """\
 import importlib.metadata, importlib.util, inspect, json, sys
 import transformer_engine
@@ -242,6 +255,15 @@ def test_names_of_transformer_engine_are_ours(ran):
     assert found["paths"]
     ours = Path(telens.__file__).parent
     assert all(ours in Path(each).parents for each in found["paths"])
+
+
+def test_bool_as_third_argument_of_linear_names_both_meanings(ran):
+    *errors, biases = ran[1]["positions.py"]["out"].splitlines()
+    assert [
+        f"give bias={value} or sequence_parallel={value} by name" in error
+        for value, error in zip((True, False), errors, strict=True)
+    ] == [True, True]
+    assert biases == "None None"
 
 
 def test_a_script_runs_as_python_runs_it(ran):

@@ -137,6 +137,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 setattr(module, name, importlib.import_module(f"{module.__name__}.{name}"))
         if module.__name__ == "transformer_engine.pytorch":
             _name_classes()
+            importlib.import_module("telens.pytorch.layers.arguments").reject_ambiguous_bias()
 
     def find_distributions(
         self, context: importlib.metadata.DistributionFinder.Context | None = None

@@ -12,6 +12,15 @@ PARAMETERS = "test_grouped_parameters.py::"
 
 STATEMENTS = (
     Statement(
+        "A third argument of `Linear` by position is `bias`, as in torch *(ours)*.",
+        "test_neutral_arguments.py::test_third_argument_of_linear_is_the_bias_of_torch",
+    ),
+    Statement(
+        "In scripts under `telens.run_as_te` a bool in this place is an error that names both "
+        "meanings *(ours)*.",
+        "test_run_as_te.py::test_bool_as_third_argument_of_linear_names_both_meanings",
+    ),
+    Statement(
         "`parallel_cross_entropy` gives losses and gradients of torch's cross entropy, with "
         "`label_smoothing`, `reduce_loss` and `ignore_idx`, and does not change the logits "
         "*(ours)*.",

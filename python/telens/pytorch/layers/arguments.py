@@ -30,6 +30,7 @@ __all__: list[str] = [
     "constructor_positions",
     "forward_arguments",
     "forward_positions",
+    "reject_ambiguous_bias",
     "take",
     "without_aliases",
 ]
@@ -274,6 +275,20 @@ _FORWARD_POSITIONS = {
 # Classes whose next argument is a bool with two meanings, by how many come before it.
 _BIAS_OR_SEQUENCE_PARALLEL = ("GroupedLinear", "LayerNormLinear", "LayerNormMLP")
 
+# Whether the third argument of Linear is an error: torch has the bias there, Transformer Engine's
+# code sequence_parallel.
+_rejects_ambiguous_bias = False
+
+
+def reject_ambiguous_bias() -> None:
+    """Makes a bool as the third argument of Linear an error from now on.
+
+    For processes whose scripts are written for Transformer Engine; in others the bool is torch's
+    ``bias``.
+    """
+    global _rejects_ambiguous_bias
+    _rejects_ambiguous_bias = True
+
 
 def constructor_positions(module: str) -> int:
     """How many arguments of a constructor may be given by position; the others are keyword-only."""
@@ -290,6 +305,8 @@ def check_constructor_positions(
 ) -> None:
     """Raises TypeError for an argument by position that Transformer Engine has in another place."""
     positions = constructor_positions(module)
+    if _rejects_ambiguous_bias and module == "Linear" and len(args) == positions:
+        positions -= isinstance(args[-1], bool)
     if len(args) <= positions:
         return
     message = (
@@ -297,7 +314,7 @@ def check_constructor_positions(
         f"({', '.join(field.name for field in fields[:positions])}), got {len(args)}"
     )
     value = args[positions]
-    if isinstance(value, bool) and module in _BIAS_OR_SEQUENCE_PARALLEL:
+    if isinstance(value, bool) and module in (*_BIAS_OR_SEQUENCE_PARALLEL, "Linear"):
         raise TypeError(
             f"{message}; the next one, {value}, is bias in Transformer Engine's documentation and "
             f"sequence_parallel in its code: give bias={value} or sequence_parallel={value} by name"
