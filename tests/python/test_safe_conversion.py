@@ -19,8 +19,8 @@ class Tagger(torch.nn.Module):
     def __init__(self, head: str, outputs: int, rows: int = 64) -> None:
         super().__init__()
         self.embedding = torch.nn.Embedding(rows, 32)
-        self.body = torch.nn.Linear(32, 64)
-        self.add_module(head, torch.nn.Linear(64, outputs))
+        self.body = torch.nn.Linear(32, 80)
+        self.add_module(head, torch.nn.Linear(80, outputs))
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,50 @@ def test_convert_leaves_the_last_linear_inside_of_a_head_module():
     te.convert(model)
     assert list(left_by(model)) == ["cls_head.1"]
     assert type(model["cls_head"][0]) is te.Linear
+
+
+class Decoder(torch.nn.Module):
+    """Heads in all places where models register them."""
+
+    def __init__(self, words: int = 160) -> None:
+        super().__init__()
+        self.output = torch.nn.Linear(32, words, bias=False)
+        self.tok_embeddings = torch.nn.Embedding(words, 32)
+        self.position_embeddings = torch.nn.Embedding(512, 32)
+        self.layers = torch.nn.ModuleList(Attention(words) for _ in range(2))
+        self.value_head = torch.nn.Linear(32, 16)
+
+
+class Attention(torch.nn.Module):
+    """A block whose projections have names of heads, and one as many outputs as there are words."""
+
+    def __init__(self, words: int) -> None:
+        super().__init__()
+        for name in ("q_head", "k_head", "v_head"):
+            self.add_module(name, torch.nn.Linear(32, 32))
+        self.up, self.down = torch.nn.Linear(32, words), torch.nn.Linear(words, 32)
+
+
+def test_head_before_the_blocks_and_a_value_head_stay():
+    model = te.convert(Decoder())
+    assert left_by(model).keys() == {"output", "value_head"}
+    assert "160 outputs" in left_by(model)["output"]
+
+
+def test_projections_called_heads_inside_of_blocks_are_converted():
+    model = te.convert(Decoder())
+    for layer in model.layers:
+        assert all(type(each) is te.Linear for each in layer.children())
+
+
+def test_all_heads_of_words_and_at_the_end_stay():
+    model = torch.nn.ModuleDict({"embedding": torch.nn.Embedding(160, 32)})
+    model["mtp_heads"] = torch.nn.ModuleList(torch.nn.Linear(32, 160) for _ in range(3))
+    model["inner_head"] = torch.nn.Linear(32, 64)
+    model["fc"] = torch.nn.Linear(64, 32)
+    model["policy_head"], model["value_head"] = torch.nn.Linear(32, 48), torch.nn.Linear(32, 16)
+    left = left_by(te.convert(model))
+    assert left.keys() == {*(f"mtp_heads.{i}" for i in range(3)), "policy_head", "value_head"}
 
 
 def test_an_embedding_of_positions_makes_no_head():

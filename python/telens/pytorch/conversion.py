@@ -166,8 +166,9 @@ def convert(
 
     * output heads, whose GEMM computes the logits and usually stays in high precision: a linear
       layer that ``get_output_embeddings()`` returns, that shares its weight with another module,
-      that is called ``head`` or ``*_head``, or the last one of the model if it is in a module of
-      such a name or has as many outputs as an embedding has rows
+      that has as many outputs as the embedding of words has rows, or that is the last one of the
+      model and is or belongs to a module called ``head`` or ``*_head``. In a numbered block only a
+      layer of such a name counts as one
     * layers whose dimensions FP8 GEMMs do not support: they must be multiples of 16, or of 32 for
       MXFP8. Without ``recipe`` the recipe of the training is unknown, and the multiple is 16, which
       all recipes except MXFP8 support
@@ -361,7 +362,9 @@ def _is_conv1d(module: torch.nn.Module) -> bool:
     )
 
 
-_HEAD = re.compile(r"(^|_)head$")
+_HEAD = re.compile(r"(^|_)heads?$")
+# Embeddings whose rows are places, not words.
+_OF_PLACES = re.compile(r"pos|relative|(^|[._])w?pe$")
 
 
 def _output_heads(model: torch.nn.Module) -> dict[int, str]:
@@ -375,18 +378,34 @@ def _output_heads(model: torch.nn.Module) -> dict[int, str]:
             if head is not None:
                 heads[id(head)] = "get_output_embeddings() returns it"
     linears = [(name, module) for name, module in model.named_modules() if is_linear(module)]
-    for name, module in linears:
-        if _HEAD.search(name.rpartition(".")[2]):
+    words = max(_rows_of_words(model), default=0)
+    last = True  # whether only heads follow
+    for name, module in reversed(linears):
+        parts = name.split(".")
+        is_named = any(_HEAD.search(part) for part in parts)
+        outputs = module.nf if _is_conv1d(module) else module.out_features
+        # Layers of a block may have as many outputs by chance.
+        in_block = any(part.isdigit() for part in parts) and not (is_named or last)
+        of_words = outputs == words and module is not model and not in_block
+        if is_named and (last or of_words):
             heads.setdefault(id(module), "its name says so")
-    if linears and not heads:
-        name, last = linears[-1]
-        rows = [e.num_embeddings for e in model.modules() if isinstance(e, torch.nn.Embedding)]
-        outputs = last.nf if _is_conv1d(last) else last.out_features
-        if any(_HEAD.search(part) for part in name.split(".")):
-            heads[id(last)] = "its name says so"
-        elif outputs == max(rows, default=0) and last is not model:
-            heads[id(last)] = f"it has {outputs} outputs, and an embedding as many rows"
+        elif of_words:
+            reason = f"it has {outputs} outputs, and an embedding as many rows"
+            heads.setdefault(id(module), reason)
+        # One more linear layer inside of a module with the name of a head is not a head itself.
+        last = last and _HEAD.search(parts[-1]) is not None
     return heads
+
+
+def _rows_of_words(model: torch.nn.Module) -> list[int]:
+    """Returns the rows of the embeddings of words; of all embeddings if only places have any."""
+    rows = {
+        name: module.num_embeddings
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Embedding)
+    }
+    of_words = [count for name, count in rows.items() if not _OF_PLACES.search(name)]
+    return of_words or list(rows.values())
 
 
 def maker_of(module: torch.nn.Module) -> Callable[[torch.nn.Module], _Made] | None:
