@@ -17,7 +17,10 @@ from telens.pytorch.parallel.divided_activation import divide_first_tensor
 __all__ = ["checkpoint", "checkpoint_context_fn"]
 
 # Keywords that torch's checkpoint has without reentrance.
-_OF_TORCH = ("preserve_rng_state", "determinism_check", "debug")
+_OF_TORCH = ("preserve_rng_state", "determinism_check", "debug", "early_stop")
+
+# run_as_te replaces torch's function by one that calls this module.
+_checkpoint_of_torch = torch.utils.checkpoint.checkpoint
 
 Contexts = tuple[AbstractContextManager, AbstractContextManager]
 
@@ -55,7 +58,7 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         from its states as the forward, and the states afterwards continue as if it had not run
     preserve_rng_state
         the same for the devices' default generators (default: True)
-    context_fn, determinism_check, debug
+    context_fn, determinism_check, debug, early_stop
         arguments of ``torch.utils.checkpoint.checkpoint`` if ``use_reentrant`` is False
     distribute_saved_activations
         True: between forward and backward each rank of tp_group keeps an equal part of the first
@@ -93,7 +96,7 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         )
 
     if not reentrant:
-        return torch.utils.checkpoint.checkpoint(
+        return _checkpoint_of_torch(
             function, *args, use_reentrant=False, context_fn=contexts, **options, **kwargs
         )
     preserve = options.pop("preserve_rng_state", True)
@@ -103,7 +106,7 @@ def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     tape = _C.RecomputationTape()
     # torch does not recompute a reentrant checkpoint if no input requires a gradient.
     tape.has_backward = any(isinstance(x, torch.Tensor) and x.requires_grad for x in args)
-    return torch.utils.checkpoint.checkpoint(
+    return _checkpoint_of_torch(
         _Twice(function, kwargs, contexts(tape)),
         *args,
         use_reentrant=True,

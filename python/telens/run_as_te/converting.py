@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import torch
+import torch.utils.checkpoint
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from telens import _C
 from telens._names import nearest
 from telens.common import recipe as recipes
+from telens.pytorch import checkpointing
 from telens.pytorch.conversion import convert
 from telens.pytorch.module import Module
 from telens.pytorch.quantization import autocast
@@ -49,13 +53,35 @@ def converting(recipe: recipes.Recipe | None, *, converts: bool) -> Iterator[Non
     With ``converts`` the first forward of a model converts it, as ``telens.pytorch.convert`` does;
     an optimizer that was built before keeps its parameters. With a recipe every outermost forward
     runs inside of ``autocast(recipe=recipe)``, unless the script has entered a region itself, also
-    one with ``enabled=False``.
+    one with ``enabled=False``. ``torch.utils.checkpoint.checkpoint`` restores recipe and scales
+    when it recomputes a forward, as ``telens.pytorch.checkpoint`` does.
     """
     forwards = _Forwards(recipe, converts)
     with contextlib.ExitStack() as hooks:
+        for owner, name in _holders(torch.utils.checkpoint.checkpoint):
+            hooks.enter_context(mock.patch.object(owner, name, _checkpoint))
         hooks.callback(register_module_forward_pre_hook(forwards.begin).remove)
         hooks.callback(register_module_forward_hook(forwards.end, always_call=True).remove)
         yield
+
+
+def _checkpoint(
+    function: Callable[..., Any], *args: Any, use_reentrant: bool | None = None, **kwargs: Any
+) -> Any:
+    """Replaces ``torch.utils.checkpoint.checkpoint``, whose default is reentrant."""
+    reentrant = True if use_reentrant is None else use_reentrant
+    return checkpointing.checkpoint(function, *args, use_reentrant=reentrant, **kwargs)
+
+
+def _holders(function: Callable[..., Any]) -> list[tuple[Any, str]]:
+    """Returns (module, name) for each module that has imported the function, except TELens's."""
+    return [
+        (module, name)
+        for module in list(sys.modules.values())
+        if module is not checkpointing and isinstance(module, types.ModuleType)
+        for name, value in list(vars(module).items())
+        if value is function
+    ]
 
 
 class _Outermost(threading.local):
