@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import itertools
 import pickle
-import time
 
 import pytest
 import torch
@@ -238,11 +237,9 @@ def bias_of_one_rank(rank: int) -> None:
     inputs = [x[:SIZE] for x in whole_tensors(Case("p2p"))[:3]]
     attention = make(Case("p2p"), cp_group=dist.group.WORLD)
     bias = torch.zeros(SIZE, SEQ if rank == 0 else SIZE)
-    begun = time.monotonic()
     match = rf"core_attention_bias \[16, {bias.size(1)}\] Float, rank {1 - rank} attends by p2p"
     with pytest.raises(telens.UsageError, match=match):
         attention(*inputs, core_attention_bias=bias, core_attention_bias_type="post_scale_bias")
-    assert time.monotonic() - begun < 50  # the group's time is 60
 
 
 def refused_by_last(rank: int, case: Case, size: int, group: object, message: str) -> None:
@@ -250,10 +247,8 @@ def refused_by_last(rank: int, case: Case, size: int, group: object, message: st
     positions = 15 if rank == size - 1 else 16
     inputs = [x[:positions] for x in whole_tensors(case)[:3]]
     own = "^DotProductAttention: 15 positions on a context-parallel rank"
-    begun = time.monotonic()
     with pytest.raises(telens.UsageError, match=own if positions == 15 else message):
         make(case, cp_group=group, cp_comm_type=case.comm)(*inputs)
-    assert time.monotonic() - begun < 50  # the group's time is 60
 
 
 def refusal_of_one_rank(rank: int) -> None:

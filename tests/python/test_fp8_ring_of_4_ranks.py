@@ -1,7 +1,6 @@
 """FP8 attention whose keys travel round longer rings: its numbers, dropout's choices, a NaN."""
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -169,14 +168,12 @@ def bias_of_one_rank(rank: int) -> None:
     if rank == 1:
         bias = {"core_attention_bias": torch.zeros(SEQ // RANKS, SEQ)}
         bias["core_attention_bias_type"] = "post_scale_bias"
-    begun = time.monotonic()
     match = r"rank 1 .*attends .* core_attention_bias \[8, 32\]"
     with (
         pytest.raises(telens.UsageError, match=match),
         te.autocast(recipe=Float8CurrentScaling(fp8_dpa=True)),
     ):
         made("p2p", "causal", HEADS)(*inputs, **bias)
-    assert time.monotonic() - begun < 50  # the group's time is 60
 
 
 def four_ranks(rank: int) -> None:

@@ -1,7 +1,5 @@
 """MoEDispatcher: experts on several ranks beside one process that has them all."""
 
-import time
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -240,11 +238,9 @@ def refuse_what_ranks_would_send(rank: int) -> None:
     tokens, _ = another.dispatch(hidden, routing)
     with pytest.raises(telens.UsageError, match=f"{rank} of ep_group gives rows of {8 + rank} Flo"):
         another.combine(torch.ones(len(tokens), 8 + rank))
-    begun = time.monotonic()
     message = r"sends rows to 4 experts, rank 1 refuses its arguments \(.*routing_map \[2, 4\]"
     with pytest.raises(telens.UsageError, match=r"routing_map \[2, 4\]; exp" if rank else message):
         te.MoEDispatcher(4, dist.group.WORLD).dispatch(hidden, routing[: 3 - rank])
-    assert time.monotonic() - begun < 50  # the group's time is 60
     assert torch.equal(dispatcher.combine(dispatcher.dispatch(hidden, routing)[0]), 4 * hidden)
 
 

@@ -3,7 +3,6 @@
 import datetime
 import os
 import sys
-import time
 
 import pytest
 import torch
@@ -111,13 +110,11 @@ def run_under_current_scaling(layer: te.Linear) -> None:
 
 def different_alterations(rank: int, folder: str) -> None:
     config = ALTERATIONS["fprop's operands" if rank == 0 else "fprop in BF16"]
-    begin = time.monotonic()
     with (
         debug.session(section(config), log_dir=folder),
         pytest.raises(telens.UsageError) as error,
     ):
         run_under_current_scaling(divided("column", name="fc1"))
-    assert time.monotonic() - begin < 30
     said = str(error.value)
     altered = ["modifies its activation for fprop", "runs fprop in high precision"]
     assert "fc1: " in said
@@ -135,7 +132,6 @@ def alteration_on_one_rank(rank: int, folder: str) -> None:
     be_impatient()
     layer = divided("column", name="fc1")
     config = section(ALTERATIONS["fprop's operands"]) if rank == 0 else {}
-    begin = time.monotonic()
     with debug.session(config, log_dir=folder):
         if rank == 0:
             with pytest.raises(
@@ -147,7 +143,6 @@ def alteration_on_one_rank(rank: int, folder: str) -> None:
         else:
             with pytest.raises(RuntimeError):  # the other rank has left
                 run_under_current_scaling(layer)
-        assert time.monotonic() - begin < 30
         leave()
 
 
@@ -185,10 +180,8 @@ def an_input_that_one_rank_refuses(rank: int) -> None:
     error, said = telens.UsageError, "fc1: .*rank 1 .*refuses its arguments"
     if rank == 1:
         error, said = telens.Error, "fc1: "
-    begin = time.monotonic()
     with pytest.raises(error, match=said):
         layer(torch.ones(8, 1, IN, dtype=torch.bfloat16 if rank == 1 else torch.float32))
-    assert time.monotonic() - begin < 30
 
 
 def test_rejected_input_is_reported_to_other_ranks():
