@@ -100,13 +100,15 @@ bool SectionBudget::decides(std::int64_t) const {
 }
 
 bool SectionBudget::full_recording_is_over() const {
-  return full_steps_ >= options_.full_steps || unmeasured_ + cost() >= options_.full_seconds;
+  return full_steps_ >= options_.full_steps ||
+         unmeasured_ + measured_.charged >= options_.full_seconds;
 }
 
 std::int64_t SectionBudget::decide(const EndedIteration&) {
   if (switch_ == Switch::off) return kOff;
   decided_from_ = measured_;
   decided_share_ = measured_.seconds > 0 ? cost() / measured_.seconds : 0;
+  share_is_estimated_ = !durations_.known();
   at_end_ = steps_ >= window();
   if (is_full_ && !full_recording_is_over()) return 0;
   if (measured_.runs < kFewestRuns) return is_full_ ? 1 : 0;
@@ -170,10 +172,10 @@ void SectionBudget::change_to(std::int64_t level) {
   measured_ = {};
   thinning_.set(std::int64_t{1} << level);
   announce_(
-      fmt::format("budget of section '{}': its overhead was {:.3g}% of the time of {} steps on "
-                  "this rank (budget "
-                  "{:.3g}%), so its features{} (before: {})",
-                  section_.name, 100 * decided_share_, decided_from_.steps, 100 * options_.share,
+      fmt::format("budget of section '{}': its {}overhead was {:.3g}% of the time of {} steps on "
+                  "this rank (budget {:.3g}%), so its features{} (before: {})",
+                  section_.name, share_is_estimated_ ? "estimated " : "", 100 * decided_share_,
+                  decided_from_.steps, 100 * options_.share,
                   record::describe_share(in_words(level)), in_words(before)));
 }
 

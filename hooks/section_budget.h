@@ -135,7 +135,8 @@ class SectionBudget final : public Decider {
   Measured measured_;
   Measured decided_from_;
   double decided_share_ = 0;
-  bool only_compares_ = false;  // level is not 0 only to get steps without features
+  bool share_is_estimated_ = false;  // there were no steps without features to compare with
+  bool only_compares_ = false;       // level is not 0 only to get steps without features
   StepDurations durations_;
   double unmeasured_ = 0;         // charged in steps of unknown duration
   double overspent_ = 0;          // seconds beyond the budget since the full recording ended

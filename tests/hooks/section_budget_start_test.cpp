@@ -31,9 +31,10 @@ TEST_F(BudgetTest, the_first_200_steps_are_recorded_in_full) {
   EXPECT_EQ(first, expected);
   // 9.1% of 199 steps, counted twice until there are others: 1 of 8. Nothing is saved for the 200.
   ASSERT_THAT(changes(), Not(IsEmpty()));
-  EXPECT_THAT(changes()[0], HasSubstr("199:budget of section 'section': its overhead was 18.2% of "
-                                      "the time of 199 steps on this rank (budget 3%), so its "
-                                      "features run in 1 of 8 of their iterations"));
+  EXPECT_THAT(changes()[0],
+              HasSubstr("199:budget of section 'section': its estimated overhead was "
+                        "18.2% of the time of 199 steps on this rank (budget 3%), so its "
+                        "features run in 1 of 8 of their iterations"));
   EXPECT_THAT(ran_from(200),
               ElementsAre(200, 208, 216, 224, 232, 240, 248, 256, 264, 272, 280, 288, 296));
 }
@@ -53,7 +54,7 @@ TEST_F(BudgetTest, a_map_without_steps_and_a_share_alone_mean_the_same) {
 }
 
 TEST_F(BudgetTest, full_recording_ends_once_it_has_cost_too_much) {
-  cost = 1;  // of 1.1 seconds; counted as 1.05
+  cost = 1;  // of 1.1 seconds
   debug::initialize(
       options(with_budget("{share: 3%, full_seconds: 12}", "Probe: {enabled: True}")));
   run(40);
@@ -61,6 +62,17 @@ TEST_F(BudgetTest, full_recording_ends_once_it_has_cost_too_much) {
   ASSERT_THAT(changes(), Not(IsEmpty()));
   EXPECT_THAT(changes()[0], StartsWith("15:budget of section"));
   EXPECT_THAT(ran_from(8), ElementsAre(8, 9, 10, 11, 12, 13, 14, 15));
+}
+
+// Twice the charged cost would end the full recording after 24 steps.
+TEST_F(BudgetTest, full_seconds_counts_the_charged_cost_only_once) {
+  cost = 0.1;
+  debug::initialize(
+      options(with_budget("{share: 3%, full_seconds: 3.95}", "Probe: {enabled: True}")));
+  run(60);
+  debug::end_debug();
+  ASSERT_THAT(changes(), Not(IsEmpty()));
+  EXPECT_THAT(changes()[0], StartsWith("39:budget of section"));
 }
 
 // Steps at 24% in full, then one in 16 (1.5%). To make up for them it would be one in 32 for long.
