@@ -58,6 +58,15 @@ class Row:
             return ""
         return self.if_missed or "unknown: profile it, and write down here what was found"
 
+    def cells(self, quick):
+        """Name, value, target and verdict, as the table shows them."""
+        verdict = {True: "met", False: "MISSED", None: ""}[self.met]
+        value = f"{self.value:.4g} {self.unit}"
+        return self.name, value, str(self.target or ""), "" if quick else verdict
+
+    def line(self, quick):
+        return "  ".join(cell for cell in self.cells(quick) if cell)
+
     def as_json(self):
         row = asdict(self) | {
             "target": str(self.target) if self.target else None,
@@ -79,10 +88,7 @@ class Report:
 
     def table(self):
         cells = [("benchmark", "value", "target", "")]
-        for row in self.rows:
-            value = f"{row.value:.4g} {row.unit}"
-            verdict = {True: "met", False: "MISSED", None: ""}[row.met]
-            cells.append((row.name, value, str(row.target or ""), "" if self.quick else verdict))
+        cells += [row.cells(self.quick) for row in self.rows]
         widths = [max(len(line[column]) for line in cells) for column in range(4)]
         lines = [
             "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
@@ -121,6 +127,48 @@ class Report:
 
 
 EMPTY = {"rows": [], "not_run": {}}
+
+
+class Journal:
+    """The groups that an unfinished run has measured: one JSON object per line, written after each
+    group. `groups`: rows and reasons for missing rows, by the group's name."""
+
+    def __init__(self, path, rounds):
+        self.path = path
+        self.groups = {}
+        self.head = {"commit": describe_commit(), "versions": describe_versions()}
+        self.head |= {"machine": describe_machine()["name"], "rounds": rounds}
+
+    def resume(self):
+        """Reads the file if it is about this commit, these versions and this machine."""
+        if not self.path.exists():
+            return
+        lines = self.path.read_text().splitlines()
+        # A run that was killed may have left half of its last line.
+        lines = [line for line in lines if line.endswith("}")]
+        entries = [json.loads(line) for line in lines]
+        if not entries or entries[0] != self.head or self.head["commit"].endswith("+changes"):
+            self.path.unlink()
+            return
+        self.path.write_text("\n".join(lines) + "\n")
+        for entry in entries[1:]:
+            rows = [
+                Row(**row | {"target": Target(**row["target"]) if row["target"] else None})
+                for row in entry["rows"]
+            ]
+            self.groups[entry["group"]] = rows, entry["not_run"]
+
+    def add(self, group, rows, not_run):
+        """Appends a group."""
+        if not self.groups:
+            self.path.write_text(json.dumps(self.head) + "\n")
+        self.groups[group] = rows, not_run
+        entry = {"group": group, "rows": [asdict(row) for row in rows], "not_run": not_run}
+        with self.path.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def remove(self):
+        self.path.unlink(missing_ok=True)
 
 
 def describe_measurement():

@@ -6,7 +6,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-from report import Report, Row, at_least
+import report
+from report import Journal, Report, Row, at_least
 
 ROWS = [
     Row("fast", 5, "x", at_least(4), if_missed="never said"),
@@ -55,3 +56,32 @@ def test_single_rows_create_a_missing_file(tmp_path):
     document = json.loads(path.read_text())
     assert [row["name"] for row in document["rows"]] == ["fast"]
     assert document["not_run"] == {"slow": "no"}
+
+
+def journal_of(tmp_path, monkeypatch, commit="abc"):
+    monkeypatch.setattr(report, "describe_commit", lambda: commit)
+    return Journal(tmp_path / "rows.jsonl", rounds=20)
+
+
+def test_an_interrupted_run_continues_with_its_rows(tmp_path, monkeypatch):
+    first = journal_of(tmp_path, monkeypatch)
+    first.add("one", ROWS[:2], {})
+    first.add("two", [], {"absent": "no such program"})
+    with first.path.open("a") as file:
+        file.write('{"group": "three", "rows": [{"na')  # killed while it wrote
+    again = journal_of(tmp_path, monkeypatch)
+    again.resume()
+    assert again.groups == {"one": (ROWS[:2], {}), "two": ([], {"absent": "no such program"})}
+    again.add("three", ROWS[2:], {})
+    last = journal_of(tmp_path, monkeypatch)
+    last.resume()
+    assert last.groups["three"] == (ROWS[2:], {})
+
+
+def test_rows_of_another_commit_are_measured_again(tmp_path, monkeypatch):
+    for commit in ("def", "abc+changes"):
+        first = journal_of(tmp_path, monkeypatch, commit="abc+changes" if "+" in commit else "abc")
+        first.add("one", ROWS[:1], {})
+        again = journal_of(tmp_path, monkeypatch, commit)
+        again.resume()
+        assert again.groups == {}
