@@ -38,6 +38,7 @@ GROUPS = (
     python_peers.GROUP,
     paddle_linear.GROUP,
     fp8_linear.GROUP,
+    fp8_linear.AVX2_GROUP,
     sample.GROUP,
     features.GROUP,
     peer_statistics.GROUP,

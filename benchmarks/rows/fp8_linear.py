@@ -1,9 +1,10 @@
-"""A layer in FP8 beside torch in BF16."""
+"""A layer in FP8 and BF16, compared with torch."""
 
 from programs import ratio
 from report import Row, at_most
 
 from rows.group import Group, require_cpu
+from rows.simd import AVX2
 
 FP8_LINEAR = [
     "FP8 Linear over torch.nn.Linear BF16, 2048x1024x1024",
@@ -48,4 +49,31 @@ def fp8_linear_rows(programs):
     )
 
 
+LARGE_ON_AVX2 = "2048x1024x1024 on AVX2 over torch.nn.Linear FP32"
+SMALL_ON_AVX2 = "128x256x256 on AVX2 over torch.nn.Linear FP32"
+ON_AVX2 = [
+    f"FP8 Linear, {LARGE_ON_AVX2}",
+    f"BF16 Linear, {LARGE_ON_AVX2}",
+    f"FP8 Linear, {SMALL_ON_AVX2}",
+    f"BF16 Linear, {SMALL_ON_AVX2}",
+]
+# Holds torch, oneDNN and MKL to the instructions of a laptop.
+AVX2_ENVIRONMENT = AVX2.environment | {
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+}
+
+
+def avx2_linear_rows(programs):
+    require_cpu(AVX2.flag)
+    measured = programs.run("linear", environment=AVX2_ENVIRONMENT)
+    peer = "torch.nn.Linear FP32"
+    names = iter(ON_AVX2)
+    for size in ("2048x1024x1024", "128x256x256"):
+        samples = measured[size]
+        for ours in ("telens.Linear FP8", "telens.Linear BF16"):
+            yield Row(next(names), ratio(samples, ours, peer), "x", at_most(1.1), samples)
+
+
+AVX2_GROUP = Group(ON_AVX2, avx2_linear_rows)
 GROUP = Group(FP8_LINEAR, fp8_linear_rows)

@@ -62,20 +62,25 @@ at::Tensor without_blind(const at::Tensor& attended, const AttentionMask& mask) 
   return mask.blind ? attended.masked_fill(*mask.blind, 0.0) : attended;
 }
 
-// Kernels of other devices than the CPU require an additive mask of the query's dtype: they reject
-// a wider one or read its bits as the narrower. Scores are then computed in the mask's dtype,
-// because a rounded mask would lose digits of distances.
+// The dtype in which the attention is computed. FP32 if the CPU has no BF16 instructions. The dtype
+// of a wider additive mask if the device's kernels reject one or read its bits as the narrower
+// dtype: a rounded mask would lose digits of distances.
+at::ScalarType compute_dtype(const at::Tensor& query, const std::optional<at::Tensor>& mask) {
+  const at::ScalarType dtype = query.scalar_type();
+  if (dtype == at::kBFloat16 && ops::multiplies_bf16_in_fp32(query)) return at::kFloat;
+  const bool widens = !ops::takes_wider_mask(query) && mask && mask->scalar_type() != at::kBool;
+  return widens ? mask->scalar_type() : dtype;
+}
+
 at::Tensor scaled_attention(const QueryKeyValueHeads& heads, const std::optional<at::Tensor>& mask,
                             bool is_causal, const ScoredAttention& how) {
-  const at::ScalarType dtype = heads.query.scalar_type();
-  const bool widens = !ops::takes_wider_mask(heads.query) && mask &&
-                      mask->scalar_type() != at::kBool && mask->scalar_type() != dtype;
-  const auto given = [&](const at::Tensor& tensor) {
-    return widens ? tensor.to(mask->scalar_type()) : tensor;
+  const at::ScalarType dtype = compute_dtype(heads.query, mask);
+  const auto in_dtype = [&](const at::Tensor& tensor) {
+    return tensor.scalar_type() == dtype ? tensor : tensor.to(dtype);
   };
-  const ScaledAttention taken{.query = given(heads.query),
-                              .key = given(heads.key),
-                              .value = given(heads.value),
+  const ScaledAttention taken{.query = in_dtype(heads.query),
+                              .key = in_dtype(heads.key),
+                              .value = in_dtype(heads.value),
                               .mask = mask,
                               .dropout = how.dropout,
                               .is_causal = is_causal,
@@ -92,7 +97,7 @@ at::Tensor scaled_attention(const QueryKeyValueHeads& heads, const std::optional
   }
   return at::scaled_dot_product_attention(taken.query, taken.key, taken.value, mask, how.dropout,
                                           is_causal, how.scale, how.grouped)
-      .to(dtype);
+      .to(heads.query.scalar_type());
 }
 
 }  // namespace

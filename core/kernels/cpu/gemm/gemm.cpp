@@ -11,7 +11,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
-#include <cpuinfo.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -21,6 +20,7 @@
 #include "core/kernels/cpu/gemm/gemm_in_double.h"
 #include "core/kernels/cpu/gemm/scale_range.h"
 #include "core/ops/block_quantize_checks.h"
+#include "core/ops/device_traits.h"
 #include "core/ops/gemm_checks.h"
 #include "core/ops/gemm_choice.h"
 #include "core/ops/quantize.h"
@@ -31,13 +31,6 @@ namespace {
 using ops::GemmOperand;
 
 constexpr std::string_view kFp32Kernel = "FP32 GEMM of decoded operands";
-
-// Without these instructions LibTorch's BF16 GEMM is 5 to 100 times slower than its FP32 GEMM.
-bool has_native_bf16() {
-  static const bool native =
-      cpuinfo_initialize() && (cpuinfo_has_x86_avx512bf16() || cpuinfo_has_x86_amx_bf16());
-  return native;
-}
 
 // Below this number of multiplications LibTorch does not call oneDNN. Its own loop rounds
 // intermediate sums to BF16.
@@ -104,7 +97,7 @@ at::Tensor gemm_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b) {
 // Returns the reason why the operands are not multiplied in BF16; "" if they are.
 std::string_view obstacle_to_bf16(const GemmOperand& a, const GemmOperand& b,
                                   at::ScalarType out_dtype) {
-  if (!has_native_bf16()) return "the processor has no BF16 products";
+  if (!ops::has_native_bf16()) return "the processor has no BF16 products";
   if (out_dtype != at::kBFloat16) return "the output is not BF16";
   const bool small = a.codes.size(0) * a.codes.size(1) * b.codes.size(0) <= kSmallProduct;
   if (small) return "the product is too small for oneDNN";

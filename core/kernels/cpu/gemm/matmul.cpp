@@ -3,8 +3,10 @@
 #include <ATen/ops/mm_cpu_dispatch.h>
 #include <torch/library.h>
 
+#include "core/ops/device_traits.h"
 #include "core/ops/gemm_choice.h"
 #include "core/ops/matmul_checks.h"
+#include "core/ops/optional_tensor.h"
 #include "core/ops/transposed_view.h"
 
 namespace telens {
@@ -17,10 +19,26 @@ at::Tensor as_float(const at::Tensor& operand) {
   return operand.to(at::kFloat);
 }
 
+bool is_multiplied_in_fp32(at::ScalarType dtype) {
+  return dtype == at::kBFloat16 && !ops::has_native_bf16();
+}
+
+// The FP32 product of BF16 operands. bias is undefined or has any dtype.
+at::Tensor product_in_fp32(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
+  ops::report_gemm_choice({"FP32 GEMM", "the processor has no BF16 products"});
+  const at::Tensor left = a.to(at::kFloat);
+  const at::Tensor right = b.to(at::kFloat);
+  return bias.defined() ? at::cpu::addmm(bias.to(at::kFloat), left, right.t())
+                        : at::cpu::mm(left, right.t());
+}
+
 at::Tensor matmul_cpu(const at::Tensor& a, const at::Tensor& b,
                       const std::optional<at::Tensor>& bias, at::ScalarType out_dtype) {
   ops::check_matmul(a, b, bias, out_dtype);
   if (a.scalar_type() != out_dtype) return matmul_cpu(as_float(a), as_float(b), bias, out_dtype);
+  if (is_multiplied_in_fp32(a.scalar_type())) {
+    return product_in_fp32(a, b, ops::or_undefined(bias)).to(out_dtype);
+  }
   return bias && bias->defined() ? at::cpu::addmm(*bias, a, ops::transposed_view(b))
                                  : at::cpu::mm(a, ops::transposed_view(b));
 }
@@ -31,6 +49,10 @@ void grouped_matmul_cpu(const at::Tensor& a, at::TensorList b, at::TensorList bi
                         at::IntArrayRef rows, const at::Tensor& out) {
   ops::check_grouped_matmul(a, b, bias, rows, out);
   ops::for_each_part(a, rows, out, [&](std::size_t part, const at::Tensor& from, at::Tensor to) {
+    if (is_multiplied_in_fp32(a.scalar_type())) {
+      to.copy_(product_in_fp32(from, b[part], bias.empty() ? at::Tensor() : bias[part]));
+      return;
+    }
     const at::Tensor right = ops::transposed_view(b[part]);
     if (bias.empty()) {
       at::cpu::mm_out(to, from, right);
