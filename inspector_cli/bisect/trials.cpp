@@ -142,10 +142,14 @@ void Trials::execute(Trial& trial) const {
   const std::string config_path = (folder / "config.yaml").string();
   const std::string log_dir = get_log_dir(trial);
   write_file(config_path, trial.config);
-  ProcessOptions process{
-      .environment = {{config::kConfigVariable, config_path}, {config::kLogDirVariable, log_dir}},
-      .output = get_output(trial),
-      .timeout = options_.timeout};
+  ProcessOptions process{// PYTHONUNBUFFERED: the output file keeps the order of output and errors,
+                         // so that the error of
+                         // a failed program is at its end.
+                         .environment = {{config::kConfigVariable, config_path},
+                                         {config::kLogDirVariable, log_dir},
+                                         {"PYTHONUNBUFFERED", "1"}},
+                         .output = get_output(trial),
+                         .timeout = options_.timeout};
   for (const std::string& each : options_.command) {
     process.command.push_back(
         replaced(replaced(each, "{config}", config_path), "{log_dir}", log_dir));

@@ -76,7 +76,8 @@ def test_processes_without_torch_import_nothing(tmp_path):
     assert run(tmp_path, sys.executable, "-c", code).stdout == "False False\n"
 
 
-def test_a_sitecustomize_of_the_user_still_runs(tmp_path):
+def test_a_sitecustomize_of_the_user_still_runs(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     (tmp_path / "sitecustomize.py").write_text("print('customized')\n")
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     result = run(tmp_path, sys.executable, "-c", "print('ran')", PYTHONPATH=paths)

@@ -38,6 +38,9 @@ def main(arguments: list[str]) -> int:
             }
         ),
     }
+    # exec discards what this process has printed but not written.
+    sys.stdout.flush()
+    sys.stderr.flush()
     try:
         os.execvpe(command[0], command, environment)
     except OSError as error:

@@ -256,8 +256,9 @@ def test_layers_are_required_without_a_session(bisect, tmp_path):
                    "exit code 1", "TELENS_CONFIG", "--layers", "run-001/output.txt")  # fmt: skip
 
 
-def test_a_program_that_fails_shows_its_last_lines(bisect):
-    """Also if it failed before it trained."""
+def test_a_program_that_fails_shows_its_last_lines(bisect, monkeypatch):
+    """Also if it failed before it trained, and the error follows the output."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     program = "for i in range(20): print('line', i)\nraise ValueError('no such file')"
     command = [COMMAND, "bisect", "--dir", bisect.dir, "--", sys.executable, "-c", program]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
