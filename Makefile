@@ -128,8 +128,8 @@ test-clients: setup build  ## install Lightning, Megatron-Core in build/clients,
 	  -r tests/python/clients/requirements.txt
 	@$(PYTHON) -m pip install -q --no-deps --upgrade --target build/clients/megatron-core-0.19.2 \
 	  --python-version 3.12 --ignore-requires-python --only-binary=:all: megatron-core==0.19.2
-	@$(PYTHON) -m pytest -q tests/python/test_run_as_te.py tests/python/test_megatron.py \
-	  tests/python/test_safe_conversion.py
+	@TELENS_CLIENTS=required $(PYTHON) -m pytest -q tests/python/test_run_as_te.py \
+	  tests/python/test_megatron.py tests/python/test_safe_conversion.py
 
 # In a folder of their own because pandas stores strings differently if pyarrow is installed.
 test-tables: setup build  ## install pyarrow, DuckDB in build/tables (80 MB), test what reads runs

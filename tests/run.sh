@@ -59,6 +59,7 @@ case "$suite" in
     if stage "build, CUDA $cuda" build CUDA="$cuda"; then
       stage "demo: the sample learns in FP8 and is recorded" demo
       stage "long Python and sample tests" test-long
+      stage "clients: Megatron-Core, Lightning, accelerate, nanoGPT" test-clients
       stage "Parquet, with pyarrow and DuckDB in build/tables" test-tables
       stage "telens.paddle, in its own environment" test-paddle
       drop build-paddle

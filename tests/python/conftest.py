@@ -23,6 +23,13 @@ if PACKAGES:
     )
 
 
+def report_missing_client(package: str) -> None:
+    """Skips the test of a client that is not installed, or fails it in `make test-clients`."""
+    if os.environ.get("TELENS_CLIENTS") == "required":
+        pytest.fail(f"{package} is not installed in build/clients")
+    pytest.skip(f"{package} is not installed in build/clients: run `make test-clients`")
+
+
 @pytest.fixture(scope="session")
 def library_path() -> Path:
     """libtelens.so: TELENS_LIBRARY if set, else that of the build folder."""

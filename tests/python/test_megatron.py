@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import report_missing_client
 
 import telens
 
@@ -45,7 +46,7 @@ RESOLVED = {"0.16.1": 106, "0.19.2": 148}
 @pytest.fixture(scope="module", params=VERSIONS)
 def version(request) -> str:
     if not (VERSIONS[request.param] / "megatron").is_dir():
-        pytest.skip("Megatron-Core is not installed in build/clients: run `make test-clients`")
+        report_missing_client("Megatron-Core")
     return request.param
 
 

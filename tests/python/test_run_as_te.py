@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import report_missing_client
 
 import telens
 
@@ -441,7 +442,7 @@ def test_accelerate_te_backend_trains_in_fp8(tmp_path):
 def test_lightning_te_precision_trains_in_fp8(tmp_path):
     packages = Path(__file__).parents[2] / "build" / "clients"
     if not (packages / "lightning").is_dir():
-        pytest.skip("Lightning is not installed in build/clients: run `make test-clients`")
+        report_missing_client("Lightning")
     check_training(*run_client("lightning_client.py", tmp_path, str(packages)))
 
 
