@@ -82,8 +82,8 @@ class OddLook(TEConfigAPIMapper):
 
 STEP = 0.008  # seconds
 CHANGE = re.compile(
-    r"budget of section 'slow': its (?:estimated )?overhead was \S+% of the time of \d+ steps on this rank "
-    r"\(budget 20%\), so its features run in (all|1 of \d+) of their iterations "
+    r"budget of section 'slow': its (?:estimated )?overhead was \S+% of the time of \d+ steps on "
+    r"this rank \(budget 20%\), so its features run in (all|1 of \d+) of their iterations "
     r"\(before: (all|1 of \d+)\)"
 )
 

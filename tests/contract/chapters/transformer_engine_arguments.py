@@ -44,6 +44,12 @@ STATEMENTS = (
         "test_delayed_wgrads.py::test_the_gradient_that_waits_becomes_no_leafs_own",
     ),
     Statement(
+        "On a CPU without BF16 instructions, products of BF16 operands and BF16 attention are "
+        "computed in FP32 and rounded once. torch's own BF16 products may differ there in the "
+        "last bit *(ours)*.",
+        "test_products_without_bf16.py::test_bf16_products_are_rounded_once_from_fp32",
+    ),
+    Statement(
         "`delay_wgrad_compute`: the backward leaves weights' gradients to `backward_dw`, with the "
         "same bits, under every recipe.",
         DELAYED + "test_gradients_have_the_bits_of_those_that_the_backward_makes",
