@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 import torch
-import torch.distributed
 from torch.overrides import TorchFunctionMode
 
 from telens.pytorch.module import Module
+from telens.run_as_te.cuda_functions import Replacement, cuda_replacements
+from telens.run_as_te.gloo import FSDP, distributed_replacements, place_shards
+from telens.run_as_te.names import after_import
 
 __all__ = ["cuda_is_cpu"]
 
 _CPU = torch.device("cpu")
+_TYPE = "torch.cuda."  # how names of tensor classes begin, for example torch.cuda.FloatTensor
 
 
 @contextlib.contextmanager
@@ -26,12 +28,15 @@ def cuda_is_cpu() -> Iterator[None]:
 
     It covers ``.cuda()`` and ``.to("cuda")`` of tensors and modules, ``device=`` of functions that
     create tensors, ``torch.device`` objects, ``torch.Generator``, ``torch.autocast``, gradient
-    scalers, ``torch.load``, streams, events, and the backend ``nccl``, which becomes ``gloo``.
-    ``torch.cuda.is_available()`` stays False. It covers the calling thread.
+    scalers, ``torch.load``, streams, events, memory and random states of ``torch.cuda``, device
+    meshes, ``DistributedDataParallel``, FSDP, and the backend ``nccl``, which becomes ``gloo``.
+    ``torch.cuda.is_available()`` stays False, and ``device_count()`` is 1. It covers the calling
+    thread.
     """
     with contextlib.ExitStack() as stack:
         for owner, name, replacement in _replacements():
             stack.enter_context(mock.patch.object(owner, name, replacement))
+        stack.enter_context(after_import(FSDP, place_shards))
         stack.enter_context(_OnTheCpu())
         yield
 
@@ -39,10 +44,12 @@ def cuda_is_cpu() -> Iterator[None]:
 def _is_cuda(value: Any) -> bool:
     if isinstance(value, torch.device):
         return value.type == "cuda"
-    return isinstance(value, str) and value.partition(":")[0] == "cuda"
+    return isinstance(value, str) and (value.partition(":")[0] == "cuda" or value.startswith(_TYPE))
 
 
 def _mapped(value: Any) -> Any:
+    if isinstance(value, str) and value.startswith(_TYPE):
+        return f"torch.{value.removeprefix(_TYPE)}"
     if not _is_cuda(value):
         return value
     return "cpu" if isinstance(value, str) else _CPU
@@ -99,76 +106,12 @@ class _CpuGenerator(torch.Generator):
         return super().__new__(cls, device=_mapped_keyword("device", device))
 
 
-class _CpuEvent:
-    """Takes the time, as an event of a GPU whose stream is always done."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._seconds = 0.0
-
-    def record(self, stream: Any = None) -> None:
-        self._seconds = time.perf_counter()
-
-    def elapsed_time(self, end_event: _CpuEvent) -> float:
-        """In milliseconds."""
-        return 1000 * (end_event._seconds - self._seconds)
-
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        pass
-
-    def wait(self, stream: Any = None) -> None:
-        pass
-
-
-class _CpuStream:
-    """The order in which the CPU runs; also a context, as ``torch.cuda.stream(...)`` is."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    def __enter__(self) -> _CpuStream:
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        pass
-
-    def record_event(self, event: _CpuEvent | None = None) -> _CpuEvent:
-        event = event or _CpuEvent()
-        event.record()
-        return event
-
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        pass
-
-    def wait_event(self, event: Any) -> None:
-        pass
-
-    def wait_stream(self, stream: Any) -> None:
-        pass
-
-
 def _load(load: Callable) -> Callable:
     @functools.wraps(load)
     def call(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         # Tensors that were saved on a GPU must be loaded to another device.
         location = _CPU if map_location is None or _is_cuda(map_location) else map_location
         return load(f, location, *args, **kwargs)
-
-    return call
-
-
-def _join(init_process_group: Callable) -> Callable:
-    @functools.wraps(init_process_group)
-    def call(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(backend, str) and "nccl" in backend:
-            backend = "gloo"
-        kwargs.pop("device_id", None)
-        return init_process_group(backend, *args, **kwargs)
 
     return call
 
@@ -212,39 +155,17 @@ def _scaler(init: Callable) -> Callable:
     return call
 
 
-def _returning(make: Callable[[], Any]) -> Callable:
-    """Returns a function that accepts any arguments. It is a new one each time: torch.compile
-    identifies functions by identity.
-
-    None is the right result for waiting functions, since the CPU has no queue, and 0 for GPU
-    memory.
-    """
-    return lambda *args, **kwargs: make()
-
-
-def _replacements() -> Iterator[tuple[Any, str, Any]]:
+def _replacements() -> Iterator[Replacement]:
     """Returns (owner, name, replacement) for functions that do not pass through a
     TorchFunctionMode."""
     yield torch, "Generator", _CpuGenerator
     yield torch, "load", _load(torch.load)
-    yield torch, "set_default_device", _mapping(torch.set_default_device)
+    for name in ("set_default_device", "set_default_tensor_type"):
+        yield torch, name, _mapping(getattr(torch, name))
     yield torch.amp.autocast, "__init__", _autocast(torch.amp.autocast.__init__)
     yield torch.amp.GradScaler, "__init__", _scaler(torch.amp.GradScaler.__init__)
     yield torch.cuda.amp, "autocast", _CudaAutocast
     yield torch.cuda.amp, "GradScaler", functools.partial(torch.amp.GradScaler, "cpu")
     yield Module, "__init__", _mapping(Module.__init__)
-    if torch.distributed.is_available():
-        yield torch.distributed, "init_process_group", _join(torch.distributed.init_process_group)
-    for name in ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats"):
-        yield torch.cuda, name, _returning(lambda: None)
-    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "current_device"):
-        yield torch.cuda, name, _returning(int)
-    # The newest generation whose recipes there are: all of them run on the CPU.
-    yield torch.cuda, "get_device_capability", _returning(lambda: (10, 0))
-    yield torch.cuda, "get_device_name", _returning(lambda: "cpu")
-    yield torch.cuda, "Event", _CpuEvent
-    yield torch.cuda, "Stream", _CpuStream
-    for name in ("stream", "current_stream", "default_stream", "device"):
-        yield torch.cuda, name, _returning(_CpuStream)
-    for name in ("range_push", "range_pop", "mark"):
-        yield torch.cuda.nvtx, name, _returning(lambda: None)
+    yield from cuda_replacements()
+    yield from distributed_replacements()
