@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iomanip>
 #include <sstream>
 
 #include "core/base/error.h"
@@ -82,7 +84,39 @@ void drop_empty_entries(const char* variable) {
   }
 }
 
+bool is_python(const std::string& program) {
+  return std::filesystem::path(program).filename().string().starts_with("python");
+}
+
+// Returns the file that execvp would run, or an empty path.
+std::filesystem::path find_in_path(const std::string& program) {
+  if (program.find('/') != std::string::npos) return program;
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path == nullptr ? "" : path);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const auto file = std::filesystem::path(folder.empty() ? "." : folder) / program;
+    if (::access(file.c_str(), X_OK) == 0) return file;
+  }
+  return {};
+}
+
 }  // namespace
+
+std::string python_of_program(const std::string& program) {
+  if (is_python(program)) return program;
+  std::ifstream script(find_in_path(program));
+  std::string line;
+  if (!std::getline(script, line) || !line.starts_with("#!")) return "";
+  std::string interpreter;
+  std::string argument;
+  std::istringstream(line.substr(2)) >> interpreter >> argument;
+  // pip writes a shell script with Python as the second word if the path is too long for "#!".
+  if (interpreter == "/bin/sh" && std::getline(script, line) && line.starts_with("'''exec' ")) {
+    std::istringstream(line) >> argument >> std::quoted(interpreter);
+  }
+  if (interpreter == "/usr/bin/env") interpreter = argument;
+  return is_python(interpreter) ? interpreter : "";
+}
 
 void run_python(std::string_view command, const char* program,
                 const std::vector<std::string>& arguments, const std::string& preferred) {

@@ -1,7 +1,6 @@
 // telens run: runs a training program and records its torch models. The Python package
 // (telens.attach) starts the program.
 #include <CLI/CLI.hpp>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,19 +29,13 @@ struct RunOptions {
   std::string config, log_dir;
 };
 
-// Returns the program's own Python, which has torch, or "" if the program is not a Python.
-std::string python_of(const std::vector<std::string>& command) {
-  const std::string name = std::filesystem::path(command.front()).filename().string();
-  return name.starts_with("python") ? command.front() : "";
-}
-
 void run_training(const RunOptions& options) {
   std::vector<std::string> arguments;
   if (!options.config.empty()) arguments.push_back("--config=" + options.config);
   if (!options.log_dir.empty()) arguments.push_back("--log-dir=" + options.log_dir);
   arguments.emplace_back("--");
   arguments.insert(arguments.end(), options.command.begin(), options.command.end());
-  run_python("run", kProgram, arguments, python_of(options.command));
+  run_python("run", kProgram, arguments, python_of_program(options.command.front()));
 }
 
 }  // namespace

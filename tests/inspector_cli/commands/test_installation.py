@@ -91,3 +91,32 @@ def test_replay_prefers_named_or_adjacent_python(tree):
     named, beside = interpreter(tree / "named"), interpreter(command.parent / "python3")
     assert run(command, "replay", "dump").stdout == f"{beside} \n"
     assert run(command, "replay", "dump", TELENS_PYTHON=str(named)).stdout == f"{named} \n"
+
+
+@pytest.mark.parametrize(
+    "first_lines", ["#!{}", "#!/bin/sh\n'''exec' {}", "#!/bin/sh\n'''exec' \"{}\""]
+)
+def test_run_starts_the_python_of_a_script(tmp_path, first_lines):
+    python = interpreter(tmp_path / "env/bin/python3")
+    command = installed(tmp_path / "other/bin/telens")
+    interpreter(tmp_path / "other/bin/python3")
+    script = tmp_path / "env/bin/torchrun"
+    script.write_text(first_lines.format(python) + ' "$0" "$@"\n')
+    script.chmod(0o755)
+    assert run(command, "run", "--", script, "train.py").stdout == f"{python} \n"
+    path = f"{script.parent}:{os.environ['PATH']}"
+    assert run(command, "run", "--", "torchrun", "train.py", PATH=path).stdout == f"{python} \n"
+
+
+def test_run_starts_the_adjacent_python_for_other_programs(tmp_path):
+    command = installed(tmp_path / "env/bin/telens")
+    python = interpreter(command.parent / "python3")
+    assert run(command, "run", "--", "/bin/sh", "train.sh").stdout == f"{python} \n"
+
+
+def test_run_prefers_the_named_python_to_that_of_the_script(tmp_path):
+    command = installed(tmp_path / "env/bin/telens")
+    named, script = interpreter(tmp_path / "named"), tmp_path / "script"
+    script.write_text("#!/usr/bin/env python3\n")
+    result = run(command, "run", "--", script, TELENS_PYTHON=str(named))
+    assert result.stdout == f"{named} \n"
