@@ -39,7 +39,7 @@ DOCS_VENV := build/docs-venv
 
 .PHONY: docs help setup setup-debian setup-build command-first configure build demo test test-more \
         test-structure test-cpp test-python test-samples test-long test-package test-cuda-build \
-        test-clients test-tables test-paddle bench bench-quick benchmarks portable-dependencies \
+        test-clients test-tables test-paddle wheels wheel-libraries wheel-aarch64 test-wheels bench bench-quick benchmarks portable-dependencies \
         gpu-prebuilt gpu-check gpu-rehearsal faults fuzz fuzz-files memcheck format lint tidy asan \
         tsan tsan-quick install clean
 
@@ -137,8 +137,29 @@ test-tables: setup build  ## install pyarrow, DuckDB in build/tables (80 MB), te
 	  -r tests/tables/requirements.txt
 	@PYTHONPATH=build/tables $(PYTHON) -m pytest -q tests/tables tests/python/test_run_questions.py
 
-test-package: setup build  ## find_package(telens) and pip install
+test-package: setup build wheel-libraries  ## find_package(telens), pip install, the wheels
 	@$(PYTHON) -m pytest -q tests/package
+
+# Static libraries for the wheels, without what only tests use.
+wheel-libraries: setup-build
+	@cmake/setup/setup.sh wheels
+	@cmake/portable/build.sh --libraries dist/portable $(JOBS)
+
+wheels: wheel-libraries  ## build telens-cli and telens into dist/wheels
+	@cmake --preset wheels
+	@CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(PYTHON) packaging/build_wheels.py build-wheels
+
+# Installs Debian's cross compiler and QEMU, 300 MB.
+wheel-aarch64: wheel-libraries  ## cross-compile telens-cli for aarch64 into dist/wheels, start it in QEMU
+	@cmake/setup/setup.sh aarch64
+	@cmake/portable/build.sh --libraries --target aarch64 dist/portable-aarch64 $(JOBS)
+	@PKG_CONFIG_LIBDIR=dist/portable-aarch64/lib/pkgconfig cmake --preset aarch64
+	@CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(PYTHON) packaging/build_wheels.py build-aarch64 telens-cli \
+	  --architecture aarch64 --libraries dist/portable-aarch64
+	@qemu-aarch64-static build-aarch64/wheel/telens --version
+
+test-wheels: setup build  ## install dist/wheels into environments, one at a time; prints a table
+	@$(PYTHON) packaging/smoke_matrix.py dist/wheels
 
 test-paddle: setup build  ## telens.paddle's tests in their own environment (PaddlePaddle: 850 MB)
 	@cmake/setup/paddle.sh

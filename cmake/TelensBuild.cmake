@@ -74,13 +74,15 @@ include(TelensSources)
 # The packages that libtelens.so's sources use beside LibTorch.
 set(TELENS_LIBRARY_PACKAGES fmt::fmt PkgConfig::HWY yaml-cpp::yaml-cpp PkgConfig::PCRE2 TelensHdf5)
 
-# telens_objects(<target>): adds an object library to libtelens.so, whose options and macros it takes.
+# telens_objects(<target>): adds an object library to libtelens.so and gives it the options and macros
+# of libtelens.so.
 function(telens_objects target)
   target_link_libraries(${target} PRIVATE telens_options LibTorch::torch ${TELENS_LIBRARY_PACKAGES})
   target_compile_definitions(${target} PRIVATE $<TARGET_PROPERTY:telens,COMPILE_DEFINITIONS>
                                                AT_PER_OPERATOR_HEADERS)
   target_compile_options(${target} PRIVATE $<TARGET_PROPERTY:telens,COMPILE_OPTIONS>)
   target_sources(telens PRIVATE $<TARGET_OBJECTS:${target}>)
+  set_property(GLOBAL APPEND PROPERTY telens_object_libraries ${target})
 endfunction()
 
 # telens_use_precompiled_headers(<executable> [<library>] [TEST]): lets an executable that links the

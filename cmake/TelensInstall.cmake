@@ -34,7 +34,7 @@ set(_telens_command_dir "${CMAKE_INSTALL_BINDIR}")
 if(SKBUILD)
   set(_telens_command_dir "${SKBUILD_SCRIPTS_DIR}")
 endif()
-install(TARGETS telens_command RUNTIME DESTINATION "${_telens_command_dir}")
+install(TARGETS telens_command RUNTIME DESTINATION "${_telens_command_dir}" COMPONENT command)
 
 foreach(_folder IN LISTS _telens_header_folders)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/${_folder}/"

@@ -1,20 +1,51 @@
 #!/usr/bin/env bash
-# Builds what TELens needs besides CUDA and torch as one prefix that can be carried to a machine
-# without package registries: cmake/portable/build.sh PREFIX [JOBS]
+# Builds the libraries that TELens uses besides CUDA and torch into one relocatable prefix:
+#   cmake/portable/build.sh [--libraries] [--target aarch64] PREFIX [JOBS]
 #
-# Static, position-independent libraries with hidden symbols, from Debian's source packages (Debian's
-# own archives are not position-independent, or absent), and the Python wheels of the oracles that
-# tests compare with. Downloads go to PREFIX/../portable-sources and are kept.
+# The libraries are static and position-independent, and hide their symbols. They come from Debian's
+# source packages, because Debian's own archives are absent, not position-independent, or depend on
+# many other libraries. Wheels and machines without package registries use them.
+#
+# --libraries       only the libraries; otherwise also GoogleTest and the Python packages that tests
+#                   compare with
+# --target aarch64  cross-compiles; needs the packages in cmake/setup/debian-aarch64-packages.txt
+#
+# Downloads are kept in PREFIX/../portable-sources.
 set -euo pipefail
+libraries_only=
+target=
+while [[ ${1:-} == --* ]]; do
+  case $1 in
+    --libraries) libraries_only=1 ;;
+    --target) target=$2 && shift ;;
+    *) echo "$0 $1: expected --libraries or --target aarch64" >&2 && exit 2 ;;
+  esac
+  shift
+done
+[[ $target =~ ^(aarch64)?$ ]] || { echo "$0 --target $target: expected aarch64" >&2; exit 2; }
 prefix=$(mkdir -p "$1" && cd "$1" && pwd)
 jobs=${2:-$(nproc)}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 sources=$(mkdir -p "$prefix/../portable-sources" && cd "$prefix/../portable-sources" && pwd)
+builds=$sources/build-$(basename "$prefix")
 python=${PYTHON:-python3}
 max_megabytes=60
+# Assertions name their sources without the folder of this machine.
+relative=-ffile-prefix-map=$sources=.
 
-# download PACKAGE: Debian's source of a package, unpacked to $sources/PACKAGE. Sources come from
-# where the machine takes its packages, through a configuration of its own.
+cmake_options=()
+tools=
+if [ -n "$target" ]; then
+  tools=$target-linux-gnu-
+  cmake_options+=(-DCMAKE_TOOLCHAIN_FILE="$here/$target.cmake")
+  export CHOST=${tools%-}
+fi
+if command -v ccache >/dev/null; then
+  cmake_options+=(-DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+fi
+
+# Makes apt-get download sources from the repositories of this machine. Its lists are kept apart from
+# the system's, so that this needs no root.
 apt_options=()
 prepare_apt() {
   local file own=$sources/apt
@@ -29,7 +60,8 @@ prepare_apt() {
     -o "Dir::State::Lists=$sources/lists" -o APT::Sandbox::User=root)
   apt-get "${apt_options[@]}" -qq update
 }
-# The newest version that can be had: a mirror may list a security update and not hold it.
+# fetch PACKAGE: downloads and unpacks the newest version. Older versions follow if the repository
+# lists a version that it does not have.
 fetch() {
   local version
   while read -r version; do
@@ -39,71 +71,88 @@ fetch() {
     return
   done < <(apt-cache "${apt_options[@]}" showsrc --only-source "$1" | sed -n 's/^Version: //p' |
     sort -urV)
-  echo "no source of the Debian package $1: none of the versions that apt lists could be fetched" >&2
+  echo "apt cannot fetch the source of the Debian package $1 in any listed version" >&2
   return 1
 }
+# download PACKAGE: unpacks the source to $sources/PACKAGE and installs its license.
 download() {
-  [ -d "$sources/$1" ] && return
-  [ ${#apt_options[@]} -gt 0 ] || prepare_apt
-  rm -rf "$sources/$1.partial" "$sources/$1"_*.dsc
-  fetch "$1"
+  if [ ! -d "$sources/$1" ]; then
+    [ ${#apt_options[@]} -gt 0 ] || prepare_apt
+    rm -rf "$sources/$1.partial" "$sources/$1"_*.dsc
+    fetch "$1"
+  fi
+  install -D -m 644 "$sources/$1/debian/copyright" "$prefix/share/licenses/$1.txt"
 }
 
-# build PACKAGE [CMAKE OPTION...]: unless it is installed already. Hidden by plain flags: projects that
-# ask for an old CMake ignore its presets of visibility in static libraries (CMP0063).
+# build PACKAGE [CMAKE OPTION...]: does nothing if the package is installed. Plain flags hide the
+# symbols: CMake ignores its own visibility settings in static libraries of projects that require an
+# old CMake (CMP0063).
 build() {
   local package=$1 stamp=$prefix/.built/$1
   shift
   [ -e "$stamp" ] && return
   download "$package"
   echo "== $package"
-  mkdir -p "$sources/build-$package"
-  # From the build folder: HDF5's checks look there for files that they write where they run.
-  cd "$sources/build-$package"
+  mkdir -p "$builds/$package"
+  # Runs in the build folder: HDF5's checks read files that they write to the current folder.
+  cd "$builds/$package"
   cmake -S "$sources/$package" -B . -G Ninja \
     -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_INSTALL_LIBDIR=lib \
     -DCMAKE_PREFIX_PATH="$prefix" -DBUILD_SHARED_LIBS=OFF -DCMAKE_POSITION_INDEPENDENT_CODE=ON \
-    -DCMAKE_C_FLAGS=-fvisibility=hidden \
-    -DCMAKE_CXX_FLAGS="-fvisibility=hidden -fvisibility-inlines-hidden ${cxx_flags:-}" \
-    -DBUILD_TESTING=OFF "$@" >"$sources/$package.log"
-  cmake --build . --parallel "$jobs" --target install >>"$sources/$package.log"
+    -DCMAKE_C_FLAGS="-fvisibility=hidden $relative" \
+    -DCMAKE_CXX_FLAGS="-fvisibility=hidden -fvisibility-inlines-hidden $relative ${cxx_flags:-}" \
+    -DBUILD_TESTING=OFF "${cmake_options[@]}" "$@" >"$builds/$package.log"
+  cmake --build . --parallel "$jobs" >>"$builds/$package.log"
+  cmake --install . --prefix "$prefix" >>"$builds/$package.log"
   cd "$here"
   mkdir -p "$prefix/.built" && touch "$stamp"
 }
 
-# Debian's zlib lacks the Windows files that its CMake script names.
-if [ ! -e "$prefix/.built/zlib" ]; then
+# zlib's CMake script names Windows files that Debian's source lacks, so its configure script builds it.
+build_zlib() {
+  [ -e "$prefix/.built/zlib" ] && return
   download zlib
   echo "== zlib"
-  (cd "$sources/zlib" && CFLAGS="-O2 -fPIC -fvisibility=hidden" ./configure --static \
-    --prefix="$prefix" && make -s -j "$jobs" install) >"$sources/zlib.log"
+  mkdir -p "$builds"
+  rm -rf "$builds/zlib"
+  cp -a "$sources/zlib" "$builds/zlib"
+  (cd "$builds/zlib" && CFLAGS="-O2 -fPIC -fvisibility=hidden $relative" ./configure --static \
+    --prefix="$prefix" && make -s -j "$jobs" install) >"$builds/zlib.log"
   mkdir -p "$prefix/.built" && touch "$prefix/.built/zlib"
-fi
+}
+
+build_zlib
 build fmtlib -DFMT_TEST=OFF -DFMT_DOC=OFF
-# Whose own CMake script asks for visible symbols.
+# yaml-cpp's CMake script asks for visible symbols.
 cxx_flags=-UYAML_CPP_USE_VISIBILITY build yaml-cpp -DYAML_CPP_BUILD_TESTS=OFF -DYAML_CPP_BUILD_TOOLS=OFF
 build pcre2 -DPCRE2_BUILD_TESTS=OFF -DPCRE2_BUILD_PCRE2GREP=OFF
 build cli11 -DCLI11_BUILD_TESTS=OFF -DCLI11_BUILD_EXAMPLES=OFF -DCLI11_BUILD_DOCS=OFF
 build nlohmann-json3 -DJSON_BuildTests=OFF
-# As a header. What it serves goes to the same machine: no TLS, nothing compressed.
+# As a header. The server talks to the same machine, so it needs neither TLS nor compression.
 build cpp-httplib -DHTTPLIB_COMPILE=OFF -DHTTPLIB_USE_OPENSSL_IF_AVAILABLE=OFF \
   -DHTTPLIB_USE_ZLIB_IF_AVAILABLE=OFF -DHTTPLIB_USE_BROTLI_IF_AVAILABLE=OFF
-# What the command's pages contain, which is not compiled.
+# The command's pages contain this script.
 install -D -m 644 -t "$prefix/share/javascript/chart.js" /usr/share/javascript/chart.js/chart.min.js
-# Not its sorting algorithms, which take minutes to compile and which nobody here calls.
+install -D -m 644 /usr/share/doc/libjs-chart.js/copyright "$prefix/share/licenses/chart.js.txt"
+# Without its sorting algorithms, which take minutes to compile and which TELens does not call.
 build highway -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_TESTS=OFF -DHWY_ENABLE_CONTRIB=OFF
-# Its elementary functions are headers, which belong to no library.
+# Highway's elementary functions are headers, which belong to no library.
 download highway
 install -D -m 644 -t "$prefix/include/hwy/contrib/math" "$sources"/highway/hwy/contrib/math/*-inl.h
-build googletest
-# The C library alone: no command-line tools, no Fortran, no parallel HDF5.
-build hdf5 -DHDF5_BUILD_CPP_LIB=OFF -DHDF5_BUILD_HL_LIB=OFF -DHDF5_BUILD_FORTRAN=OFF \
+[ -n "$libraries_only" ] || build googletest
+# Only the C library: no command-line tools, no Fortran, no parallel HDF5. Its code contains the prefix of
+# the configuration.
+build hdf5 -DCMAKE_INSTALL_PREFIX=/usr -DHDF5_BUILD_CPP_LIB=OFF -DHDF5_BUILD_HL_LIB=OFF -DHDF5_BUILD_FORTRAN=OFF \
   -DHDF5_BUILD_TOOLS=OFF -DHDF5_BUILD_EXAMPLES=OFF -DHDF5_ENABLE_Z_LIB_SUPPORT=ON \
   -DHDF5_EXTERNALLY_CONFIGURED=OFF
 
+# A static program contains parts of the C library and of the compiler's libraries.
+install -D -m 644 /usr/share/doc/libc6/copyright "$prefix/share/licenses/glibc.txt"
+install -D -m 644 /usr/share/doc/libgcc-s1/copyright "$prefix/share/licenses/gcc.txt"
+
 # Wheels for the Python of the machines with GPUs.
 wheels=$prefix/wheels
-if [ ! -e "$prefix/.built/wheels" ]; then
+if [ -z "$libraries_only" ] && [ ! -e "$prefix/.built/wheels" ]; then
   mkdir -p "$wheels"
   while read -r requirement; do
     [ -n "$requirement" ] || continue
@@ -114,28 +163,30 @@ if [ ! -e "$prefix/.built/wheels" ]; then
   touch "$prefix/.built/wheels"
 fi
 
-# What goes into libtelens.so must be position-independent, and must not offer its symbols to others:
-# h5py brings another HDF5 into the same process. Tried by linking all of it into a shared library.
+# libtelens.so links these archives: they must be position-independent, and must hide their symbols,
+# because h5py loads another HDF5 into the same process. Links all of them into a shared library to
+# check both.
 archives=$(ls "$prefix"/lib/*.a | grep -Ev '/lib(gtest|gmock)')
-"${CXX:-g++}" -shared -o "$sources/everything.so" -Wl,-z,text -Wl,--whole-archive $archives \
+everything=$builds/everything.so
+"${CXX:-${tools}g++}" -shared -o "$everything" -Wl,-z,text -Wl,--whole-archive $archives \
   -Wl,--no-whole-archive -ldl -lpthread
 # Weak symbols are templates of the standard library, which every program has.
-visible=$(nm -D --defined-only "$sources/everything.so" | awk '$2 ~ /^[TDBRi]$/ {print $3}')
+visible=$("${tools}nm" -D --defined-only "$everything" | awk '$2 ~ /^[TDBRi]$/ {print $3}')
 if [ -n "$visible" ]; then
   echo "symbols that should be hidden, in $prefix/lib:" $(head -5 <<<"$visible") >&2
   exit 1
 fi
 
-# HDF5's own description of itself names the folder, and nobody here reads it.
-rm -rf "$prefix"/share/{doc,man} "$prefix"/bin "$prefix"/share/cmake/hdf5* "$prefix"/lib/libhdf5.settings
-# Nothing may name the folder: what is carried is found from where it lies.
+# HDF5's description of itself names the prefix, and TELens does not read it.
+rm -rf "$prefix"/share/{doc,man} "$prefix"/bin "$prefix"/share/cmake/hdf5* \
+  "$prefix"/lib/{libhdf5.settings,pkgconfig/hdf5*.pc}
+# The prefix is relocatable: no text file may name it.
 find "$prefix" -name '*.pc' -exec sed -i "s|$prefix|\${pcfiledir}/../..|g" {} +
 if grep -rIlF --exclude-dir=wheels "$prefix" "$prefix"; then
   echo "these files name $prefix and would not be found elsewhere" >&2
   exit 1
 fi
 
-# Nothing larger than can be carried.
 megabytes=$(du -sm "$prefix" | cut -f1)
 echo "$prefix: $megabytes MB"
 if [ "$megabytes" -gt "$max_megabytes" ]; then

@@ -2,8 +2,11 @@
 # Installs what TELens needs and the machine lacks: Debian packages through apt, Python packages
 # into .venv. A second run finds everything in place and does nothing.
 #
-# setup.sh [build|debian]: `build`: only what building and using it needs, without that of tests and
-# checks. `debian`: of that the Debian packages alone, with which the command can be compiled.
+# setup.sh [build|debian|wheels|aarch64]
+#   build    only what building and using TELens needs, without the packages of tests and checks
+#   debian   of these only the Debian packages, which are enough to compile the command
+#   wheels   what unpacks the sources of the libraries in wheels
+#   aarch64  Debian's cross compiler for aarch64, and QEMU
 #
 # Environment: TELENS_PYTHON  the interpreter of .venv; default: the system's, not one that a
 #                             version manager has put first in PATH.
@@ -16,8 +19,10 @@ lists=(packages test-packages)
 case "${1:-}" in
   '') ;;
   build | debian) lists=(packages) ;;
+  wheels) lists=(wheel-packages) ;;
+  aarch64) lists=(aarch64-packages) ;;
   *)
-    printf 'error: setup.sh %s: expected nothing, build or debian\n' "$1" >&2
+    printf 'error: setup.sh %s: expected nothing, build, debian, wheels or aarch64\n' "$1" >&2
     exit 2
     ;;
 esac
@@ -154,4 +159,4 @@ if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
 else
   check_other_system
 fi
-[ "${1:-}" = debian ] || install_python_packages
+[[ ${1:-} =~ ^(debian|wheels|aarch64)$ ]] || install_python_packages

@@ -141,6 +141,16 @@ def test_debian_packages_can_be_installed_separately(debian):
     assert debian.calls() == BY_UV
 
 
+@pytest.mark.parametrize(
+    ("part", "packages"),
+    [("wheels", ["dpkg-dev"]), ("aarch64", ["g++-aarch64-linux-gnu", "qemu-user-static"])],
+)
+def test_packages_for_wheels_come_without_the_others(debian, part, packages):
+    assert debian.run(part).returncode == 0
+    assert debian.calls() == ["apt-get update", "apt-get install"]
+    assert (debian.root / "installed").read_text().split() == packages
+
+
 def test_a_build_after_the_tests_asks_for_both_lists(debian):
     debian.run()
     debian.calls()
@@ -153,7 +163,7 @@ def test_a_build_after_the_tests_asks_for_both_lists(debian):
 def test_an_unknown_part_is_refused(debian):
     done = debian.run("biuld")
     assert done.returncode == 2
-    assert "setup.sh biuld: expected nothing, build or debian" in done.stderr
+    assert "setup.sh biuld: expected nothing, build, debian, wheels or aarch64" in done.stderr
     assert debian.calls() == []
 
 

@@ -1,0 +1,73 @@
+# The files of the wheels that this machine's libraries must not be linked to (packaging/).
+#
+# TELENS_WHEEL_LIBRARIES is a prefix with static libraries, built by cmake/portable/build.sh. The
+# targets link the objects of the ordinary targets again, so only one source is compiled twice:
+#
+#   telens_wheel_command   wheel/telens: needs no shared library, not even the C library
+#   telens_wheel_library   wheel/libtelens.so: needs LibTorch and the C and C++ libraries
+#   telens_wheel_module    wheel/_C.so: also needs libtelens.so
+set(TELENS_WHEEL_LIBRARIES "" CACHE PATH "Static libraries for wheels, from cmake/portable/build.sh")
+if(NOT TELENS_WHEEL_LIBRARIES)
+  return()
+endif()
+
+set(_telens_archives)
+foreach(_name IN ITEMS yaml-cpp fmt pcre2-8 hdf5 z)
+  find_library(TELENS_WHEEL_${_name} NAMES lib${_name}.a PATHS "${TELENS_WHEEL_LIBRARIES}/lib"
+               NO_DEFAULT_PATH NO_CMAKE_FIND_ROOT_PATH REQUIRED)
+  list(APPEND _telens_archives "${TELENS_WHEEL_${_name}}")
+endforeach()
+
+# The objects were compiled with the headers that CMake found. Headers of another version fit other
+# archives.
+file(STRINGS "${TELENS_HDF5_INCLUDE_DIR}/H5public.h" _telens_hdf5 REGEX "H5_VERS_INFO")
+file(STRINGS "${TELENS_WHEEL_LIBRARIES}/include/H5public.h" _telens_wheel_hdf5 REGEX "H5_VERS_INFO")
+if(NOT _telens_hdf5 STREQUAL _telens_wheel_hdf5)
+  message(FATAL_ERROR "${TELENS_HDF5_INCLUDE_DIR}/H5public.h and ${TELENS_WHEEL_LIBRARIES}/include/"
+                      "H5public.h are of different versions; build the libraries again with "
+                      "cmake/portable/build.sh")
+endif()
+
+# Debian compiles cpp-httplib into a shared library; the prefix has it as a header. These objects come
+# before the archive with the ordinary ones.
+add_library(telens_wheel_server OBJECT EXCLUDE_FROM_ALL
+            "${PROJECT_SOURCE_DIR}/inspector_cli/serve/loopback_server.cpp")
+target_include_directories(telens_wheel_server SYSTEM BEFORE PRIVATE "${TELENS_WHEEL_LIBRARIES}/include")
+target_link_libraries(telens_wheel_server PRIVATE telens_inspector)
+
+# -static-pie: position-independent as Debian's programs are. The linker warns of getaddrinfo, which only
+# looks up addresses in digits here, and of dlopen, which no_dlopen.cpp replaces.
+add_executable(telens_wheel_command EXCLUDE_FROM_ALL $<TARGET_OBJECTS:telens_command>
+                                                     $<TARGET_OBJECTS:telens_wheel_server>
+                                                     cmake/portable/no_dlopen.cpp)
+set_target_properties(telens_wheel_command PROPERTIES OUTPUT_NAME telens LINKER_LANGUAGE CXX
+                      RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/wheel")
+target_link_options(telens_wheel_command PRIVATE -static-pie)
+target_link_libraries(telens_wheel_command PRIVATE
+                      $<TARGET_FILE:telens_cli> $<TARGET_FILE:telens_inspector>
+                      $<TARGET_FILE:telens_base> ${_telens_archives})
+add_dependencies(telens_wheel_command telens_cli telens_inspector telens_base)
+
+if(TELENS_PYTHON AND NOT TELENS_WITH_CUDA)
+  # A package finds LibTorch next to itself: site-packages/telens/lib and site-packages/torch/lib.
+  get_property(_telens_objects GLOBAL PROPERTY telens_object_libraries)
+  list(TRANSFORM _telens_objects REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>")
+  add_library(telens_wheel_library SHARED EXCLUDE_FROM_ALL $<TARGET_OBJECTS:telens> ${_telens_objects})
+  set_target_properties(telens_wheel_library PROPERTIES OUTPUT_NAME telens LINKER_LANGUAGE CXX
+                        LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/wheel"
+                        BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/../../torch/lib")
+  target_link_libraries(telens_wheel_library PRIVATE
+                        telens_options LibTorch::torch
+                        -Wl,--whole-archive $<TARGET_FILE:telens_base> -Wl,--no-whole-archive
+                        "${TELENS_WHEEL_LIBRARIES}/lib/libhwy.a" ${_telens_archives})
+  add_dependencies(telens_wheel_library telens_base)
+
+  get_target_property(_telens_suffix telens_python SUFFIX)
+  add_library(telens_wheel_module MODULE EXCLUDE_FROM_ALL $<TARGET_OBJECTS:telens_python>)
+  set_target_properties(telens_wheel_module PROPERTIES OUTPUT_NAME _C PREFIX ""
+                        SUFFIX "${_telens_suffix}" LINKER_LANGUAGE CXX
+                        LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/wheel"
+                        BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/lib")
+  target_link_libraries(telens_wheel_module PRIVATE telens_wheel_library telens_options
+                        LibTorch::python)
+endif()

@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""Makes the wheels from a build folder; compiles only what the folder lacks.
+
+    packaging/build_wheels.py build --libraries dist/portable [telens-cli] [telens]
+
+telens-cli   the command `telens` as one static program; any Linux, any Python, no torch
+telens       the Python package and libtelens.so, for the Python and torch of the build
+
+Debug information goes to the folder `debug` next to the wheels.
+"""
+
+import argparse
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from elf import Binutils
+from wheel_file import Metadata, Wheel
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[1]
+NATIVE = platform.machine()
+# The oldest glibc for which torch's own wheels are built. A static program needs none, and also runs
+# on systems with musl.
+CLI_PLATFORM = "manylinux_2_28_{0}.musllinux_1_2_{0}"
+MAX_MEGABYTES = {"telens-cli": 6, "telens": 8}
+# Libraries that torch's wheel or every Linux with glibc has.
+PRESENT = re.compile(
+    r"(libtelens|libtorch(_cpu|_python)?|libc10|libgomp(-\w+)?|libstdc\+\+|libgcc_s|libm|libc|ld-linux-.*)"
+    r"\.so(\.\d+)*"
+)
+
+
+class PackagingError(RuntimeError):
+    """A wheel that would not work elsewhere, or a build folder that cannot make one."""
+
+
+def version() -> str:
+    text = (ROOT / "CMakeLists.txt").read_text()
+    return re.search(r"project\(telens VERSION ([\d.]+)", text).group(1)
+
+
+def licenses(libraries: Path, names: list[str]) -> dict[str, str]:
+    """Returns the license texts of the libraries that a wheel contains."""
+    texts = {}
+    for name in names:
+        file = libraries / "share/licenses" / f"{name}.txt"
+        if not file.exists():
+            raise PackagingError(
+                f"no {file}: build the libraries again with cmake/portable/build.sh --libraries"
+            )
+        texts[f"third_party/{name}.txt"] = file.read_text(errors="replace")
+    return texts
+
+
+def metadata(pyproject: Path, readme: Path, dependencies: list[str], texts: dict[str, str]):
+    project = tomllib.loads(pyproject.read_text())["project"]
+    return Metadata(project, version(), readme.read_text(), dependencies, texts)
+
+
+def build_targets(build: Path, libraries: Path, *targets: str) -> None:
+    subprocess.run(
+        ["cmake", f"-DTELENS_WHEEL_LIBRARIES={libraries}", str(build)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    subprocess.run(["cmake", "--build", str(build), "--target", *targets], check=True)
+
+
+def make_cli(build: Path, libraries: Path, out: Path, architecture: str) -> Path:
+    build_targets(build, libraries, "telens_wheel_command")
+    tools = Binutils(architecture, NATIVE)
+    program = build / "wheel/telens"
+    if tools.needed(program) or tools.interpreter(program):
+        raise PackagingError(f"{program} is not static: it needs {tools.needed(program)}")
+    contained = ["zlib", "fmtlib", "yaml-cpp", "pcre2", "cli11", "nlohmann-json3", "cpp-httplib"]
+    contained += ["chart.js", "hdf5", "glibc", "gcc"]
+    folder = ROOT / "packaging/cli"
+    about = metadata(
+        folder / "pyproject.toml", folder / "README.md", [], licenses(libraries, contained)
+    )
+    wheel = Wheel(about, f"py3-none-{CLI_PLATFORM.format(architecture)}")
+    with tempfile.TemporaryDirectory() as scratch:
+        stripped = Path(scratch, "telens")
+        debug = out / "debug" / f"telens-cli-{about.version}-{architecture}.debug"
+        tools.strip(program, stripped, debug)
+        wheel.add_script(stripped)
+        return wheel.write(out)
+
+
+def glibc_tag(tools: Binutils, files: list[Path], architecture: str) -> str:
+    """Returns the platform tag of the files, after a check that other machines have what they need."""
+    for file in files:
+        missing = [name for name in tools.needed(file) if not PRESENT.fullmatch(name)]
+        if missing:
+            raise PackagingError(f"{file} needs libraries that other machines lack: {missing}")
+    major, minor = max(tools.highest_version(file, "GLIBC") for file in files)[:2]
+    return f"manylinux_{major}_{minor}_{architecture}"
+
+
+def make_telens(build: Path, libraries: Path, out: Path, architecture: str) -> Path:
+    if "TELENS_CUDA:STRING=OFF" not in (build / "CMakeCache.txt").read_text():
+        raise PackagingError(f"{build} has CUDA kernels; configure it with -DTELENS_CUDA=OFF")
+    # lib/libtelens.so: the name telens also stands for the program.
+    targets = ["lib/libtelens.so", "telens_python", "telens_command"]
+    build_targets(build, libraries, *targets, "telens_wheel_library", "telens_wheel_module")
+    tools = Binutils(architecture, NATIVE)
+    (module,) = (build / "wheel").glob("_C.*.so")
+    library = build / "wheel/libtelens.so"
+    python = re.search(r"cpython-(\d+)", module.name).group(1)
+    facts = (build / "python/telens/_build.py").read_text()
+    torch = re.search(r'TORCH_VERSION = "(\d+\.\d+)', facts).group(1)
+
+    pyproject = ROOT / "pyproject.toml"
+    project = tomllib.loads(pyproject.read_text())["project"]
+    dependencies = [each for each in project["dependencies"] if not each.startswith("torch")]
+    dependencies += [f"torch=={torch}.*", f"telens-cli=={version()}"]
+    contained = ["zlib", "fmtlib", "yaml-cpp", "pcre2", "nlohmann-json3", "highway", "hdf5"]
+    about = metadata(pyproject, ROOT / "README.md", dependencies, licenses(libraries, contained))
+    tag = glibc_tag(tools, [module, library], architecture)
+    wheel = Wheel(about, f"cp{python}-cp{python}-{tag}")
+
+    wheel.add_folder("telens", ROOT / "python/telens", skip=["__pycache__", "_build.py.in"])
+    wheel.files["telens/_build.py"] = facts.encode()
+    with tempfile.TemporaryDirectory() as scratch:
+        prefix = Path(scratch, "prefix")
+        subprocess.run(
+            ["cmake", "--install", str(build), "--prefix", str(prefix)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        wheel.add_folder("telens/include", prefix / "include")
+        wheel.add_folder("telens/lib/cmake", prefix / "lib/cmake")
+        for file, path in (module, "telens"), (library, "telens/lib"):
+            stripped = Path(scratch, file.name)
+            name = f"telens-{about.version}-{file.name.split('.')[0]}-{architecture}.debug"
+            tools.strip(file, stripped, out / "debug" / name)
+            wheel.add(f"{path}/{file.name}", stripped)
+    return wheel.write(out)
+
+
+MAKERS = {"telens-cli": make_cli, "telens": make_telens}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("build", type=Path, help="a configured build folder")
+    parser.add_argument("packages", nargs="*", choices=[[], *MAKERS], help="default: all")
+    parser.add_argument("--libraries", type=Path, default=ROOT / "dist/portable")
+    parser.add_argument("--out", type=Path, default=ROOT / "dist/wheels")
+    parser.add_argument("--architecture", default=NATIVE)
+    options = parser.parse_args()
+    too_large = False
+    for package in options.packages or MAKERS:
+        path = MAKERS[package](
+            options.build.resolve(),
+            options.libraries.resolve(),
+            options.out.resolve(),
+            options.architecture,
+        )
+        size = path.stat().st_size
+        limit = MAX_MEGABYTES[package] * 1_000_000
+        too_large |= size > limit
+        print(f"{size / 1e6:6.2f} MB of {limit / 1e6:.0f}  {path.name}", flush=True)
+    if too_large:
+        print("a wheel is larger than its limit", file=sys.stderr)
+    return int(too_large)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (PackagingError, subprocess.CalledProcessError) as error:
+        print(f"build_wheels.py: {error}", file=sys.stderr)
+        sys.exit(1)

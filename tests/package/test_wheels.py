@@ -1,0 +1,295 @@
+"""The wheels of the objects in build/: their contents, and environments that install them."""
+
+import email
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+from programs import BUILD, run
+
+ROOT = Path(__file__).parents[2]
+VERSION = re.search(r"project\(telens VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
+# A build and its training on a busy machine.
+pytestmark = pytest.mark.timeout(1800)
+
+
+def has_cuda(build: Path) -> bool:
+    """Whether a build folder is configured with CUDA kernels, which the wheels do not contain."""
+    cache = build / "CMakeCache.txt"
+    return cache.exists() and "TELENS_CUDA:STRING=OFF" not in cache.read_text()
+
+
+cpu_build = pytest.mark.skipif(
+    has_cuda(BUILD), reason="build/ has CUDA kernels; `make build CUDA=OFF` packs telens"
+)
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory) -> dict[str, Path]:
+    """Returns the wheels by the name of their distribution."""
+    out = tmp_path_factory.mktemp("wheels")
+    packages = ["telens-cli"] if has_cuda(BUILD) else ["telens-cli", "telens"]
+    run(sys.executable, ROOT / "packaging/build_wheels.py", BUILD, *packages, "--out", out)
+    return {path.name.split("-")[0].replace("_", "-"): path for path in out.glob("*.whl")}
+
+
+def metadata(wheel: Path) -> email.message.Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
+        return email.message_from_bytes(archive.read(name))
+
+
+@pytest.fixture(scope="module")
+def program(wheels, tmp_path_factory) -> Path:
+    """Returns the program of telens-cli, unpacked."""
+    folder = tmp_path_factory.mktemp("program")
+    with zipfile.ZipFile(wheels["telens-cli"]) as archive:
+        (name,) = (each for each in archive.namelist() if each.endswith("/scripts/telens"))
+        path = Path(archive.extract(name, folder))
+    path.chmod(0o755)
+    return path
+
+
+def bare_environment(folder: Path) -> Path:
+    """Creates an environment without packages, not even pip. Returns its Python."""
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
+    return folder / "bin/python"
+
+
+def install(python: Path, *arguments: object) -> None:
+    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--no-index")
+    run(*pip, *arguments, env=os.environ | {"PYTHONPATH": ""})
+
+
+@pytest.fixture(scope="module")
+def bare(wheels, tmp_path_factory) -> Path:
+    """Returns the Python of an environment that has only telens-cli."""
+    python = bare_environment(tmp_path_factory.mktemp("bare"))
+    install(python, wheels["telens-cli"])
+    return python
+
+
+@pytest.fixture(scope="module")
+def environment(wheels, tmp_path_factory) -> Path:
+    """Returns the Python of an environment with both wheels and the torch of this Python."""
+    folder = tmp_path_factory.mktemp("environment")
+    python = bare_environment(folder)
+    packages = sysconfig.get_paths(vars={"base": str(folder)})["purelib"]
+    Path(packages, "outer.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    # pip resolves the requirements: torch and the others are found through outer.pth.
+    install(
+        python,
+        "--find-links",
+        wheels["telens"].parent,
+        "--ignore-installed",
+        "--no-deps",
+        "telens-cli",
+    )
+    install(python, "--find-links", wheels["telens"].parent, "telens")
+    return python
+
+
+def in_environment(python: Path, *command: object, **options) -> str:
+    """Runs a command without this process's Python path."""
+    inherited = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TELENS_PYTHON")}
+    return run(*command, env=inherited | {"OMP_NUM_THREADS": "1"}, **options)
+
+
+@pytest.fixture(scope="module")
+def stored_run(tmp_path_factory) -> Path:
+    """Returns a folder with the log_dir `stored`."""
+    folder = tmp_path_factory.mktemp("stored")
+    run(BUILD / "tests/write_run", folder / "stored", "run", "40", "0")
+    return folder
+
+
+# What a laptop without torch does with a run of a cluster, and the exit codes.
+READING = [
+    (("info", "stored"), 0),
+    (("stats", "stored"), 0),
+    (("stats", "stored", "--format", "json"), 0),
+    (("diagnose", "stored"), 1),
+    (("plot", "stored"), 0),
+]
+
+
+def output(command: object, arguments: tuple[str, ...], folder: Path, *prefix: object) -> tuple:
+    line = [*map(str, prefix), str(command), *arguments]
+    done = subprocess.run(line, cwd=folder, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+# ---- telens-cli
+
+
+def test_cli_wheel_is_named_for_any_python_and_glibc_2_28(wheels):
+    expected = f"telens_cli-{VERSION}-py3-none-manylinux_2_28_x86_64.musllinux_1_2_x86_64.whl"
+    assert wheels["telens-cli"].name == expected
+
+
+def test_cli_wheel_describes_itself(wheels):
+    described = metadata(wheels["telens-cli"])
+    assert (described["Name"], described["Version"]) == ("telens-cli", VERSION)
+    assert described["Requires-Dist"] is None
+    assert "telens diagnose logs" in described.get_payload()
+    with zipfile.ZipFile(wheels["telens-cli"]) as archive:
+        folder = f"telens_cli-{VERSION}.dist-info/licenses/"
+        texts = {name: archive.read(folder + name) for name in described.get_all("License-File")}
+    assert b"The HDF Group" in texts["third_party/hdf5.txt"]
+    assert all(texts.values())
+
+
+def test_cli_program_needs_no_shared_library(program):
+    assert "NEEDED" not in run("readelf", "-dW", program)
+    assert "INTERP" not in run("readelf", "-lW", program)
+
+
+def test_cli_program_is_stripped_and_names_its_debug_file(program, wheels):
+    sections = run("readelf", "-SW", program)
+    assert ".symtab" not in sections
+    assert ".debug_info" not in sections
+    debug = wheels["telens-cli"].parent / "debug" / f"telens-cli-{VERSION}-x86_64.debug"
+    assert debug.name.encode() + b"\0" in program.read_bytes()
+    assert ".symtab" in run("readelf", "-SW", debug)
+
+
+def test_auditwheel_accepts_the_cli_wheel_on_older_systems(wheels):
+    shown = run(sys.executable, "-m", "auditwheel", "show", wheels["telens-cli"])
+    assert "manylinux_2_5_x86_64" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(("arguments", "code"), READING)
+def test_bare_environment_reads_a_run(bare, stored_run, arguments, code):
+    expected = output(BUILD / "bin/telens", arguments, stored_run)
+    assert expected[0] == code
+    assert output(bare.parent / "telens", arguments, stored_run) == expected
+
+
+def test_bare_environment_writes_the_same_report(bare, stored_run, tmp_path):
+    pages = [tmp_path / "one.html", tmp_path / "other.html"]
+    for command, page in zip((BUILD / "bin/telens", bare.parent / "telens"), pages, strict=True):
+        run(command, "report", "stored", "--out", page, cwd=stored_run)
+    assert pages[0].read_bytes() == pages[1].read_bytes()
+
+
+def test_bare_environment_has_no_torch(bare, tmp_path):
+    program = "import importlib.util as u; print(u.find_spec('torch'), u.find_spec('telens'))"
+    assert in_environment(bare, bare, "-c", program, cwd=tmp_path) == "None None\n"
+
+
+def change_root() -> list[str]:
+    return ["chroot"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "chroot"]
+
+
+@pytest.mark.skipif(
+    subprocess.run([*change_root(), "/", "/bin/true"], capture_output=True).returncode != 0,
+    reason="changing the root folder is not permitted here",
+)
+def test_program_runs_in_an_empty_root(program, stored_run, tmp_path):
+    shutil.copy2(program, tmp_path / "telens")
+    shutil.copytree(stored_run / "stored", tmp_path / "stored")
+    for arguments, code in READING:
+        expected = output(BUILD / "bin/telens", arguments, stored_run)
+        found = output("/telens", arguments, tmp_path, *change_root(), tmp_path)
+        assert found == expected
+        assert found[0] == code
+
+
+def test_golden_outputs_are_those_of_the_static_program(program):
+    """All golden tests of the command, with the program of the wheel."""
+    folder = ROOT / "tests/inspector_cli"
+    run(
+        *(sys.executable, folder / "golden.py"),
+        env=os.environ | {"TELENS_COMMAND": str(program)},
+        cwd=folder,
+    )
+
+
+# ---- telens
+
+
+@cpu_build
+def test_telens_wheel_requires_the_torch_it_was_built_with_and_the_command(wheels):
+    import torch
+
+    required = metadata(wheels["telens"]).get_all("Requires-Dist")
+    minor = ".".join(torch.__version__.split(".")[:2])
+    assert f"torch=={minor}.*" in required
+    assert f"telens-cli=={VERSION}" in required
+
+
+@cpu_build
+def test_telens_wheel_has_no_command_of_its_own(wheels):
+    with zipfile.ZipFile(wheels["telens"]) as archive:
+        names = archive.namelist()
+    assert not [name for name in names if "/scripts/" in name or name.endswith("bin/telens")]
+    assert "telens/lib/libtelens.so" in names
+    assert "telens/include/telens/hooks/plugin.h" in names
+    assert not [name for name in names if "__pycache__" in name]
+
+
+@cpu_build
+def test_libraries_of_the_wheel_are_found_next_to_each_other(wheels, tmp_path):
+    with zipfile.ZipFile(wheels["telens"]) as archive:
+        archive.extractall(tmp_path)
+    libraries = [*tmp_path.rglob("*.so")]
+    assert len(libraries) == 2
+    for library in libraries:
+        (path,) = re.findall(
+            r"R(?:UN)?PATH\)\s+Library \w+: \[(.*)\]", run("readelf", "-d", library)
+        )
+        assert all(each.startswith("$ORIGIN") for each in path.split(":"))
+
+
+@cpu_build
+def test_environment_finds_a_planted_fault_and_records_a_program(environment, tmp_path):
+    printed = in_environment(environment, environment, ROOT / "packaging/smoke.py", tmp_path)
+    facts = json.loads(printed.splitlines()[-1])
+    assert facts["telens"] == VERSION
+
+
+@cpu_build
+def test_kernels_of_the_wheel_compute_what_those_of_the_build_do(environment, tmp_path):
+    program = "import smoke; print(smoke.kernel_digest())"
+    digests = []
+    for python, packages in (environment, ""), (sys.executable, f":{BUILD / 'python'}"):
+        paths = f"{ROOT / 'packaging'}{packages}"
+        variables = os.environ | {"PYTHONPATH": paths}
+        digests.append(run(python, "-c", program, cwd=tmp_path, env=variables))
+    assert digests[0] == digests[1]
+
+
+@cpu_build
+def test_command_of_another_environment_records_with_the_programs_python(
+    bare, environment, tmp_path
+):
+    """telens-cli in an environment of its own, as pipx installs it."""
+    script = tmp_path / "train.py"
+    script.write_text(f"#!{environment}\nimport smoke\nexec(smoke.PLAIN_PROGRAM)\n")
+    script.chmod(0o755)
+    variables = os.environ | {"PYTHONPATH": str(ROOT / "packaging"), "OMP_NUM_THREADS": "1"}
+    for command in [str(script)], [environment, script]:
+        logs = tmp_path / f"logs{len(command)}"
+        run(bare.parent / "telens", "run", "--log-dir", logs, "--", *command, env=variables)
+        assert "cur_amax" in run(bare.parent / "telens", "stats", logs, "--stat", "cur_amax")
+
+
+@cpu_build
+def test_a_cpp_plugin_builds_against_the_wheel_and_passes_its_test(environment, tmp_path):
+    command = environment.parent / "telens"
+    told = run(command, "new-plugin", "CountLarge", "--cpp", "--dir", tmp_path)
+    package = re.search(r"-DCMAKE_PREFIX_PATH=(\S+)", told)[1]
+    build = tmp_path / "build"
+    run(
+        *("cmake", "-S", tmp_path / "count_large", "-B", build, "-G", "Ninja"),
+        *(f"-DCMAKE_PREFIX_PATH={package}", f"-DTELENS_TORCH_PYTHON={sys.executable}"),
+    )
+    run("cmake", "--build", build)
+    assert "100% tests passed" in run("ctest", "--test-dir", build, "--output-on-failure")
