@@ -50,8 +50,43 @@ def among(function: str, argument: str, value: Any, names: list[str], what: str 
     )
 
 
+def rejects_bools(function: _Function) -> _Function:
+    """Makes calls with a bool for an argument that is annotated as a number raise UsageError.
+
+    Python counts bools as integers, so a misplaced flag would be taken for 1 or 0.
+    """
+    title = function.__qualname__.removesuffix(".__init__")
+    parameters = inspect.signature(function).parameters
+    numbers = {name: _number_in(each.annotation) for name, each in parameters.items()}
+    expected = {name: number for name, number in numbers.items() if number}
+    places = {place: name for place, name in enumerate(parameters) if name in expected}
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for place, name in places.items():
+            value = args[place] if place < len(args) else kwargs.get(name)
+            if isinstance(value, bool):
+                raise refusal(title, name, expected[name], value)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _number_in(annotation: Any) -> str:
+    """Returns the kind of number that an annotation names; "" if none, or if bools are valid."""
+    written = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    kinds = {kind.strip() for kind in written.split("|")}
+    if kinds & {"bool", "Any"} or written.startswith("InitVar"):
+        return ""
+    return "a number" if "float" in kinds else "an integer" if "int" in kinds else ""
+
+
 def names_arguments(function: _Function) -> _Function:
-    """Makes calls with an unknown keyword raise TypeError that suggests the nearest argument."""
+    """Makes calls with an unknown keyword raise TypeError that suggests the nearest argument.
+
+    Also rejects bools for numbers.
+    """
+    function = rejects_bools(function)
     title = function.__qualname__.removesuffix(".__init__")
     names = [name for name in inspect.signature(function).parameters if name != "self"]
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from telens import _C
+from telens._names import rejects_bools
 from telens.debug import arguments
 
 __all__ = ["checkpoint_allowed", "findings", "on_finding"]
@@ -41,6 +42,7 @@ def on_finding(function: Listener) -> Listener:
     return function
 
 
+@rejects_bools
 def checkpoint_allowed(wait: float = 10.0) -> bool:
     """Returns whether a checkpoint saved now would be free of known problems; True without a
     session.

@@ -7,6 +7,7 @@ import logging
 from typing import Any, ClassVar
 
 from telens import _C
+from telens._names import rejects_bools
 from telens._ranks import rank
 from telens.debug import arguments
 
@@ -19,7 +20,7 @@ class BaseLogger(abc.ABC):
     accept."""
 
     @abc.abstractmethod
-    def log_scalar(self, name: str, value: float, iteration: int, **kwargs: Any) -> None:
+    def log_scalar(self, name: str, value: bool | float, iteration: int, **kwargs: Any) -> None:
         """Called in ``step()`` and ``end_debug()`` with ``<layer>_<tensor>_<statistic>``."""
 
 
@@ -33,7 +34,7 @@ class TensorboardLogger(BaseLogger):
         )
         self.tb_writer = tb_writer
 
-    def log_scalar(self, name: str, value: float, iteration: int, **kwargs: Any) -> None:
+    def log_scalar(self, name: str, value: bool | float, iteration: int, **kwargs: Any) -> None:
         if self.tb_writer is not None:
             self.tb_writer.add_scalar(name, value, iteration)
 
@@ -50,7 +51,8 @@ class MetricLogger:
     enabled_loggers: ClassVar[list[BaseLogger]] = []
 
     @staticmethod
-    def log_scalar(name: str, value: float, iteration: int, **kwargs: Any) -> None:
+    @rejects_bools
+    def log_scalar(name: str, value: bool | float, iteration: int, **kwargs: Any) -> None:
         """Logs a value to every logger of the session and the run file.
 
         A name ``<layer>_<tensor>_<statistic>`` of a tensor of the contract is recorded as that.
@@ -153,7 +155,7 @@ class FileLogger(BaseLogger):
         _C.debug.log_message(message, layer_name, arguments.level(call, level), once_per)
 
     @staticmethod
-    def log_scalar(name: str, value: float, iteration: int, **kwargs: Any) -> None:
+    def log_scalar(name: str, value: bool | float, iteration: int, **kwargs: Any) -> None:
         """Logs a value; see ``MetricLogger``."""
         MetricLogger.log_scalar(name, value, iteration, **kwargs)
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from telens import _C
+from telens._names import rejects_bools
 from telens.debug import arguments
 
 __all__ = ["watch_optimizer"]
@@ -105,6 +106,7 @@ def _harmless(call: Callable, hooks: list[Any]) -> Callable:
     return hook
 
 
+@rejects_bools
 def watch_optimizer(optimizer: torch.optim.Optimizer, every: int = 10, name: str = "") -> _Handle:
     """Records numbers about an optimizer's steps in the run, as ``debug.record`` does.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from telens import _C
+from telens._names import rejects_bools
 from telens.debug import arguments
 from telens.debug.configuration import source_of
 from telens.debug.printing import printable
@@ -67,6 +68,7 @@ class Plan:
         return "\n".join([*lines, "", *warnings, self.load["text"]])
 
 
+@rejects_bools
 def plan(
     config: str | os.PathLike | dict,
     layer_names: str | Iterable[str],

@@ -16,6 +16,7 @@ import torch
 import torch.distributed
 
 from telens import _C
+from telens._names import rejects_bools
 from telens.debug import arguments, exits, layer_names, model_state, ranks
 from telens.debug import logging as loggers
 from telens.debug.calls import LayerCalls
@@ -136,7 +137,8 @@ def initialize(
     exits.end_at_exit(end_debug)
 
 
-def step(loss: float | torch.Tensor | None = None, **scalars: float | torch.Tensor) -> None:
+@rejects_bools
+def step(loss: float | torch.Tensor | None = None, **scalars: bool | float | torch.Tensor) -> None:
     """Ends an iteration. Call it after every forward-backward. Does nothing without a session.
 
     ``scalars``: more numbers of this iteration, such as ``lr=`` and ``grad_norm=``. They are
@@ -236,7 +238,7 @@ def initialize_training_step(train_step: int) -> None:
     )
 
 
-def record(name: str, value: float | torch.Tensor) -> None:
+def record(name: str, value: bool | float | torch.Tensor) -> None:
     """Records a named number for the running iteration in the run file.
 
     The name ``"loss"`` sets the loss of the iteration, as ``step(loss=)`` does. If an iteration
@@ -292,6 +294,7 @@ def check_collective(
         _C.debug.check_collective(name, op, sent, result, group)
 
 
+@rejects_bools
 def log_message(
     msg: str,
     layer_name: str | None = None,
@@ -305,6 +308,7 @@ def log_message(
     get_logger().log_message(msg, layer_name, level, extra_cachable_args)
 
 
+@rejects_bools
 def log_tensor_stats(
     layer_name: str,
     *,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from telens import _C
-from telens._names import refusal
+from telens._names import refusal, rejects_bools
 
 __all__ = ["get_cpu_offload_context", "mark_not_offload"]
 
@@ -22,6 +22,7 @@ _LEAST_ELEMENTS = 256 * 1024
 Synchronize = Callable[..., Any]
 
 
+@rejects_bools
 def get_cpu_offload_context(
     enabled: bool = False,
     num_layers: int = 1,

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
+from telens._names import rejects_bools
 from telens.debug import sessions
 
 __all__ = ["get_reduction_params", "next_enabled_iter"]
 
 
+@rejects_bools
 def next_enabled_iter(
     start_step: int | None,
     end_step: int | None,
@@ -36,6 +38,7 @@ def next_enabled_iter(
     return enabled, min(following, default=None)
 
 
+@rejects_bools
 def get_reduction_params(
     tensor_name: str, tp_group: torch.distributed.ProcessGroup | None, tp_size: int
 ) -> tuple[bool, torch.distributed.ProcessGroup | None, bool]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from telens import _C
-from telens._names import among, refusal
+from telens._names import among, refusal, rejects_bools
 
 __all__ = [
     "RoutingMapFormat",
@@ -33,6 +33,7 @@ class RoutingMapFormat(enum.IntEnum):
     BITMAP_U8 = 1
 
 
+@rejects_bools
 def fused_topk_with_score_function(
     logits: torch.Tensor,
     topk: int,
@@ -117,6 +118,7 @@ def fused_topk_with_score_function(
     return spread, _routing_map(chosen, logits, bits)
 
 
+@rejects_bools
 def fused_compute_score_for_moe_aux_loss(
     logits: torch.Tensor,
     topk: int,
@@ -142,6 +144,7 @@ def fused_compute_score_for_moe_aux_loss(
     return _routing_map(chosen, logits, bits), scores
 
 
+@rejects_bools
 def fused_moe_aux_loss(
     probs: torch.Tensor,
     tokens_per_expert: torch.Tensor,

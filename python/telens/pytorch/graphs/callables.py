@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from telens import _C
-from telens._names import refusal
+from telens._names import refusal, rejects_bools
 from telens.common.field_types import is_integer
 from telens.common.recipe import Recipe
 from telens.pytorch.graphs.capture import CudaGraphs, capture_all, check_can_be_captured
@@ -33,6 +33,7 @@ from telens.pytorch.graphs.wgrads import WeightGradients
 __all__ = ["make_graphed_callables"]
 
 
+@rejects_bools
 def make_graphed_callables(
     modules: torch.nn.Module | tuple[torch.nn.Module, ...],
     sample_args: tuple[Any, ...],

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from telens import _C
-from telens._names import among, refusal
+from telens._names import among, refusal, rejects_bools
 from telens.common.field_types import check_sizes, is_integer
 from telens.pytorch.layers.kv_cache import (
     KVCacheManager,
@@ -57,6 +57,7 @@ class InferenceParams:
     Raises UsageError for missing or invalid sizes.
     """
 
+    @rejects_bools
     def __init__(
         self,
         max_batch_size: int,
@@ -152,6 +153,7 @@ class InferenceParams:
             )
         return number
 
+    @rejects_bools
     def allocate_memory(self, layer_number: int, device: torch.device | None = None) -> None:
         """Allocates the caches of a layer; otherwise its first step does."""
         self.cache_manager.allocate_memory(layer_number, device)
@@ -186,6 +188,7 @@ class InferenceParams:
         """The sequences' lengths before the iteration, int32 [batch]."""
         return torch.tensor([*self.sequences_pre_step.values()], dtype=torch.int32)
 
+    @rejects_bools
     def step(
         self, layer_number: int, new_k: torch.Tensor, new_v: torch.Tensor, qkv_format: str
     ) -> tuple[torch.Tensor, torch.Tensor]:

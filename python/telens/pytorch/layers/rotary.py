@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from telens import _C
-from telens._names import refusal
+from telens._names import refusal, rejects_bools
 from telens.common.field_types import check_sizes
 
 __all__ = ["RotaryPositionEmbedding"]
@@ -31,6 +31,7 @@ class RotaryPositionEmbedding(torch.nn.Module):
         one of the second half
     """
 
+    @rejects_bools
     def __init__(
         self,
         dim: int,
@@ -60,6 +61,7 @@ class RotaryPositionEmbedding(torch.nn.Module):
         self.seq_len_interpolation_factor = seq_len_interpolation_factor
         self.pretrained_max_position_embeddings = pretrained_max_position_embeddings
 
+    @rejects_bools
     def forward(self, max_seq_len: int, offset: int = 0) -> torch.Tensor:
         """Angles [max_seq_len, 1, 1, dim], FP32, of the positions from ``offset`` on."""
         positions = torch.arange(offset, offset + max_seq_len, dtype=torch.float32, device="cpu")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from telens import _C
-from telens._names import among, refusal
+from telens._names import among, refusal, rejects_bools
 from telens.common.field_types import check_sizes
 from telens.pytorch.quantization import FP8GlobalStateManager
 from telens.pytorch.tensor import QuantizedTensor, wrap
@@ -36,6 +36,7 @@ def _operators() -> Any:
     return torch.ops.telens
 
 
+@rejects_bools
 def moe_permute(
     inp: torch.Tensor,
     routing_map: torch.Tensor,

@@ -10,6 +10,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from telens import _C
+from telens._names import rejects_bools
 from telens.pytorch.optimizers.gradients import refuse_sparse, zero_gradients
 from telens.pytorch.optimizers.multi_tensor import (
     multi_tensor_adam,
@@ -63,6 +64,7 @@ class FusedAdam(torch.optim.Optimizer):
         the default of ``zero_grad``'s argument; None means True
     """
 
+    @rejects_bools
     def __init__(
         self,
         params: Iterable[torch.nn.Parameter | dict[str, Any]],

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from telens import _C
+from telens._names import rejects_bools
 from telens.pytorch.optimizers.gradients import refuse_sparse, zero_gradients
 from telens.pytorch.optimizers.multi_tensor import multi_tensor_applier, multi_tensor_sgd
 from telens.pytorch.tensor import QuantizedTensor
@@ -30,6 +31,7 @@ class FusedSGD(torch.optim.Optimizer):
         the default of ``zero_grad``'s argument; None means True
     """
 
+    @rejects_bools
     def __init__(
         self,
         params: Iterable[torch.nn.Parameter | dict[str, Any]],

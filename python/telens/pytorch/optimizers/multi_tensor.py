@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from telens import _C
+from telens._names import rejects_bools
 from telens.pytorch.constants import TE_DType_To_Torch
 
 __all__ = [
@@ -45,6 +46,7 @@ class MultiTensorApply:
         passed to the operation
     """
 
+    @rejects_bools
     def __init__(self, chunk_size: int) -> None:
         self.chunk_size = chunk_size
 
@@ -95,6 +97,7 @@ def _write(targets: Tensors, values: Tensors) -> None:
 # ------------------------------------------------------------------------------ scale and norms
 
 
+@rejects_bools
 def multi_tensor_scale(
     chunk_size: int, noop_flag: torch.Tensor, tensor_lists: Sequence[Tensors], scale: float
 ) -> None:
@@ -108,6 +111,7 @@ def multi_tensor_scale(
     _write(outputs, torch._foreach_mul(values, scale))
 
 
+@rejects_bools
 def multi_tensor_scale_tensor(
     chunk_size: int,
     noop_flag: torch.Tensor,
@@ -121,6 +125,7 @@ def multi_tensor_scale_tensor(
     _write(outputs, torch._foreach_mul(values, scale.detach().float().reshape(())))
 
 
+@rejects_bools
 def multi_tensor_l2norm(
     chunk_size: int,
     noop_flag: torch.Tensor,
@@ -138,6 +143,7 @@ def multi_tensor_l2norm(
     return norm, norms if per_tensor else norms[:0]
 
 
+@rejects_bools
 def multi_tensor_unscale_l2norm(
     chunk_size: int,
     noop_flag: torch.Tensor,
@@ -160,6 +166,7 @@ def _note_non_finite(noop_flag: torch.Tensor | None, values: Tensors) -> None:
 # ------------------------------------------------------------------------------ Adam
 
 
+@rejects_bools
 def multi_tensor_adam(
     chunk_size: int,
     noop_flag: torch.Tensor | None,
@@ -170,7 +177,7 @@ def multi_tensor_adam(
     epsilon: float,
     step: int | torch.Tensor,
     mode: int,
-    bias_correction: int,
+    bias_correction: bool | int,
     weight_decay: float,
 ) -> None:
     """One step of Adam.
@@ -212,6 +219,7 @@ def multi_tensor_adam(
         _write(parameters, p)
 
 
+@rejects_bools
 def multi_tensor_adam_capturable(
     chunk_size: int,
     noop_flag: torch.Tensor,
@@ -222,7 +230,7 @@ def multi_tensor_adam_capturable(
     epsilon: float,
     step: torch.Tensor,
     mode: int,
-    bias_correction: int,
+    bias_correction: bool | int,
     weight_decay: float,
     inv_scale: torch.Tensor,
 ) -> None:
@@ -249,6 +257,7 @@ def multi_tensor_adam_capturable(
 multi_tensor_adam_capturable_master = multi_tensor_adam_capturable
 
 
+@rejects_bools
 def multi_tensor_adam_param_remainder(
     chunk_size: int,
     noop_flag: torch.Tensor | None,
@@ -284,6 +293,7 @@ def split_remainder(values: torch.Tensor, parameter: torch.Tensor, remainder: to
     parameter.detach().view(torch.int16).copy_((bits - signed) >> 16)
 
 
+@rejects_bools
 def multi_tensor_adam_fp8(
     chunk_size: int,
     noop_flag: torch.Tensor | None,
@@ -294,7 +304,7 @@ def multi_tensor_adam_fp8(
     epsilon: float,
     step: int,
     mode: int,
-    bias_correction: int,
+    bias_correction: bool | int,
     weight_decay: float,
     fp8_dtype: _C.DType,
 ) -> None:
@@ -323,6 +333,7 @@ def multi_tensor_adam_fp8(
 # ------------------------------------------------------------------------------ SGD
 
 
+@rejects_bools
 def multi_tensor_sgd(
     chunk_size: int,
     noop_flag: torch.Tensor,

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
 from telens import _C
-from telens._names import refusal
+from telens._names import refusal, rejects_bools
 
 __all__ = ["parallel_cross_entropy"]
 
@@ -18,6 +18,7 @@ _BLOCK = 1 << 22
 _OWNER = "parallel_cross_entropy"
 
 
+@rejects_bools
 def parallel_cross_entropy(
     inp: torch.Tensor,
     target: torch.Tensor,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from telens import _C
-from telens._names import nearest, refusal
+from telens._names import nearest, refusal, rejects_bools
 
 __all__ = ["CudaRNGStatesTracker"]
 
@@ -55,6 +55,7 @@ class CudaRNGStatesTracker:
             raise refusal("CudaRNGStatesTracker.set_states", "states", expected, states)
         self.states_ = dict(states)
 
+    @rejects_bools
     def add(self, name: str, seed: int) -> None:
         """Adds the state of a generator with this seed. The device's own state does not change.
 

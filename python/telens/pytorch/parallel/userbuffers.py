@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from telens import _C
-from telens._names import refusal
+from telens._names import refusal, rejects_bools
 from telens.common.field_types import check_sizes
 
 __all__ = ["UserBufferQuantizationMode", "destroy_ub", "initialize_ub"]
@@ -35,6 +35,7 @@ def is_ub_initialized() -> bool:
     return _C.is_ub_initialized()
 
 
+@rejects_bools
 def initialize_ub(
     shape: Sequence[int],
     tp_size: int,
