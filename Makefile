@@ -39,7 +39,8 @@ DOCS_VENV := build/docs-venv
 
 .PHONY: docs help setup setup-debian setup-build command-first configure build demo test test-more \
         test-structure test-cpp test-python test-samples test-long test-package test-cuda-build \
-        test-clients test-tables test-paddle wheels wheel-libraries wheel-aarch64 test-wheels bench bench-quick benchmarks portable-dependencies \
+        test-clients test-architectures test-tables test-paddle wheels wheel-libraries wheel-aarch64 \
+        test-wheels bench bench-quick benchmarks portable-dependencies \
         gpu-prebuilt gpu-check gpu-rehearsal faults fuzz fuzz-files memcheck format lint tidy asan \
         tsan tsan-quick install clean
 
@@ -130,6 +131,11 @@ test-clients: setup build  ## install Lightning, Megatron-Core in build/clients,
 	  --python-version 3.12 --ignore-requires-python --only-binary=:all: megatron-core==0.19.2
 	@TELENS_CLIENTS=required $(PYTHON) -m pytest -q tests/python/test_run_as_te.py \
 	  tests/python/test_megatron.py tests/python/test_safe_conversion.py
+
+# Resumable: classes in build/architectures.jsonl are skipped.
+test-architectures: setup build  ## telens.watch on a tiny model of each file of transformers (1 h)
+	@OMP_NUM_THREADS=1 PYTHONPATH=build/python $(PYTHON) tests/architectures/campaign.py \
+	  build/architectures.jsonl --table tests/architectures/results.md
 
 # In a folder of their own because pandas stores strings differently if pyarrow is installed.
 test-tables: setup build  ## install pyarrow, DuckDB in build/tables (80 MB), test what reads runs

@@ -1,13 +1,15 @@
-"""Which modules are watched, their names, and the autograd edges that carry their gradients."""
+"""Which modules are watched, and their names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.nn.utils import parametrize
 
-__all__ = ["GradientEdge", "find_edge", "own_tensors", "watched_modules"]
+__all__ = ["Weight", "is_named", "names_of_modules", "own_tensors", "watched_modules"]
 
 _CONVOLUTIONS = (
     torch.nn.Conv1d,
@@ -28,16 +30,24 @@ _NORMS = (
 )
 _KINDS = (torch.nn.Linear, torch.nn.Embedding, torch.nn.EmbeddingBag, *_CONVOLUTIONS, *_NORMS)
 
+_INT8_MAX = 127  # the code of a row's largest magnitude in bitsandbytes' Linear8bitLt
+
+# Classes of Transformer Engine, which are no torch.nn.Linear.
+_TRANSFORMER_ENGINE = {
+    "GroupedLinear",
+    "LayerNorm",
+    "LayerNormLinear",
+    "LayerNormMLP",
+    "Linear",
+    "RMSNorm",
+}
+
 # Names that wrappers add to the path of a module: DDP, torch.compile, FSDP1, checkpoint_wrapper.
 _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
-# A walk from a module's output to its input passes this many autograd nodes at most. A Linear under
-# autocast with a 3-D input has five: view, addmm, view of the input, and two casts.
-_LONGEST_WALK = 32
-
 
 def _is_watched(module: torch.nn.Module) -> bool:
-    """Returns True for torch's own kinds, Conv1D of transformers, and norms by their class name.
+    """Returns True for torch's own kinds, those of transformers and Transformer Engine, and norms.
 
     Model libraries define their own RMSNorm and LayerNorm classes. They have one weight per channel
     and no children.
@@ -45,31 +55,107 @@ def _is_watched(module: torch.nn.Module) -> bool:
     if isinstance(module, _KINDS):
         return True
     name = type(module).__name__
-    if name == "Conv1D" and type(module).__module__ == "transformers.pytorch_utils":
+    package = type(module).__module__
+    if name == "Conv1D" and package == "transformers.pytorch_utils":
+        return True
+    if name in _TRANSFORMER_ENGINE and package.startswith("transformer_engine."):
         return True
     weight = getattr(module, "weight", None)
     is_norm = name.endswith(("RMSNorm", "LayerNorm"))
     return is_norm and isinstance(weight, torch.Tensor) and not any(True for _ in module.children())
 
 
-def _name_of(path: str, root: torch.nn.Module) -> str:
+def _name_of(path: str) -> str:
     """Returns the path of ``named_modules()`` without the names that wrappers add.
 
-    Names do not depend on whether the model is wrapped. A root that is a layer itself has the name
-    of its class.
+    Names do not depend on whether the model is wrapped.
     """
     parts = path.split(".")
     while parts and parts[0] in _WRAPPERS:
         parts.pop(0)
     parts = [part for part in parts if part not in _WRAPPERS[1:]]
-    return ".".join(parts) or type(root).__name__
+    return ".".join(parts)
 
 
-def watched_modules(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Yields (name, module) for each Linear, Embedding, convolution and norm below ``root``."""
+def names_of_modules(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Yields (name, module) for each module; the name of the root is empty."""
     for path, module in root.named_modules():
-        if _is_watched(module):
-            yield _name_of(path, root), module
+        yield _name_of(path), module
+
+
+def is_named(name: str, module: torch.nn.Module, patterns: Iterable[re.Pattern]) -> bool:
+    """Returns True if a pattern matches the whole name or the whole class name of the module."""
+    words = (name, type(module).__name__)
+    return any(pattern.fullmatch(word) for pattern in patterns for word in words)
+
+
+def watched_modules(
+    root: torch.nn.Module, patterns: Iterable[re.Pattern] = ()
+) -> Iterator[tuple[str, torch.nn.Module, bool]]:
+    """Yields (name, module, whether its class is unknown) for each module to watch.
+
+    These are Linear, Embedding, convolutions and norms below ``root``, and modules of any class
+    that one of the patterns names. A root that is watched itself has the name of its class.
+    """
+    for name, module in names_of_modules(root):
+        known = _is_watched(module)
+        if known or is_named(name, module, patterns):
+            yield name or type(root).__name__, module, not known
+
+
+class Weight:
+    """The weight of a module, in each of its forwards.
+
+    A parametrized weight is a new tensor in each forward, and computing it a second time may change
+    the training: spectral_norm updates its vectors. So it is taken when the module computes it.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+        self._computed: torch.Tensor | None = None
+        self.handle: Any = None
+        self._parametrized = parametrize.is_parametrized(module, "weight")
+        if self._parametrized:
+            self.handle = module.parametrizations.weight.register_forward_hook(self._keep)
+
+    def _keep(self, module: Any, args: Any, output: torch.Tensor) -> None:
+        self._computed = output
+
+    def decoded(self, weight: torch.Tensor) -> torch.Tensor:
+        """Returns the values of a weight that bitsandbytes stores as integers; else the weight."""
+        if weight.is_floating_point() or not type(weight).__module__.startswith("bitsandbytes."):
+            return weight
+        state = getattr(weight, "quant_state", None)
+        if state is not None:
+            from bitsandbytes.functional import dequantize_4bit
+
+            return dequantize_4bit(weight.detach(), state)
+        state = getattr(self._module, "state", None)
+        codes = getattr(state, "CB", None)
+        if codes is None or getattr(state, "SCB", None) is None:
+            return weight
+        return codes * (state.SCB.unsqueeze(1) / _INT8_MAX)
+
+    @property
+    def parameter(self) -> torch.Tensor | None:
+        """The parameter that an optimizer trains, None if there is not exactly one."""
+        if self._parametrized:
+            return None
+        weight = getattr(self._module, "weight", None)
+        return weight if isinstance(weight, torch.Tensor) else None
+
+    def forget(self) -> None:
+        """Drops the tensor of a forward that is not recorded."""
+        self._computed = None
+
+    def take(self) -> torch.Tensor | None:
+        """Returns the tensor of the forward that has just run."""
+        if not self._parametrized:
+            return self.parameter
+        computed, self._computed = self._computed, None
+        if computed is None:  # inside of torch.nn.utils.parametrize.cached()
+            computed = parametrize._cache.get((id(self._module), "weight"))
+        return computed
 
 
 def own_tensors(values: Any) -> Iterator[torch.Tensor]:
@@ -83,65 +169,3 @@ def own_tensors(values: Any) -> Iterator[torch.Tensor]:
     elif isinstance(values, dict):
         for each in values.values():
             yield from own_tensors(each)
-
-
-class GradientEdge:
-    """An edge of the autograd graph: the gradient that ``node`` computes for input ``index``."""
-
-    def __init__(self, node: torch.autograd.graph.Node, index: int) -> None:
-        self.node = node
-        self.index = index
-
-    def register(self, take: Any) -> None:
-        """Calls ``take(gradient)`` when the backward has computed it; never for None."""
-
-        def hook(grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
-            gradient = grad_inputs[self.index]
-            if gradient is not None:
-                take(gradient)
-
-        self.node.register_hook(hook)
-
-
-def _source_of(tensor: torch.Tensor) -> tuple[Any, int] | None:
-    """Returns the node that receives the tensor's gradient and its input number there."""
-    if not tensor.requires_grad:
-        return None
-    edge = torch.autograd.graph.get_gradient_edge(tensor)
-    return edge.node, edge.output_nr
-
-
-def find_edge(output: torch.Tensor, source: torch.Tensor) -> GradientEdge | None:
-    """Finds the edge over which one module's backward sends the gradient of one of its inputs.
-
-    A hook on the input itself would see the sum over all of its users. This edge has the module's
-    part only. For a weight that autocast casts, the edge is before the cast.
-
-    Parameters
-    ----------
-    output
-        a result of the module
-    source
-        an input or a parameter of the module
-
-    Returns
-    -------
-    None if the output does not depend on ``source``, or ``source`` needs no gradient
-    """
-    target = _source_of(source)
-    if target is None or output.grad_fn is None:
-        return None
-    waiting = [output.grad_fn]
-    seen = set()
-    while waiting and len(seen) < _LONGEST_WALK:
-        node = waiting.pop(0)
-        if node in seen or node is target[0]:
-            continue
-        seen.add(node)
-        for index, (following, number) in enumerate(node.next_functions):
-            if following is None:
-                continue
-            if following is target[0] and number == target[1]:
-                return GradientEdge(node, index)
-            waiting.append(following)
-    return None

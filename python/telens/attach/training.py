@@ -53,11 +53,12 @@ class LossWatch:
         torch.amp.GradScaler.scale = self._scale
 
     def take(self) -> float | None:
-        """Returns the mean of the losses since the last call, None if there were none."""
+        """Returns the loss of the backwards since the last call, None if there were none."""
         losses, self._losses = self._losses, []
         if not losses:
             return None
-        return math.fsum(float(each) for each in losses) / len(losses)
+        total = math.fsum(float(each) for each in losses)
+        return total / len(losses)
 
     def _watched_backward(self, tensors: Any, *args: Any, **kwargs: Any) -> Any:
         roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
@@ -115,6 +116,8 @@ class OptimizerWatch:
         wraps each hook
     every
         steps from one measurement to the next
+    record
+        ``record(name, value)`` records a number of the iteration
     """
 
     def __init__(
@@ -122,7 +125,9 @@ class OptimizerWatch:
         on_step: Callable[[], None],
         guard: Callable[[Callable], Callable],
         every: int,
+        record: Callable[[str, float], None],
     ) -> None:
+        self.record = record
         self.models: list[torch.nn.Module] = []
         self.layer_of: dict[int, str] = {}
         self.on_step = on_step
@@ -147,6 +152,10 @@ class OptimizerWatch:
         for handle in self.handles:
             handle.remove()
 
+    def is_due(self) -> bool:
+        """Returns True if the next step is measured."""
+        return self.steps % self.every == 0
+
     def _trained(self, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
         # Looked up in each step: FSDP and tensor parallelism replace parameters.
         watched = {id(each) for model in self.models for each in model.parameters()}
@@ -159,8 +168,8 @@ class OptimizerWatch:
         trained = self._trained(optimizer)
         if not trained or not _C.debug.is_initialized():
             return
-        _C.debug.record("lr", float(optimizer.param_groups[0]["lr"]))
-        due = self.steps % self.every == 0
+        self.record("lr", float(optimizer.param_groups[0]["lr"]))
+        due = self.is_due()
         self.steps += 1
         if not due:
             return
@@ -173,7 +182,7 @@ class OptimizerWatch:
             norm = torch.linalg.vector_norm(
                 torch.stack([_local(n).to(norms[0].device) for n in norms])
             )
-            _C.debug.record("grad_norm", float(norm))
+            self.record("grad_norm", float(norm))
         if float(optimizer.param_groups[0]["lr"]) != 0:
             self.samples = [_Sample(p) for p in trained if p.is_floating_point()]
 
@@ -207,9 +216,9 @@ class OptimizerWatch:
                 _C.log_scalar(f"{layer}_weight_lost_updates%", 100 * lost / due, now)
         lost, due, change, size = table.sum(0).tolist()
         if due > 0:
-            _C.debug.record("lost_updates%", 100 * lost / due)
+            self.record("lost_updates%", 100 * lost / due)
         if size > 0:
-            _C.debug.record("update_to_weight", math.sqrt(change / size))
+            self.record("update_to_weight", math.sqrt(change / size))
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

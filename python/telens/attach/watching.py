@@ -6,56 +6,71 @@ import atexit
 import functools
 import os
 import pathlib
+import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from telens import _C
-from telens.attach.modules import find_edge, own_tensors, watched_modules
+from telens.attach.compiled import (
+    ACTIVATION,
+    DGRAD,
+    GRADIENT,
+    OUTPUT,
+    WEIGHT,
+    add_marks,
+    after_compiled_forward,
+    before_compiled_forward,
+    remove_marks,
+)
+from telens.attach.experts import Router, is_router, record_routing
+from telens.attach.layers import Call, Layer
+from telens.attach.loggers import Trackers, trackers_of
+from telens.attach.modules import Weight, is_named, names_of_modules, watched_modules
 from telens.attach.training import LossWatch, OptimizerWatch, in_backward
-from telens.debug import arguments, sessions
+from telens.debug import arguments, diagnosis, planning, sessions
 
 __all__ = ["Watch", "current", "step", "watch"]
 
 CONFIG = pathlib.Path(__file__).with_name("attach.yaml")
-_TENSORS = ("activation", "weight", "output", "gradient", "dgrad", "wgrad")
+
+# Features that change GEMMs, or that read what a GEMM ran as.
+_NEED_FP8_MODULES = {
+    "DisableFP8GEMM",
+    "DisableFP8Layer",
+    "FakeQuant",
+    "GemmError",
+    "PerTensorScaling",
+    "PrecisionLedger",
+}
 
 _current: Watch | None = None
-
-
-class _Layer:
-    """One module and its place in the session."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.calls = _C.WatchedLayer(name)
-        self.weight_shown = -1  # the tick in which the weight was shown last
-
-    def show(self, tensor_name: str, tensor: torch.Tensor) -> None:
-        """Shows a tensor to the features that asked for it in the newest forward."""
-        if not self.calls.inspect_tensor_enabled(tensor_name):
-            return
-        tensor = tensor.detach()
-        if hasattr(tensor, "to_local"):
-            tensor = tensor.to_local()
-        if tensor.is_floating_point():
-            self.calls.inspect_tensor(tensor_name=tensor_name, tensor=tensor)
 
 
 class Watch:
     """A watched model, as returned by ``telens.watch``. ``stop()`` ends it; so does a ``with``."""
 
-    def __init__(self, model: torch.nn.Module, every: int) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        every: int,
+        patterns: list[re.Pattern],
+        trackers: Trackers,
+    ) -> None:
         self.model = model
-        self._layers: list[_Layer] = []
+        self._patterns = patterns
+        self._trackers = trackers
+        self._layer_of: dict[torch.nn.Module, Layer] = {}
         self._handles: list[Any] = []
-        self._covered: set[torch.nn.Module] = set()
+        self._names: dict[torch.nn.Module, str] = {}  # of all modules of the watched models
+        self._routers: list[Router] = []
+        self._marked: list[torch.nn.Module] = []  # modules that compiled forwards can show
         self._steps_itself = True
         self._optimizer_stepped = False
         self._losses = LossWatch()
-        self._optimizers = OptimizerWatch(self._on_step, self._guard, every)
+        self._optimizers = OptimizerWatch(self._on_step, self._guard, every, self._record)
         self.add(model, "")
         # Before the session's own handler, which closes the run.
         atexit.register(self.stop)
@@ -67,28 +82,107 @@ class Watch:
         """
         prefix = type(model).__name__ if prefix is None else prefix
         weights: dict[int, str] = {}
-        for name, module in watched_modules(model):
-            if module in self._covered:
+        for name, module, unknown in watched_modules(model, self._patterns):
+            if module in self._names:
                 continue
-            own = prefix if module is model else f"{prefix}.{name}"
-            layer = _Layer(own if prefix else name)
-            self._layers.append(layer)
-            weight = getattr(module, "weight", None)
-            if isinstance(weight, torch.Tensor):
-                weights.setdefault(id(weight), layer.name)
-            hook = self._guard(functools.partial(self._forward, layer))
-            self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
-        self._covered.update(model.modules())
+            layer = Layer(_joined(prefix, name, module is model))
+            self._layer_of[module] = layer
+            layer.weight = Weight(module)
+            if layer.weight.handle is not None:
+                self._handles.append(layer.weight.handle)
+            parameter = layer.weight.parameter
+            if parameter is not None:
+                weights.setdefault(id(parameter), layer.name)
+            self._hook(layer, module, unknown)
+        for name, module in names_of_modules(model):
+            if module not in self._names and is_router(module):
+                self._watch_router(module, _joined(prefix, name, module is model))
+            self._names.setdefault(module, _joined(prefix, name, module is model))
         self._optimizers.add(model, weights)
+
+    def _watch_router(self, module: torch.nn.Module, name: str) -> None:
+        router = Router(name or type(module).__name__)
+        self._routers.append(router)
+
+        def after(module: torch.nn.Module, args: Any, output: Any) -> None:
+            due = module.training and self._optimizers.is_due()
+            if due and not in_backward() and not torch.compiler.is_compiling():
+                router.add(module, output)
+
+        self._handles.append(module.register_forward_hook(self._guard(after)))
+
+    def _hook(self, layer: Layer, module: torch.nn.Module, unknown: bool) -> None:
+        """Registers the hooks of a module; torch.compile traces their first lines only."""
+        before = self._guard(functools.partial(self._before_forward, layer)) if unknown else None
+        after = self._guard(
+            functools.partial(self._after_forward if unknown else self._forward, layer)
+        )
+
+        def before_hook(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                changed = before_compiled_forward(module, args)
+                return None if changed is None else (changed, kwargs)
+            if before is not None:
+                before(module, args, kwargs)
+            return None
+
+        def after_hook(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return after_compiled_forward(module, output)
+            after(module, args, kwargs, output)
+            return None
+
+        add_marks(module, self._guard(functools.partial(self._show_compiled, layer, module)))
+        self._marked.append(module)
+        self._handles.append(module.register_forward_pre_hook(before_hook, with_kwargs=True))
+        self._handles.append(module.register_forward_hook(after_hook, with_kwargs=True))
+
+    def _show_compiled(
+        self, layer: Layer, module: torch.nn.Module, index: int, tensor: torch.Tensor
+    ) -> None:
+        """Shows a tensor of a compiled forward or its backward, while the graph runs."""
+        if index in (GRADIENT, DGRAD):
+            layer.show("gradient" if index == GRADIENT else "dgrad", tensor)
+            return
+        if index == ACTIVATION or (index == WEIGHT and layer.compiled_call is None):
+            layer.compiled_call = self._enter(layer, module.training)
+            if layer.compiled_call:
+                self._watch_weight_gradient(layer)
+        if not layer.compiled_call:  # nothing is due, or a recomputation
+            return
+        if index == WEIGHT:
+            layer.show_weight(tensor, _C.debug.tick())
+        else:
+            layer.show("activation" if index == ACTIVATION else "output", tensor)
+        if index == OUTPUT:
+            layer.compiled_call = None
+
+    def _watch_weight_gradient(self, layer: Layer) -> None:
+        """Shows the gradient of the weight in the next backward.
+
+        A compiled backward passes gradients to parameters only.
+        """
+        weight = None if layer.weight is None else layer.weight.parameter
+        if weight is None or not weight.requires_grad or not layer.asks_for("wgrad"):
+            return
+        if layer.weight_hook is not None:
+            return
+
+        def show(gradient: torch.Tensor) -> None:
+            layer.weight_hook.remove()
+            layer.weight_hook = None
+            layer.show("wgrad", gradient)
+
+        layer.weight_hook = weight.register_hook(self._guard(show))
 
     def covers(self, module: torch.nn.Module) -> bool:
         """Returns True if the module belongs to a watched model."""
-        return module in self._covered
+        return module in self._names
 
     @property
     def layers(self) -> list[str]:
         """The names of the watched modules, in the order of ``named_modules()``."""
-        return [layer.name for layer in self._layers]
+        return [layer.name for layer in self._layer_of.values()]
 
     def step(self, loss: float | torch.Tensor | None = None) -> None:
         """Ends an iteration. Optional: without it, a watched forward after a step does."""
@@ -117,6 +211,9 @@ class Watch:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        for module in self._marked:
+            remove_marks(module)
+        self._marked.clear()
         self._losses.remove()
         self._optimizers.remove()
 
@@ -124,9 +221,9 @@ class Watch:
         """Wraps a hook: an error in it ends the watch with a warning, and never the training."""
 
         @functools.wraps(call)
-        def guarded(*args: Any, **kwargs: Any) -> None:
+        def guarded(*args: Any, **kwargs: Any) -> Any:
             try:
-                call(*args, **kwargs)
+                return call(*args, **kwargs)
             except _C.RunStopped:  # a feature was configured to stop the run
                 raise
             except Exception as error:
@@ -134,6 +231,7 @@ class Watch:
                 warnings.warn(
                     f"telens.watch: stopped watching after an error: {error}", stacklevel=2
                 )
+                return None
 
         return guarded
 
@@ -142,63 +240,68 @@ class Watch:
 
     def _finish(self, loss: float | torch.Tensor | None) -> None:
         self._optimizer_stepped = False
+        self._guard(record_routing)(self._routers, self._trackers.note)
         seen = self._losses.take()
-        sessions.step(seen if loss is None else loss)
+        loss = seen if loss is None else loss
+        if loss is not None and self._trackers:
+            self._trackers.note("loss", float(loss))
+        iteration = _C.debug.iteration() if _C.debug.is_initialized() else 0
+        sessions.step(loss)
+        self._trackers.log(iteration)
 
-    def _forward(
-        self, layer: _Layer, module: torch.nn.Module, args: Any, kwargs: Any, output: Any
-    ) -> None:
-        if torch.compiler.is_compiling():
-            return
-        # A recomputation for a checkpoint: its tensors were shown in the first forward. Its graph,
-        # if it has one, is the one that the backward uses.
+    def _record(self, name: str, value: float) -> None:
+        _C.debug.record(name, value)
+        self._trackers.note(name, value)
+
+    def _enter(self, layer: Layer, training: bool) -> bool | None:
+        """Begins a forward of the layer.
+
+        Returns
+        -------
+        None if nothing is due. False in a recomputation for a checkpoint: the first forward has
+        shown its tensors; its graph, if it has one, is the one that the backward uses. Else True.
+        """
         recomputed = in_backward()
         if not recomputed and self._optimizer_stepped and self._steps_itself:
             self._finish(None)
-        if not (module.training or torch.is_grad_enabled()) or layer.calls.sleeps(False):
-            return
+        if not (training or torch.is_grad_enabled()) or layer.calls.sleeps(False):
+            return None
         if not recomputed:
             layer.calls.begin_forward(under_recipe=False)
-        activation = next(own_tensors((args, kwargs)), None)
-        result = next(own_tensors(output), None)
-        weight = getattr(module, "weight", None)
-        if not recomputed:
-            self._show_forward(layer, activation, weight, result)
-        if result is not None and result.requires_grad:
-            self._watch_backward(layer, activation, weight, result)
+        return not recomputed
 
-    def _show_forward(
-        self,
-        layer: _Layer,
-        activation: torch.Tensor | None,
-        weight: torch.Tensor | None,
-        result: torch.Tensor | None,
+    def _before_forward(
+        self, layer: Layer, module: torch.nn.Module, args: Any, kwargs: Any
     ) -> None:
-        if activation is not None:
-            layer.show("activation", activation)
-        tick = _C.debug.tick()
-        if isinstance(weight, torch.Tensor) and layer.weight_shown != tick:
-            layer.weight_shown = tick
-            layer.show("weight", weight)
-        if result is not None:
-            layer.show("output", result)
+        """Begins a forward of a module that may change its arguments in place."""
+        layer.call = self._begin_call(layer, module, (args, kwargs))
 
-    def _watch_backward(
-        self,
-        layer: _Layer,
-        activation: torch.Tensor | None,
-        weight: torch.Tensor | None,
-        result: torch.Tensor,
+    def _after_forward(
+        self, layer: Layer, module: torch.nn.Module, args: Any, kwargs: Any, output: Any
     ) -> None:
-        enabled = layer.calls.inspect_tensor_enabled
-        if enabled("gradient"):
-            result.register_hook(self._guard(functools.partial(layer.show, "gradient")))
-        for tensor_name, source in (("dgrad", activation), ("wgrad", weight)):
-            if not isinstance(source, torch.Tensor) or not enabled(tensor_name):
-                continue
-            edge = find_edge(result, source)
-            if edge is not None:
-                edge.register(self._guard(functools.partial(layer.show, tensor_name)))
+        call, layer.call = layer.call, None
+        self._finish_call(layer, call, output)
+
+    def _forward(
+        self, layer: Layer, module: torch.nn.Module, args: Any, kwargs: Any, output: Any
+    ) -> None:
+        self._finish_call(layer, self._begin_call(layer, module, (args, kwargs)), output)
+
+    def _begin_call(self, layer: Layer, module: torch.nn.Module, inputs: Any) -> Call | None:
+        first = self._enter(layer, module.training)
+        return None if first is None else Call(layer, inputs, first)
+
+    def _finish_call(self, layer: Layer, call: Call | None, output: Any) -> None:
+        if call is not None:
+            call.finish(output, _C.debug.tick(), self._guard)
+        layer.forget_forward()
+
+
+def _joined(prefix: str, name: str, is_root: bool) -> str:
+    """Returns the name of a module below the prefix of its model; the root has the prefix."""
+    if not prefix:
+        return name
+    return prefix if is_root else f"{prefix}.{name}"
 
 
 def watch(
@@ -206,19 +309,23 @@ def watch(
     config: str | os.PathLike | dict | None = None,
     log_dir: str | os.PathLike = "telens_run",
     *,
+    modules: Iterable[str] = (),
+    logger: Any = None,
     every: int = 10,
     init_training_step: int = 0,
 ) -> Watch:
-    """Records the tensors of an ordinary torch model. The model is not converted or changed.
+    r"""Records the tensors of an ordinary torch model. The model is not converted or changed.
 
     Watches each ``Linear``, ``Embedding``, convolution and norm: input, weight and output, and
     their gradients, as ``activation``, ``weight``, ``output``, ``dgrad``, ``wgrad`` and
-    ``gradient``. Iterations are optimizer steps: the first watched forward after the steps of one
-    or more optimizers begins the next iteration. The loss is the scalar on which ``backward()`` was
-    called, the mean if there were several. ``telens.step(loss)`` states both explicitly.
+    ``gradient``.
 
-    Every rank of a distributed training calls it, after ``init_process_group``. A forward that
-    ``torch.compile`` compiles is not watched.
+    Iterations are optimizer steps: the first watched forward after the steps of one or more
+    optimizers begins the next iteration. The loss is the scalar on which ``backward()`` was called,
+    the mean if there were several. ``telens.step(loss)`` states both explicitly.
+
+    Every rank of a distributed training calls it, after ``init_process_group``. Under
+    ``torch.compile`` it adds operators to the graph; call it before the first compiled forward.
 
     Parameters
     ----------
@@ -229,6 +336,12 @@ def watch(
         the step time
     log_dir
         folder of the run file and the logs
+    modules
+        names of more modules to watch, of any class: regular expressions for the whole name or the
+        whole class name, such as ``"LlamaDecoderLayer"`` or ``r"layers\.\d+\.mlp"``
+    logger
+        an experiment tracker, or several in a list, that receive loss, learning rate, gradient
+        norm, lost updates and findings: a ``SummaryWriter``
     every
         optimizer steps from one measurement of gradient norm and lost updates to the next
     init_training_step
@@ -251,26 +364,64 @@ def watch(
         raise arguments.refusal(title, "model", "a torch.nn.Module", model)
     if arguments.index(title, "every", every) < 1:
         raise arguments.refusal(title, "every", "a number of steps from 1 on", every)
-    if next(watched_modules(model), None) is None:
+    patterns = _compiled(title, modules)
+    if next(watched_modules(model, patterns), None) is None:
         raise _C.UsageError(
             f"telens.watch: {type(model).__name__} has no Linear, Embedding, convolution or norm; "
-            "pass the model that contains them"
+            "pass the model that contains them, or name other modules with modules="
         )
+    for pattern in patterns:
+        if not any(is_named(*each, [pattern]) for each in names_of_modules(model)):
+            raise _C.UsageError(
+                f"telens.watch: modules: no module of {type(model).__name__} has the name or class "
+                f"{pattern.pattern!r}; expected a regular expression for a whole name such as "
+                f"{_example_name(model)!r}"
+            )
     if _current is not None and not _C.debug.is_initialized():
         _current.stop()  # its session was ended by debug.end_debug()
+    trackers = trackers_of(logger)
     sessions.initialize(
         CONFIG if config is None else config,
         log_dir=log_dir,
         init_training_step=init_training_step,
     )
-    _current = Watch(model, every)
+    _current = Watch(model, every, patterns, trackers)
+    if trackers:
+        diagnosis.on_finding(trackers.alert)
+    _warn_of_features(_current, CONFIG if config is None else config)
     if _is_compiled(model):
         warnings.warn(
-            "telens.watch: torch.compile compiles this model; compiled forwards are not recorded. "
-            "Call telens.watch without torch.compile to record them",
+            "telens.watch: torch.compile compiles this model. Inside its graphs, routers are not "
+            "recorded, and neither are replays of CUDA graphs (mode='reduce-overhead')",
             stacklevel=2,
         )
     return _current
+
+
+def _warn_of_features(watch: Watch, config: Any) -> None:
+    """Warns of features that the config has for watched layers and that have no effect on them."""
+    planned = {row["feature"].rpartition(".")[2] for row in planning.plan(config, watch.layers)}
+    useless = sorted(planned & _NEED_FP8_MODULES)
+    if useless:
+        warnings.warn(
+            f"telens.watch: {', '.join(useless)}: no effect here, because torch runs the GEMMs of "
+            "this model. Convert the model to FP8 modules to use it: telens.pytorch.convert(model)",
+            stacklevel=3,
+        )
+
+
+def _compiled(title: str, modules: Iterable[str]) -> list[re.Pattern]:
+    expected = "a list of regular expressions"
+    if isinstance(modules, str) or not isinstance(modules, Iterable):
+        raise arguments.refusal(title, "modules", expected, modules)
+    try:
+        return [re.compile(each) for each in modules]
+    except (re.error, TypeError) as error:
+        raise arguments.refusal(title, "modules", f"{expected} ({error})", modules) from error
+
+
+def _example_name(model: torch.nn.Module) -> str:
+    return next((name for name, _ in names_of_modules(model) if name), type(model).__name__)
 
 
 def _is_compiled(model: torch.nn.Module) -> bool:

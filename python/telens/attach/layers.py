@@ -1,0 +1,126 @@
+"""A watched module, and its place in the session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from telens import _C
+from telens.attach.edges import (
+    Edge,
+    computed_first,
+    find_edges,
+    newest_node,
+    on_gradient,
+    source_of,
+)
+from telens.attach.modules import Weight, own_tensors
+
+__all__ = ["Call", "Layer", "local_part"]
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor without its graph; of a DTensor, this rank's part."""
+    tensor = tensor.detach()
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+class Layer:
+    """One module that is shown to the features of the session.
+
+    Parameters
+    ----------
+    name
+        its name in the run
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.calls = _C.WatchedLayer(name)
+        self.weight_shown = -1  # the tick in which the weight was shown last
+        self.weight: Weight | None = None
+        self.call: Call | None = None  # the running forward
+        # Of a compiled forward: whether it is shown, and the hook of the weight's gradient.
+        self.compiled_call: bool | None = None
+        self.weight_hook: Any = None
+
+    def asks_for(self, tensor_name: str) -> bool:
+        """Returns True if a feature asked for the tensor in the newest forward."""
+        return self.calls.inspect_tensor_enabled(tensor_name)
+
+    def show(self, tensor_name: str, tensor: torch.Tensor) -> None:
+        """Shows a tensor to the features that asked for it."""
+        if not self.asks_for(tensor_name):
+            return
+        tensor = local_part(tensor)
+        if tensor.is_floating_point():
+            self.calls.inspect_tensor(tensor_name=tensor_name, tensor=tensor)
+
+    def show_weight(self, weight: torch.Tensor, tick: int) -> None:
+        """Shows the weight once in an iteration."""
+        if self.weight_shown == tick or not self.asks_for("weight"):
+            return
+        self.weight_shown = tick
+        self.show("weight", weight if self.weight is None else self.weight.decoded(weight))
+
+    def forget_forward(self) -> None:
+        """Drops what was kept of a forward that has ended."""
+        if self.weight is not None:
+            self.weight.forget()
+
+    def shower(self, tensor_name: str, guard: Callable[[Callable], Callable]) -> Callable:
+        """Returns a hook that shows its argument as this tensor."""
+
+        def show(tensor: torch.Tensor) -> None:
+            self.show(tensor_name, tensor)
+
+        return guard(show)
+
+
+class Call:
+    """One forward of a module, and its backward.
+
+    Parameters
+    ----------
+    layer
+        the module
+    inputs
+        its arguments, before the module could change them in place
+    first
+        False in a recomputation for a checkpoint: its forward has been shown
+    """
+
+    def __init__(self, layer: Layer, inputs: Any, first: bool) -> None:
+        self._layer = layer
+        self._first = first
+        tensors = [*own_tensors(inputs)]
+        self._floor = newest_node(tensors)
+        self._source: Edge | None = None
+        if tensors:
+            self._source = source_of(tensors[0])
+            if first:
+                layer.show("activation", tensors[0])
+
+    def finish(self, output: Any, tick: int, guard: Callable[[Callable], Callable]) -> None:
+        """Shows weight and output, and their gradients when the backward computes them."""
+        layer = self._layer
+        weight = None if layer.weight is None else layer.weight.take()
+        result = next(own_tensors(output), None)
+        if self._first:
+            if weight is not None:
+                layer.show_weight(weight, tick)
+            if result is not None:
+                layer.show("output", result)
+        if result is None or not result.requires_grad:
+            return
+        if layer.asks_for("gradient"):
+            computed_first(result, self._floor).register_hook(layer.shower("gradient", guard))
+        sources = {"dgrad": self._source, "wgrad": None if weight is None else source_of(weight)}
+        for tensor_name, source in sources.items():
+            if source is None or not layer.asks_for(tensor_name):
+                continue
+            edges = find_edges(result, source, self._floor)
+            if edges:
+                on_gradient(edges, layer.shower(tensor_name, guard))
