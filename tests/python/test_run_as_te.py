@@ -171,6 +171,7 @@ refused("te.Linaer")
     "fails.py": TRAINING + "train()\nraise SystemExit(5)\n",
     "plain.py": PLAIN,
     "plain_fails.py": PLAIN + "raise RuntimeError('on purpose')\n",
+    "odd_widths.py": PLAIN.replace("32", "24"),
     "one_layer.py": "import torch\ntorch.nn.Linear(16, 16)(torch.ones(16, 16)).sum().backward()\n",
     "cuda.py": CUDA,
 }
@@ -207,6 +208,7 @@ def ran(tmp_path_factory):
         "wrong_config": ["--config", "nowhere.yaml", "trains.py"],
         "log_dir_alone": ["--log-dir", "logs", "nowhere.py"],
         "converted": ["--convert", "--recipe", "current", *watched("converted"), "plain.py"],
+        "odd_widths.py": ["--convert", *watched("odd_widths.py"), "odd_widths.py"],
         "convert_one_layer": ["--convert", "one_layer.py"],
         "unknown_recipe": ["--recipe", "mxfp", "plain.py"],
         "cuda.py": ["--device", "cpu", "cuda.py"],
@@ -376,6 +378,13 @@ def test_a_session_without_any_telens_layer_says_so_at_its_end(ran):
         "script with `python -m telens.run_as_te --convert`"
     )
     assert "no optimizer" not in ran[1]["plain.py"]["err"]
+
+
+def test_session_after_a_conversion_quotes_its_reasons(ran):
+    (line,) = [each for each in messages(ran, "odd_widths.py").splitlines() if "no layer" in each]
+    assert "telens.pytorch.convert left them: Linear: weight [" in line
+    assert "FP8 GEMMs need multiples of 16" in line
+    assert "--convert" not in line
 
 
 def test_failed_script_gets_no_convert_hint(ran):

@@ -121,9 +121,15 @@ def conversion_report(model: torch.nn.Module) -> ConversionReport:
     return report
 
 
+# Why modules were left by the conversions of this process, for the end of a session that observed
+# no layer.
+reasons_left: Counter[str] = Counter()
+
+
 def keep_report(model: torch.nn.Module, report: ConversionReport) -> None:
     """Keeps the report with the model, and prints it on rank 0."""
     vars(model)[_KEY] = report
+    reasons_left.update(f"{each.kind}: {each.reason}" for each in report.left)
     if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
         print("\n".join(f"telens.convert: {line}" for line in str(report).splitlines()))
 

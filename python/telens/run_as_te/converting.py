@@ -19,7 +19,7 @@ from telens import _C
 from telens._names import nearest
 from telens.common import recipe as recipes
 from telens.pytorch import checkpointing
-from telens.pytorch.conversion import convert
+from telens.pytorch.conversion import convert, reasons_left
 from telens.pytorch.module import Module
 from telens.pytorch.quantization import autocast
 from telens.pytorch.recipes_in_use import running
@@ -58,6 +58,7 @@ def converting(recipe: recipes.Recipe | None, *, converts: bool) -> Iterator[Non
     """
     forwards = _Forwards(recipe, converts)
     with contextlib.ExitStack() as hooks:
+        hooks.callback(reasons_left.clear)
         for owner, name in _holders(torch.utils.checkpoint.checkpoint):
             hooks.enter_context(mock.patch.object(owner, name, _checkpoint))
         hooks.callback(register_module_forward_pre_hook(forwards.begin).remove)
@@ -140,6 +141,7 @@ class _Forwards:
 
     @staticmethod
     def _refuse(reason: str) -> None:
+        reasons_left[f"a model: {reason}"] += 1
         print(
             f"telens.run_as_te: --convert: a model is not converted: {reason}; call "
             "telens.pytorch.convert(model) in the script, right after it builds the model",
