@@ -1,6 +1,8 @@
 """reset_parameters: in place, on meta, of subclasses and shards, as the constructor fills."""
 
 import copy
+import pickle
+import warnings
 
 import pytest
 import torch
@@ -208,3 +210,66 @@ def prepared(rank: int) -> None:
 
 def test_prepare_te_modules_for_fsdp_changes_no_value():
     run_ranks(prepared)
+
+
+# ---------------------------------------------------------------------- copies and pickles
+
+
+def fill_with_ones(weight):
+    weight.fill_(1)
+
+
+def fill_with_twos(weight):
+    weight.fill_(2)
+
+
+def fill_from_data(weight):
+    weight.copy_(torch.full(weight.shape, 3.0))
+    assert weight.sum().item() == 3 * weight.numel()  # raises on the device "meta"
+
+
+def matrices(layer):
+    return {name: p for name, p in layer.named_parameters() if p.dim() == 2}
+
+
+def with_functions():
+    functions = {"init_method": fill_with_ones, "output_layer_init_method": fill_with_twos}
+    return te.TransformerLayer(16, 32, 2, device="meta", **functions)
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_deep_copy_keeps_the_functions_that_fill_weights(copies):
+    layer = with_functions()
+    for _ in range(copies):
+        layer = copy.deepcopy(layer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        layer.reset_parameters()
+    output = {"self_attention.proj.weight", "layernorm_mlp.fc2_weight"}
+    for name, weight in matrices(layer).items():
+        assert (weight == (2 if name in output else 1)).all(), name
+
+
+def test_a_deep_copy_does_not_call_the_functions():
+    layer = te.Linear(16, 16, device="cpu", init_method=fill_from_data)
+    copied = copy.deepcopy(layer)
+    with torch.no_grad():
+        copied.weight.zero_()
+    copied.reset_parameters()
+    assert (copied.weight == 3).all()
+
+
+def test_reset_after_unpickling_warns_of_the_lost_function():
+    layer = pickle.loads(pickle.dumps(with_functions()))
+    with pytest.warns(
+        UserWarning, match=r"reset_parameters: the module was unpickled.*init_method"
+    ):
+        layer.reset_parameters()
+    assert all((weight.std() - 0.023).abs() < 0.01 for weight in matrices(layer).values())
+    # A copy of it does not have them either.
+    with pytest.warns(UserWarning, match="init_method"):
+        copy.deepcopy(layer).reset_parameters()
+    plain = pickle.loads(pickle.dumps(te.Linear(16, 16, device="meta")))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plain.reset_parameters()

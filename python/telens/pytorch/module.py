@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 import inspect
+import warnings
 from typing import Any, ClassVar
 
 import torch
@@ -29,7 +30,7 @@ from telens.pytorch.layers.attention_inputs import ARGUMENTS, is_packed, unpacke
 from telens.pytorch.layers.delayed_wgrads import WithDelayedWgrads
 from telens.pytorch.layers.grouped_parameters import arrange
 from telens.pytorch.layers.inference_params import call_with_cache
-from telens.pytorch.layers.initialization import reset_own_parameters
+from telens.pytorch.layers.initialization import FUNCTIONS, functions_of, reset_own_parameters
 from telens.pytorch.parallel.context_parallel import (
     ATTRIBUTES,
     WithContextParallel,
@@ -44,6 +45,8 @@ _SCORE_MOD = frozenset(ARGUMENTS)
 _PLACEMENT = ("device", "params_dtype")
 # `bias` is a tensor or None to everyone who reads it from a module; the option is `use_bias`.
 _NOT_ATTRIBUTES = (*_PLACEMENT, "bias")
+# The attribute with the names of functions that the module's pickle did not contain.
+_LOST = "_telens_lost_functions"
 
 
 class Module(WithContextParallel, torch.nn.Module):
@@ -154,7 +157,8 @@ class Module(WithContextParallel, torch.nn.Module):
 
         Parameters on the device "meta" are first allocated on the default device of modules.
         Parameters that FSDP2 has sharded become shards of a common initialization, for which all
-        ranks need the same random state.
+        ranks need the same random state. A pickle contains no functions: after unpickling, a module
+        that had an init_method warns and fills with the default.
 
         Parameters
         ----------
@@ -163,6 +167,8 @@ class Module(WithContextParallel, torch.nn.Module):
         """
         if defer_init:
             return
+        if _LOST in self.__dict__:
+            _warn_of_lost_functions(self)
         with self.__dict__.get("_telens_fork", contextlib.nullcontext)():
             reset_own_parameters(self)
         for child in self.children():
@@ -184,20 +190,27 @@ class Module(WithContextParallel, torch.nn.Module):
         if state.get("tp_group") is not None:
             state["tp_group"] = None
         without_context(state)
-        # Callables such as init_method are omitted: their results are in the parameters.
+        # Callables such as init_method cannot be pickled in general; reset_parameters warns.
         state["_telens_options"] = {
             name: None if callable(value) or name == "tp_group" else value
             for name, value in adapter.options().items()
         }
+        state.pop(FUNCTIONS, None)
+        lost = [name for name in functions_of(self) if name.endswith("init_method")]
+        if lost or _LOST in state:
+            state[_LOST] = sorted({*lost, *state.get(_LOST, ())})
         state["_telens_extra_state"] = adapter.extra_state()
         return state
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Module:
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
-        copied.__setstate__(copy.deepcopy(self.__getstate__(), memo))
-        # A copy stays in the process, and draws from the same tracker.
-        for name in ("_telens_get_tracker", "_telens_fork"):
+        state = copy.deepcopy(self.__getstate__(), memo)
+        state.pop(_LOST, None)
+        copied.__setstate__(state)
+        # A copy stays in the process: it shares functions, and draws from the same tracker.
+        copied.__dict__[FUNCTIONS] = functions_of(self)
+        for name in (_LOST, "_telens_get_tracker", "_telens_fork"):
             if name in self.__dict__:
                 copied.__dict__[name] = self.__dict__[name]
         copy_context(self, copied)
@@ -280,6 +293,17 @@ class Module(WithContextParallel, torch.nn.Module):
             for name, value in self._telens_adapter.options().items()
             if not (value == defaults[name] or callable(value) or name in _PLACEMENT)
         )
+
+
+def _warn_of_lost_functions(module: Module) -> None:
+    if not any(module._telens_adapter.is_gemm_weight(name) for name in module._parameters):
+        return  # the children warn
+    warnings.warn(
+        f"{module._type.name}.reset_parameters: the module was unpickled, and a pickle does not "
+        f"contain its {' and '.join(module.__dict__[_LOST])}; weights get the default "
+        "initialization. Build the module again to use the function",
+        stacklevel=3,
+    )
 
 
 def _recomputed(call: Any) -> Any:

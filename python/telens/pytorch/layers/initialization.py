@@ -22,6 +22,17 @@ DEFAULT_WEIGHT_STD = 0.023
 
 Fill = Callable[[torch.Tensor], Any]
 
+# The attribute of a copied module with its functions. Its C++ module has none: the constructor
+# would call them on tensors without values.
+FUNCTIONS = "_telens_functions"
+
+
+def functions_of(module: Module) -> dict[str, Any]:
+    """Returns the options of a module that are functions, such as init_method, by name."""
+    options = module._telens_adapter.options().items()
+    own = {name: value for name, value in options if callable(value)}
+    return module.__dict__.get(FUNCTIONS, {}) | own
+
 
 def reset_own_parameters(module: Module) -> None:
     """Fills the parameters that the module itself holds, in the order its constructor draws them.
@@ -43,12 +54,13 @@ def _fills(module: Module) -> Iterator[tuple[list[str], Fill]]:
     """Yields (names of a weight's parts, its fill function) for all parameters."""
     adapter = module._telens_adapter
     options = adapter.options()
+    functions = functions_of(module)
     ones = torch.nn.init.zeros_ if options.get("zero_centered_gamma") else torch.nn.init.ones_
     parts = list(options.get("parameters_split") or ())
     for name in module._parameters:
         if adapter.is_gemm_weight(name):
             which = "output_layer_init_method" if name == "fc2_weight" else "init_method"
-            fill = options.get(which) or _fill_with_default
+            fill = functions.get(which) or _fill_with_default
             if options.get("single_grouped_weight"):
                 fill = _of_each_map(fill)
             if not parts:
