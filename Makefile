@@ -123,14 +123,16 @@ test-samples: setup build  ## the tests of the samples, except long ones
 test-long: setup build  ## the Python tests and samples that take half a minute or more each
 	@$(PYTEST) -m long tests/python tests/samples
 
+CLIENT_TESTS ?= tests/python/test_run_as_te.py tests/python/test_megatron.py \
+  tests/python/test_safe_conversion.py
+
 # Only these tests import from build/clients. They use torch and the other packages of .venv.
 test-clients: setup build  ## install Lightning, Megatron-Core in build/clients, train by their code
 	@$(PYTHON) -m pip install -q --no-deps --upgrade --target build/clients \
 	  -r tests/python/clients/requirements.txt
 	@$(PYTHON) -m pip install -q --no-deps --upgrade --target build/clients/megatron-core-0.19.2 \
 	  --python-version 3.12 --ignore-requires-python --only-binary=:all: megatron-core==0.19.2
-	@TELENS_CLIENTS=required $(PYTHON) -m pytest -q tests/python/test_run_as_te.py \
-	  tests/python/test_megatron.py tests/python/test_safe_conversion.py
+	@TELENS_CLIENTS=required $(PYTHON) -m pytest -q $(CLIENT_TESTS)
 
 # Resumable: classes in build/architectures.jsonl are skipped.
 test-architectures: setup build  ## telens.watch on a tiny model of each file of transformers (1 h)

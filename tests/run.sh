@@ -23,6 +23,7 @@ if [ ! -d build ] && [ "$free" -lt "$needed" ]; then
     "$PWD" "$free" "$needed" >&2
   exit 2
 fi
+lightning=tests/python/test_run_as_te.py::test_lightning_te_precision_trains_in_fp8
 results=()
 failed=()
 
@@ -33,7 +34,7 @@ stage() {
   printf '\n== %s\n' "$name"
   make --no-print-directory "$@" JOBS="$jobs" </dev/null || {
     outcome=FAILED
-    failed+=("make $*")
+    failed+=("make$(printf ' %q' "$@")")
   }
   results+=("$(printf '%-7s %5d s  %s' "$outcome" $((SECONDS - start)) "$name")")
   [ "$outcome" = passed ]
@@ -59,7 +60,9 @@ case "$suite" in
     if stage "build, CUDA $cuda" build CUDA="$cuda"; then
       stage "demo: the sample learns in FP8 and is recorded" demo
       stage "long Python and sample tests" test-long
-      stage "clients: Megatron-Core, Lightning, accelerate, nanoGPT" test-clients
+      # The other client tests run with the Python tests.
+      stage "clients: Megatron-Core and Lightning, in build/clients" test-clients \
+        CLIENT_TESTS="tests/python/test_megatron.py $lightning"
       stage "Parquet, with pyarrow and DuckDB in build/tables" test-tables
       stage "telens.paddle, in its own environment" test-paddle
       drop build-paddle
