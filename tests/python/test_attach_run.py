@@ -113,3 +113,21 @@ def test_a_python_without_the_package_is_reported(tmp_path):
     result = run(tmp_path, "true", TELENS_PYTHON="/usr/bin/python3", PYTHONPATH="")
     assert result.returncode == 2
     assert result.stderr.startswith("telens: run: no package telens in /usr/bin/python3; expected")
+
+
+def test_an_exception_of_the_program_ends_the_run(tmp_path, script):
+    script.write_text(TRAIN + "raise ValueError('no more data')\n")
+    result = run(tmp_path, sys.executable, script)
+    assert result.returncode == 1
+    diagnosed = subprocess.run(
+        [TELENS, "diagnose", tmp_path / "run"], capture_output=True, text=True
+    )
+    assert diagnosed.returncode == 1, diagnosed.stdout
+    assert "ValueError: no more data" in diagnosed.stdout
+
+
+def test_a_program_that_trains_nothing_is_reported(tmp_path):
+    for code in ("print('ran')", "import torch; torch.nn.Linear(2, 2).eval()(torch.ones(2))"):
+        result = run(tmp_path, sys.executable, "-c", code)
+        assert result.returncode == 0
+        assert f"nothing was recorded in {tmp_path / 'run'}" in result.stderr

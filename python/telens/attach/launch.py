@@ -10,7 +10,8 @@ import sys
 
 __all__ = ["VARIABLE", "main"]
 
-VARIABLE = "TELENS_ATTACH"  # {"config": path or null, "log_dir": path} as JSON
+# JSON: {"config": path or null, "log_dir": path, "process": PID of the command}
+VARIABLE = "TELENS_ATTACH"
 
 
 def main(arguments: list[str]) -> int:
@@ -35,6 +36,7 @@ def main(arguments: list[str]) -> int:
             {
                 "config": options.config and os.path.abspath(options.config),
                 "log_dir": os.path.abspath(options.log_dir),
+                "process": os.getpid(),
             }
         ),
     }

@@ -30,7 +30,7 @@ from telens.attach.layers import Call, Layer
 from telens.attach.loggers import Trackers, trackers_of
 from telens.attach.modules import Weight, is_named, names_of_modules, watched_modules
 from telens.attach.training import LossWatch, OptimizerWatch, in_backward
-from telens.debug import arguments, diagnosis, planning, sessions
+from telens.debug import arguments, diagnosis, exits, planning, sessions
 
 __all__ = ["Watch", "current", "step", "watch"]
 
@@ -73,7 +73,7 @@ class Watch:
         self._optimizers = OptimizerWatch(self._on_step, self._guard, every, self._record)
         self.add(model, "")
         # Before the session's own handler, which closes the run.
-        atexit.register(self.stop)
+        atexit.register(self._stop_at_exit)
 
     def add(self, model: torch.nn.Module, prefix: str | None = None) -> None:
         """Watches another model in the same session.
@@ -195,11 +195,15 @@ class Watch:
         if _current is not self:
             return
         _current = None
-        atexit.unregister(self.stop)
+        atexit.unregister(self._stop_at_exit)
         self._detach()
         if self._optimizer_stepped:
             self._finish(None)
         sessions.end_debug()
+
+    def _stop_at_exit(self) -> None:
+        exits.note_exit()
+        self.stop()
 
     def __enter__(self) -> Watch:
         return self

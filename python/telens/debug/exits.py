@@ -57,11 +57,16 @@ def end_at_exit(end: Callable[[], None]) -> None:
         _exit_handler_set = True
 
 
-def _end_of_script(end: Callable[[], None]) -> None:
+def note_exit() -> None:
+    """Called by handlers of atexit: the exception that the interpreter printed ends the session."""
     global _exception_at_exit
-    # Returns the exception that the interpreter printed; in an interactive session it may be old.
+    # In an interactive session the exception may be old.
     if not hasattr(sys, "ps1") and not sys.flags.interactive:
         _exception_at_exit = getattr(sys, "last_value", None)
+
+
+def _end_of_script(end: Callable[[], None]) -> None:
+    note_exit()
     end()
 
 

@@ -4,9 +4,11 @@
 as launchers, pay for nothing but this file.
 """
 
+import atexit
 import importlib
 import importlib.abc
 import importlib.machinery
+import json
 import os
 import sys
 
@@ -51,6 +53,27 @@ def _import_shadowed():
         sys.path[:] = path
 
 
+def _entries(folder):
+    try:
+        return set(os.listdir(folder))
+    except OSError:
+        return set()
+
+
+def _report_nothing_recorded(log_dir, before):
+    """Registered in the process of the command, which ends after the processes it starts."""
+    if _entries(log_dir) == before:
+        print(
+            f"telens run: nothing was recorded in {log_dir}: no torch model ran a training "
+            "forward (in training mode, with gradients) in this program",
+            file=sys.stderr,
+        )
+
+
 _import_shadowed()
 if "TELENS_ATTACH" in os.environ:
     sys.meta_path.insert(0, _AfterTorch())
+    _options = json.loads(os.environ["TELENS_ATTACH"])
+    if _options.get("process") == os.getpid():
+        _log_dir = _options["log_dir"]
+        atexit.register(_report_nothing_recorded, _log_dir, _entries(_log_dir))
