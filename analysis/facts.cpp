@@ -18,7 +18,7 @@ using record::Dictionary;
 
 constexpr std::string_view kWarmUp = "warm_up";
 
-// "layers.12.fc1" -> "layers.*.fc1"
+// "layers.12.fc1" -> "layers.*.fc*"
 std::string without_numbers(std::string_view name) {
   std::string part;
   for (const char c : name) {
@@ -29,6 +29,20 @@ std::string without_numbers(std::string_view name) {
     }
   }
   return part;
+}
+
+// "layers.12.fc1" -> "layers.*.fc1"
+std::string without_indices(const std::string& name) {
+  std::string kind;
+  for (std::size_t begin = 0; begin <= name.size();) {
+    const std::size_t end = std::min(name.find('.', begin), name.size());
+    const std::string part = name.substr(begin, end - begin);
+    const bool is_number =
+        !part.empty() && part.find_first_not_of("0123456789") == std::string::npos;
+    kind += (begin > 0 ? "." : "") + (is_number ? "*" : part);
+    begin = end + 1;
+  }
+  return kind;
 }
 
 // Rows of an iteration that is seen a second time, as a ring writes them, replace the first ones.
@@ -92,7 +106,10 @@ record::RecordQuery Facts::query() const {
 
 void Facts::read_names(const record::RunReader& run) {
   layer_names_ = run.names(Dictionary::layer);
-  for (const std::string& name : layer_names_) parts_.push_back(without_numbers(name));
+  for (const std::string& name : layer_names_) {
+    parts_.push_back(without_numbers(name));
+    kinds_.push_back(without_indices(name));
+  }
   const auto& names = run.names(Dictionary::statistic);
   for (std::size_t i = 0; i < names.size(); ++i) {
     statistics_.emplace(names[i], static_cast<std::int32_t>(i));

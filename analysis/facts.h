@@ -75,8 +75,11 @@ class Facts {
 
   const std::string& layer_name(std::int32_t layer) const;
   std::size_t layers() const { return layer_names_.size(); }
-  // The name with a * for each number: layers that have it in common play the same part.
+  // Returns the name with a * for each number, also inside words: "layers.*.fc*".
   const std::string& select_part(std::int32_t layer) const { return parts_[layer]; }
+  // Returns the name with a * for each component that is a number: "layers.*.fc1". Layers of one
+  // kind have the same function in different blocks; fc1 and fc2 are different kinds.
+  const std::string& get_kind(std::int32_t layer) const { return kinds_[layer]; }
   std::int64_t first_iteration() const { return first_; }
   std::int64_t last_iteration() const { return last_; }
   int ranks() const { return ranks_; }
@@ -119,6 +122,7 @@ class Facts {
   Iterations read_;
   std::vector<std::string> layer_names_;
   std::vector<std::string> parts_;
+  std::vector<std::string> kinds_;
   std::unordered_map<std::string, std::int32_t> statistics_;
   std::vector<Series> series_;
   std::unordered_map<Key, std::size_t, KeyHash> index_;

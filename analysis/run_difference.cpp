@@ -302,7 +302,7 @@ class Comparison {
       const Place& place = compared_[i].pair.a->place;
       const int tensor = static_cast<int>(*place.tensor);
       groups[{tensor, place.rank, ""}].push_back(i);
-      groups[{tensor, place.rank, a_.select_part(place.layer)}].push_back(i);
+      groups[{tensor, place.rank, a_.get_kind(place.layer)}].push_back(i);
     }
     return groups;
   }

@@ -85,19 +85,6 @@ struct OfOthers {
   double spread = 0;  // of these sizes
 };
 
-// "layers.12.fc1" -> "layers.*.fc1". select_part() does not distinguish fc1 and fc2.
-std::string get_kind(const std::string& name) {
-  std::string kind;
-  for (std::size_t begin = 0; begin <= name.size();) {
-    const std::size_t end = std::min(name.find('.', begin), name.size());
-    const std::string part = name.substr(begin, end - begin);
-    const bool is_number = part.find_first_not_of("0123456789") == std::string::npos;
-    kind += (begin > 0 ? "." : "") + (is_number ? "*" : part);
-    begin = end + 1;
-  }
-  return kind;
-}
-
 using Firsts = std::vector<const First*>;
 
 // The other ones of these weights, as far as their zeros are known.
@@ -150,7 +137,7 @@ struct Weights {
   explicit Weights(const Facts& facts) : all(first_sizes(facts)) {
     for (const First& each : all) {
       pointers.push_back(&each);
-      kinds[get_kind(facts.layer_name(each.place.layer))].push_back(&each);
+      kinds[facts.get_kind(each.place.layer)].push_back(&each);
       parts[facts.select_part(each.place.layer)].push_back(&each);
     }
     usual = usual_size(pointers);

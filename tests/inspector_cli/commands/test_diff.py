@@ -340,6 +340,33 @@ def seeded(name, tmp_path, seed, layers=9, plant=lambda layer, tensor, step: 1, 
     return lines.write(tmp_path / name)
 
 
+@pytest.mark.parametrize("parts", [("fc1", "fc2"), ("w1", "w2"), ("up", "down")])
+def test_layers_after_a_norm_do_not_judge_other_layers(diff, tmp_path, parts):
+    """A norm makes the input of the first layer equal for all seeds, but not the second one's."""
+
+    def write(name, seed, victim=None):
+        draw = random.Random(seed)
+        lines = Lines()
+        for layer in range(8):
+            for number, part in enumerate(parts):
+                for tensor, noise in (("weight", 0.02), ("activation", 0.1 * number)):
+                    size = math.exp(noise * draw.gauss(0, 1))
+                    for step in range(5):
+                        planted = 8 if (layer, part, tensor) == victim and step > 0 else 1
+                        named = f"layers.{layer}.{part}"
+                        lines.record(step, named, tensor, "l2_norm", 64 * size * planted)
+                        lines.record(step, named, tensor, "numel", 4096)
+        return lines.write(tmp_path / name)
+
+    a = write("a", 1)
+    for seed in range(2, 8):
+        told = diff(a, write(f"b{seed}", seed))
+        assert told["other_seeds"] is True
+        assert told["divergences"] == []
+    (found,) = diff(a, write("c", 2, (3, parts[1], "activation")))["divergences"]
+    assert (found["layer"], found["first_iteration"]) == (f"layers.3.{parts[1]}", 1)
+
+
 @pytest.mark.parametrize("layers", [5, 9, 37])
 def test_two_layers_that_diverge_do_not_hide_each_other(diff, tmp_path, layers):
     def plant(layer, tensor, step):
