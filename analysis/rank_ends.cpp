@@ -116,23 +116,36 @@ Ending get_ending(const RankEnd& end) {
   return has_any_of(reason, kWordsOfMemory) ? Ending::out_of_memory : Ending::exception;
 }
 
-// True if a file may be written and no rank reports its end.
-bool may_continue(const std::vector<RankEnd>& ends) {
-  const bool is_reported = std::ranges::any_of(ends, [](const RankEnd& each) {
-    const auto& end = each.segment->end;
-    return each.terminated_in || (end && end->state != record::End::failed);
-  });
-  return !is_reported && std::ranges::any_of(ends, [](const RankEnd& each) {
-    return may_be_written(*each.segment);
-  });
-}
-
-// Returns true if rank 0 ran on this machine. A free lock then proves that its process has ended.
+// Returns true if rank 0 ran on a machine with this name. A free lock then proves that its process
+// has ended. Files with a boot id have a better proof (proves_end()).
 bool ran_here(const record::RunReader& run) {
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) != 0) return false;
   return std::ranges::any_of(run.environment(), [&](const auto& entry) {
     return entry.first == "host" && entry.second == name.data();
+  });
+}
+
+// Returns true if a free lock proves that the process that wrote the file has ended: the process
+// ran under this kernel, in a container or not, and the file system shares locks. A copy proves
+// nothing, because the original may still be written; it is younger than its recording.
+bool proves_end(const Segment& segment) {
+  constexpr double kMostApart = 5;  // seconds between creating a file and recording its start
+  if (segment.boot_id.empty() || segment.boot_id != record::get_boot_id()) return false;
+  if (!record::is_on_local_file_system(segment.path)) return false;
+  const auto created = record::creation_time(segment.path);
+  return !created || std::abs(*created - segment.start_time) < kMostApart;
+}
+
+// Returns true if a file may be written and no rank reports its end.
+bool may_continue(const std::vector<RankEnd>& ends, const record::RunReader& run) {
+  const bool is_reported = std::ranges::any_of(ends, [](const RankEnd& each) {
+    const auto& end = each.segment->end;
+    return each.terminated_in || (end && end->state != record::End::failed);
+  });
+  return !is_reported && std::ranges::any_of(ends, [&](const RankEnd& each) {
+    const bool is_old_file = each.segment->boot_id.empty();
+    return may_be_written(*each.segment) && !(is_old_file && ran_here(run));
   });
 }
 
@@ -179,7 +192,7 @@ bool ended_well(const record::Segment& segment) {
 
 bool may_be_written(const record::Segment& segment) {
   constexpr double kRecent = 300;
-  if (segment.end) return false;
+  if (segment.end || proves_end(segment)) return false;
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
   return std::abs(now.count() - record::modification_time(segment.path)) < kRecent;
 }
@@ -234,7 +247,7 @@ RunEnding find_ending(const record::RunReader& run) {
   if (ends.empty()) return {.time = get_last_time(run)};
   const RankEnd& end = ends.front();
   const Segment& segment = *end.segment;
-  if (may_continue(ends) && !ran_here(run)) return {.ending = Ending::still_being_written};
+  if (may_continue(ends, run)) return {.ending = Ending::still_being_written};
   RunEnding ending{.ending = get_ending(end), .iteration = end.terminated_in, .time = end.time};
   if (world > 1) ending.rank = segment.rank;
   if (!ending.iteration) ending.iteration = get_last_iteration(run, segment);

@@ -34,9 +34,10 @@ struct RankEnd {
 // True if the file was closed cleanly or is being written.
 bool ended_well(const record::Segment& segment);
 
-// True if the file was not closed and changed in the last 5 minutes. A writer on another machine
-// holds no lock that this one sees if the file system does not share locks (NFS, Lustre), or if the
-// file is a copy.
+// Returns true if the file, whose lock is free, was not closed and changed in the last 5 minutes. A
+// writer on another machine holds no lock that this one sees if the file system does not share
+// locks (NFS, Lustre), or if the file is a copy. Returns false at once if the writer ran under this
+// machine's current boot, in a container or not, and the file is the original on a local disk.
 bool may_be_written(const record::Segment& segment);
 
 // Returns first the ends before every error that a rank itself raised, then these errors, then
@@ -67,10 +68,10 @@ enum class Ending : std::uint8_t {
 // "finished", "still_being_written", ...
 std::string_view get_name(Ending ending);
 
-// How a run ended. It has not ended while any rank is being written. If it was recorded on another
-// machine, it has not ended either while no rank reports its end and a file may_be_written(). If
-// several ranks of the newest world ended badly, this is the end of the rank that likely ended
-// first.
+// How a run ended. It has not ended while any rank is being written. It has not ended either while
+// no rank reports its end and a file may_be_written(), unless the file has no boot id and was
+// recorded on a machine with this name. If several ranks of the newest world ended badly, this is
+// the end of the rank that likely ended first.
 struct RunEnding {
   Ending ending = Ending::finished;
   std::optional<int> rank = {};                // if several ranks ran and the run failed

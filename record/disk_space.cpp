@@ -4,10 +4,13 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 #include "core/base/error.h"
@@ -25,6 +28,41 @@ double modification_time(const std::string& path) {
   if (::stat(path.c_str(), &status) != 0) return 0;
   return static_cast<double>(status.st_mtim.tv_sec) +
          kNanosecond * static_cast<double>(status.st_mtim.tv_nsec);
+}
+
+std::optional<double> creation_time(const std::string& path) {
+  constexpr double kNanosecond = 1e-9;
+  struct statx status {};
+  if (::statx(AT_FDCWD, path.c_str(), 0, STATX_BTIME, &status) != 0) return std::nullopt;
+  if ((status.stx_mask & STATX_BTIME) == 0) return std::nullopt;
+  return static_cast<double>(status.stx_btime.tv_sec) + kNanosecond * status.stx_btime.tv_nsec;
+}
+
+bool is_on_local_file_system(const std::string& path) {
+  // File systems by the magic numbers of statfs(2).
+  constexpr std::array<std::uint64_t, 9> kLocal{
+      0xef53,      // ext2, ext3, ext4
+      0x58465342,  // XFS
+      0x9123683e,  // Btrfs
+      0x01021994,  // tmpfs
+      0x794c7630,  // overlayfs, the root of containers
+      0xf2f52010,  // F2FS
+      0x2fc12fc1,  // ZFS
+      0xca451a4e,  // bcachefs
+      0x858458f6,  // ramfs
+  };
+  struct statfs status {};
+  if (::statfs(path.c_str(), &status) != 0) return false;
+  constexpr std::uint64_t kLow = 0xffffffff;  // f_type is signed, and shorter on some machines
+  return std::ranges::find(kLocal, static_cast<std::uint64_t>(status.f_type) & kLow) !=
+         kLocal.end();
+}
+
+std::string get_boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  return id;
 }
 
 bool has_lost_name(int descriptor, const std::string& path) {

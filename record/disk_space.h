@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "core/base/error.h"
@@ -13,6 +14,16 @@ namespace telens::record {
 // Returns 0 if the file does not exist.
 std::uint64_t size_of(const std::string& path);
 double modification_time(const std::string& path);  // seconds since 1970
+// Returns nullopt if the file system does not record when it created a file.
+std::optional<double> creation_time(const std::string& path);  // seconds since 1970
+
+// Returns true if the file is on a disk or in memory of this machine, so that all of its processes
+// see each other's locks, those in containers included. Returns false for unknown file systems.
+bool is_on_local_file_system(const std::string& path);
+
+// Returns the id of the kernel's current boot, which all containers of a machine have in common; ""
+// if unknown.
+TELENS_EXPORT std::string get_boot_id();
 
 // Returns true if the open file no longer has this name: it was removed or replaced. Returns false
 // if the file system does not answer.

@@ -102,13 +102,13 @@ namespace {
 template <typename Summary, typename Use>
 void for_each_part(Summary& summary, Use use) {
   auto& [about, rows, first_loss, names, kept, records, damage, checked] = summary;
-  auto& [path, rank, segment, schema, telens_version, run_id, world_size, start_time, end, live,
-         bytes, record_count, first_iteration, last_iteration, dropped, lost, continues, thinned,
-         superseded_from] = about;
+  auto& [path, rank, segment, schema, telens_version, run_id, world_size, start_time, boot_id, end,
+         live, bytes, record_count, first_iteration, last_iteration, dropped, lost, continues,
+         thinned, superseded_from] = about;
   const auto use_all = [&](auto&... parts) { (use(parts), ...); };
-  use_all(path, rank, segment, schema, telens_version, run_id, world_size, start_time, end, live,
-          bytes, record_count, first_iteration, last_iteration, dropped, lost, continues, thinned,
-          superseded_from);
+  use_all(path, rank, segment, schema, telens_version, run_id, world_size, start_time, boot_id, end,
+          live, bytes, record_count, first_iteration, last_iteration, dropped, lost, continues,
+          thinned, superseded_from);
   use_all(rows, first_loss, kept, records, damage, checked);
   for (auto& dictionary : names) use(dictionary);
 }

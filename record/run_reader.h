@@ -42,6 +42,7 @@ struct Segment {
   std::string run_id;
   int world_size = 1;
   double start_time = 0;  // seconds since 1970
+  std::string boot_id;    // of the kernel under which it was written; "" in older files
   std::optional<RunEnd> end;
   bool live = false;  // a process is writing the file
   std::uint64_t bytes = 0;

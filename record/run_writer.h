@@ -13,6 +13,7 @@
 
 #include "core/base/error.h"
 #include "record/claims.h"
+#include "record/disk_space.h"
 #include "record/run_schema.h"
 
 namespace telens::record {
@@ -40,6 +41,8 @@ struct RunOptions {
   std::shared_ptr<const RankClaim> claim;
   std::string config_text;
   std::vector<std::pair<std::string, std::string>> environment;
+  // Identifies the kernel under which the file is written; "" if unknown.
+  std::string boot_id = get_boot_id();
   OnFull on_full = OnFull::drop;
   // The maximum size of this rank's files together, in bytes; 0 means no limit. From 16 MiB on,
   // older iterations are thinned to stay below it; otherwise recording stops there, as on a full

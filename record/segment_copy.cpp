@@ -19,6 +19,7 @@ RunOptions get_options(const SegmentReader& file) {
   options.world_size = file.about().world_size;
   options.config_text = file.config_text();
   options.environment = file.environment();
+  options.boot_id = file.about().boot_id;
   return options;
 }
 

@@ -132,6 +132,7 @@ void SegmentReader::read_about() {
   about_.world_size = static_cast<int>(read_integer(opened_.file, "world_size", 1, INT_MAX));
   about_.start_time = read_real(opened_.file, "start_time");
   about_.continues = has_attribute(opened_.file, "continues");
+  if (has_attribute(opened_.file, "boot_id")) about_.boot_id = read_text(opened_.file, "boot_id");
   if (has_attribute(opened_.file, "records_seen")) {
     about_.thinned = {read_integer(opened_.file, "iterations_left", 0, kMaxIterations),
                       read_integer(opened_.file, "iterations_seen", 0, kMaxIterations),

@@ -263,6 +263,7 @@ void SegmentWriter::write_context(const RunOptions& options, const SegmentContex
   write_attribute(file_, "rank", options.rank);
   write_attribute(file_, "world_size", options.world_size);
   write_attribute(file_, "start_time", H5T_NATIVE_DOUBLE, &context.start_time);
+  if (!options.boot_id.empty()) write_attribute(file_, "boot_id", options.boot_id);
   write_config(file_, options.config_text);
   write_environment(file_, options);
 }

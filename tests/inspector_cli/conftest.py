@@ -119,6 +119,10 @@ class Lines:
     def config(self, config):
         self.lines.insert(0, f"config\t{json.dumps(config)}")
 
+    def boot(self, boot_id):
+        """The boot of another machine; "-": none, as in older files."""
+        self.lines.insert(0, f"boot\t{boot_id}")
+
     def event(self, iteration, kind, text, layer):
         self.lines.append(f"event\t{iteration}\t{kind}\t{text}\t{layer}")
 
@@ -131,7 +135,7 @@ class Lines:
         self.lines.append(f"end\t{reason}")
 
     def kill(self):
-        """Leaves the file open. telens diagnose reports the kill after 5 minutes: age()."""
+        """Leaves the file open. On a network disk, the kill is reported after 5 minutes: age()."""
         self.lines.append("kill")
 
     def write(self, log_dir, rank=0, ranks=1):

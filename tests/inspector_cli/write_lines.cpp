@@ -1,5 +1,6 @@
 // Writes a run of what stands on standard input, tab-separated: write_lines LOG_DIR [RANK [RANKS]]
 //   config  TEXT             (the configuration, in one line; first)
+//   boot    ID               (of the kernel's boot instead of the current one; first; "-": none)
 //   record  ITERATION LAYER TENSOR GEMM STATISTIC VALUE      ("-": no GEMM)
 //   scalar  ITERATION NAME VALUE
 //   event   ITERATION KIND TEXT LAYER
@@ -97,9 +98,15 @@ int main(int argc, char** argv) {
   options.on_full = OnFull::block;  // a busy machine must not cost rows that tests count
   std::string line;
   bool goes_on = static_cast<bool>(std::getline(std::cin, line));
-  if (goes_on && line.starts_with("config\t")) {
-    options.config_text = split_cells(line).at(1);
-    goes_on = static_cast<bool>(std::getline(std::cin, line));
+  for (; goes_on; goes_on = static_cast<bool>(std::getline(std::cin, line))) {
+    if (line.starts_with("config\t")) {
+      options.config_text = split_cells(line).at(1);
+    } else if (line.starts_with("boot\t")) {
+      const std::string id = split_cells(line).at(1);
+      options.boot_id = id == "-" ? "" : id;
+    } else {
+      break;
+    }
   }
   const auto writer = RunWriter::open(options);
   for (; goes_on; goes_on = static_cast<bool>(std::getline(std::cin, line))) {

@@ -3,7 +3,11 @@
 import json
 import math
 import os
+import pathlib
+import shutil
 import subprocess
+import tempfile
+import time
 
 import pytest
 from conftest import ROOT, WRITE_LINES, Lines, age
@@ -156,9 +160,14 @@ def test_a_run_that_is_still_written_has_not_ended(telens, lines, tmp_path):
     assert (told["findings"], code) == ([], 0)
 
 
-def test_unlocked_file_that_changed_lately_is_still_written(telens, lines, tmp_path):
-    """As of a run that is written on NFS by another machine, or as a copy of one."""
+ANOTHER_BOOT = "00000000-1111-2222-3333-444444444444"
+
+
+@pytest.mark.parametrize("boot", [ANOTHER_BOOT, "-"])
+def test_unlocked_file_that_changed_lately_is_still_written(telens, lines, tmp_path, boot):
+    """As of a run that is written on NFS by another machine."""
     Training().write(lines, tmp_path / "unused")
+    lines.boot(boot)
     lines.kill()
     run = lines.write(tmp_path / "run")
     age(run, seconds=60)
@@ -167,6 +176,39 @@ def test_unlocked_file_that_changed_lately_is_still_written(telens, lines, tmp_p
     assert (told["ending"]["state"], told["findings"], code) == ("still_being_written", [], 0)
     assert "may still write it" in told["recording"][0]
     assert "telens repair" not in told["recording"][0]
+
+
+@pytest.fixture
+def local_folder(tmp_path):
+    """A folder on a file system whose locks all processes see."""
+    kind = subprocess.run(["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True)
+    known = ("ext2/ext3", "xfs", "btrfs", "tmpfs", "overlayfs", "f2fs", "zfs")
+    if kind.stdout.strip() in known:
+        yield tmp_path
+    else:
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            yield pathlib.Path(folder)
+
+
+def test_kill_under_the_same_kernel_is_reported_at_once(telens, lines, local_folder):
+    """As in a container, whose host name is another one: write_lines records none."""
+    lines.record(3, "fc", "activation", "nonfinite", 0)
+    lines.kill()
+    run = lines.write(local_folder / "run")
+    _, told, code = answers(telens, run)
+    assert (told["ending"]["state"], told["ending"]["iteration"], code) == ("killed", 3, 1)
+    assert "may still write it" not in telens("info", run).stdout
+
+
+def test_copy_of_a_recent_file_may_still_be_written(telens, lines, local_folder):
+    """The original's process may hold its lock, which a copy does not show."""
+    lines.record(3, "fc", "activation", "nonfinite", 0)
+    lines.kill()
+    run = lines.write(local_folder / "run")
+    time.sleep(5.5)  # a copy is recognized by its creation, 5 s and more after the start
+    copied = shutil.copytree(run, local_folder / "copy")
+    assert answers(telens, run)[1]["ending"]["state"] == "killed"
+    assert answers(telens, copied)[1]["ending"]["state"] == "still_being_written"
 
 
 def test_unlocked_file_that_is_old_was_probably_killed(telens, lines, tmp_path):
