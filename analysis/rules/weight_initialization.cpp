@@ -5,8 +5,10 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -32,6 +34,11 @@ constexpr double kTimesUsualZeros = 8;
 // it: half of a normal distribution, the smaller one, holds 7 % of the sum.
 constexpr double kLeastLoss = 0.5;    // of what a block takes, in bits
 constexpr double kLargeSpread = 0.1;  // bits; sizes of a kind that vary more do not show the loss
+
+// An unfilled shard leaves k/n of a weight as zeros. Zeros by chance have no small denominator.
+constexpr std::int64_t kMostRanks = 64;
+constexpr double kTrained = 0.5;         // the part of the zeros that training leaves at most
+constexpr std::size_t kLeastInputs = 3;  // iterations in which the next layer's input is compared
 
 struct First {
   Place place;
@@ -217,9 +224,98 @@ std::optional<Finding> judged(const Facts& facts, const Weights& weights, const 
                    {"root mean square", {}, each.size.iteration, usual, "usual"}}};
 }
 
+// Returns the share of zeros if it is k/n for small n and equal in all of these weights; 0 if not.
+double get_shared_zeros(const Facts& facts, const Firsts& firsts) {
+  std::set<std::int32_t> layers;
+  std::optional<double> share;
+  for (const First* each : firsts) {
+    const Series* count = facts.find(each->place, "numel");
+    const auto elements = count != nullptr ? count->at(each->size.iteration) : std::nullopt;
+    if (!each->zeros || !elements || *each->zeros != share.value_or(*each->zeros)) return 0;
+    share = each->zeros;
+    const auto whole = static_cast<std::int64_t>(*elements);
+    const std::int64_t zeros = std::llround(*each->zeros * *elements);
+    if (whole <= 0 || whole / std::gcd(zeros, whole) > kMostRanks) return 0;
+    layers.insert(each->place.layer);
+  }
+  const bool is_part = share && *share >= kLeastZeros && *share < 1;
+  return is_part && layers.size() >= kLeastOfKind ? *share : 0;
+}
+
+// Returns true if training fills at least half of the zeros. A mask keeps them.
+bool is_trained_away(const Facts& facts, const First& first) {
+  const Series* zeros = facts.find(first.place, "zeros");
+  if (zeros == nullptr || zeros->points.back().iteration <= first.size.iteration) return false;
+  const auto last = zeros_in(facts, first.place, zeros->points.back().iteration);
+  return last && *last <= kTrained * *first.zeros;
+}
+
+// Returns true if exactly this share of the next layer's input is zero in the first iterations: the
+// zeros are whole rows of the weight, whose outputs the activation function keeps at zero.
+bool has_zeros_in_next_input(const Facts& facts, const First& first) {
+  Place place = first.place;
+  ++place.layer;
+  place.tensor = TensorName::activation;
+  const Series* zeros = facts.find(place, "zeros");
+  if (zeros == nullptr || zeros->points.size() < kLeastInputs) return false;
+  return std::ranges::all_of(std::span(zeros->points).first(kLeastInputs), [&](const Point& point) {
+    return zeros_in(facts, place, point.iteration) == first.zeros;
+  });
+}
+
+// A rank's shard of all weights of a kind, or of all weights, was not filled.
+struct SharedZeros {
+  double share = 0;
+  std::set<const First*> trained, in_next_input;  // weights, by what shows that zeros are wrong
+};
+
+void add_shared_zeros(const Facts& facts, const Firsts& firsts, SharedZeros& found) {
+  const double share = get_shared_zeros(facts, firsts);
+  if (share == 0) return;
+  const auto all = [&](const auto& shows) {
+    return std::ranges::all_of(firsts, [&](const First* each) { return shows(facts, *each); });
+  };
+  std::set<const First*>* shown = all(is_trained_away)           ? &found.trained
+                                  : all(has_zeros_in_next_input) ? &found.in_next_input
+                                                                 : nullptr;
+  if (shown == nullptr) return;
+  found.share = std::max(found.share, share);
+  shown->insert(firsts.begin(), firsts.end());
+}
+
+std::optional<Finding> judge_shared_zeros(const Facts& facts, const Weights& weights) {
+  SharedZeros found;
+  add_shared_zeros(facts, weights.pointers, found);
+  for (const auto& [kind, firsts] : weights.kinds) add_shared_zeros(facts, firsts, found);
+  std::set<const First*> all = found.trained;
+  all.insert(found.in_next_input.begin(), found.in_next_input.end());
+  const auto first =
+      std::ranges::find_if(weights.pointers, [&](const First* each) { return all.contains(each); });
+  if (first == weights.pointers.end()) return std::nullopt;
+  const First& origin = **first;
+  return Finding{
+      .cause = "weight_initialization",
+      .place = origin.place,
+      .first = origin.size.iteration,
+      .last = facts.last_iteration(),
+      .confidence = kPossible,
+      .summary = fmt::format(
+          "{:.3g} % of the elements of {} weights begin as exactly 0, the same share in all "
+          "weights of a kind, {}: the shard of a rank may not have been filled",
+          100 * found.share, all.size(),
+          found.trained.empty() ? "and so is this share of the next layer's input"
+                                : "and training changes them"),
+      .evidence = {{"zeros / numel", origin.place, origin.size.iteration, *origin.zeros, ""}},
+      .next_step =
+          "telens stats RUN --tensor weight --stat zeros; check the code that fills the weights on "
+          "every rank: reset_parameters() after to_empty(), or the checkpoint (FSDP: "
+          "sync_module_states)"};
+}
+
 std::vector<Finding> find(const Facts& facts) {
   std::vector<Finding> found;
   const Weights weights(facts);
+  if (auto finding = judge_shared_zeros(facts, weights)) found.push_back(std::move(*finding));
   for (const First& each : weights.all) {
     auto finding = judged(facts, weights, each);
     if (!finding) finding = judge_zeros(facts, weights, each);
@@ -241,7 +337,10 @@ Rule weight_initialization() {
           "are reported only if corresponding "
           "layers are nonzero, because residual branches and adapters start at zero. Also "
           "reported: a weight of which at least 1/64 is zero, if its root mean square is smaller "
-          "by that share. Pruning is excluded, because it keeps the large elements.",
+          "by that share. Pruning is excluded, because it keeps the large elements. If all weights "
+          "of a kind begin with the same share k/n of zeros (n up to 64), it is reported with "
+          "lower confidence if training changes at least half of the zeros, which a mask keeps, "
+          "or if the same share of the next layer's input is exactly zero.",
       .stage = Stage::setup,
       .required = {kSizes},
       .optional = {"numel", "mean", "zeros"},
@@ -249,7 +348,9 @@ Rule weight_initialization() {
           "LogTensorStats of weights (l2_norm and numel, or std and mean), from the first "
           "iteration on",
       .alternatives =
-          "A layer with a different initialization on purpose; padding rows; a pruning mask.",
+          "A layer with a different initialization on purpose; padding rows; a pruning mask; a "
+          "part "
+          "of a fused weight that starts at zero on purpose, such as the queries of qkv.",
       .next_step =
           "telens stats RUN --layer '{layer}' --tensor weight --stat std; check for "
           "reset_parameters() after to_empty(), and for keys that a checkpoint does not contain",

@@ -139,8 +139,12 @@ def test_operands_count_as_finite_only_if_recorded(telens, lines, tmp_path, know
 PARTS = ("qkv", "fc1", "fc2")
 
 
-def weights(lines, log_dir, zeros, layers=4, size=None, steps=STEPS):
-    """A run of weights of which a part begins as 0; `zeros` by (layer, part)."""
+def weights(lines, log_dir, zeros, layers=4, size=None, steps=STEPS, masked=False, inputs=None):
+    """A run of weights of which a part begins as 0; `zeros` by (layer, part).
+
+    Training changes these zeros, unless they are masked. `inputs` is the share of zeros in the
+    inputs by part.
+    """
     for step in range(steps):
         for layer in range(layers):
             for number, part in enumerate(PARTS):
@@ -150,7 +154,11 @@ def weights(lines, log_dir, zeros, layers=4, size=None, steps=STEPS):
                 name = f"layers.{layer}.{part}"
                 lines.record(step, name, "weight", "l2_norm", rms * 64)
                 lines.record(step, name, "weight", "numel", 4096)
-                lines.record(step, name, "weight", "zeros", share * 4096 if step == 0 else 0)
+                left = share * 4096 if step == 0 or masked else 0
+                lines.record(step, name, "weight", "zeros", left)
+                if inputs:
+                    lines.record(step, name, "activation", "zeros", inputs.get(part, 0) * 8192)
+                    lines.record(step, name, "activation", "numel", 8192)
                 lines.record(step, name, "weight", "std", rms)
                 lines.record(step, name, "weight", "mean", 1e-3 * (layer + 1))
     return lines.write(log_dir)
@@ -198,15 +206,48 @@ def test_zeros_of_the_highest_ranks_are_at_most_possible(telens, tmp_path, embed
 @pytest.mark.parametrize(
     "zeros",
     [
-        {(layer, part): 0.5 for layer in range(4) for part in PARTS},  # 2:4 sparsity
-        {(layer, "fc1"): 0.5 for layer in range(4)},  # one kind
         {(layer, "fc2"): 1 for layer in range(4)},  # LoRA's B, residual branches
         {(0, "qkv"): 1 / 4096},  # the row of a padding token
+        {(layer, "fc1"): 1200 / 4096 for layer in range(4)},  # a sparse initialization
         {},
     ],
 )
 def test_intended_zeros_are_ignored(telens, lines, tmp_path, zeros):
     assert found_in(telens, weights(lines, tmp_path, zeros)) == []
+
+
+OF_ALL = {(layer, part): 0.5 for layer in range(4) for part in PARTS}
+OF_ONE_KIND = {(layer, "fc1"): 0.25 for layer in range(4)}
+
+
+@pytest.mark.parametrize("inputs", [{}, {"fc1": 0.4375, "fc2": 0.5625}])
+@pytest.mark.parametrize("zeros", [OF_ALL, OF_ONE_KIND])
+def test_zeros_that_a_mask_keeps_are_ignored(telens, lines, tmp_path, zeros, inputs):
+    assert found_in(telens, weights(lines, tmp_path, zeros, masked=True, inputs=inputs)) == []
+
+
+@pytest.mark.parametrize(("zeros", "layers", "first", "weights_with"), [
+    (OF_ALL, 4, "layers.0.qkv", 12),
+    (OF_ALL, 1, "layers.0.qkv", 3),
+    (OF_ONE_KIND, 4, "layers.0.fc1", 4),
+])  # fmt: skip
+def test_zeros_of_a_whole_shard_are_possible(
+    telens, lines, tmp_path, zeros, layers, first, weights_with
+):
+    """A rank whose shard was not filled; the optimizer trains the zeros."""
+    share = next(iter(zeros.values()))
+    (found,) = found_in(telens, weights(lines, tmp_path, zeros, layers))
+    assert where(found) == ("weight_initialization", first, "weight", 0)
+    assert found["confidence"] == 0.4
+    assert f"{100 * share:.3g} % of the elements of {weights_with} weights" in found["summary"]
+
+
+def test_zeros_in_the_next_input_show_an_unfilled_shard(telens, lines, tmp_path):
+    """Half of the rows are zero and stay so, as under ReLU or in frozen weights."""
+    run = weights(lines, tmp_path, OF_ONE_KIND, masked=True, inputs={"fc2": 0.25})
+    (found,) = [each for each in found_in(telens, run) if each["cause"] == "weight_initialization"]
+    assert (found["layer"], found["confidence"]) == ("layers.0.fc1", 0.4)
+    assert "so is this share of the next layer's input" in found["summary"]
 
 
 def test_pruning_by_size_leaves_the_root_mean_square(telens, lines, tmp_path):
