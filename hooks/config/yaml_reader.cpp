@@ -267,7 +267,11 @@ class Builder : public YAML::EventHandler {
 
   void take(Value value, TreeSize size, YAML::anchor_t anchor, const YAML::Mark& mark) {
     if (anchor != YAML::NullAnchor) anchors_[anchor] = {value, size};
-    check_levels(open_.size() + size.levels, mark);
+    // Merged entries lose the level of their own mapping, and that of a list of mappings.
+    const bool merges = !open_.empty() && open_.back().is_map && open_.back().merges;
+    const std::size_t lost = merges ? (value.is_list() ? 2 : 1) : 0;
+    const std::size_t levels = size.levels - std::min(size.levels, lost);
+    check_levels(open_.size() + levels, mark);
     if (open_.empty()) {
       root_ = std::move(value);
       return;
@@ -275,9 +279,11 @@ class Builder : public YAML::EventHandler {
     OpenNode& parent = open_.back();
     parent.size.values += size.values;
     parent.size.bytes += size.bytes + (parent.key ? parent.key->size() : 0);
-    parent.size.levels = std::max(parent.size.levels, size.levels + 1);
+    parent.size.levels = std::max(parent.size.levels, levels + 1);
     if (parent.size.values > kMaxValues) {
-      throw RefusedYaml(mark, "its aliases expand to more than a million values");
+      throw RefusedYaml(mark,
+                        "it has more than a million values, aliases expanded; a config needs a few "
+                        "thousand");
     }
     if (parent.size.bytes > kMaxBytes) {
       throw RefusedYaml(mark, fmt::format("its texts, aliases expanded, are longer than {} MB; "

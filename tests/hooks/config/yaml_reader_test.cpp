@@ -69,6 +69,23 @@ TEST(YamlReader, deep_nesting_is_an_error_that_says_so) {
   EXPECT_EQ(to_json(deepest), deepest);
 }
 
+TEST(YamlReader, a_chain_of_merges_is_not_nested) {
+  for (const std::string_view merge : {"*a{0}", "[*a{0}]"}) {
+    std::string yaml = "a0: &a0 {x: [1]}\n";
+    for (int i = 1; i <= 300; ++i) {
+      yaml += fmt::format("a{0}: &a{0}\n  <<: {1}\n", i, fmt::format(fmt::runtime(merge), i - 1));
+    }
+    EXPECT_THAT(to_json(yaml), HasSubstr(R"("a300": {"x": [1]}})")) << merge;
+  }
+}
+
+TEST(YamlReader, nesting_inside_merged_mappings_is_counted) {
+  std::string yaml = "a0: &a0 {x: 1}\n";
+  for (int i = 1; i <= 101; ++i)
+    yaml += fmt::format("a{0}: &a{0} {{<<: {{y: *a{1}}}}}\n", i, i - 1);
+  EXPECT_THAT(to_json(yaml), HasSubstr("more than 100 levels deep"));
+}
+
 TEST(YamlReader, what_has_no_end_is_named_with_its_place) {
   const auto bracket = [](int line, int column, std::string_view begin, std::string_view end) {
     return fmt::format("f.yaml:{}:{}: not valid YAML: the '{}' that begins here has no '{}'", line,
@@ -192,6 +209,12 @@ TEST(YamlReader, aliases_that_multiply_are_refused_before_they_fill_the_memory) 
     yaml += "]\n";
   }
   EXPECT_THAT(to_json(yaml), HasSubstr("more than a million values"));
+}
+
+TEST(YamlReader, too_many_values_without_an_alias_are_not_blamed_on_aliases) {
+  std::string yaml = "sections:\n";
+  for (int i = 0; i < 100'000; ++i) yaml += "  - {a: [1, 1, 1, 1, 1, 1, 1, 1, 1]}\n";
+  EXPECT_THAT(to_json(yaml), HasSubstr("it has more than a million values, aliases expanded"));
 }
 
 TEST(Value, a_copy_with_another_key_leaves_the_original_alone) {
