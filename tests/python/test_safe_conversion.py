@@ -1,5 +1,7 @@
 """What te.convert leaves so that the model runs in FP8, and telens.summary."""
 
+import re
+
 import pytest
 import torch
 from nano_gpt import NanoGPT
@@ -121,16 +123,12 @@ def test_convert_skips_layers_that_the_recipe_does_not_support():
     assert type(te.convert(torch.nn.Sequential(torch.nn.Linear(48, 64)))[0]) is te.Linear
 
 
-def test_filter_decides_unless_a_recipe_is_given():
-    def everything(module, name):
-        return True
-
+@pytest.mark.parametrize("recipe", [None, Float8CurrentScaling()])
+def test_filter_converts_heads_but_no_unsupported_dimensions(recipe):
     model = torch.nn.ModuleDict({"fc": torch.nn.Linear(32, 24), "head": torch.nn.Linear(32, 32)})
-    te.convert(model, everything, Float8CurrentScaling())
+    te.convert(model, lambda module, name: True, recipe)
     assert left_by(model) == {"fc": "weight [24, 32]: FP8 GEMMs need multiples of 16"}
     assert type(model["head"]) is te.Linear
-    te.convert(model, everything)
-    assert type(model["fc"]) is te.Linear
 
 
 def test_convert_rejects_a_non_recipe():
@@ -161,6 +159,22 @@ def test_nano_gpt_of_any_vocabulary_trains_in_fp8_once_converted(vocabulary, tie
     linears = [m for m in model.modules() if isinstance(m, te.Linear)]
     assert len(linears) == 8
     assert all(m.fp8_meta["scaling_fwd"].scale[0] != 1 for m in linears)
+
+
+def test_call_in_the_shape_error_makes_the_model_run():
+    recipe = MXFP8BlockScaling()
+    tokens = torch.randint(0, 65, (2, 17))
+
+    def run(model):
+        with te.autocast(recipe=recipe):
+            model(tokens[:, :-1], tokens[:, 1:])[1].backward()
+
+    with pytest.raises(telens.ShapeError, match=r"weight has shape \[144, 48\]") as error:
+        run(te.convert(NanoGPT(65, width=48)))
+    model = NanoGPT(65, width=48)
+    (call,) = re.findall(r"te\.convert\(.*\)", str(error.value))
+    run(eval(call, {"te": te, "model": model, "recipe": recipe}))
+    assert type(model.lm_head) is torch.nn.Linear
 
 
 # ---------------------------------------------------------------------- telens.summary

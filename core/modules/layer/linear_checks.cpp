@@ -3,21 +3,8 @@
 #include <ATen/autocast_mode.h>
 
 #include <algorithm>
-#include <string_view>
 
 namespace telens {
-namespace {
-
-// Returns a call of te.convert that leaves the layer to torch. Names of
-// infer_and_assign_layer_names() begin with "model."; a filter gets those inside of the model.
-std::string conversion_without(std::string_view debug_name) {
-  constexpr std::string_view kRoot = "model.";
-  if (debug_name.empty()) return "te.convert(model, recipe=recipe)";
-  if (debug_name.starts_with(kRoot)) debug_name.remove_prefix(kRoot.size());
-  return fmt::format("te.convert(model, filter=lambda module, name: name != \"{}\")", debug_name);
-}
-
-}  // namespace
 
 void check_dtypes(const std::string& layer, const ActivationMeta& input, const at::Tensor& weight) {
   const at::ScalarType dtype = input.scalar_type();
@@ -45,9 +32,8 @@ void check_shapes(const std::string& layer, const ActivationMeta& input, const a
   }
 }
 
-void check_fp8_shapes(const std::string& layer, const std::string& debug_name,
-                      const ForwardContext& context, const ActivationMeta& input,
-                      const at::Tensor& weight) {
+void check_fp8_shapes(const std::string& layer, const ForwardContext& context,
+                      const ActivationMeta& input, const at::Tensor& weight) {
   if (input.scalar_type() == at::kDouble) {
     raise<ShapeError>("{}: activation has dtype Double; FP8 takes BFloat16, Half or Float", layer);
   }
@@ -59,9 +45,9 @@ void check_fp8_shapes(const std::string& layer, const std::string& debug_name,
   if (weight.size(0) % alignment != 0 || weight.size(1) % alignment != 0) {
     raise<ShapeError>(
         "{}: weight has shape {}; FP8 GEMMs need both of its dimensions divisible by {}; give the "
-        "layer such features, run it outside fp8_autocast, or, if it was converted, leave it to "
-        "torch: {}",
-        layer, c10::str(weight.sizes()), alignment, conversion_without(debug_name));
+        "layer such features, run it outside fp8_autocast, or, if te.convert made it, pass the "
+        "recipe, which leaves such layers to torch: te.convert(model, recipe=recipe)",
+        layer, c10::str(weight.sizes()), alignment);
   }
 }
 

@@ -32,11 +32,9 @@ void check_shapes(const std::string& layer, const ActivationMeta& input, const a
 
 // FP8 GEMMs on GPUs require features in multiples of 16; all devices check this, so that a run on
 // the CPU also works on a GPU. Any number of tokens is valid: the GEMM pads them
-// (core/quantization/token_padding.h). `debug_name`: the layer's name in debug configurations, ""
-// if it has none.
-void check_fp8_shapes(const std::string& layer, const std::string& debug_name,
-                      const ForwardContext& context, const ActivationMeta& input,
-                      const at::Tensor& weight);
+// (core/quantization/token_padding.h).
+void check_fp8_shapes(const std::string& layer, const ForwardContext& context,
+                      const ActivationMeta& input, const at::Tensor& weight);
 
 void check_tensor_parallel(const std::string& layer, const TensorParallel& tensor_parallel);
 

@@ -92,7 +92,7 @@ ForwardContext LinearLayer::State::begin_checked_forward(const ActivationMeta& i
     parallel_checks_.compare_operands(name(), layer.parallel, context);
   }
   if (context.quantizes()) {
-    check_fp8_shapes(name(), layer.hooks.name(), context, input, weight);
+    check_fp8_shapes(name(), context, input, weight);
   }
   return context;
 }

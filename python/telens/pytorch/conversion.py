@@ -196,11 +196,9 @@ def convert(
         any module; if it is itself one of those, its replacement is returned
     filter
         ``filter(module, name)`` returns whether to replace a module. If it returns True, output
-        heads and layers with other dimensions are converted too. They can be watched, but fail
-        inside of ``fp8_autocast``
+        heads are converted too. Layers with other dimensions are unchanged
     recipe
-        the recipe of the training. Layers with dimensions that it does not support are unchanged,
-        also if ``filter`` returns True
+        the recipe of the training. Layers with dimensions that it does not support are unchanged
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"convert: model must be a torch.nn.Module, not {type(model).__name__}")
@@ -245,10 +243,7 @@ class Candidates:
         self, model: torch.nn.Module, filter: Filter | None = None, recipe: Recipe | None = None
     ) -> None:
         self._filter = filter
-        if recipe is not None:
-            self._multiple = recipe._row_multiple
-        else:
-            self._multiple = MULTIPLE if filter is None else 1
+        self._multiple = MULTIPLE if recipe is None else recipe._row_multiple
         self._heads = _output_heads(model)
         self.owners = parameters_by_owner(model)
 
