@@ -68,7 +68,8 @@ void Region::update(bool backward) {
   reduction.run();
   WindowUpdates updates;
   for (const auto& [layer, member] : alive) {
-    updates.add(layer->delayed_scaling().window(backward), *member->recipe, backward);
+    updates.add(layer->delayed_scaling().window(backward), *member->recipe, backward,
+                layer->layer());
   }
   updates.run();
 }

@@ -45,6 +45,10 @@ float largest_value(const Recipe& recipe, bool backward) {
                              []<typename Format>() { return Format::kMax; });
 }
 
+std::string_view describe_layer(std::string_view name) {
+  return name.empty() ? "a layer without a name" : name;
+}
+
 bool has_user_functions(const DelayedScaling& recipe) {
   return recipe.scaling_factor_compute_algo ||
          std::holds_alternative<DelayedScaling::AmaxFunction>(recipe.amax_compute_algo);
@@ -58,15 +62,18 @@ ops::WindowFormula get_formula(const DelayedScaling& recipe) {
           .power_of_two = recipe.power_of_2_scale};
 }
 
-void check_result(const at::Tensor& result, std::string_view name, const at::Tensor& scale) {
+void check_result(const at::Tensor& result, std::string_view function, const at::Tensor& scale,
+                  std::string_view layer) {
   if (result.defined() && result.sizes() == scale.sizes()) return;
   raise<ShapeError>(
-      "DelayedScaling: {} returned a tensor of shape {}; expected [{}], one value for each slot",
-      name, result.defined() ? fmt::format("[{}]", fmt::join(result.sizes(), ", ")) : "none",
-      scale.numel());
+      "DelayedScaling: {} returned a tensor of shape {} for {}; expected [{}], one value for each "
+      "slot",
+      function, result.defined() ? fmt::format("[{}]", fmt::join(result.sizes(), ", ")) : "none",
+      describe_layer(layer), scale.numel());
 }
 
-// Returns the fault of a scale, or "" if it is valid. Few distinct texts: each is shown once.
+// Returns the fault of a scale, or "" if it is valid. The text has no number, so that warn_once()
+// shows it once for each tensor.
 std::string_view fault_of_scale(float scale) {
   if (std::isnan(scale)) return "NaN";
   if (std::isinf(scale)) return "infinite";
@@ -209,13 +216,13 @@ std::shared_ptr<Quantizer> DelayedScaling::make_quantizer(TensorRole role,
 
 // The functions receive copies, which they may modify.
 WindowUpdates::UserScale WindowUpdates::user_scale(AmaxWindow& window, const DelayedScaling& recipe,
-                                                   bool backward) {
+                                                   bool backward, std::string_view layer) {
   const auto* function = std::get_if<DelayedScaling::AmaxFunction>(&recipe.amax_compute_algo);
   const ops::WindowFormula formula = get_formula(recipe);
   at::Tensor amax;
   if (function != nullptr) {
     amax = (*function)(window.amax_history.clone());
-    check_result(amax, "amax_compute_algo", window.scale);
+    check_result(amax, "amax_compute_algo", window.scale, layer);
     amax = amax.to(at::kFloat).contiguous();
   } else {
     amax = ops::amax_of_history(window.amax_history, formula.algorithm);
@@ -225,26 +232,28 @@ WindowUpdates::UserScale WindowUpdates::user_scale(AmaxWindow& window, const Del
   if (recipe.scaling_factor_compute_algo) {
     const at::Tensor made =
         recipe.scaling_factor_compute_algo(amax.clone(), window.scale.clone(), maxima);
-    check_result(made, "scaling_factor_compute_algo", window.scale);
+    check_result(made, "scaling_factor_compute_algo", window.scale, layer);
     scale.copy_(made);
   } else {
     ops::update_scale(amax, scale, maxima, formula.margin, formula.power_of_two);
   }
   return {.window = &window,
+          .layer = layer,
           .amax = amax,
           .scale = scale,
           .backward = backward,
           .has_scale_function = static_cast<bool>(recipe.scaling_factor_compute_algo)};
 }
 
-void WindowUpdates::add(AmaxWindow& window, const DelayedScaling& recipe, bool backward) {
+void WindowUpdates::add(AmaxWindow& window, const DelayedScaling& recipe, bool backward,
+                        std::string_view layer) {
   if (!window.defined()) return;
   if (window.rows_since_update + 1 < recipe.interval) {
     waiting_.push_back(&window);
     return;
   }
   if (has_user_functions(recipe)) {
-    user_scales_.push_back(user_scale(window, recipe, backward));
+    user_scales_.push_back(user_scale(window, recipe, backward, layer));
   } else {
     find_group(get_formula(recipe), window.scale.device())
         .add(window, largest_value(recipe, backward));
@@ -282,12 +291,13 @@ void WindowUpdates::warn_of_bad_scales() const {
     for (std::int64_t slot = 0; slot < each.scale.numel(); ++slot, ++scale) {
       const std::string_view fault = fault_of_scale(*scale);
       if (fault.empty()) continue;
-      warn_once(fmt::format("DelayedScaling: {} a scale that is {} for the tensor {} of a layer; "
+      warn_once(fmt::format("DelayedScaling: {} a scale that is {} for the tensor {} of {}; "
                             "expected a finite number above 0. Its FP8 values are meaningless with "
                             "this scale",
                             each.has_scale_function ? "scaling_factor_compute_algo returned"
                                                     : "the result of amax_compute_algo gives",
-                            fault, get_name(role_of_slot(slot, each.backward))),
+                            fault, get_name(role_of_slot(slot, each.backward)),
+                            describe_layer(each.layer)),
                 ShownBy::this_rank);
     }
   }

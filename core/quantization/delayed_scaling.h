@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -155,9 +156,9 @@ class DelayedScalingQuantizer final : public Quantizer {
 // window changes.
 class WindowUpdates {
  public:
-  // Ignores undefined windows. The window must live until run(). Throws exceptions of the recipe's
-  // functions, and ShapeError if they do not return one value per slot.
-  void add(AmaxWindow& window, const DelayedScaling& recipe, bool backward);
+  // Ignores undefined windows. The window and the layer's name must live until run(). Throws
+  // exceptions of the recipe's functions, and ShapeError if they do not return one value per slot.
+  void add(AmaxWindow& window, const DelayedScaling& recipe, bool backward, std::string_view layer);
 
   // Updates all windows. Warns if a user function caused a scale that is not a positive finite
   // number for a tensor whose amax is not 0. (Unused slots have the amax 0.)
@@ -176,12 +177,14 @@ class WindowUpdates {
   // Results of the user functions, both [slots].
   struct UserScale {
     AmaxWindow* window;
+    std::string_view layer;
     at::Tensor amax;
     at::Tensor scale;
     bool backward;
     bool has_scale_function;  // false: only amax_compute_algo is the user's
   };
-  static UserScale user_scale(AmaxWindow& window, const DelayedScaling& recipe, bool backward);
+  static UserScale user_scale(AmaxWindow& window, const DelayedScaling& recipe, bool backward,
+                              std::string_view layer);
   void warn_of_bad_scales() const;
 
   std::vector<Group> groups_;

@@ -58,6 +58,8 @@ const LayerQuantizers& LayerQuantization::quantizers(const std::shared_ptr<const
   if (recipe != recipe_ || device != device_) [[unlikely]] {
     make_quantizers(recipe, device, layer);
   }
+  if (layer_ != layer) [[unlikely]]
+    layer_ = layer;
   return collects_amax ? quantizers_ : evaluation_quantizers_;
 }
 

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -43,8 +44,8 @@ class TELENS_EXPORT LayerQuantization {
   // Returns the layer's quantizers under a recipe; creates new ones if the recipe or device differs
   // from the previous call. If `collects_amax` is false (evaluation), they do not update the amax
   // history. A recipe must not be modified after its first use. `layer`: the layer's name, for
-  // recipes that use it. Quantizers of a custom recipe may be nullptr. Throws UsageError if a
-  // custom recipe returns different requests for one layer.
+  // recipes that use it and for messages; "" if it has none. Quantizers of a custom recipe may be
+  // nullptr. Throws UsageError if a custom recipe returns different requests for one layer.
   const LayerQuantizers& quantizers(const std::shared_ptr<const Recipe>& recipe,
                                     const at::Device& device, bool collects_amax = true,
                                     std::string_view layer = {});
@@ -62,6 +63,9 @@ class TELENS_EXPORT LayerQuantization {
     const DelayedScaling* own = recipe->as_delayed_scaling();
     return own != nullptr ? std::shared_ptr<const DelayedScaling>(recipe, own) : requested_;
   }
+  // The layer's name in the most recent forward; "" before the first.
+  const std::string& layer() const { return layer_; }
+
   // Like followed(recipe()), computed once by quantizers().
   const std::shared_ptr<const DelayedScaling>& followed() const { return followed_; }
 
@@ -95,6 +99,7 @@ class TELENS_EXPORT LayerQuantization {
   DelayedScalingState delayed_scaling_;
   at::Device device_ = at::kCPU;
   std::string_view module_type_ = "linear";
+  std::string layer_;
 };
 
 }  // namespace telens

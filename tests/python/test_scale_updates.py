@@ -112,7 +112,7 @@ def test_loads_states_with_appended_pending_iterations():
 
 
 def one_iteration(**functions):
-    layer = te.Linear(SIZE, SIZE, bias=False)
+    layer = te.Linear(SIZE, SIZE, bias=False, name="fc1")
     run_iteration(layer, DelayedScaling(**functions), 2)
     return layer
 
@@ -128,7 +128,7 @@ def one_iteration(**functions):
     ],
 )
 def test_result_of_wrong_shape_names_the_function(name, function):
-    with pytest.raises(telens.ShapeError, match=rf"{name} returned .* expected \[3\], one value"):
+    with pytest.raises(telens.ShapeError, match=rf"{name} returned .* for fc1; expected \[3\]"):
         one_iteration(**{name: function})
 
 
@@ -150,7 +150,7 @@ def test_a_scale_that_is_not_a_positive_number_is_warned_about(function, fault, 
         torch.set_warn_always(telens_warns_always)
     shown = capfd.readouterr().err
     for tensor in ("input", "weight", "grad_output"):
-        text = f"returned a scale that is {fault} for the tensor {tensor} of a layer"
+        text = f"returned a scale that is {fault} for the tensor {tensor} of fc1;"
         assert shown.count(text) == 1, tensor
     assert "tensor output" not in shown  # no tensor uses this slot
 

@@ -43,8 +43,8 @@ class WindowUpdatesTest : public ::testing::Test {
     DelayedScaling own;
     own.scaling_factor_compute_algo = function;
     WindowUpdates updates;
-    updates.add(windows[0], DelayedScaling(), /*backward=*/false);
-    for (std::size_t i = 1; i < windows.size(); ++i) updates.add(windows[i], own, false);
+    updates.add(windows[0], DelayedScaling(), /*backward=*/false, "fc0");
+    for (std::size_t i = 1; i < windows.size(); ++i) updates.add(windows[i], own, false, "fc");
     updates.run();
   }
 
@@ -110,7 +110,7 @@ TEST_F(WindowUpdatesTest, function_receives_a_copy_of_the_history) {
     return amax;
   };
   WindowUpdates updates;
-  updates.add(windows[1], own, /*backward=*/false);
+  updates.add(windows[1], own, /*backward=*/false, "fc");
   EXPECT_TRUE(is_as_before(1));
   updates.run();
   EXPECT_TRUE(at::equal(windows[1].amax_history[1], at::full({3}, 2.0F)));
