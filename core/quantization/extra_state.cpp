@@ -12,6 +12,7 @@
 
 #include "core/base/fnv1a.h"
 #include "core/distributed/warn_once.h"
+#include "core/formats/formats.h"
 
 namespace telens {
 namespace {
@@ -67,9 +68,9 @@ class ByteWriter {
 
 class ByteReader {
  public:
-  explicit ByteReader(const at::Tensor& bytes) {
+  ByteReader(const at::Tensor& bytes, const std::string& source) : source_(source) {
     if (bytes.scalar_type() != at::kByte || bytes.dim() != 1) {
-      raise<UsageError>("_extra_state has dtype {} and {} dimensions; expected uint8 with 1",
+      raise<UsageError>("{} has dtype {} and {} dimensions; expected uint8 with 1", source_,
                         c10::toString(bytes.scalar_type()), bytes.dim());
     }
     host_ = bytes.to(at::kCPU).contiguous();
@@ -100,9 +101,9 @@ class ByteReader {
   }
   [[noreturn]] void fail() const {
     raise<UsageError>(
-        "_extra_state of {} bytes is not one that this library wrote; load the checkpoint with "
-        "strict=False and without the _extra_state keys to begin with fresh scales",
-        host_.numel());
+        "{} of {} bytes is not one that this library wrote; load the checkpoint with strict=False "
+        "and without the _extra_state keys to begin with fresh scales",
+        source_, host_.numel());
   }
   bool at_end() const { return position_ == host_.numel(); }
   void expect_end() const {
@@ -119,10 +120,9 @@ class ByteReader {
     std::memcpy(&expected, bytes.data() + kChecksumAt, sizeof(expected));
     if (expected == 0 || expected == checksum_of(bytes)) return;
     raise<UsageError>(
-        "_extra_state of {} bytes is damaged: it does not match its checksum; copy the checkpoint "
-        "again, or load it with strict=False and without the _extra_state keys to begin with fresh "
-        "scales",
-        host_.numel());
+        "{} of {} bytes is damaged: it does not match its checksum; copy the checkpoint again, or "
+        "load it with strict=False and without the _extra_state keys to begin with fresh scales",
+        source_, host_.numel());
   }
 
  private:
@@ -136,33 +136,72 @@ class ByteReader {
     position_ += static_cast<std::int64_t>(size);
   }
 
+  const std::string& source_;
   at::Tensor host_;
   std::int64_t position_ = 0;
 };
 
+constexpr std::string_view kRemedy =
+    "load the checkpoint with strict=False and without the _extra_state keys to begin with fresh "
+    "scales";
+
+// A factor by which no tensor changes during a training: it separates a bad scale from a spike.
+constexpr double kUnlikely = 1 << 16;
+
+// Whether 1 / scale loses bits or is infinite.
+bool has_subnormal_inverse(float scale) { return !std::isnormal(1 / scale); }
+
+// Whether even the smallest amax is far above the largest finite value of every FP8 format.
+bool overflows(float scale, const at::Tensor& amaxes) {
+  const at::Tensor finite = amaxes.masked_select(amaxes.isfinite() & amaxes.gt(0));
+  return finite.numel() != 0 &&
+         double{scale} * finite.min().item<float>() > double{E5M2::kMax} * kUnlikely;
+}
+
+// Whether even the largest amax is far below the smallest value of every FP8 format.
+bool underflows(float scale, const at::Tensor& amaxes) {
+  const at::Tensor finite = amaxes.masked_select(amaxes.isfinite() & amaxes.gt(0));
+  return finite.numel() != 0 &&
+         double{scale} * finite.max().item<float>() < double{E5M2::kSmallestSubnormal} / kUnlikely;
+}
+
+void check_scale(float scale, const at::Tensor& amaxes, const std::string& tensor) {
+  // Delayed scaling limits the scale of a tiny amax to FLT_MAX, whose inverse is subnormal: such
+  // a scale is valid unless the amaxes contradict it.
+  const bool is_valid = std::isnormal(scale) && scale > 0 &&
+                        !(has_subnormal_inverse(scale) && overflows(scale, amaxes));
+  if (!is_valid) {
+    raise<UsageError>(
+        "{} is {}; expected a positive normal FP32 number whose inverse is also normal; {}", tensor,
+        scale, kRemedy);
+  }
+  if (overflows(scale, amaxes)) {
+    warn_once(fmt::format(
+        "{} is {}, but the smallest amax in its history is {}: FP8 casts will clip all values; {}",
+        tensor, scale, amaxes.masked_select(amaxes.gt(0)).min().item<float>(), kRemedy));
+  } else if (scale != 1 && underflows(scale, amaxes)) {
+    warn_once(fmt::format(
+        "{} is {}, but the largest amax in its history is {}: FP8 casts will return 0; {}", tensor,
+        scale, amaxes.masked_select(amaxes.isfinite()).max().item<float>(), kRemedy));
+  }
+}
+
 // Throws or warns, naming the tensor, if no training can have produced these values.
-void check_values(const AmaxWindow& window, bool backward) {
-  constexpr std::string_view kRemedy =
-      "load the checkpoint with strict=False and without the _extra_state keys to begin with fresh "
-      "scales";
+void check_values(const AmaxWindow& window, bool backward, const std::string& source) {
   for (std::int64_t slot = 0; slot < window.scale.size(0); ++slot) {
     const auto role = static_cast<TensorRole>(slot + (backward ? kForwardRoles : 0));
-    const auto scale = window.scale[slot].item<float>();
-    if (!(std::isfinite(scale) && scale > 0)) {
-      raise<UsageError>(
-          "_extra_state: the scale of {} is {}; expected a positive finite number; {}",
-          get_name(role), scale, kRemedy);
-    }
     const at::Tensor amaxes = window.amax_history.select(1, slot);
     if (amaxes.lt(0).any().item<bool>()) {
-      raise<UsageError>("_extra_state: the amax history of {} has a negative amax; {}",
+      raise<UsageError>("{}: the amax history of {} has a negative amax; {}", source,
                         get_name(role), kRemedy);
     }
+    check_scale(window.scale[slot].item<float>(), amaxes,
+                fmt::format("{}: the scale of {}", source, get_name(role)));
     if (amaxes.isnan().any().item<bool>()) {
       warn_once(
-          fmt::format("_extra_state: the amax history of {} has an amax that is NaN; the scale "
-                      "stays as it is until that has left the history",
-                      get_name(role)));
+          fmt::format("{}: the amax history of {} has an amax that is NaN; the scale stays as it "
+                      "is until that has left the history",
+                      source, get_name(role)));
     }
   }
 }
@@ -186,8 +225,8 @@ at::Tensor get_bytes(const DelayedScalingState& state) {
   return writer.finish();
 }
 
-DelayedScalingState state_from_bytes(const at::Tensor& bytes) {
-  ByteReader reader(bytes);
+DelayedScalingState state_from_bytes(const at::Tensor& bytes, const std::string& source) {
+  ByteReader reader(bytes, source);
   DelayedScalingState state;
   if (bytes.numel() == 0) {
     return state;
@@ -195,14 +234,14 @@ DelayedScalingState state_from_bytes(const at::Tensor& bytes) {
   const std::int64_t first = reader.number();
   if (first > 0 && first <= kMostParts) {
     raise<UsageError>(
-        "_extra_state holds the states of {} layers; expected that of one: a module of "
-        "another kind wrote it",
+        "{} holds the states of {} layers; expected one: a module of another kind wrote it", source,
         first);
   }
   if (static_cast<std::uint64_t>(first) != kMagic) {
     raise<UsageError>(
-        "_extra_state does not begin as this library's does; a Transformer Engine checkpoint's is "
-        "a pickle, which is not read: load without the _extra_state keys");
+        "{} does not begin as this library's does; a Transformer Engine checkpoint's is a pickle, "
+        "which is not read: load without the _extra_state keys",
+        source);
   }
   reader.expect_checksum();
   for (const bool backward : {false, true}) {
@@ -216,7 +255,7 @@ DelayedScalingState state_from_bytes(const at::Tensor& bytes) {
     AmaxWindow& window = state.window(backward);
     window = {reader.floats({length, slots}), reader.floats({slots})};
     window.rows_since_update = (slots_and_pending >> 32) & kLowHalf;
-    check_values(window, backward);
+    check_values(window, backward, source);
     // Restored scales came from a history: the next iteration is not a warm-up.
     if (!window.scale.eq(1).all().item<bool>()) window.updates->store(1);
   }
@@ -245,8 +284,8 @@ at::Tensor join_bytes(const std::vector<at::Tensor>& parts) {
   return any ? writer.finish() : ByteWriter().finish();
 }
 
-std::vector<at::Tensor> split_bytes(const at::Tensor& joined) {
-  ByteReader reader(joined);
+std::vector<at::Tensor> split_bytes(const at::Tensor& joined, const std::string& source) {
+  ByteReader reader(joined, source);
   std::vector<at::Tensor> parts;
   if (joined.numel() == 0) {
     return parts;

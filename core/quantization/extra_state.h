@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
 #include <vector>
 
 #include "core/quantization/delayed_scaling.h"
@@ -27,13 +28,15 @@ namespace telens {
 at::Tensor get_bytes(const DelayedScalingState& state);
 
 // Parses what get_bytes() wrote. Throws UsageError on other bytes, on a wrong checksum, on a scale
-// that is not positive and finite, and on a negative amax; the last two errors name the tensor.
-// Warns if an amax is NaN, which can happen in a training.
-DelayedScalingState state_from_bytes(const at::Tensor& bytes);
+// that no training can produce, and on a negative amax; the last two errors name the tensor. Warns
+// if an amax is NaN, which can happen in a training, and if a scale is far from what the amaxes
+// require. `source`: the checkpoint's entry, with which messages begin.
+DelayedScalingState state_from_bytes(const at::Tensor& bytes,
+                                     const std::string& source = "_extra_state");
 
 // Joins the states of a module's layers into one byte string, and splits it again. split_bytes()
 // returns the output of get_bytes() as a single part.
 at::Tensor join_bytes(const std::vector<at::Tensor>& parts);
-std::vector<at::Tensor> split_bytes(const at::Tensor& joined);
+std::vector<at::Tensor> split_bytes(const at::Tensor& joined, const std::string& source);
 
 }  // namespace telens

@@ -109,8 +109,8 @@ void LayerQuantization::reduce_amaxes_over(TensorRole role, ProcessGroupPtr grou
 
 at::Tensor LayerQuantization::extra_state() const { return get_bytes(delayed_scaling_); }
 
-void LayerQuantization::set_extra_state(const at::Tensor& bytes) {
-  delayed_scaling_.assign(state_from_bytes(bytes));
+void LayerQuantization::set_extra_state(const at::Tensor& bytes, const std::string& source) {
+  delayed_scaling_.assign(state_from_bytes(bytes, source));
   recipe_ = nullptr;  // the quantizers refer to the tensors of the old state
 }
 

@@ -81,8 +81,9 @@ class TELENS_EXPORT LayerQuantization {
 
   // The entry of state_dict under _extra_state (core/quantization/extra_state.h).
   at::Tensor extra_state() const;
-  // Throws UsageError on bytes that extra_state() did not write.
-  void set_extra_state(const at::Tensor& bytes);
+  // Throws UsageError on bytes that extra_state() did not write. `source`: the checkpoint's entry
+  // and the GEMM, for messages.
+  void set_extra_state(const at::Tensor& bytes, const std::string& source = "_extra_state");
 
  private:
   void make_quantizers(const std::shared_ptr<const Recipe>& recipe, const at::Device& device,

@@ -1,9 +1,11 @@
 #include "python/bindings/fp8_state.h"
 
+#include <fmt/format.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,13 +37,22 @@ AmaxWindow part(const Window& all, std::size_t gemm, std::int64_t slots) {
 }
 
 // Writes the values as one of our checkpoints, then restores that checkpoint.
-void set_amax_windows(ModuleAdapter& adapter, const Window& forward, const Window& backward) {
+void set_amax_windows(ModuleAdapter& adapter, const Window& forward, const Window& backward,
+                      const std::string& key) {
   const std::vector<LayerQuantization*> gemms = adapter.module().quantizations();
+  const auto source = [&](std::size_t gemm) {
+    return gemms.size() == 1 ? key : fmt::format("{}, GEMM {}", key, gemm);
+  };
+  std::vector<at::Tensor> parts;
   for (std::size_t gemm = 0; gemm < gemms.size(); ++gemm) {
     DelayedScalingState state;
     state.window(false) = part(forward, gemm, kForwardRoles);
     state.window(true) = part(backward, gemm, kBackwardRoles);
-    gemms[gemm]->set_extra_state(get_bytes(state));
+    parts.push_back(get_bytes(state));
+    state_from_bytes(parts.back(), source(gemm));  // throws before any GEMM changes
+  }
+  for (std::size_t gemm = 0; gemm < gemms.size(); ++gemm) {
+    gemms[gemm]->set_extra_state(parts[gemm], source(gemm));
   }
 }
 
@@ -74,8 +85,9 @@ void bind_fp8_state(AdapterClass& adapter) {
       .def("amax_window", &amax_window, py::arg("backward"),
            "(amax_history, scale) of delayed scaling; None before there are any.")
       .def("set_amax_windows", &set_amax_windows, py::arg("forward"), py::arg("backward"),
+           py::arg("key") = "_extra_state",
            "Sets the values of the forward and the backward, each in the form that amax_window "
-           "returns.")
+           "returns. Messages begin with the key.")
       .def(
           "newest_recipe",
           [](ModuleAdapter& self) { return std::const_pointer_cast<Recipe>(newest_recipe(self)); },

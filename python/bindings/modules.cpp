@@ -145,10 +145,13 @@ void bind_module_adapter(py::module_& module) {
              const at::Tensor bytes = adapter.module().extra_state();
              return bytes.defined() ? std::optional(bytes) : std::nullopt;
            })
-      .def("set_extra_state",
-           [](ModuleAdapter& adapter, const at::Tensor& bytes) {
-             adapter.module().set_extra_state(bytes);
-           })
+      .def(
+          "set_extra_state",
+          [](ModuleAdapter& adapter, const at::Tensor& bytes, const std::string& key) {
+            adapter.module().set_extra_state(bytes, key);
+          },
+          py::arg("state"), py::arg("key") = "_extra_state",
+          "Restores the result of extra_state(). Messages begin with the key.")
       .def("release_tensors", &ModuleAdapter::release_tensors,
            "Releases the C++ references to the tensors until the next forward.")
       .def("set_tensor_parallel_group",

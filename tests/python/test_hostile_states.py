@@ -201,17 +201,30 @@ def test_a_refused_pickle_changes_nothing_for_the_next_one():
         assert sorted(te.read_transformer_engine_state(honest()).scale) == ["bwd", "fwd"]
 
 
-IMPOSSIBLE = [float("nan"), 0.0, -1.0, float("inf")]
+# The last values have a subnormal FP32 number as scale or as 1 / scale.
+IMPOSSIBLE = [float("nan"), 0.0, -1.0, float("inf"), 1e-45, 1e-40, 3e38]
 
 
 @pytest.mark.parametrize("value", IMPOSSIBLE)
 def test_impossible_foreign_scale_is_named_and_ignored(value):
     scales = torch.tensor([2.0, value, 2.0])
-    layer = te.Linear(16, 16)
-    with pytest.warns(UserWarning, match="the scale of weight is .*histories and scales start"):
-        layer.set_extra_state(
-            torch.frombuffer(bytearray(honest(scale_fwd=scales)), dtype=torch.uint8)
-        )
+    model = torch.nn.ModuleDict({"fc1": te.Linear(16, 16)})
+    state = torch.frombuffer(bytearray(honest(scale_fwd=scales)), dtype=torch.uint8)
+    with pytest.warns(UserWarning, match=r"fc1\._extra_state.* not restored.* scale of weight is"):
+        model.load_state_dict(model.state_dict() | {"fc1._extra_state": state})
+    assert model["fc1"].get_extra_state().numel() == 0
+
+
+def test_impossible_foreign_scale_changes_no_gemm_and_names_its_gemm():
+    state = honest(
+        scale_fwd=torch.tensor([2.0, 2, 2, 2, 1e-45, 2]),
+        amax_history_fwd=torch.ones(2, 6),
+        scale_bwd=torch.ones(4),
+        amax_history_bwd=torch.ones(2, 4),
+    )
+    layer = te.LayerNormMLP(16, 32)
+    with pytest.warns(UserWarning, match="GEMM 1: the scale of weight is 1"):
+        layer.set_extra_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
     assert layer.get_extra_state().numel() == 0
 
 
@@ -279,9 +292,50 @@ def test_any_changed_bit_of_a_state_is_reported(state):
 @pytest.mark.parametrize(("slot", "tensor"), [(0, "input"), (1, "weight"), (2, "output")])
 def test_impossible_native_scale_is_rejected(state, value, slot, tensor):
     state = without_checksum(state)
+    struct.pack_into("<f", state, HISTORY + 4 * (3 + slot), 1.0)
     struct.pack_into("<f", state, SCALES + 4 * slot, value)
-    with pytest.raises(telens.UsageError, match=f"the scale of {tensor} is .*positive finite"):
+    with pytest.raises(telens.UsageError, match=f"the scale of {tensor} is .*positive normal"):
         load(state)
+
+
+def test_scale_of_a_tiny_amax_is_restored():
+    """Delayed scaling limits it to the largest FP32 number, whose inverse is subnormal."""
+    layer = te.Linear(16, 16)
+    with te.autocast(recipe=DelayedScaling(amax_history_len=2)):
+        layer(torch.full((16, 16), 1e-37)).sum().backward()
+    assert layer.fp8_meta["scaling_fwd"].scale[0] == torch.finfo(torch.float32).max
+    state = layer.get_extra_state().numpy().tobytes()
+    assert load(state) == state
+
+
+@pytest.mark.parametrize(
+    ("scale", "effect"), [(1e30, "FP8 casts will clip all values"), (1e-30, "will return 0")]
+)
+def test_scale_far_from_its_amaxes_is_warned_about(state, scale, effect, capfd):
+    state = without_checksum(state)
+    struct.pack_into("<f", state, SCALES + 4, scale)
+    load(state)
+    shown = capfd.readouterr().err
+    assert f"_extra_state: the scale of weight is {scale:g}, but the" in shown
+    assert effect in shown
+
+
+def test_error_names_the_key_and_the_gemm_of_a_bad_scale():
+    mlp = te.LayerNormMLP(16, 32)
+    with te.autocast(recipe=DelayedScaling(amax_history_len=2)):
+        mlp(torch.randn(16, 16)).sum().backward()
+    model = torch.nn.ModuleDict({"mlp": mlp})
+    saved = model.state_dict()
+    key = "mlp._extra_state"
+    state = bytearray(saved[key].numpy().tobytes())
+    # Two numbers of the list, then the first part, then the size of the second.
+    first = struct.unpack_from("<q", state, 8)[0]
+    begin = 16 + first + 8
+    state[begin + 12 : begin + 16] = bytes(4)  # no checksum
+    struct.pack_into("<f", state, begin + SCALES, 0.0)
+    saved[key] = torch.frombuffer(state, dtype=torch.uint8)
+    with pytest.raises(telens.UsageError, match=f"^{key}, GEMM fc2: the scale of input is 0"):
+        model.load_state_dict(saved)
 
 
 def test_native_amax_may_be_nan_but_not_negative(state, capfd):

@@ -1,7 +1,10 @@
 #include "core/modules/attention/attention_quantization.h"
 
 #include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
 
+#include <array>
+#include <string_view>
 #include <utility>
 
 #include "core/base/error.h"
@@ -16,6 +19,8 @@ namespace {
 constexpr std::size_t kQueryKeyValue = 0;
 constexpr std::size_t kOutput = 1;
 constexpr std::size_t kSoftmax = 2;
+constexpr std::array<std::string_view, 3> kGroupNames = {"query, key and value", "output",
+                                                         "softmax"};
 
 }  // namespace
 
@@ -101,18 +106,18 @@ at::Tensor AttentionQuantization::extra_state() const {
   return join_bytes(parts);
 }
 
-void AttentionQuantization::set_extra_state(const at::Tensor& bytes) {
-  std::vector<at::Tensor> parts = split_bytes(bytes);
+void AttentionQuantization::set_extra_state(const at::Tensor& bytes, const std::string& key) {
+  std::vector<at::Tensor> parts = split_bytes(bytes, key);
   if (parts.empty()) parts.assign(groups_.size(), bytes);
   if (parts.size() != groups_.size()) {
     raise<UsageError>(
-        "DotProductAttention: _extra_state holds {} state{}; expected {}: of query, key and value, "
+        "DotProductAttention: {} holds {} state{}; expected {}: of query, key and value, "
         "of the output and of the softmax; another module wrote it",
-        parts.size(), parts.size() == 1 ? "" : "s", groups_.size());
+        key, parts.size(), parts.size() == 1 ? "" : "s", groups_.size());
   }
   make_groups();
   for (std::size_t group = 0; group < groups_.size(); ++group) {
-    groups_[group]->set_extra_state(parts[group]);
+    groups_[group]->set_extra_state(parts[group], fmt::format("{}, {}", key, kGroupNames[group]));
   }
 }
 

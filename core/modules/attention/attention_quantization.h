@@ -65,8 +65,8 @@ class AttentionQuantization {
 
   // Empty before the first forward under delayed scaling.
   at::Tensor extra_state() const;
-  // Throws UsageError on bytes of another module.
-  void set_extra_state(const at::Tensor& bytes);
+  // Throws UsageError on bytes of another module. `key`: the checkpoint's entry, for messages.
+  void set_extra_state(const at::Tensor& bytes, const std::string& key);
 
  private:
   using Contexts = std::array<ForwardContext, 3>;

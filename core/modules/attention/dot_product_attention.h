@@ -116,9 +116,6 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
   // Amax histories and scales of delayed scaling with fp8_dpa; else empty: Transformer Engine's
   // checkpoints contain the key.
   at::Tensor extra_state() const override { return layer_.quantization().extra_state(); }
-  void set_extra_state(const at::Tensor& bytes) override {
-    layer_.quantization().set_extra_state(bytes);
-  }
   std::vector<LayerQuantization*> quantizations() override {
     return layer_.quantization().groups();
   }
@@ -127,6 +124,11 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
   const AttentionScales& scales() const { return layer_.quantization().scales(); }
 
   const DotProductAttentionOptions& options() const { return options_; }
+
+ protected:
+  void load_extra_state(const at::Tensor& bytes, const std::string& key) override {
+    layer_.quantization().set_extra_state(bytes, key);
+  }
 
  private:
   // Queries, keys and values as [batch, heads, seq, size], and their masks.

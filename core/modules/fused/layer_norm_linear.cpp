@@ -70,8 +70,8 @@ Outputs LayerNormLinear::forward(const LayerNormLinearInputs& inputs) {
 
 at::Tensor LayerNormLinear::extra_state() const { return operation_.quantization().extra_state(); }
 
-void LayerNormLinear::set_extra_state(const at::Tensor& bytes) {
-  operation_.quantization().set_extra_state(bytes);
+void LayerNormLinear::load_extra_state(const at::Tensor& bytes, const std::string& key) {
+  operation_.quantization().set_extra_state(bytes, key);
 }
 
 void LayerNormLinear::set_debug_name(const std::string& name) {

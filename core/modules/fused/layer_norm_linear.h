@@ -87,11 +87,13 @@ class TELENS_EXPORT LayerNormLinear : public CallableModule<LayerNormLinearInput
   Outputs forward(const LayerNormLinearInputs& inputs) override;
 
   at::Tensor extra_state() const override;
-  void set_extra_state(const at::Tensor& bytes) override;
   void set_debug_name(const std::string& name) override;
   std::vector<LinearLayer*> layers() override { return {&operation_}; }
 
   const LayerNormLinearOptions& options() const { return options_; }
+
+ protected:
+  void load_extra_state(const at::Tensor& bytes, const std::string& key) override;
 
  private:
   LayerNormLinearOptions options_;

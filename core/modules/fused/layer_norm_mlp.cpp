@@ -88,7 +88,9 @@ Outputs LayerNormMLP::forward(const LayerNormMLPInputs& inputs) {
 
 at::Tensor LayerNormMLP::extra_state() const { return layers_.extra_state(); }
 
-void LayerNormMLP::set_extra_state(const at::Tensor& bytes) { layers_.set_extra_state(bytes); }
+void LayerNormMLP::load_extra_state(const at::Tensor& bytes, const std::string& key) {
+  layers_.set_extra_state(bytes, key);
+}
 
 void LayerNormMLP::set_debug_name(const std::string& name) {
   options_.name = name;

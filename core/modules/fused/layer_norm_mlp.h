@@ -93,11 +93,13 @@ class TELENS_EXPORT LayerNormMLP : public CallableModule<LayerNormMLPInputs> {
   Outputs forward(const LayerNormMLPInputs& inputs) override;
 
   at::Tensor extra_state() const override;
-  void set_extra_state(const at::Tensor& bytes) override;
   void set_debug_name(const std::string& name) override;
   std::vector<LinearLayer*> layers() override { return {&fc1_, &fc2_}; }
 
   const LayerNormMLPOptions& options() const { return options_; }
+
+ protected:
+  void load_extra_state(const at::Tensor& bytes, const std::string& key) override;
 
  private:
   LayerNormMLPOptions options_;

@@ -267,7 +267,9 @@ Outputs GroupedLinear::forward(const GroupedLinearInputs& inputs) {
 
 at::Tensor GroupedLinear::extra_state() const { return layers_.extra_state(); }
 
-void GroupedLinear::set_extra_state(const at::Tensor& bytes) { layers_.set_extra_state(bytes); }
+void GroupedLinear::load_extra_state(const at::Tensor& bytes, const std::string& key) {
+  layers_.set_extra_state(bytes, key);
+}
 
 std::vector<LinearLayer*> GroupedLinear::layers() {
   std::vector<LinearLayer*> layers;

@@ -89,11 +89,13 @@ class TELENS_EXPORT GroupedLinear : public CallableModule<GroupedLinearInputs> {
   Outputs forward(const GroupedLinearInputs& inputs) override;
 
   at::Tensor extra_state() const override;
-  void set_extra_state(const at::Tensor& bytes) override;
   void set_debug_name(const std::string& name) override;
   std::vector<LinearLayer*> layers() override;
 
   const GroupedLinearOptions& options() const { return options_; }
+
+ protected:
+  void load_extra_state(const at::Tensor& bytes, const std::string& key) override;
 
  private:
   struct Map {

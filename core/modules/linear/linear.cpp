@@ -46,8 +46,8 @@ Outputs Linear::forward(const LinearInputs& inputs) {
 
 at::Tensor Linear::extra_state() const { return operation_.quantization().extra_state(); }
 
-void Linear::set_extra_state(const at::Tensor& bytes) {
-  operation_.quantization().set_extra_state(bytes);
+void Linear::load_extra_state(const at::Tensor& bytes, const std::string& key) {
+  operation_.quantization().set_extra_state(bytes, key);
 }
 
 void Linear::set_debug_name(const std::string& name) { operation_.hooks().set_name(name); }

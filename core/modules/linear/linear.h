@@ -78,11 +78,13 @@ class TELENS_EXPORT Linear : public CallableModule<LinearInputs> {
   }
 
   at::Tensor extra_state() const override;
-  void set_extra_state(const at::Tensor& bytes) override;
   void set_debug_name(const std::string& name) override;
   std::vector<LinearLayer*> layers() override { return {&operation_}; }
 
   const LinearOptions& options() const { return options_; }
+
+ protected:
+  void load_extra_state(const at::Tensor& bytes, const std::string& key) override;
 
  private:
   LinearOptions options_;

@@ -35,9 +35,9 @@ ParameterPlacement Module::placement(const std::string& name) const {
   return found == placements_.end() ? ParameterPlacement() : found->second;
 }
 
-void Module::set_extra_state(const at::Tensor& bytes) {
+void Module::load_extra_state(const at::Tensor& bytes, const std::string& key) {
   if (bytes.numel() != 0) {
-    raise<UsageError>("{} keeps no extra state; got {} bytes", name(), bytes.numel());
+    raise<UsageError>("{}: {} keeps no extra state; got {} bytes", key, name(), bytes.numel());
   }
 }
 

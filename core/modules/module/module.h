@@ -43,9 +43,12 @@ class TELENS_EXPORT Module : public torch::nn::Module {
   ParameterPlacement placement(const std::string& name) const;
 
   // The entry `_extra_state` of state_dict: bytes (uint8, 1-D), or undefined if the module has no
-  // such state. Restoring throws UsageError for bytes of another module.
+  // such state. Restoring throws UsageError for bytes of another module; errors and warnings name
+  // `key`, the entry in the checkpoint.
   virtual at::Tensor extra_state() const { return {}; }
-  virtual void set_extra_state(const at::Tensor& bytes);
+  void set_extra_state(const at::Tensor& bytes, const std::string& key = "_extra_state") {
+    load_extra_state(bytes, key);
+  }
 
   // Returns this module's linear layers by GEMM, excluding layers of children.
   virtual std::vector<LinearLayer*> layers() { return {}; }
@@ -74,6 +77,8 @@ class TELENS_EXPORT Module : public torch::nn::Module {
   virtual void set_debug_name(const std::string& name) {}
 
  protected:
+  virtual void load_extra_state(const at::Tensor& bytes, const std::string& key);
+
   // Registers a tensor and remembers its slot.
   void register_slot(std::string name, at::Tensor& slot, at::Tensor value);
   void register_weight(std::string name, Weight& slot, at::Tensor value);

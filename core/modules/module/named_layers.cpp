@@ -1,11 +1,23 @@
 #include "core/modules/module/named_layers.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "core/base/error.h"
 #include "core/quantization/extra_state.h"
 
 namespace telens {
+namespace {
+
+// "fc1" for the suffix ".fc1".
+std::string_view gemm_name(std::string_view suffix) {
+  return suffix.substr(std::min(suffix.find_first_not_of('.'), suffix.size()));
+}
+
+}  // namespace
 
 NamedLayers::NamedLayers(std::string kind, std::string name)
     : kind_(std::move(kind)), name_(std::move(name)) {}
@@ -34,18 +46,19 @@ at::Tensor NamedLayers::extra_state() const {
   return join_bytes(parts);
 }
 
-void NamedLayers::set_extra_state(const at::Tensor& bytes) {
-  std::vector<at::Tensor> parts = split_bytes(bytes);
+void NamedLayers::set_extra_state(const at::Tensor& bytes, const std::string& key) {
+  std::vector<at::Tensor> parts = split_bytes(bytes, key);
   if (parts.empty()) parts.assign(layers_.size(), bytes);
   if (parts.size() != layers_.size()) {
     raise<UsageError>(
-        "{}: _extra_state holds the state of {} layer{}; expected {}, from {} to {}; it was not "
-        "written by a {} of as many layers",
-        name(), parts.size(), parts.size() == 1 ? "" : "s", layers_.size(), layers_.front().suffix,
-        layers_.back().suffix, kind_);
+        "{}: {} holds the state of {} layer{}; expected {}, from {} to {}; it was not written by a "
+        "{} of as many layers",
+        name(), key, parts.size(), parts.size() == 1 ? "" : "s", layers_.size(),
+        layers_.front().suffix, layers_.back().suffix, kind_);
   }
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    layers_[i].operation.quantization().set_extra_state(parts[i]);
+    layers_[i].operation.quantization().set_extra_state(
+        parts[i], fmt::format("{}, GEMM {}", key, gemm_name(layers_[i].suffix)));
   }
 }
 

@@ -27,8 +27,9 @@ class NamedLayers {
 
   // The extra states of every layer as one byte string. Restoring throws UsageError for bytes of a
   // module with another number of layers; empty bytes mean that the state does not exist yet.
+  // `key`: the checkpoint's entry, for messages.
   at::Tensor extra_state() const;
-  void set_extra_state(const at::Tensor& bytes);
+  void set_extra_state(const at::Tensor& bytes, const std::string& key);
 
  private:
   struct Layer {

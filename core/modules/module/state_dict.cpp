@@ -76,7 +76,7 @@ void load_state_dict(torch::nn::Module& module, const StateDict& state) {
       [&](const std::string& name, const at::Tensor& tensor) {
         at::Tensor(tensor).copy_(state.at(name));
       },
-      [&](const std::string& name, Module& owner) { owner.set_extra_state(state.at(name)); });
+      [&](const std::string& name, Module& owner) { owner.set_extra_state(state.at(name), name); });
 }
 
 }  // namespace telens

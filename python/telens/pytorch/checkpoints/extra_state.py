@@ -55,6 +55,14 @@ class WithExtraState(ReadAttributes):
         if destination[prefix + EXTRA_STATE].numel() == 0:
             del destination[prefix + EXTRA_STATE]
 
+    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
+        # set_extra_state receives no key; its messages name this one.
+        self.__dict__["_telens_key"] = prefix + EXTRA_STATE
+        try:
+            super()._load_from_state_dict(state_dict, prefix, *args)
+        finally:
+            del self.__dict__["_telens_key"]
+
     def set_extra_state(self, state: torch.Tensor | None) -> None:
         """Restores the result of ``get_extra_state``; None and an empty state change nothing.
 
@@ -65,11 +73,12 @@ class WithExtraState(ReadAttributes):
         # the key.
         if state is None or type(state).__name__ == "_EXTRA_STATE":
             return
+        key = self.__dict__.get("_telens_key", EXTRA_STATE)
         if is_transformer_engine_state(state):
-            restore_transformer_engine_state(self, state)
+            restore_transformer_engine_state(self, state, key)
             return
         if not isinstance(state, torch.Tensor):
             expected = "a tensor of uint8, as get_extra_state returns it, or None"
             raise refusal(f"{type(self).__name__}.set_extra_state", "state", expected, state)
         if state.numel() != 0:
-            self._telens_adapter.set_extra_state(state.cpu())
+            self._telens_adapter.set_extra_state(state.cpu(), key)

@@ -10,7 +10,6 @@ the newest in Transformer Engine, and from the newest to the oldest here.
 from __future__ import annotations
 
 import io
-import math
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
@@ -156,10 +155,13 @@ def _plain_values(recipe: Record) -> dict[str, Any]:
 # ---------------------------------------------------------------------- into a module
 
 
-def restore_transformer_engine_state(module: torch.nn.Module, state: Any) -> None:
+def restore_transformer_engine_state(module: torch.nn.Module, state: Any, key: str) -> None:
     """Restores scales and histories; a warning lists values that could not be restored and stay
-    fresh."""
-    owner = type(module).__name__
+    fresh.
+
+    ``key``: the checkpoint's entry, which warnings name with the module's class.
+    """
+    owner = f"{key} ({type(module).__name__})"
     try:
         found = read_transformer_engine_state(state)
     except _C.UsageError as error:
@@ -181,44 +183,28 @@ def restore_transformer_engine_state(module: torch.nn.Module, state: Any) -> Non
             f"{wanted}; amax histories and scales start from their initial values"
         )
         return
-    problem = _impossible_value(found)
-    if problem:
+    windows = [_window(found, each, adapter.num_gemms) for each in wanted]
+    try:
+        adapter.set_amax_windows(*windows, key)
+    except _C.UsageError as error:
         _warn(
-            f"{owner}: in Transformer Engine's checkpoint {problem}; amax histories and scales "
-            "start from their initial values"
+            f"{owner}: Transformer Engine's amax histories and scales are not restored and start "
+            f"from their initial values; {error}"
         )
         return
-    _warn_of_nan(owner, found)
-    adapter.set_amax_windows(*(_window(found, each, adapter.num_gemms) for each in wanted))
+    for direction, (history, _) in zip(wanted, windows, strict=True):
+        _warn_of_nan(owner, direction, history, adapter.num_gemms)
 
 
-def _slot_name(direction: str, slot: int) -> str:
+def _warn_of_nan(owner: str, direction: str, history: torch.Tensor, gemms: int) -> None:
     roles = _ROLES[direction]
-    name = roles[slot % len(roles)]
-    return name if slot < len(roles) else f"{name} of GEMM {slot // len(roles)}"
-
-
-def _impossible_value(state: TransformerEngineState) -> str:
-    """Returns the first scale or amax that no training can produce, with its tensor; "" if there is
-    none."""
-    for direction, scales in state.scale.items():
-        for slot, scale in enumerate(scales.tolist()):
-            if not (math.isfinite(scale) and scale > 0):
-                name = _slot_name(direction, slot)
-                return f"the scale of {name} is {scale}, which is not positive and finite"
-        for slot in (state.amax_history[direction] < 0).any(dim=0).nonzero().flatten().tolist():
-            return f"the amax history of {_slot_name(direction, slot)} has a negative amax"
-    return ""
-
-
-def _warn_of_nan(owner: str, state: TransformerEngineState) -> None:
-    for direction, history in state.amax_history.items():
-        for slot in history.isnan().any(dim=0).nonzero().flatten().tolist():
-            _warn(
-                f"{owner}: in Transformer Engine's checkpoint the amax history of "
-                f"{_slot_name(direction, slot)} has an amax that is NaN; the scale stays as it is "
-                "until that has left the history"
-            )
+    for slot in history.isnan().any(dim=0).nonzero().flatten().tolist():
+        of_gemm = f" of GEMM {slot // len(roles)}" if gemms > 1 else ""
+        _warn(
+            f"{owner}: in Transformer Engine's checkpoint the amax history of "
+            f"{roles[slot % len(roles)]}{of_gemm} has an amax that is NaN; the scale stays as it is "
+            "until that has left the history"
+        )
 
 
 def _warn(message: str) -> None:
