@@ -200,7 +200,7 @@ def test_wrong_modules_and_inputs_are_errors_by_name():
 @pytest.mark.parametrize("iterations", [-1, 1.5, True, None])
 def test_a_number_of_warm_ups_below_0_is_refused_on_every_device(iterations):
     sample = (torch.zeros(4, 8),)
-    with pytest.raises(telens.UsageError, match="num_warmup_iters must be a number of iterations"):
+    with pytest.raises(telens.UsageError, match=r"num_warmup_iters must be (a number|an int)"):
         te.make_graphed_callables(torch.nn.Linear(8, 8), sample, num_warmup_iters=iterations)
 
 
