@@ -129,8 +129,8 @@ SeedScatter::SeedScatter(const std::vector<SizePair>& pairs, const Facts& a) : f
 
 SeedScatter::Key SeedScatter::make_key(const Place& place, bool of_kind,
                                        std::int64_t iteration) const {
-  return {static_cast<int>(*place.tensor), place.rank,
-          of_kind ? facts_.get_kind(place.layer) : "", iteration};
+  return {static_cast<int>(*place.tensor), place.rank, of_kind ? facts_.get_kind(place.layer) : "",
+          iteration};
 }
 
 double SeedScatter::tolerance(const Series& series, std::int64_t iteration) const {
