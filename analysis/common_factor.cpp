@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "analysis/baseline.h"
+#include "analysis/pace.h"
 
 namespace telens::analysis {
 namespace {
@@ -44,27 +45,10 @@ double middle_of_known(std::vector<double> bits) {
   return middle(std::move(bits));
 }
 
-// log2 of B over A by pair and iteration; NaN if a value is missing.
-struct Ratios {
+// Values in bits by pair and iteration; NaN if a value is missing.
+struct Table {
   std::vector<std::int64_t> iterations;
   std::vector<std::vector<double>> bits;  // by pair
-
-  Ratios(const std::vector<SeriesPair>& pairs, const Series* SeriesPair::*other) {
-    std::set<std::int64_t> all;
-    for (const SeriesPair& pair : pairs) {
-      if (pair.*other == nullptr) continue;
-      for (const auto& [iteration, value] : pair.a->points) all.insert(iteration);
-    }
-    iterations.assign(all.begin(), all.end());
-    for (const SeriesPair& pair : pairs) {
-      std::vector<double>& row = bits.emplace_back();
-      for (const std::int64_t iteration : iterations) {
-        const auto a = pair.a->at(iteration);
-        const auto b = pair.*other != nullptr ? (pair.*other)->at(iteration) : std::nullopt;
-        row.push_back(a && b ? log_ratio(*a, *b) : kNone);
-      }
-    }
-  }
 
   // The median over the pairs [begin, end); NaN if fewer than half of them are known.
   double common(std::size_t begin, std::size_t end, std::size_t iteration) const {
@@ -81,6 +65,45 @@ struct Ratios {
     return known;
   }
 };
+
+// Computes `value(pair, a)` for each pair and iteration in which A has the value a.
+template <typename Value>
+Table make_table(const std::vector<SeriesPair>& pairs, const Value& value) {
+  std::set<std::int64_t> all;
+  for (const SeriesPair& pair : pairs) {
+    for (const Point& point : pair.a->points) all.insert(point.iteration);
+  }
+  Table table{.iterations = {all.begin(), all.end()}, .bits = {}};
+  for (const SeriesPair& pair : pairs) {
+    std::vector<double>& row = table.bits.emplace_back();
+    for (const std::int64_t iteration : table.iterations) {
+      const auto a = pair.a->at(iteration);
+      row.push_back(a ? value(pair, Point{iteration, *a}) : kNone);
+    }
+  }
+  return table;
+}
+
+// log2 of another run over A.
+Table make_ratios(const std::vector<SeriesPair>& pairs, const Series* SeriesPair::*other) {
+  return make_table(pairs, [&](const SeriesPair& pair, const Point& a) {
+    const Series* series = pair.*other;
+    const auto value = series != nullptr ? series->at(a.iteration) : std::nullopt;
+    return value ? log_ratio(a.value, *value) : kNone;
+  });
+}
+
+// log2 of A over its first value that is positive and finite.
+Table make_levels(const std::vector<SeriesPair>& pairs) {
+  Table levels =
+      make_table(pairs, [](const SeriesPair&, const Point& a) { return log_ratio(1, a.value); });
+  for (std::vector<double>& row : levels.bits) {
+    const auto first = std::ranges::find_if(row, [](double level) { return !std::isnan(level); });
+    const double begin = first == row.end() ? 0 : *first;
+    for (double& level : row) level -= begin;
+  }
+  return levels;
+}
 
 // How A changes from one iteration to the next, in bits.
 struct Steps {
@@ -157,25 +180,50 @@ struct Excess {
 
 class Search {
  public:
-  Search(const std::vector<SeriesPair>& pairs, const LossFactor& loss_factor)
+  Search(const std::vector<SeriesPair>& pairs, const LossFactor& loss_factor, bool other_seeds)
       : pairs_(pairs),
         loss_factor_(loss_factor),
-        ratios_(pairs, &SeriesPair::b),
-        third_(pairs, &SeriesPair::third),
-        steps_(pairs) {}
+        has_third_(std::ranges::any_of(pairs, &SeriesPair::third)),
+        ratios_(make_ratios(pairs, &SeriesPair::b)),
+        steps_(pairs) {
+    if (has_third_) third_ = make_ratios(pairs, &SeriesPair::third);
+    if (other_seeds) levels_ = make_levels(pairs);
+  }
 
   std::optional<CommonFactor> find() const {
     std::optional<CommonFactor> earliest;
     for (const Window& window : list_windows(pairs_.size())) {
-      const auto excess = first_excess(window);
+      const std::vector<double> tolerated = tolerances(window);
+      const auto excess = first_excess(window, tolerated);
       if (!excess || (earliest && ratios_.iterations[excess->first] >= earliest->first)) continue;
       CommonFactor found = describe(window, *excess);
+      found.tolerance = std::exp2(tolerated[excess->first]);
       if (found.pairs.size() >= kLeastPairs) earliest = std::move(found);
     }
     return earliest;
   }
 
  private:
+  // By iteration.
+  std::vector<double> tolerances(const Window& window) const {
+    const Pace pace = get_pace(window);
+    std::vector<double> all;
+    for (std::size_t i = 0; i < ratios_.iterations.size(); ++i) {
+      all.push_back(tolerance(window, i) + pace.at(ratios_.iterations[i]));
+    }
+    return all;
+  }
+
+  // Returns the pace of A's common level if the runs have different seeds.
+  Pace get_pace(const Window& window) const {
+    std::vector<Point> points;
+    for (std::size_t i = 0; i < levels_.iterations.size(); ++i) {
+      const double level = levels_.common(window.begin, window.end, i);
+      if (!std::isnan(level)) points.push_back({levels_.iterations[i], level});
+    }
+    return Pace(points);
+  }
+
   double tolerance(const Window& window, std::size_t iteration) const {
     double by_format = 0;
     for (std::size_t i = window.begin; i < window.end; ++i) {
@@ -192,7 +240,7 @@ class Search {
   }
 
   double chance(const Window& window, std::size_t iteration) const {
-    if (third_.iterations.empty()) return kTimesSteps * steps_.common;
+    if (!has_third_) return kTimesSteps * steps_.common;
     double largest = 0;
     for (std::size_t i = 0; i < third_.iterations.size(); ++i) {
       if (third_.iterations[i] > ratios_.iterations[iteration] + kNearby) break;
@@ -202,7 +250,8 @@ class Search {
     return kTimesChance * largest;
   }
 
-  std::optional<Excess> first_excess(const Window& window) const {
+  std::optional<Excess> first_excess(const Window& window,
+                                     const std::vector<double>& tolerances) const {
     Excess excess;
     std::size_t known = 0;
     int side = 0;
@@ -212,7 +261,7 @@ class Search {
       const double common = ratios_.common(window.begin, window.end, i);
       if (std::isnan(common)) continue;
       ++known;
-      const int now = std::abs(common) <= tolerance(window, i) ? 0 : common > 0 ? 1 : -1;
+      const int now = std::abs(common) <= tolerances[i] ? 0 : common > 0 ? 1 : -1;
       if (now != side) {
         excess.ends = true;
         if (is_long()) return excess;
@@ -257,23 +306,24 @@ class Search {
       found.last = ratios_.iterations[excess.end - 1];
     }
     found.factor = std::exp2(middle(std::move(factors)));
-    found.tolerance = std::exp2(tolerance(window, excess.first));
     return found;
   }
 
   const std::vector<SeriesPair>& pairs_;
   const LossFactor& loss_factor_;
-  Ratios ratios_;
-  Ratios third_;
+  bool has_third_ = false;
+  Table ratios_;  // of B over A
+  Table third_ = {};
+  Table levels_ = {};  // of A, for runs with different seeds
   Steps steps_;
 };
 
 }  // namespace
 
 std::optional<CommonFactor> find_common_factor(const std::vector<SeriesPair>& pairs,
-                                               const LossFactor& loss_factor) {
+                                               const LossFactor& loss_factor, bool other_seeds) {
   if (pairs.size() < kLeastPairs) return std::nullopt;
-  return Search(pairs, loss_factor).find();
+  return Search(pairs, loss_factor, other_seeds).find();
 }
 
 }  // namespace telens::analysis

@@ -14,6 +14,7 @@
 #include "analysis/common_factor.h"
 #include "analysis/compared_series.h"
 #include "analysis/expected_error.h"
+#include "analysis/pace.h"
 #include "analysis/seed_scatter.h"
 
 namespace telens::analysis {
@@ -24,6 +25,7 @@ constexpr double kTimesSteps = 4;      // how a series varies by itself
 constexpr std::size_t kSustained = 3;  // points; a single one may be chance
 constexpr double kTimesTolerance = 3;  // in bits: a single point beyond this is not chance
 constexpr std::int64_t kNearby = 2;    // iterations, over which the third run is looked at
+constexpr double kLossOfSeeds = 0.1;   // bits; the losses of small models with different seeds
 
 // |a - b|, of sizes over the larger one; errors are relative already.
 double distance(Compared kind, double a, double b) {
@@ -143,6 +145,8 @@ double to_bits(double distance) {
   return distance < 1 ? -std::log2(1 - distance) : std::numeric_limits<double>::infinity();
 }
 
+double from_bits(double bits) { return 1 - std::exp2(-bits); }
+
 template <typename Tolerance>
 Excess next_excess(Compared kind, const std::vector<Pair>& pairs, std::size_t begin,
                    const Tolerance& tolerance) {
@@ -251,7 +255,13 @@ class Comparison {
 
   double by_seeds(Compared kind, const Series& a, std::int64_t iteration) const {
     if (!scatter_ || kind != Compared::size || !a.place.tensor) return 0;
-    return 1 - std::exp2(-scatter_->tolerance(a, iteration));
+    return from_bits(scatter_->tolerance(a, iteration));
+  }
+
+  // What trainings with different seeds differ by because one of them learns faster; 0 of equal
+  // seeds.
+  Pace get_pace(Compared kind, const Series& a) const {
+    return scatter_ && kind == Compared::size ? get_pace_of_sizes(a) : Pace();
   }
 
   struct ComparedSeries {
@@ -277,10 +287,13 @@ class Comparison {
     const Series* third = in_spread_ ? in_spread_->find(a_, kind, series.place) : nullptr;
     const double explained = by_format(error_, kind, series.place);
     const double by_steps = third == nullptr ? chance_by_steps(kind, series) : 0;
+    const Pace pace = get_pace(kind, series);
     auto found = first_excess(kind, pairs, [&](std::int64_t iteration) {
       const double chance =
           third != nullptr ? chance_by_run(kind, series, *third, iteration) : by_steps;
-      return std::max({explained, chance, by_seeds(kind, series, iteration)});
+      const double tolerance = std::max({explained, chance, by_seeds(kind, series, iteration)});
+      const double faster = pace.at(iteration);
+      return faster > 0 ? from_bits(to_bits(tolerance) + faster) : tolerance;
     });
     if (kind == Compared::size && series.place.tensor) {
       const SeriesPair pair{&series, other, third, error_of_a_.at(series.place),
@@ -313,7 +326,7 @@ class Comparison {
     for (const std::size_t i : indices) pairs.push_back(compared_[i].pair);
     const bool backward = std::get<0>(get_order_in_step(pairs.front().a->place)) == 1;
     const auto found = find_common_factor(
-        pairs, backward ? loss_factor : [](std::int64_t) { return 1.0; });
+        pairs, backward ? loss_factor : [](std::int64_t) { return 1.0; }, scatter_.has_value());
     if (!found) return;
     const auto is_told = [&](std::size_t i) { return compared_[indices[i]].diverges; };
     const auto told = static_cast<std::size_t>(std::ranges::count_if(found->pairs, is_told));
@@ -380,8 +393,12 @@ void compare_losses(const Facts& a, const Facts& b, const Facts* spread, RunDiff
   ++result.compared;
   const auto third = spread != nullptr ? get_loss(*spread) : std::nullopt;
   const double by_steps = chance_by_steps(Compared::size, *of_a);
+  const bool seeds = result.other_seeds && !third;
+  const Pace pace = seeds ? get_pace_of_sizes(*of_a) : Pace();
   const auto tolerance = [&](std::int64_t iteration) {
-    return third ? chance_by_run(Compared::size, *of_a, *third, iteration) : by_steps;
+    if (third) return chance_by_run(Compared::size, *of_a, *third, iteration);
+    if (!seeds) return by_steps;
+    return from_bits(std::max(to_bits(by_steps), kLossOfSeeds) + pace.at(iteration));
   };
   auto found = first_excess(Compared::size, common(of_a->points, *of_b), tolerance);
   if (!found) return;

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
-#include <numeric>
 #include <optional>
 
+#include "analysis/baseline.h"
 #include "analysis/common_factor.h"
 
 namespace telens::analysis {
@@ -113,12 +113,10 @@ SeedScatter::SeedScatter(const std::vector<SizePair>& pairs, const Facts& a) : f
       const auto other = of_b->at(iteration);
       const auto ratio = other ? ratio_in_bits(value, *other) : std::nullopt;
       if (!ratio) continue;
-      const auto count = static_cast<double>(last.size());
-      const double mean =
-          last.empty() ? *ratio : std::accumulate(last.begin(), last.end(), 0.0) / count;
-      means_[of_a][iteration] = mean;
+      const double usual = last.empty() ? *ratio : median({last.begin(), last.end()});
+      usual_[of_a][iteration] = usual;
       for (const bool of_kind : {false, true}) {
-        sizes_[make_key(of_a->place, of_kind, iteration)].push_back(std::abs(mean));
+        sizes_[make_key(of_a->place, of_kind, iteration)].push_back(std::abs(usual));
       }
       last.push_back(*ratio);
       if (last.size() > kWindow) last.pop_front();
@@ -134,10 +132,10 @@ SeedScatter::Key SeedScatter::make_key(const Place& place, bool of_kind,
 }
 
 double SeedScatter::tolerance(const Series& series, std::int64_t iteration) const {
-  const auto means = means_.find(&series);
-  if (means == means_.end()) return 0;
-  const auto own = means->second.find(iteration);
-  if (own == means->second.end()) return 0;
+  const auto usual = usual_.find(&series);
+  if (usual == usual_.end()) return 0;
+  const auto own = usual->second.find(iteration);
+  if (own == usual->second.end()) return 0;
   double scatter = 0;
   std::size_t most = 0;
   for (const bool of_kind : {false, true}) {

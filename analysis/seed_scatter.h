@@ -25,9 +25,9 @@ struct SizePair {
 bool have_other_seeds(const std::vector<SizePair>& pairs, const Facts& a, const Facts& b);
 
 // Estimates how much of a difference other seeds explain, from the other series of the same tensor:
-// the mean of log2(b / a) over the last iterations of a series, so that only lasting differences
-// count, and the single value in the first iteration. Uses the median of these series, which a few
-// diverging ones do not change.
+// the median of log2(b / a) over the last 8 iterations of a series, so that only lasting
+// differences count, and the single value in the first iteration. Uses the median of these series,
+// which a few diverging ones do not change.
 class SeedScatter {
  public:
   SeedScatter(const std::vector<SizePair>& pairs, const Facts& a);
@@ -43,8 +43,8 @@ class SeedScatter {
   Key make_key(const Place& place, bool of_kind, std::int64_t iteration) const;
 
   const Facts& facts_;
-  std::map<const Series*, std::map<std::int64_t, double>> means_;
-  std::map<Key, std::vector<double>> sizes_;  // of the means, ascending
+  std::map<const Series*, std::map<std::int64_t, double>> usual_;
+  std::map<Key, std::vector<double>> sizes_;  // of usual_, ascending
 };
 
 }  // namespace telens::analysis

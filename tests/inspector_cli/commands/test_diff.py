@@ -367,6 +367,38 @@ def test_layers_after_a_norm_do_not_judge_other_layers(diff, tmp_path, parts):
     assert (found["layer"], found["first_iteration"]) == (f"layers.3.{parts[1]}", 1)
 
 
+def learning(name, tmp_path, seed, speed, steps=30, plant=lambda layer, step: 1):
+    """A run whose loss and last activations follow a power law of the iterations times `speed`."""
+    draw = random.Random(seed)
+    lines = Lines()
+    for step in range(steps):
+        learned = 1 + speed * step
+        lines.scalar(step, "loss", 4 * learned**-0.3)
+        for layer in range(8):
+            for tensor in ("weight", "activation"):
+                size = math.exp(0.02 * draw.gauss(0, 1))
+                if tensor == "activation":
+                    size *= (learned**0.8 if layer > 5 else 1) * plant(layer, step)
+                named = f"layers.{layer}.{'fc1' if layer % 2 else 'proj'}"
+                lines.record(step, named, tensor, "l2_norm", 64 * size)
+                lines.record(step, named, tensor, "numel", 4096)
+    return lines.write(tmp_path / name)
+
+
+@pytest.mark.parametrize("speeds", [(1, 1.7), (1.7, 1), (1, 0.6)])
+def test_seed_that_learns_faster_does_not_diverge(diff, tmp_path, speeds):
+    a = learning("a", tmp_path, 1, speeds[0])
+    told = diff(a, learning("b", tmp_path, 2, speeds[1]))
+    assert told["other_seeds"] is True
+    assert told["divergences"] == []
+
+    def plant(layer, step):
+        return 16 if layer == 3 and step >= 10 else 1
+
+    (found,) = diff(a, learning("c", tmp_path, 2, speeds[1], plant=plant))["divergences"]
+    assert (found["layer"], found["first_iteration"]) == ("layers.3.fc1", 10)
+
+
 @pytest.mark.parametrize("layers", [5, 9, 37])
 def test_two_layers_that_diverge_do_not_hide_each_other(diff, tmp_path, layers):
     def plant(layer, tensor, step):
