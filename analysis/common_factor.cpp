@@ -105,25 +105,29 @@ Table make_levels(const std::vector<SeriesPair>& pairs) {
   return levels;
 }
 
-// How A changes from one iteration to the next, in bits.
+// How values change from one iteration to the next known one, in bits.
 struct Steps {
   double common = 0;   // the median change that all series have in common
   double scatter = 0;  // the standard deviation of a single series' change
 
-  explicit Steps(const std::vector<SeriesPair>& pairs) {
-    std::map<std::int64_t, std::vector<double>> by_iteration;
+  explicit Steps(const Table& table) {
+    std::vector<std::vector<double>> by_iteration(table.iterations.size());
     std::vector<double> all;
-    for (const SeriesPair& pair : pairs) {
-      const auto& points = pair.a->points;
-      for (std::size_t i = 1; i < points.size(); ++i) {
-        const double step = log_ratio(points[i - 1].value, points[i].value);
-        if (std::isnan(step)) continue;
-        by_iteration[points[i].iteration].push_back(step);
-        all.push_back(step);
+    for (const std::vector<double>& row : table.bits) {
+      double before = kNone;
+      for (std::size_t i = 0; i < row.size(); ++i) {
+        if (std::isnan(row[i])) continue;
+        if (!std::isnan(before)) {
+          by_iteration[i].push_back(row[i] - before);
+          all.push_back(row[i] - before);
+        }
+        before = row[i];
       }
     }
     std::vector<double> commons;
-    for (auto& [iteration, steps] : by_iteration) commons.push_back(std::abs(middle(steps)));
+    for (std::vector<double>& steps : by_iteration) {
+      if (!steps.empty()) commons.push_back(std::abs(middle(std::move(steps))));
+    }
     if (!commons.empty()) common = middle(std::move(commons));
     if (!all.empty()) scatter = spread(all);
   }
@@ -183,11 +187,13 @@ class Search {
   Search(const std::vector<SeriesPair>& pairs, const LossFactor& loss_factor, bool other_seeds)
       : pairs_(pairs),
         loss_factor_(loss_factor),
+        other_seeds_(other_seeds),
         has_third_(std::ranges::any_of(pairs, &SeriesPair::third)),
         ratios_(make_ratios(pairs, &SeriesPair::b)),
-        steps_(pairs) {
+        levels_(make_levels(pairs)),
+        // With the same seed and data, both runs vary together, and their ratios do not.
+        steps_(other_seeds || has_third_ ? levels_ : ratios_) {
     if (has_third_) third_ = make_ratios(pairs, &SeriesPair::third);
-    if (other_seeds) levels_ = make_levels(pairs);
   }
 
   std::optional<CommonFactor> find() const {
@@ -216,6 +222,7 @@ class Search {
 
   // Returns the pace of A's common level if the runs have different seeds.
   Pace get_pace(const Window& window) const {
+    if (!other_seeds_) return {};
     std::vector<Point> points;
     for (std::size_t i = 0; i < levels_.iterations.size(); ++i) {
       const double level = levels_.common(window.begin, window.end, i);
@@ -311,10 +318,11 @@ class Search {
 
   const std::vector<SeriesPair>& pairs_;
   const LossFactor& loss_factor_;
+  bool other_seeds_ = false;
   bool has_third_ = false;
   Table ratios_;  // of B over A
+  Table levels_;  // of A
   Table third_ = {};
-  Table levels_ = {};  // of A, for runs with different seeds
   Steps steps_;
 };
 

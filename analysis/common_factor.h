@@ -40,11 +40,12 @@ using LossFactor = std::function<double(std::int64_t iteration)>;
 // on. A factor counts if it lasts for three consecutive iterations, or for all if there are fewer.
 // Only iterations in which both runs have at least four series and half of them count. The
 // tolerance, in bits, is the root of the sum of the squares of the growth of a norm by independent
-// errors, log2(1 + error^2) / 2 of A minus that value of B; of 4 times the median change of A
-// between iterations that its series share or, with a third run, 3 times the largest common factor
-// between A and that run; and of 0.5 (1 + 1 / sqrt(n)) for n series in the iteration, or 3 standard
-// errors of their median if larger. For gradients the factor between the losses is added; for runs
-// with different seeds, the pace of the change that the series of A share (analysis/pace.h).
+// errors, log2(1 + error^2) / 2 of A minus that value of B; of 4 times the median change between
+// iterations that the ratios share (with different seeds: the series of A, because their variation
+// does not cancel) or, with a third run, 3 times the largest common factor between A and that run;
+// and of 0.5 (1 + 1 / sqrt(n)) for n series in the iteration, or 3 standard errors of their median
+// if larger. For gradients the factor between the losses is added; for runs with different seeds,
+// the pace of the change that the series of A share (analysis/pace.h).
 std::optional<CommonFactor> find_common_factor(const std::vector<SeriesPair>& pairs,
                                                const LossFactor& loss_factor, bool other_seeds);
 

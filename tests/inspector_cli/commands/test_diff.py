@@ -246,6 +246,47 @@ def test_a_factor_in_all_gradients_is_found_at_any_depth(diff, tmp_path, layers,
     assert {each["tensor"] for each in told} == {"gradient", "dgrad"}
 
 
+def batches(name, tmp_path, layers, noise, trend=0.0, factor=1.0, data=1, rounding=1):
+    """A run whose gradients follow the noise of its batches and a trend, in bits by iteration."""
+    draw = random.Random(data)
+    draw_rounding = random.Random(rounding)
+    lines = Lines()
+    for step in range(12):
+        batch = 2 ** (trend * step) * math.exp(noise * draw.gauss(0, 1))
+        for layer in range(layers):
+            for part in ("qkv", "proj", "fc1", "fc2"):
+                for tensor in ("activation", "weight", "gradient"):
+                    size = math.exp(0.02 * draw.gauss(0, 1))
+                    size *= math.exp(1e-3 * draw_rounding.gauss(0, 1)) if tensor != "weight" else 1
+                    size *= batch * factor if tensor == "gradient" else 1
+                    named = f"layers.{layer}.{part}"
+                    lines.record(step, named, tensor, "l2_norm", size * 64)
+                    lines.record(step, named, tensor, "numel", 4096)
+    return lines.write(tmp_path / name)
+
+
+@pytest.mark.parametrize(("layers", "factor"), [(8, 2), (32, 3), (8, 1 / 2)])
+@pytest.mark.parametrize(("noise", "trend"), [(0.05, 0), (0.2, 0), (0.5, 0), (0.05, -0.4)])
+def test_factor_in_noisy_gradients_is_found(diff, tmp_path, layers, factor, noise, trend):
+    a = batches("a", tmp_path, layers, noise, trend)
+    same = diff(a, batches("b", tmp_path, layers, noise, trend, rounding=2))
+    assert (same["other_seeds"], same["divergences"]) == (False, [])
+    told = diff(a, batches("c", tmp_path, layers, noise, trend, factor, rounding=2))
+    assert told["other_seeds"] is False
+    assert {(each["tensor"], each["first_iteration"]) for each in told["divergences"]} == {
+        ("gradient", 0)
+    }
+    assert sum(each["series"] for each in told["divergences"]) >= 4 * layers
+
+
+@pytest.mark.parametrize(("noise", "trend"), [(0.05, 0), (0.2, 0), (0.5, 0), (0.05, -0.4)])
+def test_noisy_gradients_of_another_seed_have_no_factor(diff, tmp_path, noise, trend):
+    a = batches("a", tmp_path, 8, noise, trend)
+    for seed in range(2, 7):
+        told = diff(a, batches(f"b{seed}", tmp_path, 8, noise, trend, data=seed, rounding=seed))
+        assert (told["other_seeds"], told["divergences"]) == (True, [])
+
+
 @pytest.mark.parametrize("layers", [2, 8, 32])
 def test_different_seed_gives_no_common_factor(diff, tmp_path, layers):
     a = deep("a", tmp_path, layers=layers)
