@@ -10,9 +10,10 @@
 namespace telens::analysis {
 
 enum class Compared : std::uint8_t {
-  size,          // a tensor's root mean square; cur_amax if nothing else was recorded
-  cast_error,    // sqrt(mse) over the root mean square: of a cast, for a GEMM
-  product_error  // gemm_relative_error: of a GEMM
+  size,           // a tensor's root mean square; cur_amax if nothing else was recorded
+  cast_error,     // sqrt(mse) over the root mean square: of a cast, for a GEMM
+  product_error,  // gemm_relative_error: of a GEMM
+  share           // a scalar of the program in percent; only its absolute difference counts
 };
 
 struct Quantity {

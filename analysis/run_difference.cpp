@@ -10,29 +10,16 @@
 #include <set>
 #include <tuple>
 
-#include "analysis/baseline.h"
 #include "analysis/common_factor.h"
+#include "analysis/compared_scalars.h"
 #include "analysis/compared_series.h"
+#include "analysis/divergence.h"
 #include "analysis/expected_error.h"
 #include "analysis/pace.h"
 #include "analysis/seed_scatter.h"
 
 namespace telens::analysis {
 namespace {
-
-constexpr double kTimesChance = 3;     // the distance of the third run
-constexpr double kTimesSteps = 4;      // how a series varies by itself
-constexpr std::size_t kSustained = 3;  // points; a single one may be chance
-constexpr double kTimesTolerance = 3;  // in bits: a single point beyond this is not chance
-constexpr std::int64_t kNearby = 2;    // iterations, over which the third run is looked at
-constexpr double kLossOfSeeds = 0.1;   // bits; the losses of small models with different seeds
-
-// |a - b|, of sizes over the larger one; errors are relative already.
-double distance(Compared kind, double a, double b) {
-  if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
-  if (!std::isfinite(a) || !std::isfinite(b)) return std::numeric_limits<double>::infinity();
-  return std::abs(a - b) / (kind == Compared::size ? std::max(std::abs(a), std::abs(b)) : 1);
-}
 
 // Series of another run by the names of their layers.
 class ByName {
@@ -97,99 +84,6 @@ class ByName {
   std::optional<int> only_rank_;
 };
 
-// How far a third run is from A up to and shortly after an iteration.
-double chance_by_run(Compared kind, const Series& a, const Series& other, std::int64_t iteration) {
-  double largest = 0;
-  for (const Point& point : a.points) {
-    if (point.iteration > iteration + kNearby) break;
-    const auto value = other.at(point.iteration);
-    const double apart = value ? distance(kind, point.value, *value) : 0;
-    if (std::isfinite(apart)) largest = std::max(largest, apart);
-  }
-  return kTimesChance * largest;
-}
-
-// How A varies from one iteration to the next.
-double chance_by_steps(Compared kind, const Series& a) {
-  std::vector<double> steps;
-  for (std::size_t i = 1; i < a.points.size(); ++i) {
-    const double step = distance(kind, a.points[i].value, a.points[i - 1].value);
-    if (std::isfinite(step)) steps.push_back(step);
-  }
-  return steps.empty() ? 0 : kTimesSteps * median(std::move(steps));
-}
-
-struct Pair {
-  std::int64_t iteration = 0;
-  double a = 0, b = 0;
-};
-
-std::vector<Pair> common(const std::vector<Point>& a, const Series& b) {
-  std::vector<Pair> pairs;
-  for (const auto& [iteration, value] : a) {
-    if (const auto other = b.at(iteration)) pairs.push_back({iteration, value, *other});
-  }
-  return pairs;
-}
-
-// Consecutive pairs beyond the tolerance: [first, end).
-struct Excess {
-  std::size_t first = 0, end = 0;
-  bool by_far = false;  // one of them is not chance
-
-  std::size_t size() const { return end - first; }
-};
-
-// |log2(a / b)| of the distance of two sizes.
-double to_bits(double distance) {
-  return distance < 1 ? -std::log2(1 - distance) : std::numeric_limits<double>::infinity();
-}
-
-double from_bits(double bits) { return 1 - std::exp2(-bits); }
-
-template <typename Tolerance>
-Excess next_excess(Compared kind, const std::vector<Pair>& pairs, std::size_t begin,
-                   const Tolerance& tolerance) {
-  Excess excess{begin, begin};
-  for (std::size_t i = begin; i < pairs.size(); ++i) {
-    const double apart = distance(kind, pairs[i].a, pairs[i].b);
-    const double allowed = tolerance(pairs[i].iteration);
-    if (!(apart > allowed)) {
-      if (excess.size() > 0) return excess;
-      excess.first = excess.end = i + 1;
-      continue;
-    }
-    excess.end = i + 1;
-    if (kind == Compared::size) {
-      excess.by_far |= to_bits(apart) > kTimesTolerance * to_bits(allowed);
-    }
-  }
-  return excess;
-}
-
-// Returns the first excess of kSustained pairs. For sizes, also an excess that lasts until the last
-// pair or is very large. The scale of a single cast may be off for one or two iterations.
-template <typename Tolerance>
-std::optional<Divergence> first_excess(Compared kind, const std::vector<Pair>& pairs,
-                                       const Tolerance& tolerance) {
-  for (std::size_t begin = 0; begin < pairs.size();) {
-    const Excess excess = next_excess(kind, pairs, begin, tolerance);
-    if (excess.size() == 0) return std::nullopt;
-    const bool is_last = kind == Compared::size && excess.end == pairs.size();
-    begin = excess.end;
-    if (excess.size() < kSustained && !is_last && !excess.by_far) continue;
-    const Pair& first = pairs[excess.first];
-    Divergence found{.first = first.iteration,
-                     .a = first.a,
-                     .b = first.b,
-                     .difference = distance(kind, first.a, first.b),
-                     .tolerance = tolerance(first.iteration)};
-    if (excess.end < pairs.size()) found.last = pairs[excess.end - 1].iteration;
-    return found;
-  }
-  return std::nullopt;
-}
-
 // The part of a distance that formats explain.
 double by_format(const ExpectedError& error, Compared kind, const Place& place) {
   if (kind == Compared::size) return error.at(place);
@@ -215,6 +109,11 @@ class Comparison {
   }
 
   const ByName& in_b() const { return in_b_; }
+
+  // The relative error that formats explain after a whole forward and backward pass.
+  double get_error_of_step() const {
+    return error_.at({.layer = 0, .tensor = TensorName::gradient});
+  }
 
   void compare_tensors(RunDifference& result) {
     find_scatter(result);
@@ -280,15 +179,14 @@ class Comparison {
     const auto& [kind, name, series] = quantity;
     const Series* other = in_b_.find(a_, kind, series.place);
     if (other == nullptr) return false;
-    const auto pairs = common(series.points, *other);
-    if (pairs.empty()) return false;
+    if (!have_common_iteration(series, *other)) return false;
     used_.insert(other);
     ++result.compared;
     const Series* third = in_spread_ ? in_spread_->find(a_, kind, series.place) : nullptr;
     const double explained = by_format(error_, kind, series.place);
     const double by_steps = third == nullptr ? chance_by_steps(kind, series) : 0;
     const Pace pace = get_pace(kind, series);
-    auto found = first_excess(kind, pairs, [&](std::int64_t iteration) {
+    auto found = find_divergence(kind, series, *other, [&](std::int64_t iteration) {
       const double chance =
           third != nullptr ? chance_by_run(kind, series, *third, iteration) : by_steps;
       const double tolerance = std::max({explained, chance, by_seeds(kind, series, iteration)});
@@ -341,8 +239,8 @@ class Comparison {
         .last = found->last,
         .a = 1,
         .b = found->factor};
-    divergence.difference = distance(Compared::size, 1, found->factor);
-    divergence.tolerance = distance(Compared::size, 1, found->tolerance);
+    divergence.difference = get_distance(Compared::size, 1, found->factor);
+    divergence.tolerance = get_distance(Compared::size, 1, found->tolerance);
     // Layers of the same kind are a subset of all layers.
     Told own{.series = {}, .first = found->first};
     for (const std::size_t i : found->pairs) own.series.insert(indices[i]);
@@ -368,13 +266,6 @@ class Comparison {
 
 const LayerMap Comparison::kSameNames;
 
-std::optional<Series> get_loss(const Facts& facts) {
-  for (const Scalars& each : facts.scalars()) {
-    if (each.name == "loss") return Series{.place = {}, .points = each.points};
-  }
-  return std::nullopt;
-}
-
 // The larger of the two losses over the smaller one, in each iteration.
 LossFactor get_loss_factor(const Facts& a, const Facts& b) {
   return [of_a = get_loss(a), of_b = get_loss(b)](std::int64_t iteration) {
@@ -386,26 +277,6 @@ LossFactor get_loss_factor(const Facts& a, const Facts& b) {
   };
 }
 
-void compare_losses(const Facts& a, const Facts& b, const Facts* spread, RunDifference& result) {
-  const auto of_a = get_loss(a);
-  const auto of_b = get_loss(b);
-  if (!of_a || !of_b) return;
-  ++result.compared;
-  const auto third = spread != nullptr ? get_loss(*spread) : std::nullopt;
-  const double by_steps = chance_by_steps(Compared::size, *of_a);
-  const bool seeds = result.other_seeds && !third;
-  const Pace pace = seeds ? get_pace_of_sizes(*of_a) : Pace();
-  const auto tolerance = [&](std::int64_t iteration) {
-    if (third) return chance_by_run(Compared::size, *of_a, *third, iteration);
-    if (!seeds) return by_steps;
-    return from_bits(std::max(to_bits(by_steps), kLossOfSeeds) + pace.at(iteration));
-  };
-  auto found = first_excess(Compared::size, common(of_a->points, *of_b), tolerance);
-  if (!found) return;
-  found->quantity = "loss";
-  result.divergences.push_back(std::move(*found));
-}
-
 std::vector<std::string> get_layers(const Facts& facts) {
   std::vector<std::string> names;
   for (std::size_t i = 0; i < facts.layers(); ++i) {
@@ -414,10 +285,10 @@ std::vector<std::string> get_layers(const Facts& facts) {
   return names;
 }
 
-// A loss comes between the forward and the backward pass.
+// A loss comes between the forward and the backward pass, other scalars come after both.
 StepOrder get_order_in_step(const Divergence& each) {
   constexpr std::int32_t kLast = std::numeric_limits<std::int32_t>::max();
-  if (each.layer.empty()) return {0, kLast, 0};
+  if (each.layer.empty()) return {each.quantity == "loss" ? 0 : 2, kLast, 0};
   return get_order_in_step(each.place);
 }
 
@@ -429,7 +300,7 @@ RunDifference compare_runs(const Facts& a, const Facts& b, const Facts* spread,
   Comparison comparison(a, b, spread, map);
   comparison.compare_tensors(result);
   comparison.compare_together(get_loss_factor(a, b), result);
-  compare_losses(a, b, spread, result);
+  compare_scalars(a, b, spread, comparison.get_error_of_step(), result);
   std::ranges::stable_sort(result.divergences, {}, [](const Divergence& each) {
     return std::tuple(each.first, get_order_in_step(each), each.place.rank);
   });

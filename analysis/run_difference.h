@@ -4,36 +4,19 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "analysis/divergence.h"
 #include "analysis/facts.h"
 
 namespace telens::analysis {
 
-// A tensor whose size in run B is further from that in run A than the tolerance, from an iteration
-// on, or in single ones by far.
-struct Divergence {
-  Place place = {};           // in A
-  std::string layer = {};     // its name in A; "": a scalar
-  std::string quantity = {};  // "root mean square", "error of the cast", or the scalar's name
-  // The number of series that share a factor. If it is above 1, `a` is 1 and `b` is the factor.
-  std::size_t series = 1;
-  std::int64_t first = 0;  // iteration
-  // Last iteration before the runs agree again; nullopt if they do not.
-  std::optional<std::int64_t> last = {};
-  double a = 0, b = 0;    // in that iteration
-  double difference = 0;  // relative; infinite if one is NaN
-  double tolerance = 0;
-};
-
 // A series without a counterpart in the other run, or without a common iteration.
 struct Unmatched {
-  Place place = {};  // in its own run
-  std::string layer = {};
+  Place place = {};        // in its own run
+  std::string layer = {};  // "": a scalar
   std::string quantity = {};
 };
 

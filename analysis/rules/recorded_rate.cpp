@@ -31,12 +31,6 @@ bool loss_rises_after(const Facts& facts, std::int64_t iteration) {
   return false;
 }
 
-// Names from debug.watch_optimizer(name="...") begin with that name.
-bool is_rate(std::string_view name) {
-  const std::string_view last = name.substr(name.rfind('.') + 1);
-  return last == "lr" || last == "learning_rate";
-}
-
 std::optional<RateJump> first_jump(const Scalars& rates) {
   RateJump jump{.name = rates.name};
   std::size_t past = 0;
@@ -53,6 +47,11 @@ std::optional<RateJump> first_jump(const Scalars& rates) {
 }
 
 }  // namespace
+
+bool is_rate(std::string_view name) {
+  const std::string_view last = name.substr(name.rfind('.') + 1);
+  return last == "lr" || last == "learning_rate";
+}
 
 std::optional<RateJump> first_rate_jump(const Facts& facts) {
   std::optional<RateJump> first;

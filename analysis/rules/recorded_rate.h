@@ -4,10 +4,15 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "analysis/facts.h"
 
 namespace telens::analysis {
+
+// Returns true if a scalar is a learning rate: "lr", "learning_rate", or either after the name of
+// an optimizer and a dot, as debug.watch_optimizer(name="...") records them.
+bool is_rate(std::string_view name);
 
 struct RateJump {
   std::string name;            // the scalar

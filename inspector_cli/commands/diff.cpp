@@ -64,8 +64,11 @@ diagnosis::Facts read_facts(const std::string& path) {
   return {run, compared_statistics()};
 }
 
-std::string where(const Divergence& each, const diagnosis::Facts& facts) {
-  return each.layer.empty() ? each.quantity : make_label(each.place, facts) + ", " + each.quantity;
+// Both Divergence and Unmatched have a place, a layer and a quantity.
+template <typename Compared>
+std::string where(const Compared& each, const diagnosis::Facts& facts) {
+  return each.layer.empty() ? printable(each.quantity)
+                            : make_label(each.place, facts) + ", " + each.quantity;
 }
 
 std::string describe_end(const Divergence& each) {
@@ -95,7 +98,7 @@ Json unmatched_json(const std::vector<Unmatched>& all) {
   Json list = Json::array();
   for (const Unmatched& each : all) {
     Json object;
-    object["layer"] = json_text(each.layer);
+    object["layer"] = each.layer.empty() ? Json() : json_text(each.layer);
     object["tensor"] = each.place.tensor ? Json(telens::get_name(*each.place.tensor)) : Json();
     object["gemm"] = each.place.gemm ? Json(telens::get_name(*each.place.gemm)) : Json();
     object["rank"] = each.place.rank == diagnosis::kAllRanks ? Json() : Json(each.place.rank);
@@ -147,8 +150,7 @@ void print_unmatched_series(std::string_view run, const std::vector<Unmatched>& 
   if (all.empty()) return;
   std::string names;
   for (std::size_t i = 0; i < std::min(kShown, all.size()); ++i) {
-    names += fmt::format("{}{}, {}", i == 0 ? "" : "; ", make_label(all[i].place, facts),
-                         all[i].quantity);
+    names += (i == 0 ? "" : "; ") + where(all[i], facts);
   }
   const std::string more =
       all.size() > kShown ? fmt::format("; and {} more", all.size() - kShown) : "";
@@ -218,11 +220,12 @@ void run_diff(const DiffOptions& options) {
 
 void add_diff(CLI::App& app) {
   auto options = std::make_shared<DiffOptions>();
-  CLI::App* command = app.add_subcommand(
-      "diff",
-      "Find where two runs first diverge beyond expected rounding.\n\n"
-      "Compares losses, tensor norms and quantization errors of both runs, and lists the layers to "
-      "which the divergence spreads. Exit code 1 if the runs diverge.");
+  CLI::App* command =
+      app.add_subcommand("diff",
+                         "Find where two runs first diverge beyond expected rounding.\n\n"
+                         "Compares scalars, tensor norms and quantization errors of both runs, and "
+                         "lists the layers to "
+                         "which the divergence spreads. Exit code 1 if the runs diverge.");
   command->add_option("A", options->a, "The trusted run")->required();
   command->add_option("B", options->b, "The run to compare")->required();
   command
