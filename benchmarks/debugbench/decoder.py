@@ -104,10 +104,10 @@ class Decoder(torch.nn.Module):
 
     def __init__(
         self,
-        hidden: int = 64,
+        hidden: int = 32,
         layers: int = 4,
         heads: int = 2,
-        inner: int = 128,
+        inner: int = 64,
         experts: int = 0,
         length: int = 32,
     ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import multiprocessing
 import os
@@ -35,6 +36,7 @@ def train_rank(
     from .training import PROGRAMS
 
     torch.set_num_threads(1)
+    os.environ["TELENS_BUDGET"] = "off"  # what is recorded must not depend on the machine
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
     os.environ["MASTER_PORT"] = str(port)
     if ranks > 1:
@@ -51,14 +53,25 @@ def train(incident: Incident, broken: bool, folder: pathlib.Path) -> dict:
     return run_in_process(incident.source, broken, folder, incident.ranks)
 
 
+@functools.cache
+def prepare() -> None:
+    """Imports and reads what every training needs, before processes are forked."""
+    import torch
+
+    from . import incidents  # noqa: F401 (registers the programs)
+    from .training import text
+
+    text()
+    torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])  # imports the compiler
+
+
 def run_in_process(source: str, broken: bool, folder: pathlib.Path, ranks: int = 1) -> dict:
     """Trains in a process per rank unless the folder holds a finished training.
 
     Returns the seconds and the exit codes. The processes are forked from this one, so that torch is
     imported once.
     """
-    from . import incidents  # noqa: F401 (registers the programs before the processes begin)
-
+    prepare()
     state = folder / "trained.json"
     if state.exists():
         return json.loads(state.read_text())

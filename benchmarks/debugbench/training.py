@@ -49,7 +49,7 @@ class Training:
     learning_rate = 2e-3
     warm_up = 5
     weight_decay = 0.1
-    batch, length = 8, 32
+    batch, length = 4, 32
     micro_batches = 1
     clip = 0.0
     experts = 0

@@ -10,7 +10,7 @@ from ..training import Training, incident
 @incident("huggingface/transformers#37766")
 class NotDivided(Training):
     micro_batches = 4
-    batch = 4
+    batch = 2
 
     def backward(self, loss: torch.Tensor) -> None:
         (loss if self.broken else loss / self.micro_batches).backward()
@@ -19,7 +19,7 @@ class NotDivided(Training):
 @incident("huggingface/transformers#35203")
 class DividedTwice(Training):
     micro_batches = 4
-    batch = 4
+    batch = 2
 
     def backward(self, loss: torch.Tensor) -> None:
         divisor = self.micro_batches**2 if self.broken else self.micro_batches
@@ -31,7 +31,7 @@ class Doubled(Training):
     """Before each further micro-batch the gradients of the experts are added to themselves."""
 
     micro_batches = 4
-    batch = 4
+    batch = 2
     experts = 4
 
     def after_micro_batch(self, number: int) -> None:
@@ -46,7 +46,7 @@ class OnlyTheFirst(Training):
     """The up projections keep the gradient of the first micro-batch."""
 
     micro_batches = 4
-    batch = 4
+    batch = 2
 
     def after_micro_batch(self, number: int) -> None:
         for layer in self.model.layers if self.broken else ():

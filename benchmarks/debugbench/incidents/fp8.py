@@ -162,23 +162,14 @@ class ScalesOfAnotherGather(Core):
 
 @incident("pytorch/pytorch#192212")
 class ReadAsContiguous(Core):
-    """One layer multiplies by its weight as if the transposed memory were in order."""
+    """In one layer the forward product reads the weight transposed, as if it were contiguous."""
 
     options: ClassVar[dict] = {"recipe": "current"}
 
     def break_it(self, training) -> None:
-        layer = training.model.layers[1].self_attention.proj
-        order = torch.arange(layer.weight.numel()).view(layer.weight.shape).T.reshape(-1)
+        from program_faults import wrong_operand
 
-        def wrong(module, args, output):
-            weight = module.weight.detach().reshape(-1)[order].view(module.weight.shape)
-            with torch.autocast("cpu", enabled=False):
-                product = args[0].detach().float() @ (weight - module.weight.detach()).float().T
-            first = output[0] if isinstance(output, tuple) else output
-            changed = first + product.to(first.dtype)
-            return (changed, *output[1:]) if isinstance(output, tuple) else changed
-
-        layer.register_forward_hook(wrong)
+        wrong_operand("fprop", "weight", "transposed")(training, "layers.1.self_attention.proj", 0)
 
 
 @incident("karpathy/minGPT#75")

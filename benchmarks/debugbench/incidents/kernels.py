@@ -19,7 +19,7 @@ class WrongWeightGradient(torch.autograd.Function):
     def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x, weight = ctx.saved_tensors
         product = gradient.flatten(0, -2).T @ x.flatten(0, -2)
-        product[:32, :32] = float("nan")
+        product[:16, :16] = float("nan")
         return gradient @ weight, product
 
 

@@ -14,7 +14,7 @@ class Replicated(Training):
     """A replica of the model per rank; each rank has its own batches."""
 
     micro_batches = 2
-    batch = 4
+    batch = 2
 
     def build(self) -> torch.nn.Module:
         self.rank = torch.distributed.get_rank()
