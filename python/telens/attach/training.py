@@ -35,6 +35,7 @@ class LossWatch:
 
     def __init__(self) -> None:
         self._losses: list[torch.Tensor] = []
+        self._loss_scale: torch.Tensor | None = None
         self._backward = torch.autograd.backward
         self._scale = torch.amp.GradScaler.scale
         torch.autograd.backward = self._watched_backward
@@ -44,6 +45,9 @@ class LossWatch:
             scaled = scale(scaler, outputs)
             if isinstance(outputs, torch.Tensor) and isinstance(scaled, torch.Tensor):
                 scaled._telens_unscaled = outputs.detach()
+            factor = getattr(scaler, "_scale", None)
+            if isinstance(factor, torch.Tensor):
+                self._loss_scale = factor.clone()  # update() changes it in place
             return scaled
 
         torch.amp.GradScaler.scale = watched_scale
@@ -53,8 +57,14 @@ class LossWatch:
         torch.amp.GradScaler.scale = self._scale
 
     def take(self) -> float | None:
-        """Returns the loss of the backwards since the last call, None if there were none."""
+        """Returns the mean loss of the backwards since the last call, None if there were none.
+
+        Records the factor of a GradScaler as the scalar ``loss_scale``.
+        """
         losses, self._losses = self._losses, []
+        scale, self._loss_scale = self._loss_scale, None
+        if scale is not None and _C.debug.is_initialized():
+            _C.debug.record("loss_scale", float(scale))
         if not losses:
             return None
         total = math.fsum(float(each) for each in losses)
@@ -74,6 +84,19 @@ class _Sample:
     def __init__(self, parameter: torch.Tensor) -> None:
         self.parameter = parameter
         self.before = _sampled(parameter).clone()
+
+
+# Optimizers whose first step changes each element by the learning rate: the bias corrections of
+# both moments cancel, and the first gradient is divided by its own magnitude.
+_ADAM = ("Adam", "AdamW", "FusedAdam", "CPUAdam", "DeepSpeedCPUAdam")
+
+
+def _begins_as_adam(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> bool:
+    """Returns True if the next step is the first one of Adam's moments of this parameter."""
+    if type(optimizer).__name__ not in _ADAM or parameter.dtype != torch.float32:
+        return False
+    moment = optimizer.state.get(parameter, {}).get("exp_avg")
+    return moment is None or not bool(_sampled(moment).any())
 
 
 def _sampled(tensor: torch.Tensor) -> torch.Tensor:
@@ -106,7 +129,10 @@ class OptimizerWatch:
     ``every``-th step also ``grad_norm``, ``update_to_weight`` (norm of the update over the norm of
     the weights, on a sample) and ``lost_updates%``, the share of sampled elements that the step did
     not change although their update is not zero, which is how BF16 weights lose small updates. The
-    layers' weights have their own ``lost_updates%``.
+    first step of Adam also has ``first_update``, the median change of an element in units of the
+    learning rate, which is 1. The layers' weights have their own ``lost_updates%`` and
+    ``update_rms``; ``accumulated_norm`` and ``accumulated_mean`` describe the gradient that the
+    optimizer received for them.
 
     Parameters
     ----------
@@ -134,6 +160,7 @@ class OptimizerWatch:
         self.every = every
         self.steps = 0
         self.samples: list[_Sample] = []
+        self.first_steps: set[int] = set()  # id of parameters whose moments begin with this step
         self.handles = [
             register_optimizer_step_pre_hook(guard(self._before)),
             register_optimizer_step_post_hook(guard(self._after)),
@@ -183,13 +210,34 @@ class OptimizerWatch:
                 torch.stack([_local(n).to(norms[0].device) for n in norms])
             )
             self.record("grad_norm", float(norm))
+        self._record_gradients(trained)
         if float(optimizer.param_groups[0]["lr"]) != 0:
             self.samples = [_Sample(p) for p in trained if p.is_floating_point()]
+            self.first_steps = {id(p) for p in trained if _begins_as_adam(optimizer, p)}
+
+    def _record_gradients(self, trained: list[torch.Tensor]) -> None:
+        """Records norm and mean of the gradient that the optimizer receives for each layer."""
+        layers = [p for p in trained if id(p) in self.layer_of and not p.grad.is_sparse]
+        if not layers:
+            return
+        gradients = [_own_part(p.grad) for p in layers]
+        rows = [
+            torch.stack([torch.linalg.vector_norm(g, dtype=torch.float32), g.float().mean()])
+            for g in gradients
+        ]
+        table = torch.stack([row.to(rows[0].device) for row in rows]).double().cpu().tolist()
+        now = _C.debug.iteration()
+        for parameter, (norm, mean) in zip(layers, table, strict=True):
+            layer = self.layer_of[id(parameter)]
+            _C.log_scalar(f"{layer}_wgrad_accumulated_norm", norm, now)
+            _C.log_scalar(f"{layer}_wgrad_accumulated_mean", mean, now)
 
     @torch.no_grad()
     def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         samples, self.samples = self.samples, []
+        first_steps, self.first_steps = self.first_steps, set()
         rows = []
+        changes = []
         for sample in samples:
             update = _update_of(optimizer, sample.parameter)
             if update is None or update.numel() != sample.before.numel():
@@ -201,24 +249,37 @@ class OptimizerWatch:
             size = sample.before.float().square().sum()
             numbers = torch.stack([lost.sum().float(), due.sum().float(), change, size])
             rows.append((sample.parameter, numbers))
+            if id(sample.parameter) in first_steps:
+                changes.append((after - sample.before).abs()[due].float())
         if rows:
             self._record(rows)
+        rate = float(optimizer.param_groups[0]["lr"])
+        if changes and all(group["lr"] == rate for group in optimizer.param_groups):
+            change = torch.cat([each.to(changes[0].device) for each in changes])
+            if change.numel() > 0:
+                _C.debug.record("first_update", float(change.median()) / rate)
         if samples or self._trained(optimizer):
             self.on_step()
 
     def _record(self, rows: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         device = rows[0][1].device
         table = torch.stack([numbers.to(device) for _, numbers in rows]).double().cpu()
-        for (parameter, _), (lost, due, _, _) in zip(rows, table.tolist(), strict=True):
+        now = _C.debug.iteration()
+        for (parameter, _), (lost, due, change, _) in zip(rows, table.tolist(), strict=True):
             layer = self.layer_of.get(id(parameter))
             if layer is not None and due > 0:
-                now = _C.debug.iteration()
+                elements = _sampled(parameter).numel()
                 _C.log_scalar(f"{layer}_weight_lost_updates%", 100 * lost / due, now)
+                _C.log_scalar(f"{layer}_weight_update_rms", math.sqrt(change / elements), now)
         lost, due, change, size = table.sum(0).tolist()
         if due > 0:
             self.record("lost_updates%", 100 * lost / due)
         if size > 0:
             self.record("update_to_weight", math.sqrt(change / size))
+
+
+def _own_part(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
