@@ -12,6 +12,7 @@
 #include "features/per_tensor_scaling/per_tensor_scaling.h"
 #include "features/precision_ledger/precision_ledger.h"
 #include "features/rank_agreement/rank_agreement.h"
+#include "features/tensor_digests/tensor_digests.h"
 #include "features/trigger/trigger.h"
 #include "features/value_histogram/value_histogram.h"
 
@@ -30,6 +31,7 @@ std::vector<FeatureRegistration> builtin_features(
       features::precision_ledger(),
       features::gemm_error(),
       features::value_histogram(),
+      features::tensor_digests(),
       features::trigger(statistics),
       features::scale_health(),
       features::block_telemetry(),

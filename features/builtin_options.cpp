@@ -11,6 +11,7 @@
 #include "features/per_tensor_scaling/per_tensor_scaling_options.h"
 #include "features/precision_ledger/precision_ledger_options.h"
 #include "features/rank_agreement/rank_agreement_options.h"
+#include "features/tensor_digests/tensor_digests_options.h"
 #include "features/trigger/trigger_options.h"
 #include "features/value_histogram/value_histogram_options.h"
 
@@ -31,6 +32,7 @@ config::Descriptions builtin_descriptions(const config::StatisticDescriptionsPtr
   descriptions.add(precision_ledger_description());
   descriptions.add(gemm_error_description());
   descriptions.add(value_histogram_description());
+  descriptions.add(tensor_digests_description());
   descriptions.add(scale_health_description());
   descriptions.add(block_telemetry_description());
   descriptions.add(rank_agreement_description());

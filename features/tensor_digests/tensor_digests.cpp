@@ -1,0 +1,67 @@
+#include "features/tensor_digests/tensor_digests.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <utility>
+
+#include "core/base/fnv1a.h"
+#include "features/tensor_digests/tensor_digests_options.h"
+#include "hooks/engine/tensor_digest.h"
+
+namespace telens::features {
+namespace {
+
+// A double holds integers of 53 bits exactly. Two tensors that differ have the same number with a
+// chance of about 2^-52.
+double fold(const at::Tensor& digest) {
+  constexpr int kDropped = 12;
+  const auto* halves = digest.const_data_ptr<std::int64_t>();
+  const std::uint64_t all =
+      mixed(mixed(0, static_cast<std::uint64_t>(halves[0])), static_cast<std::uint64_t>(halves[1]));
+  return static_cast<double>(all >> kDropped);
+}
+
+}  // namespace
+
+void TensorDigests::inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+                                   TensorReading&) {
+  if (call.evaluation || call.tensor == nullptr) return;
+  if (call.tensor_name == TensorName::weight && !call.first_microbatch) return;
+  at::Tensor digest = compute_digest(*call.tensor);
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(counted_iteration_, at.iteration) != at.iteration) calls_.clear();
+  const int number = calls_[{std::string(at.layer_name), call.tensor_name}]++;
+  items_.push_back({at.iteration, std::string(at.layer_name), call.tensor_name, number});
+  digests_.push_back(std::move(digest));
+}
+
+void TensorDigests::record_arrived(Waiting waiting) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!items_.empty()) {
+      arrivals_.add(std::exchange(digests_, {}), std::exchange(items_, {}));
+    }
+  }
+  for (const auto& [items, arrived] : arrivals_.take(waiting)) {
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      const std::string statistic =
+          items[i].call == 0 ? "digest" : fmt::format("digest.{}", items[i].call);
+      const Series& series =
+          services_.series().find_or_add({.layer = items[i].layer,
+                                          .tensor = telens::get_name(items[i].tensor),
+                                          .statistic = statistic});
+      services_.record(
+          {.iteration = items[i].iteration, .series = &series, .value = fold(arrived[i])});
+    }
+  }
+}
+
+FeatureRegistration tensor_digests() {
+  return {tensor_digests_description(),
+          [](const config::FeatureEntry& entry, FeatureServices& services) {
+            return std::make_unique<TensorDigests>(entry, services);
+          }};
+}
+
+}  // namespace telens::features

@@ -1,0 +1,28 @@
+#include "features/tensor_digests/tensor_digests_options.h"
+
+namespace telens::features {
+
+config::FeatureDescription tensor_digests_description() {
+  return {
+      .feature_namespace = std::string(config::kTelensNamespace),
+      .name = "TensorDigests",
+      .summary = "digest of a tensor's bits, for exact comparisons of two runs",
+      .doc =
+          "Records a number of 52 bits that depends on every bit of the high-precision tensor, on\n"
+          "the order of its elements, its dtype and its sizes: 0 and -0 differ, and so do a "
+          "tensor\n"
+          "and its transpose. `telens diff --exact A B` finds the first tensor whose bits differ.\n"
+          "Each call of a layer in an iteration has a digest of its own: `digest` for the first\n"
+          "micro-batch, `digest.1` for the second. Each rank records its own digests, so two runs\n"
+          "must divide their tensors over ranks in the same way.",
+      .example =
+          "TensorDigests:\n"
+          "  enabled: True\n"
+          "  tensors: [activation, weight, output, gradient, dgrad, wgrad]\n"
+          "  freq: 1\n",
+      .selects = config::Selects::tensors,
+      .tensors = config::with_attention(config::all_tensor_names(), /*scores=*/false),
+  };
+}
+
+}  // namespace telens::features
