@@ -17,6 +17,7 @@
 #include "analysis/ranking.h"
 #include "analysis/rules.h"
 #include "analysis/rules/precision_names.h"
+#include "analysis/rules/scalar_reads.h"
 #include "hooks/statistics/catalogue.h"
 
 namespace telens::analysis {
@@ -29,6 +30,12 @@ std::vector<std::string> lacks(const Rule& rule, const Facts& facts) {
     const bool has_any = std::ranges::any_of(
         names_of_entry, [&](std::string_view statistic) { return facts.has(statistic); });
     if (!has_any) names.emplace_back(names_of_entry.front());
+  }
+  const auto was_passed = [&](std::string_view name) {
+    return !scalars_named(facts, name).empty();
+  };
+  if (!rule.scalars.empty() && std::ranges::none_of(rule.scalars, was_passed)) {
+    names.emplace_back(rule.scalars.front());
   }
   const auto recorded = [&](std::string_view statistic) { return facts.has(statistic); };
   const bool has_other = std::ranges::any_of(rule.instead_of_ledger, recorded);
@@ -123,9 +130,11 @@ bool lacks_ranks(const Rule& rule, const Facts& facts) {
   return ranks.size() < 2;
 }
 
-// A run with one rank needs no rank comparison, and a run without attention no scores.
+// A run with one rank needs no rank comparison, a run without attention no scores, and a program
+// that does not show its optimizer no numbers of it.
 bool could_have(const Rule& rule, const Facts& facts) {
   if (rule.compares_ranks) return facts.ranks() > 1;
+  if (rule.needs_optimizer) return false;
   return !asks_for_attention(rule) || has_attention(facts);
 }
 

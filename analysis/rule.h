@@ -34,6 +34,10 @@ struct Rule {
   // one of them is enough.
   std::vector<std::string_view> required = {};
   std::vector<std::string_view> optional = {};
+  // Numbers of the program (Facts::scalars) that the rule reads; one of them is enough.
+  std::vector<std::string_view> scalars = {};
+  // Reads what only an optimizer's hooks record. Without it the rule does not apply.
+  bool needs_optimizer = false;
   bool needs_ledger = false;
   // The rule also judges losses and other numbers of the program, without any of `required`.
   bool judges_scalars = false;

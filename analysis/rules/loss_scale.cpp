@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "analysis/rules/loss_gradient.h"
 #include "analysis/rules/rules.h"
 #include "analysis/sizes.h"
 
@@ -104,31 +105,35 @@ std::vector<Finding> find(const Facts& facts) {
   if (factor && !loss_rises(facts, factor->first) && std::ranges::none_of(found, is_known)) {
     found.push_back(std::move(*factor));
   }
+  if (auto from_the_start = wrong_loss_gradient(facts)) found.push_back(std::move(*from_the_start));
   return found;
 }
 
 }  // namespace
 
 Rule loss_scale() {
-  return {.cause = "loss_scale",
-          .title = "wrong factor on the loss",
-          .doc =
-              "The gradient of the layer next to the loss, and with it the gradients of other "
-              "layers, changes by a factor of 8 or more within one iteration and stays there, "
-              "while the loss does not rise. If the loss rises, the data are the likely cause. A "
-              "factor of 6 is enough if three quarters of all gradients change by the same factor "
-              "and the batch size does not change.",
-          .stage = Stage::values,
-          .required = {kSizes},
-          .optional = {"numel", "mean"},
-          .recorded_by = "LogTensorStats of gradients (l2_norm and numel, or std and mean)",
-          .alternatives =
-              "A loss that is summed instead of averaged; a different number of micro-batches; an "
-              "active loss scaler.",
-          .next_step =
-              "debug.record(\"loss_scale\", ...) in the training loop; telens plot RUN "
-              "--tensor gradient --stat l2_norm",
-          .find = find};
+  return {
+      .cause = "loss_scale",
+      .title = "wrong factor on the loss",
+      .doc =
+          "The gradient of the layer next to the loss, and with it the gradients of other "
+          "layers, changes by a factor of 8 or more within one iteration and stays there, "
+          "while the loss does not rise. If the loss rises, the data are the likely cause. A "
+          "factor of 6 is enough if three quarters of all gradients change by the same factor "
+          "and the batch size does not change. From the first iteration on: a gradient of the "
+          "logits that is not that of a mean cross entropy, but larger or smaller by the number "
+          "of micro-batches, or smaller by the number of classes.",
+      .stage = Stage::values,
+      .required = {kSizes},
+      .optional = {"numel", "mean", "min", "max", "std"},
+      .recorded_by = "LogTensorStats of gradients (l2_norm and numel, or std and mean)",
+      .alternatives =
+          "A loss that is summed instead of averaged; a different number of micro-batches; an "
+          "active loss scaler.",
+      .next_step =
+          "debug.record(\"loss_scale\", ...) in the training loop; telens plot RUN "
+          "--tensor gradient --stat l2_norm",
+      .find = find};
 }
 
 }  // namespace telens::analysis

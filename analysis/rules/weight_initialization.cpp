@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "analysis/baseline.h"
+#include "analysis/evidence_series.h"
+#include "analysis/rules/norm_gains.h"
 #include "analysis/rules/rules.h"
 #include "analysis/sizes.h"
 
@@ -44,7 +46,26 @@ struct First {
   Place place;
   Point size;                        // root mean square
   std::optional<double> zeros = {};  // part of the elements
+  // Gains are near 1 and embeddings begin with up to 1: neither is comparable to weights of
+  // products.
+  bool is_of_product = true;
 };
+
+// An embedding is indexed by integers, which have no statistics.
+bool is_of_product(const Facts& facts, const Place& weight) {
+  if (is_norm(facts.layer_name(weight.layer))) return false;
+  const auto has_input = [&](const Place& place) {
+    Place input = place;
+    input.tensor = TensorName::activation;
+    return facts.find(input, "l2_norm") != nullptr || facts.find(input, "std") != nullptr;
+  };
+  const auto any = [&](const Series* series) {
+    return series->place.tensor == TensorName::activation;
+  };
+  const bool inputs_were_recorded = std::ranges::any_of(facts.with("l2_norm"), any) ||
+                                    std::ranges::any_of(facts.with("std"), any);
+  return !inputs_were_recorded || has_input(weight);
+}
 
 std::optional<double> zeros_in(const Facts& facts, const Place& place, std::int64_t iteration) {
   const Series* zeros = facts.find(place, "zeros");
@@ -67,6 +88,7 @@ std::vector<First> first_sizes(const Facts& facts) {
     const Point& first = series.points.front();
     if (first.iteration > facts.first_iteration() + kBeginning) continue;
     First found{series.place, first, zeros_in(facts, series.place, first.iteration)};
+    found.is_of_product = is_of_product(facts, series.place);
     // The gain of a norm starts at 1. It is not comparable to the weights of linear layers.
     if (is_constant(facts, found) && first.value == 1) continue;
     firsts.push_back(found);
@@ -147,7 +169,11 @@ struct Weights {
       kinds[facts.get_kind(each.place.layer)].push_back(&each);
       parts[facts.select_part(each.place.layer)].push_back(&each);
     }
-    usual = usual_size(pointers);
+    Firsts of_products;
+    for (const First* each : pointers) {
+      if (each->is_of_product) of_products.push_back(each);
+    }
+    usual = usual_size(of_products);
     for (const auto& [part, firsts] : parts) usual_of_part[part] = usual_size(firsts);
     for (const auto& [kind, firsts] : kinds) {
       for (const First* each : firsts) of_kind[each] = &firsts;
@@ -204,8 +230,9 @@ std::optional<Finding> judged(const Facts& facts, const Weights& weights, const 
   const double of_kind = weights.usual_of_part.at(facts.select_part(each.place.layer));
   const double of_all = weights.usual;
   const bool alone = std::isnan(of_kind);
-  const bool off = alone ? each.size.value > 0 && std::abs(size - of_all) > kOffTheOthers
-                         : std::abs(size - of_kind) > kOffItsKind;
+  const bool off =
+      alone ? each.is_of_product && each.size.value > 0 && std::abs(size - of_all) > kOffTheOthers
+            : std::abs(size - of_kind) > kOffItsKind;
   const bool constant = is_constant(facts, each);
   if (!off && !constant) return std::nullopt;
   const double usual = std::exp2(alone ? of_all : of_kind);
@@ -310,13 +337,58 @@ std::optional<Finding> judge_shared_zeros(const Facts& facts, const Weights& wei
           "telens stats RUN --tensor weight --stat zeros; check the code that fills the weights on "
           "every rank: reset_parameters() after to_empty(), or the checkpoint (FSDP: "
           "sync_module_states)"};
+// A kind of layer whose weights are all larger than those of all other kinds by a factor of 16.
+std::optional<Finding> judge_kinds(const Facts& facts, const Weights& weights) {
+  struct Kind {
+    const Firsts* firsts = nullptr;
+    double least = 0, median = 0;  // bits
+  };
+  std::vector<Kind> kinds;
+  for (const auto& [name, firsts] : weights.kinds) {
+    if (!firsts.front()->is_of_product) continue;
+    std::vector<double> sizes;
+    for (const First* each : firsts) {
+      if (each->size.value > 0) sizes.push_back(bits(each->size.value));
+    }
+    if (sizes.empty()) continue;
+    const double least = *std::ranges::min_element(sizes);
+    kinds.push_back({&firsts, least, median(std::move(sizes))});
+  }
+  constexpr std::size_t kLeastKinds = 4;
+  if (kinds.size() < kLeastKinds) return std::nullopt;
+  for (const Kind& kind : kinds) {
+    if (kind.firsts->size() < kLeastOfKind) continue;
+    const bool is_largest = std::ranges::all_of(kinds, [&](const Kind& other) {
+      return &other == &kind || kind.least - other.median > kOffTheOthers;
+    });
+    if (!is_largest) continue;
+    const First& first = *kind.firsts->front();
+    const double usual = std::exp2(weights.usual);
+    return Finding{
+        .cause = "weight_initialization",
+        .place = first.place,
+        .first = first.size.iteration,
+        .last = facts.last_iteration(),
+        .confidence = kProbable,
+        .summary =
+            fmt::format("the weight begins with a root mean square of {:.3g}, like the other {} "
+                        "of its kind; all other kinds of layers begin with at most a 16th of it",
+                        first.size.value, kind.firsts->size() - 1),
+        .evidence = {{"root mean square", first.place, first.size.iteration, first.size.value, ""},
+                     {"root mean square", {}, first.size.iteration, usual, "usual"}}};
+  }
+  return std::nullopt;
 }
 
 std::vector<Finding> find(const Facts& facts) {
-  std::vector<Finding> found;
+  std::vector<Finding> found = wrong_gains(facts);
   const Weights weights(facts);
   if (auto finding = judge_shared_zeros(facts, weights)) found.push_back(std::move(*finding));
+  if (auto kind = judge_kinds(facts, weights)) found.push_back(std::move(*kind));
   for (const First& each : weights.all) {
+    const bool is_known =
+        std::ranges::any_of(found, [&](const Finding& known) { return known.place == each.place; });
+    if (is_known) continue;
     auto finding = judged(facts, weights, each);
     if (!finding) finding = judge_zeros(facts, weights, each);
     if (finding) found.push_back(std::move(*finding));
@@ -343,7 +415,7 @@ Rule weight_initialization() {
           "or if the same share of the next layer's input is exactly zero.",
       .stage = Stage::setup,
       .required = {kSizes},
-      .optional = {"numel", "mean", "zeros"},
+      .optional = {"numel", "mean", "zeros", "std"},
       .recorded_by =
           "LogTensorStats of weights (l2_norm and numel, or std and mean), from the first "
           "iteration on",

@@ -56,7 +56,19 @@ bool is_unusual_alone(const Jump& jump, const std::vector<double>& changes, doub
   return jump.change() > kTimesUsual * median(changes);
 }
 
-std::vector<Jump> find_jumps(const Series& sizes) {
+// By the triangle inequality a step changes the root mean square of a weight by at most that of the
+// update. The update is measured on a sample, so a weight has to change by several of it.
+bool exceeds_update(const Jump& jump, const Point& before, const Series* updates) {
+  constexpr double kTimesUpdate = 4;
+  constexpr double kLeastChange = 0.02;  // part of the weight
+  if (updates == nullptr || jump.iteration != before.iteration + 1) return false;
+  const auto update = updates->at(before.iteration);
+  const double change = std::abs(jump.after - jump.before);
+  return update && std::isfinite(change) && change > kTimesUpdate * *update &&
+         change > kLeastChange * jump.before;
+}
+
+std::vector<Jump> find_jumps(const Series& sizes, const Series* updates) {
   std::vector<Jump> jumps;
   std::vector<double> changes;
   double largest = 0;
@@ -66,6 +78,8 @@ std::vector<Jump> find_jumps(const Series& sizes) {
     if (changes.size() >= kLeastPast && std::isfinite(jump.after)) {
       jump.alone = is_unusual_alone(jump, changes, largest);
       jump.unusual = is_unusual(jump, changes);
+    } else {
+      jump.alone = exceeds_update(jump, sizes.points[i - 1], updates);
     }
     const auto steps = static_cast<double>(jump.iteration - sizes.points[i - 1].iteration);
     const bool too_large = jump.before > 0 && std::isfinite(jump.after) &&
@@ -160,7 +174,8 @@ std::vector<Finding> find(const Facts& facts) {
   std::vector<Jump> jumps;
   const std::vector<Series> weights = root_mean_squares(facts, TensorName::weight);
   for (const Series& sizes : weights) {
-    std::ranges::move(find_jumps(sizes), std::back_inserter(jumps));
+    const Series* updates = facts.find(sizes.place, "update_rms");
+    std::ranges::move(find_jumps(sizes, updates), std::back_inserter(jumps));
   }
   std::ranges::stable_sort(jumps, {}, &Jump::iteration);
   std::vector<Finding> found;
@@ -184,26 +199,29 @@ std::vector<Finding> find(const Facts& facts) {
 }  // namespace
 
 Rule weight_jump() {
-  return {.cause = "weight_jump",
-          .title = "unusually large weight update",
-          .doc =
-              "The root mean square of a weight changes by at least 2 % in one step, by 12 times "
-              "the usual change and by 3 times the largest change so far. If most weights change, "
-              "0.7 % and 4 times the latest changes are enough, and the cause is the learning rate "
-              "or the optimizer. A step in which most weights grow by 41 % is always reported. A "
-              "recorded learning rate that is at least 3 times its earlier maximum is named in the "
-              "finding, or is a finding by itself if the loss rises after it. Also reported: "
-              "updates in debug.watch_optimizer that are at least twice their usual size for the "
-              "learning rate, which means that the optimizer lost its state.",
-          .stage = Stage::update,
-          .required = {kSizes},
-          .optional = {"numel", "mean"},
-          .recorded_by = "LogTensorStats of weights (l2_norm and numel, or std and mean)",
-          .alternatives = "A checkpoint that was loaded; weights that are clipped or normalized.",
-          .next_step =
-              "telens plot RUN --layer '{layer}' --tensor weight --stat l2_norm; debug.step(loss, "
-              "lr=...) also records the learning rate",
-          .find = find};
+  return {
+      .cause = "weight_jump",
+      .title = "unusually large weight update",
+      .doc =
+          "The root mean square of a weight changes by at least 2 % in one step, by 12 times "
+          "the usual change and by 3 times the largest change so far. If most weights change, "
+          "0.7 % and 4 times the latest changes are enough, and the cause is the learning rate "
+          "or the optimizer. A step in which most weights grow by 41 % is always reported. A "
+          "recorded learning rate that is at least 3 times its earlier maximum is named in the "
+          "finding, or is a finding by itself if the loss rises after it. Also reported: "
+          "updates in debug.watch_optimizer that are at least twice their usual size for the "
+          "learning rate, which means that the optimizer lost its state. In the first iterations: "
+          "a weight that changes by more than 4 times the measured update of the optimizer, so "
+          "that something else wrote it.",
+      .stage = Stage::update,
+      .required = {kSizes},
+      .optional = {"numel", "mean", "update_rms"},
+      .recorded_by = "LogTensorStats of weights (l2_norm and numel, or std and mean)",
+      .alternatives = "A checkpoint that was loaded; weights that are clipped or normalized.",
+      .next_step =
+          "telens plot RUN --layer '{layer}' --tensor weight --stat l2_norm; debug.step(loss, "
+          "lr=...) also records the learning rate",
+      .find = find};
 }
 
 }  // namespace telens::analysis

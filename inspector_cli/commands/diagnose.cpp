@@ -32,6 +32,7 @@ struct DiagnoseOptions {
   Format format = Format::table;
   bool rules = false;
   bool missing = false;  // list skipped rules
+  bool all = false;      // print all findings
 };
 
 void run_diagnose(const DiagnoseOptions& options) {
@@ -57,7 +58,7 @@ void run_diagnose(const DiagnoseOptions& options) {
       fmt::print("the newest of {} runs: {}\n\n", runs.size(), printable(name));
     }
     print_notes(notes, width);
-    print_diagnosis(found, facts, name, width);
+    print_diagnosis(found, facts, name, options.all, width);
     print_skipped_rules(found, run.config_text(), options.missing, width);
   }
   if (!found.findings.empty()) throw FindingsReported();
@@ -77,6 +78,7 @@ void add_diagnose(CLI::App& app) {
   add_choice<Format>(*command, "--format", options->format,
                      {{"table", Format::table}, {"json", Format::json}},
                      "table, or json for programs (docs/diagnosis.md)");
+  command->add_flag("--all", options->all, "Print all findings instead of the first three");
   command->add_flag("--missing", options->missing,
                     "List each skipped rule with the data that it needs");
   command->add_flag("--rules", options->rules, "List all rules, as Markdown or JSON; needs no RUN");

@@ -18,6 +18,7 @@
 #include "core/base/error.h"
 #include "core/base/json.h"
 #include "core/base/text.h"
+#include "inspector_cli/commands/exact_diff.h"
 #include "inspector_cli/commands/options.h"
 #include "inspector_cli/commands/subcommands.h"
 #include "inspector_cli/report/open_run.h"
@@ -42,6 +43,7 @@ struct DiffOptions {
   std::vector<std::string> map;  // "text in A's layer names=text in B's"
   Format format = Format::table;
   int top = 20;
+  bool exact = false;
 };
 
 LayerMap layer_map(const std::vector<std::string>& texts) {
@@ -197,6 +199,16 @@ void print_text(const RunDifference& difference, const diagnosis::Facts& facts,
 
 void run_diff(const DiffOptions& options) {
   const LayerMap map = layer_map(options.map);
+  if (options.exact) {
+    if (!options.spread.empty()) {
+      raise<UsageError>(
+          "--spread has no effect with --exact, which allows no chance; drop one of them");
+    }
+    if (report_exact_difference(options.a, options.b, map, options.format == Format::json)) {
+      throw FindingsReported();
+    }
+    return;
+  }
   const diagnosis::Facts a = read_facts(options.a);
   const diagnosis::Facts b = read_facts(options.b);
   std::optional<diagnosis::Facts> spread;
@@ -220,12 +232,13 @@ void run_diff(const DiffOptions& options) {
 
 void add_diff(CLI::App& app) {
   auto options = std::make_shared<DiffOptions>();
-  CLI::App* command =
-      app.add_subcommand("diff",
-                         "Find where two runs first diverge beyond expected rounding.\n\n"
-                         "Compares scalars, tensor norms and quantization errors of both runs, and "
-                         "lists the layers to "
-                         "which the divergence spreads. Exit code 1 if the runs diverge.");
+  CLI::App* command = app.add_subcommand(
+      "diff",
+      "Find where two runs first diverge beyond expected rounding.\n\n"
+      "Compares scalars, tensor norms and quantization errors of both runs, and lists the layers to "
+      "which the divergence spreads. Exit code 1 if the runs diverge.\n\n"
+      "--exact compares the digests that TensorDigests recorded, and reports the first rank, "
+      "micro-batch, layer and tensor whose bits differ, and what computed it.");
   command->add_option("A", options->a, "The trusted run")->required();
   command->add_option("B", options->b, "The run to compare")->required();
   command
@@ -236,6 +249,8 @@ void add_diff(CLI::App& app) {
       ->add_option("--map", options->map,
                    "FROM in A's layer names corresponds to TO in B's; may be repeated")
       ->type_name("FROM=TO");
+  command->add_flag("--exact", options->exact,
+                    "Find the first tensor whose bits differ; requires TensorDigests in both runs");
   add_choice<Format>(*command, "--format", options->format,
                      {{"table", Format::table}, {"json", Format::json}}, "table, or json");
   command->add_option("--top", options->top, "Only the first N rows; 0: all (default: 20)")
@@ -243,6 +258,7 @@ void add_diff(CLI::App& app) {
   command->footer(
       "Examples:\n"
       "  telens diff logs_bf16 logs_fp8\n"
+      "  telens diff --exact logs_a logs_b\n"
       "  telens diff logs_bf16 logs_fp8 --spread logs_bf16_seed2 --map model.=");
   command->callback([options] { run_diff(*options); });
 }

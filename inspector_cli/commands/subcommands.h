@@ -19,6 +19,7 @@ void add_new_plugin(CLI::App& app);
 void add_whatif(CLI::App& app);
 void add_ledger(CLI::App& app);
 void add_blocks(CLI::App& app);
+void add_advise(CLI::App& app);
 void add_diagnose(CLI::App& app);
 void add_diff(CLI::App& app);
 void add_replay(CLI::App& app);

@@ -5,16 +5,20 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
+#include "analysis/baseline.h"
+#include "analysis/evidence_series.h"
 #include "analysis/finding_json.h"
 #include "analysis/finding_words.h"
 #include "analysis/rules.h"
 #include "analysis/run_state.h"
 #include "core/base/json.h"
 #include "core/base/text.h"
+#include "inspector_cli/report/run_view.h"
 #include "inspector_cli/terminal/terminal.h"
 #include "inspector_cli/terminal/text.h"
 
@@ -29,33 +33,31 @@ using diagnosis::Place;
 using diagnosis::Ranked;
 
 constexpr std::size_t kIndent = 3;
-constexpr std::size_t kNameWidth = 15;
 constexpr std::size_t kMostConsequences = 4;
+constexpr std::size_t kMostFindings = 3;  // by default
+constexpr std::size_t kMostFolded = 5;    // that are named
 
-void print_line(std::string_view name, const std::string& line) {
-  const std::string head = fmt::format("{:<{}}", name, kNameWidth);
-  fmt::print("{:<{}}{}{}\n", "", kIndent, colored(head, Color::dim), line);
-}
+void print_line(const std::string& line) { fmt::print("{:<{}}{}\n", "", kIndent, line); }
 
-// Prints "name     text"; further lines are indented to the text.
-void paragraph(std::string_view name, const std::string& text, std::size_t width) {
-  const std::size_t left = kIndent + kNameWidth;
-  for (const std::string& line : wrapped_at_blanks(text, width > left ? width - left : 1)) {
-    print_line(name, line);
-    name = "";
+// Prints the text in lines that are indented.
+void paragraph(const std::string& text, std::size_t width) {
+  for (const std::string& line : wrapped_at_blanks(text, width > kIndent ? width - kIndent : 1)) {
+    print_line(line);
   }
 }
 
 // Prints each command on one line, however long, so that it can be pasted into a shell.
 void print_next_steps(const std::vector<std::string>& steps, std::size_t width) {
-  std::string_view name = "next";
+  std::string text;
   for (const std::string& step : steps) {
-    if (step.starts_with("telens ")) {
-      print_line(name, step);
-    } else {
-      paragraph(name, step, width);
-    }
-    name = "";
+    if (step.starts_with("telens ")) continue;
+    text += text.empty() ? "Next: " : "; ";
+    text += step;
+  }
+  const bool has_text = !text.empty();
+  if (has_text) paragraph(text + ".", width);
+  for (const std::string& step : steps) {
+    if (step.starts_with("telens ")) print_line((has_text ? "  " : "Next: ") + step);
   }
 }
 
@@ -91,6 +93,47 @@ std::string describe_consequences(const Ranked& ranked, const Facts& facts) {
   return text;
 }
 
+// Values whose sizes differ by a factor of 8 and more are compared in bits.
+std::vector<diagnosis::Point> scaled_for_picture(std::vector<diagnosis::Point> points,
+                                                 bool in_bits) {
+  for (diagnosis::Point& point : points) {
+    if (in_bits && std::isfinite(point.value)) point.value = diagnosis::bits(point.value);
+  }
+  return points;
+}
+
+// Prints the series of the evidence above that of its peers, on one scale.
+void print_picture(const Finding& finding, const Facts& facts, std::size_t width) {
+  constexpr double kInBits = 8;
+  constexpr std::size_t kWidest = 48;
+  const auto series = diagnosis::find_evidence_series(finding, facts);
+  if (!series) return;
+  std::vector<diagnosis::Point> all = series->points;
+  all.insert(all.end(), series->peers.begin(), series->peers.end());
+  const Range range = finite_range(all);
+  if (!(range.low <= range.high)) return;
+  const bool in_bits = range.low > 0 && range.high / range.low >= kInBits;
+  const Range scale = finite_range(scaled_for_picture(all, in_bits));
+  const std::size_t columns = std::min(kWidest, width / 2);
+  const auto line = [&](const std::vector<diagnosis::Point>& points) {
+    return sparkline(scaled_for_picture(points, in_bits), columns, scale);
+  };
+  print_line(fmt::format("{}  {}", line(series->points), printable(series->statistic)));
+  if (series->peers.empty()) return;
+  print_line(fmt::format("{}  {} in {} other block{}", line(series->peers),
+                         series->peer_count == 1 ? "the same" : "median", series->peer_count,
+                         series->peer_count == 1 ? "" : "s"));
+}
+
+std::string capitalized(std::string text) {
+  if (!text.empty()) {
+    text.front() = static_cast<char>(std::toupper(static_cast<unsigned char>(text.front())));
+  }
+  return text;
+}
+
+// One paragraph: what was observed, the evidence, other explanations. Then the picture and next
+// steps.
 void print_finding(std::size_t number, const Ranked& ranked, const Facts& facts,
                    const std::string& run, std::size_t width) {
   const Finding& finding = ranked.finding;
@@ -100,14 +143,34 @@ void print_finding(std::size_t number, const Ranked& ranked, const Facts& facts,
   for (const std::string& line : wrapped_at_blanks(head, width)) {
     fmt::print("{}\n", colored(line, Color::bold));
   }
-  paragraph("observed", printable(finding.summary), width);
-  if (!finding.evidence.empty()) paragraph("evidence", describe_evidence(finding), width);
-  paragraph("confidence", fmt::format("{:.0f} %", 100 * finding.confidence), width);
-  paragraph("also possible", std::string(rule.alternatives), width);
+  std::string text = capitalized(printable(finding.summary)) + ".";
+  if (!finding.evidence.empty()) text += " Evidence: " + describe_evidence(finding) + ".";
+  text += fmt::format(" Confidence: {:.0f} %. Also possible: {}", 100 * finding.confidence,
+                      rule.alternatives);
+  paragraph(text, width);
+  print_picture(finding, facts, width);
   print_next_steps(next_steps(finding, facts, run), width);
-  if (!ranked.consequences.empty())
-    paragraph("follows", describe_consequences(ranked, facts), width);
+  if (!ranked.consequences.empty()) {
+    paragraph("Follows from it: " + describe_consequences(ranked, facts) + ".", width);
+  }
   fmt::print("\n");
+}
+
+// One line about the findings that are not printed.
+void print_folded(const std::vector<Ranked>& findings, std::size_t shown, const Facts& facts,
+                  std::size_t width) {
+  if (findings.size() <= shown) return;
+  const std::size_t count = findings.size() - shown;
+  std::string text = fmt::format("{} more finding{}: ", count, count == 1 ? "" : "s");
+  for (std::size_t i = 0; i < std::min(count, kMostFolded); ++i) {
+    const Finding& each = findings[shown + i].finding;
+    text += fmt::format("{}{} of {} from {}", i == 0 ? "" : "; ", each.cause,
+                        make_label(each.place, facts), each.first);
+  }
+  if (count > kMostFolded) text += "; ...";
+  for (const std::string& line : wrapped_at_blanks(text + " (--all prints them)", width)) {
+    fmt::print("{}\n", line);
+  }
 }
 
 // Returns the features of the first alternative: A and B for "A (statistics) and B, or C". Returns
@@ -212,10 +275,13 @@ void print_notes(const std::vector<std::string>& notes, std::size_t width) {
 }
 
 void print_diagnosis(const Diagnosis& diagnosis, const Facts& facts, const std::string& run,
-                     std::size_t width) {
-  for (std::size_t i = 0; i < diagnosis.findings.size(); ++i) {
+                     bool all, std::size_t width) {
+  const std::size_t count = diagnosis.findings.size();
+  const std::size_t shown = all ? count : std::min(count, kMostFindings);
+  for (std::size_t i = 0; i < shown; ++i) {
     print_finding(i + 1, diagnosis.findings[i], facts, run, width);
   }
+  print_folded(diagnosis.findings, shown, facts, width);
   if (diagnosis.first_iteration > diagnosis.last_iteration) {
     fmt::print(
         "{} to diagnose was recorded; configs/flight_recorder.yaml records what the rules need, "

@@ -10,9 +10,10 @@
 namespace telens::cli {
 
 // Prints the findings to stdout, in color on a terminal, in lines of at most `width` columns if
-// words allow. `run` is the run's path in suggested commands.
+// words allow. `run` is the run's path in suggested commands. `all`: all findings, not only the
+// first three.
 void print_diagnosis(const diagnosis::Diagnosis& diagnosis, const diagnosis::Facts& facts,
-                     const std::string& run, std::size_t width);
+                     const std::string& run, bool all, std::size_t width);
 
 // Prints the rules that were skipped for missing data, in one line, or one line each with `list`.
 // `config` is the run's config, which shows the features that are already enabled.

@@ -151,15 +151,23 @@ std::string progress_text(const RunView& view) {
   return text;
 }
 
-std::string sparkline(const std::vector<Point>& points, std::size_t width) {
-  constexpr std::array<std::string_view, 8> kLevels{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-  double low = std::numeric_limits<double>::infinity();
-  double high = -low;
+Range finite_range(const std::vector<Point>& points) {
+  Range range{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()};
   for (const Point& each : points) {
     if (!std::isfinite(each.value)) continue;
-    low = std::min(low, each.value);
-    high = std::max(high, each.value);
+    range.low = std::min(range.low, each.value);
+    range.high = std::max(range.high, each.value);
   }
+  return range;
+}
+
+std::string sparkline(const std::vector<Point>& points, std::size_t width) {
+  return sparkline(points, width, finite_range(points));
+}
+
+std::string sparkline(const std::vector<Point>& points, std::size_t width, const Range& scale) {
+  constexpr std::array<std::string_view, 8> kLevels{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  const auto [low, high] = scale;
   const std::size_t count = std::min(width, points.size());
   std::string line;
   for (std::size_t i = 0; i < count; ++i) {

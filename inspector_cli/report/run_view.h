@@ -54,4 +54,14 @@ std::string progress_text(const RunView& view);
 // shows the largest of its values.
 std::string sparkline(const std::vector<diagnosis::Point>& points, std::size_t width);
 
+// The smallest and the largest finite value.
+struct Range {
+  double low = 0;
+  double high = 0;
+};
+Range finite_range(const std::vector<diagnosis::Point>& points);
+// Like sparkline() on a given scale, for several lines that are compared.
+std::string sparkline(const std::vector<diagnosis::Point>& points, std::size_t width,
+                      const Range& scale);
+
 }  // namespace telens::cli

@@ -1,0 +1,114 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "analysis/rules/received_gradients.h"
+#include "analysis/rules/rules.h"
+
+namespace telens::analysis {
+namespace {
+
+constexpr double kAgrees = 0.05;   // part of the common factor
+constexpr double kDeviates = 0.1;  // part of it; BF16 gradients show the factor to 2 %
+constexpr double kMost = 0.5;      // of the gradients have to agree with the common factor
+
+bool agrees(const ReceivedGradient& gradient, const ReceivedGradients& step) {
+  return std::abs(gradient.factor - step.common) <= kAgrees * std::abs(step.common);
+}
+
+bool deviates(const ReceivedGradient& gradient, const ReceivedGradients& step) {
+  return std::abs(gradient.factor - step.common) > kDeviates * std::abs(step.common);
+}
+
+// How often a layer was measured, and how often its gradient was off.
+struct Layer {
+  std::size_t measured = 0;
+  std::size_t off = 0;
+  std::int64_t first = 0;
+  ReceivedGradient gradient = {};
+  double common = 0;
+};
+
+bool has_common_factor(const ReceivedGradients& step) {
+  const auto alike = std::ranges::count_if(
+      step.gradients, [&](const ReceivedGradient& each) { return agrees(each, step); });
+  return step.common != 0 &&
+         static_cast<double>(alike) > kMost * static_cast<double>(step.gradients.size());
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  std::map<std::int32_t, Layer> layers;
+  std::int64_t last = 0;
+  for (const ReceivedGradients& step : received_gradients(facts)) {
+    if (!has_common_factor(step)) continue;
+    last = step.iteration;
+    for (const ReceivedGradient& gradient : step.gradients) {
+      Layer& layer = layers[gradient.place.layer];
+      ++layer.measured;
+      if (!deviates(gradient, step)) continue;
+      if (layer.off++ > 0) continue;
+      layer.first = step.iteration;
+      layer.gradient = gradient;
+      layer.common = step.common;
+    }
+  }
+  // From the first time on in every step: a single one may be a coincidence of cancelling elements.
+  std::vector<const Layer*> wrong;
+  for (const auto& [id, layer] : layers) {
+    if (layer.off > 0 && 2 * layer.off > layer.measured) wrong.push_back(&layer);
+  }
+  if (wrong.empty()) return {};
+  const auto origin = std::ranges::min_element(wrong, {}, [](const Layer* layer) {
+    return std::pair(layer->first, get_order_in_step(layer->gradient.place));
+  });
+  const Layer& layer = **origin;
+  const double ratio = layer.gradient.factor / layer.common;
+  return {{.cause = "gradient_accumulation",
+           .place = layer.gradient.place,
+           .first = layer.first,
+           .last = last,
+           .confidence = kProven,
+           .summary = fmt::format(
+               "the optimizer receives {:.3g} times the sum of the gradients that {} backward {} "
+               "computed for the weight, relative to the other weights{}",
+               ratio, layer.gradient.passes, layer.gradient.passes == 1 ? "pass" : "passes",
+               and_others(wrong.size() - 1, "layer")),
+           .evidence = {{"received / computed", layer.gradient.place, layer.first,
+                         layer.gradient.factor, ""},
+                        {"received / computed", {}, layer.first, layer.common, "usual"}}}};
+}
+
+}  // namespace
+
+Rule gradient_accumulation() {
+  return {
+      .cause = "gradient_accumulation",
+      .title = "gradients counted wrong before the optimizer",
+      .doc =
+          "The gradient that the optimizer receives must be the sum of the gradients of all "
+          "backward passes of the step, times one factor for all weights (loss scale, clipping, "
+          "averaging). Compared are means, which are linear. Reported: a weight whose factor is "
+          "off by 10 % or more, while most others agree within 5 %, as if micro-batches were "
+          "counted twice, lost or scaled. Weights that several layers share, gradients whose "
+          "elements cancel and runs of several ranks are not judged. Visible from the first "
+          "step on.",
+      .stage = Stage::setup,
+      .required = {"accumulated_mean", "mean"},
+      .optional = {"accumulated_norm", "numel", "l2_norm", "std"},
+      .needs_optimizer = true,
+      .recorded_by = "telens.watch",
+      .alternatives =
+          "A hook that scales the gradient of some weights on purpose; a weight that is also used "
+          "outside of its layer.",
+      .next_step =
+          "compare weight.grad of '{layer}' after one backward pass and after all micro-batches "
+          "with the sum of torch.autograd.grad; look for in-place changes of .grad and main_grad, "
+          "and for buffers that are reduced in each micro-batch",
+      .find = find};
+}
+
+}  // namespace telens::analysis

@@ -1,0 +1,131 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "analysis/rules/rules.h"
+#include "analysis/rules/scalar_reads.h"
+
+namespace telens::analysis {
+namespace {
+
+constexpr std::string_view kLost = "lost_updates%";
+
+// Percent. An update is lost if it is smaller than half a unit in the last place of its weight.
+// With nearest rounding a share p of lost updates leaves 1 - p of the elements moving, so from one
+// half on most of the model stands still. Of weights from a normal distribution with standard
+// deviation s and updates of size u = lr, BF16 (half a unit: 2^-9 to 2^-8 of the weight) loses half
+// at s = 540 u, and 5 % at s = 180 u: the share passes one half within a factor of 3, so the limit
+// matters little.
+constexpr double kMost = 50;
+constexpr std::size_t kLeastReads = 2;
+
+// The share over a training, each read weighted by its learning rate: what is lost while the rate
+// warms up or has decayed to nothing would not have moved the model.
+struct Share {
+  double percent = 0;
+  std::int64_t first = 0;  // read at which half or more was lost
+  std::int64_t last = 0;
+  double at_first = 0;
+};
+
+std::optional<Share> share_of(const std::vector<Point>& reads, const Scalars* rates) {
+  double lost = 0;
+  double weights = 0;
+  std::optional<Share> share;
+  for (const auto& [iteration, percent] : reads) {
+    const double weight = rates != nullptr ? value_at(*rates, iteration).value_or(0) : 1;
+    lost += weight * percent;
+    weights += weight;
+    if (percent < kMost) continue;
+    if (!share) share = Share{.first = iteration, .at_first = percent};
+    share->last = iteration;
+  }
+  if (!share || reads.size() < kLeastReads || !(weights > 0) || lost / weights < kMost) {
+    return std::nullopt;
+  }
+  share->percent = lost / weights;
+  return share;
+}
+
+// The layer that loses most, and how many lose half or more.
+struct Layers {
+  const Series* worst = nullptr;
+  double percent = 0;
+  std::size_t affected = 0;
+};
+
+Layers find_layers(const Facts& facts, int rank, const Scalars* rates) {
+  Layers layers;
+  for (const Series* series : facts.with(kLost)) {
+    if (series->place.rank != rank) continue;
+    const auto share = share_of(series->points, rates);
+    if (!share) continue;
+    ++layers.affected;
+    if (layers.worst == nullptr || share->percent > layers.percent) {
+      layers.worst = series;
+      layers.percent = share->percent;
+    }
+  }
+  return layers;
+}
+
+std::vector<Finding> find(const Facts& facts) {
+  for (const Scalars* lost : scalars_named(facts, kLost)) {
+    const Scalars* rates = scalar_beside(facts, *lost, "lr");
+    const auto share = share_of(lost->points, rates);
+    if (!share) continue;
+    const Layers layers = find_layers(facts, lost->rank, rates);
+    Finding finding{
+        .cause = "lost_updates",
+        .place = layers.worst != nullptr ? layers.worst->place : Place{.rank = lost->rank},
+        .first = share->first,
+        .last = share->last,
+        .confidence = kProven,
+        .summary =
+            fmt::format("{:.3g} % of the optimizer's updates change nothing, because they are "
+                        "smaller than half a unit in the last place of the weights{}",
+                        share->percent,
+                        layers.affected > 1 ? fmt::format(", in {} layers", layers.affected) : ""),
+        .evidence = {
+            {std::string(kLost), {.rank = lost->rank}, share->first, share->at_first, ""}}};
+    if (layers.worst != nullptr) {
+      finding.evidence.push_back({std::string(kLost), layers.worst->place,
+                                  layers.worst->points.front().iteration,
+                                  layers.worst->points.front().value, ""});
+    }
+    const auto rate = rates != nullptr ? value_at(*rates, share->first) : std::nullopt;
+    if (rate) finding.evidence.push_back({rates->name, {}, share->first, *rate, ""});
+    return {std::move(finding)};
+  }
+  return {};
+}
+
+}  // namespace
+
+Rule lost_updates() {
+  return {
+      .cause = "lost_updates",
+      .title = "updates lost to the rounding of the weights",
+      .doc =
+          "At least half of the updates that an optimizer makes do not change their weight, "
+          "weighted by the learning rate of each step. An update is lost if it is smaller than "
+          "half a unit in the last place of the weight, as a small learning rate is in BF16. "
+          "Losses during warm-up or after the rate has decayed count little. Visible from the "
+          "first step on.",
+      .stage = Stage::update,
+      .required = {kLost},
+      .needs_optimizer = true,
+      .recorded_by = "telens.watch",
+      .alternatives =
+          "Weights that were converted to low precision on purpose for a short fine-tuning; "
+          "stochastic rounding, which moves few elements by more and loses nothing on average.",
+      .next_step =
+          "keep FP32 copies of the weights in the optimizer (FP32 parameters under autocast), use "
+          "an optimizer with stochastic rounding, or a larger learning rate",
+      .find = find};
+}
+
+}  // namespace telens::analysis

@@ -1,0 +1,32 @@
+// Compares the gradients that an optimizer receives with the gradients that backward passes
+// computed.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "analysis/facts.h"
+
+namespace telens::analysis {
+
+// The gradient of one weight in one optimizer step.
+struct ReceivedGradient {
+  Place place;        // its wgrad
+  double factor = 0;  // received over the sum of the backward passes
+  double passes = 0;  // backward passes of the layer in this iteration
+};
+
+struct ReceivedGradients {
+  std::int64_t iteration = 0;
+  double common = 0;  // median factor: what loss scale, clipping and averaging do to all gradients
+  std::vector<ReceivedGradient> gradients = {};
+};
+
+// Returns the steps in which they were measured, in order. The sum of elements is linear, so the
+// mean of the received gradient must be the sum of the means of its parts times a factor that all
+// weights share. Excluded: weights that several layers share, and gradients whose elements cancel.
+// Returns nothing for runs of several ranks, whose gradients are averaged with those of other
+// batches.
+std::vector<ReceivedGradients> received_gradients(const Facts& facts);
+
+}  // namespace telens::analysis

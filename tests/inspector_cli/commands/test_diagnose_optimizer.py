@@ -1,0 +1,194 @@
+"""telens diagnose, on rates, updates and the gradients that an optimizer receives."""
+
+import math
+import random
+
+import pytest
+from recorded_training import LAYERS, STEPS, where
+
+MEASURED = range(0, STEPS, 10)
+
+
+@pytest.fixture
+def diagnose(telens, tmp_path):
+    """Diagnoses a training whose scalars are {name: {step: value}}."""
+    import json
+
+    def run(lines, training, scalars=(), folder=tmp_path):
+        for name, values in dict(scalars).items():
+            for step, value in values.items():
+                lines.scalar(step, name, value)
+        result = telens("diagnose", training.write(lines, folder), "--format", "json")
+        assert result.returncode in (0, 1), result.stderr
+        return json.loads(result.stdout)["findings"]
+
+    return run
+
+
+def constant(value, steps=range(STEPS)):
+    return dict.fromkeys(steps, value)
+
+
+# ------------------------------------------------------------------ lost updates
+
+
+@pytest.mark.parametrize(("percent", "found"), [(80, True), (51, True), (49, False), (0, False)])
+def test_half_of_the_updates_lost_is_found(diagnose, lines, training, percent, found):
+    for step in MEASURED:
+        for layer in LAYERS:
+            training.values[step, layer, "weight", "lost_updates%"] = percent
+    training.values[0, LAYERS[2], "weight", "lost_updates%"] = percent + 5
+    rates = constant(1e-5)
+    result = diagnose(lines, training, {"lr": rates, "lost_updates%": constant(percent, MEASURED)})
+    expected = [("lost_updates", LAYERS[2], "weight", 0)] if found else []
+    assert [where(each) for each in result] == expected
+
+
+def test_updates_lost_at_a_tiny_rate_do_not_count(diagnose, lines, training):
+    shares = {0: 99, 10: 5, 20: 5}  # the first step of a warm-up
+    for step, share in shares.items():
+        training.values[step, LAYERS[0], "weight", "lost_updates%"] = share
+    rates = {step: 1e-7 if step == 0 else 1e-4 for step in range(STEPS)}
+    assert diagnose(lines, training, {"lr": rates, "lost_updates%": shares}) == []
+
+
+# ------------------------------------------------------------------ the first step of Adam
+
+
+@pytest.mark.parametrize(
+    ("change", "found"), [(1.0, False), (1.1, False), (0.9, False), (0.735, True), (3.0, True)]
+)
+def test_first_step_of_adam_is_the_learning_rate(diagnose, lines, training, change, found):
+    result = diagnose(lines, training, {"lr": constant(1e-3), "first_update": {0: change}})
+    expected = [("optimizer_step", None, None, 0)] if found else []
+    assert [where(each) for each in result] == expected
+
+
+# ------------------------------------------------------------------ learning rates
+
+
+def cosine(step, steps=STEPS):
+    return 1e-3 * (0.5 + 0.5 * math.cos(math.pi * step / steps))
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        cosine,
+        lambda step: cosine(step % 10, 10) + 1e-6,  # restarts jump to the peak
+        lambda step: 1e-3 * min(1, (step + 1) / 8),
+        lambda step: 1e-3 if step < 12 else 1e-4,
+        lambda step: 1e-3 * max(0, 1 - step / (STEPS - 2)),  # zero in the last step
+    ],
+)
+def test_usual_schedules_are_silent(diagnose, lines, training, rate):
+    assert diagnose(lines, training, {"lr": {s: rate(s) for s in range(STEPS)}}) == []
+
+
+def test_a_cosine_beyond_its_end_is_found(diagnose, lines, training):
+    rates = {step: cosine(step, 10) for step in range(STEPS)}
+    (found,) = diagnose(lines, training, {"lr": rates})
+    assert where(found) == ("learning_rate", None, None, 10)
+    assert "beyond its end" in found["summary"]
+
+
+def test_steps_with_a_rate_of_zero_are_found(diagnose, lines, training):
+    rates = {step: max(0.0, 1e-3 * (1 - step / 15)) for step in range(STEPS)}
+    (found,) = diagnose(lines, training, {"lr": rates})
+    assert where(found) == ("learning_rate", None, None, 15)
+
+
+# ------------------------------------------------------------------ received gradients
+
+
+def give_gradients(training, passes=4, common=1.0, factors=None):
+    """wgrad of each layer over `passes` micro-batches, and what the optimizer received of it."""
+    noise = random.Random(7)
+    for step in range(STEPS):
+        for layer in LAYERS:
+            rms = 1e-3 * (1 + 0.05 * noise.gauss(0, 1))
+            mean = rms * noise.choice((-1, 1)) * (0.02 + 0.01 * noise.random())
+            values = training.values
+            values[step, layer, "wgrad", "l2_norm"] = rms * math.sqrt(4096 * passes)
+            values[step, layer, "wgrad", "numel"] = 4096 * passes
+            values[step, layer, "wgrad", "mean"] = mean
+            if step not in MEASURED:
+                continue
+            factor = common * (factors or {}).get(layer, 1.0)
+            values[step, layer, "wgrad", "accumulated_mean"] = mean * passes * factor
+            norm = rms * math.sqrt(4096 * passes) * factor
+            values[step, layer, "wgrad", "accumulated_norm"] = norm
+
+
+@pytest.mark.parametrize("common", [1.0, 1 / 4, 2.0**-16])
+def test_gradients_with_one_factor_are_silent(diagnose, lines, training, common):
+    give_gradients(training, common=common)
+    assert diagnose(lines, training) == []
+
+
+@pytest.mark.parametrize("factor", [2.0, 0.25, 0.85, 15 / 4])
+def test_a_gradient_that_is_counted_wrong_is_found(diagnose, lines, training, factor):
+    give_gradients(training, factors={LAYERS[1]: factor})
+    (found,) = diagnose(lines, training)
+    assert where(found) == ("gradient_accumulation", LAYERS[1], "wgrad", 0)
+
+
+def test_gradients_without_a_common_factor_are_not_judged(diagnose, lines, training):
+    # As of an optimizer wrapper that clips each parameter by itself.
+    give_gradients(training, factors=dict(zip(LAYERS, (0.1, 0.3, 0.5, 0.9), strict=True)))
+    assert diagnose(lines, training) == []
+
+
+def clip(training, norms, after):
+    """The optimizer's gradients have norm after(n) where they had n; returns their norms."""
+    give_gradients(training)
+    for step in MEASURED:
+        factor = after(norms[step]) / norms[step]
+        for layer in LAYERS:
+            for statistic in ("accumulated_mean", "accumulated_norm"):
+                training.values[step, layer, "wgrad", statistic] *= factor
+    return {step: after(norms[step]) for step in MEASURED}
+
+
+NORMS = {0: 25.0, 10: 14.0, 20: 9.0}
+
+
+def test_clipping_to_a_limit_is_silent(diagnose, lines, training):
+    grad_norm = clip(training, NORMS, lambda norm: min(norm, 1.0))
+    assert diagnose(lines, training, {"grad_norm": grad_norm}) == []
+
+
+def test_clipping_by_the_square_of_the_norm_is_found(diagnose, lines, training):
+    grad_norm = clip(training, NORMS, lambda norm: 1.0 / norm)
+    (found,) = diagnose(lines, training, {"grad_norm": grad_norm})
+    assert where(found) == ("gradient_clipping", None, None, 0)
+    assert "square" in found["summary"]
+
+
+def test_clipping_with_the_loss_scale_is_found(diagnose, lines, training):
+    # Recorded gradients have the scale of 65536; the optimizer's have a limit of 1 divided by it.
+    scale = 65536.0
+    grad_norm = clip(training, {s: n * scale for s, n in NORMS.items()}, lambda norm: 1 / scale)
+    scalars = {"grad_norm": grad_norm, "loss_scale": constant(scale)}
+    (found,) = diagnose(lines, training, scalars)
+    assert where(found) == ("gradient_clipping", None, None, 0)
+    assert "unscale_" in found["next_step"]
+
+
+# ------------------------------------------------------------------ weights that others write
+
+
+def test_a_weight_that_changes_more_than_its_update_is_found(diagnose, lines, training):
+    layer = LAYERS[3]
+    training.scale(layer, "weight", 1, 0.5)
+    for each in LAYERS:
+        training.values[0, each, "weight", "update_rms"] = 1e-3
+    found = diagnose(lines, training)
+    assert where(found[0]) == ("weight_jump", layer, "weight", 1)
+
+
+def test_a_large_update_explains_a_change(diagnose, lines, training):
+    training.scale(LAYERS[3], "weight", 1, 0.9)
+    for each in LAYERS:
+        training.values[0, each, "weight", "update_rms"] = 0.05
+    assert diagnose(lines, training) == []
