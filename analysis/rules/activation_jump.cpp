@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
+#include "analysis/evidence_series.h"
 #include "analysis/rules/rules.h"
 #include "analysis/sizes.h"
 
@@ -22,6 +24,29 @@ bool is_mean_alone(const Facts& facts, const Place& place, const Shift& ramp) {
          bits(after->value) - bits(before->value) < ramp.bits / 3;
 }
 
+// Weights that begin small grow at the start, in all blocks alike: half of the bits in half of the
+// blocks that have the part.
+bool is_start_of_training(const Facts& facts, const std::vector<Series>& sizes,
+                          const Series& growing, const Shift& ramp) {
+  constexpr std::int64_t kStart = 12;  // iterations
+  if (ramp.first > facts.first_iteration() + kStart) return false;
+  const std::string kind = name_without_numbers(facts.layer_name(growing.place.layer));
+  std::size_t peers = 0;
+  std::size_t alike = 0;
+  for (const Series& each : sizes) {
+    const bool is_peer = each.place.tensor == growing.place.tensor &&
+                         each.place.rank == growing.place.rank &&
+                         each.place.layer != growing.place.layer &&
+                         name_without_numbers(facts.layer_name(each.place.layer)) == kind;
+    const Point* before = each.before(ramp.first);
+    const Point* after = each.before(ramp.last + 1);
+    if (!is_peer || before == nullptr || after == nullptr) continue;
+    ++peers;
+    if (bits(after->value) - bits(before->value) >= ramp.bits / 2) ++alike;
+  }
+  return peers > 0 && 2 * alike >= peers;
+}
+
 // The first in the order of training of those that begin to grow together.
 std::optional<Finding> growth(const Facts& facts, const std::vector<Series>& sizes) {
   std::optional<Finding> found;
@@ -29,6 +54,7 @@ std::optional<Finding> growth(const Facts& facts, const std::vector<Series>& siz
     const auto ramp = first_ramp(series.points, 1, kGrowth);
     if (!ramp || (found && found->first <= ramp->first + 1)) continue;
     if (is_mean_alone(facts, series.place, *ramp)) continue;
+    if (is_start_of_training(facts, sizes, series, *ramp)) continue;
     found = Finding{
         .cause = "activation_jump",
         .place = series.place,
@@ -81,7 +107,8 @@ Rule activation_jump() {
               "The root mean square of an activation or output grows by a factor of 6 or more "
               "within one iteration and stays there, or it was steady and grows by a factor of 16 "
               "within 16 iterations. The first such tensor in forward order is the origin. Slower "
-              "growth is not reported.",
+              "growth is not reported. Growth at the start of the training that "
+              "the same part of other blocks shares is not reported.",
           .stage = Stage::values,
           .required = {kSizes},
           .optional = {"numel", "mean"},

@@ -5,6 +5,7 @@
 #include <map>
 #include <vector>
 
+#include "analysis/rules/norm_gains.h"
 #include "analysis/rules/rules.h"
 
 namespace telens::analysis {
@@ -81,6 +82,8 @@ std::vector<Finding> find(const Facts& facts) {
   std::map<const Series*, const Series*> pairs;
   for (const Series* norm : facts.with("l2_norm")) {
     if (norm->place.tensor != TensorName::weight) continue;
+    // Gains begin as 1, and the first steps of Adam move each by the same amount.
+    if (is_norm(facts.layer_name(norm->place.layer))) continue;
     for (const Point& point : norm->points) {
       const auto [at, is_new] =
           known.try_emplace({norm->place.rank, point.iteration, point.value}, norm);

@@ -53,6 +53,13 @@ bool others_move(const std::vector<const Series*>& norms, std::span<const Point>
   return true;
 }
 
+// Most updates are smaller than the rounding of the weight, which is another rule's finding.
+bool loses_updates(const Facts& facts, const Place& weight) {
+  constexpr double kMostLost = 50;  // percent
+  const Series* lost = facts.find(weight, "lost_updates%");
+  return lost != nullptr && !lost->points.empty() && lost->points.back().value >= kMostLost;
+}
+
 std::vector<Finding> find(const Facts& facts) {
   std::vector<const Series*> norms = facts.with("l2_norm");
   std::erase_if(norms, [](const Series* norm) { return norm->place.tensor != TensorName::weight; });
@@ -64,7 +71,7 @@ std::vector<Finding> find(const Facts& facts) {
     of_gradient.tensor = TensorName::wgrad;
     const Series* gradient = facts.find(of_gradient, "l2_norm");
     if (with_gradient(gradient, still) < kLeastSteps) continue;
-    if (!others_move(norms, still)) continue;
+    if (!others_move(norms, still) || loses_updates(facts, norm->place)) continue;
     const std::int64_t first = still.front().iteration;
     found.push_back(
         {.cause = "frozen_weight",
@@ -86,23 +93,25 @@ std::vector<Finding> find(const Facts& facts) {
 }  // namespace
 
 Rule frozen_weight() {
-  return {.cause = "frozen_weight",
-          .title = "weight with a gradient that is not updated",
-          .doc =
-              "Norm and mean of a weight do not change in any digit in at least the last 5 steps, "
-              "while its gradient (wgrad) is nonzero and most other weights change. A weight "
-              "without a gradient is frozen on purpose and is not reported.",
-          .stage = Stage::update,
-          .required = {"l2_norm"},
-          .optional = {"mean"},
-          .recorded_by = "LogTensorStats of weights and wgrads (l2_norm, mean)",
-          .alternatives =
-              "A parameter that is excluded from the optimizer on purpose; updates that are "
-              "smaller than the rounding of the weight, for example in BF16.",
-          .next_step =
-              "look for the weight of '{layer}' in the optimizer's param_groups: it may have been "
-              "replaced after the optimizer was created, or its .grad is reset before the step",
-          .find = find};
+  return {
+      .cause = "frozen_weight",
+      .title = "weight with a gradient that is not updated",
+      .doc =
+          "Norm and mean of a weight do not change in any digit in at least the last 5 steps, "
+          "while its gradient (wgrad) is nonzero and most other weights change. A weight "
+          "without a gradient is frozen on purpose and is not reported, and neither is one whose "
+          "updates are lost to rounding (lost_updates).",
+      .stage = Stage::update,
+      .required = {"l2_norm"},
+      .optional = {"mean", "lost_updates%"},
+      .recorded_by = "LogTensorStats of weights and wgrads (l2_norm, mean)",
+      .alternatives =
+          "A parameter that is excluded from the optimizer on purpose; updates that are "
+          "smaller than the rounding of the weight, for example in BF16.",
+      .next_step =
+          "look for the weight of '{layer}' in the optimizer's param_groups: it may have been "
+          "replaced after the optimizer was created, or its .grad is reset before the step",
+      .find = find};
 }
 
 }  // namespace telens::analysis

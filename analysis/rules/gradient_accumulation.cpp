@@ -12,13 +12,9 @@
 namespace telens::analysis {
 namespace {
 
-constexpr double kAgrees = 0.05;   // part of the common factor
 constexpr double kDeviates = 0.1;  // part of it; BF16 gradients show the factor to 2 %
-constexpr double kMost = 0.5;      // of the gradients have to agree with the common factor
-
-bool agrees(const ReceivedGradient& gradient, const ReceivedGradients& step) {
-  return std::abs(gradient.factor - step.common) <= kAgrees * std::abs(step.common);
-}
+constexpr double kMost = 0.2;      // of the gradients have to share the common factor
+constexpr std::size_t kLeastSharing = 3;
 
 bool deviates(const ReceivedGradient& gradient, const ReceivedGradients& step) {
   return std::abs(gradient.factor - step.common) > kDeviates * std::abs(step.common);
@@ -34,10 +30,8 @@ struct Layer {
 };
 
 bool has_common_factor(const ReceivedGradients& step) {
-  const auto alike = std::ranges::count_if(
-      step.gradients, [&](const ReceivedGradient& each) { return agrees(each, step); });
-  return step.common != 0 &&
-         static_cast<double>(alike) > kMost * static_cast<double>(step.gradients.size());
+  return step.sharing >= kLeastSharing &&
+         static_cast<double>(step.sharing) > kMost * static_cast<double>(step.gradients.size());
 }
 
 std::vector<Finding> find(const Facts& facts) {
@@ -92,7 +86,7 @@ Rule gradient_accumulation() {
           "The gradient that the optimizer receives must be the sum of the gradients of all "
           "backward passes of the step, times one factor for all weights (loss scale, clipping, "
           "averaging). Compared are means, which are linear. Reported: a weight whose factor is "
-          "off by 10 % or more, while most others agree within 5 %, as if micro-batches were "
+          "off by 10 % or more from one that others share within 5 %, as if micro-batches were "
           "counted twice, lost or scaled. Weights that several layers share, gradients whose "
           "elements cancel and runs of several ranks are not judged. Visible from the first "
           "step on.",

@@ -107,8 +107,12 @@ std::string judge(const Facts& facts, const Norm& norm) {
 bool is_norm(std::string_view layer) {
   std::string name(layer.substr(layer.rfind('.') + 1));
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-  return name.find("norm") != std::string::npos || name.starts_with("ln_") || name == "ln" ||
-         name.ends_with("_ln");
+  while (!name.empty() &&
+         (std::isdigit(static_cast<unsigned char>(name.back())) != 0 || name.back() == '_')) {
+    name.pop_back();
+  }
+  // Not "layernorm_linear_qkv", which is a product behind a norm.
+  return name.ends_with("norm") || name.starts_with("ln_") || name == "ln" || name.ends_with("_ln");
 }
 
 std::vector<Finding> wrong_gains(const Facts& facts) {

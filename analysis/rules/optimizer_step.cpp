@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <vector>
 
+#include "analysis/rules/norm_gains.h"
 #include "analysis/rules/rules.h"
 #include "analysis/rules/scalar_reads.h"
+#include "analysis/sizes.h"
 
 namespace telens::analysis {
 namespace {
@@ -24,6 +28,55 @@ const Resume* resume_at(const Facts& facts, std::int64_t iteration) {
     return resume.first == iteration && resume.last_before != INT64_MIN;
   });
   return found == facts.resumes().end() ? nullptr : &*found;
+}
+
+// With its usual betas Adam changes an element by at most about (1 - b1) / sqrt(1 - b2) = 3.2 times
+// the learning rate, and the root mean square of a weight by no more.
+constexpr double kMostOfAdam = 5;
+
+// The first of two steps in succession in which most weights change by more than Adam can.
+std::optional<std::int64_t> first_impossible_step(const Facts& facts, const Scalars& rates) {
+  const std::vector<Series> weights = root_mean_squares(facts, TensorName::weight);
+  std::map<std::int64_t, std::size_t> counts;  // by the iteration whose step it was
+  std::size_t products = 0;
+  for (const Series& sizes : weights) {
+    if (is_norm(facts.layer_name(sizes.place.layer))) continue;
+    ++products;
+    for (std::size_t i = 1; i < sizes.points.size(); ++i) {
+      const auto& [iteration, value] = sizes.points[i];
+      const Point& before = sizes.points[i - 1];
+      const auto rate = value_at(rates, before.iteration);
+      if (iteration != before.iteration + 1 || !rate || !(*rate > 0)) continue;
+      if (std::abs(value - before.value) > kMostOfAdam * *rate) ++counts[before.iteration];
+    }
+  }
+  for (const auto& [iteration, count] : counts) {
+    const auto next = counts.find(iteration + 1);
+    if (2 * count >= products && next != counts.end() && 2 * next->second >= products) {
+      return iteration;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Finding> impossible_steps(const Facts& facts, const Scalars& first_updates) {
+  const Scalars* rates = scalar_beside(facts, first_updates, "lr");
+  const auto first = rates != nullptr ? first_impossible_step(facts, *rates) : std::nullopt;
+  if (!first) return std::nullopt;
+  return Finding{
+      .cause = "optimizer_step",
+      .place = {.rank = first_updates.rank},
+      .first = *first,
+      .last = facts.last_iteration(),
+      .confidence = kProven,
+      .summary = fmt::format("the steps change most weights by more than {:.0f} times the learning "
+                             "rate, which Adam cannot do: its second moment is too small, as after "
+                             "rounding to zero",
+                             kMostOfAdam),
+      .evidence = {{rates->name, {}, *first, *value_at(*rates, *first), ""}},
+      .next_step =
+          "look at optimizer.state[parameter]['exp_avg_sq']: keep it in FP32, or in 8 bits with a "
+          "logarithmic map that has no zero for nonzero values"};
 }
 
 std::vector<Finding> find(const Facts& facts) {
@@ -53,6 +106,7 @@ std::vector<Finding> find(const Facts& facts) {
           change);
       return {std::move(finding)};
     }
+    if (auto found = impossible_steps(facts, *steps)) return {std::move(*found)};
   }
   return {};
 }
@@ -67,8 +121,12 @@ Rule optimizer_step() {
           "The first step of Adam changes each element by the learning rate, whatever the "
           "gradient: the median change is 1 in units of the rate. Reported: a median that is off "
           "by 20 %, as from a step counter that had already advanced, and moments that begin "
-          "anew in the first step of a resumed run. Visible in the first step only.",
+          "anew in the first step of a resumed run. Visible in the first step. Also "
+          "reported: two steps in succession that change the root mean square of most weights by "
+          "more "
+          "than 5 times the learning rate, which Adam cannot do.",
       .stage = Stage::update,
+      .optional = {"l2_norm", "numel", "std", "mean"},
       .scalars = {"first_update"},
       .needs_optimizer = true,
       .recorded_by = "telens.watch, of a torch.optim.Adam or AdamW with FP32 weights",

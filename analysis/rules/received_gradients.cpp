@@ -7,8 +7,6 @@
 #include <set>
 #include <utility>
 
-#include "analysis/baseline.h"
-
 namespace telens::analysis {
 namespace {
 
@@ -67,6 +65,21 @@ std::optional<ReceivedGradient> compare(const Facts& facts, const Series& receiv
   return ReceivedGradient{.place = wgrad, .factor = *mean / sum, .passes = passes};
 }
 
+// Half of the gradients may be wrong, each by another factor: so not the median, but the factor
+// that most gradients are within 5 % of.
+void find_common(std::vector<double> factors, ReceivedGradients& step) {
+  constexpr double kAlike = 1.05;
+  std::ranges::sort(factors);
+  for (std::size_t begin = 0; begin < factors.size(); ++begin) {
+    if (!(factors[begin] > 0)) continue;
+    const auto end = std::ranges::upper_bound(factors, factors[begin] * kAlike);
+    const auto count = static_cast<std::size_t>(end - factors.begin()) - begin;
+    if (count <= step.sharing) continue;
+    step.sharing = count;
+    step.common = factors[begin + count / 2];
+  }
+}
+
 }  // namespace
 
 std::vector<ReceivedGradients> received_gradients(const Facts& facts) {
@@ -89,7 +102,7 @@ std::vector<ReceivedGradients> received_gradients(const Facts& facts) {
       factors.push_back(gradient->factor);
     }
     if (factors.size() < kLeastGradients) continue;
-    step.common = median(std::move(factors));
+    find_common(std::move(factors), step);
     steps.push_back(std::move(step));
   }
   return steps;

@@ -18,7 +18,9 @@ struct ReceivedGradient {
 
 struct ReceivedGradients {
   std::int64_t iteration = 0;
-  double common = 0;  // median factor: what loss scale, clipping and averaging do to all gradients
+  // What loss scale, clipping and averaging do to all gradients: the factor that most share.
+  double common = 0;
+  std::size_t sharing = 0;  // gradients within 5 % of it
   std::vector<ReceivedGradient> gradients = {};
 };
 

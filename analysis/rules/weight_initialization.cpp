@@ -87,6 +87,7 @@ std::vector<First> first_sizes(const Facts& facts) {
     if (series.points.empty()) continue;
     const Point& first = series.points.front();
     if (first.iteration > facts.first_iteration() + kBeginning) continue;
+    if (!std::isfinite(first.value)) continue;  // the rule of NaN and Inf reports it
     First found{series.place, first, zeros_in(facts, series.place, first.iteration)};
     found.is_of_product = is_of_product(facts, series.place);
     // The gain of a norm starts at 1. It is not comparable to the weights of linear layers.
