@@ -8,8 +8,8 @@
 namespace telens::cli {
 
 // Prints the difference of the runs at these paths, as text or as one JSON object. `map` replaces
-// parts of A's layer names. Returns true if a tensor differs; throws UsageError if no digest is in both
-// runs.
+// parts of A's layer names. Returns true if a tensor differs; throws UsageError if no digest is in
+// both runs.
 bool report_exact_difference(const std::string& a, const std::string& b,
                              const std::vector<std::pair<std::string, std::string>>& map,
                              bool as_json);
