@@ -8,4 +8,8 @@ namespace telens {
 // recompiles one source.
 extern const std::string_view kVersion;
 
+// Returns the version of LibTorch that libtelens.so was built with, "2.11.0". Defined in
+// core/torch_compat.cpp.
+std::string_view torch_version();
+
 }  // namespace telens
