@@ -3,9 +3,10 @@
 # Folders list their sources with telens_sources() and telens_base_sources(). At the end of the
 # configuration this file decides two things from the sources' text, so that no list states them:
 #
-# - Which sources of libtelens.so use only tensors and operators of LibTorch. They are compiled with
-#   core/precompiled_tensor.h, which has half of LibTorch's headers. A wrong guess costs compile
-#   time and nothing else.
+# - Which sources of libtelens.so do not use LibTorch. They are compiled without LibTorch's include
+#   folders. Others use only tensors and operators of LibTorch. They are compiled with
+#   core/precompiled_tensor.h, which has half of LibTorch's headers. A wrong guess of the latter costs
+#   compile time and nothing else.
 # - Which sources can share a translation unit. A file that uses LibTorch costs the compiler some
 #   eight seconds, six of them for LibTorch's headers and templates, and a batch pays for these once.
 #   Files that declare the same name in an anonymous namespace never share a batch.
@@ -17,26 +18,30 @@ set(TELENS_UNITY_BATCH 12)
 set(TELENS_LIBTORCH_HEADERS
     "^(torch/|ATen/(ATen|Functions|Operators|NativeFunctions|autocast_mode)\\.h|ATen/core/(dispatch/|boxing/|op_registration/|Dict\\.h)|fmt/format-inl\\.h)")
 
-# telens_uses_libtorch(<result> <file>): whether the file, given from the project's folder, includes
-# one of these headers directly or through headers of ours.
-function(telens_uses_libtorch result file)
-  get_property(known GLOBAL PROPERTY "telens_uses_libtorch_${file}")
+# Any header of LibTorch.
+set(TELENS_ANY_LIBTORCH_HEADER "^(torch|ATen|c10|caffe2)/|^fmt/format-inl\\.h")
+
+# telens_includes(<result> <file> <headers>): whether the file, given from the project's folder,
+# includes a header that matches the variable named <headers>, directly or through headers of ours.
+function(telens_includes result file headers)
+  get_property(known GLOBAL PROPERTY "${headers} ${file}")
   if("${known}" STREQUAL "")
     set(known FALSE)
-    set_property(GLOBAL PROPERTY "telens_uses_libtorch_${file}" FALSE)  # ends circles
+    set_property(GLOBAL PROPERTY "${headers} ${file}" FALSE)  # ends circles
     file(STRINGS "${PROJECT_SOURCE_DIR}/${file}" includes REGEX "^# *include ")
     foreach(include IN LISTS includes)
       string(REGEX REPLACE "^# *include *[<\"]([^>\"]*)[>\"].*" "\\1" header "${include}")
-      if(header MATCHES "${TELENS_LIBTORCH_HEADERS}" AND NOT header STREQUAL "torch/version.h")
+      if(header MATCHES "${${headers}}"
+         AND NOT "${headers} ${header}" STREQUAL "TELENS_LIBTORCH_HEADERS torch/version.h")
         set(known TRUE)
       elseif(EXISTS "${PROJECT_SOURCE_DIR}/${header}")
-        telens_uses_libtorch(known "${header}")
+        telens_includes(known "${header}" "${headers}")
       endif()
       if(known)
         break()
       endif()
     endforeach()
-    set_property(GLOBAL PROPERTY "telens_uses_libtorch_${file}" ${known})
+    set_property(GLOBAL PROPERTY "${headers} ${file}" ${known})
   endif()
   set(${result} ${known} PARENT_SCOPE)
 endfunction()
@@ -154,10 +159,13 @@ function(telens_sources)
   endif()
   file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}")
   foreach(file IN LISTS ARGN)
-    telens_uses_libtorch(uses_libtorch "${folder}/${file}")
-    set(target telens_on_tensors)
-    if(uses_libtorch)
+    telens_includes(uses_libtorch "${folder}/${file}" TELENS_ANY_LIBTORCH_HEADER)
+    telens_includes(uses_all_of_it "${folder}/${file}" TELENS_LIBTORCH_HEADERS)
+    set(target telens_without_libtorch)
+    if(uses_all_of_it)
       set(target telens)
+    elseif(uses_libtorch)
+      set(target telens_on_tensors)
     endif()
     target_sources(${target} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}/${file}")
     telens_unite(${target} "${file}")

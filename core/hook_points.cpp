@@ -1,8 +1,5 @@
 #include "core/hook_points.h"
 
-#include <pthread.h>
-
-#include <mutex>
 #include <utility>
 
 #include "core/ops/capture.h"
@@ -14,68 +11,6 @@ bool InspectTensorCall::follows_delayed() const {
   return recipe->as_delayed_scaling() != nullptr ||
          (quantizer != nullptr && quantizer->follows_history());
 }
-
-namespace hook_points {
-namespace {
-
-// Never destroyed: threads may run layers while the process exits.
-CallGate& gate() {
-  static auto& instance = *new CallGate;
-  return instance;
-}
-
-std::atomic<std::uint64_t> session_count{0};
-// The number that the current listener was installed under.
-std::atomic<std::uint64_t> installed_as{0};
-
-}  // namespace
-
-std::atomic<std::uint64_t> current_tick{0};
-
-std::uint64_t install(HookListener* listener, std::int64_t iteration, std::shared_ptr<void> owner) {
-  current_tick.store(0, std::memory_order_relaxed);
-  if (gate().target() != listener) gate().open(listener, std::move(owner));
-  installed_as.store(session_count + 1, std::memory_order_relaxed);
-  return renew(iteration);
-}
-
-CallGate::Closed remove(const HookListener* listener) {
-  if (gate().target() == listener) current_tick.store(0, std::memory_order_relaxed);
-  return gate().close(listener);
-}
-
-std::uint64_t renew(std::int64_t iteration) {
-  const std::uint64_t session = ++session_count;
-  current_tick.store(make_tick(session, iteration), std::memory_order_release);
-  return session;
-}
-
-void set_iteration(std::int64_t iteration) {
-  if (gate().target() != nullptr) {
-    current_tick.store(make_tick(session_count.load(), iteration), std::memory_order_release);
-  }
-}
-
-void prepare_forks() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    pthread_atfork([] { gate().prepare_fork(); }, [] { gate().after_fork_in_parent(); },
-                   [] {
-                     gate().after_fork_in_child();
-                     current_tick.store(0, std::memory_order_relaxed);
-                   });
-  });
-}
-
-ListenerCall::ListenerCall(const RoutingPlan& plan)
-    : call_(gate()), listener_(static_cast<HookListener*>(call_.target())) {
-  const std::uint64_t now = current_tick.load(std::memory_order_acquire) >> kIterationBits;
-  const bool same_session =
-      plan.session <= now && plan.session >= installed_as.load(std::memory_order_relaxed);
-  if (!same_session) listener_ = nullptr;
-}
-
-}  // namespace hook_points
 
 namespace {
 
@@ -112,25 +47,6 @@ Operand ModifyTensorCall::deliver(Operand value) const {
   return value;
 }
 
-LayerHooks::LayerHooks(std::string name, LayerKind kind) : kind_(kind), name_(std::move(name)) {}
-
-void LayerHooks::share_automatic_name(const LayerHooks& first, std::string suffix) {
-  automatic_name_ = first.automatic_name_;
-  automatic_suffix_ = std::move(suffix);
-}
-
-void LayerHooks::set_name(std::string name) {
-  if (name != name_) {
-    name_ = std::move(name);
-    // A new name selects other features: ask again.
-    for (auto* sleeps : {&asleep_until_, &dozes_until_}) {
-      for (auto& tick : *sleeps) tick.store(1, std::memory_order_relaxed);
-    }
-    wgrad_answer_ = 0;
-    state_.reset();
-  }
-}
-
 bool LayerHooks::may_watch_wgrad() {
   const std::uint64_t tick = hook_points::current_tick.load(std::memory_order_acquire);
   const std::uint64_t session = tick >> hook_points::kIterationBits;
@@ -148,7 +64,8 @@ bool LayerHooks::may_watch_wgrad() {
 
 std::shared_ptr<const RoutingPlan> LayerHooks::ask(const RoutingRequest& request) {
   const std::uint64_t tick = hook_points::current_tick.load(std::memory_order_acquire);
-  const bool dozes = tick < dozes_until_[request.under_recipe].load(std::memory_order_relaxed);
+  const bool dozes =
+      tick < skips_eager_until_[request.under_recipe].load(std::memory_order_relaxed);
   if (dozes && (request.like == nullptr || !ops::is_capturing(*request.like))) {
     return nullptr;
   }

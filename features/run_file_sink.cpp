@@ -1,9 +1,7 @@
 #include "features/run_file_sink.h"
 
 #include <fmt/ranges.h>
-#include <torch/version.h>
 #include <unistd.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <algorithm>
 #include <array>
@@ -13,8 +11,7 @@
 #include <variant>
 
 #include "core/base/version.h"
-#include "hooks/gather_over_ranks.h"
-#include "hooks/reductions.h"
+#include "hooks/rank_group.h"
 #include "hooks/statistics/catalogue.h"
 #include "record/run_paths.h"
 
@@ -38,7 +35,7 @@ SharedRun shared_run(const debug::InitializeOptions& options) {
   constexpr std::int64_t kNotRefused = -1;
   SharedRun shared;
   const bool is_alone = !has_several_ranks(options.world);
-  if (is_alone || options.world->getRank() == 0) {
+  if (is_alone || options.world->rank() == 0) {
     shared.wanted = record::decide_run_id(options.log_dir, options.run_id);
   }
   if (!is_alone) shared.wanted = gather_texts(shared.wanted, *options.world).front();
@@ -73,8 +70,9 @@ record::RunOptions run_options(const RunContext& context) {
   run.rank = options.rank;
   run.world_size = options.world_size;
   run.config_text = context.config_text;
-  run.environment = {
-      {"host", host_name()}, {"telens", std::string(kVersion)}, {"torch", TORCH_VERSION}};
+  run.environment = {{"host", host_name()},
+                     {"telens", std::string(kVersion)},
+                     {"torch", std::string(torch_version())}};
   run.on_full = options.recording.block_when_full ? record::OnFull::block : record::OnFull::drop;
   run.max_size = options.recording.max_size;
   run.on_warning = context.on_error;

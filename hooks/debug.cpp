@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "hooks/config/suggestions.h"
-#include "hooks/gather_over_ranks.h"
 #include "hooks/rendezvous.h"
 #include "hooks/session/session.h"
 #include "hooks/session_parts.h"
@@ -249,7 +248,7 @@ void log_scalar(std::string_view name, double value, std::int64_t iteration) {
 
 std::vector<std::pair<std::string, double>> log_tensor_stats(std::string_view layer_name,
                                                              std::string_view tensor_name,
-                                                             const at::Tensor& tensor,
+                                                             const TensorHandle& tensor,
                                                              const LogTensorStatsOptions& options) {
   std::vector<std::pair<std::string, double>> values;
   const std::shared_ptr<Session> session = session_for("log_tensor_stats");

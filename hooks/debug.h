@@ -25,12 +25,9 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/tensor_handle.h"
 #include "hooks/finding.h"
 #include "hooks/session_options.h"
-
-namespace at {
-class Tensor;
-}
 
 namespace telens {
 struct ModelTensor;
@@ -133,7 +130,7 @@ TELENS_EXPORT void log_scalar(std::string_view name, double value, std::int64_t 
 // either, they are computed over the whole world: the last rank logs and returns them, and the
 // other ranks return nothing. Every rank of the group has to make the call.
 TELENS_EXPORT std::vector<std::pair<std::string, double>> log_tensor_stats(
-    std::string_view layer_name, std::string_view tensor_name, const at::Tensor& tensor,
+    std::string_view layer_name, std::string_view tensor_name, const TensorHandle& tensor,
     const LogTensorStatsOptions& options = {});
 
 // Adds a logger, in addition to the loggers of initialize(). Takes effect at the next step().

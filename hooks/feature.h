@@ -1,147 +1,16 @@
-// A feature that a section of the configuration enables for the layers that it selects.
+// A feature that sees LibTorch's tensors, and may modify them.
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <optional>
 #include <span>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "core/hook_points.h"
-#include "hooks/config/config.h"
-#include "hooks/decisions.h"
-#include "hooks/section_switches.h"
-#include "hooks/session_options.h"
-#include "hooks/sink.h"
-#include "hooks/statistics_engine.h"
-#include "hooks/thinning.h"
+#include "hooks/observer.h"
 
 namespace telens {
 
-// The answer of a routing call. `enabled` holds for the requested iteration; next_iteration is the
-// next one to ask in, or empty to never ask again. for_ever: set by a feature that alters operands
-// in this iteration if it does so in all later ones too; only such an alteration can be captured
-// into a graph.
-struct RoutingAnswer {
-  bool enabled = false;
-  std::optional<std::int64_t> next_iteration = {};
-  bool for_ever = false;
-
-  static RoutingAnswer never() { return {false, std::nullopt}; }
-  static RoutingAnswer always() { return {true, std::nullopt}; }
-};
-
-// The routing calls that a feature overrides; for all others it uses the contract's default.
-struct RoutingCalls {
-  bool fp8_gemm = true;
-  bool modify = true;
-  bool inspect = true;
-  bool inspect_postquantize = true;
-  bool inspect_gemm = false;       // TELens's own call, not in the contract
-  bool inspect_attention = false;  // TELens's own call
-
-  static RoutingCalls none() { return {false, false, false, false}; }
-};
-
-// The layer that calls, and when.
-struct FeatureCall {
-  std::string_view layer_name;
-  std::int64_t iteration;
-  // In GEMM calls: storage for data that the feature keeps from this forward until its backward. It
-  // is empty at the start of every forward and destroyed with the forward's autograd graph; calls
-  // of the same forward-backward never overlap. nullptr in routing calls.
-  std::shared_ptr<void>* kept = nullptr;
-};
-
-// A change that a feature made to a GEMM.
-struct Alteration {
-  Gemm gemm;
-  std::optional<TensorName> modified;  // empty if the feature returned false for fp8_gemm_enabled
-  const config::FeatureEntry* by;
-};
-
-// The session's interface for its features. It outlives them.
-class FeatureServices {
+// The session makes the calls of core/hook_points.h to it.
+class TELENS_EXPORT Feature : public Observer {
  public:
-  virtual ~FeatureServices() = default;
-
-  virtual StatisticsEngine& statistics() = 0;
-  virtual SeriesTable& series() = 0;
-
-  // The options that the session began with: log_dir, rank.
-  virtual const debug::InitializeOptions& options() const = 0;
-
-  // Records a feature's own value, which the next step() passes to the sinks. Any thread.
-  virtual void record(const Row& row) = 0;
-
-  // Like record(), for a histogram, and for rows of a table of record/rows, whose names are ids of
-  // names(). These only go to the run file; scalars also go to the loggers.
-  virtual void record_histogram(HistogramRow histogram) = 0;
-  virtual void record_rows(const record::SomeRows& rows) = 0;
-  template <typename TableRow>
-  void record_row(const TableRow& row) {
-    record_rows(std::span<const TableRow>(&row, 1));
-  }
-  record::NameTable& names() { return series().names(); }
-
-  // The configuration of the session, and its switches.
-  virtual const config::Config& config() const = 0;
-  virtual SectionSwitches& sections() = 0;
-
-  // Writes a WARNING message that is also an event of this kind in the run file. Only in step().
-  virtual void announce(std::string_view kind, const std::string& text,
-                        std::string_view layer_name) = 0;
-
-  // Makes the running (or next) step() throw RunStopped with this text, after all earlier data is
-  // in the run file. For features that stop a run on purpose; any thread.
-  virtual void stop_run(std::string text) = 0;
-
-  // Writes to the log, once per text and layer.
-  virtual void log_message(std::string_view message, std::string_view layer_name,
-                           debug::LogLevel level) = 0;
-};
-
-// The seven calls. An instance serves one entry of the configuration: all layers of its section.
-// Calls may come from autograd's threads, several at a time; a feature with state has to lock it.
-// The default bodies implement the contract's defaults.
-class TELENS_EXPORT Feature {
- public:
-  virtual ~Feature() = default;
-
-  // The session never makes the calls that are not listed here, so layers can sleep through them.
-  virtual RoutingCalls routing_calls() const { return {}; }
-
-  // Returns true if inspect_tensor requests statistics of the tensor from its TensorReading in an
-  // iteration in which the entry is due: ranks exchange them then. The answer may only depend on
-  // the configuration, so that all ranks return the same.
-  virtual bool reads_statistics(TensorName tensor, std::int64_t iteration) const {
-    return routing_calls().inspect;
-  }
-
-  virtual RoutingAnswer fp8_gemm_enabled(const FeatureCall& at, Gemm gemm) {
-    return RoutingAnswer::always();
-  }
-  virtual RoutingAnswer modify_tensor_enabled(const FeatureCall& at, Gemm gemm, TensorName tensor) {
-    return RoutingAnswer::never();
-  }
-  virtual RoutingAnswer inspect_tensor_enabled(const FeatureCall& at, TensorName tensor) {
-    return RoutingAnswer::never();
-  }
-  virtual RoutingAnswer inspect_tensor_postquantize_enabled(const FeatureCall& at, Gemm gemm,
-                                                            TensorName tensor) {
-    return RoutingAnswer::never();
-  }
-  virtual RoutingAnswer inspect_gemm_enabled(const FeatureCall& at, Gemm gemm) {
-    return RoutingAnswer::never();
-  }
-  // Called for attentions, which ask the feature only if looks_at_attention() is true.
-  virtual RoutingAnswer inspect_attention_enabled(const FeatureCall& at) {
-    return RoutingAnswer::never();
-  }
-
   // Returns the tensor that replaces call.tensor; an exception stops the run. If call.out is given,
   // the feature has to fill it, and the result is ignored. The default throws UsageError: a feature
   // that returns true from modify_tensor_enabled overrides it.
@@ -157,70 +26,13 @@ class TELENS_EXPORT Feature {
                             std::span<const Alteration> alterations) {}
   virtual void inspect_attention(const FeatureCall& at, const InspectAttentionCall& call) {}
 
-  // Returns true if it may read or change the product of wgrad in any iteration. The default
-  // derives this from the routing calls; a feature may override it. Layers that accumulate
-  // gradients inside that GEMM continue to do so if it is false for all features.
-  virtual bool may_watch_wgrad() const {
-    const RoutingCalls calls = routing_calls();
-    return calls.inspect || calls.modify || calls.inspect_gemm;
-  }
-
-  // The session calls it once, before the first of the calls above. A feature that reads schedules
-  // passes the factor to them.
-  void thin_by(const Thinning& thinning) { thinning_ = &thinning; }
-  std::int64_t thinning_factor() const { return thinning_ == nullptr ? 1 : thinning_->factor(); }
-
-  // Returns true if attentions have to ask the feature although its selections name none of their
-  // tensors. By default, attentions only ask if a selection names one.
-  virtual bool looks_at_attention() const { return false; }
-
-  // Returns true if the entry's schedules define the due iterations; false if the feature defines
-  // them itself.
-  virtual bool follows_schedules() const { return false; }
-
-  // Returns true if its calls may be made during graph capture (CUDA graphs) and not again at
-  // replay. This holds for a feature that requests statistics from its TensorReading, or enqueues
-  // operators, and neither reads values nor keeps state between calls. During a capture, observing
-  // calls are also made if only a later iteration requires them.
-  virtual bool can_be_captured() const { return false; }
-
-  // Called if the model has a linear layer of another library under this name, whose GEMMs make no
-  // calls; `kind` describes it. Only called for layers that the feature's section selects.
-  virtual void note_foreign_layer(std::string_view layer_name, std::string_view kind) {}
-
-  // Returns the feature itself if it decides for all ranks, else null.
-  virtual Decider* decider() { return nullptr; }
-
-  // Called at the end of an iteration, before its rows are passed to the sinks; and at the end of
-  // the session.
-  virtual void step(std::int64_t iteration) {}
-  virtual void end() {}
-
- private:
-  const Thinning* thinning_ = nullptr;  // the thinning of the section's budget
+  // Pass the calls of the session on to those above.
+  void observe_tensor(const FeatureCall& at, const ObservedTensor& call,
+                      TensorReading& reading) final;
+  void observe_copy(const FeatureCall& at, const ObservedCopy& call) final;
+  void observe_gemm(const FeatureCall& at, const ObservedGemm& call,
+                    std::span<const Alteration> alterations) final;
+  void observe_attention(const FeatureCall& at, const ObservedAttention& call) final;
 };
-
-struct NamedValue {
-  std::string name;
-  double value;
-};
-
-// A feature that a script drives by debug.log_tensor_stats(), for tensors with custom names.
-class TELENS_EXPORT ScriptDrivenFeature : public Feature {
- public:
-  RoutingCalls routing_calls() const final { return RoutingCalls::none(); }
-
-  // Returns the tensor's statistics in their order; empty if the tensor is not selected or not due,
-  // which may only depend on the configuration and the iteration. With a group, the statistics are
-  // computed over all its ranks' tensors.
-  virtual std::vector<NamedValue> log_tensor(const FeatureCall& at, std::string_view tensor_name,
-                                             const at::Tensor& tensor,
-                                             const debug::ReductionGroup& group) = 0;
-};
-
-// Creates the instance for an entry; throws ConfigError for mistakes that the description could not
-// detect.
-using FeatureFactory = std::function<std::unique_ptr<Feature>(const config::FeatureEntry& entry,
-                                                              FeatureServices& services)>;
 
 }  // namespace telens

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "hooks/config/statistic_description.h"
-#include "hooks/feature.h"
+#include "hooks/observer.h"
 
 namespace telens {
 

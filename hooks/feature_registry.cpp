@@ -111,8 +111,8 @@ void FeatureRegistry::add(FeatureRegistration registration) {
   factories_.emplace(name, std::move(registration.make));
 }
 
-std::unique_ptr<Feature> FeatureRegistry::make(const config::FeatureEntry& entry,
-                                               FeatureServices& services) const {
+std::unique_ptr<Observer> FeatureRegistry::make(const config::FeatureEntry& entry,
+                                                FeatureServices& services) const {
   const FeatureFactory& factory = factories_.at(config::qualified_name(*entry.description));
   try {
     return factory(entry, services);

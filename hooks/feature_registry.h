@@ -46,7 +46,8 @@ class FeatureRegistry {
   const config::Descriptions& descriptions() const { return descriptions_; }
 
   // Throws the factory's exception, with the feature's name and section prepended.
-  std::unique_ptr<Feature> make(const config::FeatureEntry& entry, FeatureServices& services) const;
+  std::unique_ptr<Observer> make(const config::FeatureEntry& entry,
+                                 FeatureServices& services) const;
 
  private:
   StatisticRegistry statistics_;

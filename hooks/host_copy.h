@@ -1,8 +1,7 @@
 // Asynchronous copies of tensors from a device to the host. Training does not wait for them; the
-// data that has arrived is used at the end of a later iteration.
+// data that has arrived is used at the end of a later iteration. No LibTorch:
+// hooks/libtorch/host_copy.cpp implements it.
 #pragma once
-
-#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <deque>
@@ -12,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/error.h"
+#include "core/base/tensor_handle.h"
 
 namespace telens {
 
@@ -24,19 +23,19 @@ class HostCopy {
   virtual bool arrived() = 0;
 
   // Returns the tensors in their order, contiguous, on the host. Call it once.
-  virtual std::vector<at::Tensor> take() = 0;
+  virtual std::vector<TensorHandle> take() = 0;
 };
 
 // Begins to copy tensors (undefined ones stay undefined) into pinned memory, in the order of the
 // current streams of their devices: work enqueued there later may overwrite them. Small tensors of
 // a device are copied as one packed buffer. Tensors on the host are passed through unchanged, and
 // must not be modified afterwards.
-TELENS_EXPORT std::unique_ptr<HostCopy> copy_to_host(std::vector<at::Tensor> tensors);
+TELENS_EXPORT std::unique_ptr<HostCopy> copy_to_host(std::vector<TensorHandle> tensors);
 
-using HostCopies = std::function<std::unique_ptr<HostCopy>(std::vector<at::Tensor>)>;
+using HostCopies = std::function<std::unique_ptr<HostCopy>(std::vector<TensorHandle>)>;
 
 // Copies a vector of int64 to a device, also without waiting for the device.
-at::Tensor copy_to_device(std::span<const std::int64_t> numbers, const at::Device& device);
+TensorHandle copy_to_device(std::span<const std::int64_t> numbers, DeviceId device);
 
 enum class Waiting : std::uint8_t { no, yes };
 
@@ -47,13 +46,13 @@ class Arrivals {
  public:
   struct Arrived {
     Work work;
-    std::vector<at::Tensor> tensors;
+    std::vector<TensorHandle> tensors;
   };
 
   explicit Arrivals(HostCopies copies = copy_to_host) : copies_(std::move(copies)) {}
 
   // Returns true if the tensors have already arrived.
-  bool add(std::vector<at::Tensor> tensors, Work work) {
+  bool add(std::vector<TensorHandle> tensors, Work work) {
     under_way_.push_back({std::move(work), copies_(std::move(tensors))});
     return under_way_.back().copy->arrived();
   }
@@ -64,7 +63,7 @@ class Arrivals {
     while (!under_way_.empty()) {
       UnderWay& oldest = under_way_.front();
       if (waiting == Waiting::no && !oldest.copy->arrived()) break;
-      std::vector<at::Tensor> tensors = oldest.copy->take();
+      std::vector<TensorHandle> tensors = oldest.copy->take();
       arrived.push_back({std::move(oldest.work), std::move(tensors)});
       under_way_.pop_front();
     }

@@ -1,10 +1,10 @@
 // Tensors of a model that layers do not pass to their features: the program shows them.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <string>
+
+#include "core/base/tensor_handle.h"
 
 namespace telens {
 
@@ -19,7 +19,7 @@ struct ModelTensor {
   std::string module;  // module name that sections select by
   std::string layer;   // the layer's name in the run
   std::string tensor;  // a name of the contract: "weight", "wgrad", "activation", ...
-  at::Tensor value;
+  TensorHandle value;
   // Ranks with the same part of the whole tensor have the same value; "" if the part is the whole.
   // Any text that names the part identically on all ranks.
   std::string part = {};

@@ -1,5 +1,5 @@
-// The parts of a plugin. A plugin is a shared library in one of the folders of
-// InitializeOptions::feature_dirs that contains, once:
+// The parts of a plugin that uses LibTorch; hooks/plugin_abi.h is for plugins that do not. A plugin
+// is a shared library in one of the folders of InitializeOptions::feature_dirs that contains, once:
 //
 //   TELENS_PLUGIN(plugin) {
 //     plugin.add({description, factory});                             // a feature
@@ -11,30 +11,13 @@
 // which is read before the library is opened.
 #pragma once
 
-#include <string>
-#include <utility>
-
-#include "hooks/feature_registry.h"
+#include "hooks/feature.h"
+#include "hooks/plugin_registrar.h"
 #include "hooks/plugin_versions.h"
 
-namespace telens {
-
-// Collects the features and statistics of a plugin.
-class TELENS_EXPORT PluginRegistrar {
- public:
-  PluginRegistrar(FeatureRegistry& registry, std::string path)
-      : registry_(registry), path_(std::move(path)) {}
-
-  // Throws ConfigError naming both owners if the name is already taken.
-  void add(FeatureRegistration registration);
-  void add(StatisticRegistration registration);
-
- private:
-  FeatureRegistry& registry_;
-  std::string path_;
-};
-
-}  // namespace telens
+#ifdef TELENS_PLUGIN
+#error "include either hooks/plugin.h or hooks/plugin_abi.h"
+#endif
 
 #define TELENS_PLUGIN(registrar)                                                    \
   __asm__(TELENS_PLUGIN_NOTE);                                                      \

@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
-#include "hooks/plugin.h"
+#include "core/base/version.h"
 #include "hooks/plugin_note.h"
+#include "hooks/plugin_registrar.h"
+#include "hooks/version.h"
 
 namespace telens {
 namespace {
@@ -31,21 +34,27 @@ std::vector<std::filesystem::path> plugins_in(const std::string& folder) {
   return plugins;
 }
 
+// Returns "2.11" of "2.11.0".
+std::string get_minor(std::string_view version) {
+  const std::size_t minor = version.find('.') + 1;
+  return std::string(version.substr(0, version.find('.', minor)));
+}
+
 void check_versions(const std::filesystem::path& path) {
-  const PluginVersions ours{TELENS_MINOR_VERSION, TELENS_TORCH_MINOR_VERSION};
+  const PluginVersions ours{TELENS_MINOR_VERSION, get_minor(torch_version())};
   const auto theirs = read_plugin_note(path);
   if (!theirs) {
     raise<UsageError>(
         "plugin {}: the library does not say for which versions it was built; define its entry "
-        "with TELENS_PLUGIN (hooks/plugin.h), or keep it out of feature_dirs",
+        "with TELENS_PLUGIN (hooks/plugin.h or hooks/plugin_abi.h), or keep it out of feature_dirs",
         path.string());
   }
-  if (*theirs != ours) {
-    raise<UsageError>(
-        "plugin {}: built for telens {} and torch {}, but this is telens {} with torch {}; build "
-        "it anew",
-        path.string(), theirs->telens, theirs->torch, ours.telens, ours.torch);
-  }
+  const bool uses_torch = !theirs->torch.empty();
+  if (theirs->telens == ours.telens && (!uses_torch || theirs->torch == ours.torch)) return;
+  raise<UsageError>(
+      "plugin {}: built for telens {}{}{}, but this is telens {} with torch {}; rebuild it",
+      path.string(), theirs->telens, uses_torch ? " and torch " : "", theirs->torch, ours.telens,
+      ours.torch);
 }
 
 void load(const std::filesystem::path& path, FeatureRegistry& registry) {

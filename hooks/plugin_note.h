@@ -9,7 +9,7 @@ namespace telens {
 
 struct PluginVersions {
   std::string telens;
-  std::string torch;
+  std::string torch;  // "" if the plugin does not use LibTorch
 
   friend bool operator==(const PluginVersions&, const PluginVersions&) = default;
 };

@@ -7,8 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "core/distributed/collective_watch.h"
+#include "core/base/collective_kind.h"
 #include "hooks/model_tensor.h"
+#include "hooks/rank_group.h"
 
 namespace telens {
 
@@ -17,9 +18,9 @@ namespace telens {
 struct ProgramCollective {
   std::string name;
   CollectiveKind kind = CollectiveKind::sum;
-  at::Tensor sent;        // [ranks * rows, ...] for a reduce-scatter
-  at::Tensor result;      // [ranks * rows, ...] for a gather; the size of `sent` for an exchange
-  ProcessGroupPtr group;  // null for all ranks
+  TensorHandle sent;    // [ranks * rows, ...] for a reduce-scatter
+  TensorHandle result;  // [ranks * rows, ...] for a gather; the size of `sent` for an exchange
+  debug::ReductionGroup group;  // null for all ranks
 };
 
 // A second base class of a feature, in addition to Feature. The session calls it in step(), on all

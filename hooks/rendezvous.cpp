@@ -10,14 +10,11 @@
 #include <sstream>
 #include <string_view>
 #include <thread>
-
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/base/text.h"
 #include "core/distributed/time_limit.h"
-#include "hooks/gather_over_ranks.h"
-#include "hooks/reductions.h"
 #include "record/rows/tables.h"
 
 namespace telens {
@@ -51,11 +48,11 @@ std::int64_t time_of_day() {
 // One rank's participation in one rendezvous, in the store of a world.
 class StoreRendezvous {
  public:
-  explicit StoreRendezvous(c10d::ProcessGroup& world)
-      : store_(world.getStore()),
-        rank_(world.getRank()),
-        size_(world.getSize()),
-        wait_(find_longest_wait(world)) {
+  StoreRendezvous(RankGroup& world, std::shared_ptr<RankStore> store)
+      : store_(std::move(store)),
+        rank_(world.rank()),
+        size_(world.size()),
+        wait_(world.longest_wait()) {
     before_ = store_->add(last(), 0);
     number_ = before_ + 1;
     while (is_over()) ++number_;
@@ -71,19 +68,19 @@ class StoreRendezvous {
   }
 
   // Returns true if other ranks have come and nothing is decided yet.
-  bool is_waited_for() { return store_->check({key("count")}) && !is_decided(); }
+  bool is_waited_for() { return store_->has(key("count")) && !is_decided(); }
 
   std::string join(const RendezvousOptions& options) {
     take_part();
     if (is_decided()) return decision();
-    put(key(rank_), "came");
+    store_->set(key(rank_), "came");
     try {
       wait_for_decision(options);
     } catch (...) {
       refuse();  // the other ranks must not begin with a rank that leaves
       throw;
     }
-    store_->deleteKey(key(rank_));
+    store_->remove(key(rank_));
     return decision();
   }
 
@@ -110,20 +107,17 @@ class StoreRendezvous {
   std::string key(const Name& name) const {
     return fmt::format("telens/begin/{}/{}", number_, name);
   }
-  void put(const std::string& key, std::string_view text) {
-    store_->set(key, std::vector<std::uint8_t>(text.begin(), text.end()));
-  }
   // Does nothing if a decision exists already.
-  void propose(const std::string& text) { store_->compareSet(key("decision"), "", text); }
-  bool is_decided() { return store_->check({key("decision")}); }
-  std::string decision() { return store_->get_to_str(key("decision")); }
+  void propose(const std::string& text) { store_->set_if_missing(key("decision"), text); }
+  bool is_decided() { return store_->has(key("decision")); }
+  std::string decision() { return store_->get(key("decision")); }
 
   bool is_over() {
     if (!is_decided()) return false;
     std::istringstream lines(decision());
     std::string kind;
     lines >> kind;
-    if (kind == kAlone) return store_->check({key("ended")});
+    if (kind == kAlone) return store_->has(key("ended"));
     if (kind != kRefused) return false;
     int rank = 0;
     std::int64_t time = 0;
@@ -157,8 +151,8 @@ class StoreRendezvous {
         describe_ranks(missing), size_, to_seconds(wait_ - std::min(kSilentWait, wait_ / 2))));
   }
 
-  // Polls: a wait() of a store writes lines to stderr for each timeout, and compareSet() does not
-  // wake up the wait() of every store.
+  // Polls: a wait of c10d's stores writes lines to stderr for each timeout, and compareSet() does
+  // not wake up the wait of every store.
   bool is_decided_within(milliseconds time, const RendezvousOptions& options) {
     const Clock::time_point begin = Clock::now();
     for (Clock::time_point now = begin; now < begin + time; now = Clock::now()) {
@@ -172,14 +166,14 @@ class StoreRendezvous {
   // Returns true on the lowest rank that came.
   bool leads() {
     for (int rank = 0; rank < rank_; ++rank) {
-      if (store_->check({key(rank)})) return false;
+      if (store_->has(key(rank))) return false;
     }
     return true;
   }
   std::vector<int> find_missing() {
     std::vector<int> missing;
     for (int rank = 0; rank < size_; ++rank) {
-      if (!store_->check({key(rank)})) missing.push_back(rank);
+      if (!store_->has(key(rank))) missing.push_back(rank);
     }
     return missing;
   }
@@ -197,10 +191,9 @@ class StoreRendezvous {
   // Returns an object whose destruction notifies ranks that come later that they cannot join a
   // session any more. It does not keep the store alive, because a later world may require its port.
   std::shared_ptr<void> begin_presence() const {
-    const auto end = [store = c10::weak_intrusive_ptr<c10d::Store>(store_),
-                      key = key("ended")](void*) {
+    const auto end = [store = store_->get_weak(), key = key("ended")](void*) {
       try {
-        if (const auto alive = store.lock()) alive->set(key, std::vector<std::uint8_t>{'1'});
+        if (const auto alive = store()) alive->set(key, "1");
       } catch (const std::exception&) {
         // The host of the store is gone, so no further rank can come.
       }
@@ -209,7 +202,7 @@ class StoreRendezvous {
     return {&anything, end};
   }
 
-  c10::intrusive_ptr<c10d::Store> store_;
+  std::shared_ptr<RankStore> store_;
   int rank_;
   int size_;
   milliseconds wait_;
@@ -217,26 +210,13 @@ class StoreRendezvous {
   std::int64_t number_ = 0;
 };
 
-// Returns false for a store that lacks the operations that a decision requires, such as the store
-// of torch's backend "fake".
-bool can_decide(c10d::Store& store) {
-  try {
-    store.add("telens/begin/tried", 1);
-    store.compareSet("telens/begin/can_decide", "", "yes");
-  } catch (const c10::DistError&) {
-    throw;  // the store is unreachable
-  } catch (const std::exception&) {
-    return false;
-  }
-  return true;
+// Returns the store of the world; null if the ranks cannot decide by it.
+std::shared_ptr<RankStore> deciding_store(RankGroup& world) {
+  std::shared_ptr<RankStore> store = world.store();
+  return store && store->can_decide() ? store : nullptr;
 }
 
-bool has_deciding_store(c10d::ProcessGroup& world) {
-  const auto store = world.getStore();
-  return store && can_decide(*store);
-}
-
-void agree_in_a_collective(bool accepts, c10d::ProcessGroup& world) {
+void agree_in_a_collective(bool accepts, RankGroup& world) {
   const std::vector<std::int64_t> refusals = gather_notes(accepts ? 0 : 1, world);
   const auto refused = std::ranges::find(refusals, 1);
   if (accepts && refused != refusals.end()) {
@@ -244,8 +224,9 @@ void agree_in_a_collective(bool accepts, c10d::ProcessGroup& world) {
   }
 }
 
-Attendance join_in_store(c10d::ProcessGroup& world, const RendezvousOptions& options) {
-  StoreRendezvous rendezvous(world);
+Attendance join_in_store(RankGroup& world, std::shared_ptr<RankStore> store,
+                         const RendezvousOptions& options) {
+  StoreRendezvous rendezvous(world, std::move(store));
   const std::string decision = rendezvous.join(options);
   if (decision.starts_with(kAlone)) return rendezvous.parse_alone(decision);
   if (decision.starts_with(kRefused)) raise_refused(std::stoi(decision.substr(kRefused.size())));
@@ -254,7 +235,7 @@ Attendance join_in_store(c10d::ProcessGroup& world, const RendezvousOptions& opt
 
 }  // namespace
 
-Attendance join_rendezvous(const debug::ReductionGroup& world, const RendezvousOptions& options) {
+Attendance join_rendezvous(const RankGroupPtr& world, const RendezvousOptions& options) {
   try {
     options.accept();
   } catch (...) {
@@ -262,16 +243,16 @@ Attendance join_rendezvous(const debug::ReductionGroup& world, const RendezvousO
     throw;
   }
   if (!has_several_ranks(world)) return {};
-  if (has_deciding_store(*world)) return join_in_store(*world, options);
+  if (auto store = deciding_store(*world)) return join_in_store(*world, std::move(store), options);
   agree_in_a_collective(true, *world);
   return {};
 }
 
-void refuse_rendezvous(const debug::ReductionGroup& world) noexcept {
+void refuse_rendezvous(const RankGroupPtr& world) noexcept {
   try {
     if (!has_several_ranks(world)) return;
-    if (has_deciding_store(*world)) {
-      StoreRendezvous(*world).refuse();
+    if (auto store = deciding_store(*world)) {
+      StoreRendezvous(*world, std::move(store)).refuse();
     } else {
       agree_in_a_collective(false, *world);
     }
@@ -280,10 +261,12 @@ void refuse_rendezvous(const debug::ReductionGroup& world) noexcept {
   }
 }
 
-void end_wait_of_others(const debug::ReductionGroup& world) noexcept {
+void end_wait_of_others(const RankGroupPtr& world) noexcept {
   try {
-    if (!has_several_ranks(world) || !has_deciding_store(*world)) return;
-    StoreRendezvous rendezvous(*world);
+    if (!has_several_ranks(world)) return;
+    auto store = deciding_store(*world);
+    if (!store) return;
+    StoreRendezvous rendezvous(*world, std::move(store));
     if (rendezvous.is_waited_for()) rendezvous.refuse();
   } catch (const std::exception&) {
     // See refuse().

@@ -5,9 +5,8 @@
 // calls it: its next collective belongs to the training and would be matched with ours.
 //
 // Why all ranks do the same, and none waits forever:
-// 1. A rendezvous has one decision (all came, one refused, some are missing). The store's
-//    compareSet accepts it from the first rank that proposes one, so that every rank reads the
-//    same.
+// 1. A rendezvous has one decision (all came, one refused, some are missing). The store accepts it
+//    from the first rank that proposes one (set_if_missing), so that every rank reads the same.
 // 2. A rank writes that it came before it counts. The last rank to count proposes that all came,
 //    and a rank whose time has passed proposes the ranks that it sees missing, so each wait ends.
 // 3. A rank takes part in each rendezvous once, in the order of their numbers, and enters the
@@ -24,7 +23,7 @@
 #include <string>
 #include <vector>
 
-#include "hooks/session_options.h"
+#include "hooks/rank_group.h"
 
 namespace telens {
 
@@ -53,13 +52,13 @@ struct RendezvousOptions {
 // at once, and the other ranks throw a UsageError that names it. The timeout for a rank is half of
 // the timeout of the world's collectives and its store's calls, and at most five minutes. If the
 // store does not support decisions, all ranks have to come.
-Attendance join_rendezvous(const debug::ReductionGroup& world, const RendezvousOptions& options);
+Attendance join_rendezvous(const RankGroupPtr& world, const RendezvousOptions& options);
 
 // Call this instead on a rank that has an error of its caller. Does not throw.
-void refuse_rendezvous(const debug::ReductionGroup& world) noexcept;
+void refuse_rendezvous(const RankGroupPtr& world) noexcept;
 
 // Call this on a rank that already has a session: ranks that wait for it stop waiting. Ranks that
 // have not come yet are not notified, since all may meet once it has ended that session.
-void end_wait_of_others(const debug::ReductionGroup& world) noexcept;
+void end_wait_of_others(const RankGroupPtr& world) noexcept;
 
 }  // namespace telens

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "core/hook_points.h"
+#include "core/layer_hooks.h"
 
 namespace telens {
 

@@ -9,17 +9,10 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "hooks/rank_group.h"
 #include "hooks/scalar_logger.h"
 
-namespace c10d {
-class ProcessGroup;
-}
-
 namespace telens::debug {
-
-// Shares ownership of the intrusive pointer that it was created from. Null if there is only this
-// rank.
-using ReductionGroup = std::shared_ptr<c10d::ProcessGroup>;
 
 // Severity of a message; the numbers are Python's.
 enum class LogLevel : int { debug = 10, info = 20, warning = 30, error = 40, critical = 50 };

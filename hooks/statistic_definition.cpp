@@ -4,7 +4,7 @@
 
 namespace telens {
 
-void StatisticDefinition::merge(std::span<double> into, std::span<const double> from) const {
+void StatisticFunctions::merge(std::span<double> into, std::span<const double> from) const {
   for (std::size_t i = 0; i < into.size(); ++i) into[i] += from[i];
 }
 

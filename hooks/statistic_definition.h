@@ -6,11 +6,8 @@
 #include <span>
 
 #include "core/base/error.h"
+#include "core/base/tensor_handle.h"
 #include "hooks/config/statistic_description.h"
-
-namespace at {
-class Tensor;
-}
 
 namespace telens {
 
@@ -18,13 +15,13 @@ namespace telens {
 // and ranks can be combined. Calls may come from several threads at once, under no_grad. They must
 // not change anything or draw random numbers. A statistic that throws is disabled for the session:
 // this is recorded and warned about once, and training continues.
-class TELENS_EXPORT StatisticDefinition {
+class TELENS_EXPORT StatisticFunctions {
  public:
-  virtual ~StatisticDefinition() = default;
+  virtual ~StatisticFunctions() = default;
 
   // Returns the sums of a non-empty tensor in high precision: one value per word, preferably on the
   // tensor's device, on which they stay until the step.
-  virtual at::Tensor add(const at::Tensor& tensor) const = 0;
+  virtual TensorHandle compute_sums(const TensorHandle& tensor) const = 0;
 
   // Merges the sums `from` into the sums `into`. The default adds word by word.
   virtual void merge(std::span<double> into, std::span<const double> from) const;
@@ -33,9 +30,19 @@ class TELENS_EXPORT StatisticDefinition {
   virtual double finish(std::span<const double> sums) const = 0;
 };
 
+// A statistic that is computed with LibTorch.
+class TELENS_EXPORT StatisticDefinition : public StatisticFunctions {
+ public:
+  // Like compute_sums().
+  virtual at::Tensor add(const at::Tensor& tensor) const = 0;
+
+  // Calls add(). Defined in hooks/libtorch/feature.cpp.
+  TensorHandle compute_sums(const TensorHandle& tensor) const final;
+};
+
 struct StatisticRegistration {
   config::StatisticDescription description;
-  std::shared_ptr<const StatisticDefinition> definition;
+  std::shared_ptr<const StatisticFunctions> definition;
 };
 
 // A session's statistics.

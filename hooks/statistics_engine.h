@@ -1,5 +1,5 @@
 // Interface through which features request statistics and the engine computes them;
-// hooks/engine/one_pass_engine.h implements it.
+// hooks/engine/one_pass_engine.h implements it. No LibTorch.
 #pragma once
 
 #include <functional>
@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/hook_points.h"
 #include "hooks/host_copy.h"
-#include "hooks/reductions.h"
+#include "hooks/observation.h"
+#include "hooks/rank_group.h"
 #include "hooks/sink.h"
 
 namespace telens {
@@ -91,17 +91,17 @@ class StatisticsEngine {
   // this rank's tensor.
   virtual std::vector<std::optional<double>> evaluate(const StatisticsRequest& request,
                                                       const ScriptTensor& of,
-                                                      const at::Tensor& tensor,
-                                                      const debug::ReductionGroup& group) = 0;
+                                                      const TensorHandle& tensor,
+                                                      const RankGroupPtr& group) = 0;
 
   // Returns the same object for the same name. It lives as long as the engine. Any thread.
   virtual ObservedLayer& layer(std::string_view name) = 0;
 
   // Begins a read of a tensor of the layer. Any thread.
   virtual std::unique_ptr<TensorReading> begin(ObservedLayer& layer, std::int64_t iteration,
-                                               const InspectTensorCall& call) = 0;
+                                               const ObservedTensor& call) = 0;
   std::unique_ptr<TensorReading> begin(std::string_view layer_name, std::int64_t iteration,
-                                       const InspectTensorCall& call) {
+                                       const ObservedTensor& call) {
     return begin(layer(layer_name), iteration, call);
   }
 
@@ -118,7 +118,7 @@ class StatisticsEngine {
 
   // Called when another layer that may be watched runs on the device and no graph is being captured
   // there: accumulators of graphs have to exist before the graphs. Any thread.
-  virtual void prepare_for_graphs(std::string_view layer_name, const at::Device& device) {}
+  virtual void prepare_for_graphs(std::string_view layer_name, DeviceId device) {}
 
   // Called in every iteration once its contents are known: for reads that are part of a graph.
   virtual void begin_iteration(std::int64_t iteration) {}

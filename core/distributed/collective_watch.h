@@ -8,19 +8,10 @@
 #include <functional>
 #include <memory>
 
+#include "core/base/collective_kind.h"
 #include "core/distributed/process_group.h"
 
 namespace telens {
-
-// exchange: an all-to-all of rows. pass: to the next rank of a ring, from the previous one.
-enum class CollectiveKind : std::uint8_t { gather, sum, sum_and_scatter, maximum, exchange, pass };
-
-// Rows are sent with unchanged bits.
-constexpr bool sends_rows(CollectiveKind kind) {
-  return kind == CollectiveKind::exchange || kind == CollectiveKind::pass;
-}
-
-struct RowCounts;  // core/distributed/collectives.h
 
 // A collective that is about to start. It may overwrite `sent`.
 struct CollectiveCall {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "core/base/collective_kind.h"
 #include "core/base/error.h"
 #include "core/distributed/process_group.h"
 
@@ -42,14 +43,6 @@ PendingTensor sum_over_ranks(const at::Tensor& x, const ProcessGroupPtr& group);
 
 // Returns this rank's rows of the sum: [rows, ...] -> [rows / ranks, ...].
 PendingTensor sum_and_scatter_rows(const at::Tensor& x, const ProcessGroupPtr& group);
-
-// The number of rows sent to and received from each rank, including this one.
-struct RowCounts {
-  std::vector<std::int64_t> sent;
-  std::vector<std::int64_t> received;
-
-  RowCounts reversed() const { return {received, sent}; }
-};
 
 // [sum(sent), ...] -> [sum(received), ...]: all-to-all in the order of ranks. Counts may differ
 // between ranks; a rank without rows also calls it.

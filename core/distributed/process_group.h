@@ -15,6 +15,9 @@ namespace telens {
 // Shares ownership of the intrusive pointer that it was created from.
 using ProcessGroupPtr = std::shared_ptr<c10d::ProcessGroup>;
 
+// Shares the ownership of a group with another owner; returns null for null.
+TELENS_EXPORT ProcessGroupPtr share(c10d::ProcessGroup* group);
+
 // Returns the number of ranks.
 TELENS_EXPORT std::int64_t size_of(const c10d::ProcessGroup& group);
 // Returns this process's rank, from 0.

@@ -8,10 +8,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kMostPatience = std::chrono::minutes(5);
-constexpr milliseconds kShortPause{5};
-constexpr milliseconds kLongPause{500};
-
 // Returns zero if the backend does not report it.
 milliseconds find_limit_of_collectives(const c10d::ProcessGroup& group) {
   try {
@@ -35,12 +31,7 @@ milliseconds find_time_limit(const c10d::ProcessGroup& group) {
 }
 
 milliseconds find_longest_wait(const c10d::ProcessGroup& group) {
-  const milliseconds limit = find_time_limit(group);
-  return limit == milliseconds::zero() ? kMostPatience : std::min(limit / 2, kMostPatience);
-}
-
-std::chrono::steady_clock::duration find_pause(std::chrono::steady_clock::duration waited) {
-  return std::clamp<std::chrono::steady_clock::duration>(waited / 4, kShortPause, kLongPause);
+  return longest_wait_within(find_time_limit(group));
 }
 
 }  // namespace telens

@@ -25,6 +25,9 @@ inline constexpr std::array kAllScalingModes{ScalingMode::tensor, ScalingMode::m
                                              ScalingMode::block_1d, ScalingMode::block_2d,
                                              ScalingMode::nvfp4};
 
+// The rows of a block of the random Hadamard transform.
+inline constexpr std::int64_t kHadamardSize = 16;
+
 // The recipes whose casts statistics and features can name, in the order of help texts.
 enum class RecipeId : std::uint8_t {
   fp8_delayed_scaling,

@@ -9,7 +9,7 @@
 
 namespace telens::ops {
 
-inline constexpr std::int64_t kHadamardSize = 16;
+using telens::kHadamardSize;
 
 constexpr std::int64_t rounded_up_quotient(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;

@@ -8,20 +8,9 @@
 #include <span>
 
 #include "core/base/error.h"
-#include "core/formats/format_id.h"
-#include "core/formats/scheme.h"
+#include "core/ops/what_if_cast_layout.h"
 
 namespace telens::ops {
-
-// A cast by the quantizer of core/ops/block_quantize.h with its default options.
-struct WhatIfCast {
-  FormatId format;          // e4m3 or e5m2; packed: e2m1
-  ScalingMode mode;         // any with blocks
-  bool squares = false;     // blocks are squares, as they always are in block_2d
-  bool columnwise = false;  // blocks run down the columns
-
-  bool operator==(const WhatIfCast&) const = default;
-};
 
 // Reads x once for all casts, and once for its largest magnitudes if a cast needs them first: of
 // the tensor (packed FP4), down the columns, or of squares. x: BF16, FP16 or FP32 [rows, columns],

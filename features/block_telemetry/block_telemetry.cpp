@@ -6,55 +6,40 @@
 #include <utility>
 #include <vector>
 
-#include "core/formats/formats.h"
-#include "core/ops/block_errors.h"
-#include "core/quantization/quantized_tensor.h"
 #include "features/block_telemetry/block_telemetry_options.h"
 #include "hooks/statistics/accumulator.h"
 
 namespace telens::features {
 namespace {
 
-// The copies that feed GEMMs, as casts of their recipe; rowwise first.
-std::vector<CastRequest> running_casts(const InspectTensorCall& call) {
+// Returns the copies that feed GEMMs, as casts of their recipe; rowwise first.
+std::vector<CastRequest> running_casts(const ObservedTensor& call) {
   std::vector<CastRequest> casts;
-  const auto add = [&](const Operand* operand, bool columnwise) {
-    const QuantizedTensor* copy = quantized_or_null(operand);
-    if (copy == nullptr) return;
-    const std::optional<RecipeId> recipe = scheme(copy->mode).recipe;
-    const QuantizedData& data = columnwise ? copy->columnwise : copy->rowwise;
-    if (recipe && data.defined()) casts.push_back({*recipe, copy->format, columnwise});
+  const auto add = [&](const ObservedOperand& copy, bool columnwise) {
+    if (!copy.is_quantized()) return;
+    const std::optional<RecipeId> recipe = scheme(copy.mode()).recipe;
+    if (recipe && copy.has(columnwise)) casts.push_back({*recipe, copy.format(), columnwise});
   };
   add(call.rowwise, false);
   add(call.columnwise, true);
   return casts;
 }
 
-std::optional<std::string> reason_against(const InspectTensorCall& call,
+std::optional<std::string> reason_against(const ObservedTensor& call,
                                           const std::vector<CastRequest>& casts) {
   if (casts.empty()) return "no copy with a scale a block runs here";
-  if (call.tensor == nullptr) {
+  if (!call.tensor.defined()) {
     return "it is stored in low precision, the high-precision tensor does not exist";
   }
   for (const CastRequest& cast : casts) {
-    const auto& x = *call.tensor;
-    if (auto reason = reason_against_copy(call, cast, x.sizes())) return reason;
+    if (auto reason = reason_against_copy(call, cast, call.tensor.sizes())) return reason;
   }
   return std::nullopt;
 }
 
-// Returns the bins of the scales, on the scales' device: int64, contiguous.
-at::Tensor scale_bins(const at::Tensor& scale_inv) {
-  constexpr std::int64_t kExponents = 0xFF;
-  const at::Tensor scales = scale_inv.contiguous();
-  if (scales.scalar_type() == at::kByte) return scales.to(at::kLong);
-  const at::Tensor bits = scales.view(at::kInt);
-  return bits.bitwise_right_shift(FP32::kMantissaBits).bitwise_and(kExponents).to(at::kLong);
-}
-
 // errors, bins: on the host.
-void add_blocks(const at::Tensor& errors, const at::Tensor& bins, ScalingMode mode, bool columnwise,
-                BlockSums& sums) {
+void add_blocks(const TensorHandle& errors, const TensorHandle& bins, ScalingMode mode,
+                bool columnwise, BlockSums& sums) {
   const auto* const words = errors.const_data_ptr<std::int64_t>();
   const auto* const of_blocks = bins.const_data_ptr<std::int64_t>();
   const std::int64_t columns = errors.size(1);
@@ -73,16 +58,16 @@ bool comparable(const std::vector<BlockCopy>& copies) {
          copies[0].cast.format == copies[1].cast.format;
 }
 
-at::Tensor compute_difference(const InspectTensorCall& call, const std::vector<BlockCopy>& copies) {
-  const auto signs = std::get<QuantizedTensor>(*call.columnwise).blocks.hadamard_signs;
-  return ops::block_copies_difference(copies[0].cast, copies[1].cast, signs);
+TensorHandle compute_difference(const ObservedTensor& call, const std::vector<BlockCopy>& copies) {
+  return tensor_ops::copies_difference(copies[0].cast, copies[1].cast,
+                                       call.columnwise.blocks().hadamard_signs);
 }
 
 }  // namespace
 
 BlockTelemetry::BlockTelemetry(const config::FeatureEntry& entry, FeatureServices& services,
                                HostCopies copies)
-    : ScheduledFeature(entry, {.inspect = true, .read_statistics = false}),
+    : ScheduledObserver(entry, {.inspect = true, .read_statistics = false}),
       services_(services),
       arrivals_(std::move(copies)) {
   for (const TensorName tensor : kAllTensors) {
@@ -103,7 +88,7 @@ void BlockTelemetry::log_left_out(const FeatureCall& at, TensorName tensor,
       at.layer_name, first ? debug::LogLevel::warning : debug::LogLevel::info);
 }
 
-void BlockTelemetry::inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+void BlockTelemetry::observe_tensor(const FeatureCall& at, const ObservedTensor& call,
                                     TensorReading&) {
   if (call.tensor_name == TensorName::weight && !call.first_microbatch) return;
   const std::vector<CastRequest> casts = running_casts(call);
@@ -111,18 +96,18 @@ void BlockTelemetry::inspect_tensor(const FeatureCall& at, const InspectTensorCa
     log_left_out(at, call.tensor_name, *reason);
     return;
   }
-  const std::vector<BlockCopy> copies = block_copies(call, *call.tensor, casts);
+  const std::vector<BlockCopy> copies = block_copies(call, call.tensor, casts);
   if (copies.empty()) return;
   Look look{{at.iteration, std::string(at.layer_name), call.tensor_name, copies[0].cast.mode}, {}};
   const std::lock_guard lock(mutex_);
   const BlockSums none(k_[static_cast<std::size_t>(call.tensor_name)]);
   const auto [entry, is_new] = seen_.try_emplace(look.key, Seen{{none, none}, {}});
   if (call.tensor_name == TensorName::weight && !is_new) return;  // only the first read counts
-  std::vector<at::Tensor> found;
+  std::vector<TensorHandle> found;
   for (std::size_t i = 0; i < copies.size(); ++i) {
     look.columnwise.push_back(casts[i].columnwise);
-    found.push_back(ops::block_cast_errors(copies[i].x, copies[i].cast));
-    found.push_back(scale_bins(copies[i].cast.codes.scale_inv));
+    found.push_back(tensor_ops::block_errors(copies[i].x, copies[i].cast));
+    found.push_back(tensor_ops::scale_bins(copies[i].cast.codes.scale_inv));
   }
   if (comparable(copies)) found.push_back(compute_difference(call, copies));
   ++entry->second.under_way;

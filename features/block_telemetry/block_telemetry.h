@@ -11,20 +11,20 @@
 #include <vector>
 
 #include "core/ops/block_errors_layout.h"
-#include "hooks/engine/block_copies.h"
+#include "hooks/engine/tensor_accumulators.h"
 #include "hooks/feature_registration.h"
 #include "hooks/host_copy.h"
-#include "hooks/scheduled_feature.h"
+#include "hooks/scheduled_observer.h"
 #include "hooks/statistics/block_sums.h"
 
 namespace telens::features {
 
-class BlockTelemetry final : public ScheduledFeature {
+class BlockTelemetry final : public ScheduledObserver {
  public:
   BlockTelemetry(const config::FeatureEntry& entry, FeatureServices& services,
                  HostCopies copies = copy_to_host);
 
-  void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+  void observe_tensor(const FeatureCall& at, const ObservedTensor& call,
                       TensorReading& reading) override;
   void step(std::int64_t iteration) override { record_arrived(Waiting::no); }
   void end() override { record_arrived(Waiting::yes); }

@@ -3,9 +3,8 @@
 #include <utility>
 
 #include "core/base/fnv1a.h"
-#include "core/distributed/collectives.h"
 #include "features/rank_agreement/rank_agreement.h"
-#include "hooks/engine/tensor_digest.h"
+#include "hooks/tensor_ops.h"
 
 namespace telens::features {
 
@@ -14,14 +13,12 @@ CollectiveCheck::CollectiveCheck(const config::FeatureEntry& entry, FeatureServi
       services_(services),
       options_(entry.selections.front().options_as<CollectiveCheckOptions>()),
       watch_(std::make_shared<WatchedCollectives>(
-          [this](std::int64_t iteration) { return entry_.due(iteration, thinning_factor()); })) {
-  collective_watches::add(watch_);
-}
+          [this](std::int64_t iteration) { return entry_.due(iteration, thinning_factor()); })) {}
 
 CollectiveCheck::~CollectiveCheck() { end(); }
 
 void CollectiveCheck::end() {
-  collective_watches::remove(watch_);
+  observation_.end();
   watch_->stop();
 }
 
@@ -38,7 +35,7 @@ RoutingAnswer CollectiveCheck::inspect_tensor_enabled(const FeatureCall& at, Ten
           schedule.next_due_after(at.iteration, thinning_factor())};
 }
 
-void CollectiveCheck::inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+void CollectiveCheck::observe_tensor(const FeatureCall& at, const ObservedTensor& call,
                                      TensorReading&) {
   WatchedCollectives::show_place(
       {std::string(at.layer_name), std::string(telens::get_name(call.tensor_name))});
@@ -46,22 +43,24 @@ void CollectiveCheck::inspect_tensor(const FeatureCall& at, const InspectTensorC
 
 void CollectiveCheck::look_at(const ModelTensor& tensor) {
   if (tensor.kind != ModelTensor::Kind::gradient) return;
-  at::Tensor digest = compute_digest(tensor.value);
+  const TensorHandle digest = tensor_ops::digest(tensor.value);
   const std::uint64_t part = tensor.part.empty() ? kWhole : fnv1a(tensor.part);
   const std::lock_guard lock(mutex_);
-  gradients_.add({tensor.layer, tensor.tensor, "gradient"}, part, std::move(digest));
+  gradients_.add({tensor.layer, tensor.tensor, "gradient"}, part, digest);
 }
 
 void CollectiveCheck::look_at_collective(const ProgramCollective& collective) {
   if (!collective.group || collective.sent.numel() == 0) return;
   // An exchange has one part for each rank.
   const bool exchanges = collective.kind == CollectiveKind::exchange;
-  const std::int64_t ranks = size_of(*collective.group);
-  const auto in_parts = [&](const at::Tensor& x) { return exchanges ? x.reshape({ranks, -1}) : x; };
+  const std::int64_t ranks = collective.group->size();
+  const auto in_parts = [&](const TensorHandle& x) {
+    return exchanges ? tensor_ops::in_parts(x, ranks) : x;
+  };
   const std::vector<std::int64_t> one_each(static_cast<std::size_t>(ranks), 1);
   const RowCounts rows{.sent = one_each, .received = one_each};
-  const at::Tensor sent = in_parts(collective.sent);
-  const CollectiveWatch::OnResult on_result =
+  const TensorHandle sent = in_parts(collective.sent);
+  const CollectiveObserver::OnResult on_result =
       watch_->look_at({collective.kind, sent, collective.group, exchanges ? &rows : nullptr},
                       {collective.name, "output"});
   if (on_result) on_result(in_parts(collective.result));

@@ -15,7 +15,7 @@
 
 namespace telens::features {
 
-class CollectiveCheck final : public Feature, public RankChecker {
+class CollectiveCheck final : public Observer, public RankChecker {
  public:
   CollectiveCheck(const config::FeatureEntry& entry, FeatureServices& services);
   ~CollectiveCheck() override;
@@ -27,7 +27,7 @@ class CollectiveCheck final : public Feature, public RankChecker {
   bool may_watch_wgrad() const override { return false; }
   bool follows_schedules() const override { return true; }
   RoutingAnswer inspect_tensor_enabled(const FeatureCall& at, TensorName tensor) override;
-  void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+  void observe_tensor(const FeatureCall& at, const ObservedTensor& call,
                       TensorReading& reading) override;
   void end() override;
 
@@ -44,6 +44,7 @@ class CollectiveCheck final : public Feature, public RankChecker {
   FeatureServices& services_;
   const CollectiveCheckOptions& options_;
   std::shared_ptr<WatchedCollectives> watch_;
+  CollectiveObservation observation_{watch_};
   std::mutex mutex_;  // guards the members below
   ComparedItems gradients_;
   std::set<std::string> told_;

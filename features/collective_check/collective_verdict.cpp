@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-#include "features/collective_check/exchange_words.h"
+#include "features/collective_check/collective_sums.h"
 
 namespace telens::features {
 namespace {
@@ -23,11 +23,11 @@ CollectiveSums sums_at(std::span<const std::int64_t> words) {
   return sums;
 }
 
-double get_largest(at::ScalarType dtype) {
+double get_largest(DType dtype) {
   switch (dtype) {
-    case at::kHalf:
+    case DType::float16:
       return 65504;
-    case at::kDouble:
+    case DType::float64:
       return std::numeric_limits<double>::max();
     default:
       return std::numeric_limits<float>::max();
@@ -173,7 +173,7 @@ std::optional<std::string> CollectiveVerdict::wrong_total() const {
     if (own_.kind == CollectiveKind::sum_and_scatter) came += peer.result.sum;
   }
   const double bound = summation_bound(own_.dtype, own_.ranks, magnitude) +
-                       summation_bound(at::kDouble, 2 * (own_.numel + own_.ranks), magnitude);
+                       summation_bound(DType::float64, 2 * (own_.numel + own_.ranks), magnitude);
   if (std::abs(came - sent) <= bound) return std::nullopt;
   return fmt::format("its elements add up to {:.9g}, those that the ranks sent to {:.9g} +- {:.2g}",
                      came, sent, bound);

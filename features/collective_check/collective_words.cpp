@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "features/collective_check/exchange_words.h"
-
 namespace telens::features {
 
 using collective_words::kEnded, collective_words::kRank, collective_words::kResult,
@@ -24,7 +22,7 @@ void append_words(const SeenCollective& seen, RankWords& words) {
   }
   if (sends_rows(seen.kind)) {
     static_assert(kExchangeWords <= kSumsNumbers);
-    const auto copy = [&](const at::Tensor& from, std::size_t at) {
+    const auto copy = [&](const TensorHandle& from, std::size_t at) {
       std::copy_n(from.const_data_ptr<std::int64_t>(), kExchangeWords,
                   row.begin() + static_cast<std::ptrdiff_t>(at));
     };
@@ -32,7 +30,7 @@ void append_words(const SeenCollective& seen, RankWords& words) {
     if (seen.result.defined()) copy(seen.result, kResult);
     return;
   }
-  const auto put = [&](const at::Tensor& sums, std::size_t at) {
+  const auto put = [&](const TensorHandle& sums, std::size_t at) {
     const auto* numbers = sums.const_data_ptr<double>();
     for (std::int64_t i = 0; i < kSumsNumbers; ++i) {
       row[at + static_cast<std::size_t>(i)] = std::bit_cast<std::int64_t>(numbers[i]);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "features/collective_check/seen_collective.h"
-#include "hooks/gather_over_ranks.h"
+#include "hooks/rank_group.h"
 
 namespace telens::features {
 

@@ -1,13 +1,12 @@
 // A collective as observed by this rank.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "core/base/collective_kind.h"
 #include "features/collective_check/collective_sums.h"
 
 namespace telens::features {
@@ -27,10 +26,10 @@ struct SeenCollective {
   std::uint64_t key;   // the group, and the number of the collective in it
   std::int64_t shape;  // a hash of kind, dtype and sizes
   std::string title;
-  at::ScalarType dtype;
+  DType dtype;
   std::int64_t ranks, rank, numel;
-  at::Tensor sent;    // collective_sums, a gather's digest or exchange_words
-  at::Tensor result;  // like `sent`; for a gather, [ranks, 2]; undefined if it did not end
+  TensorHandle sent;    // collective_sums, a gather's digest or exchange_words
+  TensorHandle result;  // like `sent`; for a gather, [ranks, 2]; undefined if it did not end
   std::vector<std::int64_t> received = {};  // rows from each rank, if rows are sent
 
   // Returns true if bits are copied instead of added.

@@ -1,6 +1,5 @@
 #include "features/collective_check/seen_collectives.h"
 
-#include <ATen/ops/stack.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -8,13 +7,9 @@
 #include <utility>
 
 #include "core/base/fnv1a.h"
-#include "core/distributed/collectives.h"
 #include "features/collective_check/collective_verdict.h"
-#include "features/collective_check/exchange_words.h"
 #include "hooks/engine/compared_items.h"
-#include "hooks/engine/tensor_digest.h"
-
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include "hooks/tensor_ops.h"
 
 namespace telens::features {
 namespace {
@@ -38,41 +33,42 @@ std::string_view get_name(CollectiveKind kind) {
 }
 
 // Ranks may exchange different numbers of rows.
-std::string get_sizes(const CollectiveCall& call) {
+std::string get_sizes(const ObservedCollective& call) {
   if (!sends_rows(call.kind)) {
     return fmt::format("{}", fmt::join(call.sent.sizes(), ", "));
   }
-  return fmt::format("{}", fmt::join(call.sent.sizes().slice(1), ", "));
+  return fmt::format("{}", fmt::join(call.sent.sizes().subspan(1), ", "));
 }
 
-at::Tensor get_words(const CollectiveCall& call, const SeenCollective& seen) {
+TensorHandle get_words(const ObservedCollective& call, const SeenCollective& seen) {
   switch (call.kind) {
     case CollectiveKind::gather:
-      return compute_digest(call.sent.reshape({-1}));
+      return tensor_ops::digests_of_parts(call.sent, 1);
     case CollectiveKind::exchange:
     case CollectiveKind::pass:
-      return exchange_words({call.sent, call.rows->sent, seen.rank});
+      return tensor_ops::exchange_words(call.sent, call.rows->sent, seen.rank, /*received=*/false);
     default:
-      return collective_sums(call.sent, call.kind, 0, seen.numel);
+      return tensor_ops::collective_sums(call.sent, call.kind, 0, seen.numel);
   }
 }
 
 }  // namespace
 
-std::size_t SeenCollectives::begin(const CollectiveCall& call, CollectivePlace place) {
-  const std::uint64_t group = part_of_group(*call.group);
+std::size_t SeenCollectives::begin(const ObservedCollective& call, CollectivePlace place) {
+  const RankGroup& ranks = *call.group;
+  const std::uint64_t group = part_of_group(ranks);
   const std::uint64_t number = in_group_[group]++;
   const std::string shape = fmt::format("{} of {} [{}]", get_name(call.kind),
-                                        c10::toString(call.sent.scalar_type()), get_sizes(call));
-  const std::string& name = call.group->getGroupDesc();
+                                        telens::get_name(call.sent.dtype()), get_sizes(call));
+  const std::string name = ranks.description();
   SeenCollective seen{.place = std::move(place),
                       .kind = call.kind,
                       .key = mixed(group, number),
                       .shape = static_cast<std::int64_t>(fnv1a(shape)),
                       .title = fmt::format("{} over {}", shape, name.empty() ? "its group" : name),
-                      .dtype = call.sent.scalar_type(),
-                      .ranks = size_of(*call.group),
-                      .rank = rank_in(*call.group),
+                      .dtype = call.sent.dtype(),
+                      .ranks = ranks.size(),
+                      .rank = ranks.rank(),
                       .numel = call.sent.numel(),
                       .sent = {},
                       .result = {}};
@@ -82,30 +78,26 @@ std::size_t SeenCollectives::begin(const CollectiveCall& call, CollectivePlace p
   return all_.size() - 1;
 }
 
-void SeenCollectives::end(std::size_t number, const at::Tensor& result) {
+void SeenCollectives::end(std::size_t number, const TensorHandle& result) {
   if (number >= all_.size()) return;
   SeenCollective& seen = all_[number];
   if (sends_rows(seen.kind)) {
-    seen.result = exchange_words({result, seen.received, seen.rank, /*received=*/true});
+    seen.result = tensor_ops::exchange_words(result, seen.received, seen.rank, /*received=*/true);
     return;
   }
   if (seen.kind != CollectiveKind::gather) {
     const ElementRange range = result_range(seen);
-    seen.result = collective_sums(result, seen.kind, range.first, seen.numel);
+    seen.result = tensor_ops::collective_sums(result, seen.kind, range.first, seen.numel);
     return;
   }
-  std::vector<at::Tensor> parts;
-  for (const at::Tensor& part : result.reshape({seen.ranks, -1}).unbind()) {
-    parts.push_back(compute_digest(part));
-  }
-  seen.result = at::stack(parts);
+  seen.result = tensor_ops::digests_of_parts(result, seen.ranks);
 }
 
 RankWords SeenCollectives::words() {
   RankWords words;
   for (SeenCollective& each : all_) {
-    each.sent = each.sent.cpu().contiguous();
-    if (each.result.defined()) each.result = each.result.cpu().contiguous();
+    each.sent = tensor_ops::to_host(each.sent);
+    if (each.result.defined()) each.result = tensor_ops::to_host(each.result);
     append_words(each, words);
   }
   return words;

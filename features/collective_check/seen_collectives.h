@@ -1,17 +1,15 @@
 // The collectives of an iteration as observed by this rank, and their mismatches over all ranks.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <map>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "core/distributed/collective_watch.h"
 #include "features/collective_check/seen_collective.h"
-#include "hooks/gather_over_ranks.h"
+#include "hooks/collective_observer.h"
+#include "hooks/rank_group.h"
 
 namespace telens::features {
 
@@ -29,9 +27,9 @@ std::vector<WrongCollective> wrong_ones(std::span<const SeenCollective> own,
 class SeenCollectives {
  public:
   // Begins a collective. Returns its number.
-  std::size_t begin(const CollectiveCall& call, CollectivePlace place);
+  std::size_t begin(const ObservedCollective& call, CollectivePlace place);
   // Call this when its result is available.
-  void end(std::size_t number, const at::Tensor& result);
+  void end(std::size_t number, const TensorHandle& result);
   void clear() {
     all_.clear();
     in_group_.clear();

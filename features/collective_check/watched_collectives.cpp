@@ -17,7 +17,7 @@ CollectivePlace& last_place() {
 
 void WatchedCollectives::show_place(CollectivePlace place) { last_place() = std::move(place); }
 
-CollectiveWatch::OnResult WatchedCollectives::begin(const CollectiveCall& call) {
+CollectiveObserver::OnResult WatchedCollectives::begin(const ObservedCollective& call) {
   try {
     return look_at(call, last_place());
   } catch (const std::exception&) {
@@ -26,8 +26,8 @@ CollectiveWatch::OnResult WatchedCollectives::begin(const CollectiveCall& call) 
   }
 }
 
-CollectiveWatch::OnResult WatchedCollectives::look_at(const CollectiveCall& call,
-                                                      CollectivePlace place) {
+CollectiveObserver::OnResult WatchedCollectives::look_at(const ObservedCollective& call,
+                                                         CollectivePlace place) {
   const std::int64_t iteration = running_iteration();
   const std::lock_guard lock(mutex_);
   if (!due_ || !due_(iteration)) return {};
@@ -37,7 +37,7 @@ CollectiveWatch::OnResult WatchedCollectives::look_at(const CollectiveCall& call
     ++turn_;
   }
   const std::size_t number = seen_.begin(call, std::move(place));
-  return [self = shared_from_this(), number, turn = turn_](const at::Tensor& result) {
+  return [self = shared_from_this(), number, turn = turn_](const TensorHandle& result) {
     const std::lock_guard within(self->mutex_);
     if (self->turn_ != turn) return;
     try {

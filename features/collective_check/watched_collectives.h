@@ -7,13 +7,13 @@
 #include <memory>
 #include <mutex>
 
-#include "core/distributed/collective_watch.h"
 #include "features/collective_check/seen_collectives.h"
+#include "hooks/collective_observer.h"
 
 namespace telens::features {
 
 // Outlives the feature if a collective is still running.
-class WatchedCollectives final : public CollectiveWatch,
+class WatchedCollectives final : public CollectiveObserver,
                                  public std::enable_shared_from_this<WatchedCollectives> {
  public:
   // due(iteration): returns true if the iteration's collectives must be observed.
@@ -23,8 +23,8 @@ class WatchedCollectives final : public CollectiveWatch,
   static void show_place(CollectivePlace place);
 
   // A layer must not fail because of its observer; failed() reports errors.
-  OnResult begin(const CollectiveCall& call) override;
-  OnResult look_at(const CollectiveCall& call, CollectivePlace place);
+  OnResult begin(const ObservedCollective& call) override;
+  OnResult look_at(const ObservedCollective& call, CollectivePlace place);
 
   // Calls use(seen), which is empty if nothing was observed in this iteration.
   template <typename Use>

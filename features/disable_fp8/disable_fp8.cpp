@@ -3,15 +3,15 @@
 #include <memory>
 
 #include "features/disable_fp8/disable_fp8_options.h"
-#include "hooks/scheduled_feature.h"
+#include "hooks/scheduled_observer.h"
 
 namespace telens::features {
 namespace {
 
-class DisableFp8 final : public ScheduledFeature {
+class DisableFp8 final : public ScheduledObserver {
  public:
   explicit DisableFp8(const config::FeatureEntry& entry)
-      : ScheduledFeature(entry, {.disable_fp8_gemm = true}) {}
+      : ScheduledObserver(entry, {.disable_fp8_gemm = true}) {}
 };
 
 FeatureRegistration registration(config::FeatureDescription description) {

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "core/base/version.h"
-#include "core/quantization/recipe.h"
 #include "features/dump_tensors/kept_operands.h"
 #include "features/dump_tensors/pending_dump.h"
 #include "record/tensor_dump.h"
@@ -25,12 +24,12 @@ struct Contents {
   bool any() const { return high_precision || rowwise || columnwise; }
 };
 
-Contents get_contents(const InspectTensorCall& call, const DumpTensorsOptions& options) {
+Contents get_contents(const ObservedTensor& call, const DumpTensorsOptions& options) {
   // If no gradient is required, the second GEMM does not have a separate operand.
-  return {.high_precision = options.high_precision && call.tensor != nullptr,
-          .rowwise = options.quantized && call.rowwise != nullptr,
-          .columnwise =
-              options.quantized && call.columnwise != nullptr && call.columnwise != call.rowwise};
+  return {.high_precision = options.high_precision && call.tensor.defined(),
+          .rowwise = options.quantized && call.rowwise.defined(),
+          .columnwise = options.quantized && call.columnwise.defined() &&
+                        !call.columnwise.is_same(call.rowwise)};
 }
 
 // Returns a dump with the attributes with which all dumps begin. `kind`: "tensor" or "gemm";
@@ -49,26 +48,29 @@ PendingDump begun(const FeatureCall& at, std::string_view kind, std::string_view
   return dump;
 }
 
-std::string_view get_name(const Recipe* recipe) {
-  return recipe != nullptr ? recipe->name() : "none";
+std::string_view get_name(const std::optional<ObservedRecipe>& recipe) {
+  return recipe ? recipe->name : "none";
 }
 
-PendingDump make_from(const FeatureCall& at, const InspectTensorCall& call,
-                      const Contents& contents, int rank) {
+PendingDump make_from(const FeatureCall& at, const ObservedTensor& call, const Contents& contents,
+                      int rank) {
   PendingDump dump = begun(at, "tensor", telens::get_name(call.tensor_name), rank, call.evaluation);
   if (is_gemm_input(call.tensor_name)) dump.set("recipe", get_name(call.recipe));
-  if (call.tensor != nullptr) dump.set("shape", call.tensor->sizes().vec());
+  if (call.tensor.defined()) {
+    const std::span<const std::int64_t> sizes = call.tensor.sizes();
+    dump.set("shape", std::vector<std::int64_t>(sizes.begin(), sizes.end()));
+  }
   if (call.first_row) dump.set(kFirstRow, *call.first_row);
   if (call.summed) dump.set("summed_over_ranks", std::int64_t{1});
-  if (contents.high_precision) dump.add_values("high_precision", *call.tensor);
+  if (contents.high_precision) dump.add_values("high_precision", call.tensor);
   const auto [first, second] =
       is_of_attention(call.tensor_name) ? GemmsOfTensor{} : get_gemms(call.tensor_name);
   const auto feeds = [](Gemm gemm) {
     return std::vector<record::DumpAttribute>{{"gemm", std::string(telens::get_name(gemm))}};
   };
-  if (contents.rowwise) dump.add_operand("rowwise", feeds(first), *call.rowwise, /*rowwise=*/true);
-  if (contents.columnwise) dump.add_operand("columnwise", feeds(second), *call.columnwise, false);
-  if (call.bias != nullptr) dump.add_values("bias", *call.bias);
+  if (contents.rowwise) dump.add_operand("rowwise", feeds(first), call.rowwise, /*rowwise=*/true);
+  if (contents.columnwise) dump.add_operand("columnwise", feeds(second), call.columnwise, false);
+  if (call.bias.defined()) dump.add_values("bias", call.bias);
   return dump;
 }
 
@@ -82,7 +84,7 @@ bool asks_for_operands(const config::FeatureEntry& entry) {
 
 DumpTensors::DumpTensors(const config::FeatureEntry& entry, FeatureServices& services,
                          HostCopies copies, std::size_t most_bytes)
-    : ScheduledFeature(
+    : ScheduledObserver(
           entry,
           {.inspect = true, .read_statistics = false, .inspect_gemm = asks_for_operands(entry)}),
       services_(services),
@@ -94,7 +96,7 @@ DumpTensors::DumpTensors(const config::FeatureEntry& entry, FeatureServices& ser
   }
 }
 
-void DumpTensors::say_what_is_missing(const FeatureCall& at, const InspectTensorCall& call,
+void DumpTensors::say_what_is_missing(const FeatureCall& at, const ObservedTensor& call,
                                       const DumpTensorsOptions& options) {
   const auto say = [&](std::string_view what) {
     this->say(at, telens::get_name(call.tensor_name), what);
@@ -102,10 +104,10 @@ void DumpTensors::say_what_is_missing(const FeatureCall& at, const InspectTensor
   if (!options.high_precision && !options.quantized && !options.operands) {
     say("neither high_precision_tensor nor quantized_tensor is set, nothing is written");
   }
-  if (options.high_precision && call.tensor == nullptr) {
+  if (options.high_precision && !call.tensor.defined()) {
     say("it is stored in low precision, there is no high-precision tensor");
   }
-  if (options.quantized && call.rowwise == nullptr) {
+  if (options.quantized && !call.rowwise.defined()) {
     say(is_of_attention(call.tensor_name) ? "an attention has no quantized tensors"
                                           : "the output of a GEMM has no quantized tensor");
   }
@@ -116,7 +118,7 @@ void DumpTensors::say(const FeatureCall& at, std::string_view about, std::string
                         debug::LogLevel::info);
 }
 
-void DumpTensors::inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+void DumpTensors::observe_tensor(const FeatureCall& at, const ObservedTensor& call,
                                  TensorReading&) {
   const DumpTensorsOptions& options = options_[static_cast<std::size_t>(call.tensor_name)];
   say_what_is_missing(at, call, options);
@@ -132,7 +134,7 @@ void DumpTensors::inspect_tensor(const FeatureCall& at, const InspectTensorCall&
   write(at, name, make_from(at, call, contents, services_.options().rank));
 }
 
-bool DumpTensors::wants(const FeatureCall& at, const InspectGemmCall& call) const {
+bool DumpTensors::wants(const FeatureCall& at, const ObservedGemm& call) const {
   return std::ranges::all_of(kAllTensors, [&](TensorName tensor) {
     if (!belongs_to(tensor, call.gemm)) return true;
     const config::Selection* chosen = selection(call.gemm, tensor);
@@ -142,7 +144,8 @@ bool DumpTensors::wants(const FeatureCall& at, const InspectGemmCall& call) cons
 }
 
 void DumpTensors::add_operand(const FeatureCall& at, Gemm gemm, TensorName name,
-                              const std::string& group, const Operand& operand, PendingDump& dump) {
+                              const std::string& group, const ObservedOperand& operand,
+                              PendingDump& dump) {
   const auto original = static_cast<KeptOperands*>(at.kept->get())->find(name, gemm);
   std::vector<record::DumpAttribute> attributes{{"tensor", std::string(telens::get_name(name))}};
   if (original.first_row) attributes.emplace_back(kFirstRow, *original.first_row);
@@ -157,15 +160,15 @@ void DumpTensors::add_operand(const FeatureCall& at, Gemm gemm, TensorName name,
   }
 }
 
-void DumpTensors::inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
+void DumpTensors::observe_gemm(const FeatureCall& at, const ObservedGemm& call,
                                std::span<const Alteration>) {
   if (!*at.kept || !wants(at, call)) return;
   const bool evaluation = static_cast<KeptOperands*>(at.kept->get())->evaluation();
   const std::string_view gemm = telens::get_name(call.gemm);
   PendingDump dump = begun(at, "gemm", gemm, services_.options().rank, evaluation);
   dump.set("recipe", get_name(call.recipe));
-  dump.set("kernel", call.choice.kernel);
-  dump.set("kernel_reason", call.choice.reason);
+  dump.set("kernel", call.kernel);
+  dump.set("kernel_reason", call.kernel_reason);
   dump.set("split_accumulator", std::int64_t{call.split_accumulator});
   add_operand(at, call.gemm, call.a_name, "a", call.a, dump);
   add_operand(at, call.gemm, call.b_name, "b", call.b, dump);

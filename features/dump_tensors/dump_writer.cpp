@@ -28,9 +28,9 @@ void DumpWriter::finish_all() {
 }
 
 bool DumpWriter::add(Place place, PendingDump dump) {
-  std::vector<at::Tensor> tensors = dump.take_tensors();
+  std::vector<TensorHandle> tensors = dump.take_tensors();
   const std::lock_guard lock(mutex_);
-  for (const at::Tensor& each : tensors) bytes_ += each.nbytes();
+  for (const TensorHandle& each : tensors) bytes_ += each.nbytes();
   const bool is_there = arrivals_.add(std::move(tensors), {std::move(place), std::move(dump)});
   const bool too_many = !is_there && bytes_ > most_bytes_;
   if (is_there || too_many) finish_all();
@@ -48,7 +48,7 @@ void DumpWriter::write_arrived() {
   if (arrived_.empty()) return;
   std::vector<Arrived> dumps = std::exchange(arrived_, {});
   for (const Arrived& each : dumps) {
-    for (const at::Tensor& tensor : each.tensors) bytes_of_writing_ += tensor.nbytes();
+    for (const TensorHandle& tensor : each.tensors) bytes_of_writing_ += tensor.nbytes();
   }
   writing_ = std::async(std::launch::async, [dumps = std::move(dumps)]() mutable { write(dumps); });
 }

@@ -1,6 +1,7 @@
 #include "features/dump_tensors/pending_dump.h"
 
 #include "core/base/error.h"
+#include "hooks/tensor_ops.h"
 
 namespace telens::features {
 namespace {
@@ -8,28 +9,28 @@ namespace {
 using record::DumpAttribute;
 using record::DumpType;
 
-DumpType get_type(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kByte:
+DumpType get_type(const TensorHandle& tensor) {
+  switch (tensor.dtype()) {
+    case DType::uint8:
       return DumpType::uint8;
-    case at::kBFloat16:
+    case DType::bfloat16:
       return DumpType::uint16;
-    case at::kHalf:
+    case DType::float16:
       return DumpType::float16;
-    case at::kFloat:
+    case DType::float32:
       return DumpType::float32;
-    case at::kDouble:
+    case DType::float64:
       return DumpType::float64;
     default:
       raise<RecordError>(
           "a tensor of dtype {} cannot be dumped; expected BFloat16, Half, Float or "
           "Double",
-          c10::toString(tensor.scalar_type()));
+          telens::get_name(tensor.dtype()));
   }
 }
 
 // Returns the format of a plain tensor's elements.
-std::string_view get_format(const at::Tensor& tensor) {
+std::string_view get_format(const TensorHandle& tensor) {
   switch (get_type(tensor)) {
     case DumpType::uint16:
       return "BF16";
@@ -42,20 +43,20 @@ std::string_view get_format(const at::Tensor& tensor) {
   }
 }
 
-void describe(const QuantizedTensor& tensor, bool rowwise, std::vector<DumpAttribute>& attributes) {
+void describe(const ObservedOperand& tensor, bool rowwise, std::vector<DumpAttribute>& attributes) {
   const auto text = [&](const char* name, std::string_view value) {
     attributes.emplace_back(name, std::string(value));
   };
   const auto number = [&](const char* name, std::int64_t value) {
     attributes.emplace_back(name, value);
   };
-  text("format", telens::get_name(tensor.format));
-  text("scaling", telens::get_name(tensor.mode));
+  text("format", telens::get_name(tensor.format()));
+  text("scaling", telens::get_name(tensor.mode()));
   number("transposed", rowwise ? 0 : 1);
-  number("block_height", block_height(tensor.mode));
-  number("block_length", block_length(tensor.mode));
+  number("block_height", block_height(tensor.mode()));
+  number("block_length", block_length(tensor.mode()));
   // Options of the quantizer that do not affect the meaning of the codes.
-  const BlockOptions& blocks = tensor.blocks;
+  const BlockOptions& blocks = tensor.blocks();
   number("two_dimensional", blocks.two_dimensional ? 1 : 0);
   number("scale_rounding", static_cast<std::int64_t>(blocks.scale_rounding));
   number("power_of_2_scales", blocks.power_of_2_scales ? 1 : 0);
@@ -67,8 +68,8 @@ void describe(const QuantizedTensor& tensor, bool rowwise, std::vector<DumpAttri
                             double{blocks.four_over_six->largest_scale});
   }
   if (blocks.row_scaled) number("row_scaled", 1);
-  if (!rowwise && tensor.blocks.hadamard_signs) {
-    number("hadamard_signs", *tensor.blocks.hadamard_signs);
+  if (!rowwise && blocks.hadamard_signs) {
+    number("hadamard_signs", *blocks.hadamard_signs);
   }
 }
 
@@ -84,10 +85,9 @@ void PendingDump::set(std::string name, std::vector<std::int64_t> value) {
   dump_.attributes.emplace_back(std::move(name), std::move(value));
 }
 
-void PendingDump::add_values(const std::string& path, const at::Tensor& tensor) {
+void PendingDump::add_values(const std::string& path, const TensorHandle& tensor) {
   for (const auto& [known_path, known] : values_) {
-    if (known.is_alias_of(tensor) && known.sizes() == tensor.sizes() &&
-        known.strides() == tensor.strides() && known.data_ptr() == tensor.data_ptr()) {
+    if (tensor_ops::are_the_same_values(known, tensor)) {
       dump_.links.emplace_back(path, known_path);
       return;
     }
@@ -97,21 +97,21 @@ void PendingDump::add_values(const std::string& path, const at::Tensor& tensor) 
 }
 
 void PendingDump::add_operand(const std::string& group, std::vector<DumpAttribute> attributes,
-                              const Operand& operand, bool rowwise) {
-  const auto* quantized = std::get_if<QuantizedTensor>(&operand);
-  if (quantized != nullptr) describe(*quantized, rowwise, attributes);
+                              const ObservedOperand& operand, bool rowwise) {
+  if (operand.is_quantized()) describe(operand, rowwise, attributes);
   dump_.groups.emplace_back(group, std::move(attributes));
-  if (quantized == nullptr) {
-    add_values(group + "/values", std::get<at::Tensor>(operand));
+  if (!operand.is_quantized()) {
+    add_values(group + "/values", operand.plain());
     return;
   }
-  const QuantizedData& data = rowwise ? quantized->rowwise : quantized->columnwise;
-  add(group + "/codes", data.codes, telens::get_name(quantized->format));
-  add(group + "/scale_inv", data.scale_inv, telens::get_name(scheme(quantized->mode).scale_format));
+  const QuantizedCodes data = operand.codes(/*columnwise=*/!rowwise);
+  add(group + "/codes", data.codes, telens::get_name(operand.format()));
+  add(group + "/scale_inv", data.scale_inv, telens::get_name(scheme(operand.mode()).scale_format));
   if (data.tensor_scale.defined()) add(group + "/tensor_scale", data.tensor_scale, "FP32");
 }
 
-void PendingDump::add(const std::string& path, const at::Tensor& tensor, std::string_view format) {
+void PendingDump::add(const std::string& path, const TensorHandle& tensor,
+                      std::string_view format) {
   record::DumpDataset dataset{
       .path = path, .type = get_type(tensor), .shape = {}, .data = {}, .attributes = {}};
   for (const std::int64_t size : tensor.sizes()) {
@@ -119,15 +119,15 @@ void PendingDump::add(const std::string& path, const at::Tensor& tensor, std::st
   }
   dataset.attributes.emplace_back("format", std::string(format));
   dump_.datasets.push_back(std::move(dataset));
-  tensors_.push_back(tensor.detach());
+  tensors_.push_back(tensor_ops::detach(tensor));
 }
 
-std::vector<at::Tensor> PendingDump::take_tensors() {
+std::vector<TensorHandle> PendingDump::take_tensors() {
   values_.clear();
   return std::exchange(tensors_, {});
 }
 
-const record::TensorDump& PendingDump::finished(std::span<const at::Tensor> copies) {
+const record::TensorDump& PendingDump::finished(std::span<const TensorHandle> copies) {
   for (std::size_t i = 0; i < copies.size(); ++i) {
     dump_.datasets[i].data = {static_cast<const std::byte*>(copies[i].const_data_ptr()),
                               copies[i].nbytes()};

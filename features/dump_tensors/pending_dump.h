@@ -1,8 +1,6 @@
 // The contents of a dump's file, while its tensors are being copied to the host.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <span>
 #include <string>
@@ -11,7 +9,7 @@
 #include <vector>
 
 #include "core/base/names.h"
-#include "core/quantization/quantized_tensor.h"
+#include "hooks/observation.h"
 #include "record/tensor_dump.h"
 
 namespace telens::features {
@@ -24,26 +22,26 @@ class PendingDump {
 
   // Adds values only once: another name of the same tensor becomes a link. Throws RecordError for a
   // dtype that a dump cannot hold.
-  void add_values(const std::string& path, const at::Tensor& tensor);
+  void add_values(const std::string& path, const TensorHandle& tensor);
   // Adds a group with the operand of a GEMM, in the orientation that the GEMM reads. `attributes`:
   // the first attributes of the group.
   void add_operand(const std::string& group, std::vector<record::DumpAttribute> attributes,
-                   const Operand& operand, bool rowwise);
+                   const ObservedOperand& operand, bool rowwise);
 
   // Returns the tensors to copy to the host, on any device. Call this once: the tensors are not
   // kept.
-  std::vector<at::Tensor> take_tensors();
+  std::vector<TensorHandle> take_tensors();
 
   // Returns the complete dump. `copies` are contiguous and in the same order; the dump refers to
   // them.
-  const record::TensorDump& finished(std::span<const at::Tensor> copies);
+  const record::TensorDump& finished(std::span<const TensorHandle> copies);
 
  private:
-  void add(const std::string& path, const at::Tensor& tensor, std::string_view format);
+  void add(const std::string& path, const TensorHandle& tensor, std::string_view format);
 
   record::TensorDump dump_;
-  std::vector<std::pair<std::string, at::Tensor>> values_;
-  std::vector<at::Tensor> tensors_;  // one per dataset
+  std::vector<std::pair<std::string, TensorHandle>> values_;
+  std::vector<TensorHandle> tensors_;  // one per dataset
 };
 
 }  // namespace telens::features

@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "features/fake_quant/fake_quant_options.h"
-#include "hooks/feature_registration.h"
 #include "hooks/scheduled_feature.h"
 
 namespace telens::features {
@@ -36,7 +35,5 @@ class FakeQuant final : public ScheduledFeature {
   using OfTensors = std::array<std::optional<FakeQuantOptions>, kAllTensors.size()>;
   std::array<OfTensors, kAllGemms.size()> options_;
 };
-
-FeatureRegistration fake_quant();
 
 }  // namespace telens::features

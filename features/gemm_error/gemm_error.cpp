@@ -1,8 +1,5 @@
 #include "features/gemm_error/gemm_error.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/index_select.h>
-#include <ATen/ops/mm.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,6 +12,7 @@
 
 #include "core/formats/philox.h"
 #include "features/sample_seed.h"
+#include "hooks/tensor_ops.h"
 
 namespace telens::features {
 namespace {
@@ -44,9 +42,9 @@ std::array<Place, 2> get_places(TensorName input) {
 // The sampled rows (or columns) of an output, and the parts of an operand from which they are
 // computed.
 struct Side {
-  at::Tensor indices;
-  at::Tensor values = {};  // [indices, summed over], in high precision; see `source` if undefined
-  std::int64_t size = 0;   // rows (or columns) of the output
+  TensorHandle indices;
+  TensorHandle values = {};  // [indices, summed over], in high precision; see `source` if undefined
+  std::int64_t size = 0;     // rows (or columns) of the output
   // The source of the values if the sum is over rows from all ranks: this rank has only its own
   // rows.
   enum class Source : std::uint8_t { kept, gathered_values, unknown } source = Source::kept;
@@ -71,23 +69,23 @@ std::int64_t root_above(std::int64_t samples) {
 
 // Returns true if the second GEMM reads the tensor itself. The values that ranks gather for it are
 // then in high precision and were not changed by a feature.
-bool is_plain_in_second_gemm(const InspectTensorCall& call) {
-  const auto* plain = std::get_if<at::Tensor>(call.columnwise);
-  return plain != nullptr && call.tensor != nullptr && plain->is_same(*call.tensor);
+bool is_plain_in_second_gemm(const ObservedTensor& call) {
+  return call.columnwise.defined() && !call.columnwise.is_quantized() && call.tensor.defined() &&
+         call.columnwise.plain().is_same(call.tensor);
 }
 
 // Gathers the data that is known about the sampled rows (or columns) before the GEMM runs.
-Side sample_side(const InspectTensorCall& call, const Place& place, const at::Tensor& values,
+Side sample_side(const ObservedTensor& call, const Place& place, const TensorHandle& values,
                  const std::vector<std::int64_t>& sample) {
-  const at::Tensor indices = copy_to_device(sample, values.device());
+  const TensorHandle indices = copy_to_device(sample, values.device());
   Side side{.indices = indices, .size = values.size(place.dimension)};
   if (place.dimension == 0) {
-    side.values = at::index_select(values, 0, indices);
+    side.values = tensor_ops::select(values, 0, indices);
     if (!call.first_row) return side;
-    side.indices = indices + *call.first_row;
-    side.size *= call.tensor_parallel.size;
+    side.indices = tensor_ops::add(indices, *call.first_row);
+    side.size *= call.parallel_size;
   } else if (!call.first_row) {
-    side.values = at::index_select(values, 1, indices).t().contiguous();
+    side.values = tensor_ops::select(values, 1, indices);
   } else {
     side.source =
         is_plain_in_second_gemm(call) ? Side::Source::gathered_values : Side::Source::unknown;
@@ -97,38 +95,36 @@ Side sample_side(const InspectTensorCall& call, const Place& place, const at::Te
 
 // Gathers the data that is known after the GEMM has run. operand: the operand of wgrad, [summed
 // over, rows (or columns)].
-void complete(Side& side, const Operand& operand) {
-  const auto* values = std::get_if<at::Tensor>(&operand);
-  if (side.source != Side::Source::gathered_values || values == nullptr) return;
-  side.values = at::index_select(*values, 1, side.indices).t().contiguous();
+void complete(Side& side, const ObservedOperand& operand) {
+  if (side.source != Side::Source::gathered_values || operand.is_quantized()) return;
+  side.values = tensor_ops::select(operand.plain(), 1, side.indices);
 }
 
 // Returns the number of elements that the GEMM has added up for each output element.
-std::int64_t summed_over(const InspectGemmCall& call) {
-  const auto* codes = std::get_if<QuantizedTensor>(&call.a);
-  const at::IntArrayRef sizes =
-      codes != nullptr ? at::IntArrayRef(codes->sizes) : std::get<at::Tensor>(call.a).sizes();
+std::int64_t summed_over(const ObservedGemm& call) {
+  const TensorHandle plain = call.a.is_quantized() ? TensorHandle() : call.a.plain();
+  const std::span<const std::int64_t> sizes =
+      call.a.is_quantized() ? call.a.sizes() : plain.sizes();
   return call.gemm == Gemm::wgrad ? sizes[0] : sizes.back();
 }
 
 // Returns why the output is not computed from the two sides; "" if it is.
-std::string_view reason_against(const InspectGemmCall& call, const Side& rows,
-                                const Side& columns) {
+std::string_view reason_against(const ObservedGemm& call, const Side& rows, const Side& columns) {
   if (!rows.values.defined() || !columns.values.defined()) {
     return "it adds up rows of all ranks, of which this one has those of the others only as they "
            "were cast";
   }
-  const bool is_whole = call.output.sizes() == at::IntArrayRef({rows.size, columns.size}) &&
+  const bool is_whole = call.output.dim() == 2 && call.output.size(0) == rows.size &&
+                        call.output.size(1) == columns.size &&
                         rows.values.size(1) == summed_over(call) &&
                         columns.values.size(1) == summed_over(call);
   return is_whole ? "" : "it takes a part of an operand";
 }
 
 // Returns a matrix. For a weight that is stored in low precision, returns the stored values.
-at::Tensor get_values(const InspectTensorCall& call) {
-  if (call.tensor != nullptr) return *call.tensor;
-  const auto* stored = std::get_if<QuantizedTensor>(call.rowwise);
-  return stored != nullptr ? stored->dequantize() : std::get<at::Tensor>(*call.rowwise);
+TensorHandle get_values(const ObservedTensor& call) {
+  if (call.tensor.defined()) return call.tensor;
+  return call.rowwise.is_quantized() ? call.rowwise.dequantize() : call.rowwise.plain();
 }
 
 std::string_view output_name(Gemm gemm) {
@@ -150,10 +146,11 @@ double ratio(double numerator, double denominator) {
 
 }  // namespace
 
-void GemmErrorSums::add(const at::Tensor& output, const at::Tensor& exact_output) {
-  const std::span<const double> out(output.const_data_ptr<double>(), output.numel());
+void GemmErrorSums::add(const TensorHandle& output, const TensorHandle& exact_output) {
+  const std::span<const double> out(output.const_data_ptr<double>(),
+                                    static_cast<std::size_t>(output.numel()));
   const std::span<const double> reference(exact_output.const_data_ptr<double>(),
-                                          exact_output.numel());
+                                          static_cast<std::size_t>(exact_output.numel()));
   for (std::size_t i = 0; i < out.size(); ++i) {
     const double difference = out[i] - reference[i];
     error += difference;
@@ -195,7 +192,7 @@ std::vector<std::int64_t> sampled_indices(std::uint64_t seed, std::int64_t size,
 }
 
 GemmError::GemmError(const config::FeatureEntry& entry, FeatureServices& services)
-    : ScheduledFeature(entry, {.inspect = true, .read_statistics = false, .inspect_gemm = true}),
+    : ScheduledObserver(entry, {.inspect = true, .read_statistics = false, .inspect_gemm = true}),
       services_(services) {
   for (const Gemm gemm : kAllGemms) {
     if (const config::Selection* chosen = selection(gemm, std::nullopt)) {
@@ -204,12 +201,11 @@ GemmError::GemmError(const config::FeatureEntry& entry, FeatureServices& service
   }
 }
 
-void GemmError::inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
-                               TensorReading&) {
+void GemmError::observe_tensor(const FeatureCall& at, const ObservedTensor& call, TensorReading&) {
   if (!is_gemm_input(call.tensor_name)) return;
   if (!*at.kept) *at.kept = std::make_shared<Kept>();
   auto& kept = *static_cast<Kept*>(at.kept->get());
-  at::Tensor values;
+  TensorHandle values;
   for (const Place& place : get_places(call.tensor_name)) {
     const auto samples = samples_[static_cast<std::size_t>(place.gemm)];
     const config::Selection* chosen = selection(place.gemm, std::nullopt);
@@ -224,7 +220,7 @@ void GemmError::inspect_tensor(const FeatureCall& at, const InspectTensorCall& c
   }
 }
 
-void GemmError::inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
+void GemmError::observe_gemm(const FeatureCall& at, const ObservedGemm& call,
                              std::span<const Alteration>) {
   if (!*at.kept) return;
   auto& kept = *static_cast<Kept*>(at.kept->get());
@@ -237,16 +233,13 @@ void GemmError::inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
   if (const auto reason = reason_against(call, rows, columns); !reason.empty()) {
     return say_left_out(at, call.gemm, reason);
   }
-  at::Tensor exact = at::mm(rows.values.to(at::kDouble), columns.values.to(at::kDouble).t());
-  if (call.bias.defined()) {
-    exact.add_(at::index_select(call.bias, 0, columns.indices).to(at::kDouble));
-  }
-  const at::Tensor output =
-      at::index_select(at::index_select(call.output, 0, rows.indices), 1, columns.indices);
+  const TensorHandle exact =
+      tensor_ops::exact_product(rows.values, columns.values, call.bias, columns.indices);
+  const TensorHandle output = tensor_ops::crossings(call.output, rows.indices, columns.indices);
   const std::lock_guard lock(mutex_);
   measured_.push_back({at.iteration, std::string(at.layer_name), call.gemm});
-  outputs_.push_back(output.to(at::kDouble).contiguous());
-  outputs_.push_back(exact.contiguous());
+  outputs_.push_back(output);
+  outputs_.push_back(exact);
   streams_.add(exact.device());
 }
 

@@ -1,8 +1,6 @@
 // GemmError: compares a sample of each GEMM's outputs with FP64.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <array>
 #include <cstdint>
 #include <mutex>
@@ -16,7 +14,7 @@
 #include "features/gemm_error/gemm_error_options.h"
 #include "hooks/feature_registration.h"
 #include "hooks/host_copy.h"
-#include "hooks/scheduled_feature.h"
+#include "hooks/scheduled_observer.h"
 #include "hooks/stream_order.h"
 
 namespace telens::features {
@@ -31,7 +29,7 @@ struct GemmErrorSums {
   double product = 0;         // sum of out * exact
 
   // Both are FP64, contiguous and on the host, and have the same shape.
-  void add(const at::Tensor& output, const at::Tensor& exact_output);
+  void add(const TensorHandle& output, const TensorHandle& exact_output);
 
   // If the exact values are all zero, a nonzero error is infinite, and a zero error is 0. The
   // cosine of two zeros is 1. A NaN anywhere makes all three NaN.
@@ -45,15 +43,15 @@ struct GemmErrorSums {
 std::vector<std::int64_t> sampled_indices(std::uint64_t seed, std::int64_t size,
                                           std::int64_t count);
 
-class GemmError final : public ScheduledFeature {
+class GemmError final : public ScheduledObserver {
  public:
   GemmError(const config::FeatureEntry& entry, FeatureServices& services);
 
   // Gathers the data that the selected GEMMs will need from an operand.
-  void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+  void observe_tensor(const FeatureCall& at, const ObservedTensor& call,
                       TensorReading& reading) override;
   // Compares the sampled outputs with FP64.
-  void inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
+  void observe_gemm(const FeatureCall& at, const ObservedGemm& call,
                     std::span<const Alteration> alterations) override;
   void step(std::int64_t iteration) override { record_arrived(Waiting::no); }
   void end() override { record_arrived(Waiting::yes); }
@@ -79,9 +77,9 @@ class GemmError final : public ScheduledFeature {
   std::mutex mutex_;  // guards the members below
   std::set<std::pair<std::string, Gemm>> left_out_;
   // The samples of this iteration.
-  std::vector<Measured> measured_;   // one for each pair of outputs
-  std::vector<at::Tensor> outputs_;  // FP64, on their device: an output, then its expected value
-  StreamSet streams_;                // the streams that computed them
+  std::vector<Measured> measured_;     // one for each pair of outputs
+  std::vector<TensorHandle> outputs_;  // FP64, on their device: an output, then its expected value
+  StreamSet streams_;                  // the streams that computed them
 };
 
 FeatureRegistration gemm_error();

@@ -21,8 +21,8 @@ class BaseLogTensorStats final : public ScriptDrivenFeature {
   }
 
   std::vector<NamedValue> log_tensor(const FeatureCall& at, std::string_view tensor_name,
-                                     const at::Tensor& tensor,
-                                     const debug::ReductionGroup& group) override {
+                                     const TensorHandle& tensor,
+                                     const RankGroupPtr& group) override {
     const config::Selection* selection = entry_.find(std::nullopt, tensor_name);
     if (selection == nullptr || !selection->schedule.due(at.iteration, thinning_factor()))
       return {};

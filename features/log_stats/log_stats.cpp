@@ -17,7 +17,7 @@ FeatureRegistration registration(config::FeatureDescription description) {
 }  // namespace
 
 LogStatistics::LogStatistics(const config::FeatureEntry& entry, FeatureServices& services)
-    : ScheduledFeature(entry, {.inspect = true}), services_(services) {
+    : ScheduledObserver(entry, {.inspect = true}), services_(services) {
   for (const TensorName tensor : kAllTensors) {
     const config::Selection* chosen = selection(std::nullopt, tensor);
     if (chosen == nullptr) continue;
@@ -26,7 +26,7 @@ LogStatistics::LogStatistics(const config::FeatureEntry& entry, FeatureServices&
   }
 }
 
-void LogStatistics::inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+void LogStatistics::observe_tensor(const FeatureCall& at, const ObservedTensor& call,
                                    TensorReading& reading) {
   const auto left_out = reading.want(*requests_[static_cast<std::size_t>(call.tensor_name)]);
   if (!left_out) return;

@@ -9,20 +9,20 @@
 
 #include "hooks/engine/statistics_list.h"
 #include "hooks/feature_registration.h"
-#include "hooks/scheduled_feature.h"
+#include "hooks/scheduled_observer.h"
 
 namespace telens::features {
 
 // Statistics of selected tensors, according to their StatisticsOptions. A statistic that does not
 // apply to a tensor (for example of the running recipe, if the layer runs unquantized) is skipped
 // with one warning.
-class LogStatistics final : public ScheduledFeature {
+class LogStatistics final : public ScheduledObserver {
  public:
   LogStatistics(const config::FeatureEntry& entry, FeatureServices& services);
 
   bool can_be_captured() const override { return true; }
 
-  void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+  void observe_tensor(const FeatureCall& at, const ObservedTensor& call,
                       TensorReading& reading) override;
 
  private:

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "hooks/config/config.h"
-#include "hooks/reductions.h"
+#include "hooks/rank_group.h"
 
 namespace telens::features {
 namespace {

@@ -20,7 +20,7 @@
 
 namespace telens::features {
 
-class OnlineDiagnosis final : public Feature, public FindingSource, private Decider {
+class OnlineDiagnosis final : public Observer, public FindingSource, private Decider {
  public:
   OnlineDiagnosis(const config::FeatureEntry& entry, FeatureServices& services);
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/quantization/current_scaling.h"
+#include "features/altering_features.h"
 
 namespace telens::features {
 namespace {

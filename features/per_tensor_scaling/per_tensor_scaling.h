@@ -2,7 +2,6 @@
 #pragma once
 
 #include "features/per_tensor_scaling/per_tensor_scaling_options.h"
-#include "hooks/feature_registration.h"
 #include "hooks/scheduled_feature.h"
 
 namespace telens::features {
@@ -19,7 +18,5 @@ class PerTensorScaling final : public ScheduledFeature {
   // does not scale by a history.
   Operand modify_tensor(const FeatureCall& at, const ModifyTensorCall& call) override;
 };
-
-FeatureRegistration per_tensor_scaling();
 
 }  // namespace telens::features

@@ -2,25 +2,18 @@
 
 #include <fmt/format.h>
 
-#include "core/quantization/recipe.h"
-
 namespace telens::features {
 namespace {
 
-Precision get_precision(const Operand& operand, at::ScalarType computed_in) {
-  const auto* quantized = std::get_if<QuantizedTensor>(&operand);
-  if (quantized == nullptr) return {get_element(computed_in), std::nullopt};
-  return {telens::get_name(quantized->format), quantized->mode};
+Precision get_precision(const ObservedOperand& operand, DType computed_in) {
+  if (!operand.is_quantized()) return {get_element(computed_in), std::nullopt};
+  return {telens::get_name(operand.format()), operand.mode()};
 }
 
-Precision get_requested_precision(const Quantizer* quantizer, at::ScalarType computed_in) {
-  if (quantizer == nullptr) return {get_element(computed_in), std::nullopt};
-  return {telens::get_name(quantizer->format()), quantizer->mode()};
-}
-
-TokenPadding get_padding(const InspectGemmCall& call) {
-  const auto* a = std::get_if<QuantizedTensor>(&call.a);
-  return a != nullptr ? token_padding(call.gemm, *a) : TokenPadding();
+Precision get_requested_precision(const std::optional<ObservedQuantizer>& quantizer,
+                                  DType computed_in) {
+  if (!quantizer) return {get_element(computed_in), std::nullopt};
+  return {telens::get_name(quantizer->format), quantizer->mode};
 }
 
 std::string get_words(const GemmOverlapNote& note) {
@@ -30,15 +23,16 @@ std::string get_words(const GemmOverlapNote& note) {
   return words;
 }
 
-Cause cause_in_recipe(const Recipe& recipe, Gemm gemm) {
-  if (!recipe.override_linear_precision.of(gemm)) return Cause::not_in_recipe;
+Cause cause_in_recipe(const ObservedRecipe& recipe, Gemm gemm) {
+  if (!recipe.overridden[static_cast<std::size_t>(gemm)]) return Cause::not_in_recipe;
   return gemm != Gemm::fprop && recipe.dequantized_backward ? Cause::dequantized
                                                             : Cause::overridden;
 }
 
-OperandState operand_state(const InspectGemmCall& call, std::span<const Alteration> alterations,
-                           TensorName tensor, const Operand& operand, const Quantizer* quantizer) {
-  const at::ScalarType computed_in = call.output.scalar_type();
+OperandState operand_state(const ObservedGemm& call, std::span<const Alteration> alterations,
+                           TensorName tensor, const ObservedOperand& operand,
+                           const std::optional<ObservedQuantizer>& quantizer) {
+  const DType computed_in = call.output.dtype();
   OperandState state{.tensor = tensor,
                      .wished = get_requested_precision(quantizer, computed_in),
                      .ran = get_precision(operand, computed_in)};
@@ -55,9 +49,9 @@ OperandState operand_state(const InspectGemmCall& call, std::span<const Alterati
     }
   }
   if (state.by != nullptr) return state;
-  if (is_quantized(operand)) {
+  if (operand.is_quantized()) {
     state.cause = state.is_fallback() ? Cause::stored : Cause::recipe;
-  } else if (call.recipe == nullptr) {
+  } else if (!call.recipe) {
     state.cause = Cause::no_recipe;
   } else {
     state.cause = cause_in_recipe(*call.recipe, call.gemm);
@@ -67,26 +61,27 @@ OperandState operand_state(const InspectGemmCall& call, std::span<const Alterati
 
 }  // namespace
 
-std::string_view get_element(at::ScalarType dtype) {
+std::string_view get_element(DType dtype) {
   switch (dtype) {
-    case at::kBFloat16:
+    case DType::bfloat16:
       return "BF16";
-    case at::kHalf:
+    case DType::float16:
       return "FP16";
-    case at::kFloat:
+    case DType::float32:
       return "FP32";
     default:
       return "FP64";
   }
 }
 
-GemmState get_state(const InspectGemmCall& call, std::span<const Alteration> alterations) {
+GemmState get_state(const ObservedGemm& call, std::span<const Alteration> alterations) {
   return {.a = operand_state(call, alterations, call.a_name, call.a, call.a_quantizer),
           .b = operand_state(call, alterations, call.b_name, call.b, call.b_quantizer),
-          .recipe = call.recipe == nullptr ? "none" : call.recipe->name(),
-          .choice = call.choice,
-          .output = call.output.scalar_type(),
-          .padding = get_padding(call),
+          .recipe = call.recipe ? call.recipe->name : "none",
+          .kernel = call.kernel,
+          .kernel_reason = call.kernel_reason,
+          .output = call.output.dtype(),
+          .padding = call.padding(),
           .overlap = call.overlap == nullptr ? std::string() : get_words(*call.overlap),
           .overlapped_bytes = call.overlap == nullptr ? 0 : call.overlap->bytes};
 }

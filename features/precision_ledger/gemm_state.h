@@ -6,15 +6,13 @@
 #include <string>
 #include <string_view>
 
-#include "core/ops/gemm_choice.h"
-#include "core/quantization/token_padding.h"
 #include "features/precision_ledger/precision_ledger_options.h"
-#include "hooks/feature.h"
+#include "hooks/observer.h"
 
 namespace telens::features {
 
 // "BF16"
-std::string_view get_element(at::ScalarType dtype);
+std::string_view get_element(DType dtype);
 
 // The reason for an operand's precision.
 enum class Cause : std::uint8_t {
@@ -44,9 +42,11 @@ struct OperandState {
 struct GemmState {
   OperandState a, b;
   std::string_view recipe;  // Recipe::name(), a literal; "none" outside of fp8_autocast
-  ops::GemmChoice choice;
-  at::ScalarType output = at::kBFloat16;
-  TokenPadding padding;
+  // Literals (ObservedGemm).
+  std::string_view kernel = {};
+  std::string_view kernel_reason = {};
+  DType output = DType::bfloat16;
+  ObservedPadding padding = {};
   // The partner and the method of the overlap; "" if the layer requests none.
   std::string overlap = {};
   std::int64_t overlapped_bytes = 0;  // sent by this rank; depends on the length of the batch
@@ -56,14 +56,13 @@ struct GemmState {
   std::int64_t padding_multiple() const { return padding.needed() ? padding.multiple : 1; }
 
   bool operator==(const GemmState& other) const {
-    return a == other.a && b == other.b && recipe == other.recipe &&
-           choice.kernel == other.choice.kernel && choice.reason == other.choice.reason &&
-           output == other.output && padding_multiple() == other.padding_multiple() &&
-           overlap == other.overlap;
+    return a == other.a && b == other.b && recipe == other.recipe && kernel == other.kernel &&
+           kernel_reason == other.kernel_reason && output == other.output &&
+           padding_multiple() == other.padding_multiple() && overlap == other.overlap;
   }
 };
 
-GemmState get_state(const InspectGemmCall& call, std::span<const Alteration> alterations);
+GemmState get_state(const ObservedGemm& call, std::span<const Alteration> alterations);
 
 std::string get_reason(const OperandState& state);
 

@@ -7,9 +7,8 @@
 #include <tuple>
 #include <utility>
 
-#include "core/ops/attention_choice.h"
 #include "features/precision_ledger/gemm_state.h"
-#include "hooks/scheduled_feature.h"
+#include "hooks/scheduled_observer.h"
 
 namespace telens::features {
 namespace {
@@ -22,18 +21,18 @@ std::string_view advice_for(std::string_view kind) {
              : "telens.pytorch.convert replaces it, and its report says what it leaves and why";
 }
 
-class PrecisionLedger final : public ScheduledFeature {
+class PrecisionLedger final : public ScheduledObserver {
  public:
   PrecisionLedger(const config::FeatureEntry& entry, FeatureServices& services)
-      : ScheduledFeature(
+      : ScheduledObserver(
             entry, {.inspect_gemm = true, .look_at_products = false, .inspect_attention = true}),
         services_(services),
         options_(entry.selections.front().options_as<PrecisionLedgerOptions>()),
         met_(options_.expect.size()) {}
 
-  void inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
+  void observe_gemm(const FeatureCall& at, const ObservedGemm& call,
                     std::span<const Alteration> alterations) override;
-  void inspect_attention(const FeatureCall& at, const InspectAttentionCall& call) override;
+  void observe_attention(const FeatureCall& at, const ObservedAttention& call) override;
   bool looks_at_attention() const override { return true; }
   // The capture decides which precision a GEMM runs in.
   bool can_be_captured() const override { return true; }
@@ -50,14 +49,29 @@ class PrecisionLedger final : public ScheduledFeature {
 
   // A state of an attention.
   struct AttentionEntry {
-    ops::AttentionChoice choice;
-    at::ScalarType given = at::kFloat;  // the dtype of the given queries, keys and values
-    std::int64_t number = 0;
+    AttentionEntry(const ObservedAttention& call, std::int64_t entry_number)
+        : kernel(call.kernel),
+          reason(call.reason),
+          computed_in(call.computed_in),
+          widened_by(call.widened_by),
+          cast_to(call.cast_to),
+          cast_in(call.cast_in),
+          given(call.query.dtype()),
+          number(entry_number) {}
 
-    bool is(const InspectAttentionCall& call) const {
-      return given == call.query.scalar_type() && choice.kernel == call.choice.kernel &&
-             choice.reason == call.choice.reason && choice.computed_in == call.choice.computed_in &&
-             choice.cast_to == call.choice.cast_to;
+    // As in ObservedAttention, whose `reason` lives only during the call.
+    std::string_view kernel;
+    std::string reason;
+    DType computed_in;
+    std::string_view widened_by;
+    std::string_view cast_to;
+    ScalingMode cast_in;
+    DType given;  // the dtype of the given queries, keys and values
+    std::int64_t number;
+
+    bool is(const ObservedAttention& call) const {
+      return given == call.query.dtype() && kernel == call.kernel && reason == call.reason &&
+             computed_in == call.computed_in && cast_to == call.cast_to;
     }
   };
   // The states of a layer in an iteration. Micro-batches with and without padding may alternate
@@ -95,7 +109,7 @@ class PrecisionLedger final : public ScheduledFeature {
   std::map<std::string, ForeignLayer, std::less<>> foreign_;
 };
 
-void PrecisionLedger::inspect_gemm(const FeatureCall& at, const InspectGemmCall& call,
+void PrecisionLedger::observe_gemm(const FeatureCall& at, const ObservedGemm& call,
                                    std::span<const Alteration> alterations) {
   const GemmState state = get_state(call, alterations);
   const std::lock_guard lock(mutex_);
@@ -135,9 +149,9 @@ void PrecisionLedger::write(const FeatureCall& at, Gemm gemm, const Entry& entry
         get_reason(operand));
   }
   add("recipe", state.recipe);
-  add("kernel", state.choice.kernel);
-  if (!state.choice.reason.empty()) add("kernel cause", state.choice.reason);
-  if (const TokenPadding& padding = state.padding; padding.needed()) {
+  add("kernel", state.kernel);
+  if (!state.kernel_reason.empty()) add("kernel cause", state.kernel_reason);
+  if (const ObservedPadding& padding = state.padding; padding.needed()) {
     add("padding", fmt::format("tokens to a multiple of {}, at first {} to {}", padding.multiple,
                                padding.tokens, padding.padded));
   }
@@ -148,7 +162,7 @@ void PrecisionLedger::write(const FeatureCall& at, Gemm gemm, const Entry& entry
   add("output ran", get_element(state.output));
 }
 
-void PrecisionLedger::inspect_attention(const FeatureCall& at, const InspectAttentionCall& call) {
+void PrecisionLedger::observe_attention(const FeatureCall& at, const ObservedAttention& call) {
   const std::lock_guard lock(mutex_);
   Attention& attention = attentions_[std::string(at.layer_name)];
   const auto find = [&](std::vector<AttentionEntry>& entries) {
@@ -160,7 +174,7 @@ void PrecisionLedger::inspect_attention(const FeatureCall& at, const InspectAtte
     attention.now.push_back(*known);
     return;
   }
-  attention.now.push_back({call.choice, call.query.scalar_type(), attention.written++});
+  attention.now.emplace_back(call, attention.written++);
   write(at, attention.now.back());
 }
 
@@ -169,20 +183,20 @@ void PrecisionLedger::write(const FeatureCall& at, const AttentionEntry& entry) 
   const auto add = [&](std::string_view name, std::string_view detail) {
     add_row(at.iteration, at.layer_name, "attention", name, detail, entry.number);
   };
-  const bool cast = !entry.choice.cast_to.empty();
-  const bool widened = !cast && entry.given != entry.choice.computed_in;
-  const std::string codes = cast ? describe({entry.choice.cast_to, entry.choice.cast_in}) : "";
+  const bool cast = !entry.cast_to.empty();
+  const bool widened = !cast && entry.given != entry.computed_in;
+  const std::string codes = cast ? describe({entry.cast_to, entry.cast_in}) : "";
   for (const TensorName tensor : {TensorName::query, TensorName::key, TensorName::value}) {
     const std::string_view name = telens::get_name(tensor);
     add(fmt::format("{} requested", name), cast ? codes : get_element(entry.given));
-    add(fmt::format("{} ran", name), cast ? codes : get_element(entry.choice.computed_in));
+    add(fmt::format("{} ran", name), cast ? codes : get_element(entry.computed_in));
     add(fmt::format("{} {}", name, widened ? "fallback" : "cause"),
-        widened ? entry.choice.widened_by
+        widened ? entry.widened_by
         : cast  ? std::string_view("the recipe's fp8_dpa")
                 : std::string_view("as it came"));
   }
-  add("kernel", entry.choice.kernel);
-  if (!entry.choice.reason.empty()) add("kernel cause", entry.choice.reason);
+  add("kernel", entry.kernel);
+  if (!entry.reason.empty()) add("kernel cause", entry.reason);
   add("output ran", get_element(entry.given));
 }
 

@@ -12,15 +12,15 @@
 #include "hooks/engine/compared_items.h"
 #include "hooks/feature_registration.h"
 #include "hooks/rank_checker.h"
-#include "hooks/scheduled_feature.h"
+#include "hooks/scheduled_observer.h"
 
 namespace telens::features {
 
-class RankAgreement final : public ScheduledFeature, public RankChecker {
+class RankAgreement final : public ScheduledObserver, public RankChecker {
  public:
   RankAgreement(const config::FeatureEntry& entry, FeatureServices& services);
 
-  void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+  void observe_tensor(const FeatureCall& at, const ObservedTensor& call,
                       TensorReading& reading) override;
 
   bool wants_model() const override { return true; }
@@ -32,7 +32,7 @@ class RankAgreement final : public ScheduledFeature, public RankChecker {
 
  private:
   void begin_iteration(std::int64_t iteration);  // requires the lock
-  std::optional<std::uint64_t> part_of_scale(const FeatureCall& at, const InspectTensorCall& call);
+  std::optional<std::uint64_t> part_of_scale(const FeatureCall& at, const ObservedTensor& call);
 
   FeatureServices& services_;
   const RankAgreementOptions& options_;

@@ -1,7 +1,5 @@
 #include "features/trigger/operand_samples.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +8,7 @@
 #include "core/base/version.h"
 #include "core/formats/philox.h"
 #include "features/sample_seed.h"
-#include "hooks/host_copy.h"
+#include "hooks/tensor_ops.h"
 #include "record/tensor_dump.h"
 
 namespace telens::features {
@@ -54,7 +52,7 @@ std::span<const std::byte> get_bytes(std::span<const std::int64_t> numbers) {
 // One operand over the iterations, column by column.
 struct Columns {
   std::vector<std::int64_t> iteration, row, column;
-  std::vector<at::Tensor> values;
+  std::vector<TensorHandle> values;
 
   void add(std::int64_t of_iteration, const OperandSample& sample) {
     for (const std::int64_t position : sample.positions) {
@@ -62,7 +60,7 @@ struct Columns {
       row.push_back(position / sample.columns);
       column.push_back(position % sample.columns);
     }
-    values.push_back(sample.values.to(at::kCPU, at::kDouble));
+    values.push_back(sample.values);
   }
 };
 
@@ -87,15 +85,16 @@ bool OperandSamples::make_room(std::size_t bytes) {
 }
 
 void OperandSamples::add(std::string_view layer, TensorName tensor, std::int64_t iteration,
-                         const at::Tensor& operand) {
+                         const TensorHandle& operand) {
   if (operand.numel() == 0) return;
-  const at::NoGradGuard no_grad;
+  const NoGradScope no_grad;
   const std::lock_guard lock(mutex_);
   get_kept(iteration);
   const Key key{std::string(layer), tensor};
   const bool is_known = kept_.back().samples.contains(key);
   const auto elements = static_cast<std::size_t>(std::min(elements_, operand.numel()));
-  const std::size_t bytes = elements * (sizeof(std::int64_t) + operand.element_size());
+  const std::size_t bytes =
+      elements * (sizeof(std::int64_t) + static_cast<std::size_t>(operand.element_size()));
   if (!is_known && !make_room(bytes)) {
     ++left_out_;
     return;
@@ -121,12 +120,12 @@ void OperandSamples::add(std::string_view layer, TensorName tensor, std::int64_t
     positions.push_back(sample.positions[slot]);
   }
   if (slots.empty()) return;
-  const at::Tensor values = operand.detach().take(copy_to_device(positions, operand.device()));
+  const TensorHandle values = tensor_ops::take(operand, positions);
   if (first) {
     sample.values = values;
   } else {
     wait_for(*sample.stream);
-    sample.values.index_copy_(0, copy_to_device(slots, operand.device()), values);
+    tensor_ops::put(sample.values, slots, values);
   }
   sample.stream = current_stream(operand.device());
 }
@@ -150,13 +149,12 @@ OperandSamples::Kept OperandSamples::take() {
   }
   std::erase_if(kept.iterations, [](const Iteration& each) { return each.samples.empty(); });
   if (kept.iterations.empty()) return kept;
-  const at::Device device = kept.iterations.back().samples.begin()->second.values.device();
+  const DeviceId device = kept.iterations.back().samples.begin()->second.values.device();
   if (device.is_cpu()) return kept;
   for (const Iteration& each : kept.iterations) {
     for (const auto& [key, sample] : each.samples) wait_for(*sample.stream);
   }
-  kept.written = std::make_shared<c10::Event>(device.type());
-  kept.written->record(current_stream(device));
+  kept.written = std::make_shared<const StreamEvent>(device);
   return kept;
 }
 
@@ -172,7 +170,7 @@ void write_operand_samples(const OperandSamples::Kept& kept, const std::string& 
                      {"schema_version", kSchemaVersion},
                      {"telens_version", std::string(kVersion)},
                      {"rank", std::int64_t{rank}}};
-  std::deque<at::Tensor> values;  // the tensors to which the dump refers
+  std::deque<TensorHandle> values;  // the tensors to which the dump refers
   std::size_t number = 0;
   for (const auto& [key, columns] : operands) {
     const std::string group = fmt::format("{:06d}", number++);
@@ -186,7 +184,7 @@ void write_operand_samples(const OperandSamples::Kept& kept, const std::string& 
                                .data = data,
                                .attributes = {}});
     };
-    const at::Tensor& all = values.emplace_back(at::cat(columns.values));
+    const TensorHandle& all = values.emplace_back(tensor_ops::join_as_doubles(columns.values));
     add("iteration", record::DumpType::int64, get_bytes(columns.iteration));
     add("row", record::DumpType::int64, get_bytes(columns.row));
     add("column", record::DumpType::int64, get_bytes(columns.column));

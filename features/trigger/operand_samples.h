@@ -2,9 +2,6 @@
 // explain. The total size is bounded, however large the model is.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <c10/core/Event.h>
-
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -25,8 +22,8 @@ namespace telens::features {
 struct OperandSample {
   std::int64_t columns = 0;             // columns of the operand as a matrix
   std::vector<std::int64_t> positions;  // row by row; no duplicates
-  at::Tensor values;                    // at the positions, in the operand's dtype, on its device
-  std::optional<c10::Stream> stream;    // the stream that wrote them last
+  TensorHandle values;                  // at the positions, in the operand's dtype, on its device
+  std::optional<StreamHandle> stream;   // the stream that wrote them last
   std::int64_t micro_batches = 0;
 };
 
@@ -54,7 +51,7 @@ class OperandSamples {
   // choice of elements depends only on layer, tensor, iteration and micro-batch. Thread-safe; the
   // host does not wait for a GPU.
   void add(std::string_view layer, TensorName tensor, std::int64_t iteration,
-           const at::Tensor& operand);
+           const TensorHandle& operand);
 
   // Ends an iteration: drops data from before the last iterations.
   void end_iteration(std::int64_t iteration);
@@ -62,7 +59,7 @@ class OperandSamples {
   struct Kept {
     std::deque<Iteration> iterations;  // the oldest first
     // The values are ready after this event; nullptr if they are ready already.
-    std::shared_ptr<c10::Event> written;
+    std::shared_ptr<const StreamEvent> written;
     std::int64_t left_out = 0;  // samples that did not fit
   };
   // Returns everything that is kept, and leaves nothing.

@@ -69,11 +69,11 @@ RoutingAnswer Trigger::inspect_tensor_enabled(const FeatureCall& at, TensorName 
   return {schedule_.due(at.iteration), schedule_.next_due_after(at.iteration)};
 }
 
-void Trigger::inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+void Trigger::observe_tensor(const FeatureCall& at, const ObservedTensor& call,
                              TensorReading& reading) {
   // A weight that is stored in low precision does not have high-precision values.
-  if (samples(call.tensor_name) && call.tensor != nullptr && !exhausted()) {
-    operands_->add(at.layer_name, call.tensor_name, at.iteration, *call.tensor);
+  if (samples(call.tensor_name) && call.tensor.defined() && !exhausted()) {
+    operands_->add(at.layer_name, call.tensor_name, at.iteration, call.tensor);
   }
   const auto& request = requests_[static_cast<std::size_t>(call.tensor_name)];
   if (!request) return;

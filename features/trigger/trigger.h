@@ -21,7 +21,7 @@
 
 namespace telens::features {
 
-class Trigger final : public Feature, private Decider {
+class Trigger final : public Observer, private Decider {
  public:
   Trigger(const config::FeatureEntry& entry, FeatureServices& services);
 
@@ -29,7 +29,7 @@ class Trigger final : public Feature, private Decider {
   bool reads_statistics(TensorName tensor, std::int64_t iteration) const override;
   bool may_watch_wgrad() const override { return looks_at(TensorName::wgrad); }
   RoutingAnswer inspect_tensor_enabled(const FeatureCall& at, TensorName tensor) override;
-  void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+  void observe_tensor(const FeatureCall& at, const ObservedTensor& call,
                       TensorReading& reading) override;
   Decider* decider() override { return this; }
   bool follows_schedules() const override { return true; }

@@ -3,32 +3,23 @@
 #include <memory>
 #include <utility>
 
-#include "core/ops/histogram.h"
 #include "features/value_histogram/value_histogram_options.h"
+#include "hooks/tensor_ops.h"
 
 namespace telens::features {
 namespace {
 
-FormatId get_format(at::ScalarType dtype) {
-  if (dtype == at::kBFloat16) return FormatId::bf16;
-  return dtype == at::kHalf ? FormatId::fp16 : FormatId::fp32;
+FormatId get_format(DType dtype) {
+  if (dtype == DType::bfloat16) return FormatId::bf16;
+  return dtype == DType::float16 ? FormatId::fp16 : FormatId::fp32;
 }
 
-at::Tensor empty_counts(HistogramBins bins, const at::Device& device) {
-  return bins == HistogramBins::codes ? ops::empty_code_histogram(device)
-                                      : ops::empty_exponent_histogram(device);
-}
-
-void count(HistogramBins bins, const at::Tensor& x, at::Tensor& counts) {
-  if (bins == HistogramBins::codes) {
-    ops::code_histogram(x, counts);
-  } else {
-    ops::exponent_histogram(x, counts);
-  }
+tensor_ops::Bins to_bins(HistogramBins bins) {
+  return bins == HistogramBins::codes ? tensor_ops::Bins::codes : tensor_ops::Bins::exponents;
 }
 
 // Returns the bins that have elements.
-HistogramRow get_row(std::int64_t iteration, const Series& series, const at::Tensor& counts) {
+HistogramRow get_row(std::int64_t iteration, const Series& series, const TensorHandle& counts) {
   const auto* data = counts.const_data_ptr<std::int64_t>();
   HistogramRow row;
   row.iteration = iteration;
@@ -44,7 +35,7 @@ HistogramRow get_row(std::int64_t iteration, const Series& series, const at::Ten
 }  // namespace
 
 ValueHistogram::ValueHistogram(const config::FeatureEntry& entry, FeatureServices& services)
-    : ScheduledFeature(entry, {.inspect = true, .read_statistics = false}), services_(services) {
+    : ScheduledObserver(entry, {.inspect = true, .read_statistics = false}), services_(services) {
   for (const TensorName tensor : kAllTensors) {
     const config::Selection* chosen = selection(std::nullopt, tensor);
     if (chosen == nullptr) continue;
@@ -60,8 +51,7 @@ void ValueHistogram::log_left_out(const FeatureCall& at, std::string_view text) 
       at.layer_name, first ? debug::LogLevel::warning : debug::LogLevel::info);
 }
 
-HistogramName ValueHistogram::name_for(const FeatureCall& at, TensorName tensor,
-                                       at::ScalarType dtype) {
+HistogramName ValueHistogram::name_for(const FeatureCall& at, TensorName tensor, DType dtype) {
   HistogramName name{bins_[static_cast<std::size_t>(tensor)], get_format(dtype)};
   if (name.bins == HistogramBins::codes && name.format == FormatId::fp32) {
     log_left_out(at, fmt::format("{} is FP32, which has too many codes to count: its exponents "
@@ -72,30 +62,31 @@ HistogramName ValueHistogram::name_for(const FeatureCall& at, TensorName tensor,
   return name;
 }
 
-void ValueHistogram::inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+void ValueHistogram::observe_tensor(const FeatureCall& at, const ObservedTensor& call,
                                     TensorReading& reading) {
   const bool counted = call.tensor_name == TensorName::weight && !call.first_microbatch;
   if (counted) return;
-  if (call.tensor == nullptr) {
+  if (!call.tensor.defined()) {
     log_left_out(at, fmt::format("{} is not counted: it is stored in low precision, the "
                                  "high-precision tensor does not exist",
                                  telens::get_name(call.tensor_name)));
     return;
   }
-  const HistogramName name = name_for(at, call.tensor_name, call.tensor->scalar_type());
-  at::Tensor counts;
+  const HistogramName name = name_for(at, call.tensor_name, call.tensor.dtype());
+  TensorHandle counts;
   {
     const std::lock_guard lock(mutex_);
     const auto [entry, is_new] =
         counts_.try_emplace({at.iteration, std::string(at.layer_name), call.tensor_name, name});
     if (call.tensor_name == TensorName::weight && !is_new) return;  // only the first read counts
-    if (is_new) entry->second = empty_counts(name.bins, call.tensor->device());
+    if (is_new)
+      entry->second = tensor_ops::empty_histogram(to_bins(name.bins), call.tensor.device());
     counts = entry->second;
   }
-  count(name.bins, *call.tensor, counts);
+  tensor_ops::count_values(to_bins(name.bins), call.tensor, counts);
 }
 
-void ValueHistogram::record(const Key& key, const at::Tensor& counts) {
+void ValueHistogram::record(const Key& key, const TensorHandle& counts) {
   const std::string statistic = format_histogram_name(key.name);
   const Series& series = services_.series().find_or_add(
       {.layer = key.layer, .tensor = telens::get_name(key.tensor), .statistic = statistic});
@@ -104,13 +95,13 @@ void ValueHistogram::record(const Key& key, const at::Tensor& counts) {
 }
 
 void ValueHistogram::record_arrived(Waiting waiting) {
-  std::map<Key, at::Tensor> counts;
+  std::map<Key, TensorHandle> counts;
   {
     const std::lock_guard lock(mutex_);
     counts.swap(counts_);
   }
   std::vector<Key> keys;
-  std::vector<at::Tensor> tensors;
+  std::vector<TensorHandle> tensors;
   for (auto& [key, each] : counts) {
     keys.push_back(key);
     tensors.push_back(std::move(each));

@@ -11,18 +11,18 @@
 
 #include "hooks/feature_registration.h"
 #include "hooks/host_copy.h"
-#include "hooks/scheduled_feature.h"
+#include "hooks/scheduled_observer.h"
 #include "hooks/statistics/histogram_name.h"
 
 namespace telens::features {
 
 // Reads the tensor itself, in addition to the one read for statistics; the reason is in
 // docs/internals/decisions/statistics.md.
-class ValueHistogram final : public ScheduledFeature {
+class ValueHistogram final : public ScheduledObserver {
  public:
   ValueHistogram(const config::FeatureEntry& entry, FeatureServices& services);
 
-  void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+  void observe_tensor(const FeatureCall& at, const ObservedTensor& call,
                       TensorReading& reading) override;
   void step(std::int64_t iteration) override { record_arrived(Waiting::no); }
   void end() override { record_arrived(Waiting::yes); }
@@ -43,9 +43,9 @@ class ValueHistogram final : public ScheduledFeature {
     }
   };
 
-  HistogramName name_for(const FeatureCall& at, TensorName tensor, at::ScalarType dtype);
+  HistogramName name_for(const FeatureCall& at, TensorName tensor, DType dtype);
   void log_left_out(const FeatureCall& at, std::string_view text);
-  void record(const Key& key, const at::Tensor& counts);
+  void record(const Key& key, const TensorHandle& counts);
   // Records counts that have reached the host.
   void record_arrived(Waiting waiting);
 
@@ -54,7 +54,7 @@ class ValueHistogram final : public ScheduledFeature {
   std::atomic<bool> warned_{false};
   Arrivals<std::vector<Key>> arrivals_;
   std::mutex mutex_;  // guards the members below; counting does not need a lock
-  std::map<Key, at::Tensor> counts_;
+  std::map<Key, TensorHandle> counts_;
 };
 
 FeatureRegistration value_histogram();

@@ -40,7 +40,7 @@ void StatisticDescriptions::add(StatisticDescription description) {
     refuse(fmt::format("{} has registered that name already; rename one of the two", other->owner));
   }
   if (description.source() != StatisticSource::plugin) {
-    description.finish = std::shared_ptr<const StatisticDefinition>();
+    description.finish = std::shared_ptr<const StatisticFunctions>();
   }
   all_.push_back(std::move(description));
 }

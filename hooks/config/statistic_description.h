@@ -19,9 +19,9 @@ namespace telens {
 struct TensorSums;  // core/ops/statistics_layout.h, also for the next two
 struct CastSums;
 struct BlockRanges;
-struct ScaleSums;           // hooks/statistics/scale_sums.h
-struct ScoreSums;           // core/ops/attention_statistics_layout.h
-class StatisticDefinition;  // hooks/statistic_definition.h
+struct ScaleSums;          // hooks/statistics/scale_sums.h
+struct ScoreSums;          // core/ops/attention_statistics_layout.h
+class StatisticFunctions;  // hooks/statistic_definition.h
 
 namespace config {
 
@@ -29,7 +29,7 @@ namespace config {
 using Finish =
     std::variant<std::monostate, double (*)(const TensorSums&), double (*)(const CastSums&),
                  std::optional<double> (*)(const ScaleSums&), double (*)(const BlockRanges&),
-                 std::shared_ptr<const StatisticDefinition>,
+                 std::shared_ptr<const StatisticFunctions>,
                  std::optional<double> (*)(const ScoreSums&)>;
 
 // The origin of a statistic's sums.

@@ -1,20 +1,18 @@
 #include "hooks/engine/compared_items.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/stack.h>
-
 #include <algorithm>
 #include <array>
 #include <unordered_map>
 #include <utility>
 
 #include "core/base/fnv1a.h"
-#include "hooks/group_identity.h"
+#include "hooks/host_copy.h"
+#include "hooks/tensor_ops.h"
 
 namespace telens::features {
 namespace {
 
-// An item travels as: key, part, two words of the digest.
+// The words of an item: key, part, two words of the digest.
 constexpr std::size_t kWords = 4;
 using Digest = std::array<std::int64_t, 2>;
 
@@ -33,7 +31,8 @@ Known read(std::span<const std::int64_t> words) {
   return known;
 }
 
-// The ranks that have the most common digest; where several are equally common, the first one's.
+// Returns the ranks with the most common digest; if several are equally common, the one of the
+// lowest rank.
 const std::vector<int>& most_common(const std::map<Digest, std::vector<int>>& by_digest) {
   const auto most = std::ranges::max_element(by_digest, [](const auto& a, const auto& b) {
     return std::pair(a.second.size(), -a.second.front()) <
@@ -48,18 +47,17 @@ std::uint64_t select_part(std::int64_t rank, std::int64_t size) {
   return mixed(static_cast<std::uint64_t>(size), static_cast<std::uint64_t>(rank + 1));
 }
 
-std::uint64_t part_of_group(c10d::ProcessGroup& group) { return fnv1a(get_identity(group)); }
+std::uint64_t part_of_group(const RankGroup& group) { return fnv1a(group.identity()); }
 
-void ComparedItems::add(ItemName name, std::uint64_t part, at::Tensor digest) {
+void ComparedItems::add(ItemName name, std::uint64_t part, const TensorHandle& digest) {
   const std::uint64_t key = mixed(mixed(fnv1a(name.layer), fnv1a(name.tensor)), fnv1a(name.what));
   const auto [at, is_new] = by_key_.try_emplace(key, items_.size());
   if (is_new) {
-    items_.push_back({std::move(name), key, part, std::move(digest)});
+    items_.push_back({std::move(name), key, part, digest});
     return;
   }
-  constexpr std::int64_t kOdd = 0x9E3779B1;  // in the order in which they come
   Item& known = items_[at->second];
-  known.digest = known.digest * kOdd + digest.to(known.digest.device());
+  known.digest = tensor_ops::append_digest(known.digest, digest);
 }
 
 void ComparedItems::clear() {
@@ -68,18 +66,10 @@ void ComparedItems::clear() {
 }
 
 RankWords ComparedItems::words() {
-  std::map<std::string, std::vector<std::size_t>> by_device;
-  for (std::size_t i = 0; i < items_.size(); ++i) {
-    by_device[items_[i].digest.device().str()].push_back(i);
-  }
-  for (const auto& [device, numbers] : by_device) {
-    std::vector<at::Tensor> digests;
-    for (const std::size_t i : numbers) digests.push_back(items_[i].digest);
-    const at::Tensor host = at::stack(digests).cpu();
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
-      items_[numbers[i]].digest = host[static_cast<std::int64_t>(i)];
-    }
-  }
+  std::vector<TensorHandle> digests;
+  for (const Item& each : items_) digests.push_back(each.digest);
+  digests = copy_to_host(std::move(digests))->take();
+  for (std::size_t i = 0; i < items_.size(); ++i) items_[i].digest = std::move(digests[i]);
   RankWords words;
   for (const Item& each : items_) {
     const auto* digest = each.digest.const_data_ptr<std::int64_t>();

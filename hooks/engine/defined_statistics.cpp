@@ -6,9 +6,8 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/ops/capture.h"
 #include "hooks/feature_failure.h"
-#include "hooks/untouched.h"
+#include "hooks/tensor_ops.h"
 
 namespace telens::features {
 
@@ -32,7 +31,7 @@ bool GuardedStatistic::guarded(std::string_view call_name, std::string_view laye
   }
 }
 
-// Throws where the number of sums is wrong. They may come from another rank.
+// Throws if the number of sums is wrong. They may come from another rank.
 void GuardedStatistic::check_size(std::size_t sums) const {
   if (sums == words()) return;
   raise<UsageError>(
@@ -40,15 +39,15 @@ void GuardedStatistic::check_size(std::size_t sums) const {
       words());
 }
 
-// Calls the definition on the tensor, which it may read but not change.
-at::Tensor GuardedStatistic::add_untouched(const at::Tensor& x) {
-  if (ops::is_capturing(x)) return definition().add(x);
+// Calls the definition on the tensor, and checks that it does not change the tensor.
+TensorHandle GuardedStatistic::add_untouched(const TensorHandle& x) {
+  if (tensor_ops::is_capturing(x)) return definition().compute_sums(x);
   RandomState random(x.device());
-  Unwritten unwritten;
-  unwritten.add(x);
-  at::Tensor sums;
+  MutationGuard guard;
+  guard.add(x);
+  TensorHandle sums;
   try {
-    sums = definition().add(x);
+    sums = definition().compute_sums(x);
   } catch (...) {
     random.restore();
     throw;
@@ -56,23 +55,23 @@ at::Tensor GuardedStatistic::add_untouched(const at::Tensor& x) {
   if (random.restore()) {
     raise<UsageError>("it drew random numbers, which the training would miss; they are put back");
   }
-  if (unwritten.was_written()) {
+  if (guard.was_written()) {
     raise<UsageError>("it wrote to the tensor, whose values are lost; work on a copy (x.clone())");
   }
   return sums;
 }
 
-at::Tensor GuardedStatistic::add(const at::Tensor& x, std::string_view layer_name,
-                                 std::string_view tensor) {
-  at::Tensor sums;
+TensorHandle GuardedStatistic::add(const TensorHandle& x, std::string_view layer_name,
+                                   std::string_view tensor) {
+  TensorHandle sums;
   guarded("add", layer_name, tensor, [&] {
-    const at::Tensor given = add_untouched(x);
+    const TensorHandle given = add_untouched(x);
     const auto count = given.defined() ? given.numel() : 0;
     if (count != static_cast<std::int64_t>(words())) {
       raise<UsageError>("it returned {} values, and its size is {}", count, words());
     }
-    // A copy: what it returned may be a view of the tensor.
-    sums = given.detach().to(given.options().dtype(at::kDouble), false, /*copy=*/true).flatten();
+    // A copy, because the result may be a view of the tensor.
+    sums = tensor_ops::copy_as_doubles(given);
   });
   return sums;
 }
@@ -97,10 +96,10 @@ std::optional<double> GuardedStatistic::finish(std::span<const double> sums,
   return value;
 }
 
-void DefinedSums::add(const at::Tensor& sums) {
+void DefinedSums::add(const TensorHandle& sums) {
   std::vector<double> values;
   if (sums.defined()) {
-    const at::Tensor host = sums.cpu().contiguous();
+    const TensorHandle host = tensor_ops::to_host(sums);
     const auto* data = host.const_data_ptr<double>();
     values.assign(data, data + host.numel());
   }

@@ -1,7 +1,6 @@
-// The statistics that plugins define, in one session: what stands between them and the training.
+// The statistics that plugins define, in one session. Isolates the training from their failures. No
+// LibTorch.
 #pragma once
-
-#include <ATen/core/Tensor.h>
 
 #include <atomic>
 #include <cstdint>
@@ -20,36 +19,36 @@
 
 namespace telens::features {
 
-// Calls a definition; the first exception switches it off for the session, and nothing is made of
-// what it throws but one notice. Any thread.
+// Calls a definition. The first exception disables it for the session and is reported once. Any
+// thread.
 class GuardedStatistic {
  public:
-  // The row of a plugin's statistic outlives this.
+  // The description of the statistic outlives this object.
   GuardedStatistic(StatisticId statistic, OnStatisticFailure on_failure)
       : statistic_(statistic), on_failure_(std::move(on_failure)) {}
 
   const std::string& name() const { return statistic_->name; }
   std::size_t words() const { return statistic_->words; }
 
-  // FP64, words() of them, on the device that the definition left them on. Undefined: it failed, or
-  // is off. The notice names the layer, unless that is "", and the tensor.
-  at::Tensor add(const at::Tensor& x, std::string_view layer_name, std::string_view tensor);
+  // Returns FP64 [words()], on the device of the definition's result; undefined if it failed or is
+  // disabled. The report names the tensor, and the layer unless it is "".
+  TensorHandle add(const TensorHandle& x, std::string_view layer_name, std::string_view tensor);
 
-  // False, or nullopt: the same.
+  // Return false or nullopt if it failed or is disabled.
   bool merge(std::span<double> into, std::span<const double> from, std::string_view layer_name,
              std::string_view tensor);
   std::optional<double> finish(std::span<const double> sums, std::string_view layer_name,
                                std::string_view tensor);
 
  private:
-  at::Tensor add_untouched(const at::Tensor& x);
+  TensorHandle add_untouched(const TensorHandle& x);
   void check_size(std::size_t sums) const;
   template <typename Call>
   bool guarded(std::string_view call_name, std::string_view layer_name, std::string_view tensor,
                const Call& call);
 
-  const StatisticDefinition& definition() const {
-    return *std::get<std::shared_ptr<const StatisticDefinition>>(statistic_->finish);
+  const StatisticFunctions& definition() const {
+    return *std::get<std::shared_ptr<const StatisticFunctions>>(statistic_->finish);
   }
 
   const StatisticId statistic_;
@@ -57,27 +56,27 @@ class GuardedStatistic {
   std::atomic<bool> off_{false};
 };
 
-// The sums of one statistic for a tensor, on the host: reads, micro-batches, then ranks. A part
-// that failed spoils the whole, on all ranks: no value is better than that of some parts.
+// The sums of one statistic for a tensor, on the host, merged over reads, micro-batches and ranks.
+// If one part fails, there is no value on any rank: a value of only some parts would mislead.
 class DefinedSums {
  public:
   DefinedSums() = default;  // for std::variant
   DefinedSums(GuardedStatistic& statistic, std::string_view layer_name, std::string_view tensor)
       : statistic_(&statistic), layer_name_(layer_name), tensor_(tensor) {}
 
-  // Adds a result of add().
-  void add(const at::Tensor& sums);
+  // Adds a result of GuardedStatistic::add().
+  void add(const TensorHandle& sums);
 
-  // Sums of the same statistic; what nothing was added to changes nothing.
+  // Merges sums of the same statistic. Empty sums change nothing.
   void merge(const DefinedSums& other);
 
-  // Nothing is added; it stays the same statistic's.
+  // Removes all sums; the statistic stays the same.
   void clear();
 
-  // nullopt: nothing was added, or something failed.
+  // Returns nullopt if nothing was added or a part failed.
   std::optional<double> finish() const;
 
-  // Appends if it failed, then the sums; for a collective.
+  // Appends whether a part failed, then the sums; for a collective.
   void append_words(std::vector<std::int64_t>& words) const;
   void merge_words(std::span<const std::int64_t> words);
 
@@ -87,14 +86,14 @@ class DefinedSums {
   GuardedStatistic* statistic_ = nullptr;
   std::string layer_name_;
   std::string tensor_;
-  std::vector<double> sums_;  // none: nothing was added
+  std::vector<double> sums_;  // empty if nothing was added
   bool failed_ = false;
 };
 
-// Each made when it is first asked for. Any thread.
+// Each is created at its first use. Any thread.
 class DefinedStatistics {
  public:
-  // registry: may be null; else it outlives this.
+  // The registry may be null; otherwise it outlives this object.
   DefinedStatistics(const StatisticRegistry* registry, OnStatisticFailure on_failure)
       : registry_(registry), on_failure_(std::move(on_failure)) {}
 
@@ -102,7 +101,7 @@ class DefinedStatistics {
     return registry_ == nullptr ? nullptr : registry_->descriptions().get();
   }
 
-  // The guarded statistic of a row of the descriptions.
+  // Returns the guarded statistic of a description.
   GuardedStatistic& of(StatisticId statistic);
 
  private:

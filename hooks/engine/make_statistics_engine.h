@@ -1,4 +1,4 @@
-// Makes the statistics engine, whose class stays behind its interface.
+// Creates the statistics engine (hooks/statistics_engine.h). No LibTorch.
 #pragma once
 
 #include <memory>
@@ -11,11 +11,11 @@
 
 namespace telens {
 
-// True if the text parses as the name of a statistic that TELens has.
+// Returns true if the text is the name of a built-in statistic.
 bool is_builtin_statistic(std::string_view name);
 
-// The table and the registry outlive the engine. `on_failure` is told once, on any thread, of a
-// statistic of the registry that is switched off.
+// The table and the registry outlive the engine. `on_failure` is called once, on any thread, for
+// each statistic of the registry that is disabled.
 std::unique_ptr<StatisticsEngine> make_statistics_engine(SeriesTable& series,
                                                          const StatisticRegistry* defined = nullptr,
                                                          OnStatisticFailure on_failure = {},

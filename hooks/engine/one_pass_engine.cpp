@@ -11,13 +11,9 @@
 
 #include "core/base/fnv1a.h"
 #include "core/formats/dispatch.h"
-#include "core/ops/attention_statistics.h"
-#include "core/quantization/delayed_scaling.h"
-#include "core/quantization/quantized_tensor.h"
 #include "hooks/config/suggestions.h"
 #include "hooks/engine/make_statistics_engine.h"
 #include "hooks/engine/rank_exchange.h"
-#include "hooks/engine/running_cast.h"
 #include "hooks/engine/statistics_list.h"
 #include "hooks/statistics/catalogue.h"
 
@@ -32,30 +28,29 @@ StatisticName parse(const std::string& text, const config::StatisticDescriptions
 
 // ---- reading
 
-// The codes of a weight that is stored in low precision; nullptr for all other tensors.
-const QuantizedTensor* stored_codes(const InspectTensorCall& call) {
-  if (call.tensor != nullptr) return nullptr;
-  const QuantizedTensor* first = quantized_or_null(call.rowwise);
-  return first != nullptr ? first : quantized_or_null(call.columnwise);
+// Returns the codes of a weight that is stored in low precision; nullptr for other tensors.
+const ObservedOperand* stored_codes(const ObservedTensor& call) {
+  if (call.tensor.defined() || call.scores != nullptr) return nullptr;
+  if (call.rowwise.is_quantized()) return &call.rowwise;
+  return call.columnwise.is_quantized() ? &call.columnwise : nullptr;
 }
 
-// The ranks that share the sums of a weight; null: none do.
-debug::ReductionGroup weight_group(const InspectTensorCall& call) {
-  const bool shared = call.tensor_name == TensorName::weight && call.tensor_parallel.size > 1;
-  return shared ? share(call.tensor_parallel.group) : nullptr;
+// Returns the ranks that share the sums of a weight; null if none do.
+RankGroupPtr weight_group(const ObservedTensor& call) {
+  return call.tensor_name == TensorName::weight ? call.parallel_group : nullptr;
 }
 
-// The ranks that read the same tensor; null: this one alone.
-debug::ReductionGroup replica_group(const InspectTensorCall& call) {
-  return call.replicated ? share(call.tensor_parallel.group) : nullptr;
+// Returns the ranks that read the same tensor; null if only this rank does.
+RankGroupPtr replica_group(const ObservedTensor& call) {
+  return call.replicated ? call.parallel_group : nullptr;
 }
 
-// Codes and scales are enough for the statistic.
+// Returns true if the statistic only requires codes and scales.
 bool needs_no_original(const StatisticName& name) {
   return !name.what_if && name.statistic->needs == config::Needs::codes;
 }
 
-// Scores are never stored whole: these, and those of their own, are all that is known of them.
+// Scores are never stored: only these statistics, and the statistics of scores, exist for them.
 bool is_known_of_scores(StatisticId statistic) {
   static const std::vector<StatisticId> known = [] {
     std::vector<StatisticId> statistics = statistics_from(StatisticSource::scores);
@@ -71,13 +66,13 @@ bool is_known_of_scores(StatisticId statistic) {
 class Reading final : public TensorReading {
  public:
   Reading(OnePassEngine& engine, LayerReads& layer, std::int64_t iteration,
-          const InspectTensorCall& call)
+          const ObservedTensor& call)
       : engine_(engine),
         layer_(layer),
         iteration_(iteration),
         call_(call),
-        stored_(stored_codes(call)),
-        running_(running_cast(call)) {}
+        stored_(stored_codes(call_)),
+        running_(running_cast(call_)) {}
 
   void begin_reader(std::uint64_t rings) override {
     rings_ = rings;
@@ -110,10 +105,10 @@ class Reading final : public TensorReading {
     if (call_.replicated) observation->set_replicas(replica_group(call_));
     if (!observation->takes_reads()) return;
     if (call_.scores != nullptr) {
-      observation->read_scores(set_, ops::attention_statistics(*call_.scores));
+      observation->read_scores(set_, tensor_ops::attention_statistics(*call_.scores));
       return;
     }
-    const at::Tensor x = original();
+    const TensorHandle x = original();
     TensorObservation::Read read = prepared(x);
     read.defined = read_defined(x);
     observation->read(x, set_, read);
@@ -127,7 +122,7 @@ class Reading final : public TensorReading {
           "or run the layer outside of the graph",
           layer_.name());
     }
-    const at::Tensor x = original();
+    const TensorHandle x = original();
     engine_.captured().capture({&layer_, call_.tensor_name, call_.evaluation, weight_group(call_),
                                 set_, addresses_, std::move(due)},
                                x, [&] { return prepared(x); });
@@ -139,10 +134,10 @@ class Reading final : public TensorReading {
     return set_.empty() || counted;
   }
 
-  at::Tensor original() const { return stored_ ? stored_->dequantize() : *call_.tensor; }
+  TensorHandle original() const { return stored_ ? stored_->dequantize() : call_.tensor; }
 
-  // All but what is defined.
-  TensorObservation::Read prepared(const at::Tensor& x) const {
+  // Returns everything except the sums of defined statistics.
+  TensorObservation::Read prepared(const TensorHandle& x) const {
     TensorObservation::Read read;
     CastScales scales(call_, x);
     for (const CastRequest& cast : set_.casts()) {
@@ -155,9 +150,9 @@ class Reading final : public TensorReading {
     return read;
   }
 
-  // A definition is a user's code: it runs before a lock is taken.
-  std::vector<at::Tensor> read_defined(const at::Tensor& x) {
-    std::vector<at::Tensor> sums;
+  // Calls the definitions, which are user code, before a lock is taken.
+  std::vector<TensorHandle> read_defined(const TensorHandle& x) {
+    std::vector<TensorHandle> sums;
     if (x.numel() == 0) return sums;
     for (const StatisticId statistic : set_.defined()) {
       sums.push_back(engine_.defined().of(statistic).add(x, layer_.name(),
@@ -166,23 +161,20 @@ class Reading final : public TensorReading {
     return sums;
   }
 
-  const QuantizedData& stored_data() const {
-    return stored_->rowwise.defined() ? stored_->rowwise : stored_->columnwise;
+  // A scale_inv is the reciprocal of a scale, and the reciprocal of its reciprocal is the same FP32
+  // number again.
+  TensorHandle stored_scale() const {
+    return tensor_ops::reciprocal(stored_->codes(/*columnwise=*/!stored_->has(false)).scale_inv);
   }
 
-  // A scale_inv is the reciprocal of a scale, and the reciprocal of its own reciprocal is then the
-  // same FP32 number again.
-  at::Tensor stored_scale() const { return stored_data().scale_inv.reciprocal(); }
-
-  // The origin of the scale, of a running recipe with one scale a tensor.
+  // Returns the origin of the scale, for a running recipe with one scale per tensor.
   ScaleOrigin scale_origin() const {
     const double largest = dispatch_fp8_format(
         running_->altered ? running_->altered_format : running_->format, "scale statistics",
         []<typename Format>() { return double{Format::kMax}; });
     if (running_->altered) return {largest};
-    const DelayedScaling* followed = call_.followed();
-    const std::int64_t margin = followed != nullptr ? followed->margin : 0;
-    return {largest, margin, call_.quantizer->history_updates()};
+    const std::int64_t margin = call_.follows_delayed ? call_.delayed->margin : 0;
+    return {largest, margin, call_.quantizer->history_updates};
   }
 
   std::optional<std::string> reason_against_scale(const StatisticName& name) const {
@@ -194,7 +186,7 @@ class Reading final : public TensorReading {
     return "no amax history stands behind the scale";
   }
 
-  // Adds it to what is read; where it has no meaning here, says why.
+  // Adds the statistic to the read, or returns the reason why it has no meaning for this tensor.
   std::optional<std::string> reason_against(const StatisticName& name) {
     if (call_.scores != nullptr) {
       if (!is_known_of_scores(name.statistic)) return "scores are never stored whole";
@@ -202,15 +194,14 @@ class Reading final : public TensorReading {
       return std::nullopt;
     }
     if (name.statistic->source() == StatisticSource::scores) return "only `scores` have it";
-    const bool readable = call_.tensor != nullptr || (stored_ && needs_no_original(name));
+    const bool readable = call_.tensor.defined() || (stored_ && needs_no_original(name));
     if (!readable) return "the high-precision tensor does not exist";
     if (running_ && name.statistic->source() == StatisticSource::scale) {
       if (auto reason = reason_against_scale(name)) return reason;
     }
     const std::optional<CastRequest> cast = requested_cast(name, running_);
     if (cast && is_block_recipe(cast->recipe)) {
-      const at::IntArrayRef sizes =
-          stored_ ? at::IntArrayRef(stored_->sizes) : call_.tensor->sizes();
+      const std::span<const std::int64_t> sizes = stored_ ? stored_->sizes() : call_.tensor.sizes();
       if (auto reason = reason_against_copy(call_, *cast, sizes)) return reason;
     }
     if (set_.add(name, running_)) return std::nullopt;
@@ -222,11 +213,11 @@ class Reading final : public TensorReading {
   OnePassEngine& engine_;
   LayerReads& layer_;
   std::int64_t iteration_;
-  const InspectTensorCall& call_;
-  const QuantizedTensor* stored_;
+  const ObservedTensor call_;
+  const ObservedOperand* stored_;
   std::optional<RunningCast> running_;
   RequestSet set_;
-  std::vector<RowAddresses> addresses_;  // one a reader
+  std::vector<RowAddresses> addresses_;  // one per reader
   std::uint64_t rings_ = 0;
 };
 
@@ -242,10 +233,11 @@ StatisticsRequestPtr OnePassEngine::prepare(std::span<const std::string> names, 
 
 std::vector<std::optional<double>> OnePassEngine::evaluate(const StatisticsRequest& request,
                                                            const ScriptTensor& of,
-                                                           const at::Tensor& tensor,
-                                                           const debug::ReductionGroup& group) {
+                                                           const TensorHandle& tensor,
+                                                           const RankGroupPtr& group) {
   const auto& names = static_cast<const StatisticsList&>(request).statistics;
-  const std::vector<at::Tensor> read{ops::statistics(tensor).cpu()};  // waits for the device
+  const std::vector<TensorHandle> read{
+      tensor_ops::to_host(tensor_ops::statistics(tensor))};  // waits
   std::vector<AnySums> all{from_words<TensorSums>(HostSums(read).next_words())};
   std::vector<SumsKey> keys{{}};
   for (const StatisticName& each : names) {
@@ -289,14 +281,14 @@ LayerReads& OnePassEngine::layer(std::string_view name) {
 }
 
 std::unique_ptr<TensorReading> OnePassEngine::begin(ObservedLayer& layer, std::int64_t iteration,
-                                                    const InspectTensorCall& call) {
+                                                    const ObservedTensor& call) {
   return std::make_unique<Reading>(*this, static_cast<LayerReads&>(layer), iteration, call);
 }
 
 std::shared_ptr<TensorObservation> OnePassEngine::observation(LayerReads& layer,
-                                                              const InspectTensorCall& call,
+                                                              const ObservedTensor& call,
                                                               std::int64_t iteration) {
-  const debug::ReductionGroup group = weight_group(call);
+  const RankGroupPtr group = weight_group(call);
   if (has_several_ranks(group)) weight_groups_.add(group);
   return layer.observation(call.tensor_name, call.evaluation, iteration, group, next_observation_);
 }

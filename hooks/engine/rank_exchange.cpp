@@ -1,26 +1,28 @@
 #include "hooks/engine/rank_exchange.h"
 
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstring>
 #include <deque>
-#include <mutex>
+#include <exception>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/base/fnv1a.h"
-#include "core/distributed/state_by_group.h"
-#include "hooks/gather_over_ranks.h"
+#include "hooks/rank_group.h"
 
 namespace telens::features {
+
 namespace {
 
 using Words = RankWords;
 
-// Sums that have a size of their own, in place of hooks/statistics/accumulator.h.
+// Sums of variable size; these replace the functions of hooks/statistics/accumulator.h.
 void append_words(Words& words, const DefinedSums& sums) { sums.append_words(words); }
 
 template <typename Sums>
@@ -37,7 +39,7 @@ void merge_words(DefinedSums& sums, std::span<const std::int64_t> words) {
   sums.merge_words(words);
 }
 
-// A rank's sums as they travel.
+// A rank's sums as a message.
 struct Message {
   Words index;  // for each of the sums: its key, its number of words
   Words words;  // the sums one after the other
@@ -74,26 +76,18 @@ SumsByKey unpack(std::span<const std::int64_t> index, std::span<const std::int64
   return sums;
 }
 
-// The room for index and sums that a group's next gather has behind the headers: that of the
-// longest of its last messages. All ranks have seen the same headers, so they agree.
-class Room {
- public:
-  std::size_t size() const { return taken_.empty() ? 0 : *std::ranges::max_element(taken_); }
-  void note(std::size_t taken) {
-    taken_.push_back(taken);
-    if (taken_.size() > kExchanges) taken_.pop_front();
-  }
+// Returns the room for index and sums in a group's next gather of headers: the longest of its last
+// messages. All ranks have seen the same headers, so they agree.
+std::size_t find_room(RankGroup& group) {
+  const std::deque<std::size_t>& sizes = group.exchange_sizes();
+  return sizes.empty() ? 0 : *std::ranges::max_element(sizes);
+}
 
- private:
-  static constexpr std::size_t kExchanges = 8;  // sums of every eighth step keep their room
-  std::deque<std::size_t> taken_;
-};
-
-Room& find_room(c10d::ProcessGroup& group) {
-  static std::mutex mutex;
-  static auto& all = *new StateByGroup<Room>;
-  const std::lock_guard lock(mutex);
-  return all.of(group);
+void note_size(RankGroup& group, std::size_t size) {
+  constexpr std::size_t kExchanges = 8;  // sums of every eighth step keep their room
+  std::deque<std::size_t>& sizes = group.exchange_sizes();
+  sizes.push_back(size);
+  if (sizes.size() > kExchanges) sizes.pop_front();
 }
 
 // Index and sums, padded to a size that all ranks have, since their keys may differ.
@@ -115,7 +109,7 @@ struct Header {
 };
 
 std::vector<Header> gather_headers(const Message& message, const Notes& notes, std::size_t room,
-                                   c10d::ProcessGroup& group) {
+                                   RankGroup& group) {
   Words own{compute_hash(message.index), static_cast<std::int64_t>(message.index.size()),
             static_cast<std::int64_t>(message.words.size())};
   const auto fixed = static_cast<std::ptrdiff_t>(own.size());
@@ -143,16 +137,15 @@ void bring_nothing(AnySums& sums) {
 
 std::int64_t compute_hash(std::string_view text) { return static_cast<std::int64_t>(fnv1a(text)); }
 
-std::vector<Notes> merge_over_ranks(std::span<const SharedSums> own, c10d::ProcessGroup& group,
+std::vector<Notes> merge_over_ranks(std::span<const SharedSums> own, RankGroup& group,
                                     const Notes& note) {
   const Message message = get_message(own);
-  Room& room = find_room(group);
-  const std::size_t had = room.size();
+  const std::size_t had = find_room(group);
   std::vector<Header> headers = gather_headers(message, note, had, group);
   std::vector<Notes> notes;
   for (const Header& each : headers) notes.push_back(each.notes);
   const std::size_t longest = std::ranges::max(headers, {}, &Header::size).size();
-  room.note(longest);
+  note_size(group, longest);
   if (longest == 0) return notes;
 
   const bool same_keys = std::ranges::all_of(
@@ -181,6 +174,107 @@ std::vector<Notes> merge_over_ranks(std::span<const SharedSums> own, c10d::Proce
         *each.sums);
   }
   return notes;
+}
+
+namespace {
+
+// One rank's message about one group.
+struct Member {
+  int rank = 0;  // in the group
+  int size = 0;
+  std::string_view which;
+};
+
+std::string_view id_in(std::string_view which) { return which.substr(which.find(' ') + 1); }
+
+std::string get_line(const RankGroup& group) {
+  return fmt::format("{} {} {}\n", group.rank(), group.size(), group.identity());
+}
+
+// Takes a line off a rank's text.
+Member take_member(std::string_view& text) {
+  Member member;
+  const char* at = std::from_chars(text.data(), text.data() + text.size(), member.rank).ptr + 1;
+  at = std::from_chars(at, text.data() + text.size(), member.size).ptr + 1;
+  text.remove_prefix(static_cast<std::size_t>(at - text.data()));
+  member.which = text.substr(0, text.find('\n'));
+  text.remove_prefix(member.which.size() + 1);
+  return member;
+}
+
+// How many ranks tell that they are a group's first, second, ... by size and which.
+using Tellers = std::map<std::pair<int, std::string_view>, std::vector<int>>;
+
+Tellers count_tellers(std::span<const std::string> told) {
+  Tellers tellers;
+  for (std::string_view text : told) {
+    while (!text.empty()) {
+      const Member member = take_member(text);
+      auto& ranks = tellers[{member.size, member.which}];
+      ranks.resize(static_cast<std::size_t>(member.size));
+      ++ranks.at(static_cast<std::size_t>(member.rank));
+    }
+  }
+  return tellers;
+}
+
+}  // namespace
+
+void WeightGroups::add(const RankGroupPtr& group) {
+  const std::lock_guard lock(mutex_);
+  known_.try_emplace(group->name(), group);
+}
+
+std::int64_t WeightGroups::note(bool shares) {
+  const std::lock_guard lock(mutex_);
+  shares_ = shares;
+  told_.clear();
+  if (shares) {
+    for (const auto& [id, group] : known_) told_ += get_line(*group);
+  }
+  return compute_hash(told_);
+}
+
+// A group is complete if exactly one rank reports to be its first rank, one its second, and so on.
+// If more ranks do, several groups look like one, and their ranks may not form whole groups:
+// weights stay local.
+Groups WeightGroups::complete_groups(std::span<const std::string> told) {
+  Groups complete;
+  const Tellers tellers = count_tellers(told);
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, group] : known_) {
+    const std::string own = group->identity();
+    const auto found = tellers.find({group->size(), own});
+    if (found == tellers.end()) continue;  // seen since the note
+    if (std::ranges::all_of(found->second, [](int tell) { return tell == 1; })) {
+      complete.emplace(id, group);
+    }
+  }
+  return complete;
+}
+
+void WeightGroups::look_up(std::span<const std::string> told, RankGroup& world) {
+  for (const auto& [size_and_which, ranks] : count_tellers(told)) {
+    const std::string id(id_in(size_and_which.second));
+    const std::lock_guard lock(mutex_);
+    if (known_.contains(id)) continue;
+    const RankGroupPtr own = world.find(id);
+    if (has_several_ranks(own)) known_.emplace(id, own);
+  }
+}
+
+// Every rank sees the same notes, so all ranks repeat the loop equally often. A rank that looks up
+// a group changes its note. The loop ends, because there is a finite number of groups.
+const Groups& WeightGroups::agree(std::vector<std::int64_t> notes, RankGroup& world) {
+  if (notes_.empty()) notes_.assign(notes.size(), compute_hash(""));  // no rank knows any
+  while (notes != notes_) {
+    notes_ = std::move(notes);
+    const std::vector<std::string> told = gather_texts(told_, world);
+    agreed_ = complete_groups(told);
+    look_up(told, world);
+    notes = gather_notes(note(shares_), world);
+  }
+  return agreed_;
 }
 
 }  // namespace telens::features

@@ -1,17 +1,17 @@
-// Sums of equal keys, merged over the ranks of a group.
+// Merges sums of equal keys over the ranks of a group, and finds the tensor-parallel groups over
+// which statistics of weights are reduced.
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "hooks/engine/statistics_totals.h"
-
-namespace c10d {
-class ProcessGroup;
-}
+#include "hooks/rank_group.h"
 
 namespace telens::features {
 
@@ -20,20 +20,58 @@ struct SharedSums {
   AnySums* sums;      // this rank's; replaced by the group's
 };
 
-// Takes what this rank has: it brings nothing to the group, and gets the group's all the same.
+// Clears this rank's sums: it contributes nothing to the group, but still receives the group's
+// sums.
 void bring_nothing(AnySums& sums);
 
-// One gather of headers (hash of the keys, sizes), behind which keys and sums travel where those of
-// all ranks have the room that the longest of the last 8 exchanges of the group took; else one more
-// of the packed sums, with the keys in front if the hashes differ. So ranks may bring different
-// sums, or none, and every rank of the group has to call this. Merges in the order of ranks: all
-// ranks get the same bits. A note of as many words from every rank travels in the header; returns
-// every rank's.
+// Merges the sums of equal keys over the ranks of the group, in rank order, so that all ranks get
+// the same bits. Ranks may contribute different sums or none; every rank has to call this.
+//
+// First the ranks gather headers (hash of the keys, sizes). Keys and sums follow in the same
+// message if they fit into the size of the longest of the group's last 8 exchanges. Otherwise a
+// second gather sends the packed sums, preceded by the keys if the hashes differ. The header also
+// carries a note, with the same number of words on every rank. Returns every rank's note.
 using Notes = std::vector<std::int64_t>;
-std::vector<Notes> merge_over_ranks(std::span<const SharedSums> own, c10d::ProcessGroup& group,
+std::vector<Notes> merge_over_ranks(std::span<const SharedSums> own, RankGroup& group,
                                     const Notes& note = {});
 
-// The same on every machine.
+// Returns the same hash on every machine.
 std::int64_t compute_hash(std::string_view text);
+
+// Groups by name, which is the same on all of their ranks.
+using Groups = std::map<std::string, RankGroupPtr>;
+
+// The tensor-parallel groups over which statistics of weights are reduced.
+//
+// A rank learns of a group when a layer runs, and the layers of other ranks may not run in that
+// iteration. A rank that gathers over the group while the others do not would wait forever. So all
+// ranks exchange what they know, and use a group only if all of its ranks know it. A note on what a
+// rank knows is sent in a header that is exchanged anyway; the names follow if any note has
+// changed.
+class WeightGroups {
+ public:
+  // Adds the group of an observed weight. Any thread.
+  void add(const RankGroupPtr& group);
+
+  // Returns the note on the groups that this rank knows. If weights stay local to the rank
+  // (`shares` is false), it names none, so that no group of this rank is complete.
+  std::int64_t note(bool shares = true);
+
+  // Returns the groups that all of their ranks know. `notes`: of all ranks of the world; each of
+  // them has to make this call. A rank that learns of a group that it belongs to looks it up
+  // (RankGroup::find).
+  const Groups& agree(std::vector<std::int64_t> notes, RankGroup& world);
+
+ private:
+  Groups complete_groups(std::span<const std::string> told);
+  void look_up(std::span<const std::string> told, RankGroup& world);
+
+  std::mutex mutex_;  // guards known_
+  Groups known_;
+  bool shares_ = true;               // as of the last note()
+  std::string told_;                 // the message about known_, as of the last note()
+  std::vector<std::int64_t> notes_;  // the notes from which agreed_ was made
+  Groups agreed_;
+};
 
 }  // namespace telens::features

@@ -1,4 +1,4 @@
-// The engine's part of a step: sums become rows, merged over the ranks that share a tensor.
+// The engine's part of a step: computes rows from sums, merged over the ranks that share a tensor.
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -16,17 +16,16 @@ class Exchanges {
  public:
   explicit Exchanges(const Reductions& reductions) : reductions_(reductions) {}
 
-  void add(const debug::ReductionGroup& group) {
-    if (has_several_ranks(group)) groups_.try_emplace(get_id(*group), group);
+  void add(const RankGroupPtr& group) {
+    if (has_several_ranks(group)) groups_.try_emplace(group->name(), group);
   }
 
-  // The sums of an observation travel with the others of its group.
-  void add(const debug::ReductionGroup& group, const TensorObservation& observation,
-           Totals& totals) {
+  // Adds the sums of an observation to the exchange of its group.
+  void add(const RankGroupPtr& group, const TensorObservation& observation, Totals& totals) {
     if (!has_several_ranks(group)) return;
     add(group);
     const std::uint64_t hash = observation.hash();
-    std::vector<SharedSums>& shared = shared_[get_id(*group)];
+    std::vector<SharedSums>& shared = shared_[group->name()];
     const bool brings_nothing = observation.is_brought_by_another(*group, reductions_);
     for (Totals::Slot& each : totals.slots()) {
       if (brings_nothing) bring_nothing(each.sums);
@@ -34,15 +33,16 @@ class Exchanges {
     }
   }
 
-  // One of them before all others; returns every rank's notes.
-  std::vector<Notes> run_first(c10d::ProcessGroup& group, const Notes& notes) {
-    const std::string id = get_id(group);
+  // Runs the exchange of a group before all others. Returns every rank's notes.
+  std::vector<Notes> run_first(RankGroup& group, const Notes& notes) {
+    const std::string id = group.name();
     groups_.erase(id);
     const std::vector<SharedSums> sums = std::exchange(shared_[id], {});
     return merge_over_ranks(sums, group, notes);
   }
 
-  // In the order of their names: ranks that share several groups come to them in the same order.
+  // Runs the exchanges in the order of names, so that ranks that share several groups use the same
+  // order.
   void run_all() {
     for (const auto& [id, group] : groups_) merge_over_ranks(shared_[id], *group);
   }
@@ -53,7 +53,7 @@ class Exchanges {
   std::map<std::string, std::vector<SharedSums>> shared_;
 };
 
-// Takes the first of every rank's notes from them.
+// Removes the first word of every rank's notes, and returns these words.
 Notes take_first(std::vector<Notes>& of_ranks) {
   Notes first;
   for (Notes& notes : of_ranks) {
@@ -63,7 +63,7 @@ Notes take_first(std::vector<Notes>& of_ranks) {
   return first;
 }
 
-// True if a step with these reductions exchanges sums with other ranks.
+// Returns true if a step with these reductions exchanges sums with other ranks.
 bool exchanges_any(const Reductions& reductions) {
   const bool of_world = reductions.weights_are_due || reductions.decisions_are_due;
   if (of_world && has_several_ranks(reductions.world)) return true;
@@ -86,7 +86,7 @@ Observations OnePassEngine::take_observations(const Reductions& reductions) {
   return taken;
 }
 
-// In the order in which the observations gave their sums away.
+// Returns the totals in the order in which the observations appended their sums.
 std::vector<Totals> OnePassEngine::get_totals(const Arrived& arrived) {
   std::vector<Totals> totals;
   HostSums sums(arrived.tensors);
@@ -94,16 +94,16 @@ std::vector<Totals> OnePassEngine::get_totals(const Arrived& arrived) {
   return totals;
 }
 
-std::vector<debug::ReductionGroup> OnePassEngine::exchange(const Observations& observations,
-                                                           std::vector<Totals>& totals,
-                                                           const Reductions& reductions,
-                                                           Collected& collected) {
-  std::vector<debug::ReductionGroup> shared_with(observations.size());
+std::vector<RankGroupPtr> OnePassEngine::exchange(const Observations& observations,
+                                                  std::vector<Totals>& totals,
+                                                  const Reductions& reductions,
+                                                  Collected& collected) {
+  std::vector<RankGroupPtr> shared_with(observations.size());
   Exchanges exchanges(reductions);
   const auto share_where = [&](bool weights, const auto& is_shared) {
     for (std::size_t i = 0; i < observations.size(); ++i) {
       if (observations[i]->is_weight() != weights) continue;
-      debug::ReductionGroup group = observations[i]->group(reductions);
+      RankGroupPtr group = observations[i]->group(reductions);
       if (!has_several_ranks(group) || !is_shared(*group)) continue;
       exchanges.add(group, *observations[i], totals[i]);
       shared_with[i] = std::move(group);
@@ -114,7 +114,7 @@ std::vector<debug::ReductionGroup> OnePassEngine::exchange(const Observations& o
     for (const auto& [layer, group] : reductions.tensors_of_layers) exchanges.add(group);
     share_where(/*weights=*/false, [](const auto&) { return true; });
   }
-  // Each rank decides for itself whether it shares weights; all agree on when they are due.
+  // Each rank decides whether it shares weights; all ranks agree on when they are due.
   if (has_several_ranks(reductions.world) &&
       (reductions.weights_are_due || reductions.decisions_are_due)) {
     Notes own;
@@ -127,7 +127,7 @@ std::vector<debug::ReductionGroup> OnePassEngine::exchange(const Observations& o
       const Groups& agreed = weight_groups_.agree(take_first(notes), *reductions.world);
       for (const auto& [id, group] : agreed) exchanges.add(group);
       share_where(/*weights=*/true,
-                  [&](const c10d::ProcessGroup& group) { return agreed.contains(get_id(group)); });
+                  [&](const RankGroup& group) { return agreed.contains(group.name()); });
     }
     if (reductions.decisions_are_due) collected.decisions = std::move(notes);
   }
@@ -148,7 +148,7 @@ Collected OnePassEngine::collect(std::int64_t iteration, const Reductions& reduc
         return *newest.emplace_back(std::make_shared<TensorObservation>(
             history, of, read.weight_group, next_observation_++));
       });
-  std::vector<at::Tensor> sums;
+  std::vector<TensorHandle> sums;
   for (const auto& each : newest) each->give_sums(sums);
   arrivals_.add(std::move(sums), std::move(newest));
   const bool shares = exchanges_any(reductions);
@@ -156,8 +156,8 @@ Collected OnePassEngine::collect(std::int64_t iteration, const Reductions& reduc
   Collected collected;
   for (Arrived& each : arrived) {
     std::vector<Totals> totals = get_totals(each);
-    std::vector<debug::ReductionGroup> shared_with(each.work.size());
-    // Copies that began in an earlier step were not due then: no other rank has a part in them.
+    std::vector<RankGroupPtr> shared_with(each.work.size());
+    // Copies that began in an earlier step were not due then: no other rank contributes to them.
     if (shares && &each == &arrived.back()) {
       const double begin = seconds_now();
       shared_with = exchange(each.work, totals, reductions, collected);

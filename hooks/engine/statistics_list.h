@@ -1,4 +1,4 @@
-// The statistics that a feature asks for in every call, as the engine takes them.
+// The statistics that a feature requests in every call, parsed. No LibTorch.
 #pragma once
 
 #include <utility>
@@ -14,7 +14,7 @@ struct StatisticsList final : StatisticsRequest {
       : statistics(std::move(names)), logged(for_loggers) {}
 
   std::vector<StatisticName> statistics;
-  bool logged;  // loggers get the values too, not the run file alone
+  bool logged;  // loggers also get the values, not only the run file
 };
 
 }  // namespace telens::features

@@ -1,4 +1,4 @@
-// The sums of one tensor in one iteration, on the host: micro-batches together, then ranks.
+// The sums of one tensor in one iteration, on the host, over micro-batches and ranks. No LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace telens::features {
 
 using AnySums = std::variant<TensorSums, CastSums, BlockRanges, ScaleSums, DefinedSums, ScoreSums>;
 
-// Tells the sums of a tensor apart. Keys are equal on all ranks where their hashes are.
+// Distinguishes the sums of a tensor. Keys are equal on all ranks if their hashes are.
 struct SumsKey {
   StatisticSource source = StatisticSource::tensor;
   CastRequest cast = {};            // set for sums of a cast, and of its scale
@@ -26,12 +26,12 @@ struct SumsKey {
 
   friend bool operator==(const SumsKey&, const SumsKey&) = default;
 
-  // The same on every machine.
+  // Returns the same hash on every machine.
   std::uint64_t hash() const;
 };
 
-// Sums of the tensor itself do not depend on the recipe; those of casts and blocks belong to the
-// micro-batches in which a feature asked for them.
+// Sums of the tensor itself do not depend on the recipe. Sums of casts and blocks cover the
+// micro-batches in which a feature requested them.
 class Totals {
  public:
   struct Slot {
@@ -41,7 +41,7 @@ class Totals {
 
   Totals() : slots_{{SumsKey{}, TensorSums{}}} {}
 
-  // The sums of the key; `of_nothing` where they were not added to yet.
+  // Returns the sums of the key; adds `of_nothing` if there are none yet.
   template <typename Sums>
   Sums& find_or_add(const SumsKey& key, Sums of_nothing = {}) {
     for (Slot& slot : slots_) {
@@ -53,8 +53,8 @@ class Totals {
   bool empty() const { return tensor().numel == 0; }
   const TensorSums& tensor() const { return std::get<TensorSums>(slots_.front().sums); }
 
-  // The value of a request of a set whose sums were added; nullopt where the reads say nothing of
-  // it.
+  // Returns the value of a request of a set whose sums were added; nullopt if the reads do not
+  // define it.
   std::optional<double> value(const StatisticRequest& request, const RequestSet& set) const;
 
   std::vector<Slot>& slots() { return slots_; }

@@ -9,7 +9,7 @@
 namespace telens::features {
 namespace {
 
-// Behind the names of an evaluation's statistics.
+// The suffix of an evaluation's statistics.
 constexpr std::string_view kEvaluation = "_eval";
 
 // The rows of a tensor's statistics, each once.
@@ -27,7 +27,7 @@ class Rows {
     if (!is_new && known < added_.size() && added_[known]) return;
     const std::optional<RowAddress> address =
         asked ? addresses_.of(name) : addresses_.of_counters();
-    if (!address) return;  // a graph measures it in every iteration, wanted or not
+    if (!address) return;  // a graph measures it in every iteration, requested or not
     const std::size_t place = is_new ? of_.series.add(name, find_series(name)) : known;
     added_.resize(std::max(added_.size(), place + 1));
     added_[place] = true;
@@ -70,18 +70,17 @@ void TensorObservation::address(const RowAddresses& addresses) {
   addresses_.add(addresses);
 }
 
-TensorObservation::Part& TensorObservation::part_for(const RequestSet& set,
-                                                     const at::Device& device) {
-  const c10::Stream stream = current_stream(device);
+TensorObservation::Part& TensorObservation::part_for(const RequestSet& set, DeviceId device) {
+  const StreamHandle stream = current_stream(device);
   const auto found = std::ranges::find_if(
       parts_, [&](const Part& part) { return part.set == set && part.stream == stream; });
   if (found != parts_.end()) return *found;
-  add(set, Accumulators::of_nothing(set, device));
+  add(set, Accumulators::empty(set, device));
   return parts_.back();
 }
 
 void TensorObservation::add(const RequestSet& set, Accumulators sums) {
-  const c10::Stream stream = current_stream(sums.sums.device());
+  const StreamHandle stream = current_stream(sums.sums.device());
   Part part{set, stream, std::move(sums)};
   part.defined.resize(set.defined().size());
   parts_.push_back(std::move(part));
@@ -94,14 +93,14 @@ bool TensorObservation::takes_reads() {
   return !is_full();
 }
 
-void TensorObservation::read(const at::Tensor& x, const RequestSet& set, const Read& read) {
+void TensorObservation::read(const TensorHandle& x, const RequestSet& set, const Read& read) {
   const auto& [casts, copies, scale, defined] = read;
   const bool both_orientations = has_both_orientations(of_.tensor);
   const std::lock_guard lock(mutex_);
   if (is_full()) return;
   Part& part = part_for(set, x.device());
   if (set.scale_cast()) {
-    part.reads.push_back(ops::statistics(x, casts));
+    part.reads.push_back(tensor_ops::statistics(x, casts));
     part.scales.push_back(scale);
     part.to.add_blocks(x, set, copies, both_orientations);
   } else {
@@ -110,12 +109,12 @@ void TensorObservation::read(const at::Tensor& x, const RequestSet& set, const R
   for (std::size_t i = 0; i < defined.size(); ++i) part.defined[i].push_back(defined[i]);
 }
 
-void TensorObservation::read_scores(const RequestSet& set, at::Tensor sums) {
+void TensorObservation::read_scores(const RequestSet& set, TensorHandle sums) {
   const std::lock_guard lock(mutex_);
   part_for(set, sums.device()).scores.push_back(std::move(sums));
 }
 
-void TensorObservation::give_sums(std::vector<at::Tensor>& sums) const {
+void TensorObservation::give_sums(std::vector<TensorHandle>& sums) const {
   for (const Part& part : parts_) {
     wait_for(part.stream);
     sums.push_back(part.to.sums);
@@ -210,23 +209,23 @@ void TensorObservation::append_rows(const Totals& totals, std::string_view group
   }
 }
 
-debug::ReductionGroup TensorObservation::group(const Reductions& reductions) const {
+RankGroupPtr TensorObservation::group(const Reductions& reductions) const {
   if (is_weight()) return reductions.weights ? weight_group_ : nullptr;
   const auto own = reductions.tensors_of_layers.find(layer_name());
   return own == reductions.tensors_of_layers.end() ? reductions.tensors : own->second;
 }
 
-void TensorObservation::set_replicas(debug::ReductionGroup group) {
+void TensorObservation::set_replicas(RankGroupPtr group) {
   const std::lock_guard lock(mutex_);
   replicas_ = std::move(group);
 }
 
-// The ranks of a group are known for the world and for the tensor-parallel group itself alone.
-bool TensorObservation::is_brought_by_another(const c10d::ProcessGroup& group,
+// Known only for the world and for the tensor-parallel group itself.
+bool TensorObservation::is_brought_by_another(const RankGroup& group,
                                               const Reductions& reductions) const {
-  if (!has_several_ranks(replicas_) || rank_in(*replicas_) == 0) return false;
-  const std::string id = get_id(group);
-  return id == get_id(*replicas_) || (reductions.world && id == get_id(*reductions.world));
+  if (!has_several_ranks(replicas_) || replicas_->rank() == 0) return false;
+  const std::string id = group.name();
+  return id == replicas_->name() || (reductions.world && id == reductions.world->name());
 }
 
 bool TensorObservation::waits(const Reductions& reductions) const {

@@ -10,7 +10,7 @@
 
 #include "hooks/decisions.h"
 #include "hooks/feature_registry.h"
-#include "hooks/section_switches.h"
+#include "hooks/sections.h"
 #include "hooks/session/layer_routing.h"
 #include "hooks/session/observer_isolation.h"
 

@@ -1,26 +1,264 @@
 #include "hooks/session/layer_listener.h"
 
-#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
-#include "core/ops/capture.h"
+#include "core/base/error.h"
+#include "hooks/tensor_ops.h"
 
 namespace telens::debug {
+
+void WarmUpNotes::note(std::string_view layer_name, std::int64_t iteration) {
+  {
+    const std::lock_guard lock(mutex_);
+    auto found = noted_.find(layer_name);
+    if (found == noted_.end()) found = noted_.try_emplace(std::string(layer_name)).first;
+    Noted& noted = found->second;
+    if (noted.iteration == iteration || noted.times == kMost) return;
+    noted = {iteration, noted.times + 1};
+  }
+  events_.mark(iteration, "warm_up", "delayed scaling has no amax history yet: the scale is 1",
+               layer_name);
+}
+
+void LeftOutLayers::note(const LayerRouting& routing) {
+  const std::lock_guard lock(mutex_);
+  layers_.emplace(routing.layer_name(), routing.has_trained());
+}
+
+void LeftOutLayers::warn(EventLog& events) {
+  std::vector<std::string> names;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, has_trained] : layers_) {
+      if (!*has_trained) names.push_back(name);
+    }
+    layers_.clear();
+  }
+  if (names.empty() || std::exchange(warned_, true)) return;
+  events.message(
+      fmt::format(
+          "layer '{}'{} has run in eval mode alone, which sections leave out unless they say "
+          "otherwise; write 'mode: both' (or 'mode: eval') into the section to record "
+          "evaluations, or call model.train() if it is a training",
+          names.front(), names.size() > 1 ? fmt::format(", as {} more,", names.size() - 1) : ""),
+      {}, LogLevel::warning);
+}
+
+namespace {
+
+constexpr std::string_view kRemedy = "call step() at the end of every forward-backward";
+
+}  // namespace
+
+std::optional<std::string> MissingSteps::note_forward(LayerRouting& routing,
+                                                      std::int64_t iteration) {
+  const int forwards = routing.count_forward(iterations_.load(std::memory_order_relaxed));
+  int most = most_forwards_.load(std::memory_order_relaxed);
+  while (most < forwards && !most_forwards_.compare_exchange_weak(most, forwards)) {
+  }
+  if (forwards != kForwardsBeforeWarning) return std::nullopt;
+  is_settled_ = true;
+  return fmt::format("{} forwards without a call of debug.step(): the iteration is still {}; {}",
+                     forwards, iteration, kRemedy);
+}
+
+void MissingSteps::note_step() {
+  iterations_.fetch_add(1, std::memory_order_relaxed);
+  is_settled_ = true;
+}
+
+void MissingSteps::note_jump() {
+  iterations_.fetch_add(1, std::memory_order_relaxed);
+  most_forwards_ = 0;
+}
+
+std::optional<std::string> MissingSteps::at_end(std::int64_t iteration) const {
+  const int forwards = most_forwards_;
+  if (is_settled_ || forwards < 2) return std::nullopt;
+  return fmt::format(
+      "debug.step() was never called: layers ran forward {} times, and all of it counts as "
+      "iteration {}; {}",
+      forwards, iteration, kRemedy);
+}
+
+namespace {
+
+// The common reading, as one feature sees it: records whether the feature requested anything.
+class NotedReading final : public TensorReading {
+ public:
+  explicit NotedReading(TensorReading& reading) : reading_(reading) {}
+
+  std::optional<std::string> want(const StatisticsRequest& request) override {
+    wanted_ = true;
+    return reading_.want(request);
+  }
+  void read() override { reading_.read(); }
+
+  bool wanted() const { return wanted_; }
+
+ private:
+  TensorReading& reading_;
+  bool wanted_ = false;
+};
+
+void show(const ObservedTensor& call, MutationGuard& guard) {
+  guard.add(call.scores != nullptr ? call.data() : call.tensor);
+  guard.add(call.rowwise);
+  if (!call.columnwise.is_same(call.rowwise)) guard.add(call.columnwise);
+  guard.add(call.bias);
+}
+
+// Returns the device on which foreign code is checked; nullopt during a graph capture.
+std::optional<DeviceId> checked_device(const TensorHandle& data) {
+  return tensor_ops::is_capturing(data) ? std::nullopt : std::optional(data.device());
+}
+
+}  // namespace
+
+void check_can_be_captured(const FeatureInstance& instance, std::string_view layer_name,
+                           std::string_view call_name) {
+  if (instance.feature->can_be_captured()) return;
+  raise<UsageError>(
+      "{}: it cannot be captured into a graph, since it needs the host in every iteration; leave "
+      "the layer out of its section, or run it outside of the graph",
+      make_context(instance, layer_name, call_name));
+}
+
+void HookCalls::inspect_tensor(const RoutingPlan& plan, const ObservedTensor& call) {
+  constexpr std::string_view kCall = "inspect_tensor";
+  const PlanAnswers& answers = PlanAnswers::of(plan);
+  const std::uint16_t bit = RoutingPlan::get_bit(call.tensor_name);
+  const std::optional<DeviceId> device = checked_device(call.data());
+  const bool captured = !device;
+  if (!captured) warm_up_.see(answers.layer_name, plan.iteration, call.quantizer);
+  const auto reading = statistics_.begin(*answers.observed, plan.iteration, call);
+  std::vector<FeatureInstance*> readers;
+  for (const PlanAnswers::Part& part : answers.parts) {
+    if (!(part.inspect & bit)) continue;
+    if (captured) check_can_be_captured(*part.feature, answers.layer_name, kCall);
+    const FeatureCall at{answers.layer_name, plan.iteration, &part.kept};
+    const CostTimer cost(part.feature->section->budget());
+    reading->begin_reader(part.feature->section->ring());
+    NotedReading noted(*reading);
+    isolation_.observe_tensors(
+        *part.feature, {answers.layer_name, kCall, device},
+        [&](MutationGuard& guard) { show(call, guard); },
+        [&] { part.feature->feature->observe_tensor(at, call, noted); });
+    if (noted.wanted()) readers.push_back(part.feature);
+  }
+  if (captured) {
+    // An exception here propagates to the code that captures: it is not a failure of a feature.
+    const NoGradScope no_grad;
+    reading->capture(readers_when_due(plan, call.tensor_name));
+    return;
+  }
+  // A failure of the common read is a failure of every feature that requested it.
+  const NoGradScope no_grad;
+  SharedCost cost(features_.sections().measures());
+  for (const FeatureInstance* reader : readers) cost.add(reader->section->budget());
+  cost.count_reads();
+  if (!readers.empty()) features_.sections().count_read();
+  try {
+    reading->read();
+  } catch (...) {
+    rethrow_interruption();
+    for (FeatureInstance* reader : readers)
+      isolation_.switch_off(*reader, answers.layer_name, kCall);
+  }
+}
+
+// The readers of the plan, in the order in which inspect_tensor called them.
+DueReaders HookCalls::readers_when_due(const RoutingPlan& plan, TensorName tensor) {
+  const PlanAnswers& answers = PlanAnswers::of(plan);
+  std::vector<FeatureInstance*> readers;
+  for (const PlanAnswers::Part& part : answers.parts) {
+    if (part.inspect & RoutingPlan::get_bit(tensor)) readers.push_back(part.feature);
+  }
+  return [this, readers = std::move(readers), layer = std::string(answers.layer_name),
+          tensor](std::int64_t iteration) {
+    std::vector<bool> due(readers.size());
+    for (std::size_t i = 0; i < readers.size(); ++i) {
+      if (!readers[i]->section->runs()) continue;
+      isolation_.observe(*readers[i], layer, "inspect_tensor_enabled", [&] {
+        due[i] = readers[i]->feature->inspect_tensor_enabled({layer, iteration}, tensor).enabled;
+      });
+    }
+    return due;
+  };
+}
+
+void HookCalls::inspect_tensor_postquantize(const RoutingPlan& plan, const ObservedCopy& call) {
+  constexpr std::string_view kCall = "inspect_tensor_postquantize";
+  const std::optional<DeviceId> device = checked_device(call.tensor.data());
+  const PlanAnswers& answers = PlanAnswers::of(plan);
+  const std::uint32_t bit = RoutingPlan::get_bit(call.gemm, call.tensor_name);
+  for (const PlanAnswers::Part& part : answers.parts) {
+    if (!(part.postquantize & bit)) continue;
+    if (!device) check_can_be_captured(*part.feature, answers.layer_name, kCall);
+    const CostTimer cost(part.feature->section->budget());
+    const FeatureCall at{answers.layer_name, plan.iteration, &part.kept};
+    isolation_.observe_tensors(
+        *part.feature, {answers.layer_name, kCall, device},
+        [&](MutationGuard& guard) { guard.add(call.tensor); },
+        [&] { part.feature->feature->observe_copy(at, call); });
+  }
+}
+
+void HookCalls::inspect_gemm(const RoutingPlan& plan, const ObservedGemm& call) {
+  constexpr std::string_view kCall = "inspect_gemm";
+  const std::optional<DeviceId> device = checked_device(call.output);
+  const PlanAnswers& answers = PlanAnswers::of(plan);
+  for (const auto* quantizer : {&call.a_quantizer, &call.b_quantizer}) {
+    if (device) warm_up_.see(answers.layer_name, plan.iteration, *quantizer);
+  }
+  for (const PlanAnswers::Part& part : answers.parts) {
+    if (!(part.gemms & RoutingPlan::get_bit(call.gemm))) continue;
+    if (!device) check_can_be_captured(*part.feature, answers.layer_name, kCall);
+    const CostTimer cost(part.feature->section->budget());
+    const FeatureCall at{answers.layer_name, plan.iteration, &part.kept};
+    isolation_.observe_tensors(
+        *part.feature, {answers.layer_name, kCall, device},
+        [&](MutationGuard& guard) {
+          guard.add(call.a);
+          guard.add(call.b);
+          guard.add(call.bias);
+          guard.add(call.output);
+        },
+        [&] { part.feature->feature->observe_gemm(at, call, answers.alterations); });
+  }
+}
+
+void HookCalls::inspect_attention(const RoutingPlan& plan, const ObservedAttention& call) {
+  constexpr std::string_view kCall = "inspect_attention";
+  const PlanAnswers& answers = PlanAnswers::of(plan);
+  const std::optional<DeviceId> device = checked_device(call.query);
+  for (const PlanAnswers::Part& part : answers.parts) {
+    if (!part.attention) continue;
+    if (!device) check_can_be_captured(*part.feature, answers.layer_name, kCall);
+    const CostTimer cost(part.feature->section->budget());
+    const FeatureCall at{answers.layer_name, plan.iteration, &part.kept};
+    isolation_.observe_tensors(
+        *part.feature, {answers.layer_name, kCall, device},
+        [&](MutationGuard& guard) { guard.add(call.query); },
+        [&] { part.feature->feature->observe_attention(at, call); });
+  }
+}
+
 namespace {
 
 // A forward without an autograd graph does not require step(), and neither does a forward in eval
 // mode, which may be an evaluation that builds a graph by mistake.
-bool trains(const RoutingRequest& request) {
-  return request.training_mode && !request.evaluation && at::GradMode::is_enabled();
-}
-
-bool could_be_captured(const RoutingRequest& request) {
-  return request.like != nullptr && ops::has_graphs(request.like->device());
+bool trains(const RoutingRequest& request, const ForwardSite& site) {
+  return request.training_mode && !request.evaluation && site.records_gradients;
 }
 
 }  // namespace
@@ -32,13 +270,13 @@ void LayerListener::start(std::shared_ptr<void> owner) {
 }
 
 bool LayerListener::stop(std::chrono::milliseconds limit) {
-  return hook_points::remove(this).wait_for_calls(limit);
+  return hook_points::remove(adapter_.get()).wait_for_calls(limit);
 }
 
 // Repeated for every external change of the iteration: a sleeping layer wakes up in a session with
 // a larger number.
 void LayerListener::install(std::shared_ptr<void> owner) {
-  number_ = hook_points::install(this, iteration(), std::move(owner));
+  number_ = hook_points::install(adapter_.get(), iteration(), std::move(owner));
 }
 
 void LayerListener::set_iteration(std::int64_t iteration) {
@@ -129,35 +367,38 @@ std::vector<std::string> LayerListener::idle_sections(const config::Config& conf
   return names_.idle_sections(config);
 }
 
-RoutingPlan LayerListener::route(LayerHooks& layer, const RoutingRequest& request) {
+RoutingPlan LayerListener::route(LayerHooks& layer, const RoutingRequest& request,
+                                 const ForwardSite& site) {
   SharedCost cost(features_.sections().measures());
   const std::shared_ptr<LayerRouting> shared = get_routing(layer);
   LayerRouting& routing = *shared;
   const std::int64_t now = iteration();
-  const bool captured = request.like != nullptr && ops::is_capturing(*request.like);
-  if (!captured && could_be_captured(request) && routing.claim_graph_memory()) {
-    statistics_.prepare_for_graphs(routing.layer_name(), request.like->device());
+  const bool captured = site.is_captured;
+  if (!captured && site.has_graphs && routing.claim_graph_memory()) {
+    statistics_.prepare_for_graphs(routing.layer_name(), *site.device);
   }
-  RoutingPlan plan = captured ? captured_plan(routing, request) : asked_plan(routing, request);
+  RoutingPlan plan =
+      captured ? captured_plan(routing, request) : asked_plan(routing, request, site);
   for (const PlanAnswers::Part& part : PlanAnswers::of(plan).parts) {
     if (part.on() && !captured) cost.add(part.feature->section->budget());
   }
-  if (plan.empty() && !captured) let_sleep(layer, routing, request);
+  if (plan.empty() && !captured) let_sleep(layer, routing, request, site);
   if (PlanAnswers::of(plan).left_out && !*routing.has_trained()) left_out_.note(routing);
   if (layer.kind() == LayerKind::attention) return plan;
   log_plan(routing, plan, request.under_recipe);
-  if (trains(request)) {
+  if (trains(request, site)) {
     const auto text = missing_steps_.note_forward(routing, now);
     if (text) events_.message(*text, {}, LogLevel::warning);
   }
   return plan;
 }
 
-RoutingPlan LayerListener::asked_plan(LayerRouting& routing, const RoutingRequest& request) {
+RoutingPlan LayerListener::asked_plan(LayerRouting& routing, const RoutingRequest& request,
+                                      const ForwardSite& site) {
   const auto& features = routing.features();
   std::optional<RandomState> random;
   if (std::ranges::any_of(features, &FeatureInstance::is_foreign)) {
-    random.emplace(request.like != nullptr ? std::optional(request.like->device()) : std::nullopt);
+    random.emplace(site.device);
   }
   RoutingPlan plan = routing.route(iteration(), request, switch_off_);
   if (random && random->restore()) {
@@ -177,7 +418,7 @@ RoutingPlan LayerListener::captured_plan(const LayerRouting& routing,
 }
 
 void LayerListener::let_sleep(LayerHooks& layer, const LayerRouting& routing,
-                              const RoutingRequest& request) {
+                              const RoutingRequest& request, const ForwardSite& site) {
   const auto wake = routing.sleep_until(iteration(), request.under_recipe);
   if (!wake) return;
   const bool ever = *wake <= hook_points::kLastIteration;
@@ -188,8 +429,8 @@ void LayerListener::let_sleep(LayerHooks& layer, const LayerRouting& routing,
       ever ? hook_points::make_tick(number, *wake) : hook_points::make_tick(number + 1, 0);
   // A graph would have to contain calls that are due later, or whose section has not begun.
   const bool wanted_in_graphs = ever || routing.has_features_that_wait();
-  if (wanted_in_graphs && could_be_captured(request)) {
-    layer.doze_until(tick, request);
+  if (wanted_in_graphs && site.has_graphs) {
+    layer.skip_eager_until(tick, request);
   } else {
     layer.sleep_until(tick, request);
   }

@@ -147,7 +147,8 @@ std::string_view LayerRouting::get_name(Call call) {
   return "inspect_tensor_postquantize_enabled";
 }
 
-RoutingAnswer LayerRouting::ask(Feature& feature, const Question& question, const FeatureCall& at) {
+RoutingAnswer LayerRouting::ask(Observer& feature, const Question& question,
+                                const FeatureCall& at) {
   switch (question.call) {
     case Call::fp8_gemm:
       return feature.fp8_gemm_enabled(at, question.gemm);

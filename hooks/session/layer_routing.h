@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "core/hook_points.h"
-#include "hooks/feature.h"
-#include "hooks/section_switches.h"
+#include "core/layer_hooks.h"
+#include "hooks/observer.h"
+#include "hooks/sections.h"
 #include "hooks/session/layer_name_registry.h"
 
 namespace telens::debug {
@@ -21,7 +21,7 @@ namespace telens::debug {
 // A feature of the session: the instance of an entry of the configuration.
 struct FeatureInstance {
   const config::FeatureEntry* entry;
-  std::unique_ptr<Feature> feature;
+  std::unique_ptr<Observer> feature;
   SectionState* section = nullptr;
   std::atomic<bool> observes{true};  // false once it failed while observing
   std::atomic<bool> told_of_randomness{false};
@@ -175,7 +175,7 @@ class LayerRouting final : public LayerState {
   void take_over(const LayerRouting& before);
   static std::vector<Question> all_questions(LayerKind kind,
                                              const std::vector<FeatureInstance*>& features);
-  static RoutingAnswer ask(Feature& feature, const Question& question, const FeatureCall& at);
+  static RoutingAnswer ask(Observer& feature, const Question& question, const FeatureCall& at);
   // Returns true if the budget skips this iteration, in which a feature with its own schedule is
   // enabled: every factor-th of these iterations is used. The feature is still asked, since only
   // the feature knows its schedule.

@@ -19,10 +19,10 @@ void ObserverIsolation::observe_tensors(FeatureInstance& feature, const Shown& s
   RandomState random(device);
   bool was_written = false;
   {
-    Unwritten tensors;
-    show(tensors);
+    MutationGuard guard;
+    show(guard);
     observe(feature, layer_name, call_name, call);
-    was_written = tensors.was_written();
+    was_written = guard.was_written();
   }
   if (random.restore()) tell_of_randomness(feature, layer_name, call_name);
   if (!was_written) return;

@@ -1,8 +1,6 @@
 // Isolates the training from failures of features that observe.
 #pragma once
 
-#include <ATen/core/grad_mode.h>
-
 #include <atomic>
 #include <functional>
 #include <optional>
@@ -12,7 +10,7 @@
 #include "core/base/error.h"
 #include "hooks/session/event_log.h"
 #include "hooks/session/layer_routing.h"
-#include "hooks/untouched.h"
+#include "hooks/tensor_ops.h"
 
 namespace telens::debug {
 
@@ -31,7 +29,7 @@ class ObserverIsolation {
   void observe(FeatureInstance& feature, std::string_view layer_name, std::string_view call_name,
                Call&& call) {
     if (!feature.observes.load(std::memory_order_relaxed) || closed_.load()) return;
-    const at::NoGradGuard no_grad;
+    const NoGradScope no_grad;
     try {
       call();
     } catch (...) {
@@ -45,9 +43,9 @@ class ObserverIsolation {
   struct Shown {
     std::string_view layer_name;
     std::string_view call_name;
-    std::optional<at::Device> device;  // nullopt during a graph capture, when nothing is checked
+    std::optional<DeviceId> device;  // nullopt during a graph capture, when nothing is checked
   };
-  using Show = std::function<void(Unwritten& tensors)>;
+  using Show = std::function<void(MutationGuard& guard)>;
   void observe_tensors(FeatureInstance& feature, const Shown& shown, const Show& show,
                        const std::function<void()>& call);
   // Warns once that a feature draws torch's random numbers.

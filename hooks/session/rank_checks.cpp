@@ -6,12 +6,9 @@
 #include <bit>
 #include <exception>
 
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-
 #include "core/base/error.h"
 #include "core/base/text.h"
 #include "hooks/clock.h"
-#include "hooks/reductions.h"
 #include "record/rows/tables.h"
 
 namespace telens::debug {
@@ -21,21 +18,21 @@ namespace {
 // reads there which ranks are missing.
 class CheckIns {
  public:
-  CheckIns(c10d::ProcessGroup& world, std::int64_t exchange)
-      : store_(world.getStore()), rank_(world.getRank()), size_(world.getSize()), now_(exchange) {}
+  CheckIns(RankGroup& world, std::int64_t exchange)
+      : store_(world.store()), rank_(world.rank()), size_(world.size()), now_(exchange) {}
 
   void note() {
     if (!store_) return;
     // a rank that reaches this exchange has left the previous one
     constexpr std::int64_t kRead = 2;
-    store_->set(key(now_, rank_), std::vector<std::uint8_t>{1});
-    if (now_ >= kRead) store_->deleteKey(key(now_ - kRead, rank_));
+    store_->set(key(now_, rank_), "1");
+    if (now_ >= kRead) store_->remove(key(now_ - kRead, rank_));
   }
 
   std::vector<int> missing() {
     std::vector<int> missing;
     for (int rank = 0; store_ && rank < size_; ++rank) {
-      if (rank != rank_ && !store_->check({key(now_, rank)})) missing.push_back(rank);
+      if (rank != rank_ && !store_->has(key(now_, rank))) missing.push_back(rank);
     }
     return missing;
   }
@@ -45,7 +42,7 @@ class CheckIns {
     return fmt::format("telens/checks/{}/{}", exchange, rank);
   }
 
-  c10::intrusive_ptr<c10d::Store> store_;
+  std::shared_ptr<RankStore> store_;
   int rank_;
   int size_;
   std::int64_t now_;
@@ -70,7 +67,7 @@ std::vector<RankChecks::Due> RankChecks::due_in(std::int64_t iteration) const {
   return due;
 }
 
-std::optional<std::chrono::seconds> RankChecks::longest_wait(const ReductionGroup& world) const {
+std::optional<std::chrono::seconds> RankChecks::longest_wait(const RankGroupPtr& world) const {
   std::optional<std::chrono::seconds> limit;
   if (!has_several_ranks(world)) return limit;
   for (const auto& each : features_.all()) {
@@ -113,7 +110,7 @@ void RankChecks::look_at(std::int64_t iteration, const ProgramCollective& collec
   }
 }
 
-std::vector<RankWords> RankChecks::gather(const RankWords& own, c10d::ProcessGroup& group) {
+std::vector<RankWords> RankChecks::gather(const RankWords& own, RankGroup& group) {
   const std::size_t room = capacity_ - 1;
   RankWords first(capacity_);
   first[0] = static_cast<std::int64_t>(own.size());
@@ -142,7 +139,7 @@ std::vector<RankWords> RankChecks::gather(const RankWords& own, c10d::ProcessGro
 
 // Returns an empty list if a rank did not arrive.
 std::vector<RankWords> RankChecks::exchange(const RankWords& own, std::int64_t iteration,
-                                            c10d::ProcessGroup& group) {
+                                            RankGroup& group) {
   CheckIns check_ins(group, exchanges_++);
   std::string why;
   std::vector<int> missing;

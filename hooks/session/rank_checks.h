@@ -10,10 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "hooks/gather_over_ranks.h"
 #include "hooks/model_tensor.h"
 #include "hooks/rank_checker.h"
-#include "hooks/reductions.h"
+#include "hooks/rank_group.h"
 #include "hooks/session/event_log.h"
 #include "hooks/session/feature_set.h"
 #include "hooks/session/observer_isolation.h"
@@ -28,10 +27,10 @@ class RankChecks {
 
   // Returns the longest time that features wait for a rank; nullopt if no feature compares ranks,
   // or there is only one rank.
-  std::optional<std::chrono::seconds> longest_wait(const ReductionGroup& world) const;
+  std::optional<std::chrono::seconds> longest_wait(const RankGroupPtr& world) const;
   // Sets the group with all ranks for the exchanges: a dedicated group with that timeout, since a
   // collective that fails leaves its group out of step. Null if ranks are not compared.
-  void exchange_over(ReductionGroup group) { group_ = std::move(group); }
+  void exchange_over(RankGroupPtr group) { group_ = std::move(group); }
   // Returns true if ranks are compared, and all have arrived so far.
   bool is_on() const { return !alone_ && has_several_ranks(group_); }
 
@@ -51,14 +50,13 @@ class RankChecks {
     RankChecker* checker;
   };
   std::vector<Due> due_in(std::int64_t iteration) const;
-  std::vector<RankWords> exchange(const RankWords& own, std::int64_t iteration,
-                                  c10d::ProcessGroup& group);
-  std::vector<RankWords> gather(const RankWords& own, c10d::ProcessGroup& group);
+  std::vector<RankWords> exchange(const RankWords& own, std::int64_t iteration, RankGroup& group);
+  std::vector<RankWords> gather(const RankWords& own, RankGroup& group);
 
   FeatureSet& features_;
   ObserverIsolation& isolation_;
   EventLog& events_;
-  ReductionGroup group_;
+  RankGroupPtr group_;
   // Number of words in the first message; further words of a rank are sent in a second one. The
   // same on all ranks.
   std::size_t capacity_ = 64;

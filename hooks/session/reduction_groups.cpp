@@ -5,12 +5,12 @@
 
 namespace telens::debug {
 
-void ReductionGroups::begin(ReductionGroup world, bool ranks_agree) {
+void ReductionGroups::begin(RankGroupPtr world, bool ranks_agree) {
   ranks_agree_ = ranks_agree;
   world_ = ranks_agree ? std::move(world) : nullptr;
 }
 
-void ReductionGroups::choose(ReductionGroup group, std::string_view layer_name) {
+void ReductionGroups::choose(RankGroupPtr group, std::string_view layer_name) {
   const std::lock_guard lock(mutex_);
   if (layer_name.empty()) {
     chosen_ = std::move(group);
@@ -21,14 +21,14 @@ void ReductionGroups::choose(ReductionGroup group, std::string_view layer_name) 
   }
 }
 
-ReductionGroup ReductionGroups::of_tensors() const {
+RankGroupPtr ReductionGroups::of_tensors() const {
   if (!ranks_agree_) return nullptr;
   const std::lock_guard lock(mutex_);
   return chosen_ ? chosen_ : world_;
 }
 
-ReductionGroup ReductionGroups::chosen_for(std::string_view layer_name,
-                                           const ReductionGroup& in_call) const {
+RankGroupPtr ReductionGroups::chosen_for(std::string_view layer_name,
+                                         const RankGroupPtr& in_call) const {
   if (!ranks_agree_) return nullptr;
   if (in_call) return in_call;
   const std::lock_guard lock(mutex_);
@@ -40,7 +40,7 @@ ReductionGroups::ForScript ReductionGroups::for_script(std::string_view layer_na
                                                        const LogTensorStatsOptions& options,
                                                        bool is_last_rank) const {
   if (options.skip_reduction) return {};
-  const ReductionGroup chosen = chosen_for(layer_name, options.reduction_group);
+  const RankGroupPtr chosen = chosen_for(layer_name, options.reduction_group);
   if (chosen) return {chosen, true};
   // If the world is null, the tensor is local to this rank.
   return {world_, is_last_rank || world_ == nullptr};

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <string_view>
 
-#include "hooks/reductions.h"
+#include "hooks/rank_group.h"
 #include "hooks/session_options.h"
 
 namespace telens::debug {
@@ -14,22 +14,22 @@ namespace telens::debug {
 class ReductionGroups {
  public:
   // Called once, before the other calls. Ranks that watch different things do not reduce anything.
-  void begin(ReductionGroup world, bool ranks_agree);
+  void begin(RankGroupPtr world, bool ranks_agree);
 
   // Returns all ranks, or null if there is only this rank.
-  const ReductionGroup& world() const { return world_; }
+  const RankGroupPtr& world() const { return world_; }
 
   // Chooses the group of a layer, or with an empty name the default group of the other layers. Null
   // restores the default.
-  void choose(ReductionGroup group, std::string_view layer_name);
+  void choose(RankGroupPtr group, std::string_view layer_name);
   void reduce_weights(bool enabled) { reduce_weights_ = enabled; }
 
   // Returns the group of tensors in general: the chosen group, else the world.
-  ReductionGroup of_tensors() const;
+  RankGroupPtr of_tensors() const;
   // For a tensor of that layer that a script passes: the group, null for this rank only, and
   // whether this rank logs the result.
   struct ForScript {
-    ReductionGroup group;
+    RankGroupPtr group;
     bool logs = true;
   };
   ForScript for_script(std::string_view layer_name, const LogTensorStatsOptions& options,
@@ -40,13 +40,13 @@ class ReductionGroups {
 
  private:
   // Returns the group that was chosen for the layer, in this call or before; null if none was.
-  ReductionGroup chosen_for(std::string_view layer_name, const ReductionGroup& in_call) const;
+  RankGroupPtr chosen_for(std::string_view layer_name, const RankGroupPtr& in_call) const;
 
-  ReductionGroup world_;
+  RankGroupPtr world_;
   bool ranks_agree_ = true;
 
   mutable std::mutex mutex_;  // guards the members below
-  ReductionGroup chosen_;     // null for the default
+  RankGroupPtr chosen_;       // null for the default
   Reductions::OfLayers of_layers_;
 
   std::atomic<bool> reduce_weights_{true};

@@ -1,18 +1,156 @@
 #include "hooks/session/session.h"
 
-#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <exception>
+#include <iterator>
+#include <string_view>
 #include <utility>
 
+#include "core/base/error.h"
+#include "core/base/io.h"
+#include "core/base/text.h"
+#include "hooks/config/environment_variables.h"
 #include "hooks/plugin_loader.h"
 #include "hooks/session/rank_meeting.h"
-#include "hooks/session/start_options.h"
 
 namespace telens::debug {
+
+std::optional<std::string> LossWatch::look_at(double loss, std::int64_t iteration) {
+  const std::lock_guard lock(mutex_);
+  const bool was_finite = std::exchange(is_finite_, std::isfinite(loss));
+  if (is_finite_) {
+    finite_ = {loss, iteration};
+    return std::nullopt;
+  }
+  if (!was_finite) return std::nullopt;
+  const std::string before = finite_ ? fmt::format("the last finite one was {:.6g} in iteration {}",
+                                                   finite_->first, finite_->second)
+                                     : std::string("no loss before it was finite");
+  return fmt::format(
+      "the loss is {} in iteration {}; {}. configs/nan_hunt.yaml, from the last checkpoint on, "
+      "names the layer that it comes from",
+      std::isnan(loss) ? "NaN"
+      : loss > 0       ? "infinite"
+                       : "-infinite",
+      iteration, before);
+}
+
+void LossWatch::note_recorded(double loss, std::int64_t iteration) {
+  const std::lock_guard lock(mutex_);
+  recorded_ = {loss, iteration};
+}
+
+// An iteration with a loss from record() does not get a second one: readers of the run would mix
+// them.
+LossWatch::StepLoss LossWatch::take_of_step(double loss, std::int64_t iteration) {
+  const std::lock_guard lock(mutex_);
+  const auto recorded = std::exchange(recorded_, std::nullopt);
+  if (!recorded || recorded->second != iteration) return {.is_kept = true, .warning_of_other = {}};
+  const bool same = recorded->first == loss || (std::isnan(recorded->first) && std::isnan(loss));
+  StepLoss left_out{.is_kept = false, .warning_of_other = {}};
+  if (!same && !std::exchange(told_of_two_, true)) {
+    left_out.warning_of_other = fmt::format(
+        "iteration {} has two losses: {} by debug.record(\"loss\", ...), which the run keeps, and "
+        "{} by debug.step(loss=...), which it leaves out, here and later; give the loss to step "
+        "alone, and record other numbers under other names",
+        iteration, recorded->first, loss);
+  }
+  return left_out;
+}
+
+void FindingSources::begin(const FeatureSet& features, const std::shared_ptr<Sink>& run_file) {
+  for (const auto& each : features.all()) {
+    auto* source = dynamic_cast<FindingSource*>(each->feature.get());
+    if (source == nullptr) continue;
+    source->begin(run_file);
+    all_.push_back(source);
+  }
+}
+
+std::vector<Finding> FindingSources::findings() const {
+  std::vector<Finding> findings;
+  for (const FindingSource* each : all_) {
+    std::ranges::move(each->findings(), std::back_inserter(findings));
+  }
+  return findings;
+}
+
+void FindingSources::listen(const FindingListener& listener) {
+  for (FindingSource* each : all_) each->listen(listener);
+}
+
+bool FindingSources::allow_checkpoint(std::int64_t last, std::chrono::milliseconds wait) const {
+  using Clock = std::chrono::steady_clock;
+  const auto until = Clock::now() + wait;
+  return std::ranges::all_of(all_, [&](FindingSource* each) {
+    if (!each->may_veto()) return true;
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now());
+    each->look_now(last, std::max(left, std::chrono::milliseconds(0)));
+    return each->allows_checkpoints();
+  });
+}
+
+void FindingSources::rethrow_interruption() {
+  for (FindingSource* each : all_) {
+    if (const auto interruption = each->take_interruption()) std::rethrow_exception(interruption);
+  }
+}
+
+namespace {
+
+std::string environment(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value == nullptr ? "" : value;
+}
+
+// The system would read the path only up to its NUL character, and so open another file.
+void check_path(std::string_view name, const std::string& path) {
+  const std::size_t end = path.find('\0');
+  if (end == std::string::npos) return;
+  raise<UsageError>("initialize: {} must be a path, not '{}' with a NUL character after it", name,
+                    path.substr(0, end));
+}
+
+}  // namespace
+
+InitializeOptions settled(InitializeOptions options) {
+  check_path("log_dir", options.log_dir);
+  check_path("config_file", options.config_file);
+  if (const std::string path = environment(config::kConfigVariable); !path.empty()) {
+    options.config_file = path;
+    options.config_text.reset();
+  }
+  if (const std::string log_dir = environment(config::kLogDirVariable); !log_dir.empty()) {
+    options.log_dir = log_dir;
+  }
+  options.log_dir = absolute_path(options.log_dir);
+  return options;
+}
+
+bool budgets_are_off() {
+  const std::string value = environment(config::kBudgetVariable);
+  if (value.empty()) return false;
+  if (value == "off") return true;
+  raise<UsageError>(
+      "the environment variable {} is '{}'; expected 'off' (the budgets of the configuration do "
+      "not apply) or nothing",
+      config::kBudgetVariable, printable(value));
+}
+
+config::Config load_config(const InitializeOptions& options,
+                           const config::Descriptions& descriptions) {
+  if (options.config_text) {
+    return config::load_config_text(*options.config_text, "config", descriptions);
+  }
+  if (options.config_file.empty()) return {};
+  return config::load_config_file(options.config_file, descriptions);
+}
+
 namespace {
 
 constexpr std::string_view kLoss = "loss";
@@ -156,7 +294,8 @@ void Session::log_scalar(std::string_view name, double value, std::int64_t itera
 }
 
 std::vector<NamedValue> Session::log_tensor(std::string_view layer_name,
-                                            std::string_view tensor_name, const at::Tensor& tensor,
+                                            std::string_view tensor_name,
+                                            const TensorHandle& tensor,
                                             const LogTensorStatsOptions& options) {
   std::vector<NamedValue> values;
   in_turn([&] { values = log_tensor_in_turn(layer_name, tensor_name, tensor, options); });
@@ -165,9 +304,9 @@ std::vector<NamedValue> Session::log_tensor(std::string_view layer_name,
 
 std::vector<NamedValue> Session::log_tensor_in_turn(std::string_view layer_name,
                                                     std::string_view tensor_name,
-                                                    const at::Tensor& tensor,
+                                                    const TensorHandle& tensor,
                                                     const LogTensorStatsOptions& options) {
-  const at::NoGradGuard no_grad;
+  const NoGradScope no_grad;
   const std::int64_t iteration = options.iteration.value_or(this->iteration());
   const auto [group, logs] =
       groups_.for_script(layer_name, options, options_.rank + 1 == options_.world_size);

@@ -1,8 +1,11 @@
 // A debug session, from initialize to end_debug.
 #pragma once
 
+#include <cxxabi.h>
+
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -13,21 +16,130 @@
 #include <utility>
 #include <vector>
 
+#include "hooks/config/config.h"
 #include "hooks/feature_registry.h"
+#include "hooks/finding_source.h"
 #include "hooks/session/event_log.h"
 #include "hooks/session/feature_set.h"
-#include "hooks/session/finding_sources.h"
 #include "hooks/session/layer_listener.h"
-#include "hooks/session/loss_watch.h"
 #include "hooks/session/pending_records.h"
 #include "hooks/session/rank_checks.h"
 #include "hooks/session/reduction_groups.h"
 #include "hooks/session/sink_fanout.h"
 #include "hooks/session/termination_flush.h"
-#include "hooks/session/turns.h"
+#include "hooks/session_options.h"
 #include "hooks/session_parts.h"
 
 namespace telens::debug {
+
+// Mutual exclusion of session API calls: one thread at a time is in one of them.
+class Turns {
+ public:
+  // Runs `work` when it is this thread's turn. Returns its exception; null if it does not throw.
+  template <typename Work>
+  std::exception_ptr run(const Work& work) {
+    const std::lock_guard lock(mutex_);
+    const Counted counted(depth_);
+    return thrown_by(work);
+  }
+
+  // Called under the lock: returns how many nested turns this thread is in.
+  int depth() const { return depth_; }
+
+  // Returns a lock, which is locked if this thread's turn comes within the limit.
+  std::unique_lock<std::recursive_timed_mutex> wait(std::chrono::seconds limit) {
+    return std::unique_lock(mutex_, limit);
+  }
+
+  // Returns the exception of `work`; null if it does not throw. The unwinding of a thread that ends
+  // is not an exception, and propagates.
+  template <typename Work>
+  static std::exception_ptr thrown_by(const Work& work) {
+    try {
+      work();
+    } catch (const abi::__forced_unwind&) {
+      throw;
+    } catch (...) {
+      return std::current_exception();
+    }
+    return nullptr;
+  }
+
+ private:
+  // A turn counts until it is left, also by a thread that ends within it: while one is counted, the
+  // session cannot end.
+  class Counted {
+   public:
+    explicit Counted(int& depth) : depth_(depth) { ++depth_; }
+    ~Counted() { --depth_; }
+    Counted(const Counted&) = delete;
+    Counted& operator=(const Counted&) = delete;
+
+   private:
+    int& depth_;
+  };
+
+  std::recursive_timed_mutex mutex_;
+  int depth_ = 0;
+};
+
+// Watches the losses of a run: the first that is not finite, and iterations with two losses.
+// Thread-safe.
+class LossWatch {
+ public:
+  // Returns a sentence for the user when the loss stops being finite; nullopt at all other times.
+  std::optional<std::string> look_at(double loss, std::int64_t iteration);
+
+  // Notes a loss from record(), while this iteration runs.
+  void note_recorded(double loss, std::int64_t iteration);
+
+  struct StepLoss {
+    // false if record() has already set this iteration's loss
+    bool is_kept;
+    std::optional<std::string> warning_of_other;  // set the first time that the two differ
+  };
+  // Receives a loss from step(), which ends this iteration.
+  StepLoss take_of_step(double loss, std::int64_t iteration);
+
+ private:
+  std::mutex mutex_;                                       // guards the members below
+  std::optional<std::pair<double, std::int64_t>> finite_;  // last finite loss, and its iteration
+  bool is_finite_ = true;
+  std::optional<std::pair<double, std::int64_t>> recorded_;  // from record(), and its iteration
+  bool told_of_two_ = false;
+};
+
+// The features of a session that look for problems of the run. All calls are thread-safe, except
+// begin().
+class FindingSources {
+ public:
+  // Called once. The features outlive it.
+  void begin(const FeatureSet& features, const std::shared_ptr<Sink>& run_file);
+
+  bool any() const { return !all_.empty(); }
+  std::vector<Finding> findings() const;
+  void listen(const FindingListener& listener);
+  // Returns after examining everything up to this iteration, or after the timeout.
+  bool allow_checkpoint(std::int64_t last, std::chrono::milliseconds wait) const;
+  void rethrow_interruption();
+
+ private:
+  std::vector<FindingSource*> all_;
+};
+
+// Returns the options of the call, overridden by the environment. TELENS_CONFIG (the path of a
+// configuration) and TELENS_LOG_DIR replace the program's options, so that a program can run
+// unchanged under another configuration, as `telens bisect` does; "" counts as unset. The log_dir
+// becomes absolute: some files are opened late, when a program like Hydra has changed its working
+// directory. Throws UsageError for a path with a NUL character.
+InitializeOptions settled(InitializeOptions options);
+
+// Returns true if TELENS_BUDGET is "off". Throws UsageError for any other text.
+bool budgets_are_off();
+
+// Loads the configuration. Throws ConfigError.
+config::Config load_config(const InitializeOptions& options,
+                           const config::Descriptions& descriptions);
 
 // step(), end(), set_iteration() and log_tensor() run on one thread at a time; other threads wait
 // for their turn. Meanwhile calls of layers come from any thread, and share the session until they
@@ -52,7 +164,7 @@ class Session final : private FeatureServices {
   void record_scalar(std::string_view name, double value);
   void log_scalar(std::string_view name, double value, std::int64_t iteration);
   std::vector<NamedValue> log_tensor(std::string_view layer_name, std::string_view tensor_name,
-                                     const at::Tensor& tensor,
+                                     const TensorHandle& tensor,
                                      const LogTensorStatsOptions& options);
   void log_message(std::string_view message, std::string_view layer_name, LogLevel level,
                    std::string_view once_per);
@@ -124,7 +236,8 @@ class Session final : private FeatureServices {
   std::vector<std::string> take_stop_texts();
   void stop_if_asked();
   std::vector<NamedValue> log_tensor_in_turn(std::string_view layer_name,
-                                             std::string_view tensor_name, const at::Tensor& tensor,
+                                             std::string_view tensor_name,
+                                             const TensorHandle& tensor,
                                              const LogTensorStatsOptions& options);
 
   InitializeOptions options_;

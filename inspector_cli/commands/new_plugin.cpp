@@ -27,8 +27,8 @@ constexpr std::string_view kTemplateFile = "my_feature";
 // two spaces.
 constexpr std::string_view kClasses =
     " BUFSIZ EDOM EOF ERANGE False Feature FeatureCall FeatureServices INFINITY InspectTensorCall "
-    "MetricLogger NAN NULL None Registry ScheduledFeature Series TEConfigAPIMapper TensorReading "
-    "True ";
+    "MetricLogger NAN NULL None ObservedTensor Observer Registry ScheduledFeature "
+    "ScheduledObserver Series TEConfigAPIMapper TensorReading True ";
 
 // https://en.cppreference.com/w/cpp/keyword
 constexpr std::string_view kCpp =

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/distributed/compare_ranks.h"
-#include "hooks/engine/tensor_digest.h"
+#include "core/ops/tensor_digest.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/module.h"
 #include "python/bindings/process_group.h"
@@ -25,7 +25,7 @@ void compare_activation(const std::string& text, const at::Tensor& x, const py::
   const WithoutGil no_gil;
   static const std::string subject = "checkpoint";
   const auto contents = [&] {
-    const at::Tensor digest = features::compute_digest(x).cpu();
+    const at::Tensor digest = ops::compute_digest(x).cpu();
     const auto word = [&](std::int64_t i) {
       return static_cast<std::uint64_t>(digest[i].item<std::int64_t>());
     };

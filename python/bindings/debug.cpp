@@ -17,6 +17,7 @@
 #include "core/hook_points.h"
 #include "hooks/config/config.h"
 #include "hooks/debug.h"
+#include "hooks/libtorch/c10d_group.h"
 #include "hooks/rank_checker.h"
 #include "python/bindings/config_value.h"
 #include "python/bindings/gil.h"
@@ -269,8 +270,9 @@ void bind_debug(py::module_& parent) {
         debug::set_tensor_reduction_group(to_process_group(group), layer_name);
       },
       py::arg("group"), py::arg("layer_name"));
-  module.def("get_tensor_reduction_group",
-             [] { return from_process_group(debug::get_tensor_reduction_group().get()); });
+  module.def("get_tensor_reduction_group", [] {
+    return from_process_group(find_process_group(debug::get_tensor_reduction_group()));
+  });
   module.def("set_weight_tensor_tp_group_reduce", &debug::set_weight_tensor_tp_group_reduce,
              py::arg("enabled"));
   module.def("run_path", &debug::run_path,

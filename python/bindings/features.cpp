@@ -12,6 +12,7 @@
 
 #include "core/base/error.h"
 #include "hooks/config/selection.h"
+#include "hooks/feature.h"
 #include "hooks/feature_registry.h"
 #include "python/bindings/config_value.h"
 #include "python/bindings/errors.h"
@@ -170,7 +171,7 @@ config::Location find_location(const config::FeatureEntry& entry, const py::hand
 FeatureFactory make_factory(py::object make_caller) {
   return [make_caller = share(std::move(make_caller))](
              const config::FeatureEntry& entry,
-             FeatureServices& services) -> std::unique_ptr<Feature> {
+             FeatureServices& services) -> std::unique_ptr<Observer> {
     const WithGil gil;
     py::tuple made;
     try {

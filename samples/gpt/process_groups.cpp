@@ -18,7 +18,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "core/base/error.h"
-#include "hooks/reductions.h"
+#include "core/distributed/process_group.h"
 #include "nccl_backend.h"
 
 namespace gpt {

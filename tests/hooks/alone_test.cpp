@@ -40,13 +40,12 @@ class ConstantEngine final : public StatisticsEngine {
     return std::make_shared<NothingAsked>();
   }
   std::vector<std::optional<double>> evaluate(const StatisticsRequest&, const ScriptTensor&,
-                                              const at::Tensor&,
-                                              const debug::ReductionGroup&) override {
+                                              const TensorHandle&, const RankGroupPtr&) override {
     return {};
   }
   ObservedLayer& layer(std::string_view) override { return layer_; }
   std::unique_ptr<TensorReading> begin(ObservedLayer&, std::int64_t,
-                                       const InspectTensorCall&) override {
+                                       const ObservedTensor&) override {
     return std::make_unique<NoReading>();
   }
   Collected collect(std::int64_t iteration, const Reductions&, Waiting) override {
@@ -104,14 +103,14 @@ class Lines final : public Sink {
 };
 
 // Records a ledger row, a block and a histogram where it is shown an activation.
-class RecordsEverything final : public Feature {
+class RecordsEverything final : public Observer {
  public:
   explicit RecordsEverything(FeatureServices& services) : services_(services) {}
 
   RoutingAnswer inspect_tensor_enabled(const FeatureCall&, TensorName tensor) override {
     return tensor == TensorName::activation ? RoutingAnswer::always() : RoutingAnswer::never();
   }
-  void inspect_tensor(const FeatureCall& at, const InspectTensorCall&, TensorReading&) override {
+  void observe_tensor(const FeatureCall& at, const ObservedTensor&, TensorReading&) override {
     services_.record_row(
         record::LedgerRow{.iteration = at.iteration,
                           .detail = services_.names().id(record::Dictionary::word, "as it ran")});

@@ -13,7 +13,7 @@
 
 #include "hooks/clock.h"
 #include "hooks/feature_registry.h"
-#include "hooks/section_budget.h"
+#include "hooks/sections.h"
 #include "hooks/session_parts.h"
 #include "tests/hooks/session_fixture.h"
 

@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "core/torch_compat.h"
 #include "tests/hooks/late_copies.h"
 
 namespace telens {
@@ -25,9 +26,9 @@ std::vector<std::string> get_names(const std::vector<Arrivals<std::string>::Arri
 TEST(HostCopyTest, tensors_of_the_host_are_there_at_once_dense_and_in_their_order) {
   const at::Tensor words = at::arange(6, at::kLong).view({2, 3});
   const at::Tensor values = at::arange(2, at::kDouble);
-  const auto copy = copy_to_host({words.t(), at::Tensor(), values});
+  const auto copy = copy_to_host(to_handles({words.t(), at::Tensor(), values}));
   EXPECT_TRUE(copy->arrived());
-  const std::vector<at::Tensor> taken = copy->take();
+  const std::vector<at::Tensor> taken = to_torch(copy->take());
   ASSERT_EQ(taken.size(), 3U);
   EXPECT_TRUE(taken[0].is_contiguous());
   EXPECT_TRUE(taken[0].equal(words.t()));
@@ -38,7 +39,7 @@ TEST(HostCopyTest, tensors_of_the_host_are_there_at_once_dense_and_in_their_orde
 TEST(HostCopyTest, tensors_may_have_any_dtype) {
   for (const at::ScalarType dtype : {at::kByte, at::kBFloat16, at::kFloat, at::kBool}) {
     const at::Tensor tensor = at::empty({3}, dtype);
-    EXPECT_TRUE(copy_to_host({tensor})->take()[0].is_same(tensor));
+    EXPECT_TRUE(to_torch(copy_to_host({tensor})->take()[0]).is_same(tensor));
   }
 }
 
@@ -69,11 +70,11 @@ TEST(ArrivalsTest, whoever_waits_gets_all) {
 
 TEST(CopyToDeviceTest, numbers_arrive_as_they_are) {
   const std::vector<std::int64_t> numbers{3, -1, std::int64_t{1} << 62};
-  const at::Tensor copied = copy_to_device(numbers, at::kCPU);
+  const at::Tensor copied = to_torch(copy_to_device(numbers, DeviceId()));
   ASSERT_EQ(copied.numel(), 3);
   EXPECT_TRUE(std::ranges::equal(numbers,
                                  std::span(copied.const_data_ptr<std::int64_t>(), numbers.size())));
-  EXPECT_EQ(copy_to_device({}, at::kCPU).numel(), 0);
+  EXPECT_EQ(copy_to_device({}, DeviceId()).numel(), 0);
 }
 
 }  // namespace

@@ -1,8 +1,6 @@
 // Copies to the host that arrive when a test says so, as those from a GPU that is busy.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <memory>
 #include <vector>
 
@@ -13,7 +11,7 @@ namespace telens::testing {
 class LateCopies {
  public:
   HostCopies copies() {
-    return [this](std::vector<at::Tensor> tensors) {
+    return [this](std::vector<TensorHandle> tensors) {
       return std::make_unique<LateCopy>(std::move(tensors), begun_++, *this);
     };
   }
@@ -27,17 +25,17 @@ class LateCopies {
  private:
   class LateCopy final : public HostCopy {
    public:
-    LateCopy(std::vector<at::Tensor> tensors, int number, LateCopies& all)
+    LateCopy(std::vector<TensorHandle> tensors, int number, LateCopies& all)
         : tensors_(std::move(tensors)), number_(number), all_(all) {}
 
     bool arrived() override { return number_ < all_.arrived_; }
-    std::vector<at::Tensor> take() override {
+    std::vector<TensorHandle> take() override {
       if (!arrived()) ++all_.waited_;
       return std::move(tensors_);
     }
 
    private:
-    std::vector<at::Tensor> tensors_;
+    std::vector<TensorHandle> tensors_;
     int number_;
     LateCopies& all_;
   };

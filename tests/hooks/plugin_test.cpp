@@ -17,7 +17,9 @@ namespace {
 
 using ::testing::AllOf;
 using testing::FakeLayer;
+using testing::get_values;
 using ::testing::HasSubstr;
+using testing::section;
 using testing::stored_values;
 using testing::StoredValue;
 using testing::TemporaryFolder;
@@ -101,6 +103,31 @@ TEST_F(PluginTest, a_plugins_statistic_is_logged_as_a_built_in_one) {
     ++values;
   }
   EXPECT_EQ(values, 2);
+}
+
+TEST_F(PluginTest, plugin_without_torch_sees_handles_and_defines_statistics) {
+  debug::InitializeOptions with_plugin = options(
+      section("LogTensorStats: {enabled: True, tensors: [activation], stats: [elements]}\n"));
+  *with_plugin.config_text +=
+      "  telens:\n    LargestMagnitude: {enabled: True, tensors: [activation, gradient]}\n";
+  with_plugin.feature_dirs = {folder_with(PLUGIN_WITHOUT_TORCH)};
+  debug::initialize(with_plugin);
+  at::Tensor x = at::ones({4, 10}, at::kBFloat16).t();
+  x[2][1] = -100;
+  FakeLayer layer;
+  layer.run(x);
+  debug::step();
+  debug::end_debug();
+  EXPECT_THAT(get_values("largest", folder.str()),
+              ::testing::ElementsAre("0:layer=100", "0:layer=100"));
+  EXPECT_THAT(get_values("elements", folder.str()), ::testing::ElementsAre("0:layer=40"));
+}
+
+TEST_F(PluginTest, plugin_without_torch_is_bound_to_no_torch_version) {
+  const auto versions = read_plugin_note(PLUGIN_WITHOUT_TORCH);
+  ASSERT_TRUE(versions);
+  EXPECT_EQ(versions->telens, TELENS_MINOR_VERSION);
+  EXPECT_EQ(versions->torch, "");
 }
 
 TEST_F(PluginTest, a_statistic_that_two_plugins_register_is_an_error_that_names_both) {

@@ -18,7 +18,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "core/base/error.h"
-#include "hooks/reductions.h"
+#include "hooks/libtorch/c10d_group.h"
+#include "tests/hooks/thread_ranks.h"
 
 namespace telens {
 namespace {
@@ -54,7 +55,7 @@ class RendezvousTest : public ::testing::Test {
       return "run of " + std::to_string(rank);
     };
     try {
-      presences_[rank] = join_rendezvous(share(worlds_[rank].get()), options);
+      presences_[rank] = join_rendezvous(to_rank_group(worlds_[rank].get()), options);
       const Attendance& attendance = presences_[rank];
       return attendance.is_complete ? "all" : attendance.explanation;
     } catch (const std::exception& error) {
@@ -133,13 +134,13 @@ TEST_P(MissingRankTest, that_has_skipped_a_session_meets_the_others_in_the_next_
 TEST_P(MissingRankTest, that_refuses_ends_the_wait_of_the_others) {
   std::thread refuses([&] {
     std::this_thread::sleep_for(kShort / 4);
-    refuse_rendezvous(share(worlds_[GetParam()].get()));
+    refuse_rendezvous(to_rank_group(worlds_[GetParam()].get()));
   });
   const std::string refused = "rank " + std::to_string(GetParam()) + " refused";
   EXPECT_THAT(join_all(others()), Each(HasSubstr(refused)));
   refuses.join();
   // One that comes too late for it hears of it too.
-  refuse_rendezvous(share(worlds_[GetParam()].get()));
+  refuse_rendezvous(to_rank_group(worlds_[GetParam()].get()));
   EXPECT_THAT(join_all(others()), Each(HasSubstr(refused)));
   EXPECT_THAT(join_all({0, 1, 2}), Each("all"));
 }
@@ -158,13 +159,13 @@ TEST_F(RendezvousTest, all_ranks_begin_together_again_and_again_and_leave_little
 
 TEST_F(RendezvousTest, a_refusal_that_no_other_rank_was_there_to_hear_passes) {
   wait_for_others(kShort);
-  refuse_rendezvous(share(worlds_[1].get()));
+  refuse_rendezvous(to_rank_group(worlds_[1].get()));
   std::this_thread::sleep_for(kShort * 3 / 2);
   EXPECT_THAT(join_all({0, 1, 2}), Each("all"));
 }
 
 TEST_P(MissingRankTest, that_has_a_session_ends_the_wait_of_the_others_but_not_the_next_one) {
-  const auto world = share(worlds_[GetParam()].get());
+  const auto world = to_rank_group(worlds_[GetParam()].get());
   end_wait_of_others(world);  // none waits
   EXPECT_THAT(join_all({0, 1, 2}), Each("all"));
   std::atomic<bool> is_over{false};
@@ -191,7 +192,7 @@ TEST_F(RendezvousTest, an_interrupted_wait_ends_that_of_the_others) {
   auto other = std::async(std::launch::async, [&] { return join(1); });
   RendezvousOptions options{.accept = [] {}};
   options.check_interrupt = [] { throw std::runtime_error("interrupted"); };
-  EXPECT_THROW(join_rendezvous(share(worlds_[0].get()), options), std::runtime_error);
+  EXPECT_THROW(join_rendezvous(to_rank_group(worlds_[0].get()), options), std::runtime_error);
   EXPECT_THAT(other.get(), HasSubstr("rank 0 refused"));
 }
 
@@ -206,7 +207,7 @@ TEST_F(RendezvousTest, the_error_of_a_rank_is_its_own_where_the_store_is_gone_to
       c10::make_intrusive<c10d::ProcessGroup>(c10::make_intrusive<GoneStore>(), 0, kRanks);
   const RendezvousOptions options{.accept = [] { raise<UsageError>("its own"); }};
   try {
-    join_rendezvous(share(world.get()), options);
+    join_rendezvous(to_rank_group(world.get()), options);
     FAIL();
   } catch (const UsageError& error) {
     EXPECT_STREQ(error.what(), "its own");
@@ -237,7 +238,35 @@ class WorldOfBareStore final : public c10d::ProcessGroup {
 
 TEST(RendezvousWithoutStore, asks_the_ranks_in_a_collective) {
   const auto world = c10::make_intrusive<WorldOfBareStore>();
-  EXPECT_TRUE(join_rendezvous(share(world.get()), {.accept = [] {}}).is_complete);
+  EXPECT_TRUE(join_rendezvous(to_rank_group(world.get()), {.accept = [] {}}).is_complete);
+}
+
+// Ranks that are threads, with a store in memory and without c10d.
+class RendezvousOnThreads : public ::testing::Test {
+ protected:
+  std::shared_ptr<testing::ThreadGroup> world_of(int rank, milliseconds limit) {
+    auto world = std::make_shared<testing::ThreadGroup>(rank, 2, meeting_, "0,1", store_);
+    world->limit = limit;
+    return world;
+  }
+
+  testing::Meeting meeting_{2};
+  std::shared_ptr<testing::ThreadStore> store_ = std::make_shared<testing::ThreadStore>(kLong);
+};
+
+TEST_F(RendezvousOnThreads, both_ranks_begin_together) {
+  auto other = std::async(std::launch::async, [&] {
+    return join_rendezvous(world_of(1, kLong), {.accept = [] {}}).is_complete;
+  });
+  EXPECT_TRUE(join_rendezvous(world_of(0, kLong), {.accept = [] {}}).is_complete);
+  EXPECT_TRUE(other.get());
+  EXPECT_EQ(meeting_.gathers, 0);  // the store decides
+}
+
+TEST_F(RendezvousOnThreads, missing_rank_is_named_after_the_time_limit) {
+  const Attendance attendance = join_rendezvous(world_of(0, kShort), {.accept = [] {}});
+  EXPECT_THAT(attendance.missing, ElementsAre(1));
+  EXPECT_THAT(attendance.explanation, HasSubstr("rank 1 of 2 had not called it after"));
 }
 
 }  // namespace

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "hooks/reductions.h"
+#include "core/distributed/process_group.h"
 #include "hooks/scalar_logger.h"
-#include "hooks/section_switches.h"
+#include "hooks/sections.h"
 #include "tests/features/training_fixture.h"
 #include "tests/hooks/budget_fixture.h"
 

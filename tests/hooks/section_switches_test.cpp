@@ -5,7 +5,7 @@
 
 #include "features/builtin_options.h"
 #include "hooks/decisions.h"
-#include "hooks/section_switches.h"
+#include "hooks/sections.h"
 
 namespace telens {
 namespace {

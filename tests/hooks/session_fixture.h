@@ -17,6 +17,7 @@
 
 #include "core/hook_points.h"
 #include "hooks/debug.h"
+#include "hooks/feature.h"
 #include "hooks/feature_registry.h"
 #include "record/run_reader.h"
 #include "tests/temporary_folder.h"

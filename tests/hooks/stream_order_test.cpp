@@ -60,15 +60,15 @@ class StreamOrder : public ::testing::Test {
     current = {0, 0};
     enqueued.clear();
   }
-  static const at::Device first, second;
+  static const DeviceId first, second;
 };
 
-const at::Device StreamOrder::first{kMadeUp, 0};
-const at::Device StreamOrder::second{kMadeUp, 1};
+const DeviceId StreamOrder::first{static_cast<std::int8_t>(kMadeUp), 0};
+const DeviceId StreamOrder::second{static_cast<std::int8_t>(kMadeUp), 1};
 
 TEST_F(StreamOrder, makes_the_current_stream_wait_for_another_one) {
   current[0] = 3;
-  const c10::Stream other = current_stream(first);
+  const StreamHandle other = current_stream(first);
   current[0] = 5;
   wait_for(other);
   EXPECT_THAT(enqueued, ElementsAre("0.5 waits for 0.3"));
@@ -76,7 +76,7 @@ TEST_F(StreamOrder, makes_the_current_stream_wait_for_another_one) {
 
 TEST_F(StreamOrder, makes_nobody_wait_for_himself) {
   wait_for(current_stream(first));
-  wait_for(current_stream(at::kCPU));
+  wait_for(current_stream(DeviceId()));
   EXPECT_THAT(enqueued, IsEmpty());
 }
 
@@ -87,7 +87,7 @@ TEST_F(StreamOrder, joins_each_stream_once_on_its_own_device) {
     streams.add(first);
     streams.add(second);
   }
-  streams.add(at::kCPU);
+  streams.add(DeviceId());
   streams.join();
   EXPECT_THAT(enqueued, UnorderedElementsAre("0.1 waits for 0.2", "1.11 waits for 1.12"));
   enqueued.clear();

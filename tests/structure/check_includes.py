@@ -101,10 +101,10 @@ MODULES = (
 )
 
 EVERYTHING = (
-    "precompiled formats ops_layouts ops kernels_cpu collectives quantization gemm distributed "
-    "hook_points modules hooks_config record_rows hooks options hooks_session statistics record "
-    "analysis engine features command_line "
-    + " ".join((MODULES, *(each.name for each in GPU_ROOMS)))
+    "precompiled formats torch_compat ops_layouts ops kernels_cpu collectives block_options "
+    "quantization gemm distributed layer_hooks hook_points modules hooks_config record_rows hooks "
+    "options hooks_session hooks_libtorch hooks_plugins statistics record analysis engine features "
+    "altering_features command_line " + " ".join((MODULES, *(each.name for each in GPU_ROOMS)))
 )
 
 # docs/internals/architecture.md draws this table; design and picture change with it.
@@ -115,6 +115,7 @@ ROOMS = (
     room("precompiled", "core/precompiled*.h", "build", libraries=LIBTORCH),
     # Plain structs that kernels fill and features read, and formulas of every device: no LibTorch.
     room("ops_layouts", "core/ops/*_layout.h core/ops/*_formula.h", "formats"),
+    room("torch_compat", "core/torch_compat.*", "", LIBTORCH),
     room("ops", "core/ops/*", "formats ops_layouts", LIBTORCH),
     room("kernels_cpu", "core/kernels/cpu/*", "formats ops ops_layouts", LIBTORCH),
     *GPU_ROOMS,
@@ -127,11 +128,21 @@ ROOMS = (
         "",
         LIBTORCH,
     ),
-    room("quantization", "core/quantization/*", "formats ops ops_layouts collectives", LIBTORCH),
+    room("block_options", "core/quantization/block_options.h", "formats ops_layouts"),
+    room(
+        "quantization",
+        "core/quantization/*",
+        "formats ops ops_layouts collectives block_options",
+        LIBTORCH,
+    ),
     room("gemm", "core/gemm/*", "formats ops quantization", LIBTORCH),
     room("distributed", "core/distributed/*", "formats ops quantization collectives", LIBTORCH),
+    room("layer_hooks", "core/layer_hooks.*", "collectives"),
     room(
-        "hook_points", "core/hook_points.*", "formats ops collectives quantization gemm", LIBTORCH
+        "hook_points",
+        "core/hook_points.*",
+        "formats ops collectives quantization gemm layer_hooks",
+        LIBTORCH,
     ),
     # modules, from what all share to whole transformer layers
     room(
@@ -196,26 +207,36 @@ ROOMS = (
     # hooks
     room("hooks_config", "hooks/config/*", "formats", YAML + REGEX),
     room("statistics", "hooks/statistics/*", "formats ops_layouts hooks_config"),
+    # The adapters: what the debug session needs from LibTorch and c10d.
+    room(
+        "hooks_libtorch",
+        "hooks/libtorch/*",
+        "formats ops ops_layouts collectives quantization distributed block_options layer_hooks "
+        "hook_points torch_compat hooks_config record_rows hooks hooks_session hooks_plugins",
+        LIBTORCH,
+    ),
+    # Features and plugins that see LibTorch's tensors.
+    room(
+        "hooks_plugins",
+        "hooks/feature.h hooks/scheduled_feature.h hooks/plugin.h hooks/plugin_versions.h",
+        "hooks hook_points",
+        LIBTORCH,
+    ),
     room(
         "engine",
         "hooks/engine/*",
-        "formats ops ops_layouts collectives quantization distributed hooks_config hooks "
-        "statistics",
-        LIBTORCH,
+        "formats ops_layouts hooks_config hooks statistics",
     ),
     # The session and its API. Features and plugins do not include it.
     room(
         "hooks_session",
         "hooks/session/* hooks/debug.*",
-        "formats ops ops_layouts collectives quantization hook_points hooks_config record_rows "
-        "hooks",
-        LIBTORCH,
+        "formats layer_hooks hooks_config record_rows hooks",
     ),
     room(
         "hooks",
         "hooks/*",
-        "formats ops ops_layouts collectives quantization hook_points hooks_config record_rows",
-        LIBTORCH,
+        "formats ops_layouts collectives block_options layer_hooks hooks_config record_rows",
     ),
     # Facts of a run and the rules that judge them. Reads runs only through record.
     room("analysis", "analysis/*", "formats record statistics hooks_config record_rows"),
@@ -225,12 +246,18 @@ ROOMS = (
         "features/*_options.* features/*_option.* features/trigger/condition.*",
         "formats hooks_config statistics record analysis",
     ),
+    # These change what a layer computes.
+    room(
+        "altering_features",
+        "features/fake_quant/* features/per_tensor_scaling/*",
+        "formats ops quantization hooks hooks_libtorch hooks_plugins options features",
+        LIBTORCH,
+    ),
     room(
         "features",
         "features/*",
-        "formats ops ops_layouts collectives quantization distributed hooks_config record_rows "
-        "hooks options statistics record analysis engine",
-        LIBTORCH,
+        "formats ops_layouts hooks_config record_rows hooks options statistics record analysis "
+        "engine",
     ),
     # command: text and tables know nothing of runs, reports nothing of the command line
     room("cli_terminal", "inspector_cli/terminal/*", "hooks_config"),
@@ -275,7 +302,13 @@ ROOMS = (
     room("build", "cmake/*"),
 )
 
-# libtelens_base.a and the command: nothing of LibTorch, also not through another room's header.
+# These see tensors as handles (core/base/tensor_handle.h): nothing of LibTorch, also not through a
+# header of ours.
+SEE_HANDLES = frozenset(
+    ["base", "layer_hooks", "block_options", "hooks", "hooks_session", "engine", "features"]
+)
+
+# libtelens_base.a and the command: no room that has LibTorch.
 WITHOUT_LIBTORCH = frozenset(
     (
         "base",
@@ -346,8 +379,41 @@ def source_files(root: Path):
                 yield path.relative_to(root).as_posix()
 
 
-def violations(root: Path) -> list[str]:
+def path_to_libtorch(path: str, root: Path, known: dict[str, str | None]) -> str | None:
+    """Returns the includes through which a file reaches LibTorch, or None."""
+    if path in known:
+        return known[path]
+    known[path] = None  # ends circles
+    for line in (root / path).read_text().splitlines():
+        include = INCLUDE.match(line)
+        name = include and (include["ours"] or include["system"])
+        if not name:
+            continue
+        if matches(name, LIBTORCH):
+            known[path] = name
+        elif (root / name).is_file():
+            rest = path_to_libtorch(name, root, known)
+            known[path] = rest and f"{name} > {rest}"
+        if known[path]:
+            break
+    return known[path]
+
+
+def indirect_violations(root: Path) -> list[str]:
+    """Reports files of SEE_HANDLES that reach a header of LibTorch."""
     found = []
+    known: dict[str, str | None] = {}
+    for path in source_files(root):
+        owner = room_of(path)
+        if owner is None or owner.name not in SEE_HANDLES:
+            continue
+        if reached := path_to_libtorch(path, root, known):
+            found.append(f"{path}: {owner.name} reaches LibTorch: {reached}")
+    return found
+
+
+def violations(root: Path) -> list[str]:
+    found = indirect_violations(root)
     for path in source_files(root):
         owner = room_of(path)
         if owner is None:

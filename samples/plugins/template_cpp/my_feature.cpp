@@ -1,12 +1,11 @@
 // MyFeature: logs the percentage of a tensor's elements that are larger than a threshold.
 //
 // Replace the measured quantity by your own; docs/plugins.md explains the parts.
-#include <ATen/ATen.h>
-
+#include <cmath>
 #include <memory>
+#include <vector>
 
-#include "hooks/plugin.h"
-#include "hooks/scheduled_feature.h"
+#include "hooks/plugin_abi.h"
 
 namespace {
 
@@ -35,23 +34,24 @@ config::FeatureDescription description() {
 // One instance serves all layers of a section. The base class answers the routing calls from the
 // section's selection and schedule. It counts by itself and asks for none of the statistics that
 // ranks reduce together.
-class MyFeature final : public ScheduledFeature {
+class MyFeature final : public ScheduledObserver {
  public:
   MyFeature(const config::FeatureEntry& entry, FeatureServices& services)
-      : ScheduledFeature(entry, {.inspect = true, .read_statistics = false}), services_(services) {}
+      : ScheduledObserver(entry, {.inspect = true, .read_statistics = false}),
+        services_(services) {}
 
   // Once a micro-batch for each selected tensor, perhaps on several threads. It must not change
   // the tensor.
-  void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
-                      TensorReading&) override {
-    if (call.tensor == nullptr || call.tensor->numel() == 0) return;
+  void observe_tensor(const FeatureCall& at, const ObservedTensor& call, TensorReading&) override {
+    if (!call.tensor.defined() || call.tensor.numel() == 0) return;
     const config::Value& parameters = selection(std::nullopt, call.tensor_name)->parameters;
     const double threshold = parameters.find("threshold")->as_number();
-    const auto beyond = call.tensor->abs().gt(threshold).sum().item<double>();
+    const std::vector<double> values = tensor_ops::to_doubles(call.tensor);
+    double beyond = 0;
+    for (const double value : values) beyond += std::abs(value) > threshold ? 1 : 0;
     const Series& series = services_.series().find_or_add(
         {.layer = at.layer_name, .tensor = get_name(call.tensor_name), .statistic = "beyond%"});
-    services_.record(
-        {at.iteration, &series, 100 * beyond / static_cast<double>(call.tensor->numel())});
+    services_.record({at.iteration, &series, 100 * beyond / static_cast<double>(values.size())});
   }
 
  private:

@@ -7,8 +7,12 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/ops/collective_sums.h"
+
 namespace telens::features {
 namespace {
+
+using ops::collective_sums;
 
 // Torch's allocator, and the largest piece that was asked of it.
 class Counted final : public c10::Allocator {

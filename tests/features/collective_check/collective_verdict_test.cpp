@@ -6,12 +6,17 @@
 
 #include <limits>
 
-#include "features/collective_check/exchange_words.h"
+#include "core/ops/collective_sums.h"
+#include "core/ops/tensor_digest.h"
+#include "core/torch_compat.h"
 #include "features/collective_check/seen_collectives.h"
-#include "hooks/engine/tensor_digest.h"
 
 namespace telens::features {
 namespace {
+
+using ops::collective_sums;
+using ops::compute_digest;
+using ops::exchange_words;
 
 using testing::HasSubstr;
 
@@ -56,7 +61,7 @@ SeenCollective seen_by(const Collective& collective, std::size_t rank) {
                       .key = 17,
                       .shape = sent.numel(),
                       .title = "a collective",
-                      .dtype = sent.scalar_type(),
+                      .dtype = to_handle(sent.scalar_type()),
                       .ranks = static_cast<std::int64_t>(collective.sent.size()),
                       .rank = static_cast<std::int64_t>(rank),
                       .numel = sent.numel(),

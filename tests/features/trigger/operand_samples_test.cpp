@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <set>
 
+#include "core/torch_compat.h"
+
 namespace telens::features {
 namespace {
 
@@ -40,7 +42,7 @@ TEST(OperandSamples, hold_the_values_at_their_places_in_any_layout_and_dtype) {
       const at::Tensor flat = operand.contiguous().flatten();
       for (std::size_t i = 0; i < sample.positions.size(); ++i) {
         const auto at_i = static_cast<std::int64_t>(i);
-        EXPECT_TRUE(at::equal(sample.values[at_i], flat[sample.positions[i]])) << i;
+        EXPECT_TRUE(at::equal(to_torch(sample.values)[at_i], flat[sample.positions[i]])) << i;
       }
     }
   }
@@ -111,9 +113,9 @@ TEST(OperandSamples, give_every_micro_batch_the_same_chance_but_the_first_of_a_w
     samples.add(kLayer, TensorName::weight, 0, operand);
   }
   auto kept = samples.take().iterations.front().samples;
-  const at::Tensor of_weight = kept[{std::string(kLayer), TensorName::weight}].values;
+  const at::Tensor of_weight = to_torch(kept[{std::string(kLayer), TensorName::weight}].values);
   EXPECT_EQ(of_weight.count_nonzero().item<std::int64_t>(), 0);
-  const at::Tensor values = kept[{std::string(kLayer), TensorName::activation}].values;
+  const at::Tensor values = to_torch(kept[{std::string(kLayer), TensorName::activation}].values);
   for (int i = 0; i < kMicroBatches; ++i) {
     const auto count = values.eq(i).sum().item<std::int64_t>();
     // A quarter of 4000, +- 5 standard deviations of 27.
@@ -129,7 +131,7 @@ TEST(OperandSamples, stay_with_their_places_when_a_later_micro_batch_is_smaller)
   }
   const OperandSample sample = only(samples);
   for (std::size_t i = 0; i < sample.positions.size(); ++i) {
-    EXPECT_EQ(sample.values[static_cast<std::int64_t>(i)].item<float>(),
+    EXPECT_EQ(to_torch(sample.values)[static_cast<std::int64_t>(i)].item<float>(),
               static_cast<float>(sample.positions[i]));
   }
   EXPECT_LT(std::ranges::count_if(sample.positions, [](std::int64_t p) { return p >= 30; }), 60);

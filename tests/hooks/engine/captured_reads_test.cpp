@@ -7,7 +7,8 @@
 #include <set>
 
 #include "core/ops/statistics.h"
-#include "hooks/engine/graph_memory.h"
+#include "core/torch_compat.h"
+#include "hooks/engine/graph_reads.h"
 #include "hooks/engine/make_statistics_engine.h"
 #include "tests/features/training_fixture.h"
 #include "tests/hooks/session_fixture.h"
@@ -51,7 +52,7 @@ class CapturedReads : public ::testing::Test {
 
   // Runs the steps that a graph needs before it.
   void warm_up() {
-    engine->prepare_for_graphs("fc1", at::kCPU);
+    engine->prepare_for_graphs("fc1", DeviceId());
     engine->begin_iteration(1);
   }
 
@@ -175,20 +176,20 @@ TEST_F(CapturedReads, of_a_device_on_which_nothing_ran_before_are_refused) {
 }
 
 TEST_F(CapturedReads, take_memory_that_is_there_before_the_graph_and_there_is_an_end_to_it) {
-  features::AccumulatorReserve reserve(at::kCPU);
+  features::AccumulatorReserve reserve{DeviceId()};
   RequestSet set;
   EXPECT_FALSE(reserve.take(set)) << "there is none";
   reserve.refill(1);
   std::vector<features::Accumulators> taken;
   while (auto next = reserve.take(set)) {
-    EXPECT_TRUE(next->sums.equal(ops::empty_statistics(0, at::kCPU)));
+    EXPECT_TRUE(to_torch(next->sums).equal(ops::empty_statistics(0, at::kCPU)));
     taken.push_back(*next);
   }
   EXPECT_GE(taken.size(), std::size_t{features::AccumulatorReserve::kReadsOfLayer});
-  taken[0].sums.zero_();
-  EXPECT_TRUE(taken[1].sums.equal(ops::empty_statistics(0, at::kCPU)));
+  to_torch(taken[0].sums).zero_();
+  EXPECT_TRUE(to_torch(taken[1].sums).equal(ops::empty_statistics(0, at::kCPU)));
   reserve.reset(taken[0]);
-  EXPECT_TRUE(taken[0].sums.equal(taken[1].sums));
+  EXPECT_TRUE(to_torch(taken[0].sums).equal(to_torch(taken[1].sums)));
   reserve.refill(1);
   EXPECT_TRUE(reserve.take(set));
 }

@@ -1,6 +1,5 @@
 // Statistics over the ranks of a group, with threads for ranks.
 #include <gmock/gmock.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <array>
 #include <barrier>
@@ -8,82 +7,22 @@
 
 #include "core/base/fnv1a.h"
 #include "hooks/engine/rank_exchange.h"
-#include "hooks/engine/weight_groups.h"
-#include "hooks/gather_over_ranks.h"
+#include "hooks/rank_group.h"
 #include "tests/core/statistics_reference.h"
+#include "tests/hooks/thread_ranks.h"
 
 namespace telens::features {
 namespace {
 
-// State that the ranks of one process share.
-struct Meeting {
-  explicit Meeting(int size) : barrier(size), tensors(size) {}
-  std::barrier<> barrier;
-  std::vector<at::Tensor> tensors;
-  std::atomic<int> gathers{0};
-};
-
-class ThreadGroup final : public c10d::ProcessGroup {
- public:
-  ThreadGroup(int rank, int size, Meeting& meeting) : ProcessGroup(rank, size), meeting_(meeting) {}
-  // One whose backend says which ranks of the world it is made of.
-  ThreadGroup(int rank, const std::vector<std::uint64_t>& ranks, Meeting& meeting)
-      : ThreadGroup(rank, static_cast<int>(ranks.size()), meeting) {
-    setBackend(c10::DeviceType::CPU, BackendType::CUSTOM,
-               c10::intrusive_ptr<c10d::Backend>(c10::make_intrusive<Ranks>(rank, ranks)));
-  }
-
-  const std::string& getGroupName() const override { return name_; }
-  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
-                                           std::vector<at::Tensor>& inputs,
-                                           const c10d::AllgatherOptions&) override {
-    meeting_.tensors[static_cast<std::size_t>(getRank())] = inputs[0];
-    meeting_.barrier.arrive_and_wait();
-    for (std::size_t i = 0; i < meeting_.tensors.size(); ++i) {
-      outputs[0][i].copy_(meeting_.tensors[i]);  // throws where ranks send different sizes
-    }
-    meeting_.barrier.arrive_and_wait();
-    if (getRank() == 0) ++meeting_.gathers;
-    return c10::make_intrusive<Done>();
-  }
-
- private:
-  struct Done final : c10d::Work {
-    bool wait(std::chrono::milliseconds) override { return true; }
-  };
-  struct Ranks final : c10d::Backend {
-    Ranks(int rank, const std::vector<std::uint64_t>& ranks)
-        : Backend(rank, static_cast<int>(ranks.size())),
-          options(c10::make_intrusive<Options>("threads")) {
-      options->global_ranks_in_group = ranks;
-    }
-    c10::intrusive_ptr<Options> getBackendOptions() override { return options; }
-    c10::intrusive_ptr<Options> options;
-  };
-  Meeting& meeting_;
-  std::string name_ = "threads";
-};
-
-// Calls body(rank, world) on each rank, a thread; returns the number of collectives.
-template <typename Body>
-int on_ranks(int size, const Body& body) {
-  Meeting meeting(size);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      const auto group = c10::make_intrusive<ThreadGroup>(rank, size, meeting);
-      body(rank, *group);
-    });
-  }
-  for (std::thread& each : threads) each.join();
-  return meeting.gathers;
-}
+using testing::Meeting;
+using testing::on_ranks;
+using testing::ThreadGroup;
 
 using NamedSums = std::vector<std::pair<std::string, AnySums>>;
 
 // Every rank's sums after the exchange; returns the number of collectives.
 int exchange(std::vector<NamedSums>& ranks) {
-  return on_ranks(static_cast<int>(ranks.size()), [&](int rank, c10d::ProcessGroup& world) {
+  return on_ranks(static_cast<int>(ranks.size()), [&](int rank, RankGroup& world) {
     std::vector<SharedSums> shared;
     for (auto& [name, sums] : ranks[static_cast<std::size_t>(rank)]) {
       shared.push_back({fnv1a(name), &sums});
@@ -169,7 +108,7 @@ TEST(RankExchange, messages_that_do_not_grow_travel_behind_the_headers) {
     before = meeting.gathers;
   });
   const auto body = [&](int rank) {
-    const auto group = c10::make_intrusive<ThreadGroup>(rank, 2, meeting);
+    ThreadGroup group(rank, 2, meeting);
     for (const auto& [names, collectives] : exchanges) {
       NamedSums own;
       for (const std::string& name : names[static_cast<std::size_t>(rank)]) {
@@ -177,7 +116,7 @@ TEST(RankExchange, messages_that_do_not_grow_travel_behind_the_headers) {
       }
       std::vector<SharedSums> shared;
       for (auto& [name, sums] : own) shared.push_back({fnv1a(name), &sums});
-      merge_over_ranks(shared, *group, {rank});
+      merge_over_ranks(shared, group, {rank});
       for (std::size_t i = 0; i < own.size(); ++i) {
         const Names& others = names[static_cast<std::size_t>(1 - rank)];
         const bool both = std::ranges::find(others, own[i].first) != others.end();
@@ -267,34 +206,33 @@ TEST_F(DefinedOverRanks, a_rank_with_another_plugin_is_told_and_not_misread) {
 
 TEST(RankExchange, texts_of_any_length_arrive_whole) {
   const std::vector<std::string> texts{"", "rank 1", std::string(1000, 'x')};
-  const int gathers = on_ranks(3, [&](int rank, c10d::ProcessGroup& world) {
+  const int gathers = on_ranks(3, [&](int rank, RankGroup& world) {
     EXPECT_EQ(gather_texts(texts[static_cast<std::size_t>(rank)], world), texts);
   });
   EXPECT_EQ(gathers, 2);
 }
 
 // How many groups a rank finds to be agreed on.
-std::size_t agreed(WeightGroups& groups, c10d::ProcessGroup& world, bool shares = true) {
+std::size_t agreed(WeightGroups& groups, RankGroup& world, bool shares = true) {
   const std::vector<std::int64_t> notes = gather_notes(groups.note(shares), world);
   return groups.agree(notes, world).size();
 }
 
 // Groups of four ranks: 0 and 1 are a tensor-parallel group, and 2 and 3 another, both under one
 // name.
-c10::intrusive_ptr<ThreadGroup> make_pair_of_groups(int rank, Meeting& meeting) {
-  const std::vector<std::uint64_t> first{0, 1}, second{2, 3};
-  return c10::make_intrusive<ThreadGroup>(rank % 2, rank < 2 ? first : second, meeting);
+RankGroupPtr make_pair_of_groups(int rank, Meeting& meeting) {
+  return std::make_shared<ThreadGroup>(rank % 2, 2, meeting, rank < 2 ? "0,1" : "2,3");
 }
 
 TEST(WeightGroups, a_group_is_agreed_on_once_all_of_its_ranks_know_it) {
   Meeting pairs(2);  // no ranks meet there
-  on_ranks(4, [&](int rank, c10d::ProcessGroup& world) {
+  on_ranks(4, [&](int rank, RankGroup& world) {
     const auto own = make_pair_of_groups(rank, pairs);
     WeightGroups groups;
     EXPECT_EQ(agreed(groups, world), 0U);
-    if (rank > 0) groups.add(share(own.get()));
+    if (rank > 0) groups.add(own);
     EXPECT_EQ(agreed(groups, world), rank < 2 ? 0U : 1U);
-    groups.add(share(own.get()));
+    groups.add(own);
     EXPECT_EQ(agreed(groups, world), 1U);
     EXPECT_EQ(agreed(groups, world), 1U);
   });
@@ -302,32 +240,32 @@ TEST(WeightGroups, a_group_is_agreed_on_once_all_of_its_ranks_know_it) {
 
 TEST(WeightGroups, the_first_of_one_group_and_the_second_of_another_do_not_make_one) {
   Meeting pairs(2);
-  on_ranks(4, [&](int rank, c10d::ProcessGroup& world) {
+  on_ranks(4, [&](int rank, RankGroup& world) {
     const auto own = make_pair_of_groups(rank, pairs);
     WeightGroups groups;
-    if (rank == 0 || rank == 3) groups.add(share(own.get()));
+    if (rank == 0 || rank == 3) groups.add(own);
     EXPECT_EQ(agreed(groups, world), 0U);
-    groups.add(share(own.get()));
+    groups.add(own);
     EXPECT_EQ(agreed(groups, world), 1U);
   });
 }
 
 TEST(WeightGroups, groups_of_one_name_that_nothing_tells_apart_stay_unshared) {
   Meeting pairs(2);
-  on_ranks(4, [&](int rank, c10d::ProcessGroup& world) {
-    const auto own = c10::make_intrusive<ThreadGroup>(rank % 2, 2, pairs);
+  on_ranks(4, [&](int rank, RankGroup& world) {
+    const auto own = std::make_shared<ThreadGroup>(rank % 2, 2, pairs);
     WeightGroups groups;
-    groups.add(share(own.get()));
+    groups.add(own);
     EXPECT_EQ(agreed(groups, world), 0U);
   });
 }
 
 TEST(WeightGroups, a_rank_whose_weights_stay_its_own_takes_its_group_with_it) {
   Meeting pairs(2);
-  on_ranks(4, [&](int rank, c10d::ProcessGroup& world) {
+  on_ranks(4, [&](int rank, RankGroup& world) {
     const auto own = make_pair_of_groups(rank, pairs);
     WeightGroups groups;
-    groups.add(share(own.get()));
+    groups.add(own);
     EXPECT_EQ(agreed(groups, world, /*shares=*/rank != 1), rank < 2 ? 0U : 1U);
     EXPECT_EQ(agreed(groups, world), 1U);
     EXPECT_EQ(agreed(groups, world, /*shares=*/rank != 1), rank < 2 ? 0U : 1U);
@@ -336,11 +274,11 @@ TEST(WeightGroups, a_rank_whose_weights_stay_its_own_takes_its_group_with_it) {
 
 TEST(WeightGroups, names_are_exchanged_only_where_any_rank_learnt_of_a_group) {
   Meeting pair(2);
-  const int gathers = on_ranks(2, [&](int rank, c10d::ProcessGroup& world) {
-    const auto own = c10::make_intrusive<ThreadGroup>(rank, 2, pair);
+  const int gathers = on_ranks(2, [&](int rank, RankGroup& world) {
+    const auto own = std::make_shared<ThreadGroup>(rank, 2, pair);
     WeightGroups groups;
     for (int step = 0; step < 10; ++step) {
-      if (step == 5) groups.add(share(own.get()));
+      if (step == 5) groups.add(own);
       groups.agree(gather_notes(groups.note(), world), world);
     }
   });
