@@ -101,7 +101,7 @@ bool is_in_force(const std::optional<Warning>& warning) { return warning && !war
 
 std::string absence_note(const std::vector<int>& absent, const record::RunReader& run) {
   return fmt::format(
-      "{} of {} {} no file in this run{}, so nothing is known of what {} did: debug.initialize was "
+      "{} of {} {} no file in this run{}, so nothing is known about {}: debug.initialize was "
       "not called there, the process ended before it, or its log_dir is another machine's; call "
       "it on every rank, with a log_dir that all of them share",
       describe_ranks(absent), get_world_size(run), absent.size() == 1 ? "has" : "have",

@@ -87,7 +87,7 @@ int parse_and_run(CLI::App& app, int argc, char** argv) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Find where low-precision training goes wrong in what TELens recorded.", "telens");
+  CLI::App app("Find problems of low-precision training in the records of TELens.", "telens");
   app.formatter_fn([](const CLI::App* shown, const std::string& name, CLI::AppFormatMode /*mode*/) {
     return help_text(*shown, name);
   });

@@ -61,7 +61,7 @@ std::vector<std::string> run_files(const std::string& path) {
   std::error_code error;
   const auto status = fs::status(path, error);
   const bool is_absent = status.type() == fs::file_type::not_found;
-  if (is_absent) raise<RecordError>("{}: there is no such run", path);
+  if (is_absent) raise<RecordError>("{}: run not found", path);
   if (error) raise<RecordError>("{}: cannot be read: {}", path, error.message());
   if (!fs::is_directory(status)) return {path};
   if (auto files = list_paths(path); !files.empty()) return files;

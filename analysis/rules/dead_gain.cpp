@@ -161,11 +161,11 @@ Rule dead_gain() {
   return {.cause = "dead_gain",
           .title = "norm gain that decays or dies",
           .doc =
-              "The root mean square of a layer's input was as steady as that of a normalized "
-              "tensor: within 19 % overall and 2 % between iterations. Then it falls to half or "
-              "less, within one iteration or steadily within 16. Also reported: an input that "
-              "starts at 1 with a mean near 0, as after a new gain, and falls evenly to 80 % or "
-              "less from the first step on.",
+              "The root mean square of a layer's input was as steady as in a normalized tensor: "
+              "within 19 % overall and 2 % between iterations. Then it falls to half or less, "
+              "within one iteration or steadily within 16. Also reported: an input that starts "
+              "at 1 with a mean near 0, as after a new gain, and falls evenly to 80 % or less "
+              "from the first step on.",
           .stage = Stage::values,
           .required = {kSizes},
           .optional = {"numel", "mean"},

@@ -168,7 +168,7 @@ std::optional<Finding> with_kept_codes(const Series& error, const KeptCodes& kep
       .summary = fmt::format(
           "{}, and the product is off by up to {:.2g} %, {:.2g} % before",
           kept.is_looked_at
-              ? "the weight is no longer cast: the layer reuses a cached quantized weight"
+              ? "casts of the weight have stopped: the layer reuses a cached quantized weight"
               : "no cast of the weight is recorded any more, as with a cached quantized weight",
           100 * worst.value, 100 * usual),
       .evidence = {{"gemm_relative_error", error.place, worst.iteration, worst.value, ""},

@@ -166,7 +166,8 @@ std::vector<Finding> casts_that_end(const Facts& facts) {
                        .first = missing.front().iteration,
                        .last = end,
                        .confidence = kProbable,
-                       .summary = "its input is no longer cast, while inputs of other layers are",
+                       .summary = "casts of its input have stopped, while casts in other layers "
+                                  "continue",
                        .evidence = {{std::string(name), cast->place, cast->points.back().iteration,
                                      cast->points.back().value, "the last one"}},
                        .next_step = "add PrecisionLedger to the configuration "

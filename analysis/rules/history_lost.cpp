@@ -108,9 +108,9 @@ Rule history_lost() {
   return {.cause = "history_lost",
           .title = "amax history lost during training",
           .doc =
-              "A layer that used delayed scaling has no amax history any more. Most of its "
-              "gradients underflow until a new history exists. The first iterations of a layer are "
-              "its warm-up and are not reported.",
+              "A layer that used delayed scaling has lost its amax history. Most of its "
+              "gradients underflow until a new history exists. The first iterations of a layer "
+              "are its warm-up and are not reported.",
           .stage = Stage::setup,
           .required = {},
           .optional = {"scale_staleness", "scale_inv_max", "underflows%", "cur_amax"},

@@ -40,9 +40,9 @@ Course summarize_course(const std::vector<Point>& losses, std::size_t at) {
 std::string suggest_next_step(std::int64_t iteration, Course course) {
   if (course == Course::stays_up) {
     return fmt::format(
-        "check what else changed in iteration {}: the data source, the loss function, the learning "
-        "rate (debug.watch_optimizer(optimizer) records it); compare with a run without the jump: "
-        "telens diff RUN OTHER",
+        "check other changes in iteration {}: the data source, the loss function, the learning "
+        "rate (debug.watch_optimizer(optimizer) records it); compare with a run without the "
+        "jump: telens diff RUN OTHER",
         iteration);
   }
   return fmt::format(
@@ -150,8 +150,8 @@ Rule loss_spike() {
       .alternatives =
           "Different data; a learning rate near the limit; tensors that were not recorded.",
       .next_step =
-          "if the loss falls again, check the batch of this iteration; if it stays up, check what "
-          "else changed in this iteration",
+          "if the loss falls again, check the batch of this iteration; if it stays up, check "
+          "other changes in this iteration",
       .find = find};
 }
 

@@ -154,8 +154,8 @@ std::string suggest_next_step(const Facts& facts, const Place& place, std::int64
       return fmt::format(
           "find the code that wrote to the weight of '{{layer}}' before iteration {0}: a "
           "checkpoint, {1}, or the optimizer's step; debug.watch_optimizer(optimizer, every=1) "
-          "records lr, grad_norm and update_to_weight of each step; print the optimizer's state of "
-          "this weight (exp_avg_sq) and its gradient after clipping; telens plot RUN --layer "
+          "records lr, grad_norm and update_to_weight in each step; print the optimizer's state "
+          "of this weight (exp_avg_sq) and its gradient after clipping; telens plot RUN --layer "
           "'{{layer}}' --tensor wgrad --stat cur_amax",
           iteration, kAfterBackward);
     case TensorName::activation: {
@@ -282,9 +282,9 @@ Finding about_update(const Facts& facts, const BadScalar& scalar) {
     finding.summary += fmt::format("; all {} weights are not finite after it", bad.size());
   }
   finding.next_step = fmt::format(
-      "check what changes gradients between the backward pass and the optimizer's step of "
-      "iteration {}: {}; print the names of all parameters whose .grad is not finite right before "
-      "the step, including parameters that are not recorded (embeddings, norms, biases)",
+      "check code that changes gradients between the backward pass and the optimizer's step of "
+      "iteration {}: {}; print the names of the parameters whose .grad is not finite right "
+      "before the step, including parameters that are not recorded (embeddings, norms, biases)",
       iteration, kAfterBackward);
   return finding;
 }
@@ -388,9 +388,9 @@ Rule nonfinite() {
           "ignored. If the preceding module is not a TELens module, the problem may have started "
           "there.",
       .next_step =
-          "telens stats RUN --stat nonfinite --stat cur_amax --layer '{layer}'; from "
-          "the last checkpoint on, configs/nan_hunt.yaml records the inputs and results of each "
-          "GEMM, which show the one that made it",
+          "telens stats RUN --stat nonfinite --stat cur_amax --layer '{layer}'; from the last "
+          "checkpoint on, configs/nan_hunt.yaml records the inputs and results of every GEMM, "
+          "which show where it came from",
       .find = find};
 }
 

@@ -73,7 +73,7 @@ Rule out_of_memory() {
       "a program that ran out of memory",
       "Another process that uses the memory of the same device or machine.",
       "use a smaller batch, te.checkpoint, or fewer recorded statistics; "
-      "torch.cuda.memory_summary() shows what holds the memory");
+      "torch.cuda.memory_summary() shows how memory is used");
 }
 
 Rule killed() {

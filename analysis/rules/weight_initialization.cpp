@@ -212,7 +212,7 @@ std::optional<Finding> judge_zeros(const Facts& facts, const Weights& weights, c
       .confidence = shows_loss ? kProbable : kPossible,
       .summary = fmt::format("{:.3g} % of the elements of the weight begin as exactly 0, of {} "
                              "{:.2g} %: a part of it was not filled, as a shard of another rank",
-                             100 * *each.zeros, alone ? "the others" : "those of its kind",
+                             100 * *each.zeros, alone ? "the others" : "weights of its kind",
                              100 * others.zeros),
       .evidence = {{"zeros / numel", each.place, each.size.iteration, *each.zeros, ""},
                    {"zeros / numel", {}, each.size.iteration, others.zeros, "usual"},
@@ -243,11 +243,11 @@ std::optional<Finding> judged(const Facts& facts, const Weights& weights, const 
       .first = each.size.iteration,
       .last = facts.last_iteration(),
       .confidence = constant ? kProven : kProbable,
-      .summary = constant
-                     ? fmt::format("all elements of the weight begin as {:.3g}", each.size.value)
-                     : fmt::format("the weight begins with a root mean square of {:.3g}, {} "
-                                   "with {:.3g}",
-                                   each.size.value, alone ? "others" : "those of its kind", usual),
+      .summary =
+          constant ? fmt::format("all elements of the weight begin as {:.3g}", each.size.value)
+                   : fmt::format("the weight begins with a root mean square of {:.3g}, {} "
+                                 "with {:.3g}",
+                                 each.size.value, alone ? "others" : "weights of its kind", usual),
       .evidence = {{"root mean square", each.place, each.size.iteration, each.size.value, ""},
                    {"root mean square", {}, each.size.iteration, usual, "usual"}}};
 }

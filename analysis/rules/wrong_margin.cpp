@@ -93,8 +93,9 @@ Rule wrong_margin() {
           .recorded_by = "ScaleHealth and LogTensorStats (cur_amax)",
           .alternatives = "A second recipe for a part of the model, on purpose.",
           .next_step =
-              "DelayedScaling(margin=0), or 1 for tensors that grow; configs/value_histograms.yaml "
-              "records what each margin would lose; telens whatif RUN --margin 0",
+              "DelayedScaling(margin=0), or 1 for tensors that grow; "
+              "configs/value_histograms.yaml records the loss for each margin; telens whatif "
+              "RUN --margin 0",
           .find = find};
 }
 

@@ -36,7 +36,7 @@ std::string likeness(double scale, double expected, double off) {
     return "it is 1, as if it were lost";
   }
   if (std::abs(expected) > kFar && std::abs(scale + expected) < kNear) {
-    return "it is the inverse of what is expected";
+    return "it is the inverse of the expected scale";
   }
   if (std::abs(expected) > kFar && std::abs(scale - 2 * expected) < kNear) {
     return "it looks as if it were applied twice";

@@ -57,10 +57,9 @@ std::string to_text(c10d::ProcessGroup& group, const std::string& key, int rank,
   try {
     store.wait({key}, wait);
   } catch (const c10::Error&) {
-    raise<UsageError>(
-        "{}: this rank of {} {}, and rank {} has not said within {} s what it does; {}",
-        claim.subject, claim.group_name, claim.text, rank,
-        std::chrono::duration_cast<std::chrono::seconds>(wait).count(), claim.hint);
+    raise<UsageError>("{}: this rank of {} {}, but rank {} has not reported within {} s; {}",
+                      claim.subject, claim.group_name, claim.text, rank,
+                      std::chrono::duration_cast<std::chrono::seconds>(wait).count(), claim.hint);
   }
   const std::vector<std::uint8_t> bytes = store.get(key);
   return {bytes.begin(), bytes.end()};

@@ -36,14 +36,14 @@ void check_joins(const OperandShard& shard, const QuantizedTensor& tensor,
                  const QuantizedData& data) {
   if (!can_join_codes(tensor.mode, get_rows(tensor))) {
     raise<UsageError>(
-        "{}: a feature has made {} codes of {} rows on each rank; blocks of {} rows lie on two "
-        "ranks; give each rank a multiple, or return plain values",
+        "{}: a feature returned {} codes of {} rows on each rank; blocks of {} rows would span "
+        "two ranks; give each rank a multiple, or return plain values",
         shard.layer, get_name(tensor.mode), get_rows(tensor), block_length(tensor.mode));
   }
   if (data.has_scales_of_rows()) {
     raise<UsageError>(
-        "{}: a feature or a quantizer of its own has made codes with a scale for each row, which "
-        "are not gathered over ranks; return plain values, or leave sequence_parallel out",
+        "{}: a feature or a custom quantizer returned codes with a scale per row, which are not "
+        "gathered over ranks; return plain values, or omit sequence_parallel",
         shard.layer);
   }
   if (!shard.modified) return;
@@ -59,8 +59,8 @@ void check_joins(const OperandShard& shard, const QuantizedTensor& tensor,
   const at::Tensor scales = gather_rows(scale.reshape({1}), shard.group).wait();
   if (!scales.eq(scales[0]).all().item<bool>()) {
     raise<UsageError>(
-        "{}: a feature has made codes whose scales differ between the ranks of tp_group, so they "
-        "are not those of one tensor; reduce the amax over default_quantizer's "
+        "{}: a feature returned codes whose scales differ between the ranks of tp_group, so "
+        "they do not form one tensor; reduce the amax over default_quantizer's "
         "amax_reduction_group, or return plain values",
         shard.layer);
   }

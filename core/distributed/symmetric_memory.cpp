@@ -108,7 +108,8 @@ at::Tensor take_memory(std::vector<at::Tensor>& made, c10d::ProcessGroup& group,
 at::Tensor call_symmetric(const SymmetricName& name, const at::Tensor& x,
                           const std::string& group) {
   const auto op = c10::Dispatcher::singleton().findSchema({name.op, ""});
-  if (!op) refuse_symmetric(name.sum, fmt::format("this torch has no operator {}", name.op));
+  if (!op)
+    refuse_symmetric(name.sum, fmt::format("this torch version lacks the operator {}", name.op));
   torch::jit::Stack stack{x, "sum", group};
   op->callBoxed(stack);
   return stack.back().toTensor();

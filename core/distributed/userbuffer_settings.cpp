@@ -79,7 +79,7 @@ class Reader {
                         gemm_.name, shown(*value),
                         gemm_.reduce_scatters ? "this GEMM reduce-scatters"
                         : may_reduce_scatter(gemm_)
-                            ? "beside this GEMM rows are gathered, or it reduce-scatters"
+                            ? "this GEMM overlaps with a gather, or reduce-scatters"
                             : "the operand of this GEMM is gathered",
                         fmt::join(get_names(allowed), ", "));
     }
@@ -167,15 +167,15 @@ void check_atomic(const OverlappingGemm& gemm, bool fp8, OverlapSettings& settin
   if (!settings.atomic_gemm) return;
   if (!fp8) {
     raise<UsageError>(
-        "initialize_ub: ub_cfgs['{}']['atomic_gemm'] is True, which is for FP8 GEMMs; leave it out "
-        "of the settings of UserBufferQuantizationMode.NONE",
+        "initialize_ub: ub_cfgs['{}']['atomic_gemm'] is True, which is for FP8 GEMMs; remove it "
+        "from the settings of UserBufferQuantizationMode.NONE",
         gemm.name);
   }
   const bool cuts =
       settings.method == OverlapMethod::ring_exchange || settings.method == OverlapMethod::pipeline;
   warnings.push_back(
       fmt::format("initialize_ub: atomic_gemm of {} has no effect: {}", gemm.name,
-                  cuts ? "each part is a product of its own" : "its method does not cut the GEMM"));
+                  cuts ? "each part is a separate product" : "its method does not cut the GEMM"));
   settings.atomic_gemm = cuts;
 }
 
@@ -229,7 +229,7 @@ void check_atomic_pairs(const OverlapsByGemm& overlaps) {
        {std::pair("qkv_fprop", "proj_fprop"), std::pair("fc1_fprop", "fc2_fprop")}) {
     if (is_atomic_ring(gather) == is_atomic_ring(scatter)) continue;
     raise<UsageError>(
-        "initialize_ub: of {} and {} one alone has atomic_gemm with ring_exchange; set both, or "
+        "initialize_ub: only one of {} and {} has atomic_gemm with ring_exchange; set both, or "
         "neither",
         gather, scatter);
   }
@@ -240,9 +240,8 @@ void check_turned_dgrads(const OverlapConfig& config, const OverlapsByGemm& over
     const OverlapSettings& dgrad = overlaps.at(layer + "_dgrad");
     if (dgrad.method == OverlapMethod::bulk || !config.contains(layer + "_wgrad")) continue;
     raise<UsageError>(
-        "initialize_ub: ub_cfgs has '{0}_wgrad' beside a '{0}_dgrad' of method {1}, which sends "
-        "the "
-        "sum that would travel beside wgrad; leave '{0}_wgrad' out",
+        "initialize_ub: ub_cfgs has '{0}_wgrad' and a '{0}_dgrad' with method {1}, which "
+        "already sends the sum that would overlap with wgrad; remove '{0}_wgrad'",
         layer, get_name(dgrad.method));
   }
 }

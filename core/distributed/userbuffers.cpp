@@ -24,15 +24,15 @@ void check_sizes(const UserbufferArguments& arguments) {
   if (ranks < 1 || arguments.world_size % ranks != 0) {
     raise<UsageError>(
         "initialize_ub: tp_size is {}, which does not divide the {} ranks of torch.distributed; "
-        "give it the size of each tensor-parallel group",
+        "set it to the size of a tensor-parallel group",
         ranks, arguments.world_size);
   }
   const std::vector<std::int64_t>& shape = arguments.shape;
   const auto positive = [](std::int64_t size) { return size > 0; };
   if (shape.size() != 2 || !std::ranges::all_of(shape, positive) || shape[0] % ranks != 0) {
     raise<UsageError>(
-        "initialize_ub: shape is [{}]; expected [sequence length * batch size, hidden size] of all "
-        "ranks, of which tp_size={} divides the first",
+        "initialize_ub: shape is [{}]; expected [sequence length * batch size, hidden size] "
+        "over all ranks, the first divisible by tp_size={}",
         fmt::join(shape, ", "), ranks);
   }
 }

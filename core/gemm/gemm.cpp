@@ -24,9 +24,9 @@ void check_pair(const GemmDescription& description) {
   const bool a_quantized = is_quantized(description.a);
   if (a_quantized != is_quantized(description.b)) {
     raise<UsageError>(
-        "{}: {} got {} quantized and {} in high precision; both operands of a GEMM must come in "
-        "the same kind of precision; let the feature that modifies one of them return the other "
-        "kind, or modify both",
+        "{}: {} got {} quantized and {} in high precision; both operands of a GEMM must be "
+        "quantized, or both in high precision; let the feature that modifies one of them return "
+        "the other kind, or modify both",
         description.layer, get_name(description.gemm), get_name(a_quantized ? names.a : names.b),
         get_name(a_quantized ? names.b : names.a));
   }
@@ -117,8 +117,8 @@ GemmResult run_own(const GemmDescription& description, const QuantizedTensor& a,
   if (!a.custom_gemm || !b.custom_gemm) {
     const OperandNames names = get_operands(description.gemm);
     raise<UsageError>(
-        "{}: in {}, the {}'s quantizer has a qgemm of its own and the {}'s has none; such a "
-        "product multiplies tensors of such quantizers alone; give both one",
+        "{}: in {}, the {}'s quantizer has a qgemm, but the {}'s does not; qgemm requires that "
+        "both quantizers have one",
         description.layer, get_name(description.gemm), get_name(a.custom_gemm ? names.a : names.b),
         get_name(a.custom_gemm ? names.b : names.a));
   }

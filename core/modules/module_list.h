@@ -20,7 +20,7 @@ template <typename Visitor>
 void for_each_module(Visitor&& visit) {
   visit.template operator()<Linear>("Linear", "Applies y = x A^T + b.");
   visit.template operator()<GroupedLinear>(
-      "GroupedLinear", "Applies y_i = x_i A_i^T + b_i to consecutive rows of one input.");
+      "GroupedLinear", "Applies y_i = x_i A_i^T + b_i to consecutive rows of an input.");
   visit.template operator()<LayerNorm>("LayerNorm",
                                        "Layer normalization (https://arxiv.org/abs/1607.06450).");
   visit.template operator()<RMSNorm>(

@@ -15,8 +15,8 @@ void check_has_kernels(const c10::Device& device, const std::string& layer) {
   // A CUDA-enabled LibTorch is not enough: this build may lack our CUDA kernels.
   if (runs_on(device)) return;
   raise<UsageError>(
-      "{}: its tensors are on {}, for which this build of TELens has no kernels; build it with "
-      "CUDA (make build CUDA=ON), or move the model to the CPU",
+      "{}: its tensors are on {}, but this build of TELens does not have kernels for it; build "
+      "with CUDA (make build CUDA=ON), or move the model to the CPU",
       layer, device.str());
 }
 

@@ -53,7 +53,7 @@ void check_block_copies(const BlockCodes& rowwise, const BlockCodes& columnwise,
     return;
   }
   raise<ShapeError>(
-      "{}: rowwise codes have shape {}, columnwise codes {}; expected those of one matrix and of "
+      "{}: rowwise codes have shape {}, columnwise codes {}; expected codes of a matrix and of "
       "its transpose",
       kDifference, c10::str(row_codes.sizes()), c10::str(column_codes.sizes()));
 }
@@ -79,9 +79,9 @@ at::Tensor block_copies_difference(const BlockCast& rowwise, const BlockCast& co
   static const auto op =
       find_operator<decltype(block_copies_difference_meta)>("telens::block_copies_difference");
   if (rowwise.format != columnwise.format || rowwise.mode != columnwise.mode) {
-    raise<UsageError>("{}: the copies are {} {} and {} {}; expected two of one kind", kDifference,
-                      get_name(rowwise.mode), get_name(rowwise.format), get_name(columnwise.mode),
-                      get_name(columnwise.format));
+    raise<UsageError>("{}: the copies are {} {} and {} {}; expected two of the same kind",
+                      kDifference, get_name(rowwise.mode), get_name(rowwise.format),
+                      get_name(columnwise.mode), get_name(columnwise.format));
   }
   const BlockCodes& a = rowwise.codes;
   const BlockCodes& b = columnwise.codes;

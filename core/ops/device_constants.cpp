@@ -24,8 +24,8 @@ at::Device with_index(const at::Device& device) {
 at::Tensor copied_to(const at::Device& device, const std::vector<std::int64_t>& words) {
   if (has_graphs(device) && is_capturing(at::empty({0}, at::TensorOptions(device)))) {
     raise<UsageError>(
-        "constants of {} words are needed on {} for the first time while a graph is captured, "
-        "where they would have no value; run a step before the capture, as a graph's warm-up",
+        "constants of {} words are needed on {} for the first time during a graph capture, "
+        "which cannot initialize them; run a step before the capture as a warm-up",
         words.size(), device.str());
   }
   return at::tensor(words, at::kLong).to(device);

@@ -29,7 +29,7 @@ void check_operand(const GemmOperand& operand) {
                       static_cast<std::int64_t>(operand.format),
                       static_cast<std::int64_t>(operand.mode));
     if (scheme(operand.mode).packed_fp4 && !operand.tensor_scale.defined()) {
-      raise<UsageError>("gemm: an {} operand has no tensor_scale", get_name(operand.mode));
+      raise<UsageError>("gemm: an {} operand lacks its tensor_scale", get_name(operand.mode));
     }
   }
 }

@@ -68,8 +68,8 @@ void check_grouped_matmul(const at::Tensor& a, at::TensorList b, at::TensorList 
                           at::IntArrayRef rows, const at::Tensor& out) {
   if (b.empty() || b.size() != rows.size() || (!bias.empty() && bias.size() != b.size())) {
     raise<ShapeError>(
-        "grouped_matmul: got {} operands, {} biases and {} numbers of rows; expected one of each "
-        "for every part, or no biases",
+        "grouped_matmul: got {} operands, {} biases and {} numbers of rows; expected one "
+        "operand, bias and number per part, or no biases",
         b.size(), bias.size(), rows.size());
   }
   for (std::size_t part = 0; part < b.size(); ++part) {

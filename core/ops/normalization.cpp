@@ -40,7 +40,7 @@ NormShape check_norm_forward(const char* operation, const at::Tensor& x, const a
   check_parameter(operation, "weight", x, weight);
   const std::int64_t dims = weight.dim();
   if (dims < 1 || x.dim() < dims || x.sizes().slice(x.dim() - dims) != weight.sizes()) {
-    raise<ShapeError>("{}: x is {}; its last sizes must be those of weight, {}", operation,
+    raise<ShapeError>("{}: x is {}; its last sizes must equal the sizes of weight, {}", operation,
                       x.sizes(), weight.sizes());
   }
   if (weight.numel() == 0) {

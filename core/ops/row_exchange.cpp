@@ -24,8 +24,8 @@ void check_places(std::string_view operation, const at::Tensor& places,
                   const std::optional<at::Tensor>& weights, const at::Tensor& x) {
   if (places.dim() != 2 || places.scalar_type() != at::kInt || places.device() != x.device()) {
     raise<ShapeError>(
-        "{}: places is {} of shape {} on {}; expected Int [tokens, slots] on {}, where the values "
-        "are",
+        "{}: places is {} of shape {} on {}; expected Int [tokens, slots] on the device of the "
+        "values, {}",
         operation, c10::toString(places.scalar_type()), c10::str(places.sizes()),
         places.device().str(), x.device().str());
   }

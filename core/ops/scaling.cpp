@@ -69,7 +69,7 @@ void check_update_scale(const at::Tensor& amax, const at::Tensor& scale,
   check_float("update_scale", "scale", scale);
   check_float("update_scale", "fp8_max", fp8_max);
   if (amax.numel() != scale.numel() || fp8_max.numel() != scale.numel()) {
-    raise<ShapeError>("update_scale: {} amaxes, {} scales, {} maxima; expected as many of each",
+    raise<ShapeError>("update_scale: {} amaxes, {} scales, {} maxima; expected equal numbers",
                       amax.numel(), scale.numel(), fp8_max.numel());
   }
 }
@@ -79,7 +79,7 @@ void check_update_windows(at::TensorList amax_histories, at::TensorList scales,
   constexpr auto kName = "update_windows";
   check_algorithm(algorithm);
   if (scales.size() != amax_histories.size() || fp8_max.size() != amax_histories.size()) {
-    raise<ShapeError>("{}: {} histories, {} scales, {} maxima; expected as many of each", kName,
+    raise<ShapeError>("{}: {} histories, {} scales, {} maxima; expected equal numbers", kName,
                       amax_histories.size(), scales.size(), fp8_max.size());
   }
   for (std::size_t i = 0; i < scales.size(); ++i) {
@@ -87,7 +87,7 @@ void check_update_windows(at::TensorList amax_histories, at::TensorList scales,
     check_history(kName, history);
     check_float(kName, "scale", scale);
     if (scale.numel() != history.size(1)) {
-      raise<ShapeError>("{}: window {} has {} slots and {} scales; expected as many of both", kName,
+      raise<ShapeError>("{}: window {} has {} slots and {} scales; expected equal numbers", kName,
                         i, history.size(1), scale.numel());
     }
     if (scale.device() != history.device() || history.device() != amax_histories[0].device()) {

@@ -199,8 +199,8 @@ void check_values(const AmaxWindow& window, bool backward, const std::string& so
                 fmt::format("{}: the scale of {}", source, get_name(role)));
     if (amaxes.isnan().any().item<bool>()) {
       warn_once(
-          fmt::format("{}: the amax history of {} has an amax that is NaN; the scale stays as it "
-                      "is until that has left the history",
+          fmt::format("{}: the amax history of {} contains NaN; the scale is not updated until the "
+                      "NaN has left the history",
                       source, get_name(role)));
     }
   }
@@ -234,7 +234,9 @@ DelayedScalingState state_from_bytes(const at::Tensor& bytes, const std::string&
   const std::int64_t first = reader.number();
   if (first > 0 && first <= kMostParts) {
     raise<UsageError>(
-        "{} holds the states of {} layers; expected one: a module of another kind wrote it", source,
+        "{} holds the states of {} layers; expected the state of one: the entry belongs to a "
+        "different module",
+        source,
         first);
   }
   if (static_cast<std::uint64_t>(first) != kMagic) {

@@ -18,8 +18,8 @@ std::shared_ptr<const DelayedScaling> common_request(
     if (request == nullptr) continue;
     if (common && common != *request) {
       raise<UsageError>(
-          "CustomRecipe: qfactory asked for different delayed scalings for tensors of one layer, "
-          "whose histories are updated together; return equal DelayedScalingRequests");
+          "CustomRecipe: qfactory returned different DelayedScalingRequests for tensors of a "
+          "layer, whose histories are updated together; return equal ones");
     }
     common = *request;
   }

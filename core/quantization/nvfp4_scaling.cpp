@@ -69,9 +69,9 @@ ops::BlockCodesPair NVFP4Quantizer::quantize_matrix(const at::Tensor& x,
                                                     const ops::Orientations& orientations) const {
   if (options().row_scaled && amax_reduction_group()) {
     raise<UsageError>(
-        "NVFP4: a scale for each row (row_scaled_activation) excludes a reduction of amaxes over "
-        "ranks, which a layer with sequence_parallel needs, as in Transformer Engine; switch one "
-        "of them off");
+        "NVFP4: row_scaled_activation (a scale per row) excludes a reduction of amaxes over "
+        "ranks, which a layer with sequence_parallel requires, as in Transformer Engine; "
+        "disable one of them");
   }
   const std::int64_t rows = x.size(0);
   const bool rotates = options().hadamard_signs && orientations.columnwise;

@@ -17,7 +17,7 @@ at::Tensor flattened(const at::Tensor& x) {
 }
 
 std::shared_ptr<Quantizer> Quantizer::frozen_at(at::Tensor) const {
-  raise<InternalError>("a quantizer to {} in {} scaling has no known scale to freeze",
+  raise<InternalError>("a quantizer to {} in {} scaling does not have a known scale to freeze",
                        get_name(format_), get_name(mode()));
 }
 

@@ -69,7 +69,7 @@ std::shared_ptr<Recipe> default_recipe(RecipeId id) {
   for (const RecipeMaker& row : kRecipes) {
     if (row.id == id) return row.make();
   }
-  raise<InternalError>("recipe {} has no row in {}", static_cast<int>(id), __FILE__);
+  raise<InternalError>("recipe {} is missing in {}", static_cast<int>(id), __FILE__);
 }
 
 std::vector<std::string> recipe_names() {
@@ -82,7 +82,7 @@ std::shared_ptr<Recipe> default_recipe(std::string_view name) {
   for (const RecipeMaker& row : kRecipes) {
     if (auto recipe = row.make(); recipe->name() == name) return recipe;
   }
-  raise<UsageError>("there is no recipe '{}'; expected one of {}", name,
+  raise<UsageError>("unknown recipe '{}'; expected one of {}", name,
                     fmt::join(recipe_names(), ", "));
 }
 
@@ -91,7 +91,7 @@ std::shared_ptr<Quantizer> quantizer_like(const QuantizedTensor& tensor) {
   for (const QuantizerRow& row : kQuantizers) {
     if (row.mode == tensor.mode) return row.make(tensor, usage);
   }
-  raise<InternalError>("scaling mode {} has no row in {}", static_cast<int>(tensor.mode), __FILE__);
+  raise<InternalError>("scaling mode {} is missing in {}", static_cast<int>(tensor.mode), __FILE__);
 }
 
 }  // namespace telens

@@ -72,8 +72,8 @@ std::vector<const FeatureEntry*> Config::entries_for(std::string_view layer_name
     if (!section.layers.selects(layer_name)) continue;
     if (!section.may_overlap && exclusive) {
       raise<ConfigError>(
-          "{}: the sections '{}' ({}) and '{}' both select the layer '{}'; a layer takes one "
-          "section: join the two, or narrow the 'layers' of one",
+          "{}: the sections '{}' ({}) and '{}' both select the layer '{}'; a layer can be in "
+          "only one section: merge the two, or narrow 'layers' in one",
           to_string(section.location), quotable(exclusive->name), to_string(exclusive->location),
           quotable(section.name), quotable(layer_name));
     }

@@ -65,7 +65,7 @@ class Config {
   const std::vector<Section>& sections() const { return *sections_; }
 
   // Legal parts without any effect, one per line, such as
-  // "debug.yaml:7:5: section 'a', feature 'b': it does nothing: ...".
+  // "debug.yaml:7:5: section 'a', feature 'b': it has no effect: ...".
   const std::vector<std::string>& warnings() const { return warnings_; }
 
   // The loaded text, for the run file: the YAML text, or JSON generated from a dict.

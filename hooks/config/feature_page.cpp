@@ -104,8 +104,8 @@ std::string selection_rows(const FeatureDescription& description) {
   std::string rows;
   if (selects_gemms(description.selects)) {
     rows +=
-        "| `gemms` or `gemms_struct` | a list | required | of `fprop`, `dgrad`, `wgrad`; or items "
-        "with their own keys |\n";
+        "| `gemms` or `gemms_struct` | a list | required | names among `fprop`, `dgrad`, "
+        "`wgrad`; or items with separate keys |\n";
   }
   if (selects_tensors(description.selects)) {
     const std::string names =
@@ -142,7 +142,7 @@ std::string get_section(const FeatureDescription& description) {
     text += "\n| parameter | type | default | |\n|---|---|---|---|\n" + rows;
     for (const Parameter& parameter : description.parameters) text += parameter_row(parameter);
   }
-  if (!description.schedule) text += "\nIt has no schedule.\n";
+  if (!description.schedule) text += "\nIt does not accept a schedule.\n";
   if (!description.example.empty()) {
     text += fmt::format("\n```yaml\n{}:\n{}```\n", description.feature_namespace,
                         indented(description.example, "  "));

@@ -228,8 +228,7 @@ void LayerSelector::find_outranked(ErrorList& findings) const {
   if (decisive.empty()) return;
   for (const LocatedName& key : keys_) {
     if (key.name == decisive) continue;
-    findings.add(key.location, "'{}' does nothing beside '{}', which decides alone", key.name,
-                 decisive);
+    findings.add(key.location, "'{}' has no effect: '{}' decides", key.name, decisive);
   }
 }
 

@@ -63,8 +63,8 @@ class Loader {
       if (is_off || entry.value.find(kLayers) != nullptr) return false;
     }
     errors_.add(entry.key_location,
-                "'{}' is not inside a section; begin the section with a line of its name, as "
-                "'watch:', and indent '{}' and all that belongs to it below",
+                "'{}' is not inside a section; write a section name first, for example "
+                "'watch:', and indent '{}' and its content below it",
                 entry.key, entry.key);
     return true;
   }
@@ -148,11 +148,14 @@ class Loader {
   // or right.
   bool refuse_in_namespace(std::string_view name, const MapEntry& entry, const MapEntry* empty) {
     if (empty != nullptr && !names_feature(name, entry.key, *empty)) {
-      errors_.add(entry.key_location, "'{}' stands beside '{}', which is empty; indent it further",
+      errors_.add(entry.key_location,
+                  "'{}' is at the same level as the empty '{}'; indent it "
+                  "further",
                   entry.key, empty->key);
     } else if (entry.key == kLayers || entry.key == kEnabled || is_section_key(entry.key)) {
       errors_.add(entry.key_location,
-                  "'{}' is no feature of '{}' but a key of the section; indent it less, as '{}:'",
+                  "'{}' is a key of the section, not a feature of '{}'; indent it less, like "
+                  "'{}:'",
                   entry.key, name, name);
     } else {
       return false;
@@ -185,8 +188,8 @@ class Loader {
     const Selection& first = feature.selections.front();
     const auto [feeds, also_feeds] = get_gemms(*tensor_from_name(*first.tensor));
     errors_.warn(feature.location,
-                 "it does nothing: the {} has no part in {}, but in {}{}, and so it is with all "
-                 "of its GEMMs and tensors; choose GEMMs that have the tensors",
+                 "it has no effect: the {} is not an operand or result of {}, only of {}{}, and "
+                 "likewise for all selected GEMMs and tensors; select matching GEMMs",
                  *first.tensor, get_name(*first.gemm), get_name(feeds),
                  feeds == also_feeds ? "" : fmt::format(" and {}", get_name(also_feeds)));
   }
@@ -196,7 +199,7 @@ class Loader {
     const std::vector<FeatureDescriptionPtr> elsewhere = descriptions_.find_all(entry.key);
     if (!elsewhere.empty()) {
       errors_.add(entry.key_location,
-                  "the namespace '{}' has no feature '{}'; it belongs under '{}:'",
+                  "the namespace '{}' does not have a feature '{}'; move it to '{}:'",
                   feature_namespace, entry.key, elsewhere.front()->feature_namespace);
       return;
     }
@@ -222,8 +225,8 @@ class Loader {
         entry.key, near, quoted_list(names),
         is_bare || !near.empty()
             ? ""
-            : "; a plugin's own needs the plugin: feature_dirs of initialize(), or its name "
-              "by --plugin-feature of the command");
+            : "; a plugin's feature requires the plugin: pass feature_dirs to initialize(), or "
+              "its name to the command with --plugin-feature");
   }
 
   void check_features(const Section& section) {
@@ -245,13 +248,13 @@ class Loader {
   void check_under_budget(const FeatureEntry& feature) {
     const auto refuse = [&](const Location& location, const std::string& what) {
       errors_.add(location,
-                  "{} cannot stand in a section with a '{}', which may let it look too seldom to "
-                  "see what it waits for; give it a section of its own",
+                  "{} cannot be in a section with a '{}', which may skip the iteration that it "
+                  "waits for; move it to a separate section",
                   what, kBudget);
     };
     if (feature.description->modifies) {
       errors_.add(feature.location,
-                  "{} changes what is computed; a section with a '{}' may only watch",
+                  "{} changes the computation; a section with a '{}' may only observe",
                   feature.written_name, kBudget);
     }
     if (feature.description->fires) refuse(feature.location, feature.written_name);

@@ -42,8 +42,8 @@ Value::List as_list(const Value& value) {
 void check_not_empty(const Value& value, std::string_view key, ErrorList& errors) {
   if (!value.is_list() || !value.as_list().empty()) return;
   errors.add(value.location(),
-             "'{}' is empty; name at least one, or write 'enabled: False' to "
-             "switch off what it belongs to",
+             "'{}' is empty; list at least one, or write 'enabled: False' to disable the "
+             "feature or section",
              key);
 }
 

@@ -139,7 +139,7 @@ class Translator : private PatternScanner {
     if (c == '0') return emit_item(code_point(octal(c, 3)));
     if (is_digit(c)) return emit_item(back_reference(c));
     const auto common = common_escape(c);
-    if (!common) refuse(fmt::format("Python's re has no escape \\{}", c));
+    if (!common) refuse(fmt::format("Python's re does not support the escape \\{}", c));
     emit_item(*common);
   }
 
@@ -151,7 +151,7 @@ class Translator : private PatternScanner {
       number = number * 10 + (take() - '0');
     }
     if (number > static_cast<int>(groups_.size())) {
-      refuse(fmt::format("there is no group {} before this", number));
+      refuse(fmt::format("group {} is not defined before this", number));
     }
     refuse_if_open(groups_[static_cast<std::size_t>(number) - 1]);
     return fmt::format("\\g{{{}}}", number);
@@ -171,7 +171,8 @@ class Translator : private PatternScanner {
     if (escaped == 'b') return {code_point('\b'), false};
     if (is_octal(escaped)) return {code_point(octal(escaped, 3)), false};
     const auto common = common_escape(escaped);
-    if (!common) refuse(fmt::format("Python's re has no escape \\{} in a set [...]", escaped));
+    if (!common)
+      refuse(fmt::format("Python's re does not support the escape \\{} in a set [...]", escaped));
     return {*common, std::string_view("dDsSwW").find(escaped) != std::string_view::npos};
   }
 
@@ -228,14 +229,14 @@ class Translator : private PatternScanner {
     open_.pop_back();
     if (accept("<")) {
       const std::string name = take_until('>', "the name of a group");
-      if (!is_identifier(name)) refuse(fmt::format("'{}' is no name for a group", name));
+      if (!is_identifier(name)) refuse(fmt::format("'{}' is not a valid group name", name));
       return open_capturing(fmt::format("(?P<{}>", name), name);
     }
-    if (!accept("=")) refuse("Python's re has no such group (?P");
+    if (!accept("=")) refuse("Python's re does not support the group (?P");
     const std::string name = take_until(')', "a reference (?P=");
     const auto group = std::ranges::find(groups_, name, &Group::name);
     if (name.empty() || group == groups_.end()) {
-      refuse(fmt::format("there is no group '{}' before this", name));
+      refuse(fmt::format("group '{}' is not defined before this", name));
     }
     refuse_if_open(*group);
     emit_item(fmt::format("(?P={})", name));
@@ -249,7 +250,7 @@ class Translator : private PatternScanner {
     if (error == std::errc{} && end == group.data() + group.size() && number > 0) {
       return emit(fmt::format("(?({})", number), Before::nothing);
     }
-    if (!is_identifier(group)) refuse(fmt::format("'{}' is no group", group));
+    if (!is_identifier(group)) refuse(fmt::format("'{}' is not a group", group));
     emit(fmt::format("(?(<{}>)", group), Before::nothing);
   }
 
@@ -262,15 +263,16 @@ class Translator : private PatternScanner {
         refuse(fmt::format("the flag '{}' is not supported", flag));
       }
       if (std::string_view("imsu-").find(flag) == std::string_view::npos) {
-        refuse(fmt::format("Python's re has no group (?{}", text));
+        refuse(fmt::format("Python's re does not support the group (?{}", text));
       }
     }
     // 'u' is the default.
     std::erase(text, 'u');
     if (accept(":")) return emit(fmt::format("(?{}:", text), Before::nothing);
-    if (!accept(")")) refuse(fmt::format("Python's re has no group (?{}{}", text, ascii_sign()));
+    if (!accept(")"))
+      refuse(fmt::format("Python's re does not support the group (?{}{}", text, ascii_sign()));
     if (output_.size() != flags_size_)
-      refuse("flags for the whole expression must stand at its start");
+      refuse("flags for the whole expression must be at its start");
     if (text.find('-') != std::string::npos) refuse("flags are switched off by (?-i:...)");
     open_.pop_back();
     if (!text.empty()) emit(fmt::format("(?{})", text), Before::nothing);

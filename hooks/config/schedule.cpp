@@ -100,8 +100,7 @@ void warn_of_list(const Value& map, const Value& list, const std::vector<StepRan
     const Value* replaced = map.find(key);
     if (replaced == nullptr || replaced->is_null()) continue;
     errors.warn(replaced->location(),
-                "'{}' does nothing beside 'start_end_list', which replaces it; remove one of them",
-                key);
+                "'{}' has no effect: 'start_end_list' replaces it; remove one of them", key);
   }
 }
 

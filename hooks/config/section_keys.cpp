@@ -143,13 +143,14 @@ class LinkCheck {
     if (!written_.contains(link.section)) {
       const std::size_t listed = std::min(names_.size(), ErrorList::kListed);
       errors_.add(
-          link.location, "'{}': there is no section '{}'{}; the sections are {}{}", key.key,
+          link.location, "'{}': unknown section '{}'{}; the sections are {}{}", key.key,
           link.section, errors_.has_room() ? suggestion(link.section, names_) : "",
           quoted_list(std::span(names_).first(listed)),
           listed < names_.size() ? fmt::format(" and {} more", names_.size() - listed) : "");
     } else if (target != nullptr && !target->fires) {
       errors_.add(link.location,
-                  "'{}': the section '{}' has no feature that fires; give it a telens.Trigger",
+                  "'{}': the section '{}' does not have a feature that fires; add a "
+                  "telens.Trigger to it",
                   key.key, link.section);
     } else if (feature != nullptr && feature->config.find(key.measure) == nullptr) {
       errors_.add(link.location, "'{}': {} of the section '{}' ({}) has no '{}: <iterations>'",
@@ -162,8 +163,8 @@ class LinkCheck {
     for (const FeatureEntry& entry : section.features) {
       if (entry.description->can_be_kept) continue;
       errors_.add(entry.location,
-                  "{} cannot stand in a section that is '{}' another: only statistics are kept in "
-                  "memory, those of {}",
+                  "{} cannot be in a section that is '{}' another: only statistics are kept in "
+                  "memory, namely of {}",
                   entry.written_name, kKeptBy, quoted_list(features_that_can_be_kept()));
     }
   }
@@ -183,12 +184,12 @@ class LinkCheck {
   void check_mode(const Section& section) {
     for (const FeatureEntry& entry : section.features) {
       if (entry.description->names_evaluation || entry.description->opaque) continue;
-      errors_.add(
-          section.keys->mode_location,
-          "'{}: {}' does not go with {} ({}): evaluations are recorded under names of their "
-          "own, by {} alone; give it a section without '{}'",
-          kMode, get_name(section.keys->mode), entry.written_name, to_string(entry.location),
-          quoted_list(features_with(&FeatureDescription::names_evaluation)), kMode);
+      errors_.add(section.keys->mode_location,
+                  "'{}: {}' is not supported for {} ({}): evaluations are recorded under separate "
+                  "names, only by {}; move it to a section without '{}'",
+                  kMode, get_name(section.keys->mode), entry.written_name,
+                  to_string(entry.location),
+                  quoted_list(features_with(&FeatureDescription::names_evaluation)), kMode);
     }
   }
 
@@ -198,8 +199,8 @@ class LinkCheck {
       return;
     }
     errors_.add(keys.kept_by->location,
-                "'{}' and '{}' both name '{}', which would write what the section keeps in the "
-                "moment in which it starts it; make two sections of it, one with each key",
+                "'{}' and '{}' both name '{}', which would write the kept records at the moment "
+                "when it starts the section; split it into two sections, one with each key",
                 kStartedBy, kKeptBy, keys.kept_by->section);
   }
 
@@ -213,7 +214,7 @@ class LinkCheck {
       const bool of_operands =
           key.measure == kWriteLast && feature->config.find(kOperands) != nullptr;
       if (named || of_operands) continue;
-      errors_.add(measure->location(), "'{}' does nothing: no section says '{}: {}'", key.measure,
+      errors_.add(measure->location(), "'{}' has no effect: no section has '{}: {}'", key.measure,
                   key.key, section.name);
     }
   }
@@ -238,7 +239,7 @@ class LinkCheck {
 
   void check_circle(const Section& section) {
     if (!circular_.contains(&section)) return;
-    errors_.add(section.keys->started_by->location, "'{}': the section would wait for itself",
+    errors_.add(section.keys->started_by->location, "'{}': the section depends on itself",
                 kStartedBy);
   }
 

@@ -190,7 +190,7 @@ class Resolver {
     for (const MapEntry& entry : map.as_map()) {
       if (entry.key == kEnabled && level != Level::feature) {
         errors_.add(entry.key_location,
-                    "'enabled' may not stand in an item of a struct; it belongs to the feature");
+                    "'enabled' is not allowed in an item of a struct; move it to the feature");
       } else if (std::ranges::find(known, entry.key) == known.end()) {
         errors_.add(entry.key_location, "unknown key '{}'{}; {} takes {}{}", entry.key,
                     suggestion(entry.key, known),
@@ -230,8 +230,8 @@ class Resolver {
     const Value* list = map.find(axis.list);
     if (list == nullptr) return;
     errors_.warn(list->location(),
-                 "'{}' does nothing beside '{}', whose items name theirs; remove one of them",
-                 axis.list, axis.structure);
+                 "'{}' has no effect: the items of '{}' replace it; remove one of them", axis.list,
+                 axis.structure);
   }
 
   void check_struct(const Value& items, const Axis& axis) {
@@ -250,7 +250,7 @@ class Resolver {
       }
       check_name(*name, axis);
       if (name->is_string() && !seen.insert(name->as_string()).second) {
-        errors_.add(name->location(), "'{}' stands twice in '{}'; keep one item", name->as_string(),
+        errors_.add(name->location(), "'{}' occurs twice in '{}'; keep one item", name->as_string(),
                     axis.structure);
       }
       check_level(item, axis.item == kGemmAxis.item ? Level::gemm_item : Level::tensor_item);

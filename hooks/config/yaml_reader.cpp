@@ -154,7 +154,7 @@ class Builder : public YAML::EventHandler {
   // yaml-cpp accepts the end of the text as the end of a quotation.
   void refuse_unclosed_quote(const YAML::Mark& mark) const {
     if (mark.is_null() || !is_unclosed_quote(yaml_, static_cast<std::size_t>(mark.pos))) return;
-    throw RefusedYaml(mark, fmt::format("not valid YAML: the {} that begins here has no end",
+    throw RefusedYaml(mark, fmt::format("not valid YAML: the {} that begins here is not closed",
                                         yaml_[static_cast<std::size_t>(mark.pos)]));
   }
 
@@ -192,8 +192,8 @@ class Builder : public YAML::EventHandler {
   void check_levels(std::size_t levels, const YAML::Mark& mark) const {
     if (levels <= kMaxLevels) return;
     throw RefusedYaml(
-        mark, fmt::format("lists and mappings stand in one another more than {} levels deep; a "
-                          "config needs about ten",
+        mark, fmt::format("lists and mappings are nested more than {} levels deep; a config "
+                          "needs about ten",
                           kMaxLevels));
   }
 
@@ -255,14 +255,14 @@ class Builder : public YAML::EventHandler {
     map.merges = merges;
     if (merges) {
       if (map.merged) {
-        errors_.add(map.key_location, "the key '{}' stands here a second time; keep one", key);
+        errors_.add(map.key_location, "the key '{}' occurs a second time; keep one", key);
       }
       return;
     }
     const auto [first, is_new] = map.key_locations.try_emplace(key, map.key_location);
     if (is_new) return;
-    errors_.add(map.key_location, "the key '{}' stands here a second time (first in {}); keep one",
-                key, to_string(first->second));
+    errors_.add(map.key_location, "the key '{}' occurs a second time (first in {}); keep one", key,
+                to_string(first->second));
   }
 
   void take(Value value, TreeSize size, YAML::anchor_t anchor, const YAML::Mark& mark) {

@@ -99,7 +99,7 @@ Rows tensor_values() {
        }),
        .worse = Worse::away_from_zero},
       {.name = "std",
-       .doc = "unbiased standard deviation; NaN with a NaN or Inf, and of one element",
+       .doc = "unbiased standard deviation; NaN with a NaN or Inf, and for a single element",
        .finish = Tensor(standard_deviation)},
       {.name = "kurtosis",
        .doc = "mean of (x - mean)^4 over the squared mean of (x - mean)^2: 3 for a normal "
@@ -256,33 +256,35 @@ Rows gemm_statistics() {
 Rows score_statistics() {
   return {
       {.name = "attention_entropy",
-       .doc = "of `scores`: mean entropy of the softmax of a query that sees two keys or more, in "
-              "nats",
+       .doc = "for `scores`: mean entropy of the softmax of a query that sees two keys or more, "
+              "in nats",
        .finish = Scores([](const auto& sums) { return mean_of_rows(sums, sums.entropy); }),
        .worse = Worse::below_one},
       {.name = "attention_entropy%",
-       .doc = "of `scores`: the same in percent of the largest possible, log(keys that are seen)",
+       .doc = "for `scores`: attention_entropy in percent of the largest possible value, "
+              "log(visible keys)",
        .finish = Scores([](const auto& sums) { return mean_of_rows(sums, 100 * sums.share); }),
        .worse = Worse::below_one},
       {.name = "one_key%",
-       .doc = "of `scores`: queries whose softmax gives one key more than 99 %, of those that see "
-              "two or more",
+       .doc = "for `scores`: queries whose softmax gives a key more than 99 %, among queries "
+              "that see two or more",
        .finish = Scores([](const auto& sums) {
          return mean_of_rows(sums, 100 * static_cast<double>(sums.one_key));
        })},
       {.name = "first_key%",
-       .doc = "of `scores`: the same, where it is the first key that the query sees: an attention "
-              "sink",
+       .doc = "for `scores`: like one_key%, if the key is the first one that the query sees: an "
+              "attention sink",
        .finish = Scores([](const auto& sums) {
          return mean_of_rows(sums, 100 * static_cast<double>(sums.first_key));
        })},
       {.name = "undefined%",
-       .doc = "of `scores`: queries whose softmax is not defined, since they see NaN or +Inf, or "
-              "-Inf alone",
+       .doc = "for `scores`: queries whose softmax is undefined, because they see NaN, +Inf, or "
+              "only -Inf",
        .finish = Scores([](const auto& sums) { return percent_of_rows(sums, sums.nonfinite); }),
        .worse = Worse::any},
       {.name = "blind%",
-       .doc = "of `scores`: queries that see no key: a mask, padding or a bias of -Inf hides all",
+       .doc = "for `scores`: queries that see no key: a mask, padding or a bias of -Inf hides "
+              "every key",
        .finish = Scores([](const auto& sums) { return percent_of_rows(sums, sums.blind); })},
   };
 }
@@ -325,7 +327,7 @@ StatisticId find_statistic(std::string_view name) {
 
 StatisticId statistic(std::string_view name) {
   const StatisticId found = find_statistic(name);
-  if (found == nullptr) raise<InternalError>("there is no statistic '{}'", name);
+  if (found == nullptr) raise<InternalError>("unknown statistic '{}'", name);
   return found;
 }
 

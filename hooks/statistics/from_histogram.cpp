@@ -17,8 +17,8 @@ constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 void check_bin(const Histogram& histogram, std::int64_t bin) {
   const std::int64_t bins = histogram.name.bins == HistogramBins::codes ? kCodeBins : kExponentBins;
   if (bin < 0 || bin >= bins) {
-    raise<UsageError>("{}: there is no bin {}; expected 0 to {}",
-                      format_histogram_name(histogram.name), bin, bins - 1);
+    raise<UsageError>("{}: unknown bin {}; expected 0 to {}", format_histogram_name(histogram.name),
+                      bin, bins - 1);
   }
 }
 

@@ -33,8 +33,8 @@ LossReference::LossReference(std::string path, double tolerance)
     : path_(std::move(path)), tolerance_(tolerance), losses_(read_losses(open_run(path_))) {
   if (losses_.empty()) {
     raise<UsageError>(
-        "--reference {}: the run has no losses; record it again with debug.step(loss), or use "
-        "--check",
+        "--reference {}: the run contains no losses; record it again with debug.step(loss), or "
+        "use --check",
         path_);
   }
   if (const auto* bad = first_bad(losses_)) {
@@ -58,9 +58,8 @@ LossVerdict LossReference::judge(const std::string& log_dir) const {
   }
   if (both.empty()) {
     raise<UsageError>(
-        "the run in {} has no iteration with a loss in common with {}; call debug.step(loss) in "
-        "the "
-        "same iterations as in the reference",
+        "the run in {} and {} do not share an iteration with a loss; call debug.step(loss) in "
+        "the same iterations as in the reference",
         log_dir, path_);
   }
   const std::size_t compared = std::max<std::size_t>(1, both.size() / kShare);

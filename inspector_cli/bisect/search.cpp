@@ -171,7 +171,7 @@ void Search::find_operands(const Entries& entries, SearchResult& result) {
     const auto low = std::ranges::find(candidate.gemms, gemm, &LowGemm::gemm);
     Needed& needed = result.needed[i];
     if (low->formats.empty()) {
-      needed.about_tensors = "FakeQuant has no format for its operands";
+      needed.about_tensors = "FakeQuant does not support the format of its operands";
       continue;
     }
     Entries others = entries;

@@ -35,8 +35,8 @@ void run_blocks(const BlocksOptions& options) {
   const record::RunReader run = open_run(options.run);
   if (!has_blocks(run)) {
     raise<UsageError>(
-        "{}: this run has no blocks; record them with the feature telens.BlockTelemetry (see "
-        "`telens features BlockTelemetry`)",
+        "{}: this run contains no blocks; record them with the feature telens.BlockTelemetry "
+        "(see `telens features BlockTelemetry`)",
         options.run);
   }
   const auto blocks = worst_blocks(run, resolve(options.selection, run));
@@ -53,11 +53,10 @@ void add_blocks(CLI::App& app) {
   auto options = std::make_shared<BlocksOptions>();
   CLI::App* command = app.add_subcommand(
       "blocks",
-      "List the worst blocks of tensors under a block recipe.\n\n"
-      "Sorts the blocks of each statistic separately, worst first. The run must have recorded "
-      "telens.BlockTelemetry. 'row' and 'column' count blocks of the tensor as a matrix. "
-      "'iteration' is when the value occurred, 'iterations' how often the block ranked among the "
-      "worst.");
+      "List the worst blocks of tensors under a block recipe.\n\nSorts the blocks per "
+      "statistic, worst first. The run must have recorded telens.BlockTelemetry. 'row' and "
+      "'column' count blocks of the tensor as a matrix. 'iteration' is when the value occurred, "
+      "'iterations' how often the block ranked among the worst.");
   add_run(*command, options->run);
   add_tensor_selection(*command, options->selection);
   command

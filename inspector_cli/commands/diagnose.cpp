@@ -70,10 +70,9 @@ void add_diagnose(CLI::App& app) {
   auto options = std::make_shared<DiagnoseOptions>();
   CLI::App* command = app.add_subcommand(
       "diagnose",
-      "Find what went wrong first, and suggest a fix.\n\n"
-      "Names the layer, tensor and iteration of each problem, with evidence and next steps. "
-      "configs/flight_recorder.yaml records the data of all rules. Exit code 1 if there are "
-      "findings.");
+      "Find the first problem in a run, and suggest a fix.\n\nNames the layer, tensor and "
+      "iteration of every problem, with evidence and next steps. configs/flight_recorder.yaml "
+      "records the data for all rules. Exit code 1 if there are findings.");
   command->add_option("RUN", options->run, kRunDoc);
   add_choice<Format>(*command, "--format", options->format,
                      {{"table", Format::table}, {"json", Format::json}},

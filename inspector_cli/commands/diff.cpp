@@ -235,7 +235,7 @@ void add_diff(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "diff",
       "Find where two runs first diverge beyond expected rounding.\n\n"
-      "Compares scalars, tensor norms and quantization errors of both runs, and lists the layers to "
+      "Compares scalars, tensor norms and quantization errors in two runs, and lists the layers to "
       "which the divergence spreads. Exit code 1 if the runs diverge.\n\n"
       "--exact compares the digests that TensorDigests recorded, and reports the first rank, "
       "micro-batch, layer and tensor whose bits differ, and what computed it.");
@@ -253,7 +253,7 @@ void add_diff(CLI::App& app) {
                     "Find the first tensor whose bits differ; requires TensorDigests in both runs");
   add_choice<Format>(*command, "--format", options->format,
                      {{"table", Format::table}, {"json", Format::json}}, "table, or json");
-  command->add_option("--top", options->top, "Only the first N rows; 0: all (default: 20)")
+  command->add_option("--top", options->top, "Only the first N rows, or all if 0 (default: 20)")
       ->type_name("N");
   command->footer(
       "Examples:\n"

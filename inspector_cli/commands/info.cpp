@@ -306,9 +306,8 @@ void add_info(CLI::App& app) {
   auto options = std::make_shared<InfoOptions>();
   CLI::App* command = app.add_subcommand(
       "info",
-      "Summarize a run: contents, status, first problems.\n\n"
-      "Prints how the run ended, its files, what it recorded, its losses and events, and the other "
-      "runs of the log_dir.");
+      "Summarize a run: contents, status, first problems.\n\nPrints how the run ended, its "
+      "files, recorded data, losses and events, and the other runs of the log_dir.");
   add_run(*command, options->run);
   auto* config = command->add_flag("--config", options->config, "Print the run's debug config");
   command->add_flag("--environment", options->environment, "Print the run's environment")

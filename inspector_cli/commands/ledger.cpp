@@ -323,12 +323,13 @@ void run_ledger(const LedgerOptions& options) {
   if (ledger.states.empty()) {
     const std::string of_rank = options.rank ? fmt::format("rank {} of ", *options.rank) : "";
     raise<UsageError>(
-        "{}: {}this run has no ledger; record it with the feature telens.PrecisionLedger",
+        "{}: {}this run contains no ledger; record it with the feature telens.PrecisionLedger",
         options.run, of_rank);
   }
   const std::vector<LedgerEntry> rows = get_rows(ledger, run, options);
   if (rows.empty() && options.layer.empty()) {
-    raise<UsageError>("{}: the ledger of this run has no readable GEMM entry", options.run);
+    raise<UsageError>("{}: the ledger of this run does not contain a readable GEMM entry",
+                      options.run);
   }
   if (rows.empty()) {
     raise<UsageError>("{}: no layer of the ledger matches '{}'", options.run, options.layer);
@@ -346,16 +347,16 @@ void add_ledger(CLI::App& app) {
   auto options = std::make_shared<LedgerOptions>();
   CLI::App* command = app.add_subcommand(
       "ledger",
-      "Show the precision and kernel each GEMM used, and why.\n\n"
-      "Lists GEMMs that fell back to high precision first, then all GEMMs by layer, and the kernel "
-      "of each attention. The run must have recorded telens.PrecisionLedger. Exit code 1 if an "
-      "expectation of its config failed.");
+      "Show the precision and kernel each GEMM used, and why.\n\nLists GEMMs that fell back to "
+      "high precision first, then all GEMMs by layer, and the kernel of every attention. The "
+      "run must have recorded telens.PrecisionLedger. Exit code 1 if an expectation of its "
+      "config failed.");
   add_run(*command, options->run);
   add_layer_option(*command, options->layer);
   add_rank_option(*command, options->rank);
   command
       ->add_option("--by", options->by,
-                   "rank: one row per rank. By default ranks are named only where they differ")
+                   "rank: one row per rank. By default ranks are shown only if they differ")
       ->type_name("{rank}")
       ->check(CLI::IsMember({kByRank}).description(""));
   add_table_options(*command, options->table);

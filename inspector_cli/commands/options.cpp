@@ -247,7 +247,7 @@ void check_rank(const std::optional<int>& rank, const record::RunReader& run) {
   if (!rank) return;
   const auto has_rank = [&](const record::Segment& segment) { return segment.rank == *rank; };
   if (std::ranges::none_of(run.segments(), has_rank)) {
-    raise<UsageError>("this run has no file of rank {}", *rank);
+    raise<UsageError>("this run does not contain a file of rank {}", *rank);
   }
 }
 
@@ -309,8 +309,9 @@ record::RecordQuery histogram_query(const Selection& selection, const record::Ru
   }
   if (ids.empty()) {
     raise<UsageError>(
-        "{}: this run has no histograms; record them with the feature telens.ValueHistogram, as "
-        "configs/value_histograms.yaml does (`telens features ValueHistogram` explains it)",
+        "{}: this run contains no histograms; record them with the feature "
+        "telens.ValueHistogram, as configs/value_histograms.yaml does (`telens features "
+        "ValueHistogram` explains it)",
         path);
   }
   record::RecordQuery query = resolve(selection, run);

@@ -207,8 +207,9 @@ void run_plan(const PlanOptions& options) {
 
 void add_plan(CLI::App& app) {
   auto options = std::make_shared<PlanOptions>();
-  CLI::App* command =
-      app.add_subcommand("plan", "Preview what a debug config selects, and how much it records.");
+  CLI::App* command = app.add_subcommand("plan",
+                                         "Preview the selections and the record volume of a debug "
+                                         "config.");
   command->add_option("CONFIG", options->config, "The debug config, a YAML file")->required();
   command
       ->add_option("--layers", options->layers,

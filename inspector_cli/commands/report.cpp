@@ -29,8 +29,10 @@ void run_report(const ReportOptions& options) {
   const record::RunReader run = open_run(options.run);
   if (run.record_count() == 0 && run.scalars().empty() && run.events().empty() &&
       analysis::recording_notes(run).empty()) {
-    raise<RecordError>("{}: this run has no records or events yet; `telens info` shows its state",
-                       options.run);
+    raise<RecordError>(
+        "{}: this run does not contain records or events yet; `telens info` "
+        "shows its state",
+        options.run);
   }
   const Report report = make_report(run, options.run);
   fmt::print("{}: {}\n", write_output(options.out, make_page(report.data)), report.verdict);

@@ -54,7 +54,8 @@ void add_run_training(CLI::App& app) {
       ->required();
   command
       ->add_option("--config", options->config,
-                   "The debug config (default: statistics of all tensors within 3 % of the time)")
+                   "The debug config (default: statistics of every tensor within 3 % of the "
+                   "time)")
       ->type_name("FILE");
   command->add_option("--log-dir", options->log_dir, "Where to record (default: telens_run)")
       ->type_name("FOLDER");

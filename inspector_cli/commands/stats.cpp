@@ -218,7 +218,8 @@ Table series_table(const Source& source) {
 
 void run_stats(const StatsOptions& options) {
   const record::RunReader run = open_run(options.run);
-  if (run.record_count() == 0) raise<RecordError>("{}: this run has no records (yet)", options.run);
+  if (run.record_count() == 0)
+    raise<RecordError>("{}: this run does not contain records (yet)", options.run);
   auto query = resolve(options.selection, run);
   if (options.by == kRank) {
     const Table table = rank_table(run, query);
@@ -226,9 +227,8 @@ void run_stats(const StatsOptions& options) {
     print_table(table, options.table);
     const bool of_two = std::ranges::find(table.columns(), kDifference) != table.columns().end();
     if (of_two && options.table.format == Format::table) {
-      fmt::print(
-          "with two ranks there is no outlier: `{}` is the mean minus the other rank's mean\n",
-          kDifference);
+      fmt::print("two ranks cannot show an outlier: `{}` is the mean minus the other rank's mean\n",
+                 kDifference);
     }
     return;
   }

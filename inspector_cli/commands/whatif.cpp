@@ -96,11 +96,11 @@ void add_whatif(CLI::App& app) {
   auto options = std::make_shared<WhatIfOptions>();
   CLI::App* command = app.add_subcommand(
       "whatif",
-      "Estimate what another FP8 recipe would have done to a run.\n\n"
-      "Applies a per-tensor recipe to the histograms that telens.ValueHistogram recorded, added up "
-      "over ranks. Shows the worst iteration of each tensor, the lowest average SQNR first.\n\n"
-      "For delayed scaling, only recorded iterations enter the amax history. The first one is "
-      "warm-up and is excluded unless it is the only one.");
+      "Estimate the effect of another FP8 recipe on a run.\n\nApplies a per-tensor recipe to "
+      "the histograms that telens.ValueHistogram recorded, added up over ranks. Shows the worst "
+      "iteration per tensor, the lowest average SQNR first.\n\nFor delayed scaling, only "
+      "recorded iterations enter the amax history. The first one is warm-up and is excluded "
+      "unless it is the only one.");
   add_run(*command, options->run);
   add_choice<Fp8Choice>(
       *command, "--fp8-format", options->cast.format,

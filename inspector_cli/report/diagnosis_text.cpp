@@ -284,8 +284,8 @@ void print_diagnosis(const Diagnosis& diagnosis, const Facts& facts, const std::
   print_folded(diagnosis.findings, shown, facts, width);
   if (diagnosis.first_iteration > diagnosis.last_iteration) {
     fmt::print(
-        "{} to diagnose was recorded; configs/flight_recorder.yaml records what the rules need, "
-        "and telens info shows what happened\n",
+        "{} to diagnose was recorded; configs/flight_recorder.yaml records the data for the "
+        "rules, and telens info shows how the run ended\n",
         diagnosis.findings.empty() ? "nothing" : "nothing else");
     return;
   }

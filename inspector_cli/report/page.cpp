@@ -161,7 +161,7 @@ Json rank_axis(const RankMaps& ranks) {
 void add_rank_map(Json& charts, const RankMaps& ranks, const std::string& statistic) {
   const auto map = std::ranges::find(ranks.maps, statistic, &RankMap::statistic);
   if (map == ranks.maps.end()) return;
-  charts.push_back(chart_json("map", statistic + " of layers by ranks, the worst of all iterations",
+  charts.push_back(chart_json("map", statistic + " of layers by ranks, worst iteration",
                               map->layers, Axis::of_map(statistic, map->layers)));
   charts.back()["axis"] = rank_axis(ranks);
 }
@@ -323,7 +323,7 @@ std::string with_policy(std::string_view data, const std::string& policy) {
   std::string begin(kPageBegin);
   const std::size_t at = begin.find(kForbidsAll);
   if (at == std::string::npos)
-    raise<InternalError>("the page template has no Content-Security-Policy");
+    raise<InternalError>("the page template lacks a Content-Security-Policy");
   begin.replace(at, kForbidsAll.size(), policy);
   return fmt::format("{}{}{}", begin, data, kPageEnd);
 }

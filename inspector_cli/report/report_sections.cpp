@@ -189,7 +189,7 @@ Json blocks_section(const Table& blocks) {
   }
   Json worst = section("Worst blocks", "after");
   worst["note"] =
-      fmt::format("The {} worst of each statistic; rows and columns count blocks.", kMostBlocks);
+      fmt::format("The {} worst per statistic; rows and columns count blocks.", kMostBlocks);
   worst["table"] = {{"columns", blocks.columns()}, {"rows", std::move(rows)}};
   return worst;
 }

@@ -208,7 +208,9 @@ void bind_debug(py::module_& parent) {
   module.def("initialize_training_step", &debug::initialize_training_step, py::arg("iteration"),
              no_gil);
   module.def("iteration", &debug::iteration);
-  module.def("tick", &tick, "Of the running session and iteration; grows with either.");
+  module.def("tick", &tick,
+             "A number for the running session and iteration; increases with "
+             "either.");
   module.def("findings", &findings, no_gil);
   module.def("on_finding", &on_finding, py::arg("function"));
   module.def("checkpoint_allowed", &checkpoint_allowed, py::arg("seconds"), no_gil);

@@ -174,8 +174,8 @@ void bind_module_adapter(py::module_& module) {
             adapter.module().drop_delayed_wgrads(backward);
           },
           py::arg("backward") = py::none(),
-          "Discards the pending weight gradients of one backward (0 is the oldest), or of every "
-          "backward.")
+          "Discards the pending weight gradients from one backward (0 is the oldest), or from "
+          "every backward.")
       .def(
           "set_context_parallel_group",
           [](ModuleAdapter& adapter, const py::list& groups, const std::string& comm_type,

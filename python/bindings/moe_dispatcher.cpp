@@ -12,7 +12,9 @@ namespace telens::python {
 namespace py = pybind11;
 
 void bind_moe_dispatcher(py::module_& module) {
-  py::class_<WayBack>(module, "WayBack", "By which the rows of tokens find back to them.");
+  py::class_<WayBack>(module, "WayBack",
+                      "The routing of a dispatch, which returns rows to "
+                      "their tokens.");
   py::class_<MoEDispatcher>(module, "MoEDispatcher")
       .def(py::init([](std::int64_t num_experts, const py::object& group) {
              return MoEDispatcher(num_experts, to_process_group(group, "ep_group"));

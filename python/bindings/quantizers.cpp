@@ -265,27 +265,24 @@ void bind_blockwise(py::module_& module) {
   py::class_<NVFP4Quantizer, Quantizer, std::shared_ptr<NVFP4Quantizer>>(
       module, "NVFP4Quantizer",
       "E2M1 with an E4M3 scale for 16 elements under one FP32 scale of the tensor.")
-      .def(
-          py::init(&make_nvfp4_quantizer), py::arg("fp4_dtype") = FormatId::e2m1,
-          py::arg("rowwise") = true, py::arg("columnwise") = true,
-          py::arg("with_amax_reduction") = false, py::arg("amax_reduction_group") = py::none(),
-          py::arg("with_rht") = false, py::arg("with_post_rht_amax") = false,
-          py::arg("with_2d_quantization") = false, py::arg("stochastic_rounding") = false,
-          py::kw_only(), py::arg("with_random_sign_mask") = true,
-          py::arg("row_scaled_nvfp4") = false, py::arg("nvfp4_use_4over6") = false,
-          py::arg("nvfp4_e4m3_max") = 448.0, py::arg("nvfp4_4over6_err_mode") = "MAE",
-          "with_rht: the columnwise orientation is quantized after a random Hadamard transform, "
-          "with its "
-          "own amax (with_post_rht_amax is therefore without effect); with_random_sign_mask=False: "
-          "without its signs. with_2d_quantization: one scale for 16x16 elements. "
-          "with_amax_reduction: the tensor's scales are made of the largest amaxes over the ranks "
-          "of amax_reduction_group (None means every rank), which must quantize at the same time. "
-          "row_scaled_nvfp4: each row (columnwise: each column) has a separate FP32 scale in "
-          "the "
-          "tensor's place; excludes the arguments above. nvfp4_use_4over6: blocks are scaled to 4 "
-          "or to 6, whichever leaves the smaller sum of "
-          "magnitudes ('MAE') or squares ('MSE') of errors; nvfp4_e4m3_max, 448 or 256, is then "
-          "the scale that the largest block gets if it is scaled to 6.")
+      .def(py::init(&make_nvfp4_quantizer), py::arg("fp4_dtype") = FormatId::e2m1,
+           py::arg("rowwise") = true, py::arg("columnwise") = true,
+           py::arg("with_amax_reduction") = false, py::arg("amax_reduction_group") = py::none(),
+           py::arg("with_rht") = false, py::arg("with_post_rht_amax") = false,
+           py::arg("with_2d_quantization") = false, py::arg("stochastic_rounding") = false,
+           py::kw_only(), py::arg("with_random_sign_mask") = true,
+           py::arg("row_scaled_nvfp4") = false, py::arg("nvfp4_use_4over6") = false,
+           py::arg("nvfp4_e4m3_max") = 448.0, py::arg("nvfp4_4over6_err_mode") = "MAE",
+           "with_rht: the columnwise orientation is quantized after a random Hadamard transform, "
+           "with a separate amax (so with_post_rht_amax has no effect); "
+           "with_random_sign_mask=False omits the transform's signs. with_2d_quantization: one "
+           "scale for 16x16 elements. with_amax_reduction: the tensor's scales use the largest "
+           "amaxes over the ranks in amax_reduction_group (None means every rank), which must "
+           "quantize at the same time. row_scaled_nvfp4: each row (columnwise: each column) has "
+           "a separate FP32 scale instead of the tensor's; excludes the arguments above. "
+           "nvfp4_use_4over6: blocks are scaled to 4 or to 6, whichever gives the smaller sum of "
+           "magnitudes ('MAE') or squares ('MSE') of errors; nvfp4_e4m3_max, 448 or 256, is then "
+           "the scale that the largest block gets if it is scaled to 6.")
       .def_property_readonly("row_scaled_nvfp4", [](const NVFP4Quantizer& quantizer) {
         return quantizer.options().row_scaled;
       });

@@ -303,9 +303,9 @@ void bind_run_reader(py::module_& module) {
            "Returns columns by name and the dictionaries of id columns; -1 means no name. With "
            "a function, use(columns) for pieces of about a million rows, and no rows.")
       .def("histograms", &read_histograms, py::arg("query"), py::arg("use") = py::none(),
-           "The same, a row for each bin.")
+           "Like the above, with a row per bin.")
       .def("table", &read_table, py::arg("table"), py::arg("query"), py::arg("use") = py::none(),
-           "The same of another table.")
+           "Like the above, for another table.")
       .def("names", &read_names, py::arg("dictionary"))
       .def("config_text", [](const RunReader& reader) { return to_text(reader.config_text()); })
       .def("environment", &read_environment)

@@ -70,8 +70,7 @@ void bind_userbuffers(py::module_& module) {
   module.def(
       "initialize_ub", &initialize, py::arg("shape"), py::arg("tp_size"), py::arg("world_size"),
       py::arg("precisions"),
-      "Configures the overlaps from (FP8, ub_cfgs) pairs, one per precision. Returns what to warn "
-      "of.");
+      "Configures the overlaps from (FP8, ub_cfgs) pairs, one per precision. Returns warnings.");
   module.def("compare_ub", &compare_settings, py::arg("text"), py::arg("group"),
              "Raises UsageError if ranks of a group pass different texts.");
   module.def("destroy_ub", &destroy_userbuffers, "Clears the overlap settings.");

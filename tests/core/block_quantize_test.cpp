@@ -559,7 +559,7 @@ TEST(BlockQuantizeArguments, that_do_not_fit_are_named) {
   EXPECT_THAT(get_error([&] {
                 ops::quantize_nvfp4(x, {.two_dimensional = true, .hadamard_signs = 1}, {});
               }),
-              HasSubstr("switch one of them off"));
+              HasSubstr("disable one of them"));
   EXPECT_THAT(get_error([&] { ops::quantize_nvfp4(x, {.amaxes = at::ones({3})}, {}); }),
               HasSubstr("amaxes has dtype Float and shape [3] on cpu; expected Float [2] on cpu"));
   const auto quantized = ops::quantize_mxfp8(x, FormatId::e4m3, {}, {}).rowwise;

@@ -83,7 +83,7 @@ TEST(GemmOfBlocks, preserves_values_under_the_smallest_scale) {
 TEST(GemmOfBlocks, equals_bf16_gemm_if_all_products_are_normal) {
   const at::Tensor x = at::randn({kSize, kSize});
   if (!multiplies_in_bf16(mxfp8(x), mxfp8(x))) {
-    GTEST_SKIP() << "the processor has no BF16 products";
+    GTEST_SKIP() << "the processor does not support BF16 products";
   }
   at::Tensor with_zeros = x.clone();
   with_zeros[3].zero_();  // the scale of a block of zeros is the smallest there is

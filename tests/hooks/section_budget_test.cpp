@@ -267,8 +267,8 @@ TEST_F(BudgetTest, a_section_that_may_change_what_is_computed_is_refused) {
   };
   EXPECT_THAT(get_error("FakeQuant: {enabled: True, gemms: [fprop], tensors: [weight], "
                         "quant_format: FP8E4M3}"),
-              HasSubstr("FakeQuant changes what is computed; a section with a 'budget' may only "
-                        "watch"));
+              HasSubstr("FakeQuant changes the computation; a section with a 'budget' may only "
+                        "observe"));
   EXPECT_THAT(get_error("DisableFP8Layer: {enabled: True}"),
               HasSubstr("DisableFP8Layer may change what is computed"));
   for (const char* budget : {"3", "0%", "100%", "three%", "3 %", "[3%]", "{full_steps: 3}"}) {

@@ -118,7 +118,7 @@ def test_output_without_rights_is_refused_with_the_cause(without_rights, two_run
 
 
 def test_a_path_that_is_absent_is_still_an_absent_run(telens, tmp_path):
-    expect_one_line_error(telens("info", tmp_path / "none"), "there is no such run")
+    expect_one_line_error(telens("info", tmp_path / "none"), "run not found")
     expect_one_line_error(telens("info", tmp_path), "no run file (rank*.h5) in it")
 
 

@@ -183,8 +183,8 @@ def state_of(layer):
         (lambda: state_of(trained(te.LayerNormMLP(32, 32))), "the states of 2 layers; expected"),
         (
             lambda: state_of(trained(te.Linear(32, 32)))[:-4],
-            "of 136 bytes is damaged: it does not match its checksum; copy the checkpoint again; "
-            "to begin with fresh scales leave it out",
+            "of 136 bytes is damaged: it does not match its checksum; copy the checkpoint "
+            "again; to begin with fresh scales remove it",
         ),
         (lambda: paddle.ones([3], "float32"), "of 3 bytes is not one"),
     ],

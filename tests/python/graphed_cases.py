@@ -62,7 +62,7 @@ def check_stored_weights_that_move(recipe, device, dtype, move):
     assert_same(train([layer], recipe, device, dtype, steps=2), expected)
     x = inputs_of(7, device, dtype)
     move(layer)
-    message = "its parameters are not where they were captured; .*stored weights by quantize_"
+    message = "its parameters have moved since the capture; .*stored weights by quantize_"
     with pytest.raises(telens.UsageError, match=message):
         layer(x)
 

@@ -195,7 +195,7 @@ def test_names_heads_with_noncontiguous_elements(tmp_path):
         debug.step()
     (state,) = states(tmp_path)
     assert state["kernel"] == MATH
-    assert state["kernel cause"] == NO_FASTER + "heads whose elements lie apart in memory"
+    assert state["kernel cause"] == NO_FASTER + "heads whose elements are not contiguous"
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])

@@ -35,7 +35,7 @@ def test_emulated_formats_are_available_with_a_reason(what, monkeypatch):
     assert ASKED[what]() is True
     available, reason = ASKED[what](return_reason=True)
     assert available is True
-    assert reason == f"{what} runs emulated exactly on the CPU: there is no GPU"
+    assert reason == f"{what} runs emulated exactly on the CPU: no GPU was found"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,9 @@ def test_reason_distinguishes_native_and_emulated(capability, native, monkeypatc
 def test_a_gpu_without_kernels_of_this_build_is_none(monkeypatch):
     pretend_gpu(monkeypatch, (10, 0))
     monkeypatch.setattr(_C, "default_device", lambda has_gpu: torch.device("cpu"))
-    assert te.check_fp8_support()[1].endswith("on the CPU: this build has no CUDA kernels")
+    assert te.check_fp8_support()[1].endswith(
+        "on the CPU: this build does not contain CUDA kernels"
+    )
 
 
 def test_availability_functions_of_every_version_exist():

@@ -215,5 +215,5 @@ def test_no_projection_takes_its_blocks_over(monkeypatch):
         MXFP8BlockScaling(fp8_mha=True)
     monkeypatch.setenv("NVTE_DPA_FP8_RECIPE", "MXFP8BlockScaling")
     tensors, gradient = drawn(12, torch.bfloat16, size=32)
-    with pytest.raises(telens.UsageError, match="fp8_mha does not go with attention in blocks"):
+    with pytest.raises(telens.UsageError, match="fp8_mha is not supported for attention in blocks"):
         run(attention_of(tensors), DelayedScaling(fp8_mha=True), tensors, gradient)

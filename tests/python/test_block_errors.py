@@ -108,5 +108,5 @@ def test_empty_matrix_gives_nothing(telens_ops, kind, shape):
 def test_copies_of_different_matrices_are_refused(telens_ops):
     rowwise, _, element, mode = quantized(telens_ops, "mxfp8", torch.ones(32, 64))
     _, columnwise, _, _ = quantized(telens_ops, "mxfp8", torch.ones(64, 64))
-    with pytest.raises(RuntimeError, match="expected those of one matrix and of its transpose"):
+    with pytest.raises(RuntimeError, match="expected codes of a matrix and of its transpose"):
         telens_ops.block_copies_difference(*rowwise, *columnwise, element, mode, None)

@@ -281,7 +281,7 @@ def test_command_names_missing_data(tmp_path, command):
         train(a_layer(), an_input())
     result = command("blocks", tmp_path)
     assert result.returncode == 2
-    assert "this run has no blocks; record them with the feature telens.BlockTelemetry" in (
+    assert "this run contains no blocks; record them with the feature telens.BlockTelemetry" in (
         result.stderr
     )
 

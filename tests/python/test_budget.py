@@ -158,7 +158,7 @@ def test_all_ranks_follow_the_one_that_it_costs_most(tmp_path):
             "3%",
             {"FakeQuant": {"enabled": True, "gemms": "fprop", "tensors": "weight",
                            "quant_format": "FP8E4M3"}},
-            "FakeQuant changes what is computed",
+            "FakeQuant changes the computation",
         ),
         (
             "3%",

@@ -276,7 +276,7 @@ def refusals(rank: int) -> None:
     refused("give cu_seqlens_q, the sums of the whole", Case("a2a", "padding"))
     refused("alibi does not go .*; in Transformer Engine neither", Case("p2p"),
             core_attention_bias_type="alibi")  # fmt: skip
-    shape = r"core_attention_bias is \[16, 16\]; under .* = \[2, 4, 16, 32\], and that has all"
+    shape = r"core_attention_bias is \[16, 16\]; under .* = \[2, 4, 16, 32\] and covers every key"
     with pytest.raises(telens.ShapeError, match=shape):
         make(Case("p2p"), cp_group=dist.group.WORLD)(
             *(x[:SIZE] for x in whole_tensors(Case("p2p"))[:3]),

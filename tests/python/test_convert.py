@@ -430,7 +430,7 @@ def test_histories_in_a_checkpoint_of_torchs_first_format_are_found(tmp_path):
 
 def test_load_fp8_state_rejects_unusable_checkpoints(tmp_path):
     model = te.convert(gpt2())
-    with pytest.raises(telens.UsageError, match="is no checkpoint: expected a file, or a folder"):
+    with pytest.raises(telens.UsageError, match="is not a checkpoint: expected a file"):
         te.load_fp8_state(model, tmp_path)
     with pytest.raises(telens.UsageError, match="checkpoint must be a path or a state dict"):
         te.load_fp8_state(model, 3)

@@ -232,7 +232,7 @@ def test_uncapturable_options_are_rejected_and_training_continues(ops):
     with pytest.raises(telens.UsageError, match="a graphed Reads: its forward cannot be captured"):
         te.make_graphed_callables(cases.Reads(tracker), (x,))
     torch.cuda.synchronize()
-    with pytest.raises(telens.UsageError, match="tensors of one module are on cpu and cuda:0"):
+    with pytest.raises(telens.UsageError, match="tensors of a module are on cpu and cuda:0"):
         te.make_graphed_callables(torch.nn.Linear(8, 8), (x,))
     with pytest.raises(telens.UsageError, match="num_warmup_iters is 0"):
         te.make_graphed_callables(torch.nn.Identity(), (x,), num_warmup_iters=0)

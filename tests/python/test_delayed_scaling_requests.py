@@ -142,7 +142,7 @@ def test_requests_that_differ_are_errors_by_name():
         train(each, known)
     before = kept_by(layer)
     for module, factory, message in (
-        (layer, differ, "asked for different delayed scalings for tensors of one layer"),
+        (layer, differ, "returned different DelayedScalingRequests for tensors of a layer"),
         (
             te.LayerNormMLP(64, 64, device="cpu", name="mlp"),
             lengths,

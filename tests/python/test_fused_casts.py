@@ -339,7 +339,7 @@ def test_windows_are_updated_as_one_after_the_other(telens_ops, algorithm, power
 
 def test_windows_that_do_not_fit_are_refused(telens_ops):
     history, scale = torch.zeros(4, 3), torch.ones(3)
-    with pytest.raises(RuntimeError, match="as many of each"):
+    with pytest.raises(RuntimeError, match="equal numbers"):
         telens_ops.update_windows([history], [scale, scale], [448.0], "max", 0, False)
     with pytest.raises(RuntimeError, match="window 1 has 3 slots and 2 scales"):
         telens_ops.update_windows(

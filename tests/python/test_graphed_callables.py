@@ -120,7 +120,7 @@ def test_order_gives_a_callable_per_forward_and_layer():
     [
         ([1, -1, -1, 1], r"_order\[2\] is a backward of chunk 1 before its forward"),
         ([1, 2, -2], "_order has 1 forwards and 0 backwards of chunk 1"),
-        ([1, -1, -2], "_order has a backward of chunk 2, which has no forward"),
+        ([1, -1, -2], "_order has a backward of chunk 2, which does not have a forward"),
         ([1, 2, 0, -1], "must be a list of chunks"),
         ([1, 2, -2, -1], "there are 3 sample_args; expected 2"),
         ([1, 2, 3, -3, -2, -1], "2 modules are not a multiple of 3 chunks"),
@@ -193,7 +193,9 @@ def test_wrong_modules_and_inputs_are_errors_by_name():
     layer = te.make_graphed_callables(linear, x)
     with pytest.raises(telens.UsageError, match=r"an input is .*expected \(4, 8\), as its sample"):
         layer(torch.zeros(5, 8))
-    with pytest.raises(telens.UsageError, match="called with other arguments than its sample"):
+    with pytest.raises(
+        telens.UsageError, match="called with arguments that differ from its sample"
+    ):
         layer(torch.zeros(4, 8), 3)
 
 
@@ -271,7 +273,7 @@ class Constant(torch.nn.Module):
 
 def test_constants_that_cannot_be_compared_are_refused_by_name():
     x, array = torch.zeros(4, 8), np.zeros(3)
-    with pytest.raises(telens.UsageError, match="a sample is a ndarray, which == does not compare"):
+    with pytest.raises(telens.UsageError, match="a sample is a ndarray, whose == does not return"):
         te.make_graphed_callables(Constant(), (x, array))
     nan = float("nan")
     made = te.make_graphed_callables(Constant(), (x, nan))

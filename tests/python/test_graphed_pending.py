@@ -242,7 +242,7 @@ def test_a_backward_dw_runs_on_the_stream_of_its_call(graphs, monkeypatch):
 @pytest.mark.parametrize("training", [True, False])
 def test_a_place_in_an_order_without_weights_gradients_is_an_error(training):
     layer = te.Linear(cases.WIDTH, cases.WIDTH, device="cpu", delay_wgrad_compute=not training)
-    message = "has no delay_wgrad_compute=True" if training else "is in evaluation mode"
+    message = "lacks delay_wgrad_compute=True" if training else "is in evaluation mode"
     with pytest.raises(telens.UsageError, match=f"has a backward_dw .* of Linear, which {message}"):
         te.make_graphed_callables(
             (layer.train(training),), (cases.sample("cpu"),), _order=[1, -1, -1.5]

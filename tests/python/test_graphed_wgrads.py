@@ -86,7 +86,7 @@ def test_order_schedules_weight_gradients(graphs):
     [
         ([1, -1.5, -1], r"_order\[1\] is a backward_dw of chunk 1 before its backward"),
         ([1, 1, -1, -1.5, -1], r"_order has 1 backward_dw \(-1\.5\) of chunk 1; expected 2"),
-        ([1, -1, -2.5], "_order has a backward of chunk 2, which has no forward"),
+        ([1, -1, -2.5], "_order has a backward of chunk 2, which does not have a forward"),
         ([1, -1, 1.5], "must be a list of chunks, k for a forward"),
         ([1, -1, -1.25], "must be a list of chunks, k for a forward"),
     ],
@@ -107,7 +107,7 @@ def test_one_that_is_missing_or_comes_in_another_order_is_an_error(graphs):
         calls[0].backward_dw()
     for each in [call(x) for call in calls]:
         each.sum().backward()
-    with pytest.raises(telens.UsageError, match="those of another callable of the module are due"):
+    with pytest.raises(telens.UsageError, match="another callable of the module must come first"):
         calls[1].backward_dw()
     with pytest.raises(telens.UsageError, match="called before backward_dw of a graphed Linear"):
         calls[0](x)

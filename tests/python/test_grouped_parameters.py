@@ -183,7 +183,7 @@ def test_a_map_whose_rows_would_cut_a_block_is_refused():
         layer = te.GroupedLinear(2, 128, 64, device="cpu", bias=False, single_grouped_weight=True)
     with pytest.raises(telens.ShapeError, match="would cut a block of 128"):
         layer(torch.zeros(32, 128), [16, 16])
-    with pytest.raises(telens.UsageError, match="single_grouped_weight makes one parameter"):
+    with pytest.raises(telens.UsageError, match="single_grouped_weight joins all weights"):
         grouped(single_grouped_weight=True, fuse_wgrad_accumulation=True)
 
 

@@ -146,7 +146,7 @@ def test_in_high_precision_nothing_is_cast():
 
 def test_a_recipe_that_does_not_cast_the_output_is_refused_by_name():
     attention, (tensors, _) = make_attention(), drawn(5, torch.bfloat16, groups=2)
-    message = "DotProductAttention: fp8_output=True, and its recipe leaves the output"
+    message = "DotProductAttention: fp8_output=True, but its recipe does not quantize the output"
     with te.autocast(recipe=MXFP8BlockScaling(fp8_dpa=True)):
         attention(*tensors)
         with pytest.raises(telens.UsageError, match=message):

@@ -264,7 +264,7 @@ def test_masks_and_lengths_that_agree_with_pre_step_are_accepted():
         {"attn_mask_type": "arbitrary", "attention_mask": mask},
         {"cu_seqlens_q": torch.tensor([0, 1], dtype=torch.int32)},
     ):
-        with pytest.raises(telens.UsageError, match="lengths of sequences are those of pre_step"):
+        with pytest.raises(telens.UsageError, match="lengths of sequences come from pre_step"):
             run(**arguments)
 
 

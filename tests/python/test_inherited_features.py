@@ -135,7 +135,7 @@ def test_a_statistic_that_does_not_exist_is_refused(register, x, tmp_path, capfd
     register(Misspelt)
     config = logging_of(["activation"], ["maxx"], "Misspelt")
     run(config, x, tmp_path)
-    assert "there is no statistic 'maxx' (did you mean 'max'?)" in capfd.readouterr().err
+    assert "unknown statistic 'maxx' (did you mean 'max'?)" in capfd.readouterr().err
     with pytest.raises(telens.UsageError, match="outside of a session's inspect_tensor"):
         Misspelt().inspect_tensor({"stats": ["max"]}, "fc1", "activation", 0)
 

@@ -216,7 +216,7 @@ def test_part_without_main_grad_fails_before_any_write():
     layer.q_weight.main_grad = torch.zeros(16, IN)
     layer.k_weight.main_grad = torch.zeros(8, IN)
     with pytest.raises(
-        IN_THE_BACKWARD, match=r"weight \[24, 32\] to its main_grad, and it has none"
+        IN_THE_BACKWARD, match=r"weight \[24, 32\] to its main_grad, which is missing"
     ):
         layer(torch.ones(TOKENS, IN)).backward(torch.ones(TOKENS, OUT))
     assert not layer.q_weight.main_grad.any()
@@ -272,7 +272,7 @@ def test_layer_stays_usable_after_a_main_grad_error():
     def train():
         layer(torch.ones(TOKENS, IN)).backward(torch.ones(TOKENS, OUT))
 
-    with pytest.raises(IN_THE_BACKWARD, match=r"decoder\.qkv: .* it has none; set"):
+    with pytest.raises(IN_THE_BACKWARD, match=r"decoder\.qkv: .* which is missing; set"):
         train()
     for wrong in (torch.zeros(IN, OUT), torch.zeros(OUT, IN).double()):
         layer.weight.main_grad = wrong

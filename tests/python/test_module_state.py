@@ -90,7 +90,7 @@ def test_peer_extra_state_may_be_a_byte_stream():
 @pytest.mark.parametrize(
     ("source", "target", "words"),
     [
-        (te.LayerNormMLP, te.Linear, "the states of 2 layers; expected one"),
+        (te.LayerNormMLP, te.Linear, "the states of 2 layers; expected the state of one"),
         (te.Linear, te.LayerNormMLP, "the state of 1 layer; expected 2"),
     ],
 )

@@ -180,7 +180,7 @@ def test_the_signature_and_the_documentation_come_from_the_core():
     signature = inspect.signature(te.Linear)
     assert list(signature.parameters)[:3] == ["in_features", "out_features", "bias"]
     assert signature.parameters["bias"].default is True
-    assert "size of each input sample" in te.Linear.__doc__
+    assert "size of an input sample" in te.Linear.__doc__
     assert "is_first_microbatch" in te.Linear.__doc__
 
 

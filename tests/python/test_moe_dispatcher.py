@@ -201,7 +201,7 @@ def refuse(rank: int) -> None:
     dispatcher.combine(tokens)
     with pytest.raises(telens.UsageError, match="combine without dispatch"):
         dispatcher.combine(tokens)
-    with pytest.raises(telens.UsageError, match="dispatch while the one before waits"):
+    with pytest.raises(telens.UsageError, match="dispatch was called before the previous dispatch"):
         dispatcher.dispatch(*[dispatcher.dispatch(hidden, routing)[0], routing])
     dispatcher.combine(dispatcher.dispatch(hidden, routing)[0])
 

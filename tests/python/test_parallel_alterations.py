@@ -136,8 +136,8 @@ def alteration_on_one_rank(rank: int, folder: str) -> None:
         if rank == 0:
             with pytest.raises(
                 telens.UsageError,
-                match="fc1: this rank of tp_group modifies its activation for fprop, and rank 1 "
-                f"has not said within {PATIENCE} s what it does",
+                match="fc1: this rank of tp_group modifies its activation for fprop, but rank "
+                f"1 has not reported within {PATIENCE} s",
             ):
                 run_under_current_scaling(layer)
         else:

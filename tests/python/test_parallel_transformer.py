@@ -119,7 +119,7 @@ def refusals(rank: int) -> None:
     with pytest.raises(telens.UsageError, match="num_gqa_groups is 1, which 2 tensor-parallel"):
         te.TransformerLayer(64, 64, 4, num_gqa_groups=1, **divided)
     layer = te.TransformerLayer(64, 64, 4, **divided)
-    with pytest.raises(telens.UsageError, match="tp_size is 2 and there is no tp_group"):
+    with pytest.raises(telens.UsageError, match="tp_size is 2, but tp_group is missing"):
         layer(torch.ones(16, 1, 64))
     with pytest.raises(telens.UsageError, match="num_attention_heads is 3 for 2 tensor-parallel"):
         te.DotProductAttention(3, 16, tp_size=2)

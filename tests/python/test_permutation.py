@@ -350,7 +350,7 @@ def test_parts_of_a_grouped_gemm_are_padded_and_unpadded():
 
 def test_probabilities_in_the_place_of_a_routing_map_are_refused():
     inp, probs = torch.randn(TOKENS, HIDDEN), torch.rand(TOKENS, EXPERTS)
-    expected = "routing_map must be bool or whole numbers, .*not torch.float32; probabilities are"
+    expected = "routing_map must be bool or integers, .*not torch.float32; probabilities are"
     with pytest.raises(telens.UsageError, match=f"moe_permute: {expected}"):
         te.moe_permute(inp, probs)
     with pytest.raises(telens.UsageError, match=f"moe_permute_with_probs: {expected}"):

@@ -62,9 +62,12 @@ def test_packed_tokens_have_the_angles_of_their_place(interleaved):
     [
         ({"tensor_format": "hbsd"}, "tensor_format must be one of sbhd, bshd, thd"),
         ({"tensor_format": "thd"}, "thd needs cu_seqlens"),
-        ({"cu_seqlens": torch.tensor([0, 5])}, "cu_seqlens goes with tensor_format thd alone"),
+        (
+            {"cu_seqlens": torch.tensor([0, 5])},
+            "cu_seqlens is only supported for tensor_format thd",
+        ),
         ({"start_positions": torch.tensor([1])}, r"start_positions must be integers \[2\]"),
-        ({"start_positions": torch.tensor([0, 4])}, "the last token stands at 8"),
+        ({"start_positions": torch.tensor([0, 4])}, "the last token is at 8"),
         ({"start_positions": torch.tensor([0, -1])}, "start_positions must be 0 or more, not -1"),
         ({"freqs": torch.zeros(4, 1, 1, SIZE)}, "with at least 5 positions"),
     ],

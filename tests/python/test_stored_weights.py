@@ -121,7 +121,7 @@ def test_data_that_a_stored_weight_cannot_have_is_an_error(recipe):
     other = RECIPES[RECIPES.index(recipe) - 1]
     before = layer.weight.dequantize()
     for data, message in (
-        (3, "data: 3 is no tensor; expected a .*Tensor or values of shape .32, 64.: set it to"),
+        (3, "data: 3 is not a tensor; expected a .*Tensor or values of shape .32, 64.: set it to"),
         (None, "data: None is no tensor"),
         (small, r"data: a tensor of shape \(3, 5\); expected \(32, 64\), the weight's own: make"),
         (shorter, r"data: a tensor of shape \(16, 64\); expected \(32, 64\)"),

@@ -163,14 +163,14 @@ def refusals(rank: int) -> None:
         te.Linear(32, 64, parallel_mode="column", parameters_split={"a": 31, "b": 33}, **common)
     with pytest.raises(telens.UsageError, match="parallel_mode is 'diagonal'; expected None, col"):
         te.Linear(32, 32, parallel_mode="diagonal", **common)
-    with pytest.raises(telens.UsageError, match="would normalize this rank's features alone"):
+    with pytest.raises(telens.UsageError, match="would normalize only this rank's features"):
         te.LayerNormLinear(32, 32, parallel_mode="row", **common)
     with pytest.raises(telens.UsageError, match="ffn_hidden_size is 33, which 2"):
         te.LayerNormMLP(32, 33, set_parallel_mode=True, **common)
     with pytest.raises(telens.UsageError, match="would be added by each rank; use bias=False"):
         te.GroupedLinear(2, 32, 32, parallel_mode="row", **common)
     later = te.Linear(32, 32, parallel_mode="column", tp_size=4, device="cpu")
-    with pytest.raises(telens.UsageError, match="tp_size is 4 and there is no tp_group"):
+    with pytest.raises(telens.UsageError, match="tp_size is 4, but tp_group is missing"):
         later(x)
     with pytest.raises(telens.UsageError, match="tp_group has 2 ranks; the layer is divided among"):
         later.set_tensor_parallel_group(group)

@@ -61,7 +61,7 @@ def on_two_ranks(rank: int, folder: str) -> None:
     for wrong in (1, 4):  # the group tells
         assert te.Linear(32, 32, device="cpu", tp_group=group, tp_size=wrong).tp_size == 2
     later = te.LayerNormLinear(32, 32, device="cpu", name="qkv", tp_size=2)
-    with pytest.raises(telens.UsageError, match="qkv: tp_size is 2 and there is no tp_group"):
+    with pytest.raises(telens.UsageError, match="qkv: tp_size is 2, but tp_group is missing"):
         later(torch.ones(16, 32))
     later.set_tensor_parallel_group(group)
     assert later.tp_group is group
@@ -74,7 +74,7 @@ def on_two_ranks(rank: int, folder: str) -> None:
         }
     for other in (copy.deepcopy(given), pickle.loads(pickle.dumps(given))):
         assert (other.tp_group, other.tp_size) == (None, 2)
-        with pytest.raises(telens.UsageError, match="fc1: tp_size is 2 and there is no tp_group"):
+        with pytest.raises(telens.UsageError, match="fc1: tp_size is 2, but tp_group is missing"):
             other(torch.ones(16, 32))
         other.set_tensor_parallel_group(group)
         assert {size for _, _, _, size in calls_of(other, folder)} == {2}

@@ -241,7 +241,7 @@ def refusals_of_layers(rank: int, size: int) -> None:
         (
             "column",
             {"ub_bulk_wgrad": True, "ub_name": "fc1", "delay_wgrad_compute": True},
-            "ub_bulk_wgrad scatters a sum beside the wgrad of the backward, which",
+            "ub_bulk_wgrad overlaps a reduce-scatter with the backward's wgrad, which",
         ),
     ]
     with userbuffers(size, quantization_modes=[Mode.NONE]):

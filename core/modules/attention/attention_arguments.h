@@ -29,13 +29,14 @@ struct ScoreOptions {
   template <typename Owner, typename Visitor>
   static void describe_in(Visitor&& visit, ScoreOptions Owner::*member) {
     visit.nested("window_size", member, &ScoreOptions::window_size,
-                 "(left, right): query i sees keys i - left to i + right; -1 and None: no limit");
+                 "(left, right): query i attends to keys i - left to i + right; -1 or None for "
+                 "no limit");
     visit.nested("bottom_right_diagonal", member, &ScoreOptions::bottom_right_diagonal,
-                 "the last query's diagonal is the last key's, for windows and ALiBi of masks that "
-                 "are not causal; None: True");
+                 "aligns the diagonal with the last query and key, for windows and ALiBi under "
+                 "masks that are not causal; default: True");
     visit.nested("softmax_type", member, &ScoreOptions::softmax_type,
-                 "vanilla; off-by-one: exp(0) is added to the sum; learnable: exp(softmax_offset) "
-                 "is, a parameter of each head");
+                 "vanilla; off-by-one: adds exp(0) to the sum; learnable: adds "
+                 "exp(softmax_offset), a parameter per head");
   }
 };
 
@@ -57,30 +58,30 @@ struct ScoreArguments {
   template <typename Owner, typename Visitor>
   static void describe_in(Visitor&& visit, ScoreArguments Owner::*member) {
     using Self = ScoreArguments;
-    visit.nested("window_size", member, &Self::window_size, "None: the module's");
+    visit.nested("window_size", member, &Self::window_size, "default: the module's setting");
     visit.nested("bottom_right_diagonal", member, &Self::bottom_right_diagonal,
-                 "None: the module's");
+                 "default: the module's setting");
     visit.nested("checkpoint_core_attention", member, &Self::checkpoint_core_attention,
-                 "the backward computes the attention anew; nothing inside is kept");
+                 "the backward recomputes the attention; no intermediate result is saved");
     visit.nested("core_attention_bias_type", member, &Self::core_attention_bias_type,
                  "no_bias; pre_scale_bias: (Q K^T + bias) * scale; post_scale_bias: Q K^T * scale "
                  "+ bias; alibi: as the latter, with -slope * distance");
     visit.nested("core_attention_bias", member, &Self::core_attention_bias,
                  "broadcast to [batch, heads, seq_q, seq_kv]");
     visit.nested("alibi_slopes", member, &Self::alibi_slopes,
-                 "FP32 [heads] or [batch, heads]; None: ALiBi's own");
+                 "FP32 [heads] or [batch, heads]; default: ALiBi's slopes");
     visit.nested("cu_seqlens_q", member, &Self::cu_seqlens_q,
                  "int32 [batch + 1], sums of the sequences' lengths: of packed sequences (thd), or "
                  "in place of a padding mask");
     visit.nested("cu_seqlens_kv", member, &Self::cu_seqlens_kv,
-                 "the same of the keys; None: the query's");
+                 "likewise for the keys; default: as for the query");
     visit.nested("cu_seqlens_q_padded", member, &Self::cu_seqlens_q_padded,
                  "where sequences begin in thd, if there is padding between them");
     visit.nested("cu_seqlens_kv_padded", member, &Self::cu_seqlens_kv_padded,
-                 "the same of the keys");
+                 "likewise for the keys");
     visit.nested("max_seqlen_q", member, &Self::max_seqlen_q,
-                 "the longest sequence of thd; None: asks the device");
-    visit.nested("max_seqlen_kv", member, &Self::max_seqlen_kv, "the same of the keys");
+                 "the longest sequence of thd; None: read from the device");
+    visit.nested("max_seqlen_kv", member, &Self::max_seqlen_kv, "likewise for the keys");
   }
 };
 

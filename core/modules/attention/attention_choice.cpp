@@ -97,7 +97,7 @@ std::vector<Obstacle> find_obstacles(const ScaledAttention& attention, const Mas
                    }});
   }
   if (has_gaps(attention.query) || has_gaps(attention.key) || has_gaps(attention.value)) {
-    all.push_back({"heads whose elements lie apart in memory", [](ScaledAttention& each) {
+    all.push_back({"heads whose elements are not contiguous", [](ScaledAttention& each) {
                      for (at::Tensor* tensor : {&each.query, &each.key, &each.value}) {
                        *tensor = like(*tensor, tensor->size(1), tensor->scalar_type());
                      }
@@ -158,10 +158,11 @@ std::string get_reason(const ScaledAttention& attention, const MaskParts& parts,
   if (!names.empty()) {
     reasons.push_back("no faster one takes " + in_words(names));
   } else if (reasons.empty()) {
-    reasons.push_back(fmt::format("LibTorch has no faster one for query {} and key {} in {}",
-                                  c10::str(attention.query.sizes()),
-                                  c10::str(attention.key.sizes()),
-                                  dtype_name(attention.query.scalar_type())));
+    reasons.push_back(
+        fmt::format("LibTorch does not have a faster one for query {} and key {} "
+                    "in {}",
+                    c10::str(attention.query.sizes()), c10::str(attention.key.sizes()),
+                    dtype_name(attention.query.scalar_type())));
   }
   return fmt::format("{}", fmt::join(reasons, "; "));
 }

@@ -134,8 +134,8 @@ std::optional<Fp8Attention> AttentionLayer::get_quantizers(const ForwardContext&
                                               request.query.device(), asks_gradient, name());
   if (request.fp8_output && fp8.quantizers.o == nullptr) {
     raise<UsageError>(
-        "{}: fp8_output=True, and its recipe leaves the output of attention as it is; give "
-        "fp8_output=False, or a recipe of delayed or current scaling",
+        "{}: fp8_output=True, but its recipe does not quantize the output of attention; pass "
+        "fp8_output=False, or use a recipe with delayed or current scaling",
         name());
   }
   fp8.hands_output = request.fp8_output;

@@ -163,8 +163,8 @@ std::shared_ptr<const Recipe> chosen(const std::shared_ptr<const Recipe>& recipe
 void check_handed_casts(const Recipe& recipe) {
   if (!recipe.fp8_mha || !has_blocks(recipe)) return;
   raise<UsageError>(
-      "fp8_mha does not go with attention in blocks of {} ({}), in Transformer Engine neither: it "
-      "has no cast to hand on; give the recipe fp8_mha=False and fp8_dpa=True",
+      "fp8_mha is not supported for attention in blocks of {} ({}), as in Transformer Engine: "
+      "its output is not quantized; set fp8_mha=False and fp8_dpa=True in the recipe",
       get_attention_blocks().block_length, get_blocks_recipe_name());
 }
 

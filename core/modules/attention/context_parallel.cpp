@@ -31,7 +31,7 @@ ContextParallel context_parallel(const std::vector<ProcessGroupPtr>& groups,
   if (groups.empty()) return {};
   if (groups.size() != (both ? 2U : 1U)) {
     raise<UsageError>("cp_group has {} groups; cp_comm_type {} takes {}", groups.size(), comm_type,
-                      both ? "a list of two, that of a2a and that of p2p" : "one");
+                      both ? "a list of two groups, for a2a and for p2p" : "one");
   }
   for (const ProcessGroupPtr& group : groups) {
     if (!group) raise<UsageError>("cp_group is a list with None in it; expected process groups");

@@ -90,8 +90,8 @@ void DotProductAttention::check_options() const {
   if (channels.empty() || channels.size() > 2 ||
       std::any_of(channels.begin(), channels.end(), [](std::int64_t size) { return size < 1; })) {
     raise<UsageError>(
-        "DotProductAttention: kv_channels is ({}); expected one size of a head, or that of queries "
-        "and keys and that of values",
+        "DotProductAttention: kv_channels is ({}); expected one head size, or a size for "
+        "queries and keys and a size for values",
         fmt::join(channels, ", "));
   }
   const std::string& softmax = options_.scores.softmax_type;
@@ -177,7 +177,7 @@ void DotProductAttention::check_score_mod(const DotProductAttentionInputs& input
   refuse(options_.attention_dropout != 0, "attention_dropout", "make the module with 0");
   refuse(options_.return_max_logit, "return_max_logit", "make the module without it");
   refuse(inputs.scores.checkpoint_core_attention, "checkpoint_core_attention",
-         "leave it out, the backward makes the scores anew");
+         "omit it, since the backward always recomputes the scores");
   refuse(context_.is_divided(), "context parallelism (cp_group)", "leave the sequence whole");
   refuse(format == "thd", "qkv_format thd", "use sbhd or bshd");
 }
@@ -226,8 +226,8 @@ std::pair<at::Tensor, at::Tensor> DotProductAttention::attend(
   const QueryKeyValueHeads scored = fp8 ? cast_heads(qkv, *fp8) : qkv;
   if (shown && rules.change) {
     warn_once(
-        "scores of attention under score_mod are shown to no feature: what it makes of them is not "
-        "read a second time");
+        "features do not see attention scores under score_mod, because its results are not read "
+        "a second time");
   } else if (shown) {
     call.show_scores(scores_for_statistics(scored, rules));
   }

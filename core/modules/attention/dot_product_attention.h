@@ -35,9 +35,9 @@ struct DotProductAttentionOptions {
     using Self = DotProductAttentionOptions;
     visit("num_attention_heads", &Self::num_attention_heads, "heads of the query");
     visit("kv_channels", &Self::kv_channels,
-          "size of a head: one number, or that of queries and keys and that of values");
+          "head size: one number, or two for queries and keys, and for values");
     visit("num_gqa_groups", &Self::num_gqa_groups,
-          "heads of key and value; None: as many as the query's");
+          "heads of key and value; default: the query's number");
     visit("attention_dropout", &Self::attention_dropout,
           "probability of dropping an attention weight in training");
     visit("qkv_format", &Self::qkv_format,
@@ -49,7 +49,9 @@ struct DotProductAttentionOptions {
     ScoreOptions::describe_in<Self>(visit, &Self::scores);
     visit("return_max_logit", &Self::return_max_logit,
           "returns each head's largest score too, after scale, bias and mask");
-    visit("device", &Self::device, "where softmax_offset is made; None: as other modules");
+    visit("device", &Self::device,
+          "device of softmax_offset; default: the modules' default "
+          "device");
   }
 };
 
@@ -72,21 +74,21 @@ struct DotProductAttentionInputs {
     visit("key_layer", &Self::key_layer, "[seq_kv, batch, groups, kv_channels] for sbhd");
     visit("value_layer", &Self::value_layer, "[seq_kv, batch, groups, channels] for sbhd");
     visit("attention_mask", &Self::attention_mask,
-          "boolean, True is masked out. padding: [batch, 1, 1, seq_kv], or of query and key (or "
-          "cu_seqlens tell); "
-          "arbitrary: broadcast to [batch, heads, seq_q, seq_kv]");
-    visit("qkv_format", &Self::qkv_format, "None: the module's");
-    visit("attn_mask_type", &Self::attn_mask_type, "None: the module's");
+          "boolean, True is masked out. padding: [batch, 1, 1, seq_kv], or one for query and "
+          "one for key (or use cu_seqlens); arbitrary: broadcast to [batch, heads, seq_q, "
+          "seq_kv]");
+    visit("qkv_format", &Self::qkv_format, "default: the module's setting");
+    visit("attn_mask_type", &Self::attn_mask_type, "default: the module's setting");
     ScoreArguments::describe_in<Self>(visit, &Self::scores);
-    visit(
-        "score_mod", &Self::score_mod,
-        "makes the softmax's argument of the scaled scores, where there is no mask, bias, dropout "
-        "or FP8; in Python score_mod(graph, score, tensors)");
+    visit("score_mod", &Self::score_mod,
+          "computes the softmax's argument from the scaled scores, without mask, bias, dropout "
+          "and FP8; in Python score_mod(graph, score, tensors)");
     visit("score_mod_bprop", &Self::score_mod_bprop,
-          "makes the scores' gradient of that of score_mod's result; None: autograd does");
+          "computes the scores' gradient from the gradient of score_mod's result; default: "
+          "autograd");
     visit("fp8_output", &Self::fp8_output,
-          "attention in FP8 hands the codes of its output to the next layer, which takes them "
-          "without a cast; in high precision it changes nothing");
+          "FP8 attention passes the codes of its output to the next layer, which does not cast "
+          "again; no effect in high precision");
   }
 };
 

@@ -70,8 +70,8 @@ at::Tensor with_checked_sizes(at::Tensor bias, const QueryKeyValueHeads& heads,
   if (!fits) {
     raise<ShapeError>(
         "DotProductAttention: core_attention_bias is {}; under context parallelism (cp_group) "
-        "expected one that broadcasts to [batch, heads, queries of this rank, keys of all ranks] = "
-        "{}, and that has all of the keys",
+        "expected one that broadcasts to [batch, heads, queries of this rank, keys of every "
+        "rank] = {} and covers every key",
         c10::str(given), expected);
   }
   while (bias.dim() < 4) bias = bias.unsqueeze(0);
@@ -207,8 +207,9 @@ DotProductAttention::Places DotProductAttention::places(
     const std::int64_t length = tensor.size(2);
     if (length % 2 != 0) {
       raise<ShapeError>(
-          "DotProductAttention: {} positions on a context-parallel rank; expected an even number, "
-          "since each rank has two chunks of one length (2 * {} ranks divide the whole sequence)",
+          "DotProductAttention: {} positions on a context-parallel rank; expected an even "
+          "number, since each rank has two chunks of equal length (2 * {} ranks divide the "
+          "whole sequence)",
           length, at.size);
     }
     if (sums && sums->size(0) != tensor.size(0) + 1) {
@@ -247,8 +248,8 @@ at::Tensor DotProductAttention::attend_divided(const Heads& heads, const Places&
   const double dropout = is_training() ? options_.attention_dropout : 0.0;
   if (context_.is_ring() && dropout != 0 && inputs.scores.checkpoint_core_attention) {
     warn_once(
-        "checkpoint_core_attention changes nothing under cp_comm_type p2p: the scores are made "
-        "anew in the backward anyway, and dropout's choices are kept");
+        "checkpoint_core_attention changes nothing under cp_comm_type p2p: the backward always "
+        "recomputes the scores, and dropout's choices are saved");
   }
   ContextAttention how{.parallel = context_,
                        .query = places.query,

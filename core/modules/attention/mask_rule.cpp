@@ -42,7 +42,8 @@ std::vector<at::Tensor> in_four_dimensions(std::vector<at::Tensor> masks) {
 void check_padding_masks(const std::vector<at::Tensor>& masks, const AttentionSizes& sizes) {
   if (masks.size() == 1 && sizes.seq_q != sizes.seq_kv) {
     raise<ShapeError>(
-        "attention_mask is one tensor, but query has {} positions and key {}; pass a mask of each",
+        "attention_mask is one tensor, but query has {} positions and key {}; pass one mask for "
+        "the query and one for the key",
         sizes.seq_q, sizes.seq_kv);
   }
   check_padding_mask("query", masks.front(), sizes.batch, sizes.seq_q);
@@ -212,8 +213,8 @@ KeyRange MaskRule::keys(const ScoreBlock& block) const {
 void MaskRule::check_unchanged() const {
   if (hidden_.defined() && get_version(hidden_) != version_) {
     raise<UsageError>(
-        "attention_mask was changed in place between the forward and its backward, which makes the "
-        "scores anew; leave it as it is, or give the forward a copy");
+        "attention_mask was changed in place between the forward and its backward, which "
+        "recomputes the scores; do not change it, or pass a copy to the forward");
   }
 }
 

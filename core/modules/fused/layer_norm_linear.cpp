@@ -12,7 +12,7 @@ LayerNormLinear::LayerNormLinear(LayerNormLinearOptions options)
   LinearParallel parallel = linear_parallel("LayerNormLinear", options_.parameters);
   if (parallel.mode == ParallelMode::row && parallel.is_divided()) {
     raise<UsageError>(
-        "LayerNormLinear: parallel_mode row would normalize this rank's features alone; use "
+        "LayerNormLinear: parallel_mode row would normalize only this rank's features; use "
         "LayerNorm, then Linear with parallel_mode row");
   }
   parallel.request_overlap("LayerNormLinear", options_.overlap, options_.parameters);

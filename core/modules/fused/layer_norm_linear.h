@@ -31,13 +31,13 @@ struct LayerNormLinearOptions {
   template <typename Visitor>
   static void describe(Visitor&& visit) {
     using Self = LayerNormLinearOptions;
-    visit("in_features", &Self::in_features, "size of each input sample");
-    visit("out_features", &Self::out_features, "size of each output sample");
+    visit("in_features", &Self::in_features, "size of an input sample");
+    visit("out_features", &Self::out_features, "size of an output sample");
     visit("eps", &Self::eps, "added to the variance");
     visit("normalization", &Self::normalization, "LayerNorm or RMSNorm");
     visit("bias", &Self::bias, "adds a learned bias");
     visit("return_bias", &Self::return_bias,
-          "returns the bias beside the output without it, so that a later operation can add it");
+          "returns (output without bias, bias), so that a later operation can add the bias");
     visit("return_layernorm_output", &Self::return_layernorm_output,
           "returns the normalized input too, as the last output");
     visit("zero_centered_gamma", &Self::zero_centered_gamma,
@@ -45,11 +45,11 @@ struct LayerNormLinearOptions {
     ParameterOptions::describe_in<Self>(visit, &Self::parameters);
     visit("name", &Self::name, "name in debug configurations");
     visit("parameters_split", &Self::parameters_split,
-          "rows of each part of a weight that is stored in parts, <part>_weight and <part>_bias; "
-          "names alone: equal parts");
+          "rows per part of a weight that is stored in parts, <part>_weight and <part>_bias; "
+          "only names: equal parts");
     ParameterOptions::describe_linear_parallel_in<Self>(visit, &Self::parameters);
     visit("return_layernorm_output_gathered", &Self::return_layernorm_output_gathered,
-          "with sequence_parallel: return_layernorm_output is that of all ranks");
+          "with sequence_parallel: return_layernorm_output returns the rows of every rank");
     ParameterOptions::describe_symmetric_in<Self>(visit, &Self::parameters);
     OverlapSwitches::describe_named_in<Self>(visit, &Self::overlap);
   }
@@ -66,9 +66,10 @@ struct LayerNormLinearInputs {
     using Self = LayerNormLinearInputs;
     visit("inp", &Self::inp, "[..., in_features]");
     visit("is_first_microbatch", &Self::is_first_microbatch,
-          "True: quantize the weight and keep it; False: use the kept one; None: do not keep it");
+          "whether to quantize and cache the weight (True), use the cached one (False), or not "
+          "cache it (None)");
     visit("fp8_output", &Self::fp8_output,
-          "under a recipe the output is quantized, and the next layer takes it without a cast");
+          "quantizes the output under a recipe, so that the next layer does not cast it again");
     visit("fp8_grad", &Self::fp8_grad,
           "rounds the gradient of the normalized input to FP8 values, before the norm's backward");
   }

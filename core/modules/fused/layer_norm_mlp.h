@@ -35,11 +35,11 @@ struct LayerNormMLPOptions {
   template <typename Visitor>
   static void describe(Visitor&& visit) {
     using Self = LayerNormMLPOptions;
-    visit("hidden_size", &Self::hidden_size, "size of each input and output sample");
+    visit("hidden_size", &Self::hidden_size, "size of an input and an output sample");
     visit("ffn_hidden_size", &Self::ffn_hidden_size, "size between the two linear layers");
     visit("eps", &Self::eps, "added to the variance");
     visit("return_bias", &Self::return_bias,
-          "returns fc2's bias beside the output without it, so that a later operation can add it");
+          "returns (output without bias, fc2's bias), so that a later operation can add the bias");
     visit("bias", &Self::bias, "fc1 and fc2 add learned biases");
     visit("normalization", &Self::normalization, "LayerNorm or RMSNorm");
     visit("activation", &Self::activation,
@@ -57,9 +57,9 @@ struct LayerNormMLPOptions {
     visit("set_parallel_mode", &Self::set_parallel_mode,
           "divides the layers among the ranks of tp_group: fc1 by column, fc2 by row");
     visit("return_layernorm_output_gathered", &Self::return_layernorm_output_gathered,
-          "with sequence_parallel: return_layernorm_output is that of all ranks");
+          "with sequence_parallel: return_layernorm_output returns the rows of every rank");
     visit("activation_params", &Self::activation_params,
-          "of clamped_swiglu: limit (7), alpha (1.702), glu_linear_offset (1)");
+          "parameters of clamped_swiglu: limit (7), alpha (1.702), glu_linear_offset (1)");
     ParameterOptions::describe_symmetric_in<Self>(visit, &Self::parameters);
     OverlapSwitches::describe_in<Self>(visit, &Self::overlap);
   }
@@ -74,7 +74,8 @@ struct LayerNormMLPInputs {
     using Self = LayerNormMLPInputs;
     visit("inp", &Self::inp, "[..., hidden_size]");
     visit("is_first_microbatch", &Self::is_first_microbatch,
-          "True: quantize the weights and keep them; False: use the kept ones; None: neither");
+          "whether to quantize and cache the weights (True), use the cached ones (False), or "
+          "not cache them (None)");
   }
 };
 

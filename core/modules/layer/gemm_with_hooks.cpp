@@ -143,7 +143,7 @@ std::optional<GemmOverlapNote> NotedGemm::of_gathered_values(std::int64_t bytes)
   return GemmOverlapNote{.method = get_name(OverlapMethod::ring_exchange),
                          .collective = get_gather(gemm),
                          .bytes = bytes,
-                         .hindrance = "blocks of scales lie on two ranks"};
+                         .hindrance = "scale blocks span two ranks"};
 }
 
 std::optional<GemmOverlapNote> NotedGemm::beside(std::int64_t bytes) const {

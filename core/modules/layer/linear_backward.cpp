@@ -119,8 +119,8 @@ OutputGradient output_gradient(const LinearBackward& backward, const at::Tensor&
   }
   if (backward.gradient_cast && backward.gradient_cast->scale) {
     raise<UsageError>(
-        "{}: the gradient of its output was replaced between two backward functions of one module; "
-        "use the module's parts as modules of their own to change what passes between them",
+        "{}: the gradient of its output was replaced between two backward functions of a "
+        "module; use separate modules for its parts to change gradients between them",
         backward.layer->name());
   }
   at::Tensor grad = as_matrix(grad_output).contiguous();

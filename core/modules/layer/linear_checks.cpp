@@ -54,8 +54,8 @@ void check_fp8_shapes(const std::string& layer, const ForwardContext& context,
 void check_tensor_parallel(const std::string& layer, const TensorParallel& tensor_parallel) {
   if (tensor_parallel.size > 1 && tensor_parallel.group == nullptr) [[unlikely]] {
     raise<UsageError>(
-        "{}: tp_size is {} and there is no tp_group; call set_tensor_parallel_group before the "
-        "first forward, or give the module tp_group",
+        "{}: tp_size is {}, but tp_group is missing; call set_tensor_parallel_group before the "
+        "first forward, or pass tp_group to the module",
         layer, tensor_parallel.size);
   }
 }

@@ -41,8 +41,8 @@ void LinearParallel::request_overlap(const char* module, const OverlapSwitches& 
   if (overlap && options.delay_wgrad_compute && mode == ParallelMode::column &&
       overlap->kind(Gemm::wgrad) == OverlapKind::beside) {
     raise<UsageError>(
-        "{}: ub_bulk_wgrad scatters a sum beside the wgrad of the backward, which "
-        "delay_wgrad_compute leaves for later; switch one of them off",
+        "{}: ub_bulk_wgrad overlaps a reduce-scatter with the backward's wgrad, which "
+        "delay_wgrad_compute defers; disable one of them",
         module);
   }
 }

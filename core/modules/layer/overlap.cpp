@@ -25,7 +25,7 @@ constexpr std::string_view describe(OverlapKind kind) {
     case OverlapKind::scatter:
       return "a reduce-scatter of its result";
     case OverlapKind::beside:
-      return "a collective beside it";
+      return "a collective during the product";
   }
   return "nothing";
 }
@@ -65,7 +65,7 @@ void check_fits(const char* module, const std::string& ub_name, Gemm gemm, Overl
 
 constexpr std::string_view kWatched = "it is watched";
 constexpr std::string_view kCollectivesWatched = "collectives are watched";
-constexpr std::string_view kBlocksAcrossParts = "blocks of scales lie across parts of its rows";
+constexpr std::string_view kBlocksAcrossParts = "scale blocks span two parts of its rows";
 
 GemmDescription with_left(const GemmDescription& description, const Operand& a) {
   return {.gemm = description.gemm,
@@ -274,8 +274,8 @@ void LinearOverlap::compare(const std::string& layer, const ProcessGroupPtr& gro
       {.subject = layer,
        .group_name = "tp_group",
        .text = description_,
-       .hint = "the messages of one rank are for the others: make the layer with the same ub_* "
-               "arguments on all of them"},
+       .hint = "all ranks must send the same messages: construct the layer with the same ub_* "
+               "arguments on every rank"},
       group);
 }
 

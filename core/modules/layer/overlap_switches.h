@@ -24,16 +24,16 @@ struct OverlapSwitches {
   static void describe_in(Visitor&& visit, OverlapSwitches Owner::*member) {
     visit.nested(
         "ub_overlap_ag", member, &OverlapSwitches::ag,
-        "with sequence_parallel and initialize_ub: a column layer gathers its input beside "
-        "its fprop, a row layer its output's gradient beside its dgrad");
+        "with sequence_parallel and initialize_ub: a column layer gathers its input during "
+        "fprop, a row layer its output's gradient during dgrad");
     visit.nested("ub_overlap_rs", member, &OverlapSwitches::rs,
-                 "a row layer scatters its output's sum beside its fprop");
+                 "a row layer reduce-scatters its output during fprop");
     visit.nested("ub_overlap_rs_dgrad", member, &OverlapSwitches::rs_dgrad,
-                 "a column layer scatters its dgrad's sum beside its dgrad, in place of ub_bulk_*");
+                 "a column layer reduce-scatters its dgrad during dgrad, instead of ub_bulk_*");
     visit.nested("ub_bulk_dgrad", member, &OverlapSwitches::bulk_dgrad,
-                 "a column layer gathers wgrad's input beside its dgrad");
+                 "a column layer gathers wgrad's input during dgrad");
     visit.nested("ub_bulk_wgrad", member, &OverlapSwitches::bulk_wgrad,
-                 "a column layer scatters its dgrad's sum beside its wgrad");
+                 "a column layer reduce-scatters its dgrad during wgrad");
   }
   template <typename Owner, typename Visitor>
   static void describe_named_in(Visitor&& visit, OverlapSwitches Owner::*member) {

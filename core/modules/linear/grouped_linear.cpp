@@ -46,8 +46,8 @@ GroupedLinear::GroupedLinear(GroupedLinearOptions options)
   out_features_ = sizes.out_features;
   if (own.single_grouped_weight && own.parameters.fuse_wgrad_accumulation) {
     raise<UsageError>(
-        "GroupedLinear: fuse_wgrad_accumulation adds to the main_grad of each map's weight, and "
-        "single_grouped_weight makes one parameter of all; use one of them");
+        "GroupedLinear: fuse_wgrad_accumulation adds to each weight's main_grad, but "
+        "single_grouped_weight joins all weights in one parameter; use only one of them");
   }
   maps_.reserve(static_cast<std::size_t>(own.num_gemms));  // registered slots must not move
   for (std::int64_t i = 0; i < own.num_gemms; ++i) {

@@ -30,8 +30,8 @@ struct GroupedLinearOptions {
   static void describe(Visitor&& visit) {
     using Self = GroupedLinearOptions;
     visit("num_gemms", &Self::num_gemms, "how many linear maps");
-    visit("in_features", &Self::in_features, "size of each input sample");
-    visit("out_features", &Self::out_features, "size of each output sample");
+    visit("in_features", &Self::in_features, "size of an input sample");
+    visit("out_features", &Self::out_features, "size of an output sample");
     visit("bias", &Self::bias, "each map adds a learned bias");
     visit("return_bias", &Self::return_bias,
           "returns (output without biases, list of biases) so that a later operation can add them");
@@ -39,7 +39,7 @@ struct GroupedLinearOptions {
     visit("name", &Self::name, "name in debug configurations: the layers are <name>.gemm_<i>");
     ParameterOptions::describe_linear_parallel_in<Self>(visit, &Self::parameters);
     visit("first_gemm", &Self::first_gemm,
-          "the first map's number in names of layers, that of a rank's first expert; None: 0");
+          "the number of the first map in names of layers: the rank's first expert; default: 0");
     visit("single_grouped_weight", &Self::single_grouped_weight,
           "the weights are one parameter, weight [num_gemms, out_features, in_features]");
     visit("single_grouped_bias", &Self::single_grouped_bias,
@@ -60,7 +60,8 @@ struct GroupedLinearInputs {
     visit("inp", &Self::inp, "[sum(m_splits), in_features]");
     visit("m_splits", &Self::m_splits, "how many rows of inp go through each map, in order");
     visit("is_first_microbatch", &Self::is_first_microbatch,
-          "True: quantize the weights and keep them; False: use the kept ones; None: neither");
+          "whether to quantize and cache the weights (True), use the cached ones (False), or "
+          "not cache them (None)");
     visit("out", &Self::out,
           "memory for the output, [sum(m_splits), out_features] in its dtype; the output is a view "
           "of it");

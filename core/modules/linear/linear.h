@@ -26,16 +26,16 @@ struct LinearOptions {
 
   template <typename Visitor>
   static void describe(Visitor&& visit) {
-    visit("in_features", &LinearOptions::in_features, "size of each input sample");
-    visit("out_features", &LinearOptions::out_features, "size of each output sample");
+    visit("in_features", &LinearOptions::in_features, "size of an input sample");
+    visit("out_features", &LinearOptions::out_features, "size of an output sample");
     visit("bias", &LinearOptions::bias, "adds a learned bias");
     visit("return_bias", &LinearOptions::return_bias,
           "returns (output without bias, bias) so that a later operation can add it");
     ParameterOptions::describe_in<LinearOptions>(visit, &LinearOptions::parameters);
     visit("name", &LinearOptions::name, "name in debug configurations");
     visit("parameters_split", &LinearOptions::parameters_split,
-          "rows of each part of a weight that is stored in parts, <part>_weight and <part>_bias; "
-          "names alone: equal parts");
+          "rows per part of a weight that is stored in parts, <part>_weight and <part>_bias; "
+          "only names: equal parts");
     ParameterOptions::describe_linear_parallel_in<LinearOptions>(visit, &LinearOptions::parameters);
     ParameterOptions::describe_symmetric_in<LinearOptions>(visit, &LinearOptions::parameters);
     OverlapSwitches::describe_named_in<LinearOptions>(visit, &LinearOptions::overlap);
@@ -52,13 +52,13 @@ struct LinearInputs {
   static void describe(Visitor&& visit) {
     visit("inp", &LinearInputs::inp, "[..., in_features]");
     visit("is_first_microbatch", &LinearInputs::is_first_microbatch,
-          "True: quantize the weight and keep it; False: use the kept one; None: do not keep it");
+          "whether to quantize and cache the weight (True), use the cached one (False), or not "
+          "cache it (None)");
     visit("fp8_output", &LinearInputs::fp8_output,
-          "under a recipe the output is quantized, and the next layer takes it without a cast");
-    visit(
-        "fp8_grad", &LinearInputs::fp8_grad,
-        "under a recipe the input's gradient is quantized, and the layer before takes it without a "
-        "cast");
+          "quantizes the output under a recipe, so that the next layer does not cast it again");
+    visit("fp8_grad", &LinearInputs::fp8_grad,
+          "quantizes the input's gradient under a recipe, so that the previous layer does not "
+          "cast it again");
   }
 };
 

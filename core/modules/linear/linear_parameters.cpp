@@ -70,13 +70,13 @@ void check_split(const char* module, const std::vector<ParameterPart>& split,
   for (const ParameterPart& part : split) {
     if (!part.out_features) {
       raise<UsageError>(
-          "{}: the part '{}' of parameters_split has no number of rows, and others have one; give "
-          "all of them a number, or none",
+          "{}: the part '{}' of parameters_split does not have a number of rows, but others do; "
+          "give a number for every part, or for none",
           module, part.name);
     }
     if (*part.out_features < 1) {
       raise<UsageError>(
-          "{}: the part '{}' of parameters_split has {} rows; expected 1 or more, or names alone "
+          "{}: the part '{}' of parameters_split has {} rows; expected 1 or more, or only names "
           "for equal parts",
           module, part.name, *part.out_features);
     }
@@ -95,8 +95,8 @@ void strip_underscores(const char* module, std::vector<ParameterPart>& split) {
     part.name.erase(part.name.find_last_not_of('_') + 1);
     if (part.name.empty() || !names.insert(part.name).second) {
       raise<UsageError>(
-          "{}: parameters_split has the part '{}' {}, trailing underscores aside; give each part a "
-          "name of its own",
+          "{}: parameters_split has the part '{}' {}, ignoring trailing underscores; give each "
+          "part a different name",
           module, part.name, part.name.empty() ? "without a name" : "twice");
     }
   }

@@ -23,7 +23,7 @@ void Module::set_tensor(const std::string& name, at::Tensor tensor,
     for (const auto& [other, unused] : tensor_slots_) {
       known += " " + other;
     }
-    raise<UsageError>("{} has no tensor {}; it has:{}", this->name(), name, known);
+    raise<UsageError>("{} does not have a tensor {}; it has:{}", this->name(), name, known);
   }
   if (at::Tensor* parameter = parameters_.find(name)) {
     *parameter = std::move(tensor);

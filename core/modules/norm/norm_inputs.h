@@ -28,8 +28,8 @@ struct NormModuleOptions {
     ParameterOptions::describe_placement_in<NormModuleOptions>(visit,
                                                                &NormModuleOptions::parameters);
     visit("sequence_parallel", &NormModuleOptions::sequence_parallel,
-          "the input is this rank's part of a sequence: the attribute of that name tells it of the "
-          "parameters, whose gradients the owner of the group adds up");
+          "the input is this rank's part of a sequence: marks the parameters with an attribute "
+          "of this name, for the code that sums their gradients over the group");
   }
 };
 

@@ -61,9 +61,9 @@ void check(const MainGrad& target, const at::Tensor& parameter, const std::strin
   const at::Tensor& buffer = target.buffer;
   if (!buffer.defined()) {
     raise<UsageError>(
-        "{}: fuse_wgrad_accumulation adds the gradient of a weight {} to its main_grad, and it has "
-        "none; set weight.main_grad to zeros of that shape, FP32, BF16 or FP16, before the "
-        "backward (FSDP has parameters of its own: there switch fuse_wgrad_accumulation off)",
+        "{}: fuse_wgrad_accumulation adds the gradient of a weight {} to its main_grad, which "
+        "is missing; set weight.main_grad to zeros of that shape, FP32, BF16 or FP16, before "
+        "the backward (FSDP replaces parameters: disable fuse_wgrad_accumulation there)",
         layer, c10::str(parameter.sizes()));
   }
   if (!is_summed_in(buffer.scalar_type()) || buffer.sizes() != parameter.sizes() ||
@@ -76,9 +76,9 @@ void check(const MainGrad& target, const at::Tensor& parameter, const std::strin
   }
   if (!target.wants_gradient && is_reduced_by_torch(parameter)) {
     raise<UsageError>(
-        "{}: torch's DistributedDataParallel averages .grad, which fuse_wgrad_accumulation leaves "
-        "empty, so each rank would train weights of its own; switch fuse_wgrad_accumulation off, "
-        "or keep the weight from DDP and reduce main_grad yourself",
+        "{}: torch's DistributedDataParallel averages .grad, which fuse_wgrad_accumulation "
+        "leaves empty, so the weights of the ranks would diverge; disable "
+        "fuse_wgrad_accumulation, or exclude the weight from DDP and reduce main_grad yourself",
         layer);
   }
 }

@@ -28,8 +28,9 @@ at::Device default_device(bool has_gpu) {
   if (!has_gpu) return at::kCPU;
   if (ops::runs_on(at::kCUDA)) return at::kCUDA;
   warn_once(
-      "this machine has a GPU, but this build of telens has no kernels for it: modules without "
-      "`device` are created on the CPU. Build with CUDA=ON (docs/gpu.md), or pass device=\"cpu\"");
+      "this machine has a GPU, but this build of telens does not have kernels for it: modules "
+      "without `device` are created on the CPU. Build with CUDA=ON (docs/gpu.md), or pass "
+      "device=\"cpu\"");
   return at::kCPU;
 }
 

@@ -66,8 +66,8 @@ struct ParameterOptions {
     visit.nested("params_dtype", member, &ParameterOptions::params_dtype,
                  "dtype of the parameters; default: torch's default dtype");
     visit.nested("device", member, &ParameterOptions::device,
-                 "where the parameters are made; default: cuda if there is one and this build has "
-                 "kernels for it, else cpu");
+                 "device of the parameters; default: cuda if a GPU is present and this build "
+                 "has kernels for it, else cpu");
   }
   template <typename Owner, typename Visitor>
   static void describe_in(Visitor&& visit, ParameterOptions Owner::*member) {
@@ -91,7 +91,7 @@ struct ParameterOptions {
   template <typename Owner, typename Visitor>
   static void describe_tensor_parallel_in(Visitor&& visit, ParameterOptions Owner::*member) {
     visit.nested("tp_group", member, &ParameterOptions::tp_group,
-                 "tensor-parallel group, handed to the calls of debug features too");
+                 "tensor-parallel group, also passed to the calls of debug features");
     visit.nested("tp_size", member, &ParameterOptions::tp_size,
                  "ranks in tp_group, which may also come later (set_tensor_parallel_group)");
   }
@@ -99,11 +99,11 @@ struct ParameterOptions {
   static void describe_sequence_parallel_in(Visitor&& visit, ParameterOptions Owner::*member) {
     describe_tensor_parallel_in<Owner>(visit, member);
     visit.nested("sequence_parallel", member, &ParameterOptions::sequence_parallel,
-                 "with tp_size above 1: outside of column and row layers each rank has its part of "
-                 "the first dimension");
+                 "with tp_size above 1: activations outside of column and row layers are "
+                 "divided along the first dimension");
     visit.nested("delay_wgrad_compute", member, &ParameterOptions::delay_wgrad_compute,
-                 "the backward leaves the gradients of weights to backward_dw(), which makes those "
-                 "of the oldest backward");
+                 "the backward defers weight gradients to backward_dw(), which computes them "
+                 "for the oldest pending backward");
   }
   // For modules whose output may be a sum over ranks.
   template <typename Owner, typename Visitor>
@@ -118,7 +118,7 @@ struct ParameterOptions {
     describe_sequence_parallel_in<Owner>(visit, member);
     visit.nested("parallel_mode", member, &ParameterOptions::parallel_mode,
                  "column: each rank has some of the output features; row: some of the input "
-                 "features, and outputs are summed; None: nothing is divided");
+                 "features, and outputs are summed; None for an undivided layer");
   }
 
   // Sets tp_size to the size of tp_group if there is one: hook calls and scripts read it. Throws

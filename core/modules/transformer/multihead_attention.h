@@ -51,10 +51,10 @@ struct MultiheadAttentionOptions {
   template <typename Visitor>
   static void describe(Visitor&& visit) {
     using Self = MultiheadAttentionOptions;
-    visit("hidden_size", &Self::hidden_size, "size of each input sample");
+    visit("hidden_size", &Self::hidden_size, "size of an input sample");
     visit("num_attention_heads", &Self::num_attention_heads, "heads of the query");
     visit("kv_channels", &Self::kv_channels,
-          "size of a head; None: hidden_size / num_attention_heads");
+          "size of a head; default: hidden_size / num_attention_heads");
     visit("attention_dropout", &Self::attention_dropout,
           "probability of dropping an attention weight in training");
     visit("layernorm_epsilon", &Self::layernorm_epsilon, "added to the variance");
@@ -62,11 +62,11 @@ struct MultiheadAttentionOptions {
     visit("output_layer_init_method", &Self::output_layer_init_method,
           "fills the output projection's weight in place; default: as init_method's default");
     visit("layer_number", &Self::layer_number, "place in the model, in debug names");
-    visit("attn_mask_type", &Self::attn_mask_type, "as DotProductAttention's");
+    visit("attn_mask_type", &Self::attn_mask_type, "see DotProductAttention");
     visit("num_gqa_groups", &Self::num_gqa_groups,
-          "heads of key and value; None: as many as the query's");
+          "heads of key and value; default: the query's number");
     visit("return_bias", &Self::return_bias,
-          "returns the output projection's bias beside the output without it");
+          "returns (output without bias, the output projection's bias)");
     visit("return_layernorm_output", &Self::return_layernorm_output,
           "returns the normalized input too, as the last output");
     visit("input_layernorm", &Self::input_layernorm, "normalizes the input");
@@ -90,15 +90,15 @@ struct MultiheadAttentionOptions {
     visit("qk_norm_before_rope", &Self::qk_norm_before_rope,
           "normalizes before the rotary embedding, not after it");
     visit("rotary_pos_interleaved", &Self::rotary_pos_interleaved,
-          "the rotary embedding turns pairs of neighboring channels; False: a channel of the first "
-          "half with one of the second");
+          "the rotary embedding rotates pairs of neighboring channels; False: pairs a channel "
+          "of the first half with one of the second half");
     ParameterOptions::describe_placement_in<Self>(visit, &Self::parameters);
     ParameterOptions::describe_accumulation_in<Self>(visit, &Self::parameters);
     visit("name", &Self::name, "name in debug configurations");
     ParameterOptions::describe_sequence_parallel_in<Self>(visit, &Self::parameters);
     visit("set_parallel_mode", &Self::set_parallel_mode,
-          "divides the heads among the ranks of tp_group: the projections of query, key and value "
-          "by column, proj by row");
+          "divides the heads among the ranks of tp_group: column-parallel projections of query, "
+          "key and value, row-parallel proj");
     OverlapSwitches::describe_in<Self>(visit, &Self::overlap);
   }
 };
@@ -116,15 +116,16 @@ struct MultiheadAttentionInputs {
   static void describe(Visitor&& visit) {
     using Self = MultiheadAttentionInputs;
     visit("hidden_states", &Self::hidden_states, "[seq, batch, hidden] for sbhd");
-    visit("attention_mask", &Self::attention_mask, "as DotProductAttention's");
-    visit("encoder_output", &Self::encoder_output, "what key and value are made of, if cross");
-    visit("attn_mask_type", &Self::attn_mask_type, "None: the module's");
+    visit("attention_mask", &Self::attention_mask, "see DotProductAttention");
+    visit("encoder_output", &Self::encoder_output, "input of key and value for cross attention");
+    visit("attn_mask_type", &Self::attn_mask_type, "default: the module's setting");
     visit("is_first_microbatch", &Self::is_first_microbatch,
-          "True: quantize the weights and keep them; False: use the kept ones; None: neither");
-    visit(
-        "rotary_pos_emb", &Self::rotary_pos_emb,
-        "angles [seq, 1, 1, channels] of query and key, or one tensor for both; in thd those of a "
-        "token's place in its sequence are taken; of the whole sequence under context parallelism");
+          "whether to quantize and cache the weights (True), use the cached ones (False), or "
+          "not cache them (None)");
+    visit("rotary_pos_emb", &Self::rotary_pos_emb,
+          "angles [seq, 1, 1, channels] for query and key, or one tensor for both; thd uses a "
+          "token's position in its sequence; under context parallelism the angles of the whole "
+          "sequence");
     ScoreArguments::describe_in<Self>(visit, &Self::scores);
   }
 };

@@ -59,11 +59,11 @@ struct TransformerLayerOptions {
   template <typename Visitor>
   static void describe(Visitor&& visit) {
     using Self = TransformerLayerOptions;
-    visit("hidden_size", &Self::hidden_size, "size of each input sample");
+    visit("hidden_size", &Self::hidden_size, "size of an input sample");
     visit("ffn_hidden_size", &Self::ffn_hidden_size, "size inside the MLP");
     visit("num_attention_heads", &Self::num_attention_heads, "heads of the query");
     visit("num_gqa_groups", &Self::num_gqa_groups,
-          "heads of key and value; None: as many as the query's");
+          "heads of key and value; default: the query's number");
     visit("layernorm_epsilon", &Self::layernorm_epsilon, "added to the variance");
     visit("hidden_dropout", &Self::hidden_dropout,
           "probability of dropping an element before it is added to the residual");
@@ -74,9 +74,11 @@ struct TransformerLayerOptions {
           "fills the weights of proj and fc2 in place; default: as init_method's default");
     visit("layer_number", &Self::layer_number, "place in the model, in debug names");
     visit("kv_channels", &Self::kv_channels,
-          "size of a head; None: hidden_size / num_attention_heads");
-    visit("self_attn_mask_type", &Self::self_attn_mask_type, "as DotProductAttention's");
-    visit("enc_dec_attn_mask_type", &Self::enc_dec_attn_mask_type, "the same, of a decoder");
+          "size of a head; default: hidden_size / num_attention_heads");
+    visit("self_attn_mask_type", &Self::self_attn_mask_type, "see DotProductAttention");
+    visit("enc_dec_attn_mask_type", &Self::enc_dec_attn_mask_type,
+          "likewise, for a decoder's "
+          "cross attention");
     visit("apply_residual_connection_post_layernorm",
           &Self::apply_residual_connection_post_layernorm,
           "the residual is the output of the layer norm, not its input");
@@ -93,7 +95,7 @@ struct TransformerLayerOptions {
     visit("qkv_weight_interleaved", &Self::qkv_weight_interleaved,
           "a fused weight is ordered by head: query, key, value of the first, of the second, ...");
     visit("bias", &Self::bias, "the linear layers add learned biases");
-    visit("activation", &Self::activation, "as LayerNormMLP's");
+    visit("activation", &Self::activation, "see LayerNormMLP");
     visit("normalization", &Self::normalization, "LayerNorm or RMSNorm");
     visit("attn_input_format", &Self::attn_input_format,
           "sbhd: inputs are [seq, batch, hidden]; bshd; thd: [tokens, hidden]");
@@ -103,21 +105,20 @@ struct TransformerLayerOptions {
           "window_size of a decoder's cross attention");
     visit("enc_dec_bottom_right_diagonal", &Self::enc_dec_bottom_right_diagonal,
           "bottom_right_diagonal of a decoder's cross attention");
-    visit("qk_norm_type", &Self::qk_norm_type, "as MultiheadAttention's");
-    visit("qk_norm_eps", &Self::qk_norm_eps, "as MultiheadAttention's");
-    visit("qk_norm_before_rope", &Self::qk_norm_before_rope, "as MultiheadAttention's");
-    visit("rotary_pos_interleaved", &Self::rotary_pos_interleaved, "as MultiheadAttention's");
-    visit(
-        "drop_path_rate", &Self::drop_path_rate,
-        "probability of dropping, in training, what self attention and MLP add, for each index of "
-        "the first dimension");
+    visit("qk_norm_type", &Self::qk_norm_type, "see MultiheadAttention");
+    visit("qk_norm_eps", &Self::qk_norm_eps, "see MultiheadAttention");
+    visit("qk_norm_before_rope", &Self::qk_norm_before_rope, "see MultiheadAttention");
+    visit("rotary_pos_interleaved", &Self::rotary_pos_interleaved, "see MultiheadAttention");
+    visit("drop_path_rate", &Self::drop_path_rate,
+          "probability of dropping, in training, the outputs of self attention and MLP before the "
+          "residual, per index of the first dimension");
     ParameterOptions::describe_placement_in<Self>(visit, &Self::parameters);
     ParameterOptions::describe_accumulation_in<Self>(visit, &Self::parameters);
     visit("name", &Self::name, "name in debug configurations");
     ParameterOptions::describe_sequence_parallel_in<Self>(visit, &Self::parameters);
     visit("set_parallel_mode", &Self::set_parallel_mode,
           "divides heads and ffn_hidden_size among the ranks of tp_group");
-    visit("activation_params", &Self::activation_params, "as LayerNormMLP's");
+    visit("activation_params", &Self::activation_params, "see LayerNormMLP");
     visit("ub_tp_comm_overlap", &Self::ub_tp_comm_overlap,
           "communication overlaps with GEMMs, as the other ub_* arguments say");
     OverlapSwitches::describe_in<Self>(visit, &Self::overlap);
@@ -141,19 +142,22 @@ struct TransformerLayerInputs {
   static void describe(Visitor&& visit) {
     using Self = TransformerLayerInputs;
     visit("hidden_states", &Self::hidden_states, "[seq, batch, hidden] for sbhd");
-    visit("attention_mask", &Self::attention_mask, "as DotProductAttention's");
-    visit("self_attn_mask_type", &Self::self_attn_mask_type, "None: the module's");
-    visit("encoder_output", &Self::encoder_output, "what a decoder's cross attention looks at");
+    visit("attention_mask", &Self::attention_mask, "see DotProductAttention");
+    visit("self_attn_mask_type", &Self::self_attn_mask_type, "default: the module's setting");
+    visit("encoder_output", &Self::encoder_output, "input of a decoder's cross attention");
     visit("enc_dec_attn_mask", &Self::enc_dec_attn_mask, "mask of the cross attention");
-    visit("enc_dec_attn_mask_type", &Self::enc_dec_attn_mask_type, "None: the module's");
+    visit("enc_dec_attn_mask_type", &Self::enc_dec_attn_mask_type,
+          "default: the module's "
+          "setting");
     visit("is_first_microbatch", &Self::is_first_microbatch,
-          "True: quantize the weights and keep them; False: use the kept ones; None: neither");
+          "whether to quantize and cache the weights (True), use the cached ones (False), or "
+          "not cache them (None)");
     visit("rotary_pos_emb", &Self::rotary_pos_emb,
           "angles [seq, 1, 1, channels] of query and key, or one tensor for both");
     ScoreArguments::describe_in<Self>(visit, &Self::scores);
-    visit("enc_dec_window_size", &Self::enc_dec_window_size, "None: the module's");
+    visit("enc_dec_window_size", &Self::enc_dec_window_size, "default: the module's setting");
     visit("enc_dec_bottom_right_diagonal", &Self::enc_dec_bottom_right_diagonal,
-          "None: the module's");
+          "default: the module's setting");
   }
 };
 

@@ -19,7 +19,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="telens run", description="Run a training program and record its torch models."
     )
-    parser.add_argument("--config", help="debug config; default: statistics of all tensors")
+    parser.add_argument("--config", help="debug config; default: statistics of every tensor")
     parser.add_argument("--log-dir", default="telens_run", help="folder of the run file")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="after --: the program to run")
     options = parser.parse_args(arguments)

@@ -371,8 +371,9 @@ def watch(
     patterns = _compiled(title, modules)
     if next(watched_modules(model, patterns), None) is None:
         raise _C.UsageError(
-            f"telens.watch: {type(model).__name__} has no Linear, Embedding, convolution or norm; "
-            "pass the model that contains them, or name other modules with modules="
+            f"telens.watch: {type(model).__name__} does not contain a Linear, Embedding, "
+            "convolution or norm; pass the model that contains them, or name other modules with "
+            "modules="
         )
     for pattern in patterns:
         if not any(is_named(*each, [pattern]) for each in names_of_modules(model)):

@@ -154,8 +154,9 @@ class _Asking:
         length, known = recipe.amax_history_len, self._history_len
         if known is not None and length != known:
             raise _C.UsageError(
-                f"CustomRecipe: qfactory asked for an amax_history_len of {length} for {role}, and "
-                f"of {known} before; all DelayedScalingRequests of a recipe have the same"
+                f"CustomRecipe: qfactory requested an amax_history_len of {length} for {role}, "
+                f"and of {known} before; all DelayedScalingRequests of a recipe must have the "
+                "same"
             )
         self._history_len = length
         return recipe._native()

@@ -191,6 +191,6 @@ class _StateSlot:
             # The core names PyTorch's key and how to load a checkpoint without it.
             told = _PYTORCH_ADVICE.sub("", str(error)).replace("_extra_state", "the state")
             raise _C.UsageError(
-                f"{owner}: {self.name} cannot be set: {told}; to begin with fresh scales leave it "
-                "out of the state_dict"
+                f"{owner}: {self.name} cannot be set: {told}; to begin with fresh scales remove "
+                "it from the state_dict"
             ) from None

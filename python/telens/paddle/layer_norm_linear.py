@@ -63,8 +63,8 @@ class LayerNormLinear(NormalizedLayer):
         if self.parallel.mode == "row" and self.parallel.is_parallel:
             raise _C.UsageError(
                 "LayerNormLinear: parallel_mode must be 'Column' or None: with 'Row' each rank "
-                "would have a part of the features, and the norm needs all; use LayerNorm and "
-                "Linear"
+                "would have a part of the features, but the norm requires all of them; use "
+                "LayerNorm and Linear"
             )
         self.in_features, self.out_features = self.parallel.own_part(in_features, out_features)
         self.eps = eps

@@ -31,14 +31,14 @@ def _support(what: str, capability: tuple[int, int]) -> tuple[bool, str]:
     """(True, how). GEMMs that the GPU does not support, and all GEMMs on a CPU, are emulated."""
     has_gpu = torch.cuda.is_available()
     if _C.default_device(has_gpu).type != "cuda":
-        why = "this build has no CUDA kernels" if has_gpu else "there is no GPU"
+        why = "this build does not contain CUDA kernels" if has_gpu else "no GPU was found"
         return True, f"{what} runs emulated exactly on the CPU: {why}"
     found = torch.cuda.get_device_capability()
     if found >= capability:
         return True, f"{what} runs natively on this GPU, of compute capability {_version(found)}"
     return True, (
-        f"{what} runs emulated exactly on this GPU: native products need compute capability "
-        f"{_version(capability)}, and it has {_version(found)}"
+        f"{what} runs emulated exactly on this GPU: native products require compute capability "
+        f"{_version(capability)}, but it has {_version(found)}"
     )
 
 

@@ -441,7 +441,7 @@ def _conv1d(module: torch.nn.Module) -> _Made:
 
 def _layer_norm(module: torch.nn.LayerNorm) -> _Made:
     if not module.elementwise_affine or module.bias is None:
-        return None, "it has no weight and bias, and ours always has both"
+        return None, "it lacks weight and bias, which TELens's module always has"
     made = LayerNorm(
         list(module.normalized_shape),
         eps=module.eps,
@@ -453,7 +453,7 @@ def _layer_norm(module: torch.nn.LayerNorm) -> _Made:
 
 def _rms_norm(module: torch.nn.RMSNorm) -> _Made:
     if not module.elementwise_affine:
-        return None, "it has no weight, and ours always has one"
+        return None, "it lacks a weight, which TELens's module always has"
     # torch's default is the epsilon of the input's dtype; the parameter's is the nearest to it.
     eps = torch.finfo(module.weight.dtype).eps if module.eps is None else module.eps
     made = RMSNorm(

@@ -90,14 +90,14 @@ def get_cpu_offload_context(
         )
     if offload_weights:
         warnings.warn(
-            "get_cpu_offload_context: offload_weights is without effect: parameters stay where "
-            "they are; leave it out",
+            "get_cpu_offload_context: offload_weights has no effect: parameters are not moved; "
+            "omit it",
             stacklevel=2,
         )
     if not offload_activations:
         raise _C.UsageError(
-            "get_cpu_offload_context: offload_activations must be True: activations are all that "
-            "can be offloaded; or give enabled=False"
+            "get_cpu_offload_context: offload_activations must be True: only activations can be "
+            "offloaded; or pass enabled=False"
         )
     if model_layers != 1 and num_layers > model_layers - 1:
         raise _C.UsageError(
@@ -280,7 +280,7 @@ def _is_offloaded(tensor: torch.Tensor) -> bool:
     if torch.empty_like(tensor, device="meta").stride() != tensor.stride():
         warnings.warn(
             f"get_cpu_offload_context: a tensor of shape {tuple(tensor.shape)} has gaps between "
-            "its elements and stays where it is",
+            "its elements and is not moved",
             stacklevel=2,
         )
         return False

@@ -405,7 +405,7 @@ def _documentation(module_type: _C.ModuleType) -> str:
     lines = [module_type.doc]
     lines += section("Parameters", module_type.options)
     lines += section("Arguments of forward", module_type.inputs)
-    title = "Of Transformer Engine, at values that change nothing"
+    title = "Arguments of Transformer Engine, at values that change nothing"
     neutral = constructor_arguments(module_type.name) | forward_arguments(module_type.name)
     if neutral:
         lines += ["", title, "-" * len(title)]

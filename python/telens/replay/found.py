@@ -142,9 +142,9 @@ def _gemms_of(tensors: Iterable[_File], known: set[str]) -> Iterator[Found]:
             if len(by_name[name]) > 1:
                 first = by_name[name][0]
                 raise UsageError(
-                    f"{first.path.parent}: it holds {len(by_name[name])} files of {first.place[0]} "
-                    f"{name}, as of several micro-batches; they cannot be matched. Dump with "
-                    f"`operands: True`, which writes one file per GEMM"
+                    f"{first.path.parent}: it contains {len(by_name[name])} files of "
+                    f"{first.place[0]} {name}, as with several micro-batches; they cannot be "
+                    "matched. Dump with `operands: True`, which writes one file per GEMM"
                 )
         place = by_name[names[0]][0].place
         yield Found(place[0], gemm, *place[1:], {name: by_name[name][0].path for name in names})
@@ -153,8 +153,9 @@ def _gemms_of(tensors: Iterable[_File], known: set[str]) -> Iterator[Found]:
 def _missing(files: list[_File]) -> str:
     have = sorted({file.name for file in files})
     return (
-        f"no GEMM is whole: there are files of {', '.join(have)} alone. fprop takes activation, "
-        "weight and output, dgrad gradient, weight and dgrad, wgrad gradient, activation and wgrad"
+        f"no GEMM is complete: there are only files of {', '.join(have)}. fprop requires "
+        "activation, weight and output, dgrad gradient, weight and dgrad, wgrad gradient, "
+        "activation and wgrad"
     )
 
 

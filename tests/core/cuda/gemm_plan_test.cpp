@@ -50,7 +50,7 @@ const std::vector<Row> kTable{
     {kHopper, kE4m3, kRow, kE4m3, kSquare, {256, 512, 128}, "", false},
     {kHopper, kE5m2, kSquare, kE4m3, kRow, {48, 80, 640}, "", false},
     {kHopper, kE4m3, kSquare, kE4m3, kSquare, {256, 512, 128}, "128x128 blocks by", true},
-    {kHopper, kE4m3, kRow, kE4m3, kRow, {256, 512, 192}, "K is no multiple of 128", true},
+    {kHopper, kE4m3, kRow, kE4m3, kRow, {256, 512, 192}, "K is not a multiple of 128", true},
     {kHopper, kE4m3, kRow, kE4m3, kSquare, {250, 512, 128}, "multiple of 16", true},
     {kBlackwell, kE4m3, kRow, kE4m3, kSquare, {256, 512, 128}, "may be no powers of two", true},
     {kGeForce, kE4m3, kRow, kE4m3, kRow, {256, 512, 128}, "may be no powers of two", true},
@@ -82,12 +82,12 @@ const std::vector<Row> kTable{
     {kBlackwellUltra, kE4m3, kMx, kE4m3, kMx, {256, 512, 160}, "", true},
     {kGeForce, kE4m3, kMx, kE4m3, kMx, {256, 512, 160}, "", false},
     {kBlackwell, kE5m2, kMx, kE5m2, kMx, {256, 512, 160}, "E5M2 by E5M2", true},
-    {kBlackwell, kE4m3, kMx, kE4m3, kMx, {256, 512, 48}, "K is no multiple of 32", true},
+    {kBlackwell, kE4m3, kMx, kE4m3, kMx, {256, 512, 48}, "K is not a multiple of 32", true},
 
     {kHopper, kE2m1, kNv, kE2m1, kNv, {256, 512, 128}, "NVFP4 products need Blackwell", true},
     {kBlackwell, kE2m1, kNv, kE2m1, kNv, {256, 512, 128}, "", false},
     {kBlackwell, kE2m1, kNv, kE2m1, kNv, {256, 512, 128}, "FP16", true, FormatId::fp16},
-    {kBlackwell, kE2m1, kNv, kE2m1, kNv, {256, 512, 16}, "K is no multiple of 32", true},
+    {kBlackwell, kE2m1, kNv, kE2m1, kNv, {256, 512, 16}, "K is not a multiple of 32", true},
 };
 
 std::string name_of_row(const Row& row) {

@@ -287,7 +287,7 @@ TEST(DefaultDevice, has_kernels_for_all_operators) {
   EXPECT_EQ(default_device(true).is_cuda(), runs_there);
   const std::string warned = ::testing::internal::GetCapturedStderr();
   constexpr const char* kText =
-      "no kernels for it: modules without `device` are created on the CPU";
+      "does not have kernels for it: modules without `device` are created on the CPU";
   EXPECT_EQ(warned.find(kText) != std::string::npos, !runs_there) << warned;
   EXPECT_EQ(warned.find(kText), warned.rfind(kText)) << "once";
   if (runs_there) GTEST_SKIP() << "this build has CUDA kernels";

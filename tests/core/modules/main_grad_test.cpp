@@ -272,8 +272,9 @@ TEST(MainGrad, missing_or_wrong_buffer_error_names_the_layer) {
     linear.forward(at::ones({kTokens, kIn})).backward(at::ones({kTokens, kOut}));
   };
   const auto refused = [](const char* why) { return ThrowsMessage<UsageError>(HasSubstr(why)); };
-  EXPECT_THAT(train, refused("decoder.1.qkv: fuse_wgrad_accumulation adds the gradient of a weight "
-                             "[48, 32] to its main_grad, and it has none; set weight.main_grad"));
+  EXPECT_THAT(train, refused("decoder.1.qkv: fuse_wgrad_accumulation adds the gradient of a "
+                             "weight [48, 32] to its main_grad, which is missing; set "
+                             "weight.main_grad"));
   const at::Tensor weight = get_weight(linear);
   set_main_grad(weight, at::zeros({kIn, kOut}));
   EXPECT_THAT(train, refused("decoder.1.qkv: main_grad has shape [32, 48] and dtype Float on cpu; "

@@ -22,9 +22,9 @@ constexpr Mistake kMistakes[] = {
      "'Watch', 'Gemms', 'Layer', 'Own'"},
     {"    MyOutliers: {enabled: True}",
      "f.yaml:5:5: section 's': unknown feature of the namespace 'transformer_engine' "
-     "'MyOutliers'; expected one of 'Modify', 'Alter', 'Scale', 'Watch', 'Gemms', 'Layer', 'Own'; "
-     "a plugin's own needs the plugin: feature_dirs of initialize(), or its name by "
-     "--plugin-feature of the command"},
+     "'MyOutliers'; expected one of 'Modify', 'Alter', 'Scale', 'Watch', 'Gemms', 'Layer', "
+     "'Own'; a plugin's feature requires the plugin: pass feature_dirs to initialize(), or its "
+     "name to the command with --plugin-feature"},
     {"    Free: {enabled: True}",
      "f.yaml:5:5: section 's': the namespace 'transformer_engine' has no feature "
      "'Free'; it belongs under 'base:'"},
@@ -53,8 +53,8 @@ constexpr Mistake kMistakes[] = {
      "f.yaml:5:36: section 's', feature 'Gemms': 'gemms' must be a list of strings, not "
      "the number 1"},
     {"    Watch: {enabled: True, what: [], tensors: []}",
-     "f.yaml:5:34: section 's', feature 'Watch': 'what' is empty; name at least one, or write "
-     "'enabled: False' to switch off what it belongs to"},
+     "f.yaml:5:34: section 's', feature 'Watch': 'what' is empty; list at least one, or write "
+     "'enabled: False' to disable the feature or section"},
     {"    Gemms: {enabled: True, gemms_struct: {gemm: fprop}}",
      "f.yaml:5:42: section 's', feature 'Gemms': 'gemms_struct' must be a list of "
      "mappings, each with 'gemm', not the mapping {\"gemm\": \"fprop\"}"},
@@ -65,8 +65,8 @@ constexpr Mistake kMistakes[] = {
      "f.yaml:5:65: section 's', feature 'Gemms': 'fprop' stands twice in "
      "'gemms_struct'; keep one item"},
     {"    Gemms: {enabled: True, gemms_struct: [{gemm: fprop, enabled: True}]}",
-     "f.yaml:5:57: section 's', feature 'Gemms': 'enabled' may not stand in an item of "
-     "a struct; it belongs to the feature"},
+     "f.yaml:5:57: section 's', feature 'Gemms': 'enabled' is not allowed in an item of a "
+     "struct; move it to the feature"},
     {"    Gemms: {enabled: True, gemms_struct: [{gemm: fprop, frequency: 2}]}",
      "f.yaml:5:57: section 's', feature 'Gemms': unknown key 'frequency' (did you mean "
      "'freq'?); an item of a struct takes 'gemm', 'freq', 'start_step', 'end_step', "
@@ -120,8 +120,8 @@ TEST(ConfigMistakes, of_a_section_are_named_with_their_place) {
             "False'");
   for (const char* key : {"exact_layer_names", "layer_types", "layer_numbers"}) {
     EXPECT_EQ(get_error(fmt::format("s: {{enabled: True, layers: {{{}: []}}}}\n", key)),
-              fmt::format("f.yaml:1:{}: section 's': '{}' is empty; name at least one, or write "
-                          "'enabled: False' to switch off what it belongs to",
+              fmt::format("f.yaml:1:{}: section 's': '{}' is empty; list at least one, or write "
+                          "'enabled: False' to disable the feature or section",
                           31 + std::string_view(key).size(), key));
   }
   EXPECT_EQ(get_error("s: {enabled: True}\n"),
@@ -142,17 +142,15 @@ TEST(ConfigMistakes, of_a_section_are_named_with_their_place) {
 TEST(ConfigMistakes, of_indentation_say_where_to_indent) {
   const std::string section = "s: {enabled: True, layers: {layer_types: all}";
   const std::string in_no_section =
-      "' is not inside a section; begin the section with a line of its name, as 'watch:', and "
-      "indent '";
+      "' is not inside a section; write a section name first, for example 'watch:', and indent '";
   for (const std::string word : {"Watch", "transformer_engine", "layers", "enabled"}) {
     EXPECT_EQ(get_error(word + ": {what: [a]}\n"),
-              "f.yaml:1:1: '" + word + in_no_section + word + "' and all that belongs to it below");
+              "f.yaml:1:1: '" + word + in_no_section + word + "' and its content below it");
   }
   EXPECT_EQ(get_error(section + ", transformer_engine: {Watch: , what: [a]}}"),
             "f.yaml:1:69: section 's', feature 'Watch': expected a mapping with 'enabled', not "
-            "nothing (null)\n"
-            "f.yaml:1:78: section 's': 'what' stands beside 'Watch', which is empty; indent it "
-            "further");
+            "nothing (null)\nf.yaml:1:78: section 's': 'what' is at the same level as the empty "
+            "'Watch'; indent it further");
   EXPECT_THAT(
       get_error(section + ", transformer_engine: {Watch: , Lyer: {enabled: True}}}"),
       HasSubstr("unknown feature of the namespace 'transformer_engine' 'Lyer' (did you mean "
@@ -162,8 +160,8 @@ TEST(ConfigMistakes, of_indentation_say_where_to_indent) {
       HasSubstr("unknown feature of the namespace 'transformer_engine' 'wathc' (did you mean "
                 "'Watch'?)"));
   EXPECT_EQ(get_error(section + ", transformer_engine: {budget: 3%}}"),
-            "f.yaml:1:69: section 's': 'budget' is no feature of 'transformer_engine' but a key of "
-            "the section; indent it less, as 'transformer_engine:'");
+            "f.yaml:1:69: section 's': 'budget' is a key of the section, not a feature of "
+            "'transformer_engine'; indent it less, like 'transformer_engine:'");
   EXPECT_EQ(get_error(section + ", layer_numbers: 1}"),
             "f.yaml:1:48: section 's': 'layer_numbers' belongs under 'layers:'; indent it further");
   EXPECT_THAT(get_error("s: {enabled: True, layers: {layer_types: all, Watch: {enabled: True}}}"),

@@ -252,8 +252,9 @@ TEST(Overlap, of_two_sections_is_an_error_that_names_both_when_the_layer_is_reso
     FAIL();
   } catch (const ConfigError& error) {
     EXPECT_STREQ(error.what(),
-                 "f.yaml:6:1: the sections 'first' (f.yaml:2:1) and 'second' both select the layer "
-                 "'a.fc1'; a layer takes one section: join the two, or narrow the 'layers' of one");
+                 "f.yaml:6:1: the sections 'first' (f.yaml:2:1) and 'second' both select the "
+                 "layer 'a.fc1'; a layer can be in only one section: merge the two, or narrow "
+                 "'layers' in one");
   }
 }
 

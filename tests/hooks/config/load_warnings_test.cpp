@@ -63,7 +63,7 @@ TEST(LoadWarnings, an_empty_list_says_when_the_feature_runs_all_the_same) {
 TEST(LoadWarnings, name_keys_that_others_replace) {
   EXPECT_THAT(
       collect_warnings(logging(", tensors: [weight], start_step: 3, start_end_list: [[1, 2]]")),
-      ElementsAre(HasSubstr("'start_step' does nothing beside 'start_end_list'")));
+      ElementsAre(HasSubstr("'start_step' has no effect: 'start_end_list'")));
   EXPECT_THAT(collect_warnings(logging(", tensors: [output], tensors_struct: [{tensor: weight}]")),
               ElementsAre(HasSubstr("'tensors' does nothing beside 'tensors_struct'")));
   EXPECT_THAT(collect_warnings("FakeQuant: {enabled: True, quant_format: FP8E4M3, gemms: [wgrad], "
@@ -81,8 +81,8 @@ TEST(LoadWarnings, name_a_feature_none_of_whose_gemms_has_its_tensors) {
   EXPECT_THAT(collect_warnings("FakeQuant: {enabled: True, quant_format: FP8E4M3, gemms: [fprop], "
                                "tensors: [gradient]}"),
               ElementsAre(AllOf(StartsWith("f.yaml:5:5: section 's', feature 'FakeQuant': "),
-                                HasSubstr("the gradient has no part in fprop, but in dgrad and "
-                                          "wgrad"))));
+                                HasSubstr("the gradient is not an operand or result of fprop, "
+                                          "only of dgrad and wgrad"))));
   EXPECT_THAT(
       collect_warnings("FakeQuant: {enabled: True, quant_format: FP8E4M3, gemms: [fprop, wgrad], "
                        "tensors: [gradient]}"),
@@ -133,7 +133,7 @@ TEST(SectionMode, of_evaluations_goes_with_features_that_name_them_apart) {
       get_error("FakeQuant: {enabled: True, quant_format: FP8E4M3, gemms: [fprop], tensors: "
                 "[weight]}",
                 "  mode: both\n"),
-      AllOf(StartsWith("f.yaml:3:9:"), HasSubstr("does not go with FakeQuant (f.yaml:6:5)"),
+      AllOf(StartsWith("f.yaml:3:9:"), HasSubstr("is not supported for FakeQuant (f.yaml:6:5)"),
             HasSubstr("'LogTensorStats'")));
 }
 

@@ -75,13 +75,12 @@ TEST(SectionKeys, of_two_that_modify_the_same_are_an_error_all_the_same) {
 
 TEST(SectionKeys, that_cannot_be_meant_are_errors_at_their_place) {
   EXPECT_EQ(get_error(trigger(", start: 5") + logging("closer", "  started_by: alarn\n")),
-            "f.yaml:5:53: section 'alarm': 'start' does nothing: no section says 'started_by: "
-            "alarm'\n"
-            "f.yaml:8:15: section 'closer': 'started_by': there is no section 'alarn' (did you "
-            "mean 'alarm'?); the sections are 'alarm', 'closer'");
+            "f.yaml:5:53: section 'alarm': 'start' has no effect: no section has 'started_by: "
+            "alarm'\nf.yaml:8:15: section 'closer': 'started_by': unknown section 'alarn' (did "
+            "you mean 'alarm'?); the sections are 'alarm', 'closer'");
   EXPECT_THAT(get_error(logging("always", "") + logging("closer", "  started_by: always\n")),
-              HasSubstr("the section 'always' has no feature that fires; give it a "
-                        "telens.Trigger"));
+              HasSubstr("the section 'always' does not have a feature that fires; add a "
+                        "telens.Trigger to it"));
   EXPECT_THAT(get_error(trigger("") + logging("closer", kStarted)),
               HasSubstr("Trigger of the section 'alarm' (f.yaml:5:5) has no 'start: "
                         "<iterations>'"));
@@ -99,7 +98,7 @@ TEST(SectionKeys, of_kept_sections_stand_beside_statistics_alone) {
       "ring:\n  enabled: True\n  kept_by: alarm\n  layers: {layer_types: all}\n"
       "  transformer_engine:\n    DumpTensors: {enabled: True, tensors: output}\n";
   EXPECT_THAT(get_error(trigger(", write_last: 5") + ring),
-              AllOf(HasSubstr("DumpTensors cannot stand in a section that is 'kept_by' another"),
+              AllOf(HasSubstr("DumpTensors cannot be in a section that is 'kept_by' another"),
                     HasSubstr("those of 'LogTensorStats', 'LogFp8TensorStats', "
                               "'LogNvfp4TensorStats', 'ScaleHealth'")));
 }
@@ -107,16 +106,16 @@ TEST(SectionKeys, of_kept_sections_stand_beside_statistics_alone) {
 TEST(SectionKeys, that_start_and_write_a_section_in_the_same_moment_are_an_error) {
   EXPECT_EQ(get_error(trigger(", start: 5, write_last: 5") + logging("closer", kStarted + kKept)),
             "f.yaml:9:12: section 'closer': 'started_by' and 'kept_by' both name 'alarm', which "
-            "would write what the section keeps in the moment in which it starts it; make two "
-            "sections of it, one with each key");
+            "would write the kept records at the moment when it starts the section; split it "
+            "into two sections, one with each key");
 }
 
 TEST(SectionKeys, give_no_budget_to_a_feature_that_fires) {
   std::string text = trigger("");
   text.insert(text.find("  layers"), "  budget: 3%\n");
   EXPECT_EQ(get_error(text),
-            "f.yaml:6:5: section 'alarm': Trigger cannot stand in a section with a 'budget', which "
-            "may let it look too seldom to see what it waits for; give it a section of its own");
+            "f.yaml:6:5: section 'alarm': Trigger cannot be in a section with a 'budget', which "
+            "may skip the iteration that it waits for; move it to a separate section");
 }
 
 TEST(SectionKeys, give_no_budget_to_what_a_ledger_expects) {
@@ -126,9 +125,9 @@ TEST(SectionKeys, give_no_budget_to_what_a_ledger_expects) {
   };
   EXPECT_EQ(get_error(ledger("")), "");
   EXPECT_EQ(get_error(ledger(", expect: [FP8]")),
-            "f.yaml:6:46: section 's': 'expect' of PrecisionLedger cannot stand in a section with "
-            "a 'budget', which may let it look too seldom to see what it waits for; give it a "
-            "section of its own");
+            "f.yaml:6:46: section 's': 'expect' of PrecisionLedger cannot be in a section with "
+            "a 'budget', which may skip the iteration that it waits for; move it to a separate "
+            "section");
 }
 
 TEST(SectionKeys, may_name_what_is_switched_off) {
@@ -143,7 +142,7 @@ TEST(SectionKeys, that_make_a_section_wait_for_itself_are_an_error) {
   const std::string own =
       "alarm:\n  enabled: True\n  started_by: alarm\n  layers: {layer_types: all}\n"
       "  telens:\n    Trigger: {enabled: True, when: loss > 3, start: 5}\n";
-  EXPECT_THAT(get_error(own), HasSubstr("'started_by': the section would wait for itself"));
+  EXPECT_THAT(get_error(own), HasSubstr("'started_by': the section depends on itself"));
 }
 
 TEST(SectionKeys, show_in_a_plan_and_count_nothing) {

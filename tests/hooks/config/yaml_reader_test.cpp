@@ -100,9 +100,9 @@ TEST(YamlReader, what_has_no_end_is_named_with_its_place) {
   EXPECT_EQ(to_json("\xef\xbb\xbf[1, 2"), bracket(1, 1, "[", "]"));
   EXPECT_EQ(to_json("a: [1, 2\n"), bracket(1, 4, "[", "]"));
   EXPECT_EQ(to_json("a: \"abc\nb: 3\n"),
-            "f.yaml:1:4: not valid YAML: the \" that begins here has no end");
+            "f.yaml:1:4: not valid YAML: the \" that begins here is not closed");
   EXPECT_EQ(to_json("a: 1\n'b: 3\n"),
-            "f.yaml:2:1: not valid YAML: the ' that begins here has no end");
+            "f.yaml:2:1: not valid YAML: the ' that begins here is not closed");
 }
 
 TEST(YamlReader, names_a_tab_that_indents) {
@@ -187,8 +187,8 @@ TEST(YamlReader, an_alias_is_the_value_of_its_anchor) {
 
 TEST(YamlReader, a_duplicate_key_is_an_error_that_names_both_places) {
   EXPECT_EQ(to_json("a: 1\nb: 2\na: 3\n"),
-            "f.yaml:3:1: the key 'a' stands here a second time (first in f.yaml:1:1); keep one");
-  EXPECT_THAT(to_json("a: {<<: {}, <<: {}}"), HasSubstr("'<<' stands here a second time"));
+            "f.yaml:3:1: the key 'a' occurs a second time (first in f.yaml:1:1); keep one");
+  EXPECT_THAT(to_json("a: {<<: {}, <<: {}}"), HasSubstr("'<<' occurs a second time"));
 }
 
 TEST(YamlReader, text_that_is_no_yaml_is_an_error_with_its_place) {

@@ -25,7 +25,7 @@ def test_a_loss_that_rises_and_stays_up(findings, training, height, steps):
     assert finding["cause"] == "loss_spike"
     assert abs(finding["first_iteration"] - 15) <= (2 if steps > 1 else 0)
     assert "stays up" in finding["summary"]
-    assert "check what else changed in iteration" in finding["next_step"]
+    assert "check other changes in iteration" in finding["next_step"]
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_the_finding_says_how_codes_are_renewed(findings, lines, training):
     cast(training, "activation", range(STEPS))
     products(lines, "output", "fprop", lambda step: FRESH * (3 if step > 15 else 1))
     (finding,) = findings(training)
-    assert finding["summary"].startswith("the weight is no longer cast")
+    assert finding["summary"].startswith("casts of the weight have stopped")
     assert "is_first_microbatch" in finding["next_step"]
     assert finding["confidence"] == PROVEN
 

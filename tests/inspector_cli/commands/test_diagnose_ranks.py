@@ -341,4 +341,4 @@ def test_ledger_shows_one_rank(under):
     assert {row["recipe"] for row in rows} == {CURRENT}
     refused = under(recipes, "--rank", 7, command="ledger")
     assert refused.returncode == 2
-    assert "this run has no file of rank 7" in refused.stderr
+    assert "this run does not contain a file of rank 7" in refused.stderr

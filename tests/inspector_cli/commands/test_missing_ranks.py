@@ -92,7 +92,7 @@ def test_only_missing_ranks_are_reported(telens, tmp_path):
     healthy().write(tmp_path / "some", 0, 4)
     healthy().write(tmp_path / "some", 2, 4)
     (note,) = told(telens, tmp_path / "some")["recording"]
-    assert note.startswith("ranks 1, 3 of 4 have no file in this run, so nothing is known of what")
+    assert note.startswith("ranks 1, 3 of 4 have no file in this run, so nothing is known about")
     for rank in range(2):
         healthy().write(tmp_path / "all", rank, 2)
     found = told(telens, tmp_path / "all")

@@ -348,7 +348,7 @@ def test_watch_waits_for_a_run_to_begin_and_says_so(write_run, tmp_path, place):
 
 def test_watch_waits_for_nothing_in_a_folder_that_is_not_there(telens, tmp_path):
     done = telens("watch", tmp_path / "typo" / "logs")
-    assert (done.returncode, "there is no such run" in done.stderr) == (2, True)
+    assert (done.returncode, "run not found" in done.stderr) == (2, True)
 
 
 def test_ctrl_c_ends_the_waiting(tmp_path):

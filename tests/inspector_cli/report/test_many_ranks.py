@@ -91,7 +91,7 @@ def test_two_ranks_have_no_outlier(telens, tmp_path):
         own, other = (means[row["layer"]][rank] for rank in (row["rank"], 1 - row["rank"]))
         if row["layer"] != "huge":
             assert row["difference"] == pytest.approx(own - other)
-    told = "with two ranks there is no outlier"
+    told = "two ranks cannot show an outlier"
     assert told in telens("stats", tmp_path, "--by", "rank").stdout
     assert told not in telens("stats", tmp_path, "--by", "rank", "--format", "csv").stdout
 

@@ -76,8 +76,7 @@ bool are_normal(const GemmOperand& a, const GemmOperand& b) {
 
 // Block scales that are not powers of two are applied in FP32 to the sum over each block of K.
 at::Tensor gemm_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b) {
-  ops::report_gemm_choice(
-      {"FP32 GEMM by blocks of K", "the scales of blocks are no powers of two"});
+  ops::report_gemm_choice({"FP32 GEMM by blocks of K", "block scales are not powers of two"});
   const at::Tensor left = ops::decode_fp8(a.codes, a.format, at::kFloat);
   const at::Tensor right = ops::decode_fp8(b.codes, b.format, at::kFloat);
   const at::Tensor left_scales = scales_of_rows(a);
@@ -97,7 +96,7 @@ at::Tensor gemm_by_blocks_of_k(const GemmOperand& a, const GemmOperand& b) {
 // Returns the reason why the operands are not multiplied in BF16; "" if they are.
 std::string_view obstacle_to_bf16(const GemmOperand& a, const GemmOperand& b,
                                   at::ScalarType out_dtype) {
-  if (!ops::has_native_bf16()) return "the processor has no BF16 products";
+  if (!ops::has_native_bf16()) return "the processor does not support BF16 products";
   if (out_dtype != at::kBFloat16) return "the output is not BF16";
   const bool small = a.codes.size(0) * a.codes.size(1) * b.codes.size(0) <= kSmallProduct;
   if (small) return "the product is too small for oneDNN";

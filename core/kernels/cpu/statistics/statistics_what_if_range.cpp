@@ -18,7 +18,7 @@ namespace {
 
 using kernels::UncastElements;
 
-static_assert(hn::MaxLanes(kFloats) <= 16, "a vector lies within one block");
+static_assert(hn::MaxLanes(kFloats) <= 16, "a vector is within one block");
 
 // decode<Format>(encode<Format>(value, saturating)) of magnitudes, except that a NaN stays a NaN. A
 // magnitude in [2^e, 2^(e+1)) plus 2^(e + 23 - M) keeps exactly M bits of mantissa, as in Format.

@@ -11,6 +11,8 @@ constexpr int kBlackwellGeForce = 120;
 
 // cuBLASLt requires rows of 16 bytes in FP8 operands.
 constexpr std::int64_t kFp8Multiple = 16;
+constexpr std::string_view kNotMultipleOf16 =
+    "a dimension is not a multiple of 16, as FP8 requires";
 
 bool is_multiple(std::int64_t size, std::int64_t of) { return size % of == 0; }
 
@@ -26,16 +28,16 @@ bool goes_as_mxfp8(const GemmQuestion& question) {
 std::string_view obstacle_in_k(ScalingMode mode, std::int64_t k) {
   switch (mode) {
     case ScalingMode::tensor:
-      return is_multiple(k, kFp8Multiple) ? "" : "a dimension is no multiple of 16, as FP8 needs";
+      return is_multiple(k, kFp8Multiple) ? "" : kNotMultipleOf16;
     case ScalingMode::mxfp8:
-      return is_multiple(k, 32) ? "" : "K is no multiple of 32, as MXFP8 needs";
+      return is_multiple(k, 32) ? "" : "K is not a multiple of 32, as MXFP8 requires";
     case ScalingMode::block_1d:
     case ScalingMode::block_2d:
-      return is_multiple(k, 128) ? "" : "K is no multiple of 128, as 128-blocks need";
+      return is_multiple(k, 128) ? "" : "K is not a multiple of 128, as 128-blocks require";
     case ScalingMode::nvfp4:
       break;
   }
-  return is_multiple(k, 32) ? "" : "K is no multiple of 32, as NVFP4 needs";
+  return is_multiple(k, 32) ? "" : "K is not a multiple of 32, as NVFP4 requires";
 }
 
 std::string_view obstacle_of_card(const GemmQuestion& question) {
@@ -66,10 +68,10 @@ std::string_view obstacle_to_native(const GemmQuestion& question) {
     return "cuBLASLt multiplies no 128x128 blocks by 128x128 blocks";
   }
   if (question.a_mode == ScalingMode::nvfp4 && question.out_format == FormatId::fp16) {
-    return "products of NVFP4 in FP16 are not relied on";  // Transformer Engine rejects them
+    return "NVFP4 products with FP16 output are not trusted";  // Transformer Engine rejects them
   }
   if (!is_multiple(question.m, kFp8Multiple) || !is_multiple(question.n, kFp8Multiple)) {
-    return "a dimension is no multiple of 16, as FP8 needs";
+    return kNotMultipleOf16;
   }
   return obstacle_in_k(goes_as_mxfp8(question) ? ScalingMode::mxfp8 : question.a_mode, question.k);
 }
@@ -102,7 +104,7 @@ GemmPlan plan_gemm(const GemmQuestion& question) {
 }
 
 ops::GemmChoice choice_without_algorithm(ScalingMode mode) {
-  return {emulated_kernel(mode), "cuBLASLt has no algorithm for it on this card"};
+  return {emulated_kernel(mode), "cuBLASLt has no algorithm for this product on this card"};
 }
 
 }  // namespace telens::cuda

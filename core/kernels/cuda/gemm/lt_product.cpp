@@ -64,8 +64,8 @@ bool try_product(const DeviceScope& scope, const LtGemm& gemm, const at::Device&
 void run_product(const DeviceScope& scope, const LtGemm& gemm, const at::Device& device) {
   if (try_product(scope, gemm, device)) return;
   raise<UsageError>(
-      "gemm {}: cuBLASLt has no algorithm for it on this card; pass contiguous operands that begin "
-      "at multiples of 16 bytes",
+      "gemm {}: cuBLASLt has no algorithm for this product on this card; pass contiguous "
+      "operands aligned to 16 bytes",
       describe(gemm));
 }
 

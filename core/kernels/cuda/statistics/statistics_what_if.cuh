@@ -47,7 +47,7 @@ inline constexpr int kBlocksAlong = kTileColumns / kSmallestBlock;
 inline constexpr int kWhatIfBlocks = kBlocksAlong * WhatIfTile::kRows;
 static_assert(WhatIfTile::kRows == kTileColumns);
 static_assert(kSmallestBlock == kRowGroupsOfWarp * kWhatIfRows,
-              "a warp's rows are those of the smallest blocks");
+              "a warp has the rows of one smallest block");
 
 constexpr std::int64_t what_if_grid(std::int64_t rows, std::int64_t columns) {
   return grid_that_adds_up(tiles_of_matrix(rows, columns, WhatIfTile::kRows), kWhatIfResident);

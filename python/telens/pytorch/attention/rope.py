@@ -67,7 +67,7 @@ def apply_rotary_pos_emb(
             return _C.apply_rotary_embedding(t.unsqueeze(1), own, 1, interleaved).squeeze(1)
         return _C.apply_rotary_embedding_packed(t, freqs, cu_seqlens, interleaved)
     if cu_seqlens is not None:
-        raise _C.UsageError(f"{_OWNER}: cu_seqlens goes with tensor_format thd alone")
+        raise _C.UsageError(f"{_OWNER}: cu_seqlens is only supported for tensor_format thd")
     batch_dim = 1 if tensor_format == "sbhd" else 0
     if cp_size != 1:
         places = places_of_rank(t.size(1 - batch_dim) * cp_size, cp_size, cp_rank)
@@ -109,7 +109,7 @@ def apply_fused_qkv_rotary_pos_emb(
     owner = "apply_fused_qkv_rotary_pos_emb"
     among(owner, "tensor_format", tensor_format, ["sbhd", "bshd"])
     if cu_seqlens is not None:
-        raise refusal(owner, "cu_seqlens", "None: only whole sequences are split", cu_seqlens)
+        raise refusal(owner, "cu_seqlens", "None: only whole sequences can be split", cu_seqlens)
     queries, channels, values = qkv_split_arg_list
     if queries % channels != 0 or queries + channels + values != qkv.size(-1):
         raise _C.ShapeError(
@@ -132,7 +132,7 @@ def _angles_of(freqs: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     most = int(places.max()) if places.numel() else -1
     if most >= freqs.size(0):
         raise _C.ShapeError(
-            f"{_OWNER}: freqs has {freqs.size(0)} positions; {most + 1} are needed, those of the "
+            f"{_OWNER}: freqs has {freqs.size(0)} positions; {most + 1} are needed, for the "
             "whole sequence"
         )
     return freqs[places.to(freqs.device)]
@@ -151,7 +151,7 @@ def _shifted(
     places = torch.arange(sequence, device=freqs.device)[:, None] + first
     if not freqs.is_cuda and places.numel() and int(places.max()) >= freqs.size(0):
         raise _C.ShapeError(
-            f"{_OWNER}: freqs has {freqs.size(0)} positions, and the last token stands at "
-            f"{int(places.max())}; make angles of as many"
+            f"{_OWNER}: freqs has {freqs.size(0)} positions, but the last token is at "
+            f"{int(places.max())}; compute angles for all positions"
         )
     return freqs[places.clamp(0, freqs.size(0) - 1)].squeeze(3)

@@ -86,7 +86,7 @@ def _files_with_states(path: pathlib.Path) -> list[pathlib.Path]:
         if (path / name).is_file():
             return [path / name]
     raise _C.UsageError(
-        f"load_fp8_state: {path} is no checkpoint: expected a file, or a folder with one of "
+        f"load_fp8_state: {path} is not a checkpoint: expected a file, or a folder with one of "
         f"{', '.join((*_FILES, *_INDICES))}"
     )
 

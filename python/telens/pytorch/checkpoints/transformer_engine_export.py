@@ -74,8 +74,8 @@ def _recipe_program(recipe: DelayedScaling, length: int) -> bytes:
     algorithm = recipe.amax_compute_algo
     if callable(algorithm) or recipe.scaling_factor_compute_algo is not None:
         warnings.warn(
-            "to_transformer_engine_state_dict: the recipe's own functions are not written; "
-            "Transformer Engine's defaults stand in their place",
+            "to_transformer_engine_state_dict: the recipe's functions cannot be written; "
+            "Transformer Engine's defaults replace them",
             stacklevel=4,
         )
     if recipe.interval != 1:

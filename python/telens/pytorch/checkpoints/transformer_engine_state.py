@@ -202,8 +202,8 @@ def _warn_of_nan(owner: str, direction: str, history: torch.Tensor, gemms: int) 
         of_gemm = f" of GEMM {slot // len(roles)}" if gemms > 1 else ""
         _warn(
             f"{owner}: in Transformer Engine's checkpoint the amax history of "
-            f"{roles[slot % len(roles)]}{of_gemm} has an amax that is NaN; the scale stays as it "
-            "is until that has left the history"
+            f"{roles[slot % len(roles)]}{of_gemm} contains NaN; the scale is not updated until the "
+            "NaN has left the history"
         )
 
 

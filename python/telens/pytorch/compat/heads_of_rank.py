@@ -54,7 +54,7 @@ def heads_of_rank(
             if total % ranks != 0:
                 raise _C.UsageError(
                     f"{_OWNER}: {name} is {total} for {ranks} tensor-parallel ranks; expected a "
-                    "multiple: it is the number of all ranks together"
+                    "multiple: it is the total number over all ranks"
                 )
             where[key] = total // ranks
     return tuple(args), kwargs

@@ -91,7 +91,7 @@ def fused_topk_with_score_function(
         ("qb_histogram_mode", qb_histogram_mode),
     ):
         if value is not None:
-            raise refusal(owner, name, "None: quantile balancing is not supported", value)
+            raise refusal(owner, name, "None, because quantile balancing is not supported", value)
     if expert_bias is not None and score_function == "softmax":
         raise _C.UsageError(
             f"{owner}: expert_bias is given with score_function='softmax'; expected 'sigmoid' or "
@@ -209,8 +209,8 @@ def _select(
     ):
         raise _C.UsageError(
             f"{owner}: {experts} experts in num_groups={num_groups}, topk={topk} of "
-            f"group_topk={group_topk} groups; expected groups of one size, topk a multiple of "
-            "group_topk, and as many experts in a group as topk / group_topk"
+            f"group_topk={group_topk} groups; expected groups of equal size, topk a multiple of "
+            "group_topk, and at least topk / group_topk experts in a group"
         )
     groups = scores.unflatten(-1, (num_groups, experts // num_groups))
     sums = groups.topk(topk // group_topk, dim=-1).values.sum(-1)

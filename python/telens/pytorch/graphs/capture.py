@@ -162,9 +162,9 @@ class Captured:
         runner = self._runner
         if _find_addresses(runner.weights) != self._addresses:
             raise _C.UsageError(
-                f"{runner.name}: its parameters are not where they were captured; change them in "
-                "place (stored weights by quantize_ or copy_), or make the callables after what "
-                "moves them"
+                f"{runner.name}: its parameters have moved since the capture; change them in "
+                "place (stored weights by quantize_ or copy_), or create the callables after "
+                "the code that moves them"
             )
         training = runner.module.training
         with torch.set_grad_enabled(training), runner.region():
@@ -333,8 +333,8 @@ def check_can_be_captured(runners: Sequence[Runner], iterations: int) -> None:
     """Raises UsageError for modules and options that cannot be captured, before anything runs."""
     if iterations < 1:
         raise _C.UsageError(
-            f"make_graphed_callables: num_warmup_iters is {iterations}; expected at least 1 on a "
-            "GPU: what is made in a capture has no value, so all that stays must be there before"
+            f"make_graphed_callables: num_warmup_iters is {iterations}; expected at least 1 on "
+            "a GPU: tensors that outlive the capture must be created before it"
         )
     if running.regions:
         raise _C.UsageError(

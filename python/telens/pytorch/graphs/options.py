@@ -41,8 +41,8 @@ def without_former_names(given: dict[str, Any]) -> dict[str, Any]:
     for old, (new, default) in _FORMER.items():
         if given[old] is not None and given[new] is not None:
             raise _C.UsageError(
-                f"make_graphed_callables: {old} is the former name of {new}, and both are given; "
-                f"give {new} alone"
+                f"make_graphed_callables: {old} is the former name of {new}, and both are "
+                f"given; pass only {new}"
             )
         if given[old] is not None:
             warnings.warn(
@@ -133,7 +133,7 @@ def check_modules(modules: tuple[torch.nn.Module, ...]) -> None:
     if torch.is_autocast_enabled() and torch.is_autocast_cache_enabled():
         raise _C.UsageError(
             "make_graphed_callables: torch.autocast must run with cache_enabled=False: a graph "
-            "cannot use casts that another one has kept"
+            "cannot use casts that another graph has cached"
         )
 
 
@@ -147,7 +147,7 @@ def check_wgrads_in_order(
     for index, what in schedule.events:
         module, leaves_some = callables[index]
         if what is Pass.weight_gradients and not (leaves_some and module.training):
-            why = "has no delay_wgrad_compute=True" if module.training else "is in evaluation mode"
+            why = "lacks delay_wgrad_compute=True" if module.training else "is in evaluation mode"
             raise _C.UsageError(
                 f"make_graphed_callables: _order has a backward_dw (-k - 0.5) of "
                 f"{type(module).__name__}, which {why}; leave those entries out"
@@ -178,7 +178,7 @@ class CaptureHooks:
             if hook(self._module) is not None:
                 raise _C.UsageError(
                     f"make_graphed_callables: one of {name} in capture_time_hooks returned a "
-                    "value; expected None: it is called as hook(module), and changes nothing"
+                    "value; expected None, because hook(module) cannot change results"
                 )
 
 

@@ -111,8 +111,8 @@ def _check_entries(order: Sequence[float]) -> None:
 
     if not order or not all(map(is_entry, order)) or max(order) < 1:
         raise _error(
-            "_order must be a list of chunks, k for a forward, -k for a backward and -k - 0.5 for "
-            "the backward_dw behind it"
+            "_order must be a list of chunks, k for a forward, -k for a backward and -k - 0.5 "
+            "for the backward_dw after it"
         )
 
 
@@ -127,16 +127,16 @@ def _check_order(order: Sequence[float]) -> tuple[int, int]:
         if counts[chunk] != microbatches or counts[-chunk] != microbatches:
             raise _error(
                 f"_order has {counts[chunk]} forwards and {counts[-chunk]} backwards of chunk "
-                f"{chunk}; expected {microbatches} of each, as of chunk 1"
+                f"{chunk}; expected {microbatches} and {microbatches}, as for chunk 1"
             )
         if counts[-chunk - 0.5] not in (0, microbatches):
             raise _error(
-                f"_order has {counts[-chunk - 0.5]} backward_dw ({-chunk - 0.5}) of chunk {chunk}; "
-                f"expected {microbatches}, one behind each of its backwards, or none"
+                f"_order has {counts[-chunk - 0.5]} backward_dw ({-chunk - 0.5}) of chunk "
+                f"{chunk}; expected {microbatches}, one after each of its backwards, or none"
             )
     last = max(_read_entry(each)[0] for each in order)
     if last > chunks:
-        raise _error(f"_order has a backward of chunk {last}, which has no forward")
+        raise _error(f"_order has a backward of chunk {last}, which does not have a forward")
     _check_places(order)
     return chunks, microbatches
 

@@ -90,8 +90,8 @@ class PendingWgrads:
                 + (
                     "none is left; call it once after each backward"
                     if due is None
-                    else "those of another callable of the module are due before; keep the order "
-                    "of the backwards"
+                    else "another callable of the module must come first; keep the order of the "
+                    "backwards"
                 )
             )
         self._check(name, Pass.weight_gradients, due.flag, due)
@@ -125,9 +125,9 @@ class PendingWgrads:
                 continue
             if each.owner is self or self._overwrites(what, flag, each):
                 raise _C.UsageError(
-                    f"{name}: called before backward_dw of {each.name} made the weights' gradients "
-                    f"that its backward left, of which this {what.value} would overwrite the "
-                    "memory; call that backward_dw first"
+                    f"{name}: called before backward_dw of {each.name}, whose pending weight "
+                    f"gradients need memory that this {what.value} overwrites; call that "
+                    "backward_dw first"
                 )
 
     def _overwrites(self, what: Pass, flag: Flag, pending: _Pending) -> bool:

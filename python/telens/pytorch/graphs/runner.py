@@ -184,8 +184,8 @@ class Runner:
         leaves, structure = tree_flatten((args, self._kwargs_like_sample(kwargs)))
         if structure != self._structure:
             raise _C.UsageError(
-                f"{self.name}: called with other arguments than its sample: a graph takes those "
-                "alone"
+                f"{self.name}: called with arguments that differ from its sample, which a graph "
+                "does not support"
             )
         inputs = []
         for given, sample in zip(leaves, self._leaves, strict=True):
@@ -314,8 +314,8 @@ class Runner:
             if gradient is None and not is_left and not self.options.allow_unused:
                 raise _C.UsageError(
                     f"{self.name}: {self._describe(leaf)} has no gradient: the outputs do not "
-                    "depend on it; set its requires_grad to False, or make the callables with "
-                    "allow_unused_input=True"
+                    "depend on it; set its requires_grad to False, or create the callables "
+                    "with allow_unused_input=True"
                 )
         remaining = iter(found)
         return [next(remaining) if each.requires_grad else None for each in leaves]
@@ -399,9 +399,9 @@ def _check_constants(leaves: Sequence[Any]) -> None:
     for leaf in leaves:
         if not isinstance(leaf, torch.Tensor) and _truth(lambda leaf=leaf: leaf == leaf) is None:
             raise _C.UsageError(
-                f"make_graphed_callables: a sample is a {type(leaf).__name__}, which == does not "
-                "compare to True or False; expected tensors, numbers, strings and their like: "
-                "give it as a tensor"
+                f"make_graphed_callables: a sample is a {type(leaf).__name__}, whose == does "
+                "not return True or False; expected tensors, numbers, strings or similar: pass "
+                "it as a tensor"
             )
 
 
@@ -435,7 +435,7 @@ def _check_device(tensors: Sequence[torch.Tensor]) -> torch.device:
     if len(devices) > 1:
         names = " and ".join(sorted(map(str, devices)))
         raise _C.UsageError(
-            f"make_graphed_callables: tensors of one module are on {names}; expected one device: "
-            "move its parameters, buffers and samples there"
+            f"make_graphed_callables: tensors of a module are on {names}; expected a single "
+            "device: move its parameters, buffers and samples there"
         )
     return next(iter(devices), torch.device("cpu"))

@@ -90,7 +90,7 @@ def refuse(condition: Any, what: str) -> None:
     """Raises UsageError if the condition holds: ``what`` is not supported."""
     if condition:
         raise _C.UsageError(
-            f"use_transformer_layers: {what} are not there yet; te.convert(model) replaces its "
+            f"use_transformer_layers: {what} are not supported; te.convert(model) replaces its "
             "linear layers and norms one by one"
         )
 

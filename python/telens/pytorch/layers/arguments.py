@@ -96,7 +96,7 @@ def _is_tensor_parallel_group(value: Any, given: Given) -> bool:
 
 _A = NeutralArgument
 _OVERLAP = "a grouped GEMM overlaps with no communication"
-_CONTEXT = "it is no process group"
+_CONTEXT = "it is not a process group"
 
 _ALL = [
     # ---- tensor and sequence parallelism
@@ -123,7 +123,7 @@ _ALL = [
         "save_original_input", False, "any boolean: the backward keeps the quantized input",
         "it is a switch", (True,),
     ),
-    _A("use_grouped_tensor", None, "any boolean: it changes how products run, not what they are",
+    _A("use_grouped_tensor", None, "any boolean: it changes how products run, not their values",
        "it is a switch", (False, True)),
     _A("checkpoint", False, "any boolean", "it is a switch", (True,)),
     _A(
@@ -132,20 +132,21 @@ _ALL = [
     ),
     # ---- attention
     _A("layer_number", None, "any value: it is only a name", "", (), _any_value),
-    _A("attention_type", "self", "self or cross", "there is no other", ("cross",)),
-    _A("name", None, "any value: the module has no GEMMs to watch", "", (), _any_value),
+    _A("attention_type", "self", "self or cross", "other values do not exist", ("cross",)),
+    _A("name", None, "any value: the module does not contain GEMMs to watch", "", (), _any_value),
     _A("tp_size", 1, "an integer from 1 on", "it counts the ranks that divide the heads", (),
        _is_count),
-    _A("tp_group", None, "None, or a process group", "it is no process group", (),
+    _A("tp_group", None, "None, or a process group", "it is not a process group", (),
        _is_tensor_parallel_group),
     _A("cp_group", None, "None, a process group, or for a2a+p2p a list of two", _CONTEXT, (),
        _is_context_group),
     _A("cp_global_ranks", None, "any value: the group knows its ranks", "", (), _any_value),
-    _A("cp_stream", None, "any value: transfers have streams of their own", "", (), _any_value),
-    _A("cp_comm_type", "p2p", "one of p2p, all_gather, a2a and a2a+p2p", "there is no other", (),
+    _A("cp_stream", None, "any value: transfers use separate streams", "", (), _any_value),
+    _A("cp_comm_type", "p2p", "one of p2p, all_gather, a2a and a2a+p2p", "other values do not "
+                                                                         "exist", (),
        _is_comm_type),
     # ---- of attention's forward
-    _A("pad_between_seqs", None, "any boolean: cu_seqlens_q_padded tells", "it is a switch",
+    _A("pad_between_seqs", None, "any boolean: cu_seqlens_q_padded decides", "it is a switch",
        (False, True)),
     _A("fast_zero_fill", True, "any value: it is only a hint", "", (), _any_value),
     _A("inference_params", None, "None, or an InferenceParams", "it is none"),
@@ -154,10 +155,10 @@ _ALL = [
     _A("num_splits", 1, "a number from 1 on: only a hint", "it counts parts", (), _is_count),
     # attention_inputs.py takes these out of the call before this table is read.
     _A("score_mod_tensors", None, "a dict of tensors that score_mod gets, or None", ""),
-    _A("score_mod_bprop_tensors", None, "the same of score_mod_bprop", ""),
+    _A("score_mod_bprop_tensors", None, "likewise for score_mod_bprop", ""),
     _A("qkv_layer", None, "a tensor [..., 3, heads, size] in place of query, key and value", ""),
     _A("kv_layer", None, "a tensor [..., 2, groups, size] in place of key and value", ""),
-    _A("qkv_interleave_dim", -3, "-3, or -2 where heads stand in front of the 3 or 2", "", (),
+    _A("qkv_interleave_dim", -3, "-3, or -2 if heads precede the 3 or 2", "", (),
        _any_value),
 ]  # fmt: skip
 _BY_NAME = {each.name: each for each in _ALL}
@@ -243,7 +244,7 @@ def take(
         argument = arguments[name]
         if not argument.takes(given[name], context):
             raise _C.UsageError(
-                f"{owner}: {name}={given[name]!r} is not supported: {argument.lacks}; what works "
+                f"{owner}: {name}={given[name]!r} is not supported: {argument.lacks}; supported "
                 f"is {argument.works}"
             )
     return {name: value for name, value in given.items() if name not in arguments}

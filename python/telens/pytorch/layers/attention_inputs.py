@@ -167,9 +167,9 @@ class ScoreGraph:
 
     def __getattr__(self, name: str) -> Any:
         raise _C.UsageError(
-            f"score_mod: the graph has no operation {name}; it has gen_index, binary_select, "
-            f"{', '.join(sorted(n for row in _OPERATIONS.values() for n in row))}, and operators "
-            "of torch serve as well"
+            f"score_mod: the graph does not have an operation {name}; it has gen_index, "
+            f"binary_select, {', '.join(sorted(n for row in _OPERATIONS.values() for n in row))}, "
+            "and operators of torch are supported too"
         )
 
 
@@ -209,8 +209,8 @@ class _BlockCallback:
         tensor, version = self._tensors[name]
         if not tensor.is_inference() and tensor._version != version:
             raise _C.UsageError(
-                f"{self._name}_tensors['{name}'] was changed in place between the forward and its "
-                "backward, which makes the scores anew; give the forward a copy"
+                f"{self._name}_tensors['{name}'] was changed in place between the forward and "
+                "its backward, which recomputes the scores; pass a copy to the forward"
             )
         missing = 4 - tensor.dim()
         for dim, size in enumerate(tensor.shape):

@@ -275,8 +275,8 @@ class InferenceParams:
         counts = self.new_tokens()
         if new.size(0) != len(counts) or new.size(1) < max(counts, default=0):
             raise _C.ShapeError(
-                f"InferenceParams.step: keys of {new.size(0)} sequences with {new.size(1)} tokens; "
-                f"pre_step was told {counts}"
+                f"InferenceParams.step: keys of {new.size(0)} sequences with {new.size(1)} "
+                f"tokens; pre_step announced {counts}"
             )
 
 
@@ -334,8 +334,8 @@ def call_with_cache(
         raise refusal(owner, "inference_params", "telens.pytorch.InferenceParams", params)
     if getattr(module, "attention_type", None) == "cross":
         raise _C.UsageError(
-            f"{owner}: inference_params is for self attention; call cross attention, which sees "
-            "the encoder's keys anew in each step, without it"
+            f"{owner}: inference_params is for self attention; call cross attention, which gets "
+            "the encoder's keys in each step, without it"
         )
     angles = kwargs.get("rotary_pos_emb")
     if angles is not None and getattr(module, "layer_type", None) == "decoder":
@@ -476,7 +476,7 @@ def _check_lengths(params: InferenceParams, given: dict[str, Any], mask: str) ->
             )
     if wrong:
         raise _C.UsageError(
-            "attention: with inference_params the lengths of sequences are those of pre_step, "
+            "attention: with inference_params the lengths of sequences come from pre_step, "
             f"{counts} new tokens of {whole}; attention_mask or cu_seqlens differ, or "
-            "attn_mask_type is arbitrary: leave them out"
+            "attn_mask_type is arbitrary: omit them"
         )

@@ -126,9 +126,9 @@ class MoEDispatcher:
         if self._way_back is not None:
             self._way_back = None
             raise _C.UsageError(
-                "MoEDispatcher: dispatch while the one before waits for its combine, which would "
-                "take its rows for these; call them in turn, or give each batch on its way a "
-                "dispatcher of its own (the one before is given up)"
+                "MoEDispatcher: dispatch was called before the previous dispatch was combined; "
+                "call dispatch and combine in turn, or use a separate dispatcher per concurrent "
+                "batch (the previous dispatch is discarded)"
             )
         if isinstance(hidden, QuantizedTensor):
             raise refusal("MoEDispatcher", "hidden", "in high precision", hidden)

@@ -316,8 +316,8 @@ def _check_whole_numbers(function: str, name: str, tensor: torch.Tensor, expecte
         raise refusal(function, name, f"a tensor: {expected}", tensor)
     if tensor.is_floating_point() or tensor.is_complex():
         raise _C.UsageError(
-            f"{function}: {name} must be {expected}, not {tensor.dtype}; probabilities are an "
-            "argument of their own"
+            f"{function}: {name} must be {expected}, not {tensor.dtype}; probabilities are a "
+            "separate argument"
         )
 
 
@@ -328,7 +328,7 @@ def _check_count(function: str, num_out_tokens: int) -> None:
 
 
 def _check_mask(function: str, routing_map: torch.Tensor, num_out_tokens: int) -> None:
-    expected = "bool or whole numbers, 1 where a token goes to an expert"
+    expected = "bool or integers, 1 if a token is routed to an expert"
     _check_whole_numbers(function, "routing_map", routing_map, expected)
     if num_out_tokens < 0 or not _is_readable(routing_map):
         return
@@ -427,7 +427,7 @@ def _on_rows(
     storage = inp._storage
     whole = storage.mode == _C.ScalingMode.tensor
     if storage.rowwise_data is None or storage.mode == _C.ScalingMode.block_2d:
-        raise refusal(function, "inp", "quantized in rows, each with scales of its own or all", inp)
+        raise refusal(function, "inp", "quantized by rows, with scales per row or one scale", inp)
     codes, *others = operation(storage.rowwise_data)
     scales = storage.rowwise_scale_inv if whole else operation(storage.rowwise_scale_inv)[0]
     tensor_scale = storage.rowwise_tensor_scale

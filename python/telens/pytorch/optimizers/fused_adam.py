@@ -367,8 +367,8 @@ def _check_dtypes(
     if capturable and store_param_remainders and master_weights:
         raise _C.UsageError(
             "FusedAdam: store_param_remainders is True with capturable=True; expected False: a "
-            "step with remainders needs the learning rate and the step number on the host. Leave "
-            "one of the two options out."
+            "step with remainders needs the learning rate and the step number on the host. Omit "
+            "one of the two options."
         )
     arguments = {"exp_avg": "exp_avg_dtype", "exp_avg_sq": "exp_avg_sq_dtype"}
     expected = dict.fromkeys(arguments, _MOMENT_DTYPES)

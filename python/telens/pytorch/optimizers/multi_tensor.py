@@ -64,8 +64,8 @@ class MultiTensorApply:
         lengths = [len(tensors) for tensors in tensor_lists]
         if len(set(lengths)) != 1:
             raise _C.UsageError(
-                f"multi_tensor_applier: tensor_lists have lengths {lengths}; expected lists of one "
-                "length, with the tensors of one parameter at one index"
+                f"multi_tensor_applier: tensor_lists have lengths {lengths}; expected lists of "
+                "equal length, with the tensors of a parameter at the same index"
             )
         kept = [index for index, each in enumerate(tensor_lists[0]) if each.numel() > 0]
         if not kept:

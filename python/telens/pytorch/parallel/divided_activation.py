@@ -66,9 +66,10 @@ class DividedActivation:
         if not (sums == sums[0]).all():  # the host waits for a GPU here
             rank = int((sums != sums[0]).any(1).nonzero()[0])
             raise _C.UsageError(
-                f"checkpoint: {_ARGUMENT} is for a tensor that all ranks of tp_group have alike, "
-                f"and rank {rank} brought another one than rank 0, of shape {list(self._sizes)}; "
-                "leave it out where each has its own part, as under sequence_parallel"
+                f"checkpoint: {_ARGUMENT} requires the same tensor on all ranks of tp_group, "
+                f"but the tensor of rank {rank} differs from rank 0, of shape "
+                f"{list(self._sizes)}; omit it if each rank has a separate part, as under "
+                "sequence_parallel"
             )
 
 

@@ -35,8 +35,8 @@ def prepare_te_modules_for_fsdp(fsdp_root: torch.nn.Module) -> None:
     if not isinstance(fsdp_root, _FullyShardedDataParallel):
         raise TypeError(
             "prepare_te_modules_for_fsdp: fsdp_root must be a FullyShardedDataParallel, not "
-            f"{type(fsdp_root).__name__}; wrap the model first, or leave the call out for a model "
-            "of fully_shard"
+            f"{type(fsdp_root).__name__}; wrap the model first, or omit the call for a model of "
+            "fully_shard"
         )
     for wrapper in _FullyShardedDataParallel.fsdp_modules(fsdp_root):
         module = wrapper.module

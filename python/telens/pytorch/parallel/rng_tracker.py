@@ -63,7 +63,7 @@ class CudaRNGStatesTracker:
         """
         if seed in self.seeds_ or name in self.states_:
             what = f"the name {name!r}" if name in self.states_ else f"the seed {seed}"
-            raise _C.UsageError(f"CudaRNGStatesTracker.add: {what} is there already; take another")
+            raise _C.UsageError(f"CudaRNGStatesTracker.add: {what} exists already; use another")
         before = self._state()
         try:
             self._module().manual_seed(seed)
@@ -77,8 +77,8 @@ class CudaRNGStatesTracker:
         """Draws from the named state inside; afterwards the device's own state continues."""
         if name not in self.states_:
             raise KeyError(
-                f"CudaRNGStatesTracker.fork: there is no state {name!r}"
-                f"{nearest(name, self.states_)}; add it first: add({name!r}, seed)"
+                f"CudaRNGStatesTracker.fork: unknown state {name!r}{nearest(name, self.states_)}; "
+                f"add it first: add({name!r}, seed)"
             )
         if self.is_of_gpu and torch.cuda.is_current_stream_capturing():
             with self._captured_fork(name):

@@ -118,8 +118,8 @@ def storage_like(
 def _check_data(tensor: Any, other: Any) -> None:
     if not isinstance(other, torch.Tensor):
         raise _C.UsageError(
-            f"data: {other!r} is no tensor; expected a {type(tensor).__name__} or values of shape "
-            f"{tuple(tensor.shape)}: set it to a tensor"
+            f"data: {other!r} is not a tensor; expected a {type(tensor).__name__} or values of "
+            f"shape {tuple(tensor.shape)}: set it to a tensor"
         )
     if other.shape != tensor.shape:
         raise _C.UsageError(

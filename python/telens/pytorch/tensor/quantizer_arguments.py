@@ -81,8 +81,8 @@ def _given(
     """Returns all arguments by name."""
     if len(args) > len(positional):
         raise _C.UsageError(
-            f"{quantizer}: takes {len(positional)} arguments by position "
-            f"({', '.join(positional)}), got {len(args)}; the others go by name"
+            f"{quantizer}: accepts {len(positional)} arguments by position "
+            f"({', '.join(positional)}), got {len(args)}; pass the others by name"
         )
     given = dict(zip(positional, args, strict=False))
     for name, value in kwargs.items():
@@ -106,8 +106,8 @@ def _expected_of(name: str) -> tuple[Callable[[Any], bool], str]:
 
 
 _EXPECTED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "scale": (lambda value: _has_one_element(value), "a tensor of one element"),
-    "amax": (lambda value: _has_one_element(value), "a tensor of one element"),
+    "scale": (lambda value: _has_one_element(value), "a one-element tensor"),
+    "amax": (lambda value: _has_one_element(value), "a one-element tensor"),
     "fp8_dtype": (lambda value: isinstance(value, _C.DType), "a DType"),
     "fp4_dtype": (lambda value: isinstance(value, _C.DType), "a DType"),
     "scale_rounding": (lambda value: isinstance(value, _C.ScaleRounding), "a ScaleRounding"),
