@@ -1,7 +1,9 @@
 #include "core/distributed/collectives.h"
 
+#include <ATen/core/ivalue.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <atomic>
@@ -53,6 +55,81 @@ RowCounts rows_round_ring(std::int64_t rows, const c10d::ProcessGroup& group) {
   counts.sent[(rank + 1) % size] = rows;
   counts.received[(rank + size - 1) % size] = rows;
   return counts;
+}
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Stores a process group in an autograd node's saved data.
+class GroupHolder final : public torch::CustomClassHolder {
+ public:
+  static c10::IValue keep(ProcessGroupPtr group) {
+    return c10::IValue::make_capsule(c10::make_intrusive<GroupHolder>(std::move(group)));
+  }
+  static ProcessGroupPtr of(const c10::IValue& kept) {
+    return static_cast<const GroupHolder&>(*kept.toCapsule()).group_;
+  }
+
+  explicit GroupHolder(ProcessGroupPtr group) : group_(std::move(group)) {}
+
+ private:
+  ProcessGroupPtr group_;
+};
+
+class ExchangeRowsFunction : public torch::autograd::Function<ExchangeRowsFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const RowCounts* counts,
+                            const ProcessGroupPtr* group) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    context->saved_data["group"] = GroupHolder::keep(*group);
+    context->saved_data["sent"] = counts->sent;
+    context->saved_data["received"] = counts->received;
+    return send_rows(x, *counts, *group).wait();
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const RowCounts counts{context->saved_data["sent"].toIntVector(),
+                           context->saved_data["received"].toIntVector()};
+    const ProcessGroupPtr group = GroupHolder::of(context->saved_data["group"]);
+    return {exchange_rows(grads[0], counts.reversed(), group), at::Tensor(), at::Tensor()};
+  }
+};
+
+at::Tensor scatter_sum(const at::Tensor& x, const ProcessGroupPtr& group);
+
+class GatherSequenceFunction : public torch::autograd::Function<GatherSequenceFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const ProcessGroupPtr* group) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    context->saved_data["group"] = GroupHolder::keep(*group);
+    return gather_rows(x, *group).wait();
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const ProcessGroupPtr group = GroupHolder::of(context->saved_data["group"]);
+    return {scatter_sum(grads[0], group), at::Tensor()};
+  }
+};
+
+// The adjoint: this rank's rows of the sum over ranks.
+class ScatterSumFunction : public torch::autograd::Function<ScatterSumFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const ProcessGroupPtr* group) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    context->saved_data["group"] = GroupHolder::keep(*group);
+    return sum_and_scatter_rows(x, *group).wait();
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    const ProcessGroupPtr group = GroupHolder::of(context->saved_data["group"]);
+    return {gather_sequence(grads[0], group), at::Tensor()};
+  }
+};
+
+at::Tensor scatter_sum(const at::Tensor& x, const ProcessGroupPtr& group) {
+  return ScatterSumFunction::apply(x, &group);
 }
 
 }  // namespace
@@ -139,6 +216,15 @@ PendingTensor pass_to_next_rank(const at::Tensor& x, const ProcessGroupPtr& grou
     if (on_result) on_result(result);
   };
   return {std::move(result), std::move(finish)};
+}
+
+at::Tensor exchange_rows(const at::Tensor& x, const RowCounts& counts,
+                         const ProcessGroupPtr& group) {
+  return ExchangeRowsFunction::apply(x, &counts, &group);
+}
+
+at::Tensor gather_sequence(const at::Tensor& x, const ProcessGroupPtr& group) {
+  return GatherSequenceFunction::apply(x, &group);
 }
 
 CollectiveCounts collective_counts() {

@@ -1,4 +1,4 @@
-// Asynchronous collectives of a tensor over a group.
+// Collectives of a tensor over a group: asynchronous ones, and differentiable ones that wait.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -56,6 +56,16 @@ enum class RingChannel : std::uint8_t { values, gradients };
 // is_shown: to collective watches; a ring that replaces a collective shows the collective instead.
 PendingTensor pass_to_next_rank(const at::Tensor& x, const ProcessGroupPtr& group,
                                 RingChannel channel, bool is_shown = false);
+
+// x: [sum(sent), ...], ordered by receiving rank -> [sum(received), ...], ordered by sending rank,
+// bit for bit. The gradient is the reverse exchange; differentiable any number of times. Every rank
+// of the group calls it, also without rows.
+at::Tensor exchange_rows(const at::Tensor& x, const RowCounts& counts,
+                         const ProcessGroupPtr& group);
+
+// [s, ...] on each rank -> [ranks * s, ...]. The gradient is summed over ranks and scattered;
+// differentiable any number of times.
+at::Tensor gather_sequence(const at::Tensor& x, const ProcessGroupPtr& group);
 
 // The collectives that this process has started through the functions above, except amax
 // reductions.

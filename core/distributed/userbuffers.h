@@ -80,8 +80,4 @@ TELENS_EXPORT std::shared_ptr<const Userbuffers> userbuffers();
 // Returns true for "qkv", "proj", "fc1" and "fc2".
 bool is_ub_name(std::string_view name);
 
-// Resolves the settings for a precision; appends to `warnings` (userbuffer_settings.cpp).
-OverlapsByGemm overlap_settings(const UserbufferArguments::Precision& precision,
-                                std::int64_t tp_size, std::vector<std::string>& warnings);
-
 }  // namespace telens

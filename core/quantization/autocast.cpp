@@ -9,8 +9,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/distributed/amax_reduction.h"
-#include "core/distributed/announced_reduction.h"
+#include "core/distributed/reductions.h"
 #include "core/quantization/delayed_scaling.h"
 
 namespace telens {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "core/base/error.h"
-#include "core/distributed/amax_reduction.h"
+#include "core/distributed/reductions.h"
 #include "core/formats/dispatch.h"
 #include "core/ops/optional_tensor.h"
 #include "core/ops/quantize.h"

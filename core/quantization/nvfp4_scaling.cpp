@@ -7,7 +7,7 @@
 
 #include <limits>
 
-#include "core/distributed/amax_reduction.h"
+#include "core/distributed/reductions.h"
 #include "core/ops/four_over_six.h"
 #include "core/ops/quantize.h"
 #include "core/quantization/token_padding.h"

@@ -122,7 +122,7 @@ ROOMS = (
     # Groups and collectives over plain tensors, which amax reduction needs.
     room(
         "collectives",
-        "core/distributed/process_group.* core/distributed/*_reduction.* "
+        "core/distributed/process_group.* core/distributed/reductions.* "
         "core/distributed/collective_watch.* core/distributed/state_by_group.h "
         "core/distributed/time_limit.* core/distributed/warn_once.*",
         "",

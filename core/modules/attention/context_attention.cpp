@@ -4,8 +4,7 @@
 #include <ATen/ops/cat.h>
 
 #include "core/base/error.h"
-#include "core/distributed/exchange_rows.h"
-#include "core/distributed/gather_sequence.h"
+#include "core/distributed/collectives.h"
 #include "core/modules/attention/fp8_attention.h"
 #include "core/modules/attention/fp8_ring_attention.h"
 #include "core/modules/attention/ring_attention.h"

@@ -21,7 +21,7 @@ struct LinearCall {
   bool delays_wgrad = false;
   bool training = true;  // the module's mode (torch::nn::Module::is_training)
   // The input of a gathering layer is already gathered; autograd sums its gradient over ranks
-  // (core/distributed/gather_sequence.h).
+  // (core/distributed/collectives.h).
   bool input_is_whole = false;
   // The fused cast of the output's gradient if the following operation supports it; else nullptr.
   c10::intrusive_ptr<GradientCast> gradient_cast = {};

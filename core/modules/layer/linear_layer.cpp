@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/distributed/gather_sequence.h"
+#include "core/distributed/collectives.h"
 #include "core/modules/layer/gemm_operands.h"
 #include "core/modules/layer/linear_checks.h"
 #include "core/modules/layer/parallel_checks.h"

@@ -10,8 +10,8 @@
 #include <tuple>
 #include <utility>
 
+#include "core/distributed/collectives.h"
 #include "core/distributed/compare_ranks.h"
-#include "core/distributed/exchange_rows.h"
 #include "core/modules/shared/dispatch_claims.h"
 #include "core/ops/dispatcher.h"
 

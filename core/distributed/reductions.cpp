@@ -1,17 +1,23 @@
-#include "core/distributed/announced_reduction.h"
+#include "core/distributed/reductions.h"
+
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/cat.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <sstream>
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
 #include <vector>
 
+#include "core/distributed/collective_watch.h"
 #include "core/distributed/state_by_group.h"
 #include "core/distributed/time_limit.h"
 #include "core/distributed/warn_once.h"
@@ -112,6 +118,35 @@ class Announcement {
 };
 
 }  // namespace
+
+void AmaxReduction::add(at::Tensor amax, const ProcessGroupPtr& group) {
+  auto found = std::find_if(groups_.begin(), groups_.end(),
+                            [&](const Group& entry) { return entry.group == group; });
+  if (found == groups_.end()) {
+    groups_.push_back({group, {}});
+    found = std::prev(groups_.end());
+  }
+  found->amaxes.push_back(std::move(amax));
+}
+
+void AmaxReduction::run() {
+  for (const Group& entry : groups_) {
+    at::Tensor packed = at::cat(entry.amaxes);
+    const auto on_result =
+        collective_watches::begin({CollectiveKind::maximum, packed, entry.group});
+    // Backends disagree on the maximum of a NaN; all of them propagate infinity.
+    packed.nan_to_num_(std::numeric_limits<double>::infinity(),
+                       std::numeric_limits<double>::infinity());
+    std::vector<at::Tensor> tensors{packed};
+    c10d::AllreduceOptions options;
+    options.reduceOp = c10d::ReduceOp::MAX;
+    entry.group->allreduce(tensors, options)->wait();
+    if (on_result) on_result(packed);
+    std::vector<std::int64_t> sizes;
+    for (const at::Tensor& amax : entry.amaxes) sizes.push_back(amax.numel());
+    at::_foreach_copy_(entry.amaxes, packed.split_with_sizes(sizes));
+  }
+}
 
 void announce_reduction(const ReductionNote& note, const ProcessGroupPtr& group) {
   if (!group->getStore() || is_fake(*group)) return;
