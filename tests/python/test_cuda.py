@@ -188,7 +188,7 @@ def test_statistics_match_cpu(ops, dtype):
 # (kStatisticsChunk).
 ADDITIONS = 2**13
 # Merges behind each other, at most, that an element of the largest of statistics_inputs (1,003,000
-# elements, 123 chunks) goes through. CPU (central_moments.cpp and central_moments_range.cpp): 16
+# elements, 123 chunks) goes through. CPU (statistics.cpp and central_moments_range.cpp): 16
 # chunks into a part (kStatisticsPart), fewer than 32 elements that fill no vector of AVX-512, 8
 # parts, the accumulator. GPU (central_moments.cuh and merge.cuh): the chunk of a thread (no block
 # has two), 5 steps over a warp and the other 7 warps; merge_parts does the same with the parts of

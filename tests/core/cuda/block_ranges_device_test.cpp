@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/kernels/cpu/statistics/statistics_blocks.h"
+#include "core/kernels/cpu/statistics/statistics_ranges.h"
 #include "core/kernels/cuda/statistics/statistics_blocks.cuh"
 #include "tests/core/cuda/host_data.h"
 #include "tests/core/cuda/host_grid.h"

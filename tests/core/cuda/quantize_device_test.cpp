@@ -7,8 +7,7 @@
 #include <cmath>
 
 #include "core/formats/dispatch.h"
-#include "core/kernels/cpu/quantize/dequantize_range.h"
-#include "core/kernels/cpu/quantize/quantize_range.h"
+#include "core/kernels/cpu/quantize/fp8_ranges.h"
 #include "core/kernels/cuda/quantize/amax.cuh"
 #include "core/kernels/cuda/quantize/dequantize.cuh"
 #include "core/kernels/cuda/quantize/quantize.cuh"

@@ -6,8 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "core/kernels/cpu/statistics/central_moments_range.h"
-#include "core/kernels/cpu/statistics/statistics_range.h"
+#include "core/kernels/cpu/statistics/statistics_ranges.h"
 #include "core/kernels/cuda/statistics/central_moments.cuh"
 #include "core/kernels/cuda/statistics/statistics.cuh"
 #include "tests/core/cuda/host_data.h"

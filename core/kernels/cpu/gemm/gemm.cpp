@@ -14,10 +14,11 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "core/formats/formats.h"
 #include "core/kernels/cpu/gemm/decode_row_by_row.h"
-#include "core/kernels/cpu/gemm/gemm_in_double.h"
 #include "core/kernels/cpu/gemm/scale_range.h"
 #include "core/ops/block_quantize_checks.h"
 #include "core/ops/device_traits.h"
@@ -64,6 +65,51 @@ float scale_of_tensor(const GemmOperand& operand) {
 
 float scale_of_tensors(const GemmOperand& a, const GemmOperand& b) {
   return scale_of_tensor(a) * scale_of_tensor(b);
+}
+
+at::Tensor decoded_e8m0(const at::Tensor& codes) {
+  const at::Tensor contiguous = codes.contiguous();
+  at::Tensor values = at::empty(codes.sizes(), codes.options().dtype(at::kDouble));
+  const auto* const from = contiguous.const_data_ptr<std::uint8_t>();
+  auto* const to = values.mutable_data_ptr<double>();
+  for (std::int64_t i = 0; i < values.numel(); ++i) {
+    to[i] = from[i] == E8M0::kNanCode ? std::numeric_limits<double>::quiet_NaN()
+                                      : std::ldexp(1.0, from[i] - E8M0::kBias);
+  }
+  return values;
+}
+
+// Returns the scales of 128-blocks for each row, [rows, blocks of K].
+at::Tensor scales_of_rows(const GemmOperand& operand) {
+  return operand.mode == ScalingMode::block_2d
+             ? ops::repeat_scales(operand.scale_inv, block_height(operand.mode),
+                                  operand.codes.size(0))
+             : operand.scale_inv;
+}
+
+at::Tensor get_values(const GemmOperand& operand) {
+  if (is_packed_fp4(operand.mode)) {  // a code times an E4M3 scale is an FP32 number
+    return ops::dequantize_blocks({operand.codes, operand.scale_inv, {}}, operand.format,
+                                  operand.mode, at::kFloat)
+        .to(at::kDouble)
+        .mul_(operand.tensor_scale.to(at::kDouble));
+  }
+  const at::Tensor values =
+      ops::decode_fp8(operand.codes, operand.format, at::kFloat).to(at::kDouble);
+  if (operand.mode == ScalingMode::tensor) return values.mul(operand.scale_inv.to(at::kDouble));
+  const at::Tensor scales = scheme(operand.mode).scale_format == FormatId::e8m0
+                                ? decoded_e8m0(operand.scale_inv)
+                                : scales_of_rows(operand).to(at::kDouble);
+  return values.mul(
+      scales.repeat_interleave(block_length(operand.mode), 1).narrow(1, 0, values.size(1)));
+}
+
+// Returns the product as FP32 [M, N]. The operands' values, with all scales, are multiplied and
+// added in FP64 and rounded once: for scales that FP32 cannot apply one after the other.
+at::Tensor product_in_double(const GemmOperand& a, const GemmOperand& b) {
+  ops::report_gemm_choice(
+      {"FP64 GEMM of decoded operands", "scales that leave FP32's range one by one"});
+  return at::mm(get_values(a), get_values(b).t()).to(at::kFloat);
 }
 
 // Returns true if every value is normal in BF16 and every product is normal in FP32: native BF16

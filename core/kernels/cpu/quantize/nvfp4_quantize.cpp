@@ -11,7 +11,7 @@
 #include "core/kernels/cpu/element_type.h"
 #include "core/kernels/cpu/quantize/block_scalings.h"
 #include "core/kernels/cpu/quantize/block_tensors.h"
-#include "core/kernels/cpu/quantize/quantize_range.h"
+#include "core/kernels/cpu/quantize/fp8_ranges.h"
 #include "core/ops/block_scale_formula.h"
 
 namespace telens::kernels {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/kernels/cpu/grain.h"
-#include "core/kernels/cpu/statistics/block_errors_range.h"
 #include "core/kernels/cpu/statistics/block_lines.h"
+#include "core/kernels/cpu/statistics/statistics_ranges.h"
 #include "core/kernels/cpu/statistics/statistics_words.h"
 #include "core/ops/block_errors.h"
 #include "core/ops/block_errors_backend.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/kernels/cpu/quantize/block_scales.h"
-#include "core/kernels/cpu/quantize/dequantize_range.h"
+#include "core/kernels/cpu/quantize/fp8_ranges.h"
 #include "core/ops/block_quantize.h"
 
 namespace telens::kernels {

@@ -1,4 +1,4 @@
-#include "core/kernels/cpu/statistics/central_moments_range.h"
+#include "core/kernels/cpu/statistics/statistics_ranges.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/cpu/statistics/central_moments_range.cpp"

@@ -8,7 +8,7 @@
 
 #include "core/kernels/cpu/grain.h"
 #include "core/kernels/cpu/statistics/block_lines.h"
-#include "core/kernels/cpu/statistics/statistics_block_cast_range.h"
+#include "core/kernels/cpu/statistics/statistics_ranges.h"
 #include "core/kernels/cpu/statistics/statistics_words.h"
 #include "core/ops/capture.h"
 #include "core/ops/statistics_block_casts.h"

@@ -1,4 +1,4 @@
-#include "core/kernels/cpu/statistics/statistics_blocks.h"
+#include "core/kernels/cpu/statistics/statistics_ranges.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/cpu/statistics/statistics_blocks.cpp"

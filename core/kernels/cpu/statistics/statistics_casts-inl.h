@@ -12,7 +12,7 @@
 #include <cmath>
 #include <cstddef>
 
-#include "core/kernels/cpu/statistics/statistics_range.h"
+#include "core/kernels/cpu/statistics/statistics_ranges.h"
 #include "core/kernels/cpu/statistics/statistics_sums-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -3,7 +3,7 @@
 
 #include "core/formats/convert.h"
 #include "core/formats/dispatch.h"
-#include "core/kernels/cpu/statistics/statistics_range.h"
+#include "core/kernels/cpu/statistics/statistics_ranges.h"
 
 namespace telens::kernels {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "core/kernels/cpu/grain.h"
 #include "core/kernels/cpu/quantize/block_tensors.h"
-#include "core/kernels/cpu/statistics/statistics_what_if_range.h"
+#include "core/kernels/cpu/statistics/statistics_ranges.h"
 #include "core/kernels/cpu/statistics/statistics_words.h"
 #include "core/kernels/cpu/statistics/what_if_scales.h"
 #include "core/ops/capture.h"

@@ -12,7 +12,7 @@ struct StatisticsCast {
 };
 
 // Magnitudes of the tensor's format, like CastPlan in
-// core/kernels/cpu/statistics/statistics_range.h.
+// core/kernels/cpu/statistics/statistics_ranges.h.
 struct CastThresholds {
   FormatId format;
   float scale;  // its magnitude
