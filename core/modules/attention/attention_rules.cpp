@@ -6,7 +6,7 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/zeros.h>
 
-#include "core/modules/attention/unseen_keys.h"
+#include "core/modules/attention/score_block.h"
 #include "core/modules/shared/activation_dtype.h"
 #include "core/ops/optional_tensor.h"
 

@@ -13,7 +13,7 @@
 #include "core/base/error.h"
 #include "core/modules/attention/attention_choice.h"
 #include "core/modules/attention/attention_kernels.h"
-#include "core/modules/attention/unseen_keys.h"
+#include "core/modules/attention/score_block.h"
 #include "core/ops/device_traits.h"
 
 namespace telens {

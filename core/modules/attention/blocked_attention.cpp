@@ -10,8 +10,7 @@
 
 #include <utility>
 
-#include "core/modules/attention/score_dropout.h"
-#include "core/modules/attention/unseen_keys.h"
+#include "core/modules/attention/score_block.h"
 #include "core/modules/shared/activation_dtype.h"
 #include "core/modules/shared/autograd_utils.h"
 #include "core/ops/optional_tensor.h"

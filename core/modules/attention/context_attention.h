@@ -1,4 +1,4 @@
-// Attention of which each rank has two chunks of every sequence (context_order.h).
+// Attention of which each rank has two chunks of every sequence (context_parallel.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,8 +8,6 @@
 
 #include "core/modules/attention/attention_quantization.h"
 #include "core/modules/attention/attention_scores.h"
-#include "core/modules/attention/context_mask.h"
-#include "core/modules/attention/context_order.h"
 #include "core/modules/attention/context_parallel.h"
 
 namespace telens {

@@ -107,7 +107,7 @@ class TELENS_EXPORT DotProductAttention : public CallableModule<DotProductAttent
 
   void set_debug_name(const std::string& name) override { layer_.hooks().set_name(name); }
 
-  // Divides the attention: each rank has two chunks of every sequence (context_order.h), and
+  // Divides the attention: each rank has two chunks of every sequence (context_parallel.h), and
   // cu_seqlens describe the whole sequences. The forward rejects arguments that are not supported.
   void set_context_parallel(const ContextParallel& parallel) override {
     context_ = parallel;

@@ -1,6 +1,9 @@
 #include "core/modules/attention/fp8_attention.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/maximum.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <fmt/ranges.h>
@@ -9,9 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/modules/attention/attention_rules.h"
 #include "core/modules/attention/fp8_operands.h"
-#include "core/modules/attention/fp8_softmax.h"
-#include "core/modules/attention/score_dropout.h"
+#include "core/modules/attention/score_block.h"
 #include "core/modules/shared/autograd_utils.h"
 #include "core/ops/device_traits.h"
 #include "core/ops/optional_tensor.h"
@@ -27,6 +30,61 @@ using ops::if_defined;
 using ops::or_undefined;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
+
+struct SoftmaxBlock {
+  at::Tensor weights;  // [samples, heads, queries, keys]; 0 if fully masked
+  at::Tensor sink;     // [samples, heads, queries, 1]; undefined without a sink
+};
+
+// Returns the softmax in FP32, without dropout. Caches the result of the last block.
+class Fp8Softmax {
+ public:
+  Fp8Softmax(const CodedHeads& heads, const AttentionRules& rules);
+
+  const SoftmaxBlock& of(const ScoreBlock& block);
+
+ private:
+  const CodedHeads& heads_;
+  const AttentionRules& rules_;
+  RuledScores ruled_;
+  at::Tensor factor_;  // of the GEMM
+  at::Tensor sink_;    // undefined without a sink
+  ScoreBlock kept_{};
+  SoftmaxBlock newest_;
+};
+
+Fp8Softmax::Fp8Softmax(const CodedHeads& heads, const AttentionRules& rules)
+    : heads_(heads),
+      rules_(rules),
+      ruled_(rules),
+      factor_(heads.scale_inv * heads.scale_inv * rules.scale),
+      sink_(get_sink_score(rules, factor_.options())) {}
+
+const SoftmaxBlock& Fp8Softmax::of(const ScoreBlock& block) {
+  if (kept_ == block) return newest_;
+  at::Tensor weights = ruled_(compute_products(block.of_queries(heads_.query.over_size),
+                                               block.of_keys(heads_.key.over_size))
+                                  .mul_(factor_),
+                              block);
+  at::Tensor largest = weights.amax(-1, /*keepdim=*/true);
+  at::Tensor sink;
+  if (sink_.defined()) {
+    sink = block.of_scores(sink_);
+    largest = at::maximum(largest, sink);
+  }
+  const at::Tensor shift = seen_or(largest, 0);
+  weights.sub_(shift).exp_();
+  at::Tensor sum = weights.sum(-1, /*keepdim=*/true);
+  if (sink.defined()) {
+    sink = (sink - shift).exp_();
+    sum = sum + sink;
+    sink.div_(sum);
+  }
+  weights.div_(sum.masked_fill(sum == 0, 1));
+  kept_ = block;
+  newest_ = {std::move(weights), std::move(sink)};
+  return newest_;
+}
 
 // The non-tensor state of the backward.
 struct KeptFp8Attention final : torch::CustomClassHolder {

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "core/modules/attention/score_block.h"
-#include "core/modules/attention/unseen_keys.h"
 
 namespace telens {
 namespace {

@@ -5,12 +5,15 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
+#include "core/distributed/collectives.h"
 #include "core/distributed/process_group.h"
 #include "core/modules/attention/attention_scores.h"
-#include "core/modules/attention/context_order.h"
+#include "core/modules/attention/context_parallel.h"
 #include "core/quantization/quantizer.h"
 
 namespace telens {
@@ -34,5 +37,85 @@ struct RingAttention {
 // heads: this rank's chunks, [batch, heads, seq, size]; the result has the query's dtype. Sums are
 // FP32 (FP64 for FP64), in the forward and for gradients.
 at::Tensor attend_in_ring(const QueryKeyValueHeads& heads, const RingAttention& how);
+
+// ---- the steps in which a rank's queries see the keys and values that travel around the ring
+
+// Keys and values, or their gradients, packed into the tensor that travels.
+class Travelers {
+ public:
+  Travelers(const at::Tensor& key, const at::Tensor& value)
+      : key_sizes_(key.sizes().vec()), value_sizes_(value.sizes().vec()) {}
+
+  static at::Tensor pack(const at::Tensor& key, const at::Tensor& value);
+  at::Tensor key(const at::Tensor& packed) const;
+  at::Tensor value(const at::Tensor& packed) const;
+
+ private:
+  std::int64_t key_numel() const { return c10::multiply_integers(key_sizes_); }
+
+  std::vector<std::int64_t> key_sizes_;
+  std::vector<std::int64_t> value_sizes_;
+};
+
+// A range of positions of this rank's two chunks.
+struct RingPart {
+  std::int64_t first;
+  std::int64_t count;
+
+  at::Tensor of(const at::Tensor& x, std::int64_t dim = 2) const {
+    return x.narrow(dim, first, count);
+  }
+};
+
+// One step: some queries attend to some keys of a rank.
+struct RingStep {
+  RingPart query;
+  RingPart key;
+  RingPart of_all_keys;  // these keys in rank order
+  std::optional<at::Tensor> allowed;
+
+  // The part of a bias (or its gradient) with keys in rank order.
+  std::optional<at::Tensor> of_bias(const std::optional<at::Tensor>& bias) const;
+};
+
+// The steps of a rank, forward and backward. Refers to `how`.
+class Ring {
+ public:
+  // Lengths of this rank's queries and keys.
+  Ring(const RingAttention& how, std::int64_t queries, std::int64_t keys);
+
+  std::int64_t steps() const { return at_.size; }
+  RingStep step(std::int64_t index) const;
+
+  // Calls `use` with the step's index, the step, and the keys and values that are present, while
+  // they are sent to the next rank. packed: this rank's.
+  template <typename Call>
+  void for_steps(at::Tensor packed, const Call& call) const {
+    for (std::int64_t i = 0; i < steps(); ++i) {
+      PendingTensor next;
+      if (i + 1 < steps()) next = pass(packed, RingChannel::values);
+      call(static_cast<std::size_t>(i), step(i), packed);
+      if (next.defined()) packed = next.wait();
+    }
+  }
+
+  PendingTensor pass(const at::Tensor& x, RingChannel channel) const {
+    return pass_to_next_rank(x, how_.group, channel, /*is_shown=*/true);
+  }
+
+  // Reorder the keys of a bias to rank order, and back.
+  std::optional<at::Tensor> rank_by_rank(const std::optional<at::Tensor>& bias,
+                                         at::ScalarType dtype) const;
+  at::Tensor in_natural_order(const at::Tensor& bias) const;
+
+  // Dropout's choices for a step, boolean [batch, heads, queries, keys]; nullopt without dropout.
+  std::optional<at::Tensor> draw_kept(const at::Tensor& query, const at::Tensor& key) const;
+
+ private:
+  const RingAttention& how_;
+  std::int64_t queries_;
+  std::int64_t keys_;
+  ContextRank at_;
+};
 
 }  // namespace telens

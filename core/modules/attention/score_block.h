@@ -1,10 +1,12 @@
 // The scores of an attention in blocks, so that the full matrix is never materialized.
 #pragma once
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 
 #include "core/base/error.h"
 
@@ -93,5 +95,40 @@ TELENS_EXPORT BlockLimits& block_limits();
 
 // Returns the scores per block on query's device; larger on devices other than the CPU.
 std::int64_t scores_of_block(const at::Tensor& query);
+
+// The score of a key that a query does not see is -Inf, and so is the logarithm of the softmax's
+// sum of a query that sees none.
+constexpr double kUnseen = -std::numeric_limits<double>::infinity();
+
+inline at::Tensor seen_or(const at::Tensor& x, double instead) {
+  return x.masked_fill(x == kUnseen, instead);
+}
+
+// Dropout of attention weights, block by block. Whether a weight is kept depends on a seed and on
+// its position, so blocks of any size drop the same ones and nothing is saved for the backward.
+class ScoreDropout {
+ public:
+  ScoreDropout() = default;  // no dropout
+
+  // Draws one number from the CPU's default generator, independent of the sizes.
+  static ScoreDropout seeded(double probability);
+  // Draws all choices at once from the default generator of query's device, for devices without a
+  // kernel for seeded choices.
+  static ScoreDropout drawn(const ScoreShape& shape, const at::Tensor& query, double probability);
+
+  // The choices drawn at once; undefined for seeded choices.
+  const at::Tensor& choices() const { return choices_; }
+  void set_choices(const at::Tensor& choices) { choices_ = choices; }
+
+  // Multiplies weights [samples, heads, queries, keys] in place by 0 or 1 / (1 - probability).
+  void apply(const at::Tensor& weights, const ScoreBlock& block) const;
+
+  double probability() const { return probability_; }
+
+ private:
+  double probability_ = 0;
+  std::int64_t seed_ = 0;
+  at::Tensor choices_ = {};  // boolean [batch, heads, seq_q, seq_kv], true if kept
+};
 
 }  // namespace telens

@@ -9,7 +9,7 @@
 #include "core/modules/layer/overlap_switches.h"
 #include "core/modules/module/module.h"
 #include "core/modules/module/named_layers.h"
-#include "core/modules/norm/norm_parameters.h"
+#include "core/modules/norm/normalize.h"
 #include "core/modules/shared/parameter_options.h"
 
 namespace telens {

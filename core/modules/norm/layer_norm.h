@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/modules/module/module.h"
-#include "core/modules/norm/norm_inputs.h"
+#include "core/modules/norm/normalize.h"
 
 namespace telens {
 

@@ -1,9 +1,10 @@
 #include "core/modules/norm/normalize.h"
-#include "core/modules/shared/autograd_utils.h"
 
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/rms_norm.h>
 #include <torch/csrc/autograd/custom_function.h>
+
+#include "core/modules/shared/autograd_utils.h"
 
 namespace telens {
 namespace {
@@ -91,6 +92,18 @@ at::Tensor normalize(Normalization normalization, const at::Tensor& x, const at:
     return normalize_in_double(normalization, x, weight, optional_bias, options);
   }
   return NormalizeFunction::apply(x, weight, optional_bias, centered, &options, cast);
+}
+
+void NormParameters::make(const NormParametersOptions& options, const ParameterOptions& parameters,
+                          const RegisterTensor& register_tensor) {
+  kind_ = normalization_from_name(options.normalization);
+  options_ = {.eps = options.eps, .zero_centered_gamma = options.zero_centered_gamma};
+  register_tensor(
+      "layer_norm_weight", weight_,
+      parameters.make_constant({options.features}, options.zero_centered_gamma ? 0 : 1));
+  if (kind_ == Normalization::layer_norm) {
+    register_tensor("layer_norm_bias", bias_, parameters.make_constant({options.features}, 0));
+  }
 }
 
 }  // namespace telens
