@@ -1,5 +1,7 @@
 #include "core/kernels/cuda/device.h"
 
+#include <torch/library.h>
+
 #include <array>
 #include <mutex>
 #include <string>
@@ -86,4 +88,18 @@ void check_same_device(std::string_view operation, std::initializer_list<at::Ten
   }
 }
 
+namespace {
+
+bool is_capturing_cuda(const at::Tensor& x) {
+  const DeviceScope scope("is_capturing", x);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check_launch("is_capturing", cudaStreamIsCapturing(scope.context().stream, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+}  // namespace
 }  // namespace telens::cuda
+
+TORCH_LIBRARY_IMPL(telens, CUDA, library) {
+  library.impl("is_capturing", TORCH_FN(telens::cuda::is_capturing_cuda));
+}

@@ -1,7 +1,9 @@
-#include "core/kernels/cuda/quantize/nvfp4_quantize.cuh"
-
+// Launchers of quantize_nvfp4 and quantize_four_over_six.
 #include "core/kernels/cuda/blocks/block_launch.cuh"
+#include "core/kernels/cuda/launch.cuh"
+#include "core/kernels/cuda/quantize/four_over_six.cuh"
 #include "core/kernels/cuda/quantize/launchers.h"
+#include "core/kernels/cuda/quantize/nvfp4_quantize.cuh"
 
 namespace telens::cuda {
 namespace {
@@ -35,6 +37,28 @@ cudaError_t launch_by_lines(const Nvfp4Arguments& arguments, const LaunchContext
   return launch_by_tiles<kByLines, kBlock>(arguments.matrix, context, arguments);
 }
 
+// Resident thread blocks per multiprocessor.
+constexpr int kFourOverSixResident = blocks_with(64);
+
+template <typename Input, FourOverSixBlocks blocks>
+__global__ void __launch_bounds__(kThreads)
+    four_over_six_kernel(FourOverSixArguments arguments, std::int64_t count) {
+  quantize_four_over_six<Input, blocks>(arguments, count, GpuThread());
+}
+
+template <typename Input>
+auto get_kernel(FourOverSixBlocks blocks) {
+  switch (blocks) {
+    case FourOverSixBlocks::along_rows:
+      return four_over_six_kernel<Input, FourOverSixBlocks::along_rows>;
+    case FourOverSixBlocks::down_columns:
+      return four_over_six_kernel<Input, FourOverSixBlocks::down_columns>;
+    case FourOverSixBlocks::squares:
+      break;
+  }
+  return four_over_six_kernel<Input, FourOverSixBlocks::squares>;
+}
+
 }  // namespace
 
 // Also launched for an empty matrix, which has a scale.
@@ -46,6 +70,19 @@ cudaError_t launch_quantize_nvfp4(const Nvfp4Arguments& arguments, FormatId inpu
       return arguments.random_state != nullptr ? launch<Input, whole, true>(arguments, context)
                                                : launch<Input, whole, false>(arguments, context);
     });
+  });
+}
+
+// Also launched for an empty matrix, which has a scale.
+cudaError_t launch_quantize_four_over_six(const FourOverSixArguments& arguments,
+                                          FourOverSixBlocks blocks, FormatId input,
+                                          const LaunchContext& context) {
+  return dispatch_high_precision(input, [&]<typename Input>() {
+    const std::int64_t count = get_count(blocks, arguments.matrix);
+    const unsigned grid =
+        grid_for((count + kThreads - 1) / kThreads, kFourOverSixResident, context);
+    get_kernel<Input>(blocks)<<<grid, kThreads, 0, context.stream>>>(arguments, count);
+    return cudaGetLastError();
   });
 }
 

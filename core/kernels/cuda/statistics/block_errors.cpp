@@ -1,6 +1,5 @@
-// block_cast_errors and block_copies_difference on CUDA.
-#include "core/ops/block_errors.h"
-
+// The comparison of a matrix with its block cast on CUDA: accumulate_block_cast_statistics,
+// block_cast_errors and block_copies_difference.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
@@ -8,11 +7,40 @@
 #include "core/kernels/cuda/device.h"
 #include "core/kernels/cuda/statistics/cast_tensors.h"
 #include "core/kernels/cuda/statistics/launchers.h"
+#include "core/ops/block_errors.h"
 #include "core/ops/block_errors_backend.h"
 #include "core/ops/block_errors_layout.h"
+#include "core/ops/statistics_block_casts.h"
 
 namespace telens::cuda {
 namespace {
+
+constexpr const char* kBlockCastStatistics = "accumulate_block_cast_statistics";
+
+void accumulate_block_cast_statistics_cuda(const at::Tensor& x, const at::Tensor& codes,
+                                           const at::Tensor& scale_inv,
+                                           const std::optional<at::Tensor>& tensor_scale,
+                                           std::int64_t format, std::int64_t mode,
+                                           at::Tensor& accumulator) {
+  const ops::BlockCodes given{codes, scale_inv, tensor_scale.value_or(at::Tensor())};
+  const FormatId input = ops::check_block_cast_statistics(x, given, format, mode, accumulator);
+  check_same_device(kBlockCastStatistics, {x, given.scale_inv, given.tensor_scale});
+  const DeviceScope scope(kBlockCastStatistics, x);
+  if (x.numel() == 0) return;
+  const auto scaling = static_cast<ScalingMode>(mode);
+  const auto cast = CastInMemory::of(x, given, scaling);
+  const std::int64_t blocks = block_cast_grid(cast.matrix);
+  const at::Tensor words = at::empty({blocks, kCastSumsWords}, accumulator.options());
+  auto* const parts = reinterpret_cast<CastSums*>(words.mutable_data_ptr<std::int64_t>());
+  auto* const result = reinterpret_cast<CastSums*>(accumulator.mutable_data_ptr<std::int64_t>());
+  check_launch(
+      kBlockCastStatistics,
+      launch_block_cast_statistics(
+          {cast.matrix, parts}, {input, static_cast<FormatId>(format), scaling}, scope.context()));
+  check_launch(
+      kBlockCastStatistics,
+      launch_merge(MergeArguments<CastSums>{parts, blocks, result, true}, scope.context()));
+}
 
 at::Tensor block_cast_errors_cuda(const at::Tensor& x, const at::Tensor& codes,
                                   const at::Tensor& scale_inv,
@@ -72,6 +100,8 @@ at::Tensor CudaCopies::compare(const ops::BlockCast& rowwise, const ops::BlockCa
 }  // namespace telens::cuda
 
 TORCH_LIBRARY_IMPL(telens, CUDA, library) {
+  library.impl("accumulate_block_cast_statistics",
+               TORCH_FN(telens::cuda::accumulate_block_cast_statistics_cuda));
   library.impl("block_cast_errors", TORCH_FN(telens::cuda::block_cast_errors_cuda));
   library.impl("block_copies_difference",
                TORCH_FN(telens::ops::block_copies_difference_by<telens::cuda::CudaCopies>));

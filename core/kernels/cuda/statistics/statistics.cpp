@@ -1,5 +1,5 @@
-// `statistics` and `accumulate_statistics` on CUDA: one read of the tensor, then one block merges
-// all partial results.
+// statistics, central moments and blockwise_dynamic_range on CUDA: one read of the tensor, then one
+// block merges all partial results.
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
@@ -61,10 +61,76 @@ void accumulate_statistics_cuda(const at::Tensor& x, at::TensorList scales, at::
   read_tensor(x, scales, formats, accumulator, true);
 }
 
+CentralMoments* moments_in(const at::Tensor& words, std::int64_t first) {
+  return reinterpret_cast<CentralMoments*>(words.mutable_data_ptr<std::int64_t>() + first);
+}
+
+void accumulate_central_moments_cuda(const at::Tensor& x, at::Tensor& accumulator) {
+  constexpr const char* kName = "accumulate_central_moments";
+  ops::check_central_moments(x, accumulator);
+  const FormatId format = ops::check_high_precision(kName, "x", x.scalar_type());
+  const DeviceScope scope(kName, x);
+  const at::Tensor dense = x.is_non_overlapping_and_dense() ? x : x.contiguous();
+  const std::int64_t blocks = central_moments_blocks(dense.numel());
+  const at::Tensor parts = at::empty({blocks, kMomentsWords}, accumulator.options());
+  CentralMoments* const of_blocks = moments_in(parts, 0);
+  check_launch(kName, launch_central_moments({dense.const_data_ptr(), dense.numel(), of_blocks},
+                                             format, scope.context()));
+  check_launch(kName, launch_merge(
+                          MergeArguments<CentralMoments>{
+                              of_blocks, blocks, moments_in(accumulator, kOnePassWords), true},
+                          scope.context()));
+}
+
+BlockRanges* ranges_in(const at::Tensor& words) {
+  return reinterpret_cast<BlockRanges*>(words.mutable_data_ptr<std::int64_t>());
+}
+
+void read_blocks(const at::Tensor& x, std::int64_t block_size, std::int64_t dims,
+                 bool both_orientations, const at::Tensor& result, bool accumulate) {
+  ops::check_blockwise_dynamic_range(x, block_size, dims);
+  const FormatId format =
+      ops::check_high_precision("blockwise_dynamic_range", "x", x.scalar_type());
+  const DeviceScope scope("blockwise_dynamic_range", x);
+  const at::Tensor dense = x.contiguous();
+  const std::int64_t columns = x.dim() == 0 ? 1 : x.size(-1);
+  const std::int64_t rows = x.numel() == 0 ? 0 : x.numel() / columns;
+  // The square blocks of the transposed matrix are the same. The block size is limited to the size
+  // of the matrix, so that computations with a block size of 2^62 do not overflow.
+  const std::int64_t size = std::min(block_size, std::max<std::int64_t>({rows, columns, 1}));
+  const at::Tensor parts = at::empty({kBlockRangesGrid, kBlockRangesWords}, result.options());
+  check_launch("blockwise_dynamic_range",
+               launch_block_ranges({dense.const_data_ptr(), rows, columns, size, dims == 1,
+                                    dims == 1 && both_orientations, dims == 2, ranges_in(parts)},
+                                   format, scope.context()));
+  check_launch("blockwise_dynamic_range",
+               launch_merge({ranges_in(parts), kBlockRangesGrid, ranges_in(result), accumulate},
+                            scope.context()));
+}
+
+at::Tensor blockwise_dynamic_range_cuda(const at::Tensor& x, std::int64_t block_size,
+                                        std::int64_t dims, bool both_orientations) {
+  at::Tensor result = at::empty({kBlockRangesWords}, x.options().dtype(at::kLong));
+  read_blocks(x, block_size, dims, both_orientations, result, false);
+  return result;
+}
+
+void accumulate_blockwise_dynamic_range_cuda(const at::Tensor& x, std::int64_t block_size,
+                                             std::int64_t dims, bool both_orientations,
+                                             at::Tensor& accumulator) {
+  ops::check_accumulator("accumulate_blockwise_dynamic_range", x, accumulator, kBlockRangesWords);
+  read_blocks(x, block_size, dims, both_orientations, accumulator, true);
+}
+
 }  // namespace
 }  // namespace telens::cuda
 
 TORCH_LIBRARY_IMPL(telens, CUDA, library) {
   library.impl("statistics", TORCH_FN(telens::cuda::statistics_cuda));
   library.impl("accumulate_statistics", TORCH_FN(telens::cuda::accumulate_statistics_cuda));
+  library.impl("accumulate_central_moments",
+               TORCH_FN(telens::cuda::accumulate_central_moments_cuda));
+  library.impl("blockwise_dynamic_range", TORCH_FN(telens::cuda::blockwise_dynamic_range_cuda));
+  library.impl("accumulate_blockwise_dynamic_range",
+               TORCH_FN(telens::cuda::accumulate_blockwise_dynamic_range_cuda));
 }
