@@ -338,6 +338,8 @@ std::optional<Finding> judge_shared_zeros(const Facts& facts, const Weights& wei
           "telens stats RUN --tensor weight --stat zeros; check the code that fills the weights on "
           "every rank: reset_parameters() after to_empty(), or the checkpoint (FSDP: "
           "sync_module_states)"};
+}
+
 // A kind of layer whose weights are all larger than those of all other kinds by a factor of 16.
 std::optional<Finding> judge_kinds(const Facts& facts, const Weights& weights) {
   struct Kind {

@@ -7,14 +7,14 @@
 
 #include "core/base/fnv1a.h"
 #include "features/tensor_digests/tensor_digests_options.h"
-#include "hooks/engine/tensor_digest.h"
+#include "hooks/tensor_ops.h"
 
 namespace telens::features {
 namespace {
 
 // A double holds integers of 53 bits exactly. Two tensors that differ have the same number with a
 // chance of about 2^-52.
-double fold(const at::Tensor& digest) {
+double fold(const TensorHandle& digest) {
   constexpr int kDropped = 12;
   const auto* halves = digest.const_data_ptr<std::int64_t>();
   const std::uint64_t all =
@@ -24,11 +24,11 @@ double fold(const at::Tensor& digest) {
 
 }  // namespace
 
-void TensorDigests::inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+void TensorDigests::observe_tensor(const FeatureCall& at, const ObservedTensor& call,
                                    TensorReading&) {
-  if (call.evaluation || call.tensor == nullptr) return;
+  if (call.evaluation || !call.tensor.defined()) return;
   if (call.tensor_name == TensorName::weight && !call.first_microbatch) return;
-  at::Tensor digest = compute_digest(*call.tensor);
+  TensorHandle digest = tensor_ops::digest(call.tensor);
   const std::lock_guard lock(mutex_);
   if (std::exchange(counted_iteration_, at.iteration) != at.iteration) calls_.clear();
   const int number = calls_[{std::string(at.layer_name), call.tensor_name}]++;

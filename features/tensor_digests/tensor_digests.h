@@ -10,16 +10,16 @@
 
 #include "hooks/feature_registration.h"
 #include "hooks/host_copy.h"
-#include "hooks/scheduled_feature.h"
+#include "hooks/scheduled_observer.h"
 
 namespace telens::features {
 
-class TensorDigests final : public ScheduledFeature {
+class TensorDigests final : public ScheduledObserver {
  public:
   TensorDigests(const config::FeatureEntry& entry, FeatureServices& services)
-      : ScheduledFeature(entry, {.inspect = true, .read_statistics = false}), services_(services) {}
+      : ScheduledObserver(entry, {.inspect = true, .read_statistics = false}), services_(services) {}
 
-  void inspect_tensor(const FeatureCall& at, const InspectTensorCall& call,
+  void observe_tensor(const FeatureCall& at, const ObservedTensor& call,
                       TensorReading& reading) override;
   void step(std::int64_t iteration) override { record_arrived(Waiting::no); }
   void end() override { record_arrived(Waiting::yes); }
@@ -39,7 +39,7 @@ class TensorDigests final : public ScheduledFeature {
   Arrivals<std::vector<Item>> arrivals_;
   std::mutex mutex_;  // guards the members below
   std::vector<Item> items_;
-  std::vector<at::Tensor> digests_;
+  std::vector<TensorHandle> digests_;
   std::int64_t counted_iteration_ = -1;
   std::map<std::tuple<std::string, TensorName>, int> calls_;  // in counted_iteration_
 };
