@@ -27,14 +27,6 @@ std::optional<int> micro_batch_of(std::string_view statistic) {
   return value;
 }
 
-std::string replaced(std::string name, const LayerReplacements& map) {
-  for (const auto& [from, to] : map) {
-    const auto at = name.find(from);
-    if (at != std::string::npos) name.replace(at, from.size(), to);
-  }
-  return name;
-}
-
 // A tensor in one call, in the order of training. Ranks come last: they run at the same time.
 struct Key {
   std::int64_t iteration = 0;
@@ -86,7 +78,7 @@ ByName by_name(const Facts& facts, const Digests& digests) {
 // Answers about the digests of both runs.
 class Comparison {
  public:
-  Comparison(const Facts& a, const Facts& b, const LayerReplacements& map)
+  Comparison(const Facts& a, const Facts& b, const LayerMap& map)
       : a_(a), map_(map), digests_(list_digests(a)), of_b_(by_name(b, list_digests(b))) {}
 
   ExactDifference run() {
@@ -114,7 +106,7 @@ class Comparison {
  private:
   std::optional<double> find_in_b(const Key& key, const Place& place) const {
     const auto found = of_b_.find({key.iteration, key.micro_batch, key.rank,
-                                   replaced(a_.layer_name(place.layer), map_), *place.tensor});
+                                   map_layer(a_.layer_name(place.layer), map_), *place.tensor});
     return found == of_b_.end() ? std::nullopt : std::optional(found->second);
   }
 
@@ -205,7 +197,7 @@ class Comparison {
   }
 
   const Facts& a_;
-  const LayerReplacements& map_;
+  const LayerMap& map_;
   Digests digests_;
   ByName of_b_;
 };
@@ -221,7 +213,7 @@ Facts read_digests(const record::RunReader& run) {
 }
 
 ExactDifference find_exact_difference(const Facts& a, const Facts& b,
-                                      const LayerReplacements& map) {
+                                      const LayerMap& map) {
   return Comparison(a, b, map).run();
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "analysis/facts.h"
+#include "analysis/layer_map.h"
 #include "record/run_reader.h"
 
 namespace telens::analysis {
@@ -46,12 +47,9 @@ struct ExactDifference {
   std::size_t ranks = 0;    // ranks that differ first at this place
 };
 
-// Replacements in A's layer names, as in `telens diff --map`.
-using LayerReplacements = std::vector<std::pair<std::string, std::string>>;
-
 // Compares tensors in the order of training: iteration, micro-batch, forward pass, backward pass.
 // Both runs must divide their tensors over ranks in the same way, since a digest includes a
 // tensor's sizes.
-ExactDifference find_exact_difference(const Facts& a, const Facts& b, const LayerReplacements& map);
+ExactDifference find_exact_difference(const Facts& a, const Facts& b, const LayerMap& map);
 
 }  // namespace telens::analysis

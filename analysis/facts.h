@@ -74,6 +74,7 @@ class Facts {
   }
 
   const std::string& layer_name(std::int32_t layer) const;
+  const std::vector<std::string>& layer_names() const { return layer_names_; }
   std::size_t layers() const { return layer_names_.size(); }
   // Returns the name with a * for each number, also inside words: "layers.*.fc*".
   const std::string& select_part(std::int32_t layer) const { return parts_[layer]; }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "analysis/common_factor.h"
 #include "analysis/compared_scalars.h"
@@ -61,15 +62,7 @@ class ByName {
     return found == layers_.end() ? record::kNoName : found->second;
   }
 
-  std::string mapped(std::string name) const {
-    for (const auto& [from, to] : map_) {
-      const auto at = name.find(from);
-      if (at == std::string::npos) continue;
-      name.replace(at, from.size(), to);
-      break;
-    }
-    return name;
-  }
+  std::string mapped(std::string name) const { return map_layer(std::move(name), map_); }
 
  private:
   using Key = std::tuple<Compared, std::string, int, int, int>;
@@ -277,14 +270,6 @@ LossFactor get_loss_factor(const Facts& a, const Facts& b) {
   };
 }
 
-std::vector<std::string> get_layers(const Facts& facts) {
-  std::vector<std::string> names;
-  for (std::size_t i = 0; i < facts.layers(); ++i) {
-    names.push_back(facts.layer_name(static_cast<std::int32_t>(i)));
-  }
-  return names;
-}
-
 // A loss comes between the forward and the backward pass, other scalars come after both.
 StepOrder get_order_in_step(const Divergence& each) {
   constexpr std::int32_t kLast = std::numeric_limits<std::int32_t>::max();
@@ -304,10 +289,13 @@ RunDifference compare_runs(const Facts& a, const Facts& b, const Facts* spread,
   std::ranges::stable_sort(result.divergences, {}, [](const Divergence& each) {
     return std::tuple(each.first, get_order_in_step(each), each.place.rank);
   });
-  const auto of_b = get_layers(b);
-  std::set<std::string> left(of_b.begin(), of_b.end());
-  for (const std::string& name : get_layers(a)) {
-    if (left.erase(comparison.in_b().mapped(name)) == 0) result.only_in_a.push_back(name);
+  std::set<std::string> left(b.layer_names().begin(), b.layer_names().end());
+  for (const std::string& name : a.layer_names()) {
+    if (left.erase(comparison.in_b().mapped(name)) == 0) {
+      result.only_in_a.push_back(name);
+    } else {
+      ++result.common_layers;
+    }
   }
   result.only_in_b.assign(left.begin(), left.end());
   return result;

@@ -5,11 +5,11 @@
 
 #include <cstddef>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "analysis/divergence.h"
 #include "analysis/facts.h"
+#include "analysis/layer_map.h"
 
 namespace telens::analysis {
 
@@ -26,10 +26,8 @@ struct RunDifference {
   bool other_seeds = false;             // they began with other weights, or have other data
   std::vector<Unmatched> unmatched_in_a, unmatched_in_b;
   std::vector<std::string> only_in_a, only_in_b;  // layers
+  std::size_t common_layers = 0;
 };
-
-// Texts that are replaced in the names of A's layers, the first one that is found in each.
-using LayerMap = std::vector<std::pair<std::string, std::string>>;
 
 // `spread` is a third run with another seed; its distance from A measures chance. If nullptr, the
 // variation of A between iterations does.

@@ -12,6 +12,7 @@
 
 #include "core/base/version.h"
 #include "hooks/rank_group.h"
+#include "hooks/session_options.h"
 #include "hooks/statistics/catalogue.h"
 #include "record/run_paths.h"
 

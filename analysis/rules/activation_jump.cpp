@@ -30,14 +30,14 @@ bool is_start_of_training(const Facts& facts, const std::vector<Series>& sizes,
                           const Series& growing, const Shift& ramp) {
   constexpr std::int64_t kStart = 12;  // iterations
   if (ramp.first > facts.first_iteration() + kStart) return false;
-  const std::string kind = name_without_numbers(facts.layer_name(growing.place.layer));
+  const std::string kind = facts.get_kind(growing.place.layer);
   std::size_t peers = 0;
   std::size_t alike = 0;
   for (const Series& each : sizes) {
     const bool is_peer = each.place.tensor == growing.place.tensor &&
                          each.place.rank == growing.place.rank &&
                          each.place.layer != growing.place.layer &&
-                         name_without_numbers(facts.layer_name(each.place.layer)) == kind;
+                         facts.get_kind(each.place.layer) == kind;
     const Point* before = each.before(ramp.first);
     const Point* after = each.before(ramp.last + 1);
     if (!is_peer || before == nullptr || after == nullptr) continue;

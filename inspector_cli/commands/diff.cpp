@@ -160,6 +160,27 @@ void print_unmatched_series(std::string_view run, const std::vector<Unmatched>& 
              names, more);
 }
 
+void warn_of_few_layers(const RunDifference& difference) {
+  const std::size_t fewer = difference.common_layers + std::min(difference.only_in_a.size(),
+                                                                difference.only_in_b.size());
+  if (2 * difference.common_layers >= fewer) return;
+  note(fmt::format(
+      "warning: only {} of {} layers correspond, so this compares little of the runs; --map "
+      "FROM=TO maps the layer names of A to those of B",
+      difference.common_layers, fewer));
+}
+
+// Maps names such as model.layers.0 and layers.0, and prints the map.
+LayerMap map_by_prefix(const std::vector<std::string>& a, const std::vector<std::string>& b) {
+  LayerMap map = analysis::find_layer_map(a, b);
+  for (const auto& [from, to] : map) {
+    note(from.empty() ? fmt::format("layer X of A is compared with layer {}X of B", printable(to))
+                      : fmt::format("layer {}X of A is compared with layer X of B",
+                                    printable(from)));
+  }
+  return map;
+}
+
 void print_text(const RunDifference& difference, const diagnosis::Facts& facts,
                 const diagnosis::Facts& facts_of_b, const DiffOptions& options) {
   const auto& all = difference.divergences;
@@ -198,11 +219,15 @@ void print_text(const RunDifference& difference, const diagnosis::Facts& facts,
 }
 
 void run_diff(const DiffOptions& options) {
-  const LayerMap map = layer_map(options.map);
+  LayerMap map = layer_map(options.map);
   if (options.exact) {
     if (!options.spread.empty()) {
       raise<UsageError>(
           "--spread has no effect with --exact, which allows no chance; drop one of them");
+    }
+    if (map.empty()) {
+      map = map_by_prefix(open_run(options.a).names(record::Dictionary::layer),
+                          open_run(options.b).names(record::Dictionary::layer));
     }
     if (report_exact_difference(options.a, options.b, map, options.format == Format::json)) {
       throw FindingsReported();
@@ -211,6 +236,7 @@ void run_diff(const DiffOptions& options) {
   }
   const diagnosis::Facts a = read_facts(options.a);
   const diagnosis::Facts b = read_facts(options.b);
+  if (map.empty()) map = map_by_prefix(a.layer_names(), b.layer_names());
   std::optional<diagnosis::Facts> spread;
   if (!options.spread.empty()) spread.emplace(read_facts(options.spread));
   const RunDifference difference = compare_runs(a, b, spread ? &*spread : nullptr, map);
@@ -220,6 +246,7 @@ void run_diff(const DiffOptions& options) {
         "the same layers and iterations; --map FROM=TO maps layer names",
         options.a, options.b);
   }
+  warn_of_few_layers(difference);
   if (options.format == Format::json) {
     print_json(difference, options);
   } else {

@@ -3,8 +3,12 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "features/builtin_options.h"
+#include "hooks/config/config.h"
+#include "hooks/statistics/statistic_name.h"
 #include "inspector_cli/commands/python.h"
 #include "inspector_cli/commands/subcommands.h"
 
@@ -27,10 +31,24 @@ constexpr const char* kProgram =
 struct RunOptions {
   std::vector<std::string> command;
   std::string config, log_dir;
+  std::vector<std::string> feature_dirs;
 };
 
+// Throws before the program starts, which may take minutes until it attaches. Folders of features
+// can add names that only Python knows.
+void check_config(const RunOptions& options) {
+  if (options.config.empty() || !options.feature_dirs.empty()) return;
+  const auto statistics = std::make_shared<config::StatisticDescriptions>(
+      [](std::string_view name) { return parse_statistic_name(name).has_value(); });
+  config::load_config_file(options.config, features::builtin_descriptions(statistics));
+}
+
 void run_training(const RunOptions& options) {
+  check_config(options);
   std::vector<std::string> arguments;
+  for (const std::string& folder : options.feature_dirs) {
+    arguments.push_back("--feature-dir=" + folder);
+  }
   if (!options.config.empty()) arguments.push_back("--config=" + options.config);
   if (!options.log_dir.empty()) arguments.push_back("--log-dir=" + options.log_dir);
   arguments.emplace_back("--");
@@ -57,6 +75,10 @@ void add_run_training(CLI::App& app) {
                    "The debug config (default: statistics of every tensor within 3 % of the "
                    "time)")
       ->type_name("FILE");
+  command
+      ->add_option("--feature-dir", options->feature_dirs,
+                   "A folder of feature plugins that the config uses; may be repeated")
+      ->type_name("FOLDER");
   command->add_option("--log-dir", options->log_dir, "Where to record (default: telens_run)")
       ->type_name("FOLDER");
   command->footer(

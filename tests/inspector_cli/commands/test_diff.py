@@ -113,15 +113,32 @@ def test_a_divergence_that_ends_says_when(write, diff, telens):
 
 def test_other_names_of_layers_are_mapped(write, diff, telens):
     a, b = write("a", 1), write("b", 2, [("layers.1.fc1", "activation")], 8, 2, prefix="h")
-    told = diff(a, b)
-    assert told["compared"] == 1  # the loss
-    assert told["only_in_a"] == LAYERS
+    result = telens("diff", a, b, "--format", "json")
+    printed = json.loads(result.stdout)
+    assert printed["compared"] == 1  # the loss
+    assert printed["only_in_a"] == LAYERS
+    assert "only 0 of 4 layers correspond" in result.stderr
     told = diff(a, b, "--map", "layers=h")
     assert told["only_in_a"] == told["only_in_b"] == []
     assert told["divergences"][0]["layer"] == "layers.1.fc1"
     wrong = telens("diff", a, b, "--map", "layers")
     assert wrong.returncode == 2
     assert "expected FROM=TO" in wrong.stderr
+
+
+@pytest.mark.parametrize("wrapped", ["a", "b"])
+def test_prefix_of_a_wrapper_is_mapped(write, telens, wrapped):
+    planted = [("layers.1.fc1", "activation")]
+    runs = {"a": write("a", 1), "b": write("b", 2, planted, 8, 2)}
+    runs[wrapped] = write(
+        "wrapped", 1 if wrapped == "a" else 2, planted if wrapped == "b" else (), 8, 2,
+        prefix="model.layers",
+    )
+    result = telens("diff", runs["a"], runs["b"])
+    assert "is compared with layer" in result.stderr
+    assert "model." in result.stderr
+    assert "The runs diverge in iteration 8" in result.stdout
+    assert "only in" not in result.stdout
 
 
 def test_text_names_origin_and_spread(write, telens):
