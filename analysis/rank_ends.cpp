@@ -18,7 +18,7 @@ namespace {
 
 using record::Segment;
 
-// Words in the errors of torch's and our own collectives if another rank is gone, in lower case.
+// Words in errors of collectives that lost another rank (torch and TELens). Lower case.
 constexpr std::array<std::string_view, 14> kWordsOfCollectives{"connection closed",
                                                                "connection reset",
                                                                "connection refused",
@@ -34,7 +34,7 @@ constexpr std::array<std::string_view, 14> kWordsOfCollectives{"connection close
                                                                "timeout",
                                                                "socket"};
 
-// Words of torch's, Python's and C++'s errors if memory ran out, in lower case.
+// Words in errors about exhausted memory (torch, Python and C++). Lower case.
 constexpr std::array<std::string_view, 6> kWordsOfMemory{
     "outofmemory", "out of memory",         "memoryerror",
     "bad_alloc",   "can't allocate memory", "cannot allocate memory"};
@@ -49,13 +49,13 @@ bool has_any_of(std::string_view reason, const std::array<std::string_view, N>& 
 
 bool is_interrupt(std::string_view reason) { return reason.starts_with("KeyboardInterrupt"); }
 
-// Each rank's last event of a SIGTERM.
+// Returns the last SIGTERM event of each rank.
 std::map<int, record::Event> find_terminations(const record::RunReader& run) {
   const auto& words = run.names(record::Dictionary::word);
   std::map<int, record::Event> last;
   for (const record::Event& event : run.events()) {
-    const bool told = event.kind != record::kNoName && words[event.kind] == "terminated";
-    if (told && !event.superseded) last[event.rank] = event;
+    const bool is_sigterm = event.kind != record::kNoName && words[event.kind] == "terminated";
+    if (is_sigterm && !event.superseded) last[event.rank] = event;
   }
   return last;
 }
@@ -97,7 +97,7 @@ const RankEnd* find_first(const std::vector<RankEnd>& ends, EndKind kind) {
   return first;
 }
 
-// The sort group of an end.
+// Returns the sort group of an end (see list_rank_ends).
 int get_part(const RankEnd& end, const RankEnd* error) {
   if (end.kind == EndKind::recording) return 3;
   if (error == nullptr) return 0;
@@ -116,8 +116,7 @@ Ending get_ending(const RankEnd& end) {
   return has_any_of(reason, kWordsOfMemory) ? Ending::out_of_memory : Ending::exception;
 }
 
-// Returns true if rank 0 ran on a machine with this name. A free lock then proves that its process
-// has ended. Files with a boot id have a better proof (proves_end()).
+// Returns true if rank 0 ran on a machine with this machine's name.
 bool ran_here(const record::RunReader& run) {
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) != 0) return false;
@@ -126,26 +125,39 @@ bool ran_here(const record::RunReader& run) {
   });
 }
 
-// Returns true if a free lock proves that the process that wrote the file has ended: the process
-// ran under this kernel, in a container or not, and the file system shares locks. A copy proves
-// nothing, because the original may still be written; it is younger than its recording.
-bool proves_end(const Segment& segment) {
-  constexpr double kMostApart = 5;  // seconds between creating a file and recording its start
-  if (segment.boot_id.empty() || segment.boot_id != record::get_boot_id()) return false;
-  if (!record::is_on_local_file_system(segment.path)) return false;
+// Returns true if the file was created later than its recording started. Its original may still be
+// written. Returns nullopt if the file system does not record creation times.
+std::optional<bool> is_copy(const Segment& segment) {
+  constexpr double kMostApart = 5;  // seconds from the file's creation to the recorded start
   const auto created = record::creation_time(segment.path);
-  return !created || std::abs(*created - segment.start_time) < kMostApart;
+  if (!created) return std::nullopt;
+  return std::abs(*created - segment.start_time) >= kMostApart;
 }
 
-// Returns true if a file may be written and no rank reports its end.
+// Returns true if a free lock proves that the process that wrote the file has ended. This requires:
+// - The process ran under this boot of the kernel, in a container or not.
+// - The file system is local, so that its locks are visible to every process.
+// - The file is the original.
+bool proves_end(const Segment& segment) {
+  if (segment.boot_id.empty() || segment.boot_id != record::get_boot_id()) return false;
+  if (!record::is_on_local_file_system(segment.path)) return false;
+  const auto copy = is_copy(segment);
+  return copy && !*copy;
+}
+
+// Returns true if a file may still be written and no rank recorded its end. Originals that this
+// host wrote are excluded: their free lock is sufficient on any file system.
 bool may_continue(const std::vector<RankEnd>& ends, const record::RunReader& run) {
   const bool is_reported = std::ranges::any_of(ends, [](const RankEnd& each) {
     const auto& end = each.segment->end;
     return each.terminated_in || (end && end->state != record::End::failed);
   });
   return !is_reported && std::ranges::any_of(ends, [&](const RankEnd& each) {
-    const bool is_old_file = each.segment->boot_id.empty();
-    return may_be_written(*each.segment) && !(is_old_file && ran_here(run));
+    const std::string& boot_id = each.segment->boot_id;
+    const bool is_this_host =
+        ran_here(run) && (boot_id.empty() || boot_id == record::get_boot_id());
+    const bool is_ended = is_this_host && !is_copy(*each.segment).value_or(false);
+    return may_be_written(*each.segment) && !is_ended;
   });
 }
 
@@ -157,8 +169,8 @@ double get_last_time(const record::RunReader& run) {
   return last;
 }
 
-// The last iteration of which the rank has recorded anything. A loss or a norm is often recorded in
-// iterations without records of tensors.
+// Returns the last iteration of the rank's records, scalars and events. Losses and norms are often
+// recorded in iterations without tensor records.
 std::optional<std::int64_t> get_last_iteration(const record::RunReader& run,
                                                const Segment& segment) {
   std::optional<std::int64_t> last;
@@ -191,7 +203,7 @@ bool ended_well(const record::Segment& segment) {
 }
 
 bool may_be_written(const record::Segment& segment) {
-  constexpr double kRecent = 300;
+  constexpr double kRecent = 300;  // seconds
   if (segment.end || proves_end(segment)) return false;
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
   return std::abs(now.count() - record::modification_time(segment.path)) < kRecent;

@@ -31,13 +31,14 @@ struct RankEnd {
   std::optional<std::int64_t> terminated_in = {};  // the iteration in which SIGTERM came
 };
 
-// True if the file was closed cleanly or is being written.
+// Returns true if the file was closed cleanly or is being written.
 bool ended_well(const record::Segment& segment);
 
 // Returns true if the file, whose lock is free, was not closed and changed in the last 5 minutes. A
-// writer on another machine holds no lock that this one sees if the file system does not share
-// locks (NFS, Lustre), or if the file is a copy. Returns false at once if the writer ran under this
-// machine's current boot, in a container or not, and the file is the original on a local disk.
+// free lock does not prove the writer's end if the file system does not share locks between
+// machines (NFS, Lustre), or if the file is a copy. Returns false if the writer ran under this
+// machine's current boot, in a container or not, and the file is the original on a local disk; this
+// requires a file system that records creation times.
 bool may_be_written(const record::Segment& segment);
 
 // Returns first the ends before every error that a rank itself raised, then these errors, then
@@ -49,10 +50,10 @@ std::vector<RankEnd> list_rank_ends(const record::RunReader& run);
 // is none.
 const RankEnd* find_origin(const std::vector<RankEnd>& ends);
 
-// The first rank whose recording ended cleanly; nullptr if there is none.
+// Returns the file of the rank that first ended cleanly; nullptr if there is none.
 const record::Segment* find_first_clean(const record::RunReader& run);
 
-// True if an exception's text names a collective or its transport.
+// Returns true if an exception's text names a collective or its transport.
 bool speaks_of_collectives(std::string_view reason);
 
 enum class Ending : std::uint8_t {
@@ -68,10 +69,13 @@ enum class Ending : std::uint8_t {
 // "finished", "still_being_written", ...
 std::string_view get_name(Ending ending);
 
-// How a run ended. It has not ended while any rank is being written. It has not ended either while
-// no rank reports its end and a file may_be_written(), unless the file has no boot id and was
-// recorded on a machine with this name. If several ranks of the newest world ended badly, this is
-// the end of the rank that likely ended first.
+// How a run ended.
+// - It is still being written while any rank is being written.
+// - It is also still being written while no rank recorded its end and a file may_be_written().
+//   Originals from a machine with this name, under the current boot or without a boot id, are
+//   excluded.
+// - If several ranks of the newest world failed, this is the end of the rank that likely failed
+//   first.
 struct RunEnding {
   Ending ending = Ending::finished;
   std::optional<int> rank = {};                // if several ranks ran and the run failed

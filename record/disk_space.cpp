@@ -16,6 +16,19 @@
 #include "core/base/error.h"
 
 namespace telens::record {
+namespace {
+
+constexpr double kNanosecond = 1e-9;  // in seconds
+constexpr std::uint64_t kReserveStep = 256 << 10;
+
+std::string read_boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  return id;
+}
+
+}  // namespace
 
 std::uint64_t size_of(const std::string& path) {
   struct stat status {};
@@ -23,7 +36,6 @@ std::uint64_t size_of(const std::string& path) {
 }
 
 double modification_time(const std::string& path) {
-  constexpr double kNanosecond = 1e-9;
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return 0;
   return static_cast<double>(status.st_mtim.tv_sec) +
@@ -31,7 +43,6 @@ double modification_time(const std::string& path) {
 }
 
 std::optional<double> creation_time(const std::string& path) {
-  constexpr double kNanosecond = 1e-9;
   struct statx status {};
   if (::statx(AT_FDCWD, path.c_str(), 0, STATX_BTIME, &status) != 0) return std::nullopt;
   if ((status.stx_mask & STATX_BTIME) == 0) return std::nullopt;
@@ -59,9 +70,7 @@ bool is_on_local_file_system(const std::string& path) {
 }
 
 std::string get_boot_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(file, id);
+  static const std::string id = read_boot_id();
   return id;
 }
 
@@ -72,12 +81,6 @@ bool has_lost_name(int descriptor, const std::string& path) {
   if (::stat(path.c_str(), &named) != 0) return errno == ENOENT || errno == ENOTDIR;
   return opened.st_dev != named.st_dev || opened.st_ino != named.st_ino;
 }
-
-namespace {
-
-constexpr std::uint64_t kReserveStep = 256 << 10;
-
-}  // namespace
 
 MaxSizeReached::MaxSizeReached(std::uint64_t max_size)
     : DiskFull(fmt::format("the recording's max_size of {} bytes is reached", max_size)) {}

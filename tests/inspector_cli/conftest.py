@@ -123,6 +123,9 @@ class Lines:
         """The boot of another machine; "-": none, as in older files."""
         self.lines.insert(0, f"boot\t{boot_id}")
 
+    def host(self, name):
+        self.lines.insert(0, f"host\t{name}")
+
     def event(self, iteration, kind, text, layer):
         self.lines.append(f"event\t{iteration}\t{kind}\t{text}\t{layer}")
 

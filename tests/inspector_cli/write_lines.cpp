@@ -1,6 +1,7 @@
-// Writes a run of what stands on standard input, tab-separated: write_lines LOG_DIR [RANK [RANKS]]
+// Writes a run from tab-separated lines of standard input: write_lines LOG_DIR [RANK [RANKS]]
 //   config  TEXT             (the configuration, in one line; first)
 //   boot    ID               (of the kernel's boot instead of the current one; first; "-": none)
+//   host    NAME             (the machine that records; first)
 //   record  ITERATION LAYER TENSOR GEMM STATISTIC VALUE      ("-": no GEMM)
 //   scalar  ITERATION NAME VALUE
 //   event   ITERATION KIND TEXT LAYER
@@ -104,6 +105,8 @@ int main(int argc, char** argv) {
     } else if (line.starts_with("boot\t")) {
       const std::string id = split_cells(line).at(1);
       options.boot_id = id == "-" ? "" : id;
+    } else if (line.starts_with("host\t")) {
+      options.environment.emplace_back("host", split_cells(line).at(1));
     } else {
       break;
     }

@@ -5,6 +5,7 @@ import math
 import os
 import pathlib
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -203,6 +204,29 @@ def test_kill_under_the_same_kernel_is_reported_at_once(telens, lines, local_fol
 def test_copy_of_a_recent_file_may_still_be_written(telens, lines, local_folder):
     """The original's process may hold its lock, which a copy does not show."""
     lines.record(3, "fc", "activation", "nonfinite", 0)
+    lines.kill()
+    run = lines.write(local_folder / "run")
+    time.sleep(5.5)  # a copy is recognized by its creation, 5 s and more after the start
+    copied = shutil.copytree(run, local_folder / "copy")
+    assert answers(telens, run)[1]["ending"]["state"] == "killed"
+    assert answers(telens, copied)[1]["ending"]["state"] == "still_being_written"
+
+
+@pytest.mark.parametrize(
+    ("boot", "state"), [("-", "killed"), (ANOTHER_BOOT, "still_being_written")]
+)
+def test_kill_on_this_host_is_reported_unless_it_rebooted(telens, lines, tmp_path, boot, state):
+    lines.record(3, "fc", "activation", "nonfinite", 0)
+    lines.boot(boot)
+    lines.host(socket.gethostname())
+    lines.kill()
+    run = lines.write(tmp_path / "run")
+    assert answers(telens, run)[1]["ending"]["state"] == state
+
+
+def test_copy_on_the_same_host_may_still_be_written(telens, lines, local_folder):
+    lines.record(3, "fc", "activation", "nonfinite", 0)
+    lines.host(socket.gethostname())
     lines.kill()
     run = lines.write(local_folder / "run")
     time.sleep(5.5)  # a copy is recognized by its creation, 5 s and more after the start
