@@ -22,7 +22,7 @@
 namespace telens::analysis {
 namespace {
 
-constexpr double kOffItsKind = 2.5;  // bits, with three layers of the kind and more
+constexpr double kOffItsKind = 2.5;  // bits, if the kind has at least kLeastOfKind layers
 constexpr double kOffTheOthers = 4;  // bits, against all weights
 constexpr std::size_t kLeastOfKind = 3;
 constexpr std::int64_t kBeginning = 2;  // iterations; later weights have been trained
@@ -32,20 +32,20 @@ constexpr std::int64_t kBeginning = 2;  // iterations; later weights have been t
 constexpr double kLeastZeros = 1.0 / 64;
 constexpr double kLeastZerosAlone = 1.0 / 4;
 constexpr double kTimesUsualZeros = 8;
-// A block of zeros takes its part of the sum of squares. Pruning by size takes nearly nothing of
-// it: half of a normal distribution, the smaller one, holds 7 % of the sum.
-constexpr double kLeastLoss = 0.5;    // of what a block takes, in bits
+// A block of zeros removes its share of the sum of squares. Pruning by size removes very little:
+// the smaller half of a normal distribution holds 7 % of the sum.
+constexpr double kLeastLoss = 0.5;    // share of a block's loss, in bits
 constexpr double kLargeSpread = 0.1;  // bits; sizes of a kind that vary more do not show the loss
 
 // An unfilled shard leaves k/n of a weight as zeros. Zeros by chance have no small denominator.
 constexpr std::int64_t kMostRanks = 64;
-constexpr double kTrained = 0.5;         // the part of the zeros that training leaves at most
+constexpr double kMostKeptZeros = 0.5;   // share of the zeros that remain in a trained weight
 constexpr std::size_t kLeastInputs = 3;  // iterations in which the next layer's input is compared
 
 struct First {
   Place place;
   Point size;                        // root mean square
-  std::optional<double> zeros = {};  // part of the elements
+  std::optional<double> zeros = {};  // share of the elements
   // Gains are near 1 and embeddings begin with up to 1: neither is comparable to weights of
   // products.
   bool is_of_product = true;
@@ -117,7 +117,7 @@ struct OfOthers {
 
 using Firsts = std::vector<const First*>;
 
-// The other ones of these weights, as far as their zeros are known.
+// Summarizes the weights in `firsts` other than `each` whose zeros are known.
 OfOthers summarize_others(const Firsts& firsts, const First& each) {
   std::vector<double> zeros, sizes;
   std::set<std::int32_t> layers;
@@ -137,8 +137,8 @@ OfOthers summarize_others(const Firsts& firsts, const First& each) {
   return others;
 }
 
-// True if at least half of the layers have their zeros in the shards of their highest ranks only: a
-// vocabulary that was padded to a multiple of the ranks.
+// Returns true if at least half of the layers have zeros in the shards of their highest ranks only,
+// like a vocabulary that was padded to a multiple of the ranks.
 bool is_like_padding(const Firsts& firsts) {
   struct Ranks {
     int highest_full = -1;
@@ -270,12 +270,12 @@ double get_shared_zeros(const Facts& facts, const Firsts& firsts) {
   return is_part && layers.size() >= kLeastOfKind ? *share : 0;
 }
 
-// Returns true if training fills at least half of the zeros. A mask keeps them.
+// Returns true if at least half of the zeros are nonzero in the last record. A mask keeps them.
 bool is_trained_away(const Facts& facts, const First& first) {
   const Series* zeros = facts.find(first.place, "zeros");
   if (zeros == nullptr || zeros->points.back().iteration <= first.size.iteration) return false;
   const auto last = zeros_in(facts, first.place, zeros->points.back().iteration);
-  return last && *last <= kTrained * *first.zeros;
+  return last && *last <= kMostKeptZeros * *first.zeros;
 }
 
 // Returns true if exactly this share of the next layer's input is zero in the first iterations: the
@@ -291,10 +291,11 @@ bool has_zeros_in_next_input(const Facts& facts, const First& first) {
   });
 }
 
-// A rank's shard of all weights of a kind, or of all weights, was not filled.
+// Weights that share a part of zeros with all weights of their kind, or with all weights: the shard
+// of a rank may not have been filled.
 struct SharedZeros {
-  double share = 0;
-  std::set<const First*> trained, in_next_input;  // weights, by what shows that zeros are wrong
+  double least = 1, most = 0;                     // shares of the kinds
+  std::set<const First*> trained, in_next_input;  // weights, by the evidence against a mask
 };
 
 void add_shared_zeros(const Facts& facts, const Firsts& firsts, SharedZeros& found) {
@@ -307,7 +308,8 @@ void add_shared_zeros(const Facts& facts, const Firsts& firsts, SharedZeros& fou
                                   : all(has_zeros_in_next_input) ? &found.in_next_input
                                                                  : nullptr;
   if (shown == nullptr) return;
-  found.share = std::max(found.share, share);
+  found.least = std::min(found.least, share);
+  found.most = std::max(found.most, share);
   shown->insert(firsts.begin(), firsts.end());
 }
 
@@ -328,9 +330,9 @@ std::optional<Finding> judge_shared_zeros(const Facts& facts, const Weights& wei
       .last = facts.last_iteration(),
       .confidence = kPossible,
       .summary = fmt::format(
-          "{:.3g} % of the elements of {} weights begin as exactly 0, the same share in all "
+          "{}{:.3g} % of the elements of {} weights begin as exactly 0, the same share in all "
           "weights of a kind, {}: the shard of a rank may not have been filled",
-          100 * found.share, all.size(),
+          found.least < found.most ? "up to " : "", 100 * found.most, all.size(),
           found.trained.empty() ? "and so is this share of the next layer's input"
                                 : "and training changes them"),
       .evidence = {{"zeros / numel", origin.place, origin.size.iteration, *origin.zeros, ""}},
@@ -340,7 +342,8 @@ std::optional<Finding> judge_shared_zeros(const Facts& facts, const Weights& wei
           "sync_module_states)"};
 }
 
-// A kind of layer whose weights are all larger than those of all other kinds by a factor of 16.
+// Reports a kind of layers if each of its weights is more than 16 times larger than the median
+// weight of every other kind.
 std::optional<Finding> judge_kinds(const Facts& facts, const Weights& weights) {
   struct Kind {
     const Firsts* firsts = nullptr;
@@ -407,15 +410,20 @@ Rule weight_initialization() {
       .title = "weight initialized differently from its siblings",
       .doc =
           "In the first iterations, the root mean square of a weight differs by a factor of 6 from "
-          "the corresponding layers of other blocks, or by a factor of 16 from all other layers, "
-          "or all of its elements are equal (and not 1, as the gain of a norm). All-zero weights "
-          "are reported only if corresponding "
-          "layers are nonzero, because residual branches and adapters start at zero. Also "
-          "reported: a weight of which at least 1/64 is zero, if its root mean square is smaller "
-          "by that share. Pruning is excluded, because it keeps the large elements. If all weights "
-          "of a kind begin with the same share k/n of zeros (n up to 64), it is reported with "
-          "lower confidence if training changes at least half of the zeros, which a mask keeps, "
-          "or if the same share of the next layer's input is exactly zero.",
+          "the corresponding layers of other blocks (at least 3), or by a factor of 16 from the "
+          "median of all weights if fewer layers correspond. Also reported: a weight whose "
+          "elements "
+          "are all equal (except a gain of 1), a kind of layers whose weights are all 16 times "
+          "larger than every other kind's median, and a norm whose gains begin around the wrong "
+          "value. All-zero weights are reported only if corresponding layers are nonzero, because "
+          "residual branches and adapters start at zero. A weight with at least 1/64 zeros (1/4 if "
+          "fewer than 3 layers correspond) is reported if this is 8 times the usual share. If its "
+          "kind has similar sizes, its root mean square must also be smaller by half of the zeros' "
+          "share, which excludes pruning: it keeps the large elements. If all weights of at least "
+          "3 layers begin with the same share k/n of zeros (n up to 64), they are reported with "
+          "lower confidence if training changes at least half of the zeros in each, which a mask "
+          "prevents, or if exactly this share of the next layer's input is zero in its first 3 "
+          "records.",
       .stage = Stage::setup,
       .required = {kSizes},
       .optional = {"numel", "mean", "zeros", "std"},
@@ -424,8 +432,7 @@ Rule weight_initialization() {
           "iteration on",
       .alternatives =
           "A layer with a different initialization on purpose; padding rows; a pruning mask; a "
-          "part "
-          "of a fused weight that starts at zero on purpose, such as the queries of qkv.",
+          "part of a fused weight that starts at zero on purpose, such as the queries of qkv.",
       .next_step =
           "telens stats RUN --layer '{layer}' --tensor weight --stat std; check for "
           "reset_parameters() after to_empty(), and for keys that a checkpoint does not contain",

@@ -242,6 +242,12 @@ def test_zeros_of_a_whole_shard_are_possible(
     assert f"{100 * share:.3g} % of the elements of {weights_with} weights" in found["summary"]
 
 
+def test_shares_that_differ_by_kind_are_reported_as_up_to(telens, lines, tmp_path):
+    zeros = OF_ONE_KIND | {(layer, "fc2"): 0.125 for layer in range(4)}
+    (found,) = found_in(telens, weights(lines, tmp_path, zeros))
+    assert found["summary"].startswith("up to 25 % of the elements of 8 weights begin as exactly 0")
+
+
 def test_zeros_in_the_next_input_show_an_unfilled_shard(telens, lines, tmp_path):
     """Half of the rows are zero and stay so, as under ReLU or in frozen weights."""
     run = weights(lines, tmp_path, OF_ONE_KIND, masked=True, inputs={"fc2": 0.25})
