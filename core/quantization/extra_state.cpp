@@ -24,6 +24,11 @@ constexpr std::size_t kChecksumAt = sizeof(kMagic) + sizeof(std::uint32_t);
 constexpr std::int64_t kLowHalf = 0xFFFFFFFF;
 constexpr std::int64_t kMostParts = 1 << 20;  // a larger number is not a number of parts
 
+// Advice at the end of an error message.
+constexpr std::string_view kRemedy =
+    "load the checkpoint with strict=False and without the _extra_state keys to begin with fresh "
+    "scales";
+
 // Returns the checksum of a state's bytes; never 0, which marks a state without a checksum.
 std::uint32_t checksum_of(std::string bytes) {
   std::memset(bytes.data() + kChecksumAt, 0, sizeof(std::uint32_t));
@@ -100,10 +105,8 @@ class ByteReader {
     return host_.narrow(0, position_ - size, size).clone();
   }
   [[noreturn]] void fail() const {
-    raise<UsageError>(
-        "{} of {} bytes is not one that this library wrote; load the checkpoint with strict=False "
-        "and without the _extra_state keys to begin with fresh scales",
-        source_, host_.numel());
+    raise<UsageError>("{} of {} bytes is not one that this library wrote; {}", source_,
+                      host_.numel(), kRemedy);
   }
   bool at_end() const { return position_ == host_.numel(); }
   void expect_end() const {
@@ -121,8 +124,8 @@ class ByteReader {
     if (expected == 0 || expected == checksum_of(bytes)) return;
     raise<UsageError>(
         "{} of {} bytes is damaged: it does not match its checksum; copy the checkpoint again, or "
-        "load it with strict=False and without the _extra_state keys to begin with fresh scales",
-        source_, host_.numel());
+        "{}",
+        source_, host_.numel(), kRemedy);
   }
 
  private:
@@ -141,48 +144,46 @@ class ByteReader {
   std::int64_t position_ = 0;
 };
 
-constexpr std::string_view kRemedy =
-    "load the checkpoint with strict=False and without the _extra_state keys to begin with fresh "
-    "scales";
-
 // A factor by which no tensor changes during a training: it separates a bad scale from a spike.
 constexpr double kUnlikely = 1 << 16;
 
-// Whether 1 / scale loses bits or is infinite.
+// Returns true if 1 / scale loses bits or is infinite.
 bool has_subnormal_inverse(float scale) { return !std::isnormal(1 / scale); }
 
-// Whether even the smallest amax is far above the largest finite value of every FP8 format.
-bool overflows(float scale, const at::Tensor& amaxes) {
-  const at::Tensor finite = amaxes.masked_select(amaxes.isfinite() & amaxes.gt(0));
-  return finite.numel() != 0 &&
-         double{scale} * finite.min().item<float>() > double{E5M2::kMax} * kUnlikely;
+// Returns true if the scaled amax is far above the largest finite value of every FP8 format.
+bool overflows(float scale, float amax) {
+  return double{scale} * amax > double{E5M2::kMax} * kUnlikely;
 }
 
-// Whether even the largest amax is far below the smallest value of every FP8 format.
-bool underflows(float scale, const at::Tensor& amaxes) {
-  const at::Tensor finite = amaxes.masked_select(amaxes.isfinite() & amaxes.gt(0));
-  return finite.numel() != 0 &&
-         double{scale} * finite.max().item<float>() < double{E5M2::kSmallestSubnormal} / kUnlikely;
+// Returns true if the scaled amax is far below the smallest value of every FP8 format.
+bool underflows(float scale, float amax) {
+  return double{scale} * amax < double{E5M2::kSmallestSubnormal} / kUnlikely;
 }
 
+// Throws or warns if the scale does not fit the amaxes. `tensor`: "<source>: the scale of <role>".
 void check_scale(float scale, const at::Tensor& amaxes, const std::string& tensor) {
+  const at::Tensor known = amaxes.masked_select(amaxes.isfinite() & amaxes.gt(0));
+  const bool has_amax = known.numel() != 0;
+  const float smallest = has_amax ? known.min().item<float>() : 0;
+  const float largest = has_amax ? known.max().item<float>() : 0;
+  const bool clips_all = has_amax && overflows(scale, smallest);
   // Delayed scaling limits the scale of a tiny amax to FLT_MAX, whose inverse is subnormal: such
   // a scale is valid unless the amaxes contradict it.
-  const bool is_valid = std::isnormal(scale) && scale > 0 &&
-                        !(has_subnormal_inverse(scale) && overflows(scale, amaxes));
+  const bool is_valid =
+      std::isnormal(scale) && scale > 0 && !(has_subnormal_inverse(scale) && clips_all);
   if (!is_valid) {
     raise<UsageError>(
-        "{} is {}; expected a positive normal FP32 number whose inverse is also normal; {}", tensor,
+        "{} is {}; expected a positive normal FP32 number that fits the amax history; {}", tensor,
         scale, kRemedy);
   }
-  if (overflows(scale, amaxes)) {
+  if (clips_all) {
     warn_once(fmt::format(
         "{} is {}, but the smallest amax in its history is {}: FP8 casts will clip all values; {}",
-        tensor, scale, amaxes.masked_select(amaxes.gt(0)).min().item<float>(), kRemedy));
-  } else if (scale != 1 && underflows(scale, amaxes)) {
+        tensor, scale, smallest, kRemedy));
+  } else if (scale != 1 && has_amax && underflows(scale, largest)) {
     warn_once(fmt::format(
         "{} is {}, but the largest amax in its history is {}: FP8 casts will return 0; {}", tensor,
-        scale, amaxes.masked_select(amaxes.isfinite()).max().item<float>(), kRemedy));
+        scale, largest, kRemedy));
   }
 }
 
@@ -236,14 +237,13 @@ DelayedScalingState state_from_bytes(const at::Tensor& bytes, const std::string&
     raise<UsageError>(
         "{} holds the states of {} layers; expected the state of one: the entry belongs to a "
         "different module",
-        source,
-        first);
+        source, first);
   }
   if (static_cast<std::uint64_t>(first) != kMagic) {
     raise<UsageError>(
-        "{} does not begin as this library's does; a Transformer Engine checkpoint's is a pickle, "
-        "which is not read: load without the _extra_state keys",
-        source);
+        "{} does not begin like a state of this library; the pickle of a Transformer Engine "
+        "checkpoint is not read here; {}",
+        source, kRemedy);
   }
   reader.expect_checksum();
   for (const bool backward : {false, true}) {

@@ -58,8 +58,6 @@ const LayerQuantizers& LayerQuantization::quantizers(const std::shared_ptr<const
   if (recipe != recipe_ || device != device_) [[unlikely]] {
     make_quantizers(recipe, device, layer);
   }
-  if (layer_ != layer) [[unlikely]]
-    layer_ = layer;
   return collects_amax ? quantizers_ : evaluation_quantizers_;
 }
 
@@ -100,6 +98,7 @@ void LayerQuantization::make_quantizers(const std::shared_ptr<const Recipe>& rec
   followed_ = std::move(delayed);
   recipe_ = recipe;
   device_ = device;
+  layer_ = layer;
 }
 
 void LayerQuantization::reduce_amaxes_over(TensorRole role, ProcessGroupPtr group) {

@@ -63,7 +63,7 @@ class TELENS_EXPORT LayerQuantization {
     const DelayedScaling* own = recipe->as_delayed_scaling();
     return own != nullptr ? std::shared_ptr<const DelayedScaling>(recipe, own) : requested_;
   }
-  // The layer's name in the most recent forward; "" before the first.
+  // The layer's name when quantizers() last created its quantizers; "" before the first forward.
   const std::string& layer() const { return layer_; }
 
   // Like followed(recipe()), computed once by quantizers().

@@ -215,7 +215,7 @@ def test_invalid_state_error_uses_paddles_terms(value):
 def test_single_gemm_state_is_rejected_by_two_gemm_layer():
     layer = trained(te.LayerNormMLP(32, 32))
     state = layer.state_dict() | {"fp8_state": [state_of(trained(te.Linear(32, 32)))]}
-    with pytest.raises(telens.UsageError, match=r"holds the state of 1 layer; expected 2"):
+    with pytest.raises(telens.UsageError, match=r"holds the states of 1 layer; expected 2"):
         layer.set_state_dict(state)
 
 

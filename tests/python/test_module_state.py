@@ -91,7 +91,7 @@ def test_peer_extra_state_may_be_a_byte_stream():
     ("source", "target", "words"),
     [
         (te.LayerNormMLP, te.Linear, "the states of 2 layers; expected the state of one"),
-        (te.Linear, te.LayerNormMLP, "the state of 1 layer; expected 2"),
+        (te.Linear, te.LayerNormMLP, "the states of 1 layer; expected 2"),
     ],
 )
 def test_the_extra_state_of_a_module_with_other_gemms_is_refused(source, target, words):

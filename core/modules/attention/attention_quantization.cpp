@@ -111,8 +111,8 @@ void AttentionQuantization::set_extra_state(const at::Tensor& bytes, const std::
   if (parts.empty()) parts.assign(groups_.size(), bytes);
   if (parts.size() != groups_.size()) {
     raise<UsageError>(
-        "DotProductAttention: {} holds {} state{}; expected {}: for query, key and value, for the "
-        "output and for the softmax; the entry belongs to a different module",
+        "DotProductAttention: {} holds the states of {} quantizer group{}; expected {} (query, key "
+        "and value; output; softmax): the entry belongs to a different module",
         key, parts.size(), parts.size() == 1 ? "" : "s", groups_.size());
   }
   make_groups();

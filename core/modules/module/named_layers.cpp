@@ -12,7 +12,7 @@
 namespace telens {
 namespace {
 
-// "fc1" for the suffix ".fc1".
+// Returns the GEMM's name in messages: "fc1" for the suffix ".fc1".
 std::string_view gemm_name(std::string_view suffix) {
   return suffix.substr(std::min(suffix.find_first_not_of('.'), suffix.size()));
 }
@@ -51,10 +51,10 @@ void NamedLayers::set_extra_state(const at::Tensor& bytes, const std::string& ke
   if (parts.empty()) parts.assign(layers_.size(), bytes);
   if (parts.size() != layers_.size()) {
     raise<UsageError>(
-        "{}: {} holds the state of {} layer{}; expected {}, from {} to {}; it was not written by a "
-        "{} of as many layers",
+        "{}: {} holds the states of {} layer{}; expected {}, from {} to {}: the entry belongs to a "
+        "different module",
         name(), key, parts.size(), parts.size() == 1 ? "" : "s", layers_.size(),
-        layers_.front().suffix, layers_.back().suffix, kind_);
+        layers_.front().suffix, layers_.back().suffix);
   }
   for (std::size_t i = 0; i < parts.size(); ++i) {
     layers_[i].operation.quantization().set_extra_state(

@@ -25,10 +25,11 @@ class NamedLayers {
   // Returns the module's name or kind.
   const std::string& name() const { return name_.empty() ? kind_ : name_; }
 
-  // The extra states of every layer as one byte string. Restoring throws UsageError for bytes of a
-  // module with another number of layers; empty bytes mean that the state does not exist yet.
-  // `key`: the checkpoint's entry, for messages.
+  // Returns the extra states of all layers as one byte string; empty before the first forward under
+  // delayed scaling.
   at::Tensor extra_state() const;
+  // Restores extra_state(). Empty bytes reset the states. Throws UsageError if the bytes hold the
+  // states of a different number of layers. `key`: the checkpoint's entry, for messages.
   void set_extra_state(const at::Tensor& bytes, const std::string& key);
 
  private:

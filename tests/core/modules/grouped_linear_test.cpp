@@ -198,8 +198,8 @@ TEST_F(GroupedLinearTest, rejects_state_of_another_number_of_gemms) {
   GroupedLinear other(options);
   EXPECT_THAT([&] { other.set_extra_state(grouped_.extra_state()); },
               ThrowsMessage<UsageError>(
-                  HasSubstr("small: _extra_state holds the state of 3 layers; expected 2, from "
-                            ".gemm_0 to .gemm_1; it was not written by a GroupedLinear")));
+                  HasSubstr("small: _extra_state holds the states of 3 layers; expected 2, from "
+                            ".gemm_0 to .gemm_1: the entry belongs to a different module")));
 }
 
 TEST_F(GroupedLinearTest, rejects_invalid_splits) {
