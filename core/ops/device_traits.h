@@ -14,10 +14,10 @@ inline bool is_on_host(const at::Tensor& tensor) { return tensor.is_cpu(); }
 // disables AVX-512 in LibTorch.
 bool has_native_bf16();
 
-// Returns true if products of BF16 tensors on this tensor's device should be computed in FP32,
-// which holds the operands and their products exactly.
-inline bool multiplies_bf16_in_fp32(const at::Tensor& tensor) {
-  return tensor.is_cpu() && !has_native_bf16();
+// Returns true if products of this tensor should be computed in FP32: a BF16 tensor on a CPU
+// without BF16 instructions. FP32 holds the operands and their products exactly.
+inline bool multiplies_in_fp32(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kBFloat16 && tensor.is_cpu() && !has_native_bf16();
 }
 
 // Returns true if scaled_dot_product_attention accepts an additive FP32 mask with 16-bit tensors.

@@ -67,7 +67,7 @@ at::Tensor without_blind(const at::Tensor& attended, const AttentionMask& mask) 
 // dtype: a rounded mask would lose digits of distances.
 at::ScalarType compute_dtype(const at::Tensor& query, const std::optional<at::Tensor>& mask) {
   const at::ScalarType dtype = query.scalar_type();
-  if (dtype == at::kBFloat16 && ops::multiplies_bf16_in_fp32(query)) return at::kFloat;
+  if (ops::multiplies_in_fp32(query)) return at::kFloat;
   const bool widens = !ops::takes_wider_mask(query) && mask && mask->scalar_type() != at::kBool;
   return widens ? mask->scalar_type() : dtype;
 }

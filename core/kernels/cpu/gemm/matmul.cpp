@@ -19,11 +19,7 @@ at::Tensor as_float(const at::Tensor& operand) {
   return operand.to(at::kFloat);
 }
 
-bool is_multiplied_in_fp32(at::ScalarType dtype) {
-  return dtype == at::kBFloat16 && !ops::has_native_bf16();
-}
-
-// The FP32 product of BF16 operands. bias is undefined or has any dtype.
+// Returns the FP32 product of BF16 operands. `bias` is undefined or has any dtype.
 at::Tensor product_in_fp32(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
   ops::report_gemm_choice({"FP32 GEMM", "the processor has no BF16 products"});
   const at::Tensor left = a.to(at::kFloat);
@@ -36,7 +32,7 @@ at::Tensor matmul_cpu(const at::Tensor& a, const at::Tensor& b,
                       const std::optional<at::Tensor>& bias, at::ScalarType out_dtype) {
   ops::check_matmul(a, b, bias, out_dtype);
   if (a.scalar_type() != out_dtype) return matmul_cpu(as_float(a), as_float(b), bias, out_dtype);
-  if (is_multiplied_in_fp32(a.scalar_type())) {
+  if (ops::multiplies_in_fp32(a)) {
     return product_in_fp32(a, b, ops::or_undefined(bias)).to(out_dtype);
   }
   return bias && bias->defined() ? at::cpu::addmm(*bias, a, ops::transposed_view(b))
@@ -49,7 +45,7 @@ void grouped_matmul_cpu(const at::Tensor& a, at::TensorList b, at::TensorList bi
                         at::IntArrayRef rows, const at::Tensor& out) {
   ops::check_grouped_matmul(a, b, bias, rows, out);
   ops::for_each_part(a, rows, out, [&](std::size_t part, const at::Tensor& from, at::Tensor to) {
-    if (is_multiplied_in_fp32(a.scalar_type())) {
+    if (ops::multiplies_in_fp32(a)) {
       to.copy_(product_in_fp32(from, b[part], bias.empty() ? at::Tensor() : bias[part]));
       return;
     }
