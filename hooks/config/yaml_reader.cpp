@@ -23,7 +23,7 @@
 namespace telens::config {
 namespace {
 
-// Values after the expansion of aliases: rejects a text whose aliases multiply.
+// Values after the expansion of aliases. Rejects texts whose aliases multiply exponentially.
 constexpr std::size_t kMaxValues = 1'000'000;
 
 // Bytes of keys and texts after the expansion of aliases. Texts are shared, but messages, JSON and
@@ -44,7 +44,7 @@ bool is_yaml_tag(std::string_view tag, std::string_view kind) {
   return tag.starts_with(kYamlTags) && tag.substr(kYamlTags.size()) == kind;
 }
 
-// Text that is valid YAML, but not a config.
+// Valid YAML that is not a config.
 struct RefusedYaml : YAML::Exception {
   using YAML::Exception::Exception;
 };
@@ -281,13 +281,14 @@ class Builder : public YAML::EventHandler {
     parent.size.bytes += size.bytes + (parent.key ? parent.key->size() : 0);
     parent.size.levels = std::max(parent.size.levels, levels + 1);
     if (parent.size.values > kMaxValues) {
-      throw RefusedYaml(mark,
-                        "it has more than a million values, aliases expanded; a config needs a few "
-                        "thousand");
+      throw RefusedYaml(
+          mark,
+          "it has more than a million values after its aliases are expanded; a config "
+          "needs a few thousand");
     }
     if (parent.size.bytes > kMaxBytes) {
-      throw RefusedYaml(mark, fmt::format("its texts, aliases expanded, are longer than {} MB; "
-                                          "shorten the texts, or use fewer aliases",
+      throw RefusedYaml(mark, fmt::format("its texts are longer than {} MB after its aliases are "
+                                          "expanded; shorten the texts, or use fewer aliases",
                                           kMaxBytes >> 20));
     }
     if (!parent.is_map) {

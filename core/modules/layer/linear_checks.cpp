@@ -15,8 +15,7 @@ void check_dtypes(const std::string& layer, const ActivationMeta& input, const a
   if (weight.scalar_type() != dtype && !at::autocast::is_autocast_enabled(input.device().type())) {
     raise<ShapeError>(
         "{}: activation has dtype {} and weight {}; outside autocast they must be the same; "
-        "convert "
-        "one, or use autocast",
+        "convert one, or use autocast",
         layer, c10::toString(dtype), c10::toString(weight.scalar_type()));
   }
 }
@@ -35,7 +34,8 @@ void check_shapes(const std::string& layer, const ActivationMeta& input, const a
 void check_fp8_shapes(const std::string& layer, const ForwardContext& context,
                       const ActivationMeta& input, const at::Tensor& weight) {
   if (input.scalar_type() == at::kDouble) {
-    raise<ShapeError>("{}: activation has dtype Double; FP8 takes BFloat16, Half or Float", layer);
+    raise<ShapeError>("{}: activation has dtype Double; FP8 accepts BFloat16, Half or Float",
+                      layer);
   }
   std::int64_t alignment = 1;  // a custom recipe may leave tensors in high precision
   for (const TensorRole role : {TensorRole::input, TensorRole::weight, TensorRole::grad_output}) {
@@ -44,9 +44,9 @@ void check_fp8_shapes(const std::string& layer, const ForwardContext& context,
   }
   if (weight.size(0) % alignment != 0 || weight.size(1) % alignment != 0) {
     raise<ShapeError>(
-        "{}: weight has shape {}; FP8 GEMMs need both of its dimensions divisible by {}; give the "
-        "layer such features, run it outside fp8_autocast, or, if te.convert made it, pass the "
-        "recipe, which leaves such layers to torch: te.convert(model, recipe=recipe)",
+        "{}: weight has shape {}; FP8 GEMMs require both dimensions to be multiples of {}. Change "
+        "the layer's features or run it outside fp8_autocast. In a converted model, pass the "
+        "recipe, which excludes such layers: te.convert(model, recipe=recipe)",
         layer, c10::str(weight.sizes()), alignment);
   }
 }

@@ -102,14 +102,15 @@ TEST(ShapeOfAGemm, unsupported_features_error_names_layer_and_shape) {
   EXPECT_THAT(
       running<Float8CurrentScaling>(narrow, {16, 64}),
       ThrowsMessage<ShapeError>(HasSubstr(
-          "layers.0.fc1: weight has shape [24, 64]; FP8 GEMMs need both of its dimensions "
-          "divisible by 16; give the layer such features, run it outside fp8_autocast, or, if "
-          "te.convert made it, pass the recipe, which leaves such layers to torch: "
+          "layers.0.fc1: weight has shape [24, 64]; FP8 GEMMs require both dimensions to be "
+          "multiples of 16. Change the layer's features or run it outside fp8_autocast. In a "
+          "converted model, pass the recipe, which excludes such layers: "
           "te.convert(model, recipe=recipe)")));
   Linear linear(linear_options(64, 48, at::kFloat));
-  EXPECT_THAT(running<MXFP8BlockScaling>(linear, {32, 64}),
-              ThrowsMessage<ShapeError>(HasSubstr("weight has shape [48, 64]; FP8 GEMMs need both "
-                                                  "of its dimensions divisible by 32")));
+  EXPECT_THAT(
+      running<MXFP8BlockScaling>(linear, {32, 64}),
+      ThrowsMessage<ShapeError>(HasSubstr("weight has shape [48, 64]; FP8 GEMMs require both "
+                                          "dimensions to be multiples of 32")));
   EXPECT_NO_THROW(running<Float8CurrentScaling>(linear, {16, 64})());
 }
 
