@@ -26,9 +26,8 @@ struct Interpreter {
   std::string hint;          // the fix if it lacks the package
 };
 
-// Returns, in this order, the Python that TELENS_PYTHON names, `preferred` if given, the one next
-// to the command (as in a virtual environment), the Python in the source tree where the command was
-// built, or the first one in PATH.
+// Returns the first Python that is available: named by TELENS_PYTHON, `preferred`, next to the
+// command (as in a virtual environment), in the source tree where the command was built, in PATH.
 Interpreter find_python(const std::string& preferred) {
   namespace fs = std::filesystem;
   Interpreter found{"python3", "", fmt::format("name it in {}", kPythonVariable)};
@@ -68,7 +67,8 @@ void prepend_to_python_path(const std::string& folder) {
   ::setenv("PYTHONPATH", path.c_str(), /*replace=*/1);
 }
 
-// An empty entry stands for the current folder, from which Python would import while it starts.
+// Removes empty entries, which represent the current folder: Python would import from it at
+// startup.
 void drop_empty_entries(const char* variable) {
   const char* given = std::getenv(variable);
   if (given == nullptr) return;
@@ -88,16 +88,36 @@ bool is_python(const std::string& program) {
   return std::filesystem::path(program).filename().string().starts_with("python");
 }
 
-// Returns the file that execvp would run, or an empty path.
+// Returns the regular file that execvp would run, or an empty path. Opening a FIFO would block.
 std::filesystem::path find_in_path(const std::string& program) {
-  if (program.find('/') != std::string::npos) return program;
+  std::error_code error;
+  if (program.find('/') != std::string::npos) {
+    return std::filesystem::is_regular_file(program, error) ? program : "";
+  }
   const char* path = std::getenv("PATH");
   std::istringstream folders(path == nullptr ? "" : path);
   for (std::string folder; std::getline(folders, folder, ':');) {
     const auto file = std::filesystem::path(folder.empty() ? "." : folder) / program;
-    if (::access(file.c_str(), X_OK) == 0) return file;
+    const bool is_file = std::filesystem::is_regular_file(file, error);
+    if (is_file && ::access(file.c_str(), X_OK) == 0) return file;
   }
   return {};
+}
+
+// Returns the program that `env` runs: the first word that is neither an option nor an assignment.
+// The value of -S, which splits a "#!" line into words, may follow it directly.
+std::string find_env_program(std::istream& words) {
+  for (std::string word; words >> word;) {
+    for (const std::string_view split : {"-S", "--split-string="}) {
+      if (word.starts_with(split)) word.erase(0, split.size());
+    }
+    if (word == "-u" || word == "-C") {  // a separate value follows
+      words >> word;
+    } else if (!word.empty() && word.front() != '-' && word.find('=') == std::string::npos) {
+      return word;
+    }
+  }
+  return "";
 }
 
 }  // namespace
@@ -108,13 +128,14 @@ std::string python_of_program(const std::string& program) {
   std::string line;
   if (!std::getline(script, line) || !line.starts_with("#!")) return "";
   std::string interpreter;
-  std::string argument;
-  std::istringstream(line.substr(2)) >> interpreter >> argument;
+  std::istringstream words(line.substr(2));
+  words >> interpreter;
   // pip writes a shell script with Python as the second word if the path is too long for "#!".
   if (interpreter == "/bin/sh" && std::getline(script, line) && line.starts_with("'''exec' ")) {
-    std::istringstream(line) >> argument >> std::quoted(interpreter);
+    std::string exec;
+    std::istringstream(line) >> exec >> std::quoted(interpreter);
   }
-  if (interpreter == "/usr/bin/env") interpreter = argument;
+  if (interpreter == "/usr/bin/env") interpreter = find_env_program(words);
   return is_python(interpreter) ? interpreter : "";
 }
 

@@ -19,9 +19,8 @@ namespace telens::cli {
                              const std::string& preferred = "");
 
 // Returns the Python that runs `program`: the program itself if its name begins with "python", or
-// the interpreter in the first line of a script such as torchrun, which is searched for in PATH.
-// Returns
-// "" for other programs.
+// the interpreter in the "#!" line of a script such as torchrun. The script is searched for in
+// PATH. Returns "" for other programs.
 std::string python_of_program(const std::string& program);
 
 }  // namespace telens::cli

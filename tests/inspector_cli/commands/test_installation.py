@@ -94,7 +94,17 @@ def test_replay_prefers_named_or_adjacent_python(tree):
 
 
 @pytest.mark.parametrize(
-    "first_lines", ["#!{}", "#!/bin/sh\n'''exec' {}", "#!/bin/sh\n'''exec' \"{}\""]
+    "first_lines",
+    [
+        "#!{}",
+        "#!/bin/sh\n'''exec' {}",
+        "#!/bin/sh\n'''exec' \"{}\"",
+        "#!/usr/bin/env {}",
+        "#!/usr/bin/env -S {} -u",
+        "#!/usr/bin/env -S{} -u",
+        "#!/usr/bin/env -S -u PYTHONHOME PYTHONUNBUFFERED=1 {}",
+        "#!/usr/bin/env --split-string={} -u",
+    ],
 )
 def test_run_starts_the_python_of_a_script(tmp_path, first_lines):
     python = interpreter(tmp_path / "env/bin/python3")
@@ -112,6 +122,21 @@ def test_run_starts_the_adjacent_python_for_other_programs(tmp_path):
     command = installed(tmp_path / "env/bin/telens")
     python = interpreter(command.parent / "python3")
     assert run(command, "run", "--", "/bin/sh", "train.sh").stdout == f"{python} \n"
+
+
+def test_run_reads_only_regular_files(tmp_path):
+    """Opening a FIFO blocks, and a folder in PATH is not a program."""
+    command = installed(tmp_path / "env/bin/telens")
+    python = interpreter(command.parent / "python3")
+    os.mkfifo(tmp_path / "fifo", 0o755)
+    (tmp_path / "folder/tool").mkdir(parents=True)
+    assert run(command, "run", "--", tmp_path / "fifo").stdout == f"{python} \n"
+    of_script = interpreter(tmp_path / "scripts/python3")
+    script = tmp_path / "scripts/tool"
+    script.write_text(f"#!{of_script}\n")
+    script.chmod(0o755)
+    path = f"{tmp_path}/folder:{script.parent}:{os.environ['PATH']}"
+    assert run(command, "run", "--", "tool", PATH=path).stdout == f"{of_script} \n"
 
 
 def test_run_prefers_the_named_python_to_that_of_the_script(tmp_path):
