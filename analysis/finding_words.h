@@ -9,10 +9,11 @@
 
 namespace telens::analysis {
 
-// "layers.3.fc1 activation fprop, rank 2", printable; "the whole run" for no place.
+// Returns printable text: "layers.3.fc1 activation fprop, rank 2", or "the whole run" if the place
+// is empty.
 std::string make_label(const Place& place, const Facts& facts);
 
-// "iteration 12", "iterations 12 to 39"
+// Returns "iteration 12" or "iterations 12 to 39".
 std::string get_iterations(const Finding& finding);
 
 // Returns the rule's next steps, with the layer and rank of this finding inserted. Each is a

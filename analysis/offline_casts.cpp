@@ -17,15 +17,15 @@ namespace {
 
 using record::Dictionary;
 
-// All that ranks together recorded of a tensor in one iteration.
+// A tensor in one iteration, merged over ranks.
 struct Moment {
   Bounds amax;
   Bounds scale;
   bool exact = true;
   bool warm_up = false;
   CastBounds cast;
-  TensorSums tensor;  // these two: if exact
-  CastSums exact_cast;
+  TensorSums tensor;    // only if exact
+  CastSums exact_cast;  // only if exact
 };
 
 using Course = std::map<std::int64_t, Moment>;  // by iteration
@@ -40,7 +40,7 @@ FormatId format_for(Fp8Choice choice, const record::RunReader& run, const Tensor
   return backward ? FormatId::e5m2 : FormatId::e4m3;
 }
 
-// First the amaxes, over all ranks; the scales follow from them.
+// Reads the amaxes over all ranks, from which find_scales() derives the scales.
 Courses read_amaxes(const record::RunReader& run, const record::RecordQuery& query) {
   Courses courses;
   for_each_histogram(run, query,
@@ -54,8 +54,8 @@ Courses read_amaxes(const record::RunReader& run, const record::RecordQuery& que
   return courses;
 }
 
-// A larger amax gives a smaller scale. Amaxes that keep the scale (zero or non-finite) are known
-// exactly.
+// Fills in the bounds of the scales. The upper bound of the amax gives the lower bound of the
+// scale. Amaxes that keep the scale (zero or non-finite) are exact.
 void find_scales(Course& course, const WhatIfRecipe& recipe, FormatId format) {
   WhatIfScale largest(recipe, format);
   WhatIfScale smallest(recipe, format);
@@ -69,7 +69,7 @@ void find_scales(Course& course, const WhatIfRecipe& recipe, FormatId format) {
   }
 }
 
-// Once the scales are known, the statistics of the ranks can be added.
+// Adds the statistics of all ranks. Requires the scales.
 void read_casts(const record::RunReader& run, const record::RecordQuery& query,
                 const OfflineCast& cast, Courses& courses) {
   for_each_histogram(
@@ -121,8 +121,8 @@ void keep_largest(Bounds& kept, const Bounds& bounds) {
   kept.high = std::max(kept.high, bounds.high);
 }
 
-// Returns the share of the tensor that the cast lost: of its energy if known, else a lower bound
-// from the lost elements.
+// Returns the share of the tensor's energy that the cast lost, or a lower bound from the lost
+// elements if the energy is unknown.
 double size_of(const OfflineCastRow& row) {
   if (row.sqnr_db) return std::pow(10, -*row.sqnr_db / 10);
   return row.relative_mse ? 0 : lost_share(row.underflows.low, row.overflows.low);
@@ -160,7 +160,7 @@ void sort_worst_first(std::vector<OfflineCastRow>& rows) {
   });
 }
 
-// Delayed scaling depends on iterations that a schedule may have left out.
+// Returns true if iterations are missing. Delayed scaling also depends on the missing ones.
 bool has_gaps(const Courses& courses) {
   return std::ranges::any_of(courses, [](const auto& course) {
     const auto& [key, moments] = course;

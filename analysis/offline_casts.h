@@ -1,4 +1,4 @@
-// The effect that a per-tensor FP8 recipe would have had on a run's tensors, from histograms.
+// Computes the effect of a per-tensor FP8 recipe on a run's tensors from their histograms.
 #pragma once
 
 #include <cstdint>
@@ -27,22 +27,22 @@ struct OfflineCastRow {
   std::int32_t tensor = record::kNoName;
   FormatId format = FormatId::e4m3;
   std::int64_t iteration = 0;          // unused in the worst of all iterations
-  std::int64_t iterations = 1;         // that were recorded
-  std::int64_t warm_up = 0;            // those before the scale knew an amax
+  std::int64_t iterations = 1;         // recorded ones
+  std::int64_t warm_up = 0;            // iterations before the first amax
   std::int64_t nonfinite = 0;          // elements, over all iterations
   Bounds overflows;                    // %
   Bounds underflows;                   // %
-  std::optional<double> relative_mse;  // mse / amax^2; empty where only bounds are known
-  std::optional<double> sqnr_db;       // 10 log10(sum x^2 / sum of squared errors); the smallest
-  Bounds amax;                         // the largest
+  std::optional<double> relative_mse;  // mse / amax^2; nullopt if only bounds are known
+  std::optional<double> sqnr_db;       // minimum of 10 log10(sum x^2 / sum of squared errors)
+  Bounds amax;                         // maximum
   Bounds scale;                        // unused in the worst of all iterations
   Standing standing;                   // over all iterations
 };
 
 struct OfflineCasts {
-  std::vector<OfflineCastRow> rows;  // worst first, as in severity.h; or in order of iterations
-  bool bounds = false;               // some rows are not exact
-  std::vector<std::string> notes;    // remarks for the reader, a sentence each
+  std::vector<OfflineCastRow> rows;  // by severity.h, or by iteration
+  bool bounds = false;               // true if any row is not exact
+  std::vector<std::string> notes;    // sentences for the user
 };
 
 // Applies the cast to the histograms that the query selects.

@@ -1,5 +1,5 @@
-// Severity of a problem, in one order for all commands: persistence times size, warm-up excluded.
-// docs/internals/judging.md has the derivation.
+// Severity of a problem: persistence times size, excluding warm-up. All commands sort by it. The
+// derivation is in docs/internals/judging.md.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,14 @@
 
 namespace telens::analysis {
 
-// The share of a tensor that a cast lost in one iteration, 0 to 1 as a rule: an element that became
-// zero counts once, one that was clipped kClippedCounts times.
+// Weight of a clipped element in lost_share(). An element that became zero counts once.
 inline constexpr double kClippedCounts = 16;
+// Returns the share of a tensor that a cast lost in one iteration. Usually 0 to 1; more if more
+// than 1/16 of the elements were clipped.
 double lost_share(double underflows_percent, double overflows_percent);
 
-// A loss from which on a tensor is worth attention: as if a tenth of the elements were lost in
-// every iteration, or an SQNR of 10 dB.
+// Minimum loss that is highlighted: a tenth of the elements in every iteration, or an SQNR of 10
+// dB.
 inline constexpr double kNotableLoss = 0.1;
 
 // Returns the catalogue's rows for the statistics of a run, by id; nullptr if the catalogue does
@@ -32,14 +33,14 @@ double badness(StatisticId statistic, double value);
 // Returns true if the value is not finite, or is a nonzero count of non-finite elements.
 bool is_bad(StatisticId statistic, double value);
 
-// Mean over observed iterations: the share of iterations with a loss times the size of the loss.
-// Warm-up counts only if other iterations do not exist.
+// Mean size of the loss over the observed iterations. Warm-up counts only if there are no other
+// iterations.
 class Severity {
  public:
   void add(double size, bool warm_up) { (warm_up ? warm_up_ : usual_).add(size); }
   double value() const { return shown().mean(); }
   double largest() const { return shown().largest; }
-  std::int64_t observed() const { return usual_.count; }  // warm-up aside
+  std::int64_t observed() const { return usual_.count; }  // iterations, excluding warm-up
   std::int64_t persisting() const { return usual_.positive; }
   std::int64_t warm_up() const { return warm_up_.count; }
   bool only_warm_up() const { return usual_.count == 0 && warm_up_.count > 0; }
@@ -62,15 +63,15 @@ class Severity {
 
 // Sort key of a tensor.
 struct Standing {
-  std::optional<std::int64_t> first_bad;  // iteration in which elements were first not finite
-  StepOrder turn;                         // within it
+  std::optional<std::int64_t> first_bad;  // first iteration with non-finite elements
+  StepOrder turn;                         // position within that iteration
   double severity = 0;
-  double beside = 0;  // decides among equals
+  double beside = 0;  // breaks ties of severity
   bool only_warm_up = false;
 };
 
-// Sorts by the first non-finite iteration, then by severity. Tensors that were only seen in warm-up
-// come last.
+// Returns true if `a` comes before `b`: sorts by the first non-finite iteration, then by severity.
+// Tensors that were only recorded in warm-up come last.
 bool worse(const Standing& a, const Standing& b);
 
 }  // namespace telens::analysis

@@ -42,7 +42,7 @@ std::vector<Row> LookBackBuffer::take() {
 
 namespace {
 
-// A median ignores the step that writes a checkpoint.
+// Used instead of the mean, so that a step that writes a checkpoint has no effect.
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::ranges::nth_element(values, middle);
@@ -50,7 +50,7 @@ double median(std::vector<double> values) {
   return (*middle + *std::max_element(values.begin(), middle)) / 2;
 }
 
-// The standard deviation of normal values with this median absolute deviation is 1.4826 times it.
+// Ratio of the standard deviation to the median absolute deviation of a normal distribution.
 constexpr double kDeviationsOfMedian = 1.4826;
 
 double spread(std::vector<double> values, double center) {
@@ -95,7 +95,7 @@ double StepDurations::hidden_cost() const {
 
 namespace {
 
-// Longest period between two due iterations; no run is longer, so features are not thinned further.
+// Longest period between two due iterations. No training is longer.
 constexpr std::int64_t kLongestPeriod = std::int64_t{1} << 30;
 
 std::int64_t longest_freq(const config::Section& section) {
@@ -108,8 +108,8 @@ std::int64_t longest_freq(const config::Section& section) {
   return std::min(longest, kLongestPeriod);
 }
 
-// Runs after which a rise may be decided before the end of a window, which may be long: with `freq:
-// 1000` it has 2000 steps.
+// Runs after which the frequency may rise before the end of a window. Windows may be long: 2000
+// steps with `freq: 1000`.
 constexpr std::int64_t kRunsToRise = 8;
 
 std::string in_words(std::int64_t level) {
@@ -156,7 +156,7 @@ double SectionBudget::cost() const {
   if (durations_.known()) {
     return charged + static_cast<double>(measured_.runs) * durations_.hidden_cost();
   }
-  // Assumes at most half of the step's other time.
+  // The assumed extra cost is at most half of the rest of the step.
   const double rest = std::max(0.0, measured_.seconds - charged);
   return charged + std::min((kAssumedCost - 1) * charged, rest / 2);
 }
@@ -165,7 +165,7 @@ std::int64_t SectionBudget::level_within(double share, std::int64_t lowest) cons
   const auto steps = static_cast<double>(measured_.steps);
   const double others = std::max(0.0, measured_.seconds - cost()) / steps;
   const double of_all_runs = cost() / steps * std::exp2(level_);
-  // Time only advances inside features, so the required frequency is unknown.
+  // All measured time is inside features, so no frequency is known to be sufficient.
   if (others <= 0) return lowest;
   std::int64_t level = lowest;
   while (longest_freq_ << level < kLongestPeriod) {
@@ -196,7 +196,7 @@ std::int64_t SectionBudget::decide(const EndedIteration&) {
   at_end_ = steps_ >= window();
   if (is_full_ && !full_recording_is_over()) return 0;
   if (measured_.runs < kFewestRuns) return is_full_ ? 1 : 0;
-  // The steps up to the next run pay for a run.
+  // A run may use the budget of all steps up to the next run.
   const double of_one_run = cost() / static_cast<double>(measured_.runs);
   const double part = overspent_ > of_one_run ? kPartWhileSaving : 1;
   const double budget = part * options_.share;
@@ -232,7 +232,7 @@ void SectionBudget::follow(std::int64_t, std::span<const std::int64_t> wanted) {
   }
 }
 
-// Sets the frequency from the cost of the full recording, which is not charged itself.
+// Sets the frequency from the cost of the full recording. The full recording is not an excess.
 void SectionBudget::end_full_recording(std::int64_t level) {
   is_full_ = false;
   if (level > 0) return change_to(level);
@@ -281,7 +281,7 @@ void SharedCost::count_reads() {
 
 namespace {
 
-// A read on another thread may have been counted in one number and not yet in the other.
+// Limited to 1: a concurrent read may be counted in one number and not yet in the other.
 double select_part(std::int64_t reads, std::int64_t all_reads) {
   if (all_reads == 0) return 0;
   return std::min(1.0, static_cast<double>(reads) / static_cast<double>(all_reads));

@@ -1,5 +1,4 @@
-// The sections of a session: which of them run, the rows that they hold back, and the budgets of
-// their cost.
+// The sections of a session: their switches, look-back rows and budgets.
 #pragma once
 
 #include <atomic>
@@ -22,8 +21,8 @@
 
 namespace telens {
 
-// Reduces how often a section's features run while its budget requires it: in every factor-th of
-// their due iterations. Thread-safe.
+// Makes a section's features run in every factor-th due iteration only, as its budget requires.
+// Thread-safe.
 class Thinning {
  public:
   std::int64_t factor() const { return factor_.load(std::memory_order_relaxed); }
@@ -33,7 +32,7 @@ class Thinning {
   std::atomic<std::int64_t> factor_{1};
 };
 
-// Buffers the rows of the last iterations until an event occurs that they may explain.
+// Buffers the rows of the last iterations until another feature requests them.
 class LookBackBuffer {
  public:
   LookBackBuffer(std::int64_t iterations, std::size_t most_rows)
@@ -46,7 +45,7 @@ class LookBackBuffer {
   // Returns all rows, oldest first, and clears the buffer.
   std::vector<Row> take();
 
-  // Returns true if rows of the last iterations, added after take(), had to be dropped.
+  // Returns true if rows within the window were dropped since the last take().
   bool overflowed() const { return lost_.has_value(); }
 
  private:
@@ -59,27 +58,27 @@ class LookBackBuffer {
   std::size_t most_rows_;
   std::deque<Batch> batches_;
   std::size_t rows_ = 0;
-  std::optional<std::int64_t> lost_;  // newest iteration of which rows had to be dropped
+  std::optional<std::int64_t> lost_;  // newest iteration with dropped rows
 };
 
 // Estimates the extra duration of steps with features, beyond the charged cost: a watched layer
 // runs unfused, and the features' reads evict other data from the caches.
 class StepDurations {
  public:
-  // Adds a step of this duration, of which features were charged `cost`; `ran`: they were on in it.
+  // Adds a step. `ran`: features were on. `seconds` includes the charged `cost`.
   void add(bool ran, double seconds, double cost);
 
-  // Returns true if there are steps with and without features to compare.
+  // Returns true if there are enough steps with and without features to compare.
   bool known() const { return on_.size() >= kFewestOn && off_.size() >= kFewestOff; }
-  // Returns the hidden seconds of a step in which features run; 0 if the difference is within the
-  // normal variation of steps.
+  // Returns the extra seconds of a step with features, beyond the charged cost; 0 if the difference
+  // is within the normal variation of steps.
   double hidden_cost() const;
 
   static constexpr std::size_t kFewestOn = 2;
   static constexpr std::size_t kFewestOff = 4;
-  // Steps change over a training, and most at its beginning: steps without features stay comparable
-  // for as many steps as came before them, plus this number. After that, if features run in every
-  // step, no comparison is possible until some are skipped again.
+  // Step durations drift, most at the beginning of a training. A step without features is
+  // comparable for as many steps as came before it, plus this number. If features run in every
+  // step, it then expires, and comparisons require skipped steps again.
   static constexpr std::int64_t kFreshFor = 64;
 
  private:
@@ -94,26 +93,26 @@ class StepDurations {
   std::size_t next_on_ = 0;
   std::size_t next_off_ = 0;
   std::int64_t steps_ = 0;
-  std::int64_t newest_off_ = 0;  // newest of these steps
+  std::int64_t newest_off_ = 0;  // number of the newest step without features
 };
 
-// The `budget: 3%` of a section. Its first steps are recorded in full (config::Budget). After them
-// its features run in every second, fourth, eighth, ... of their iterations, so that their cost
-// stays within that share of the step time.
+// Implements a section's `budget: 3%`. The first steps are recorded in full (config::Budget). After
+// them, features run in every 2^level-th due iteration, so that their cost stays within this share
+// of the step time.
 class SectionBudget final : public Decider {
  public:
-  // Called with a sentence about every change.
+  // Receives a sentence about every change.
   using Announce = std::function<void(const std::string& text)>;
   // `off`: this rank measures and never thins. If one rank is off, all ranks are.
   enum class Switch : std::uint8_t { on, off };
 
-  // The section has a budget.
+  // The section must have a budget.
   SectionBudget(const config::Section& section, Announce announce, Switch on_or_off = Switch::on);
 
-  // Adds time that features of the section have cost. Any thread.
+  // Adds seconds that the section's features took. Any thread.
   void charge(double seconds) { spent_.fetch_add(seconds, std::memory_order_relaxed); }
 
-  // Notes that features of the section are on in this iteration. Any thread.
+  // Marks the iteration as one with features on. Any thread.
   void note_run() { ran_.store(true, std::memory_order_relaxed); }
 
   // Counts a tensor read for the section. Any thread.
@@ -121,47 +120,46 @@ class SectionBudget final : public Decider {
   // Returns the reads since the last call.
   std::int64_t take_reads() { return reads_.exchange(0, std::memory_order_relaxed); }
 
-  // Ends an iteration that took `seconds`, cost included, of which ranks `waited` for each other;
-  // nullopt if the duration is unknown.
+  // Ends an iteration. `seconds`: its duration, cost and waiting included; nullopt if unknown.
+  // `waited`: seconds in which ranks waited for each other.
   void end_step(std::optional<double> seconds, double waited = 0);
 
-  // The section runs in every 2^level-th of the due iterations.
+  // Features run in every 2^level-th due iteration.
   std::int64_t level() const { return level_; }
-  // Returns true during the first steps, which are recorded whatever their cost.
+  // Returns true during the first steps, which are recorded regardless of their cost.
   bool records_in_full() const { return is_full_; }
   const Thinning& thinning() const { return thinning_; }
 
-  // Minimum number of iterations with features on before the first decision: a single one does not
-  // show how often features with their own schedule run. With `full_steps: 0` the first decision
-  // may therefore come after two steps; the cost beyond the budget is saved afterwards.
+  // Minimum number of iterations with features on before the first decision. A single one does not
+  // show how often features with their own schedule run. With `full_steps: 0`, the first two steps
+  // may therefore exceed the budget; later steps compensate.
   static constexpr std::int64_t kFewestRuns = 2;
-  // Steps of the shortest window; features do not run more often before its end. If one step of
+  // Steps of the shortest window. Features do not run more often before its end. If one step of
   // eight takes twice as long, the share changes by a ninth, far less than the factor of two
   // between levels.
   static constexpr std::int64_t kFewestSteps = 8;
-  // While more was spent than the budget and a single run allow, as before the first decision,
-  // features only get this part of the budget: one level above the sufficient one, until the excess
-  // is saved.
+  // Share of the budget that features receive while an excess is compensated: one level above the
+  // sufficient one. An excess is more than the budget and a single run.
   static constexpr double kPartWhileSaving = 0.5;
-  // Features run more often again if that is expected to take at most this part of the budget, so
-  // that costs that vary by a third do not make frequencies oscillate.
+  // Features run more often again if the expected cost is at most this share of the budget, so that
+  // costs that vary by a third do not make the level oscillate.
   static constexpr double kRoomToRise = 0.75;
-  // Before steps with and without features can be compared, the charged cost is multiplied by this
-  // factor (but limited to half of the rest of the step): statistics of every tensor in a small
-  // transformer's layers took 9% of its steps and were charged 4%. Features that run in every step
+  // Factor for the charged cost until steps with and without features can be compared. The extra
+  // cost is limited to half of the rest of the step. Measured: statistics of every tensor in a
+  // small transformer took 9% of the step time and were charged 4%. Features that run in every step
   // skip every second one until there are enough steps to compare.
   static constexpr double kAssumedCost = 2;
-  // Maximum number of windows that pass before features may run more often again. The number
-  // doubles each time that a rise had to be reverted.
+  // Maximum number of windows before features may run more often again. The number doubles after
+  // each rise that was reverted.
   static constexpr std::int64_t kMostPatience = 64;
 
  private:
-  // Decider. Decides by the cost of reads, not by their values.
+  // Decider. Decisions depend on the cost of reads, not on their values.
   bool looks_at_rows() const override { return false; }
   bool decides(std::int64_t iteration) const override;
   // Returns 1 + the level that this rank requires; 0 if it stays the same; kOff.
   std::int64_t decide(const EndedIteration& ended) override;
-  // Uses the highest value over the ranks. During the first steps any level ends the full
+  // Applies the highest value of all ranks. During the first steps, any level ends the full
   // recording.
   void follow(std::int64_t iteration, std::span<const std::int64_t> wanted) override;
 
@@ -178,7 +176,7 @@ class SectionBudget final : public Decider {
     std::int64_t runs = 0;  // steps in which features were on
   };
 
-  // Returns the measured cost, including the time that is charged to no section.
+  // Returns the measured seconds, including extra time that was not charged.
   double cost() const;
 
   // Returns the number of steps in a window: two periods of the due iterations, or kFewestSteps if
@@ -197,28 +195,28 @@ class SectionBudget final : public Decider {
   const std::int64_t longest_freq_;
   Thinning thinning_;
 
-  // These are the same on all ranks, so that they decide in the same iterations: after every step
-  // of the first kFewestSteps, every kFewestSteps-th step of those recorded in full, then after 2,
-  // 4, 8, ... steps of a window and at its end.
+  // Equal on all ranks, so that they decide in the same iterations:
+  // - after each of the first kFewestSteps steps,
+  // - after every kFewestSteps-th step that is recorded in full,
+  // - after 2, 4, 8, ... steps of a window and at its end.
   bool is_off_ = false;
   bool is_full_;
   std::int64_t full_steps_ = 0;  // recorded in full so far
   std::int64_t level_ = 0;
   std::int64_t steps_ = 0;  // in the window so far
   std::int64_t next_decision_ = kFewestRuns;
-  std::int64_t windows_ = 0;   // ended since the last change
-  std::int64_t patience_ = 1;  // windows to wait before a rise
-  bool has_risen_ = false;     // the last change was a rise
-  bool at_end_ = false;        // the last decision was at the end of a window
-  // so the running step belongs neither to the old level nor to the new one
-  bool changed_in_step_ = false;
+  std::int64_t windows_ = 0;      // ended since the last change
+  std::int64_t patience_ = 1;     // windows to wait before a rise
+  bool has_risen_ = false;        // the last change was a rise
+  bool at_end_ = false;           // the last decision was at the end of a window
+  bool changed_in_step_ = false;  // the running step belongs to neither level
 
-  // The times of this rank; over more than one window if there were too few runs.
+  // This rank's measurements. They span several windows if one has too few runs.
   Measured measured_;
   Measured decided_from_;
   double decided_share_ = 0;
-  bool share_is_estimated_ = false;  // there were no steps without features to compare with
-  bool only_compares_ = false;       // level is not 0 only to get steps without features
+  bool share_is_estimated_ = false;  // no steps without features to compare
+  bool only_compares_ = false;       // level is above 0 only to get steps without features
   StepDurations durations_;
   double unmeasured_ = 0;         // charged in steps of unknown duration
   double overspent_ = 0;          // seconds beyond the budget since the full recording ended
@@ -243,8 +241,8 @@ class CostTimer {
   double begin_;
 };
 
-// Measures a scope for several budgets. Each is charged in full, although the saving of a single
-// section may be smaller.
+// Measures a scope for several budgets. Each is charged in full, although disabling a single
+// section may save less.
 class SharedCost {
  public:
   // If `on` is false (no budgets), the clock is not read.
@@ -272,16 +270,16 @@ class SectionState {
   const std::string& name() const { return section_->name; }
   const config::SectionKeys& keys() const { return *section_->keys; }
 
-  // Any thread.
+  // Returns true if the section is on. Any thread.
   bool runs() const { return left_.load(std::memory_order_relaxed) > 0; }
 
-  // Returns true if another section's feature begins or ends it.
+  // Returns true if another section's feature starts and ends it.
   bool is_switched() const { return keys().waits(); }
 
-  // Row::rings of the rows that the section requests; 0 if it is recorded.
+  // Returns Row::rings of the section's rows; 0 if they are recorded directly.
   std::uint64_t ring() const { return ring_; }
 
-  // nullptr if it has none.
+  // Returns nullptr if the section has no budget.
   SectionBudget* budget() const { return budget_.get(); }
 
  private:
@@ -295,7 +293,7 @@ class SectionState {
   double part_of_reads_ = 0;  // its share of the reads in the last ended iteration
 };
 
-// All sections of a session. Its switches are used in step(), in the same step on all ranks.
+// All sections of a session. Sections are switched in step(), in the same step on all ranks.
 class TELENS_EXPORT SectionSwitches {
  public:
   // Throws ConfigError if more than kMostRings features keep rows.
@@ -303,8 +301,8 @@ class TELENS_EXPORT SectionSwitches {
 
   SectionState& state(std::string_view section);
 
-  // Creates the budgets. `announce` receives a sentence about every change. Without a budget
-  // nothing is measured.
+  // Creates the budgets. `announce` receives a sentence about every change. Nothing is measured if
+  // no section has a budget.
   using Announce = std::function<void(const std::string& text)>;
   void make_budgets(const Announce& announce,
                     SectionBudget::Switch on_or_off = SectionBudget::Switch::on);
@@ -313,19 +311,19 @@ class TELENS_EXPORT SectionSwitches {
 
   // Counts a read of a tensor. Any thread.
   void count_read() { reads_.fetch_add(1, std::memory_order_relaxed); }
-  // Ends an iteration: finishing all of its reads has cost `cost` seconds, during which ranks
-  // `waited` for each other.
+  // Ends an iteration. `cost`: seconds that finishing its reads took. `waited`: part of it in which
+  // ranks waited for each other.
   void end_step(double cost, double waited = 0);
-  // Adds the cost of passing the rows on: it counts toward the next iteration.
+  // Adds the seconds of passing the rows to sinks, which count toward the next iteration.
   void charge_after_step(double cost);
 
-  // Runs the sections with `started_by: section` for this many iterations after the ending one.
-  // Returns their names.
+  // Starts the sections with `started_by: section` for this number of iterations, from the next one
+  // on. Returns their names.
   std::vector<std::string> start(std::string_view section, std::int64_t iterations);
 
   struct Written {
     std::size_t rows = 0;
-    bool incomplete = false;  // there were too many rows to keep
+    bool incomplete = false;  // rows were dropped
   };
   // Writes the look-back rows of sections with `kept_by: section`; `last`: the sections end.
   Written write_kept(std::string_view section, bool last);

@@ -142,10 +142,9 @@ void Trials::execute(Trial& trial) const {
   const std::string config_path = (folder / "config.yaml").string();
   const std::string log_dir = get_log_dir(trial);
   write_file(config_path, trial.config);
-  ProcessOptions process{// PYTHONUNBUFFERED: the output file keeps the order of output and errors,
-                         // so that the error of
-                         // a failed program is at its end.
-                         .environment = {{config::kConfigVariable, config_path},
+  // PYTHONUNBUFFERED keeps output and errors in order, so that the error of a failed program is at
+  // the end of its output file.
+  ProcessOptions process{.environment = {{config::kConfigVariable, config_path},
                                          {config::kLogDirVariable, log_dir},
                                          {"PYTHONUNBUFFERED", "1"}},
                          .output = get_output(trial),

@@ -36,7 +36,7 @@ using analysis::WarmUp;
 
 using record::Dictionary;
 
-// The statistics that indicate a problem.
+// Ids of the statistics that indicate a problem.
 struct Troubles {
   StatisticId nonfinite = statistic("nonfinite");
   StatisticId saturated = statistic("saturated");
@@ -48,7 +48,7 @@ struct Troubles {
   }
 };
 
-// Statistics of the running recipe, by id; null for other statistics.
+// Returns the statistics of the running recipe by id; null for other statistics.
 std::vector<StatisticId> running_statistics(const record::RunReader& run) {
   std::vector<StatisticId> statistics;
   for (const std::string& name : run.names(Dictionary::statistic)) {
@@ -58,8 +58,8 @@ std::vector<StatisticId> running_statistics(const record::RunReader& run) {
   return statistics;
 }
 
-// The earliest value above zero, and the tensors that have one in that iteration, on however many
-// ranks.
+// Finds the earliest value above zero and counts the tensors that have one in that iteration. A
+// tensor on several ranks counts once.
 class Earliest {
  public:
   explicit Earliest(const record::RunReader& run) : run_(run) {}
@@ -111,7 +111,7 @@ bool find_in_histograms(const record::RunReader& run, const record::RecordQuery&
     if (parse_histogram_name(names[i])) ids.push_back(static_cast<std::int32_t>(i));
   }
   if (ids.empty()) return false;
-  // All ranks and all parts of an iteration are added up.
+  // Sums over the ranks and micro-batches of an iteration.
   std::map<std::pair<std::int64_t, TensorKey>, double> counts;
   for_each_histogram(run, of_histograms,
                      [&](const TensorKey& key, std::int64_t iteration, const Histogram& histogram) {
@@ -126,8 +126,8 @@ bool find_in_histograms(const record::RunReader& run, const record::RecordQuery&
   return true;
 }
 
-// A loss scaler that looks for its scale makes gradients infinite and skips those steps: they are
-// left out, and so are gradients of warm-up, in which it already does.
+// Ignores infinite gradients of steps that a loss scaler skipped while it searched for its scale,
+// warm-up included.
 void leave_skipped_steps_out(const record::RunReader& run, const WarmUp& warm_up,
                              const record::RecordQuery& query,
                              const std::vector<std::int32_t>& nonfinite, FirstTrouble& trouble) {
@@ -150,7 +150,7 @@ void leave_skipped_steps_out(const record::RunReader& run, const WarmUp& warm_up
   trouble.skipped_steps = skipped.size();
 }
 
-// The row whose severity is largest, if any is above zero.
+// Returns the row with the largest severity; nullopt if no severity is above zero.
 template <typename Of>
 std::optional<TensorSummary> largest(const std::vector<TensorSummary>& rows, const Of& severity) {
   std::optional<TensorSummary> found;
@@ -164,7 +164,8 @@ std::optional<TensorSummary> largest(const std::vector<TensorSummary>& rows, con
 const Severity& clipped(const TensorSummary& row) { return row.clipped; }
 const Severity& lost(const TensorSummary& row) { return row.lost; }
 
-// Its overflows% is above zero, warm-up aside.
+// Returns the row with the largest overflows%; nullopt if none is above zero. Ignores rows that
+// were only recorded in warm-up.
 std::optional<TensorSummary> find_most_beyond(const std::vector<TensorSummary>& rows) {
   std::optional<TensorSummary> found;
   for (const TensorSummary& row : rows) {
@@ -209,7 +210,8 @@ std::optional<Sentence> about_overflow(const FirstTrouble& trouble, const record
   const std::string most = about_clipping(trouble, run);
   std::string text = "overflows: " + most;
   if (const auto& first = trouble.overflow) {
-    // Delayed scaling clips a few elements whenever a tensor grows: that is how it works.
+    // Delayed scaling clips a few elements whenever a tensor grows, because its scale follows
+    // later.
     const std::string_view what =
         notable || most.empty() ? "first clipping: " : "occasional clipping (harmless): first at ";
     text = fmt::format("{}iteration {}, {}: {} clipped{}{}", what, first->iteration,
@@ -224,7 +226,7 @@ std::optional<Sentence> about_loss(const FirstTrouble& trouble, const record::Ru
   const TensorSummary& row = *trouble.loses_most;
   const double clips = lost_share(0, row.clipped.value());
   const double underflows = 100 * (row.lost.value() - clips);
-  if (underflows < 100 * clips) return std::nullopt;  // said of the overflows
+  if (underflows < 100 * clips) return std::nullopt;  // about_overflow() reports it
   return Sentence{
       fmt::format("largest loss: {}: {:.3g} % of its elements underflow on average, in "
                   "{} of {} iterations",
@@ -386,7 +388,7 @@ std::vector<Sentence> sentences(const FirstTrouble& trouble, const WarmUp& warm_
 }
 
 void print_pointer(const std::string& run) {
-  // A wrapped command cannot be copied: RUN replaces a path that does not fit.
+  // A command that wraps cannot be copied, so RUN replaces a path that does not fit.
   std::string line = fmt::format("next: telens diagnose {}", printable(shell_word(run)));
   const auto width = stdout_is_terminal() ? static_cast<std::size_t>(terminal_width()) : SIZE_MAX;
   if (line.size() > width) line = "next: telens diagnose RUN";

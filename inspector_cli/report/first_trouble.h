@@ -21,18 +21,18 @@ struct Trouble {
 
 struct FirstTrouble {
   std::optional<Trouble> nonfinite;  // the first tensor with an element that is not finite
-  std::optional<Trouble> overflow;   // the first cast that clipped elements, warm-up aside
-  std::optional<Trouble> scalar;     // the first loss that is not finite; `where` names nothing
+  std::optional<Trouble> overflow;   // the first cast that clipped elements, excluding warm-up
+  std::optional<Trouble> scalar;     // the first loss that is not finite; `where` is unused
   std::string scalar_name;
   std::int64_t also = 0;  // other tensors with non-finite elements in that same iteration
-  // Iterations before it in which gradients were not finite, and a loss scaler skipped the step.
+  // Number of earlier steps with non-finite gradients that a loss scaler skipped.
   std::size_t skipped_steps = 0;
   bool nonfinite_measured = false;
   bool overflow_measured = false;
-  std::optional<analysis::TensorSummary> clips_most;  // casts of the running recipe, by severity.h
+  // The most severe casts of the running recipe (analysis/severity.h).
+  std::optional<analysis::TensorSummary> clips_most;
   std::optional<analysis::TensorSummary> loses_most;
-  // The cast with the most elements beyond the largest value, without any clipped one: its scale
-  // was rounded. Set only if nothing clips.
+  // The cast with the largest overflows%, set only if no cast clips: its scale was rounded down.
   std::optional<analysis::TensorSummary> rounds_most;
 };
 
@@ -44,11 +44,11 @@ class FirstTroubleFinder {
   FirstTroubleFinder(const FirstTroubleFinder&) = delete;
   FirstTroubleFinder& operator=(const FirstTroubleFinder&) = delete;
 
-  // Ids of the statistics that it needs; it ignores records of other ones.
+  // Returns the ids of the statistics that it requires. Other records are ignored.
   const std::vector<std::int32_t>& statistics() const;
   void add(const record::Record& record);
-  // Call once, when all records of the query's layers, tensors, GEMMs, ranks and iterations are in.
-  // `scalars`: the run's, as RunReader::scalars returns them.
+  // Call once, after adding all records of the query's layers, tensors, GEMMs, ranks and
+  // iterations. `scalars`: from RunReader::scalars().
   FirstTrouble result(const record::RecordQuery& query, const std::vector<record::Scalar>& scalars);
 
  private:
@@ -56,24 +56,24 @@ class FirstTroubleFinder {
   std::unique_ptr<State> state_;
 };
 
-// Reads the run once: `use` gets the records of the query, `finder` those that it needs.
+// Reads the run once. Passes the records of the query to `use`, and the required ones to `finder`.
 void for_each_record(const record::RunReader& run, const record::RecordQuery& query,
                      FirstTroubleFinder& finder, const analysis::UseRecord& use);
-// For a caller that needs no other records.
+// Like FirstTroubleFinder, but reads the run itself.
 FirstTrouble find_first_trouble(const record::RunReader& run, const analysis::WarmUp& warm_up,
                                 const record::RecordQuery& query);
 
-// fine: measured, and there is nothing. plain: nothing to worry about, or not known.
+// fine: measured without a problem. plain: harmless or unknown.
 enum class Gravity : std::uint8_t { fine, plain, notable, grave };
 struct Sentence {
   std::string text;  // printable
   Gravity gravity = Gravity::plain;
 };
 
-// It in words, the gravest first; always at least one sentence.
+// Describes the trouble, most severe first. Returns at least one sentence.
 std::vector<Sentence> sentences(const FirstTrouble& trouble, const analysis::WarmUp& warm_up,
                                 const record::RunReader& run);
-// The line that says which command judges a run.
+// Prints the command that diagnoses the run.
 void print_pointer(const std::string& run);
 void print_sentences(const std::vector<Sentence>& sentences);
 

@@ -10,7 +10,7 @@
 
 namespace telens::cuda {
 
-// The FP32 value of a BF16, FP16 or FP32 code. Exact; a NaN stays a NaN.
+// Returns the FP32 value of a BF16, FP16 or FP32 code. Exact; a NaN stays a NaN.
 template <SignedFormat Format>
 TELENS_DEVICE float widen(typename Format::Bits code) {
   if constexpr (Format::kId == FormatId::fp32) {
@@ -28,9 +28,9 @@ TELENS_DEVICE float widen(typename Format::Bits code) {
   }
 }
 
-// The BF16, FP16 or FP32 code nearest to the value, ties to even. Values beyond the range become
-// infinity. A NaN becomes the NaN of core/formats with the value's sign; the instruction makes all
-// NaNs 0x7fff.
+// Returns the BF16, FP16 or FP32 code nearest to the value, ties to even. Values beyond the range
+// become infinity. A NaN becomes the NaN of core/formats with the value's sign; the instruction
+// makes all NaNs 0x7fff.
 template <SignedFormat Format>
 TELENS_DEVICE typename Format::Bits narrow(float value) {
   if constexpr (Format::kId == FormatId::fp32) {
@@ -52,8 +52,8 @@ TELENS_DEVICE typename Format::Bits narrow(float value) {
   }
 }
 
-// The codes of two values in BF16 or FP16, the first in the lower half. A NaN becomes a NaN of
-// either sign.
+// Returns the BF16 or FP16 codes of two values, the first in the lower half. The sign of a NaN is
+// unspecified.
 template <SignedFormat Format>
 TELENS_DEVICE std::uint32_t narrow_pair(float first, float second) {
 #if defined(__CUDA_ARCH__)
@@ -69,8 +69,8 @@ TELENS_DEVICE std::uint32_t narrow_pair(float first, float second) {
 #endif
 }
 
-// The saturated codes of two magnitudes, the first in the low byte. Values are not negative, or NaN
-// of either sign. A NaN becomes 0x7f.
+// Returns the saturated codes of two magnitudes, the first in the low byte. A value must be NaN or
+// not negative. A NaN of either sign becomes 0x7f.
 template <SignedFormat Format>
 TELENS_DEVICE std::uint32_t encode_magnitudes(float first, float second) {
   static_assert(Format::kWidth == 8 && Format::kNanCode == 0x7f);
@@ -90,7 +90,7 @@ TELENS_DEVICE std::uint32_t encode_magnitudes(float first, float second) {
 #endif
 }
 
-// The saturated E2M1 code of a magnitude. A NaN gets the code of the largest value.
+// Returns the saturated E2M1 code of a magnitude. A NaN becomes the largest value.
 TELENS_DEVICE std::uint32_t encode_e2m1_magnitude(float value) {
   // Codes count steps. A step is a half below 1 and doubles with each power of two from 2 on.
   // Adding 2^22 times the value's power of two rounds the value to a multiple of its step. The bits
@@ -106,13 +106,13 @@ TELENS_DEVICE std::uint32_t encode_e2m1_magnitude(float value) {
   return sum - added + (added >> kToSteps) - kStepsBefore;
 }
 
-// The FP32 values of two codes of E4M3 or E5M2, the first in the low byte. Exact; a NaN stays a
-// NaN.
 struct FloatPair {
   float first;
   float second;
 };
 
+// Returns the FP32 values of two E4M3 or E5M2 codes, the first in the low byte. Exact; a NaN stays
+// a NaN.
 template <SignedFormat Format>
 TELENS_DEVICE FloatPair decode_pair(std::uint16_t codes) {
 #if defined(__CUDA_ARCH__)
@@ -130,7 +130,7 @@ TELENS_DEVICE FloatPair decode_pair(std::uint16_t codes) {
 #endif
 }
 
-// The values of two E2M1 magnitudes, one per byte.
+// Returns the values of two E2M1 magnitudes, one per byte.
 TELENS_DEVICE FloatPair decode_e2m1_magnitudes(std::uint16_t codes) {
 #if defined(__CUDA_ARCH__)
   // Shifted to the top bits below FP16's sign, the codes are the values under FP16's bias.
@@ -150,7 +150,8 @@ TELENS_DEVICE FloatPair decode_e2m1_magnitudes(std::uint16_t codes) {
 #endif
 }
 
-// Two 16-bit lanes per word: Hopper has instructions for these (VIMNMX.U16x2, .S16x2).
+// Minimum and maximum of two 16-bit lanes per word. Hopper has instructions for them (VIMNMX.U16x2,
+// VIMNMX.S16x2).
 TELENS_DEVICE std::uint32_t max_u16x2(std::uint32_t a, std::uint32_t b) {
 #if defined(__CUDA_ARCH__)
   return __vmaxu2(a, b);
@@ -172,7 +173,7 @@ TELENS_DEVICE std::uint32_t max_s16x2(std::uint32_t a, std::uint32_t b) {
 #if defined(__CUDA_ARCH__)
   return __vmaxs2(a, b);
 #else
-  constexpr std::uint32_t kSigns = 0x80008000U;  // flipped, signed order is unsigned order
+  constexpr std::uint32_t kSigns = 0x80008000U;  // flipping them maps signed to unsigned order
   return max_u16x2(a ^ kSigns, b ^ kSigns) ^ kSigns;
 #endif
 }

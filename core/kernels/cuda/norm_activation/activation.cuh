@@ -21,7 +21,7 @@ struct ActivationArguments {
   std::int64_t width;  // width of the result
   void* y;             // [rows, width]; nullptr if not requested
   bool gated;
-  const float* scale;   // scale of the codes
+  const float* scale;   // scale of the codes; not read if codes is nullptr
   FormatId format;      // format of the codes: e4m3 or e5m2
   float* amax;          // becomes max(amax, max |y|); nullptr if not requested
   std::uint8_t* codes;  // [rows, width]; nullptr if not requested
@@ -33,10 +33,10 @@ struct ActivationGradientArguments {
   std::int64_t rows;
   std::int64_t width;
   bool gated;
-  void* dx;  // as x
+  void* dx;  // shape of x
 };
 
-// A sigmoid s, and s * (1 - s).
+// Computes a sigmoid s and its derivative s * (1 - s).
 struct SigmoidAndBell {
   float sigmoid;
   float bell;
@@ -63,7 +63,7 @@ struct FastSigmoid {
   static TELENS_DEVICE SigmoidAndBell of(float z) {
     constexpr float kLog2OfE = 1.4426950408889634F;
     constexpr float kLargestPower = 0x1p127F;
-    const float power = Functions::exp2(multiply_add(z, -kLog2OfE, -2.0F));  // a quarter of it
+    const float power = Functions::exp2(multiply_add(z, -kLog2OfE, -2.0F));  // 2^y / 4
     const float reciprocal = Functions::reciprocal(0.25F + power);
     const float s = 0.25F * reciprocal;
     const float bounded = power < kLargestPower ? power : kLargestPower;
@@ -130,7 +130,7 @@ struct SquaredRelu {
   }
   template <typename>
   static TELENS_DEVICE float gradient(float outer, float x) {
-    return Relu::where_positive(2 * (outer * x), x);  // doubled last: 2 * x may overflow
+    return Relu::where_positive(2 * (outer * x), x);  // this order: 2 * x may overflow
   }
 };
 
@@ -219,7 +219,7 @@ struct ActivationInputs {
   }
 };
 
-// `pack_width` divides the width of a row, and all addresses are aligned to packs; or it is 1.
+// `pack_width` is 1, or it divides the width of a row and all addresses are aligned to packs.
 template <typename Format, typename Function, int pack_width, typename Thread>
 TELENS_DEVICE void activate(const ActivationArguments& arguments, const Thread& thread,
                             BlockMaximum& shared) {

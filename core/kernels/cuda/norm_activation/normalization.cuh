@@ -17,8 +17,8 @@ struct NormArguments {
   const void* x;
   std::int64_t rows;
   std::int64_t columns;
-  const float* gamma;  // the whole factor: 1 + weight for zero-centered weights
-  const float* beta;   // nullptr: none
+  const float* gamma;  // the factor: 1 + weight for zero-centered weights
+  const float* beta;   // nullptr if the norm has no bias
   float eps;
   void* y;              // nullptr if not requested
   float* mean;          // [rows]; nullptr for RMS
@@ -50,7 +50,7 @@ struct NormParameterGradientArguments {
   const float* mean;  // [rows]; nullptr for RMS
   const float* rstd;  // [rows]
   float* dgamma;
-  float* dbeta;  // nullptr: RMS
+  float* dbeta;  // nullptr for RMS
 };
 
 struct NormShared {
@@ -91,7 +91,7 @@ TELENS_DEVICE float normalized(const ops::RowFactors& row, float x) {
   return multiply_add(x, row.unit, -row.mean) * row.rstd;
 }
 
-// gamma and beta of a few columns. The addresses have the alignment of packs.
+// gamma and beta of a pack's columns. Their addresses are aligned to packs.
 template <int size>
 struct NormFactors {
   Pack<float, size> gamma;
