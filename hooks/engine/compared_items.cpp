@@ -12,11 +12,11 @@
 namespace telens::features {
 namespace {
 
-// The words of an item: key, part, two words of the digest.
+// Words per item: key, part and two words of the digest.
 constexpr std::size_t kWords = 4;
 using Digest = std::array<std::int64_t, 2>;
 
-// A rank's items by key and part.
+// The digests of a rank by the hash of key and part.
 using Known = std::unordered_map<std::uint64_t, Digest>;
 
 std::uint64_t make_address(std::int64_t key, std::int64_t part) {
@@ -31,7 +31,7 @@ Known read(std::span<const std::int64_t> words) {
   return known;
 }
 
-// Returns the ranks with the most common digest; if several are equally common, the one of the
+// Returns the ranks with the most common digest. Of equally common ones, returns the digest of the
 // lowest rank.
 const std::vector<int>& most_common(const std::map<Digest, std::vector<int>>& by_digest) {
   const auto most = std::ranges::max_element(by_digest, [](const auto& a, const auto& b) {

@@ -1,5 +1,4 @@
-// The statistics that plugins define, in one session. Isolates the training from their failures. No
-// LibTorch.
+// Statistics that plugins define. Their exceptions do not reach the training. No LibTorch.
 #pragma once
 
 #include <atomic>
@@ -19,22 +18,23 @@
 
 namespace telens::features {
 
-// Calls a definition. The first exception disables it for the session and is reported once. Any
-// thread.
+// Calls a plugin's definition. The first exception disables the statistic for the session and is
+// reported. Thread-safe.
 class GuardedStatistic {
  public:
-  // The description of the statistic outlives this object.
+  // `statistic` must outlive this object.
   GuardedStatistic(StatisticId statistic, OnStatisticFailure on_failure)
       : statistic_(statistic), on_failure_(std::move(on_failure)) {}
 
   const std::string& name() const { return statistic_->name; }
   std::size_t words() const { return statistic_->words; }
 
-  // Returns FP64 [words()], on the device of the definition's result; undefined if it failed or is
-  // disabled. The report names the tensor, and the layer unless it is "".
+  // Returns the sums of x: FP64 [words()], on the device of the definition's result. Returns an
+  // undefined tensor if the definition failed or is disabled. `layer_name` ("" if unknown) and
+  // `tensor` are used in the report.
   TensorHandle add(const TensorHandle& x, std::string_view layer_name, std::string_view tensor);
 
-  // Return false or nullopt if it failed or is disabled.
+  // Return false or nullopt if the definition failed or is disabled.
   bool merge(std::span<double> into, std::span<const double> from, std::string_view layer_name,
              std::string_view tensor);
   std::optional<double> finish(std::span<const double> sums, std::string_view layer_name,
@@ -56,27 +56,27 @@ class GuardedStatistic {
   std::atomic<bool> off_{false};
 };
 
-// The sums of one statistic for a tensor, on the host, merged over reads, micro-batches and ranks.
-// If one part fails, there is no value on any rank: a value of only some parts would mislead.
+// The sums of a statistic of a tensor on the host, merged over reads, micro-batches and ranks. If
+// any part fails, no rank returns a value, because a partial value would mislead.
 class DefinedSums {
  public:
-  DefinedSums() = default;  // for std::variant
+  DefinedSums() = default;  // required by std::variant
   DefinedSums(GuardedStatistic& statistic, std::string_view layer_name, std::string_view tensor)
       : statistic_(&statistic), layer_name_(layer_name), tensor_(tensor) {}
 
-  // Adds a result of GuardedStatistic::add().
+  // Merges a result of GuardedStatistic::add().
   void add(const TensorHandle& sums);
 
-  // Merges sums of the same statistic. Empty sums change nothing.
+  // Merges sums of the same statistic. Empty sums have no effect.
   void merge(const DefinedSums& other);
 
-  // Removes all sums; the statistic stays the same.
+  // Removes all sums but keeps the statistic.
   void clear();
 
-  // Returns nullopt if nothing was added or a part failed.
+  // Returns the value; nullopt if nothing was added or a part failed.
   std::optional<double> finish() const;
 
-  // Appends whether a part failed, then the sums; for a collective.
+  // Serializes for a collective: one word for failure, then the sums.
   void append_words(std::vector<std::int64_t>& words) const;
   void merge_words(std::span<const std::int64_t> words);
 
@@ -90,10 +90,10 @@ class DefinedSums {
   bool failed_ = false;
 };
 
-// Each is created at its first use. Any thread.
+// The guarded statistics of a session. Thread-safe.
 class DefinedStatistics {
  public:
-  // The registry may be null; otherwise it outlives this object.
+  // `registry` may be null. It must outlive this object.
   DefinedStatistics(const StatisticRegistry* registry, OnStatisticFailure on_failure)
       : registry_(registry), on_failure_(std::move(on_failure)) {}
 
@@ -101,7 +101,7 @@ class DefinedStatistics {
     return registry_ == nullptr ? nullptr : registry_->descriptions().get();
   }
 
-  // Returns the guarded statistic of a description.
+  // Returns the guarded statistic of a description; creates it at the first call.
   GuardedStatistic& of(StatisticId statistic);
 
  private:

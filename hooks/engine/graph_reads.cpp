@@ -12,14 +12,14 @@
 namespace telens::features {
 namespace {
 
-// The maximum of one read: block casts for its statistics, and sizes of blocks.
+// Maximum numbers of block casts and of block sizes per read.
 constexpr std::int64_t kBlockCastsOfRead = 8;
 constexpr std::int64_t kRangesOfRead = 4;
-// Rows that are allocated at once.
+// Minimum number of rows per allocation.
 constexpr std::int64_t kFewestRows = 512;
 
-// Keeps the accumulators that graphs of an ended session still add to, and the gates that stop
-// them.
+// Keeps a tensor until the process ends: graphs of an ended session still read gates and write
+// accumulators.
 void keep(TensorHandle tensor) {
   static std::mutex mutex;
   static auto* const kept = new std::vector<TensorHandle>;
@@ -148,7 +148,7 @@ CapturedReads::~CapturedReads() {
     try {
       memory.gates.shut();
     } catch (const std::exception&) {
-      // The device ended before the session: no graph runs any more.
+      // The device was shut down before the session, so no graph runs any more.
     }
     memory.reserve.keep_for_good();
   }

@@ -1,9 +1,8 @@
-// Reads of tensors that were captured into a graph (CUDA graphs): the graph repeats them in each
-// replay, and the host collects the sums at the end of an iteration. No LibTorch.
+// Reads of tensors that are captured into CUDA graphs. Each replay repeats the reads, and the host
+// collects the sums at the end of an iteration. No LibTorch.
 //
-// Memory that is first allocated while a graph is captured has no content before the graph runs. So
-// all memory that graphs add to is allocated ahead, on every device with graphs on which a watched
-// layer runs.
+// Memory that is allocated during a capture is uninitialized until the graph runs. Accumulators are
+// therefore allocated before the capture, on every device on which a watched layer has run.
 #pragma once
 
 #include <cstdint>
@@ -23,23 +22,23 @@
 
 namespace telens::features {
 
-// One word per read, with which graphs decide whether the read is due.
+// One word per captured read, which the graph tests to skip reads that are not due.
 class Gates {
  public:
   static constexpr std::int64_t kMost = 1 << 16;
 
-  // All gates are open. Not during a capture.
+  // Opens all gates. Must not be called during a capture.
   explicit Gates(DeviceId device);
 
-  // Returns the gate of the next read. Throws UsageError after kMost.
+  // Returns a new gate. Throws UsageError if kMost gates exist.
   std::int64_t add();
   const std::int64_t* word(std::int64_t gate) const;
 
   void set(std::int64_t gate, bool open);
   bool is_open(std::int64_t gate) const { return wanted_[static_cast<std::size_t>(gate)] != 0; }
-  // Sends changes to the device, in the order of its current stream.
+  // Copies changes to the device, ordered on its current stream.
   void update();
-  // Shuts all gates permanently. Their memory is never freed, because graphs may still read it.
+  // Closes all gates permanently. Never frees their memory, because graphs may still read it.
   void shut();
 
  private:
@@ -48,28 +47,29 @@ class Gates {
   bool changed_ = false;
 };
 
-// Neutral accumulators for graphs.
+// Preallocated accumulators for graphs. Neutral: adding to them gives the sums of the added values.
 class AccumulatorReserve {
  public:
-  // Maximum number of casts of one read; further casts are refused.
+  // Maximum number of casts per read. take() returns nullopt for more.
   static constexpr std::int64_t kMostCasts = 8;
-  // The tensors of a layer, and two of them with other requests: without a recipe, for example.
+  // Reads reserved per layer: its six tensors, and two more for reads with different requests, for
+  // example without a recipe.
   static constexpr std::int64_t kReadsOfLayer = 8;
 
-  // Neither this call nor refill() may be made during a capture.
+  // The constructor and refill() must not be called during a capture.
   explicit AccumulatorReserve(DeviceId device);
-  // Ensures that there are enough accumulators for the reads of this many more layers.
+  // Allocates until accumulators for this number of additional layers are free.
   void refill(std::int64_t layers);
 
-  // Takes accumulators permanently; nullopt if there are not enough left.
+  // Removes accumulators from the reserve. Returns nullopt if too few are free.
   std::optional<Accumulators> take(const RequestSet& set);
-  // Makes them neutral again, in the order of the device's current stream.
+  // Makes accumulators neutral again, ordered on the device's current stream.
   void reset(const Accumulators& accumulators) const;
-  // Never frees what was taken: graphs of an ended session still add to it.
+  // Prevents that the memory is freed: graphs of an ended session may still write to it.
   void keep_for_good();
 
  private:
-  // Equal rows; the beginning of a neutral row is also neutral.
+  // A pool of neutral rows of equal length. Any prefix of a row is also neutral.
   class Rows {
    public:
     Rows(TensorHandle neutral, std::int64_t rows_of_layer);
@@ -82,14 +82,14 @@ class AccumulatorReserve {
    private:
     TensorHandle neutral_;  // int64 [words]
     std::int64_t rows_of_layer_;
-    std::vector<TensorHandle> blocks_;  // a row of each allocation, which keeps all of its memory
+    std::vector<TensorHandle> blocks_;  // one row per allocation, which keeps the allocation alive
     std::vector<TensorHandle> free_;
   };
 
   Rows sums_, block_casts_, ranges_;
 };
 
-// Memory of one device. None of these calls may be made during a capture.
+// The gates and accumulators of a device. No function may be called during a capture.
 class GraphMemory {
  public:
   explicit GraphMemory(DeviceId device) : gates(device), reserve(device) {}
@@ -104,7 +104,7 @@ class GraphMemory {
   std::set<std::string, std::less<>> layers_;
 };
 
-// The reads of one tensor in graphs.
+// A captured read of a tensor.
 struct CapturedRead {
   LayerReads* layer = nullptr;
   TensorName tensor = TensorName::activation;
@@ -112,35 +112,36 @@ struct CapturedRead {
   RankGroupPtr weight_group;
   RequestSet set;
   std::vector<RowAddresses> addresses;  // one per reader
-  DueReaders due;                       // which readers are due in which iteration
+  DueReaders due;                       // the readers that are due in an iteration
 };
 
 class CapturedReads {
  public:
   CapturedReads() = default;
-  // The graphs may outlive the session: their gates are shut, and their accumulators never freed.
+  // Closes the gates and never frees the accumulators, because the graphs may outlive the session.
   ~CapturedReads();
   CapturedReads(const CapturedReads&) = delete;
   CapturedReads& operator=(const CapturedReads&) = delete;
 
-  // A layer that may be watched runs on the device, outside of graphs: from now on graphs may
-  // contain it.
+  // Allocates memory for the reads of a layer that runs on the device outside of graphs. Required
+  // before a graph captures the layer.
   void prepare(std::string_view layer_name, DeviceId device);
 
-  // Captures a read; `prepare` enqueues the work before it. Reads of one tensor with equal requests
-  // add up, in one graph or several; for a weight only the last one counts. Throws UsageError,
-  // naming the layer, if the read cannot be captured: no layer ran on the device before, or there
-  // are no accumulators left.
+  // Captures a read of x. `prepare` enqueues the work that the read depends on. Reads of a tensor
+  // with equal requests are summed over graphs; for a weight, only the last one counts. Throws
+  // UsageError, which names the layer, if no layer ran on the device before or if the accumulators
+  // are used up.
   using Prepare = std::function<TensorObservation::Read()>;
   void capture(CapturedRead read, const TensorHandle& x, const Prepare& prepare);
 
-  // Collects due reads that graphs have made in the iteration that ends. `observation` returns the
-  // observation that a read belongs to.
+  // Collects the due reads that graphs made in the ending iteration. `observation` returns the
+  // observation to which a read is added.
   using Observation =
       std::function<TensorObservation&(const CapturedRead& read, std::int64_t iteration)>;
   void end_iteration(std::int64_t iteration, const Observation& observation);
 
-  // Sets the reads that the graphs of this iteration make. Not during a capture.
+  // Opens the gates of the reads that are due in this iteration. Must not be called during a
+  // capture.
   void begin_iteration(std::int64_t iteration);
 
  private:

@@ -98,7 +98,7 @@ std::shared_ptr<TensorObservation> LayerReads::observation(TensorName tensor, bo
 void LayerReads::take(const Reductions& reductions, Observations& taken) {
   const std::lock_guard lock(mutex_);
   const auto waits = [&](const auto& each) {
-    const bool is_read = each.use_count() > 1;  // its sums are not complete
+    const bool is_read = each.use_count() > 1;  // a reader still adds to it
     return is_read || each->waits(reductions);
   };
   const auto complete = std::stable_partition(open_.begin(), open_.end(), waits);

@@ -1,5 +1,5 @@
-// One layer in the engine: the tensors that were read since the last step, where the rows of their
-// statistics go, and the data that is kept from one iteration to the next.
+// The engine's data of a layer: observations since the last step, destinations of rows, and state
+// that persists between iterations.
 #pragma once
 
 #include <array>
@@ -22,15 +22,15 @@
 
 namespace telens::features {
 
-// The series of one tensor's statistics, indexed by statistic.
+// Caches the series of a tensor's statistics.
 class KnownSeries {
  public:
-  // Begins the rows of an observation that was reduced over the group. Drops the series of any
-  // other group.
+  // Begins the rows of an observation that was reduced over `group`. Drops the cached series of a
+  // different group.
   void begin(std::string_view group);
 
-  // Returns the index of the statistic's series; size() if it is not known. Statistics usually come
-  // in the same order, so the index after the last one is checked first.
+  // Returns the index of the statistic's series; size() if it is not cached. Checks the index after
+  // the last result first, because the order of statistics rarely changes.
   std::size_t find(const StatisticName& name);
   std::size_t add(const StatisticName& name, const Series& series);
 
@@ -44,42 +44,42 @@ class KnownSeries {
   std::size_t next_ = 0;
 };
 
-// Where the rows of a statistic go.
+// The destinations of a statistic's rows.
 struct RowAddress {
   bool loggers = false;
   bool run_file = false;
-  std::uint64_t rings = 0;  // look-back buffers that keep them (Row::rings)
+  std::uint64_t rings = 0;  // look-back buffers (Row::rings)
 
-  // A row that goes to the run file is not kept.
+  // Returns the look-back buffers; 0 if the rows go to the run file anyway.
   std::uint64_t kept_in() const { return run_file ? 0 : rings; }
 };
 
-// The addresses of the rows of a tensor's statistics.
+// The destinations of the rows of a tensor, by statistic.
 class RowAddresses {
  public:
-  // rings: 0 if the rows go to the run file, and also to loggers if `logged`.
+  // `rings`: look-back buffers; 0 for the run file, and also for loggers if `logged`.
   void add(const StatisticName& name, bool logged, std::uint64_t rings);
   void add(const RowAddresses& others);
 
-  // Returns nullopt if no reader requested the statistic.
+  // Returns the destinations; nullopt if no reader requested the statistic.
   std::optional<RowAddress> of(const StatisticName& name) const;
-  // Returns the address of counters, which are recorded with any statistic, but are not passed to
+  // Returns the destinations of counters, which are recorded with any statistic but not passed to
   // loggers.
   RowAddress of_counters() const;
 
  private:
-  std::vector<std::pair<StatisticName, RowAddress>> all_;  // no name twice
+  std::vector<std::pair<StatisticName, RowAddress>> all_;  // names are unique
 };
 
 class TensorObservation;
 using Observations = std::vector<std::shared_ptr<TensorObservation>>;
 
-// What is kept of a tensor of a layer from one iteration to the next, in training or in evaluation.
-// Used only by collect().
+// State of a layer's tensor that persists between iterations, separately for training and
+// evaluation. Only collect() uses it.
 struct TensorHistory {
   const std::string* layer_name = nullptr;
   TensorName tensor = TensorName::activation;
-  bool evaluation = false;  // its statistics are called <statistic>_eval
+  bool evaluation = false;  // statistics are named <statistic>_eval
   KnownSeries series = {};
   std::vector<std::pair<RecipeId, ScaleMemory>> scales = {};  // by running recipe
 
@@ -94,15 +94,15 @@ class LayerReads final : public ObservedLayer {
 
   const std::string& name() const { return name_; }
 
-  // Returns the observation that a read adds to; creates it if there is none since the last take().
-  // `weight_group`: as for TensorObservation. `next`: counts the observations of the session.
+  // Returns the observation to which a read is added; creates it at the first call after take().
+  // `weight_group`: see TensorObservation. `next`: the number of the session's next observation.
   std::shared_ptr<TensorObservation> observation(TensorName tensor, bool evaluation,
                                                  std::int64_t iteration,
                                                  const RankGroupPtr& weight_group,
                                                  std::atomic<std::uint64_t>& next);
 
-  // Moves observations to `taken`, except those that wait for a later reduction or that a reader on
-  // another thread holds.
+  // Moves observations to `taken`. Keeps observations that wait for a later reduction or that a
+  // reader on another thread holds.
   void take(const Reductions& reductions, Observations& taken);
 
   TensorHistory& history(TensorName tensor, bool evaluation) {

@@ -14,8 +14,8 @@ namespace telens {
 // Returns true if the text is the name of a built-in statistic.
 bool is_builtin_statistic(std::string_view name);
 
-// The table and the registry outlive the engine. `on_failure` is called once, on any thread, for
-// each statistic of the registry that is disabled.
+// `series` and `defined` must outlive the engine. `on_failure` is called once for each plugin
+// statistic that fails, on any thread.
 std::unique_ptr<StatisticsEngine> make_statistics_engine(SeriesTable& series,
                                                          const StatisticRegistry* defined = nullptr,
                                                          OnStatisticFailure on_failure = {},

@@ -1,5 +1,5 @@
-// The statistics engine: merges the requests of all features for a tensor, reads it once, combines
-// micro-batches and computes rows from the sums. No LibTorch.
+// The statistics engine. Merges the requests of every feature for a tensor, reads the tensor once,
+// sums over micro-batches and ranks, and computes rows from the sums. No LibTorch.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ namespace telens::features {
 
 class OnePassEngine final : public StatisticsEngine {
  public:
-  // The table and the registry outlive this object; the registry may be null.
+  // `series` and `defined` must outlive this object; `defined` may be null.
   OnePassEngine(SeriesTable& series, const StatisticRegistry* defined,
                 OnStatisticFailure on_failure, HostCopies copies)
       : series_(series), defined_(defined, std::move(on_failure)), arrivals_(std::move(copies)) {}
@@ -46,24 +46,25 @@ class OnePassEngine final : public StatisticsEngine {
   DefinedStatistics& defined() { return defined_; }
   CapturedReads& captured() { return captured_; }
 
-  // Returns the observation that a read adds to; creates it if there is none since the last
-  // collect(). It is not collected while a reader holds it.
+  // Returns the observation to which a read is added; creates it at the first call after collect().
+  // An observation is not collected while a reader holds it.
   std::shared_ptr<TensorObservation> observation(LayerReads& layer, const ObservedTensor& call,
                                                  std::int64_t iteration);
 
  private:
   using Arrived = Arrivals<Observations>::Arrived;
 
-  // Returns all observations except those that wait.
+  // Returns all observations that do not wait for a later reduction.
   Observations take_observations(const Reductions& reductions);
   std::vector<Totals> get_totals(const Arrived& arrived);
-  // Exchanges the due sums. Returns the group of each exchanged observation.
+  // Merges the due sums over ranks. Returns the group per observation; null if it was not
+  // merged.
   std::vector<RankGroupPtr> exchange(const Observations& observations, std::vector<Totals>& totals,
                                      const Reductions& reductions, Collected& collected);
 
   SeriesTable& series_;
   DefinedStatistics defined_;
-  WeightGroups weight_groups_;  // that weights were seen with in this session
+  WeightGroups weight_groups_;  // groups of the weights observed in this session
   Arrivals<Observations> arrivals_;
   CapturedReads captured_;
   std::atomic<std::uint64_t> next_observation_{0};

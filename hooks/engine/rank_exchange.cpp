@@ -22,7 +22,7 @@ namespace {
 
 using Words = RankWords;
 
-// Sums of variable size; these replace the functions of hooks/statistics/accumulator.h.
+// Overloads for sums of variable size; hooks/statistics/accumulator.h has the others.
 void append_words(Words& words, const DefinedSums& sums) { sums.append_words(words); }
 
 template <typename Sums>
@@ -39,10 +39,10 @@ void merge_words(DefinedSums& sums, std::span<const std::int64_t> words) {
   sums.merge_words(words);
 }
 
-// A rank's sums as a message.
+// The serialized sums of a rank.
 struct Message {
-  Words index;  // for each of the sums: its key, its number of words
-  Words words;  // the sums one after the other
+  Words index;  // key and number of words, per sums
+  Words words;  // concatenated sums
 
   std::size_t size() const { return index.size() + words.size(); }
 };
@@ -76,21 +76,21 @@ SumsByKey unpack(std::span<const std::int64_t> index, std::span<const std::int64
   return sums;
 }
 
-// Returns the room for index and sums in a group's next gather of headers: the longest of its last
-// messages. All ranks have seen the same headers, so they agree.
+// Returns the words for index and sums in the group's next gather of headers: the size of the
+// longest recent message. Ranks agree, because they received the same headers.
 std::size_t find_room(RankGroup& group) {
   const std::deque<std::size_t>& sizes = group.exchange_sizes();
   return sizes.empty() ? 0 : *std::ranges::max_element(sizes);
 }
 
 void note_size(RankGroup& group, std::size_t size) {
-  constexpr std::size_t kExchanges = 8;  // sums of every eighth step keep their room
+  constexpr std::size_t kExchanges = 8;  // the size survives if sums are due in every 8th step only
   std::deque<std::size_t>& sizes = group.exchange_sizes();
   sizes.push_back(size);
   if (sizes.size() > kExchanges) sizes.pop_front();
 }
 
-// Index and sums, padded to a size that all ranks have, since their keys may differ.
+// Returns index and sums, padded to the same size on all ranks, because their keys may differ.
 Words with_index(const Message& message, std::size_t size) {
   Words packed = message.index;
   packed.insert(packed.end(), message.words.begin(), message.words.end());
@@ -103,7 +103,7 @@ struct Header {
   std::size_t index;  // words
   std::size_t words;
   Notes notes;
-  Words rest;  // index and words, where they had room
+  Words rest;  // index and words; empty if they did not fit
 
   std::size_t size() const { return index + words; }
 };
@@ -150,7 +150,7 @@ std::vector<Notes> merge_over_ranks(std::span<const SharedSums> own, RankGroup& 
 
   const bool same_keys = std::ranges::all_of(
       headers, [&](const Header& each) { return each.hash == headers.front().hash; });
-  const bool alone = longest > had && same_keys;  // sums without the index
+  const bool alone = longest > had && same_keys;  // sends sums without the index
   if (longest > had) {
     const std::vector<Words> gathered =
         gather_words(same_keys ? message.words : with_index(message, longest), group);
@@ -178,7 +178,7 @@ std::vector<Notes> merge_over_ranks(std::span<const SharedSums> own, RankGroup& 
 
 namespace {
 
-// One rank's message about one group.
+// One line of a rank's message: its membership in a group.
 struct Member {
   int rank = 0;  // in the group
   int size = 0;
@@ -191,7 +191,7 @@ std::string get_line(const RankGroup& group) {
   return fmt::format("{} {} {}\n", group.rank(), group.size(), group.identity());
 }
 
-// Takes a line off a rank's text.
+// Removes the first line from a rank's message and parses it.
 Member take_member(std::string_view& text) {
   Member member;
   const char* at = std::from_chars(text.data(), text.data() + text.size(), member.rank).ptr + 1;
@@ -202,7 +202,7 @@ Member take_member(std::string_view& text) {
   return member;
 }
 
-// How many ranks tell that they are a group's first, second, ... by size and which.
+// The number of ranks that report to be the first, second, ... of a group, by size and name.
 using Tellers = std::map<std::pair<int, std::string_view>, std::vector<int>>;
 
 Tellers count_tellers(std::span<const std::string> told) {
@@ -235,9 +235,8 @@ std::int64_t WeightGroups::note(bool shares) {
   return compute_hash(told_);
 }
 
-// A group is complete if exactly one rank reports to be its first rank, one its second, and so on.
-// If more ranks do, several groups look like one, and their ranks may not form whole groups:
-// weights stay local.
+// A group is complete if each of its ranks is reported exactly once. A rank that is reported more
+// often means that several groups have the same name; their weights stay local.
 Groups WeightGroups::complete_groups(std::span<const std::string> told) {
   Groups complete;
   const Tellers tellers = count_tellers(told);
@@ -245,7 +244,7 @@ Groups WeightGroups::complete_groups(std::span<const std::string> told) {
   for (const auto& [id, group] : known_) {
     const std::string own = group->identity();
     const auto found = tellers.find({group->size(), own});
-    if (found == tellers.end()) continue;  // seen since the note
+    if (found == tellers.end()) continue;  // discovered after the note
     if (std::ranges::all_of(found->second, [](int tell) { return tell == 1; })) {
       complete.emplace(id, group);
     }
@@ -263,10 +262,10 @@ void WeightGroups::look_up(std::span<const std::string> told, RankGroup& world) 
   }
 }
 
-// Every rank sees the same notes, so all ranks repeat the loop equally often. A rank that looks up
-// a group changes its note. The loop ends, because there is a finite number of groups.
+// All ranks receive the same notes, so they run the same number of iterations. A rank that finds a
+// group changes its note. The loop ends, because the number of groups is finite.
 const Groups& WeightGroups::agree(std::vector<std::int64_t> notes, RankGroup& world) {
-  if (notes_.empty()) notes_.assign(notes.size(), compute_hash(""));  // no rank knows any
+  if (notes_.empty()) notes_.assign(notes.size(), compute_hash(""));  // no groups
   while (notes != notes_) {
     notes_ = std::move(notes);
     const std::vector<std::string> told = gather_texts(told_, world);

@@ -1,4 +1,4 @@
-// Merges sums of equal keys over the ranks of a group, and finds the tensor-parallel groups over
+// Merges sums with equal keys over the ranks of a group. Agrees on the tensor-parallel groups over
 // which statistics of weights are reduced.
 #pragma once
 
@@ -16,50 +16,49 @@
 namespace telens::features {
 
 struct SharedSums {
-  std::uint64_t key;  // a hash of tensor and SumsKey: unique among a rank's sums
-  AnySums* sums;      // this rank's; replaced by the group's
+  std::uint64_t key;  // a hash of tensor and SumsKey, unique within a rank
+  AnySums* sums;      // in: the sums of this rank; out: the sums of the group
 };
 
-// Clears this rank's sums: it contributes nothing to the group, but still receives the group's
-// sums.
+// Clears this rank's sums, so that it contributes nothing and still receives the sums of the group.
 void bring_nothing(AnySums& sums);
 
-// Merges the sums of equal keys over the ranks of the group, in rank order, so that all ranks get
-// the same bits. Ranks may contribute different sums or none; every rank has to call this.
+// Merges sums with equal keys over the ranks of the group, in rank order, so that all ranks compute
+// the same bits. Every rank must call this; ranks may contribute different keys or none. `note`:
+// words to send with the header, equally many on every rank. Returns the notes of every rank.
 //
-// First the ranks gather headers (hash of the keys, sizes). Keys and sums follow in the same
-// message if they fit into the size of the longest of the group's last 8 exchanges. Otherwise a
-// second gather sends the packed sums, preceded by the keys if the hashes differ. The header also
-// carries a note, with the same number of words on every rank. Returns every rank's note.
+// The first gather sends headers: hash of the keys, sizes and note. It also contains keys and sums
+// if they fit into the size of the longest of the group's last 8 exchanges. Otherwise a second
+// gather sends the sums, with the keys if the hashes differ.
 using Notes = std::vector<std::int64_t>;
 std::vector<Notes> merge_over_ranks(std::span<const SharedSums> own, RankGroup& group,
                                     const Notes& note = {});
 
-// Returns the same hash on every machine.
+// Returns a hash that is equal on all machines.
 std::int64_t compute_hash(std::string_view text);
 
-// Groups by name, which is the same on all of their ranks.
+// Groups by name. A group's name is equal on all of its ranks.
 using Groups = std::map<std::string, RankGroupPtr>;
 
 // The tensor-parallel groups over which statistics of weights are reduced.
 //
-// A rank learns of a group when a layer runs, and the layers of other ranks may not run in that
-// iteration. A rank that gathers over the group while the others do not would wait forever. So all
-// ranks exchange what they know, and use a group only if all of its ranks know it. A note on what a
-// rank knows is sent in a header that is exchanged anyway; the names follow if any note has
+// A rank discovers a group when a layer runs. The layers of other ranks may not run in that
+// iteration, and a gather that only some ranks of a group call would block forever. Therefore a
+// group is only used after all of its ranks have discovered it. Ranks send a hash of their groups
+// in a header that is exchanged anyway (the note). They exchange the names only if a note has
 // changed.
 class WeightGroups {
  public:
   // Adds the group of an observed weight. Any thread.
   void add(const RankGroupPtr& group);
 
-  // Returns the note on the groups that this rank knows. If weights stay local to the rank
-  // (`shares` is false), it names none, so that no group of this rank is complete.
+  // Returns the note of this rank. If `shares` is false, weights stay local: the note contains no
+  // group, so that no group of this rank is complete.
   std::int64_t note(bool shares = true);
 
-  // Returns the groups that all of their ranks know. `notes`: of all ranks of the world; each of
-  // them has to make this call. A rank that learns of a group that it belongs to looks it up
-  // (RankGroup::find).
+  // Returns the complete groups: all of their ranks have discovered them. `notes`: the notes of all
+  // ranks of the world, which must all call this. A rank that receives the name of a group that it
+  // belongs to finds the group with RankGroup::find.
   const Groups& agree(std::vector<std::int64_t> notes, RankGroup& world);
 
  private:
@@ -69,8 +68,8 @@ class WeightGroups {
   std::mutex mutex_;  // guards known_
   Groups known_;
   bool shares_ = true;               // as of the last note()
-  std::string told_;                 // the message about known_, as of the last note()
-  std::vector<std::int64_t> notes_;  // the notes from which agreed_ was made
+  std::string told_;                 // serialized known_, as of the last note()
+  std::vector<std::int64_t> notes_;  // the notes from which agreed_ was computed
   Groups agreed_;
 };
 

@@ -1,4 +1,4 @@
-// The engine's part of a step: computes rows from sums, merged over the ranks that share a tensor.
+// Computes rows from sums at the end of an iteration, merged over the ranks that share a tensor.
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -11,7 +11,7 @@
 namespace telens::features {
 namespace {
 
-// The exchanges of one collect().
+// Collects the sums of a collect() by group, and merges them.
 class Exchanges {
  public:
   explicit Exchanges(const Reductions& reductions) : reductions_(reductions) {}
@@ -20,7 +20,7 @@ class Exchanges {
     if (has_several_ranks(group)) groups_.try_emplace(group->name(), group);
   }
 
-  // Adds the sums of an observation to the exchange of its group.
+  // Adds the sums of an observation to its group. No effect if the group has a single rank.
   void add(const RankGroupPtr& group, const TensorObservation& observation, Totals& totals) {
     if (!has_several_ranks(group)) return;
     add(group);
@@ -33,7 +33,7 @@ class Exchanges {
     }
   }
 
-  // Runs the exchange of a group before all others. Returns every rank's notes.
+  // Merges the sums of this group first. Returns the notes of its ranks.
   std::vector<Notes> run_first(RankGroup& group, const Notes& notes) {
     const std::string id = group.name();
     groups_.erase(id);
@@ -41,8 +41,8 @@ class Exchanges {
     return merge_over_ranks(sums, group, notes);
   }
 
-  // Runs the exchanges in the order of names, so that ranks that share several groups use the same
-  // order.
+  // Merges the sums of the remaining groups, ordered by name: ranks that share several groups must
+  // use the same order.
   void run_all() {
     for (const auto& [id, group] : groups_) merge_over_ranks(shared_[id], *group);
   }
@@ -53,7 +53,7 @@ class Exchanges {
   std::map<std::string, std::vector<SharedSums>> shared_;
 };
 
-// Removes the first word of every rank's notes, and returns these words.
+// Removes and returns the first word of every rank's notes.
 Notes take_first(std::vector<Notes>& of_ranks) {
   Notes first;
   for (Notes& notes : of_ranks) {
@@ -63,7 +63,7 @@ Notes take_first(std::vector<Notes>& of_ranks) {
   return first;
 }
 
-// Returns true if a step with these reductions exchanges sums with other ranks.
+// Returns true if these reductions require an exchange with other ranks.
 bool exchanges_any(const Reductions& reductions) {
   const bool of_world = reductions.weights_are_due || reductions.decisions_are_due;
   if (of_world && has_several_ranks(reductions.world)) return true;
@@ -86,7 +86,7 @@ Observations OnePassEngine::take_observations(const Reductions& reductions) {
   return taken;
 }
 
-// Returns the totals in the order in which the observations appended their sums.
+// Returns the totals in the order of the observations, which is the order of their sums.
 std::vector<Totals> OnePassEngine::get_totals(const Arrived& arrived) {
   std::vector<Totals> totals;
   HostSums sums(arrived.tensors);
@@ -114,7 +114,7 @@ std::vector<RankGroupPtr> OnePassEngine::exchange(const Observations& observatio
     for (const auto& [layer, group] : reductions.tensors_of_layers) exchanges.add(group);
     share_where(/*weights=*/false, [](const auto&) { return true; });
   }
-  // Each rank decides whether it shares weights; all ranks agree on when they are due.
+  // Whether to share weights may differ between ranks; when they are due may not.
   if (has_several_ranks(reductions.world) &&
       (reductions.weights_are_due || reductions.decisions_are_due)) {
     Notes own;
@@ -140,7 +140,7 @@ Collected OnePassEngine::collect(std::int64_t iteration, const Reductions& reduc
   Observations newest = take_observations(reductions);
   captured_.end_iteration(
       iteration, [&](const CapturedRead& read, std::int64_t of) -> auto& {
-        // Reads outside of the graph, or in another one, belong to the same observation.
+        // Reads outside of this graph may already have created the observation.
         TensorHistory& history = read.layer->history(read.tensor, read.evaluation);
         const auto known = std::ranges::find_if(
             newest, [&](const auto& each) { return each->is_of(history, of); });
@@ -157,7 +157,7 @@ Collected OnePassEngine::collect(std::int64_t iteration, const Reductions& reduc
   for (Arrived& each : arrived) {
     std::vector<Totals> totals = get_totals(each);
     std::vector<RankGroupPtr> shared_with(each.work.size());
-    // Copies that began in an earlier step were not due then: no other rank contributes to them.
+    // Copies from an earlier step were not due in that step, so no other rank contributes to them.
     if (shares && &each == &arrived.back()) {
       const double begin = seconds_now();
       shared_with = exchange(each.work, totals, reductions, collected);

@@ -1,4 +1,4 @@
-// The statistics that a feature requests in every call, parsed. No LibTorch.
+// The parsed statistics that a feature requests. No LibTorch.
 #pragma once
 
 #include <utility>
@@ -14,7 +14,7 @@ struct StatisticsList final : StatisticsRequest {
       : statistics(std::move(names)), logged(for_loggers) {}
 
   std::vector<StatisticName> statistics;
-  bool logged;  // loggers also get the values, not only the run file
+  bool logged;  // passed to loggers in addition to the run file
 };
 
 }  // namespace telens::features

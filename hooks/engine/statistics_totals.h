@@ -1,4 +1,5 @@
-// The sums of one tensor in one iteration, on the host, over micro-batches and ranks. No LibTorch.
+// The sums of a tensor in one iteration on the host, merged over micro-batches and ranks. No
+// LibTorch.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@ namespace telens::features {
 
 using AnySums = std::variant<TensorSums, CastSums, BlockRanges, ScaleSums, DefinedSums, ScoreSums>;
 
-// Distinguishes the sums of a tensor. Keys are equal on all ranks if their hashes are.
+// Identifies sums within a tensor. Keys with equal hashes are treated as equal across ranks.
 struct SumsKey {
   StatisticSource source = StatisticSource::tensor;
   CastRequest cast = {};            // set for sums of a cast, and of its scale
@@ -26,12 +27,12 @@ struct SumsKey {
 
   friend bool operator==(const SumsKey&, const SumsKey&) = default;
 
-  // Returns the same hash on every machine.
+  // Returns a hash that is equal on all machines.
   std::uint64_t hash() const;
 };
 
-// Sums of the tensor itself do not depend on the recipe. Sums of casts and blocks cover the
-// micro-batches in which a feature requested them.
+// All sums of a tensor. Sums of the tensor itself cover all micro-batches; sums of casts and blocks
+// cover the micro-batches in which a feature requested them.
 class Totals {
  public:
   struct Slot {
@@ -41,7 +42,7 @@ class Totals {
 
   Totals() : slots_{{SumsKey{}, TensorSums{}}} {}
 
-  // Returns the sums of the key; adds `of_nothing` if there are none yet.
+  // Returns the sums of the key. Adds `of_nothing` if the key is new.
   template <typename Sums>
   Sums& find_or_add(const SumsKey& key, Sums of_nothing = {}) {
     for (Slot& slot : slots_) {
@@ -53,14 +54,14 @@ class Totals {
   bool empty() const { return tensor().numel == 0; }
   const TensorSums& tensor() const { return std::get<TensorSums>(slots_.front().sums); }
 
-  // Returns the value of a request of a set whose sums were added; nullopt if the reads do not
-  // define it.
+  // Returns the value of a request. The sums of its `set` must have been added. Returns nullopt if
+  // the value is undefined for these reads.
   std::optional<double> value(const StatisticRequest& request, const RequestSet& set) const;
 
   std::vector<Slot>& slots() { return slots_; }
 
  private:
-  std::vector<Slot> slots_;  // the first slot is the tensor itself
+  std::vector<Slot> slots_;  // the first slot has the sums of the tensor itself
 };
 
 }  // namespace telens::features

@@ -7,7 +7,8 @@
 namespace telens::features {
 namespace {
 
-// The quantized copy that feeds the tensor's first GEMM, or else its second one.
+// The quantized copy for the tensor's first GEMM, or for its second GEMM if the first is
+// unquantized.
 struct ShownCopy {
   const ObservedOperand* operand = nullptr;  // nullptr if neither is quantized
   bool modified = false;                     // by a feature
@@ -19,7 +20,7 @@ ShownCopy shown_copy(const ObservedTensor& call) {
   return {};
 }
 
-// Returns the running recipe's copy for a cast; nullptr if another recipe runs.
+// Returns the copy that the running recipe created; nullptr if the cast belongs to another recipe.
 const ObservedOperand* running_copy(const ObservedTensor& call, const CastRequest& cast) {
   const ObservedOperand& copy = cast.columnwise ? call.columnwise : call.rowwise;
   const bool is_of_recipe = copy.is_quantized() && scheme(copy.mode()).recipe == cast.recipe;
@@ -35,8 +36,8 @@ bool fits(const ObservedOperand& copy, bool columnwise, std::int64_t rows, std::
   return codes.size(0) == rows && codes.size(1) == (columns + codes_per_byte - 1) / codes_per_byte;
 }
 
-// Returns the copy with the original matrix in the orientation of its codes. The transform is
-// orthogonal: in FP32 the squared error is the same before and after it is undone.
+// Returns the copy with the original matrix in the orientation of its codes. The Hadamard transform
+// is orthogonal, so the squared error in FP32 does not depend on whether it is undone.
 BlockCopy oriented(BlockCopy copy, bool columnwise, const TensorHandle& matrix) {
   copy.x = matrix;
   if (!columnwise) return copy;
@@ -47,13 +48,13 @@ BlockCopy oriented(BlockCopy copy, bool columnwise, const TensorHandle& matrix) 
   return copy;
 }
 
-// Merges the statistics of each copy into its accumulator (kCastSumsWords). Hypothetical casts
-// share one read.
+// Adds the statistics of every copy to its accumulator (kCastSumsWords). Hypothetical casts share
+// one read.
 void accumulate_block_casts(std::span<const BlockCopy> copies,
                             std::span<const TensorHandle> accumulators) {
   std::vector<ops::WhatIfCast> casts;
   std::vector<TensorHandle> of_casts;
-  TensorHandle x;  // the same for all of them
+  TensorHandle x;  // shared by all hypothetical casts
   for (std::size_t i = 0; i < copies.size(); ++i) {
     const BlockCopy& copy = copies[i];
     if (copy.what_if) {
@@ -152,7 +153,8 @@ TensorHandle CastScales::of(const CastRequest& cast) {
   if (cast.recipe == RecipeId::fp8_delayed_scaling) return call_.quantizer->known_scale();
   if (!call_.quantizer || !call_.quantizer->uses_current_scaling()) return current(cast.format);
   if (!call_.quantizer->amax_group()) return call_.quantizer->scale_for(x_);
-  // A scale that ranks have computed together is read from the copy: observing sends nothing.
+  // A scale that was reduced over ranks is read from the copy, because observing must not
+  // communicate.
   const ObservedOperand* copy = shown_copy(call_).operand;
   const bool is_of_format = copy != nullptr && copy->format() == cast.format;
   return is_of_format ? scale_of_copy() : current(cast.format);
@@ -164,9 +166,10 @@ TensorHandle CastScales::current(FormatId format) {
   return current_.emplace_back(format, tensor_ops::current_scale(x_, format)).second;
 }
 
-// A copy stores the reciprocal of its scale, whose own reciprocal may differ from the scale in one
-// bit, which would change some codes. So the scale is taken from the object that has it; they are
-// compared on the tensor's device, without waiting for it.
+// Returns the scale of the copy. The copy stores scale_inv, and 1 / scale_inv may differ from the
+// scale in the last bit, which would change some codes. Therefore the scale is selected from
+// candidates by their reciprocals. The comparison runs on the tensor's device without
+// synchronization.
 TensorHandle CastScales::scale_of_copy() {
   const ObservedOperand& copy = *shown_copy(call_).operand;
   std::vector<TensorHandle> candidates;

@@ -9,10 +9,10 @@
 namespace telens::features {
 namespace {
 
-// The suffix of an evaluation's statistics.
+// Suffix of statistics in evaluation mode.
 constexpr std::string_view kEvaluation = "_eval";
 
-// The rows of a tensor's statistics, each once.
+// Appends the rows of a tensor's statistics. A statistic is only appended once.
 class Rows {
  public:
   Rows(SeriesTable& table, TensorHistory& of, std::string_view group, std::int64_t iteration,
@@ -27,7 +27,7 @@ class Rows {
     if (!is_new && known < added_.size() && added_[known]) return;
     const std::optional<RowAddress> address =
         asked ? addresses_.of(name) : addresses_.of_counters();
-    if (!address) return;  // a graph measures it in every iteration, requested or not
+    if (!address) return;  // measured by a graph but not requested in this iteration
     const std::size_t place = is_new ? of_.series.add(name, find_series(name)) : known;
     added_.resize(std::max(added_.size(), place + 1));
     added_[place] = true;
@@ -49,7 +49,7 @@ class Rows {
   std::int64_t iteration_;
   const RowAddresses& addresses_;
   std::vector<Row>& rows_;
-  std::vector<bool> added_;  // by place in of_.series
+  std::vector<bool> added_;  // by index in of_.series
 };
 
 SumsKey make_key(StatisticSource source, const CastRequest& cast) {
@@ -220,7 +220,7 @@ void TensorObservation::set_replicas(RankGroupPtr group) {
   replicas_ = std::move(group);
 }
 
-// Known only for the world and for the tensor-parallel group itself.
+// Replicas are only recognized within the world and within the tensor-parallel group.
 bool TensorObservation::is_brought_by_another(const RankGroup& group,
                                               const Reductions& reductions) const {
   if (!has_several_ranks(replicas_) || replicas_->rank() == 0) return false;

@@ -1,4 +1,4 @@
-// All reads of one tensor in one iteration, and the rows computed from them. No LibTorch.
+// The reads of a tensor in one iteration, and the rows computed from them. No LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace telens::features {
 
-// Sums that have been copied to the host, one tensor after the other.
+// Iterates over sums that have been copied to the host.
 class HostSums {
  public:
   explicit HostSums(std::span<const TensorHandle> tensors) : tensors_(tensors) {}
@@ -34,11 +34,11 @@ class HostSums {
   std::size_t next_ = 0;
 };
 
-// The sums of one tensor of one layer in one iteration. Sums stay on the tensor's device.
+// The sums of a tensor of a layer in one iteration, on the tensor's device.
 class TensorObservation {
  public:
-  // `of` outlives this object. weight_group: the tensor-parallel group of a weight; null if there
-  // is none. number: observations are numbered in the order of their first reads.
+  // `of` must outlive this object. `weight_group`: the tensor-parallel group of a weight; null if
+  // it has none. `number`: the observation's position in the order of first reads.
   TensorObservation(TensorHistory& of, std::int64_t iteration, RankGroupPtr weight_group,
                     std::uint64_t number)
       : of_(of), iteration_(iteration), number_(number), weight_group_(std::move(weight_group)) {}
@@ -48,70 +48,70 @@ class TensorObservation {
   }
   std::uint64_t number() const { return number_; }
 
-  // Adds the sums of reads that a graph has made.
+  // Adds the sums of a graph's reads.
   void add(const RequestSet& set, Accumulators sums);
 
-  // Returns true if another read counts: for a weight only the first one does; for other tensors
-  // all reads add up.
+  // Returns true if a further read would be added: always, except that only the first read of a
+  // weight counts.
   bool takes_reads();
 
-  // Further properties of a read.
+  // Additional inputs of read().
   struct Read {
     tensor_ops::StatisticsCasts casts = {};  // one for each cast of the set
     std::vector<BlockCopy> copies = {};      // one for each block cast
-    ScaleOrigin scale = {};                  // the scale that the set asks about, if it does
-    std::vector<TensorHandle> defined =
-        {};  // GuardedStatistic::add, one for each; none: x is empty
+    ScaleOrigin scale = {};                  // required if the set contains statistics of a scale
+    // Results of GuardedStatistic::add, one per plugin statistic; empty if x is empty.
+    std::vector<TensorHandle> defined = {};
   };
+  // Adds a read of x.
   void read(const TensorHandle& x, const RequestSet& set, const Read& read);
-  // sums: what attention_statistics returned.
+  // Adds the result of attention_statistics.
   void read_scores(const RequestSet& set, TensorHandle sums);
 
-  // Appends the sums of all reads, ready for the current stream. They do not change any more.
+  // Appends the sums of every read, synchronized with the current stream. No read may follow.
   void give_sums(std::vector<TensorHandle>& sums) const;
 
-  // Returns this rank's totals from those sums on the host. Called in the order of a tensor's
-  // iterations.
+  // Computes this rank's totals from the sums that give_sums() appended, copied to the host. Must
+  // be called in the order of a tensor's iterations.
   Totals totals(HostSums& sums, DefinedStatistics& defined) const;
 
-  // Notes that each rank of the group reads the same tensor, which counts once.
+  // Declares that each rank of the group reads the same tensor, which then counts once.
   void set_replicas(RankGroupPtr group);
 
-  // Returns true if another rank of the group contributes the same reads.
+  // Returns true if another rank of the group contributes the same reads (set_replicas).
   bool is_brought_by_another(const RankGroup& group, const Reductions& reductions) const;
 
-  // Sets the addresses of the rows.
+  // Adds the destinations of a reader's rows.
   void address(const RowAddresses& addresses);
 
-  // Appends a row for each requested statistic, then the counters that were not requested.
+  // Appends a row per requested statistic, then rows for the remaining counters.
   void append_rows(const Totals& totals, std::string_view group, SeriesTable& series,
                    std::vector<Row>& rows) const;
 
   bool is_weight() const { return of_.tensor == TensorName::weight; }
 
-  // Returns the ranks that share the sums; null if none do.
+  // Returns the group over which the sums are merged; null if they stay local.
   RankGroupPtr group(const Reductions& reductions) const;
 
-  // Returns true if the sums wait for a later step, because this step shares none.
+  // Returns true if the sums must be merged over ranks, but not in this step.
   bool waits(const Reductions& reductions) const;
 
-  // Hash of layer, tensor and iteration; the same on every rank and every machine.
+  // Returns a hash of layer, tensor and iteration that is equal on all ranks and machines.
   std::uint64_t hash() const;
 
  private:
-  // The reads with equal requests on one stream; streams that add to the same sums would have to
-  // wait for each other. An iteration has several parts only if some micro-batches ran under a
-  // recipe and others did not, or on different streams.
+  // Reads with equal requests on one stream. Separate sums per stream avoid synchronization between
+  // streams. Several parts exist only if micro-batches used different recipes or streams.
   struct Part {
     RequestSet set;
     StreamHandle stream;
-    // If the set requests statistics of a scale, which may differ in each read, these sums stay
-    // neutral and the reads are stored separately.
+    // Sums over the reads. They stay neutral if the set contains statistics of a scale: the scale
+    // may differ between reads, so `reads` stores their sums separately.
     Accumulators to;
     std::vector<TensorHandle> reads = {};   // statistics_words(casts) each
-    std::vector<ScaleOrigin> scales = {};   // one a read
-    std::vector<TensorHandle> scores = {};  // attention_statistics, one a read
-    // For each defined statistic, the sums of its reads, which the step merges.
+    std::vector<ScaleOrigin> scales = {};   // one per read
+    std::vector<TensorHandle> scores = {};  // results of attention_statistics, one per read
+    // Per plugin statistic: one tensor of sums per read. totals() merges them.
     std::vector<std::vector<TensorHandle>> defined = {};
   };
 
@@ -133,8 +133,8 @@ class TensorObservation {
   RowAddresses addresses_;
 };
 
-// Returns true for activations and weights, which are split into blocks along both dimensions:
-// fprop reads one orientation, the backward's GEMMs the other.
+// Returns true for tensors that are cast to blocks in both orientations: activations and weights,
+// of which fprop and the backward GEMMs read different orientations.
 bool has_both_orientations(TensorName tensor);
 
 }  // namespace telens::features
