@@ -42,32 +42,27 @@ config::FeatureDescription block_telemetry_description() {
   return {
       .feature_namespace = std::string(config::kTelensNamespace),
       .name = "BlockTelemetry",
-      .summary = "what a recipe with a scale a block does to single blocks",
+      .summary = "per-block statistics of block-scaled recipes",
       .doc =
-          "For recipes with a scale a block: compares a tensor with the codes that its GEMMs\n"
-          "get, block by block, and records of the rowwise copy and, with _columnwise behind the\n"
-          "name, of the columnwise one\n"
-          "  zero_blocks%            blocks of nothing but zeros\n"
-          "  smallest_scale_blocks%  other blocks whose scale is the smallest of its format, so\n"
-          "                          that their values are too small for it (FP32: a subnormal)\n"
-          "  largest_scale_blocks%   blocks whose scale is the largest finite one; where the\n"
-          "                          tensor has a scale too, the block with its amax always is "
-          "one\n"
-          "  block_underflows%_max, block_underflows%_mean   over the blocks: the share of a "
-          "block's\n"
-          "                          elements that became zero\n"
+          "For recipes with one scale per block. Compares a tensor with its quantized copies\n"
+          "block by block. Records for the rowwise copy, and with the suffix _columnwise for the\n"
+          "columnwise copy:\n"
+          "  zero_blocks%            blocks that contain only zeros\n"
+          "  smallest_scale_blocks%  other blocks with the smallest scale of its format: their\n"
+          "                          values are too small for it (FP32: a subnormal)\n"
+          "  largest_scale_blocks%   blocks with the largest finite scale; if the tensor also\n"
+          "                          has a scale, the block with its amax always counts\n"
+          "  block_underflows%_max, block_underflows%_mean   over blocks: the share of the\n"
+          "                                                  elements that became zero\n"
           "  block_saturated%_max, block_saturated%_mean     the share that the cast clipped\n"
-          "and of both copies together, which stand for the same tensor,\n"
-          "  copies_differ%              elements that they give different values\n"
-          "  copies_relative_difference  mean of |a - b| / max(|a|, |b|), 0 where they agree\n"
-          "The run file gets, besides, how often each scale occurs (scale_histogram_e8m0, "
-          "..._e4m3,\n"
-          "..._fp32) and the k worst blocks by block_underflows% and by block_mse with their "
-          "places,\n"
-          "which `telens blocks` prints. Micro-batches count together, of a weight the first. All "
-          "of\n"
-          "it is of each rank alone. A copy that went through a random Hadamard transform is\n"
-          "compared with the transformed tensor.",
+          "Records for both copies together, since they represent one tensor:\n"
+          "  copies_differ%              elements with different values in the copies\n"
+          "  copies_relative_difference  mean of |a - b| / max(|a|, |b|), 0 if they are equal\n"
+          "The run file also contains the histogram of scales (scale_histogram_e8m0, ..._e4m3,\n"
+          "..._fp32) and the k worst blocks by block_underflows% and by block_mse with their\n"
+          "positions, which `telens blocks` prints. Micro-batches are merged; of the reads of a\n"
+          "weight, only the first counts. Values are not reduced over ranks. A copy after a\n"
+          "random Hadamard transform is compared with the transformed tensor.",
       .example =
           "BlockTelemetry:\n"
           "  enabled: True\n"
@@ -79,7 +74,7 @@ config::FeatureDescription block_telemetry_description() {
       .parameters = {{.name = std::string(kK),
                       .type = config::ParameterType::integer,
                       .default_value = BlockTelemetryOptions().k,
-                      .doc = "how many of the worst blocks are kept, of each copy and measure",
+                      .doc = "number of worst blocks to keep, per copy and measure",
                       .validate = validate_k}},
       .parse = parse_options,
       // Not .recorded: the size depends on the histograms and blocks, which depend on the recipe.

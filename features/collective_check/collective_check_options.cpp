@@ -17,31 +17,29 @@ config::FeatureDescription collective_check_description() {
   return {
       .feature_namespace = std::string(config::kTelensNamespace),
       .name = "CollectiveCheck",
-      .summary = "whether what came out of collectives is what the ranks sent",
+      .summary = "verifies the results of collectives against the data that ranks sent",
       .doc =
-          "Looks at the collectives of divided layers (gathers of operands, sums of outputs and\n"
-          "dgrads, exchanges of experts' rows and of heads, what travels round the ring of\n"
-          "attention), at the reductions of amaxes, and at those that a program hands to\n"
-          "debug.check_collective(), and compares at the end of an iteration what each rank sent\n"
-          "with what came out. Records of each rank\n"
-          "  collectives_wrong   collectives of which other values came out than the ranks sent: "
-          "a\n"
-          "                      gather, all-to-all or transfer differs in a bit; of a sum or "
-          "maximum one\n"
-          "                      of 8 elements, or the total, by more than the rounding of a sum\n"
-          "                      may be; or ranks of one group were in different collectives\n"
-          "  nonfinite_lost      NaN and infinities that a rank sent, less those that came out\n"
+          "Observes the collectives of layers that are divided over ranks (gathers of operands,\n"
+          "sums of outputs and dgrads, exchanges of expert rows and of heads, transfers of ring\n"
+          "attention), the reductions of amaxes, and collectives passed to\n"
+          "debug.check_collective(). Compares their results with the sent data at the end of an\n"
+          "iteration. Records per rank:\n"
+          "  collectives_wrong   collectives whose result does not match: a gather, all-to-all\n"
+          "                      or transfer differs in a bit; the total or one of 8 elements of\n"
+          "                      a sum or maximum differs by more than rounding allows; or the\n"
+          "                      ranks of a group ran different collectives\n"
+          "  nonfinite_lost      NaN and infinities that a rank sent, minus those in the result\n"
           "                      (gloo's maximum of 1 and NaN is 1)\n"
-          "under the layer and tensor that this rank saw last before, or under the program's "
-          "name,\n"
-          "and, of a model that debug.infer_and_assign_layer_names was given,\n"
-          "  gradient_differs    1 where a parameter's gradient, as the first optimizer of the\n"
-          "                      iteration gets it, differs from what most ranks have that hold "
-          "the\n"
-          "                      same parameter, or the same part of it; else 0: what was not\n"
-          "                      reduced, or over another group\n"
-          "A warning names the first. Without an optimizer of torch gradients have to be there at\n"
-          "step(). `gradients: False` is for optimizers that leave each rank a part of them.",
+          "They are recorded under the last layer and tensor before the collective on this rank,\n"
+          "or under the name that the program passed. For a model passed to\n"
+          "debug.infer_and_assign_layer_names, also records:\n"
+          "  gradient_differs    1 if the gradient of a parameter, as received by the first\n"
+          "                      optimizer of the iteration, differs from the majority of the\n"
+          "                      ranks with the same parameter or part of it: it was not\n"
+          "                      reduced, or over the wrong group. Otherwise 0\n"
+          "A warning names the first mismatch. Without an optimizer of torch, gradients must\n"
+          "exist at step(). Set `gradients: False` for optimizers that keep a part of them on\n"
+          "each rank.",
       .example =
           "CollectiveCheck:\n"
           "  enabled: True\n"

@@ -27,18 +27,17 @@ config::FeatureDescription dump_tensors_description() {
   return {
       .feature_namespace = std::string(config::kTransformerEngineNamespace),
       .name = "DumpTensors",
-      .summary = "writes tensors to disk, a file each",
+      .summary = "writes tensors to disk, one file each",
       .doc =
           "Writes <log_dir>/tensor_dumps/rank_<r>/iter_<000000>/<layer>_<tensor>.h5: values,\n"
-          "codes, scales and their layout, which docs/run_file.md describes and h5py alone can\n"
-          "read. A name that is taken already, by a later micro-batch for example, gets a\n"
-          "suffix: ....1.h5. Those of an evaluation (`mode: both`) end with _eval.\n"
-          "With `operands` there is a file a GEMM, <layer>_<gemm>_gemm.h5, which\n"
-          "`telens replay` runs again: both operands, before and after their casts, the\n"
-          "bias, the result and the kernel. For fprop choose activation, weight and\n"
-          "output, for dgrad gradient, weight and dgrad, for wgrad gradient, activation\n"
-          "and wgrad. From a tensor's cast to its last GEMM it is kept in memory.\n"
-          "Training waits for the disk.",
+          "codes, scales and their layout. docs/run_file.md describes the file, and h5py can\n"
+          "read it. If a file exists, for example from an earlier micro-batch, the next one gets\n"
+          "a suffix: ....1.h5. Files from an evaluation (`mode: both`) end with _eval.\n"
+          "`operands` writes one file per GEMM, <layer>_<gemm>_gemm.h5, for `telens replay`:\n"
+          "both operands before and after their casts, the bias, the result and the kernel.\n"
+          "Select activation, weight and output for fprop; gradient, weight and dgrad for dgrad;\n"
+          "gradient, activation and wgrad for wgrad. A tensor is kept in memory from its cast to\n"
+          "its last GEMM. Training waits for the disk.",
       .example =
           "DumpTensors:\n"
           "  enabled: True\n"
@@ -51,11 +50,11 @@ config::FeatureDescription dump_tensors_description() {
       .tensors = config::with_attention(config::all_tensor_names(), /*scores=*/false),
       .parameters = {flag(kHighPrecision, "the tensor before quantization"),
                      flag(kQuantized,
-                          "what feeds the GEMMs: codes and scales, or the values where a GEMM\n"
+                          "the GEMM operands: codes and scales, or values if the GEMM\n"
                           "      runs in high precision"),
                      flag(kOperands,
-                          "a file for each GEMM of which all three tensors are chosen\n"
-                          "      with it. Without any of the three nothing is written")},
+                          "one file per GEMM whose three tensors are all selected. If all\n"
+                          "      three flags are False, nothing is written")},
       .names_evaluation = true,
       .parse = parse_options,
       // Not .recorded: the size depends on the tensors, which are in separate files.

@@ -104,19 +104,16 @@ config::FeatureDescription fake_quant_description() {
       .name = "FakeQuant",
       .summary = "quantizes and dequantizes; the GEMM runs in high precision",
       .doc =
-          "Each chosen tensor is cast to the format and back, so that the GEMM sees the values "
-          "that\n"
-          "the format can hold. The chosen GEMMs run in high precision, whatever the recipe.\n"
-          "FP8E4M3 and FP8E5M2 have one scale, from the tensor's own amax. The others have a scale "
-          "a\n"
-          "block, and blocks lie along the dimension that the GEMM sums over (of outputs: along\n"
-          "rows):\n" +
+          "Casts each selected tensor to the format and back, so that the GEMM receives values\n"
+          "that the format can represent. The selected GEMMs run in high precision under any\n"
+          "recipe. FP8E4M3 and FP8E5M2 use one scale from the tensor's own amax. The other\n"
+          "formats use one scale per block. Blocks extend along the dimension that the GEMM sums\n"
+          "over (for outputs: along rows):\n" +
           blocks_of_formats() +
           "These are the defaults of the formats' recipes (docs/formats.md): square blocks for\n"
-          "weights, and a random Hadamard transform, and back, of what feeds wgrad, where the "
-          "recipe\n"
-          "has them. But what it rounds by chance is rounded to the nearest here. They take any\n"
-          "number of tokens.",
+          "weights and, if the recipe has it, a random Hadamard transform and its inverse for\n"
+          "the operands of wgrad. Stochastic rounding is replaced by rounding to nearest. Any\n"
+          "number of tokens is accepted.",
       .example =
           "FakeQuant:\n"
           "  enabled: True\n"

@@ -26,18 +26,18 @@ config::FeatureDescription gemm_error_description() {
       .name = "GemmError",
       .summary = "error of GEMMs against FP64, on a sample of the outputs",
       .doc =
-          "Recomputes output elements of the chosen GEMMs in FP64 from the high-precision\n"
-          "operands (those of the layer, before any cast or change), where random rows and\n"
-          "random columns cross, and records of what the GEMM gave there\n"
-          "  gemm_relative_error  |out - exact| / |exact|, the norms over the sample\n"
-          "  gemm_mean_error      mean of out - exact, over the mean of |exact|: a bias\n"
-          "  gemm_cosine          of the angle between out and exact\n"
-          "Micro-batches count together. The sample depends on layer, GEMM and iteration alone.\n"
-          "Of a weight that is stored in FP8 the stored values are taken for exact.\n"
-          "Of a product whose rows come from all ranks (sequence_parallel) each rank takes its\n"
-          "own rows. A wgrad that adds up rows of all ranks is measured where they come in high\n"
-          "precision; where they come as codes, and of a weight that is stored in parts, a\n"
-          "warning says that it is not.",
+          "Recomputes a sample of the outputs of the selected GEMMs in FP64: the elements at the\n"
+          "crossings of random rows and random columns. Reads the high-precision operands of the\n"
+          "layer, before any cast or change. Records\n"
+          "  gemm_relative_error  |out - exact| / |exact|, norms over the sample\n"
+          "  gemm_mean_error      mean of out - exact, divided by the mean of |exact|: a bias\n"
+          "  gemm_cosine          cosine of the angle between out and exact\n"
+          "Micro-batches are merged. The sample depends only on layer, GEMM and iteration. If a\n"
+          "weight is stored in FP8, its stored values count as exact. If the rows of a product\n"
+          "are gathered from all ranks (sequence_parallel), each rank measures its own rows. A\n"
+          "wgrad that sums over rows of all ranks is measured if the rows arrive in high\n"
+          "precision. If they arrive as codes, or if the weight is sharded, the GEMM is skipped\n"
+          "with a warning.",
       .example =
           "GemmError:\n"
           "  enabled: True\n"
@@ -47,7 +47,7 @@ config::FeatureDescription gemm_error_description() {
       .parameters = {{.name = std::string(kSamples),
                       .type = config::ParameterType::integer,
                       .default_value = GemmErrorOptions().samples,
-                      .doc = "how many elements of each output are recomputed, about",
+                      .doc = "approximate number of elements to recompute per output",
                       .validate = validate_samples}},
       .parse = parse_options,
       .recorded =

@@ -78,16 +78,15 @@ config::FeatureDescription fp8_stats_description() {
       .can_be_kept = true,
       .names_evaluation = true,
   };
-  describe_statistics(
-      description,
-      {.feature = "LogFp8TensorStats",
-       .statistics = statistics_from(StatisticSource::cast),
-       .recipes = recipes_in_fp8(),
-       .other_recipes_in = "LogNvfp4TensorStats"},
-      fmt::format("\n      each may have one of these before it:"
-                  "\n      {}"
-                  "\n      and, of a recipe with a scale a block, _columnwise behind it",
-                  list_prefixes(recipes_in_fp8())));
+  describe_statistics(description,
+                      {.feature = "LogFp8TensorStats",
+                       .statistics = statistics_from(StatisticSource::cast),
+                       .recipes = recipes_in_fp8(),
+                       .other_recipes_in = "LogNvfp4TensorStats"},
+                      fmt::format("\n      each may have one of these prefixes:"
+                                  "\n      {}"
+                                  "\n      and, for a block-scaled recipe, the suffix _columnwise",
+                                  list_prefixes(recipes_in_fp8())));
   return description;
 }
 
@@ -97,9 +96,9 @@ config::FeatureDescription nvfp4_stats_description() {
       .name = "LogNvfp4TensorStats",
       .summary = "statistics of the tensor in NVFP4",
       .doc =
-          "Says what the cast to NVFP4 did to a tensor or would have done: where NVFP4 runs, of\n"
-          "its own codes; otherwise of its defaults, rounded to the nearest (weights in 16x16\n"
-          "blocks, what feeds wgrad after a random Hadamard transform). Logged as\n"
+          "Measures the effect of the cast to NVFP4 on a tensor. If NVFP4 runs, reads its codes.\n"
+          "Otherwise applies its defaults with rounding to nearest: 16x16 blocks for weights,\n"
+          "and a random Hadamard transform for the operands of wgrad. Logged as\n"
           "nvfp4_underflows% and nvfp4_mse.",
       .example =
           "LogNvfp4TensorStats:\n"
@@ -120,8 +119,8 @@ config::FeatureDescription nvfp4_stats_description() {
        .recipes = {RecipeId::nvfp4},
        .other_recipes_in = "LogFp8TensorStats",
        .implied = RecipeId::nvfp4},
-      "\n      each may have nvfp4_ before it, and _columnwise behind it: the copy with blocks"
-      "\n      along columns");
+      "\n      each may have the prefix nvfp4_, and the suffix _columnwise for the copy with"
+      "\n      blocks along columns");
   return description;
 }
 
@@ -133,11 +132,11 @@ config::FeatureDescription log_tensor_stats_description(config::StatisticDescrip
       .name = "LogTensorStats",
       .summary = "statistics of the high-precision tensor",
       .doc =
-          "Reads the tensor before quantization and logs one value a statistic. All statistics\n"
-          "of a tensor come from one read. With any of them the counters nan, posinf, neginf,\n"
-          "nonfinite, zeros and subnormals are recorded too.\n"
-          "Of an attention's `scores`, which are never stored whole, it takes the statistics of\n"
-          "scores, min, max, numel, cur_amax and the counters.",
+          "Reads the tensor before quantization and logs one value per statistic. All statistics\n"
+          "of a tensor are computed in one read. The counters nan, posinf, neginf, nonfinite,\n"
+          "zeros and subnormals are always recorded with them. The `scores` of an attention are\n"
+          "never stored completely. Only the statistics of scores, min, max, numel, cur_amax and\n"
+          "the counters are available for them.",
       .example =
           "LogTensorStats:\n"
           "  enabled: True\n"
@@ -159,8 +158,8 @@ config::FeatureDescription base_log_tensor_stats_description(
   config::FeatureDescription description{
       .feature_namespace = std::string(config::kBaseNamespace),
       .name = "LogTensorStats",
-      .summary = "statistics of a tensor that the program hands to debug.log_tensor_stats()",
-      .doc = "Logs at once, in the call. The names of the tensors are the program's own.",
+      .summary = "statistics of a tensor that the program passes to debug.log_tensor_stats()",
+      .doc = "Logs immediately, in the call. The program chooses the names of the tensors.",
       .example =
           "LogTensorStats:\n"
           "  enabled: True\n"
@@ -174,7 +173,8 @@ config::FeatureDescription base_log_tensor_stats_description(
       {.feature = "LogTensorStats",
        .statistics = statistics_named({"min", "max", "mean", "std", "l1_norm", "l2_norm"}),
        .any_case = true},
-      std::string("\n      in any case;") + std::string(kMoreOfPlugins), std::move(plugin));
+      std::string("\n      in upper or lower case;") + std::string(kMoreOfPlugins),
+      std::move(plugin));
   // No layer reads the tensor, so counters are not recorded with it.
   description.recorded = [](const config::Selection& selection) {
     std::vector<std::string> names;
@@ -194,22 +194,22 @@ config::FeatureDescription scale_health_description() {
   config::FeatureDescription description{
       .feature_namespace = std::string(config::kTelensNamespace),
       .name = "ScaleHealth",
-      .summary = "whether the scale of a tensor still fits it",
+      .summary = "measures whether the scale of a tensor still fits",
       .doc =
-          "Delayed scaling casts a tensor with a scale that earlier iterations made. Records how\n"
-          "well that scale fits the tensor as it is now:\n"
-          "  scale_staleness   above 0 the tensor has outgrown its scale, at -3 it lies three "
-          "bits\n"
-          "                    below it\n"
-          "  scale_headroom    the bits that are free above the amax; below 0 the largest values\n"
-          "                    are clipped or rounded down to the end of the range\n"
-          "  scale_age         a history that nobody updates (a region without grad) counts up\n"
-          "Of several micro-batches and ranks the worst counts: the largest staleness, jump (up\n"
-          "or down) and age, the smallest headroom; stale_saturated% is of all their elements. A\n"
-          "tensor of zeros fits any scale and has neither staleness nor headroom; with a NaN both\n"
-          "are NaN. Current scaling has an age of 0; its headroom is 0 up to rounding, or below 1\n"
-          "with scales that are powers of two. A recipe with a scale a block is left out, with a\n"
-          "warning; BlockTelemetry is for those.",
+          "Delayed scaling casts a tensor with a scale from earlier iterations. Records how well\n"
+          "this scale fits the tensor:\n"
+          "  scale_staleness   above 0 if the tensor has outgrown its scale; -3 if the tensor is\n"
+          "                    three bits below it\n"
+          "  scale_headroom    free bits above the amax; below 0 if the largest values are\n"
+          "                    clipped or rounded down to the end of the range\n"
+          "  scale_age         increases while the history is not updated (a region without\n"
+          "                    grad)\n"
+          "Over micro-batches and ranks, the worst value counts: the largest staleness, jump (up\n"
+          "or down) and age, and the smallest headroom. stale_saturated% covers all their\n"
+          "elements. A tensor of zeros fits any scale and has neither staleness nor headroom. If\n"
+          "a tensor contains NaN, both are NaN. Current scaling has an age of 0. Its headroom is\n"
+          "0 up to rounding, or below 1 with power-of-2 scales. Block-scaled recipes are skipped\n"
+          "with a warning; use BlockTelemetry for them.",
       .example =
           "ScaleHealth:\n"
           "  enabled: True\n"

@@ -6,15 +6,13 @@ config::FeatureDescription per_tensor_scaling_description() {
   return {
       .feature_namespace = std::string(config::kTransformerEngineNamespace),
       .name = "PerTensorScaling",
-      .summary = "current scaling of chosen tensors within delayed scaling",
+      .summary = "current scaling of selected tensors within delayed scaling",
       .doc =
-          "Each chosen tensor is quantized under a scale from its own amax in place of that of "
-          "its\n"
-          "amax history, in the FP8 format that the recipe has for it. The GEMM runs in FP8; the\n"
-          "other operand may keep its delayed scale. For layers that run under the recipe\n"
-          "DelayedScaling; under another one, or outside of fp8_autocast, it is an error. The "
-          "amax\n"
-          "history is kept up all the same, so that delayed scaling can take over again.",
+          "Quantizes each selected tensor with a scale from its current amax instead of its amax\n"
+          "history, in the recipe's FP8 format for this tensor. The GEMM runs in FP8, and its\n"
+          "second operand may keep a delayed scale. Requires layers that run under the recipe\n"
+          "DelayedScaling; throws an error under other recipes and outside of fp8_autocast. The\n"
+          "amax history is still updated, so that delayed scaling can resume.",
       .example =
           "PerTensorScaling:\n"
           "  enabled: True\n"

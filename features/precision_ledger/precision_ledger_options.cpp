@@ -172,20 +172,19 @@ config::FeatureDescription precision_ledger_description() {
   return {
       .feature_namespace = std::string(config::kTelensNamespace),
       .name = "PrecisionLedger",
-      .summary = "what each GEMM really ran in, and what has to be so",
+      .summary = "records the precision and kernel of each GEMM; can enforce expected formats",
       .doc =
-          "Records of each GEMM of the layers what its operands were to be and what they were:\n"
-          "format, scaling, the kernel that ran, and who or what is the reason where it was not\n"
-          "as the recipe wants it. Written where something changes, not in every iteration;\n"
-          "`telens ledger RUN` prints it. Of each attention it records which of LibTorch's "
-          "kernels\n"
-          "ran (flash, memory-efficient, cuDNN, math) and what ruled out a faster one; no rule of\n"
-          "`expect` is about these.\n"
+          "Records the requested and the actual precision of the operands of each GEMM: format,\n"
+          "scaling, the kernel that ran, and the reason for any deviation from the recipe. Rows\n"
+          "are written only when something changes; `telens ledger RUN` prints them. For each\n"
+          "attention, it records the LibTorch kernel that ran (flash, memory-efficient, cuDNN,\n"
+          "math) and why a faster one was excluded. Rules of `expect` do not apply to\n"
+          "these.\n"
           "\n"
-          "`expect` lists what has to be so. A rule names a format and, where it is not for all,\n"
-          "layers (a regular expression), gemms and tensors; of several rules that fit the last\n"
-          "one counts. GEMMs that ran otherwise stop the run: step() throws RunStopped, which\n"
-          "names them all.",
+          "`expect` lists required formats. A rule names a format and optionally limits it to\n"
+          "layers (a regular expression), gemms and tensors. If several rules match, the last\n"
+          "one counts. GEMMs that violate a rule stop the run: step() throws RunStopped, which\n"
+          "names all of them.",
       .example =
           "PrecisionLedger:\n"
           "  enabled: True\n"

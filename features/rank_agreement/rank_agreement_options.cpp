@@ -29,8 +29,8 @@ config::Parameter timeout_parameter() {
           .type = config::ParameterType::integer,
           .default_value = kDefaultTimeout,
           .doc =
-              "seconds that a rank waits for the others; then it goes on alone, and says which "
-              "rank did not come",
+              "seconds that a rank waits for the others; then it continues without them and "
+              "reports the missing rank",
           .validate = validate_timeout};
 }
 
@@ -44,29 +44,27 @@ config::FeatureDescription rank_agreement_description() {
   return {
       .feature_namespace = std::string(config::kTelensNamespace),
       .name = "RankAgreement",
-      .summary = "whether ranks that have to have the same bits have them",
+      .summary = "verifies that ranks have equal bits if they should",
       .doc =
-          "Compares ranks at the end of an iteration, by digests over bits (-0 is not 0, a NaN is\n"
-          "itself), and records of each tensor and rank 1 where it differs from what most have, "
-          "else 0:\n"
-          "  weight_differs        a weight: on all ranks that have it; under tensor parallelism\n"
-          "                        on those with the same part\n"
-          "  scale_differs         the scale of a weight, likewise; that of an activation or a\n"
-          "                        gradient on ranks that reduce its amax together or have it\n"
-          "                        whole (fp8_group under delayed scaling, tp_group else)\n"
-          "  replica_differs       an activation or gradient that each rank of tp_group has "
-          "whole:\n"
-          "                        other bits come of other inputs, or of other targets\n"
-          "  amax_history_differs  delayed scaling's histories, on the ranks of fp8_group\n"
-          "A warning names the first layer, tensor and rank. With `tensors: [weight]` the norm\n"
-          "weights, biases and embeddings of a model that debug.infer_and_assign_layer_names was\n"
-          "given are compared too, and with a model's name its amax histories. Experts that "
-          "differ\n"
-          "from rank to rank do not belong into the section, unless their parameters have\n"
-          "`allreduce = False`, which leaves them out. The ranks send each other 32 bytes a "
-          "tensor\n"
-          "in one collective a step, for all of these features. A rank without the layer has no\n"
-          "part in it.",
+          "Compares ranks at the end of an iteration by digests over bits (-0 differs from 0; a\n"
+          "NaN equals itself). Records for each tensor and rank 1 if it differs from the\n"
+          "majority, otherwise 0:\n"
+          "  weight_differs        a weight, over all ranks that have it; under tensor\n"
+          "                        parallelism, over the ranks with the same part\n"
+          "  scale_differs         the scale of a weight, over the same ranks; the scale of an\n"
+          "                        activation or gradient, over ranks that reduce its amax\n"
+          "                        together or have it whole (fp8_group under delayed scaling,\n"
+          "                        otherwise tp_group)\n"
+          "  replica_differs       an activation or gradient that each rank of tp_group has\n"
+          "                        whole: the inputs or targets differ\n"
+          "  amax_history_differs  the histories of delayed scaling, over the ranks of fp8_group\n"
+          "A warning names the first layer, tensor and rank. With `tensors: [weight]`, the norm\n"
+          "weights, biases and embeddings of a model passed to\n"
+          "debug.infer_and_assign_layer_names are also compared; with a model name, also its\n"
+          "amax histories. Exclude experts that differ between ranks from the section, or set\n"
+          "`allreduce = False` on their parameters, which excludes them. Ranks exchange 32 bytes\n"
+          "per tensor in one collective per step, which all of these features share. A rank\n"
+          "without the layer does not take part.",
       .example =
           "RankAgreement:\n"
           "  enabled: True\n"

@@ -12,7 +12,7 @@ config::FeatureDescription tensor_digests_description() {
           "the order of its elements, its dtype and its sizes: 0 and -0 differ, and so do a "
           "tensor\n"
           "and its transpose. `telens diff --exact A B` finds the first tensor whose bits differ.\n"
-          "Each call of a layer in an iteration has a digest of its own: `digest` for the first\n"
+          "Each call of a layer in an iteration has a separate digest: `digest` for the first\n"
           "micro-batch, `digest.1` for the second. Each rank records its own digests, so two runs\n"
           "must divide their tensors over ranks in the same way.",
       .example =

@@ -74,7 +74,7 @@ std::vector<config::Parameter> parameters(config::StatisticDescriptionsPtr plugi
       {.name = std::string(kWhen),
        .type = config::ParameterType::list,
        .required = true,
-       .doc = "conditions, of which any one fires:\n"
+       .doc = "conditions, any of which fires:\n"
               "      '<statistic> [of <tensor>] > 0.1', also >=, < and <=;\n"
               "      'scale_inv jumps > 8x', also drops;\n"
               "      'loss spikes > 2x [median|mean [of 50]]';\n"
@@ -84,25 +84,26 @@ std::vector<config::Parameter> parameters(config::StatisticDescriptionsPtr plugi
              return config::make_options(Conditions{parse_conditions(value, errors, plugin.get())});
            }},
       whole_number(config::kStart, 1,
-                   "sections that say `started_by:` this section run for so many iterations"),
+                   "number of iterations that sections with `started_by:` this section run"),
       whole_number(config::kWriteLast, 1,
-                   "of sections that say `kept_by:` this section, so many iterations are kept in\n"
-                   "      memory, and written when it fires"),
-      whole_number(config::kOperands, 1,
-                   "beside `write_last`: of each activation, weight and gradient of the section's\n"
-                   "      layers so many elements are kept of the same iterations, and written to\n"
-                   "      <log_dir>/tensor_dumps/rank_<r>/iter_<000000>/<section>_operands.h5"),
+                   "number of iterations of sections with `kept_by:` this section that are kept\n"
+                   "      in memory and written when it fires"),
+      whole_number(
+          config::kOperands, 1,
+          "number of elements that are also kept from each activation, weight and\n"
+          "      gradient of the section's layers in the iterations of `write_last`.\n"
+          "      Written to <log_dir>/tensor_dumps/rank_<r>/iter_<000000>/<section>_operands.h5"),
       whole_number(
           config::kMostMebibytes, 1,
-          "of memory for the records that `write_last` keeps, and as much for `operands`;\n"
-          "      what there is no room for goes from the earliest iteration on, and the\n"
-          "      firing says so",
+          "MiB of memory for the records of `write_last`, and as much for `operands`. If it\n"
+          "      is full, the earliest iterations are dropped, and the firing reports it",
           Value(config::kMostMebibytesByDefault)),
       {.name = std::string(kStop),
        .type = config::ParameterType::boolean,
        .default_value = Value(false),
        .doc = "stops the run: step() throws RunStopped"},
-      whole_number(kMaxFirings, 1, "after so many it looks at nothing any more", Value(1)),
+      whole_number(kMaxFirings, 1, "maximum number of firings; afterwards nothing is checked",
+                   Value(1)),
       whole_number(kCooldown, 0, "iterations after a firing in which it does not fire again",
                    Value(0)),
   };
@@ -111,8 +112,8 @@ std::vector<config::Parameter> parameters(config::StatisticDescriptionsPtr plugi
 void check_operands(const Value& parameters, ErrorList& errors) {
   const Value* operands = parameters.find(config::kOperands);
   if (operands == nullptr || parameters.find(config::kWriteLast) != nullptr) return;
-  errors.add(operands->location(), "'{}' needs '{}: <iterations>', of which they are kept",
-             config::kOperands, config::kWriteLast);
+  errors.add(operands->location(), "'{}' needs '{}: <iterations>' to keep them", config::kOperands,
+             config::kWriteLast);
 }
 
 config::OptionsPtr parse_options(const config::ParameterValues& parameters,
@@ -136,15 +137,15 @@ config::FeatureDescription trigger_description(config::StatisticDescriptionsPtr 
   return {
       .feature_namespace = std::string(config::kTelensNamespace),
       .name = "Trigger",
-      .summary =
-          "starts other sections, writes what was kept, or stops the run, when a number says so",
+      .summary = "starts other sections, writes kept records or stops the run if a condition holds",
       .doc =
-          "Looks at the end of each iteration that is due at statistics of the section's layers,\n"
-          "at the loss and at other numbers that the program records. Where a condition holds it\n"
-          "fires: it says so in a warning and in the run file, and does what its parameters say.\n"
-          "Statistics that no other feature asks for it asks for itself; they are recorded.\n"
-          "NaN fulfils every condition. On several ranks it fires on all of them, at the end of\n"
-          "the iteration after the one in which the condition held on any.",
+          "At the end of each due iteration, checks statistics of the section's layers, the loss\n"
+          "and other numbers that the program records. If a condition holds, it fires: it\n"
+          "reports the condition in a warning and in the run file, and performs the actions of\n"
+          "its parameters. Statistics that no other feature requests are requested and recorded\n"
+          "by the trigger. NaN satisfies every condition. On several ranks, it fires on all of\n"
+          "them, at the end of the iteration after the one in which the condition held on any\n"
+          "rank.",
       .example =
           "Trigger:\n"
           "  enabled: True\n"

@@ -19,15 +19,15 @@ config::FeatureDescription value_histogram_description() {
   return {
       .feature_namespace = std::string(config::kTelensNamespace),
       .name = "ValueHistogram",
-      .summary = "histogram of a tensor's values, for what-if questions after the run",
+      .summary = "histogram of a tensor's values, for `telens whatif`",
       .doc =
           "Counts the elements of the high-precision tensor by exponent and sign, or by code.\n"
-          "From the histogram over all codes of a BF16 or FP16 tensor `telens whatif` tells\n"
-          "exactly what any per-tensor FP8 recipe would have done to it; from exponents it gives\n"
-          "bounds. FP32 tensors have too many codes: their exponents are counted. Histograms go\n"
-          "to the run file alone, those of each rank to its own; `telens whatif` adds them up. "
-          "One\n"
-          "over all codes takes about 20 KB of a run file, and 512 KiB of memory until step().",
+          "From a histogram over all codes of a BF16 or FP16 tensor, `telens whatif` computes\n"
+          "the exact effect of any per-tensor FP8 recipe; from exponents, it computes bounds.\n"
+          "FP32 tensors have too many codes, so their exponents are counted. Histograms are\n"
+          "written only to the run file, separately for each rank; `telens whatif` adds them up.\n"
+          "A histogram over all codes takes about 20 KB of the run file, and 512 KiB of memory\n"
+          "until step().",
       .example =
           "ValueHistogram:\n"
           "  enabled: True\n"
@@ -39,8 +39,8 @@ config::FeatureDescription value_histogram_description() {
       .parameters = {{.name = std::string(kBins),
                       .type = config::ParameterType::string,
                       .default_value = config::Value(std::string(kExponent)),
-                      .doc = "exponent: a bin for each exponent and sign, and for zeros, "
-                             "subnormals, Inf and NaN; codes: one for each of the 65,536 codes",
+                      .doc = "exponent: one bin per exponent and sign, and for zeros, subnormals, "
+                             "Inf and NaN; codes: one bin per code (65,536)",
                       .allowed_values = {std::string(kExponent), std::string(kCodes)}}},
       .parse = parse_options,
       // Not .recorded: the size depends on the histograms, whose bins depend on the data.
