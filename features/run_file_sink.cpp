@@ -58,9 +58,9 @@ void tell_of_another_run_id(const SharedRun& shared,
                             const std::function<void(const std::string&)>& tell) {
   if (shared.refused.empty()) return;
   tell(fmt::format(
-      "rank {} of the run '{}' is being recorded already, by another process or by this one: this "
+      "rank {} of the run '{}' is already being recorded, by another process or by this one: this "
       "session records as the run '{}'; call init_process_group before debug.initialize, set RANK, "
-      "or give each training a TELENS_RUN_ID of its own",
+      "or set a different TELENS_RUN_ID for each training",
       fmt::join(shared.refused, ", "), shared.wanted, shared.run.run_id));
 }
 

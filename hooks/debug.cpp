@@ -67,7 +67,7 @@ std::shared_ptr<Session> open_session() {
 std::shared_ptr<Session> session_for(std::string_view function) {
   std::shared_ptr<Session> session = open_session();
   if (!session) {
-    raise<UsageError>("debug.{}: there is no session; call debug.initialize() first", function);
+    raise<UsageError>("debug.{}: no session is open; call debug.initialize() first", function);
   }
   return session;
 }
@@ -292,7 +292,7 @@ std::string explain_features(const std::vector<std::string>& names) {
     if (found.empty()) {
       std::vector<std::string> known = qualified_names(descriptions);
       for (const auto& each : descriptions.all()) known.push_back(each->name);
-      raise<UsageError>("debug.explain_features: there is no feature '{}'{}", name,
+      raise<UsageError>("debug.explain_features: unknown feature '{}'{}", name,
                         config::suggestion(name, known));
     }
     for (const auto& description : found) {

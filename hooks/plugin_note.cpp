@@ -83,7 +83,7 @@ std::optional<PluginVersions> read_plugin_note(const std::filesystem::path& path
   // Opening a pipe would wait for a writer; a missing file is reported below.
   std::error_code ignored;
   if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored)) {
-    raise<UsageError>("plugin {}: this is no file", path.string());
+    raise<UsageError>("plugin {}: not a regular file", path.string());
   }
   errno = 0;
   std::ifstream file(path, std::ios::binary);
@@ -98,7 +98,7 @@ std::optional<PluginVersions> read_plugin_note(const std::filesystem::path& path
                    std::string_view(content.data(), kMagic.size()) == kMagic &&
                    content[EI_CLASS] == ELFCLASS64;
   if (!elf) {
-    raise<UsageError>("plugin {}: this is no 64-bit ELF shared library", path.string());
+    raise<UsageError>("plugin {}: not a 64-bit ELF shared library", path.string());
   }
   const auto header = bytes.at<Elf64_Ehdr>(0);
   if (header.e_phnum > kMostSegments) {

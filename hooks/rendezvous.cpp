@@ -32,8 +32,8 @@ constexpr std::string_view kAlone = "alone";
 
 [[noreturn]] void raise_refused(int rank) {
   raise<UsageError>(
-      "debug.initialize: expected all ranks to accept it, and rank {} refused; mend what its own "
-      "error names",
+      "debug.initialize: rank {} refused; all ranks must accept it. Fix the error that this rank "
+      "reports",
       rank);
 }
 
@@ -146,8 +146,8 @@ class StoreRendezvous {
     // Ranks that have a decision remove their keys.
     if (missing.empty() || is_decided()) return;
     options.on_wait(fmt::format(
-        "debug.initialize waits for {} of {}, and every rank has to call it; in {} s the others "
-        "begin alone, each with values of its own",
+        "debug.initialize waits for {} of {}, and every rank has to call it; after {} s the other "
+        "ranks start without cross-rank reduction",
         describe_ranks(missing), size_, to_seconds(wait_ - std::min(kSilentWait, wait_ / 2))));
   }
 
@@ -181,9 +181,9 @@ class StoreRendezvous {
   std::string explain(const std::vector<int>& missing) const {
     const bool is_late = std::ranges::find(missing, rank_) != missing.end();
     return fmt::format(
-        "debug.initialize: {} of {}{}{} s, and the others began{}; now each rank records alone: "
-        "values are its own, nothing is reduced over ranks or compared. Call debug.initialize on "
-        "every rank, with one configuration and at about the same time",
+        "debug.initialize: {} of {}{}{} s, and the others began{}; now each rank records its own "
+        "values: nothing is reduced over ranks or compared. Call debug.initialize on every rank, "
+        "with one configuration and at about the same time",
         describe_ranks(missing), size_, record::kMissingAfter, to_seconds(wait_),
         is_late ? " before this one came" : "");
   }

@@ -97,7 +97,7 @@ void CollectiveCheck::compare(std::int64_t iteration,
   report(judged, services_, told_);
   watch_->clear();
   if (watch_->failed()) {
-    raise<Error>("a collective could not be looked at; what it sent is not compared");
+    raise<Error>("a collective could not be observed; its data is not compared");
   }
 }
 

@@ -84,7 +84,8 @@ std::optional<std::string> CollectiveVerdict::wrong_gather() const {
   for (const Peer& peer : peers_) {
     const std::int64_t* got = digests + 2 * peer.words[kRank];
     if (got[0] == peer.words[kSent] && got[1] == peer.words[kSent + 1]) continue;
-    return fmt::format("what came from rank {} differs from what it sent", peer.world_rank);
+    return fmt::format("the data received from rank {} differs from the data it sent",
+                       peer.world_rank);
   }
   return std::nullopt;
 }
@@ -109,7 +110,8 @@ std::optional<std::string> CollectiveVerdict::wrong_exchange() const {
     }
     if (sent == came) continue;
     return fmt::format(
-        "what came from rank {} differs from what it sent{}", fmt::join(senders, " or "),
+        "the data received from rank {} differs from the data it sent{}",
+        fmt::join(senders, " or "),
         own_.ranks > kExchangeWords ? ", here or at a rank that shares its digest" : "");
   }
   return std::nullopt;
@@ -155,8 +157,9 @@ std::optional<std::string> CollectiveVerdict::wrong_element() const {
     const double got = result_.samples[i];
     if (std::abs(got - expected) <= bound) continue;
     return fmt::format(
-        "element {} came out as {:.9g}, what the ranks sent makes {:.9g}{}", elements[i], got,
-        expected, got == own ? "; it is this rank's own, as if no other were in the group" : "");
+        "element {} is {:.9g}; the data that the ranks sent gives {:.9g}{}", elements[i], got,
+        expected,
+        got == own ? "; it is this rank's own value, as if the group had no other rank" : "");
   }
   return std::nullopt;
 }

@@ -105,7 +105,7 @@ void DumpTensors::say_what_is_missing(const FeatureCall& at, const ObservedTenso
     say("neither high_precision_tensor nor quantized_tensor is set, nothing is written");
   }
   if (options.high_precision && !call.tensor.defined()) {
-    say("it is stored in low precision, there is no high-precision tensor");
+    say("it is stored in low precision only");
   }
   if (options.quantized && !call.rowwise.defined()) {
     say(is_of_attention(call.tensor_name) ? "an attention has no quantized tensors"

@@ -111,8 +111,8 @@ std::int64_t summed_over(const ObservedGemm& call) {
 // Returns why the output is not computed from the two sides; "" if it is.
 std::string_view reason_against(const ObservedGemm& call, const Side& rows, const Side& columns) {
   if (!rows.values.defined() || !columns.values.defined()) {
-    return "it adds up rows of all ranks, of which this one has those of the others only as they "
-           "were cast";
+    return "it sums over rows of all ranks, and the rows of other ranks are only known after their "
+           "cast";
   }
   const bool is_whole = call.output.dim() == 2 && call.output.size(0) == rows.size &&
                         call.output.size(1) == columns.size &&

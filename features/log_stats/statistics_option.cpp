@@ -86,7 +86,7 @@ bool check_name(const StatisticName& name, const Value& written, const Statistic
   }
   if (name.columnwise && name.what_if && !is_block_recipe(*name.what_if)) {
     errors.add(where,
-               "'{}': the columnwise copy has values of its own only under a block recipe; "
+               "'{}': the columnwise copy has separate values only under a block recipe; "
                "write '{}'",
                text, text.substr(0, text.rfind('_')));
     return false;

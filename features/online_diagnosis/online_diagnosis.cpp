@@ -104,15 +104,15 @@ void OnlineDiagnosis::tell_news(std::int64_t iteration) {
   }
   for (const std::string& why : news.failed_listeners) {
     services_.announce("listener_off",
-                       fmt::format("a function given to debug.on_finding failed: {}; it is not "
-                                   "called any more in this session, training goes on",
+                       fmt::format("a function passed to debug.on_finding failed: {}; it is not "
+                                   "called again in this session, and the training continues",
                                    why),
                        {});
   }
   if (!news.failure.empty()) {
     services_.announce("diagnosis_off",
-                       fmt::format("Diagnosis of section '{}': {}; the run is looked at no more in "
-                                   "this session, training goes on",
+                       fmt::format("Diagnosis of section '{}': {}; it stops for the rest of this "
+                                   "session, and the training continues",
                                    entry_.section, news.failure),
                        {});
   }

@@ -17,8 +17,9 @@ namespace {
 // a TELens layer.
 std::string_view advice_for(std::string_view kind) {
   return kind.starts_with("paddle's")
-             ? "put a telens.paddle.Linear in its place, whose weight is the transpose of its own"
-             : "telens.pytorch.convert replaces it, and its report says what it leaves and why";
+             ? "replace it by a telens.paddle.Linear, whose weight is transposed"
+             : "convert it with telens.pytorch.convert, whose report lists skipped layers and "
+               "reasons";
 }
 
 class PrecisionLedger final : public ScheduledObserver {
@@ -276,11 +277,12 @@ void PrecisionLedger::warn_of_foreign_layers() {
   }
   if (count == 0) return;
   services_.log_message(
-      fmt::format("PrecisionLedger in section `{}`: {} of the model ({}{}) is not of TELens: no "
-                  "recipe applies, and what it runs in is not seen; {}",
-                  entry().section,
-                  count == 1 ? "a linear layer" : fmt::format("each of {} linear layers", count),
-                  first, count == 1 ? "" : ", ...", advice),
+      fmt::format(
+          "PrecisionLedger in section `{}`: {} of the model ({}{}) is not a TELens layer: no "
+          "recipe applies, and its precision is not recorded; {}",
+          entry().section,
+          count == 1 ? "a linear layer" : fmt::format("each of {} linear layers", count), first,
+          count == 1 ? "" : ", ...", advice),
       {}, debug::LogLevel::warning);
 }
 
@@ -301,9 +303,9 @@ void PrecisionLedger::end() {
   for (std::size_t i = 0; i < met_.size(); ++i) {
     if (met_[i]) continue;
     services_.log_message(
-        fmt::format("PrecisionLedger in section `{}`: rule {} of `expect` (format: {}) was about "
-                    "no GEMM that ran; compare its layers, gemms and tensors with what "
-                    "`telens ledger` lists",
+        fmt::format("PrecisionLedger in section `{}`: rule {} of `expect` (format: {}) matched "
+                    "no GEMM that ran; compare its layers, gemms and tensors with the output of "
+                    "`telens ledger`",
                     entry().section, i + 1, options_.expect[i].format),
         {}, debug::LogLevel::warning);
   }

@@ -132,19 +132,19 @@ class Parser {
   }
 
   bool parse_subject(Words words) {
-    if (words.empty()) return report("does not say of what");
+    if (words.empty()) return report("does not name a statistic");
     if (words.front() == "recorded") {
       condition_.name = fmt::format("{}", fmt::join(words.subspan(1), " "));
-      return !condition_.name.empty() || report("needs a name behind 'recorded'");
+      return !condition_.name.empty() || report("needs a name after 'recorded'");
     }
     if (words.front() == "loss") {
       condition_.name = "loss";
-      return words.size() == 1 || report("has '{}' behind 'loss'", words[1]);
+      return words.size() == 1 || report("has '{}' after 'loss'", words[1]);
     }
     condition_.statistic = statistic_in(words.front(), plugin_);
     if (!condition_.statistic) {
       return report(
-          "is about '{}', which is no statistic{}; a number that the program records is "
+          "is about '{}', which is not a statistic{}; a number that the program records is "
           "'recorded {}'",
           words.front(), config::suggestion(words.front(), known_subjects(plugin_)), words.front());
     }
@@ -155,7 +155,7 @@ class Parser {
     if (words.empty()) return true;
     const std::vector<std::string> known = names_of_tensors();
     if (words.size() != 2 || words[0] != "of") {
-      return report("has '{}' where 'of' and a tensor may stand", fmt::join(words, " "));
+      return report("has '{}' in place of 'of' and a tensor", fmt::join(words, " "));
     }
     condition_.tensor = tensor_from_name(words[1]);
     if (std::ranges::find(known, words[1]) != known.end()) return true;
@@ -177,7 +177,7 @@ class Parser {
   bool parse_bound(Words words) {
     const auto bound = words.size() == 1 ? number_in<double>(words[0]) : std::nullopt;
     if (!bound || std::isnan(*bound)) {
-      return report("compares with '{}', which is no number", fmt::join(words, " "));
+      return report("compares with '{}', which is not a number", fmt::join(words, " "));
     }
     condition_.bound = *bound;
     return true;
@@ -194,7 +194,7 @@ class Parser {
                             (condition_.relation == Relation::at_most && bound < 0);
     if (!name.ends_with('%') || !impossible) return;
     errors_.warn(written_.location(),
-                 "the condition '{}' holds for NaN alone: {} lies between 0 and 100; correct the "
+                 "the condition '{}' holds only for NaN: {} is between 0 and 100; correct the "
                  "bound",
                  condition_.text, name);
   }
@@ -202,7 +202,7 @@ class Parser {
   // > 2x, and of spikes: median of 50
   bool parse_factor(Words words) {
     const std::string word(relation_word());
-    if (words.size() < 2 || words[0] != ">") return report("needs '> <factor>x' behind '{}'", word);
+    if (words.size() < 2 || words[0] != ">") return report("needs '> <factor>x' after '{}'", word);
     std::string_view text = words[1];
     const bool has_x = !text.empty() && text.back() == 'x';
     if (has_x) text.remove_suffix(1);
@@ -214,7 +214,7 @@ class Parser {
     condition_.bound = *factor;
     if (condition_.relation == Relation::spikes) return parse_average(words.subspan(2));
     return words.size() == 2 ||
-           report("has '{}' behind the factor", fmt::join(words.subspan(2), " "));
+           report("has '{}' after the factor", fmt::join(words.subspan(2), " "));
   }
 
   std::string_view relation_word() const {
@@ -225,14 +225,14 @@ class Parser {
     condition_.window = kSpikeWindow;
     if (words.empty()) return true;
     if (words[0] != "median" && words[0] != "mean") {
-      return report("has '{}' where 'median' or 'mean' may stand", words[0]);
+      return report("has '{}' in place of 'median' or 'mean'", words[0]);
     }
     if (words[0] == "mean") condition_.average = Average::mean;
     if (words.size() == 1) return true;
     const auto count =
         words.size() == 3 && words[1] == "of" ? number_in<int>(words[2]) : std::nullopt;
     if (!count || *count < 1 || *count > kLargestWindow) {
-      return report("has '{}' behind '{}'; write 'of' and a number of values from 1 to {}",
+      return report("has '{}' after '{}'; write 'of' and a number of values from 1 to {}",
                     fmt::join(words.subspan(1), " "), words[0], kLargestWindow);
     }
     condition_.window = static_cast<std::size_t>(*count);

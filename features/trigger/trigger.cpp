@@ -165,12 +165,11 @@ std::string Trigger::cause_in_words(std::int64_t iteration) const {
   std::string text = cause_->text;
   if (cause_->layer.empty()) return text;
   if (!cause_->others.empty()) {
-    text +=
-        fmt::format(", and the condition held in {} more layers behind it", cause_->others.size());
+    text += fmt::format(", and the condition also held in {} later layers", cause_->others.size());
   }
   const bool looked_at_all = schedule_.freq() == 1 || looked_before_ == iteration - 1;
   if (!looked_at_all) {
-    text += fmt::format("; {} none of them was looked at, so it may have begun elsewhere",
+    text += fmt::format("; {} none of them was checked, so it may have begun elsewhere",
                         looked_before_ ? fmt::format("since iteration {}", *looked_before_)
                                        : std::string("before"));
   }

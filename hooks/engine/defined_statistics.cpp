@@ -22,8 +22,8 @@ bool GuardedStatistic::guarded(std::string_view call_name, std::string_view laye
     rethrow_interruption();
     if (off_.exchange(true) || !on_failure_) return false;
     const std::string layer = layer_name.empty() ? "" : fmt::format(" in layer '{}'", layer_name);
-    on_failure_(fmt::format("the statistic '{}' of {}{}, {} of {}: {}; it is switched off for the "
-                            "rest of the session, training goes on",
+    on_failure_(fmt::format("the statistic '{}' of {}{}, {} of {}: {}; it is disabled for the "
+                            "rest of the session, and the training continues",
                             name(), statistic_->owner, layer, call_name, tensor,
                             message_of_current_exception()),
                 layer_name);
@@ -31,15 +31,14 @@ bool GuardedStatistic::guarded(std::string_view call_name, std::string_view laye
   }
 }
 
-// Throws if the number of sums is wrong. They may come from another rank.
+// Throws UsageError if a rank sent a different number of sums.
 void GuardedStatistic::check_size(std::size_t sums) const {
   if (sums == words()) return;
-  raise<UsageError>(
-      "another rank has {} sums where this one has {}; give all ranks the same plugin", sums,
-      words());
+  raise<UsageError>("another rank has {} sums, this rank has {}; load the same plugin on all ranks",
+                    sums, words());
 }
 
-// Calls the definition on the tensor, and checks that it does not change the tensor.
+// Calls the definition. Throws if it changes the tensor.
 TensorHandle GuardedStatistic::add_untouched(const TensorHandle& x) {
   if (tensor_ops::is_capturing(x)) return definition().compute_sums(x);
   RandomState random(x.device());
@@ -70,7 +69,7 @@ TensorHandle GuardedStatistic::add(const TensorHandle& x, std::string_view layer
     if (count != static_cast<std::int64_t>(words())) {
       raise<UsageError>("it returned {} values, and its size is {}", count, words());
     }
-    // A copy, because the result may be a view of the tensor.
+    // The result may be a view of the tensor, so it is copied.
     sums = tensor_ops::copy_as_doubles(given);
   });
   return sums;

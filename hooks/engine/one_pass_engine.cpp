@@ -22,35 +22,36 @@ namespace {
 
 StatisticName parse(const std::string& text, const config::StatisticDescriptions* plugin) {
   if (const auto name = parse_statistic_name(text, plugin)) return *name;
-  raise<UsageError>("there is no statistic '{}'{}", text,
+  raise<UsageError>("unknown statistic '{}'{}", text,
                     config::suggestion(text, known_statistic_names(plugin)));
 }
 
 // ---- reading
 
-// Returns the codes of a weight that is stored in low precision; nullptr for other tensors.
+// Returns the codes of a weight without a high-precision tensor; nullptr for other tensors.
 const ObservedOperand* stored_codes(const ObservedTensor& call) {
   if (call.tensor.defined() || call.scores != nullptr) return nullptr;
   if (call.rowwise.is_quantized()) return &call.rowwise;
   return call.columnwise.is_quantized() ? &call.columnwise : nullptr;
 }
 
-// Returns the ranks that share the sums of a weight; null if none do.
+// Returns the group over which the sums of a weight are merged; null if they stay local.
 RankGroupPtr weight_group(const ObservedTensor& call) {
   return call.tensor_name == TensorName::weight ? call.parallel_group : nullptr;
 }
 
-// Returns the ranks that read the same tensor; null if only this rank does.
+// Returns the group whose ranks read the same tensor; null if only this rank reads it.
 RankGroupPtr replica_group(const ObservedTensor& call) {
   return call.replicated ? call.parallel_group : nullptr;
 }
 
-// Returns true if the statistic only requires codes and scales.
+// Returns true if the statistic can be computed from codes and scales.
 bool needs_no_original(const StatisticName& name) {
   return !name.what_if && name.statistic->needs == config::Needs::codes;
 }
 
-// Scores are never stored: only these statistics, and the statistics of scores, exist for them.
+// Returns true for the tensor statistics that are available for an attention's scores, which are
+// never stored.
 bool is_known_of_scores(StatisticId statistic) {
   static const std::vector<StatisticId> known = [] {
     std::vector<StatisticId> statistics = statistics_from(StatisticSource::scores);
@@ -136,7 +137,7 @@ class Reading final : public TensorReading {
 
   TensorHandle original() const { return stored_ ? stored_->dequantize() : call_.tensor; }
 
-  // Returns everything except the sums of defined statistics.
+  // Returns the casts, copies and scale of the read, without the sums of plugin statistics.
   TensorObservation::Read prepared(const TensorHandle& x) const {
     TensorObservation::Read read;
     CastScales scales(call_, x);
@@ -150,7 +151,7 @@ class Reading final : public TensorReading {
     return read;
   }
 
-  // Calls the definitions, which are user code, before a lock is taken.
+  // Calls the plugins' definitions. They are user code, so no lock may be held.
   std::vector<TensorHandle> read_defined(const TensorHandle& x) {
     std::vector<TensorHandle> sums;
     if (x.numel() == 0) return sums;
@@ -161,13 +162,13 @@ class Reading final : public TensorReading {
     return sums;
   }
 
-  // A scale_inv is the reciprocal of a scale, and the reciprocal of its reciprocal is the same FP32
-  // number again.
+  // Returns a scale whose reciprocal is the stored scale_inv: scale_inv is an FP32 reciprocal, and
+  // inverting such a number twice restores it.
   TensorHandle stored_scale() const {
     return tensor_ops::reciprocal(stored_->codes(/*columnwise=*/!stored_->has(false)).scale_inv);
   }
 
-  // Returns the origin of the scale, for a running recipe with one scale per tensor.
+  // Returns the origin of the scale. Requires a running recipe with one scale per tensor.
   ScaleOrigin scale_origin() const {
     const double largest = dispatch_fp8_format(
         running_->altered ? running_->altered_format : running_->format, "scale statistics",
@@ -178,15 +179,15 @@ class Reading final : public TensorReading {
   }
 
   std::optional<std::string> reason_against_scale(const StatisticName& name) const {
-    if (is_block_recipe(running_->recipe)) return "here each block has a scale of its own";
+    if (is_block_recipe(running_->recipe)) return "each block has a separate scale here";
     const bool has_history = running_->altered ||
                              running_->recipe != RecipeId::fp8_delayed_scaling ||
                              call_.quantizer->follows_history();
     if (name.statistic->needs != config::Needs::history || has_history) return std::nullopt;
-    return "no amax history stands behind the scale";
+    return "the scale does not follow an amax history";
   }
 
-  // Adds the statistic to the read, or returns the reason why it has no meaning for this tensor.
+  // Adds the statistic to the read. Returns the reason if it is not defined for this tensor.
   std::optional<std::string> reason_against(const StatisticName& name) {
     if (call_.scores != nullptr) {
       if (!is_known_of_scores(name.statistic)) return "scores are never stored whole";
@@ -206,7 +207,7 @@ class Reading final : public TensorReading {
     }
     if (set_.add(name, running_)) return std::nullopt;
     if (!running_) return "it runs unquantized here";
-    if (name.columnwise) return "no columnwise copy with scales of its own runs here";
+    if (name.columnwise) return "no columnwise copy with separate scales is used here";
     return "that recipe does not run here";
   }
 

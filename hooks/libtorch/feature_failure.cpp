@@ -32,7 +32,7 @@ std::string message_of_current_exception() {
   } catch (const std::exception& error) {
     return with_innermost_frame(error.what());
   } catch (...) {
-    return "an exception that is no std::exception";
+    return "an exception that is not a std::exception";
   }
 }
 

@@ -17,8 +17,8 @@ void check_budget(const FeatureInstance& instance) {
   const RoutingCalls calls = instance.feature->routing_calls();
   if (instance.section->budget() == nullptr || (!calls.modify && !calls.fp8_gemm)) return;
   raise<ConfigError>(
-      "{}: section '{}': {} may change what is computed (it answers modify_tensor_enabled or "
-      "fp8_gemm_enabled); a section with a '{}' may only watch",
+      "{}: section '{}': {} may change results (it implements modify_tensor_enabled or "
+      "fp8_gemm_enabled); a section with a '{}' may only observe",
       to_string(instance.entry->location), instance.entry->section, instance.entry->written_name,
       config::kBudget);
 }

@@ -45,11 +45,11 @@ void LeftOutLayers::warn(EventLog& events) {
   }
   if (names.empty() || std::exchange(warned_, true)) return;
   events.message(
-      fmt::format(
-          "layer '{}'{} has run in eval mode alone, which sections leave out unless they say "
-          "otherwise; write 'mode: both' (or 'mode: eval') into the section to record "
-          "evaluations, or call model.train() if it is a training",
-          names.front(), names.size() > 1 ? fmt::format(", as {} more,", names.size() - 1) : ""),
+      fmt::format("layer '{}'{} has only run in eval mode, which sections skip by default; write "
+                  "'mode: both' (or 'mode: eval') into the section to record evaluations, or call "
+                  "model.train() if it is a training",
+                  names.front(),
+                  names.size() > 1 ? fmt::format(", as {} more,", names.size() - 1) : ""),
       {}, LogLevel::warning);
 }
 
@@ -347,8 +347,8 @@ std::shared_ptr<LayerRouting> LayerListener::get_routing(LayerHooks& layer) {
 
 void LayerListener::warn_of_shared_name(const std::string& name) {
   events_.message(
-      "two layers have this name: what is recorded of them is of both together; give each a name "
-      "of its own (name=, or infer_and_assign_layer_names of a list of models)",
+      "two layers have this name, and their records are merged; give each a unique name (name=, or "
+      "infer_and_assign_layer_names of a list of models)",
       name, LogLevel::warning);
 }
 

@@ -33,11 +33,11 @@ std::vector<std::string> LayerNameRegistry::idle_sections(const config::Config& 
                             [&](const auto& each) { return section.layers.selects(each.first); })) {
       continue;
     }
-    sentences.push_back(fmt::format(
-        "section '{}' selects none of the layers that ran: {}{}; `telens plan` shows what it would "
-        "select",
-        section.name, fmt::join(names, ", "),
-        others > 0 ? fmt::format(" and {} more", others) : ""));
+    sentences.push_back(
+        fmt::format("section '{}' selects none of the layers that ran: {}{}; `telens plan` shows "
+                    "the layers of a section",
+                    section.name, fmt::join(names, ", "),
+                    others > 0 ? fmt::format(" and {} more", others) : ""));
   }
   return sentences;
 }

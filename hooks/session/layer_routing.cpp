@@ -301,7 +301,7 @@ void LayerRouting::check_is_for_ever(const Question& question, std::int64_t iter
   if (alters ? question.for_ever && section_stays : question.next == kNever) return;
   const std::string what =
       question.call == Call::modify
-          ? fmt::format("{} the {} of {}", alters ? "modifies" : "leaves alone",
+          ? fmt::format("{} the {} of {}", alters ? "modifies" : "does not modify",
                         telens::get_name(question.tensor), telens::get_name(question.gemm))
           : fmt::format("{} {} in FP8", alters ? "does not run" : "runs",
                         telens::get_name(question.gemm));
@@ -310,10 +310,10 @@ void LayerRouting::check_is_for_ever(const Question& question, std::int64_t iter
       : alters       ? std::string("does not say that it will in all later ones")
                      : fmt::format("may do otherwise from iteration {} on", question.next);
   raise<UsageError>(
-      "layer '{}': {} cannot be captured into a graph, which keeps what it was captured with: it "
-      "{} in iteration {} and {}; let it do the same in every iteration from the capture on (no "
-      "freq, end_step or started_by), leave the layer out of its section, or run it outside of the "
-      "graph",
+      "layer '{}': {} cannot be captured into a graph, which repeats the captured decision: it "
+      "{} in iteration {} and {}; make it decide the same in every iteration from the capture on "
+      "(no freq, end_step or started_by), exclude the layer from its section, or run it outside of "
+      "the graph",
       layer_name_, feature.title(), what, iteration, then);
 }
 

@@ -26,9 +26,10 @@ void ObserverIsolation::observe_tensors(FeatureInstance& feature, const Shown& s
   }
   if (random.restore()) tell_of_randomness(feature, layer_name, call_name);
   if (!was_written) return;
-  switch_off(feature, layer_name, call_name,
-             "it wrote to a tensor that it may only look at; what was there is lost, the training "
-             "goes on with what it wrote; let it work on a copy (tensor.clone())");
+  switch_off(
+      feature, layer_name, call_name,
+      "it wrote to a tensor that it may only read; the old values are lost, and the training "
+      "continues with the new ones; work on a copy (tensor.clone())");
 }
 
 void ObserverIsolation::tell_of_randomness(FeatureInstance& feature, std::string_view layer_name,
@@ -36,8 +37,8 @@ void ObserverIsolation::tell_of_randomness(FeatureInstance& feature, std::string
   if (feature.told_of_randomness.exchange(true)) return;
   events_.announce(
       "feature_random",
-      fmt::format("{}: torch's random numbers were drawn, which a run without it would not do; "
-                  "they are put back each time; give the feature a torch.Generator of its own",
+      fmt::format("{}: it drew from torch's random number generator, whose state is restored each "
+                  "time; use a separate torch.Generator in the feature",
                   make_context(feature, layer_name, call_name)),
       layer_name);
 }
@@ -52,7 +53,7 @@ void ObserverIsolation::switch_off(FeatureInstance& feature, std::string_view la
   if (!feature.observes.exchange(false)) return;
   events_.announce(
       "feature_off",
-      fmt::format("{}: {}; it is switched off for the rest of the session, training goes on",
+      fmt::format("{}: {}; it is disabled for the rest of the session, and the training continues",
                   make_context(feature, layer_name, call_name), reason),
       layer_name);
 }

@@ -56,8 +56,8 @@ LossWatch::StepLoss LossWatch::take_of_step(double loss, std::int64_t iteration)
   if (!same && !std::exchange(told_of_two_, true)) {
     left_out.warning_of_other = fmt::format(
         "iteration {} has two losses: {} by debug.record(\"loss\", ...), which the run keeps, and "
-        "{} by debug.step(loss=...), which it leaves out, here and later; give the loss to step "
-        "alone, and record other numbers under other names",
+        "{} by debug.step(loss=...), which it ignores, here and later; pass the loss only to step, "
+        "and record other numbers under other names",
         iteration, recorded->first, loss);
   }
   return left_out;
@@ -520,8 +520,8 @@ void Session::end(std::string_view exception) {
 void Session::end_in_turn() {
   if (!layers_.stop(kLongestWait)) {
     events_.message(
-        fmt::format("debug.end_debug: another thread is in a layer for more than {} s; what "
-                    "features see there from here on is not recorded",
+        fmt::format("debug.end_debug: another thread has been in a layer for more than {} s; "
+                    "its features are not recorded from here on",
                     kLongestWait.count()),
         {}, LogLevel::warning);
   }

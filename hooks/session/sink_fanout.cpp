@@ -49,8 +49,8 @@ void SinkFanout::deliver(const RecordedIteration& recorded) {
       rethrow_interruption();
       if (std::erase(loggers_, logger) == 0) continue;
       on_logger_failure_(
-          fmt::format("a logger of statistics failed: {}; it is not called any more in this "
-                      "session, the run file is written as ever and training goes on",
+          fmt::format("a logger of statistics failed: {}; it is not called again in this session. "
+                      "The run file is still written, and the training continues",
                       message_of_current_exception()));
     }
   }

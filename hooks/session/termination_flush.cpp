@@ -138,10 +138,9 @@ TerminationFlush::TerminationFlush(std::function<void()> flush,
   if (!is_ours(current) && !pass_on_to(current)) {
     close(pipe_ends[0]);
     close(pipe_ends[1]);
-    std::cerr
-        << "telens: SIGTERM will not save what this session records: the program put a handler "
-           "over that of debug sessions too often, "
-        << kMostHandlers << " different ones are kept; install them before debug.initialize\n";
+    std::cerr << "telens: SIGTERM will not save the records of this session: the program has "
+                 "replaced the handler of debug sessions too often, by more than "
+              << kMostHandlers << " different ones; install them before debug.initialize\n";
     return;
   }
   owner.store(getpid());
@@ -192,10 +191,9 @@ void TerminationFlush::flush_in_time() const {
   }).detach();
   std::unique_lock lock(progress->mutex);
   if (progress->changed.wait_for(lock, longest_flush_, [&] { return progress->is_done; })) return;
-  std::cerr
-      << "telens: SIGTERM: what was recorded last is not on disk after "
-      << std::chrono::duration<double>(longest_flush_).count()
-      << " s, which the process does not wait for any longer; is the disk of log_dir there?\n";
+  std::cerr << "telens: SIGTERM: the last records are not on disk after "
+            << std::chrono::duration<double>(longest_flush_).count()
+            << " s, and the process ends; check the disk of log_dir\n";
 }
 
 void TerminationFlush::watch() {

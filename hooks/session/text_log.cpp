@@ -200,8 +200,8 @@ void LogFile::write_out() {
 
 void LogFile::give_up(std::string_view reason) {
   if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
-  std::cerr << fmt::format("telens: cannot write the log {}; training goes on without it: {}\n",
-                           path_, reason);
+  std::cerr << fmt::format(
+      "telens: cannot write the log {}; the training continues without it: {}\n", path_, reason);
 }
 
 bool SeenTexts::add(std::string text) {

@@ -128,7 +128,7 @@ TEST_F(LateDumps, that_the_disk_does_not_take_switch_the_feature_off_with_one_wa
   debug::step();
   files_once([&] {
     debug::step();
-    return messages().find("switched off") != std::string::npos;
+    return messages().find("is disabled") != std::string::npos;
   });
   EXPECT_THAT(messages(), HasSubstr("'LateDumps' of section 'section'"));
   EXPECT_THAT(messages(), HasSubstr("tensor_dumps"));

@@ -206,7 +206,7 @@ const Mistake kMistakes[] = {
      "'mxfp8', 'fp8_block_scaling'"},
     {"LogFp8TensorStats: {enabled: on, tensors: weight, stats: "
      "[fp8_current_scaling_mse_columnwise]}",
-     "'fp8_current_scaling_mse_columnwise': the columnwise copy has values of its own only under a "
+     "'fp8_current_scaling_mse_columnwise': the columnwise copy has separate values only under a "
      "block recipe; write 'fp8_current_scaling_mse'"},
     {"LogNvfp4TensorStats: {enabled: on, tensors: weight, stats: [mxfp8_mse]}",
      "'mxfp8_mse': LogNvfp4TensorStats has nothing of the recipe 'mxfp8', but LogFp8TensorStats "

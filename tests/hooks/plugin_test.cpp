@@ -171,7 +171,7 @@ TEST_F(PluginTest, a_library_without_note_or_entry_is_refused) {
 
 TEST_F(PluginTest, files_that_are_no_libraries_are_refused) {
   std::ofstream(plugins.path() / "text.so") << "this is no library, whatever its name says";
-  EXPECT_THAT(error_with({plugins.str()}), HasSubstr("no 64-bit ELF"));
+  EXPECT_THAT(error_with({plugins.str()}), HasSubstr("not a 64-bit ELF"));
 }
 
 TEST_F(PluginTest, a_damaged_library_is_refused_wherever_it_ends) {

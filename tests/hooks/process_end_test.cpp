@@ -168,7 +168,7 @@ TEST_F(SessionTest, a_session_that_sigterm_will_not_save_says_so) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   std::ifstream err(folder.path() / "stderr");
   const std::string text{std::istreambuf_iterator<char>(err), {}};
-  EXPECT_THAT(text, HasSubstr("SIGTERM will not save what this session records"));
+  EXPECT_THAT(text, HasSubstr("SIGTERM will not save the records of this session"));
 }
 
 TEST_F(SessionTest, sigterm_ends_the_process_though_the_disk_hangs) {

@@ -270,7 +270,7 @@ TEST_F(BudgetTest, a_section_that_may_change_what_is_computed_is_refused) {
               HasSubstr("FakeQuant changes the computation; a section with a 'budget' may only "
                         "observe"));
   EXPECT_THAT(get_error("DisableFP8Layer: {enabled: True}"),
-              HasSubstr("DisableFP8Layer may change what is computed"));
+              HasSubstr("DisableFP8Layer may change results"));
   for (const char* budget : {"3", "0%", "100%", "three%", "3 %", "[3%]", "{full_steps: 3}"}) {
     EXPECT_THROW(debug::initialize(options(with_budget(budget, "Probe: {enabled: True}"))),
                  ConfigError)

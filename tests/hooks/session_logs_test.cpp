@@ -335,8 +335,9 @@ TEST_F(SessionTest, a_section_that_selects_none_of_the_layers_that_ran_is_told_a
   layer.run();
   other.run();
   debug::end_debug();
-  EXPECT_THAT(messages(), HasSubstr("WARNING - section 'misses' selects none of the layers that "
-                                    "ran: layer, other; `telens plan` shows what it would select"));
+  EXPECT_THAT(messages(),
+              HasSubstr("WARNING - section 'misses' selects none of the layers that "
+                        "ran: layer, other; `telens plan` shows the layers of a section"));
   EXPECT_THAT(messages(), Not(HasSubstr("section 'section' selects none")));
 }
 

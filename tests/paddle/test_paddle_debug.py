@@ -133,9 +133,9 @@ def test_ledger_lists_paddle_linear_layers_and_replacements(tmp_path):
     (row,) = [row for row in csv.DictReader(done.stdout.splitlines()) if row["gemm"] == "all"]
     assert (row["layer"], row["ran"]) == ("model.own", "not seen: paddle's Linear")
     message = "".join(path.read_text() for path in tmp_path.rglob("*.log"))
-    assert "a linear layer of the model (model.own) is not of TELens" in message
+    assert "a linear layer of the model (model.own) is not a TELens layer" in message
     for text in (row["why"], message):
-        assert "put a telens.paddle.Linear in its place" in text
+        assert "replace it by a telens.paddle.Linear" in text
         assert "telens.pytorch" not in text
 
 

@@ -283,7 +283,7 @@ def test_meaningless_statistics_are_skipped_with_a_reason(tmp_path):
         recipe=Float8CurrentScaling(),
     )
     assert "fc_activation_mse_columnwise" not in values
-    assert "no columnwise copy with scales of its own" in message_log(tmp_path / "current")
+    assert "no columnwise copy with separate scales" in message_log(tmp_path / "current")
 
 
 def test_block_stored_weights_reject_original_statistics(tmp_path, capfd):

@@ -163,7 +163,7 @@ def test_all_ranks_follow_the_one_that_it_costs_most(tmp_path):
         (
             "3%",
             {"DisableFP8Layer": {"enabled": True}},
-            "DisableFP8Layer may change what is computed",
+            "DisableFP8Layer may change results",
         ),
     ],
 )  # fmt: skip

@@ -233,7 +233,7 @@ def test_calls_outside_a_session_raise_except_step():
             layer_name="l", tensor_name="activation"
         ),
     ):
-        with pytest.raises(telens.UsageError, match="there is no session"):
+        with pytest.raises(telens.UsageError, match="no session is open"):
             call()
 
 

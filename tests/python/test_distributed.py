@@ -254,7 +254,7 @@ def test_all_ranks_record_into_the_run_that_rank_0_decides_on(tmp_path, own):
     if own[0]:
         assert run.name == own[0]
     for log in (tmp_path / "nvdlfw_inspect_logs").iterdir():  # no other run is accused
-        assert "is being recorded already" not in log.read_text()
+        assert "is already being recorded" not in log.read_text()
 
 
 def test_a_run_that_one_rank_cannot_have_is_another_one_for_all_ranks(tmp_path):
@@ -267,7 +267,7 @@ def test_a_run_that_one_rank_cannot_have_is_another_one_for_all_ranks(tmp_path):
     assert recorded == ["rank00000.h5", "rank00001.h5"]
     assert [path.name for path in folder.iterdir()] == [".rank00001.lock"]
     for log in (tmp_path / "nvdlfw_inspect_logs").iterdir():
-        assert "rank 1 of the run 'run' is being recorded already" in log.read_text()
+        assert "rank 1 of the run 'run' is already being recorded" in log.read_text()
 
 
 def rank_that_refuses(rank: int, folder: str, what: str) -> None:

@@ -180,7 +180,7 @@ def test_unwritable_dump_folder_warns_once(tmp_path, layer, x):
         train(layer, x, steps=2)
     log = message_log(tmp_path)
     assert log.count("cannot write the tensor dump") == 1
-    assert "it is switched off for the rest of the session, training goes on" in log
+    assert "it is disabled for the rest of the session, and the training continues" in log
     assert layer.weight.grad is not None
 
 

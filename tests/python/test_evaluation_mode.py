@@ -125,7 +125,7 @@ def test_evaluation_only_model_is_reported_once(tmp_path, layer, x):
             evaluate(layer, x)
             debug.step()
     log = message_log(tmp_path)
-    assert log.count("layer 'fc1' has run in eval mode alone") == 1
+    assert log.count("layer 'fc1' has only run in eval mode") == 1
     assert "write 'mode: both'" in log
     assert len(telens.open_run(tmp_path).records()) == 0
 

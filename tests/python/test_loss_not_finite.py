@@ -191,5 +191,5 @@ def test_sparse_check_reports_uncertain_origin(tmp_path):
     run(tmp_path, production(), steps=25, plant=plant_in_weight, hands_over=False)
     ((iteration, text, _),) = events(tmp_path, "trigger")
     assert iteration == 20
-    assert f"and the condition held in {2 * LAYERS - 1} more layers behind it" in text
-    assert "since iteration 10 none of them was looked at, so it may have begun elsewhere" in text
+    assert f"and the condition also held in {2 * LAYERS - 1} later layers" in text
+    assert "since iteration 10 none of them was checked, so it may have begun elsewhere" in text

@@ -256,7 +256,7 @@ def test_an_interruption_of_a_function_is_raised_by_step(tmp_path, interruption)
 
 
 def test_on_finding_decorates_only_callables(tmp_path):
-    with pytest.raises(telens.UsageError, match="there is no session"):
+    with pytest.raises(telens.UsageError, match="no session is open"):
         debug.on_finding(print)
     with debug.session(config_of(), log_dir=tmp_path):
 

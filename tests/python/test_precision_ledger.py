@@ -191,7 +191,7 @@ def test_the_last_rule_that_fits_counts(tmp_path, layer, x):
 
 def test_unmatched_rule_is_reported(tmp_path, layer, x):
     run(ledger_config([{"format": "FP8", "layers": "lm_head"}]), tmp_path, layer, x, **FP8)
-    assert "rule 1 of `expect` (format: FP8) was about no GEMM that ran" in message_log(tmp_path)
+    assert "rule 1 of `expect` (format: FP8) matched no GEMM that ran" in message_log(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -242,8 +242,8 @@ def test_foreign_linear_layers_are_listed_first(tmp_path, x, command, named_befo
     assert "telens.pytorch.convert replaces it" in first["why"]
     assert {row["layer"] for row in others} == {"model.0"}
     log = message_log(tmp_path)
-    assert log.count("a linear layer of the model (model.1) is not of TELens") == 1
-    assert "was about no GEMM" not in log
+    assert log.count("a linear layer of the model (model.1) is not a TELens layer") == 1
+    assert "matched no GEMM" not in log
 
 
 def with_a_linear_layer_of_torch() -> torch.nn.Module:

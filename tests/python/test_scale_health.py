@@ -216,7 +216,7 @@ def test_tensors_without_scales_warn_once(tmp_path, capfd):
             train(layer, torch.randn(32, 32), fp8=True, recipe=MXFP8BlockScaling())
     assert "scale_headroom" not in recorded(tmp_path)
     assert "ScaleHealth: activation is not logged" in message_log(tmp_path)
-    assert "here each block has a scale of its own" in message_log(tmp_path)
+    assert "each block has a separate scale here" in message_log(tmp_path)
     assert capfd.readouterr().err.count("ScaleHealth") == 1
 
 

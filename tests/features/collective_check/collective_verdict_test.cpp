@@ -113,7 +113,7 @@ TEST(CollectiveVerdict, a_scattered_sum_with_another_sampled_element) {
   Collective collective = scattered_sum();
   collective.results[1][31] += 1;  // the last one of the whole is a sample
   EXPECT_EQ(describe_collective(collective, 1),
-            "element 63 came out as 254, what the ranks sent makes 253");
+            "element 63 is 254; the data that the ranks sent gives 253");
   // The other rank's part is right, and the total that both know is not.
   EXPECT_THAT(describe_collective(collective, 0), HasSubstr("its elements add up to "));
 }
@@ -134,7 +134,7 @@ TEST(CollectiveVerdict, a_scattered_sum_of_this_rank_alone) {
 TEST(CollectiveVerdict, a_scattered_sum_of_the_other_ranks_rows) {
   Collective collective = scattered_sum();
   std::swap(collective.results[0], collective.results[1]);  // the total is right
-  EXPECT_THAT(describe_collective(collective, 0), HasSubstr("element 0 came out as 129"));
+  EXPECT_THAT(describe_collective(collective, 0), HasSubstr("element 0 is 129"));
 }
 
 TEST(CollectiveVerdict, a_scattered_sum_that_did_not_end_everywhere_is_not_judged) {
@@ -158,7 +158,8 @@ TEST(CollectiveVerdict, a_gather_with_another_bit) {
   collective.results.assign(2, at::cat({collective.sent[0], collective.sent[1]}));
   collective.results[0] = collective.results[0].clone();
   collective.results[0][70] = 0;
-  EXPECT_EQ(describe_collective(collective, 0), "what came from rank 1 differs from what it sent");
+  EXPECT_EQ(describe_collective(collective, 0),
+            "the data received from rank 1 differs from the data it sent");
   EXPECT_EQ(describe_collective(collective, 1), "");
 }
 
@@ -213,13 +214,15 @@ TEST(CollectiveVerdict, an_exchange_with_another_bit_is_found_where_it_came_out)
   Collective collective = exchange(3);
   collective.results[1][2][0] += 1;
   EXPECT_EQ(describe_collective(collective, 0), "");
-  EXPECT_EQ(describe_collective(collective, 1), "what came from rank 2 differs from what it sent");
+  EXPECT_EQ(describe_collective(collective, 1),
+            "the data received from rank 2 differs from the data it sent");
 }
 
 TEST(CollectiveVerdict, an_exchange_of_rows_in_another_order) {
   Collective collective = exchange(3);
   collective.results[0] = collective.results[0].flip(0);
-  EXPECT_EQ(describe_collective(collective, 0), "what came from rank 0 differs from what it sent");
+  EXPECT_EQ(describe_collective(collective, 0),
+            "the data received from rank 0 differs from the data it sent");
 }
 
 // Ranks 1, 12 and 23 share a word: what went wrong at one of them shows at all, and no sum of

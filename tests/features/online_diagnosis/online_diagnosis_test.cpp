@@ -242,7 +242,7 @@ TEST_F(OnlineDiagnosisTest, a_run_that_is_not_recorded_ends_it_and_not_the_train
   run(2, kNaN);
   debug::end_debug();
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              HasSubstr("the run is looked at no more in this session, training goes on"));
+              HasSubstr("it stops for the rest of this session, and the training continues"));
 }
 
 TEST_F(OnlineDiagnosisTest, without_the_feature_a_function_is_told_that_nothing_will_be_found) {

@@ -93,9 +93,9 @@ TEST(LoadWarnings, name_a_condition_that_no_percentage_fulfills) {
   const std::string trigger =
       "LogTensorStats: {enabled: False}\n  telens:\n    Trigger: {enabled: True, when: ";
   EXPECT_THAT(collect_warnings(trigger + "'overflows% > 100'}"),
-              ElementsAre(HasSubstr("holds for NaN alone: overflows% lies between 0 and 100")));
+              ElementsAre(HasSubstr("holds only for NaN: overflows% is between 0 and 100")));
   EXPECT_THAT(collect_warnings(trigger + "'underflows% < 0'}"),
-              ElementsAre(HasSubstr("NaN alone")));
+              ElementsAre(HasSubstr("only for NaN")));
   EXPECT_THAT(collect_warnings(trigger + "['overflows% > 99', 'cur_amax > 100', 'loss > 100']}"),
               IsEmpty());
 }

@@ -350,7 +350,7 @@ TEST_F(Capture, refuses_what_alters_and_will_end_by_layer_feature_and_section) {
 
 TEST_F(Capture, refuses_what_begins_to_alter_later) {
   EXPECT_THAT(refusal(of_fc1("alter", fake_quant(", start_step: 100"))),
-              AllOf(HasSubstr("leaves alone the activation of fprop in iteration 1"),
+              AllOf(HasSubstr("does not modify the activation of fprop in iteration 1"),
                     HasSubstr("may do otherwise from iteration 100 on")));
   EXPECT_THAT(
       refusal(of_fc1("alter", disable_fp8(", freq: 2"))),

@@ -1,4 +1,4 @@
-// Statistics that plugins define: asked for, merged, recorded and switched off as the engine's own.
+// Statistics that plugins define: asked for, merged, recorded and is disabled as the engine's own.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -168,7 +168,7 @@ TEST_P(FailingStatistic, is_switched_off_with_one_notice_and_the_others_go_on) {
               AllOf(HasSubstr("'range' of range.so"), HasSubstr("layer 'fc1'"),
                     HasSubstr(wrong_size ? "add of gradient" : range->fails_in + " of gradient"),
                     HasSubstr(wrong_size ? "3 values, and its size is 2" : "no range today"),
-                    HasSubstr("switched off")));
+                    HasSubstr("is disabled")));
   EXPECT_LE(range->adds, 2);
 }
 

@@ -14,7 +14,7 @@ from rewritten_run import without_checksums
 STEPS = 6
 ALONE = (
     "debug.initialize: rank 1 of 2 had not called it after 300 s, and the others began; now each "
-    "rank records alone: values are its own, nothing is reduced over ranks or compared. Call "
+    "rank records its own values: nothing is reduced over ranks or compared. Call "
     "debug.initialize on every rank, with one configuration and at about the same time"
 )
 UNLIKE = (
