@@ -133,7 +133,7 @@ TEST(TensorHandle, sparse_tensors_convert_but_have_no_layout) {
   EXPECT_TRUE(to_torch(handle).is_same(sparse));
 }
 
-TEST(DeviceId, names_are_those_of_torch) {
+TEST(DeviceId, names_match_torch) {
   for (const char* name : {"cpu", "cuda", "cuda:3", "meta", "xpu:1", "privateuseone:0"}) {
     const at::Device device{std::string(name)};
     EXPECT_EQ(to_handle(device).str(), device.str());

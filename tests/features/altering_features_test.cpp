@@ -25,7 +25,7 @@ at::Tensor plain_reference(const at::Tensor& x) {
   return values.to(x.scalar_type());
 }
 
-TEST(FakeQuantize, gives_the_values_of_a_plain_cast_and_back_in_any_shape_and_dtype) {
+TEST(FakeQuantize, matches_cast_and_decode_for_all_shapes_and_dtypes) {
   at::manual_seed(3);
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
     const at::Tensor x = (at::randn({3, 5, 7}) * 1e-3).to(dtype);
@@ -50,7 +50,7 @@ float fake_quantized(const at::Tensor& x, int row, int column, const FakeQuantOp
 //   1000 / 4 = 250, nearest of 240 and 256: 256, and back 1024
 //   0.01 / 4 = 0.0025 = 1.28 x 2^-9, of subnormals 2^-9 apart: 2^-9, and back 2^-7
 // Column 1: 0.01 x 2^15 = 327.68, nearest of 320 and 352: 320, and back 320 / 2^15
-TEST(FakeQuantizeInBlocks, of_mxfp8_is_as_worked_by_hand_along_what_the_gemm_sums_over) {
+TEST(FakeQuantizeInBlocks, mxfp8_along_summed_dimension_matches_hand_computation) {
   const FakeQuantOptions format{FormatId::e4m3, RecipeId::mxfp8};
   at::Tensor x = at::zeros({32, 32});
   x[0][0] = 1000;
@@ -73,7 +73,7 @@ TEST(FakeQuantizeInBlocks, of_mxfp8_is_as_worked_by_hand_along_what_the_gemm_sum
 
 // The scale is 448 / amax, down to a power of two: 1/4 for 1000, 2^15 for 0.01; the rest is as
 // above. The block of a weight is a square.
-TEST(FakeQuantizeInBlocks, of_128_elements_is_as_worked_by_hand) {
+TEST(FakeQuantizeInBlocks, blocks_of_128_match_hand_computation) {
   const FakeQuantOptions format{FormatId::e4m3, RecipeId::fp8_block_scaling};
   at::Tensor x = at::zeros({16, 16});
   x[0][0] = 1000;
@@ -90,7 +90,7 @@ TEST(FakeQuantizeInBlocks, of_128_elements_is_as_worked_by_hand) {
 // The tensor's amax is 448 x 6, so its own scale is 1 and that of a block amax / 6: 448 in row 0,
 // where 100 / 448 rounds to 0, and 2 in row 1, where 1.3 / 2 rounds to 0.5. A weight's square has
 // the scale 448 alone.
-TEST(FakeQuantizeInBlocks, of_nvfp4_is_as_worked_by_hand) {
+TEST(FakeQuantizeInBlocks, nvfp4_matches_hand_computation) {
   const FakeQuantOptions format{FormatId::e2m1, RecipeId::nvfp4};
   at::Tensor x = at::zeros({16, 16});
   x[0][0] = 2688;
@@ -111,7 +111,7 @@ TEST(FakeQuantizeInBlocks, of_nvfp4_is_as_worked_by_hand) {
 using AlteringFeaturesTest = testing::AlteringTest;
 using testing::Pass;
 
-TEST_F(AlteringFeaturesTest, a_disabled_layer_gives_the_bits_of_high_precision_under_a_recipe) {
+TEST_F(AlteringFeaturesTest, disabled_layer_matches_high_precision_bit_for_bit) {
   const Pass plain = run(nullptr);
   const Pass quantized = run(testing::current_scaling());
   begin("DisableFP8Layer: {enabled: True}\n");
@@ -164,7 +164,7 @@ TEST_F(AlteringFeaturesTest, fake_quant_gives_the_gemm_fake_quantized_operands) 
   }
 }
 
-TEST_F(AlteringFeaturesTest, fake_quant_follows_the_schedule_of_each_item) {
+TEST_F(AlteringFeaturesTest, fake_quant_items_have_separate_schedules) {
   const Pass plain = run(nullptr);
   const at::Tensor x = fake_quantize(input.detach(), FormatId::e5m2);
   const at::Tensor g = fake_quantize(gradient, FormatId::e5m2);
@@ -187,7 +187,7 @@ TEST_F(AlteringFeaturesTest, fake_quant_follows_the_schedule_of_each_item) {
   }
 }
 
-TEST_F(AlteringFeaturesTest, gemms_that_fake_quant_does_not_select_stay_as_they_are) {
+TEST_F(AlteringFeaturesTest, fake_quant_does_not_change_unselected_gemms) {
   const Pass quantized = run(testing::current_scaling());
   begin(
       "FakeQuant: {enabled: True, gemms: [fprop], tensors: [activation], quant_format: FP8E4M3}\n");
@@ -229,7 +229,7 @@ TEST_F(AlteringFeaturesTest, a_kept_weight_is_fake_quantized_in_every_micro_batc
   }
 }
 
-TEST_F(AlteringFeaturesTest, observers_see_the_original_beside_a_modifying_feature) {
+TEST_F(AlteringFeaturesTest, observers_get_the_tensor_before_modification) {
   begin(
       "FakeQuant: {enabled: True, gemms: [fprop], tensors: [activation], quant_format: FP8E5M2}\n"
       "LogTensorStats: {enabled: True, tensors: [activation], stats: [l2_norm]}\n");

@@ -65,7 +65,7 @@ class LateDumps : public testing::SessionTest {
   testing::FakeLayer layer{"fc1"};
 };
 
-TEST_F(LateDumps, are_written_in_a_step_after_they_have_come_under_their_iteration) {
+TEST_F(LateDumps, are_written_after_arrival_with_their_iteration) {
   begin();
   layer.run();
   debug::step();
@@ -90,7 +90,7 @@ TEST_F(LateDumps, that_have_come_at_once_are_written_at_once) {
   EXPECT_THAT(files(), ElementsAre("iter_000000/fc1_activation.h5"));
 }
 
-TEST_F(LateDumps, of_micro_batches_keep_their_order) {
+TEST_F(LateDumps, keep_the_order_of_micro_batches) {
   begin();
   for (const std::int64_t rows : {1, 1000, 1000000}) layer.run(at::ones({rows, 1}));
   late.let_arrive(2);
@@ -119,7 +119,7 @@ TEST_F(LateDumps, wait_where_too_many_are_under_way_and_say_so) {
   EXPECT_EQ(late.waited(), 3) << "there is room again";
 }
 
-TEST_F(LateDumps, that_the_disk_does_not_take_switch_the_feature_off_with_one_warning) {
+TEST_F(LateDumps, write_error_disables_feature_with_one_warning) {
   begin();
   layer.run();
   late.let_arrive(1);

@@ -199,7 +199,7 @@ Observed observed(const InspectTensorCall& call) {
   return part;
 }
 
-TEST_P(ObservedTrainingTest, recorded_values_are_those_of_a_double_precision_reference) {
+TEST_P(ObservedTrainingTest, recorded_values_match_double_precision_reference) {
   std::map<Key, std::vector<Observed>> seen;
   Script tap;
   tap.inspect_enabled = [](std::int64_t i, TensorName) { return RoutingAnswer{true, i + 1}; };

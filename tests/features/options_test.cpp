@@ -88,7 +88,7 @@ TEST(LogTensorStatsOptions, a_blockwise_range_is_a_mapping_with_defaults) {
                           "max_blockwise_dynamic_range_block_size_32_dims_1", "min"));
 }
 
-TEST(LogTensorStatsOptions, of_the_base_namespace_take_any_case_and_any_tensor) {
+TEST(LogTensorStatsOptions, base_namespace_accepts_any_case_and_tensor) {
   const auto options = get_options<StatisticsOptions>(
       "base", "LogTensorStats: {enabled: on, tensors: logits, stats: [Min, L2_NORM]}");
   EXPECT_THAT(names(options.statistics), ElementsAre("min", "l2_norm"));
@@ -219,7 +219,7 @@ const Mistake kMistakes[] = {
      "'activation', 'weight', 'gradient', 'query', 'key', 'value', 'attention_output', "
      "'query_gradient', 'key_gradient', 'value_gradient', 'attention_output_gradient'"}};
 
-TEST(OptionMistakes, say_what_is_right) {
+TEST(OptionMistakes, list_the_valid_values) {
   for (const Mistake& mistake : kMistakes) {
     EXPECT_EQ(get_error(mistake.feature), mistake.error) << mistake.feature;
   }

@@ -43,7 +43,7 @@ void expect_same(const Pass& left, const Pass& right) {
   EXPECT_TRUE(at::equal(left.weight_grad, right.weight_grad));
 }
 
-TEST_F(PerTensorScalingTest, of_all_tensors_gives_the_bits_of_current_scaling) {
+TEST_F(PerTensorScalingTest, on_all_tensors_matches_current_scaling_bit_for_bit) {
   const Pass current = run(testing::current_scaling());
   const Pass delayed = run(testing::delayed_scaling());
   EXPECT_FALSE(at::equal(current.output, delayed.output));
@@ -87,7 +87,7 @@ TEST_F(PerTensorScalingTest, keeps_the_amax_history_up) {
   EXPECT_TRUE(at::equal(linear().layer->extra_state(), expected));
 }
 
-TEST_F(PerTensorScalingTest, follows_a_schedule_after_which_delayed_scaling_goes_on) {
+TEST_F(PerTensorScalingTest, delayed_scaling_continues_after_its_schedule) {
   std::vector<Pass> delayed;
   for (int i = 0; i < 4; ++i) delayed.push_back(run(testing::delayed_scaling()));
   const Pass current = run(testing::current_scaling());
@@ -101,7 +101,7 @@ TEST_F(PerTensorScalingTest, follows_a_schedule_after_which_delayed_scaling_goes
   }
 }
 
-TEST_F(PerTensorScalingTest, fills_what_is_kept_of_a_weight) {
+TEST_F(PerTensorScalingTest, fills_the_weight_cache) {
   const at::Tensor weight = linear().weight().detach().clone();
   const auto train = [&](const std::shared_ptr<const Recipe>& recipe) {
     std::vector<Pass> passes;
@@ -122,7 +122,7 @@ TEST_F(PerTensorScalingTest, fills_what_is_kept_of_a_weight) {
   EXPECT_FALSE(at::equal(passes[0].output, passes[2].output));
 }
 
-TEST_F(PerTensorScalingTest, outside_of_delayed_scaling_is_an_error_that_says_what_runs) {
+TEST_F(PerTensorScalingTest, other_recipes_are_an_error_that_names_the_recipe) {
   begin("PerTensorScaling: {enabled: True, gemms: [fprop], tensors: [activation]}\n");
   expect_error(nullptr, "no fp8_autocast is on");
   expect_error(testing::current_scaling(), "the recipe that runs has current scaling");
@@ -130,7 +130,7 @@ TEST_F(PerTensorScalingTest, outside_of_delayed_scaling_is_an_error_that_says_wh
   expect_error(testing::delayed_scaling(), "no fp8_autocast is on", /*calibrating=*/true);
 }
 
-TEST_F(PerTensorScalingTest, of_outputs_is_refused_at_load) {
+TEST_F(PerTensorScalingTest, outputs_are_rejected_at_load) {
   try {
     begin("PerTensorScaling: {enabled: True, gemms: [fprop], tensors: [output]}\n");
     FAIL() << "no error";

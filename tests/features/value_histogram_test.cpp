@@ -74,7 +74,7 @@ at::Tensor bf16(std::initializer_list<float> values) {
   return at::tensor(at::ArrayRef<float>(values), at::kFloat).to(at::kBFloat16);
 }
 
-TEST_F(ValueHistogramTest, codes_and_exponents_stand_in_the_run_file) {
+TEST_F(ValueHistogramTest, codes_and_exponents_are_in_the_run_file) {
   debug::initialize(
       options(section("      tensors_struct:\n"
                       "        - {tensor: activation, bins: codes}\n"
@@ -133,7 +133,7 @@ TEST_F(ValueHistogramTest, fp32_tensors_get_exponents_with_one_warning) {
   EXPECT_THAT(log, ::testing::HasSubstr("has too many codes to count"));
 }
 
-TEST_F(ValueHistogramTest, empty_tensors_leave_no_histogram_and_what_was_not_stepped_is_kept) {
+TEST_F(ValueHistogramTest, skips_empty_tensors_and_keeps_an_unfinished_iteration) {
   debug::initialize(options(section("      tensors: [activation]\n")));
   FakeLayer layer("layer");
   layer.run(at::empty({0, 4}, at::kBFloat16));
@@ -147,7 +147,7 @@ TEST_F(ValueHistogramTest, empty_tensors_leave_no_histogram_and_what_was_not_ste
 // The values of both features, by (iteration, layer, tensor, statistic).
 using Values = std::map<std::tuple<std::int64_t, std::string, std::string, std::string>, double>;
 
-TEST_F(ValueHistogramTest, what_if_statistics_of_a_training_follow_from_its_histograms) {
+TEST_F(ValueHistogramTest, histograms_give_the_statistics_of_a_training) {
   debug::initialize(
       options(section("      tensors: [activation, weight, gradient]\n"
                       "      bins: codes\n"

@@ -34,7 +34,7 @@ class WarmUpTest : public testing::SessionTest {
   }
 };
 
-TEST_F(WarmUpTest, is_the_first_iteration_of_each_layer_under_delayed_scaling) {
+TEST_F(WarmUpTest, is_the_first_iteration_of_every_delayed_scaling_layer) {
   debug::initialize(options(section(kUnderflows)));
   SmallTraining training(testing::delayed_scaling());
   for (int i = 0; i < 4; ++i) training.step();
@@ -42,7 +42,7 @@ TEST_F(WarmUpTest, is_the_first_iteration_of_each_layer_under_delayed_scaling) {
   EXPECT_THAT(warm_up(), ElementsAre("0:model.0.fc1", "0:model.0.fc2"));
 }
 
-TEST_F(WarmUpTest, is_told_where_only_gemms_are_looked_at) {
+TEST_F(WarmUpTest, is_recorded_if_only_gemms_are_inspected) {
   debug::initialize(
       options("s:\n  enabled: True\n  layers: {layer_types: [all]}\n  telens:\n"
               "    GemmError: {enabled: True, gemms: [fprop]}\n"));
@@ -80,7 +80,7 @@ TEST_F(WarmUpTest, is_none_of_scales_that_a_checkpoint_restored) {
   EXPECT_THAT(warm_up(), ElementsAre("0:model.0.fc2"));
 }
 
-TEST_F(WarmUpTest, of_a_history_that_nothing_updates_ends_all_the_same) {
+TEST_F(WarmUpTest, ends_even_if_the_history_is_never_updated) {
   debug::initialize(options(section(kUnderflows)));
   SmallTraining training(testing::delayed_scaling());
   AutocastOptions endless;  // scales are computed where a region ends

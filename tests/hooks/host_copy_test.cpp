@@ -23,7 +23,7 @@ std::vector<std::string> get_names(const std::vector<Arrivals<std::string>::Arri
   return names;
 }
 
-TEST(HostCopyTest, tensors_of_the_host_are_there_at_once_dense_and_in_their_order) {
+TEST(HostCopyTest, host_tensors_are_available_at_once_in_order) {
   const at::Tensor words = at::arange(6, at::kLong).view({2, 3});
   const at::Tensor values = at::arange(2, at::kDouble);
   const auto copy = copy_to_host(to_handles({words.t(), at::Tensor(), values}));
@@ -43,7 +43,7 @@ TEST(HostCopyTest, tensors_may_have_any_dtype) {
   }
 }
 
-TEST(ArrivalsTest, work_is_done_in_the_order_in_which_it_set_out_and_nobody_waits) {
+TEST(ArrivalsTest, callbacks_run_in_order_without_blocking) {
   LateCopies late;
   Arrivals<std::string> arrivals(late.copies());
   EXPECT_FALSE(arrivals.add({at::arange(1, at::kLong)}, "first"));
@@ -68,7 +68,7 @@ TEST(ArrivalsTest, whoever_waits_gets_all) {
   EXPECT_THAT(arrivals.take(Waiting::yes), IsEmpty());
 }
 
-TEST(CopyToDeviceTest, numbers_arrive_as_they_are) {
+TEST(CopyToDeviceTest, numbers_are_copied_exactly) {
   const std::vector<std::int64_t> numbers{3, -1, std::int64_t{1} << 62};
   const at::Tensor copied = to_torch(copy_to_device(numbers, DeviceId()));
   ASSERT_EQ(copied.numel(), 3);

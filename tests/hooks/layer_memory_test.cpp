@@ -58,17 +58,17 @@ class LayerMemory : public testing::SessionTest {
   }
 };
 
-TEST_F(LayerMemory, without_a_session_a_layer_that_is_gone_leaves_nothing) {
+TEST_F(LayerMemory, destroyed_layer_is_forgotten_if_no_session_runs) {
   EXPECT_LT(left_behind([](int) { run_layer(""); }), 200);
 }
 
-TEST_F(LayerMemory, of_layers_under_one_name_nothing_stays_but_what_waits_for_the_disk) {
+TEST_F(LayerMemory, destroyed_layers_keep_only_rows_waiting_for_the_disk) {
   begin();
   EXPECT_LT(left_behind([](int) { run_layer("fc"); }), 2000);
 }
 
 // About 100 series a layer, each of which the record tells from all others.
-TEST_F(LayerMemory, of_a_name_its_series_stay_and_little_else) {
+TEST_F(LayerMemory, keeps_little_more_than_the_series_of_a_layer_name) {
   begin();
   EXPECT_LT(left_behind([](int) { run_layer(""); }), 20'000);
 }
@@ -87,7 +87,7 @@ TEST(SeriesTable, keeps_a_name_once_however_many_series_have_it) {
   EXPECT_LT(of_layer / kSeries, 110);
 }
 
-TEST(SeriesTable, tells_series_apart_by_every_name) {
+TEST(SeriesTable, distinguishes_series_by_every_name) {
   SeriesTable table;
   const SeriesTable::Names names{"fc", "weight", "dgrad", "max", "world"};
   const Series& series = table.find_or_add(names);

@@ -130,7 +130,7 @@ TEST_F(PluginTest, plugin_without_torch_is_bound_to_no_torch_version) {
   EXPECT_EQ(versions->torch, "");
 }
 
-TEST_F(PluginTest, a_statistic_that_two_plugins_register_is_an_error_that_names_both) {
+TEST_F(PluginTest, duplicate_statistic_is_an_error_that_names_both_plugins) {
   fs::create_directories(plugins.path() / "a");
   fs::create_directories(plugins.path() / "b");
   fs::copy(STATISTIC_PLUGIN, plugins.path() / "a/first.so");
@@ -139,7 +139,7 @@ TEST_F(PluginTest, a_statistic_that_two_plugins_register_is_an_error_that_names_
               AllOf(HasSubstr("first.so"), HasSubstr("second.so"), HasSubstr("excess_kurtosis")));
 }
 
-TEST_F(PluginTest, a_session_without_the_folder_does_not_know_the_plugins_features) {
+TEST_F(PluginTest, features_are_unknown_without_the_plugin_folder) {
   ASSERT_EQ(error_with({SAMPLE_PLUGIN_FOLDER}), "");
   debug::end_debug();
   debug::InitializeOptions without = options();
@@ -155,7 +155,7 @@ TEST_F(PluginTest, the_note_is_read_without_opening_the_library) {
   EXPECT_FALSE(read_plugin_note(PLUGIN_WITHOUT_NOTE));
 }
 
-TEST_F(PluginTest, a_plugin_for_other_versions_is_refused_unopened_and_both_are_named) {
+TEST_F(PluginTest, plugin_for_other_versions_is_rejected_unopened) {
   EXPECT_THAT(
       error_with({folder_with(PLUGIN_FOR_OTHER_VERSIONS)}),
       AllOf(HasSubstr("other_versions.so"), HasSubstr("telens 0.0 and torch 1.13"),
@@ -169,7 +169,7 @@ TEST_F(PluginTest, a_library_without_note_or_entry_is_refused) {
               AllOf(HasSubstr("without_entry.so"), HasSubstr("telens_register_features")));
 }
 
-TEST_F(PluginTest, files_that_are_no_libraries_are_refused) {
+TEST_F(PluginTest, files_that_are_not_libraries_are_rejected) {
   std::ofstream(plugins.path() / "text.so") << "this is no library, whatever its name says";
   EXPECT_THAT(error_with({plugins.str()}), HasSubstr("not a 64-bit ELF"));
 }
@@ -194,7 +194,7 @@ TEST_F(PluginTest, a_library_with_a_damaged_number_of_segments_is_refused) {
               ThrowsMessage<UsageError>(HasSubstr("65535 segments")));
 }
 
-TEST_F(PluginTest, a_pipe_is_no_plugin) {
+TEST_F(PluginTest, pipe_is_rejected) {
   const fs::path path = plugins.path() / "pipe.so";
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   EXPECT_THAT([&] { read_plugin_note(path); }, ThrowsMessage<UsageError>(HasSubstr("no file")));
@@ -204,7 +204,7 @@ TEST_F(PluginTest, a_folder_that_is_missing_is_an_error) {
   EXPECT_THAT(error_with({"/no/such/folder"}), HasSubstr("/no/such/folder"));
 }
 
-TEST_F(PluginTest, a_feature_that_two_plugins_register_is_an_error_that_names_both) {
+TEST_F(PluginTest, duplicate_feature_is_an_error_that_names_both_plugins) {
   fs::create_directories(plugins.path() / "a");
   fs::create_directories(plugins.path() / "b");
   fs::copy(SAMPLE_PLUGIN, plugins.path() / "a/first.so");

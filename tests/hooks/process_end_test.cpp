@@ -54,14 +54,14 @@ void step_until_sigterm(const debug::InitializeOptions& options) {
   for (;;) pause();
 }
 
-TEST_F(SessionTest, sigterm_saves_what_was_stepped_and_ends_the_process_as_ever) {
+TEST_F(SessionTest, sigterm_saves_finished_steps_and_ends_the_process) {
   const int status =
       status_of_child([&] { step_until_sigterm(options(section(kMaxOfActivation))); });
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
   EXPECT_THAT(get_values("max", folder.str()), ElementsAre("0:layer=1"));
 }
 
-TEST_F(SessionTest, a_handler_of_the_program_itself_decides_what_sigterm_does) {
+TEST_F(SessionTest, program_handler_decides_the_effect_of_sigterm) {
   const int status = status_of_child([&] {
     std::signal(SIGTERM, [](int) { _exit(7); });
     debug::initialize(options());
@@ -83,7 +83,7 @@ void call_what_was_there(int number, siginfo_t* info, void* context) {
   below_ours_puts.sa_sigaction(number, info, context);
 }
 
-TEST_F(SessionTest, a_handler_over_ours_that_calls_ours_is_called_once_in_a_later_session) {
+TEST_F(SessionTest, chained_handler_is_called_once_in_a_later_session) {
   const int status = status_of_child([&] {
     debug::initialize(options());
     put_over_ours(call_what_was_there, &below_ours_puts);
@@ -105,7 +105,7 @@ void count_second(int number, siginfo_t* info, void* context) {
   call_what_was_there(number, info, context);
 }
 
-TEST_F(SessionTest, every_handler_of_the_program_is_called_once_when_all_sessions_have_ended) {
+TEST_F(SessionTest, program_handlers_are_called_once_after_all_sessions) {
   const int status = status_of_child([&] {
     std::signal(SIGTERM, count_first);
     debug::initialize(options());
@@ -124,7 +124,7 @@ TEST_F(SessionTest, every_handler_of_the_program_is_called_once_when_all_session
   EXPECT_EQ(WEXITSTATUS(status) % 16, 4);
 }
 
-TEST_F(SessionTest, sigterm_saves_though_twenty_sessions_had_the_same_handler_put_over_ours) {
+TEST_F(SessionTest, sigterm_saves_after_a_handler_was_installed_twenty_times) {
   const int status = status_of_child([&] {
     for (int i = 0; i < 20; ++i) {
       debug::initialize(options());
@@ -201,7 +201,7 @@ TEST_F(SessionTest, a_forked_childs_layers_run_as_if_nobody_watched) {
   EXPECT_THAT(get_values("max", folder.str()), ElementsAre("0:layer=1", "1:layer=2"));
 }
 
-TEST_F(SessionTest, a_forked_child_may_begin_a_session_of_its_own) {
+TEST_F(SessionTest, forked_child_may_start_a_session) {
   debug::initialize(options(section(kMaxOfActivation)));
   FakeLayer layer;
   EXPECT_TRUE(layer.run());
@@ -221,7 +221,7 @@ TEST_F(SessionTest, a_forked_child_may_begin_a_session_of_its_own) {
   EXPECT_THAT(get_values("max", own.str()), ElementsAre("0:layer=9"));
 }
 
-TEST_F(SessionTest, a_forked_child_dies_of_sigterm_and_leaves_the_session_alone) {
+TEST_F(SessionTest, sigterm_in_a_forked_child_does_not_affect_the_session) {
   debug::initialize(options(section(kMaxOfActivation)));
   FakeLayer().run();
   const int killed = status_of_child([] {

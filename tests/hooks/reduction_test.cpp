@@ -91,7 +91,7 @@ class ReductionTest : public testing::SessionTest {
 const char* const kNumel = "LogTensorStats: {enabled: True, tensors: [activation], stats: [numel]}";
 const char* const kWeight = "LogTensorStats: {enabled: True, tensors: [weight], stats: [numel]}";
 
-TEST_F(ReductionTest, what_reduces_nothing_costs_no_collective) {
+TEST_F(ReductionTest, skip_reduction_needs_no_collective) {
   const std::string base =
       "s:\n  enabled: True\n  layers: {layer_types: [all]}\n"
       "  LogTensorStats: {enabled: True, tensors: [logits], stats: [max]}\n";
@@ -107,7 +107,7 @@ TEST_F(ReductionTest, what_reduces_nothing_costs_no_collective) {
   }
 }
 
-TEST_F(ReductionTest, a_due_statistic_costs_a_header_even_where_no_layer_ran) {
+TEST_F(ReductionTest, due_statistic_needs_a_header_even_without_layers) {
   begin(section("LogTensorStats: {enabled: True, tensors: [activation], stats: [numel], freq: 2}"));
   debug::step();
   EXPECT_EQ(world->gathers, 1);
@@ -120,7 +120,7 @@ TEST_F(ReductionTest, a_due_statistic_costs_a_header_even_where_no_layer_ran) {
   EXPECT_THAT(groups(), ElementsAre("world"));
 }
 
-TEST_F(ReductionTest, a_layer_may_have_a_group_of_its_own) {
+TEST_F(ReductionTest, layer_may_have_a_separate_group) {
   begin(section(kNumel));
   debug::set_tensor_reduction_group(share(other.get()), "layer");
   EXPECT_EQ(debug::get_tensor_reduction_group()->name(), "world");
@@ -166,7 +166,7 @@ TEST_F(ReductionTest, a_weight_is_reduced_over_its_tensor_parallel_group) {
   EXPECT_THAT(recorded("numel"), ElementsAre("layer weight=16", "layer weight=8"));
 }
 
-TEST_F(ReductionTest, nobody_goes_alone_to_a_tensor_parallel_group_that_another_rank_has_not_seen) {
+TEST_F(ReductionTest, tensor_parallel_group_is_used_once_all_members_know_it) {
   begin(section(kWeight));
   world->other_knows_groups = false;
   layer.tensor_parallel = {other.get(), 2};
@@ -181,7 +181,7 @@ TEST_F(ReductionTest, nobody_goes_alone_to_a_tensor_parallel_group_that_another_
   EXPECT_THAT(groups(), ElementsAre("other"));
 }
 
-TEST_F(ReductionTest, what_a_backward_reads_after_its_step_is_reduced_in_the_next_due_one) {
+TEST_F(ReductionTest, late_backward_rows_are_reduced_in_the_next_due_step) {
   begin(section("LogTensorStats: {enabled: True, tensors: [gradient], stats: [numel], freq: 2}"));
   const auto plan = layer.hooks.begin_forward({});
   debug::step();
@@ -193,7 +193,7 @@ TEST_F(ReductionTest, what_a_backward_reads_after_its_step_is_reduced_in_the_nex
   EXPECT_THAT(recorded("numel"), ElementsAre("layer gradient=16"));
 }
 
-TEST_F(ReductionTest, what_waits_for_a_due_step_at_the_end_stays_its_ranks_own) {
+TEST_F(ReductionTest, rows_waiting_at_the_end_are_not_reduced) {
   begin(section("LogTensorStats: {enabled: True, tensors: [gradient], stats: [numel], freq: 2}"));
   const auto plan = layer.hooks.begin_forward({});
   debug::step();
@@ -220,7 +220,7 @@ const char* const kLogits =
 
 using Values = std::vector<std::pair<std::string, double>>;
 
-TEST_F(ReductionTest, without_a_group_the_worlds_statistics_are_the_last_ranks) {
+TEST_F(ReductionTest, missing_group_returns_world_statistics_on_the_last_rank) {
   begin(kLogits, /*rank=*/0);
   EXPECT_THAT(debug::log_tensor_stats("head", "logits", x), IsEmpty());
   EXPECT_EQ(world->gathers, 2);  // it took part
@@ -242,7 +242,7 @@ TEST_F(ReductionTest, every_rank_of_a_group_logs_the_groups_statistics) {
   EXPECT_THAT(groups(), ElementsAre("other"));
 }
 
-TEST_F(ReductionTest, with_skip_reduction_each_rank_logs_its_own) {
+TEST_F(ReductionTest, skip_reduction_logs_every_rank_separately) {
   begin(kLogits);
   EXPECT_EQ(debug::log_tensor_stats("head", "logits", x, {.skip_reduction = true}),
             (Values{{"l1_norm", 8}}));
@@ -251,7 +251,7 @@ TEST_F(ReductionTest, with_skip_reduction_each_rank_logs_its_own) {
   EXPECT_THAT(groups(), IsEmpty());
 }
 
-TEST_F(ReductionTest, what_is_not_due_costs_no_collective) {
+TEST_F(ReductionTest, iterations_that_are_not_due_need_no_collective) {
   begin(kLogits);
   debug::log_tensor_stats("head", "labels", x);
   debug::log_tensor_stats("body", "logits", x);

@@ -99,7 +99,7 @@ class MissingRankTest : public RendezvousTest, public ::testing::WithParamInterf
   }
 };
 
-TEST_P(MissingRankTest, is_named_while_it_is_waited_for_and_joins_the_run_of_the_others_late) {
+TEST_P(MissingRankTest, is_named_during_the_wait_and_joins_late) {
   const std::string name = "rank " + std::to_string(GetParam()) + " of 3";
   wait_for_others(kShort);
   EXPECT_THAT(join_all(others()), Each(HasSubstr(name + " had not called it after")));
@@ -147,7 +147,7 @@ TEST_P(MissingRankTest, that_refuses_ends_the_wait_of_the_others) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, MissingRankTest, ::testing::Range(0, kRanks));
 
-TEST_F(RendezvousTest, all_ranks_begin_together_again_and_again_and_leave_little_behind) {
+TEST_F(RendezvousTest, repeated_starts_leave_few_keys_in_the_store) {
   std::int64_t keys = 0;
   for (int session = 0; session < 3; ++session) {
     EXPECT_THAT(join_all({0, 1, 2}), Each("all"));
@@ -164,7 +164,7 @@ TEST_F(RendezvousTest, a_refusal_that_no_other_rank_was_there_to_hear_passes) {
   EXPECT_THAT(join_all({0, 1, 2}), Each("all"));
 }
 
-TEST_P(MissingRankTest, that_has_a_session_ends_the_wait_of_the_others_but_not_the_next_one) {
+TEST_P(MissingRankTest, with_a_session_ends_only_the_current_wait) {
   const auto world = to_rank_group(worlds_[GetParam()].get());
   end_wait_of_others(world);  // none waits
   EXPECT_THAT(join_all({0, 1, 2}), Each("all"));
@@ -182,13 +182,13 @@ TEST_P(MissingRankTest, that_has_a_session_ends_the_wait_of_the_others_but_not_t
   EXPECT_THAT(join_all({0, 1, 2}), Each("all"));
 }
 
-TEST_F(RendezvousTest, what_fails_on_the_rank_that_decides_keeps_no_other_waiting) {
+TEST_F(RendezvousTest, error_on_the_deciding_rank_ends_the_wait_of_other_ranks) {
   wait_for_others(kShort);
   fails_to_name_ = 0;
   EXPECT_THAT(join_all({0, 1}), ElementsAre("no name", HasSubstr("rank 0 refused")));
 }
 
-TEST_F(RendezvousTest, an_interrupted_wait_ends_that_of_the_others) {
+TEST_F(RendezvousTest, interrupted_wait_ends_the_wait_of_other_ranks) {
   auto other = std::async(std::launch::async, [&] { return join(1); });
   RendezvousOptions options{.accept = [] {}};
   options.check_interrupt = [] { throw std::runtime_error("interrupted"); };
@@ -196,7 +196,7 @@ TEST_F(RendezvousTest, an_interrupted_wait_ends_that_of_the_others) {
   EXPECT_THAT(other.get(), HasSubstr("rank 0 refused"));
 }
 
-TEST_F(RendezvousTest, the_error_of_a_rank_is_its_own_where_the_store_is_gone_too) {
+TEST_F(RendezvousTest, rank_reports_its_error_even_if_the_store_is_gone) {
   class GoneStore final : public c10d::HashStore {
    public:
     std::int64_t add(const std::string&, std::int64_t) override {

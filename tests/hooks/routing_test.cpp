@@ -48,7 +48,7 @@ Script watcher(Iterations& asked, Iterations& inspected,
   return script;
 }
 
-TEST_F(RoutingTest, an_answer_holds_for_its_iteration_and_the_layer_sleeps_until_the_next) {
+TEST_F(RoutingTest, answer_holds_until_its_next_iteration) {
   const Script script = watcher(asked, inspected, [](std::int64_t i) {
     return RoutingAnswer{true, i + 5};
   });
@@ -60,7 +60,7 @@ TEST_F(RoutingTest, an_answer_holds_for_its_iteration_and_the_layer_sleeps_until
   EXPECT_THAT(routed, ElementsAre(0, 1, 5, 6, 10, 11));  // 1: the first that found no feature due
 }
 
-TEST_F(RoutingTest, a_layer_with_observers_alone_sleeps_between_them_under_a_recipe_too) {
+TEST_F(RoutingTest, layer_with_only_observers_sleeps_between_due_iterations) {
   begin("LogTensorStats: {enabled: True, tensors: [activation], stats: [max], freq: 5}");
   EXPECT_THAT(unfused_iterations(12, /*under_recipe=*/true), ElementsAre(0, 5, 10));
   EXPECT_THAT(routed, ElementsAre(0, 1, 5, 6, 10, 11));
@@ -81,7 +81,7 @@ TEST_F(RoutingTest, a_routing_call_that_a_feature_leaves_out_is_never_asked) {
   EXPECT_THAT(routed, ElementsAre(0, 1, 3, 4));
 }
 
-TEST_F(RoutingTest, a_next_iteration_beyond_all_iterations_means_never_in_this_session) {
+TEST_F(RoutingTest, unreachable_next_iteration_means_never) {
   std::int64_t next = 0;
   const Script script = watcher(asked, inspected, [&](std::int64_t) {
     return RoutingAnswer{true, next};
@@ -189,7 +189,7 @@ TEST_F(RoutingTest, setting_the_iteration_wakes_a_sleeping_layer_also_backwards)
 // ---- may_watch_wgrad
 
 // Autograd's backward asks for a layer whose forward may have run before the session began.
-TEST_F(RoutingTest, of_an_unnamed_layer_it_is_known_from_its_first_forward_on_who_watches_wgrad) {
+TEST_F(RoutingTest, unnamed_layer_resolves_wgrad_at_its_first_forward) {
   const std::string watch = "LogTensorStats: {enabled: True, tensors: [wgrad], stats: [max]}\n";
   for (const bool is_watched : {false, true}) {
     LayerHooks unnamed;
@@ -206,7 +206,7 @@ TEST_F(RoutingTest, of_an_unnamed_layer_it_is_known_from_its_first_forward_on_wh
   }
 }
 
-TEST_F(RoutingTest, where_no_section_watches_wgrad_an_unnamed_layer_is_known_before_its_forward) {
+TEST_F(RoutingTest, unnamed_layer_is_resolved_early_if_wgrad_is_unwatched) {
   begin("LogTensorStats: {enabled: True, tensors: [activation], stats: [max]}");
   EXPECT_FALSE(LayerHooks().may_watch_wgrad());
 }
@@ -239,7 +239,7 @@ TEST_F(RoutingTest, a_false_from_fp8_gemm_enabled_holds_until_its_next_iteration
   EXPECT_THAT(asked, ElementsAre(0, 2, 3));  // 2 is over in iteration 2: asked in the next
 }
 
-TEST_F(RoutingTest, a_false_without_a_next_iteration_holds_for_good) {
+TEST_F(RoutingTest, false_without_next_iteration_is_permanent) {
   const Script script = disabler(asked, {false, std::nullopt});
   features.add("Disable", script);
   begin("Disable: {enabled: True}");
@@ -267,7 +267,7 @@ TEST_F(RoutingTest, fp8_gemm_enabled_is_asked_only_under_a_recipe) {
   EXPECT_EQ(high_precision(layer, false), 0);
 }
 
-TEST_F(RoutingTest, a_layer_that_only_fp8_gemm_enabled_is_about_sleeps_outside_of_recipes) {
+TEST_F(RoutingTest, layer_with_only_fp8_gemm_enabled_sleeps_without_recipe) {
   const Script script = disabler(asked, {false, std::nullopt});
   features.add("Disable", script);
   begin("Disable: {enabled: True}");
@@ -277,7 +277,7 @@ TEST_F(RoutingTest, a_layer_that_only_fp8_gemm_enabled_is_about_sleeps_outside_o
   EXPECT_TRUE(layer.hooks.sleeps({.under_recipe = false}));
 }
 
-TEST_F(RoutingTest, fp8_gemm_enabled_is_not_asked_where_both_operands_are_modified) {
+TEST_F(RoutingTest, fp8_gemm_enabled_is_skipped_if_both_operands_are_modified) {
   Script script = disabler(asked, {false, std::nullopt});
   script.modify_enabled = [](std::int64_t, Gemm gemm, TensorName tensor) {
     return gemm == Gemm::fprop && is_gemm_input(tensor) ? RoutingAnswer::always()
@@ -300,7 +300,7 @@ Script modifier() {
   return script;
 }
 
-TEST_F(RoutingTest, two_features_that_modify_the_same_tensor_of_a_gemm_are_an_error) {
+TEST_F(RoutingTest, two_features_that_modify_the_same_operand_are_an_error) {
   const Script script = modifier();
   features.add("First", script);
   features.add("Second", script);
@@ -316,7 +316,7 @@ TEST_F(RoutingTest, two_features_that_modify_the_same_tensor_of_a_gemm_are_an_er
   }
 }
 
-TEST_F(RoutingTest, a_feature_that_wants_to_modify_and_cannot_is_an_error_that_names_the_tensor) {
+TEST_F(RoutingTest, unsupported_modification_is_an_error_that_names_the_tensor) {
   const Script script = modifier();
   features.add("Modify", script);
   begin("Modify: {enabled: True}");
@@ -331,7 +331,7 @@ TEST_F(RoutingTest, a_feature_that_wants_to_modify_and_cannot_is_an_error_that_n
   }
 }
 
-TEST_F(RoutingTest, an_exception_while_modifying_passes_through_with_feature_and_layer) {
+TEST_F(RoutingTest, modification_error_names_feature_and_layer) {
   Script script = modifier();
   script.modify = [](const FeatureCall&, const ModifyTensorCall&) -> Operand {
     throw std::runtime_error("no memory left");
@@ -356,7 +356,7 @@ TEST_F(RoutingTest, an_exception_in_an_altering_routing_call_passes_through) {
   EXPECT_THROW(layer.run(at::ones({2, 4}), true), UsageError);
 }
 
-TEST_F(RoutingTest, an_observer_that_throws_is_switched_off_recorded_and_warned_about_once) {
+TEST_F(RoutingTest, throwing_observer_is_disabled_with_one_warning) {
   Script bad = watcher(asked, inspected, [](std::int64_t i) { return RoutingAnswer{true, i + 1}; });
   int thrown = 0;
   bad.inspect = [&](const FeatureCall&, const InspectTensorCall&) {
@@ -428,7 +428,7 @@ TEST_F(RoutingTest, a_backward_after_the_session_calls_nobody) {
   EXPECT_THAT(inspected, ElementsAre());
 }
 
-TEST_F(RoutingTest, a_backward_that_comes_late_calls_those_who_were_on_in_its_forward) {
+TEST_F(RoutingTest, late_backward_calls_the_features_of_its_forward) {
   const Script script = watcher(asked, inspected, [](std::int64_t i) {
     return RoutingAnswer{i == 0, i + 1};
   });

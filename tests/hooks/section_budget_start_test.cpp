@@ -39,7 +39,7 @@ TEST_F(BudgetTest, the_first_200_steps_are_recorded_in_full) {
               ElementsAre(200, 208, 216, 224, 232, 240, 248, 256, 264, 272, 280, 288, 296));
 }
 
-TEST_F(BudgetTest, a_map_without_steps_and_a_share_alone_mean_the_same) {
+TEST_F(BudgetTest, map_without_steps_equals_a_plain_share) {
   for (const char* line : {"  budget: 3%\n", "  budget: {share: 3%}\n"}) {
     const config::Config config = config::load_config_text(
         "s:\n  enabled: True\n" + std::string(line) +
@@ -82,7 +82,7 @@ TEST_F(BudgetTest, full_recording_is_not_made_up_for) {
   EXPECT_LE(found.late, 0.03);
 }
 
-TEST_F(BudgetTest, a_section_with_few_runs_goes_on_unthinned_after_its_first_steps) {
+TEST_F(BudgetTest, section_with_few_runs_stays_unthinned_after_first_steps) {
   cost = 0.1;  // in one of 150 iterations
   probe.inspect_enabled = [](std::int64_t iteration, TensorName tensor) {
     return RoutingAnswer{tensor == TensorName::output && iteration % 150 == 0, iteration + 1};
@@ -122,7 +122,7 @@ TEST_F(BudgetTest, the_environment_variable_knows_one_word) {
 
 // ---- several ranks
 
-TEST_F(BudgetTest, full_recording_ends_on_all_ranks_where_it_is_dear_on_one) {
+TEST_F(BudgetTest, full_recording_ends_on_all_ranks_if_one_rank_is_slow) {
   BudgetAlone cheap("{share: 3%}"), dear("{share: 3%}");
   for (int i = 0; i < 24; ++i) {
     for (BudgetAlone* rank : {&cheap, &dear}) {
@@ -143,7 +143,7 @@ TEST_F(BudgetTest, full_recording_ends_on_all_ranks_where_it_is_dear_on_one) {
   EXPECT_GT(cheap.budget.level(), 0);
 }
 
-TEST_F(BudgetTest, a_rank_that_is_off_turns_the_budget_of_all_off) {
+TEST_F(BudgetTest, disabled_budget_on_one_rank_disables_it_on_all_ranks) {
   BudgetAlone rank("3%");
   SectionBudget other(
       rank.section(), [](const std::string&) {}, SectionBudget::Switch::off);

@@ -25,7 +25,7 @@ using testing::Simulation;
 using testing::stored_values;
 using testing::StoredValue;
 
-TEST_F(BudgetTest, a_section_that_costs_too_much_runs_as_seldom_as_its_budget_wants) {
+TEST_F(BudgetTest, expensive_section_is_thinned_to_its_budget) {
   debug::initialize(options(with_budget("3%", "Probe: {enabled: True}")));
   run(60);
   debug::end_debug();
@@ -55,7 +55,7 @@ TEST_F(BudgetTest, a_section_that_has_become_cheap_runs_more_often_again) {
                                           "1 of 8)"));
 }
 
-TEST_F(BudgetTest, a_section_within_its_budget_runs_in_all_iterations_once_it_was_compared) {
+TEST_F(BudgetTest, section_within_budget_is_not_thinned_after_comparison) {
   debug::initialize(options(with_budget("20%", "Probe: {enabled: True}")));
   run(40);
   debug::end_debug();
@@ -68,7 +68,7 @@ TEST_F(BudgetTest, a_section_within_its_budget_runs_in_all_iterations_once_it_wa
   EXPECT_THAT(ran_from(35), ElementsAre(35, 36, 37, 38, 39));
 }
 
-TEST_F(BudgetTest, schedules_are_thinned_by_their_own_frequency_and_not_those_of_other_sections) {
+TEST_F(BudgetTest, sections_are_thinned_independently) {
   const std::string stats = "LogTensorStats: {enabled: True, tensors: [output], stats: [max], ";
   debug::initialize(options(with_budget("3%", "Probe: {enabled: True}\n" + stats + "freq: 3}") +
                             "other:\n  enabled: True\n  layers: {layer_types: [all]}\n  telens:\n"
@@ -85,7 +85,7 @@ TEST_F(BudgetTest, schedules_are_thinned_by_their_own_frequency_and_not_those_of
   EXPECT_THAT(min_in, ElementsAre(42, 45, 48, 51, 54, 57));
 }
 
-TEST_F(BudgetTest, what_costs_too_much_does_not_wait_for_the_end_of_a_long_window) {
+TEST_F(BudgetTest, expensive_section_is_thinned_before_a_long_window_ends) {
   cost = 0.005;
   debug::initialize(options(
       with_budget("1%",
@@ -102,7 +102,7 @@ TEST_F(BudgetTest, what_costs_too_much_does_not_wait_for_the_end_of_a_long_windo
   EXPECT_THAT(ran_from(576), ElementsAre(576, 584, 592));
 }
 
-TEST_F(BudgetTest, a_feature_with_a_schedule_of_its_own_runs_in_a_part_of_its_own_iterations) {
+TEST_F(BudgetTest, feature_with_its_schedule_runs_in_some_due_iterations) {
   cost = 0.1;
   probe.inspect_enabled = [](std::int64_t iteration, TensorName tensor) {
     return RoutingAnswer{tensor == TensorName::output && iteration % 2 == 1, iteration + 1};
@@ -116,7 +116,7 @@ TEST_F(BudgetTest, a_feature_with_a_schedule_of_its_own_runs_in_a_part_of_its_ow
   for (std::size_t i = 1; i < late.size(); ++i) EXPECT_EQ(late[i] - late[i - 1], 16);
 }
 
-TEST_F(BudgetTest, a_feature_that_seldom_wants_to_run_is_measured_from_one_run_to_another) {
+TEST_F(BudgetTest, rare_feature_is_measured_between_its_runs) {
   cost = 0.1;  // in one of 20 iterations
   probe.inspect_enabled = [](std::int64_t iteration, TensorName tensor) {
     return RoutingAnswer{tensor == TensorName::output && iteration % 20 == 0, iteration + 1};
@@ -170,7 +170,7 @@ class SlowLogger final : public debug::ScalarLogger {
   void log_scalar(std::string_view, double, std::int64_t) override { fake_now = fake_now + 0.01; }
 };
 
-TEST_F(BudgetTest, a_section_pays_for_its_share_of_what_is_read_in_step) {
+TEST_F(BudgetTest, section_is_charged_for_its_share_of_reads_in_step) {
   const auto make_stats = [](const std::string& layer, const std::string& more) {
     return fmt::format(
         "stats_{}:\n  enabled: True\n{}  layers: {{layer_types: {}}}\n  transformer_engine:\n"
@@ -232,7 +232,7 @@ TEST_F(BudgetTest, a_section_does_not_pay_for_waiting_for_other_ranks) {
   EXPECT_THAT(changes().back(), HasSubstr("run in all of their iterations (before: 1 of 2)"));
 }
 
-TEST_F(BudgetTest, a_read_that_is_counted_by_half_when_a_step_ends_costs_no_more_than_the_step) {
+TEST_F(BudgetTest, partly_counted_read_costs_at_most_its_step) {
   const config::Config config = config::load_config_text(
       with_budget("5%", "LogTensorStats: {enabled: True, tensors: output, stats: max}"), "f.yaml",
       FeatureRegistry(default_parts().builtin).descriptions());
@@ -256,7 +256,7 @@ TEST_F(BudgetTest, a_read_that_is_counted_by_half_when_a_step_ends_costs_no_more
   EXPECT_EQ(decider.decide({}), 1);  // 2%
 }
 
-TEST_F(BudgetTest, a_section_that_may_change_what_is_computed_is_refused) {
+TEST_F(BudgetTest, section_that_may_change_results_is_rejected) {
   const auto get_error = [&](const std::string& lines) -> std::string {
     try {
       debug::initialize(options(with_budget("3%", lines)));
@@ -325,7 +325,7 @@ TEST_F(BudgetTest, the_rank_that_it_costs_most_decides_for_all) {
   EXPECT_EQ(budget.level(), 0);
 }
 
-TEST_F(BudgetTest, a_budget_holds_whatever_features_cost_and_however_often_they_are_due) {
+TEST_F(BudgetTest, holds_for_all_feature_costs_and_frequencies) {
   for (const double budget : {0.01, 0.03, 0.1}) {
     for (const double cost : {0.001, 0.02, 0.05, 0.24, 1.0, 7.0}) {
       for (const int freq : {1, 10}) {
@@ -343,7 +343,7 @@ TEST_F(BudgetTest, a_budget_holds_whatever_features_cost_and_however_often_they_
   }
 }
 
-TEST_F(BudgetTest, a_budget_holds_for_what_features_cost_beyond_their_calls) {
+TEST_F(BudgetTest, includes_costs_outside_of_feature_calls) {
   for (const double hidden : {0.02, 0.1, 0.5}) {
     const auto found = Simulation{.budget = 0.03, .cost = 0.02, .hidden = hidden}.run(4000);
     EXPECT_LE(found.late, 0.03) << hidden;
@@ -353,7 +353,7 @@ TEST_F(BudgetTest, a_budget_holds_for_what_features_cost_beyond_their_calls) {
 
 // The first steps of a training are slow, some more than others: here all that features leave out,
 // as if features cost nothing.
-TEST_F(BudgetTest, what_slow_steps_in_the_beginning_hide_is_found_later) {
+TEST_F(BudgetTest, costs_hidden_by_slow_first_steps_are_found_later) {
   const auto slow_at_first = [](int i) { return i < 40 && i % 2 == 1 ? 1.5 : 1.0; };
   const auto found =
       Simulation{.budget = 0.03, .cost = 0.01, .hidden = 0.24, .seconds_without = slow_at_first}
@@ -363,7 +363,7 @@ TEST_F(BudgetTest, what_slow_steps_in_the_beginning_hide_is_found_later) {
 }
 
 // Nor do the comparisons, again and again more seldom, keep features from running that cost little.
-TEST_F(BudgetTest, features_within_their_budget_run_in_nearly_all_steps_of_a_long_training) {
+TEST_F(BudgetTest, cheap_features_run_in_nearly_all_steps_of_a_long_training) {
   const auto found = Simulation{.budget = 0.03, .cost = 0.01}.run(16000);
   EXPECT_EQ(found.level, 0);
   EXPECT_GE(found.late, 0.99 * 0.01 / 1.01);
@@ -384,7 +384,7 @@ TEST_F(BudgetTest, a_cost_that_varies_does_not_make_the_frequency_swing) {
   EXPECT_LE(section.told.size(), 20U) << "it would be hundreds";
 }
 
-TEST_F(BudgetTest, what_the_first_steps_have_overspent_is_saved_again) {
+TEST_F(BudgetTest, overspending_of_the_first_steps_is_saved_later) {
   // Three steps at 24% of a step, then one of 64 until it is made up for: within 3% after 40. One
   // of 32 would do by itself, and comes to 1.5% after 64.
   EXPECT_LE((Simulation{0.03, 0.24}.run(40).spent), 0.03);

@@ -23,7 +23,7 @@ std::vector<std::int64_t> get_iterations(const std::vector<Row>& rows) {
   return iterations;
 }
 
-TEST(LookBackBuffer, are_those_of_the_last_iterations) {
+TEST(LookBackBuffer, contains_rows_of_the_last_iterations) {
   LookBackBuffer kept(2, /*most_rows=*/100);
   for (std::int64_t i = 0; i < 5; ++i) kept.add(i, get_rows(i, 1));
   EXPECT_FALSE(kept.overflowed());
@@ -31,7 +31,7 @@ TEST(LookBackBuffer, are_those_of_the_last_iterations) {
   EXPECT_THAT(kept.take(), IsEmpty());
 }
 
-TEST(LookBackBuffer, grow_old_also_where_no_rows_come) {
+TEST(LookBackBuffer, rows_expire_even_without_new_rows) {
   LookBackBuffer kept(2, /*most_rows=*/100);
   kept.add(0, get_rows(0, 1));
   kept.add(1, {});
@@ -46,7 +46,7 @@ TEST(LookBackBuffer, are_a_bounded_number_whatever_an_iteration_brings) {
   EXPECT_THAT(get_iterations(kept.take()), ElementsAre(2, 2, 3, 3));
 }
 
-TEST(LookBackBuffer, are_all_there_again_once_those_that_were_too_many_are_too_old) {
+TEST(LookBackBuffer, is_complete_again_after_excess_rows_expire) {
   LookBackBuffer kept(2, /*most_rows=*/5);
   kept.add(0, get_rows(0, 6));
   kept.add(1, get_rows(1, 1));
@@ -56,7 +56,7 @@ TEST(LookBackBuffer, are_all_there_again_once_those_that_were_too_many_are_too_o
   EXPECT_THAT(get_iterations(kept.take()), ElementsAre(1, 2));
 }
 
-TEST(LookBackBuffer, are_told_to_be_too_many_once) {
+TEST(LookBackBuffer, warns_once_about_excess_rows) {
   LookBackBuffer kept(4, /*most_rows=*/5);
   kept.add(0, get_rows(0, 6));
   kept.take();
@@ -64,7 +64,7 @@ TEST(LookBackBuffer, are_told_to_be_too_many_once) {
   EXPECT_FALSE(kept.overflowed());
 }
 
-TEST(LookBackBuffer, of_an_iteration_that_brings_too_many_are_its_last) {
+TEST(LookBackBuffer, keeps_the_last_rows_of_a_large_iteration) {
   LookBackBuffer kept(2, /*most_rows=*/2);
   std::vector<Row> rows = get_rows(0, 3);
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i].value = static_cast<double>(i);
@@ -132,7 +132,7 @@ TEST_F(SectionSwitchesTest, a_section_that_is_started_for_as_long_as_can_be_runs
   EXPECT_TRUE(switches.state("closer").runs());
 }
 
-TEST_F(SectionSwitchesTest, what_is_kept_is_taken_out_until_it_is_asked_for) {
+TEST_F(SectionSwitchesTest, kept_rows_are_withheld_until_requested) {
   const std::uint64_t ring = switches.state("ring").ring();
   EXPECT_EQ(switches.state("closer").ring(), 0U);
   for (std::int64_t i = 0; i < 4; ++i) {
@@ -192,7 +192,7 @@ TEST(Decisions, travel_once_and_are_followed_in_a_later_iteration) {
   EXPECT_FALSE(decisions.waiting());
 }
 
-TEST(Decisions, of_one_that_fails_are_to_want_nothing_and_it_follows_all_the_same) {
+TEST(Decisions, failed_rank_decides_nothing_and_follows_other_ranks) {
   EverySecond failing(7), idle(7);
   Decisions decisions;
   decisions.add(failing, {.runs = [] { return true; }, .guard = [](const auto&) {}});

@@ -39,7 +39,7 @@ TEST_F(SessionTest, messages_that_never_repeat_are_forgotten_in_the_end) {
   EXPECT_THAT(log.substr(log.size() - 6), "first\n");
 }
 
-TEST_F(SessionTest, no_name_or_message_forges_a_line_of_a_log_or_reaches_a_terminal_as_it_is) {
+TEST_F(SessionTest, log_escapes_control_characters_in_names_and_messages) {
   debug::initialize(options(section(kMaxOfActivation)));
   const std::string forged = "2026-01-01 00:00:00,000 - INFO - all is fine";
   ::testing::internal::CaptureStderr();
@@ -77,7 +77,7 @@ class EarlyWarner final : public Feature {
   }
 };
 
-TEST_F(SessionTest, a_warning_from_the_making_of_a_feature_is_recorded_once_there_is_a_run_file) {
+TEST_F(SessionTest, warning_of_a_feature_constructor_is_recorded) {
   features.add("EarlyWarner",
                [](FeatureServices& services) { return std::make_unique<EarlyWarner>(services); });
   debug::initialize(options(section("EarlyWarner: {enabled: True}\n")));
@@ -104,7 +104,7 @@ TEST_F(SessionTest, loggers_get_rows_in_step_with_the_iteration_they_belong_to) 
   EXPECT_THAT(statistics_log(), IsEmpty());  // the logger takes the file's place
 }
 
-TEST_F(SessionTest, a_statistics_logger_takes_the_place_of_a_tb_writer_and_the_file_can_be_added) {
+TEST_F(SessionTest, statistics_logger_replaces_tb_writer_and_optionally_the_file) {
   const auto logger = std::make_shared<Recorder>(), writer = std::make_shared<Recorder>();
   debug::InitializeOptions both = options(section(kMaxOfActivation));
   both.statistics_logger = logger;
@@ -127,7 +127,7 @@ class FailingLogger final : public ScalarLogger {
   int calls = 0;
 };
 
-TEST_F(SessionTest, a_logger_that_throws_is_told_once_and_not_called_again) {
+TEST_F(SessionTest, throwing_logger_is_reported_once_and_not_called_again) {
   const auto logger = std::make_shared<FailingLogger>();
   debug::InitializeOptions failing = options(section(kMaxOfActivation));
   failing.statistics_logger = logger;
@@ -163,7 +163,7 @@ class TensorLogger final : public ScalarLogger {
   bool is_called_ = false;
 };
 
-TEST_F(SessionTest, a_logger_that_logs_a_tensor_itself_and_fails_at_it_leaves_the_others_alone) {
+TEST_F(SessionTest, nested_logger_failure_does_not_affect_other_loggers) {
   const auto logger = std::make_shared<TensorLogger>();
   debug::InitializeOptions begin = options(
       "s:\n  enabled: True\n  layers: {layer_types: [all]}\n"
@@ -188,7 +188,7 @@ class InterruptedLogger final : public ScalarLogger {
   void log_scalar(std::string_view, double, std::int64_t) override { throw Interruption(); }
 };
 
-TEST_F(SessionTest, what_interrupts_a_logger_ends_the_program_and_leaves_the_session_in_order) {
+TEST_F(SessionTest, interrupt_in_a_logger_propagates_and_session_stays_valid) {
   debug::InitializeOptions interrupted = options(section(kMaxOfActivation));
   interrupted.statistics_logger = std::make_shared<InterruptedLogger>();
   debug::initialize(interrupted);
@@ -209,7 +209,7 @@ class Stopper final : public Feature {
   FeatureServices& services_;
 };
 
-TEST_F(SessionTest, a_run_that_is_to_stop_stops_though_a_logger_throws) {
+TEST_F(SessionTest, stop_takes_effect_even_if_a_logger_throws) {
   features.add("Stopper",
                [](FeatureServices& services) { return std::make_unique<Stopper>(services); });
   debug::InitializeOptions failing =
@@ -233,7 +233,7 @@ TEST_F(SessionTest, lines_of_the_statistics_log_have_the_peers_form) {
   EXPECT_TRUE(std::regex_match(statistics_log(), form)) << statistics_log();
 }
 
-TEST_F(SessionTest, plans_are_logged_once_for_each_input_of_each_gemm) {
+TEST_F(SessionTest, plans_are_logged_once_per_operand_and_gemm) {
   debug::initialize(options(section(
       "FakeQuant: {enabled: True, gemms: [fprop], tensors: [weight], quant_format: FP8E4M3}\n")));
   FakeLayer layer;
@@ -291,7 +291,7 @@ TEST_F(SessionTest, the_environment_sets_level_overwriting_and_time_stamp) {
       folder.path() / "nvdlfw_inspect_logs/nvdlfw_inspect_20200101_000000_globalrank-0.log"));
 }
 
-TEST_F(SessionTest, levels_have_pythons_names_and_numbers_between_them_the_lower_one) {
+TEST_F(SessionTest, levels_use_python_names_and_round_down_between_them) {
   debug::initialize(options());
   ::testing::internal::CaptureStderr();
   debug::log_message("lost", {}, debug::LogLevel::critical);
@@ -304,7 +304,7 @@ TEST_F(SessionTest, levels_have_pythons_names_and_numbers_between_them_the_lower
   EXPECT_THAT(messages(), HasSubstr(" - WARNING - between\n"));
 }
 
-TEST_F(SessionTest, two_living_layers_of_one_name_are_warned_of_once) {
+TEST_F(SessionTest, two_live_layers_with_the_same_name_warn_once) {
   debug::initialize(options(section(kMaxOfActivation)));
   { FakeLayer().run(); }
   FakeLayer layer;
@@ -325,7 +325,7 @@ TEST_F(SessionTest, two_living_layers_of_one_name_are_warned_of_once) {
   EXPECT_EQ(log.find("two layers have this name", first + 30), std::string::npos);
 }
 
-TEST_F(SessionTest, a_section_that_selects_none_of_the_layers_that_ran_is_told_at_the_end) {
+TEST_F(SessionTest, section_without_a_matching_layer_is_reported_at_the_end) {
   const std::string misses =
       "misses:\n  enabled: True\n  layers: {exact_layer_names: [nowhere]}\n"
       "  transformer_engine:\n    " +

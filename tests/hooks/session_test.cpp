@@ -26,7 +26,7 @@ using SessionTest = testing::SessionTest;
 
 // ---- begin and end
 
-TEST_F(SessionTest, a_second_initialize_is_an_error_and_the_first_session_goes_on) {
+TEST_F(SessionTest, second_initialize_is_an_error_and_first_session_continues) {
   debug::initialize(options());
   EXPECT_THROW(debug::initialize(options()), UsageError);
   EXPECT_TRUE(debug::is_initialized());
@@ -40,7 +40,7 @@ TEST_F(SessionTest, a_failed_initialize_leaves_no_session) {
   EXPECT_TRUE(FakeLayer().run());
 }
 
-TEST_F(SessionTest, a_refused_initialize_leaves_the_files_of_an_earlier_run_alone) {
+TEST_F(SessionTest, rejected_initialize_keeps_files_of_an_earlier_run) {
   const auto files = [&] {
     std::vector<std::string> files;
     for (const auto& each : std::filesystem::recursive_directory_iterator(folder.path())) {
@@ -82,7 +82,7 @@ TEST_F(SessionTest, a_config_file_that_is_missing_is_an_error) {
   EXPECT_THROW(debug::initialize(missing), ConfigError);
 }
 
-TEST_F(SessionTest, step_and_ends_without_a_session_do_nothing_and_other_calls_raise) {
+TEST_F(SessionTest, only_step_and_ends_are_allowed_without_a_session) {
   debug::step();
   debug::step(1.0);
   debug::end_debug();
@@ -137,7 +137,7 @@ TEST_F(SessionTest, statistics_not_yet_stepped_are_flushed_by_end_debug) {
   EXPECT_THAT(statistics_log(), HasSubstr("layer_activation_max"));
 }
 
-TEST_F(SessionTest, sessions_in_sequence_share_no_files_messages_or_numbers_of_layers) {
+TEST_F(SessionTest, successive_sessions_share_no_state) {
   FakeLayer survivor(""), other("");
   debug::initialize(options(section(kMaxOfActivation)));
   debug::log_message("hello");
@@ -219,7 +219,7 @@ TEST_F(SessionTest, empty_tensors_count_for_nothing) {
   EXPECT_THAT(get_values("max", folder.str()), ElementsAre("1:layer=5"));
 }
 
-TEST_F(SessionTest, counters_come_with_any_statistic_but_only_what_was_asked_is_logged) {
+TEST_F(SessionTest, counters_are_recorded_but_only_requested_ones_are_logged) {
   const auto logger = std::make_shared<Recorder>();
   debug::InitializeOptions with_logger = options(section(kMaxOfActivation));
   with_logger.statistics_logger = logger;
@@ -236,7 +236,7 @@ TEST_F(SessionTest, counters_come_with_any_statistic_but_only_what_was_asked_is_
   EXPECT_THAT(get_values("subnormals", folder.str()), ElementsAre("0:layer=0"));
 }
 
-TEST_F(SessionTest, losses_and_own_values_are_recorded_with_the_iteration_that_was_seen) {
+TEST_F(SessionTest, losses_and_custom_values_are_recorded_with_their_iteration) {
   debug::initialize(options());
   debug::record("learning_rate", 0.5);
   debug::step(2.25);
@@ -268,7 +268,7 @@ const char* const kLogits =
     "  layers: {layer_types: [head]}\n"
     "  LogTensorStats: {enabled: True, tensors: [logits], stats: [MAX, mean], freq: 2}\n";
 
-TEST_F(SessionTest, a_tensor_of_the_program_itself_is_logged_at_once_and_its_values_are_returned) {
+TEST_F(SessionTest, log_tensor_stats_logs_and_returns_values_at_once) {
   const auto logger = std::make_shared<Recorder>();
   debug::InitializeOptions with_logger = options(kLogits);
   with_logger.statistics_logger = logger;
@@ -288,7 +288,7 @@ TEST_F(SessionTest, a_tensor_of_the_program_itself_is_logged_at_once_and_its_val
 
 // ---- loggers and logs
 
-TEST_F(SessionTest, a_value_of_ones_own_reaches_loggers_and_run_file_in_any_session) {
+TEST_F(SessionTest, custom_value_reaches_loggers_and_run_file) {
   const auto logger = std::make_shared<Recorder>();
   debug::InitializeOptions with_logger = options();
   with_logger.statistics_logger = logger;
@@ -339,7 +339,7 @@ class ForgottenStepTest : public SessionTest {
   FakeLayer layer;
 };
 
-TEST_F(ForgottenStepTest, is_told_where_layers_ran_again_and_again) {
+TEST_F(ForgottenStepTest, warns_if_layers_ran_repeatedly) {
   const std::string told = told_after([&] {
     FakeLayer other("other");
     for (int i = 0; i < 3; ++i) layer.run();
@@ -349,7 +349,7 @@ TEST_F(ForgottenStepTest, is_told_where_layers_ran_again_and_again) {
                               "of it counts as iteration 0; call step()"));
 }
 
-TEST_F(ForgottenStepTest, is_told_where_nothing_was_due_yet) {
+TEST_F(ForgottenStepTest, warns_even_if_no_iteration_was_due) {
   const std::string later =
       "LogTensorStats: {enabled: True, tensors: [activation], stats: [max], start_step: 5}\n";
   EXPECT_THAT(told_after(
@@ -361,7 +361,7 @@ TEST_F(ForgottenStepTest, is_told_where_nothing_was_due_yet) {
               HasSubstr("layers ran forward 2 times"));
 }
 
-TEST_F(ForgottenStepTest, is_told_where_the_iteration_is_set_only_at_the_beginning) {
+TEST_F(ForgottenStepTest, warns_if_the_iteration_is_set_only_at_the_start) {
   EXPECT_THAT(told_after([&] {
                 debug::initialize_training_step(7);
                 layer.run();
@@ -370,7 +370,7 @@ TEST_F(ForgottenStepTest, is_told_where_the_iteration_is_set_only_at_the_beginni
               HasSubstr("2 times, and all of it counts as iteration 7"));
 }
 
-TEST_F(ForgottenStepTest, is_not_told_after_a_step_or_one_forward) {
+TEST_F(ForgottenStepTest, does_not_warn_after_a_step_or_one_forward) {
   EXPECT_THAT(told_after([&] { layer.run(); }), Not(HasSubstr("debug.step()")));
   EXPECT_THAT(told_after([&] {
                 layer.run();
@@ -389,7 +389,7 @@ TEST_F(ForgottenStepTest, is_not_told_after_a_step_or_one_forward) {
               Not(HasSubstr("debug.step()")));
 }
 
-TEST_F(ForgottenStepTest, is_not_told_of_evaluations) {
+TEST_F(ForgottenStepTest, does_not_warn_about_evaluations) {
   EXPECT_THAT(told_after([&] {
                 const at::NoGradGuard no_grad;
                 for (int i = 0; i < 1001; ++i) layer.run();
@@ -404,7 +404,7 @@ TEST_F(ForgottenStepTest, is_not_told_of_evaluations) {
               Not(HasSubstr("debug.step()")));
 }
 
-TEST_F(ForgottenStepTest, is_not_told_of_a_program_that_an_exception_left) {
+TEST_F(ForgottenStepTest, does_not_warn_after_an_exception) {
   debug::initialize(options(section(kMaxOfActivation)));
   layer.run();
   layer.run();
@@ -412,7 +412,7 @@ TEST_F(ForgottenStepTest, is_not_told_of_a_program_that_an_exception_left) {
   EXPECT_THAT(messages(), Not(HasSubstr("debug.step()")));
 }
 
-TEST_F(SessionTest, a_folder_that_cannot_be_written_stops_recording_but_not_training) {
+TEST_F(SessionTest, unwritable_folder_stops_recording_but_not_training) {
   debug::InitializeOptions nowhere = options(section(kMaxOfActivation));
   nowhere.log_dir = "/proc/telens";
   debug::initialize(nowhere);

@@ -45,7 +45,7 @@ void wait_for(const std::atomic<bool>& flag) {
   while (!flag.load()) std::this_thread::yield();
 }
 
-TEST_F(ThreadsTest, the_end_waits_for_the_calls_of_other_threads_and_records_what_they_saw) {
+TEST_F(ThreadsTest, end_waits_for_running_calls_and_records_their_values) {
   std::atomic<bool> is_in_call = false;
   std::atomic<bool> has_left = false;
   watch([&] {
@@ -61,7 +61,7 @@ TEST_F(ThreadsTest, the_end_waits_for_the_calls_of_other_threads_and_records_wha
   EXPECT_THAT(get_values("max", folder.str()), ElementsAre("0:layer=1"));
 }
 
-TEST_F(ThreadsTest, a_call_that_waits_for_the_thread_that_ends_the_session_goes_on_unharmed) {
+TEST_F(ThreadsTest, call_that_waits_for_the_ending_thread_stays_valid) {
   std::atomic<bool> is_in_call = false;
   std::atomic<bool> has_ended = false;
   watch([&] {
@@ -119,7 +119,7 @@ TEST_F(ThreadsTest, sessions_come_and_go_while_threads_run_layers) {
 }
 
 // A model may be named in one thread while another ends the session.
-TEST_F(ThreadsTest, layers_of_others_are_noted_while_sessions_come_and_go) {
+TEST_F(ThreadsTest, foreign_layers_are_noted_during_session_changes) {
   std::atomic<bool> stop = false;
   std::atomic<int> noted = 0;
   std::vector<std::thread> threads;
@@ -180,7 +180,7 @@ TEST_F(ThreadsTest, a_logger_may_end_the_session_which_then_ends_with_the_step) 
   debug::initialize(options());
 }
 
-TEST_F(ThreadsTest, a_step_within_a_step_is_a_mistake_of_the_logger_that_makes_it) {
+TEST_F(ThreadsTest, nested_step_in_a_logger_is_ignored_with_a_message) {
   debug::InitializeOptions begin = options(section(kMaxOfActivation));
   begin.statistics_logger = std::make_shared<CallingLogger>([] { debug::step(); });
   debug::initialize(begin);
@@ -250,7 +250,7 @@ TEST_F(ThreadsTest, a_session_ends_though_a_thread_has_ended_within_its_step) {
   debug::initialize(options());
 }
 
-TEST_F(ThreadsTest, an_end_that_waits_for_a_thread_that_ends_within_its_step_comes_with_the_next) {
+TEST_F(ThreadsTest, end_deferred_by_an_exited_thread_runs_with_the_next_call) {
   std::atomic<bool> is_in_step = false;
   std::atomic<bool> has_returned = false;
   features.add("Leave", [&](FeatureServices&) {
@@ -284,7 +284,7 @@ class EndingLogger final : public debug::ScalarLogger {
   }
 };
 
-TEST_F(ThreadsTest, what_a_step_throws_is_not_lost_where_the_end_that_follows_throws_too) {
+TEST_F(ThreadsTest, step_error_is_kept_if_the_end_also_throws) {
   debug::InitializeOptions begin = options(section(kMaxOfActivation));
   begin.statistics_logger = std::make_shared<EndingLogger>();
   debug::initialize(begin);
@@ -294,7 +294,7 @@ TEST_F(ThreadsTest, what_a_step_throws_is_not_lost_where_the_end_that_follows_th
   debug::initialize(options());
 }
 
-TEST_F(ThreadsTest, what_interrupts_a_feature_passes_and_does_not_switch_it_off) {
+TEST_F(ThreadsTest, interrupt_in_a_feature_propagates_without_disabling_it) {
   int calls = 0;
   watch([&] {
     ++calls;
@@ -326,7 +326,7 @@ class UntouchedTest : public testing::SessionTest {
   Script script_;
 };
 
-TEST_F(UntouchedTest, a_feature_that_writes_to_the_tensor_it_is_shown_is_switched_off) {
+TEST_F(UntouchedTest, feature_that_writes_to_its_input_is_disabled) {
   watch([](const at::Tensor& tensor) { tensor.add_(1); });
   FakeLayer layer;
   // As in the forward of a layer.
@@ -345,7 +345,7 @@ TEST_F(UntouchedTest, a_feature_that_works_on_copies_stays) {
   EXPECT_EQ(calls, 2);
 }
 
-TEST_F(UntouchedTest, random_numbers_that_a_feature_draws_are_put_back_and_told_once) {
+TEST_F(UntouchedTest, random_state_is_restored_after_a_feature_with_one_warning) {
   watch([](const at::Tensor&) { at::rand({3}); });
   at::manual_seed(7);
   const at::Tensor expected = at::rand({4});

@@ -71,7 +71,7 @@ def values_of(folder):
 @pytest.mark.parametrize(
     "backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.long)]
 )
-def test_rows_are_those_of_the_eager_model(tmp_path, backend):
+def test_rows_match_the_eager_model(tmp_path, backend):
     with telens.watch(Model(), every(2), tmp_path / "eager") as watch:
         expected_losses = train(watch.model)
     counter = CompileCounterWithBackend(backend)

@@ -43,7 +43,7 @@ def test_features_without_effect_are_named(tmp_path, feature):
         train(USELESS[feature], tmp_path)
 
 
-def test_what_if_statistics_of_all_recipes(tmp_path):
+def test_statistics_for_every_recipe(tmp_path):
     tensors = ["activation", "weight", "gradient"]
     recipes = ("fp8_current_scaling", "mxfp8", "fp8_block_scaling")
     stats = [f"{recipe}_{name}" for recipe in recipes for name in ("mse", "underflows%")]

@@ -198,7 +198,7 @@ class Recurrent(nn.Module):
         return x
 
 
-def test_calls_of_one_module_are_merged(tmp_path):
+def test_calls_of_the_same_module_are_merged(tmp_path):
     watch = check_bits(Recurrent, tmp_path, steps=1, shape=(3, 2))
     rows, sizes = recorded(tmp_path, "cur_amax"), recorded(tmp_path, "numel")
     for tensor, values in zip(
@@ -241,7 +241,7 @@ def test_lora_adapters_are_recorded(tmp_path):
     assert (down, "wgrad", 1) not in rows  # frozen
 
 
-def test_watching_leaves_no_graph_behind(tmp_path):
+def test_watching_keeps_no_graph(tmp_path):
     class Probe:
         pass
 

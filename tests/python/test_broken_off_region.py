@@ -74,5 +74,5 @@ def one_rank_raises(rank: int) -> None:
     assert get_state(layer)[1][1, 0] == 3
 
 
-def test_error_is_raised_at_once_and_ranks_stay_in_step():
+def test_error_on_one_rank_keeps_ranks_in_step():
     run_ranks(one_rank_raises)

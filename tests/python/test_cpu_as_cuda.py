@@ -90,7 +90,7 @@ def test_forked_random_state_is_restored(keywords):
 
 
 @pytest.mark.parametrize("kind", ["Float", "Half", "Long"])
-def test_types_of_tensors_are_those_of_the_cpu(kind):
+def test_tensor_types_match_the_cpu(kind):
     with cuda_is_cpu():
         of_cuda = getattr(torch.cuda, f"{kind}Tensor")
         name = f"torch.cuda.{kind}Tensor"

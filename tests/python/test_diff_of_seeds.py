@@ -76,7 +76,7 @@ def test_trainings_with_different_seeds_do_not_diverge(tmp_path):
     for a, b in itertools.combinations(runs, 2):
         command = [COMMAND, "diff", str(a), str(b), "--format", "json"]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
-        told = json.loads(result.stdout)
-        assert told["other_seeds"] is True
-        assert told["divergences"] == []
+        answer = json.loads(result.stdout)
+        assert answer["other_seeds"] is True
+        assert answer["divergences"] == []
         assert result.returncode == 0

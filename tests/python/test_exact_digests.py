@@ -117,7 +117,7 @@ def original(tmp_path_factory):
     return record(tmp_path_factory.mktemp("original"))
 
 
-def test_the_same_training_has_the_same_digests(original, tmp_path):
+def test_equal_trainings_have_equal_digests(original, tmp_path):
     found = compare(original, record(tmp_path))
     assert found["first"] is None
     # Inputs of the model need no gradient, so that the first layer has no dgrad.

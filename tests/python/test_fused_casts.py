@@ -301,7 +301,7 @@ def test_fused_operators_have_the_shapes_of_their_results_on_meta(telens_ops):
     assert made[2].dtype == torch.bfloat16
 
 
-def test_fused_operators_reject_what_unfused_ones_reject(telens_ops):
+def test_fused_operators_reject_the_inputs_of_unfused_ones(telens_ops):
     x, weight = torch.randn(16, 32), torch.ones(32)
     with pytest.raises(RuntimeError, match="format"):
         telens_ops.rms_norm_quantize(x, weight, 1e-5, False, one(1.0), None, 2, True)

@@ -17,7 +17,7 @@ def test_first_update_of_adam_is_the_learning_rate(tmp_path):
     assert scalars(tmp_path, "first_update") == [pytest.approx(1, abs=0.01)]
 
 
-def test_an_adam_that_has_stepped_has_no_first_update(tmp_path):
+def test_first_update_is_not_recorded_after_earlier_steps(tmp_path):
     model = new_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     train(model, steps=1, optimizer=lambda *_, **__: optimizer)
@@ -48,7 +48,7 @@ def test_a_counted_empty_step_shows_in_the_first_update(tmp_path, beta):
     assert scalars(tmp_path, "first_update") == [pytest.approx(expected, abs=0.01)]
 
 
-def test_received_gradients_are_those_of_the_parameters(tmp_path):
+def test_received_gradients_match_the_parameters(tmp_path):
     model = new_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     expected = {}

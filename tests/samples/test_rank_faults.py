@@ -27,7 +27,7 @@ def runs(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("fault", PLANTED)
-def test_first_finding_names_the_fault_of_one_rank(runs, fault):
+def test_first_finding_names_the_faulty_rank(runs, fault):
     from judge import place_of_truth
 
     folder = runs / f"{fault}-delayed-1"

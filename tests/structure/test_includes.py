@@ -87,7 +87,7 @@ def test_rooms_without_libtorch_reach_no_room_that_has_it():
         assert not set(rooms[name].libraries) & set(check_includes.LIBTORCH)
 
 
-def test_libtorch_behind_a_header_of_ours_is_reported(tmp_path):
+def test_libtorch_through_our_header_is_reported(tmp_path):
     root = tmp_path
     write(root, "core/distributed/process_group.h", "#include <c10/util/intrusive_ptr.h>\n")
     write(root, "hooks/rank_group.h", '#include "core/distributed/process_group.h"\n')

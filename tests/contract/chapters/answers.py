@@ -10,11 +10,11 @@ STATEMENTS = (
     Statement(
         "Diagnosis *(ours)* reports each finding once, with the words and numbers of `telens "
         "diagnose`.",
-        "LiveLookTest.tells_a_finding_once_and_as_the_command_does",
+        "LiveLookTest.reports_findings_once_like_the_command",
     ),
     Statement(
         "A resumed run does not report findings that ended before it.",
-        "LiveLookTest.tells_nothing_that_ended_before_the_session",
+        "LiveLookTest.ignores_problems_that_ended_before_the_session",
     ),
     Statement(
         "`checkpoint_allowed()` is False while a finding exists that the configuration vetoes.",

@@ -20,7 +20,7 @@ STATEMENTS = (
     ),
     Statement(
         "A backward that comes late calls those that were on in its own forward *(ours)*.",
-        "RoutingTest.a_backward_that_comes_late_calls_those_who_were_on_in_its_forward",
+        "RoutingTest.late_backward_calls_the_features_of_its_forward",
     ),
     Statement(
         "`fp8_gemm_enabled` is true without a feature, the other three routing calls are false.",
@@ -32,7 +32,7 @@ STATEMENTS = (
     ),
     Statement(
         "Layers do not call it if both operands are modified.",
-        "RoutingTest.fp8_gemm_enabled_is_not_asked_where_both_operands_are_modified",
+        "RoutingTest.fp8_gemm_enabled_is_skipped_if_both_operands_are_modified",
     ),
     Statement(
         "The answer is a bool or `(bool, next_iteration)`; a bare bool is asked again in the next "
@@ -51,7 +51,7 @@ STATEMENTS = (
     Statement(
         "Between them the layer runs undebugged, on its fast path, until the earliest iteration "
         "that any of its tensors and features returned.",
-        "RoutingTest.an_answer_holds_for_its_iteration_and_the_layer_sleeps_until_the_next",
+        "RoutingTest.answer_holds_until_its_next_iteration",
     ),
     Statement(
         "A layer does not stay awake for calls that a feature class does not have *(ours)*.",
@@ -63,7 +63,7 @@ STATEMENTS = (
     ),
     Statement(
         "A False with None is permanent *(ours)*.",
-        "RoutingTest.a_false_without_a_next_iteration_holds_for_good",
+        "RoutingTest.false_without_next_iteration_is_permanent",
     ),
     # ---- what is passed
     Statement(
@@ -129,7 +129,7 @@ STATEMENTS = (
     ),
     Statement(
         "A feature class receives the same arguments as in nvdlfw-inspect.",
-        "MatchedConfig.is_what_the_peer_hands_to_a_feature_class",
+        "MatchedConfig.equals_the_configuration_passed_by_the_peer",
     ),
     # ---- order
     Statement(
@@ -174,7 +174,7 @@ STATEMENTS = (
     Statement(
         "Two feature classes that modify the same tensor of a GEMM in the same iteration are an "
         "error that names both.",
-        "RoutingTest.two_features_that_modify_the_same_tensor_of_a_gemm_are_an_error",
+        "RoutingTest.two_features_that_modify_the_same_operand_are_an_error",
     ),
     # ---- code that instruments itself
     Statement(

@@ -6,7 +6,7 @@ STATEMENTS = (
     # ---- sections
     Statement(
         "A file holds any number of sections under any names.",
-        "Overlap.of_two_sections_is_an_error_that_names_both_when_the_layer_is_resolved",
+        "Overlap.is_an_error_that_names_both_sections",
     ),
     Statement(
         "`enabled` is required in a section and in a feature.",
@@ -18,7 +18,7 @@ STATEMENTS = (
     ),
     Statement(
         "`layers` is required.",
-        "ConfigMistakes.of_a_section_are_named_with_their_place",
+        "ConfigMistakes.in_a_section_are_reported_with_position",
     ),
     Statement(
         "Features are listed under their namespace (`transformer_engine`, `telens`, a custom "
@@ -27,11 +27,11 @@ STATEMENTS = (
     ),
     Statement(
         "A layer that two enabled sections select is an error that names both.",
-        "Overlap.of_two_sections_is_an_error_that_names_both_when_the_layer_is_resolved",
+        "Overlap.is_an_error_that_names_both_sections",
     ),
     Statement(
         "A section that holds only features of the namespace `telens` may overlap others *(ours)*.",
-        "Overlap.is_free_for_a_section_of_the_telens_namespace_alone",
+        "Overlap.is_allowed_for_sections_with_only_telens_features",
     ),
     # ---- layers
     Statement(
@@ -61,7 +61,7 @@ STATEMENTS = (
     ),
     Statement(
         "`layer_types: all`, in upper or lower case, is every layer.",
-        "LayerSelector.all_in_any_case_selects_every_type",
+        "LayerSelector.all_is_case_insensitive_and_selects_every_type",
     ),
     Statement(
         "`layer_numbers` takes numbers, ranges such as `5-8` *(ours)*, and `all`.",
@@ -69,7 +69,7 @@ STATEMENTS = (
     ),
     Statement(
         "A name without a number is not selected by number.",
-        "LayerSelector.all_numbers_are_those_of_names_that_have_one",
+        "LayerSelector.all_numbers_select_only_names_with_a_number",
     ),
     Statement(
         "In a name with several numbers the first counts *(ours: the peer raises)*.",
@@ -81,7 +81,7 @@ STATEMENTS = (
     ),
     Statement(
         "A string is accepted as a list with one element *(ours)*.",
-        "Selections.a_string_stands_for_a_list_of_one",
+        "Selections.string_is_accepted_as_one_element_list",
     ),
     # ---- gemms and tensors
     Statement(
@@ -95,7 +95,7 @@ STATEMENTS = (
     Statement(
         "An item of `gemms_struct` or `tensors_struct` has separate keys, which override the "
         "keys next to the struct.",
-        "Selections.an_items_own_keys_win_over_those_beside_the_struct",
+        "Selections.keys_of_an_item_override_keys_next_to_the_struct",
     ),
     Statement(
         "Keys next to a struct are defaults for its items.",
@@ -103,16 +103,16 @@ STATEMENTS = (
     ),
     Statement(
         "`tensors` or `tensors_struct` may be inside an item of `gemms_struct`.",
-        "Selections.an_items_own_keys_win_over_those_beside_the_struct",
+        "Selections.keys_of_an_item_override_keys_next_to_the_struct",
     ),
     Statement(
         "`tensors` next to `gemms_struct` applies to items without tensors *(ours)*.",
-        "Selections.tensors_beside_gemms_struct_serve_the_items_without_their_own",
+        "Selections.tensors_next_to_gemms_struct_are_the_default_for_items",
     ),
     Statement(
         "`stats`, `tensors`, `gemms` and `quant_format` do not have defaults: each is required, "
         "in every item or next to it.",
-        "OptionMistakes.say_what_is_right",
+        "OptionMistakes.list_the_valid_values",
     ),
     Statement(
         "`enabled` is not allowed in an item of a struct.",
@@ -138,7 +138,7 @@ STATEMENTS = (
     ),
     Statement(
         "A feature without a schedule runs in every iteration.",
-        "Schedule.without_keys_every_iteration_is_due",
+        "Schedule.default_runs_in_every_iteration",
     ),
     Statement(
         "A `freq` below 1 is an error.",
@@ -155,7 +155,7 @@ STATEMENTS = (
     ),
     Statement(
         "An end of -1 or null means that the range does not end.",
-        "Schedule.minus_one_and_null_are_no_end",
+        "Schedule.minus_one_and_null_mean_endless",
     ),
     Statement(
         "Every item of a struct may have a separate schedule.",
@@ -167,7 +167,7 @@ STATEMENTS = (
     ),
     Statement(
         "FakeQuant accepts a schedule, also a separate one in each item of a struct *(ours)*.",
-        "AlteringFeaturesTest.fake_quant_follows_the_schedule_of_each_item",
+        "AlteringFeaturesTest.fake_quant_items_have_separate_schedules",
     ),
     # ---- mistakes
     Statement(
@@ -183,7 +183,7 @@ STATEMENTS = (
     ),
     Statement(
         "An unknown statistic is an error with the nearest name *(ours)*.",
-        "OptionMistakes.say_what_is_right",
+        "OptionMistakes.list_the_valid_values",
     ),
     Statement(
         "An unknown GEMM or tensor, or a tensor that the feature does not serve, is an error that "
@@ -200,7 +200,7 @@ STATEMENTS = (
     ),
     Statement(
         "All errors of a file come at once, in the order of its lines *(ours)*.",
-        "ConfigMistakes.of_a_whole_file_come_together_in_the_order_of_the_text",
+        "ConfigMistakes.in_a_file_are_reported_together_in_text_order",
     ),
     Statement(
         "A key that occurs twice is an error that names both places *(ours)*.",
@@ -212,7 +212,7 @@ STATEMENTS = (
     ),
     Statement(
         "Two features that modify the same tensor in the same GEMM are an error at load.",
-        "Modifiers.two_on_one_tensor_of_one_gemm_are_an_error_at_load",
+        "Modifiers.two_on_the_same_tensor_and_gemm_are_an_error_at_load",
     ),
     Statement(
         "Each of the ready files in configs/ loads, and its section selects layers.",

@@ -106,12 +106,12 @@ STATEMENTS = (
     ),
     Statement(
         "An exception in an altering feature passes through with the feature's name.",
-        "RoutingTest.an_exception_while_modifying_passes_through_with_feature_and_layer",
+        "RoutingTest.modification_error_names_feature_and_layer",
     ),
     Statement(
         "An observing feature that throws is switched off, recorded, and warned about once "
         "*(ours)*.",
-        "RoutingTest.an_observer_that_throws_is_switched_off_recorded_and_warned_about_once",
+        "RoutingTest.throwing_observer_is_disabled_with_one_warning",
     ),
     Statement(
         "The process is never ended by a feature *(ours: the peer calls sys.exit)*.",
@@ -119,7 +119,7 @@ STATEMENTS = (
     ),
     Statement(
         "A name that is taken is an error that names both owners.",
-        "Descriptions.a_second_feature_of_a_name_is_an_error_that_names_both_owners",
+        "Descriptions.duplicate_feature_is_an_error_that_names_both_owners",
     ),
     Statement(
         "A class that is registered again replaces itself.",
@@ -157,7 +157,7 @@ STATEMENTS = (
     Statement(
         "A plugin in C++ that was built for another telens or torch is refused unopened, and both "
         "versions are named *(ours)*.",
-        "PluginTest.a_plugin_for_other_versions_is_refused_unopened_and_both_are_named",
+        "PluginTest.plugin_for_other_versions_is_rejected_unopened",
     ),
     Statement(
         "`TEDefaultFeatures` has the seven calls with their defaults, to which a class can "

@@ -12,7 +12,7 @@ COLLECTIVES = "test_collective_check.py::"
 STATEMENTS = (
     Statement(
         "LogTensorStats logs statistics of the high-precision tensor, for all six tensors.",
-        "ObservedTrainingTest.recorded_values_are_those_of_a_double_precision_reference",
+        "ObservedTrainingTest.recorded_values_match_double_precision_reference",
     ),
     Statement(
         "LogFp8TensorStats logs statistics of the quantized tensor under the running recipe.",
@@ -20,7 +20,7 @@ STATEMENTS = (
     ),
     Statement(
         "It serves activation, weight and gradient, and an attention's tensors but `scores`.",
-        "OptionMistakes.say_what_is_right",
+        "OptionMistakes.list_the_valid_values",
     ),
     Statement(
         "If a layer runs unquantized it skips with a warning, one for all tensors *(ours)*; the "
@@ -49,7 +49,7 @@ STATEMENTS = (
     Statement(
         "It serves activation, weight and gradient, with the statistics of Transformer Engine; "
         "another name is an error that says who has it.",
-        "OptionMistakes.say_what_is_right",
+        "OptionMistakes.list_the_valid_values",
     ),
     Statement(
         "If NVFP4 does not run, it measures the effect that NVFP4 would have *(ours: the peer "
@@ -95,11 +95,11 @@ STATEMENTS = (
     ),
     Statement(
         "Its GEMMs run in high precision, the others are unchanged.",
-        "AlteringFeaturesTest.gemms_that_fake_quant_does_not_select_stay_as_they_are",
+        "AlteringFeaturesTest.fake_quant_does_not_change_unselected_gemms",
     ),
     Statement(
         "Its values equal a plain cast and back, in any shape and dtype.",
-        "FakeQuantize.gives_the_values_of_a_plain_cast_and_back_in_any_shape_and_dtype",
+        "FakeQuantize.matches_cast_and_decode_for_all_shapes_and_dtypes",
     ),
     Statement(
         "It alters all six tensors.",
@@ -108,7 +108,7 @@ STATEMENTS = (
     Statement(
         "`quant_format` is FP8E4M3, FP8E5M2, MXFP8E4M3 or MXFP8E5M2, *(ours)* also FP8BLOCKE4M3 or "
         "FP8BLOCKE5M2 (128-blocks) or NVFP4; another one is an error with the nearest name.",
-        "OptionMistakes.say_what_is_right",
+        "OptionMistakes.list_the_valid_values",
     ),
     Statement(
         "The blocks of a block format are along the GEMM's summed dimension, so a tensor has "
@@ -141,7 +141,7 @@ STATEMENTS = (
     Statement(
         "PerTensorScaling quantizes chosen tensors of chosen GEMMs under scales from their own "
         "amaxes, within delayed scaling; the GEMM runs in FP8, in the recipe's formats.",
-        "PerTensorScalingTest.of_all_tensors_gives_the_bits_of_current_scaling",
+        "PerTensorScalingTest.on_all_tensors_matches_current_scaling_bit_for_bit",
     ),
     Statement(
         "Tensors that it does not select keep delayed scaling.",
@@ -149,21 +149,21 @@ STATEMENTS = (
     ),
     Statement(
         "PerTensorScaling serves activation, weight and gradient.",
-        "PerTensorScalingTest.of_outputs_is_refused_at_load",
+        "PerTensorScalingTest.outputs_are_rejected_at_load",
     ),
     Statement(
         "A weight that it quantizes and a layer keeps is filled at its update.",
-        "PerTensorScalingTest.fills_what_is_kept_of_a_weight",
+        "PerTensorScalingTest.fills_the_weight_cache",
     ),
     Statement(
         "Outside of fp8_autocast, also while calibrating, and under another recipe it is an "
         "error that names the running precision.",
-        "PerTensorScalingTest.outside_of_delayed_scaling_is_an_error_that_says_what_runs",
+        "PerTensorScalingTest.other_recipes_are_an_error_that_names_the_recipe",
     ),
     Statement(
         "It accepts a schedule, after which delayed scaling continues with an up-to-date "
         "history *(ours: the peer's history stops meanwhile)*.",
-        "PerTensorScalingTest.follows_a_schedule_after_which_delayed_scaling_goes_on",
+        "PerTensorScalingTest.delayed_scaling_continues_after_its_schedule",
     ),
     Statement(
         "Statistics of a tensor that a feature quantized with a separate scale describe the "
@@ -176,7 +176,7 @@ STATEMENTS = (
     ),
     Statement(
         "DisableFP8Layer (also `DisableQuantizationLayer`) runs a whole layer in high precision.",
-        "AlteringFeaturesTest.a_disabled_layer_gives_the_bits_of_high_precision_under_a_recipe",
+        "AlteringFeaturesTest.disabled_layer_matches_high_precision_bit_for_bit",
     ),
     Statement(
         "Weights that are stored in FP8 can be modified like others *(ours)*.",

@@ -9,7 +9,7 @@ STATEMENTS = (
     ),
     Statement(
         "An unnamed layer is `Layer_<n>`, counted from 1 in the order of first forwards.",
-        "SessionTest.sessions_in_sequence_share_no_files_messages_or_numbers_of_layers",
+        "SessionTest.successive_sessions_share_no_state",
     ),
     Statement(
         "The two layers of an unnamed LayerNormMLP share their number: `Layer_2.fc1`, "

@@ -43,7 +43,7 @@ STATEMENTS = (
     Statement(
         "A layer's plan is a message per input and GEMM: `LAYER=<layer>: Tensor: activation, "
         "gemm fprop - Quantize`, `High Precision` or `modify_tensor()`.",
-        "SessionTest.plans_are_logged_once_for_each_input_of_each_gemm",
+        "SessionTest.plans_are_logged_once_per_operand_and_gemm",
     ),
     Statement(
         "A message of a layer begins with `LAYER=<layer>: `.",
@@ -85,6 +85,6 @@ STATEMENTS = (
     Statement(
         "A folder that cannot be written stops the logs with one line, and not the training "
         "*(ours)*.",
-        "SessionTest.a_folder_that_cannot_be_written_stops_recording_but_not_training",
+        "SessionTest.unwritable_folder_stops_recording_but_not_training",
     ),
 )

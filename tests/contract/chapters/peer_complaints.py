@@ -9,7 +9,7 @@ STATEMENTS = (
     ),
     Statement(
         "All statistics of a tensor, of however many features, come from one read of it.",
-        "OnePassTest.features_share_one_read_of_each_tensor_and_one_of_its_amax",
+        "OnePassTest.features_share_one_read_and_one_amax_per_tensor",
     ),
     Statement(
         "A tensor that nobody asks about is not read.",
@@ -18,7 +18,7 @@ STATEMENTS = (
     Statement(
         "One collective per group and step: sums follow a header, with a separate gather only "
         "if they have grown.",
-        "RankExchange.messages_that_do_not_grow_travel_behind_the_headers",
+        "RankExchange.messages_that_do_not_grow_follow_the_headers",
     ),
     Statement(
         "Ranks need not log the same layers: no collective hangs.",

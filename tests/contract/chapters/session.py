@@ -67,7 +67,7 @@ STATEMENTS = (
     ),
     Statement(
         "Plugins (.so) in `feature_dirs` are loaded, at any depth *(ours)*.",
-        "PluginTest.a_feature_that_two_plugins_register_is_an_error_that_names_both",
+        "PluginTest.duplicate_feature_is_an_error_that_names_both_plugins",
     ),
     Statement(
         "The peer's own feature folder is skipped with a message: built-in features are always "
@@ -76,7 +76,7 @@ STATEMENTS = (
     ),
     Statement(
         "A second `initialize` without `end_debug` is an error, and the first session continues.",
-        "SessionTest.a_second_initialize_is_an_error_and_the_first_session_goes_on",
+        "SessionTest.second_initialize_is_an_error_and_first_session_continues",
     ),
     Statement(
         "A failed `initialize` leaves no session.",
@@ -88,7 +88,7 @@ STATEMENTS = (
     ),
     Statement(
         "`step`, `end_debug` and `initialize_training_step` without a session do nothing.",
-        "SessionTest.step_and_ends_without_a_session_do_nothing_and_other_calls_raise",
+        "SessionTest.only_step_and_ends_are_allowed_without_a_session",
     ),
     Statement(
         "All other functions without a session raise.",
@@ -133,7 +133,7 @@ STATEMENTS = (
     ),
     Statement(
         "`statistics_logger` takes the place of `tb_writer`.",
-        "SessionTest.a_statistics_logger_takes_the_place_of_a_tb_writer_and_the_file_can_be_added",
+        "SessionTest.statistics_logger_replaces_tb_writer_and_optionally_the_file",
     ),
     Statement(
         "A logger or writer takes the place of the text file of statistics.",
@@ -141,11 +141,11 @@ STATEMENTS = (
     ),
     Statement(
         "`default_logging_enabled=True` also writes the text file.",
-        "SessionTest.a_statistics_logger_takes_the_place_of_a_tb_writer_and_the_file_can_be_added",
+        "SessionTest.statistics_logger_replaces_tb_writer_and_optionally_the_file",
     ),
     Statement(
         "The run file is always written *(ours)*.",
-        "SessionTest.counters_come_with_any_statistic_but_only_what_was_asked_is_logged",
+        "SessionTest.counters_are_recorded_but_only_requested_ones_are_logged",
     ),
     Statement(
         "`with debug.session(...)` ends its session *(ours)*.",
@@ -161,7 +161,7 @@ STATEMENTS = (
     ),
     Statement(
         "`record(name, value)` keeps a number of the running iteration *(ours)*.",
-        "SessionTest.losses_and_own_values_are_recorded_with_the_iteration_that_was_seen",
+        "SessionTest.losses_and_custom_values_are_recorded_with_their_iteration",
     ),
     Statement(
         "`step(loss, lr=..., anything=...)` keeps further numbers of the iteration that ends "
@@ -213,7 +213,7 @@ STATEMENTS = (
     Statement(
         "A training that never calls `step()` gets a warning when the session ends; evaluations "
         "and a single forward do not *(ours)*.",
-        "ForgottenStepTest.is_told_where_layers_ran_again_and_again",
+        "ForgottenStepTest.warns_if_layers_ran_repeatedly",
     ),
     Statement(
         "A session that was left open is closed at the end of the process *(ours)*.",
@@ -226,7 +226,7 @@ STATEMENTS = (
     ),
     Statement(
         "Sessions in a process share no files, messages or layer numbers *(ours)*.",
-        "SessionTest.sessions_in_sequence_share_no_files_messages_or_numbers_of_layers",
+        "SessionTest.successive_sessions_share_no_state",
     ),
     Statement(
         "A model may outlive a session and is watched by the next one *(ours)*.",
@@ -240,6 +240,6 @@ STATEMENTS = (
     Statement(
         "A logger that throws is reported once and not called again, and training continues "
         "*(ours: in the peer the exception propagates)*.",
-        "SessionTest.a_logger_that_throws_is_told_once_and_not_called_again",
+        "SessionTest.throwing_logger_is_reported_once_and_not_called_again",
     ),
 )

@@ -3,7 +3,7 @@
 from statement import Statement
 
 DEFINITIONS = "FinishedStatistics.are_the_definitions"
-OF_A_CAST = "FinishedStatistics.of_a_cast_count_all_elements"
+OF_A_CAST = "FinishedStatistics.cast_statistics_count_all_elements"
 FEATURES = "test_contract_features.py::"
 BLOCKS = "test_block_statistics.py::"
 
@@ -50,7 +50,7 @@ STATEMENTS = (
     Statement(
         "The counters are recorded with any statistic of the tensor, but loggers receive only "
         "requested statistics *(ours)*.",
-        "SessionTest.counters_come_with_any_statistic_but_only_what_was_asked_is_logged",
+        "SessionTest.counters_are_recorded_but_only_requested_ones_are_logged",
     ),
     Statement(
         "`saturated` is recorded with any statistic of a cast *(ours)*.",
@@ -62,11 +62,11 @@ STATEMENTS = (
     ),
     Statement(
         "`dynamic_range` is log2(amax) - log2(smallest nonzero magnitude).",
-        "FinishedStatistics.of_zeros_and_single_elements_are_defined",
+        "FinishedStatistics.zeros_and_single_elements_have_defined_values",
     ),
     Statement(
         "It is 0 for an all-zero tensor *(ours: the peer says infinity)*.",
-        "FinishedStatistics.of_zeros_and_single_elements_are_defined",
+        "FinishedStatistics.zeros_and_single_elements_have_defined_values",
     ),
     Statement(
         "`max_blockwise_dynamic_range: {block_size: 32, dims: 1}` (the defaults) is a mapping; "
@@ -114,7 +114,7 @@ STATEMENTS = (
     ),
     Statement(
         "`_columnwise` is a valid suffix for a block recipe's name.",
-        "StatisticName.a_recipe_may_stand_before_and_columnwise_behind",
+        "StatisticName.accepts_a_recipe_prefix_and_a_columnwise_suffix",
     ),
     Statement(
         "The prefixes `mxfp8_` and `fp8_block_scaling_` are valid too, under any running "
@@ -177,7 +177,7 @@ STATEMENTS = (
     ),
     Statement(
         "The merged standard deviation is right for shifted means *(ours: the peer's is NaN)*.",
-        "FinishedStatistics.of_shifted_parts_have_the_deviation_of_the_whole",
+        "FinishedStatistics.merged_shifted_parts_have_the_total_deviation",
     ),
     # ---- ranks
     Statement(

@@ -216,7 +216,7 @@ STATEMENTS = (
     Statement(
         "A region that an exception leaves updates no scale, waits for no other rank, and lets the "
         "exception through *(ours)*.",
-        "test_broken_off_region.py::test_error_is_raised_at_once_and_ranks_stay_in_step",
+        "test_broken_off_region.py::test_error_on_one_rank_keeps_ranks_in_step",
     ),
     Statement(
         "Checkpoints of a GroupedLinear with one weight and with many load into each other.",

@@ -96,7 +96,7 @@ Collective scattered_sum() {
   return collective;
 }
 
-TEST(CollectiveVerdict, what_was_sent_came_out) {
+TEST(CollectiveVerdict, received_equals_sent) {
   Collective sum = two_ranks(CollectiveKind::sum);
   sum.results.assign(2, sum.sent[0] + sum.sent[1]);
   Collective maximum = two_ranks(CollectiveKind::maximum);
@@ -118,14 +118,14 @@ TEST(CollectiveVerdict, a_scattered_sum_with_another_sampled_element) {
   EXPECT_THAT(describe_collective(collective, 0), HasSubstr("its elements add up to "));
 }
 
-TEST(CollectiveVerdict, a_scattered_sum_with_another_element_that_is_no_sample) {
+TEST(CollectiveVerdict, scattered_sum_with_wrong_unsampled_element) {
   Collective collective = scattered_sum();
   collective.results[0][5] += 1;
   EXPECT_THAT(describe_collective(collective, 0),
               HasSubstr("its elements add up to 8129, those that"));
 }
 
-TEST(CollectiveVerdict, a_scattered_sum_of_this_rank_alone) {
+TEST(CollectiveVerdict, scattered_sum_contains_only_this_rank) {
   Collective collective = scattered_sum();
   collective.results[0] = collective.sent[0].slice(0, 0, 32);
   EXPECT_THAT(describe_collective(collective, 0), HasSubstr("as if no other were in the group"));
@@ -203,14 +203,14 @@ Collective exchange(std::int64_t ranks) {
   return collective;
 }
 
-TEST(CollectiveVerdict, an_exchange_that_brought_what_was_sent) {
+TEST(CollectiveVerdict, correct_exchange_is_accepted) {
   for (const std::int64_t ranks : {2, 11, 12, 25}) {
     EXPECT_EQ(describe_collective(exchange(ranks), 0), "");
     EXPECT_EQ(describe_collective(exchange(ranks), 1), "");
   }
 }
 
-TEST(CollectiveVerdict, an_exchange_with_another_bit_is_found_where_it_came_out) {
+TEST(CollectiveVerdict, exchange_with_wrong_bit_is_found_at_its_receiver) {
   Collective collective = exchange(3);
   collective.results[1][2][0] += 1;
   EXPECT_EQ(describe_collective(collective, 0), "");

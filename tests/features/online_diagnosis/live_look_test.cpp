@@ -75,7 +75,7 @@ class LiveLookTest : public ::testing::Test {
   std::map<std::string, Action> actions_;
 };
 
-TEST_F(LiveLookTest, tells_a_finding_once_and_as_the_command_does) {
+TEST_F(LiveLookTest, reports_findings_once_like_the_command) {
   LiveLook live(options());
   for (std::int64_t i = 0; i < 3; ++i) iteration(i, 0);
   EXPECT_THAT(live.look({}).found, IsEmpty());
@@ -93,7 +93,7 @@ TEST_F(LiveLookTest, tells_a_finding_once_and_as_the_command_does) {
   EXPECT_THAT(live.look({}).found, IsEmpty());
 }
 
-TEST_F(LiveLookTest, waits_for_the_iteration_behind_the_one_in_which_something_began) {
+TEST_F(LiveLookTest, reports_after_the_iteration_that_follows_the_start) {
   LiveLook live(options());
   actions_["nonfinite"] = Action::veto;
   iteration(0, 0);
@@ -121,14 +121,14 @@ TEST_F(LiveLookTest, reads_no_iteration_that_is_under_way) {
   EXPECT_THAT(live.look({.last = 4}).found, SizeIs(1));
 }
 
-TEST_F(LiveLookTest, tells_nothing_that_ended_before_the_session) {
+TEST_F(LiveLookTest, ignores_problems_that_ended_before_the_session) {
   LiveLook live(options());
   for (std::int64_t i = 0; i < 6; ++i) iteration(i, 7);
   EXPECT_THAT(live.look({.since = 6}).found, IsEmpty());
   EXPECT_THAT(live.look({.since = 5}).found, SizeIs(1));
 }
 
-TEST_F(LiveLookTest, tells_of_the_layers_of_its_section) {
+TEST_F(LiveLookTest, reports_only_layers_in_its_section) {
   LiveLookOptions only = options();
   only.selects = [](const std::string& layer) { return layer != "fc1"; };
   LiveLook live(only);
@@ -136,7 +136,7 @@ TEST_F(LiveLookTest, tells_of_the_layers_of_its_section) {
   EXPECT_THAT(live.look({}).found, IsEmpty());
 }
 
-TEST_F(LiveLookTest, ignores_what_it_is_told_to) {
+TEST_F(LiveLookTest, skips_causes_in_its_ignore_list) {
   LiveLook live(options());
   actions_["nonfinite"] = Action::ignore;
   for (std::int64_t i = 0; i < 6; ++i) iteration(i, 7);
@@ -145,7 +145,7 @@ TEST_F(LiveLookTest, ignores_what_it_is_told_to) {
   EXPECT_FALSE(seen.vetoes);
 }
 
-TEST_F(LiveLookTest, tells_again_where_a_consequence_asks_for_more) {
+TEST_F(LiveLookTest, reports_again_if_a_consequence_requires_an_action) {
   LiveLook live(options());
   actions_["overflow"] = Action::stop;
   for (std::int64_t i = 0; i < 3; ++i) clipping_iteration(i, i < 1 ? 0 : 7);
@@ -160,7 +160,7 @@ TEST_F(LiveLookTest, tells_again_where_a_consequence_asks_for_more) {
   EXPECT_THAT(live.look({}).found, IsEmpty());
 }
 
-TEST_F(LiveLookTest, reads_the_end_of_a_long_run_and_takes_its_beginning_for_nothing_new) {
+TEST_F(LiveLookTest, reads_only_the_end_of_a_long_run_and_skips_old_problems) {
   LiveLookOptions some = options();
   some.most_records = 20;  // ten iterations
   LiveLook late(some);
@@ -170,7 +170,7 @@ TEST_F(LiveLookTest, reads_the_end_of_a_long_run_and_takes_its_beginning_for_not
   EXPECT_THAT(in_short(whole.look({})), ElementsAre("nonfinite fc1 5"));
 }
 
-TEST_F(LiveLookTest, finds_what_is_new_at_the_end_of_a_long_run) {
+TEST_F(LiveLookTest, finds_new_problems_at_the_end_of_a_long_run) {
   LiveLookOptions some = options();
   some.most_records = 20;
   LiveLook live(some);

@@ -49,7 +49,7 @@ struct Looks {
   }
 };
 
-TEST(LookThread, looks_at_what_was_asked_last_once_it_has_time) {
+TEST(LookThread, runs_only_the_latest_request_when_idle) {
   Looks looks;
   looks.is_open = false;
   LookThread thread(looks.look(), 1);
@@ -88,7 +88,7 @@ TEST(LookThread, does_not_look_twice_at_the_same_iteration) {
   EXPECT_THAT(looks.all(), ElementsAre(5, 4));
 }
 
-TEST(LookThread, waits_no_longer_than_it_is_told_to) {
+TEST(LookThread, wait_respects_its_timeout) {
   const auto looks = std::make_shared<Looks>();  // the thread outlives this test
   looks->is_open = false;
   LookThread thread([looks](std::int64_t last) { looks->look()(last); }, 1);
@@ -113,7 +113,7 @@ TEST(LookThread, is_not_waited_for_from_within_a_look) {
   EXPECT_FALSE(ended.get_future().get());
 }
 
-TEST(LookThread, waits_at_its_end_for_the_look_that_goes_on) {
+TEST(LookThread, destructor_waits_for_the_running_look) {
   Looks looks;
   LookThread thread(looks.look(), 1);
   thread.ask(1);

@@ -66,7 +66,7 @@ class OnlineDiagnosisTest : public testing::SessionTest {
   FakeLayer layer;
 };
 
-TEST_F(OnlineDiagnosisTest, tells_what_it_finds_once) {
+TEST_F(OnlineDiagnosisTest, reports_each_finding_once) {
   debug::InitializeOptions with_logger = options(diagnosis(", actions: {wrong_scale: veto}"));
   const auto logger = std::make_shared<Recorder>();
   with_logger.statistics_logger = logger;
@@ -93,7 +93,7 @@ TEST_F(OnlineDiagnosisTest, tells_what_it_finds_once) {
   EXPECT_THAT(logger->lines, Contains("6:findings=1"));
 }
 
-TEST_F(OnlineDiagnosisTest, a_stop_ends_the_run_with_what_was_found) {
+TEST_F(OnlineDiagnosisTest, stop_action_ends_the_run_with_the_finding) {
   debug::initialize(options(diagnosis(", actions: {nonfinite: stop}")));
   run(3);
   run(2, kNaN);
@@ -111,7 +111,7 @@ TEST_F(OnlineDiagnosisTest, a_stop_ends_the_run_with_what_was_found) {
   run(1, kNaN);  // once
 }
 
-TEST_F(OnlineDiagnosisTest, without_a_word_from_the_program_it_stops_the_run_soon) {
+TEST_F(OnlineDiagnosisTest, stops_the_run_soon_if_the_program_does_not_respond) {
   debug::initialize(options(diagnosis(", freq: 2, actions: {nonfinite: stop}")));
   run(3);
   const auto train_on = [this] {
@@ -176,7 +176,7 @@ TEST_F(OnlineDiagnosisTest, step_does_not_wait_for_it) {
   EXPECT_THAT(events("finding"), SizeIs(1));
 }
 
-TEST_F(OnlineDiagnosisTest, a_function_that_throws_is_told_once_and_called_no_more) {
+TEST_F(OnlineDiagnosisTest, throwing_function_is_reported_once_and_not_called_again) {
   debug::initialize(options(diagnosis(", actions: {others: veto}")));
   int calls = 0;
   std::vector<std::string> heard;
@@ -204,7 +204,7 @@ TEST_F(OnlineDiagnosisTest, a_function_that_throws_is_told_once_and_called_no_mo
                                                             "down")));
 }
 
-TEST_F(OnlineDiagnosisTest, an_interruption_reaches_the_training_and_is_no_failure) {
+TEST_F(OnlineDiagnosisTest, interruption_reaches_the_training_and_is_not_a_failure) {
   debug::initialize(options(diagnosis(", actions: {others: veto}")));
   debug::on_finding([](const debug::Finding&) { throw Interruption(); });
   run(3);
@@ -245,7 +245,7 @@ TEST_F(OnlineDiagnosisTest, a_run_that_is_not_recorded_ends_it_and_not_the_train
               HasSubstr("it stops for the rest of this session, and the training continues"));
 }
 
-TEST_F(OnlineDiagnosisTest, without_the_feature_a_function_is_told_that_nothing_will_be_found) {
+TEST_F(OnlineDiagnosisTest, registering_a_function_without_the_feature_warns) {
   debug::initialize(options(testing::section(testing::kMaxOfActivation)));
   debug::on_finding([](const debug::Finding&) {});
   run(3);

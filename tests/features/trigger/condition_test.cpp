@@ -44,7 +44,7 @@ TEST(Condition, compares_a_statistic_of_a_tensor_with_a_number) {
   EXPECT_EQ(parsed("std < 1").relation, Relation::below);
 }
 
-TEST(Condition, without_a_tensor_is_about_every_one_that_has_the_statistic) {
+TEST(Condition, missing_tensor_selects_all_tensors_with_the_statistic) {
   EXPECT_THAT(get_tensors(parsed("mxfp8_mse > 1")),
               ElementsAre(TensorName::activation, TensorName::weight, TensorName::gradient));
   EXPECT_EQ(get_tensors(parsed("nonfinite > 0")).size(), kLinearTensors.size());
@@ -82,13 +82,13 @@ TEST(Condition, knows_jumps_drops_and_spikes) {
   EXPECT_EQ(of_mean.window, 20U);
 }
 
-TEST(Condition, takes_a_recorded_number_by_its_name_even_of_several_words) {
+TEST(Condition, accepts_recorded_names_with_spaces) {
   EXPECT_EQ(parsed("recorded grad_norm > 3").name, "grad_norm");
   EXPECT_EQ(parsed("recorded norm of all > 3").name, "norm of all");
   EXPECT_FALSE(parsed("recorded max > 3").statistic.has_value());
 }
 
-TEST(Condition, that_is_mistyped_is_an_error_that_says_what_was_expected) {
+TEST(Condition, typo_is_an_error_that_names_the_expected_syntax) {
   const std::pair<const char*, const char*> mistakes[] = {
       {"overflow% > 1",
        "is about 'overflow%', which is not a statistic (did you mean 'overflows%'?)"},
@@ -140,7 +140,7 @@ std::vector<std::size_t> firing(const char* text, const std::vector<double>& val
   return indices;
 }
 
-TEST(ConditionHistory, a_comparison_looks_at_each_value_alone) {
+TEST(ConditionHistory, comparison_checks_every_value_separately) {
   EXPECT_THAT(firing("max > 2", {1, 2, 3, 2, kInfinity}), ElementsAre(2, 4));
   EXPECT_THAT(firing("max >= 2", {1, 2, 3}), ElementsAre(1, 2));
   EXPECT_THAT(firing("max < 2", {1, 2, -kInfinity}), ElementsAre(0, 2));
@@ -154,14 +154,14 @@ TEST(ConditionHistory, nan_fulfils_every_condition) {
   }
 }
 
-TEST(ConditionHistory, a_jump_is_told_from_the_last_finite_value) {
+TEST(ConditionHistory, jump_is_measured_from_the_last_finite_value) {
   EXPECT_THAT(firing("loss jumps > 8x", {1, 8, 65, 1, 9}), ElementsAre(2, 4));
   EXPECT_THAT(firing("loss drops > 8x", {64, 8, 0.9, 0}), ElementsAre(2, 3));
   EXPECT_THAT(firing("loss jumps > 8x", {1, kInfinity, 2}), ElementsAre(1));
   EXPECT_THAT(firing("loss jumps > 8x", {0, 100, -1, 100}), ElementsAre());
 }
 
-TEST(ConditionHistory, a_spike_is_told_from_the_median_of_the_values_before_it) {
+TEST(ConditionHistory, spike_is_measured_from_the_median_of_earlier_values) {
   const std::vector<double> values{1, 1.1, 0.9, 1, 1, 2.1, 1.9, 1};
   EXPECT_THAT(firing("loss spikes > 2x", values), ElementsAre(5));
   // Four values are too few to tell.
@@ -171,7 +171,7 @@ TEST(ConditionHistory, a_spike_is_told_from_the_median_of_the_values_before_it) 
   EXPECT_THAT(firing("loss spikes > 2x", {-1, -1, -1, -1, -1, 100}), ElementsAre());
 }
 
-TEST(ConditionHistory, a_median_forgets_what_a_mean_remembers) {
+TEST(ConditionHistory, median_is_robust_against_an_earlier_spike) {
   const std::vector<double> values{1, 1, 1, 1, 100, 3};
   EXPECT_THAT(firing("loss spikes > 2x median of 5", values), ElementsAre(5));
   EXPECT_THAT(firing("loss spikes > 2x mean of 5", values), ElementsAre());
@@ -181,7 +181,7 @@ TEST(ConditionHistory, a_window_moves_on) {
   EXPECT_THAT(firing("loss spikes > 2x mean of 2", {1, 1, 4, 4, 4}), ElementsAre(2));
 }
 
-TEST(ConditionHistory, says_in_words_what_it_found) {
+TEST(ConditionHistory, describes_its_result_in_text) {
   const Condition condition = parsed("loss spikes > 2x median of 4");
   ConditionHistory history(condition);
   for (const double value : {1, 2, 3, 4}) history.add(value);

@@ -48,7 +48,7 @@ TEST(OperandSamples, hold_the_values_at_their_places_in_any_layout_and_dtype) {
   }
 }
 
-TEST(OperandSamples, take_no_more_memory_than_they_may_and_count_what_is_missing) {
+TEST(OperandSamples, respect_the_memory_limit_and_count_dropped_samples) {
   constexpr std::size_t kBytesOfOne = 10 * (8 + 4);
   OperandSamples samples(10, 100, 5 * kBytesOfOne);
   for (std::int64_t iteration = 0; iteration < 4; ++iteration) {
@@ -71,7 +71,7 @@ TEST(OperandSamples, take_no_more_memory_than_they_may_and_count_what_is_missing
   EXPECT_EQ(of_one_iteration.left_out, 3);
 }
 
-TEST(OperandSamples, lie_all_over_the_tensor_at_different_places) {
+TEST(OperandSamples, are_spread_over_the_tensor) {
   const OperandSample sample = sampled(at::zeros({100, 100}), 50);
   const std::set<std::int64_t> places(sample.positions.begin(), sample.positions.end());
   EXPECT_EQ(places.size(), 50U);
@@ -90,7 +90,7 @@ TEST(OperandSamples, take_all_of_a_small_tensor_and_nothing_of_an_empty_one) {
   EXPECT_THAT(samples.take().iterations, IsEmpty());
 }
 
-TEST(OperandSamples, depend_on_layer_tensor_and_iteration_and_on_nothing_of_torchs) {
+TEST(OperandSamples, are_independent_of_the_random_state_of_torch) {
   const at::Tensor x = at::zeros({100, 100});
   at::manual_seed(1);
   const auto places = sampled(x, 16).positions;
@@ -104,7 +104,7 @@ TEST(OperandSamples, depend_on_layer_tensor_and_iteration_and_on_nothing_of_torc
   EXPECT_NE(sampled(x, 16, kLayer, 3, TensorName::gradient).positions, places);
 }
 
-TEST(OperandSamples, give_every_micro_batch_the_same_chance_but_the_first_of_a_weight) {
+TEST(OperandSamples, micro_batches_have_equal_chances_except_for_weights) {
   constexpr int kMicroBatches = 4, kElements = 4000;
   OperandSamples samples(kElements, 1);
   for (int i = 0; i < kMicroBatches; ++i) {
@@ -137,7 +137,7 @@ TEST(OperandSamples, stay_with_their_places_when_a_later_micro_batch_is_smaller)
   EXPECT_LT(std::ranges::count_if(sample.positions, [](std::int64_t p) { return p >= 30; }), 60);
 }
 
-TEST(OperandSamples, of_the_last_iterations_alone_are_kept) {
+TEST(OperandSamples, keep_only_the_last_iterations) {
   OperandSamples samples(2, 3);
   const auto run = [&](std::int64_t iteration) {
     samples.add(kLayer, TensorName::activation, iteration, at::zeros({4, 4}));

@@ -139,7 +139,7 @@ TEST_F(TriggerTest, a_cooldown_may_last_for_the_whole_run) {
   EXPECT_THAT(events(), ElementsAre(HasSubstr("0:")));
 }
 
-TEST_F(TriggerTest, it_says_so_where_what_it_starts_is_switched_off) {
+TEST_F(TriggerTest, warns_if_its_section_is_disabled) {
   std::string closer = logging("closer", "started_by", "max");
   closer.replace(closer.find("True"), 4, "False");
   debug::initialize(options(trigger("when: loss > 2, start: 3") + closer));
@@ -149,14 +149,14 @@ TEST_F(TriggerTest, it_says_so_where_what_it_starts_is_switched_off) {
                                               "alarm' is enabled")));
 }
 
-TEST_F(TriggerTest, it_looks_in_due_iterations_alone) {
+TEST_F(TriggerTest, checks_only_due_iterations) {
   debug::initialize(options(trigger("when: loss > 2, freq: 4, start_step: 1")));
   run({3, 3, 3, 3, 3});
   debug::end_debug();
   EXPECT_THAT(events(), ElementsAre(HasSubstr("4:")));
 }
 
-TEST_F(TriggerTest, it_looks_at_the_layers_of_its_section_alone) {
+TEST_F(TriggerTest, checks_only_layers_of_its_section) {
   debug::initialize(options(trigger("when: max of output > 2", "layer_types: fc2")));
   run({1}, 3);
   FakeLayer other("fc2");
@@ -194,7 +194,7 @@ TEST_F(TriggerTest, a_stop_ends_the_run_when_everything_is_in_the_run_file) {
   EXPECT_THAT(recorded("max"), ElementsAre("0:1", "1:2"));
 }
 
-TEST_F(TriggerTest, what_is_kept_is_written_when_it_fires_and_never_without) {
+TEST_F(TriggerTest, kept_rows_are_written_only_when_it_fires) {
   debug::initialize(
       options(trigger("when: loss > 2, write_last: 3") + logging("ring", "kept_by", "max")));
   for (int i = 0; i < 6; ++i) run({i == 4 ? 3.0 : 1.0}, static_cast<float>(i));
@@ -238,7 +238,7 @@ TEST_F(TriggerTest, operands_need_to_know_of_how_many_iterations) {
   }
 }
 
-TEST_F(TriggerTest, what_another_section_logs_is_recorded_though_it_is_kept_too) {
+TEST_F(TriggerTest, rows_logged_by_another_section_are_recorded_while_kept) {
   debug::initialize(options(trigger("when: max of output > 9, write_last: 3") +
                             logging("ring", "kept_by", "max, min")));
   run({1, 1});
@@ -259,7 +259,7 @@ TEST_F(TriggerTest, a_layer_that_only_a_section_that_waits_selects_sleeps) {
   EXPECT_TRUE(layer.hooks.sleeps({}));
 }
 
-TEST_F(TriggerTest, a_backward_that_comes_after_a_firing_keeps_the_plan_of_its_forward) {
+TEST_F(TriggerTest, backward_after_firing_uses_the_plan_of_its_forward) {
   debug::initialize(options(trigger("when: [loss > 2, max of gradient > 9], start: 1") +
                             logging("closer", "started_by", "max")));
   const auto plan = layer.hooks.begin_forward({});

@@ -110,7 +110,7 @@ TEST(FeatureMistakes, are_named_with_their_place) {
   }
 }
 
-TEST(ConfigMistakes, of_a_section_are_named_with_their_place) {
+TEST(ConfigMistakes, in_a_section_are_reported_with_position) {
   EXPECT_EQ(get_error("- a\n"),
             "f.yaml:1:1: a config must be a mapping of sections, not the list [\"a\"]");
   EXPECT_EQ(get_error("s: 1\n"),
@@ -139,7 +139,7 @@ TEST(ConfigMistakes, of_a_section_are_named_with_their_place) {
             "under 'transformer_engine:'");
 }
 
-TEST(ConfigMistakes, of_indentation_say_where_to_indent) {
+TEST(ConfigMistakes, in_indentation_name_the_line_to_indent) {
   const std::string section = "s: {enabled: True, layers: {layer_types: all}";
   const std::string in_no_section =
       "' is not inside a section; write a section name first, for example 'watch:', and indent '";
@@ -177,7 +177,7 @@ TEST(ConfigMistakes, leave_a_section_the_name_of_a_feature) {
   EXPECT_EQ(get_error("layers: {enabled: False}\n"), "");
 }
 
-TEST(ConfigMistakes, of_a_whole_file_come_together_in_the_order_of_the_text) {
+TEST(ConfigMistakes, in_a_file_are_reported_together_in_text_order) {
   const std::string error = get_error(R"(a:
   enabled: True
   layers: {layer_type: fc1}
@@ -197,7 +197,7 @@ b:
       << error;
 }
 
-TEST(ConfigMistakes, of_what_is_neither_on_nor_off_are_told_with_it) {
+TEST(ConfigMistakes, with_non_boolean_switches_show_the_value) {
   for (const char* enabled : {"enabled: Ture, ", "enabled: 1, ", ""}) {
     const std::string error = get_error(fmt::format(
         "s: {{{0}layers: {{layer_type: fc1}}, transformer_engine: {{Watch: {{{0}what: [a], "

@@ -122,7 +122,7 @@ TEST(Selections, gemms_times_tensors_with_defaults_filled_in) {
                           R"(wgrad weight {"how": "round", "bits": 8})"));
 }
 
-TEST(Selections, an_items_own_keys_win_over_those_beside_the_struct) {
+TEST(Selections, keys_of_an_item_override_keys_next_to_the_struct) {
   EXPECT_THAT(list_selections(R"(
     Modify:
       enabled: True
@@ -143,7 +143,7 @@ TEST(Selections, an_items_own_keys_win_over_those_beside_the_struct) {
                           R"(dgrad gradient {"how": "round", "bits": 7})"));
 }
 
-TEST(Selections, tensors_beside_gemms_struct_serve_the_items_without_their_own) {
+TEST(Selections, tensors_next_to_gemms_struct_are_the_default_for_items) {
   EXPECT_THAT(list_selections(R"(
     Modify:
       enabled: True
@@ -162,7 +162,7 @@ TEST(Selections, gemms_serve_every_item_of_a_tensors_struct) {
                           R"(dgrad weight {"how": "round", "bits": 1})"));
 }
 
-TEST(Selections, a_string_stands_for_a_list_of_one) {
+TEST(Selections, string_is_accepted_as_one_element_list) {
   EXPECT_THAT(list_selections("    Watch: {enabled: True, tensors: weight, what: a}\n"),
               ElementsAre(R"(- weight {"what": ["a"]})"));
 }
@@ -211,7 +211,7 @@ TEST(Selections, each_item_may_have_its_own_schedule) {
   EXPECT_EQ(entry.next_due_after(40), std::nullopt);
 }
 
-TEST(MatchedConfig, is_what_the_peer_hands_to_a_feature_class) {
+TEST(MatchedConfig, equals_the_configuration_passed_by_the_peer) {
   const Config config = load(with_features(R"(
     Own:
       enabled: True
@@ -243,7 +243,7 @@ second:
   {}
 )";
 
-TEST(Overlap, of_two_sections_is_an_error_that_names_both_when_the_layer_is_resolved) {
+TEST(Overlap, is_an_error_that_names_both_sections) {
   const std::string te = "transformer_engine: {Layer: {enabled: True}}";
   const Config config = load(fmt::format(kTwoSections, te, te));
   EXPECT_THAT(names(config.entries_for("a.fc2")), ElementsAre("second/transformer_engine.Layer"));
@@ -258,7 +258,7 @@ TEST(Overlap, of_two_sections_is_an_error_that_names_both_when_the_layer_is_reso
   }
 }
 
-TEST(Overlap, is_free_for_a_section_of_the_telens_namespace_alone) {
+TEST(Overlap, is_allowed_for_sections_with_only_telens_features) {
   const std::string te = "transformer_engine: {Layer: {enabled: True}}";
   const std::string ours = "telens: {Trigger: {enabled: True}}";
   EXPECT_THAT(names(load(fmt::format(kTwoSections, te, ours)).entries_for("fc1")),
@@ -268,7 +268,7 @@ TEST(Overlap, is_free_for_a_section_of_the_telens_namespace_alone) {
                ConfigError);
 }
 
-TEST(Modifiers, two_on_one_tensor_of_one_gemm_are_an_error_at_load) {
+TEST(Modifiers, two_on_the_same_tensor_and_gemm_are_an_error_at_load) {
   EXPECT_EQ(get_error(with_features(
                 R"(    Modify: {enabled: True, gemms: fprop, tensors: weight, how: round}
     Scale: {enabled: True, gemms: [fprop, dgrad], tensors: weight}
@@ -285,7 +285,7 @@ TEST(Modifiers, may_share_a_tensor_in_different_gemms) {
             "");
 }
 
-TEST(Modifiers, of_overlapping_sections_are_found_when_the_layer_is_resolved) {
+TEST(Modifiers, in_overlapping_sections_are_found_with_the_layer) {
   const Config config = load(fmt::format(
       kTwoSections, "transformer_engine: {Scale: {enabled: on, gemms: fprop, tensors: weight}}",
       "telens: {Noise: {enabled: on, gemms: fprop, tensors: weight}}"));

@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-TEST(Descriptions, a_second_feature_of_a_name_is_an_error_that_names_both_owners) {
+TEST(Descriptions, duplicate_feature_is_an_error_that_names_both_owners) {
   Descriptions own = test_descriptions();
   try {
     own.add({.feature_namespace = "transformer_engine", .name = "Alter", .owner = "mine.py"});
@@ -102,7 +102,7 @@ TEST(Options, that_do_not_fit_together_are_mistakes) {
   EXPECT_THROW(load(), ConfigError);
 }
 
-TEST(Explain, tells_everything_that_a_description_holds) {
+TEST(Explain, prints_the_whole_description) {
   const FeatureDescription description{.feature_namespace = "mine",
                                        .name = "Round",
                                        .aliases = {"Rounding"},

@@ -22,7 +22,7 @@ std::string get_error(std::string_view yaml) {
   return errors.text();
 }
 
-TEST(LayerSelector, an_empty_name_or_type_is_an_error_and_an_empty_pattern_is_warned_about) {
+TEST(LayerSelector, empty_name_or_type_is_an_error_and_empty_pattern_warns) {
   using ::testing::HasSubstr;
   for (const std::string_view empty : {"''", "['']", "[fc1, \"\"]"}) {
     EXPECT_THAT(get_error(fmt::format("{{layer_types: {}}}", empty)),
@@ -68,13 +68,13 @@ TEST(LayerSelector, a_type_is_a_substring_and_not_a_pattern) {
   EXPECT_FALSE(parse("{layer_types: [.c]}").selects("fc1"));
 }
 
-TEST(LayerSelector, all_in_any_case_selects_every_type) {
+TEST(LayerSelector, all_is_case_insensitive_and_selects_every_type) {
   for (const char* all : {"all", "ALL", "[fc1, All]"}) {
     EXPECT_TRUE(parse(fmt::format("layer_types: {}", all)).selects("lm_head")) << all;
   }
 }
 
-TEST(LayerSelector, all_numbers_are_those_of_names_that_have_one) {
+TEST(LayerSelector, all_numbers_select_only_names_with_a_number) {
   EXPECT_TRUE(parse("layer_numbers: all").selects("layers.17.qkv"));
   EXPECT_FALSE(parse("layer_numbers: all").selects("lm_head"));
   EXPECT_FALSE(parse("layer_numbers: all").selects("mlp.fc1"));
@@ -130,7 +130,7 @@ TEST(PythonRegex, a_pattern_that_backtracks_without_end_is_an_error) {
   EXPECT_THROW(regex.search(std::string(64, 'a') + 'b'), UsageError);
 }
 
-TEST(PythonRegex, text_that_is_no_utf_8_is_an_error) {
+TEST(PythonRegex, invalid_utf_8_is_an_error) {
   EXPECT_THROW(PythonRegex("a").search("\xff"), UsageError);
 }
 

@@ -47,14 +47,14 @@ TEST(LoadWarnings, ranges_that_end_before_they_begin_name_place_and_remedy) {
                                 HasSubstr("'end_step' 5 comes before 'start_step' 10"))));
 }
 
-TEST(LoadWarnings, see_a_range_of_which_one_end_stands_beside_a_struct) {
+TEST(LoadWarnings, cover_a_range_with_one_end_next_to_a_struct) {
   EXPECT_THAT(
       collect_warnings(logging(
           ", start_step: 10, tensors_struct: [{tensor: weight, end_step: 5}, {tensor: output}]")),
       ElementsAre(HasSubstr("'end_step' 5 comes before 'start_step' 10")));
 }
 
-TEST(LoadWarnings, an_empty_list_says_when_the_feature_runs_all_the_same) {
+TEST(LoadWarnings, empty_list_warns_if_the_feature_still_runs) {
   EXPECT_THAT(collect_warnings(logging(", tensors: [weight], end_step: 3, start_end_list: []")),
               ElementsAre(HasSubstr("'start_end_list' is empty and replaces nothing: it runs every "
                                     "iteration, 0 to 3")));
@@ -100,7 +100,7 @@ TEST(LoadWarnings, name_a_condition_that_no_percentage_fulfills) {
               IsEmpty());
 }
 
-TEST(LoadWarnings, stand_in_a_plan) {
+TEST(LoadWarnings, are_part_of_a_plan) {
   const std::string yaml =
       "s:\n  enabled: True\n  layers: {layer_types: all}\n  transformer_engine:\n    " +
       logging(", tensors: [weight], start_step: 10, end_step: 5") + "\n";
@@ -128,7 +128,7 @@ TEST(SectionMode, is_train_eval_or_both) {
                               "(did you mean 'eval'?)")));
 }
 
-TEST(SectionMode, of_evaluations_goes_with_features_that_name_them_apart) {
+TEST(SectionMode, evaluation_requires_features_that_record_it_separately) {
   EXPECT_THAT(
       get_error("FakeQuant: {enabled: True, quant_format: FP8E4M3, gemms: [fprop], tensors: "
                 "[weight]}",

@@ -160,7 +160,7 @@ RecordLoad compute_load(std::string_view features, std::string_view layers = "{l
   return estimate_load(make_plan(section(layers, features)));
 }
 
-TEST(RecordLoad, of_an_endless_schedule_is_what_comes_in_the_long_run) {
+TEST(RecordLoad, endless_schedule_uses_the_long_term_rate) {
   const RecordLoad load = compute_load(
       "Watch: {enabled: True, what: [a, b], tensors: [activation, weight], freq: 10, start_step: "
       "5}");
@@ -174,7 +174,7 @@ TEST(RecordLoad, of_an_endless_schedule_is_what_comes_in_the_long_run) {
             "iteration 10, if every layer runs quantized");
 }
 
-TEST(RecordLoad, of_schedules_that_end_is_over_the_iterations_from_the_first_to_the_last) {
+TEST(RecordLoad, finite_schedule_uses_its_first_to_last_iteration) {
   const RecordLoad load = compute_load(
       "Watch: {enabled: True, what: a, tensors: weight, freq: 2, start_end_list: [[3, 10], [20, "
       "21]]}",
@@ -186,7 +186,7 @@ TEST(RecordLoad, of_schedules_that_end_is_over_the_iterations_from_the_first_to_
   EXPECT_EQ(load.most, 2);
 }
 
-TEST(RecordLoad, of_a_rare_iteration_is_found_wherever_it_is) {
+TEST(RecordLoad, finds_rare_iterations_anywhere) {
   const RecordLoad load =
       compute_load("Watch: {enabled: True, what: a, tensors: weight, freq: 1000000, start_step: 5}",
                    "{exact_layer_names: head}");
@@ -194,7 +194,7 @@ TEST(RecordLoad, of_a_rare_iteration_is_found_wherever_it_is) {
   EXPECT_THAT(load.average, DoubleNear(2e-6, 1e-18));
 }
 
-TEST(RecordLoad, of_a_record_that_two_sections_ask_for_counts_once) {
+TEST(RecordLoad, counts_records_of_two_sections_once) {
   const Plan plan = make_plan(R"(s:
   enabled: True
   layers: {exact_layer_names: head}
@@ -213,13 +213,13 @@ t:
   EXPECT_EQ(records_in(plan, 1), 1);
 }
 
-TEST(RecordLoad, says_what_it_cannot_count) {
+TEST(RecordLoad, names_uncounted_features) {
   const RecordLoad load = compute_load("Own: {enabled: True}");
   EXPECT_THAT(load.not_counted, ElementsAre("transformer_engine.Own"));
   EXPECT_EQ(load.text(), "nothing is recorded; not counted: transformer_engine.Own");
 }
 
-TEST(RecordLoad, of_a_range_that_no_run_gets_to_the_end_of_is_that_of_an_endless_one) {
+TEST(RecordLoad, unreachably_long_range_counts_as_endless) {
   for (const char* end : {"9223372036854775807", "9223372036854775806", "2000000000000"}) {
     const RecordLoad load = compute_load(
         fmt::format("Watch: {{enabled: True, what: a, tensors: weight, freq: 4, start_step: "
@@ -238,7 +238,7 @@ TEST(RecordLoad, of_a_range_that_no_run_gets_to_the_end_of_is_that_of_an_endless
 }
 
 // Watch is due 50 times and Noise 34 times, 17 times together.
-TEST(RecordLoad, of_rare_iterations_in_a_long_range_counts_each_of_them) {
+TEST(RecordLoad, counts_all_rare_iterations_in_a_long_range) {
   const RecordLoad load = compute_load(
       R"(Watch: {enabled: True, what: a, tensors: weight, freq: 20000, end_step: 999999}
   telens:

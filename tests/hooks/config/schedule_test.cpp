@@ -39,7 +39,7 @@ std::vector<std::int64_t> due_steps(const Schedule& schedule) {
   return due;
 }
 
-TEST(Schedule, without_keys_every_iteration_is_due) {
+TEST(Schedule, default_runs_in_every_iteration) {
   const Schedule schedule = parse("{}");
   EXPECT_EQ(schedule, Schedule());
   EXPECT_EQ(due_steps(schedule).size(), static_cast<std::size_t>(kSteps));
@@ -50,7 +50,7 @@ TEST(Schedule, freq_counts_absolute_iterations_and_end_step_is_included) {
               ElementsAre(5, 10, 15, 20));
 }
 
-TEST(Schedule, minus_one_and_null_are_no_end) {
+TEST(Schedule, minus_one_and_null_mean_endless) {
   EXPECT_EQ(parse("{end_step: -1}"), Schedule());
   EXPECT_EQ(parse("{end_step: null}"), Schedule());
   EXPECT_THAT(due_steps(parse("{freq: 10, start_end_list: [[11, -1]]}")), ElementsAre(20));
@@ -90,7 +90,7 @@ TEST(Schedule, next_due_is_the_first_due_iteration_after_the_given_one) {
   }
 }
 
-TEST(Schedule, is_always_due_from_where_no_iteration_is_left_out_any_more) {
+TEST(Schedule, always_due_starts_after_the_last_skipped_iteration) {
   EXPECT_TRUE(parse("{}").always_due_from(0));
   EXPECT_FALSE(parse("{freq: 2}").always_due_from(2));
   EXPECT_FALSE(parse("{end_step: 9}").always_due_from(3));

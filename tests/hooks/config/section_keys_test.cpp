@@ -61,7 +61,7 @@ TEST(SectionKeys, let_a_section_overlap_others) {
   EXPECT_THROW(without.entries_for("fc"), ConfigError);
 }
 
-TEST(SectionKeys, of_two_that_modify_the_same_are_an_error_all_the_same) {
+TEST(SectionKeys, two_sections_that_modify_the_same_tensor_are_an_error) {
   const auto fake_quant = [](const std::string& name, const std::string& key) {
     return fmt::format(
         "{}:\n  enabled: True\n{}  layers: {{layer_types: all}}\n  transformer_engine:\n"
@@ -93,7 +93,7 @@ TEST(SectionKeys, that_cannot_be_meant_are_errors_at_their_place) {
               HasSubstr("(did you mean 'started_by'?)"));
 }
 
-TEST(SectionKeys, of_kept_sections_stand_beside_statistics_alone) {
+TEST(SectionKeys, kept_by_requires_only_statistics) {
   const std::string ring =
       "ring:\n  enabled: True\n  kept_by: alarm\n  layers: {layer_types: all}\n"
       "  transformer_engine:\n    DumpTensors: {enabled: True, tensors: output}\n";
@@ -103,7 +103,7 @@ TEST(SectionKeys, of_kept_sections_stand_beside_statistics_alone) {
                               "'LogNvfp4TensorStats', 'ScaleHealth'")));
 }
 
-TEST(SectionKeys, that_start_and_write_a_section_in_the_same_moment_are_an_error) {
+TEST(SectionKeys, trigger_cannot_start_and_keep_the_same_section) {
   EXPECT_EQ(get_error(trigger(", start: 5, write_last: 5") + logging("closer", kStarted + kKept)),
             "f.yaml:9:12: section 'closer': 'started_by' and 'kept_by' both name 'alarm', which "
             "would write the kept records at the moment when it starts the section; split it "
@@ -118,7 +118,7 @@ TEST(SectionKeys, give_no_budget_to_a_feature_that_fires) {
             "may skip the iteration that it waits for; move it to a separate section");
 }
 
-TEST(SectionKeys, give_no_budget_to_what_a_ledger_expects) {
+TEST(SectionKeys, reject_ledger_expectations_in_a_section_with_a_budget) {
   const auto ledger = [](const std::string& parameters) {
     return "s:\n  enabled: True\n  budget: 3%\n  layers: {layer_types: all}\n  telens:\n" +
            fmt::format("    PrecisionLedger: {{enabled: True{}}}\n", parameters);
@@ -130,7 +130,7 @@ TEST(SectionKeys, give_no_budget_to_what_a_ledger_expects) {
             "section");
 }
 
-TEST(SectionKeys, may_name_what_is_switched_off) {
+TEST(SectionKeys, may_name_disabled_sections) {
   EXPECT_EQ(get_error(trigger(", start: 5", "False") + logging("closer", kStarted)), "");
   EXPECT_EQ(get_error("alarm:\n  enabled: True\n  layers: {layer_types: all}\n"
                       "  telens:\n    Trigger: {enabled: False}\n" +

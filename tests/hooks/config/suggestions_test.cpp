@@ -20,7 +20,7 @@ TEST(EditDistance, counts_insertions_deletions_substitutions_and_swaps) {
   EXPECT_EQ(edit_distance("FakeQuant", "fakequant"), 0U);
 }
 
-TEST(NearestNames, come_nearest_first_and_leave_out_what_is_far) {
+TEST(NearestNames, are_sorted_by_distance_without_distant_names) {
   const std::vector<std::string> names{"underflows%", "overflows%", "mse", "scale_inv_min"};
   EXPECT_THAT(nearest_names("underflow", names), ElementsAre("underflows%"));
   EXPECT_THAT(nearest_names("verflows%", names), ElementsAre("overflows%", "underflows%"));
@@ -29,7 +29,7 @@ TEST(NearestNames, come_nearest_first_and_leave_out_what_is_far) {
   EXPECT_THAT(nearest_names("verflows%", names, 1), ElementsAre("overflows%"));
 }
 
-TEST(Suggestion, is_empty_where_nothing_is_near) {
+TEST(Suggestion, is_empty_without_a_similar_name) {
   const std::vector<std::string> names{"gemms", "tensors"};
   EXPECT_EQ(suggestion("gemm", names), " (did you mean 'gemms'?)");
   EXPECT_EQ(suggestion("colour", names), "");

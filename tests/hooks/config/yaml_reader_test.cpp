@@ -86,7 +86,7 @@ TEST(YamlReader, nesting_inside_merged_mappings_is_counted) {
   EXPECT_THAT(to_json(yaml), HasSubstr("more than 100 levels deep"));
 }
 
-TEST(YamlReader, what_has_no_end_is_named_with_its_place) {
+TEST(YamlReader, unterminated_text_is_an_error_with_position) {
   const auto bracket = [](int line, int column, std::string_view begin, std::string_view end) {
     return fmt::format("f.yaml:{}:{}: not valid YAML: the '{}' that begins here has no '{}'", line,
                        column, begin, end);
@@ -114,7 +114,7 @@ TEST(YamlReader, names_a_tab_that_indents) {
             R"({"a": {"b": 1}})");
 }
 
-TEST(YamlReader, what_has_its_end_is_as_ever) {
+TEST(YamlReader, terminated_text_is_accepted) {
   EXPECT_EQ(to_json("a: ['it''s', \"a \\\" ]\", don't, \"\"]"),
             R"({"a": ["it's", "a \" ]", "don't", ""]})");
   EXPECT_EQ(to_json("\xef\xbb\xbf'a': \"b\""), R"({"a": "b"})");
@@ -191,7 +191,7 @@ TEST(YamlReader, a_duplicate_key_is_an_error_that_names_both_places) {
   EXPECT_THAT(to_json("a: {<<: {}, <<: {}}"), HasSubstr("'<<' occurs a second time"));
 }
 
-TEST(YamlReader, text_that_is_no_yaml_is_an_error_with_its_place) {
+TEST(YamlReader, invalid_yaml_is_an_error_with_position) {
   EXPECT_THAT(to_json("a: 1\nb: [1, 2\n"), HasSubstr("f.yaml:"));
   EXPECT_THAT(to_json("a: 1\nb: [1, 2\n"), HasSubstr("not valid YAML"));
   EXPECT_THAT(to_json("a: *nobody"), HasSubstr("f.yaml:1:4: not valid YAML"));
@@ -201,7 +201,7 @@ TEST(YamlReader, text_that_is_no_yaml_is_an_error_with_its_place) {
   EXPECT_THAT(to_json("a: &x [*x]"), HasSubstr("an alias inside its own anchor"));
 }
 
-TEST(YamlReader, aliases_that_multiply_are_refused_before_they_fill_the_memory) {
+TEST(YamlReader, exponential_aliases_are_rejected_before_expansion) {
   std::string yaml = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
   for (int i = 1; i < 10; ++i) {
     yaml += fmt::format("a{0}: &a{0} [", i);
@@ -218,7 +218,7 @@ TEST(YamlReader, too_many_values_without_an_alias_are_not_blamed_on_aliases) {
               HasSubstr("it has more than a million values after its aliases are expanded"));
 }
 
-TEST(Value, a_copy_with_another_key_leaves_the_original_alone) {
+TEST(Value, copy_with_a_new_key_does_not_change_the_original) {
   const Value map(Value::Map{{"a", 1}, {"b", 2}});
   EXPECT_EQ(to_json(map.with("a", "x").with("c", true)), R"({"a": "x", "b": 2, "c": true})");
   EXPECT_EQ(to_json(map.without("a")), R"({"b": 2})");

@@ -100,7 +100,7 @@ class CapturedReads : public ::testing::Test {
   std::unique_ptr<StatisticsEngine> engine = make_statistics_engine(series);
 };
 
-TEST_F(CapturedReads, give_rows_of_each_iteration_that_is_due_and_of_no_other) {
+TEST_F(CapturedReads, give_rows_only_in_due_iterations) {
   const std::vector<Reader> readers{{{1, 3}}};
   warm_up();
   run_graph(at::tensor({7.0F}), readers);
@@ -111,7 +111,7 @@ TEST_F(CapturedReads, give_rows_of_each_iteration_that_is_due_and_of_no_other) {
   EXPECT_THAT(collect(3), ElementsAre("3: max=2"));
 }
 
-TEST_F(CapturedReads, give_nothing_where_the_graph_did_not_run) {
+TEST_F(CapturedReads, give_nothing_if_the_graph_did_not_run) {
   const std::vector<Reader> readers{{{1, 2, 3}}};
   warm_up();
   run_graph(at::tensor({7.0F}), readers);
@@ -121,7 +121,7 @@ TEST_F(CapturedReads, give_nothing_where_the_graph_did_not_run) {
   EXPECT_THAT(collect(3), ElementsAre("3: max=-4"));
 }
 
-TEST_F(CapturedReads, of_an_iteration_add_up_but_for_a_weight) {
+TEST_F(CapturedReads, are_summed_over_replays_except_for_weights) {
   const std::vector<Reader> readers{{{1}, {"l1_norm"}}};
   warm_up();
   run_graph(at::tensor({7.0F}), readers);
@@ -131,7 +131,7 @@ TEST_F(CapturedReads, of_an_iteration_add_up_but_for_a_weight) {
   EXPECT_THAT(collect(1), ElementsAre("1: l1_norm=10", "1: l1_norm=5"));
 }
 
-TEST_F(CapturedReads, give_a_reader_what_it_asked_for_where_it_is_due) {
+TEST_F(CapturedReads, give_a_due_reader_its_requested_statistics) {
   const std::vector<Reader> readers{{{1, 2}, {"max"}}, {{2}, {"min", "max"}}};
   warm_up();
   run_graph(at::tensor({7.0F, 3.0F}), readers);
@@ -140,7 +140,7 @@ TEST_F(CapturedReads, give_a_reader_what_it_asked_for_where_it_is_due) {
   EXPECT_THAT(collect(2), UnorderedElementsAre("2: max=8", "2: min=4"));
 }
 
-TEST_F(CapturedReads, come_with_the_counters_that_a_reader_asked_for_who_is_not_due) {
+TEST_F(CapturedReads, contain_counters_requested_by_a_reader_that_is_not_due) {
   const std::vector<Reader> readers{{{1}, {"max"}}, {{2}, {"nan"}}};
   warm_up();
   counters = 0;
@@ -152,7 +152,7 @@ TEST_F(CapturedReads, come_with_the_counters_that_a_reader_asked_for_who_is_not_
   EXPECT_EQ(counters, with_one_reader);
 }
 
-TEST_F(CapturedReads, join_what_ran_beside_the_graph_in_the_same_iteration) {
+TEST_F(CapturedReads, are_merged_with_eager_reads_of_the_iteration) {
   const std::vector<Reader> readers{{{0, 1}, {"l1_norm"}}};
   warm_up();
   begin(at::tensor({5.0F}), TensorName::gradient, readers)->read();
@@ -160,7 +160,7 @@ TEST_F(CapturedReads, join_what_ran_beside_the_graph_in_the_same_iteration) {
   EXPECT_THAT(collect(0), ElementsAre("0: l1_norm=7"));
 }
 
-TEST_F(CapturedReads, of_iterations_that_nobody_is_due_in_are_not_made) {
+TEST_F(CapturedReads, skip_iterations_without_a_due_reader) {
   const std::vector<Reader> readers{{{1, 3}}};
   warm_up();
   run_graph(at::tensor({7.0F}), readers);
@@ -170,12 +170,12 @@ TEST_F(CapturedReads, of_iterations_that_nobody_is_due_in_are_not_made) {
   EXPECT_THAT(collect(3), IsEmpty());
 }
 
-TEST_F(CapturedReads, of_a_device_on_which_nothing_ran_before_are_refused) {
+TEST_F(CapturedReads, reject_a_device_without_earlier_work) {
   EXPECT_THAT(refusal({{{1}}}), HasSubstr("layer 'fc1', gradient: the statistics cannot be "
                                           "captured: no layer that is watched ran on cpu yet"));
 }
 
-TEST_F(CapturedReads, take_memory_that_is_there_before_the_graph_and_there_is_an_end_to_it) {
+TEST_F(CapturedReads, use_memory_reserved_before_the_capture_up_to_a_limit) {
   features::AccumulatorReserve reserve{DeviceId()};
   RequestSet set;
   EXPECT_FALSE(reserve.take(set)) << "there is none";
@@ -262,7 +262,7 @@ class Capture : public testing::SessionTest {
   }
 };
 
-TEST_F(Capture, of_a_layer_with_a_feature_that_needs_the_host_names_both_and_the_session_goes_on) {
+TEST_F(Capture, rejects_host_features_and_the_session_continues) {
   const std::string histogram = "ValueHistogram: {enabled: True, tensors: [activation]";
   for (const char* schedule : {"}", ", start_step: 5}"}) {
     EXPECT_THAT(refusal(of_fc1("watch", histogram + schedule, "telens")),
@@ -283,7 +283,7 @@ TEST_F(Capture, in_an_iteration_that_is_not_due_logs_in_those_that_are) {
   }
 }
 
-TEST_F(Capture, of_features_with_other_schedules_gives_each_its_own) {
+TEST_F(Capture, supports_features_with_different_schedules) {
   const std::string config =
       of_fc1("watch", logging(", freq: 2") +
                           "\n    LogFp8TensorStats: {enabled: True, tensors: [gradient], "
@@ -292,7 +292,7 @@ TEST_F(Capture, of_features_with_other_schedules_gives_each_its_own) {
   EXPECT_EQ(logged(config, 1, 8), eager);
 }
 
-TEST_F(Capture, holds_what_a_section_asks_for_that_begins_later) {
+TEST_F(Capture, contains_reads_of_sections_that_start_later) {
   const std::string config =
       of_fc1("alarm", "Trigger: {enabled: True, when: recorded alarm > 0, start: 2}", "telens") +
       of_fc1("closer", logging(""), "transformer_engine", "  started_by: alarm\n");
@@ -316,7 +316,7 @@ TEST_F(Capture, holds_what_a_section_asks_for_that_begins_later) {
   EXPECT_EQ(run(1), eager);
 }
 
-TEST_F(Capture, keeps_what_alters_in_every_iteration) {
+TEST_F(Capture, accepts_features_that_modify_every_iteration) {
   EXPECT_EQ(refusal(of_fc1("alter", fake_quant(""))), "none");
   EXPECT_EQ(refusal(of_fc1("alter", fake_quant(", start_step: 1, end_step: -1"))), "none");
   EXPECT_EQ(refusal(of_fc1("alter", fake_quant(", start_end_list: [[0, 9], [10, -1]]"))), "none");
@@ -328,12 +328,12 @@ TEST_F(Capture, keeps_what_alters_in_every_iteration) {
             "none");
 }
 
-TEST_F(Capture, keeps_what_does_not_alter_any_more) {
+TEST_F(Capture, accepts_modifying_features_that_have_ended) {
   EXPECT_EQ(refusal(of_fc1("alter", fake_quant(", end_step: 0"))), "none");
   EXPECT_EQ(refusal(of_fc1("alter", disable_fp8(", end_step: 0"))), "none");
 }
 
-TEST_F(Capture, refuses_what_alters_and_will_end_by_layer_feature_and_section) {
+TEST_F(Capture, rejects_modifying_features_that_end_later) {
   EXPECT_THAT(refusal(of_fc1("alter", fake_quant(", end_step: 100"))),
               AllOf(HasSubstr("layer 'model.0.fc1': feature 'FakeQuant' of section 'alter' cannot "
                               "be captured into a graph"),
@@ -348,7 +348,7 @@ TEST_F(Capture, refuses_what_alters_and_will_end_by_layer_feature_and_section) {
               HasSubstr("'PerTensorScaling' of section 'alter'"));
 }
 
-TEST_F(Capture, refuses_what_begins_to_alter_later) {
+TEST_F(Capture, rejects_features_that_start_to_modify_later) {
   EXPECT_THAT(refusal(of_fc1("alter", fake_quant(", start_step: 100"))),
               AllOf(HasSubstr("does not modify the activation of fprop in iteration 1"),
                     HasSubstr("may do otherwise from iteration 100 on")));
@@ -357,18 +357,18 @@ TEST_F(Capture, refuses_what_begins_to_alter_later) {
       AllOf(HasSubstr("runs dgrad in FP8 in iteration 1"), HasSubstr("from iteration 2 on")));
 }
 
-TEST_F(Capture, refuses_what_alters_in_a_section_that_another_one_starts) {
+TEST_F(Capture, rejects_modifying_features_in_triggered_sections) {
   EXPECT_THAT(
       refusal(of_fc1("alarm", "Trigger: {enabled: True, when: loss > 1e9, start: 2}", "telens") +
               of_fc1("alter", fake_quant(""), "transformer_engine", "  started_by: alarm\n")),
       AllOf(HasSubstr("'FakeQuant' of section 'alter'"), HasSubstr("another section fires")));
 }
 
-TEST_F(Capture, outside_of_recipes_does_not_mind_what_would_happen_to_fp8) {
+TEST_F(Capture, without_a_recipe_accepts_features_that_only_affect_fp8) {
   EXPECT_EQ(refusal(of_fc1("alter", disable_fp8(", freq: 2")), 1, nullptr), "none");
 }
 
-TEST_F(Capture, of_a_layer_that_slept_until_it_is_not_lost) {
+TEST_F(Capture, includes_a_layer_that_slept_before_it) {
   SmallTraining training(nullptr, /*micro_batches=*/1);
   debug::initialize(options(of_fc1("watch", logging(", start_step: 9"))));
   training.step();

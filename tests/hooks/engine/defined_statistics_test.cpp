@@ -115,7 +115,7 @@ TEST_F(DefinedStatistics, several_features_share_one_read) {
   EXPECT_EQ(range->adds, 1);
 }
 
-TEST_F(DefinedStatistics, an_empty_tensor_is_handed_to_nobody) {
+TEST_F(DefinedStatistics, empty_tensors_are_not_passed_to_them) {
   read(at::empty({0, 4}), {"range"});
   EXPECT_EQ(range->adds, 0);
   EXPECT_THAT(collect(), IsEmpty());
@@ -155,7 +155,7 @@ TEST_F(DefinedStatistics, are_evaluated_at_once_too) {
 class FailingStatistic : public DefinedStatistics,
                          public ::testing::WithParamInterface<const char*> {};
 
-TEST_P(FailingStatistic, is_switched_off_with_one_notice_and_the_others_go_on) {
+TEST_P(FailingStatistic, is_disabled_with_one_warning_and_others_continue) {
   range->fails_in = GetParam();
   for (int i = 0; i < 2; ++i) {
     read(at::tensor({1.0F, 2.0F}), {"range", "total", "max"});
@@ -199,7 +199,7 @@ TEST(StatisticRegistry, refuses_a_name_that_is_taken_and_names_both_owners) {
   }
 }
 
-TEST(StatisticRegistry, refuses_what_is_no_name_or_has_no_sums) {
+TEST(StatisticRegistry, rejects_invalid_names_and_statistics_without_sums) {
   StatisticRegistry registry{is_builtin_statistic};
   for (const char* name : {"", "%", "Tails", "my tails", "1st", "a%b", "tail/left"}) {
     EXPECT_THAT(get_error(registry, {.name = name}), HasSubstr("a-z, 0-9 and '_'")) << name;
@@ -253,7 +253,7 @@ TEST_F(DefinedInSession, a_name_that_is_taken_cannot_be_registered_twice) {
   EXPECT_THROW(register_statistic({{.name = "max", .words = 2}, range}), ConfigError);
 }
 
-TEST_F(DefinedInSession, one_that_fails_is_an_event_of_the_run_and_training_goes_on) {
+TEST_F(DefinedInSession, failure_is_a_run_event_and_training_continues) {
   range->fails_in = "add";
   debug::initialize(options(testing::section(kStats)));
   testing::FakeLayer layer;

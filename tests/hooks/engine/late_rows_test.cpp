@@ -55,7 +55,7 @@ TEST_F(LateRows, keep_their_iteration_and_come_in_the_step_after_their_sums) {
   EXPECT_EQ(late.waited(), 0);
 }
 
-TEST_F(LateRows, all_come_where_the_session_ends) {
+TEST_F(LateRows, are_all_written_when_the_session_ends) {
   read(at::tensor({3.0F}), 0);
   EXPECT_THAT(collect(), IsEmpty());
   read(at::tensor({4.0F}), 1);

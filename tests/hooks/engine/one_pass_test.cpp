@@ -66,7 +66,7 @@ using OnePassTest = testing::SessionTest;
 constexpr int kTensors = 11;
 constexpr int kInputs = 6;
 
-TEST_F(OnePassTest, features_share_one_read_of_each_tensor_and_one_of_its_amax) {
+TEST_F(OnePassTest, features_share_one_read_and_one_amax_per_tensor) {
   const std::string first =
       "LogTensorStats:\n  enabled: True\n"
       "  tensors: [activation, weight, gradient, output, wgrad, dgrad]\n"
@@ -124,7 +124,7 @@ TEST_F(OnePassTest, the_health_of_a_scale_comes_from_the_same_read) {
   EXPECT_EQ(observed["telens::amax"], 0);
 }
 
-TEST_F(OnePassTest, the_codes_of_a_block_recipe_are_read_once_and_those_of_others_are_not_made) {
+TEST_F(OnePassTest, block_codes_are_read_once_and_only_for_the_recipe) {
   SmallTraining training(testing::mxfp8_scaling(), /*micro_batches=*/1);
   int plain = 0;
   {
@@ -164,7 +164,7 @@ std::optional<std::string> left_out(StatisticsEngine& engine, const at::Tensor& 
   return reason;
 }
 
-TEST(CopiesInBlocks, of_another_shape_are_left_out_and_the_rest_is_read) {
+TEST(CopiesInBlocks, with_mismatched_shape_are_skipped) {
   SeriesTable series;
   const auto engine = make_statistics_engine(series);
   const at::Tensor x = at::ones({32, 64});

@@ -53,7 +53,7 @@ void expect_whole(const TensorSums& merged, const at::Tensor& whole) {
   EXPECT_NEAR(merged.m2, expected.m2, 1e-10 * expected.m2);
 }
 
-TEST(RankExchange, equal_layouts_take_a_header_and_one_gather_and_give_the_sums_of_the_whole) {
+TEST(RankExchange, equal_layouts_need_one_gather_and_give_the_total_sums) {
   std::vector<NamedSums> ranks(3);
   std::vector<at::Tensor> parts;
   for (int rank = 0; rank < 3; ++rank) {
@@ -90,7 +90,7 @@ TEST(RankExchange, ranks_that_log_different_layers_or_none_do_not_hang) {
 
 // Two ranks bring sums of these names to exchanges of one group, one after the other, each of which
 // takes so many collectives.
-TEST(RankExchange, messages_that_do_not_grow_travel_behind_the_headers) {
+TEST(RankExchange, messages_that_do_not_grow_follow_the_headers) {
   using Names = std::vector<std::string>;
   const std::vector<std::pair<std::array<Names, 2>, int>> exchanges{
       {{Names{"a", "b"}, Names{"a", "b"}}, 2},
@@ -131,7 +131,7 @@ TEST(RankExchange, messages_that_do_not_grow_travel_behind_the_headers) {
   for (std::size_t i = 0; i < exchanges.size(); ++i) EXPECT_EQ(taken[i], exchanges[i].second) << i;
 }
 
-TEST(RankExchange, where_no_rank_has_anything_the_header_is_all) {
+TEST(RankExchange, without_rows_only_the_header_is_sent) {
   std::vector<NamedSums> ranks(2);
   EXPECT_EQ(exchange(ranks), 1);
 }
@@ -190,7 +190,7 @@ TEST_F(DefinedOverRanks, a_rank_that_read_nothing_changes_nothing_and_has_the_va
               ::testing::Each(::testing::Optional(0.5)));
 }
 
-TEST_F(DefinedOverRanks, where_one_rank_failed_no_rank_has_a_value) {
+TEST_F(DefinedOverRanks, failure_on_one_rank_leaves_all_ranks_without_a_value) {
   DefinedSums failed = total({1, 2});
   failed.add(at::Tensor());
   EXPECT_THAT(after_exchange({total({2, 4}), failed, total({2, 4})}),
@@ -198,7 +198,7 @@ TEST_F(DefinedOverRanks, where_one_rank_failed_no_rank_has_a_value) {
   EXPECT_THAT(notices, ::testing::IsEmpty());
 }
 
-TEST_F(DefinedOverRanks, a_rank_with_another_plugin_is_told_and_not_misread) {
+TEST_F(DefinedOverRanks, different_plugin_on_one_rank_is_reported) {
   EXPECT_THAT(after_exchange({total({2, 4}), total({2, 4, 8})}), ::testing::Each(std::nullopt));
   ASSERT_EQ(notices.size(), 1U);  // both ranks share one definition here
   EXPECT_THAT(notices[0], ::testing::HasSubstr("the same plugin"));
@@ -238,7 +238,7 @@ TEST(WeightGroups, a_group_is_agreed_on_once_all_of_its_ranks_know_it) {
   });
 }
 
-TEST(WeightGroups, the_first_of_one_group_and_the_second_of_another_do_not_make_one) {
+TEST(WeightGroups, members_of_different_groups_do_not_form_a_group) {
   Meeting pairs(2);
   on_ranks(4, [&](int rank, RankGroup& world) {
     const auto own = make_pair_of_groups(rank, pairs);
@@ -250,7 +250,7 @@ TEST(WeightGroups, the_first_of_one_group_and_the_second_of_another_do_not_make_
   });
 }
 
-TEST(WeightGroups, groups_of_one_name_that_nothing_tells_apart_stay_unshared) {
+TEST(WeightGroups, indistinguishable_groups_with_one_name_stay_unshared) {
   Meeting pairs(2);
   on_ranks(4, [&](int rank, RankGroup& world) {
     const auto own = std::make_shared<ThreadGroup>(rank % 2, 2, pairs);

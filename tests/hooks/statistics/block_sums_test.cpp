@@ -22,17 +22,17 @@ WorstBlocks find_worst(std::size_t k, const std::vector<double>& values) {
   return blocks;
 }
 
-TEST(WorstBlocks, are_the_largest_with_nan_before_all_and_equal_ones_as_they_came) {
+TEST(WorstBlocks, are_the_first_with_the_largest_errors_and_nan_above_all) {
   EXPECT_THAT(get_rows(find_worst(3, {1, 5, 2, 5, 4})), ::testing::ElementsAre(1, 3, 4));
   EXPECT_THAT(get_rows(find_worst(2, {3, NAN, INFINITY, NAN, NAN})), ::testing::ElementsAre(1, 3));
 }
 
-TEST(WorstBlocks, of_fewer_than_k_are_all_but_those_without_an_error) {
+TEST(WorstBlocks, fewer_than_k_contain_all_blocks_with_an_error) {
   EXPECT_THAT(get_rows(find_worst(8, {0, 2, 0, 1})), ::testing::ElementsAre(1, 3));
   EXPECT_THAT(get_rows(find_worst(0, {1, NAN})), ::testing::IsEmpty());
 }
 
-TEST(BlockSums, count_blocks_of_zeros_apart_from_those_with_the_smallest_scale) {
+TEST(BlockSums, count_zero_and_smallest_scale_blocks_separately) {
   BlockSums sums(1);
   sums.add({.elements = 4, .nonzero = 0}, 0, ScalingMode::mxfp8, {});
   sums.add({.elements = 4, .nonzero = 1}, 0, ScalingMode::mxfp8, {});
@@ -42,7 +42,7 @@ TEST(BlockSums, count_blocks_of_zeros_apart_from_those_with_the_smallest_scale) 
   EXPECT_EQ(sums.scales()[0], 3);
 }
 
-TEST(BlockSums, know_the_largest_scale_of_each_format) {
+TEST(BlockSums, use_the_largest_scale_of_the_format) {
   for (const auto& [mode, bin] : {std::pair(ScalingMode::mxfp8, 254),
                                   {ScalingMode::nvfp4, 126},
                                   {ScalingMode::block_1d, 254},

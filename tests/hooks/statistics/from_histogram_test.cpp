@@ -97,7 +97,7 @@ void expect_near(double got, double expected, double magnitude) {
 
 class FromHistogramTest : public ::testing::TestWithParam<at::ScalarType> {};
 
-TEST_P(FromHistogramTest, all_codes_give_the_statistics_of_one_read) {
+TEST_P(FromHistogramTest, all_codes_match_statistics_of_a_direct_read) {
   for (const Data& data : get_data(GetParam())) {
     SCOPED_TRACE(data.name);
     const Counted counted = compute_histogram(data.x, HistogramBins::codes);
@@ -146,7 +146,7 @@ TEST_P(FromHistogramTest, all_codes_give_sums_to_the_last_bits) {
   }
 }
 
-TEST_P(FromHistogramTest, all_codes_give_what_any_cast_does) {
+TEST_P(FromHistogramTest, all_codes_give_the_results_of_any_cast) {
   for (const Data& data : get_data(GetParam())) {
     for (const FormatId fp8 : {FormatId::e4m3, FormatId::e5m2}) {
       for (const float scale : {1.0F, 0.01F, 300.0F, 1e5F}) {
@@ -187,7 +187,7 @@ TEST_P(FromHistogramTest, bounds_from_codes_are_the_exact_counts) {
   }
 }
 
-TEST_P(FromHistogramTest, exponents_bound_the_amax_and_what_a_cast_does) {
+TEST_P(FromHistogramTest, exponents_bound_the_amax_and_cast_results) {
   bool some_are_wide = false;
   for (const Data& data : get_data(GetParam())) {
     const Counted codes = compute_histogram(data.x, HistogramBins::codes);
@@ -244,7 +244,7 @@ TEST_P(FromHistogramTest, magnitudes_are_counted_by_their_exponents) {
   }
 }
 
-TEST(FromHistogramMergeTest, magnitudes_of_parts_add_up_to_those_of_the_whole) {
+TEST(FromHistogramMergeTest, magnitudes_of_parts_sum_to_the_total) {
   const at::Tensor x = at::arange(-30, 70, at::kFloat).div(7).to(at::kBFloat16);
   MagnitudeCounts sum;
   for (const at::Tensor& part : x.split(33)) {
@@ -256,7 +256,7 @@ TEST(FromHistogramMergeTest, magnitudes_of_parts_add_up_to_those_of_the_whole) {
 INSTANTIATE_TEST_SUITE_P(dtypes, FromHistogramTest, ::testing::Values(at::kBFloat16, at::kHalf),
                          [](const auto& info) { return std::string(c10::toString(info.param)); });
 
-TEST_P(FromHistogramTest, what_is_not_finite_is_counted_by_any_bins) {
+TEST_P(FromHistogramTest, nonfinite_values_are_counted_with_any_bins) {
   const float inf = std::numeric_limits<float>::infinity();
   const at::Tensor x =
       at::tensor({NAN, inf, -inf, -inf, -NAN, 0.0F, -0.0F, 1.0F, 65504.0F, -NAN}).to(GetParam());
@@ -288,7 +288,7 @@ TEST(FromHistogramErrorsTest, bins_that_do_not_exist_are_refused) {
   EXPECT_THROW(compute_tensor_sums(codes.view()), UsageError);
 }
 
-TEST(HistogramNameTest, names_are_read_as_they_are_written) {
+TEST(HistogramNameTest, names_survive_a_round_trip) {
   for (const HistogramName& name : {HistogramName{HistogramBins::codes, FormatId::bf16},
                                     HistogramName{HistogramBins::codes, FormatId::fp16},
                                     HistogramName{HistogramBins::exponent, FormatId::fp32}}) {

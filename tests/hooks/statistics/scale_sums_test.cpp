@@ -56,7 +56,7 @@ double value(StatisticId statistic, const ScaleSums& sums) {
 
 ScaleSums of_one(const Given& given) { return Observer().see(0, {given}); }
 
-TEST(ScaleSums, tell_the_bits_above_the_amax_and_how_far_it_has_moved) {
+TEST(ScaleSums, measure_headroom_and_movement_of_the_amax) {
   // Room up to 448 / 64 = 7.
   const ScaleSums grown = of_one({.amax = 14, .scale_inv = 1.0 / 64});
   EXPECT_EQ(value(statistic("scale_headroom"), grown), -1);
@@ -76,14 +76,14 @@ TEST(ScaleSums, keep_the_worst_of_the_micro_batches_and_of_the_ranks) {
   EXPECT_EQ(value(statistic("scale_staleness"), sums), -3);
 }
 
-TEST(ScaleSums, count_what_was_clipped_but_for_infinities) {
+TEST(ScaleSums, count_clipped_elements_except_infinities) {
   ScaleSums sums = of_one({.saturated = 3, .infinities = 1});
   EXPECT_EQ(value(statistic("stale_saturated%"), sums), 25);
   merge(sums, of_one({}));
   EXPECT_EQ(value(statistic("stale_saturated%"), sums), 12.5);
 }
 
-TEST(ScaleSums, of_zeros_say_nothing_of_the_fit) {
+TEST(ScaleSums, zeros_do_not_affect_the_fit) {
   ScaleSums sums = of_one({.amax = 0});
   EXPECT_EQ(finish(statistic("scale_headroom"), sums), std::nullopt);
   EXPECT_EQ(finish(statistic("scale_staleness"), sums), std::nullopt);
@@ -100,7 +100,7 @@ TEST(ScaleSums, never_lose_a_nan_and_see_an_infinity) {
   EXPECT_EQ(value(statistic("scale_headroom"), of_one({.amax = INFINITY})), -INFINITY);
 }
 
-TEST(ScaleSums, of_an_empty_tensor_are_none) {
+TEST(ScaleSums, are_empty_for_an_empty_tensor) {
   ScaleMemory memory;
   const std::vector<ScaleRead> empty(1);
   const ScaleSums sums = memory.add(0, empty);
@@ -109,7 +109,7 @@ TEST(ScaleSums, of_an_empty_tensor_are_none) {
   }
 }
 
-TEST(ScaleSums, compare_the_scale_with_that_of_the_last_observed_iteration) {
+TEST(ScaleSums, compare_the_scale_with_the_last_observed_iteration) {
   Observer observer;
   EXPECT_EQ(finish(statistic("scale_jump"), observer.see(0, {{.scale_inv = 1}})), std::nullopt);
   // The largest up or down; a smaller scale_inv is a larger scale.
@@ -119,7 +119,7 @@ TEST(ScaleSums, compare_the_scale_with_that_of_the_last_observed_iteration) {
   EXPECT_EQ(value(statistic("scale_jump"), observer.see(7, {{.scale_inv = 0.25}})), 0);
 }
 
-TEST(ScaleSums, of_equal_jumps_up_and_down_keep_the_one_up) {
+TEST(ScaleSums, equal_jumps_up_and_down_keep_the_upward_jump) {
   for (const bool up_first : {true, false}) {
     Observer observer;
     observer.see(0, {{}});
@@ -145,7 +145,7 @@ TEST(ScaleSums, count_the_iterations_of_a_history_that_nobody_updates) {
   EXPECT_EQ(age(16, {{}}), 0);
 }
 
-TEST(ScaleSums, of_ranks_have_the_age_of_the_oldest) {
+TEST(ScaleSums, merged_ranks_have_the_age_of_the_oldest) {
   Observer fresh, stuck;
   fresh.see(0, {{.updates = 1}});
   stuck.see(0, {{.updates = 1}});
@@ -154,7 +154,7 @@ TEST(ScaleSums, of_ranks_have_the_age_of_the_oldest) {
   EXPECT_EQ(value(statistic("scale_age"), sums), 7);
 }
 
-TEST(ScaleSums, merged_with_none_are_what_they_were) {
+TEST(ScaleSums, merging_with_empty_sums_changes_nothing) {
   Observer observer;
   observer.see(0, {{.updates = 1}});
   ScaleSums sums = observer.see(3, {{.amax = 7, .scale_inv = 2, .updates = 1, .saturated = 4}});

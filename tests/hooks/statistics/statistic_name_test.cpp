@@ -5,7 +5,7 @@
 namespace telens {
 namespace {
 
-TEST(StatisticName, every_statistic_of_the_catalogue_that_sums_give_is_found_by_its_name) {
+TEST(StatisticName, finds_every_catalogue_statistic) {
   for (const config::StatisticDescription& row : builtin_statistics()) {
     const auto name = parse_statistic_name(row.name);
     if (row.source() == StatisticSource::feature) {
@@ -18,7 +18,7 @@ TEST(StatisticName, every_statistic_of_the_catalogue_that_sums_give_is_found_by_
   EXPECT_EQ(parse_statistic_name("Min"), std::nullopt);
 }
 
-TEST(StatisticName, a_recipe_may_stand_before_and_columnwise_behind) {
+TEST(StatisticName, accepts_a_recipe_prefix_and_a_columnwise_suffix) {
   EXPECT_EQ(parse_statistic_name("mse"), (StatisticName{.statistic = statistic("mse")}));
   EXPECT_EQ(parse_statistic_name("fp8_current_scaling_underflows%"),
             (StatisticName{.statistic = statistic("underflows%"),

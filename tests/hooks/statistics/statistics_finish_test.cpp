@@ -77,7 +77,7 @@ TEST(FinishedStatistics, hide_no_nan) {
   expect_value(statistic("nonfinite"), x, 2);
 }
 
-TEST(FinishedStatistics, of_infinities_are_what_ieee_sums_give) {
+TEST(FinishedStatistics, infinities_follow_ieee_sums) {
   expect_value(statistic("mean"), {1, kInf}, kInf);
   expect_value(statistic("mean"), {1, -kInf}, -kInf);
   expect_value(statistic("mean"), {kInf, -kInf}, kNan);
@@ -91,7 +91,7 @@ TEST(FinishedStatistics, of_infinities_are_what_ieee_sums_give) {
   expect_value(statistic("dynamic_range"), {0, kInf}, kNan);
 }
 
-TEST(FinishedStatistics, of_zeros_and_single_elements_are_defined) {
+TEST(FinishedStatistics, zeros_and_single_elements_have_defined_values) {
   expect_value(statistic("dynamic_range"), {0, 0}, 0);
   expect_value(statistic("cur_amax"), {0, 0}, 0);
   expect_value(statistic("std"), {7}, kNan);
@@ -99,7 +99,7 @@ TEST(FinishedStatistics, of_zeros_and_single_elements_are_defined) {
   expect_value(statistic("dynamic_range"), {-8}, 0);
 }
 
-TEST(FinishedStatistics, of_nothing_are_nan_but_for_counters) {
+TEST(FinishedStatistics, empty_tensors_give_nan_except_for_counters) {
   expect_value(statistic("mean"), {}, kNan);
   expect_value(statistic("min"), {}, kNan);
   expect_value(statistic("nonfinite"), {}, 0);
@@ -107,7 +107,7 @@ TEST(FinishedStatistics, of_nothing_are_nan_but_for_counters) {
   EXPECT_TRUE(std::isnan(finish(statistic("mse"), CastSums{})));
 }
 
-TEST(FinishedStatistics, of_shifted_parts_have_the_deviation_of_the_whole) {
+TEST(FinishedStatistics, merged_shifted_parts_have_the_total_deviation) {
   // The peer's merged variance subtracts the distance between the parts and yields NaN here.
   std::vector<double> low, high, all;
   for (int i = 0; i < 1000; ++i) {
@@ -126,7 +126,7 @@ TEST(FinishedStatistics, of_shifted_parts_have_the_deviation_of_the_whole) {
   EXPECT_NEAR(finish(statistic("std"), compute_sums(low)), std::sqrt(2.0 / 3), 1e-3);
 }
 
-TEST(FinishedStatistics, of_a_cast_count_all_elements) {
+TEST(FinishedStatistics, cast_statistics_count_all_elements) {
   CastSums sums{400, 3, 5, 4, 10.0, 0.25, 0.5};
   EXPECT_DOUBLE_EQ(finish(statistic("underflows%"), sums), 0.75);
   EXPECT_DOUBLE_EQ(finish(statistic("overflows%"), sums), 1.25);
@@ -136,7 +136,7 @@ TEST(FinishedStatistics, of_a_cast_count_all_elements) {
   EXPECT_DOUBLE_EQ(finish(statistic("scale_inv_max"), sums), 0.5);
 }
 
-TEST(FinishedStatistics, of_blocks_are_the_largest_range) {
+TEST(FinishedStatistics, block_statistics_give_the_largest_range) {
   BlockRanges ranges{10, 0, 8};
   merge(ranges, {3, 0, 32});
   merge(ranges, BlockRanges{});
@@ -145,7 +145,7 @@ TEST(FinishedStatistics, of_blocks_are_the_largest_range) {
   EXPECT_TRUE(std::isnan(finish(statistic("max_blockwise_dynamic_range"), ranges)));
 }
 
-TEST(FinishedStatistics, of_scores_are_means_over_the_rows_that_choose) {
+TEST(FinishedStatistics, score_statistics_average_rows_with_a_choice) {
   ScoreSums sums{.blind = 2,
                  .nonfinite = 1,
                  .single = 1,
@@ -163,7 +163,7 @@ TEST(FinishedStatistics, of_scores_are_means_over_the_rows_that_choose) {
   EXPECT_EQ(finish(statistic("blind%"), sums), 100.0 * 3 / 9);
 }
 
-TEST(FinishedStatistics, of_scores_have_no_value_where_no_row_has_one) {
+TEST(FinishedStatistics, score_statistics_are_missing_without_a_valid_row) {
   EXPECT_EQ(finish(statistic("attention_entropy"), ScoreSums{.single = 4}), std::nullopt);
   EXPECT_EQ(finish(statistic("one_key%"), ScoreSums{.nonfinite = 4}), std::nullopt);
   EXPECT_EQ(finish(statistic("undefined%"), ScoreSums{.nonfinite = 4}), 100);
@@ -189,7 +189,7 @@ TEST(FinishedStatistics, rms_is_the_root_of_the_mean_square) {
                    finish(statistic("rms"), compute_sums({1e6, 1e6 + 1, -1e6, 2})));
 }
 
-TEST(FinishedStatistics, zeros_in_percent_are_of_all_elements) {
+TEST(FinishedStatistics, zeros_percentage_is_relative_to_all_elements) {
   expect_value(statistic("zeros%"), {0, -0.0, 1, kNan}, 50);
   expect_value(statistic("zeros%"), {kInf, 1e-310}, 0);
   expect_value(statistic("zeros%"), {0}, 100);
@@ -248,7 +248,7 @@ TEST(RequestSet, measures_each_cast_once) {
   EXPECT_EQ(set.requests().size(), 5U);
 }
 
-TEST(RequestSet, knows_what_has_no_meaning_without_a_running_recipe) {
+TEST(RequestSet, skips_statistics_that_need_a_running_recipe) {
   RequestSet set;
   EXPECT_EQ(set.add({statistic("mse")}, std::nullopt), std::nullopt);
   EXPECT_EQ(set.add({statistic("mse"), RecipeId::fp8_delayed_scaling}, std::nullopt), std::nullopt);
@@ -294,7 +294,7 @@ TEST(RequestSet, finds_no_columnwise_copy_under_one_scale_a_tensor) {
   EXPECT_TRUE(set.empty());
 }
 
-TEST(RequestSet, measures_what_a_feature_made_in_place_of_the_recipe_and_the_recipe_where_named) {
+TEST(RequestSet, measures_modified_codes_unless_the_recipe_is_named) {
   const RunningCast running{.recipe = RecipeId::fp8_delayed_scaling,
                             .format = FormatId::e4m3,
                             .altered = true,
@@ -311,7 +311,7 @@ TEST(RequestSet, measures_what_a_feature_made_in_place_of_the_recipe_and_the_rec
   EXPECT_EQ(set.add(get_mse({}, true), running), std::nullopt);
 }
 
-TEST(RequestSet, asks_in_fp8_where_nvfp4_runs_and_about_nvfp4_in_its_own_format) {
+TEST(RequestSet, uses_e4m3_for_fp8_and_e2m1_for_nvfp4) {
   RequestSet set;
   set.add(get_mse(RecipeId::mxfp8), RunningCast{RecipeId::nvfp4, FormatId::e2m1});
   set.add(get_mse(RecipeId::nvfp4), kDelayedE5m2);

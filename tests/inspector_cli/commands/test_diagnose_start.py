@@ -69,13 +69,13 @@ def put_head(training, ratio, passes=4):
 @pytest.mark.parametrize(
     ("ratio", "found"), [(1, False), (4, True), (1 / 4, True), (1 / 256, True), (1.5, False)]
 )
-def test_first_gradient_of_logits_is_that_of_a_mean(findings, training, ratio, found):
+def test_first_gradient_of_logits_matches_a_mean_loss(findings, training, ratio, found):
     put_head(training, ratio)
     expected = [("loss_scale", "head", "gradient", 0)]
     assert [where(each) for each in findings(training)] == (expected if found else [])
 
 
-def test_a_summed_loss_of_one_batch_is_silent(findings, training):
+def test_summed_loss_with_a_single_batch_is_silent(findings, training):
     put_head(training, ratio=ROWS, passes=1)
     assert findings(training) == []
 

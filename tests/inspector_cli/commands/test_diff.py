@@ -406,7 +406,7 @@ def test_scalars_that_seeds_explain_do_not_diverge(diff, tmp_path, name, of_a, o
     assert found["quantity"] == name
 
 
-def test_rounding_of_a_learning_rate_is_no_divergence(diff, tmp_path):
+def test_rounded_learning_rate_is_not_a_divergence(diff, tmp_path):
     a = numbers("a", tmp_path, {"adam.lr": lambda step: 1e-3})
     told = diff(a, numbers("b", tmp_path, {"adam.lr": lambda step: 1e-3 * (1 + 2**-24)}))
     assert (told["compared"], told["divergences"]) == (2, [])

@@ -115,7 +115,7 @@ def test_layers_of_other_names_are_mapped(compare):
     assert (first["layer"], first["tensor"], first["iteration"]) == ("blocks.1.fc", "output", 1)
 
 
-def test_digests_of_one_run_only_are_counted(compare):
+def test_digests_in_only_one_run_are_counted(compare):
     values = digests()
     fewer = {key: value for key, value in values.items() if key[1] != "head"}
     found = compare(values, fewer)

@@ -139,7 +139,7 @@ def test_run_reads_only_regular_files(tmp_path):
     assert run(command, "run", "--", "tool", PATH=path).stdout == f"{of_script} \n"
 
 
-def test_run_prefers_the_named_python_to_that_of_the_script(tmp_path):
+def test_run_prefers_named_python_over_the_script(tmp_path):
     command = installed(tmp_path / "env/bin/telens")
     named, script = interpreter(tmp_path / "named"), tmp_path / "script"
     script.write_text("#!/usr/bin/env python3\n")
