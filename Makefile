@@ -135,7 +135,7 @@ test-clients: setup build  ## install Lightning, Megatron-Core in build/clients,
 	@TELENS_CLIENTS=required $(PYTHON) -m pytest -q $(CLIENT_TESTS)
 
 # Resumable: classes in build/architectures.jsonl are skipped.
-test-architectures: setup build  ## telens.watch on a tiny model of each file of transformers (1 h)
+test-architectures: setup build  ## telens.watch on a tiny model of each file of transformers
 	@OMP_NUM_THREADS=1 PYTHONPATH=build/python $(PYTHON) tests/architectures/campaign.py \
 	  build/architectures.jsonl --table tests/architectures/results.md
 
@@ -166,8 +166,10 @@ wheel-aarch64: wheel-libraries  ## cross-compile telens-cli for aarch64 into dis
 	  --architecture aarch64 --libraries dist/portable-aarch64
 	@qemu-aarch64-static build-aarch64/wheel/telens --version
 
-test-wheels: setup build  ## install dist/wheels into environments, one at a time; prints a table
-	@$(PYTHON) packaging/smoke_matrix.py dist/wheels
+# Versions of torch to test the wheel telens with, such as 2.11; if empty, only telens-cli is tested.
+TORCH ?=
+test-wheels: setup build wheels  ## build the wheels, test them in environments (TORCH="versions")
+	@$(PYTHON) packaging/smoke_matrix.py dist/wheels --torch $(TORCH)
 
 test-paddle: setup build  ## telens.paddle's tests in their own environment (PaddlePaddle: 850 MB)
 	@cmake/setup/paddle.sh

@@ -1,9 +1,9 @@
-# The files of the wheels that this machine's libraries must not be linked to (packaging/).
+# Links the binaries of the wheels (packaging/) with static libraries instead of the system's.
 #
 # TELENS_WHEEL_LIBRARIES is a prefix with static libraries, built by cmake/portable/build.sh. The
-# targets link the objects of the ordinary targets again, so only one source is compiled twice:
+# targets reuse the objects of the ordinary targets, so only one source is compiled twice:
 #
-#   telens_wheel_command   wheel/telens: needs no shared library, not even the C library
+#   telens_wheel_command   wheel/telens: does not need any shared library
 #   telens_wheel_library   wheel/libtelens.so: needs LibTorch and the C and C++ libraries
 #   telens_wheel_module    wheel/_C.so: also needs libtelens.so
 set(TELENS_WHEEL_LIBRARIES "" CACHE PATH "Static libraries for wheels, from cmake/portable/build.sh")
@@ -18,25 +18,25 @@ foreach(_name IN ITEMS yaml-cpp fmt pcre2-8 hdf5 z)
   list(APPEND _telens_archives "${TELENS_WHEEL_${_name}}")
 endforeach()
 
-# The objects were compiled with the headers that CMake found. Headers of another version fit other
-# archives.
+# The objects were compiled with the headers that CMake found. The archives must have the same
+# version.
 file(STRINGS "${TELENS_HDF5_INCLUDE_DIR}/H5public.h" _telens_hdf5 REGEX "H5_VERS_INFO")
 file(STRINGS "${TELENS_WHEEL_LIBRARIES}/include/H5public.h" _telens_wheel_hdf5 REGEX "H5_VERS_INFO")
 if(NOT _telens_hdf5 STREQUAL _telens_wheel_hdf5)
   message(FATAL_ERROR "${TELENS_HDF5_INCLUDE_DIR}/H5public.h and ${TELENS_WHEEL_LIBRARIES}/include/"
-                      "H5public.h are of different versions; build the libraries again with "
+                      "H5public.h have different versions; build the libraries again with "
                       "cmake/portable/build.sh")
 endif()
 
-# Debian compiles cpp-httplib into a shared library; the prefix has it as a header. These objects come
-# before the archive with the ordinary ones.
+# Debian compiles cpp-httplib into a shared library; the prefix contains it as a header. These objects
+# must precede the archive with the ordinary objects.
 add_library(telens_wheel_server OBJECT EXCLUDE_FROM_ALL
             "${PROJECT_SOURCE_DIR}/inspector_cli/serve/loopback_server.cpp")
 target_include_directories(telens_wheel_server SYSTEM BEFORE PRIVATE "${TELENS_WHEEL_LIBRARIES}/include")
 target_link_libraries(telens_wheel_server PRIVATE telens_inspector)
 
-# -static-pie: position-independent as Debian's programs are. The linker warns of getaddrinfo, which only
-# looks up addresses in digits here, and of dlopen, which no_dlopen.cpp replaces.
+# -static-pie: position-independent, like Debian's programs. The linker warns about getaddrinfo, which
+# only parses numeric addresses here, and about dlopen, which no_dlopen.cpp replaces.
 add_executable(telens_wheel_command EXCLUDE_FROM_ALL $<TARGET_OBJECTS:telens_command>
                                                      $<TARGET_OBJECTS:telens_wheel_server>
                                                      cmake/portable/no_dlopen.cpp)
@@ -49,7 +49,7 @@ target_link_libraries(telens_wheel_command PRIVATE
 add_dependencies(telens_wheel_command telens_cli telens_inspector telens_base)
 
 if(TELENS_PYTHON AND NOT TELENS_WITH_CUDA)
-  # A package finds LibTorch next to itself: site-packages/telens/lib and site-packages/torch/lib.
+  # The library is installed in site-packages/telens/lib, LibTorch in site-packages/torch/lib.
   get_property(_telens_objects GLOBAL PROPERTY telens_object_libraries)
   list(TRANSFORM _telens_objects REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>")
   add_library(telens_wheel_library SHARED EXCLUDE_FROM_ALL $<TARGET_OBJECTS:telens> ${_telens_objects})

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes the wheels from a build folder; compiles only what the folder lacks.
+"""Packs wheels from a build folder and compiles missing targets. Requires Python >= 3.11.
 
     packaging/build_wheels.py build --libraries dist/portable [telens-cli] [telens]
 
 telens-cli   the command `telens` as one static program; any Linux, any Python, no torch
 telens       the Python package and libtelens.so, for the Python and torch of the build
 
-Debug information goes to the folder `debug` next to the wheels.
+Debug information is written to the folder `debug` next to the wheels.
 """
 
 import argparse
@@ -15,23 +15,19 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 from elf import Binutils
 from wheel_file import Metadata, Wheel
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 ROOT = Path(__file__).resolve().parents[1]
 NATIVE = platform.machine()
-# The oldest glibc for which torch's own wheels are built. A static program needs none, and also runs
+# The oldest glibc that torch's wheels support. The static program does not need glibc and also runs
 # on systems with musl.
 CLI_PLATFORM = "manylinux_2_28_{0}.musllinux_1_2_{0}"
 MAX_MEGABYTES = {"telens-cli": 6, "telens": 8}
-# Libraries that torch's wheel or every Linux with glibc has.
+# Libraries that torch's wheel or every Linux system with glibc contains.
 PRESENT = re.compile(
     r"(libtelens|libtorch(_cpu|_python)?|libc10|libgomp(-\w+)?|libstdc\+\+|libgcc_s|libm|libc|ld-linux-.*)"
     r"\.so(\.\d+)*"
@@ -39,7 +35,7 @@ PRESENT = re.compile(
 
 
 class PackagingError(RuntimeError):
-    """A wheel that would not work elsewhere, or a build folder that cannot make one."""
+    """Raised if a wheel would not work on other machines or the build folder is unsuitable."""
 
 
 def version() -> str:
@@ -96,7 +92,10 @@ def make_cli(build: Path, libraries: Path, out: Path, architecture: str) -> Path
 
 
 def glibc_tag(tools: Binutils, files: list[Path], architecture: str) -> str:
-    """Returns the platform tag of the files, after a check that other machines have what they need."""
+    """Returns the platform tag of the files.
+
+    Raises PackagingError if a file needs a library that other machines may lack.
+    """
     for file in files:
         missing = [name for name in tools.needed(file) if not PRESENT.fullmatch(name)]
         if missing:
@@ -108,7 +107,7 @@ def glibc_tag(tools: Binutils, files: list[Path], architecture: str) -> str:
 def make_telens(build: Path, libraries: Path, out: Path, architecture: str) -> Path:
     if "TELENS_CUDA:STRING=OFF" not in (build / "CMakeCache.txt").read_text():
         raise PackagingError(f"{build} has CUDA kernels; configure it with -DTELENS_CUDA=OFF")
-    # lib/libtelens.so: the name telens also stands for the program.
+    # lib/libtelens.so: the target name telens is ambiguous.
     targets = ["lib/libtelens.so", "telens_python", "telens_command"]
     build_targets(build, libraries, *targets, "telens_wheel_library", "telens_wheel_module")
     tools = Binutils(architecture, NATIVE)
@@ -152,11 +151,16 @@ MAKERS = {"telens-cli": make_cli, "telens": make_telens}
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", type=Path, help="a configured build folder")
-    parser.add_argument("packages", nargs="*", choices=[[], *MAKERS], help="default: all")
+    parser.add_argument(
+        "packages", nargs="*", metavar="PACKAGE", help=f"{' or '.join(MAKERS)}; default: both"
+    )
     parser.add_argument("--libraries", type=Path, default=ROOT / "dist/portable")
     parser.add_argument("--out", type=Path, default=ROOT / "dist/wheels")
     parser.add_argument("--architecture", default=NATIVE)
     options = parser.parse_args()
+    for package in options.packages:
+        if package not in MAKERS:
+            parser.error(f"unknown package {package!r}; expected {' or '.join(MAKERS)}")
     too_large = False
     for package in options.packages or MAKERS:
         path = MAKERS[package](

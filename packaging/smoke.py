@@ -1,8 +1,8 @@
-"""Checks an environment with the wheels: smoke.py FOLDER, with the environment's Python.
+"""Checks the wheels in an environment. Run it with the Python of the environment: smoke.py FOLDER.
 
-Records an FP8 training with a planted fault, which the environment's `telens` must find, and an
-ordinary torch program with `telens run`. Prints a line of JSON: the versions and a digest of values
-that kernels of TELens computed. The digest is the same on every machine.
+Records an FP8 training with a planted fault and checks that the environment's `telens` finds it.
+Records a plain torch program with `telens run`. Prints one line of JSON with the versions and a
+digest of the kernels' results. The digest is equal on all machines.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ smoke:
     ScaleHealth: {enabled: True, tensors: [activation, weight, gradient]}
 """
 STEPS = 40
-FAULT = 20  # the step from which one scale is wrong
+FAULT = 20  # first step with a wrong scale
 
 PLAIN_PROGRAM = """
 import torch
@@ -41,7 +41,7 @@ for _ in range(3):
 
 
 def train(folder):
-    """Records a training in folder/logs in which the scale of one layer's input is wrong."""
+    """Records a training with a wrong input scale of one layer in folder/logs."""
     import torch
 
     import telens.debug as debug
@@ -69,7 +69,7 @@ def train(folder):
 
 
 def kernel_digest():
-    """Returns a digest of what kernels compute from all BF16 values, without GEMMs of torch."""
+    """Returns a digest of kernel results for all BF16 values. Does not run GEMMs of torch."""
     import torch
 
     import telens  # noqa: F401

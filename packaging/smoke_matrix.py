@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Installs the wheels into environments, one at a time, and prints what works as a Markdown table.
+"""Installs the wheels into environments, one at a time, and prints a Markdown table of results.
 
-    packaging/smoke_matrix.py dist/wheels [--python PROGRAM ...] [--torch VERSION ...]
+    packaging/smoke_matrix.py dist/wheels [--python PROGRAM ...] [--torch VERSION ...] [--run RUN]
 
-telens-cli is tried with every Python: an environment without packages reads a stored run. telens is
-tried with every Python and torch by packaging/smoke.py. An environment with torch takes up to 6 GB
-and is removed before the next one.
+telens-cli is tested with every Python: an environment without other packages reads a stored run.
+telens is tested with every Python and torch by packaging/smoke.py. An environment with torch takes
+up to 6 GB and is removed before the next one is created.
 
-The program needs only Python. Copied to another machine with the wheels and a run, it works there.
+On a machine without a build of TELens, this program needs only Python, smoke.py, the wheels and a
+run with NaN or Inf (--run).
 """
 
 import argparse
@@ -25,7 +26,7 @@ PYTHONS = [f"python3.{minor}" for minor in range(10, 15)]
 
 
 class Failure(Exception):
-    """A command that failed; the text is a cell of the table."""
+    """Raised if a command fails. The message is a cell of the table."""
 
 
 def run(*command, codes=(0,)):
@@ -37,10 +38,10 @@ def run(*command, codes=(0,)):
 
 
 def create_environment(python, folder):
-    """Returns the folder of the environment's programs."""
+    """Creates an environment and returns the folder with its programs."""
     try:
         run(python, "-m", "venv", folder)
-    except Failure:  # without ensurepip, as in Debian's python3-minimal
+    except Failure:  # ensurepip is missing, as in Debian's python3-minimal
         raise Failure(f"{python} cannot create environments; install its venv package") from None
     return folder / "bin"
 
@@ -65,7 +66,7 @@ def try_telens(wheels, python, torch, folder):
 
 
 def rows(options, scratch):
-    """Yields the rows of the table."""
+    """Tests every combination and yields the rows of the table."""
     system = "glibc " + platform.libc_ver()[1]
     (cli,) = options.wheels.glob(f"telens_cli-*{platform.machine()}.whl")
     stored = options.run
@@ -98,9 +99,9 @@ def rows(options, scratch):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("wheels", type=Path)
-    parser.add_argument("--python", nargs="+", help="default: python3.10 to 3.14, if in PATH")
+    parser.add_argument("--python", nargs="+", help="default: python3.10 to 3.14 in PATH")
     parser.add_argument("--torch", nargs="*", default=[], help="versions such as 2.11")
-    parser.add_argument("--run", type=Path, help="a stored run; default: build/tests/write_run's")
+    parser.add_argument("--run", type=Path, help="default: a run by build/tests/write_run")
     options = parser.parse_args()
     failed = False
     print("| package | Python | torch | system | result |\n|---|---|---|---|---|", flush=True)

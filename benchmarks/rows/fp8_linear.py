@@ -57,7 +57,7 @@ ON_AVX2 = [
     f"FP8 Linear, {SMALL_ON_AVX2}",
     f"BF16 Linear, {SMALL_ON_AVX2}",
 ]
-# Holds torch, oneDNN and MKL to the instructions of a laptop.
+# Restricts torch, oneDNN and MKL to AVX2, as on a laptop.
 AVX2_ENVIRONMENT = AVX2.environment | {
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "MKL_ENABLE_INSTRUCTIONS": "AVX2",

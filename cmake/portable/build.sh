@@ -10,7 +10,7 @@
 #                   compare with
 # --target aarch64  cross-compiles; needs the packages in cmake/setup/debian-aarch64-packages.txt
 #
-# Downloads are kept in PREFIX/../portable-sources.
+# Downloads are stored in PREFIX/../portable-sources.
 set -euo pipefail
 libraries_only=
 target=
@@ -30,7 +30,7 @@ sources=$(mkdir -p "$prefix/../portable-sources" && cd "$prefix/../portable-sour
 builds=$sources/build-$(basename "$prefix")
 python=${PYTHON:-python3}
 max_megabytes=60
-# Assertions name their sources without the folder of this machine.
+# Removes this machine's folder from the file names in assertions.
 relative=-ffile-prefix-map=$sources=.
 
 cmake_options=()
@@ -44,8 +44,8 @@ if command -v ccache >/dev/null; then
   cmake_options+=(-DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 fi
 
-# Makes apt-get download sources from the repositories of this machine. Its lists are kept apart from
-# the system's, so that this needs no root.
+# Configures apt-get to download sources from the repositories of this machine. The package lists are
+# separate from the system's lists, so root is not required.
 apt_options=()
 prepare_apt() {
   local file own=$sources/apt
@@ -60,8 +60,8 @@ prepare_apt() {
     -o "Dir::State::Lists=$sources/lists" -o APT::Sandbox::User=root)
   apt-get "${apt_options[@]}" -qq update
 }
-# fetch PACKAGE: downloads and unpacks the newest version. Older versions follow if the repository
-# lists a version that it does not have.
+# fetch PACKAGE: downloads and unpacks the newest version. Tries older versions if the repository
+# lists a version but does not contain it.
 fetch() {
   local version
   while read -r version; do
@@ -84,9 +84,9 @@ download() {
   install -D -m 644 "$sources/$1/debian/copyright" "$prefix/share/licenses/$1.txt"
 }
 
-# build PACKAGE [CMAKE OPTION...]: does nothing if the package is installed. Plain flags hide the
-# symbols: CMake ignores its own visibility settings in static libraries of projects that require an
-# old CMake (CMP0063).
+# build PACKAGE [CMAKE OPTION...]: does nothing if the package is installed. Compiler flags hide the
+# symbols, because CMake ignores its visibility settings for static libraries of projects that
+# require an old CMake (CMP0063).
 build() {
   local package=$1 stamp=$prefix/.built/$1
   shift
@@ -108,7 +108,7 @@ build() {
   mkdir -p "$prefix/.built" && touch "$stamp"
 }
 
-# zlib's CMake script names Windows files that Debian's source lacks, so its configure script builds it.
+# zlib's CMake script requires Windows files that Debian's source lacks, so this uses its configure script.
 build_zlib() {
   [ -e "$prefix/.built/zlib" ] && return
   download zlib
@@ -123,30 +123,30 @@ build_zlib() {
 
 build_zlib
 build fmtlib -DFMT_TEST=OFF -DFMT_DOC=OFF
-# yaml-cpp's CMake script asks for visible symbols.
+# yaml-cpp's CMake script requests visible symbols.
 cxx_flags=-UYAML_CPP_USE_VISIBILITY build yaml-cpp -DYAML_CPP_BUILD_TESTS=OFF -DYAML_CPP_BUILD_TOOLS=OFF
 build pcre2 -DPCRE2_BUILD_TESTS=OFF -DPCRE2_BUILD_PCRE2GREP=OFF
 build cli11 -DCLI11_BUILD_TESTS=OFF -DCLI11_BUILD_EXAMPLES=OFF -DCLI11_BUILD_DOCS=OFF
 build nlohmann-json3 -DJSON_BuildTests=OFF
-# As a header. The server talks to the same machine, so it needs neither TLS nor compression.
+# Installs only the header. The server accepts only local connections, so it does not need TLS or
+# compression.
 build cpp-httplib -DHTTPLIB_COMPILE=OFF -DHTTPLIB_USE_OPENSSL_IF_AVAILABLE=OFF \
   -DHTTPLIB_USE_ZLIB_IF_AVAILABLE=OFF -DHTTPLIB_USE_BROTLI_IF_AVAILABLE=OFF
 # The command's pages contain this script.
 install -D -m 644 -t "$prefix/share/javascript/chart.js" /usr/share/javascript/chart.js/chart.min.js
 install -D -m 644 /usr/share/doc/libjs-chart.js/copyright "$prefix/share/licenses/chart.js.txt"
-# Without its sorting algorithms, which take minutes to compile and which TELens does not call.
+# Excludes the sorting algorithms, which take minutes to compile and are not used.
 build highway -DHWY_ENABLE_EXAMPLES=OFF -DHWY_ENABLE_TESTS=OFF -DHWY_ENABLE_CONTRIB=OFF
-# Highway's elementary functions are headers, which belong to no library.
+# Highway's math functions are headers, which a build without contrib does not install.
 download highway
 install -D -m 644 -t "$prefix/include/hwy/contrib/math" "$sources"/highway/hwy/contrib/math/*-inl.h
 [ -n "$libraries_only" ] || build googletest
-# Only the C library: no command-line tools, no Fortran, no parallel HDF5. Its code contains the prefix of
-# the configuration.
+# Builds only the serial C library. Its code contains the configured prefix, so the prefix is neutral.
 build hdf5 -DCMAKE_INSTALL_PREFIX=/usr -DHDF5_BUILD_CPP_LIB=OFF -DHDF5_BUILD_HL_LIB=OFF -DHDF5_BUILD_FORTRAN=OFF \
   -DHDF5_BUILD_TOOLS=OFF -DHDF5_BUILD_EXAMPLES=OFF -DHDF5_ENABLE_Z_LIB_SUPPORT=ON \
   -DHDF5_EXTERNALLY_CONFIGURED=OFF
 
-# A static program contains parts of the C library and of the compiler's libraries.
+# A static program contains parts of glibc and of the compiler's libraries.
 install -D -m 644 /usr/share/doc/libc6/copyright "$prefix/share/licenses/glibc.txt"
 install -D -m 644 /usr/share/doc/libgcc-s1/copyright "$prefix/share/licenses/gcc.txt"
 
@@ -163,33 +163,33 @@ if [ -z "$libraries_only" ] && [ ! -e "$prefix/.built/wheels" ]; then
   touch "$prefix/.built/wheels"
 fi
 
-# libtelens.so links these archives: they must be position-independent, and must hide their symbols,
-# because h5py loads another HDF5 into the same process. Links all of them into a shared library to
-# check both.
+# libtelens.so links these archives. They must be position-independent, and must hide their symbols,
+# because h5py loads another HDF5 into the same process. To check both, all archives are linked into
+# one shared library.
 archives=$(ls "$prefix"/lib/*.a | grep -Ev '/lib(gtest|gmock)')
 everything=$builds/everything.so
 "${CXX:-${tools}g++}" -shared -o "$everything" -Wl,-z,text -Wl,--whole-archive $archives \
   -Wl,--no-whole-archive -ldl -lpthread
-# Weak symbols are templates of the standard library, which every program has.
+# Excludes weak symbols: they are templates of the standard library.
 visible=$("${tools}nm" -D --defined-only "$everything" | awk '$2 ~ /^[TDBRi]$/ {print $3}')
 if [ -n "$visible" ]; then
-  echo "symbols that should be hidden, in $prefix/lib:" $(head -5 <<<"$visible") >&2
+  echo "libraries in $prefix/lib export symbols that must be hidden:" $(head -5 <<<"$visible") >&2
   exit 1
 fi
 
-# HDF5's description of itself names the prefix, and TELens does not read it.
+# Removes files that are not used, among them HDF5's settings, which contain the prefix.
 rm -rf "$prefix"/share/{doc,man} "$prefix"/bin "$prefix"/share/cmake/hdf5* \
   "$prefix"/lib/{libhdf5.settings,pkgconfig/hdf5*.pc}
-# The prefix is relocatable: no text file may name it.
+# The prefix is relocatable: text files must not contain its path.
 find "$prefix" -name '*.pc' -exec sed -i "s|$prefix|\${pcfiledir}/../..|g" {} +
 if grep -rIlF --exclude-dir=wheels "$prefix" "$prefix"; then
-  echo "these files name $prefix and would not be found elsewhere" >&2
+  echo "these files contain the path $prefix, which does not exist on other machines" >&2
   exit 1
 fi
 
 megabytes=$(du -sm "$prefix" | cut -f1)
 echo "$prefix: $megabytes MB"
 if [ "$megabytes" -gt "$max_megabytes" ]; then
-  echo "larger than $max_megabytes MB: leave something out of cmake/portable" >&2
+  echo "larger than $max_megabytes MB; remove a library or a wheel from cmake/portable" >&2
   exit 1
 fi

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Installs what TELens needs and the machine lacks: Debian packages through apt, Python packages
-# into .venv. A second run finds everything in place and does nothing.
+# Installs missing packages: Debian packages through apt, Python packages into .venv. A second run
+# does nothing.
 #
 # setup.sh [build|debian|wheels|aarch64]
-#   build    only what building and using TELens needs, without the packages of tests and checks
-#   debian   of these only the Debian packages, which are enough to compile the command
-#   wheels   what unpacks the sources of the libraries in wheels
+#   (none)   all packages, including packages for tests and checks
+#   build    only packages to build and use TELens
+#   debian   only the Debian packages of `build`, which are enough to compile the command
+#   wheels   tools to unpack the sources of the libraries in wheels
 #   aarch64  Debian's cross compiler for aarch64, and QEMU
 #
-# Environment: TELENS_PYTHON  the interpreter of .venv; default: the system's, not one that a
-#                             version manager has put first in PATH.
+# Environment: TELENS_PYTHON  interpreter of .venv; default: /usr/bin/python3, even if a version
+#                             manager has another Python first in PATH
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -36,13 +37,13 @@ fail() {
   exit 1
 }
 
-# logged NAME COMMAND...: shows what the command prints and keeps it in build/setup/NAME.log.
+# logged NAME COMMAND...: prints the output of the command and stores it in build/setup/NAME.log.
 logged() {
   local log=$logs/$1.log
   shift
   mkdir -p "$logs"
   "$@" 2>&1 | tee "$log" >&2 || {
-    say "failed: $* (output kept in ${log#"$root"/})"
+    say "failed: $* (log: ${log#"$root"/})"
     return 1
   }
 }
@@ -60,7 +61,7 @@ missing_debian_packages() {
   local name
   sed -e 's/#.*//' "${debian_lists[@]}" | while read -r name; do
     [ -z "$name" ] && continue
-    # Answers "ii" or "hi" where the package, or one that provides it, is installed.
+    # Prints "ii" or "hi" if the package, or one that provides it, is installed.
     dpkg-query -W -f '${db:Status-Abbrev}\n' "$name" 2>/dev/null | grep -q '^.i' || echo "$name"
   done
 }
@@ -71,7 +72,7 @@ install_debian_packages() {
   [ ${#missing[@]} -eq 0 ] && return
   say "installing Debian packages: ${missing[*]}"
   local install=(apt-get install -y --no-install-recommends "${missing[@]}")
-  # The package lists are fetched only where they are absent or too old to serve.
+  # Fetches the package lists only if they are missing or outdated.
   if "${install[@]}" --simulate >/dev/null 2>&1; then
     logged apt-install as_root "${install[@]}" && return
   fi
@@ -81,7 +82,7 @@ install_debian_packages() {
 
 has_header() { echo "#include <$1>" | "${CXX:-c++}" -x c++ -fsyntax-only - 2>/dev/null; }
 
-# Where there is no apt, names what to install instead of installing it.
+# Without apt: fails with a list of the packages to install.
 check_other_system() {
   local missing=() name
   for name in g++ cmake ninja pkg-config; do
@@ -102,9 +103,9 @@ check_other_system() {
     fail "this system has no apt; install first: $(printf '%s; ' "${missing[@]}")"
 }
 
-# pip_install ARGUMENT...: installs into .venv by uv, which takes a third of pip's time for torch, or by
-# pip itself where uv is not to be had or fails. uv reads none of pip's settings, so it is told the index
-# that pip is configured for, and to trust the system's certificates.
+# pip_install ARGUMENT...: installs into .venv with uv, which is three times as fast as pip for torch.
+# Uses pip if uv is unavailable or fails. uv does not read pip's settings, so this passes pip's index
+# to it and enables the system's certificates.
 pip_install() {
   local index extra
   if "$venv/bin/pip" install -q uv >/dev/null 2>&1; then
@@ -114,14 +115,14 @@ pip_install() {
     UV_INDEX=${UV_INDEX:-${PIP_EXTRA_INDEX_URL:-$extra}} \
     UV_SYSTEM_CERTS=1 UV_NATIVE_TLS=1 \
       logged uv "$venv/bin/uv" pip install --python "$venv/bin/python" --no-progress "$@" && return
-    say "installing them with pip instead"
+    say "uv failed; installing with pip"
   fi
   logged pip "$venv/bin/pip" install "$@"
 }
 
 install_python_packages() {
   local list missing=()
-  # Each list that was installed is kept in .venv.
+  # .venv contains a copy of every installed list.
   for list in "${lists[@]}"; do
     cmp -s "$here/python-$list.txt" "$venv/telens-python-$list.txt" || missing+=("$list")
   done
@@ -129,14 +130,13 @@ install_python_packages() {
   local python=${TELENS_PYTHON:-/usr/bin/python3}
   command -v "$python" >/dev/null || python=python3
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null ||
-    fail "TELens needs Python 3.10 or later, and $python is none; set TELENS_PYTHON"
+    fail "TELens requires Python 3.10 or later, but $python is not; set TELENS_PYTHON"
   if [ ! -x "$venv/bin/pip" ]; then
     say "creating .venv with $python"
     logged venv "$python" -m venv "$venv" || fail "$python cannot create .venv"
   fi
   say "installing Python packages into .venv (torch is large: several GB)"
-  # With the lists that were installed before, so that no package of theirs is exchanged for what
-  # they cannot use.
+  # Includes the lists that were installed before, so that their packages stay compatible.
   local wanted=()
   for list in packages test-packages; do
     if [[ " ${lists[*]} " == *" $list "* ]] || [ -e "$venv/telens-python-$list.txt" ]; then
@@ -148,7 +148,7 @@ install_python_packages() {
   for list in "${missing[@]}"; do cp "$here/python-$list.txt" "$venv/telens-python-$list.txt"; done
 }
 
-# Two at a time, as under make -j, would meet in apt and in .venv.
+# Runs one instance at a time, because apt and .venv do not support two, as under make -j.
 if command -v flock >/dev/null; then
   mkdir -p "$logs"
   exec 9>"$logs/lock"

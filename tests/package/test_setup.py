@@ -1,4 +1,4 @@
-"""cmake/setup/setup.sh in a sandbox: a copy of it, with commands of its own in PATH."""
+"""Runs a copy of cmake/setup/setup.sh in a sandbox with fake commands in PATH."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ COMMON = (
     "touch",
 )
 
-# State lies beside the commands: installed, lists (present after an update), calls.
+# Files with the state, next to the commands: installed, lists (created by an update), calls.
 FAKES = {
     "dpkg-query": """grep -qx "${@: -1}" "$STATE/installed" && echo 'ii '""",
     "apt-get": """echo "apt-get $*" >> "$STATE/calls"
@@ -44,7 +44,7 @@ case "$*" in "install -q uv") cp "$STATE/bin/uv" "${0%/*}/uv" ;; esac""",
     "uv": """echo "uv $*" >> "$STATE/calls"
 [ ! -e "$STATE/offline" ]""",
 }
-# uv is installed, and installs the rest.
+# pip installs uv, and uv installs the packages.
 BY_UV = ["pip install", "uv pip"]
 
 
@@ -67,7 +67,7 @@ class Sandbox:
         (self.bin / name).chmod(0o755)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess:
-        """Runs the script with nothing but the sandbox's commands."""
+        """Runs the script with only the commands of the sandbox."""
         script = self.root / "cmake" / "setup" / "setup.sh"
         return self.run_command(shutil.which("bash"), str(script), *arguments)
 
@@ -89,14 +89,14 @@ class Sandbox:
         )
 
     def calls(self) -> list[str]:
-        """What was asked of apt, pip and uv since the last question, but for questions."""
+        """Returns the changing calls of apt, pip and uv since the previous query."""
         lines = (self.root / "calls").read_text().splitlines()
         (self.root / "calls").write_text("")
         asked = [line for line in lines if "--simulate" not in line and "pip config" not in line]
         return [" ".join(line.split()[:2]) for line in asked]
 
     def lists_given_to_uv(self) -> list[list[str]]:
-        """The requirements files of each call of uv since the last question."""
+        """Returns the requirements files of every uv call since the previous query."""
         lines = (self.root / "calls").read_text().splitlines()
         (self.root / "calls").write_text("")
         calls = [line.split() for line in lines if line.startswith("uv pip install")]
@@ -145,13 +145,13 @@ def test_debian_packages_can_be_installed_separately(debian):
     ("part", "packages"),
     [("wheels", ["dpkg-dev"]), ("aarch64", ["g++-aarch64-linux-gnu", "qemu-user-static"])],
 )
-def test_packages_for_wheels_come_without_the_others(debian, part, packages):
+def test_wheel_packages_are_installed_separately(debian, part, packages):
     assert debian.run(part).returncode == 0
     assert debian.calls() == ["apt-get update", "apt-get install"]
     assert (debian.root / "installed").read_text().split() == packages
 
 
-def test_a_build_after_the_tests_asks_for_both_lists(debian):
+def test_build_after_test_setup_installs_both_lists(debian):
     debian.run()
     debian.calls()
     with (debian.root / "cmake" / "setup" / "python-packages.txt").open("a") as packages:
@@ -160,14 +160,14 @@ def test_a_build_after_the_tests_asks_for_both_lists(debian):
     assert debian.lists_given_to_uv() == [["python-packages.txt", "python-test-packages.txt"]]
 
 
-def test_an_unknown_part_is_refused(debian):
+def test_unknown_part_is_rejected(debian):
     done = debian.run("biuld")
     assert done.returncode == 2
     assert "setup.sh biuld: expected nothing, build, debian, wheels or aarch64" in done.stderr
     assert debian.calls() == []
 
 
-def test_lists_that_know_the_packages_are_not_fetched_again(debian):
+def test_current_package_lists_are_not_fetched_again(debian):
     (debian.root / "lists").touch()
     debian.run()
     assert debian.calls() == ["apt-get install", *BY_UV]
@@ -183,7 +183,7 @@ def test_only_missing_packages_are_installed(debian):
     assert debian.calls() == ["apt-get install"]
 
 
-def test_a_changed_list_of_python_packages_is_installed(debian):
+def test_changed_python_package_list_is_installed(debian):
     debian.run()
     debian.calls()
     with (debian.root / "cmake" / "setup" / "python-packages.txt").open("a") as packages:
@@ -192,7 +192,7 @@ def test_a_changed_list_of_python_packages_is_installed(debian):
     assert debian.calls() == BY_UV
 
 
-def test_a_failed_download_is_an_error_that_is_tried_again(debian):
+def test_failed_download_is_an_error_and_is_retried(debian):
     (debian.root / "offline").touch()
     done = debian.run()
     assert done.returncode != 0
@@ -204,7 +204,7 @@ def test_a_failed_download_is_an_error_that_is_tried_again(debian):
 
 
 @pytest.mark.parametrize("uv", [None, "exit 1"])
-def test_where_uv_is_not_to_be_had_or_fails_pip_installs(debian, uv):
+def test_pip_installs_if_uv_is_missing_or_fails(debian, uv):
     (debian.root / "lists").touch()
     if uv is None:
         (debian.bin / "uv").unlink()
@@ -225,7 +225,7 @@ def test_error_without_root_and_sudo_names_the_packages(debian):
     assert "ninja-build" in done.stderr
 
 
-def test_a_user_with_sudo_installs_through_it(debian):
+def test_user_with_sudo_installs_through_sudo(debian):
     debian.add_command("id", "echo 1000")
     debian.add_command("sudo", 'echo "sudo $*" >> "$STATE/calls"; "$@"')
     assert debian.run().returncode == 0
@@ -249,12 +249,12 @@ def test_error_names_an_interpreter_that_is_not_python(debian):
     debian.add_command("python", "false")
     done = debian.run()
     assert done.returncode != 0
-    assert f"{debian.bin / 'python'} is none; set TELENS_PYTHON" in done.stderr
+    assert f"{debian.bin / 'python'} is not; set TELENS_PYTHON" in done.stderr
     assert not os.path.exists(debian.root / ".venv")
 
 
 WITH_TORCH = "cmake --preset release -DTELENS_TORCH=ON -DTELENS_PYTHON=ON"
-# CMake in the sandbox: libtelens.so is among what ninja builds, or is not.
+# CMake in the sandbox: build.ninja contains libtelens.so only if torch is enabled.
 CMAKE = """echo "cmake $*" >> "$STATE/calls"
 case "$*" in
   *-DTELENS_TORCH=OFF*) mkdir -p build; echo telens_command >build/build.ninja ;;
@@ -273,7 +273,7 @@ def with_make(debian):
         (debian.root / "calls").write_text("")
         done = debian.run_command("make", "configure", "JOBS=2", *arguments)
         assert done.returncode == 0, done.stderr
-        debian.said = done.stderr
+        debian.printed = done.stderr
         return (debian.root / "calls").read_text().splitlines()
 
     return debian, configure
@@ -283,9 +283,9 @@ def cmake_calls(calls: list[str]) -> list[str]:
     return [line for line in calls if line.startswith("cmake")]
 
 
-def test_a_new_build_compiles_the_command_without_waiting_for_torch(with_make):
+def test_new_build_compiles_the_command_before_torch_arrives(with_make):
     debian, configure = with_make
-    # It ends once the command has been compiled, and fails if that waits for it.
+    # uv succeeds only if the command is compiled before uv ends.
     body = (
         FAKES["uv"]
         + """
@@ -305,20 +305,20 @@ exit 1"""
     assert cmake_calls(configure("CUDA=ON")) == [f"{WITH_TORCH} -DTELENS_CUDA=ON"]
 
 
-def test_a_build_with_torch_in_place_is_configured_once(with_make):
+def test_build_with_torch_is_configured_once(with_make):
     debian, configure = with_make
     debian.run("build")
     assert cmake_calls(configure()) == [WITH_TORCH]
 
 
-def test_a_head_start_that_fails_is_a_warning(with_make):
+def test_failed_early_compilation_is_a_warning(with_make):
     debian, configure = with_make
     debian.add_command("cmake", CMAKE + '\ncase "$*" in --build*) exit 1 ;; esac')
     assert cmake_calls(configure())[-1] == WITH_TORCH
-    assert "warning: that failed (build/setup/command.log)" in debian.said
+    assert "warning: that failed (build/setup/command.log)" in debian.printed
 
 
-def test_a_build_that_was_left_without_torch_is_configured_with_it(with_make):
+def test_interrupted_build_without_torch_is_configured_with_torch(with_make):
     debian, configure = with_make
     (debian.root / "build" / "setup").mkdir(parents=True)
     (debian.root / "build" / "setup" / "without-torch").touch()

@@ -1,4 +1,4 @@
-"""The wheels of the objects in build/: their contents, and environments that install them."""
+"""Packs wheels from build/, checks their contents and installs them into environments."""
 
 import email
 import json
@@ -110,7 +110,7 @@ def stored_run(tmp_path_factory) -> Path:
     return folder
 
 
-# What a laptop without torch does with a run of a cluster, and the exit codes.
+# Commands that read a run on a machine without torch, with their exit codes.
 READING = [
     (("info", "stored"), 0),
     (("stats", "stored"), 0),
@@ -126,10 +126,19 @@ def output(command: object, arguments: tuple[str, ...], folder: Path, *prefix: o
     return done.returncode, done.stdout, done.stderr
 
 
+def test_unknown_package_is_rejected():
+    program = ROOT / "packaging/build_wheels.py"
+    done = subprocess.run(
+        [sys.executable, program, BUILD, "telens-cil"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "unknown package 'telens-cil'; expected telens-cli or telens" in done.stderr
+
+
 # ---- telens-cli
 
 
-def test_cli_wheel_is_named_for_any_python_and_glibc_2_28(wheels):
+def test_cli_wheel_supports_any_python_and_glibc_2_28(wheels):
     expected = f"telens_cli-{VERSION}-py3-none-manylinux_2_28_x86_64.musllinux_1_2_x86_64.whl"
     assert wheels["telens-cli"].name == expected
 
@@ -179,7 +188,7 @@ def test_bare_environment_writes_the_same_report(bare, stored_run, tmp_path):
     assert pages[0].read_bytes() == pages[1].read_bytes()
 
 
-def test_bare_environment_has_no_torch(bare, tmp_path):
+def test_bare_environment_does_not_contain_torch(bare, tmp_path):
     program = "import importlib.util as u; print(u.find_spec('torch'), u.find_spec('telens'))"
     assert in_environment(bare, bare, "-c", program, cwd=tmp_path) == "None None\n"
 
@@ -202,8 +211,8 @@ def test_program_runs_in_an_empty_root(program, stored_run, tmp_path):
         assert found[0] == code
 
 
-def test_golden_outputs_are_those_of_the_static_program(program):
-    """All golden tests of the command, with the program of the wheel."""
+def test_static_program_matches_golden_outputs(program):
+    """Runs all golden tests of the command with the program of the wheel."""
     folder = ROOT / "tests/inspector_cli"
     run(
         *(sys.executable, folder / "golden.py"),
@@ -216,7 +225,7 @@ def test_golden_outputs_are_those_of_the_static_program(program):
 
 
 @cpu_build
-def test_telens_wheel_requires_the_torch_it_was_built_with_and_the_command(wheels):
+def test_telens_wheel_requires_its_torch_and_the_command(wheels):
     import torch
 
     required = metadata(wheels["telens"]).get_all("Requires-Dist")
@@ -226,7 +235,7 @@ def test_telens_wheel_requires_the_torch_it_was_built_with_and_the_command(wheel
 
 
 @cpu_build
-def test_telens_wheel_has_no_command_of_its_own(wheels):
+def test_telens_wheel_does_not_contain_the_command(wheels):
     with zipfile.ZipFile(wheels["telens"]) as archive:
         names = archive.namelist()
     assert not [name for name in names if "/scripts/" in name or name.endswith("bin/telens")]
@@ -236,7 +245,7 @@ def test_telens_wheel_has_no_command_of_its_own(wheels):
 
 
 @cpu_build
-def test_libraries_of_the_wheel_are_found_next_to_each_other(wheels, tmp_path):
+def test_wheel_libraries_are_found_next_to_each_other(wheels, tmp_path):
     with zipfile.ZipFile(wheels["telens"]) as archive:
         archive.extractall(tmp_path)
     libraries = [*tmp_path.rglob("*.so")]
@@ -256,7 +265,7 @@ def test_environment_finds_a_planted_fault_and_records_a_program(environment, tm
 
 
 @cpu_build
-def test_kernels_of_the_wheel_compute_what_those_of_the_build_do(environment, tmp_path):
+def test_kernels_of_wheel_and_build_match(environment, tmp_path):
     program = "import smoke; print(smoke.kernel_digest())"
     digests = []
     for python, packages in (environment, ""), (sys.executable, f":{BUILD / 'python'}"):
@@ -267,10 +276,8 @@ def test_kernels_of_the_wheel_compute_what_those_of_the_build_do(environment, tm
 
 
 @cpu_build
-def test_command_of_another_environment_records_with_the_programs_python(
-    bare, environment, tmp_path
-):
-    """telens-cli in an environment of its own, as pipx installs it."""
+def test_separate_command_uses_the_python_of_the_program(bare, environment, tmp_path):
+    """telens-cli is in a separate environment, as with pipx."""
     script = tmp_path / "train.py"
     script.write_text(f"#!{environment}\nimport smoke\nexec(smoke.PLAIN_PROGRAM)\n")
     script.chmod(0o755)
@@ -282,10 +289,10 @@ def test_command_of_another_environment_records_with_the_programs_python(
 
 
 @cpu_build
-def test_a_cpp_plugin_builds_against_the_wheel_and_passes_its_test(environment, tmp_path):
+def test_cpp_plugin_builds_against_the_wheel(environment, tmp_path):
     command = environment.parent / "telens"
-    told = run(command, "new-plugin", "CountLarge", "--cpp", "--dir", tmp_path)
-    package = re.search(r"-DCMAKE_PREFIX_PATH=(\S+)", told)[1]
+    printed = run(command, "new-plugin", "CountLarge", "--cpp", "--dir", tmp_path)
+    package = re.search(r"-DCMAKE_PREFIX_PATH=(\S+)", printed)[1]
     build = tmp_path / "build"
     run(
         *("cmake", "-S", tmp_path / "count_large", "-B", build, "-G", "Ninja"),
