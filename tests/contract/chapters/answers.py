@@ -21,7 +21,7 @@ STATEMENTS = (
         ONLINE + "test_wrong_scale_is_reported_during_training",
     ),
     Statement(
-        "A run that cannot be read ends the looks, not the training.",
+        "A run that cannot be read ends the diagnosis, not the training.",
         "OnlineDiagnosisTest.a_run_that_is_not_recorded_ends_it_and_not_the_training",
     ),
     Statement(
@@ -30,7 +30,8 @@ STATEMENTS = (
         "test_diagnose.py::test_a_person_reads_it_in_a_hundred_columns",
     ),
     Statement(
-        "It names a layer that no backward pass reaches, and since when.",
+        "`telens diagnose` names a layer that no backward pass reaches, and the first such "
+        "iteration.",
         QUIET + "test_a_layer_that_no_backward_pass_reaches",
     ),
     Statement(
@@ -38,11 +39,11 @@ STATEMENTS = (
         QUIET + "test_whole_blocks_at_the_front_may_be_frozen_on_purpose",
     ),
     Statement(
-        "It recommends no recipe that the figures of the run speak against.",
+        "`telens diagnose` does not recommend a recipe that the recorded values speak against.",
         QUIET + "test_recipe_is_recommended_by_whatif_loss",
     ),
     Statement(
-        "`telens diff` names the place where two runs part first, and since when.",
+        "`telens diff` names the place and the iteration at which two runs first diverge.",
         "test_diff.py::test_planted_layer_precedes_consequences",
     ),
     Statement(
@@ -50,7 +51,7 @@ STATEMENTS = (
         "test_diff.py::test_a_spread_as_large_as_the_difference_is_chance",
     ),
     Statement(
-        "The page of `telens report` asks no network.",
+        "The page of `telens report` does not access the network.",
         "test_report.py::test_the_page_asks_no_network",
     ),
     Statement(
@@ -58,7 +59,7 @@ STATEMENTS = (
         "test_watch.py::test_a_pipe_gets_lines_and_each_finding_once",
     ),
     Statement(
-        "It gives the terminal back at Ctrl-C.",
+        "`telens watch` restores the terminal at Ctrl-C.",
         "test_watch.py::test_ctrl_c_gives_the_terminal_back",
     ),
     Statement(
@@ -66,7 +67,7 @@ STATEMENTS = (
         SERVE + "test_request_without_token_is_rejected",
     ),
     Statement(
-        "It listens only on the local machine.",
+        "`telens serve` listens only on the local machine.",
         SERVE + "test_server_listens_only_on_loopback",
     ),
     Statement(

@@ -35,7 +35,7 @@ STATEMENTS = (
         DPA + "test_delayed_scaling_takes_each_scale_from_the_amaxes_before",
     ),
     Statement(
-        "They are saved in `_extra_state`.",
+        "The scales and histories of attention are saved in `_extra_state`.",
         DPA + "test_state_dict_contains_the_state_if_there_is_one",
     ),
     Statement(
@@ -56,15 +56,17 @@ STATEMENTS = (
         OF_BLOCKS + "test_products_use_blocks_along_the_summed_dimension",
     ),
     Statement(
-        "Its backward sums up the output times its gradient as both are outside.",
+        "The backward of attention under MXFP8BlockScaling sums the products of output and "
+        "gradient without quantizing them.",
         OF_BLOCKS + "test_products_use_blocks_along_the_summed_dimension",
     ),
     Statement(
-        "It refuses `fp8_mha` by name, also where NVTE_DPA_FP8_RECIPE chooses it.",
+        "MXFP8BlockScaling refuses `fp8_mha` by name, also if NVTE_DPA_FP8_RECIPE chooses this "
+        "recipe.",
         OF_BLOCKS + "test_no_projection_takes_its_blocks_over",
     ),
     Statement(
-        "PrecisionLedger *(ours)* says that its codes are in blocks.",
+        "PrecisionLedger *(ours)* reports that the codes of attention are in blocks.",
         OF_BLOCKS + "test_the_ledger_says_the_scaling",
     ),
     Statement(
@@ -77,7 +79,8 @@ STATEMENTS = (
         MHA + "test_proj_multiplies_the_codes_of_the_attentions_output",
     ),
     Statement(
-        "The projections in front of it multiply the codes of its inputs' gradients.",
+        "With `fp8_mha` the projections before attention multiply the codes of its inputs' "
+        "gradients.",
         MHA + "test_casts_between_attention_and_projections_keep_no_history",
     ),
     Statement(
@@ -94,7 +97,7 @@ STATEMENTS = (
         BLOCKS + "test_full_score_matrix_is_never_allocated",
     ),
     Statement(
-        "FP8 attention has none either.",
+        "On a CPU FP8 attention has no such matrix in memory either.",
         BLOCKS + "test_full_score_matrix_is_never_allocated",
     ),
     Statement(
@@ -134,7 +137,7 @@ STATEMENTS = (
         RECIPE + "test_attention_has_the_bits_of_the_recipe_that_the_variable_names",
     ),
     Statement(
-        "With it Float8BlockScaling and NVFP4BlockScaling accept `fp8_dpa`.",
+        "With `NVTE_DPA_FP8_RECIPE` Float8BlockScaling and NVFP4BlockScaling accept `fp8_dpa`.",
         RECIPE + "test_a_recipe_of_block_scales_may_have_another_for_attention",
     ),
     Statement(

@@ -11,15 +11,15 @@ STATEMENTS = (
         "RoutingTest.every_micro_batch_of_a_due_iteration_asks",
     ),
     Statement(
-        "They are made under `no_grad`, too.",
+        "Routing calls are also made under `no_grad`.",
         "test_contract_calls.py::test_a_forward_without_gradients_is_asked_about_and_watched_too",
     ),
     Statement(
-        "They are made for the tensors of the backward, too, which has the same answers.",
+        "Routing calls are also made for the tensors of the backward, which uses the same answers.",
         "test_contract_calls.py::test_all_tensors_are_asked_for_at_the_forward",
     ),
     Statement(
-        "A backward that comes late calls those that were on in its own forward *(ours)*.",
+        "A late backward calls the features that were enabled in its forward *(ours)*.",
         "RoutingTest.late_backward_calls_the_features_of_its_forward",
     ),
     Statement(
@@ -45,12 +45,12 @@ STATEMENTS = (
         "test_contract_calls.py::test_a_pair_names_the_next_iteration_to_ask_in",
     ),
     Statement(
-        "A `next_iteration` of None is never again.",
+        "A `next_iteration` of None means never again.",
         "RoutingTest.a_feature_that_says_never_again_is_never_asked_again",
     ),
     Statement(
-        "Between them the layer runs undebugged, on its fast path, until the earliest iteration "
-        "that any of its tensors and features returned.",
+        "Between these iterations the layer runs undebugged, on its fast path, until the earliest "
+        "iteration that any of its tensors and features returned.",
         "RoutingTest.answer_holds_until_its_next_iteration",
     ),
     Statement(
@@ -84,11 +84,11 @@ STATEMENTS = (
         "test_contract_calls.py::test_an_update_of_a_cached_weight_passes_out_which_is_filled",
     ),
     Statement(
-        "The same holds if a layer updates the weight that it caches over micro-batches.",
+        "`out` is also passed if a layer updates the weight that it caches over micro-batches.",
         "test_feature_classes.py::test_an_update_of_the_weight_cache_passes_out",
     ),
     Statement(
-        "A class that knows nothing of `out` returns a tensor as ever *(ours)*.",
+        "A class without the parameter `out` returns a tensor instead *(ours)*.",
         "test_feature_classes.py::test_an_update_of_the_weight_cache_passes_out",
     ),
     Statement(
@@ -111,7 +111,8 @@ STATEMENTS = (
         "WatchedLinear.no_postquantize_call_without_a_cast",
     ),
     Statement(
-        "It gets `gemm`, and in `rowwise` whether the tensor feeds the first GEMM.",
+        "`inspect_tensor_postquantize` gets `gemm`, and in `rowwise` whether the tensor feeds the "
+        "first GEMM.",
         "test_contract_calls.py::test_postquantize_requires_a_cast_or_modification",
     ),
     Statement(
@@ -133,14 +134,14 @@ STATEMENTS = (
     ),
     # ---- order
     Statement(
-        "For an input: cast, `inspect_tensor` on the original, then "
-        "`inspect_tensor_postquantize` for the first and the second GEMM. For an output: "
-        "`inspect_tensor`.",
+        "For an input the order is: cast, `inspect_tensor` on the original, then "
+        "`inspect_tensor_postquantize` for the first and the second GEMM. For an output only "
+        "`inspect_tensor` is called.",
         "WatchedLinear.calls_follow_the_contract_order",
     ),
     Statement(
-        "`modify_tensor` comes before both, for the second GEMM first; of an output "
-        "`inspect_tensor` sees the result.",
+        "`modify_tensor` is called before both, first for the second GEMM. For an output "
+        "`inspect_tensor` gets the modified tensor.",
         "WatchedLinear.modifies_second_gemm_first_and_inspects_original",
     ),
     Statement(
@@ -183,7 +184,7 @@ STATEMENTS = (
         "test_contract_calls.py::test_self_instrumented_code_drives_all_seven_calls",
     ),
     Statement(
-        "They take `layer_name` by position, too.",
+        "These functions also accept `layer_name` by position.",
         MINE + "test_they_take_the_name_of_the_layer_by_position",
     ),
     Statement(
@@ -191,7 +192,7 @@ STATEMENTS = (
         MINE + "test_routing_calls_return_the_pair_and_are_as_true_as_its_first",
     ),
     Statement(
-        "The pair is as true as its first *(ours)*.",
+        "The truth value of the pair is the truth value of its first element *(ours)*.",
         MINE + "test_routing_calls_return_the_pair_and_are_as_true_as_its_first",
     ),
     Statement(

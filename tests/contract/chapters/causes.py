@@ -27,7 +27,7 @@ STATEMENTS = (
         DIVERGENCE + "test_steps_that_grow_for_another_reason",
     ),
     Statement(
-        "Nor are the larger steps of weights that are trained from some iteration on.",
+        "Larger steps of weights that are trained only from some iteration on are not reported.",
         DIVERGENCE + "test_weights_that_are_trained_from_now_on_make_larger_steps",
     ),
     Statement(
@@ -72,7 +72,8 @@ STATEMENTS = (
         GROWTH + "test_growth_starts_at_its_first_step",
     ),
     Statement(
-        "A step back, for example by a batch that also affects the next layer, does not end it.",
+        "A step back, for example by a batch that also affects the next layer, does not end the "
+        "growth.",
         GROWTH + "test_growth_continues_after_one_step_back",
     ),
     Statement(
@@ -85,8 +86,8 @@ STATEMENTS = (
         GEMMS + "test_codes_that_are_kept_while_the_weight_moves_on",
     ),
     Statement(
-        "A weight whose casts are no longer recorded, because of the configuration's schedules, "
-        "is not reported for kept codes.",
+        "If the configuration's schedules end the recording of a weight's casts, its codes are "
+        "not reported as kept.",
         GEMMS + "test_unmonitored_casts_are_not_kept_codes",
     ),
     Statement(
@@ -94,7 +95,7 @@ STATEMENTS = (
         GEMMS + "test_codes_that_cost_no_more_than_fresh_ones",
     ),
     Statement(
-        "A run without attention lacks nothing for the rules about it.",
+        "In a run without attention, its rules are not reported as skipped for missing data.",
         QUIET + "test_a_run_without_attention_lacks_nothing_of_it",
     ),
 )

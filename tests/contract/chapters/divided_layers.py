@@ -100,8 +100,8 @@ STATEMENTS = (
         SHARDED,
     ),
     Statement(
-        "So it does with weights in blocks of which each rank has whole ones, in both "
-        "orientations; others are sharded as values.",
+        "FSDP2 also shards weights in blocks as codes if each rank has whole blocks in both "
+        "orientations; other weights are sharded as values.",
         SHARDED,
     ),
     Statement(

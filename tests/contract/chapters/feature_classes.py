@@ -13,20 +13,21 @@ STATEMENTS = (
         CLASSES + "test_inspect_tensor_follows_selection_and_schedule",
     ),
     Statement(
-        "A file written for the peer runs from `feature_dirs` after its import lines are changed: "
-        "the documentation's custom statistic.",
+        "The custom statistic of the peer's documentation runs from `feature_dirs` after its "
+        "import lines are changed.",
         FILES + "test_the_custom_feature_of_the_documentation_logs_its_statistic",
     ),
     Statement(
-        "Likewise for a feature that modifies tensors.",
+        "A feature of the peer that modifies tensors runs after its import lines are changed.",
         FILES + "test_modifying_feature_alters_gemm_and_logs",
     ),
     Statement(
-        "Likewise for a feature that uses quantizers.",
+        "A feature of the peer that uses quantizers runs after its import lines are changed.",
         FILES + "test_a_feature_with_quantizers_scales_by_itself",
     ),
     Statement(
-        "Likewise for a logger that inherits the base LogTensorStats.",
+        "A feature of the peer that inherits the base LogTensorStats runs after its import lines "
+        "are changed.",
         FILES + "test_a_logger_that_inherits_the_base_feature_runs",
     ),
     Statement(
@@ -56,7 +57,7 @@ STATEMENTS = (
         CLASSES + "test_a_class_may_parse_its_configuration_itself",
     ),
     Statement(
-        "One without any is refused by name *(ours)*.",
+        "A class without a parser is refused by name *(ours)*.",
         CLASSES + "test_a_class_without_a_parser_is_refused",
     ),
     Statement(
@@ -136,8 +137,8 @@ STATEMENTS = (
         MISTAKES + "test_a_call_that_never_comes_is_warned_of",
     ),
     Statement(
-        "A list counts as the pair; an answer that is neither a bool nor a pair is an error that "
-        "names class and call *(ours)*.",
+        "A routing call may return a list instead of the pair; an answer that is neither a bool "
+        "nor a pair is an error that names class and call *(ours)*.",
         MISTAKES + "test_a_pair_may_be_a_list_and_its_numbers_numpys",
     ),
     Statement(

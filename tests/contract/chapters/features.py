@@ -19,12 +19,13 @@ STATEMENTS = (
         FEATURES + "test_running_recipe_statistics_match_the_cast",
     ),
     Statement(
-        "It serves activation, weight and gradient, and an attention's tensors but `scores`.",
+        "LogFp8TensorStats supports activation, weight and gradient, and an attention's tensors "
+        "except `scores`.",
         "OptionMistakes.list_the_valid_values",
     ),
     Statement(
-        "If a layer runs unquantized it skips with a warning, one for all tensors *(ours)*; the "
-        "log names each.",
+        "If a layer runs unquantized, LogFp8TensorStats skips it with one warning for all tensors "
+        "*(ours)*; the log names each tensor.",
         FEATURES + "test_an_unquantized_layer_is_left_out_with_one_warning",
     ),
     Statement(
@@ -33,7 +34,8 @@ STATEMENTS = (
         FEATURES + "test_disabled_gemm_measures_the_other_copy",
     ),
     Statement(
-        "For a block recipe it reads the codes and scales that the layer's GEMMs get.",
+        "For a block recipe LogFp8TensorStats reads the codes and scales that the layer's GEMMs "
+        "get.",
         BLOCKS + "test_step_records_running_and_whatif_statistics",
     ),
     Statement(
@@ -47,13 +49,13 @@ STATEMENTS = (
         "LogNvfp4TensorStatsOptions.are_logged_with_the_recipe_before_the_name",
     ),
     Statement(
-        "It serves activation, weight and gradient, with the statistics of Transformer Engine; "
-        "another name is an error that says who has it.",
+        "LogNvfp4TensorStats supports activation, weight and gradient, with the statistics of "
+        "Transformer Engine; another statistic is an error that names the feature that has it.",
         "OptionMistakes.list_the_valid_values",
     ),
     Statement(
-        "If NVFP4 does not run, it measures the effect that NVFP4 would have *(ours: the peer "
-        "needs the recipe, and a Blackwell GPU)*.",
+        "If NVFP4 does not run, LogNvfp4TensorStats measures the effect that NVFP4 would have "
+        "*(ours: the peer needs the recipe, and a Blackwell GPU)*.",
         BLOCKS + "test_step_records_running_and_whatif_statistics",
     ),
     Statement(
@@ -62,7 +64,7 @@ STATEMENTS = (
         "ObservedTrainingTest.observing_everything_changes_no_bit",
     ),
     Statement(
-        "Its gradients belong to the tensors that it was given *(ours)*.",
+        "The recorded gradients of attention belong to the tensors that it was given *(ours)*.",
         "test_attention_watched.py::test_tensors_and_gradients_are_those_that_were_given",
     ),
     Statement(
@@ -89,20 +91,21 @@ STATEMENTS = (
         "AlteringFeaturesTest.fake_quant_gives_the_gemm_fake_quantized_operands",
     ),
     Statement(
-        "It answers False to `fp8_gemm_enabled` for each of its GEMMs, also if it alters both "
-        "operands.",
+        "FakeQuant answers False to `fp8_gemm_enabled` for each of its GEMMs, also if it alters "
+        "both operands.",
         "test_contract_calls.py::test_fake_quant_disables_fp8_for_its_gemms",
     ),
     Statement(
-        "Its GEMMs run in high precision, the others are unchanged.",
+        "The GEMMs of FakeQuant run in high precision; other GEMMs are unchanged.",
         "AlteringFeaturesTest.fake_quant_does_not_change_unselected_gemms",
     ),
     Statement(
-        "Its values equal a plain cast and back, in any shape and dtype.",
+        "The values of FakeQuant equal a cast followed by a dequantization, in any shape and "
+        "dtype.",
         "FakeQuantize.matches_cast_and_decode_for_all_shapes_and_dtypes",
     ),
     Statement(
-        "It alters all six tensors.",
+        "FakeQuant can alter all six tensors.",
         "AlteringFeaturesTest.fake_quant_alters_outputs_too",
     ),
     Statement(
@@ -156,13 +159,13 @@ STATEMENTS = (
         "PerTensorScalingTest.fills_the_weight_cache",
     ),
     Statement(
-        "Outside of fp8_autocast, also while calibrating, and under another recipe it is an "
-        "error that names the running precision.",
+        "PerTensorScaling outside of fp8_autocast, while calibrating or under another recipe is "
+        "an error that names the running precision.",
         "PerTensorScalingTest.other_recipes_are_an_error_that_names_the_recipe",
     ),
     Statement(
-        "It accepts a schedule, after which delayed scaling continues with an up-to-date "
-        "history *(ours: the peer's history stops meanwhile)*.",
+        "PerTensorScaling accepts a schedule, after which delayed scaling continues with an "
+        "up-to-date history *(ours: the peer's history stops meanwhile)*.",
         "PerTensorScalingTest.delayed_scaling_continues_after_its_schedule",
     ),
     Statement(
@@ -193,11 +196,13 @@ STATEMENTS = (
         PEER + "test_script_tensor_statistics_match_the_peer",
     ),
     Statement(
-        "It returns {statistic: 0-dim float tensor}, {} if the tensor is not selected or not due.",
+        "`log_tensor_stats` returns {statistic: 0-dim float tensor}, or {} if the tensor is not "
+        "selected or not due.",
         PEER + "test_script_tensor_statistics_match_the_peer",
     ),
     Statement(
-        "If no group is set it logs statistics of the whole world, on the last rank.",
+        "If no group is set, `log_tensor_stats` logs statistics of the whole world on the last "
+        "rank.",
         "test_distributed.py::test_statistics_of_ones_own_tensors_follow_the_groups",
     ),
     Statement(
@@ -206,7 +211,7 @@ STATEMENTS = (
         "test_distributed.py::test_statistics_of_ones_own_tensors_follow_the_groups",
     ),
     Statement(
-        "Its statistics may be written in upper or lower case.",
+        "The statistics of `log_tensor_stats` may be written in upper or lower case.",
         PEER + "test_base_statistic_names_ignore_case",
     ),
     Statement(
@@ -247,11 +252,12 @@ STATEMENTS = (
         COLLECTIVES + "test_a_collective_that_brings_something_else_is_found",
     ),
     Statement(
-        "For a reduce-scatter it compares the rows that each rank got, and the total over ranks.",
+        "For a reduce-scatter CollectiveCheck compares the rows that each rank got, and the total "
+        "over ranks.",
         "CollectiveVerdict.a_scattered_sum_of_the_other_ranks_rows",
     ),
     Statement(
-        "It names the parameter whose gradient was not reduced, and the rank.",
+        "CollectiveCheck names the parameter whose gradient was not reduced, and the rank.",
         COLLECTIVES + "test_a_gradient_that_was_not_reduced_is_named",
     ),
 )

@@ -25,7 +25,7 @@ STATEMENTS = (
         "test_grouped_linear.py::test_a_section_may_be_about_one_of_its_gemms",
     ),
     Statement(
-        "One through which no rows go is shown to no feature *(ours)*.",
+        "A GEMM of a GroupedLinear that receives no rows is not shown to features *(ours)*.",
         "test_grouped_linear.py::test_its_gemms_are_layers_and_one_without_rows_records_nothing",
     ),
     Statement(
@@ -61,12 +61,13 @@ STATEMENTS = (
         "test_attention_watched.py::test_attention_is_named_after_its_module",
     ),
     Statement(
-        "If unnamed it is `Attention_<n>`, which is counted separately from linear layers "
-        "*(ours)*.",
+        "An unnamed DotProductAttention is `Attention_<n>`, which is counted separately from "
+        "linear layers *(ours)*.",
         "test_attention_watched.py::test_attentions_without_names_take_no_numbers_of_linear_layers",
     ),
     Statement(
-        "It takes a list of models, each named as one would be.",
+        "`infer_and_assign_layer_names` accepts a list of models and names each like a single "
+        "model.",
         "test_contract_layer_names.py::test_a_list_of_models_is_named_one_by_one",
     ),
     Statement(

@@ -12,8 +12,9 @@ STATEMENTS = (
         ENVIRONMENT,
     ),
     Statement(
-        "One line a value: `<date time,ms> - INFO - <layer>_<tensor>_<stat> \\t\\t\\t\\t "
-        "iteration=%06d \\t\\t\\t\\t value=%.4f`, space, four tabs, space.",
+        "Each value is one line: `<date time,ms> - INFO - <layer>_<tensor>_<stat> \\t\\t\\t\\t "
+        "iteration=%06d \\t\\t\\t\\t value=%.4f`, with a space, four tabs and a space between the "
+        "parts.",
         "SessionTest.lines_of_the_statistics_log_have_the_peers_form",
     ),
     Statement(

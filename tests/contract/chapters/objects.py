@@ -17,18 +17,21 @@ STATEMENTS = (
         OBJECTS + "test_the_low_precision_dtypes_have_transformer_engines_names",
     ),
     Statement(
-        "`telens.common.recipe.Format.E4M3.value.max_fwd` is 448, and its kin.",
+        "`telens.common.recipe.Format.E4M3.value.max_fwd` is 448, and the other formats have "
+        "their largest values.",
         OBJECTS + "test_formats_have_their_largest_values",
     ),
     Statement(
-        "`Float8Quantizer(scale, amax, fp8_dtype, *, rowwise=True, columnwise=True)`.",
+        "The constructor of Float8Quantizer is `Float8Quantizer(scale, amax, fp8_dtype, *, "
+        "rowwise=True, columnwise=True)`.",
         OBJECTS + "test_quantizers_take_the_arguments_of_transformer_engine",
     ),
     Statement(
-        "It multiplies by its scale and collects the amax.",
+        "Float8Quantizer multiplies by its scale and collects the amax.",
         "test_quantized_tensor.py::test_a_known_scale_is_multiplied_and_the_amax_is_collected",
     ),
     Statement(
+        "The constructor of Float8CurrentScalingQuantizer is "
         "`Float8CurrentScalingQuantizer(fp8_dtype, device, *, rowwise, columnwise, "
         "with_amax_reduction, amax_reduction_group, force_pow_2_scales, amax_epsilon)`.",
         OBJECTS + "test_quantizers_take_the_arguments_of_transformer_engine",
@@ -40,17 +43,18 @@ STATEMENTS = (
         "test_amax_reduction.py::test_parts_of_a_tensor_get_the_codes_of_the_whole",
     ),
     Statement(
-        "`MXFP8Quantizer(fp8_dtype, *, rowwise, columnwise, with_2d_quantization=False)`.",
+        "The constructor of MXFP8Quantizer is `MXFP8Quantizer(fp8_dtype, *, rowwise, columnwise, "
+        "with_2d_quantization=False)`.",
         OBJECTS + "test_block_quantizers_accept_te_arguments",
     ),
     Statement(
-        "`Float8BlockQuantizer(fp8_dtype, *, rowwise, columnwise, amax_epsilon=0.0, "
-        "force_pow_2_scales=True, block_scaling_dim=2)`.",
+        "The constructor of Float8BlockQuantizer is `Float8BlockQuantizer(fp8_dtype, *, rowwise, "
+        "columnwise, amax_epsilon=0.0, force_pow_2_scales=True, block_scaling_dim=2)`.",
         OBJECTS + "test_block_quantizers_accept_te_arguments",
     ),
     Statement(
-        "`NVFP4Quantizer(fp4_dtype, rowwise, columnwise, with_rht, with_2d_quantization, "
-        "stochastic_rounding, ...)`.",
+        "The constructor of NVFP4Quantizer is `NVFP4Quantizer(fp4_dtype, rowwise, columnwise, "
+        "with_rht, with_2d_quantization, stochastic_rounding, ...)`.",
         OBJECTS + "test_block_quantizers_accept_te_arguments",
     ),
     Statement(
@@ -66,7 +70,7 @@ STATEMENTS = (
         "test_row_scaled.py::test_each_row_matches_a_separate_numpy_cast",
     ),
     Statement(
-        "Their products equal the products of the values.",
+        "Products of row-scaled NVFP4 tensors equal the products of their values.",
         "test_row_scaled.py::test_products_are_independent_of_row_scales",
     ),
     Statement(
@@ -75,7 +79,8 @@ STATEMENTS = (
         "test_own_gemm.py::test_three_products_use_the_quantizers_qgemm",
     ),
     Statement(
-        "They yield an `MXFP8Tensor`, a `Float8BlockwiseQTensor` and an `NVFP4Tensor`.",
+        "MXFP8Quantizer, Float8BlockQuantizer and NVFP4Quantizer return an `MXFP8Tensor`, a "
+        "`Float8BlockwiseQTensor` and an `NVFP4Tensor`.",
         OBJECTS + "test_block_quantizers_accept_te_arguments",
     ),
     Statement(
@@ -98,7 +103,7 @@ STATEMENTS = (
         OBJECTS + "test_a_quantized_tensor_is_a_tensor_of_the_high_precision_dtype",
     ),
     Statement(
-        "Operations on it see its values.",
+        "Operations on a `QuantizedTensor` use its dequantized values.",
         "test_quantized_tensor.py::test_operations_see_the_dequantized_values",
     ),
     Statement(
@@ -108,8 +113,8 @@ STATEMENTS = (
         "test_availability.py::test_emulated_formats_are_available_with_a_reason",
     ),
     Statement(
-        "`check_fp8_support()` and its kin, also as `FP8GlobalStateManager.is_fp8_available()`, "
-        "return the pair.",
+        "`check_fp8_support()` and its counterparts for other formats, also as "
+        "`FP8GlobalStateManager.is_fp8_available()`, return the pair.",
         "test_availability.py::test_availability_functions_of_every_version_exist",
     ),
     Statement(

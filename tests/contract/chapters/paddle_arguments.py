@@ -36,7 +36,7 @@ STATEMENTS = (
         "test_paddle_master_weights.py::test_master_weights_keep_updates_that_bf16_loses",
     ),
     Statement(
-        "A checkpoint carries them.",
+        "A checkpoint contains the FP32 master weights.",
         "test_paddle_master_weights.py::test_a_checkpoint_carries_master_weights",
     ),
     Statement(

@@ -37,7 +37,7 @@ STATEMENTS = (
         LAYERS + "test_zero_centered_gamma_starts_at_zero_and_means_one",
     ),
     Statement(
-        "FP8 wants features that 16 divides; tokens may be any number.",
+        "FP8 requires features that are multiples of 16; the number of tokens is arbitrary.",
         LAYERS + "test_an_fp8_layer_wants_features_that_16_divides",
     ),
     # ---- parameters
@@ -93,11 +93,12 @@ STATEMENTS = (
         ATTENTION + "test_softmax_is_scaled_masked_and_of_the_inputs_dtype",
     ),
     Statement(
-        "It calls the `mask_func` that it was given.",
+        "`FusedScaleMaskSoftmax` calls its `mask_func`.",
         ATTENTION + "test_softmax_calls_the_mask_function_that_it_was_given",
     ),
     Statement(
-        "It takes 4 dimensions, and a scale only with `softmax_in_fp32`.",
+        "`FusedScaleMaskSoftmax` accepts tensors with 4 dimensions, and a scale only with "
+        "`softmax_in_fp32`.",
         ATTENTION + "test_softmax_refuses_other_shapes_and_a_scale_in_16_bits",
     ),
     # ---- attention
@@ -135,7 +136,7 @@ STATEMENTS = (
         ATTENTION + "test_multi_head_attention_has_the_bits_of_telens_pytorch",
     ),
     Statement(
-        "Its cross attention takes key and value from `encoder_output`.",
+        "The cross attention of `MultiHeadAttention` takes key and value from `encoder_output`.",
         ATTENTION + "test_cross_attention_matches_paddles_operators",
     ),
     Statement(
@@ -186,7 +187,7 @@ STATEMENTS = (
     ),
     # ---- debugging
     Statement(
-        "Looking changes no bit of 30 steps of a Paddle training.",
+        "Watching changes no bit of 30 steps of a Paddle training.",
         DEBUG + "test_looking_changes_no_bit",
     ),
     Statement(

@@ -12,12 +12,12 @@ STATEMENTS = (
         "OnePassTest.features_share_one_read_and_one_amax_per_tensor",
     ),
     Statement(
-        "A tensor that nobody asks about is not read.",
+        "A tensor without a requested statistic is not read.",
         "OnePassTest.a_tensor_that_nobody_asks_about_is_not_read",
     ),
     Statement(
-        "One collective per group and step: sums follow a header, with a separate gather only "
-        "if they have grown.",
+        "Each group takes one collective per step: sums follow a header, with a separate gather "
+        "only if they have grown.",
         "RankExchange.messages_that_do_not_grow_follow_the_headers",
     ),
     Statement(

@@ -42,7 +42,8 @@ STATEMENTS = (
         LAYERS,
     ),
     Statement(
-        "With them they compare the values of `cu_seqlens`.",
+        "If keys have different lengths, ranks of `cp_group` also compare the values of "
+        "`cu_seqlens`.",
         ATTENDED,
     ),
     Statement(
@@ -60,7 +61,8 @@ STATEMENTS = (
         "test_fp8_context_parallel.py::test_fp8_attention_on_2_ranks_matches_its_formulas",
     ),
     Statement(
-        "It casts in each step of the ring, as in Transformer Engine.",
+        "FP8 attention with context parallelism casts in each step of the ring, as in Transformer "
+        "Engine.",
         "test_fp8_context_parallel.py::test_fp8_attention_on_2_ranks_matches_its_formulas",
     ),
     Statement(
@@ -68,16 +70,16 @@ STATEMENTS = (
         "test_fp8_context_parallel.py::test_fp8_attention_on_2_ranks_matches_its_formulas",
     ),
     Statement(
-        "CollectiveCheck *(ours)* looks into the exchanges of experts' rows and of heads.",
+        "CollectiveCheck *(ours)* checks the exchanges of experts' rows and of heads.",
         "test_collective_check.py::test_layer_collectives_are_verified",
     ),
     Statement(
-        "So it does into each transfer of the ring of attention.",
+        "CollectiveCheck *(ours)* checks each transfer of the ring of attention.",
         "test_collective_check.py::test_ring_messages_arrive_unchanged",
     ),
     Statement(
-        "In a group of up to 11 ranks it names the rank whose rows came out otherwise, in a larger "
-        "one a few that it is among.",
+        "In a group of up to 11 ranks CollectiveCheck names the rank whose rows changed, in a "
+        "larger group a few candidates.",
         "CollectiveVerdict.an_exchange_of_more_ranks_than_words",
     ),
     Statement(
@@ -110,7 +112,8 @@ STATEMENTS = (
         ATTENDED,
     ),
     Statement(
-        "So does a MoEDispatcher's first `dispatch`.",
+        "In the first `dispatch` of a MoEDispatcher the others also raise an error with the "
+        "reason of a rank that refuses its arguments.",
         SENT,
     ),
     Statement(

@@ -18,8 +18,8 @@ STATEMENTS = (
         "test_debug_session.py::test_a_yaml_file_may_be_given_as_str_or_path",
     ),
     Statement(
-        "A dict may hold numbers of numpy and torch, sets and paths; whatever else is an error "
-        "that names its key *(ours)*.",
+        "A dict may contain numbers of numpy and torch, sets and paths; any other value is an "
+        "error that names its key *(ours)*.",
         "test_arguments.py::test_configuration_accepts_numpy_torch_sets_and_paths",
     ),
     Statement(
@@ -49,7 +49,7 @@ STATEMENTS = (
         "ConfigFile.that_is_empty_selects_nothing",
     ),
     Statement(
-        "It is warned of, with its name *(ours)*.",
+        "An empty config file causes a warning that names it *(ours)*.",
         "ConfigFile.that_is_empty_selects_nothing",
     ),
     Statement(

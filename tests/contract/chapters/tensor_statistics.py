@@ -65,7 +65,7 @@ STATEMENTS = (
         "FinishedStatistics.zeros_and_single_elements_have_defined_values",
     ),
     Statement(
-        "It is 0 for an all-zero tensor *(ours: the peer says infinity)*.",
+        "`dynamic_range` is 0 for an all-zero tensor *(ours: the peer returns infinity)*.",
         "FinishedStatistics.zeros_and_single_elements_have_defined_values",
     ),
     Statement(
@@ -74,12 +74,14 @@ STATEMENTS = (
         "LogTensorStatsOptions.a_blockwise_range_is_a_mapping_with_defaults",
     ),
     Statement(
-        "It is the largest of the blocks' ranges; blocks end at row ends.",
+        "`max_blockwise_dynamic_range` is the largest of the blocks' ranges; blocks end at row "
+        "ends.",
         "BlockwiseDynamicRange.matches_definition_for_every_shape_and_simd_target",
     ),
     Statement(
-        "It is logged as `max_blockwise_dynamic_range_block_size_32_dims_1`, for activation and "
-        "weight over both orientations with the suffix `_max_over_orientations`.",
+        "`max_blockwise_dynamic_range` is logged as "
+        "`max_blockwise_dynamic_range_block_size_32_dims_1`, for activation and weight over both "
+        "orientations with the suffix `_max_over_orientations`.",
         FEATURES + "test_a_blockwise_range_is_logged_for_its_blocks_and_orientations",
     ),
     # ---- of a cast
@@ -105,11 +107,12 @@ STATEMENTS = (
         FEATURES + "test_recipe_prefix_selects_whatif_statistics",
     ),
     Statement(
-        "It is asked in the running recipe's FP8 dtype for that tensor, else in E4M3.",
+        "A statistic with a recipe's name uses the running recipe's FP8 dtype for that tensor, "
+        "otherwise E4M3.",
         "RequestSet.measures_each_cast_once",
     ),
     Statement(
-        "`fp8_delayed_scaling_...` can be asked only while that recipe runs.",
+        "`fp8_delayed_scaling_...` can be requested only while that recipe runs.",
         FEATURES + "test_delayed_scaling_can_be_asked_about_only_while_it_runs",
     ),
     Statement(
@@ -123,7 +126,7 @@ STATEMENTS = (
         BLOCKS + "test_block_whatif_uses_the_running_fp8_format",
     ),
     Statement(
-        "Where NVFP4 runs, FP8 is asked about in E4M3.",
+        "If NVFP4 runs, FP8 statistics use E4M3.",
         BLOCKS + "test_nvfp4_running_is_asked_about_fp8_in_e4m3",
     ),
     Statement(
@@ -200,11 +203,11 @@ STATEMENTS = (
         "FinishedStatistics.hide_no_nan",
     ),
     Statement(
-        "It does in whatever order the parts come.",
+        "A NaN is kept in any order of the merged parts.",
         "MergedStatisticsOf.parts_cut_anywhere_merge_to_the_whole_in_any_order",
     ),
     Statement(
-        "For divided layers they describe the whole tensor: a tensor that each rank of "
+        "Statistics of divided layers describe the whole tensor: a tensor that each rank of "
         "`tp_group` has completely counts once *(ours)*.",
         "test_parallel_statistics.py::test_parallel_layer_statistics_match_whole_tensors",
     ),

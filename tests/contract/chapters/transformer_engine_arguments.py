@@ -50,8 +50,8 @@ STATEMENTS = (
         "test_products_without_bf16.py::test_bf16_products_are_rounded_once_from_fp32",
     ),
     Statement(
-        "`delay_wgrad_compute`: the backward leaves weights' gradients to `backward_dw`, with the "
-        "same bits, under every recipe.",
+        "With `delay_wgrad_compute` the backward leaves weights' gradients to `backward_dw`, with "
+        "the same bits, under every recipe.",
         DELAYED + "test_gradients_have_the_bits_of_those_that_the_backward_makes",
     ),
     Statement(
@@ -96,7 +96,8 @@ STATEMENTS = (
         "test_backward_override.py::test_high_precision_backward_equals_overriding_both_gemms",
     ),
     Statement(
-        "It may be 'dequantized': dgrad and wgrad multiply the values of fprop's codes.",
+        "A recipe's `backward_override` may be 'dequantized': dgrad and wgrad multiply the values "
+        "of fprop's codes.",
         "test_backward_override.py::test_dequantized_backward_uses_fprops_operands",
     ),
     Statement(
@@ -166,7 +167,7 @@ STATEMENTS = (
         REQUESTED + "test_requests_for_all_tensors_equal_delayed_scaling",
     ),
     Statement(
-        "Tensors that it returns quantizers for keep these.",
+        "Tensors for which a CustomRecipe's factory returns quantizers keep these.",
         REQUESTED + "test_other_tensors_keep_their_own_quantizers",
     ),
     Statement(

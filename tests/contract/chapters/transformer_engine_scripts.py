@@ -93,8 +93,8 @@ STATEMENTS = (
         STATE + "test_transformer_engine_reads_exported_states",
     ),
     Statement(
-        "`CudaRNGStatesTracker`: numbers drawn inside `fork(name)` advance only that state, on "
-        "any device *(ours)*.",
+        "Numbers drawn inside `fork(name)` of a `CudaRNGStatesTracker` advance only that state, "
+        "on any device *(ours)*.",
         TRACKER + "test_forks_continue_their_stream_and_keep_the_default",
     ),
     Statement(
@@ -102,8 +102,8 @@ STATEMENTS = (
         TRACKER + "test_weights_are_drawn_inside_the_fork",
     ),
     Statement(
-        "So is the dropout of attention, standalone and inside a TransformerLayer, but not "
-        "under sequence parallelism: there the caller forks.",
+        "The dropout of attention, standalone and inside a TransformerLayer, is also drawn inside "
+        "the fork, but not under sequence parallelism: there the caller forks.",
         TRACKER + "test_only_attention_forks_inside_a_transformer_layer",
     ),
     Statement(
@@ -121,11 +121,12 @@ STATEMENTS = (
         OFFLOAD + "test_places_are_free_when_the_schedule_says",
     ),
     Statement(
-        "They come back when it says, and gradients have the same bits.",
+        "The saved tensors are restored when Transformer Engine's schedule says, and gradients "
+        "have the same bits.",
         OFFLOAD + "test_copies_back_start_in_the_scheduled_layer",
     ),
     Statement(
-        "`make_graphed_callables` on a CPU: layers train as without it, in fixed buffers.",
+        "On a CPU `make_graphed_callables` trains layers as without it, in fixed buffers.",
         GRAPHED + "test_outputs_are_buffers_that_the_next_call_overwrites",
     ),
     Statement(
@@ -133,9 +134,9 @@ STATEMENTS = (
         GRAPHED + "test_warm_up_restores_random_states_histories_and_gradients",
     ),
     Statement(
-        "On a GPU they are captured, and steps that a replay skips run outside of it: amaxes "
-        "and scales are updated when the autocast ends. Rehearsed with recorded operators on a "
-        "CPU.",
+        "On a GPU layers are captured, and steps that a replay skips run outside of it: amaxes "
+        "and scales are updated when the autocast ends. This is tested with recorded operators on "
+        "a CPU.",
         RECORDED + "test_layers_train_as_without_graphs",
     ),
     Statement(
@@ -157,7 +158,7 @@ STATEMENTS = (
         GRAPHED_WGRADS + "test_one_that_is_missing_or_comes_in_another_order_is_an_error",
     ),
     Statement(
-        "So is a forward, or a backward, of any callable that would overwrite data that a "
+        "A forward or backward of any callable is an error if it would overwrite data that a "
         "`backward_dw` still needs: a pass captured before the backward that deferred it, or "
         "after the position of the `backward_dw` in an `_order` *(ours)*.",
         GRAPHED_PENDING + "test_a_forward_whose_memory_another_callable_needs_is_an_error",
